@@ -1,0 +1,517 @@
+//! Queue pair attributes, states, and which attribute each transition takes.
+//!
+//! The tables follow `ibv_modify_qp(3)` and IBTA 11.2.5.2: a transition names the attributes
+//! that must be given and those that may be; anything else is refused.
+
+use airdma_wire::{PathMtu, Psn, Qkey, Qpn};
+use bitflags::bitflags;
+
+use crate::work::Path;
+
+/// Largest number of READs and atomics in flight, either way.
+pub const RD_ATOMIC_MAX: u8 = 128;
+
+/// Transport service of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QpType {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+/// State of a queue pair; the numbers are those of `ibv_qp_state`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum QpState {
+    /// Just created.
+    #[default]
+    Reset = 0,
+    /// Receives may be posted.
+    Init = 1,
+    /// Answers its peer.
+    ReadyToReceive = 2,
+    /// Sends too.
+    ReadyToSend = 3,
+    /// Finishes what it has begun, begins nothing new.
+    SendQueueDrain = 4,
+    /// Datagram send queue stopped by an error; receives go on.
+    SendQueueError = 5,
+    /// Everything is flushed.
+    Error = 6,
+}
+
+impl QpState {
+    /// The state with this `ibv_qp_state` number.
+    pub const fn from_number(number: u32) -> Option<Self> {
+        Some(match number {
+            0 => QpState::Reset,
+            1 => QpState::Init,
+            2 => QpState::ReadyToReceive,
+            3 => QpState::ReadyToSend,
+            4 => QpState::SendQueueDrain,
+            5 => QpState::SendQueueError,
+            6 => QpState::Error,
+            _ => return None,
+        })
+    }
+
+    /// Whether packets from the peer are taken.
+    pub const fn receives(self) -> bool {
+        match self {
+            QpState::ReadyToReceive
+            | QpState::ReadyToSend
+            | QpState::SendQueueDrain
+            | QpState::SendQueueError => true,
+            QpState::Reset | QpState::Init | QpState::Error => false,
+        }
+    }
+
+    /// Whether requests are sent and their responses taken.
+    pub const fn sends(self) -> bool {
+        match self {
+            QpState::ReadyToSend | QpState::SendQueueDrain => true,
+            QpState::Reset
+            | QpState::Init
+            | QpState::ReadyToReceive
+            | QpState::SendQueueError
+            | QpState::Error => false,
+        }
+    }
+}
+
+bitflags! {
+    /// Which attributes a modify call gives: `ibv_qp_attr_mask`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct AttrMask: u32 {
+        /// `IBV_QP_STATE`.
+        const STATE = 1 << 0;
+        /// `IBV_QP_CUR_STATE`.
+        const CUR_STATE = 1 << 1;
+        /// `IBV_QP_EN_SQD_ASYNC_NOTIFY`.
+        const EN_SQD_ASYNC_NOTIFY = 1 << 2;
+        /// `IBV_QP_ACCESS_FLAGS`.
+        const ACCESS_FLAGS = 1 << 3;
+        /// `IBV_QP_PKEY_INDEX`.
+        const PKEY_INDEX = 1 << 4;
+        /// `IBV_QP_PORT`.
+        const PORT = 1 << 5;
+        /// `IBV_QP_QKEY`.
+        const QKEY = 1 << 6;
+        /// `IBV_QP_AV`.
+        const AV = 1 << 7;
+        /// `IBV_QP_PATH_MTU`.
+        const PATH_MTU = 1 << 8;
+        /// `IBV_QP_TIMEOUT`.
+        const TIMEOUT = 1 << 9;
+        /// `IBV_QP_RETRY_CNT`.
+        const RETRY_CNT = 1 << 10;
+        /// `IBV_QP_RNR_RETRY`.
+        const RNR_RETRY = 1 << 11;
+        /// `IBV_QP_RQ_PSN`.
+        const RQ_PSN = 1 << 12;
+        /// `IBV_QP_MAX_QP_RD_ATOMIC`.
+        const MAX_QP_RD_ATOMIC = 1 << 13;
+        /// `IBV_QP_ALT_PATH`.
+        const ALT_PATH = 1 << 14;
+        /// `IBV_QP_MIN_RNR_TIMER`.
+        const MIN_RNR_TIMER = 1 << 15;
+        /// `IBV_QP_SQ_PSN`.
+        const SQ_PSN = 1 << 16;
+        /// `IBV_QP_MAX_DEST_RD_ATOMIC`.
+        const MAX_DEST_RD_ATOMIC = 1 << 17;
+        /// `IBV_QP_PATH_MIG_STATE`.
+        const PATH_MIG_STATE = 1 << 18;
+        /// `IBV_QP_CAP`.
+        const CAP = 1 << 19;
+        /// `IBV_QP_DEST_QPN`.
+        const DEST_QPN = 1 << 20;
+        /// `IBV_QP_RATE_LIMIT`.
+        const RATE_LIMIT = 1 << 25;
+    }
+
+    /// Access rights: `ibv_access_flags`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Access: u32 {
+        /// Local writes: receives, READ responses.
+        const LOCAL_WRITE = 1;
+        /// RDMA WRITE by peers.
+        const REMOTE_WRITE = 1 << 1;
+        /// RDMA READ by peers.
+        const REMOTE_READ = 1 << 2;
+        /// Atomics by peers.
+        const REMOTE_ATOMIC = 1 << 3;
+        /// Memory windows may be bound.
+        const MW_BIND = 1 << 4;
+        /// Remote addresses count from zero.
+        const ZERO_BASED = 1 << 5;
+        /// Pages may come and go.
+        const ON_DEMAND = 1 << 6;
+        /// Backed by huge pages.
+        const HUGETLB = 1 << 7;
+        /// Global flush.
+        const FLUSH_GLOBAL = 1 << 8;
+        /// Persistent flush.
+        const FLUSH_PERSISTENT = 1 << 9;
+        /// Writes may be seen out of order.
+        const RELAXED_ORDERING = 1 << 20;
+    }
+}
+
+/// A transition, an attribute or a value that the queue pair does not accept: `EINVAL`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidAttribute {
+    /// There is no such transition for this service.
+    #[error("no transition from {from:?} to {to:?}")]
+    Transition {
+        /// Present state.
+        from: QpState,
+        /// State asked for.
+        to: QpState,
+    },
+    /// Attributes that the transition demands were not given.
+    #[error("the transition needs {0:?} as well")]
+    Missing(AttrMask),
+    /// Attributes were given that the transition does not take.
+    #[error("the transition does not take {0:?}")]
+    Unexpected(AttrMask),
+    /// The given current state is not the current state.
+    #[error("the queue pair is not in the given current state but in {0:?}")]
+    CurrentState(QpState),
+    /// A value is out of its range.
+    #[error("attribute {0:?} is out of range")]
+    OutOfRange(AttrMask),
+}
+
+/// Attributes of a queue pair: the part of `ibv_qp_attr` that is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpAttributes {
+    /// State.
+    pub state: QpState,
+    /// State that the caller believes the queue pair to be in.
+    pub cur_state: QpState,
+    /// Path MTU.
+    pub path_mtu: PathMtu,
+    /// Q_Key of a datagram queue pair.
+    pub qkey: Qkey,
+    /// First PSN expected.
+    pub rq_psn: Psn,
+    /// First PSN sent.
+    pub sq_psn: Psn,
+    /// Peer's queue pair.
+    pub dest_qpn: Qpn,
+    /// What the peer may do.
+    pub access: Access,
+    /// Way to the peer.
+    pub path: Path,
+    /// Index into the P_Key table.
+    pub pkey_index: u16,
+    /// Physical port, from 1.
+    pub port: u8,
+    /// Whether the send queue is draining (read only).
+    pub sq_draining: bool,
+    /// READs and atomics that we may have in flight.
+    pub max_rd_atomic: u8,
+    /// READs and atomics that the peer may have in flight.
+    pub max_dest_rd_atomic: u8,
+    /// Timer code that our RNR NAKs carry (IBTA table 45).
+    pub min_rnr_timer: u8,
+    /// Local ACK timeout: 4.096 us x 2^timeout, 0 is for ever.
+    pub timeout: u8,
+    /// Retries after timeouts and sequence errors, 0 to 7.
+    pub retry_count: u8,
+    /// Retries after RNR NAKs, 7 is for ever.
+    pub rnr_retry: u8,
+    /// Path migration state, kept but without effect.
+    pub path_mig_state: u8,
+    /// Whether the end of a drain raises an event.
+    pub en_sqd_async_notify: bool,
+}
+
+impl Default for QpAttributes {
+    fn default() -> Self {
+        QpAttributes {
+            state: QpState::Reset,
+            cur_state: QpState::Reset,
+            path_mtu: PathMtu::M256,
+            qkey: Qkey::default(),
+            rq_psn: Psn::default(),
+            sq_psn: Psn::default(),
+            dest_qpn: Qpn::default(),
+            access: Access::empty(),
+            path: Path::default(),
+            pkey_index: 0,
+            port: 0,
+            sq_draining: false,
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: 0,
+            timeout: 0,
+            retry_count: 0,
+            rnr_retry: 0,
+            path_mig_state: 0,
+            en_sqd_async_notify: false,
+        }
+    }
+}
+
+impl QpAttributes {
+    /// Checks a modify call against the present attributes and returns the state it leads to.
+    pub(crate) fn check(
+        &self,
+        qp_type: QpType,
+        new: &QpAttributes,
+        mask: AttrMask,
+    ) -> Result<QpState, InvalidAttribute> {
+        if mask.contains(AttrMask::CUR_STATE) && new.cur_state != self.state {
+            return Err(InvalidAttribute::CurrentState(self.state));
+        }
+        let to = if mask.contains(AttrMask::STATE) {
+            new.state
+        } else {
+            self.state
+        };
+        let (required, optional) =
+            transition(qp_type, self.state, to).ok_or(InvalidAttribute::Transition {
+                from: self.state,
+                to,
+            })?;
+        let given = mask - AttrMask::STATE;
+        let missing = required - given;
+        if !missing.is_empty() {
+            return Err(InvalidAttribute::Missing(missing));
+        }
+        let unexpected = given - required - optional;
+        if !unexpected.is_empty() {
+            return Err(InvalidAttribute::Unexpected(unexpected));
+        }
+        new.check_ranges(mask)?;
+        Ok(to)
+    }
+
+    fn check_ranges(&self, mask: AttrMask) -> Result<(), InvalidAttribute> {
+        let limits = [
+            (AttrMask::TIMEOUT, self.timeout <= 31),
+            (AttrMask::RETRY_CNT, self.retry_count <= 7),
+            (AttrMask::RNR_RETRY, self.rnr_retry <= 7),
+            (AttrMask::MIN_RNR_TIMER, self.min_rnr_timer <= 31),
+            (
+                AttrMask::MAX_QP_RD_ATOMIC,
+                self.max_rd_atomic <= RD_ATOMIC_MAX,
+            ),
+            (
+                AttrMask::MAX_DEST_RD_ATOMIC,
+                self.max_dest_rd_atomic <= RD_ATOMIC_MAX,
+            ),
+        ];
+        for (attribute, holds) in limits {
+            if mask.contains(attribute) && !holds {
+                return Err(InvalidAttribute::OutOfRange(attribute));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over the attributes that `mask` names, except the state.
+    pub(crate) fn apply(&mut self, new: &QpAttributes, mask: AttrMask) {
+        macro_rules! take {
+            ($($flag:ident => $field:ident),* $(,)?) => {
+                $(if mask.contains(AttrMask::$flag) { self.$field = new.$field; })*
+            };
+        }
+        take! {
+            PATH_MTU => path_mtu, QKEY => qkey, RQ_PSN => rq_psn, SQ_PSN => sq_psn,
+            DEST_QPN => dest_qpn, ACCESS_FLAGS => access, AV => path, PKEY_INDEX => pkey_index,
+            PORT => port, MAX_QP_RD_ATOMIC => max_rd_atomic,
+            MAX_DEST_RD_ATOMIC => max_dest_rd_atomic, MIN_RNR_TIMER => min_rnr_timer,
+            TIMEOUT => timeout, RETRY_CNT => retry_count, RNR_RETRY => rnr_retry,
+            PATH_MIG_STATE => path_mig_state, EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify,
+        }
+    }
+}
+
+/// Required and optional attributes of a transition, `IBV_QP_STATE` aside; `None` if there is no
+/// such transition.
+fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<(AttrMask, AttrMask)> {
+    let none = AttrMask::empty();
+    if to == QpState::Reset || to == QpState::Error {
+        return Some((none, AttrMask::CUR_STATE));
+    }
+    match qp_type {
+        QpType::Rc => rc_transition(from, to),
+        QpType::Ud => ud_transition(from, to),
+    }
+}
+
+fn rc_transition(from: QpState, to: QpState) -> Option<(AttrMask, AttrMask)> {
+    use QpState::{Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain};
+    let none = AttrMask::empty();
+    let base = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+    let running = AttrMask::CUR_STATE
+        | AttrMask::ACCESS_FLAGS
+        | AttrMask::MIN_RNR_TIMER
+        | AttrMask::ALT_PATH
+        | AttrMask::PATH_MIG_STATE
+        | AttrMask::RATE_LIMIT;
+    Some(match (from, to) {
+        (Reset, Init) => (base, none),
+        (Init, Init) => (none, base),
+        (Init, ReadyToReceive) => (
+            AttrMask::AV
+                | AttrMask::PATH_MTU
+                | AttrMask::DEST_QPN
+                | AttrMask::RQ_PSN
+                | AttrMask::MAX_DEST_RD_ATOMIC
+                | AttrMask::MIN_RNR_TIMER,
+            AttrMask::PKEY_INDEX | AttrMask::ACCESS_FLAGS | AttrMask::ALT_PATH,
+        ),
+        (ReadyToReceive, ReadyToSend) => (
+            AttrMask::SQ_PSN
+                | AttrMask::MAX_QP_RD_ATOMIC
+                | AttrMask::RETRY_CNT
+                | AttrMask::RNR_RETRY
+                | AttrMask::TIMEOUT,
+            running,
+        ),
+        (ReadyToSend, ReadyToSend) | (SendQueueDrain, ReadyToSend) => (none, running),
+        (ReadyToSend, SendQueueDrain) => (none, AttrMask::EN_SQD_ASYNC_NOTIFY),
+        (SendQueueDrain, SendQueueDrain) => (
+            none,
+            base | AttrMask::AV
+                | AttrMask::ALT_PATH
+                | AttrMask::PATH_MIG_STATE
+                | AttrMask::TIMEOUT
+                | AttrMask::RETRY_CNT
+                | AttrMask::RNR_RETRY
+                | AttrMask::MAX_QP_RD_ATOMIC
+                | AttrMask::MAX_DEST_RD_ATOMIC
+                | AttrMask::MIN_RNR_TIMER,
+        ),
+        _ => return None,
+    })
+}
+
+fn ud_transition(from: QpState, to: QpState) -> Option<(AttrMask, AttrMask)> {
+    use QpState::{Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, SendQueueError};
+    let none = AttrMask::empty();
+    let base = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;
+    let running = AttrMask::CUR_STATE | AttrMask::QKEY;
+    Some(match (from, to) {
+        (Reset, Init) => (base, none),
+        (Init, Init) => (none, base),
+        (Init, ReadyToReceive) => (none, AttrMask::PKEY_INDEX | AttrMask::QKEY),
+        (ReadyToReceive, ReadyToSend) => (AttrMask::SQ_PSN, running),
+        (ReadyToSend | SendQueueDrain | SendQueueError, ReadyToSend) => (none, running),
+        (ReadyToSend, SendQueueDrain) => (none, AttrMask::EN_SQD_ASYNC_NOTIFY),
+        (SendQueueDrain, SendQueueDrain) => (none, AttrMask::PKEY_INDEX | AttrMask::QKEY),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn in_state(state: QpState) -> QpAttributes {
+        QpAttributes {
+            state,
+            ..QpAttributes::default()
+        }
+    }
+
+    fn to_state(state: QpState) -> QpAttributes {
+        in_state(state)
+    }
+
+    const RTR: AttrMask = AttrMask::STATE
+        .union(AttrMask::AV)
+        .union(AttrMask::PATH_MTU)
+        .union(AttrMask::DEST_QPN)
+        .union(AttrMask::RQ_PSN)
+        .union(AttrMask::MAX_DEST_RD_ATOMIC)
+        .union(AttrMask::MIN_RNR_TIMER);
+
+    #[test]
+    fn each_required_attribute_of_ready_to_receive_is_missed() {
+        let init = in_state(QpState::Init);
+        let rtr = to_state(QpState::ReadyToReceive);
+        assert_eq!(
+            init.check(QpType::Rc, &rtr, RTR),
+            Ok(QpState::ReadyToReceive)
+        );
+        for flag in RTR - AttrMask::STATE {
+            assert_eq!(
+                init.check(QpType::Rc, &rtr, RTR - flag),
+                Err(InvalidAttribute::Missing(flag))
+            );
+        }
+    }
+
+    #[test]
+    fn an_attribute_too_many_is_refused() {
+        let init = in_state(QpState::Init);
+        let rtr = to_state(QpState::ReadyToReceive);
+        assert_eq!(
+            init.check(QpType::Rc, &rtr, RTR | AttrMask::SQ_PSN),
+            Err(InvalidAttribute::Unexpected(AttrMask::SQ_PSN))
+        );
+        assert_eq!(
+            init.check(QpType::Ud, &rtr, AttrMask::STATE | AttrMask::AV),
+            Err(InvalidAttribute::Unexpected(AttrMask::AV))
+        );
+    }
+
+    #[test]
+    fn states_cannot_be_skipped_but_reset_and_error_are_always_reached() {
+        let reset = in_state(QpState::Reset);
+        for to in [
+            QpState::ReadyToReceive,
+            QpState::ReadyToSend,
+            QpState::SendQueueDrain,
+        ] {
+            assert_eq!(
+                reset.check(QpType::Rc, &to_state(to), AttrMask::STATE),
+                Err(InvalidAttribute::Transition {
+                    from: QpState::Reset,
+                    to
+                })
+            );
+        }
+        for from in 0..=6 {
+            let from = in_state(QpState::from_number(from).unwrap());
+            for to in [QpState::Reset, QpState::Error] {
+                assert_eq!(
+                    from.check(QpType::Rc, &to_state(to), AttrMask::STATE),
+                    Ok(to)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_datagram_queue_pair_recovers_from_a_send_queue_error() {
+        let broken = in_state(QpState::SendQueueError);
+        let rts = to_state(QpState::ReadyToSend);
+        assert_eq!(
+            broken.check(QpType::Ud, &rts, AttrMask::STATE),
+            Ok(QpState::ReadyToSend)
+        );
+        assert!(broken.check(QpType::Rc, &rts, AttrMask::STATE).is_err());
+    }
+
+    #[test]
+    fn values_out_of_range_and_a_wrong_current_state_are_refused() {
+        let rts = in_state(QpState::ReadyToSend);
+        let mut new = to_state(QpState::ReadyToSend);
+        new.min_rnr_timer = 32;
+        assert_eq!(
+            rts.check(QpType::Rc, &new, AttrMask::MIN_RNR_TIMER),
+            Err(InvalidAttribute::OutOfRange(AttrMask::MIN_RNR_TIMER))
+        );
+        new.cur_state = QpState::SendQueueDrain;
+        assert_eq!(
+            rts.check(QpType::Rc, &new, AttrMask::CUR_STATE),
+            Err(InvalidAttribute::CurrentState(QpState::ReadyToSend))
+        );
+    }
+}

@@ -1,0 +1,216 @@
+//! The completer: responses retire requests, in order (IBTA 9.7.5 and 9.7.6).
+
+use airdma_wire::{NakCode, Opcode, Packet, Psn, Qpn, Syndrome};
+
+use crate::attributes::QpAttributes;
+use crate::completion::{Completion, Status};
+use crate::counter::Counter;
+use crate::host::Host;
+use crate::requester::{Entry, Requester, completion_opcode, status_of};
+use crate::time::Time;
+use crate::work::Operation;
+
+impl Requester {
+    /// Takes one response packet. An error is the status of the request at the front.
+    pub(crate) fn handle_response<H: Host>(
+        &mut self,
+        now: Time,
+        attributes: &QpAttributes,
+        qpn: Qpn,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) -> Result<(), Status> {
+        let opcode = packet.headers.bth.opcode;
+        let psn = packet.headers.bth.psn;
+        if opcode == Opcode::RcAcknowledge {
+            let Some(aeth) = packet.headers.aeth else {
+                host.count(Counter::DropMalformed);
+                return Ok(());
+            };
+            return self.handle_acknowledge(now, attributes, qpn, psn, aeth.syndrome, host);
+        }
+        self.handle_data(now, attributes, qpn, packet, host)
+    }
+
+    fn handle_acknowledge<H: Host>(
+        &mut self,
+        now: Time,
+        attributes: &QpAttributes,
+        qpn: Qpn,
+        psn: Psn,
+        syndrome: Syndrome,
+        host: &mut H,
+    ) -> Result<(), Status> {
+        match syndrome {
+            Syndrome::Ack { .. } => host.count(Counter::AcksReceived),
+            Syndrome::RnrNak { .. } => host.count(Counter::RnrNaksReceived),
+            Syndrome::Nak(_) => host.count(Counter::NaksReceived),
+            Syndrome::Reserved(_) => {
+                host.count(Counter::DropMalformed);
+                return Ok(());
+            }
+        }
+        let Some(sequence) = self.response_sequence(psn, host) else {
+            return Ok(());
+        };
+        match syndrome {
+            Syndrome::Ack { .. } => {
+                if !self.acknowledge(now, attributes, qpn, sequence + 1, host) {
+                    host.count(Counter::ImpliedNaks);
+                    return self.gap_seen();
+                }
+                Ok(())
+            }
+            Syndrome::RnrNak { timer } => {
+                if self.acknowledge(now, attributes, qpn, sequence, host) {
+                    self.not_ready(now, timer)
+                } else {
+                    self.gap_seen()
+                }
+            }
+            Syndrome::Nak(NakCode::PsnSequenceError) => {
+                self.acknowledge(now, attributes, qpn, sequence, host);
+                self.gap_seen()
+            }
+            Syndrome::Nak(code) => {
+                if !self.acknowledge(now, attributes, qpn, sequence, host) {
+                    return self.gap_seen();
+                }
+                match status_of(code) {
+                    Some(status) => Err(status),
+                    None => {
+                        host.count(Counter::DropMalformed);
+                        Ok(())
+                    }
+                }
+            }
+            Syndrome::Reserved(_) => Ok(()),
+        }
+    }
+
+    /// The sequence a response speaks of, unless it is stale or answers what was never sent.
+    fn response_sequence<H: Host>(&self, psn: Psn, host: &mut H) -> Option<u64> {
+        match self.sequence_of(psn) {
+            None => {
+                host.count(Counter::Duplicates);
+                None
+            }
+            Some(sequence) if sequence >= self.sent_max => {
+                host.count(Counter::DropGhost);
+                None
+            }
+            Some(sequence) => Some(sequence),
+        }
+    }
+
+    /// Retires everything before `to`. False if a READ or an atomic stands in between: only its
+    /// own response retires it, so that response was lost.
+    fn acknowledge<H: Host>(
+        &mut self,
+        now: Time,
+        attributes: &QpAttributes,
+        qpn: Qpn,
+        to: u64,
+        host: &mut H,
+    ) -> bool {
+        let before = self.acked;
+        while self.acked < to {
+            let Some(entry) = self.queue.front().copied() else {
+                break;
+            };
+            if entry.request.operation.is_read_or_atomic() {
+                break;
+            }
+            self.acked = entry.end().min(to);
+            if self.acked == entry.end() {
+                self.retire(&entry, qpn, host);
+            }
+        }
+        if self.acked > before {
+            self.progressed(now, attributes);
+        }
+        self.acked >= to
+    }
+
+    fn retire<H: Host>(&mut self, entry: &Entry, qpn: Qpn, host: &mut H) {
+        self.queue.pop_front();
+        self.cursor = self.cursor.saturating_sub(1);
+        host.count(Counter::MessagesSent);
+        let request = &entry.request;
+        let completion = request.signalled.then(|| Completion {
+            byte_len: request.length,
+            ..Completion::with_status(
+                request.wr_id,
+                completion_opcode(&request.operation),
+                Status::Success,
+                qpn,
+            )
+        });
+        host.complete_send(request.slot, completion);
+    }
+
+    /// A READ response or an atomic acknowledgement.
+    fn handle_data<H: Host>(
+        &mut self,
+        now: Time,
+        attributes: &QpAttributes,
+        qpn: Qpn,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) -> Result<(), Status> {
+        let Some(sequence) = self.response_sequence(packet.headers.bth.psn, host) else {
+            return Ok(());
+        };
+        if !self.acknowledge(now, attributes, qpn, sequence, host) {
+            host.count(Counter::ImpliedNaks);
+            return self.gap_seen();
+        }
+        let Some(entry) = self.queue.front().copied() else {
+            return Ok(());
+        };
+        let is_read_response = packet.headers.bth.opcode.is_read_response();
+        match entry.request.operation {
+            Operation::Read { .. } if is_read_response => {
+                self.place_read(attributes, &entry, packet.payload, host)?;
+            }
+            Operation::CompareSwap { .. } | Operation::FetchAdd { .. } if !is_read_response => {
+                let original = packet.headers.atomic_ack.ok_or(Status::BadResponse)?;
+                host.scatter(entry.request.slot, 0, &original.to_ne_bytes())
+                    .map_err(|_| Status::LocalProtectionError)?;
+            }
+            Operation::Send
+            | Operation::SendImm(_)
+            | Operation::SendInvalidate(_)
+            | Operation::Write { .. }
+            | Operation::WriteImm { .. }
+            | Operation::Read { .. }
+            | Operation::CompareSwap { .. }
+            | Operation::FetchAdd { .. } => return Err(Status::BadResponse),
+        }
+        self.acked += 1;
+        if self.acked == entry.end() {
+            self.retire(&entry, qpn, host);
+        }
+        self.progressed(now, attributes);
+        Ok(())
+    }
+
+    /// Every response but the last carries exactly one path MTU (IBTA 9.7.5.1.1).
+    fn place_read<H: Host>(
+        &mut self,
+        attributes: &QpAttributes,
+        entry: &Entry,
+        payload: &[u8],
+        host: &mut H,
+    ) -> Result<(), Status> {
+        let mtu = attributes.path_mtu.bytes();
+        let index = u32::try_from(self.acked - entry.first).expect("an entry has < 2^32 packets");
+        let offset = index * mtu;
+        let expected = (entry.request.length - offset).min(mtu);
+        if payload.len() != expected as usize {
+            return Err(Status::BadResponse);
+        }
+        host.scatter(entry.request.slot, offset, payload)
+            .map_err(|_| Status::LocalProtectionError)
+    }
+}

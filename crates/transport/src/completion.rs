@@ -1,0 +1,94 @@
+//! Work completions.
+
+use airdma_wire::{Qpn, Rkey};
+
+/// Outcome of a work request; the numbers are those of `ibv_wc_status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Status {
+    /// Done.
+    Success = 0,
+    /// A receive was shorter than the message, or a message too long for the service.
+    LocalLengthError = 1,
+    /// The queue pair itself is inconsistent.
+    LocalQpOperationError = 2,
+    /// A local key, its bounds or its access flags did not allow the access.
+    LocalProtectionError = 4,
+    /// The queue pair went to the error state before the request was done.
+    WrFlushError = 5,
+    /// The peer answered with something that does not fit the request.
+    BadResponse = 7,
+    /// The peer found the request malformed or unsupported.
+    RemoteInvalidRequest = 9,
+    /// The peer refused the key, the range or the kind of access.
+    RemoteAccessError = 10,
+    /// The peer could not complete the request.
+    RemoteOperationError = 11,
+    /// The peer did not answer within timeout x retries.
+    RetryExceeded = 12,
+    /// The peer had no receive posted, too often.
+    RnrRetryExceeded = 13,
+}
+
+/// Kind of work that completed; the numbers are those of `ibv_wc_opcode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum CompletionOpcode {
+    /// A SEND of any kind.
+    Send = 0,
+    /// An RDMA WRITE.
+    Write = 1,
+    /// An RDMA READ.
+    Read = 2,
+    /// A compare and swap.
+    CompareSwap = 3,
+    /// A fetch and add.
+    FetchAdd = 4,
+    /// A receive filled by a SEND.
+    Receive = 128,
+    /// A receive consumed by an RDMA WRITE with immediate data.
+    ReceiveWriteImm = 129,
+}
+
+/// One entry for a completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// Identifier of the work request.
+    pub wr_id: u64,
+    /// Outcome. Unless it is success, only `wr_id`, `status` and `qpn` mean anything.
+    pub status: Status,
+    /// Kind of work.
+    pub opcode: CompletionOpcode,
+    /// Bytes received, read or swapped; for datagrams the 40-byte GRH area is included.
+    pub byte_len: u32,
+    /// Immediate data, in network byte order.
+    pub imm: Option<[u8; 4]>,
+    /// Key that the peer's SEND invalidated.
+    pub invalidated: Option<Rkey>,
+    /// The sender set the solicited event bit.
+    pub solicited: bool,
+    /// The first 40 bytes of the receive hold the GRH area.
+    pub grh: bool,
+    /// Sender's queue pair, for datagrams.
+    pub src_qpn: Qpn,
+    /// Local queue pair.
+    pub qpn: Qpn,
+}
+
+impl Completion {
+    /// A completion that carries nothing but an outcome.
+    pub fn with_status(wr_id: u64, opcode: CompletionOpcode, status: Status, qpn: Qpn) -> Self {
+        Completion {
+            wr_id,
+            status,
+            opcode,
+            byte_len: 0,
+            imm: None,
+            invalidated: None,
+            solicited: false,
+            grh: false,
+            src_qpn: Qpn::default(),
+            qpn,
+        }
+    }
+}

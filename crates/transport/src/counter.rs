@@ -1,0 +1,68 @@
+//! What the transport counts, by name.
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
+        /// A protocol event that the host counts.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Counter { $($(#[$doc])* $variant,)* }
+
+        impl Counter {
+            /// Every counter, in the order of their numbers.
+            pub const ALL: &'static [Counter] = &[$(Counter::$variant,)*];
+
+            /// The name users see.
+            pub const fn name(self) -> &'static str {
+                match self { $(Counter::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Positive acknowledgements sent (read and atomic responses not included).
+    AcksSent = "acks_sent",
+    /// Positive acknowledgements received.
+    AcksReceived = "acks_received",
+    /// NAKs sent: sequence errors and refusals.
+    NaksSent = "naks_sent",
+    /// NAKs received.
+    NaksReceived = "naks_received",
+    /// Receiver-not-ready NAKs sent.
+    RnrNaksSent = "rnr_naks_sent",
+    /// Receiver-not-ready NAKs received.
+    RnrNaksReceived = "rnr_naks_received",
+    /// Gaps that the requester inferred from the order of responses (IBTA 9.7.5.1.2).
+    ImpliedNaks = "implied_naks",
+    /// Request packets sent again.
+    Retransmits = "retransmits",
+    /// Local ACK timeouts.
+    Timeouts = "timeouts",
+    /// Requests and responses that had arrived before.
+    Duplicates = "duplicates",
+    /// Requests that arrived after a gap, and were dropped.
+    OutOfOrder = "out_of_order",
+    /// Messages completed as requester.
+    MessagesSent = "messages_sent",
+    /// Messages completed as responder.
+    MessagesReceived = "messages_received",
+    /// Requests refused as malformed (NAK invalid request).
+    InvalidRequests = "invalid_requests",
+    /// Requests refused for key, bounds or access (NAK remote access error).
+    RemoteAccessErrors = "remote_access_errors",
+    /// Packets for a queue pair whose state does not take them.
+    DropBadState = "drop_bad_state",
+    /// Packets whose P_Key is not the default partition's.
+    DropBadPkey = "drop_bad_pkey",
+    /// Datagrams with the wrong Q_Key.
+    DropBadQkey = "drop_bad_qkey",
+    /// Datagrams that found no receive posted.
+    DropNoReceive = "drop_no_receive",
+    /// Datagrams longer than the receive they would have filled.
+    DropTooLong = "drop_too_long",
+    /// Packets whose opcode does not belong to the service, or whose shape is wrong.
+    DropMalformed = "drop_malformed",
+    /// Responses to nothing that was asked.
+    DropGhost = "drop_ghost",
+    /// Congestion notification packets received (not acted on in this version).
+    CnpsReceived = "cnps_received",
+}

@@ -1,0 +1,225 @@
+//! Unreliable datagrams (IBTA 9.8.3): one packet a message, to any queue pair, without an answer.
+
+use std::collections::VecDeque;
+
+use airdma_wire::{
+    Bth, Deth, GRH_LEN, Headers, ICRC_LEN, Opcode, Packet, PathMtu, Psn, Qpn, grh_area,
+};
+
+use crate::attributes::QpAttributes;
+use crate::completion::{Completion, CompletionOpcode, Status};
+use crate::counter::Counter;
+use crate::host::{Host, Receive};
+use crate::queue_pair::{Arrival, Transmit};
+use crate::request_packet::{pad_of, request_bth};
+use crate::requester::completion_opcode;
+use crate::work::{Operation, SendRequest};
+
+/// What lies between the IP header and the BTH.
+const UDP_HEADER_LEN: usize = 8;
+
+/// Highest bit of a Q_Key in a work request: send the queue pair's own instead (IBTA 10.2.5).
+const CONTROLLED_QKEY: u32 = 1 << 31;
+
+#[derive(Debug)]
+pub(crate) struct Datagrams {
+    port_mtu: PathMtu,
+    queue: VecDeque<SendRequest>,
+    next_psn: Psn,
+    /// A receive that was taken for a datagram too long for it; the next datagram gets it.
+    spare: Option<Receive>,
+}
+
+impl Datagrams {
+    pub(crate) fn new(port_mtu: PathMtu) -> Self {
+        Datagrams {
+            port_mtu,
+            queue: VecDeque::new(),
+            next_psn: Psn::default(),
+            spare: None,
+        }
+    }
+
+    pub(crate) fn port_mtu(&self) -> PathMtu {
+        self.port_mtu
+    }
+
+    /// Starts counting at the send queue's PSN.
+    pub(crate) fn start(&mut self, attributes: &QpAttributes) {
+        self.next_psn = attributes.sq_psn;
+    }
+
+    pub(crate) fn post(&mut self, request: SendRequest) {
+        self.queue.push_back(request);
+    }
+
+    pub(crate) fn wants_transmit(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Sends the next datagram. An error is the status of the request at the front.
+    pub(crate) fn poll_transmit<H: Host>(
+        &mut self,
+        attributes: &QpAttributes,
+        qpn: Qpn,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Result<Option<Transmit>, Status> {
+        let Some(request) = self.queue.front().copied() else {
+            return Ok(None);
+        };
+        let datagram = request.datagram.ok_or(Status::LocalQpOperationError)?;
+        if request.length > self.port_mtu.bytes() {
+            return Err(Status::LocalLengthError);
+        }
+        let (opcode, imm) = match request.operation {
+            Operation::Send => (Opcode::UdSendOnly, None),
+            Operation::SendImm(imm) => (Opcode::UdSendOnlyImm, Some(imm)),
+            Operation::SendInvalidate(_)
+            | Operation::Write { .. }
+            | Operation::WriteImm { .. }
+            | Operation::Read { .. }
+            | Operation::CompareSwap { .. }
+            | Operation::FetchAdd { .. } => return Err(Status::LocalQpOperationError),
+        };
+        let controlled = datagram.qkey.0 & CONTROLLED_QKEY != 0;
+        let mut headers = Headers::new(Bth {
+            opcode,
+            solicited: request.solicited,
+            pad: pad_of(request.length),
+            dest_qpn: datagram.qpn,
+            psn: self.next_psn,
+            ..request_bth()
+        });
+        let qkey = if controlled {
+            attributes.qkey
+        } else {
+            datagram.qkey
+        };
+        headers.deth = Some(Deth { qkey, src_qpn: qpn });
+        headers.imm = imm;
+        let start = headers.emit(out);
+        let end = start + request.length as usize;
+        if request.length > 0 {
+            host.gather(request.slot, 0, &mut out[start..end])
+                .map_err(|_| Status::LocalProtectionError)?;
+        }
+        let len = end + usize::from(headers.bth.pad);
+        out[end..len].fill(0);
+        self.next_psn = self.next_psn.add(1);
+        self.queue.pop_front();
+        self.complete(&request, qpn, host);
+        Ok(Some(Transmit {
+            len,
+            path: datagram.path,
+        }))
+    }
+
+    /// A datagram is done when it has left.
+    fn complete<H: Host>(&self, request: &SendRequest, qpn: Qpn, host: &mut H) {
+        host.count(Counter::MessagesSent);
+        let completion = request.signalled.then(|| Completion {
+            byte_len: request.length,
+            ..Completion::with_status(request.wr_id, CompletionOpcode::Send, Status::Success, qpn)
+        });
+        host.complete_send(request.slot, completion);
+    }
+
+    /// Completes the request at the front with `status` and leaves the others.
+    pub(crate) fn fail_front<H: Host>(&mut self, status: Status, qpn: Qpn, host: &mut H) {
+        if let Some(request) = self.queue.pop_front() {
+            let opcode = completion_opcode(&request.operation);
+            let completion = Completion::with_status(request.wr_id, opcode, status, qpn);
+            host.complete_send(request.slot, Some(completion));
+        }
+    }
+
+    /// Flushes the send queue.
+    pub(crate) fn flush_sends<H: Host>(&mut self, qpn: Qpn, host: &mut H) {
+        while !self.queue.is_empty() {
+            self.fail_front(Status::WrFlushError, qpn, host);
+        }
+    }
+
+    /// Flushes the receive that was taken and not used.
+    pub(crate) fn flush_spare<H: Host>(&mut self, qpn: Qpn, host: &mut H) {
+        if let Some(receive) = self.spare.take() {
+            let completion = Completion::with_status(
+                receive.wr_id,
+                CompletionOpcode::Receive,
+                Status::WrFlushError,
+                qpn,
+            );
+            host.complete_receive(receive.slot, completion);
+        }
+    }
+
+    /// Delivers one datagram, or drops it with a reason. The receive begins with the GRH area.
+    pub(crate) fn handle_packet<H: Host>(
+        &mut self,
+        attributes: &QpAttributes,
+        qpn: Qpn,
+        arrival: &Arrival,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) {
+        let headers = &packet.headers;
+        let Some(deth) = headers.deth else {
+            return host.count(Counter::DropMalformed);
+        };
+        if deth.qkey != attributes.qkey {
+            return host.count(Counter::DropBadQkey);
+        }
+        let Ok(payload_len) = u32::try_from(packet.payload.len()) else {
+            return host.count(Counter::DropMalformed);
+        };
+        if payload_len > self.port_mtu.bytes() {
+            return host.count(Counter::DropMalformed);
+        }
+        let Some(receive) = self.spare.take().or_else(|| host.take_receive()) else {
+            return host.count(Counter::DropNoReceive);
+        };
+        let length = payload_len + GRH_LEN as u32;
+        if length > receive.length {
+            self.spare = Some(receive);
+            return host.count(Counter::DropTooLong);
+        }
+        let status = match place(receive, arrival, packet, host) {
+            Ok(()) => Status::Success,
+            Err(crate::host::LocalFault) => Status::LocalProtectionError,
+        };
+        host.count(Counter::MessagesReceived);
+        let completion = Completion {
+            byte_len: length,
+            imm: headers.imm,
+            solicited: headers.bth.solicited,
+            grh: true,
+            src_qpn: deth.src_qpn,
+            ..Completion::with_status(receive.wr_id, CompletionOpcode::Receive, status, qpn)
+        };
+        host.complete_receive(receive.slot, completion);
+    }
+}
+
+fn place<H: Host>(
+    receive: Receive,
+    arrival: &Arrival,
+    packet: &Packet<'_>,
+    host: &mut H,
+) -> Result<(), crate::host::LocalFault> {
+    let headers_len = packet.headers.len();
+    let padded = packet.payload.len() + usize::from(packet.headers.bth.pad);
+    let area = grh_area(
+        arrival.source,
+        arrival.destination,
+        arrival.tos,
+        arrival.ttl,
+        arrival.flow_label,
+        u16::try_from(UDP_HEADER_LEN + headers_len + padded + ICRC_LEN).unwrap_or(u16::MAX),
+    );
+    host.scatter_receive(receive.slot, 0, &area)?;
+    if !packet.payload.is_empty() {
+        host.scatter_receive(receive.slot, GRH_LEN as u32, packet.payload)?;
+    }
+    Ok(())
+}

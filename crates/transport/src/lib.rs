@@ -1,0 +1,32 @@
+//! The RDMA transport as pure state machines: queue pairs that turn work requests and packets
+//! into packets, completions and events (IBTA volume 1, chapters 9 to 11).
+//!
+//! Nothing here reads a clock, does I/O, takes a lock or spawns a thread: the caller passes the
+//! time and a [`Host`], through which a queue pair reaches its rings, the memory of its
+//! protection domain and its completion queues. See [`QueuePair`] for the order of calls.
+
+#![forbid(unsafe_code)]
+
+mod attributes;
+mod completer;
+mod completion;
+mod counter;
+mod datagram;
+mod host;
+mod queue_pair;
+mod replies;
+mod request_packet;
+mod requester;
+mod responder;
+mod time;
+mod work;
+
+pub use attributes::{Access, AttrMask, InvalidAttribute, QpAttributes, QpState, QpType};
+pub use completion::{Completion, CompletionOpcode, Status};
+pub use counter::Counter;
+pub use host::{
+    AtomicOperation, Host, LocalFault, QpEvent, Receive, RemoteAccess, RemoteFault, Slot,
+};
+pub use queue_pair::{Arrival, QpConfig, QueuePair, Transmit};
+pub use time::Time;
+pub use work::{Datagram, MESSAGE_LEN_MAX, Operation, Path, SendRequest};

@@ -1,0 +1,474 @@
+//! One queue pair: its state, its attributes, and the service that it runs.
+
+use std::net::IpAddr;
+
+use airdma_wire::{Opcode, Packet, PathMtu, Qpn, Transport};
+
+use crate::attributes::{AttrMask, InvalidAttribute, QpAttributes, QpState, QpType};
+use crate::completion::{Completion, CompletionOpcode, Status};
+use crate::counter::Counter;
+use crate::datagram::Datagrams;
+use crate::host::{Host, QpEvent};
+use crate::request_packet::DEFAULT_PKEY;
+use crate::requester::Requester;
+use crate::responder::Responder;
+use crate::time::Time;
+use crate::work::{Path, SendRequest};
+
+/// The partition part of a P_Key; the highest bit says full membership.
+const PARTITION_MASK: u16 = 0x7fff;
+
+/// What a queue pair is created with.
+#[derive(Clone, Copy, Debug)]
+pub struct QpConfig {
+    /// Transport service.
+    pub qp_type: QpType,
+    /// Its number.
+    pub qpn: Qpn,
+    /// Longest datagram payload: the port's active MTU.
+    pub port_mtu: PathMtu,
+}
+
+/// What the port knows of a packet from its IP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Sender.
+    pub source: IpAddr,
+    /// Our address that it was sent to.
+    pub destination: IpAddr,
+    /// IPv4 TOS or IPv6 traffic class, ECN bits included.
+    pub tos: u8,
+    /// IPv4 TTL or IPv6 hop limit.
+    pub ttl: u8,
+    /// IPv6 flow label.
+    pub flow_label: u32,
+}
+
+/// A packet that was written into the caller's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Bytes from the BTH to the padding; the ICRC is the port's.
+    pub len: usize,
+    /// Where it goes.
+    pub path: Path,
+}
+
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "most queue pairs are connected")]
+enum Service {
+    Connected {
+        requester: Requester,
+        responder: Responder,
+    },
+    Datagram(Datagrams),
+}
+
+/// A queue pair as a state machine without I/O.
+///
+/// Order of calls: any number of [`post_send`](Self::post_send),
+/// [`handle_packet`](Self::handle_packet) and [`handle_timeout`](Self::handle_timeout), then
+/// [`poll_transmit`](Self::poll_transmit) until it returns `None`, then
+/// [`poll_timeout`](Self::poll_timeout). Each call does a bounded amount of work: one packet, or
+/// the flush of what is posted.
+#[derive(Debug)]
+pub struct QueuePair {
+    qpn: Qpn,
+    qp_type: QpType,
+    attributes: QpAttributes,
+    service: Service,
+    /// The first packet was seen, or the move to ready-to-send made.
+    established: bool,
+    drain_reported: bool,
+}
+
+impl QueuePair {
+    /// A queue pair in the reset state.
+    pub fn new(config: QpConfig) -> Self {
+        let service = match config.qp_type {
+            QpType::Rc => Service::Connected {
+                requester: Requester::new(),
+                responder: Responder::default(),
+            },
+            QpType::Ud => Service::Datagram(Datagrams::new(config.port_mtu)),
+        };
+        QueuePair {
+            qpn: config.qpn,
+            qp_type: config.qp_type,
+            attributes: QpAttributes::default(),
+            service,
+            established: false,
+            drain_reported: false,
+        }
+    }
+
+    /// Its number.
+    pub fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    /// Its transport service.
+    pub fn qp_type(&self) -> QpType {
+        self.qp_type
+    }
+
+    /// Its state.
+    pub fn state(&self) -> QpState {
+        self.attributes.state
+    }
+
+    /// Its attributes as last set.
+    pub fn attributes(&self) -> &QpAttributes {
+        &self.attributes
+    }
+
+    /// Changes attributes and state as `ibv_modify_qp(3)` allows; nothing is changed on error.
+    ///
+    /// On the way to [`QpState::Reset`] posted requests are forgotten without completions: the
+    /// host empties its rings. On the way to [`QpState::Error`] they are flushed.
+    pub fn modify<H: Host>(
+        &mut self,
+        attributes: &QpAttributes,
+        mask: AttrMask,
+        host: &mut H,
+    ) -> Result<(), InvalidAttribute> {
+        let from = self.attributes.state;
+        let to = self.attributes.check(self.qp_type, attributes, mask)?;
+        self.attributes.apply(attributes, mask);
+        self.attributes.state = to;
+        self.attributes.cur_state = to;
+        self.attributes.sq_draining = to == QpState::SendQueueDrain;
+        if from != to {
+            self.enter(from, to, host);
+        }
+        Ok(())
+    }
+
+    fn enter<H: Host>(&mut self, from: QpState, to: QpState, host: &mut H) {
+        match to {
+            QpState::Reset => self.reset(),
+            QpState::Init | QpState::SendQueueError => {}
+            QpState::ReadyToReceive => {
+                if let Service::Connected { responder, .. } = &mut self.service {
+                    responder.start(&self.attributes);
+                }
+            }
+            QpState::ReadyToSend => {
+                if from == QpState::ReadyToReceive {
+                    self.established = true;
+                    match &mut self.service {
+                        Service::Connected { requester, .. } => requester.start(&self.attributes),
+                        Service::Datagram(datagrams) => datagrams.start(&self.attributes),
+                    }
+                }
+            }
+            QpState::SendQueueDrain => {
+                self.drain_reported = false;
+                self.report_drain(host);
+            }
+            QpState::Error => {
+                if let Service::Connected { responder, .. } = &mut self.service {
+                    responder.replies.clear();
+                }
+                self.flush(None, host);
+            }
+        }
+    }
+
+    fn reset(&mut self) {
+        let port_mtu = match &self.service {
+            Service::Datagram(datagrams) => datagrams.port_mtu(),
+            Service::Connected { .. } => PathMtu::M4096,
+        };
+        *self = QueuePair::new(QpConfig {
+            qp_type: self.qp_type,
+            qpn: self.qpn,
+            port_mtu,
+        });
+    }
+
+    /// Takes a request that was posted. In the error state it is flushed at once.
+    pub fn post_send<H: Host>(&mut self, request: SendRequest, host: &mut H) {
+        match &mut self.service {
+            Service::Connected { requester, .. } => requester.post(request, &self.attributes),
+            Service::Datagram(datagrams) => datagrams.post(request),
+        }
+        match self.attributes.state {
+            QpState::Error => self.flush(None, host),
+            QpState::SendQueueError => self.flush_sends(None, host),
+            QpState::Reset
+            | QpState::Init
+            | QpState::ReadyToReceive
+            | QpState::ReadyToSend
+            | QpState::SendQueueDrain => {}
+        }
+    }
+
+    /// Flushes receives that were posted to a queue pair in the error state.
+    pub fn flush_receives<H: Host>(&mut self, host: &mut H) {
+        if self.attributes.state != QpState::Error {
+            return;
+        }
+        while let Some(receive) = host.take_receive() {
+            let completion = Completion::with_status(
+                receive.wr_id,
+                CompletionOpcode::Receive,
+                Status::WrFlushError,
+                self.qpn,
+            );
+            host.complete_receive(receive.slot, completion);
+        }
+    }
+
+    /// Takes one packet that the port has verified.
+    pub fn handle_packet<H: Host>(
+        &mut self,
+        now: Time,
+        arrival: &Arrival,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) {
+        let bth = &packet.headers.bth;
+        if !self.attributes.state.receives() {
+            return host.count(Counter::DropBadState);
+        }
+        if bth.pkey & PARTITION_MASK != DEFAULT_PKEY & PARTITION_MASK {
+            return host.count(Counter::DropBadPkey);
+        }
+        if bth.opcode == Opcode::Cnp {
+            return host.count(Counter::CnpsReceived);
+        }
+        match (&mut self.service, bth.opcode.transport()) {
+            (Service::Datagram(datagrams), Transport::Ud) => {
+                datagrams.handle_packet(&self.attributes, self.qpn, arrival, packet, host);
+            }
+            (Service::Connected { .. }, Transport::Rc) => {
+                self.handle_connected(now, packet, host);
+            }
+            (Service::Datagram(_) | Service::Connected { .. }, _) => {
+                host.count(Counter::DropMalformed);
+            }
+        }
+    }
+
+    fn handle_connected<H: Host>(&mut self, now: Time, packet: &Packet<'_>, host: &mut H) {
+        let Service::Connected {
+            requester,
+            responder,
+        } = &mut self.service
+        else {
+            return;
+        };
+        if packet.headers.bth.opcode.is_request() {
+            if !self.established {
+                self.established = true;
+                host.event(QpEvent::CommunicationEstablished);
+            }
+            let outcome = responder.handle_request(&self.attributes, self.qpn, packet, host);
+            if let Err(refusal) = outcome {
+                self.enter_error(None, host);
+                host.event(refusal.event);
+            }
+            return;
+        }
+        if !self.attributes.state.sends() {
+            return host.count(Counter::DropBadState);
+        }
+        let outcome = requester.handle_response(now, &self.attributes, self.qpn, packet, host);
+        self.after_requester(outcome, host);
+    }
+
+    fn after_requester<H: Host>(&mut self, outcome: Result<(), Status>, host: &mut H) {
+        match outcome {
+            Ok(()) => self.report_drain(host),
+            Err(status) => self.enter_error(Some(status), host),
+        }
+    }
+
+    fn enter_error<H: Host>(&mut self, failed: Option<Status>, host: &mut H) {
+        self.attributes.state = QpState::Error;
+        self.attributes.cur_state = QpState::Error;
+        self.attributes.sq_draining = false;
+        self.flush(failed, host);
+    }
+
+    /// Completes everything that is posted: the oldest send request with `failed`, if one failed.
+    fn flush<H: Host>(&mut self, failed: Option<Status>, host: &mut H) {
+        self.flush_sends(failed, host);
+        match &mut self.service {
+            Service::Connected { responder, .. } => {
+                responder.fail(Status::WrFlushError, self.qpn, host);
+            }
+            Service::Datagram(datagrams) => datagrams.flush_spare(self.qpn, host),
+        }
+        self.flush_receives(host);
+    }
+
+    fn flush_sends<H: Host>(&mut self, failed: Option<Status>, host: &mut H) {
+        match &mut self.service {
+            Service::Connected { requester, .. } => requester.fail(failed, self.qpn, host),
+            Service::Datagram(datagrams) => datagrams.flush_sends(self.qpn, host),
+        }
+    }
+
+    fn report_drain<H: Host>(&mut self, host: &mut H) {
+        if self.attributes.state != QpState::SendQueueDrain || self.drain_reported {
+            return;
+        }
+        let drained = match &self.service {
+            Service::Connected { requester, .. } => requester.is_drained(),
+            Service::Datagram(_) => true,
+        };
+        if drained {
+            self.drain_reported = true;
+            self.attributes.sq_draining = false;
+            if self.attributes.en_sqd_async_notify {
+                host.event(QpEvent::SendQueueDrained);
+            }
+        }
+    }
+
+    /// Whether [`poll_transmit`](Self::poll_transmit) might have a packet, given credit.
+    pub fn wants_transmit(&self) -> bool {
+        match &self.service {
+            Service::Connected {
+                requester,
+                responder,
+            } => {
+                !responder.replies.is_empty()
+                    || (self.attributes.state.sends()
+                        && requester.wants_transmit(&self.attributes, self.is_draining()))
+            }
+            Service::Datagram(datagrams) => {
+                self.attributes.state == QpState::ReadyToSend && datagrams.wants_transmit()
+            }
+        }
+    }
+
+    fn is_draining(&self) -> bool {
+        self.attributes.state == QpState::SendQueueDrain
+    }
+
+    /// Writes the next packet into `out`, which holds the largest headers, 4,096 bytes and the
+    /// padding. Answers go first and are not counted against `credit`, the bytes that the window
+    /// of the path still takes.
+    pub fn poll_transmit<H: Host>(
+        &mut self,
+        now: Time,
+        credit: u32,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Option<Transmit> {
+        match &mut self.service {
+            Service::Connected { .. } => {
+                let len = self
+                    .poll_reply(host, out)
+                    .or_else(|| self.poll_request(now, credit, host, out))?;
+                Some(Transmit {
+                    len,
+                    path: self.attributes.path,
+                })
+            }
+            Service::Datagram(_) => self.poll_datagram(host, out),
+        }
+    }
+
+    fn poll_reply<H: Host>(&mut self, host: &mut H, out: &mut [u8]) -> Option<usize> {
+        let Service::Connected { responder, .. } = &mut self.service else {
+            return None;
+        };
+        let mtu = self.attributes.path_mtu.bytes();
+        let dest_qpn = self.attributes.dest_qpn;
+        let (len, outcome) = responder.replies.poll_transmit(mtu, dest_qpn, host, out)?;
+        if outcome.is_err() {
+            host.count(Counter::RemoteAccessErrors);
+            self.enter_error(None, host);
+            host.event(QpEvent::AccessError);
+        }
+        Some(len)
+    }
+
+    fn poll_request<H: Host>(
+        &mut self,
+        now: Time,
+        credit: u32,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Option<usize> {
+        if !self.attributes.state.sends() {
+            return None;
+        }
+        let draining = self.is_draining();
+        let Service::Connected { requester, .. } = &mut self.service else {
+            return None;
+        };
+        match requester.poll_transmit(now, &self.attributes, draining, credit, host, out) {
+            Ok(len) => len,
+            Err(status) => {
+                self.fail_request(status, host);
+                None
+            }
+        }
+    }
+
+    /// A request that cannot be sent: what was sent before it stays unanswered, so it is flushed
+    /// before the failure is reported in its place.
+    fn fail_request<H: Host>(&mut self, status: Status, host: &mut H) {
+        let Service::Connected { requester, .. } = &mut self.service else {
+            return;
+        };
+        requester.fail_at_cursor(status, self.qpn, host);
+        self.enter_error(None, host);
+    }
+
+    fn poll_datagram<H: Host>(&mut self, host: &mut H, out: &mut [u8]) -> Option<Transmit> {
+        if self.attributes.state != QpState::ReadyToSend {
+            return None;
+        }
+        let Service::Datagram(datagrams) = &mut self.service else {
+            return None;
+        };
+        match datagrams.poll_transmit(&self.attributes, self.qpn, host, out) {
+            Ok(transmit) => transmit,
+            Err(status) => {
+                datagrams.fail_front(status, self.qpn, host);
+                datagrams.flush_sends(self.qpn, host);
+                self.attributes.state = QpState::SendQueueError;
+                self.attributes.cur_state = QpState::SendQueueError;
+                None
+            }
+        }
+    }
+
+    /// The moment at which [`handle_timeout`](Self::handle_timeout) is due.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        match &self.service {
+            Service::Connected { requester, .. } => requester.poll_timeout(),
+            Service::Datagram(_) => None,
+        }
+    }
+
+    /// Acts on timers that are due at `now`; calling it early does nothing.
+    pub fn handle_timeout<H: Host>(&mut self, now: Time, host: &mut H) {
+        if let Service::Connected { requester, .. } = &mut self.service {
+            let outcome = requester.handle_timeout(now, host);
+            self.after_requester(outcome, host);
+        }
+    }
+
+    /// Bytes sent or asked for and not yet acknowledged: what counts against the window of the
+    /// path.
+    pub fn in_flight_bytes(&self) -> u32 {
+        match &self.service {
+            Service::Connected { requester, .. } => requester.in_flight_bytes(&self.attributes),
+            Service::Datagram(_) => 0,
+        }
+    }
+
+    /// Whether something was lost since this was last asked: the window of the path backs off.
+    pub fn take_loss_signal(&mut self) -> bool {
+        match &mut self.service {
+            Service::Connected { requester, .. } => requester.take_loss_signal(),
+            Service::Datagram(_) => false,
+        }
+    }
+}

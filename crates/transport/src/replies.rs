@@ -1,0 +1,275 @@
+//! What the responder owes its peer: acknowledgements, READ responses and atomic results, in the
+//! order of their PSNs, because an answer to a later request acknowledges all earlier ones
+//! (IBTA 9.7.5.1.1).
+
+use std::collections::VecDeque;
+
+use airdma_wire::{Aeth, Bth, Headers, NakCode, Opcode, Psn, Qpn, Rkey, Syndrome};
+
+use crate::counter::Counter;
+use crate::host::{Host, RemoteFault};
+use crate::request_packet::{pad_of, request_bth};
+
+/// Credit code of an ACK that does not use end-to-end flow control (IBTA 9.7.7.2).
+const NO_CREDITS: u8 = 0x1f;
+
+#[derive(Clone, Copy, Debug)]
+enum Body {
+    Acknowledge(Syndrome),
+    Atomic { original: u64 },
+    Read(ReadResponse),
+}
+
+/// A READ that is being answered, packet by packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadResponse {
+    pub(crate) rkey: Rkey,
+    pub(crate) va: u64,
+    pub(crate) length: u32,
+    /// Bytes answered so far.
+    pub(crate) done: u32,
+    /// PSNs that the whole answer takes.
+    pub(crate) packets: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Reply {
+    /// PSN of the reply, for a READ that of its first packet.
+    psn: Psn,
+    msn: u32,
+    body: Body,
+}
+
+impl Reply {
+    fn packets(&self) -> u32 {
+        match self.body {
+            Body::Read(read) => read.packets,
+            Body::Acknowledge(_) | Body::Atomic { .. } => 1,
+        }
+    }
+
+    fn covers(&self, psn: Psn) -> bool {
+        let ahead = psn.distance_from(self.psn);
+        ahead >= 0 && i64::from(ahead) < i64::from(self.packets())
+    }
+}
+
+/// The queue of replies. Bounded: one entry for each READ and atomic the peer may have in
+/// flight, and one acknowledgement between two of them.
+#[derive(Debug, Default)]
+pub(crate) struct Replies {
+    queue: VecDeque<Reply>,
+}
+
+impl Replies {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.queue.clear();
+    }
+
+    /// READs and atomics not yet answered in full.
+    pub(crate) fn answers_due(&self) -> usize {
+        self.queue
+            .iter()
+            .filter(|reply| !matches!(reply.body, Body::Acknowledge(_)))
+            .count()
+    }
+
+    /// Owes an ACK for everything up to `psn`; one that waits already is brought up to date.
+    pub(crate) fn acknowledge(&mut self, psn: Psn, msn: u32) {
+        let body = Body::Acknowledge(Syndrome::Ack {
+            credits: NO_CREDITS,
+        });
+        match self.queue.back_mut() {
+            Some(reply) if matches!(reply.body, Body::Acknowledge(Syndrome::Ack { .. })) => {
+                reply.psn = psn;
+                reply.msn = msn;
+            }
+            _ => self.queue.push_back(Reply { psn, msn, body }),
+        }
+    }
+
+    /// Owes a NAK. It says all that an ACK before it would have said.
+    pub(crate) fn refuse(&mut self, psn: Psn, msn: u32, syndrome: Syndrome) {
+        while self
+            .queue
+            .back()
+            .is_some_and(|reply| matches!(reply.body, Body::Acknowledge(_)))
+        {
+            self.queue.pop_back();
+        }
+        self.queue.push_back(Reply {
+            psn,
+            msn,
+            body: Body::Acknowledge(syndrome),
+        });
+    }
+
+    /// Owes a READ response from `psn` on. A duplicate request restarts what it repeats.
+    pub(crate) fn read(&mut self, psn: Psn, msn: u32, read: ReadResponse) {
+        let reply = Reply {
+            psn,
+            msn,
+            body: Body::Read(read),
+        };
+        let same = self
+            .queue
+            .iter_mut()
+            .find(|queued| matches!(queued.body, Body::Read(_)) && queued.covers(psn));
+        match same {
+            Some(queued) => *queued = reply,
+            None => self.insert(reply),
+        }
+    }
+
+    /// Owes the result of an atomic.
+    pub(crate) fn atomic(&mut self, psn: Psn, msn: u32, original: u64) {
+        let known = self
+            .queue
+            .iter()
+            .any(|queued| matches!(queued.body, Body::Atomic { .. }) && queued.psn == psn);
+        if !known {
+            self.insert(Reply {
+                psn,
+                msn,
+                body: Body::Atomic { original },
+            });
+        }
+    }
+
+    fn insert(&mut self, reply: Reply) {
+        let at = self
+            .queue
+            .iter()
+            .position(|queued| queued.psn.distance_from(reply.psn) > 0)
+            .unwrap_or(self.queue.len());
+        self.queue.insert(at, reply);
+    }
+
+    /// Writes the next reply packet into `out` and returns its length without ICRC. A fault means
+    /// that the memory of a READ went away: the reply has become a NAK, and is written.
+    pub(crate) fn poll_transmit<H: Host>(
+        &mut self,
+        mtu: u32,
+        dest_qpn: Qpn,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Option<(usize, Result<(), RemoteFault>)> {
+        let reply = *self.queue.front()?;
+        match reply.body {
+            Body::Acknowledge(syndrome) => {
+                self.queue.pop_front();
+                host.count(counter_of(syndrome));
+                Some((emit_acknowledge(&reply, syndrome, dest_qpn, out), Ok(())))
+            }
+            Body::Atomic { original } => {
+                self.queue.pop_front();
+                let mut headers = response(Opcode::RcAtomicAcknowledge, &reply, dest_qpn);
+                headers.aeth = Some(acknowledging(reply.msn));
+                headers.atomic_ack = Some(original);
+                Some((headers.emit(out), Ok(())))
+            }
+            Body::Read(read) => match emit_read(&reply, &read, mtu, dest_qpn, host, out) {
+                Ok((len, carried)) => {
+                    self.advance_read(read.done + carried, mtu);
+                    Some((len, Ok(())))
+                }
+                Err(fault) => {
+                    let psn = reply.psn.add(read.done / mtu);
+                    self.clear();
+                    let nak = Syndrome::Nak(NakCode::RemoteAccessError);
+                    host.count(counter_of(nak));
+                    let refused = Reply { psn, ..reply };
+                    Some((emit_acknowledge(&refused, nak, dest_qpn, out), Err(fault)))
+                }
+            },
+        }
+    }
+
+    fn advance_read(&mut self, done: u32, mtu: u32) {
+        let Some(Reply {
+            body: Body::Read(read),
+            ..
+        }) = self.queue.front_mut()
+        else {
+            return;
+        };
+        read.done = done;
+        if done >= read.length || read.packets == done.div_ceil(mtu).max(1) {
+            self.queue.pop_front();
+        }
+    }
+}
+
+fn response(opcode: Opcode, reply: &Reply, dest_qpn: Qpn) -> Headers {
+    Headers::new(Bth {
+        opcode,
+        dest_qpn,
+        psn: reply.psn,
+        ..request_bth()
+    })
+}
+
+fn acknowledging(msn: u32) -> Aeth {
+    Aeth {
+        syndrome: Syndrome::Ack {
+            credits: NO_CREDITS,
+        },
+        msn,
+    }
+}
+
+fn emit_acknowledge(reply: &Reply, syndrome: Syndrome, dest_qpn: Qpn, out: &mut [u8]) -> usize {
+    let mut headers = response(Opcode::RcAcknowledge, reply, dest_qpn);
+    headers.aeth = Some(Aeth {
+        syndrome,
+        msn: reply.msn,
+    });
+    headers.emit(out)
+}
+
+/// Writes one READ response packet; returns its length and the bytes of data it carries.
+fn emit_read<H: Host>(
+    reply: &Reply,
+    read: &ReadResponse,
+    mtu: u32,
+    dest_qpn: Qpn,
+    host: &mut H,
+    out: &mut [u8],
+) -> Result<(usize, u32), RemoteFault> {
+    let carried = (read.length - read.done).min(mtu);
+    let first = read.done == 0;
+    let last = read.done + carried == read.length;
+    let opcode = match (first, last) {
+        (true, true) => Opcode::RcReadResponseOnly,
+        (true, false) => Opcode::RcReadResponseFirst,
+        (false, false) => Opcode::RcReadResponseMiddle,
+        (false, true) => Opcode::RcReadResponseLast,
+    };
+    let mut headers = response(opcode, reply, dest_qpn);
+    headers.bth.psn = reply.psn.add(read.done / mtu);
+    headers.bth.pad = pad_of(carried);
+    if opcode != Opcode::RcReadResponseMiddle {
+        headers.aeth = Some(acknowledging(reply.msn));
+    }
+    let start = headers.emit(out);
+    let end = start + carried as usize;
+    if carried > 0 {
+        let va = read.va.wrapping_add(u64::from(read.done));
+        host.read_remote(read.rkey, va, &mut out[start..end])?;
+    }
+    let padded = end + usize::from(headers.bth.pad);
+    out[end..padded].fill(0);
+    Ok((padded, carried))
+}
+
+fn counter_of(syndrome: Syndrome) -> Counter {
+    match syndrome {
+        Syndrome::Ack { .. } => Counter::AcksSent,
+        Syndrome::RnrNak { .. } => Counter::RnrNaksSent,
+        Syndrome::Nak(_) | Syndrome::Reserved(_) => Counter::NaksSent,
+    }
+}

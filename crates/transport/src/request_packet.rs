@@ -1,0 +1,204 @@
+//! One request packet of a reliable connection: which opcode, which headers, which bytes.
+
+use airdma_wire::{AtomicEth, Bth, Headers, Opcode, Psn, Qpn, Reth, Rkey};
+
+use crate::requester::Entry;
+use crate::work::Operation;
+
+/// A long READ is asked for in pieces of this size, so that the requester, whose own receive
+/// buffer the responses fill, decides how much is under way. The pieces start at fixed offsets of
+/// the message: a request repeated after a loss never reaches into the next piece.
+const READ_PIECE_BYTES: u32 = 64 * 1024;
+
+/// The default P_Key, the only one on RoCE.
+pub(crate) const DEFAULT_PKEY: u16 = 0xffff;
+
+/// One request packet, worked out but for what depends on the connection.
+pub(crate) struct RequestPacket {
+    pub(crate) headers: Headers,
+    pub(crate) offset: u32,
+    pub(crate) payload_len: u32,
+    /// Bytes that the peer will answer with.
+    pub(crate) answer_len: u32,
+    /// PSNs that the packet takes.
+    pub(crate) packets: u32,
+    pub(crate) ends_message: bool,
+}
+
+impl RequestPacket {
+    pub(crate) fn new(entry: &Entry, index: u32, mtu: u32) -> Self {
+        let request = &entry.request;
+        match request.operation {
+            Operation::Read { va, rkey } => Self::read(entry, index, mtu, va, rkey),
+            Operation::CompareSwap {
+                va,
+                rkey,
+                compare,
+                swap,
+            } => Self::atomic(Opcode::RcCompareSwap, va, rkey, swap, compare),
+            Operation::FetchAdd { va, rkey, add } => {
+                Self::atomic(Opcode::RcFetchAdd, va, rkey, add, 0)
+            }
+            Operation::Send
+            | Operation::SendImm(_)
+            | Operation::SendInvalidate(_)
+            | Operation::Write { .. }
+            | Operation::WriteImm { .. } => Self::data(entry, index, mtu),
+        }
+    }
+
+    fn data(entry: &Entry, index: u32, mtu: u32) -> Self {
+        let request = &entry.request;
+        let offset = index * mtu;
+        let payload_len = (request.length - offset).min(mtu);
+        let place = Place {
+            first: index == 0,
+            last: index + 1 == entry.packets,
+        };
+        let mut headers = Headers::new(Bth {
+            opcode: data_opcode(&request.operation, place),
+            solicited: place.last && request.solicited,
+            pad: pad_of(payload_len),
+            ..request_bth()
+        });
+        match request.operation {
+            Operation::Write { va, rkey } | Operation::WriteImm { va, rkey, .. } if place.first => {
+                headers.reth = Some(Reth {
+                    va,
+                    rkey,
+                    length: request.length,
+                });
+            }
+            Operation::Send
+            | Operation::SendImm(_)
+            | Operation::SendInvalidate(_)
+            | Operation::Write { .. }
+            | Operation::WriteImm { .. }
+            | Operation::Read { .. }
+            | Operation::CompareSwap { .. }
+            | Operation::FetchAdd { .. } => {}
+        }
+        if place.last {
+            match request.operation {
+                Operation::SendImm(imm) | Operation::WriteImm { imm, .. } => {
+                    headers.imm = Some(imm);
+                }
+                Operation::SendInvalidate(rkey) => headers.ieth = Some(rkey),
+                Operation::Send
+                | Operation::Write { .. }
+                | Operation::Read { .. }
+                | Operation::CompareSwap { .. }
+                | Operation::FetchAdd { .. } => {}
+            }
+        }
+        RequestPacket {
+            headers,
+            offset,
+            payload_len,
+            answer_len: 0,
+            packets: 1,
+            ends_message: place.last,
+        }
+    }
+
+    fn read(entry: &Entry, index: u32, mtu: u32, va: u64, rkey: Rkey) -> Self {
+        let piece = READ_PIECE_BYTES / mtu;
+        let piece_end = (index / piece + 1).saturating_mul(piece).min(entry.packets);
+        let offset = index * mtu;
+        let end = (u64::from(piece_end) * u64::from(mtu)).min(u64::from(entry.request.length));
+        let length = u32::try_from(end).expect("not longer than the message") - offset;
+        let mut headers = Headers::new(Bth {
+            opcode: Opcode::RcReadRequest,
+            ..request_bth()
+        });
+        headers.reth = Some(Reth {
+            va: va.wrapping_add(u64::from(offset)),
+            rkey,
+            length,
+        });
+        RequestPacket {
+            headers,
+            offset,
+            payload_len: 0,
+            answer_len: length.max(1),
+            packets: piece_end - index,
+            ends_message: piece_end == entry.packets,
+        }
+    }
+
+    fn atomic(opcode: Opcode, va: u64, rkey: Rkey, swap_add: u64, compare: u64) -> Self {
+        let mut headers = Headers::new(Bth {
+            opcode,
+            ..request_bth()
+        });
+        headers.atomic_eth = Some(AtomicEth {
+            va,
+            rkey,
+            swap_add,
+            compare,
+        });
+        RequestPacket {
+            headers,
+            offset: 0,
+            payload_len: 0,
+            answer_len: 8,
+            packets: 1,
+            ends_message: true,
+        }
+    }
+}
+
+/// Where a packet stands in its message.
+#[derive(Clone, Copy)]
+struct Place {
+    first: bool,
+    last: bool,
+}
+
+fn data_opcode(operation: &Operation, place: Place) -> Opcode {
+    match (operation, place.first, place.last) {
+        (Operation::Write { .. } | Operation::WriteImm { .. }, true, false) => Opcode::RcWriteFirst,
+        (Operation::Write { .. } | Operation::WriteImm { .. }, false, false) => {
+            Opcode::RcWriteMiddle
+        }
+        (Operation::Write { .. }, false, true) => Opcode::RcWriteLast,
+        (Operation::Write { .. }, true, true) => Opcode::RcWriteOnly,
+        (Operation::WriteImm { .. }, false, true) => Opcode::RcWriteLastImm,
+        (Operation::WriteImm { .. }, true, true) => Opcode::RcWriteOnlyImm,
+        (Operation::SendImm(_), false, true) => Opcode::RcSendLastImm,
+        (Operation::SendImm(_), true, true) => Opcode::RcSendOnlyImm,
+        (Operation::SendInvalidate(_), false, true) => Opcode::RcSendLastInvalidate,
+        (Operation::SendInvalidate(_), true, true) => Opcode::RcSendOnlyInvalidate,
+        (_, true, false) => Opcode::RcSendFirst,
+        (_, false, false) => Opcode::RcSendMiddle,
+        (_, false, true) => Opcode::RcSendLast,
+        (_, true, true) => Opcode::RcSendOnly,
+    }
+}
+
+/// The parts of a BTH that all our packets share. `migreq` is 1 as hardware sends it: the path is
+/// in the migrated state.
+pub(crate) fn request_bth() -> Bth {
+    Bth {
+        opcode: Opcode::RcSendOnly,
+        solicited: false,
+        migreq: true,
+        pad: 0,
+        pkey: DEFAULT_PKEY,
+        fecn: false,
+        becn: false,
+        dest_qpn: Qpn::default(),
+        ack_request: false,
+        psn: Psn::default(),
+    }
+}
+
+/// Packets that a message takes; an empty one takes one (IBTA 9.4.1).
+pub(crate) fn packets_of(length: u32, mtu: u32) -> u32 {
+    length.div_ceil(mtu).max(1)
+}
+
+/// Bytes that fill a payload up to a multiple of four.
+pub(crate) fn pad_of(length: u32) -> u8 {
+    (length.wrapping_neg() & 3) as u8
+}

@@ -1,0 +1,426 @@
+//! The requester of a reliable connection: turns posted requests into request packets, and goes
+//! back when packets were lost (go-back-N, IBTA 9.7.2 and 9.7.5.1).
+//!
+//! Packets are numbered by a 64-bit sequence that starts at zero with the first PSN, so that no
+//! comparison here has to think of the 24-bit wrap-around:
+//!
+//! ```text
+//!        acked            next              sent_max          posted
+//!  done    | in flight      | to be sent again  | never sent     |
+//!  --------+----------------+-------------------+----------------+--> sequence
+//! ```
+//!
+//! A rewind sets `next` back to `acked`. Responses are handled in `completer.rs`.
+
+use std::collections::VecDeque;
+
+use airdma_wire::{NakCode, Psn, Qpn, ack_timeout, rnr_timer};
+
+use crate::attributes::QpAttributes;
+use crate::completion::{Completion, CompletionOpcode, Status};
+use crate::counter::Counter;
+use crate::host::Host;
+use crate::request_packet::{RequestPacket, packets_of};
+use crate::time::Time;
+use crate::work::{Operation, SendRequest};
+
+/// An acknowledgement is asked for at least once in this many bytes.
+const ACK_INTERVAL_BYTES: u32 = 32 * 1024;
+
+/// Packets that one queue pair may have unacknowledged. The shared window of the path is
+/// normally smaller; this bounds what a duplicate or a stale PSN can be confused with.
+const IN_FLIGHT_PACKETS_MAX: u64 = 4096;
+
+/// One posted request and the sequence numbers it takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) request: SendRequest,
+    pub(crate) first: u64,
+    pub(crate) packets: u32,
+}
+
+impl Entry {
+    pub(crate) fn end(&self) -> u64 {
+        self.first + u64::from(self.packets)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Requester {
+    /// Posted and not yet completed, oldest first; the front holds `acked`.
+    pub(crate) queue: VecDeque<Entry>,
+    /// Index in `queue` of the entry that holds `next`.
+    pub(crate) cursor: usize,
+    first_psn: Psn,
+    posted: u64,
+    pub(crate) acked: u64,
+    pub(crate) next: u64,
+    pub(crate) sent_max: u64,
+    /// End sequences of the READ pieces and atomics that await their answers.
+    pub(crate) answers_due: VecDeque<u64>,
+    bytes_since_ack_request: u32,
+    pub(crate) deadline: Option<Time>,
+    pub(crate) not_ready_until: Option<Time>,
+    retries_left: u8,
+    not_ready_retries_left: u8,
+    /// The sequence that was rewound to without any progress since: further hints at the same
+    /// gap are not followed, the timer is (one retransmission per gap).
+    rewound_at: Option<u64>,
+    loss_signal: bool,
+}
+
+impl Requester {
+    pub(crate) fn new() -> Self {
+        Requester {
+            queue: VecDeque::new(),
+            cursor: 0,
+            first_psn: Psn::default(),
+            posted: 0,
+            acked: 0,
+            next: 0,
+            sent_max: 0,
+            answers_due: VecDeque::new(),
+            bytes_since_ack_request: 0,
+            deadline: None,
+            not_ready_until: None,
+            retries_left: 0,
+            not_ready_retries_left: 0,
+            rewound_at: None,
+            loss_signal: false,
+        }
+    }
+
+    /// Starts counting at the send queue's PSN.
+    pub(crate) fn start(&mut self, attributes: &QpAttributes) {
+        *self = Requester::new();
+        self.first_psn = attributes.sq_psn;
+        self.refill_retries(attributes);
+    }
+
+    pub(crate) fn post(&mut self, request: SendRequest, attributes: &QpAttributes) {
+        let packets = match request.operation {
+            Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => 1,
+            Operation::Send
+            | Operation::SendImm(_)
+            | Operation::SendInvalidate(_)
+            | Operation::Write { .. }
+            | Operation::WriteImm { .. }
+            | Operation::Read { .. } => packets_of(request.length, attributes.path_mtu.bytes()),
+        };
+        self.queue.push_back(Entry {
+            request,
+            first: self.posted,
+            packets,
+        });
+        self.posted += u64::from(packets);
+    }
+
+    /// Bytes under way, READ data that was asked for included.
+    pub(crate) fn in_flight_bytes(&self, attributes: &QpAttributes) -> u32 {
+        let bytes = (self.next - self.acked) * u64::from(attributes.path_mtu.bytes());
+        u32::try_from(bytes).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn take_loss_signal(&mut self) -> bool {
+        std::mem::take(&mut self.loss_signal)
+    }
+
+    /// Whether everything that was begun is done; what has not begun may wait.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.acked == self.sent_max
+    }
+
+    /// The entry to send from, if nothing but the window holds it back.
+    fn sendable(&self, attributes: &QpAttributes, draining: bool) -> Option<Entry> {
+        if self.not_ready_until.is_some() || self.next == self.posted {
+            return None;
+        }
+        if self.next - self.acked >= IN_FLIGHT_PACKETS_MAX {
+            return None;
+        }
+        let entry = *self.queue.get(self.cursor)?;
+        let begins = self.next == entry.first;
+        if begins && draining && self.next >= self.sent_max {
+            return None;
+        }
+        if begins && entry.request.fence && !self.answers_due.is_empty() {
+            return None;
+        }
+        let answers_max = usize::from(attributes.max_rd_atomic).max(1);
+        if entry.request.operation.is_read_or_atomic() && self.answers_due.len() >= answers_max {
+            return None;
+        }
+        Some(entry)
+    }
+
+    pub(crate) fn wants_transmit(&self, attributes: &QpAttributes, draining: bool) -> bool {
+        self.sendable(attributes, draining).is_some()
+    }
+
+    /// Writes the next request packet into `out` and returns its length without ICRC.
+    /// An error is the status of the request at the front of what is still to be sent.
+    pub(crate) fn poll_transmit<H: Host>(
+        &mut self,
+        now: Time,
+        attributes: &QpAttributes,
+        draining: bool,
+        credit: u32,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Result<Option<usize>, Status> {
+        if credit == 0 {
+            return Ok(None);
+        }
+        let Some(entry) = self.sendable(attributes, draining) else {
+            return Ok(None);
+        };
+        if entry.request.operation.is_read_or_atomic() && attributes.max_rd_atomic == 0 {
+            return Err(Status::LocalQpOperationError);
+        }
+        let mtu = attributes.path_mtu.bytes();
+        let index = u32::try_from(self.next - entry.first).expect("an entry has < 2^32 packets");
+        let packet = RequestPacket::new(&entry, index, mtu);
+        let carried = packet.payload_len.max(packet.answer_len);
+        let mut headers = packet.headers;
+        headers.bth.dest_qpn = attributes.dest_qpn;
+        headers.bth.psn = self.psn_of(self.next);
+        headers.bth.ack_request = self.asks_for_ack(&entry, &packet, credit);
+        let headers_len = headers.emit(out);
+        let payload_end = headers_len + packet.payload_len as usize;
+        if packet.payload_len > 0 {
+            let target = &mut out[headers_len..payload_end];
+            host.gather(entry.request.slot, packet.offset, target)
+                .map_err(|_| Status::LocalProtectionError)?;
+        }
+        let end = payload_end + usize::from(headers.bth.pad);
+        out[payload_end..end].fill(0);
+        self.sent(
+            now,
+            attributes,
+            &entry,
+            &packet,
+            headers.bth.ack_request,
+            carried,
+            host,
+        );
+        Ok(Some(end))
+    }
+
+    /// An answer is asked for when the message ends and somebody waits for it, when much is
+    /// unanswered, and when the window closes: the sender must never wait for an
+    /// acknowledgement that it did not ask for.
+    fn asks_for_ack(&self, entry: &Entry, packet: &RequestPacket, credit: u32) -> bool {
+        let waited_for = entry.request.signalled
+            || self.cursor + 1 == self.queue.len()
+            || self.next < self.sent_max;
+        let in_flight = self.next - self.acked + u64::from(packet.packets);
+        (packet.ends_message && waited_for)
+            || packet.answer_len > 0
+            || self.bytes_since_ack_request + packet.payload_len >= ACK_INTERVAL_BYTES
+            || credit <= packet.payload_len
+            || in_flight >= IN_FLIGHT_PACKETS_MAX
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn sent<H: Host>(
+        &mut self,
+        now: Time,
+        attributes: &QpAttributes,
+        entry: &Entry,
+        packet: &RequestPacket,
+        ack_requested: bool,
+        carried: u32,
+        host: &mut H,
+    ) {
+        if self.next < self.sent_max {
+            host.count(Counter::Retransmits);
+        }
+        self.next += u64::from(packet.packets);
+        self.sent_max = self.sent_max.max(self.next);
+        if entry.request.operation.is_read_or_atomic() {
+            self.answers_due.push_back(self.next);
+        }
+        if self.next == entry.end() {
+            self.cursor += 1;
+        }
+        self.bytes_since_ack_request = if ack_requested {
+            0
+        } else {
+            self.bytes_since_ack_request + carried
+        };
+        if self.deadline.is_none() {
+            self.deadline = deadline(now, attributes);
+        }
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        match (self.deadline, self.not_ready_until) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    pub(crate) fn handle_timeout<H: Host>(
+        &mut self,
+        now: Time,
+        host: &mut H,
+    ) -> Result<(), Status> {
+        if self.not_ready_until.is_some_and(|until| until <= now) {
+            self.not_ready_until = None;
+        }
+        if self.deadline.is_some_and(|deadline| deadline <= now) {
+            host.count(Counter::Timeouts);
+            self.rewind();
+            self.spend_retry()?;
+        }
+        Ok(())
+    }
+
+    /// Goes back to the oldest unacknowledged packet.
+    fn rewind(&mut self) {
+        self.next = self.acked;
+        self.cursor = 0;
+        self.answers_due.clear();
+        self.bytes_since_ack_request = 0;
+        self.deadline = None;
+        self.rewound_at = Some(self.acked);
+        self.loss_signal = true;
+    }
+
+    fn spend_retry(&mut self) -> Result<(), Status> {
+        self.retries_left = self
+            .retries_left
+            .checked_sub(1)
+            .ok_or(Status::RetryExceeded)?;
+        Ok(())
+    }
+
+    /// A response showed that something before it was lost: go back once per gap.
+    pub(crate) fn gap_seen(&mut self) -> Result<(), Status> {
+        if self.rewound_at == Some(self.acked) {
+            return Ok(());
+        }
+        self.rewind();
+        self.spend_retry()
+    }
+
+    /// The peer had no receive: go back and wait as long as its NAK says (IBTA 9.7.5.2.8).
+    pub(crate) fn not_ready(&mut self, now: Time, timer: u8) -> Result<(), Status> {
+        if self.not_ready_until.is_some() {
+            return Ok(());
+        }
+        if self.not_ready_retries_left != RNR_RETRY_FOR_EVER {
+            self.not_ready_retries_left = self
+                .not_ready_retries_left
+                .checked_sub(1)
+                .ok_or(Status::RnrRetryExceeded)?;
+        }
+        self.rewind();
+        self.loss_signal = false;
+        self.not_ready_until = Some(now + rnr_timer(timer));
+        Ok(())
+    }
+
+    /// Restarts the timer and the retry counts after the peer acknowledged something new.
+    pub(crate) fn progressed(&mut self, now: Time, attributes: &QpAttributes) {
+        self.rewound_at = None;
+        self.refill_retries(attributes);
+        while self
+            .answers_due
+            .front()
+            .is_some_and(|end| *end <= self.acked)
+        {
+            self.answers_due.pop_front();
+        }
+        if self.next < self.acked {
+            self.next = self.acked;
+            self.cursor = 0;
+        }
+        self.deadline = if self.next > self.acked {
+            deadline(now, attributes)
+        } else {
+            None
+        };
+    }
+
+    fn refill_retries(&mut self, attributes: &QpAttributes) {
+        self.retries_left = attributes.retry_count;
+        self.not_ready_retries_left = attributes.rnr_retry;
+    }
+
+    /// Completes the request that failed with `status` and flushes the rest.
+    pub(crate) fn fail<H: Host>(&mut self, failed: Option<Status>, qp: Qpn, host: &mut H) {
+        let mut status = failed.unwrap_or(Status::WrFlushError);
+        while let Some(entry) = self.queue.pop_front() {
+            let completion = Completion::with_status(
+                entry.request.wr_id,
+                completion_opcode(&entry.request.operation),
+                status,
+                qp,
+            );
+            host.complete_send(entry.request.slot, Some(completion));
+            status = Status::WrFlushError;
+        }
+        let psn = self.first_psn;
+        *self = Requester::new();
+        self.first_psn = psn;
+    }
+
+    /// Flushes what was sent before the request that cannot be sent, which fails with `status`.
+    /// The earlier requests may or may not have been executed by the peer.
+    pub(crate) fn fail_at_cursor<H: Host>(&mut self, status: Status, qp: Qpn, host: &mut H) {
+        for index in 0..=self.cursor {
+            let Some(entry) = self.queue.pop_front() else {
+                break;
+            };
+            let outcome = if index == self.cursor {
+                status
+            } else {
+                Status::WrFlushError
+            };
+            let opcode = completion_opcode(&entry.request.operation);
+            let completion = Completion::with_status(entry.request.wr_id, opcode, outcome, qp);
+            host.complete_send(entry.request.slot, Some(completion));
+        }
+    }
+
+    fn psn_of(&self, sequence: u64) -> Psn {
+        self.first_psn.add((sequence & 0x00ff_ffff) as u32)
+    }
+
+    /// The sequence that `psn` stands for, if it is not before the oldest unacknowledged packet.
+    pub(crate) fn sequence_of(&self, psn: Psn) -> Option<u64> {
+        let distance = psn.distance_from(self.psn_of(self.acked));
+        u64::try_from(distance).ok().map(|ahead| self.acked + ahead)
+    }
+}
+
+/// `rnr_retry` value that never runs out (IBTA 9.7.5.2.8).
+const RNR_RETRY_FOR_EVER: u8 = 7;
+
+pub(crate) fn completion_opcode(operation: &Operation) -> CompletionOpcode {
+    match operation {
+        Operation::Send | Operation::SendImm(_) | Operation::SendInvalidate(_) => {
+            CompletionOpcode::Send
+        }
+        Operation::Write { .. } | Operation::WriteImm { .. } => CompletionOpcode::Write,
+        Operation::Read { .. } => CompletionOpcode::Read,
+        Operation::CompareSwap { .. } => CompletionOpcode::CompareSwap,
+        Operation::FetchAdd { .. } => CompletionOpcode::FetchAdd,
+    }
+}
+
+/// The status with which a NAK ends the request it names; `None` for a sequence error, which
+/// ends nothing, and for codes that have no meaning on a reliable connection.
+pub(crate) fn status_of(code: NakCode) -> Option<Status> {
+    match code {
+        NakCode::InvalidRequest => Some(Status::RemoteInvalidRequest),
+        NakCode::RemoteAccessError => Some(Status::RemoteAccessError),
+        NakCode::RemoteOperationalError => Some(Status::RemoteOperationError),
+        NakCode::PsnSequenceError | NakCode::InvalidRdRequest | NakCode::Reserved(_) => None,
+    }
+}
+
+fn deadline(now: Time, attributes: &QpAttributes) -> Option<Time> {
+    ack_timeout(attributes.timeout).map(|timeout| now + timeout)
+}

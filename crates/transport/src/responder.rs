@@ -1,0 +1,542 @@
+//! The responder of a reliable connection: checks each request, places its data, and owes the
+//! answer to [`Replies`] (IBTA 9.7.4 and 9.9.3).
+
+use std::collections::VecDeque;
+
+use airdma_wire::{NakCode, Opcode, Packet, Psn, Qpn, Reth, Rkey, Syndrome};
+
+use crate::attributes::{Access, QpAttributes};
+use crate::completion::{Completion, CompletionOpcode, Status};
+use crate::counter::Counter;
+use crate::host::{AtomicOperation, Host, LocalFault, QpEvent, Receive, RemoteAccess, RemoteFault};
+use crate::replies::{ReadResponse, Replies};
+use crate::request_packet::packets_of;
+use crate::work::MESSAGE_LEN_MAX;
+
+const MSN_MASK: u32 = 0x00ff_ffff;
+
+/// The message whose packets are arriving.
+#[derive(Clone, Copy, Debug)]
+enum Inbound {
+    Send {
+        receive: Receive,
+        placed: u32,
+    },
+    Write {
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+        placed: u32,
+    },
+}
+
+/// A READ or atomic that was executed, kept to answer its duplicates (IBTA 9.4.5, 9.7.5.1.3).
+#[derive(Clone, Copy, Debug)]
+enum Executed {
+    Read { psn: Psn, packets: u32, reth: Reth },
+    Atomic { psn: Psn, original: u64 },
+}
+
+/// Why the responder gives up on its peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Refusal {
+    pub(crate) event: QpEvent,
+}
+
+/// What a packet's checks found.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// No receive posted: ask the peer to come again.
+    NotReady,
+    /// The request is malformed or unsupported.
+    Invalid,
+    /// The peer may not touch this memory.
+    Access,
+    /// The receive is shorter than the message.
+    TooLong,
+    /// The receive's own memory is not accessible.
+    Local,
+}
+
+impl From<RemoteFault> for Fault {
+    fn from(fault: RemoteFault) -> Self {
+        match fault {
+            RemoteFault::Access => Fault::Access,
+            RemoteFault::Misaligned => Fault::Invalid,
+        }
+    }
+}
+
+impl From<LocalFault> for Fault {
+    fn from(LocalFault: LocalFault) -> Self {
+        Fault::Local
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Responder {
+    expected: Psn,
+    /// Messages completed, modulo 2^24.
+    msn: u32,
+    inbound: Option<Inbound>,
+    /// A receive taken for a WRITE with immediate data, should its last packet be refused.
+    spare: Option<Receive>,
+    /// A NAK was sent for the present gap: silence until the expected packet comes.
+    gap_reported: bool,
+    executed: VecDeque<Executed>,
+    pub(crate) replies: Replies,
+}
+
+impl Responder {
+    /// Starts expecting the receive queue's PSN.
+    pub(crate) fn start(&mut self, attributes: &QpAttributes) {
+        *self = Responder {
+            expected: attributes.rq_psn,
+            ..Responder::default()
+        };
+    }
+
+    /// Takes one request packet. A refusal means that the queue pair is to move to the error
+    /// state; the NAK is queued already.
+    pub(crate) fn handle_request<H: Host>(
+        &mut self,
+        attributes: &QpAttributes,
+        qpn: Qpn,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) -> Result<(), Refusal> {
+        let psn = packet.headers.bth.psn;
+        match psn.distance_from(self.expected) {
+            0 => {}
+            1.. => {
+                host.count(Counter::OutOfOrder);
+                self.report_gap();
+                return Ok(());
+            }
+            _ => {
+                host.count(Counter::Duplicates);
+                self.handle_duplicate(attributes, packet, host);
+                return Ok(());
+            }
+        }
+        match self.execute(attributes, qpn, packet, host) {
+            Ok(packets) => {
+                self.gap_reported = false;
+                self.expected = self.expected.add(packets);
+                self.answer(packet);
+                Ok(())
+            }
+            Err(Fault::NotReady) => {
+                self.gap_reported = true;
+                let timer = attributes.min_rnr_timer;
+                self.replies
+                    .refuse(psn, self.msn, Syndrome::RnrNak { timer });
+                Ok(())
+            }
+            Err(fault) => Err(self.refuse(qpn, psn, fault, host)),
+        }
+    }
+
+    fn report_gap(&mut self) {
+        if !self.gap_reported {
+            self.gap_reported = true;
+            let nak = Syndrome::Nak(NakCode::PsnSequenceError);
+            self.replies.refuse(self.expected, self.msn, nak);
+        }
+    }
+
+    /// READs and atomics have queued their own answer.
+    fn answer(&mut self, packet: &Packet<'_>) {
+        let bth = &packet.headers.bth;
+        if bth.ack_request && (bth.opcode.is_send() || bth.opcode.is_write()) {
+            self.replies.acknowledge(bth.psn, self.msn);
+        }
+    }
+
+    /// Executes one request packet; returns the PSNs it takes.
+    fn execute<H: Host>(
+        &mut self,
+        attributes: &QpAttributes,
+        qpn: Qpn,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) -> Result<u32, Fault> {
+        let opcode = packet.headers.bth.opcode;
+        let begins = opcode.is_first() || opcode.is_only();
+        let data = opcode.is_send() || opcode.is_write();
+        let in_sequence = match self.inbound {
+            None => begins || !data,
+            Some(Inbound::Send { .. }) => opcode.is_send() && !begins,
+            Some(Inbound::Write { .. }) => opcode.is_write() && !begins,
+        };
+        if !in_sequence || !has_right_size(packet, attributes.path_mtu.bytes()) {
+            return Err(Fault::Invalid);
+        }
+        if opcode.is_send() {
+            self.execute_send(qpn, packet, host)?;
+        } else if opcode.is_write() {
+            self.execute_write(attributes, qpn, packet, host)?;
+        } else if opcode == Opcode::RcReadRequest {
+            return self.execute_read(attributes, packet, host);
+        } else {
+            self.execute_atomic(attributes, packet, host)?;
+        }
+        Ok(1)
+    }
+
+    fn execute_send<H: Host>(
+        &mut self,
+        qpn: Qpn,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) -> Result<(), Fault> {
+        let (receive, placed) = match self.inbound {
+            Some(Inbound::Send { receive, placed }) => (receive, placed),
+            Some(Inbound::Write { .. }) => return Err(Fault::Invalid),
+            None => (self.take_receive(host).ok_or(Fault::NotReady)?, 0),
+        };
+        self.inbound = Some(Inbound::Send { receive, placed });
+        let end = end_of(placed, packet.payload, receive.length).ok_or(Fault::TooLong)?;
+        if !packet.payload.is_empty() {
+            host.scatter_receive(receive.slot, placed, packet.payload)?;
+        }
+        self.inbound = Some(Inbound::Send {
+            receive,
+            placed: end,
+        });
+        let headers = &packet.headers;
+        if !ends(headers.bth.opcode) {
+            return Ok(());
+        }
+        if let Some(rkey) = headers.ieth {
+            host.invalidate(rkey)?;
+        }
+        self.inbound = None;
+        let completion = Completion {
+            byte_len: end,
+            imm: headers.imm,
+            invalidated: headers.ieth,
+            solicited: headers.bth.solicited,
+            ..success(receive, CompletionOpcode::Receive, qpn)
+        };
+        host.complete_receive(receive.slot, completion);
+        self.message_done(host);
+        Ok(())
+    }
+
+    fn execute_write<H: Host>(
+        &mut self,
+        attributes: &QpAttributes,
+        qpn: Qpn,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) -> Result<(), Fault> {
+        let headers = &packet.headers;
+        let (rkey, va, length, placed) = match self.inbound {
+            Some(Inbound::Write {
+                rkey,
+                va,
+                length,
+                placed,
+            }) => (rkey, va, length, placed),
+            Some(Inbound::Send { .. }) => return Err(Fault::Invalid),
+            None => {
+                let reth = headers.reth.ok_or(Fault::Invalid)?;
+                check_reth(
+                    attributes,
+                    &reth,
+                    Access::REMOTE_WRITE,
+                    RemoteAccess::Write,
+                    host,
+                )?;
+                (reth.rkey, reth.va, reth.length, 0)
+            }
+        };
+        let end = end_of(placed, packet.payload, length).ok_or(Fault::Invalid)?;
+        let last = ends(headers.bth.opcode);
+        if last != (end == length) {
+            return Err(Fault::Invalid);
+        }
+        let receive = match headers.imm {
+            Some(_) => Some(self.take_receive(host).ok_or(Fault::NotReady)?),
+            None => None,
+        };
+        self.spare = receive;
+        if !packet.payload.is_empty() {
+            host.write_remote(rkey, va.wrapping_add(u64::from(placed)), packet.payload)?;
+        }
+        if !last {
+            self.inbound = Some(Inbound::Write {
+                rkey,
+                va,
+                length,
+                placed: end,
+            });
+            return Ok(());
+        }
+        self.inbound = None;
+        self.spare = None;
+        if let Some(receive) = receive {
+            let completion = Completion {
+                byte_len: length,
+                imm: headers.imm,
+                solicited: headers.bth.solicited,
+                ..success(receive, CompletionOpcode::ReceiveWriteImm, qpn)
+            };
+            host.complete_receive(receive.slot, completion);
+        }
+        self.message_done(host);
+        Ok(())
+    }
+
+    fn execute_read<H: Host>(
+        &mut self,
+        attributes: &QpAttributes,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) -> Result<u32, Fault> {
+        let reth = packet.headers.reth.ok_or(Fault::Invalid)?;
+        self.check_answers_max(attributes)?;
+        check_reth(
+            attributes,
+            &reth,
+            Access::REMOTE_READ,
+            RemoteAccess::Read,
+            host,
+        )?;
+        let psn = packet.headers.bth.psn;
+        let packets = packets_of(reth.length, attributes.path_mtu.bytes());
+        self.message_done(host);
+        self.remember(attributes, Executed::Read { psn, packets, reth });
+        self.replies
+            .read(psn, self.msn, read_response(&reth, packets));
+        Ok(packets)
+    }
+
+    fn execute_atomic<H: Host>(
+        &mut self,
+        attributes: &QpAttributes,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) -> Result<(), Fault> {
+        let eth = packet.headers.atomic_eth.ok_or(Fault::Invalid)?;
+        self.check_answers_max(attributes)?;
+        if !attributes.access.contains(Access::REMOTE_ATOMIC) {
+            return Err(Fault::Access);
+        }
+        if eth.va % 8 != 0 {
+            return Err(Fault::Invalid);
+        }
+        host.check_remote(eth.rkey, eth.va, 8, RemoteAccess::Atomic)?;
+        let operation = if packet.headers.bth.opcode == Opcode::RcCompareSwap {
+            AtomicOperation::CompareSwap {
+                compare: eth.compare,
+                swap: eth.swap_add,
+            }
+        } else {
+            AtomicOperation::FetchAdd { add: eth.swap_add }
+        };
+        let original = host.atomic(eth.rkey, eth.va, operation)?;
+        let psn = packet.headers.bth.psn;
+        self.message_done(host);
+        self.remember(attributes, Executed::Atomic { psn, original });
+        self.replies.atomic(psn, self.msn, original);
+        Ok(())
+    }
+
+    /// The peer must not have more READs and atomics in flight than were agreed (IBTA 9.4.4).
+    fn check_answers_max(&self, attributes: &QpAttributes) -> Result<(), Fault> {
+        if self.replies.answers_due() >= usize::from(attributes.max_dest_rd_atomic) {
+            return Err(Fault::Invalid);
+        }
+        Ok(())
+    }
+
+    fn remember(&mut self, attributes: &QpAttributes, executed: Executed) {
+        while self.executed.len() >= usize::from(attributes.max_dest_rd_atomic).max(1) {
+            self.executed.pop_front();
+        }
+        self.executed.push_back(executed);
+    }
+
+    /// Duplicates of SEND and WRITE are acknowledged and never applied; READs are executed again
+    /// within what was asked before; atomics get their first result (IBTA 9.7.1.1, 9.7.5.1.3).
+    fn handle_duplicate<H: Host>(
+        &mut self,
+        attributes: &QpAttributes,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) {
+        let psn = packet.headers.bth.psn;
+        let opcode = packet.headers.bth.opcode;
+        if opcode.is_send() || opcode.is_write() {
+            let last = self.expected.add(MSN_MASK);
+            self.replies.acknowledge(last, self.msn);
+            return;
+        }
+        let mtu = attributes.path_mtu.bytes();
+        for executed in &self.executed {
+            match *executed {
+                Executed::Atomic { psn: at, original }
+                    if at == psn && opcode != Opcode::RcReadRequest =>
+                {
+                    self.replies.atomic(psn, self.msn, original);
+                    return;
+                }
+                Executed::Read {
+                    psn: first,
+                    packets,
+                    reth,
+                } if opcode == Opcode::RcReadRequest => {
+                    let Some(again) = packet.headers.reth else {
+                        continue;
+                    };
+                    if !is_part_of(&again, psn, &reth, first, packets, mtu) {
+                        continue;
+                    }
+                    if host.check_remote(again.rkey, again.va, again.length, RemoteAccess::Read)
+                        == Ok(())
+                        || again.length == 0
+                    {
+                        let packets = packets_of(again.length, mtu);
+                        self.replies
+                            .read(psn, self.msn, read_response(&again, packets));
+                    }
+                    return;
+                }
+                Executed::Atomic { .. } | Executed::Read { .. } => {}
+            }
+        }
+    }
+
+    fn refuse<H: Host>(&mut self, qpn: Qpn, psn: Psn, fault: Fault, host: &mut H) -> Refusal {
+        let (code, status, event) = match fault {
+            Fault::Invalid | Fault::NotReady => (
+                NakCode::InvalidRequest,
+                Status::WrFlushError,
+                QpEvent::RequestError,
+            ),
+            Fault::TooLong => (
+                NakCode::InvalidRequest,
+                Status::LocalLengthError,
+                QpEvent::RequestError,
+            ),
+            Fault::Access => (
+                NakCode::RemoteAccessError,
+                Status::WrFlushError,
+                QpEvent::AccessError,
+            ),
+            Fault::Local => (
+                NakCode::RemoteOperationalError,
+                Status::LocalProtectionError,
+                QpEvent::Fatal,
+            ),
+        };
+        host.count(match fault {
+            Fault::Access => Counter::RemoteAccessErrors,
+            Fault::Invalid | Fault::NotReady | Fault::TooLong | Fault::Local => {
+                Counter::InvalidRequests
+            }
+        });
+        self.fail(status, qpn, host);
+        self.replies.refuse(psn, self.msn, Syndrome::Nak(code));
+        Refusal { event }
+    }
+
+    /// Ends the receives that are in use with `status`.
+    pub(crate) fn fail<H: Host>(&mut self, status: Status, qpn: Qpn, host: &mut H) {
+        let held = match self.inbound.take() {
+            Some(Inbound::Send { receive, .. }) => Some(receive),
+            Some(Inbound::Write { .. }) | None => None,
+        };
+        for receive in held.into_iter().chain(self.spare.take()) {
+            let completion =
+                Completion::with_status(receive.wr_id, CompletionOpcode::Receive, status, qpn);
+            host.complete_receive(receive.slot, completion);
+        }
+    }
+
+    fn take_receive<H: Host>(&mut self, host: &mut H) -> Option<Receive> {
+        self.spare.take().or_else(|| host.take_receive())
+    }
+
+    fn message_done<H: Host>(&mut self, host: &mut H) {
+        self.msn = (self.msn + 1) & MSN_MASK;
+        host.count(Counter::MessagesReceived);
+    }
+}
+
+fn ends(opcode: Opcode) -> bool {
+    opcode.is_last() || opcode.is_only()
+}
+
+/// Packet sizes that the opcode allows (IBTA 9.7.4.1.6): all but the last carry one path MTU.
+fn has_right_size(packet: &Packet<'_>, mtu: u32) -> bool {
+    let opcode = packet.headers.bth.opcode;
+    let length = packet.payload.len();
+    let mtu = mtu as usize;
+    if !(opcode.is_send() || opcode.is_write()) {
+        return length == 0;
+    }
+    if opcode.is_only() {
+        length <= mtu
+    } else if opcode.is_last() {
+        (1..=mtu).contains(&length)
+    } else {
+        length == mtu
+    }
+}
+
+/// Where the message stands after `payload`, if that is within `length`.
+fn end_of(placed: u32, payload: &[u8], length: u32) -> Option<u32> {
+    let payload = u32::try_from(payload.len()).ok()?;
+    placed.checked_add(payload).filter(|end| *end <= length)
+}
+
+/// A zero-length access touches nothing and needs no key (IBTA 9.7.4.1.5).
+fn check_reth<H: Host>(
+    attributes: &QpAttributes,
+    reth: &Reth,
+    flag: Access,
+    access: RemoteAccess,
+    host: &mut H,
+) -> Result<(), Fault> {
+    if !attributes.access.contains(flag) {
+        return Err(Fault::Access);
+    }
+    if reth.length > MESSAGE_LEN_MAX {
+        return Err(Fault::Invalid);
+    }
+    if reth.length > 0 {
+        host.check_remote(reth.rkey, reth.va, reth.length, access)?;
+    }
+    Ok(())
+}
+
+fn read_response(reth: &Reth, packets: u32) -> ReadResponse {
+    ReadResponse {
+        rkey: reth.rkey,
+        va: reth.va,
+        length: reth.length,
+        done: 0,
+        packets,
+    }
+}
+
+/// Whether a repeated READ request asks for part of what was granted before.
+fn is_part_of(again: &Reth, psn: Psn, before: &Reth, first: Psn, packets: u32, mtu: u32) -> bool {
+    let Ok(index) = u32::try_from(psn.distance_from(first)) else {
+        return false;
+    };
+    if index >= packets {
+        return false;
+    }
+    let offset = index * mtu;
+    again.rkey == before.rkey
+        && again.va == before.va.wrapping_add(u64::from(offset))
+        && again.length <= before.length - offset.min(before.length)
+}
+
+fn success(receive: Receive, opcode: CompletionOpcode, qpn: Qpn) -> Completion {
+    Completion::with_status(receive.wr_id, opcode, Status::Success, qpn)
+}

@@ -1,0 +1,423 @@
+//! A queue pair on a bench: a host with one region of memory, and packets written as text.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use airdma_transport::*;
+use airdma_wire::*;
+
+pub const REGION_VA: u64 = 0x1000;
+pub const REGION_LEN: usize = 0x4000;
+pub const RKEY: Rkey = Rkey(7);
+pub const QPN: u32 = 0x11;
+pub const PEER_QPN: u32 = 0x22;
+pub const QKEY: Qkey = Qkey(0x1111_1111);
+
+#[derive(Default)]
+pub struct BenchHost {
+    pub memory: Vec<u8>,
+    pub granted: bool,
+    pub messages: BTreeMap<u32, Vec<u8>>,
+    pub receives: VecDeque<Receive>,
+    pub received: BTreeMap<u32, Vec<u8>>,
+    pub log: Vec<String>,
+    pub counters: BTreeMap<&'static str, u32>,
+    pub local_fault: bool,
+}
+
+impl BenchHost {
+    fn range(&self, rkey: Rkey, va: u64, length: usize) -> Result<usize, RemoteFault> {
+        let offset = va.checked_sub(REGION_VA).ok_or(RemoteFault::Access)? as usize;
+        if !self.granted || rkey != RKEY || offset + length > REGION_LEN {
+            return Err(RemoteFault::Access);
+        }
+        Ok(offset)
+    }
+}
+
+impl Host for BenchHost {
+    fn gather(&mut self, slot: Slot, offset: u32, out: &mut [u8]) -> Result<(), LocalFault> {
+        if self.local_fault {
+            return Err(LocalFault);
+        }
+        let message = &self.messages[&slot.0];
+        out.copy_from_slice(&message[offset as usize..][..out.len()]);
+        Ok(())
+    }
+
+    fn scatter(&mut self, slot: Slot, offset: u32, data: &[u8]) -> Result<(), LocalFault> {
+        if self.local_fault {
+            return Err(LocalFault);
+        }
+        let message = self.messages.get_mut(&slot.0).unwrap();
+        message[offset as usize..][..data.len()].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn take_receive(&mut self) -> Option<Receive> {
+        self.receives.pop_front()
+    }
+
+    fn scatter_receive(&mut self, slot: Slot, offset: u32, data: &[u8]) -> Result<(), LocalFault> {
+        if self.local_fault {
+            return Err(LocalFault);
+        }
+        let buffer = self.received.entry(slot.0).or_default();
+        buffer.resize(buffer.len().max(offset as usize + data.len()), 0);
+        buffer[offset as usize..][..data.len()].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn check_remote(
+        &mut self,
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+        _: RemoteAccess,
+    ) -> Result<(), RemoteFault> {
+        self.range(rkey, va, length as usize).map(|_| ())
+    }
+
+    fn read_remote(&mut self, rkey: Rkey, va: u64, out: &mut [u8]) -> Result<(), RemoteFault> {
+        let offset = self.range(rkey, va, out.len())?;
+        out.copy_from_slice(&self.memory[offset..][..out.len()]);
+        Ok(())
+    }
+
+    fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), RemoteFault> {
+        let offset = self.range(rkey, va, data.len())?;
+        self.memory[offset..][..data.len()].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn atomic(&mut self, rkey: Rkey, va: u64, op: AtomicOperation) -> Result<u64, RemoteFault> {
+        let offset = self.range(rkey, va, 8)?;
+        let cell = &mut self.memory[offset..][..8];
+        let original = u64::from_ne_bytes(cell.try_into().unwrap());
+        let value = match op {
+            AtomicOperation::CompareSwap { compare, swap } if compare == original => swap,
+            AtomicOperation::CompareSwap { .. } => original,
+            AtomicOperation::FetchAdd { add } => original.wrapping_add(add),
+        };
+        cell.copy_from_slice(&value.to_ne_bytes());
+        Ok(original)
+    }
+
+    fn invalidate(&mut self, rkey: Rkey) -> Result<(), RemoteFault> {
+        self.log.push(format!("invalidate {}", rkey.0));
+        Ok(())
+    }
+
+    fn complete_send(&mut self, slot: Slot, completion: Option<Completion>) {
+        let line = match completion {
+            Some(c) => format!("send {} {:?}", c.wr_id, c.status),
+            None => format!("retire slot {}", slot.0),
+        };
+        self.log.push(line);
+    }
+
+    fn complete_receive(&mut self, _: Slot, c: Completion) {
+        let mut line = format!("recv {} {:?} {}", c.wr_id, c.status, c.byte_len);
+        if let Some(imm) = c.imm {
+            line += &format!(" imm={}", u32::from_be_bytes(imm));
+        }
+        if c.solicited {
+            line += " solicited";
+        }
+        self.log.push(line);
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        self.log.push(format!("event {event:?}"));
+    }
+
+    fn count(&mut self, counter: Counter) {
+        *self.counters.entry(counter.name()).or_default() += 1;
+    }
+}
+
+pub struct Bench {
+    pub qp: QueuePair,
+    pub host: BenchHost,
+    pub now: Time,
+    pub credit: u32,
+    posted: u32,
+}
+
+pub fn attributes() -> QpAttributes {
+    QpAttributes {
+        path_mtu: PathMtu::M256,
+        dest_qpn: Qpn::new(PEER_QPN),
+        rq_psn: Psn::new(100),
+        sq_psn: Psn::new(0xff_fffe),
+        access: Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
+        max_rd_atomic: 2,
+        max_dest_rd_atomic: 2,
+        min_rnr_timer: 12,
+        timeout: 14,
+        retry_count: 2,
+        rnr_retry: 1,
+        qkey: QKEY,
+        port: 1,
+        ..QpAttributes::default()
+    }
+}
+
+fn walk(qp: &mut QueuePair, host: &mut BenchHost, steps: &[(QpState, AttrMask)]) {
+    for (state, mask) in steps {
+        let new = QpAttributes {
+            state: *state,
+            ..attributes()
+        };
+        qp.modify(&new, *mask | AttrMask::STATE, host).unwrap();
+    }
+}
+
+impl Bench {
+    /// A connected queue pair, ready to send; its PSNs start at 0xfffffe, the peer's at 100.
+    pub fn connected() -> Self {
+        let mut bench = Self::reset(QpType::Rc);
+        walk(
+            &mut bench.qp,
+            &mut bench.host,
+            &[
+                (
+                    QpState::Init,
+                    AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS,
+                ),
+                (
+                    QpState::ReadyToReceive,
+                    AttrMask::AV
+                        | AttrMask::PATH_MTU
+                        | AttrMask::DEST_QPN
+                        | AttrMask::RQ_PSN
+                        | AttrMask::MAX_DEST_RD_ATOMIC
+                        | AttrMask::MIN_RNR_TIMER,
+                ),
+                (
+                    QpState::ReadyToSend,
+                    AttrMask::SQ_PSN
+                        | AttrMask::MAX_QP_RD_ATOMIC
+                        | AttrMask::RETRY_CNT
+                        | AttrMask::RNR_RETRY
+                        | AttrMask::TIMEOUT,
+                ),
+            ],
+        );
+        bench
+    }
+
+    /// A datagram queue pair, ready to send.
+    pub fn datagram() -> Self {
+        let mut bench = Self::reset(QpType::Ud);
+        walk(
+            &mut bench.qp,
+            &mut bench.host,
+            &[
+                (
+                    QpState::Init,
+                    AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY,
+                ),
+                (QpState::ReadyToReceive, AttrMask::empty()),
+                (QpState::ReadyToSend, AttrMask::SQ_PSN),
+            ],
+        );
+        bench
+    }
+
+    pub fn reset(qp_type: QpType) -> Self {
+        let config = QpConfig {
+            qp_type,
+            qpn: Qpn::new(QPN),
+            port_mtu: PathMtu::M256,
+        };
+        let memory = (0..REGION_LEN).map(|i| (i % 251) as u8).collect();
+        let host = BenchHost {
+            memory,
+            granted: true,
+            ..BenchHost::default()
+        };
+        Bench {
+            qp: QueuePair::new(config),
+            host,
+            now: Time::ZERO,
+            credit: u32::MAX,
+            posted: 0,
+        }
+    }
+
+    pub fn modify(&mut self, state: QpState) {
+        let new = QpAttributes {
+            state,
+            ..attributes()
+        };
+        self.qp
+            .modify(&new, AttrMask::STATE, &mut self.host)
+            .unwrap();
+    }
+
+    /// Posts a signalled request of `length` bytes.
+    pub fn post(&mut self, operation: Operation, length: u32) {
+        self.post_with(operation, length, |_| {});
+    }
+
+    pub fn post_with(
+        &mut self,
+        operation: Operation,
+        length: u32,
+        change: impl FnOnce(&mut SendRequest),
+    ) {
+        let slot = self.posted;
+        self.posted += 1;
+        self.host
+            .messages
+            .insert(slot, (0..length).map(|i| (i % 249) as u8).collect());
+        let mut request = SendRequest {
+            slot: Slot(slot),
+            wr_id: u64::from(slot),
+            operation,
+            length,
+            signalled: true,
+            solicited: false,
+            fence: false,
+            datagram: None,
+        };
+        change(&mut request);
+        self.qp.post_send(request, &mut self.host);
+    }
+
+    pub fn post_receive(&mut self, wr_id: u64, length: u32) {
+        self.host.receives.push_back(Receive {
+            slot: Slot(wr_id as u32),
+            wr_id,
+            length,
+        });
+    }
+
+    /// One packet from the peer. `change` completes the headers.
+    pub fn arrives(
+        &mut self,
+        opcode: Opcode,
+        psn: u32,
+        payload: &[u8],
+        change: impl FnOnce(&mut Headers),
+    ) {
+        let mut bytes = vec![0; 4096];
+        let mut headers = Headers::new(Bth::new(opcode, Qpn::new(QPN), Psn::new(psn)));
+        headers.bth.pad = (payload.len().wrapping_neg() & 3) as u8;
+        headers.bth.ack_request = opcode.is_last() || opcode.is_only();
+        change(&mut headers);
+        let start = headers.emit(&mut bytes);
+        bytes[start..][..payload.len()].copy_from_slice(payload);
+        bytes.truncate(start + payload.len() + usize::from(headers.bth.pad));
+        let packet = Packet::parse(&bytes).unwrap();
+        let arrival = Arrival {
+            source: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)),
+            destination: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)),
+            tos: 2,
+            ttl: 64,
+            flow_label: 0,
+        };
+        self.qp
+            .handle_packet(self.now, &arrival, &packet, &mut self.host);
+    }
+
+    pub fn acknowledged(&mut self, psn: u32, syndrome: Syndrome) {
+        self.arrives(Opcode::RcAcknowledge, psn, &[], |headers| {
+            headers.aeth = Some(Aeth { syndrome, msn: 0 });
+        });
+    }
+
+    pub fn write_arrives(&mut self, opcode: Opcode, psn: u32, payload: &[u8], reth: Option<Reth>) {
+        self.arrives(opcode, psn, payload, |headers| headers.reth = reth);
+    }
+
+    pub fn read_arrives(&mut self, psn: u32, va: u64, length: u32) {
+        self.arrives(Opcode::RcReadRequest, psn, &[], |headers| {
+            headers.reth = Some(Reth {
+                va,
+                rkey: RKEY,
+                length,
+            });
+        });
+    }
+
+    /// Everything the queue pair wants to send now, a line a packet.
+    pub fn sends(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        while let Some(line) = self.sends_one() {
+            lines.push(line);
+        }
+        lines
+    }
+
+    pub fn sends_one(&mut self) -> Option<String> {
+        let mut out = [0; 5000];
+        let sent = self
+            .qp
+            .poll_transmit(self.now, self.credit, &mut self.host, &mut out)?;
+        let packet = Packet::parse(&out[..sent.len]).unwrap();
+        let expected_peer = if self.qp.qp_type() == QpType::Rc {
+            PEER_QPN
+        } else {
+            0x33
+        };
+        assert_eq!(packet.headers.bth.dest_qpn, Qpn::new(expected_peer));
+        Some(line(&packet))
+    }
+
+    /// The next packet whole.
+    pub fn sends_bytes(&mut self) -> Option<Vec<u8>> {
+        let mut out = [0; 5000];
+        let sent = self
+            .qp
+            .poll_transmit(self.now, self.credit, &mut self.host, &mut out)?;
+        Some(out[..sent.len].to_vec())
+    }
+
+    pub fn log(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.host.log)
+    }
+
+    pub fn counted(&self, counter: Counter) -> u32 {
+        self.host.counters.get(counter.name()).copied().unwrap_or(0)
+    }
+
+    /// Moves to the next timer and lets it fire.
+    pub fn next_timer(&mut self) -> Duration {
+        let due = self.qp.poll_timeout().expect("a timer runs");
+        let waited = due.duration_since(self.now);
+        self.now = due;
+        self.qp.handle_timeout(self.now, &mut self.host);
+        waited
+    }
+}
+
+fn line(packet: &Packet<'_>) -> String {
+    let headers = &packet.headers;
+    let bth = &headers.bth;
+    let name = format!("{:?}", bth.opcode);
+    let mut line = format!("{} {}", name.trim_start_matches("Rc"), bth.psn.get());
+    if bth.ack_request {
+        line += " A";
+    }
+    if let Some(reth) = headers.reth {
+        line += &format!(" va={:#x}+{}", reth.va, reth.length);
+    }
+    if let Some(aeth) = headers.aeth {
+        line += &match aeth.syndrome {
+            Syndrome::Ack { .. } => format!(" msn={}", aeth.msn),
+            Syndrome::RnrNak { timer } => format!(" RNR timer={timer}"),
+            Syndrome::Nak(code) => format!(" NAK {code:?}"),
+            Syndrome::Reserved(code) => format!(" reserved {code}"),
+        };
+    }
+    if let Some(original) = headers.atomic_ack {
+        line += &format!(" original={original}");
+    }
+    if !packet.payload.is_empty() {
+        line += &format!(" [{}]", packet.payload.len());
+    }
+    line
+}

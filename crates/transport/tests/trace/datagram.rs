@@ -1,0 +1,99 @@
+//! Unreliable datagrams.
+
+use airdma_transport::*;
+use airdma_wire::*;
+
+use crate::bench::*;
+
+fn to(qkey: Qkey) -> Option<Datagram> {
+    Some(Datagram {
+        path: Path::default(),
+        qpn: Qpn::new(0x33),
+        qkey,
+    })
+}
+
+fn from_peer(qkey: Qkey) -> impl FnOnce(&mut Headers) {
+    move |h| {
+        h.deth = Some(Deth {
+            qkey,
+            src_qpn: Qpn::new(0x44),
+        })
+    }
+}
+
+#[test]
+fn a_datagram_is_done_when_it_has_left() {
+    let mut b = Bench::datagram();
+    b.post_with(Operation::Send, 100, |r| r.datagram = to(Qkey(5)));
+    b.post_with(Operation::SendImm([1; 4]), 3, |r| {
+        r.datagram = to(Qkey(0x8000_0000))
+    });
+    let first = b.sends_bytes().unwrap();
+    let first = Packet::parse(&first).unwrap();
+    assert_eq!(first.headers.bth.opcode, Opcode::UdSendOnly);
+    assert_eq!(
+        first.headers.deth,
+        Some(Deth {
+            qkey: Qkey(5),
+            src_qpn: Qpn::new(QPN)
+        })
+    );
+    let second = b.sends_bytes().unwrap();
+    let second = Packet::parse(&second).unwrap();
+    assert_eq!(
+        second.headers.deth.unwrap().qkey,
+        QKEY,
+        "the controlled Q_Key is our own"
+    );
+    assert_eq!(second.headers.bth.psn, first.headers.bth.psn.add(1));
+    assert_eq!(b.log(), ["send 0 Success", "send 1 Success"]);
+}
+
+#[test]
+fn a_receive_begins_with_the_grh_area_whose_end_is_the_ipv4_header() {
+    let mut b = Bench::datagram();
+    b.post_receive(1, 48);
+    b.arrives(Opcode::UdSendOnly, 7, &[9; 8], from_peer(QKEY));
+    assert_eq!(b.log(), ["recv 1 Success 48"]);
+    let buffer = &b.host.received[&1];
+    assert_eq!(buffer[..20], [0; 20]);
+    assert_eq!(buffer[20], 0x45);
+    assert_eq!(buffer[32..40], [10, 0, 0, 2, 10, 0, 0, 1]);
+    let total = u16::from_be_bytes([buffer[22], buffer[23]]);
+    assert_eq!(total, 20 + 8 + 12 + 8 + 8 + 4);
+    assert_eq!(buffer[40..], [9; 8]);
+}
+
+#[test]
+fn what_cannot_be_delivered_is_dropped_by_reason_and_costs_no_receive() {
+    let mut b = Bench::datagram();
+    b.arrives(Opcode::UdSendOnly, 7, &[9; 8], from_peer(QKEY));
+    assert_eq!(b.counted(Counter::DropNoReceive), 1);
+    b.post_receive(1, 48);
+    b.arrives(Opcode::UdSendOnly, 8, &[9; 8], from_peer(Qkey(1)));
+    assert_eq!(b.counted(Counter::DropBadQkey), 1);
+    b.arrives(Opcode::UdSendOnly, 9, &[9; 12], from_peer(QKEY));
+    assert_eq!(b.counted(Counter::DropTooLong), 1);
+    b.arrives(Opcode::UdSendOnly, 9, &[9; 260], from_peer(QKEY));
+    assert_eq!(b.counted(Counter::DropMalformed), 1);
+    assert_eq!(b.log(), [""; 0]);
+    b.arrives(Opcode::UdSendOnly, 9, &[9; 8], from_peer(QKEY));
+    assert_eq!(b.log(), ["recv 1 Success 48"]);
+}
+
+#[test]
+fn a_bad_send_stops_the_send_queue_only_and_it_can_be_restarted() {
+    let mut b = Bench::datagram();
+    b.post_with(Operation::Send, 257, |r| r.datagram = to(QKEY));
+    b.post_with(Operation::Send, 8, |r| r.datagram = to(QKEY));
+    assert_eq!(b.sends(), [""; 0]);
+    assert_eq!(b.log(), ["send 0 LocalLengthError", "send 1 WrFlushError"]);
+    assert_eq!(b.qp.state(), QpState::SendQueueError);
+    b.post_receive(1, 48);
+    b.arrives(Opcode::UdSendOnly, 7, &[9; 8], from_peer(QKEY));
+    assert_eq!(b.log(), ["recv 1 Success 48"]);
+    b.modify(QpState::ReadyToSend);
+    b.post_with(Operation::Send, 8, |r| r.datagram = to(QKEY));
+    assert_eq!(b.sends().len(), 1);
+}

@@ -1,0 +1,9 @@
+//! Queue pairs tested packet by packet: each test reads as a trace of what came in and what went
+//! out. `bench.rs` holds the queue pair under test and its host.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod bench;
+mod datagram;
+mod requester;
+mod responder;

@@ -1,0 +1,402 @@
+//! What a connected queue pair sends, and how it takes the answers.
+
+use std::time::Duration;
+
+use airdma_transport::*;
+use airdma_wire::*;
+
+use crate::bench::*;
+
+const ACK: Syndrome = Syndrome::Ack { credits: 31 };
+const GAP: Syndrome = Syndrome::Nak(NakCode::PsnSequenceError);
+const WRITE: Operation = Operation::Write {
+    va: 0x9000,
+    rkey: Rkey(5),
+};
+const READ: Operation = Operation::Read {
+    va: 0x9000,
+    rkey: Rkey(5),
+};
+
+/// The bench's first PSN is 0xfffffe.
+const P0: u32 = 0xff_fffe;
+const P1: u32 = 0xff_ffff;
+
+#[test]
+fn a_message_is_cut_at_the_path_mtu_and_psns_wrap_around() {
+    let mut b = Bench::connected();
+    b.post(WRITE, 600);
+    assert_eq!(
+        b.sends(),
+        [
+            "WriteFirst 16777214 va=0x9000+600 [256]",
+            "WriteMiddle 16777215 [256]",
+            "WriteLast 0 A [88]"
+        ]
+    );
+    b.acknowledged(0, ACK);
+    assert_eq!(b.log(), ["send 0 Success"]);
+    assert_eq!(b.qp.poll_timeout(), None);
+    assert_eq!(b.qp.in_flight_bytes(), 0);
+}
+
+#[test]
+fn an_empty_message_is_one_packet_and_padding_is_zero() {
+    let mut b = Bench::connected();
+    b.post(Operation::Send, 0);
+    b.post(Operation::SendImm([1, 2, 3, 4]), 1);
+    assert_eq!(b.sends_one().unwrap(), "SendOnly 16777214 A");
+    let bytes = b.sends_bytes().unwrap();
+    assert_eq!(bytes.len(), 12 + 4 + 4);
+    assert_eq!(bytes[17..], [0, 0, 0]);
+}
+
+#[test]
+fn one_acknowledgement_retires_all_before_it_unsignalled_ones_silently() {
+    let mut b = Bench::connected();
+    b.post_with(Operation::Send, 8, |r| r.signalled = false);
+    b.post(Operation::Send, 8);
+    b.post(Operation::Send, 8);
+    assert_eq!(
+        b.sends(),
+        [
+            "SendOnly 16777214 [8]",
+            "SendOnly 16777215 A [8]",
+            "SendOnly 0 A [8]"
+        ]
+    );
+    b.acknowledged(P1, ACK);
+    assert_eq!(b.log(), ["retire slot 0", "send 1 Success"]);
+}
+
+#[test]
+fn the_last_posted_request_asks_for_an_answer_even_unsignalled() {
+    let mut b = Bench::connected();
+    b.post_with(Operation::Send, 8, |r| r.signalled = false);
+    assert_eq!(b.sends(), ["SendOnly 16777214 A [8]"]);
+}
+
+#[test]
+fn a_sequence_nak_rewinds_once_to_the_gap() {
+    let mut b = Bench::connected();
+    b.post(WRITE, 600);
+    b.sends();
+    b.acknowledged(P1, GAP);
+    b.acknowledged(P1, GAP);
+    assert_eq!(
+        b.sends(),
+        ["WriteMiddle 16777215 [256]", "WriteLast 0 A [88]"]
+    );
+    assert_eq!(b.counted(Counter::Retransmits), 2);
+    assert!(b.qp.take_loss_signal());
+    b.acknowledged(P1, GAP);
+    assert_eq!(b.sends(), [""; 0]);
+    b.acknowledged(0, ACK);
+    assert_eq!(b.log(), ["send 0 Success"]);
+}
+
+#[test]
+fn silence_is_answered_by_the_timer_and_then_given_up() {
+    let mut b = Bench::connected();
+    b.post(Operation::Send, 8);
+    b.post(Operation::Send, 8);
+    b.post_receive(5, 8);
+    for _ in 0..3 {
+        assert_eq!(
+            b.sends(),
+            ["SendOnly 16777214 A [8]", "SendOnly 16777215 A [8]"]
+        );
+        assert_eq!(b.next_timer(), Duration::from_nanos(4096 << 14));
+    }
+    assert_eq!(b.sends(), [""; 0]);
+    assert_eq!(
+        b.log(),
+        [
+            "send 0 RetryExceeded",
+            "send 1 WrFlushError",
+            "recv 5 WrFlushError 0"
+        ]
+    );
+    assert_eq!(b.qp.state(), QpState::Error);
+    assert_eq!(b.counted(Counter::Timeouts), 3);
+    assert_eq!(b.qp.poll_timeout(), None);
+}
+
+#[test]
+fn progress_refills_the_retries() {
+    let mut b = Bench::connected();
+    for i in 0..10 {
+        b.post(Operation::Send, 8);
+        b.sends();
+        b.next_timer();
+        b.sends();
+        b.next_timer();
+        b.sends();
+        b.acknowledged((P0 + i) & 0xff_ffff, ACK);
+        assert_eq!(b.log(), [format!("send {i} Success")]);
+    }
+}
+
+#[test]
+fn a_timeout_of_zero_never_fires() {
+    let mut b = Bench::connected();
+    b.modify(QpState::SendQueueDrain);
+    let never = QpAttributes {
+        timeout: 0,
+        ..attributes()
+    };
+    b.qp.modify(&never, AttrMask::TIMEOUT, &mut b.host).unwrap();
+    b.modify(QpState::ReadyToSend);
+    b.post(Operation::Send, 8);
+    b.sends();
+    assert_eq!(b.qp.poll_timeout(), None);
+}
+
+#[test]
+fn a_peer_that_is_not_ready_is_waited_for_and_then_given_up() {
+    let mut b = Bench::connected();
+    b.post(Operation::Send, 300);
+    b.sends();
+    b.acknowledged(P0, Syndrome::RnrNak { timer: 12 });
+    assert_eq!(b.sends(), [""; 0]);
+    assert_eq!(b.next_timer(), Duration::from_micros(640));
+    assert_eq!(
+        b.sends(),
+        ["SendFirst 16777214 [256]", "SendLast 16777215 A [44]"]
+    );
+    b.acknowledged(P0, Syndrome::RnrNak { timer: 12 });
+    assert_eq!(b.log(), ["send 0 RnrRetryExceeded"]);
+    assert_eq!(b.qp.state(), QpState::Error);
+}
+
+#[test]
+fn each_refusal_has_its_status_and_ends_the_connection() {
+    let refusals = [
+        (NakCode::InvalidRequest, "send 1 RemoteInvalidRequest"),
+        (NakCode::RemoteAccessError, "send 1 RemoteAccessError"),
+        (
+            NakCode::RemoteOperationalError,
+            "send 1 RemoteOperationError",
+        ),
+    ];
+    for (code, failed) in refusals {
+        let mut b = Bench::connected();
+        for _ in 0..3 {
+            b.post(WRITE, 8);
+        }
+        b.sends();
+        b.acknowledged(P1, Syndrome::Nak(code));
+        assert_eq!(b.log(), ["send 0 Success", failed, "send 2 WrFlushError"]);
+        b.post(WRITE, 8);
+        assert_eq!(b.log(), ["send 3 WrFlushError"]);
+        assert_eq!(b.sends(), [""; 0]);
+    }
+}
+
+fn response(b: &mut Bench, opcode: Opcode, psn: u32, payload: &[u8]) {
+    b.arrives(opcode, psn, payload, |h| {
+        h.bth.ack_request = false;
+        if opcode.has_aeth() {
+            h.aeth = Some(Aeth {
+                syndrome: ACK,
+                msn: 0,
+            });
+        }
+    });
+}
+
+#[test]
+fn a_read_places_its_responses_and_resumes_after_a_gap() {
+    let mut b = Bench::connected();
+    b.post(READ, 600);
+    assert_eq!(b.sends(), ["ReadRequest 16777214 A va=0x9000+600"]);
+    response(&mut b, Opcode::RcReadResponseFirst, P0, &[1; 256]);
+    response(&mut b, Opcode::RcReadResponseLast, 0, &[3; 88]);
+    assert_eq!(b.sends(), ["ReadRequest 16777215 A va=0x9100+344"]);
+    assert_eq!(b.counted(Counter::ImpliedNaks), 1);
+    response(&mut b, Opcode::RcReadResponseFirst, P1, &[2; 256]);
+    response(&mut b, Opcode::RcReadResponseLast, 0, &[3; 88]);
+    assert_eq!(b.log(), ["send 0 Success"]);
+    let expected = [[1; 256].as_slice(), &[2; 256], &[3; 88]].concat();
+    assert_eq!(b.host.messages[&0], expected);
+}
+
+#[test]
+fn an_acknowledgement_beyond_a_read_means_that_its_response_was_lost() {
+    let mut b = Bench::connected();
+    b.post(READ, 8);
+    b.post(Operation::Send, 8);
+    b.sends();
+    b.acknowledged(P1, ACK);
+    assert_eq!(b.log(), [""; 0]);
+    assert_eq!(
+        b.sends(),
+        [
+            "ReadRequest 16777214 A va=0x9000+8",
+            "SendOnly 16777215 A [8]"
+        ]
+    );
+    response(&mut b, Opcode::RcReadResponseOnly, P0, &[1; 8]);
+    b.acknowledged(P1, ACK);
+    assert_eq!(b.log(), ["send 0 Success", "send 1 Success"]);
+}
+
+#[test]
+fn no_more_reads_than_agreed_are_in_flight_and_a_fence_waits_for_them() {
+    let mut b = Bench::connected();
+    for _ in 0..3 {
+        b.post(READ, 8);
+    }
+    b.post_with(Operation::Send, 8, |r| r.fence = true);
+    assert_eq!(b.sends().len(), 2);
+    response(&mut b, Opcode::RcReadResponseOnly, P0, &[1; 8]);
+    assert_eq!(b.sends(), ["ReadRequest 0 A va=0x9000+8"]);
+    response(&mut b, Opcode::RcReadResponseOnly, P1, &[1; 8]);
+    assert_eq!(b.sends(), [""; 0]);
+    response(&mut b, Opcode::RcReadResponseOnly, 0, &[1; 8]);
+    assert_eq!(b.sends(), ["SendOnly 1 A [8]"]);
+}
+
+#[test]
+fn a_long_read_is_asked_for_in_pieces() {
+    let mut b = Bench::connected();
+    b.post(READ, 100_000);
+    assert_eq!(
+        b.sends(),
+        [
+            "ReadRequest 16777214 A va=0x9000+65536",
+            "ReadRequest 254 A va=0x19000+34464"
+        ]
+    );
+}
+
+#[test]
+fn an_atomic_returns_the_original_value() {
+    let mut b = Bench::connected();
+    b.post(
+        Operation::FetchAdd {
+            va: 0x9000,
+            rkey: Rkey(5),
+            add: 3,
+        },
+        8,
+    );
+    assert_eq!(b.sends(), ["FetchAdd 16777214 A"]);
+    b.arrives(Opcode::RcAtomicAcknowledge, P0, &[], |h| {
+        h.aeth = Some(Aeth {
+            syndrome: ACK,
+            msn: 1,
+        });
+        h.atomic_ack = Some(0x1234);
+    });
+    assert_eq!(b.log(), ["send 0 Success"]);
+    assert_eq!(b.host.messages[&0], 0x1234u64.to_ne_bytes());
+}
+
+#[test]
+fn a_response_of_the_wrong_kind_or_size_is_a_bad_response() {
+    let mut b = Bench::connected();
+    b.post(READ, 8);
+    b.sends();
+    response(&mut b, Opcode::RcReadResponseOnly, P0, &[1; 9]);
+    assert_eq!(b.log(), ["send 0 BadResponse"]);
+
+    let mut b = Bench::connected();
+    b.post(Operation::Send, 8);
+    b.sends();
+    response(&mut b, Opcode::RcReadResponseOnly, P0, &[1; 8]);
+    assert_eq!(b.log(), ["send 0 BadResponse"]);
+}
+
+#[test]
+fn answers_to_what_was_never_sent_and_stale_ones_change_nothing() {
+    let mut b = Bench::connected();
+    b.post(Operation::Send, 8);
+    b.sends();
+    b.acknowledged(P1, ACK);
+    assert_eq!(b.counted(Counter::DropGhost), 1);
+    b.acknowledged(P0 - 1, ACK);
+    b.acknowledged(P0 - 1, Syndrome::Nak(NakCode::RemoteAccessError));
+    assert_eq!(b.counted(Counter::Duplicates), 2);
+    b.acknowledged(P0, Syndrome::Reserved(0x40));
+    assert_eq!(b.log(), [""; 0]);
+    assert_eq!(b.qp.state(), QpState::ReadyToSend);
+    b.acknowledged(P0, ACK);
+    assert_eq!(b.log(), ["send 0 Success"]);
+}
+
+#[test]
+fn the_window_of_the_path_is_kept_and_its_end_asks_for_an_answer() {
+    let mut b = Bench::connected();
+    b.post(WRITE, 1024);
+    b.credit = 300;
+    assert_eq!(
+        b.sends_one().unwrap(),
+        "WriteFirst 16777214 va=0x9000+1024 [256]"
+    );
+    b.credit = 44;
+    assert_eq!(b.sends_one().unwrap(), "WriteMiddle 16777215 A [256]");
+    b.credit = 0;
+    assert_eq!(b.sends_one(), None);
+    assert_eq!(b.qp.in_flight_bytes(), 512);
+}
+
+#[test]
+fn local_memory_that_is_gone_fails_the_request() {
+    let mut b = Bench::connected();
+    b.post(WRITE, 8);
+    b.post(WRITE, 8);
+    b.host.local_fault = true;
+    assert_eq!(b.sends(), [""; 0]);
+    assert_eq!(
+        b.log(),
+        ["send 0 LocalProtectionError", "send 1 WrFlushError"]
+    );
+}
+
+#[test]
+fn a_drain_finishes_what_was_begun_and_holds_the_rest() {
+    let mut b = Bench::connected();
+    b.post(WRITE, 8);
+    b.sends();
+    let drain = QpAttributes {
+        state: QpState::SendQueueDrain,
+        en_sqd_async_notify: true,
+        ..attributes()
+    };
+    b.qp.modify(
+        &drain,
+        AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY,
+        &mut b.host,
+    )
+    .unwrap();
+    b.post(WRITE, 8);
+    assert_eq!(b.sends(), [""; 0]);
+    b.acknowledged(P0, ACK);
+    assert_eq!(b.log(), ["send 0 Success", "event SendQueueDrained"]);
+    b.modify(QpState::ReadyToSend);
+    assert_eq!(b.sends(), ["WriteOnly 16777215 A va=0x9000+8 [8]"]);
+}
+
+#[test]
+fn the_error_state_flushes_in_order_and_reset_forgets() {
+    let mut b = Bench::connected();
+    b.post_with(WRITE, 8, |r| r.signalled = false);
+    b.post(WRITE, 8);
+    b.post_receive(3, 8);
+    b.sends();
+    b.modify(QpState::Error);
+    assert_eq!(
+        b.log(),
+        [
+            "send 0 WrFlushError",
+            "send 1 WrFlushError",
+            "recv 3 WrFlushError 0"
+        ]
+    );
+    b.acknowledged(P1, ACK);
+    assert_eq!(b.counted(Counter::DropBadState), 1);
+    b.modify(QpState::Reset);
+    assert_eq!(*b.qp.attributes(), QpAttributes::default());
+    assert_eq!(b.log(), [""; 0]);
+}
