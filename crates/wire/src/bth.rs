@@ -1,0 +1,117 @@
+//! Base transport header, 12 bytes (IBTA 9.2).
+//!
+//! ```text
+//!   0                   1                   2                   3
+//!   0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//!  +---------------+-+-+---+-------+-------------------------------+
+//!  |    opcode     |S|M|pad| TVer 0|        partition key          |
+//!  +-+-+-----------+-+-+---+-------+-------------------------------+
+//!  |F|B| reserved  |        destination queue pair                 |
+//!  +-+-+-----------+-----------------------------------------------+
+//!  |A|  reserved   |        packet sequence number                 |
+//!  +-+-------------+-----------------------------------------------+
+//!   S solicited event   M migration state   F FECN   B BECN   A acknowledge request
+//! ```
+//!
+//! Reserved bits are sent as zero and ignored when received.
+
+use crate::field;
+use crate::{Opcode, ParseError, Psn, Qpn};
+
+/// Base transport header: starts every packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bth {
+    /// What the packet does, and which headers follow.
+    pub opcode: Opcode,
+    /// The responder raises a solicited event when the message completes.
+    pub solicited: bool,
+    /// Path migration state: hardware sends true (migrated), rxe false. Receivers accept both.
+    pub migreq: bool,
+    /// Bytes (0..=3) between payload and ICRC that fill the payload up to a multiple of four.
+    pub pad: u8,
+    /// Partition key.
+    pub pkey: u16,
+    /// Forward explicit congestion notification.
+    pub fecn: bool,
+    /// Backward explicit congestion notification: set in a CNP.
+    pub becn: bool,
+    /// Queue pair that the packet is for.
+    pub dest_qpn: Qpn,
+    /// The requester wants an acknowledgement of this packet.
+    pub ack_request: bool,
+    /// Place of the packet in the stream of its queue pair.
+    pub psn: Psn,
+}
+
+impl Bth {
+    /// Length in bytes.
+    pub const LEN: usize = 12;
+
+    /// Partition key of the default partition, full member: the only one that RoCEv2 peers are sure
+    /// to share.
+    pub const PKEY_DEFAULT: u16 = 0xffff;
+
+    /// A header with no flag set but `migreq`, which is sent as hardware does, no pad, and the
+    /// default partition.
+    pub const fn new(opcode: Opcode, dest_qpn: Qpn, psn: Psn) -> Self {
+        Self {
+            opcode,
+            solicited: false,
+            migreq: true,
+            pad: 0,
+            pkey: Self::PKEY_DEFAULT,
+            fecn: false,
+            becn: false,
+            dest_qpn,
+            ack_request: false,
+            psn,
+        }
+    }
+
+    /// Reads the header.
+    ///
+    /// # Errors
+    /// [`ParseError::BadVersion`] when the transport version is not 0,
+    /// [`ParseError::UnknownOpcode`].
+    #[inline]
+    pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Result<Self, ParseError> {
+        let [opcode, flags] = field::get::<0, 2, _>(bytes);
+        let version = flags & 0x0f;
+        if version != 0 {
+            return Err(ParseError::BadVersion(version));
+        }
+        let (congestion, dest_qpn) = field::split_24(field::get::<4, 4, _>(bytes));
+        let (ack, psn) = field::split_24(field::get::<8, 4, _>(bytes));
+        Ok(Self {
+            opcode: Opcode::try_from(opcode)?,
+            solicited: flags & 0x80 != 0,
+            migreq: flags & 0x40 != 0,
+            pad: flags >> 4 & 3,
+            pkey: u16::from_be_bytes(field::get::<2, 2, _>(bytes)),
+            fecn: congestion & 0x80 != 0,
+            becn: congestion & 0x40 != 0,
+            dest_qpn: Qpn::new(dest_qpn),
+            ack_request: ack & 0x80 != 0,
+            psn: Psn::new(psn),
+        })
+    }
+
+    /// The header as it is sent; the low two bits of `pad` count.
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let flags =
+            u8::from(self.solicited) << 7 | u8::from(self.migreq) << 6 | (self.pad & 3) << 4;
+        let congestion = u8::from(self.fecn) << 7 | u8::from(self.becn) << 6;
+        let ack = u8::from(self.ack_request) << 7;
+
+        let mut bytes = [0; Self::LEN];
+        field::set::<0, 2, _>(&mut bytes, [self.opcode as u8, flags]);
+        field::set::<2, 2, _>(&mut bytes, self.pkey.to_be_bytes());
+        field::set::<4, 4, _>(
+            &mut bytes,
+            field::byte_and_24(congestion, self.dest_qpn.get()),
+        );
+        field::set::<8, 4, _>(&mut bytes, field::byte_and_24(ack, self.psn.get()));
+        bytes
+    }
+}

@@ -1,0 +1,64 @@
+//! Packet formats of RoCEv2: headers, the invariant CRC, and nothing else.
+//!
+//! Everything here is a pure function of its arguments. Parsing borrows the payload from the
+//! received bytes, emitting writes into a slice of the caller's; no header needs the heap, and no
+//! input makes it panic.
+//!
+//! ```text
+//!  Ethernet | IPv4 or IPv6 | UDP :4791 | BTH | extended headers | payload | pad 0..3 | ICRC
+//!                                      |<------------- [`Packet`] ---------------->|
+//! ```
+//!
+//! ```
+//! use airdma_wire::{Aeth, Bth, Headers, Opcode, Packet, Psn, Qpn, Syndrome};
+//!
+//! let bth = Bth::new(Opcode::RcAcknowledge, Qpn::new(0x11), Psn::new(0x123456));
+//! let mut headers = Headers::new(bth);
+//! headers.aeth = Some(Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn: 1 });
+//!
+//! let mut bytes = [0; 16];
+//! assert_eq!(headers.emit(&mut bytes), 16);
+//! assert_eq!(Packet::parse(&bytes)?.headers, headers);
+//! # Ok::<(), airdma_wire::ParseError>(())
+//! ```
+//!
+//! Section and table numbers are those of the InfiniBand Architecture Specification, volume 1
+//! (IBTA), and its annex A17 (RoCEv2).
+
+#![forbid(unsafe_code)]
+
+pub mod aeth;
+pub mod atomic;
+pub mod bth;
+pub mod cnp;
+pub mod deth;
+mod field;
+pub mod grh;
+pub mod icrc;
+pub mod id_space;
+pub mod ids;
+pub mod immediate;
+pub mod ip;
+pub mod mtu;
+pub mod opcode;
+pub mod packet;
+pub mod reth;
+pub mod rnr;
+pub mod udp;
+
+pub use aeth::{Aeth, NakCode, Syndrome};
+pub use atomic::{ATOMIC_ACK_LEN, AtomicEth};
+pub use bth::Bth;
+pub use deth::Deth;
+pub use grh::{GRH_LEN, grh_area};
+pub use icrc::{ICRC_LEN, icrc, icrc_of_ip_packet};
+pub use id_space::{IdSpace, IdSpaces};
+pub use ids::{Gid, Lkey, Psn, Qkey, Qpn, Rkey};
+pub use immediate::{IETH_LEN, IMMEDIATE_LEN};
+pub use ip::IpPseudo;
+pub use mtu::PathMtu;
+pub use opcode::{Opcode, Transport, UnknownOpcode};
+pub use packet::{HEADERS_LEN_MAX, Headers, Packet, ParseError};
+pub use reth::Reth;
+pub use rnr::{ack_timeout, rnr_timer};
+pub use udp::ROCE_PORT;

@@ -1,0 +1,92 @@
+//! Path MTU: the payload of every packet but the last of a message (IBTA 9.7.1 and table 151).
+
+/// Bytes that lower layers may add to a payload: the allowance of the kernel's rxe, so that both
+/// ends of a link with the same interface MTU arrive at the same path MTU.
+const HEADROOM: u32 = 80;
+
+/// Payload bytes of a full packet. The value of each variant is the one of `enum ibv_mtu`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(u8)]
+pub enum PathMtu {
+    /// 256 bytes.
+    M256 = 1,
+    /// 512 bytes.
+    M512 = 2,
+    /// 1,024 bytes: what Ethernet's 1,500 bytes leave room for.
+    #[default]
+    M1024 = 3,
+    /// 2,048 bytes.
+    M2048 = 4,
+    /// 4,096 bytes.
+    M4096 = 5,
+}
+
+impl PathMtu {
+    /// Every path MTU, ascending.
+    pub const ALL: [PathMtu; 5] = [
+        PathMtu::M256,
+        PathMtu::M512,
+        PathMtu::M1024,
+        PathMtu::M2048,
+        PathMtu::M4096,
+    ];
+
+    /// Payload bytes of a full packet.
+    pub const fn bytes(self) -> u32 {
+        128 << self as u32
+    }
+
+    /// The path MTU of a value of `enum ibv_mtu`: 1..=5.
+    pub fn from_enum(value: u8) -> Option<PathMtu> {
+        Self::ALL.into_iter().find(|&mtu| mtu as u8 == value)
+    }
+
+    /// The largest path MTU that fits a network interface of that MTU (in bytes, without the link
+    /// layer's header); `None` when not even 256 bytes fit.
+    pub fn for_interface_mtu(mtu: u32) -> Option<PathMtu> {
+        let room = mtu.saturating_sub(HEADROOM);
+        Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= room)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_mtu_leaves_eighty_bytes_of_the_interface_mtu() {
+        let of = PathMtu::for_interface_mtu;
+        assert_eq!(of(1500), Some(PathMtu::M1024));
+        assert_eq!(of(4200), Some(PathMtu::M4096));
+        assert_eq!(of(9000), Some(PathMtu::M4096));
+        assert_eq!(of(65536), Some(PathMtu::M4096));
+        assert_eq!(of(4176), Some(PathMtu::M4096));
+        assert_eq!(of(4175), Some(PathMtu::M2048));
+        assert_eq!(of(2304), Some(PathMtu::M2048));
+        assert_eq!(of(1104), Some(PathMtu::M1024));
+        assert_eq!(of(1103), Some(PathMtu::M512));
+        assert_eq!(of(336), Some(PathMtu::M256));
+        assert_eq!(of(335), None);
+        assert_eq!(of(0), None);
+    }
+
+    #[test]
+    fn values_are_those_of_ibv_mtu() {
+        let pairs: Vec<_> = (0..=7)
+            .map(|v| PathMtu::from_enum(v).map(PathMtu::bytes))
+            .collect();
+        assert_eq!(
+            pairs,
+            [
+                None,
+                Some(256),
+                Some(512),
+                Some(1024),
+                Some(2048),
+                Some(4096),
+                None,
+                None
+            ]
+        );
+    }
+}

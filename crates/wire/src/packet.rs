@@ -1,0 +1,261 @@
+//! A packet: its headers, in the order of the wire, and its payload (IBTA 9.1 and table 39).
+//!
+//! ```text
+//!  +-----+------+------------------+------+-----------+-------+------+---------+-----+
+//!  | BTH | DETH | RETH | AtomicETH | AETH | AtomicAck | ImmDt | IETH | payload | pad |
+//!  | 12  |  8   |  16  |    28     |  4   |     8     |   4   |  4   |         | 0-3 |
+//!  +-----+------+------------------+------+-----------+-------+------+---------+-----+
+//! ```
+//!
+//! The opcode says which of the headers are there. The ICRC behind the pad is cut off before
+//! parsing, and added after emitting.
+
+use crate::opcode::UnknownOpcode;
+use crate::{
+    ATOMIC_ACK_LEN, Aeth, AtomicEth, Bth, Deth, IETH_LEN, IMMEDIATE_LEN, Opcode, Reth, Rkey,
+};
+
+/// The most bytes that the headers of one packet take: BTH and AtomicETH.
+pub const HEADERS_LEN_MAX: usize = Bth::LEN + AtomicEth::LEN;
+
+/// Why bytes are no packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    /// The bytes end inside the headers that the opcode asks for.
+    #[error("the packet ends inside its headers")]
+    Truncated,
+    /// The first byte is no opcode this crate knows.
+    #[error("unknown opcode {0:#04x}")]
+    UnknownOpcode(u8),
+    /// The transport header version is not 0.
+    #[error("transport version {0} instead of 0")]
+    BadVersion(u8),
+    /// There are more pad bytes than bytes behind the headers.
+    #[error("more pad bytes than payload")]
+    BadPad,
+    /// Headers, payload and pad together are no multiple of four bytes.
+    #[error("length is not a multiple of four")]
+    BadLength,
+}
+
+impl From<UnknownOpcode> for ParseError {
+    fn from(UnknownOpcode(opcode): UnknownOpcode) -> Self {
+        ParseError::UnknownOpcode(opcode)
+    }
+}
+
+/// The base transport header and the extended headers behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Headers {
+    /// Base transport header.
+    pub bth: Bth,
+    /// Datagram extended header: UD.
+    pub deth: Option<Deth>,
+    /// RDMA extended header: first packet of a WRITE, and READ requests.
+    pub reth: Option<Reth>,
+    /// Atomic extended header: atomic requests.
+    pub atomic_eth: Option<AtomicEth>,
+    /// ACK extended header: acknowledgements and READ responses, except middle ones.
+    pub aeth: Option<Aeth>,
+    /// Atomic ACK extended header: the value before the operation.
+    pub atomic_ack: Option<u64>,
+    /// Immediate data, in the order of the wire.
+    pub imm: Option<[u8; 4]>,
+    /// Invalidate extended header: the key to invalidate.
+    pub ieth: Option<Rkey>,
+}
+
+impl Headers {
+    /// A base transport header with nothing behind it. The opcode says which of the other fields to
+    /// fill in.
+    pub const fn new(bth: Bth) -> Self {
+        Self {
+            bth,
+            deth: None,
+            reth: None,
+            atomic_eth: None,
+            aeth: None,
+            atomic_ack: None,
+            imm: None,
+            ieth: None,
+        }
+    }
+
+    /// Bytes that [`emit`](Self::emit) writes, at most [`HEADERS_LEN_MAX`] when the headers fit the
+    /// opcode.
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "there is always a base transport header"
+    )]
+    #[inline]
+    pub const fn len(&self) -> usize {
+        let mut len = Bth::LEN;
+        if self.deth.is_some() {
+            len += Deth::LEN;
+        }
+        if self.reth.is_some() {
+            len += Reth::LEN;
+        }
+        if self.atomic_eth.is_some() {
+            len += AtomicEth::LEN;
+        }
+        if self.aeth.is_some() {
+            len += Aeth::LEN;
+        }
+        if self.atomic_ack.is_some() {
+            len += ATOMIC_ACK_LEN;
+        }
+        if self.imm.is_some() {
+            len += IMMEDIATE_LEN;
+        }
+        if self.ieth.is_some() {
+            len += IETH_LEN;
+        }
+        len
+    }
+
+    /// Whether exactly the headers that the opcode asks for are there.
+    pub const fn fit_opcode(&self) -> bool {
+        let opcode = self.bth.opcode;
+        self.deth.is_some() == opcode.has_deth()
+            && self.reth.is_some() == opcode.has_reth()
+            && self.atomic_eth.is_some() == opcode.has_atomic_eth()
+            && self.aeth.is_some() == opcode.has_aeth()
+            && self.atomic_ack.is_some() == opcode.has_atomic_ack()
+            && self.imm.is_some() == opcode.has_imm()
+            && self.ieth.is_some() == opcode.has_ieth()
+    }
+
+    /// Writes the headers to the start of `out` and returns their length, which is
+    /// [`len`](Self::len).
+    ///
+    /// # Panics
+    /// When `out` is shorter than that. Debug builds also check that the headers [fit the
+    /// opcode](Self::fit_opcode).
+    #[inline]
+    pub fn emit(&self, out: &mut [u8]) -> usize {
+        debug_assert!(self.fit_opcode(), "{:?}", self);
+        let mut writer = Writer { out, at: 0 };
+        writer.put(&self.bth.to_bytes());
+        if let Some(deth) = self.deth {
+            writer.put(&deth.to_bytes());
+        }
+        if let Some(reth) = self.reth {
+            writer.put(&reth.to_bytes());
+        }
+        if let Some(atomic_eth) = self.atomic_eth {
+            writer.put(&atomic_eth.to_bytes());
+        }
+        if let Some(aeth) = self.aeth {
+            writer.put(&aeth.to_bytes());
+        }
+        if let Some(original) = self.atomic_ack {
+            writer.put(&original.to_be_bytes());
+        }
+        if let Some(imm) = self.imm {
+            writer.put(&imm);
+        }
+        if let Some(Rkey(rkey)) = self.ieth {
+            writer.put(&rkey.to_be_bytes());
+        }
+        writer.at
+    }
+
+    #[inline]
+    fn read(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
+        let mut headers = Headers::new(Bth::from_bytes(reader.take()?)?);
+        let opcode = headers.bth.opcode;
+        if opcode.has_deth() {
+            headers.deth = Some(Deth::from_bytes(reader.take()?));
+        }
+        if opcode.has_reth() {
+            headers.reth = Some(Reth::from_bytes(reader.take()?));
+        }
+        if opcode.has_atomic_eth() {
+            headers.atomic_eth = Some(AtomicEth::from_bytes(reader.take()?));
+        }
+        if opcode.has_aeth() {
+            headers.aeth = Some(Aeth::from_bytes(reader.take()?));
+        }
+        if opcode.has_atomic_ack() {
+            headers.atomic_ack = Some(u64::from_be_bytes(*reader.take()?));
+        }
+        if opcode.has_imm() {
+            headers.imm = Some(*reader.take()?);
+        }
+        if opcode.has_ieth() {
+            headers.ieth = Some(Rkey(u32::from_be_bytes(*reader.take()?)));
+        }
+        Ok(headers)
+    }
+}
+
+/// A received packet. The payload lies in the bytes it was parsed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<'a> {
+    /// What the packet says.
+    pub headers: Headers,
+    /// What it carries, without the pad bytes.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Packet<'a> {
+    /// Reads a packet from the bytes between UDP header and ICRC.
+    ///
+    /// Only the format is checked: whether a payload is allowed, and how long it must be, is the
+    /// transport's business. Pad bytes may have any value.
+    ///
+    /// # Errors
+    /// Says why the bytes are no packet; such bytes are dropped and counted.
+    #[inline]
+    pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, ParseError> {
+        let mut reader = Reader { rest: bytes };
+        let headers = Headers::read(&mut reader)?;
+        if !bytes.len().is_multiple_of(4) {
+            return Err(ParseError::BadLength);
+        }
+        let payload_len = reader
+            .rest
+            .len()
+            .checked_sub(usize::from(headers.bth.pad))
+            .ok_or(ParseError::BadPad)?;
+        Ok(Packet {
+            headers,
+            payload: &reader.rest[..payload_len],
+        })
+    }
+
+    /// What the packet does: short for `headers.bth.opcode`.
+    pub const fn opcode(&self) -> Opcode {
+        self.headers.bth.opcode
+    }
+}
+
+struct Writer<'a> {
+    out: &'a mut [u8],
+    at: usize,
+}
+
+impl Writer<'_> {
+    #[inline(always)]
+    fn put<const N: usize>(&mut self, bytes: &[u8; N]) {
+        self.out[self.at..self.at + N].copy_from_slice(bytes);
+        self.at += N;
+    }
+}
+
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    #[inline(always)]
+    fn take<const N: usize>(&mut self) -> Result<&'a [u8; N], ParseError> {
+        let (head, rest) = self.rest.split_first_chunk().ok_or(ParseError::Truncated)?;
+        self.rest = rest;
+        Ok(head)
+    }
+}
+
+#[cfg(test)]
+mod tests;

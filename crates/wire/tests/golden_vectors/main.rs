@@ -1,0 +1,8 @@
+//! What real implementations sent: it decodes, encodes to the same bytes, and its ICRC verifies.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod captures;
+mod damage;
+mod operations;
+mod packets;
