@@ -1,0 +1,246 @@
+//! Memory that can be shared with another process: blocks cut from memfds.
+//!
+//! A chunk is one sealed memfd, mapped once. Blocks are cut from chunks of 2 MiB at least; chunks grow with the arena, up to
+//! 64 MiB, so that thousands of queues take few descriptors (pages that nobody touched cost nothing). A block of more than
+//! half a chunk gets a chunk of its own. A dropped block is zeroed and its range used again; at 64 KiB and more its pages go
+//! back to the system at once. A chunk without blocks is unmapped, except for one that is kept for the next block.
+//!
+//! After fork() the child sees its parent's memory. It never gets new blocks from it, and dropping a block there
+//! changes nothing for the parent.
+
+mod extents;
+mod mapping;
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use extents::Extents;
+use mapping::{Mapping, invalid, page_size};
+
+/// Bytes of the smallest chunk.
+pub const CHUNK_BYTES_MIN: usize = 2 << 20;
+/// Bytes of the largest chunk that several blocks share.
+pub const CHUNK_BYTES_MAX: usize = 64 << 20;
+/// Blocks start at multiples of this, and no two share a pair of cache lines.
+pub const BLOCK_ALIGN_MIN: usize = 128;
+
+/// Where blocks come from. Clones are handles of the same arena; it lives as long as they and the blocks.
+#[derive(Clone, Debug, Default)]
+pub struct Arena {
+    shared: Arc<Shared>,
+}
+
+impl Arena {
+    /// An arena without any memory yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A zeroed block of `bytes` bytes at a multiple of `align`.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` when `bytes` is 0 or beyond any memory, or `align` no power of two up to the page size; what the
+    /// system says when memory or descriptors run out.
+    pub fn alloc(&self, bytes: usize, align: usize) -> io::Result<Block> {
+        if bytes == 0
+            || bytes > isize::MAX as usize / 2
+            || !align.is_power_of_two()
+            || align > page_size()
+        {
+            return Err(invalid("block of an impossible size or alignment"));
+        }
+        let reserved = bytes.next_multiple_of(BLOCK_ALIGN_MIN);
+        let align = align.max(BLOCK_ALIGN_MIN);
+        let mut chunks = self.shared.lock();
+        // Chunks of a parent process are not ours to give out.
+        chunks.retain(|chunk| chunk.mapping.is_ours());
+        let (mapping, offset) = match take_from(&mut chunks, reserved, align) {
+            Some(found) => found,
+            None => take_from_new(&mut chunks, reserved)?,
+        };
+        Ok(Block {
+            mapping,
+            offset,
+            len: bytes,
+            reserved,
+            home: Some(Arc::clone(&self.shared)),
+        })
+    }
+
+    /// Bytes of all chunks, used or not.
+    #[must_use]
+    pub fn mapped_bytes(&self) -> usize {
+        total(&self.shared.lock())
+    }
+
+    /// Calls `handle` with the descriptor and the size of each chunk, to pass them on to another process.
+    pub fn for_each_chunk(&self, mut handle: impl FnMut(BorrowedFd<'_>, usize)) {
+        for chunk in self.shared.lock().iter() {
+            handle(chunk.mapping.fd(), chunk.mapping.len());
+        }
+    }
+}
+
+/// A piece of shared memory. Another process may write to it at any time: access it through atomics and raw copies only.
+#[derive(Debug)]
+pub struct Block {
+    mapping: Arc<Mapping>,
+    /// Where it starts in the mapping.
+    offset: usize,
+    len: usize,
+    /// What it takes of its chunk: `len`, rounded up.
+    reserved: usize,
+    /// Where the range goes when the block is dropped; none for memory of another process.
+    home: Option<Arc<Shared>>,
+}
+
+impl Block {
+    /// Maps memory that another process made: `len` bytes from `offset` on, as [`Block::offset`] said there.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` when the memory could be cut off under us (the descriptor is no memfd sealed against shrinking), is
+    /// smaller than that, or `offset` is no multiple of [`BLOCK_ALIGN_MIN`]; what the system says when it cannot map it.
+    pub fn map(fd: OwnedFd, offset: u64, len: usize) -> io::Result<Block> {
+        let page = page_size() as u64;
+        if len == 0 || !offset.is_multiple_of(BLOCK_ALIGN_MIN as u64) {
+            return Err(invalid("block of an impossible size or alignment"));
+        }
+        let skip = (offset % page) as usize;
+        let mapped = len
+            .checked_add(skip)
+            .ok_or_else(|| invalid("block beyond any memory"))?;
+        let mapping = Mapping::open(fd, offset - offset % page, mapped)?;
+        Ok(Block {
+            mapping: Arc::new(mapping),
+            offset: skip,
+            len,
+            reserved: len,
+            home: None,
+        })
+    }
+
+    /// Where the block starts in this process; aligned to [`BLOCK_ALIGN_MIN`] at least.
+    #[must_use]
+    #[inline]
+    pub fn ptr(&self) -> NonNull<u8> {
+        // SAFETY: the offset lies within the mapping.
+        unsafe { self.mapping.base().add(self.offset) }
+    }
+
+    /// Bytes of the block.
+    #[must_use]
+    #[inline]
+    #[allow(clippy::len_without_is_empty)] // A block is never empty.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The memfd it lies in.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.mapping.fd()
+    }
+
+    /// Where it starts in the memfd. Means nothing for a block that [`Block::map`] made.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.offset as u64
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let Some(home) = &self.home else {
+            return;
+        };
+        if !self.mapping.is_ours() {
+            return;
+        }
+        // SAFETY: the range is this block's alone, and nobody borrows a block that is dropped.
+        unsafe { self.mapping.zero(self.offset, self.reserved) };
+        give_back(&mut home.lock(), self);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    chunks: Mutex<Vec<Chunk>>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Vec<Chunk>> {
+        // Nothing panics between two changes that belong together.
+        self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A mapping, all of whose free ranges are zero.
+#[derive(Debug)]
+struct Chunk {
+    mapping: Arc<Mapping>,
+    extents: Extents,
+}
+
+fn take_from(chunks: &mut [Chunk], bytes: usize, align: usize) -> Option<(Arc<Mapping>, usize)> {
+    chunks.iter_mut().find_map(|chunk| {
+        let offset = chunk.extents.take(bytes, align)?;
+        Some((Arc::clone(&chunk.mapping), offset))
+    })
+}
+
+/// Adds a chunk and takes its start, which suits every alignment.
+fn take_from_new(chunks: &mut Vec<Chunk>, bytes: usize) -> io::Result<(Arc<Mapping>, usize)> {
+    let shared = total(chunks)
+        .next_power_of_two()
+        .clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
+    let len = if bytes > shared / 2 {
+        bytes.next_multiple_of(page_size())
+    } else {
+        shared
+    };
+    let mapping = Arc::new(Mapping::create(len)?);
+    let mut extents = Extents::all_free(len);
+    let offset = extents
+        .take(bytes, BLOCK_ALIGN_MIN)
+        .expect("a new chunk holds its first block");
+    chunks.push(Chunk {
+        mapping: Arc::clone(&mapping),
+        extents,
+    });
+    Ok((mapping, offset))
+}
+
+fn give_back(chunks: &mut Vec<Chunk>, block: &Block) {
+    let Some(index) = chunks
+        .iter()
+        .position(|chunk| Arc::ptr_eq(&chunk.mapping, &block.mapping))
+    else {
+        return;
+    };
+    chunks[index].extents.give(block.offset, block.reserved);
+    if !chunks[index].extents.is_all_free() {
+        return;
+    }
+    let spare =
+        |chunk: &Chunk| chunk.extents.is_all_free() && chunk.mapping.len() <= CHUNK_BYTES_MAX;
+    let others = chunks
+        .iter()
+        .enumerate()
+        .filter(|&(other, chunk)| other != index && spare(chunk))
+        .count();
+    if others > 0 || !spare(&chunks[index]) {
+        chunks.swap_remove(index);
+    }
+}
+
+fn total(chunks: &[Chunk]) -> usize {
+    chunks.iter().map(|chunk| chunk.mapping.len()).sum()
+}
+
+#[cfg(test)]
+mod tests;
