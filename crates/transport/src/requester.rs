@@ -180,11 +180,10 @@ impl Requester {
         let mtu = attributes.path_mtu.bytes();
         let index = u32::try_from(self.next - entry.first).expect("an entry has < 2^32 packets");
         let packet = RequestPacket::new(&entry, index, mtu);
-        let carried = packet.payload_len.max(packet.answer_len);
         let mut headers = packet.headers;
         headers.bth.dest_qpn = attributes.dest_qpn;
         headers.bth.psn = self.psn_of(self.next);
-        headers.bth.ack_request = self.asks_for_ack(&entry, &packet, credit);
+        headers.bth.ack_request = self.asks_for_ack(&entry, &packet, credit.saturating_sub(mtu));
         let headers_len = headers.emit(out);
         let payload_end = headers_len + packet.payload_len as usize;
         if packet.payload_len > 0 {
@@ -200,7 +199,6 @@ impl Requester {
             &entry,
             &packet,
             headers.bth.ack_request,
-            carried,
             host,
         );
         Ok(Some(end))
@@ -209,7 +207,10 @@ impl Requester {
     /// An answer is asked for when the message ends and somebody waits for it, when much is
     /// unanswered, and when the window closes: the sender must never wait for an
     /// acknowledgement that it did not ask for.
-    fn asks_for_ack(&self, entry: &Entry, packet: &RequestPacket, credit: u32) -> bool {
+    ///
+    /// `credit_left` is what the window takes after this packet, which counts as one MTU whatever
+    /// its size.
+    fn asks_for_ack(&self, entry: &Entry, packet: &RequestPacket, credit_left: u32) -> bool {
         let waited_for = entry.request.signalled
             || self.cursor + 1 == self.queue.len()
             || self.next < self.sent_max;
@@ -217,11 +218,10 @@ impl Requester {
         (packet.ends_message && waited_for)
             || packet.answer_len > 0
             || self.bytes_since_ack_request + packet.payload_len >= ACK_INTERVAL_BYTES
-            || credit <= packet.payload_len
+            || credit_left == 0
             || in_flight >= IN_FLIGHT_PACKETS_MAX
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn sent<H: Host>(
         &mut self,
         now: Time,
@@ -229,7 +229,6 @@ impl Requester {
         entry: &Entry,
         packet: &RequestPacket,
         ack_requested: bool,
-        carried: u32,
         host: &mut H,
     ) {
         if self.next < self.sent_max {
@@ -243,6 +242,7 @@ impl Requester {
         if self.next == entry.end() {
             self.cursor += 1;
         }
+        let carried = packet.payload_len.max(packet.answer_len);
         self.bytes_since_ack_request = if ack_requested {
             0
         } else {

@@ -342,6 +342,22 @@ fn the_window_of_the_path_is_kept_and_its_end_asks_for_an_answer() {
 }
 
 #[test]
+fn a_small_packet_that_closes_the_window_asks_for_an_answer() {
+    let mut b = Bench::connected();
+    for _ in 0..3 {
+        b.post_with(WRITE, 8, |r| r.signalled = false);
+    }
+    b.credit = 257;
+    assert_eq!(b.sends_one().unwrap(), "WriteOnly 16777214 va=0x9000+8 [8]");
+    // The window counts a packet as one MTU, so the next one leaves nothing of it.
+    b.credit = 1;
+    assert_eq!(
+        b.sends_one().unwrap(),
+        "WriteOnly 16777215 A va=0x9000+8 [8]"
+    );
+}
+
+#[test]
 fn local_memory_that_is_gone_fails_the_request() {
     let mut b = Bench::connected();
     b.post(WRITE, 8);
