@@ -1,0 +1,282 @@
+//! Packets waiting to leave, written once, in place.
+
+use std::net::IpAddr;
+
+use airdma_wire::ICRC_LEN;
+
+use crate::icrc::{CONGESTION_AT, Flow, IcrcCache};
+
+/// Where a packet goes, and how its IP header should look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// Address of the peer. IPv6 link-local addresses are meant on the port's own interface.
+    pub address: IpAddr,
+    /// Which local address sends: index into the addresses the port was bound to, which is the GID index.
+    pub source_index: u8,
+    /// IPv4 TOS or IPv6 traffic class: DSCP, and ECN in the low two bits.
+    pub tos: u8,
+    /// IPv4 TTL or IPv6 hop limit; 0 asks for the kernel's default.
+    pub hop_limit: u8,
+    /// IPv6 flow label. Kept for ports that write the IP header; UDP sockets leave it to the kernel (it is outside
+    /// the ICRC).
+    pub flow_label: u32,
+}
+
+/// Packets waiting to leave. One contiguous buffer, each packet followed by the 4 bytes of its ICRC, so that
+/// consecutive packets of equal size are one segmented send without a copy.
+///
+/// ```
+/// use airdma_port::{Destination, TransmitBatch};
+///
+/// let destination = Destination {
+///     address: "192.0.2.1".parse().unwrap(), source_index: 0, tos: 0, hop_limit: 64, flow_label: 0,
+/// };
+/// let mut batch = TransmitBatch::with_capacity(8192, 4);
+/// let packet = batch.reserve(1036).expect("the batch is empty");
+/// packet[..16].fill(0x11);
+/// batch.commit(16, destination);
+/// assert_eq!((batch.len(), batch.bytes()), (1, 20));
+/// ```
+#[derive(Debug)]
+pub struct TransmitBatch {
+    buffer: Box<[u8]>,
+    entries: Vec<Entry>,
+    entries_max: usize,
+    /// One for each run of packets with the same destination: mostly few, so that a packet carries an index.
+    destinations: Vec<Destination>,
+    /// First entry that has not left.
+    head: usize,
+    /// End of the last packet: offset at which the next one starts.
+    tail: usize,
+    /// Length of the slice given out by `reserve` and not yet committed.
+    reserved: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    offset: u32,
+    /// BTH to pad, without the ICRC.
+    len: u32,
+    /// IP identification that the ICRC behind the packet was computed for; `None`: not sealed yet.
+    sealed_for: Option<u16>,
+    /// Bit to flip after sealing: a packet damaged on the way (see [`crate::impair`]).
+    damage: Option<u32>,
+    /// Index into the batch's destinations. Equal for neighbours with the same destination.
+    pub(crate) run: u32,
+}
+
+impl Entry {
+    /// Bytes on the wire as UDP payload: BTH to ICRC.
+    pub(crate) fn wire_len(&self) -> usize {
+        self.len as usize + ICRC_LEN
+    }
+
+    /// Bit to flip after sealing, if the packet is to be damaged.
+    pub(crate) fn damage(&self) -> Option<u32> {
+        self.damage
+    }
+}
+
+impl TransmitBatch {
+    /// A batch of at most `packets_max` packets and `bytes` bytes, of which each packet takes its length and 4.
+    ///
+    /// # Panics
+    /// If `bytes` does not fit 32 bits.
+    pub fn with_capacity(bytes: usize, packets_max: usize) -> Self {
+        assert!(
+            u32::try_from(bytes).is_ok(),
+            "a batch of {bytes} bytes is out of proportion"
+        );
+        TransmitBatch {
+            buffer: vec![0; bytes].into_boxed_slice(),
+            entries: Vec::with_capacity(packets_max),
+            entries_max: packets_max,
+            destinations: Vec::with_capacity(packets_max),
+            head: 0,
+            tail: 0,
+            reserved: 0,
+        }
+    }
+
+    /// Room for one packet of up to `len_max` bytes (BTH to pad), or `None` when the batch is full. The slice is
+    /// scratch, with arbitrary content, until [`TransmitBatch::commit`]; a second call before that takes it back.
+    pub fn reserve(&mut self, len_max: usize) -> Option<&mut [u8]> {
+        let needed = len_max.checked_add(ICRC_LEN)?;
+        let fits = |batch: &Self| {
+            batch.buffer.len() - batch.tail >= needed && batch.entries.len() < batch.entries_max
+        };
+        if !fits(self) {
+            self.compact();
+            if !fits(self) {
+                return None;
+            }
+        }
+        self.reserved = len_max;
+        Some(&mut self.buffer[self.tail..self.tail + len_max])
+    }
+
+    /// Makes the first `len` bytes of the reserved slice the next packet. `len` counts BTH to pad.
+    ///
+    /// # Panics
+    /// If nothing is reserved, `len` exceeds the reservation, or `len` is not a multiple of 4 (the pad is missing).
+    pub fn commit(&mut self, len: usize, destination: Destination) {
+        assert!(
+            len <= self.reserved && len > 0,
+            "commit of {len} bytes, reserved were {}",
+            self.reserved
+        );
+        assert!(
+            len.is_multiple_of(4),
+            "a RoCEv2 packet is padded to four bytes, not {len}"
+        );
+        self.reserved = 0;
+        if self.destinations.last() != Some(&destination) {
+            self.destinations.push(destination);
+        }
+        self.entries.push(Entry {
+            offset: self.tail as u32,
+            len: len as u32,
+            sealed_for: None,
+            damage: None,
+            run: self.destinations.len() as u32 - 1,
+        });
+        self.tail += len + ICRC_LEN;
+    }
+
+    /// No packet waits.
+    pub fn is_empty(&self) -> bool {
+        self.head == self.entries.len()
+    }
+
+    /// Packets that wait.
+    pub fn len(&self) -> usize {
+        self.entries.len() - self.head
+    }
+
+    /// Bytes that wait, ICRCs included.
+    pub fn bytes(&self) -> usize {
+        self.tail - self.start()
+    }
+
+    /// Forgets all packets.
+    pub fn clear(&mut self) {
+        self.entries.clear();
+        self.destinations.clear();
+        self.head = 0;
+        self.tail = 0;
+        self.reserved = 0;
+    }
+
+    /// The waiting packets, oldest first: bytes from BTH to pad, and destination. For ports written elsewhere, and
+    /// for tests.
+    pub fn packets(&self) -> impl Iterator<Item = (&[u8], &Destination)> {
+        self.waiting()
+            .iter()
+            .map(|entry| (&self.buffer[self.range(entry)], self.destination(entry)))
+    }
+
+    /// Drops the `count` oldest packets: they were sent, or refused.
+    ///
+    /// # Panics
+    /// If fewer packets wait.
+    pub fn advance(&mut self, count: usize) {
+        assert!(count <= self.len(), "advance past the end of the batch");
+        self.head += count;
+        if self.is_empty() {
+            self.clear();
+        }
+    }
+
+    pub(crate) fn waiting(&self) -> &[Entry] {
+        &self.entries[self.head..]
+    }
+
+    pub(crate) fn destination(&self, entry: &Entry) -> &Destination {
+        &self.destinations[entry.run as usize]
+    }
+
+    /// Destination of the oldest waiting packet.
+    pub(crate) fn next_destination(&self) -> Option<Destination> {
+        self.waiting().first().map(|entry| *self.destination(entry))
+    }
+
+    /// Bytes from the first byte of the `first`-th waiting packet to the ICRC of the last of `count`.
+    pub(crate) fn wire_bytes(&self, first: usize, count: usize) -> &[u8] {
+        let entries = &self.waiting()[first..first + count];
+        let (Some(start), Some(end)) = (entries.first(), entries.last()) else {
+            return &[];
+        };
+        &self.buffer[start.offset as usize..end.offset as usize + end.wire_len()]
+    }
+
+    /// Writes the ICRC behind the `index`-th waiting packet, for the IP identification `id`. Cheap when that is done
+    /// already.
+    pub(crate) fn seal(&mut self, index: usize, flow: &Flow, id: u16, icrcs: &mut IcrcCache) {
+        let entry = &mut self.entries[self.head + index];
+        if entry.sealed_for == Some(id) {
+            return;
+        }
+        entry.sealed_for = Some(id);
+        let start = entry.offset as usize;
+        let packet = &mut self.buffer[start..start + entry.len as usize + ICRC_LEN];
+        let (bytes, trailer) = packet.split_at_mut(entry.len as usize);
+        trailer.copy_from_slice(&icrcs.icrc(flow, id, bytes).to_le_bytes());
+        if let Some(bit) = entry.damage {
+            let (mut byte, bit) = (bit as usize / 8 % packet.len(), bit % 8);
+            if byte == CONGESTION_AT {
+                // Outside the ICRC: nobody would notice.
+                byte += 1;
+            }
+            packet[byte] ^= 1 << bit;
+        }
+    }
+
+    /// Copies the `index`-th waiting packet to the end of `to`, to be damaged there if `damage` names a bit. False
+    /// when `to` is full.
+    pub(crate) fn copy_packet(&self, index: usize, to: &mut Self, damage: Option<u32>) -> bool {
+        let entry = &self.waiting()[index];
+        let bytes = &self.buffer[self.range(entry)];
+        let Some(room) = to.reserve(bytes.len()) else {
+            return false;
+        };
+        room.copy_from_slice(bytes);
+        to.commit(bytes.len(), *self.destination(entry));
+        if let Some(copy) = to.entries.last_mut() {
+            copy.damage = damage;
+        }
+        true
+    }
+
+    /// Moves what waits to the front of the buffer. Only done when the space behind has run out, so a packet moves
+    /// rarely.
+    fn compact(&mut self) {
+        if self.head == 0 {
+            return;
+        }
+        let start = self.start();
+        let run = self.waiting().first().map_or(0, |entry| entry.run);
+        self.buffer.copy_within(start..self.tail, 0);
+        self.entries.drain(..self.head);
+        self.destinations.drain(..run as usize);
+        for entry in &mut self.entries {
+            entry.offset -= start as u32;
+            entry.run -= run;
+        }
+        self.head = 0;
+        self.tail -= start;
+    }
+
+    fn start(&self) -> usize {
+        self.waiting()
+            .first()
+            .map_or(self.tail, |entry| entry.offset as usize)
+    }
+
+    fn range(&self, entry: &Entry) -> std::ops::Range<usize> {
+        let start = entry.offset as usize;
+        start..start + entry.len as usize
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+
+fn to(source_index: u8) -> Destination {
+    Destination {
+        address: "192.0.2.1".parse().unwrap(),
+        source_index,
+        tos: 0,
+        hop_limit: 0,
+        flow_label: 0,
+    }
+}
+
+fn add(batch: &mut TransmitBatch, len: usize, fill: u8, destination: Destination) -> bool {
+    let Some(room) = batch.reserve(len) else {
+        return false;
+    };
+    room.fill(fill);
+    batch.commit(len, destination);
+    true
+}
+
+fn contents(batch: &TransmitBatch) -> Vec<(usize, u8, u8)> {
+    batch
+        .packets()
+        .map(|(bytes, destination)| (bytes.len(), bytes[0], destination.source_index))
+        .collect()
+}
+
+#[test]
+fn a_packet_may_be_shorter_than_its_reservation() {
+    let mut batch = TransmitBatch::with_capacity(200, 4);
+    batch.reserve(100).unwrap().fill(9);
+    batch.commit(16, to(0));
+    assert!(add(&mut batch, 100, 8, to(0)));
+    assert_eq!(contents(&batch), [(16, 9, 0), (100, 8, 0)]);
+    assert_eq!((batch.len(), batch.bytes()), (2, 124));
+}
+
+#[test]
+fn it_is_full_by_bytes_and_by_packets() {
+    let mut batch = TransmitBatch::with_capacity(100, 3);
+    assert!(batch.reserve(97).is_none());
+    assert!(batch.reserve(usize::MAX).is_none());
+    assert!(batch.reserve(96).is_some(), "96 bytes and an ICRC");
+    assert!(add(&mut batch, 16, 1, to(0)));
+    assert!(add(&mut batch, 16, 2, to(0)));
+    assert!(batch.reserve(60).is_none());
+    assert!(add(&mut batch, 16, 3, to(0)));
+    assert!(batch.reserve(12).is_none(), "three packets are the most");
+    batch.clear();
+    assert!(batch.is_empty());
+    assert_eq!(batch.bytes(), 0);
+    assert!(batch.reserve(96).is_some());
+}
+
+#[test]
+fn what_waits_moves_to_the_front_when_the_space_behind_runs_out() {
+    let mut batch = TransmitBatch::with_capacity(100, 8);
+    // As a ring would be used: never empty, and twenty times round.
+    assert!(add(&mut batch, 16, 0, to(0)));
+    for round in 1..100_u8 {
+        assert!(add(&mut batch, 16, round, to(round)), "round {round}");
+        assert_eq!(batch.bytes(), 40);
+        let before = round - 1;
+        assert_eq!(contents(&batch), [(16, before, before), (16, round, round)]);
+        batch.advance(1);
+        assert_eq!(batch.bytes(), 20);
+    }
+}
+
+#[test]
+fn wire_bytes_are_contiguous_and_sealed_with_each_identification_once() {
+    let mut batch = TransmitBatch::with_capacity(1000, 8);
+    let flow = Flow::new(
+        "192.0.2.2".parse().unwrap(),
+        "192.0.2.1".parse().unwrap(),
+        4791,
+        4791,
+    )
+    .unwrap();
+    let mut icrcs = IcrcCache::new(1000);
+    for number in 0..3 {
+        assert!(add(&mut batch, 16, number, to(0)));
+    }
+    for number in 0..3 {
+        batch.seal(number, &flow, number as u16, &mut icrcs);
+    }
+    let first = batch.wire_bytes(0, 3).to_vec();
+    assert_eq!(first.len(), 60);
+    // Sealing for another identification changes the ICRC, and back again restores it.
+    batch.seal(1, &flow, 0, &mut icrcs);
+    assert_ne!(batch.wire_bytes(0, 3), first);
+    batch.seal(1, &flow, 1, &mut icrcs);
+    assert_eq!(batch.wire_bytes(0, 3), first);
+}
+
+#[test]
+#[should_panic(expected = "padded to four bytes")]
+fn a_packet_without_its_pad_is_refused() {
+    let mut batch = TransmitBatch::with_capacity(100, 8);
+    batch.reserve(20).unwrap();
+    batch.commit(18, to(0));
+}
+
+#[test]
+#[should_panic(expected = "reserved were 0")]
+fn a_packet_cannot_be_committed_twice() {
+    let mut batch = TransmitBatch::with_capacity(100, 8);
+    batch.reserve(20).unwrap();
+    batch.commit(20, to(0));
+    batch.commit(20, to(0));
+}

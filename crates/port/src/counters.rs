@@ -1,0 +1,83 @@
+//! What a port counts.
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counts since the port was made. All wrap-free in practice: 64 bits.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct PortCounters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl PortCounters {
+            /// Every counter with its name, in the order of the fields.
+            pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Packets delivered: ICRC correct.
+    rx_packets,
+    /// Their UDP payload bytes, ICRC included.
+    rx_bytes,
+    /// Calls to the kernel that returned at least one buffer.
+    rx_batches,
+    /// Buffers the kernel returned: one datagram, or several coalesced into one (UDP_GRO). `rx_packets / rx_buffers`
+    /// says how well coalescing works.
+    rx_buffers,
+    /// Packets dropped because their ICRC is wrong: damaged on the way, or not RoCEv2 at all.
+    rx_bad_icrc,
+    /// IPv4 packets whose ICRC is right for an IP identification other than the predicted one (see
+    /// [`crate::udp`]): nearly all those of a kernel or hardware peer; those of an airdma peer only if its segmented sends
+    /// are cut on the way and not coalesced again.
+    rx_id_recovered,
+    /// Datagrams dropped because they are shorter than a BTH and an ICRC.
+    rx_short,
+    /// Datagrams dropped because they did not fit the receive buffer.
+    rx_truncated,
+    /// Datagrams the kernel dropped at the socket: the receive buffer was full, or the UDP checksum was wrong.
+    rx_overflow,
+    /// Receive calls that failed.
+    rx_errors,
+    /// Packets handed to the kernel.
+    tx_packets,
+    /// Their UDP payload bytes, ICRC included.
+    tx_bytes,
+    /// Sends the kernel took: one packet, or several as one segmented send. `tx_packets / tx_sends` says how well
+    /// segmentation works.
+    tx_sends,
+    /// Those of `tx_sends` that carried several packets (UDP_SEGMENT).
+    tx_segmented_sends,
+    /// Times the kernel could take no more, and packets stayed in their batch.
+    tx_again,
+    /// Packets dropped because the kernel refused them, whatever the reason.
+    tx_errors,
+    /// Those of `tx_errors` that are bigger than the interface's or the path's MTU (EMSGSIZE).
+    tx_too_big,
+    /// Those of `tx_errors` that a packet filter or security module refused (EPERM, EACCES).
+    tx_filtered,
+    /// Those of `tx_errors` without a route, or whose host or interface is down (ENETUNREACH, EHOSTUNREACH, ENETDOWN).
+    tx_unreachable,
+    /// Times a segmented send was refused although a plain one worked; segmentation is off from then on.
+    tx_segmentation_refused,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_has_its_name() {
+        let counters = PortCounters {
+            rx_packets: 3,
+            tx_segmentation_refused: 7,
+            ..PortCounters::default()
+        };
+        let named: Vec<_> = counters.named().collect();
+        assert_eq!(named.first(), Some(&("rx_packets", 3)));
+        assert_eq!(named.last(), Some(&("tx_segmentation_refused", 7)));
+        assert_eq!(named.len() * 8, size_of::<PortCounters>());
+    }
+}

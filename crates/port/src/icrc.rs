@@ -1,0 +1,314 @@
+//! Closing a packet with its ICRC, and checking it, when the IP header is the kernel's business.
+//!
+//! A CRC is affine: for packets of one length between the same two ends, whose congestion byte is the same,
+//!
+//! ```text
+//!   ICRC(packet) = CRC-32(packet) ^ constant ^ image(identification)
+//! ```
+//!
+//! The constant stands for the IP and UDP headers and for the masked byte of the BTH. It is worked out from the first such
+//! packet and kept, so that the others cost one sum over their own contiguous bytes: at 1,036 bytes 46 ns instead of 73,
+//! at 16 bytes 5 instead of 25 (AMD Zen 5). The image of the identification is that of [`airdma_wire::IdSpace`].
+
+use std::net::IpAddr;
+
+use airdma_wire::{Bth, ICRC_LEN, IdSpaces, IpPseudo};
+
+/// Shortest RoCEv2 datagram: a BTH and an ICRC.
+pub(crate) const DATAGRAM_LEN_MIN: usize = Bth::LEN + ICRC_LEN;
+
+/// Two ends: the part of the IP and UDP headers that the ICRC covers and that does not change from packet to packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flow {
+    /// With identification 0.
+    ip: IpPseudo,
+    source_port: u16,
+    destination_port: u16,
+}
+
+impl Flow {
+    /// `None` when the addresses are of different families.
+    pub(crate) fn new(
+        source: IpAddr,
+        destination: IpAddr,
+        source_port: u16,
+        destination_port: u16,
+    ) -> Option<Self> {
+        let ip = match (source, destination) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => IpPseudo::V4 {
+                src,
+                dst,
+                id: 0,
+                dont_fragment: true,
+            },
+            (IpAddr::V6(src), IpAddr::V6(dst)) => IpPseudo::V6 { src, dst },
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => return None,
+        };
+        Some(Flow {
+            ip,
+            source_port,
+            destination_port,
+        })
+    }
+
+    fn has_identification(&self) -> bool {
+        match self.ip {
+            IpPseudo::V4 { .. } => true,
+            IpPseudo::V6 { .. } => false,
+        }
+    }
+
+    /// ICRC of the packet `bytes` (BTH to pad) sent with identification 0, the slow way.
+    fn icrc(&self, bytes: &[u8]) -> u32 {
+        airdma_wire::icrc(&self.ip, self.source_port, self.destination_port, bytes)
+    }
+
+    /// A number that tells the flows of one port apart well enough to spread them over the cache.
+    fn hash(&self) -> usize {
+        let (src, dst) = match self.ip {
+            IpPseudo::V4 { src, dst, .. } => (src.octets()[3], dst.octets()[3]),
+            IpPseudo::V6 { src, dst } => (src.octets()[15], dst.octets()[15]),
+        };
+        usize::from(src) ^ usize::from(dst).rotate_left(2) ^ usize::from(self.source_port)
+    }
+}
+
+/// Computes and checks ICRCs. Remembers the constants of recent flows and lengths, and the images of identifications by
+/// length; the latter are allocated when a length first occurs.
+pub(crate) struct IcrcCache {
+    lines: [Option<Line>; LINES],
+    spaces: IdSpaces,
+}
+
+#[derive(Clone, Copy)]
+struct Line {
+    flow: Flow,
+    len: usize,
+    congestion: u8,
+    constant: u32,
+}
+
+/// Some peers times the few lengths that RDMA traffic has: first, middle, acknowledgement. A power of two.
+const LINES: usize = 64;
+
+/// Byte of the BTH that the ICRC sees as all ones: FECN, BECN, reserved.
+pub(crate) const CONGESTION_AT: usize = 4;
+
+impl IcrcCache {
+    /// For packets of at most `len_max` bytes, BTH to pad.
+    pub(crate) fn new(len_max: usize) -> Self {
+        IcrcCache {
+            lines: [None; LINES],
+            spaces: IdSpaces::new(len_max),
+        }
+    }
+
+    /// ICRC of the packet `bytes` (BTH to pad) sent with IP identification `id`, which IPv6 does not have.
+    pub(crate) fn icrc(&mut self, flow: &Flow, id: u16, bytes: &[u8]) -> u32 {
+        self.icrc_without_id(flow, bytes) ^ self.image(flow, id, bytes.len())
+    }
+
+    /// Checks the ICRC at the end of `datagram`, and cuts it off.
+    ///
+    /// `id` is the IP identification the packet should have had. If the ICRC is wrong for it, any other that makes it
+    /// right will do (IPv4; see [`crate::udp`]).
+    pub(crate) fn check<'a>(&mut self, flow: &Flow, id: u16, datagram: &'a [u8]) -> Checked<'a> {
+        if datagram.len() < DATAGRAM_LEN_MIN {
+            return Checked::Short;
+        }
+        let Some((bytes, trailer)) = datagram.split_last_chunk::<ICRC_LEN>() else {
+            return Checked::Short;
+        };
+        let difference = u32::from_le_bytes(*trailer) ^ self.icrc_without_id(flow, bytes);
+        if difference == self.image(flow, id, bytes.len()) {
+            return Checked::Good(bytes);
+        }
+        let explained =
+            flow.has_identification() && self.spaces.recover(bytes.len(), difference).is_some();
+        if explained {
+            Checked::Recovered(bytes)
+        } else {
+            Checked::Bad
+        }
+    }
+
+    fn icrc_without_id(&mut self, flow: &Flow, bytes: &[u8]) -> u32 {
+        let Some(&congestion) = bytes.get(CONGESTION_AT) else {
+            return flow.icrc(bytes);
+        };
+        let line = &mut self.lines[(bytes.len() / 4 + flow.hash()) % LINES];
+        let sum = crc32fast::hash(bytes);
+        match line {
+            Some(line)
+                if line.len == bytes.len()
+                    && line.congestion == congestion
+                    && line.flow == *flow =>
+            {
+                sum ^ line.constant
+            }
+            Some(_) | None => {
+                let icrc = flow.icrc(bytes);
+                *line = Some(Line {
+                    flow: *flow,
+                    len: bytes.len(),
+                    congestion,
+                    constant: icrc ^ sum,
+                });
+                icrc
+            }
+        }
+    }
+
+    /// How identification `id` changes the ICRC of a packet of `len` bytes.
+    fn image(&mut self, flow: &Flow, id: u16, len: usize) -> u32 {
+        if id == 0 || !flow.has_identification() {
+            return 0;
+        }
+        // A length without a space is no multiple of 4, and no length of a RoCEv2 packet: whatever its ICRC is, it
+        // counts as damaged.
+        self.spaces
+            .for_transport_len(len)
+            .map_or(0, |space| space.image(id))
+    }
+}
+
+/// What a look at an ICRC said; the bytes are BTH to pad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Checked<'a> {
+    /// Right for the expected IP identification.
+    Good(&'a [u8]),
+    /// Right for another one.
+    Recovered(&'a [u8]),
+    /// Wrong for all of them.
+    Bad,
+    /// Too short to be a packet.
+    Short,
+}
+
+#[cfg(test)]
+mod tests {
+    use airdma_wire::IdSpace;
+
+    use super::*;
+
+    fn flow(source: &str, destination: &str, source_port: u16) -> Flow {
+        let parse = |text: &str| text.parse().expect("an address");
+        Flow::new(parse(source), parse(destination), source_port, 4791).expect("one family")
+    }
+
+    fn packet(len: usize, congestion: u8, seed: u8) -> Vec<u8> {
+        let mut bytes: Vec<u8> = (0..len)
+            .map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed))
+            .collect();
+        bytes[CONGESTION_AT] = congestion;
+        bytes
+    }
+
+    /// What `wire` says of the packet, with the identification in the header.
+    fn reference(flow: &Flow, id: u16, bytes: &[u8]) -> u32 {
+        let mut ip = flow.ip;
+        if let IpPseudo::V4 { id: field, .. } = &mut ip {
+            *field = id;
+        }
+        airdma_wire::icrc(&ip, flow.source_port, flow.destination_port, bytes)
+    }
+
+    #[test]
+    fn the_short_cut_gives_what_the_definition_gives() {
+        // Some share a cache line, and drive each other out of it.
+        let flows = [
+            flow("10.0.0.1", "10.0.0.2", 4791),
+            flow("10.9.0.1", "10.8.0.2", 4791),
+            flow("10.0.0.2", "10.0.0.1", 4791),
+            flow("10.0.0.1", "10.0.0.2", 0xc123),
+            flow("fe80::1", "fe80::2", 4791),
+        ];
+        let lens = [12, 16, 28, 1036, 1052, 4108];
+        let ids = [0, 1, 63, 0x718c, 0xffff];
+        let congestions = [0x00, 0x40];
+        let mut cache = IcrcCache::new(65_536);
+        let mut state = 1_u32;
+        let mut throw = |sides: usize| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 16) as usize % sides
+        };
+        for round in 0..5_000 {
+            let flow = flows[throw(flows.len())];
+            let id = ids[throw(ids.len())];
+            let congestion = congestions[throw(congestions.len())];
+            let bytes = packet(lens[throw(lens.len())], congestion, throw(256) as u8);
+            assert_eq!(
+                cache.icrc(&flow, id, &bytes),
+                reference(&flow, id, &bytes),
+                "round {round}: {flow:?}, identification {id}, {} bytes",
+                bytes.len()
+            );
+        }
+    }
+
+    #[test]
+    fn a_packet_is_good_with_the_expected_identification_and_recovered_with_another() {
+        let flow = flow("10.0.0.1", "10.0.0.2", 4791);
+        let mut cache = IcrcCache::new(65_536);
+        let bytes = packet(1036, 0, 1);
+        let mut datagram = bytes.clone();
+        datagram.extend(reference(&flow, 0x718c, &bytes).to_le_bytes());
+        assert_eq!(
+            cache.check(&flow, 0x718c, &datagram),
+            Checked::Good(&bytes[..])
+        );
+        assert_eq!(
+            cache.check(&flow, 5, &datagram),
+            Checked::Recovered(&bytes[..])
+        );
+    }
+
+    #[test]
+    fn no_identification_excuses_a_wrong_icrc_over_ipv6() {
+        let flow = flow("fe80::1", "fe80::2", 4791);
+        let mut cache = IcrcCache::new(65_536);
+        let bytes = packet(1036, 0, 1);
+        let image = IdSpace::for_transport_len(1036).image(5);
+        let mut datagram = bytes.clone();
+        datagram.extend((reference(&flow, 0, &bytes) ^ image).to_le_bytes());
+        assert_eq!(cache.check(&flow, 5, &datagram), Checked::Bad);
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found() {
+        for flow in [
+            flow("10.0.0.1", "10.0.0.2", 4791),
+            flow("fe80::1", "fe80::2", 4791),
+        ] {
+            let mut cache = IcrcCache::new(65_536);
+            let bytes = packet(60, 0, 1);
+            let mut datagram = bytes.clone();
+            datagram.extend(reference(&flow, 3, &bytes).to_le_bytes());
+            for bit in 0..datagram.len() * 8 {
+                datagram[bit / 8] ^= 1 << (bit % 8);
+                let expected = if bit / 8 == CONGESTION_AT {
+                    // Routers may change it: not covered.
+                    Checked::Good(&datagram[..60])
+                } else {
+                    Checked::Bad
+                };
+                assert_eq!(cache.check(&flow, 3, &datagram), expected, "bit {bit}");
+                datagram[bit / 8] ^= 1 << (bit % 8);
+            }
+        }
+    }
+
+    #[test]
+    fn a_datagram_too_short_for_a_packet_or_of_odd_length_is_none() {
+        let flow = flow("10.0.0.1", "10.0.0.2", 4791);
+        let mut cache = IcrcCache::new(65_536);
+        for len in 0..64 {
+            let expected = if len < 16 {
+                Checked::Short
+            } else {
+                Checked::Bad
+            };
+            assert_eq!(cache.check(&flow, 0, &vec![0x3c; len]), expected, "{len}");
+        }
+    }
+}

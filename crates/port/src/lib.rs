@@ -1,0 +1,111 @@
+//! Moving RoCEv2 packets: one trait, one folder or file per backend, batches in and batches out.
+//!
+//! A [`Port`] knows addresses, datagrams and the invariant CRC that closes every RoCEv2 packet. It does not know
+//! what a queue pair is. The engine writes packets in place into a [`TransmitBatch`]; the port seals each with its
+//! ICRC and hands the batch to the kernel in as few calls as it can. Received packets arrive through a callback,
+//! checked, with the ICRC cut off.
+//!
+//! Backends: [`udp`] (plain sockets, no privilege), [`sim`] (an in-memory pair for tests). [`impair`] wraps any of them
+//! and loses, repeats, reorders or damages packets on purpose; [`selftest`] proves on loopback that the IP
+//! identification the ICRC depends on is what the UDP backend assumes.
+//!
+//! Nothing is allocated per packet (`tests/no_allocation.rs` proves it), and nothing is locked, but for the queues that the
+//! two ends of a [`sim`] pair share.
+
+pub mod impair;
+pub mod selftest;
+pub mod sim;
+pub mod udp;
+
+mod batch;
+mod counters;
+mod icrc;
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+
+pub use batch::{Destination, TransmitBatch};
+pub use counters::PortCounters;
+pub use udp::{BindError, Capabilities, UdpConfig, UdpPort};
+
+/// A packet as a port delivers it: ICRC already checked and cut off.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'a> {
+    /// Address the packet came from.
+    pub source: IpAddr,
+    /// UDP source port: entropy of the sender, never to be checked (wire-facts: CNPs come from port 0).
+    pub source_port: u16,
+    /// Local address it came to.
+    pub destination: IpAddr,
+    /// IPv4 TOS or IPv6 traffic class: DSCP and, in the low two bits, ECN.
+    pub tos: u8,
+    /// IPv4 TTL or IPv6 hop limit, as it arrived.
+    pub ttl: u8,
+    /// BTH to pad, without the ICRC. At least the 12 bytes of a BTH.
+    pub bytes: &'a [u8],
+}
+
+/// Moves batches of packets. One owner at a time: a worker holds its port exclusively, so there is nothing to lock.
+///
+/// Order of calls: any. [`Port::transmit`] and [`Port::receive`] never block; to sleep, wait for one of
+/// [`Port::wait_descriptors`] to become readable (or writable, when a batch could not be emptied).
+pub trait Port: Send {
+    /// Seals the ICRC of each packet in `batch` and sends them in order.
+    ///
+    /// What the kernel does not take now stays in the batch and is counted (`tx_again`); call again later, with more
+    /// packets appended if need be. A packet that the kernel refuses for good (too big, filtered, no route) is counted
+    /// by reason and dropped: the transport above recovers, as from any loss.
+    ///
+    /// # Errors
+    /// Only when the port itself is broken (its descriptor is no longer a socket).
+    fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()>;
+
+    /// Gives what has arrived to `handle`, oldest first, until nothing is left or about `budget` packets were looked
+    /// at (a coalesced buffer is always finished, so it may be some dozens more). Returns how many were delivered.
+    /// Never blocks.
+    ///
+    /// # Errors
+    /// Only when the port itself is broken.
+    fn receive(&mut self, budget: usize, handle: &mut dyn FnMut(Received<'_>))
+    -> io::Result<usize>;
+
+    /// Appends the descriptors that are readable when [`Port::receive`] would deliver something, and writable when a
+    /// batch that stayed non-empty may be tried again. They stay the same for the life of the port.
+    fn wait_descriptors(&self, out: &mut Vec<RawFd>);
+
+    /// What happened so far.
+    fn counters(&self) -> PortCounters;
+
+    /// Says whether the local address `source_index` has users. A port may look at unused addresses less often; their
+    /// packets are still delivered. All addresses start active. Unknown indices are ignored.
+    fn set_active(&mut self, source_index: u8, active: bool) {
+        let _ = (source_index, active);
+    }
+}
+
+impl<P: Port + ?Sized> Port for Box<P> {
+    fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()> {
+        (**self).transmit(batch)
+    }
+
+    fn receive(
+        &mut self,
+        budget: usize,
+        handle: &mut dyn FnMut(Received<'_>),
+    ) -> io::Result<usize> {
+        (**self).receive(budget, handle)
+    }
+
+    fn wait_descriptors(&self, out: &mut Vec<RawFd>) {
+        (**self).wait_descriptors(out);
+    }
+
+    fn counters(&self) -> PortCounters {
+        (**self).counters()
+    }
+
+    fn set_active(&mut self, source_index: u8, active: bool) {
+        (**self).set_active(source_index, active);
+    }
+}

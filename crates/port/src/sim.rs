@@ -1,0 +1,248 @@
+//! Two ports joined in memory: for tests of what lies above, without sockets, privilege or a free UDP port.
+//!
+//! Packets are sealed and checked as on a network, so that a packet damaged by [`crate::impair`] is found and counted
+//! here too. Nothing is ever cut, coalesced or refused; a queue that is full drops, as a socket's does.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use airdma_wire::ROCE_PORT;
+
+use crate::icrc::{Checked, Flow, IcrcCache};
+use crate::{Port, PortCounters, Received, TransmitBatch};
+
+/// One end of a pair.
+pub struct SimPort {
+    addresses: Vec<IpAddr>,
+    peer_addresses: Vec<IpAddr>,
+    inbox: Arc<Inbox>,
+    peer_inbox: Arc<Inbox>,
+    /// Frames taken out of the inbox by the receive call under way, so that no lock is held while they are handled.
+    taken: Vec<Frame>,
+    icrcs: IcrcCache,
+    counters: PortCounters,
+}
+
+/// Frames that wait at one end. More are dropped.
+const FRAMES_MAX: usize = 4096;
+
+/// TTL of a packet whose destination leaves it to the kernel.
+const DEFAULT_TTL: u8 = 64;
+
+/// Makes a pair: the ports have the given addresses, indexed as their GIDs are.
+///
+/// # Errors
+/// When the kernel has no event descriptor left.
+pub fn pair(left: &[IpAddr], right: &[IpAddr]) -> io::Result<(SimPort, SimPort)> {
+    let inboxes = (Arc::new(Inbox::new()?), Arc::new(Inbox::new()?));
+    let port =
+        |own: &[IpAddr], peer: &[IpAddr], inbox: &Arc<Inbox>, peer_inbox: &Arc<Inbox>| SimPort {
+            addresses: own.to_vec(),
+            peer_addresses: peer.to_vec(),
+            inbox: Arc::clone(inbox),
+            peer_inbox: Arc::clone(peer_inbox),
+            taken: Vec::with_capacity(FRAMES_MAX),
+            icrcs: IcrcCache::new(usize::from(u16::MAX)),
+            counters: PortCounters::default(),
+        };
+    Ok((
+        port(left, right, &inboxes.0, &inboxes.1),
+        port(right, left, &inboxes.1, &inboxes.0),
+    ))
+}
+
+impl Port for SimPort {
+    fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let mut queue = self.peer_inbox.lock();
+        let was_empty = queue.frames.is_empty();
+        while let Some(destination) = batch.next_destination() {
+            let source = self
+                .addresses
+                .get(usize::from(destination.source_index))
+                .copied();
+            let flow = source
+                .and_then(|source| Flow::new(source, destination.address, ROCE_PORT, ROCE_PORT));
+            let known = self.peer_addresses.contains(&destination.address);
+            let (Some(source), Some(flow), true) = (source, flow, known) else {
+                self.counters.tx_errors += 1;
+                self.counters.tx_unreachable += 1;
+                batch.advance(1);
+                continue;
+            };
+            batch.seal(0, &flow, 0, &mut self.icrcs);
+            let bytes = batch.wire_bytes(0, 1);
+            self.counters.tx_packets += 1;
+            self.counters.tx_sends += 1;
+            self.counters.tx_bytes += bytes.len() as u64;
+            queue.push(bytes, |frame| {
+                frame.source = source;
+                frame.destination = destination.address;
+                frame.tos = destination.tos;
+                frame.ttl = match destination.hop_limit {
+                    0 => DEFAULT_TTL,
+                    limit => limit,
+                };
+            });
+            batch.advance(1);
+        }
+        if was_empty && !queue.frames.is_empty() {
+            self.peer_inbox.raise()?;
+        }
+        Ok(())
+    }
+
+    fn receive(
+        &mut self,
+        budget: usize,
+        handle: &mut dyn FnMut(Received<'_>),
+    ) -> io::Result<usize> {
+        let before = self.counters.rx_packets;
+        {
+            let mut queue = self.inbox.lock();
+            let count = queue.frames.len().min(budget);
+            self.taken.extend(queue.frames.drain(..count));
+            if count > 0 && queue.frames.is_empty() {
+                self.inbox.lower()?;
+            }
+        }
+        if self.taken.is_empty() {
+            return Ok(0);
+        }
+        self.counters.rx_batches += 1;
+        for frame in &self.taken {
+            frame.deliver(&mut self.icrcs, &mut self.counters, handle);
+        }
+        self.inbox.lock().spare.append(&mut self.taken);
+        Ok((self.counters.rx_packets - before) as usize)
+    }
+
+    fn wait_descriptors(&self, out: &mut Vec<RawFd>) {
+        out.push(self.inbox.event.as_raw_fd());
+    }
+
+    fn counters(&self) -> PortCounters {
+        PortCounters {
+            rx_overflow: self.inbox.lock().dropped,
+            ..self.counters
+        }
+    }
+}
+
+/// Where one end's packets wait.
+struct Inbox {
+    queue: Mutex<Queue>,
+    /// Event counter that is above zero, hence readable, while the queue holds something.
+    event: File,
+}
+
+#[derive(Default)]
+struct Queue {
+    frames: VecDeque<Frame>,
+    /// Used frames, kept for their memory.
+    spare: Vec<Frame>,
+    dropped: u64,
+}
+
+struct Frame {
+    source: IpAddr,
+    destination: IpAddr,
+    tos: u8,
+    ttl: u8,
+    /// BTH to ICRC.
+    bytes: Vec<u8>,
+}
+
+impl Inbox {
+    fn new() -> io::Result<Self> {
+        // SAFETY: plain integers.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: `eventfd` just returned it, and nobody else knows it.
+        let event = unsafe { File::from_raw_fd(fd) };
+        Ok(Inbox {
+            queue: Mutex::default(),
+            event,
+        })
+    }
+
+    /// A panic of the other end cannot leave the queue half changed.
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn raise(&self) -> io::Result<()> {
+        (&self.event).write_all(&1_u64.to_ne_bytes())
+    }
+
+    fn lower(&self) -> io::Result<()> {
+        let mut count = [0; 8];
+        (&self.event).read_exact(&mut count)
+    }
+}
+
+impl Queue {
+    fn push(&mut self, bytes: &[u8], fill: impl FnOnce(&mut Frame)) {
+        if self.frames.len() >= FRAMES_MAX {
+            self.dropped += 1;
+            return;
+        }
+        let mut frame = self.spare.pop().unwrap_or_else(Frame::empty);
+        frame.bytes.clear();
+        frame.bytes.extend_from_slice(bytes);
+        fill(&mut frame);
+        self.frames.push_back(frame);
+    }
+}
+
+impl Frame {
+    fn empty() -> Self {
+        let nowhere = IpAddr::from([0, 0, 0, 0]);
+        Frame {
+            source: nowhere,
+            destination: nowhere,
+            tos: 0,
+            ttl: 0,
+            bytes: Vec::new(),
+        }
+    }
+
+    fn deliver(
+        &self,
+        icrcs: &mut IcrcCache,
+        counters: &mut PortCounters,
+        handle: &mut dyn FnMut(Received<'_>),
+    ) {
+        counters.rx_buffers += 1;
+        let checked = Flow::new(self.source, self.destination, ROCE_PORT, ROCE_PORT)
+            .map_or(Checked::Bad, |flow| icrcs.check(&flow, 0, &self.bytes));
+        match checked {
+            Checked::Good(bytes) => {
+                counters.rx_packets += 1;
+                counters.rx_bytes += self.bytes.len() as u64;
+                handle(Received {
+                    source: self.source,
+                    source_port: ROCE_PORT,
+                    destination: self.destination,
+                    tos: self.tos,
+                    ttl: self.ttl,
+                    bytes,
+                });
+            }
+            // The identification is always 0 here: a packet that needs another one is a damaged one.
+            Checked::Recovered(_) | Checked::Bad => counters.rx_bad_icrc += 1,
+            Checked::Short => counters.rx_short += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

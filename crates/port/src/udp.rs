@@ -1,0 +1,216 @@
+//! RoCEv2 over plain UDP sockets: no privilege, any interface, any kernel since 4.18.
+//!
+//! One unconnected, non-blocking socket per local address, bound to port 4791. Groups of equal-sized packets to one peer
+//! leave as one segmented send (UDP_SEGMENT), several groups in one `sendmmsg`; received datagrams come coalesced
+//! (UDP_GRO), several buffers in one `recvmmsg`. Where the kernel lacks either, plain datagrams do.
+//!
+//! # The IP identification that nobody sees
+//!
+//! The ICRC covers the identification field of the IPv4 header, which a UDP socket can neither choose nor read.
+//!
+//! Sending: an unconnected socket with DF set (`IP_PMTUDISC_PROBE`) sends identification 0, and the segments of one
+//! segmented send get 0, 1, 2, ... when the kernel cuts them. [`crate::selftest`] proves it where it runs. A connected
+//! socket would count on its own, unseen: never connect these.
+//!
+//! Receiving: the k-th segment of a coalesced buffer should have identification k; that is exact, and is all an airdma peer
+//! needs. If it does not, the packet is accepted when *some* identification explains its ICRC, because other peers (the
+//! kernel's rxe, hardware) count theirs. What that gives up: 2^16 of the 2^32 values of an ICRC are then right, so heavy
+//! damage passes this check with a chance of 2^-16 instead of 2^-32; a single flipped bit is always found. Trying the
+//! predicted identification first saves time, not strength, since a damaged packet misses the prediction as a packet of rxe
+//! does. In practice the same damage must also get past the frame check sequence of its link (32 bits), and past the UDP
+//! checksum (16 bits), which airdma sends and the kernel verifies; rxe sends none. IPv6 has no identification, so there the
+//! check has its full strength. `rx_id_recovered` counts the packets accepted in this way. (Not done: identifications that are
+//! not close to the peer's last could be refused, which would win most of the strength back.)
+
+mod address;
+mod control;
+mod receive;
+mod socket;
+mod transmit;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+
+use airdma_wire::ROCE_PORT;
+
+use crate::{Port, PortCounters, Received, TransmitBatch};
+use receive::Receiver;
+use socket::Socket;
+use transmit::Sender;
+
+pub use socket::BindError;
+
+/// How a [`UdpPort`] is set up. The defaults suit everything but tests and measurements.
+#[derive(Clone, Debug)]
+pub struct UdpConfig {
+    /// UDP port of both ends. RoCEv2 is 4791 and nothing else on a real network.
+    pub port: u16,
+    /// Use UDP_SEGMENT (GSO) if the kernel has it.
+    pub segmentation: bool,
+    /// Use UDP_GRO if the kernel has it.
+    pub coalescing: bool,
+    /// Kernel receive buffer per address, in bytes of payload and bookkeeping. Without privilege the kernel cuts it to
+    /// `net.core.rmem_max`.
+    pub receive_buffer_bytes: usize,
+    /// Kernel send buffer per address, likewise; cut to `net.core.wmem_max`.
+    pub send_buffer_bytes: usize,
+    /// Longest datagram, or coalesced run of datagrams, that can be received. Longer ones are cut by the kernel, counted
+    /// (`rx_truncated`) and dropped.
+    pub datagram_bytes_max: usize,
+}
+
+impl Default for UdpConfig {
+    fn default() -> Self {
+        UdpConfig {
+            port: ROCE_PORT,
+            segmentation: true,
+            coalescing: true,
+            receive_buffer_bytes: 8 << 20,
+            send_buffer_bytes: 2 << 20,
+            datagram_bytes_max: 1 << 16,
+        }
+    }
+}
+
+/// What the kernel granted a [`UdpPort`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Groups of packets leave as one segmented send. Turns false for good if the interface proves unable.
+    pub segmentation: bool,
+    /// Datagrams arrive coalesced.
+    pub coalescing: bool,
+    /// Kernel receive buffer of the first address, as the kernel counts it (twice what was asked for).
+    pub receive_buffer_bytes: usize,
+    /// Kernel send buffer of the first address, likewise.
+    pub send_buffer_bytes: usize,
+}
+
+/// RoCEv2 over UDP sockets, one per local address of one interface. See the [module](self).
+pub struct UdpPort {
+    sockets: Vec<Socket>,
+    sender: Sender,
+    receiver: Receiver,
+    capabilities: Capabilities,
+    /// Receive calls so far, to look at unused addresses now and then.
+    polls: u32,
+    /// Socket to look at first, so that a busy address cannot starve the others.
+    next: usize,
+    counters: PortCounters,
+}
+
+/// An unused address is looked at in one of this many receive calls.
+const IDLE_POLL_INTERVAL: u32 = 64;
+
+/// `Destination::source_index` is a byte.
+const ADDRESSES_MAX: usize = 256;
+
+impl UdpPort {
+    /// Binds one socket to each of `addresses`, which all belong to the interface `interface_index`; the index into
+    /// `addresses` is the GID index. The interface gives IPv6 link-local addresses their scope, and is not used
+    /// otherwise: the kernel's routes decide where packets leave.
+    ///
+    /// # Errors
+    /// [`BindError`] says which address failed, why, and what to do. Nothing stays bound.
+    pub fn bind(
+        addresses: &[IpAddr],
+        interface_index: u32,
+        config: UdpConfig,
+    ) -> Result<Self, BindError> {
+        if addresses.is_empty() || addresses.len() > ADDRESSES_MAX {
+            return Err(BindError::AddressCount {
+                count: addresses.len(),
+            });
+        }
+        let mut sockets = Vec::with_capacity(addresses.len());
+        for &address in addresses {
+            sockets.push(Socket::open(address, interface_index, &config)?);
+        }
+        let segmentation = config.segmentation && sockets.iter().all(Socket::can_segment);
+        let capabilities = Capabilities {
+            segmentation,
+            coalescing: sockets.iter().all(|socket| socket.coalescing),
+            receive_buffer_bytes: sockets[0].buffer_bytes(libc::SO_RCVBUF),
+            send_buffer_bytes: sockets[0].buffer_bytes(libc::SO_SNDBUF),
+        };
+        Ok(UdpPort {
+            sockets,
+            sender: Sender::new(segmentation),
+            receiver: Receiver::new(config.datagram_bytes_max),
+            capabilities,
+            polls: 0,
+            next: 0,
+            counters: PortCounters::default(),
+        })
+    }
+
+    /// The UDP port of all addresses: the one asked for, or, if that was 0, the one the kernel chose for the first.
+    pub fn port(&self) -> u16 {
+        self.sockets[0].port
+    }
+
+    /// What the kernel granted.
+    pub fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            segmentation: self.sender.segmentation(),
+            ..self.capabilities
+        }
+    }
+}
+
+impl Port for UdpPort {
+    fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()> {
+        self.sender
+            .transmit(&self.sockets, batch, &mut self.counters)
+    }
+
+    fn receive(
+        &mut self,
+        budget: usize,
+        handle: &mut dyn FnMut(Received<'_>),
+    ) -> io::Result<usize> {
+        self.polls = self.polls.wrapping_add(1);
+        let idle_too = self.polls.is_multiple_of(IDLE_POLL_INTERVAL);
+        let before = self.counters.rx_packets;
+        let mut examined = 0;
+        let count = self.sockets.len();
+        for step in 0..count {
+            if examined >= budget {
+                break;
+            }
+            let index = (self.next + step) % count;
+            let socket = &self.sockets[index];
+            if !(socket.active || idle_too) {
+                continue;
+            }
+            examined +=
+                self.receiver
+                    .drain(socket, budget - examined, handle, &mut self.counters)?;
+            if examined >= budget {
+                self.next = (index + 1) % count;
+            }
+        }
+        Ok((self.counters.rx_packets - before) as usize)
+    }
+
+    fn wait_descriptors(&self, out: &mut Vec<RawFd>) {
+        out.extend(self.sockets.iter().map(Socket::descriptor));
+    }
+
+    /// `rx_overflow` is asked of the kernel at each call: one system call per address.
+    fn counters(&self) -> PortCounters {
+        PortCounters {
+            rx_overflow: self.sockets.iter().map(Socket::drops).sum(),
+            ..self.counters
+        }
+    }
+
+    fn set_active(&mut self, source_index: u8, active: bool) {
+        if let Some(socket) = self.sockets.get_mut(usize::from(source_index)) {
+            socket.active = active;
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Receiving: buffers from the kernel, split into packets, checked, handed on.
+
+use std::io;
+use std::net::IpAddr;
+use std::ptr;
+
+use super::address::{ADDRESS_ROOM, SocketAddress};
+use super::control::{Arrival, CONTROL_ROOM, ControlBuffer, EMPTY_HEADER};
+use super::socket::Socket;
+use crate::icrc::{Checked, DATAGRAM_LEN_MIN, Flow, IcrcCache};
+use crate::{PortCounters, Received};
+
+/// Empties sockets. Its buffers are shared by all sockets of a port, and allocated once.
+pub(super) struct Receiver {
+    /// `SLOTS` buffers, one behind the other.
+    buffers: Box<[u8]>,
+    buffer_len: usize,
+    slots: Box<[Slot]>,
+    headers: Box<[libc::mmsghdr]>,
+    icrcs: IcrcCache,
+}
+
+// SAFETY: the raw pointers in `headers` and `slots` are written and used within one call of `Receiver::fetch` and are
+// never read after it; nothing in here is tied to a thread.
+unsafe impl Send for Receiver {}
+
+/// What the header of one received message points at, its bytes aside.
+#[derive(Clone, Copy)]
+struct Slot {
+    name: SocketAddress,
+    bytes: libc::iovec,
+    control: ControlBuffer,
+}
+
+/// Buffers offered to the kernel at once: few, so that they stay in the cache while it fills them with up to 64 KiB each.
+/// More would save calls when nothing is coalesced, but bring nothing measurable: the kernel's work per datagram is many
+/// times that of a call.
+const SLOTS: usize = 4;
+
+impl Receiver {
+    pub(super) fn new(datagram_bytes_max: usize) -> Self {
+        let buffer_len = datagram_bytes_max.max(DATAGRAM_LEN_MIN);
+        let slot = Slot {
+            name: SocketAddress::zeroed(),
+            bytes: libc::iovec {
+                iov_base: ptr::null_mut(),
+                iov_len: 0,
+            },
+            control: ControlBuffer::zeroed(),
+        };
+        Receiver {
+            buffers: vec![0; SLOTS * buffer_len].into_boxed_slice(),
+            buffer_len,
+            slots: vec![slot; SLOTS].into_boxed_slice(),
+            headers: vec![EMPTY_HEADER; SLOTS].into_boxed_slice(),
+            icrcs: IcrcCache::new(buffer_len),
+        }
+    }
+
+    /// Hands on what waits at `socket`, until it is empty or `budget` packets were looked at, good or bad: a flood of
+    /// bad ones must not hold up the caller either. Returns how many those were.
+    pub(super) fn drain(
+        &mut self,
+        socket: &Socket,
+        budget: usize,
+        handle: &mut dyn FnMut(Received<'_>),
+        counters: &mut PortCounters,
+    ) -> io::Result<usize> {
+        let mut examined = 0;
+        while examined < budget {
+            let filled = match self.fetch(socket) {
+                Ok(filled) => filled,
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN | libc::EINTR) => break,
+                    Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT) => return Err(error),
+                    // An ICMP error about an earlier send, reported once: what waits behind it is looked at next time.
+                    _ => {
+                        counters.rx_errors += 1;
+                        break;
+                    }
+                },
+            };
+            if filled == 0 {
+                break;
+            }
+            counters.rx_batches += 1;
+            for index in 0..filled {
+                examined += self.deliver(index, socket, handle, counters);
+            }
+            if filled < SLOTS {
+                break;
+            }
+        }
+        Ok(examined)
+    }
+
+    /// Lets the kernel fill buffers; returns how many it did.
+    fn fetch(&mut self, socket: &Socket) -> io::Result<usize> {
+        let buffers = self.buffers.chunks_exact_mut(self.buffer_len);
+        let slots = self.headers.iter_mut().zip(self.slots.iter_mut());
+        for ((header, slot), buffer) in slots.zip(buffers) {
+            slot.bytes = libc::iovec {
+                iov_base: buffer.as_mut_ptr().cast(),
+                iov_len: buffer.len(),
+            };
+            let header = &mut header.msg_hdr;
+            header.msg_name = (&raw mut slot.name).cast();
+            header.msg_namelen = ADDRESS_ROOM;
+            header.msg_iov = &raw mut slot.bytes;
+            header.msg_iovlen = 1;
+            header.msg_control = slot.control.as_mut_ptr();
+            header.msg_controllen = CONTROL_ROOM;
+            header.msg_flags = 0;
+        }
+        // SAFETY: the `SLOTS` headers were pointed just now at `self.slots` and `self.buffers`, with their
+        // true lengths; neither is moved or used before the call returns.
+        let filled = unsafe {
+            libc::recvmmsg(
+                socket.descriptor(),
+                self.headers.as_mut_ptr(),
+                SLOTS as libc::c_uint,
+                libc::MSG_DONTWAIT,
+                ptr::null_mut(),
+            )
+        };
+        usize::try_from(filled).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Splits the buffer `index` into packets and hands on the good ones. Returns how many it held.
+    fn deliver(
+        &mut self,
+        index: usize,
+        socket: &Socket,
+        handle: &mut dyn FnMut(Received<'_>),
+        counters: &mut PortCounters,
+    ) -> usize {
+        counters.rx_buffers += 1;
+        let header = &self.headers[index];
+        let slot = &self.slots[index];
+        if header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0 {
+            counters.rx_truncated += 1;
+            return 1;
+        }
+        let start = index * self.buffer_len;
+        let len = (header.msg_len as usize).min(self.buffer_len);
+        let arrival = Arrival::parse(&slot.control, header.msg_hdr.msg_controllen);
+        let source = slot.name.get().and_then(|(address, port)| {
+            let flow = Flow::new(address, socket.address, port, socket.port)?;
+            Some(Origin {
+                address,
+                port,
+                flow,
+            })
+        });
+        let (Some(origin), true) = (source, len > 0) else {
+            counters.rx_short += 1;
+            return 1;
+        };
+        split(
+            &self.buffers[start..start + len],
+            socket.address,
+            &origin,
+            &arrival,
+            &mut self.icrcs,
+            handle,
+            counters,
+        )
+    }
+}
+
+/// Who sent a buffer.
+struct Origin {
+    address: IpAddr,
+    port: u16,
+    flow: Flow,
+}
+
+/// Hands on the packets of one buffer. The k-th is expected to have IP identification k: a segmented send that was not
+/// cut on its way (veth, loopback), or was cut and coalesced again, is all in one buffer.
+fn split(
+    buffer: &[u8],
+    destination: IpAddr,
+    origin: &Origin,
+    arrival: &Arrival,
+    icrcs: &mut IcrcCache,
+    handle: &mut dyn FnMut(Received<'_>),
+    counters: &mut PortCounters,
+) -> usize {
+    let segment = if arrival.segment == 0 {
+        buffer.len()
+    } else {
+        arrival.segment
+    };
+    let mut examined = 0;
+    for datagram in buffer.chunks(segment) {
+        let checked = icrcs.check(&origin.flow, examined as u16, datagram);
+        examined += 1;
+        let bytes = match checked {
+            Checked::Good(bytes) => bytes,
+            Checked::Recovered(bytes) => {
+                counters.rx_id_recovered += 1;
+                bytes
+            }
+            Checked::Bad => {
+                counters.rx_bad_icrc += 1;
+                continue;
+            }
+            Checked::Short => {
+                counters.rx_short += 1;
+                continue;
+            }
+        };
+        counters.rx_packets += 1;
+        counters.rx_bytes += datagram.len() as u64;
+        handle(Received {
+            source: origin.address,
+            source_port: origin.port,
+            destination,
+            tos: arrival.tos,
+            ttl: arrival.ttl,
+            bytes,
+        });
+    }
+    examined
+}

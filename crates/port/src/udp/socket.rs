@@ -1,0 +1,393 @@
+//! One UDP socket: set-up, and what can go wrong at it.
+
+use std::fs;
+use std::io;
+use std::mem::size_of;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use libc::c_int;
+
+use super::UdpConfig;
+use super::address::{ADDRESS_ROOM, SocketAddress};
+
+/// An unconnected, non-blocking socket, bound to one local address.
+pub(super) struct Socket {
+    fd: OwnedFd,
+    /// As bound: never port 0.
+    pub(super) address: IpAddr,
+    pub(super) port: u16,
+    /// Scope of link-local destinations.
+    pub(super) interface_index: u32,
+    /// UDP_GRO is on.
+    pub(super) coalescing: bool,
+    /// Somebody uses this address: look at it at every receive call.
+    pub(super) active: bool,
+}
+
+impl Socket {
+    pub(super) fn open(
+        address: IpAddr,
+        interface_index: u32,
+        config: &UdpConfig,
+    ) -> Result<Self, BindError> {
+        let family = match address {
+            IpAddr::V4(_) => libc::AF_INET,
+            IpAddr::V6(_) => libc::AF_INET6,
+        };
+        let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: plain integers.
+        let fd = unsafe { libc::socket(family, kind, 0) };
+        if fd < 0 {
+            return Err(BindError::system("socket", address));
+        }
+        let mut socket = Socket {
+            // SAFETY: `socket` just returned it, and nobody else knows it.
+            fd: unsafe { OwnedFd::from_raw_fd(fd) },
+            address,
+            port: config.port,
+            interface_index,
+            coalescing: false,
+            active: true,
+        };
+        socket
+            .configure(config)
+            .map_err(|(call, source)| BindError::System {
+                call,
+                address,
+                source,
+            })?;
+        socket.bind()?;
+        Ok(socket)
+    }
+
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// The kernel knows UDP_SEGMENT. Whether the interface can is only known when it is tried.
+    pub(super) fn can_segment(&self) -> bool {
+        self.option(libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
+    }
+
+    /// Size of the buffer `SO_RCVBUF` or `SO_SNDBUF`, as the kernel counts it; 0 if it does not say.
+    pub(super) fn buffer_bytes(&self, which: c_int) -> usize {
+        self.option(libc::SOL_SOCKET, which)
+            .map_or(0, |bytes| usize::try_from(bytes).unwrap_or(0))
+    }
+
+    /// Datagrams the kernel dropped at this socket since it was opened: the count that SO_RXQ_OVFL would attach to later
+    /// datagrams, without waiting for one.
+    pub(super) fn drops(&self) -> u64 {
+        let mut words = [0_u32; MEMINFO_WORDS];
+        let mut len = size_of::<[u32; MEMINFO_WORDS]>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most `len` bytes into `words`.
+        let result = unsafe {
+            libc::getsockopt(
+                self.descriptor(),
+                libc::SOL_SOCKET,
+                libc::SO_MEMINFO,
+                words.as_mut_ptr().cast(),
+                &raw mut len,
+            )
+        };
+        if result == 0 {
+            u64::from(words[MEMINFO_DROPS])
+        } else {
+            0
+        }
+    }
+
+    fn configure(&mut self, config: &UdpConfig) -> Result<(), (&'static str, io::Error)> {
+        let (level, required): (c_int, &[_]) = match self.address {
+            IpAddr::V4(_) => (libc::IPPROTO_IP, &OPTIONS_V4),
+            IpAddr::V6(_) => (libc::IPPROTO_IPV6, &OPTIONS_V6),
+        };
+        for &(name, option, value) in required {
+            self.set(level, option, value)
+                .map_err(|error| (name, error))?;
+        }
+        if self.address.is_ipv6() {
+            // rxe sends UDP checksum 0 over IPv6 too; the kernel drops that silently unless told otherwise.
+            self.set(libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)
+                .map_err(|error| ("setsockopt(UDP_NO_CHECK6_RX)", error))?;
+        }
+        self.coalescing = config.coalescing && self.set(libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
+        for (forced, plain, bytes) in [
+            (
+                libc::SO_RCVBUFFORCE,
+                libc::SO_RCVBUF,
+                config.receive_buffer_bytes,
+            ),
+            (
+                libc::SO_SNDBUFFORCE,
+                libc::SO_SNDBUF,
+                config.send_buffer_bytes,
+            ),
+        ] {
+            // Smaller buffers than asked for cost speed, not function, so a refusal is not an error.
+            let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+            if self.set(libc::SOL_SOCKET, forced, bytes).is_err() {
+                let _ = self.set(libc::SOL_SOCKET, plain, bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Deliberately without SO_REUSEPORT: two processes would get each other's packets.
+    fn bind(&mut self) -> Result<(), BindError> {
+        let name = SocketAddress::new(self.address, self.port, self.interface_index);
+        // SAFETY: `name` is a socket address of `len` bytes.
+        let result = unsafe { libc::bind(self.descriptor(), (&raw const name).cast(), name.len()) };
+        if result != 0 {
+            return Err(BindError::refused(
+                self.address,
+                self.port,
+                io::Error::last_os_error(),
+            ));
+        }
+        if self.port == 0 {
+            self.port = self.bound_port()?;
+        }
+        Ok(())
+    }
+
+    fn bound_port(&self) -> Result<u16, BindError> {
+        let mut name = SocketAddress::zeroed();
+        let mut len = ADDRESS_ROOM;
+        // SAFETY: the kernel writes at most `len` bytes into `name`.
+        let result =
+            unsafe { libc::getsockname(self.descriptor(), (&raw mut name).cast(), &raw mut len) };
+        match name.get() {
+            Some((_, port)) if result == 0 => Ok(port),
+            Some(_) | None => Err(BindError::system("getsockname", self.address)),
+        }
+    }
+
+    fn set(&self, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
+        // SAFETY: the kernel reads one int.
+        let result = unsafe {
+            libc::setsockopt(
+                self.descriptor(),
+                level,
+                option,
+                (&raw const value).cast(),
+                size_of::<c_int>() as libc::socklen_t,
+            )
+        };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+
+    fn option(&self, level: c_int, option: c_int) -> io::Result<c_int> {
+        let mut value: c_int = 0;
+        let mut len = size_of::<c_int>() as libc::socklen_t;
+        // SAFETY: the kernel writes at most one int.
+        let result = unsafe {
+            libc::getsockopt(
+                self.descriptor(),
+                level,
+                option,
+                (&raw mut value).cast(),
+                &raw mut len,
+            )
+        };
+        if result == 0 {
+            Ok(value)
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+}
+
+/// Without one of these the port would send or see wrong packets. DF by PROBE: with identification 0, and without
+/// believing an ICMP "too big" that anybody can forge.
+const OPTIONS_V4: [(&str, c_int, c_int); 3] = [
+    (
+        "setsockopt(IP_MTU_DISCOVER)",
+        libc::IP_MTU_DISCOVER,
+        libc::IP_PMTUDISC_PROBE,
+    ),
+    ("setsockopt(IP_RECVTOS)", libc::IP_RECVTOS, 1),
+    ("setsockopt(IP_RECVTTL)", libc::IP_RECVTTL, 1),
+];
+
+const OPTIONS_V6: [(&str, c_int, c_int); 4] = [
+    ("setsockopt(IPV6_V6ONLY)", libc::IPV6_V6ONLY, 1),
+    (
+        "setsockopt(IPV6_MTU_DISCOVER)",
+        libc::IPV6_MTU_DISCOVER,
+        libc::IPV6_PMTUDISC_PROBE,
+    ),
+    ("setsockopt(IPV6_RECVTCLASS)", libc::IPV6_RECVTCLASS, 1),
+    ("setsockopt(IPV6_RECVHOPLIMIT)", libc::IPV6_RECVHOPLIMIT, 1),
+];
+
+/// SO_MEMINFO (linux/sock_diag.h): nine words, the last is the number of dropped datagrams.
+const MEMINFO_WORDS: usize = 9;
+const MEMINFO_DROPS: usize = 8;
+
+/// Why a [`super::UdpPort`] could not be bound, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// Somebody else has the port (EADDRINUSE).
+    #[error(
+        "UDP port {port} of {address} is in use by another program. Only one process at a time can use RDMA on an \
+         address: end the other one first (`ss -ulpn sport = :{port}` names it; without a name it is another user's, or \
+         the kernel's rxe, to be removed with `rdma link delete`), or give this one another address"
+    )]
+    AddressInUse {
+        /// Address that was to be bound.
+        address: IpAddr,
+        /// UDP port that was to be bound.
+        port: u16,
+    },
+    /// The IPv6 address is not yet known to be unique (EADDRNOTAVAIL).
+    #[error(
+        "{address} is still tentative: the kernel is checking that no other host on the link has it. Try again in one \
+         or two seconds"
+    )]
+    AddressTentative {
+        /// Address that was to be bound.
+        address: IpAddr,
+    },
+    /// Another host on the link has the same IPv6 address (EADDRNOTAVAIL).
+    #[error(
+        "{address} is also the address of another host on the link (duplicate address detection failed): remove it \
+         here or there"
+    )]
+    AddressDuplicate {
+        /// Address that was to be bound.
+        address: IpAddr,
+    },
+    /// No interface has the address (EADDRNOTAVAIL).
+    #[error("no interface of this host has the address {address} (any more): see `ip address`")]
+    AddressUnavailable {
+        /// Address that was to be bound.
+        address: IpAddr,
+    },
+    /// A rule forbids it (EACCES, EPERM).
+    #[error(
+        "binding UDP port {port} of {address} is not permitted: a security module or sandbox forbids it, or \
+         `net.ipv4.ip_unprivileged_port_start` is above {port}"
+    )]
+    NotPermitted {
+        /// Address that was to be bound.
+        address: IpAddr,
+        /// UDP port that was to be bound.
+        port: u16,
+    },
+    /// None, or more than a GID index can tell apart.
+    #[error("a port needs 1 to 256 addresses, not {count}")]
+    AddressCount {
+        /// How many there were.
+        count: usize,
+    },
+    /// Any other refusal of the kernel.
+    #[error("{call} failed for {address}: {source}")]
+    System {
+        /// The system call.
+        call: &'static str,
+        /// Address that was to be bound.
+        address: IpAddr,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl BindError {
+    /// The errno a C caller should see.
+    pub fn errno(&self) -> i32 {
+        match self {
+            BindError::AddressInUse { .. } => libc::EADDRINUSE,
+            BindError::AddressTentative { .. }
+            | BindError::AddressDuplicate { .. }
+            | BindError::AddressUnavailable { .. } => libc::EADDRNOTAVAIL,
+            BindError::NotPermitted { .. } => libc::EACCES,
+            BindError::AddressCount { .. } => libc::EINVAL,
+            BindError::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+
+    /// The address that could not be bound.
+    pub fn address(&self) -> Option<IpAddr> {
+        match self {
+            BindError::AddressInUse { address, .. }
+            | BindError::AddressTentative { address }
+            | BindError::AddressDuplicate { address }
+            | BindError::AddressUnavailable { address }
+            | BindError::NotPermitted { address, .. }
+            | BindError::System { address, .. } => Some(*address),
+            BindError::AddressCount { .. } => None,
+        }
+    }
+
+    fn system(call: &'static str, address: IpAddr) -> Self {
+        BindError::System {
+            call,
+            address,
+            source: io::Error::last_os_error(),
+        }
+    }
+
+    /// `bind` said no.
+    fn refused(address: IpAddr, port: u16, source: io::Error) -> Self {
+        match source.raw_os_error() {
+            Some(libc::EADDRINUSE) => BindError::AddressInUse { address, port },
+            Some(libc::EACCES | libc::EPERM) => BindError::NotPermitted { address, port },
+            Some(libc::EADDRNOTAVAIL) => match address {
+                IpAddr::V4(_) => BindError::AddressUnavailable { address },
+                IpAddr::V6(ip) => {
+                    // No such file where IPv6 is off; then the address is not there either.
+                    let table = fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+                    match ipv6_flags(&table, ip) {
+                        Some(flags) if flags & IFA_F_DADFAILED != 0 => {
+                            BindError::AddressDuplicate { address }
+                        }
+                        Some(flags) if flags & IFA_F_TENTATIVE != 0 => {
+                            BindError::AddressTentative { address }
+                        }
+                        Some(_) | None => BindError::AddressUnavailable { address },
+                    }
+                }
+            },
+            _ => BindError::System {
+                call: "bind",
+                address,
+                source,
+            },
+        }
+    }
+}
+
+/// Flags of `address` in the kernel's table: lines of address, interface, prefix length, scope, flags (hexadecimal), name.
+fn ipv6_flags(table: &str, address: Ipv6Addr) -> Option<u32> {
+    table.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        let bits = u128::from_str_radix(words.next()?, 16).ok()?;
+        let flags = u32::from_str_radix(words.nth(3)?, 16).ok()?;
+        (bits == address.to_bits()).then_some(flags)
+    })
+}
+
+/// linux/if_addr.h
+const IFA_F_DADFAILED: u32 = 0x08;
+const IFA_F_TENTATIVE: u32 = 0x40;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_of_an_ipv6_address_is_read_from_the_kernel_table() {
+        let table = "00000000000000000000000000000001 01 80 10 80       lo\n\
+                     fe800000000000000000000000000001 02 40 20 c0     eth0\n";
+        let flags = |text: &str| ipv6_flags(table, text.parse().expect("an address"));
+        assert_eq!(flags("::1"), Some(0x80));
+        assert_eq!(flags("fe80::1"), Some(0xc0));
+        assert_eq!(flags("fe80::2"), None);
+    }
+}

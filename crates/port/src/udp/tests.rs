@@ -1,0 +1,492 @@
+#![allow(clippy::unwrap_used)]
+
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::Destination;
+
+/// What a test keeps of a [`Received`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Arrived {
+    source: IpAddr,
+    source_port: u16,
+    destination: IpAddr,
+    tos: u8,
+    ttl: u8,
+    bytes: Vec<u8>,
+}
+
+const LEFT: &str = "127.0.0.1";
+const RIGHT: &str = "127.0.0.2";
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// A free UDP port, so that tests neither meet each other nor a program on 4791.
+fn config() -> UdpConfig {
+    UdpConfig {
+        port: 0,
+        ..UdpConfig::default()
+    }
+}
+
+/// Ports at 127.0.0.1 and 127.0.0.2 that talk to each other.
+fn pair_with(left: UdpConfig, right: UdpConfig) -> (UdpPort, UdpPort) {
+    // A UDP port that is free at one address may be taken at the other.
+    for _ in 0..100 {
+        let right = UdpPort::bind(&[address(RIGHT)], 0, right.clone()).unwrap();
+        let left = UdpConfig {
+            port: right.port(),
+            ..left.clone()
+        };
+        match UdpPort::bind(&[address(LEFT)], 0, left) {
+            Ok(left) => return (left, right),
+            Err(error) => assert_eq!(error.errno(), libc::EADDRINUSE, "{error}"),
+        }
+    }
+    panic!("no UDP port is free at both {LEFT} and {RIGHT}");
+}
+
+fn pair() -> (UdpPort, UdpPort) {
+    pair_with(config(), config())
+}
+
+fn to(text: &str) -> Destination {
+    Destination {
+        address: address(text),
+        source_index: 0,
+        tos: 0,
+        hop_limit: 0,
+        flow_label: 0,
+    }
+}
+
+fn packet(len: usize, number: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + number * 13) as u8).collect()
+}
+
+fn batch() -> TransmitBatch {
+    TransmitBatch::with_capacity(1 << 20, 1024)
+}
+
+fn add(batch: &mut TransmitBatch, bytes: &[u8], destination: Destination) {
+    let room = batch.reserve(bytes.len()).expect("room in the batch");
+    room.copy_from_slice(bytes);
+    batch.commit(bytes.len(), destination);
+}
+
+/// Waits until the port is readable, for at most `limit`.
+fn readable(port: &UdpPort, limit: Duration) -> bool {
+    let mut descriptors = Vec::new();
+    port.wait_descriptors(&mut descriptors);
+    let mut polled: Vec<_> = descriptors
+        .iter()
+        .map(|&fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        })
+        .collect();
+    // SAFETY: as many descriptors as the length says, all open.
+    unsafe {
+        libc::poll(
+            polled.as_mut_ptr(),
+            polled.len() as libc::nfds_t,
+            limit.as_millis() as libc::c_int,
+        ) > 0
+    }
+}
+
+/// One receive call.
+fn take(port: &mut UdpPort, budget: usize, arrived: &mut Vec<Arrived>) -> usize {
+    port.receive(budget, &mut |packet| {
+        arrived.push(Arrived {
+            source: packet.source,
+            source_port: packet.source_port,
+            destination: packet.destination,
+            tos: packet.tos,
+            ttl: packet.ttl,
+            bytes: packet.bytes.to_vec(),
+        });
+    })
+    .unwrap()
+}
+
+/// Receives until `done` says so of what has arrived and of the counters.
+fn receive_until(port: &mut UdpPort, done: impl Fn(usize, &PortCounters) -> bool) -> Vec<Arrived> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut arrived = Vec::new();
+    while !done(arrived.len(), &port.counters()) {
+        assert!(
+            Instant::now() < deadline,
+            "only {} packets, {:?}",
+            arrived.len(),
+            port.counters()
+        );
+        readable(port, Duration::from_millis(100));
+        take(port, usize::MAX, &mut arrived);
+    }
+    arrived
+}
+
+fn receive(port: &mut UdpPort, count: usize) -> Vec<Arrived> {
+    receive_until(port, |arrived, _| arrived >= count)
+}
+
+fn bytes_of(arrived: &[Arrived]) -> Vec<&[u8]> {
+    arrived
+        .iter()
+        .map(|packet| packet.bytes.as_slice())
+        .collect()
+}
+
+const SIZES: [usize; 12] = [
+    12, 16, 28, 64, 268, 1036, 1052, 2060, 4108, 9000, 32_768, 65_000,
+];
+
+#[test]
+fn packets_of_every_size_arrive_as_they_were_sent() {
+    let (mut left, mut right) = pair();
+    let sent: Vec<_> = SIZES
+        .iter()
+        .enumerate()
+        .map(|(i, &len)| packet(len, i))
+        .collect();
+    for bytes in &sent {
+        let mut batch = batch();
+        add(&mut batch, bytes, to(RIGHT));
+        left.transmit(&mut batch).unwrap();
+        assert!(batch.is_empty());
+    }
+    let arrived = receive(&mut right, sent.len());
+    assert_eq!(bytes_of(&arrived), sent);
+    for packet in &arrived {
+        assert_eq!(packet.source, address(LEFT));
+        assert_eq!(packet.source_port, left.port());
+        assert_eq!(packet.destination, address(RIGHT));
+    }
+    let counters = right.counters();
+    let wire_bytes: usize = SIZES.iter().map(|len| len + 4).sum();
+    assert_eq!(counters.rx_packets, SIZES.len() as u64);
+    assert_eq!(counters.rx_bytes, wire_bytes as u64);
+    assert_eq!(counters.rx_id_recovered, 0);
+    assert_eq!(left.counters().tx_bytes, wire_bytes as u64);
+}
+
+#[test]
+fn packets_of_every_size_arrive_over_ipv6() {
+    // Loopback has one IPv6 address: the port talks to itself.
+    let mut port = UdpPort::bind(&[address("::1")], 0, config()).unwrap();
+    let sent: Vec<_> = SIZES
+        .iter()
+        .enumerate()
+        .map(|(i, &len)| packet(len, i))
+        .collect();
+    let mut batch = batch();
+    for bytes in &sent {
+        add(&mut batch, bytes, to("::1"));
+    }
+    port.transmit(&mut batch).unwrap();
+    let arrived = receive(&mut port, sent.len());
+    assert_eq!(bytes_of(&arrived), sent);
+    assert!(arrived.iter().all(|packet| packet.source == address("::1")));
+    assert_eq!(port.counters().rx_bad_icrc, 0);
+}
+
+#[test]
+fn equal_packets_and_a_shorter_last_one_leave_and_arrive_as_one() {
+    for peer in [RIGHT, "::1"] {
+        let (mut left, mut right) = if peer == RIGHT {
+            let (left, right) = pair();
+            (left, Some(right))
+        } else {
+            (UdpPort::bind(&[address(peer)], 0, config()).unwrap(), None)
+        };
+        let mut sent: Vec<_> = (0..61).map(|i| packet(1036, i)).collect();
+        sent.push(packet(516, 61));
+        let mut batch = batch();
+        for bytes in &sent {
+            add(&mut batch, bytes, to(peer));
+        }
+        left.transmit(&mut batch).unwrap();
+        let counters = left.counters();
+        assert_eq!((counters.tx_sends, counters.tx_segmented_sends), (1, 1));
+        let receiver = right.as_mut().unwrap_or(&mut left);
+        assert_eq!(bytes_of(&receive(receiver, sent.len())), sent);
+        let counters = receiver.counters();
+        assert_eq!((counters.rx_buffers, counters.rx_batches), (1, 1), "{peer}");
+        assert_eq!((counters.rx_bad_icrc, counters.rx_id_recovered), (0, 0));
+    }
+}
+
+#[test]
+fn order_is_kept_through_groups_of_every_kind() {
+    let (mut left, mut right) = pair();
+    // 64 equal and one short: more than one send takes. Then growing, shrinking and lonely sizes.
+    let mut lens = vec![1036; 64];
+    lens.push(12);
+    lens.extend([1052, 1036, 1036, 1036, 520, 16, 16, 16, 4108, 4108, 28]);
+    lens.extend(vec![4108; 40]);
+    let sent: Vec<_> = lens
+        .iter()
+        .enumerate()
+        .map(|(i, &len)| packet(len, i))
+        .collect();
+    let mut batch = batch();
+    for bytes in &sent {
+        add(&mut batch, bytes, to(RIGHT));
+    }
+    left.transmit(&mut batch).unwrap();
+    assert!(batch.is_empty());
+    assert_eq!(bytes_of(&receive(&mut right, sent.len())), sent);
+    let counters = left.counters();
+    assert_eq!(counters.tx_packets, sent.len() as u64);
+    // [62 x 1036] [2 x 1036, 12] [1052, 1036] [2 x 1036, 520] [3 x 16] [2 x 4108, 28] [15 x 4108] x 2 [10 x 4108]
+    assert_eq!(counters.tx_sends, 9);
+    assert_eq!(right.counters().rx_id_recovered, 0);
+}
+
+#[test]
+fn it_works_without_segmentation_and_without_coalescing() {
+    for (segmentation, coalescing) in [(true, false), (false, true), (false, false)] {
+        let switches = UdpConfig {
+            segmentation,
+            coalescing,
+            ..config()
+        };
+        let (mut left, mut right) = pair_with(switches.clone(), switches);
+        assert_eq!(left.capabilities().segmentation, segmentation);
+        assert_eq!(right.capabilities().coalescing, coalescing);
+        let mut sent: Vec<_> = (0..64).map(|i| packet(1036, i)).collect();
+        sent.push(packet(20, 64));
+        let mut batch = batch();
+        for bytes in &sent {
+            add(&mut batch, bytes, to(RIGHT));
+        }
+        left.transmit(&mut batch).unwrap();
+        assert_eq!(bytes_of(&receive(&mut right, sent.len())), sent);
+        let (tx, rx) = (left.counters(), right.counters());
+        assert_eq!(tx.tx_segmented_sends > 0, segmentation);
+        if !segmentation {
+            assert_eq!(tx.tx_sends, 65);
+            assert_eq!(rx.rx_id_recovered, 0, "plain sends have identification 0");
+        }
+        if segmentation {
+            // Cut at the receiving socket: segment k has an ICRC for k but arrives alone.
+            assert_eq!(rx.rx_id_recovered, 65 - 2);
+        }
+        assert_eq!(rx.rx_buffers, 65);
+    }
+}
+
+#[test]
+fn different_destinations_and_header_fields_do_not_share_a_send() {
+    let (mut left, mut right) = pair();
+    let fields = [(0, 0), (0x02, 0), (0x02, 9), (0x02, 9), (0xbb, 255), (3, 1)];
+    let mut batch = batch();
+    for (number, (tos, hop_limit)) in fields.into_iter().enumerate() {
+        let destination = Destination {
+            tos,
+            hop_limit,
+            ..to(RIGHT)
+        };
+        add(&mut batch, &packet(64, number), destination);
+    }
+    left.transmit(&mut batch).unwrap();
+    let arrived = receive(&mut right, fields.len());
+    let seen: Vec<_> = arrived.iter().map(|p| (p.tos, p.ttl)).collect();
+    assert_eq!(
+        seen,
+        [(0, 64), (2, 64), (2, 9), (2, 9), (0xbb, 255), (3, 1)]
+    );
+    assert_eq!(left.counters().tx_sends, 5);
+}
+
+#[test]
+fn traffic_class_and_hop_limit_of_ipv6_are_seen() {
+    let mut port = UdpPort::bind(&[address("::1")], 0, config()).unwrap();
+    let mut batch = batch();
+    let destination = Destination {
+        tos: 0x6b,
+        hop_limit: 77,
+        ..to("::1")
+    };
+    add(&mut batch, &packet(64, 1), destination);
+    add(&mut batch, &packet(64, 2), destination);
+    add(&mut batch, &packet(64, 3), to("::1"));
+    port.transmit(&mut batch).unwrap();
+    let arrived = receive(&mut port, 3);
+    let seen: Vec<_> = arrived.iter().map(|p| (p.tos, p.ttl)).collect();
+    assert_eq!(seen, [(0x6b, 77), (0x6b, 77), (0, 64)]);
+}
+
+#[test]
+fn a_busy_address_does_not_starve_another() {
+    let own = ["127.0.0.7", "127.0.0.8"].map(address);
+    let mut port = UdpPort::bind(&own[..1], 0, config()).unwrap();
+    let number = port.port();
+    drop(port);
+    let one_port = UdpConfig {
+        port: number,
+        coalescing: false,
+        ..config()
+    };
+    port = UdpPort::bind(&own, 0, one_port).unwrap();
+    let mut batch = batch();
+    for target in [0, 1] {
+        let destination = Destination {
+            address: own[target],
+            ..to(LEFT)
+        };
+        for _ in 0..40 {
+            add(&mut batch, &packet(64, target), destination);
+        }
+    }
+    port.transmit(&mut batch).unwrap();
+    assert!(readable(&port, Duration::from_secs(60)));
+    let served: Vec<_> = (0..4)
+        .map(|_| {
+            let mut arrived = Vec::new();
+            assert!(take(&mut port, 1, &mut arrived) > 0);
+            let first = arrived[0].destination;
+            assert!(arrived.iter().all(|p| p.destination == first), "budget");
+            first
+        })
+        .collect();
+    assert_eq!(served, [own[0], own[1], own[0], own[1]]);
+}
+
+#[test]
+fn each_address_sends_and_receives_as_itself() {
+    let own = ["127.0.0.3", "127.0.0.4", "::1"].map(address);
+    let mut port = UdpPort::bind(&own[..2], 0, config()).unwrap();
+    // With port 0 each socket got its own; bind again with one for all.
+    let number = port.port();
+    drop(port);
+    port = UdpPort::bind(
+        &own,
+        0,
+        UdpConfig {
+            port: number,
+            ..config()
+        },
+    )
+    .unwrap();
+    let mut batch = batch();
+    for (source_index, target) in [(0, 1), (1, 0), (2, 2), (0, 0)] {
+        let destination = Destination {
+            address: own[target],
+            source_index,
+            ..to(LEFT)
+        };
+        add(&mut batch, &packet(64, target), destination);
+    }
+    port.transmit(&mut batch).unwrap();
+    let mut seen: Vec<_> = receive(&mut port, 4)
+        .iter()
+        .map(|p| (p.source, p.destination))
+        .collect();
+    seen.sort();
+    assert_eq!(
+        seen,
+        [
+            (own[0], own[0]),
+            (own[0], own[1]),
+            (own[1], own[0]),
+            (own[2], own[2])
+        ]
+    );
+}
+
+#[test]
+fn an_inactive_address_is_looked_at_now_and_then() {
+    let (mut left, mut right) = pair();
+    right.set_active(0, false);
+    right.set_active(77, false);
+    let mut batch = batch();
+    add(&mut batch, &packet(64, 1), to(RIGHT));
+    left.transmit(&mut batch).unwrap();
+    assert!(readable(&right, Duration::from_secs(60)));
+    let mut arrived = Vec::new();
+    let calls = (1..=IDLE_POLL_INTERVAL)
+        .find(|_| take(&mut right, 8, &mut arrived) > 0)
+        .expect("seen within one interval");
+    assert_eq!(calls, IDLE_POLL_INTERVAL);
+
+    right.set_active(0, true);
+    add(&mut batch, &packet(64, 2), to(RIGHT));
+    left.transmit(&mut batch).unwrap();
+    assert!(readable(&right, Duration::from_secs(60)));
+    assert_eq!(take(&mut right, 8, &mut arrived), 1);
+}
+
+/// Link-local address and index of an interface that has one; loopback never does.
+fn link_local() -> Option<(IpAddr, u32)> {
+    let table = std::fs::read_to_string("/proc/net/if_inet6").ok()?;
+    table.lines().find_map(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let bits = u128::from_str_radix(words[0], 16).ok()?;
+        let flags = u32::from_str_radix(words[4], 16).ok()?;
+        let ip = std::net::Ipv6Addr::from_bits(bits);
+        let ready = ip.is_unicast_link_local() && flags & 0x48 == 0;
+        ready.then_some((IpAddr::V6(ip), u32::from_str_radix(words[1], 16).ok()?))
+    })
+}
+
+#[test]
+fn a_link_local_address_is_used_on_its_interface() {
+    let Some((own, interface_index)) = link_local() else {
+        eprintln!("not tested: no interface of this host has a link-local address");
+        return;
+    };
+    let mut port = UdpPort::bind(&[own], interface_index, config()).unwrap();
+    let mut batch = batch();
+    let destination = Destination {
+        address: own,
+        ..to(LEFT)
+    };
+    add(&mut batch, &packet(64, 1), destination);
+    port.transmit(&mut batch).unwrap();
+    let arrived = receive(&mut port, 1);
+    assert_eq!((arrived[0].source, arrived[0].destination), (own, own));
+}
+
+#[test]
+fn a_second_process_is_told_that_the_address_is_taken() {
+    let (left, _right) = pair();
+    let again = UdpConfig {
+        port: left.port(),
+        ..config()
+    };
+    let error = UdpPort::bind(&[address(LEFT)], 0, again)
+        .err()
+        .expect("the port is taken");
+    assert_eq!(error.errno(), libc::EADDRINUSE);
+    assert_eq!(error.address(), Some(address(LEFT)));
+    let text = error.to_string();
+    assert!(text.contains("Only one process at a time"), "{text}");
+    assert!(text.contains(LEFT), "{text}");
+}
+
+#[test]
+fn addresses_that_are_not_ours_are_refused_with_a_reason() {
+    for foreign in ["192.0.2.1", "2001:db8::1"] {
+        let error = UdpPort::bind(&[address(foreign)], 0, config())
+            .err()
+            .expect("a documentation address");
+        assert!(
+            matches!(error, BindError::AddressUnavailable { .. }),
+            "{error:?}"
+        );
+        assert_eq!(error.errno(), libc::EADDRNOTAVAIL);
+        assert!(error.to_string().contains(foreign), "{error}");
+    }
+    assert!(matches!(
+        UdpPort::bind(&[], 0, config()),
+        Err(BindError::AddressCount { count: 0 })
+    ));
+}
+
+mod hostile;
+mod refusals;

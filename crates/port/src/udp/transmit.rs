@@ -1,0 +1,374 @@
+//! Sending a batch: which packets leave together, and what to do when the kernel says no.
+
+use std::io;
+use std::net::IpAddr;
+use std::ptr;
+
+use super::address::SocketAddress;
+use super::control::{ControlBuffer, ControlWriter, EMPTY_HEADER};
+use super::socket::Socket;
+use crate::batch::Entry;
+use crate::icrc::{Flow, IcrcCache};
+use crate::{Destination, PortCounters, TransmitBatch};
+
+/// Sends batches. Everything the kernel needs to be pointed at lives here, allocated once.
+pub(super) struct Sender {
+    segmentation: bool,
+    messages: Box<[Message]>,
+    headers: Box<[libc::mmsghdr]>,
+    /// Packets in each planned message.
+    groups: [u16; MESSAGES_MAX],
+    icrcs: IcrcCache,
+    /// What the kernel is made to answer instead of sending.
+    #[cfg(test)]
+    pub(super) refuse: Option<fn(Attempt) -> Option<i32>>,
+}
+
+/// A send that a test may refuse.
+#[cfg(test)]
+#[derive(Clone, Copy)]
+pub(super) struct Attempt {
+    /// Packets of the first message.
+    pub(super) packets: usize,
+    /// Messages.
+    pub(super) messages: usize,
+}
+
+// SAFETY: the raw pointers in `headers` and `messages` are written and used within one call of `Sender::send` and are
+// never read after it; nothing in here is tied to a thread.
+unsafe impl Send for Sender {}
+
+/// One message of a `sendmmsg`: what its header points at.
+#[derive(Clone, Copy)]
+struct Message {
+    name: SocketAddress,
+    bytes: libc::iovec,
+    control: ControlBuffer,
+    control_len: usize,
+}
+
+/// Messages per `sendmmsg`.
+const MESSAGES_MAX: usize = 64;
+
+/// Segments of one send. Kernels before 6.8 take no more.
+const SEGMENTS_MAX: usize = 64;
+
+/// Bytes of one segmented send: with its headers it must be a legal IP packet.
+const SEGMENTED_BYTES_MAX: usize = 65_000;
+
+impl Sender {
+    pub(super) fn new(segmentation: bool) -> Self {
+        let message = Message {
+            name: SocketAddress::zeroed(),
+            bytes: libc::iovec {
+                iov_base: ptr::null_mut(),
+                iov_len: 0,
+            },
+            control: ControlBuffer::zeroed(),
+            control_len: 0,
+        };
+        Sender {
+            segmentation,
+            messages: vec![message; MESSAGES_MAX].into_boxed_slice(),
+            headers: vec![EMPTY_HEADER; MESSAGES_MAX].into_boxed_slice(),
+            groups: [0; MESSAGES_MAX],
+            icrcs: IcrcCache::new(SEGMENTED_BYTES_MAX),
+            #[cfg(test)]
+            refuse: None,
+        }
+    }
+
+    pub(super) fn segmentation(&self) -> bool {
+        self.segmentation
+    }
+
+    /// Sends what the kernel takes, drops what it refuses.
+    pub(super) fn transmit(
+        &mut self,
+        sockets: &[Socket],
+        batch: &mut TransmitBatch,
+        counters: &mut PortCounters,
+    ) -> io::Result<()> {
+        match self.empty(sockets, batch, counters) {
+            Ok(()) => Ok(()),
+            Err(Stop::Busy) => {
+                counters.tx_again += 1;
+                Ok(())
+            }
+            Err(Stop::Broken(error)) => Err(error),
+        }
+    }
+
+    /// Each round sends, or drops, at least one packet, or ends: no error can keep it going for ever.
+    fn empty(
+        &mut self,
+        sockets: &[Socket],
+        batch: &mut TransmitBatch,
+        counters: &mut PortCounters,
+    ) -> Result<(), Stop> {
+        while let Some(next) = batch.next_destination() {
+            let Some(socket) = sockets.get(usize::from(next.source_index)) else {
+                drop_packets(batch, 1, counters);
+                continue;
+            };
+            let planned = self.plan(socket, batch);
+            if planned == 0 {
+                drop_packets(batch, 1, counters);
+                continue;
+            }
+            match self.send(socket, batch, planned)? {
+                Sent::Messages(sent) => self.account(batch, sent, counters),
+                Sent::Refused(refusal) => self.refused(socket, batch, refusal, counters)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Groups the packets at the front of the batch that leave through `socket` into messages, and seals them. Returns the
+    /// number of messages; 0 if the first packet can never leave.
+    fn plan(&mut self, socket: &Socket, batch: &mut TransmitBatch) -> usize {
+        let Some(source_index) = batch.next_destination().map(|next| next.source_index) else {
+            return 0;
+        };
+        let mut first = 0;
+        let mut planned = 0;
+        while let Some(entry) = batch.waiting().get(first)
+            && planned < MESSAGES_MAX
+        {
+            let destination = batch.destination(entry);
+            let flow = Flow::new(
+                socket.address,
+                destination.address,
+                socket.port,
+                socket.port,
+            );
+            let (Some(flow), true) = (flow, destination.source_index == source_index) else {
+                break;
+            };
+            let count = if self.segmentation {
+                group_len(&batch.waiting()[first..])
+            } else {
+                1
+            };
+            for index in 0..count {
+                batch.seal(first + index, &flow, index as u16, &mut self.icrcs);
+            }
+            self.groups[planned] = count as u16;
+            first += count;
+            planned += 1;
+        }
+        planned
+    }
+
+    /// Hands the first `planned` messages to the kernel, which takes the first so many of them, or refuses the first.
+    fn send(
+        &mut self,
+        socket: &Socket,
+        batch: &TransmitBatch,
+        planned: usize,
+    ) -> Result<Sent, Stop> {
+        #[cfg(test)]
+        if let Some(errno) = self.refuse.and_then(|refuse| {
+            refuse(Attempt {
+                packets: usize::from(self.groups[0]),
+                messages: planned,
+            })
+        }) {
+            return Sent::error(io::Error::from_raw_os_error(errno));
+        }
+        let mut first = 0;
+        let slots = self.headers.iter_mut().zip(self.messages.iter_mut());
+        for ((header, message), &count) in slots.zip(&self.groups[..planned]) {
+            let count = usize::from(count);
+            message.fill(socket, batch, first, count);
+            message.point(header);
+            first += count;
+        }
+        // SAFETY: the first `planned` headers were pointed just now at `self.messages` and at the batch, with their true
+        // lengths; neither is moved or written before the call returns.
+        let sent = unsafe {
+            libc::sendmmsg(
+                socket.descriptor(),
+                self.headers.as_mut_ptr(),
+                planned as libc::c_uint,
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            )
+        };
+        match usize::try_from(sent) {
+            // Not in the manual; taken as "not now", so that no loop can spin on it.
+            Ok(0) => Err(Stop::Busy),
+            Ok(sent) => Ok(Sent::Messages(sent)),
+            Err(_) => Sent::error(io::Error::last_os_error()),
+        }
+    }
+
+    /// The kernel took the first `sent` messages.
+    fn account(&self, batch: &mut TransmitBatch, sent: usize, counters: &mut PortCounters) {
+        let mut packets = 0;
+        for &count in &self.groups[..sent] {
+            packets += usize::from(count);
+            counters.tx_segmented_sends += u64::from(count > 1);
+        }
+        counters.tx_sends += sent as u64;
+        counters.tx_packets += packets as u64;
+        counters.tx_bytes += batch.wire_bytes(0, packets).len() as u64;
+        batch.advance(packets);
+    }
+
+    /// The kernel refused the first message. A segmented one may have been refused for being segmented (EIO: the
+    /// interface cannot checksum; EINVAL: too many segments for this kernel, or bigger than the MTU before 6.14), so its
+    /// first packet is tried alone: if that works, segmentation is at fault and stays off; if not, the packets are.
+    fn refused(
+        &mut self,
+        socket: &Socket,
+        batch: &mut TransmitBatch,
+        mut refusal: Refusal,
+        counters: &mut PortCounters,
+    ) -> Result<(), Stop> {
+        let group = usize::from(self.groups[0]);
+        if group > 1 && refusal == Refusal::Unsuitable {
+            self.segmentation = false;
+            self.plan(socket, batch);
+            let alone = self.send(socket, batch, 1);
+            self.segmentation = true;
+            match alone? {
+                Sent::Messages(sent) => {
+                    self.segmentation = false;
+                    counters.tx_segmentation_refused += 1;
+                    self.account(batch, sent, counters);
+                    return Ok(());
+                }
+                Sent::Refused(reason) => refusal = reason,
+            }
+        }
+        count_refusal(refusal, group, counters);
+        drop_packets(batch, group, counters);
+        Ok(())
+    }
+}
+
+impl Message {
+    /// Makes this the message of `count` packets of the batch, from the `first` waiting one on.
+    fn fill(&mut self, socket: &Socket, batch: &TransmitBatch, first: usize, count: usize) {
+        let entry = &batch.waiting()[first];
+        let destination = batch.destination(entry);
+        let bytes = batch.wire_bytes(first, count);
+        self.name = SocketAddress::new(destination.address, socket.port, socket.interface_index);
+        self.bytes = libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
+        let mut control = ControlWriter::new(&mut self.control);
+        write_header_fields(destination, &mut control);
+        if count > 1 {
+            // `group_len` keeps the sum below 65,000, so one segment fits.
+            let segment = entry.wire_len() as u16;
+            control.push(libc::SOL_UDP, libc::UDP_SEGMENT, segment.to_ne_bytes());
+        }
+        self.control_len = control.len();
+    }
+
+    fn point(&mut self, header: &mut libc::mmsghdr) {
+        let header = &mut header.msg_hdr;
+        header.msg_name = (&raw mut self.name).cast();
+        header.msg_namelen = self.name.len();
+        header.msg_iov = &raw mut self.bytes;
+        header.msg_iovlen = 1;
+        header.msg_control = self.control.as_mut_ptr();
+        header.msg_controllen = self.control_len;
+    }
+}
+
+/// How many of the packets at the front of `waiting` can leave as one segmented send: equal in destination and size,
+/// but the last may be shorter.
+fn group_len(waiting: &[Entry]) -> usize {
+    let Some(first) = waiting.first() else {
+        return 0;
+    };
+    let segment = first.wire_len();
+    let mut bytes = segment;
+    let mut count = 1;
+    for next in waiting.iter().take(SEGMENTS_MAX).skip(1) {
+        let len = next.wire_len();
+        if len > segment || bytes + len > SEGMENTED_BYTES_MAX || next.run != first.run {
+            break;
+        }
+        bytes += len;
+        count += 1;
+        if len < segment {
+            break;
+        }
+    }
+    count
+}
+
+/// TOS and TTL differ per destination, so they travel with the send instead of being set on the socket.
+fn write_header_fields(destination: &Destination, control: &mut ControlWriter<'_>) {
+    let (level, tos, ttl) = match destination.address {
+        IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),
+        IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT),
+    };
+    if destination.tos != 0 {
+        control.push(level, tos, i32::from(destination.tos).to_ne_bytes());
+    }
+    if destination.hop_limit != 0 {
+        control.push(level, ttl, i32::from(destination.hop_limit).to_ne_bytes());
+    }
+}
+
+fn drop_packets(batch: &mut TransmitBatch, count: usize, counters: &mut PortCounters) {
+    counters.tx_errors += count as u64;
+    batch.advance(count);
+}
+
+fn count_refusal(refusal: Refusal, packets: usize, counters: &mut PortCounters) {
+    let packets = packets as u64;
+    match refusal {
+        Refusal::TooBig => counters.tx_too_big += packets,
+        Refusal::Filtered => counters.tx_filtered += packets,
+        Refusal::Unreachable => counters.tx_unreachable += packets,
+        Refusal::Unsuitable | Refusal::Other => {}
+    }
+}
+
+/// What became of a send.
+enum Sent {
+    /// The kernel took so many messages.
+    Messages(usize),
+    /// It will never take the first.
+    Refused(Refusal),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    TooBig,
+    Filtered,
+    Unreachable,
+    /// The kernel cannot do it this way (EIO, EINVAL).
+    Unsuitable,
+    /// ENOBUFS (a queue dropped it), ENOMEM, ECONNREFUSED (an ICMP message about an earlier packet), and the like.
+    Other,
+}
+
+/// Why nothing more can be sent in this call.
+enum Stop {
+    /// The send buffer is full, or a signal came: try again later.
+    Busy,
+    /// The descriptor or the memory is not ours any more.
+    Broken(io::Error),
+}
+
+impl Sent {
+    fn error(error: io::Error) -> Result<Self, Stop> {
+        let refusal = match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EINTR) => return Err(Stop::Busy),
+            Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT) => return Err(Stop::Broken(error)),
+            Some(libc::EMSGSIZE) => Refusal::TooBig,
+            Some(libc::EPERM | libc::EACCES) => Refusal::Filtered,
+            Some(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN) => Refusal::Unreachable,
+            Some(libc::EIO | libc::EINVAL) => Refusal::Unsuitable,
+            _ => Refusal::Other,
+        };
+        Ok(Sent::Refused(refusal))
+    }
+}
