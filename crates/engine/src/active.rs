@@ -1,0 +1,106 @@
+//! Whose turn it is to transmit: deficit round robin by bytes (Shreedhar and Varghese, SIGCOMM 1995).
+//!
+//! A queue pair with packets to send waits in line. In its turn it may send [`QUANTUM_BYTES`] more than it has; what it
+//! overdraws with its last packet it has less next time. So queue pairs get equal bytes, whatever their packet sizes.
+
+use std::collections::VecDeque;
+
+/// Bytes per turn: one segmented send, so that a turn costs one entry in a batch.
+pub(crate) const QUANTUM_BYTES: i64 = 64 * 1024;
+
+/// The line, by index in the table of queue pairs.
+#[derive(Default)]
+pub(crate) struct Active {
+    line: VecDeque<u32>,
+}
+
+/// What a queue pair knows of its place in the line.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Turn {
+    queued: bool,
+    /// Bytes it may still send in this turn. Zero or less ends the turn.
+    deficit: i64,
+}
+
+impl Active {
+    /// Puts a queue pair at the end of the line, unless it stands there already.
+    pub(crate) fn join(&mut self, index: u32, turn: &mut Turn) {
+        if !turn.queued {
+            turn.queued = true;
+            turn.deficit = QUANTUM_BYTES;
+            self.line.push_back(index);
+        }
+    }
+
+    /// Whose turn it is.
+    pub(crate) fn first(&self) -> Option<u32> {
+        self.line.front().copied()
+    }
+
+    /// The first one sent `bytes`. When its turn is over it goes to the end of the line.
+    pub(crate) fn charge(&mut self, turn: &mut Turn, bytes: usize) {
+        turn.deficit -= bytes as i64;
+        if turn.deficit <= 0 {
+            turn.deficit += QUANTUM_BYTES;
+            self.line.rotate_left(1);
+        }
+    }
+
+    /// The first one has nothing more to send (or is gone, and has no turn to hand back).
+    pub(crate) fn leave(&mut self, turn: Option<&mut Turn>) {
+        self.line.pop_front();
+        if let Some(turn) = turn {
+            *turn = Turn::default();
+        }
+    }
+
+    /// Takes a queue pair out that is destroyed.
+    pub(crate) fn remove(&mut self, index: u32) {
+        self.line.retain(|&other| other != index);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.line.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn big_and_small_packets_get_equal_bytes() {
+        let mut active = Active::default();
+        let mut turns = [Turn::default(); 2];
+        let packet = [4096, 100];
+        let mut sent = [0usize; 2];
+        for (index, turn) in turns.iter_mut().enumerate() {
+            active.join(index as u32, turn);
+            active.join(index as u32, turn);
+        }
+        while sent.iter().sum::<usize>() < 100 * QUANTUM_BYTES as usize {
+            let first = active.first().map_or(0, |first| first as usize);
+            sent[first] += packet[first];
+            active.charge(&mut turns[first], packet[first]);
+        }
+        assert!(
+            sent[0].abs_diff(sent[1]) <= QUANTUM_BYTES as usize + 4096,
+            "{sent:?}"
+        );
+    }
+
+    #[test]
+    fn who_has_nothing_to_send_leaves_and_may_come_back() {
+        let mut active = Active::default();
+        let mut turns = [Turn::default(); 2];
+        active.join(0, &mut turns[0]);
+        active.join(1, &mut turns[1]);
+        active.leave(Some(&mut turns[0]));
+        assert_eq!(active.first(), Some(1));
+        active.join(0, &mut turns[0]);
+        active.remove(1);
+        assert_eq!(active.first(), Some(0));
+        active.leave(None);
+        assert!(active.is_empty());
+    }
+}

@@ -1,0 +1,344 @@
+//! What the threads of a process share of one device: the worker and the way to wake whoever should run it.
+//!
+//! # Who runs the worker
+//!
+//! Whoever wants something of the device and finds the worker free: a thread that polls a completion queue, one that posts
+//! while nothing is under way, one that waits on a completion channel. The helper thread ([`crate::helper`]) does when
+//! nobody else comes.
+//!
+//! # Nothing is lost
+//!
+//! - A doorbell rung while somebody else holds the worker: the holder looks at the doorbells again after it has unlocked.
+//!   Ringing and looking for the lock on one side, unlocking and looking for doorbells on the other, with a SeqCst fence
+//!   between on both: one of them sees the other.
+//! - A doorbell rung while everybody sleeps: a sleeper announces itself (`sleepers`), fences, and looks at the doorbells
+//!   once more; a poster that does not run the worker itself fences and looks for sleepers.
+//! - A timer set for earlier than the sleepers know: who ran the worker compares it with `sleep_until`.
+
+use crate::async_event::{AsyncEvents, EventOwner};
+use crate::eventfd::EventFd;
+use crate::helper::Helper;
+use crate::wait::{Descriptors, Waited};
+use crate::worker::{Round, Work, Worker};
+use crate::{AsyncEvent, DeviceInfo, Error, LIMITS};
+use airdma_port::impair::{Impaired, Impairment};
+use airdma_port::{Port, UdpConfig, UdpPort};
+use airdma_shm::{Arena, Doorbells};
+use airdma_transport::Time;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::time::{Duration, Instant};
+
+/// Rounds that one caller runs at most before it goes back to its own business.
+const ROUNDS_MAX: usize = 8;
+
+pub(crate) struct Core {
+    pub(crate) info: DeviceInfo,
+    /// The GID table's addresses.
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) arena: Arena,
+    pub(crate) doorbells: Doorbells,
+    worker: Mutex<Worker>,
+    /// The process that made it; after a fork the child has no helper, and maybe a worker locked for ever.
+    pid: u32,
+    started: Instant,
+    /// The port's descriptors, once it is bound.
+    descriptors: OnceLock<Vec<RawFd>>,
+    /// Rises with each poll of a completion queue: whether somebody polls.
+    pub(crate) polls: AtomicU64,
+    /// Threads blocked on a completion channel: they run the worker, and the helper stays away.
+    pub(crate) waiters: AtomicU32,
+    /// Threads asleep on the port's descriptors and `wake`.
+    sleepers: AtomicU32,
+    /// Until when at the latest, in nanoseconds: never later than the earliest that a sleeper will wake by itself.
+    sleep_until: AtomicU64,
+    /// When the worker wants to be run again, as of the last round: 0 for at once, `u64::MAX` for never by itself.
+    next_due: AtomicU64,
+    /// Packets wait until the port can take them, as of the last round.
+    unsent: AtomicBool,
+    /// The port broke: its descriptors would be ready for ever.
+    broken: AtomicBool,
+    /// Wakes the sleepers.
+    wake: EventFd,
+    pub(crate) helper: Helper,
+    /// Who is told when the port breaks.
+    listeners: Mutex<Vec<Weak<AsyncEvents>>>,
+    /// Serial numbers for protection domains and completion queues.
+    serial: AtomicU64,
+}
+
+impl Core {
+    pub(crate) fn new(info: DeviceInfo) -> io::Result<Self> {
+        let arena = Arena::new();
+        Ok(Core {
+            addresses: info.gids.iter().map(|entry| entry.address).collect(),
+            doorbells: Doorbells::new(&arena, LIMITS.max_qp)?,
+            worker: Mutex::new(Worker::new()),
+            pid: std::process::id(),
+            started: Instant::now(),
+            descriptors: OnceLock::new(),
+            polls: AtomicU64::new(0),
+            waiters: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
+            sleep_until: AtomicU64::new(u64::MAX),
+            next_due: AtomicU64::new(u64::MAX),
+            unsent: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
+            wake: EventFd::new()?,
+            helper: Helper::new()?,
+            listeners: Mutex::default(),
+            serial: AtomicU64::new(1),
+            arena,
+            info,
+        })
+    }
+
+    /// Whether this is the process that opened the device. A child after fork must leave it alone.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.pid == std::process::id()
+    }
+
+    /// # Errors
+    /// [`Error::Forked`] in a child process.
+    pub(crate) fn check_process(&self) -> Result<(), Error> {
+        if self.is_ours() {
+            Ok(())
+        } else {
+            Err(Error::Forked)
+        }
+    }
+
+    pub(crate) fn next_serial(&self) -> u64 {
+        self.serial.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        Time::from_nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Somebody polls a completion queue. A count lost between two threads does no harm: it still rises.
+    pub(crate) fn note_poll(&self) {
+        let polls = self.polls.load(Ordering::Relaxed);
+        self.polls.store(polls.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Runs the worker if nobody else does. `None` if somebody does; they will see to what was posted before this call.
+    pub(crate) fn try_progress(&self, work: Work) -> Option<Round> {
+        let mut last = None;
+        for _ in 0..ROUNDS_MAX {
+            // Pairs with the fence below in the thread that has the worker now.
+            fence(Ordering::SeqCst);
+            let mut worker = match self.worker.try_lock() {
+                Ok(worker) => worker,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return last,
+            };
+            let round = self.round(&mut worker, work);
+            drop(worker);
+            self.after_round(&round);
+            let received = last.map_or(0, |last: Round| last.received);
+            last = Some(Round {
+                received: received + round.received,
+                ..round
+            });
+            fence(Ordering::SeqCst);
+            if self.doorbells.is_empty() {
+                return last;
+            }
+        }
+        // Others ring faster than we run: somebody else has to go on.
+        self.wake_sleepers();
+        last
+    }
+
+    /// Does something with the worker, whoever has it now, and lets the device draw the consequences at once.
+    pub(crate) fn control<R>(&self, call: impl FnOnce(&mut Worker, Time) -> R) -> R {
+        let mut worker = self.lock();
+        let result = call(&mut worker, self.now());
+        let round = self.round(&mut worker, Work::Transmit);
+        drop(worker);
+        self.after_round(&round);
+        fence(Ordering::SeqCst);
+        if !self.doorbells.is_empty() {
+            self.try_progress(Work::Transmit);
+        }
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Worker> {
+        // A panic in a round is a bug of ours, and was reported; what it left is still better than none.
+        self.worker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One round, and a note of what it left to do for those who are about to sleep.
+    fn round(&self, worker: &mut Worker, work: Work) -> Round {
+        let round = worker.progress(&self.doorbells, self.now(), work);
+        let due = if round.more {
+            0
+        } else {
+            round.deadline.map_or(u64::MAX, Time::as_nanos)
+        };
+        self.next_due.store(due, Ordering::SeqCst);
+        self.unsent.store(round.unsent, Ordering::SeqCst);
+        round
+    }
+
+    /// Makes sure that somebody goes on where a round ended.
+    fn after_round(&self, round: &Round) {
+        if round.broke {
+            self.broken.store(true, Ordering::SeqCst);
+            self.tell_all(AsyncEvent::DeviceFatal);
+        }
+        if !self.has_sleepers() {
+            return;
+        }
+        let due = self.next_due.load(Ordering::SeqCst);
+        if round.unsent || due < self.sleep_until.load(Ordering::SeqCst) {
+            self.wake_sleepers();
+        }
+    }
+
+    /// Whether somebody sleeps until there is work. If not, whoever is about to will see what was done before this call.
+    pub(crate) fn has_sleepers(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.sleepers.load(Ordering::SeqCst) > 0
+    }
+
+    pub(crate) fn wake_sleepers(&self) {
+        self.wake.signal();
+    }
+
+    /// Sleeps until the port has something, a timer is due, somebody calls [`Core::wake_sleepers`], or `also` is
+    /// readable. Does not sleep at all if there is something to do.
+    ///
+    /// # Errors
+    /// `EINTR`.
+    pub(crate) fn sleep(&self, descriptors: &mut Descriptors, also: RawFd) -> io::Result<()> {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        // Pairs with the fences in `after_round` and `has_sleepers`: what was done before we announced ourselves is seen
+        // here, and who does something later sees us.
+        fence(Ordering::SeqCst);
+        let due = self.next_due.load(Ordering::SeqCst);
+        self.sleep_until.fetch_min(due, Ordering::SeqCst);
+        let now = self.now().as_nanos();
+        let result = if !self.doorbells.is_empty() || due <= now {
+            Ok(())
+        } else {
+            let timeout = (due != u64::MAX).then(|| Duration::from_nanos(due - now));
+            self.wait(descriptors, also, timeout)
+        };
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        // Too early is safe: it only makes others wake who need not wake.
+        self.sleep_until.store(u64::MAX, Ordering::SeqCst);
+        result
+    }
+
+    fn wait(
+        &self,
+        descriptors: &mut Descriptors,
+        also: RawFd,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
+        let unsent = self.unsent.load(Ordering::SeqCst);
+        descriptors.clear();
+        descriptors.add(self.wake.fd());
+        descriptors.add(also);
+        let broken = self.broken.load(Ordering::SeqCst);
+        let port = self.descriptors.get().filter(|_| !broken);
+        for &fd in port.into_iter().flatten() {
+            if unsent {
+                descriptors.add_writable(fd);
+            } else {
+                descriptors.add(fd);
+            }
+        }
+        let waited = descriptors.wait(timeout)?;
+        if waited == Waited::Ready && descriptors.is_ready(0) {
+            self.wake.clear();
+        }
+        Ok(())
+    }
+
+    /// Binds the port, if that was not done, and starts the helper.
+    ///
+    /// # Errors
+    /// What the port says, with its `errno`; a wrong `AIRDMA_IMPAIR` is `EINVAL`.
+    pub(crate) fn bind(self: &Arc<Self>) -> Result<(), Error> {
+        let mut worker = self.lock();
+        if !worker.is_bound() {
+            let port = self.open_port()?;
+            worker.tables.counters.share(&self.info);
+            self.install(&mut worker, port);
+        }
+        drop(worker);
+        self.start_helper()
+    }
+
+    /// Uses this port instead of sockets; the counters stay in this process.
+    pub(crate) fn bind_port(&self, port: Box<dyn Port>) {
+        let mut worker = self.lock();
+        self.install(&mut worker, port);
+    }
+
+    fn install(&self, worker: &mut Worker, port: Box<dyn Port>) {
+        worker.bind(port, self.addresses.len());
+        self.descriptors.get_or_init(|| worker.descriptors());
+    }
+
+    fn open_port(&self) -> Result<Box<dyn Port>, Error> {
+        let port = UdpPort::bind(
+            &self.addresses,
+            self.info.interface_index,
+            UdpConfig::default(),
+        )
+        .map_err(|error| Error::System {
+            errno: error.errno(),
+            message: error.to_string(),
+        })?;
+        let Ok(spec) = std::env::var("AIRDMA_IMPAIR") else {
+            return Ok(Box::new(port));
+        };
+        let impairment: Impairment = spec.parse().map_err(|error| Error::System {
+            errno: libc::EINVAL,
+            message: format!("AIRDMA_IMPAIR: {error}"),
+        })?;
+        Ok(Box::new(Impaired::new(port, impairment)))
+    }
+
+    fn start_helper(self: &Arc<Self>) -> Result<(), Error> {
+        self.helper
+            .start(self)
+            .map_err(|error| Error::system("starting the helper thread of the device", &error))
+    }
+
+    /// The counters, the port's included.
+    pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut worker = self.lock();
+        worker.count_port(self.now());
+        worker.tables.counters.flush();
+        worker.tables.counters.named()
+    }
+
+    /// Adds to those who hear of what happens to the port.
+    pub(crate) fn add_listener(&self, events: &Arc<AsyncEvents>) {
+        let mut listeners = self
+            .listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        listeners.retain(|listener| listener.strong_count() > 0);
+        listeners.push(Arc::downgrade(events));
+    }
+
+    fn tell_all(&self, event: AsyncEvent) {
+        let listeners = self
+            .listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        for events in listeners.iter().filter_map(Weak::upgrade) {
+            events.push((EventOwner::Device, event));
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! The file in which all processes of a user add up a device's counters, so that `airdma devices -v` shows them as it
+//! would a kernel device's.
+//!
+//! ```text
+//! 0        8         16           24
+//! | magic  | version | names hash | counter 0 | counter 1 | ...     (64-bit words, host byte order)
+//! ```
+//!
+//! It lies in `$XDG_RUNTIME_DIR/airdma`, or else in `/tmp/airdma-<euid>` (mode 0700, owner checked, links not followed),
+//! and is called after the network namespace and the interface. A file with other names in it (of another version) is
+//! replaced, not changed: processes of that version go on with the file they have. Without a file nothing fails.
+
+use crate::DeviceInfo;
+use crate::counters::{COUNT, names};
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"airdma#1");
+const VERSION: u64 = 1;
+const HEADER_WORDS: usize = 3;
+const WORDS: usize = HEADER_WORDS + COUNT;
+const BYTES: usize = WORDS * size_of::<AtomicU64>();
+
+/// A mapped counters file.
+pub(crate) struct CountersFile {
+    words: NonNull<AtomicU64>,
+}
+
+// SAFETY: the mapping belongs to the value, and is only touched through atomics.
+unsafe impl Send for CountersFile {}
+
+impl CountersFile {
+    /// Opens the file of a device, and makes it if need be.
+    pub(crate) fn open(info: &DeviceInfo) -> io::Result<Self> {
+        Self::open_at(&directory()?, &file_name(info)?)
+    }
+
+    /// Opens the file of a device if there is one of this version.
+    pub(crate) fn open_existing(info: &DeviceInfo) -> io::Result<Self> {
+        let path = directory()?.join(file_name(info)?);
+        let mapped = Self::map(&open_file(&path, false)?)?;
+        if mapped.has_our_header() {
+            Ok(mapped)
+        } else {
+            Err(io::ErrorKind::InvalidData.into())
+        }
+    }
+
+    fn open_at(directory: &Path, name: &str) -> io::Result<Self> {
+        let path = directory.join(name);
+        // Twice: a file of another version is taken away first.
+        for _ in 0..2 {
+            let file = Locked::new(open_file(&path, true)?)?;
+            if file.0.metadata()?.len() == 0 {
+                file.0.set_len(BYTES as u64)?;
+                let mapped = Self::map(&file.0)?;
+                mapped.write_header();
+                return Ok(mapped);
+            }
+            match Self::map(&file.0) {
+                Ok(mapped) if mapped.has_our_header() => return Ok(mapped),
+                Ok(_) | Err(_) => std::fs::remove_file(&path)?,
+            }
+        }
+        Err(io::Error::other(
+            "the counters file is being replaced by another version all the time",
+        ))
+    }
+
+    fn map(file: &File) -> io::Result<Self> {
+        if file.metadata()?.len() != BYTES as u64 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice; the file is BYTES long, and only processes of this
+        // user could cut it off, which they do not.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                BYTES,
+                access,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let words = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(CountersFile { words })
+    }
+
+    /// Adds to a counter. Other processes do so too.
+    pub(crate) fn add(&self, index: usize, amount: u64) {
+        self.word(HEADER_WORDS + index)
+            .fetch_add(amount, Ordering::Relaxed);
+    }
+
+    pub(crate) fn values(&self) -> [u64; COUNT] {
+        std::array::from_fn(|index| self.word(HEADER_WORDS + index).load(Ordering::Relaxed))
+    }
+
+    fn has_our_header(&self) -> bool {
+        let header = [MAGIC, VERSION, names_hash()];
+        (0..HEADER_WORDS).all(|word| self.word(word).load(Ordering::Acquire) == header[word])
+    }
+
+    fn write_header(&self) {
+        for (index, word) in [MAGIC, VERSION, names_hash()].into_iter().enumerate() {
+            self.word(index).store(word, Ordering::Release);
+        }
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < WORDS, "counter beyond the file");
+        // SAFETY: within the mapping by the assertion, aligned because mappings are, mapped until the value is dropped.
+        unsafe { self.words.add(index).as_ref() }
+    }
+}
+
+impl Drop for CountersFile {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `map` with this size, and no reference to it outlives `self`.
+        unsafe { libc::munmap(self.words.as_ptr().cast(), BYTES) };
+    }
+}
+
+/// FNV-1a over the names: two versions with the same names may share a file.
+fn names_hash() -> u64 {
+    let bytes = names().iter().flat_map(|name| name.bytes().chain([0]));
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+fn open_file(path: &Path, create: bool) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(create)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK)
+        .open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || metadata.uid() != effective_user() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    Ok(file)
+}
+
+/// A file that one process at a time may look into, to write its header. The mapping holds the file open, and with it
+/// the lock, so it is given back in so many words.
+struct Locked(File);
+
+impl Locked {
+    fn new(file: File) -> io::Result<Self> {
+        for _ in 0..LOCK_TRIES {
+            // SAFETY: flock takes no pointer.
+            if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+                return Ok(Locked(file));
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::WouldBlock {
+                return Err(error);
+            }
+            std::thread::sleep(LOCK_PAUSE);
+        }
+        // Somebody was stopped while holding it. Counters are not worth waiting for.
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // SAFETY: flock takes no pointer.
+        unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
+    }
+}
+
+const LOCK_TRIES: u32 = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(1);
+
+/// Names the interface of one network namespace; the slash of an odd name would lead elsewhere.
+fn file_name(info: &DeviceInfo) -> io::Result<String> {
+    let namespace = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
+    if info.interface.contains('/') {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    Ok(format!("{namespace}-{}.counters", info.interface))
+}
+
+/// The directory for files of this user's running programs; made if need be.
+fn directory() -> io::Result<PathBuf> {
+    if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR") {
+        let path = PathBuf::from(runtime).join("airdma");
+        if make_directory(&path).is_ok() {
+            return Ok(path);
+        }
+    }
+    let path = PathBuf::from(format!("/tmp/airdma-{}", effective_user()));
+    make_directory(&path)?;
+    Ok(path)
+}
+
+fn make_directory(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error),
+    }
+    let metadata = std::fs::symlink_metadata(path)?;
+    if !metadata.is_dir() || metadata.uid() != effective_user() || metadata.mode() & 0o077 != 0 {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    Ok(())
+}
+
+fn effective_user() -> u32 {
+    // SAFETY: geteuid has no arguments and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// A directory of this test's own.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            let path =
+                std::env::temp_dir().join(format!("airdma-test-{}-{name}", std::process::id()));
+            make_directory(&path).unwrap();
+            Directory(path)
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(&self.0).ok();
+        }
+    }
+
+    #[test]
+    fn counts_of_two_openers_add_up_and_stay() {
+        let directory = Directory::new("sum");
+        let first = CountersFile::open_at(&directory.0, "x").unwrap();
+        let second = CountersFile::open_at(&directory.0, "x").unwrap();
+        first.add(1, 5);
+        second.add(1, 2);
+        drop((first, second));
+        let values = CountersFile::open_at(&directory.0, "x").unwrap().values();
+        assert_eq!(values[..3], [0, 7, 0]);
+    }
+
+    #[test]
+    fn a_file_of_another_version_is_replaced_and_its_users_keep_it() {
+        let directory = Directory::new("version");
+        let old = CountersFile::open_at(&directory.0, "x").unwrap();
+        old.add(0, 5);
+        old.word(2).store(1234, Ordering::Relaxed);
+        let new = CountersFile::open_at(&directory.0, "x").unwrap();
+        old.add(0, 1);
+        assert_eq!((old.values()[0], new.values()[0]), (6, 0));
+        std::fs::write(directory.0.join("y"), b"not a counters file").unwrap();
+        assert_eq!(
+            CountersFile::open_at(&directory.0, "y").unwrap().values()[0],
+            0
+        );
+    }
+
+    #[test]
+    fn links_are_not_followed() {
+        let directory = Directory::new("link");
+        let victim = directory.0.join("victim");
+        std::fs::write(&victim, b"").unwrap();
+        std::os::unix::fs::symlink(&victim, directory.0.join("x")).unwrap();
+        assert!(CountersFile::open_at(&directory.0, "x").is_err());
+        assert_eq!(std::fs::metadata(&victim).unwrap().len(), 0);
+        let link = directory.0.join("dir");
+        std::os::unix::fs::symlink(&directory.0, &link).unwrap();
+        assert!(make_directory(&link).is_err());
+    }
+}

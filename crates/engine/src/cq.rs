@@ -1,0 +1,191 @@
+//! Completion queues.
+
+use crate::async_event::EventOwner;
+use crate::cq_table::CqShared;
+use crate::use_count::UseCount;
+use crate::worker::Work;
+use crate::{Channel, Completion, CompletionOpcode, Device, Error, Status};
+use airdma_shm::{Cqe, RingConsumer};
+use airdma_wire::{Qpn, Rkey};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Among the polls that find something, one in this many runs the worker all the same: a queue that never runs empty must
+/// not keep others waiting.
+const POLLS_PER_ROUND: u32 = 16;
+
+/// A completion queue. Any thread may poll it; polling also runs the device's worker.
+pub struct Cq {
+    pub(crate) device: Arc<Device>,
+    /// Its place in the worker's table.
+    pub(crate) index: u32,
+    shared: Arc<CqShared>,
+    consumer: Mutex<RingConsumer>,
+    channel: Option<Arc<Channel>>,
+    capacity: u32,
+    /// Queue pairs; one that uses the queue for both directions counts twice.
+    pub(crate) users: UseCount,
+    polls: AtomicU32,
+}
+
+impl Cq {
+    pub(crate) fn new(
+        device: Arc<Device>,
+        index: u32,
+        shared: Arc<CqShared>,
+        consumer: RingConsumer,
+        channel: Option<Arc<Channel>>,
+    ) -> Self {
+        let capacity = consumer.capacity();
+        Cq {
+            device,
+            index,
+            shared,
+            consumer: Mutex::new(consumer),
+            channel,
+            capacity,
+            users: UseCount::default(),
+            polls: AtomicU32::new(0),
+        }
+    }
+
+    /// Takes up to `max` completions, oldest first, and hands each to `sink`; returns how many.
+    /// When there are none it runs the worker once and looks again. `sink` must not use this queue.
+    ///
+    /// # Errors
+    /// [`Error::CqOverrun`] once the queue overflowed and what it still held has been taken.
+    pub fn poll(&self, max: usize, mut sink: impl FnMut(Completion)) -> Result<usize, Error> {
+        let core = self.device.core();
+        core.note_poll();
+        let mut count = self.take(max, &mut sink);
+        // A count lost between two threads does no harm.
+        let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
+        self.polls.store(polls, Ordering::Relaxed);
+        if count == 0 || polls.is_multiple_of(POLLS_PER_ROUND) {
+            core.try_progress(Work::All);
+            count += self.take(max - count, &mut sink);
+        }
+        if count == 0 && max > 0 && self.shared.overrun.load(Ordering::Acquire) {
+            return Err(Error::CqOverrun);
+        }
+        Ok(count)
+    }
+
+    fn take(&self, max: usize, sink: &mut impl FnMut(Completion)) -> usize {
+        let mut consumer = self.consumer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut count = 0;
+        while count < max {
+            let Some(number) = consumer.take() else {
+                break;
+            };
+            let cqe: Cqe = consumer.slot(number).read_header();
+            consumer.release(1);
+            // What the worker did not write is no completion.
+            if let Some(completion) = decode(&cqe) {
+                sink(completion);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Asks for one event at the next completion that is added (with `solicited_only`: the next one that is
+    /// solicited or unsuccessful). Completions already in the queue raise none.
+    ///
+    /// # Errors
+    /// `EINVAL` for a queue without a channel.
+    pub fn arm(&self, solicited_only: bool) -> Result<(), Error> {
+        if self.channel.is_none() {
+            return Err(Error::Invalid(
+                "the completion queue was created without a completion channel",
+            ));
+        }
+        self.shared.arm(solicited_only);
+        Ok(())
+    }
+
+    /// How many completions fit.
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// The number that channel events and asynchronous events of this queue carry from now on.
+    pub fn set_cookie(&self, cookie: u64) {
+        self.shared.cookie.store(cookie, Ordering::Relaxed);
+    }
+
+    /// Destroys the queue; events of it not yet fetched vanish.
+    ///
+    /// # Errors
+    /// `EBUSY` while a queue pair uses it; `ENODEV` in a child after fork.
+    pub fn destroy(&self) -> Result<(), Error> {
+        let core = self.device.core();
+        core.check_process()?;
+        if !self.users.destroy("the completion queue")? {
+            return Ok(());
+        }
+        core.control(|worker, _| worker.tables.cqs.remove(self.index));
+        let id = self.shared.id;
+        self.device
+            .events
+            .retain(|&(owner, _)| owner != EventOwner::Cq(id));
+        if let Some(channel) = &self.channel {
+            channel.events.retain(|&(owner, _)| owner != id);
+            channel.users.release();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // Its users hold it, so it has none.
+        self.destroy().ok();
+    }
+}
+
+fn decode(cqe: &Cqe) -> Option<Completion> {
+    let has = |flag| cqe.flags & flag != 0;
+    Some(Completion {
+        wr_id: cqe.wr_id,
+        status: status(cqe.status)?,
+        opcode: opcode(cqe.opcode)?,
+        byte_len: cqe.byte_len,
+        imm: has(Cqe::IMM).then_some(cqe.imm_or_rkey),
+        invalidated: has(Cqe::INVALIDATED).then(|| Rkey(u32::from_ne_bytes(cqe.imm_or_rkey))),
+        solicited: has(Cqe::SOLICITED),
+        grh: has(Cqe::GRH),
+        src_qpn: Qpn::new(cqe.src_qpn),
+        qpn: Qpn::new(cqe.qpn),
+    })
+}
+
+fn status(number: u8) -> Option<Status> {
+    const ALL: [Status; 11] = [
+        Status::Success,
+        Status::LocalLengthError,
+        Status::LocalQpOperationError,
+        Status::LocalProtectionError,
+        Status::WrFlushError,
+        Status::BadResponse,
+        Status::RemoteInvalidRequest,
+        Status::RemoteAccessError,
+        Status::RemoteOperationError,
+        Status::RetryExceeded,
+        Status::RnrRetryExceeded,
+    ];
+    ALL.into_iter().find(|&status| status as u8 == number)
+}
+
+fn opcode(number: u8) -> Option<CompletionOpcode> {
+    const ALL: [CompletionOpcode; 7] = [
+        CompletionOpcode::Send,
+        CompletionOpcode::Write,
+        CompletionOpcode::Read,
+        CompletionOpcode::CompareSwap,
+        CompletionOpcode::FetchAdd,
+        CompletionOpcode::Receive,
+        CompletionOpcode::ReceiveWriteImm,
+    ];
+    ALL.into_iter().find(|&opcode| opcode as u8 == number)
+}

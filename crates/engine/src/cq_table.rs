@@ -1,0 +1,161 @@
+//! The worker's side of completion queues: the producers of their rings.
+
+use crate::async_event::{AsyncEvents, EventOwner};
+use crate::channel::ChannelEvents;
+use crate::counters::{Counters, EngineCounter};
+use crate::{AsyncEvent, Error, LIMITS};
+use airdma_shm::{Cqe, RingProducer};
+use airdma_transport::{Completion, Status};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
+
+/// What the worker and the application share of a completion queue beside its ring.
+pub(crate) struct CqShared {
+    /// Unique in this process: whose events these are.
+    pub(crate) id: u64,
+    pub(crate) cookie: AtomicU64,
+    /// One of the `ARMED_*` values.
+    armed: AtomicU8,
+    /// A completion was lost because the ring was full.
+    pub(crate) overrun: AtomicBool,
+    pub(crate) channel: Option<Arc<ChannelEvents>>,
+    pub(crate) events: Arc<AsyncEvents>,
+}
+
+const ARMED_NOT: u8 = 0;
+const ARMED_SOLICITED: u8 = 1;
+const ARMED_ANY: u8 = 2;
+
+impl CqShared {
+    pub(crate) fn new(
+        id: u64,
+        channel: Option<(Arc<ChannelEvents>, u64)>,
+        events: Arc<AsyncEvents>,
+    ) -> Self {
+        let cookie = channel.as_ref().map_or(0, |&(_, cookie)| cookie);
+        CqShared {
+            id,
+            cookie: AtomicU64::new(cookie),
+            armed: AtomicU8::new(ARMED_NOT),
+            overrun: AtomicBool::new(false),
+            channel: channel.map(|(channel, _)| channel),
+            events,
+        }
+    }
+
+    /// Asks for an event at the next completion. Asking for any outlasts asking for solicited ones (IBTA 11.4.2.2).
+    pub(crate) fn arm(&self, solicited_only: bool) {
+        let wanted = if solicited_only {
+            ARMED_SOLICITED
+        } else {
+            ARMED_ANY
+        };
+        self.armed.fetch_max(wanted, Ordering::SeqCst);
+        // Pairs with the fence in `notify`: either the worker sees that we are armed, or the poll that the
+        // application does after arming sees the completion.
+        fence(Ordering::SeqCst);
+    }
+
+    /// A completion was published: raises the event if one was asked for.
+    fn notify(&self, solicited: bool) {
+        let Some(channel) = &self.channel else {
+            return;
+        };
+        fence(Ordering::SeqCst);
+        let armed = self.armed.load(Ordering::Relaxed);
+        if armed == ARMED_ANY || (armed == ARMED_SOLICITED && solicited) {
+            self.armed.store(ARMED_NOT, Ordering::SeqCst);
+            channel.push((self.id, self.cookie.load(Ordering::Relaxed)));
+        }
+    }
+}
+
+struct CqSlot {
+    ring: RingProducer,
+    shared: Arc<CqShared>,
+}
+
+/// The completion queues of one worker.
+#[derive(Default)]
+pub(crate) struct CqTable {
+    slots: Vec<Option<CqSlot>>,
+    free: Vec<u32>,
+}
+
+impl CqTable {
+    pub(crate) fn insert(
+        &mut self,
+        ring: RingProducer,
+        shared: Arc<CqShared>,
+    ) -> Result<u32, Error> {
+        let slot = Some(CqSlot { ring, shared });
+        if let Some(index) = self.free.pop() {
+            self.slots[index as usize] = slot;
+            return Ok(index);
+        }
+        if self.slots.len() >= LIMITS.max_cq as usize {
+            return Err(Error::NoMemory(
+                "no more completion queues: see max_cq of the device",
+            ));
+        }
+        self.slots.push(slot);
+        Ok(self.slots.len() as u32 - 1)
+    }
+
+    pub(crate) fn remove(&mut self, index: u32) {
+        if self.slots[index as usize].take().is_some() {
+            self.free.push(index);
+        }
+    }
+
+    /// Adds a completion. When the ring is full it is lost, never an older one overwritten; the queue is marked, and an
+    /// event raised once (IBTA 11.6.3.1, `IBV_EVENT_CQ_ERR`).
+    pub(crate) fn push(&mut self, index: u32, completion: &Completion, counters: &mut Counters) {
+        let Some(Some(CqSlot { ring, shared })) = self.slots.get_mut(index as usize) else {
+            return;
+        };
+        let Some(mut slot) = ring.slot(0) else {
+            counters.count(EngineCounter::CqOverruns);
+            if !shared.overrun.swap(true, Ordering::Release) {
+                let cookie = shared.cookie.load(Ordering::Relaxed);
+                shared
+                    .events
+                    .push((EventOwner::Cq(shared.id), AsyncEvent::CqError { cookie }));
+            }
+            return;
+        };
+        slot.write_header(&encode(completion));
+        ring.publish(1);
+        shared.notify(completion.solicited || completion.status != Status::Success);
+    }
+}
+
+fn encode(completion: &Completion) -> Cqe {
+    let mut flags = 0;
+    let mut imm_or_rkey = [0; 4];
+    if let Some(rkey) = completion.invalidated {
+        flags |= Cqe::INVALIDATED;
+        imm_or_rkey = rkey.0.to_ne_bytes();
+    }
+    if let Some(imm) = completion.imm {
+        flags |= Cqe::IMM;
+        imm_or_rkey = imm;
+    }
+    if completion.grh {
+        flags |= Cqe::GRH;
+    }
+    if completion.solicited {
+        flags |= Cqe::SOLICITED;
+    }
+    Cqe {
+        wr_id: completion.wr_id,
+        status: completion.status as u8,
+        opcode: completion.opcode as u8,
+        flags,
+        byte_len: completion.byte_len,
+        imm_or_rkey,
+        qpn: completion.qpn.get(),
+        src_qpn: completion.src_qpn.get(),
+        ..Cqe::default()
+    }
+}

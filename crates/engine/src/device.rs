@@ -1,0 +1,243 @@
+//! An opened device.
+
+use crate::async_event::AsyncEvents;
+use crate::channel::ChannelEvents;
+use crate::core::Core;
+use crate::cq_table::CqShared;
+use crate::event_queue::wait_for_event;
+use crate::use_count::UseCount;
+use crate::{AsyncEvent, Channel, Cq, DeviceInfo, Error, LIMITS, Limits, Pd};
+use airdma_port::Port;
+use airdma_shm::{Cqe, ring};
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// One opened device, as `ibv_open_device` gives it: each call of [`Device::open`] returns a new one with its own
+/// queue of asynchronous events, while the worker behind it is shared by all of this process and interface.
+pub struct Device {
+    shared: Arc<SharedCore>,
+    pub(crate) events: Arc<AsyncEvents>,
+}
+
+/// The worker of an interface with its helper thread. Goes when the last device on it does.
+struct SharedCore {
+    core: Arc<Core>,
+    pds: AtomicU32,
+    ahs: AtomicU32,
+}
+
+/// The workers of this process. A dead entry is one whose devices are gone, or which belongs to the parent of a fork.
+static OPEN: Mutex<Vec<Weak<SharedCore>>> = Mutex::new(Vec::new());
+
+impl Device {
+    /// Opens a device. Sockets are bound and threads started at the first queue pair only.
+    ///
+    /// While the process has the interface open, everybody gets the worker, and the GID table, of the first one.
+    ///
+    /// # Errors
+    /// Those of the system (descriptors, memory).
+    pub fn open(info: &DeviceInfo) -> io::Result<Arc<Device>> {
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|shared| shared.strong_count() > 0);
+        let of_interface = |shared: &Arc<SharedCore>| {
+            let known = &shared.core.info;
+            shared.core.is_ours()
+                && (known.interface_index, &known.interface)
+                    == (info.interface_index, &info.interface)
+        };
+        let shared = match open.iter().filter_map(Weak::upgrade).find(of_interface) {
+            Some(shared) => shared,
+            None => {
+                let shared = Arc::new(SharedCore::new(info.clone())?);
+                open.push(Arc::downgrade(&shared));
+                shared
+            }
+        };
+        Self::with_core(shared)
+    }
+
+    /// A device on any port, for tests: it is not shared, and its counters stay in this process. The port's addresses
+    /// are those of the GID table.
+    ///
+    /// # Errors
+    /// Those of the system (descriptors, memory, threads).
+    #[doc(hidden)]
+    pub fn with_port(info: DeviceInfo, port: Box<dyn Port>) -> io::Result<Arc<Device>> {
+        let shared = Arc::new(SharedCore::new(info)?);
+        shared.core.bind_port(port);
+        Self::with_core(shared)
+    }
+
+    fn with_core(shared: Arc<SharedCore>) -> io::Result<Arc<Device>> {
+        let events = Arc::new(AsyncEvents::new()?);
+        shared.core.add_listener(&events);
+        Ok(Arc::new(Device { shared, events }))
+    }
+
+    /// What was known of the device when its worker was created.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.core().info
+    }
+
+    /// What the device can do at most.
+    pub fn limits(&self) -> &'static Limits {
+        &LIMITS
+    }
+
+    /// The counters of this process's worker by name, since it was created. Empty in a child after fork.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        match self.core().check_process() {
+            Ok(()) => self.core().counters(),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// Allocates a protection domain.
+    ///
+    /// # Errors
+    /// `ENOMEM` when [`Limits::max_pd`] exist.
+    pub fn alloc_pd(self: &Arc<Self>) -> Result<Arc<Pd>, Error> {
+        self.core().check_process()?;
+        take_one(
+            &self.shared.pds,
+            LIMITS.max_pd,
+            "no more protection domains: see max_pd of the device",
+        )?;
+        Ok(Arc::new(Pd::new(Arc::clone(self))))
+    }
+
+    /// Creates a completion channel.
+    ///
+    /// # Errors
+    /// Those of the system (descriptors).
+    pub fn create_channel(self: &Arc<Self>) -> Result<Arc<Channel>, Error> {
+        self.core().check_process()?;
+        let events = ChannelEvents::new()
+            .map_err(|error| Error::system("creating a completion channel", &error))?;
+        Ok(Arc::new(Channel {
+            device: Arc::clone(self),
+            events: Arc::new(events),
+            users: UseCount::default(),
+        }))
+    }
+
+    /// Creates a completion queue of at least `entries` entries ([`Cq::capacity`] tells how many). With a channel,
+    /// an armed queue signals it; [`Channel::wait_event`] then returns the cookie given here.
+    ///
+    /// # Errors
+    /// `EINVAL` for zero or more than [`Limits::max_cqe`] entries, or a destroyed channel; `ENOMEM`.
+    pub fn create_cq(
+        self: &Arc<Self>,
+        entries: u32,
+        channel: Option<(Arc<Channel>, u64)>,
+    ) -> Result<Arc<Cq>, Error> {
+        let core = self.core();
+        core.check_process()?;
+        if !(1..=LIMITS.max_cqe).contains(&entries) {
+            return Err(Error::Invalid(
+                "a completion queue has 1 to max_cqe entries",
+            ));
+        }
+        let (producer, consumer) = ring(&core.arena, entries, Cqe::STRIDE)
+            .map_err(|error| Error::system("memory for a completion queue", &error))?;
+        if let Some((channel, _)) = &channel {
+            channel.users.acquire("the completion channel")?;
+        }
+        let signalled = channel
+            .as_ref()
+            .map(|(channel, cookie)| (Arc::clone(&channel.events), *cookie));
+        let shared = Arc::new(CqShared::new(
+            core.next_serial(),
+            signalled,
+            Arc::clone(&self.events),
+        ));
+        let inserted =
+            core.control(|worker, _| worker.tables.cqs.insert(producer, Arc::clone(&shared)));
+        let channel = channel.map(|(channel, _)| channel);
+        match inserted {
+            Ok(index) => Ok(Arc::new(Cq::new(
+                Arc::clone(self),
+                index,
+                shared,
+                consumer,
+                channel,
+            ))),
+            Err(error) => {
+                if let Some(channel) = channel {
+                    channel.users.release();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The descriptor of the asynchronous events: readable while one waits. It belongs to the device: do not close
+    /// it, and do not read it. `O_NONBLOCK` set on it is honoured by [`Device::wait_async_event`].
+    pub fn async_fd(&self) -> RawFd {
+        self.events.fd()
+    }
+
+    /// The next asynchronous event; blocks until there is one.
+    ///
+    /// # Errors
+    /// `EAGAIN` when there is none and the descriptor has `O_NONBLOCK`, `EINTR`.
+    pub fn wait_async_event(&self) -> io::Result<AsyncEvent> {
+        wait_for_event(&self.events).map(|(_, event)| event)
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.shared.core
+    }
+
+    pub(crate) fn is_same_worker(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    pub(crate) fn give_back_pd(&self) {
+        self.shared.pds.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// # Errors
+    /// `ENOMEM` when [`Limits::max_ah`] exist.
+    pub(crate) fn take_ah(&self) -> Result<(), Error> {
+        take_one(
+            &self.shared.ahs,
+            LIMITS.max_ah,
+            "no more address handles: see max_ah of the device",
+        )
+    }
+
+    pub(crate) fn give_back_ah(&self) {
+        self.shared.ahs.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl SharedCore {
+    fn new(info: DeviceInfo) -> io::Result<Self> {
+        Ok(SharedCore {
+            core: Arc::new(Core::new(info)?),
+            pds: AtomicU32::new(0),
+            ahs: AtomicU32::new(0),
+        })
+    }
+}
+
+impl Drop for SharedCore {
+    fn drop(&mut self) {
+        if self.core.is_ours() {
+            self.core.helper.stop();
+            // The last counts, to the file.
+            self.core.counters();
+        }
+    }
+}
+
+fn take_one(count: &AtomicU32, max: u32, full: &'static str) -> Result<(), Error> {
+    let more = |count: u32| (count < max).then_some(count + 1);
+    match count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Error::NoMemory(full)),
+    }
+}

@@ -1,0 +1,150 @@
+//! A queue of events behind a real descriptor: `poll(2)`, `epoll(7)` and `O_NONBLOCK` work on it.
+
+use crate::eventfd::EventFd;
+use crate::wait::{Descriptors, signal_restarts};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Events that wait for the application. The descriptor is readable exactly while there are some: both change under
+/// the one lock. The lock is a leaf: nothing else is locked while it is held.
+pub(crate) struct EventQueue<T> {
+    descriptor: EventFd,
+    waiting: Mutex<VecDeque<T>>,
+}
+
+/// Events kept for an application that fetches none; later ones are dropped.
+const WAITING_MAX: usize = 1 << 16;
+
+impl<T> EventQueue<T> {
+    pub(crate) fn new() -> io::Result<Self> {
+        // The descriptor blocks, as the application expects of a fresh one; our own reads never do.
+        Ok(EventQueue {
+            descriptor: EventFd::new()?,
+            waiting: Mutex::new(VecDeque::new()),
+        })
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.descriptor.fd()
+    }
+
+    pub(crate) fn push(&self, event: T) {
+        let mut waiting = self.lock();
+        if waiting.len() == WAITING_MAX {
+            return;
+        }
+        waiting.push_back(event);
+        if waiting.len() == 1 {
+            self.descriptor.signal();
+        }
+    }
+
+    pub(crate) fn pop(&self) -> Option<T> {
+        let mut waiting = self.lock();
+        let event = waiting.pop_front()?;
+        if waiting.is_empty() {
+            self.descriptor.clear();
+        }
+        Some(event)
+    }
+
+    /// Takes out the events that `keep` refuses: their object is gone.
+    pub(crate) fn retain(&self, keep: impl FnMut(&T) -> bool) {
+        let mut waiting = self.lock();
+        if waiting.is_empty() {
+            return;
+        }
+        waiting.retain(keep);
+        if waiting.is_empty() {
+            self.descriptor.clear();
+        }
+    }
+
+    /// Whether the application set `O_NONBLOCK` on the descriptor.
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        // SAFETY: F_GETFL takes no pointer; the descriptor is ours and open.
+        let flags = unsafe { libc::fcntl(self.fd(), libc::F_GETFL) };
+        flags >= 0 && flags & libc::O_NONBLOCK != 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The next event; sleeps until there is one. Whoever runs the worker brings it: this thread does not.
+///
+/// # Errors
+/// `EAGAIN` when there is none and the descriptor has `O_NONBLOCK`, `EINTR`.
+pub(crate) fn wait_for_event<T>(queue: &EventQueue<T>) -> io::Result<T> {
+    let mut descriptors = Descriptors::default();
+    descriptors.add(queue.fd());
+    loop {
+        if let Some(event) = queue.pop() {
+            return Ok(event);
+        }
+        if queue.is_nonblocking() {
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        }
+        match descriptors.wait(None) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted && signal_restarts() => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::wait::Waited;
+    use std::time::Duration;
+
+    fn readable(queue: &EventQueue<u32>) -> bool {
+        let mut descriptors = Descriptors::default();
+        descriptors.add(queue.fd());
+        matches!(
+            descriptors.wait(Some(Duration::ZERO)).unwrap(),
+            Waited::Ready
+        )
+    }
+
+    #[test]
+    fn the_descriptor_is_readable_exactly_while_events_wait() {
+        let queue = EventQueue::new().unwrap();
+        assert!(!readable(&queue));
+        queue.push(1);
+        queue.push(2);
+        assert!(readable(&queue));
+        assert_eq!(queue.pop(), Some(1));
+        assert!(readable(&queue));
+        assert_eq!(queue.pop(), Some(2));
+        assert!(!readable(&queue));
+        assert_eq!(queue.pop(), None);
+    }
+
+    #[test]
+    fn events_of_a_dead_object_vanish_with_the_readiness() {
+        let queue = EventQueue::new().unwrap();
+        queue.push(1);
+        queue.push(2);
+        queue.retain(|&event| event != 1);
+        assert!(readable(&queue));
+        queue.retain(|&event| event != 2);
+        assert!(!readable(&queue));
+    }
+
+    #[test]
+    fn an_application_that_read_the_descriptor_itself_does_not_hang_us() {
+        let queue = EventQueue::new().unwrap();
+        queue.push(7);
+        let mut count = 0u64;
+        // SAFETY: eight bytes at `count` may be written.
+        let got = unsafe { libc::read(queue.fd(), (&raw mut count).cast(), 8) };
+        assert_eq!(got, 8);
+        assert_eq!(queue.pop(), Some(7));
+    }
+}

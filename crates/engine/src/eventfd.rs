@@ -1,0 +1,44 @@
+//! An `eventfd(2)`: a descriptor that one thread makes readable and another waits for.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+pub(crate) struct EventFd(OwnedFd);
+
+impl EventFd {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: eventfd takes no pointer.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call above just opened `fd`, and nobody else knows it.
+        Ok(EventFd(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// Makes it readable. Cannot block: the count never comes near its limit of 2^64 - 2.
+    pub(crate) fn signal(&self) {
+        let one = 1u64;
+        // SAFETY: eight bytes at `one` may be read.
+        unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
+    }
+
+    /// Makes it unreadable. Looks first, because the descriptor may be a blocking one that somebody else has read.
+    pub(crate) fn clear(&self) {
+        let mut poll = libc::pollfd {
+            fd: self.fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: `poll` is one pollfd, and a timeout of zero does not block.
+        if unsafe { libc::poll(&raw mut poll, 1, 0) } == 1 && poll.revents & libc::POLLIN != 0 {
+            let mut count = 0u64;
+            // SAFETY: eight bytes at `count` may be written.
+            unsafe { libc::read(self.fd(), (&raw mut count).cast(), 8) };
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The helper thread: makes a device progress when the application does not.
+//!
+//! One-sided operations and timers must go on although the application never calls in. But a second thread that fetches
+//! packets takes time from the one that polls, so the helper keeps away while somebody polls:
+//!
+//! | what it sees | what it does |
+//! |---|---|
+//! | a thread blocked on a completion channel | stands by: that thread runs the worker |
+//! | the count of polls rose since it last looked | backs off: sleeps 50 us, then twice as long each time, 1 ms at most |
+//! | the count stands still | watches: runs the worker, then sleeps on the port's descriptors until there is something |
+//!
+//! A program that posts, polls for its completion, and then spins on memory (`ib_write_lat`) polls often, yet nobody
+//! fetches what it waits for; with back-off alone each message would cost it up to a millisecond. So the helper keeps a
+//! score. Each time a back-off ends with packets in the port that nobody was about to fetch, it rises by
+//! [`SCORE_MISSED`]; from [`SCORE_EAGER`] on the helper watches although there are polls. Each wake that finds packets
+//! raises the score by [`SCORE_USEFUL`], each that comes too late because a poller was faster lowers it by one, and below
+//! the threshold the helper backs off again. Memory spinning gives about one useful wake per wasted one, so the score
+//! stays up; pure polling gives wasted ones only, and ends after [`SCORE_MAX`] - [`SCORE_EAGER`] of them at most.
+//!
+//! "Nobody was about to fetch": the count of polls stands still for [`GLANCE`], some times what a polling loop takes.
+//!
+//! After `fork(2)` the child has no helper. Nothing hangs there: objects of the parent refuse control calls
+//! ([`crate::Error::Forked`]), and dropping them does nothing. A child that opens the device anew gets its own.
+
+use crate::core::Core;
+use crate::eventfd::EventFd;
+use crate::wait::Descriptors;
+use crate::worker::{Round, Work};
+use std::io;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const PAUSE_MIN: Duration = Duration::from_micros(50);
+const PAUSE_MAX: Duration = Duration::from_millis(1);
+const GLANCE: Duration = Duration::from_micros(3);
+/// A pause when somebody else has the worker although we were woken: they are about to fetch what woke us.
+const GIVE_WAY: Duration = Duration::from_micros(20);
+const SCORE_MAX: u32 = 32;
+const SCORE_EAGER: u32 = 8;
+const SCORE_MISSED: u32 = 4;
+const SCORE_USEFUL: u32 = 2;
+
+/// The application's side of the helper.
+pub(crate) struct Helper {
+    thread: Mutex<Option<JoinHandle<()>>>,
+    exit: AtomicBool,
+    /// It sleeps until the last waiter leaves.
+    standing_by: AtomicBool,
+    /// Wakes it, and it alone.
+    wake: EventFd,
+}
+
+impl Helper {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Helper {
+            thread: Mutex::default(),
+            exit: AtomicBool::new(false),
+            standing_by: AtomicBool::new(false),
+            wake: EventFd::new()?,
+        })
+    }
+
+    /// Starts the thread, unless it runs.
+    pub(crate) fn start(&self, core: &Arc<Core>) -> io::Result<()> {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            let core = Arc::clone(core);
+            *thread = Some(without_signals(|| {
+                std::thread::Builder::new()
+                    .name("airdma-helper".into())
+                    .spawn(move || Loop::new(&core).run())
+            })?);
+        }
+        Ok(())
+    }
+
+    /// Ends the thread and waits until it is gone.
+    pub(crate) fn stop(&self) {
+        self.exit.store(true, Ordering::SeqCst);
+        self.wake.signal();
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(thread) = thread {
+            thread.join().ok();
+        }
+    }
+
+    /// The last thread that was blocked on a completion channel leaves: nobody runs the worker but the helper now.
+    pub(crate) fn take_over(&self) {
+        fence(Ordering::SeqCst);
+        if self.standing_by.load(Ordering::SeqCst) {
+            self.wake.signal();
+        }
+    }
+}
+
+/// The helper's own side.
+struct Loop<'a> {
+    core: &'a Core,
+    polls_seen: u64,
+    pause: Duration,
+    score: u32,
+    descriptors: Descriptors,
+}
+
+impl<'a> Loop<'a> {
+    fn new(core: &'a Core) -> Self {
+        Loop {
+            core,
+            polls_seen: 0,
+            pause: PAUSE_MIN,
+            score: 0,
+            descriptors: Descriptors::default(),
+        }
+    }
+
+    fn run(&mut self) {
+        while !self.core.helper.exit.load(Ordering::SeqCst) {
+            let polls = self.core.polls.load(Ordering::Relaxed);
+            let polled = polls != self.polls_seen;
+            self.polls_seen = polls;
+            if self.core.waiters.load(Ordering::SeqCst) > 0 {
+                self.stand_by();
+            } else if polled && self.score < SCORE_EAGER {
+                self.back_off();
+            } else {
+                if !polled {
+                    self.pause = PAUSE_MIN;
+                }
+                self.watch(polled);
+            }
+        }
+    }
+
+    /// Sleeps until no thread is blocked on a completion channel.
+    fn stand_by(&mut self) {
+        let helper = &self.core.helper;
+        helper.standing_by.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if self.core.waiters.load(Ordering::SeqCst) > 0 {
+            self.nap(None);
+        }
+        helper.standing_by.store(false, Ordering::SeqCst);
+    }
+
+    /// Leaves the worker to those who poll, and finds out whether they fetch everything.
+    fn back_off(&mut self) {
+        self.nap(Some(self.pause));
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        if self.somebody_polls() {
+            self.score = self.score.saturating_sub(1);
+        } else if self
+            .core
+            .try_progress(Work::All)
+            .is_some_and(|round| round.received > 0)
+        {
+            self.raise(SCORE_MISSED);
+        }
+    }
+
+    fn somebody_polls(&self) -> bool {
+        let before = self.core.polls.load(Ordering::Relaxed);
+        let start = Instant::now();
+        while start.elapsed() < GLANCE {
+            std::hint::spin_loop();
+        }
+        self.core.polls.load(Ordering::Relaxed) != before
+    }
+
+    /// Sleeps on the port and runs the worker when something comes.
+    fn watch(&mut self, polled: bool) {
+        // A signal cannot end it: they are blocked in this thread.
+        self.core
+            .sleep(&mut self.descriptors, self.core.helper.wake.fd())
+            .ok();
+        let round = self.core.try_progress(Work::All);
+        if round.is_none() {
+            self.nap(Some(GIVE_WAY));
+        }
+        if polled {
+            let useful = round.is_some_and(|Round { received, .. }| received > 0);
+            if useful {
+                self.raise(SCORE_USEFUL);
+            } else {
+                self.score = self.score.saturating_sub(1);
+            }
+        }
+    }
+
+    fn raise(&mut self, by: u32) {
+        self.score = (self.score + by).min(SCORE_MAX);
+    }
+
+    /// Sleeps without watching the port; [`Helper::stop`] and [`Helper::take_over`] end it early.
+    fn nap(&mut self, timeout: Option<Duration>) {
+        let wake = &self.core.helper.wake;
+        self.descriptors.clear();
+        self.descriptors.add(wake.fd());
+        if self.descriptors.wait(timeout).is_ok() && self.descriptors.is_ready(0) {
+            wake.clear();
+        }
+    }
+}
+
+/// Runs `spawn` with all signals blocked, which the new thread inherits: the application's handlers run in its own threads.
+fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: both point to a sigset_t, of which the first call fills the first and the second the other.
+    let blocked = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr())
+    };
+    let result = spawn();
+    if blocked == 0 {
+        // SAFETY: `before` was filled in by the call above, which succeeded.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    }
+    result
+}

@@ -1,0 +1,61 @@
+//! Devices, workers, memory regions, queues and progress: everything between the protocol (`airdma-transport`)
+//! and a front end such as the C ABI. This crate is the in-process mode: the worker lives in the application.
+//!
+//! How a front end uses it: [`devices`] lists the interfaces, [`Device::open`] opens one, a [`Pd`] registers
+//! memory ([`Pd::reg_mr`]) and creates queue pairs ([`Pd::create_qp`]), a [`Cq`] is polled for completions, and a
+//! [`Channel`] blocks until an armed completion queue has one. Errors carry the `errno` of the man pages.
+
+mod active;
+mod ah;
+mod async_event;
+mod channel;
+mod core;
+mod counters;
+mod counters_file;
+mod cq;
+mod cq_table;
+mod device;
+mod devices;
+mod error;
+mod event_queue;
+mod eventfd;
+mod helper;
+mod interface;
+mod limits;
+mod memory;
+mod mr;
+mod pd;
+mod peers;
+mod post;
+mod qp;
+mod qp_host;
+mod qp_shared;
+mod qp_table;
+mod random;
+mod send_wqe;
+mod tables;
+mod timers;
+mod use_count;
+mod wait;
+mod worker;
+
+pub use ah::Ah;
+pub use airdma_port::selftest;
+pub use airdma_shm::Sge;
+pub use airdma_transport::{
+    Access, AttrMask, Completion, CompletionOpcode, Datagram, InvalidAttribute, Operation, Path,
+    QpAttributes, QpEvent, QpState, QpType, Status,
+};
+pub use airdma_wire::{Gid, Lkey, PathMtu, Psn, Qkey, Qpn, Rkey};
+pub use async_event::AsyncEvent;
+pub use channel::Channel;
+pub use counters::counters_of;
+pub use cq::Cq;
+pub use device::Device;
+pub use devices::{DeviceInfo, GidEntry, devices};
+pub use error::Error;
+pub use limits::{LIMITS, Limits};
+pub use mr::Mr;
+pub use pd::Pd;
+pub use post::{RecvPost, SendPost};
+pub use qp::{Qp, QpCaps, QpInit, RecvWr, SendFlags, SendWr};

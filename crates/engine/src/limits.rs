@@ -1,0 +1,55 @@
+//! What a device can do at most: the values `ibv_query_device` reports. Every one is enforced.
+
+/// Limits of a device. They are the same for every device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Queue pairs per device and process: the low 16 bits of a queue pair number are its slot.
+    pub max_qp: u32,
+    /// Work requests per send or receive queue.
+    pub max_qp_wr: u32,
+    /// Scatter/gather elements per work request.
+    pub max_sge: u32,
+    /// Scatter/gather elements of an RDMA READ.
+    pub max_sge_rd: u32,
+    /// Bytes that a work request may carry inline.
+    pub max_inline: u32,
+    /// Completion queues per device and process.
+    pub max_cq: u32,
+    /// Entries per completion queue.
+    pub max_cqe: u32,
+    /// Memory regions per device and process: the high 20 bits of a key are its slot.
+    pub max_mr: u32,
+    /// Bytes per memory region.
+    pub max_mr_size: u64,
+    /// Protection domains per device and process.
+    pub max_pd: u32,
+    /// Address handles per device and process.
+    pub max_ah: u32,
+    /// RDMA READ and atomic requests outstanding per queue pair, each way.
+    pub max_rd_atomic: u8,
+    /// Bytes of the largest message of a reliable connection (IBTA 9.7.2: 2^31; we stop one short, as hardware does).
+    pub max_message: u32,
+    /// P_Keys per port: RoCE has the default one only.
+    pub max_pkeys: u16,
+    /// Ports per device.
+    pub ports: u8,
+}
+
+/// The limits of every device.
+pub const LIMITS: Limits = Limits {
+    max_qp: 65_000,
+    max_qp_wr: 16_384,
+    max_sge: 32,
+    max_sge_rd: 32,
+    max_inline: 512,
+    max_cq: 65_536,
+    max_cqe: 1 << 20,
+    max_mr: 1 << 20,
+    max_mr_size: 1 << 46,
+    max_pd: 65_536,
+    max_ah: 1 << 20,
+    max_rd_atomic: 128,
+    max_message: (1 << 31) - 1,
+    max_pkeys: 1,
+    ports: 1,
+};

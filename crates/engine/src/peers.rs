@@ -1,0 +1,252 @@
+//! The window towards each peer host, shared by all reliable queue pairs that go there.
+//!
+//! Additive increase, multiplicative decrease over the bytes in flight, as in TCP (RFC 5681), but per host and not per
+//! connection: the queue pairs to one host fill one receive socket, and it is the socket that overflows.
+//!
+//! | parameter | value | why |
+//! |---|---|---|
+//! | start | 64 KiB | one segmented send |
+//! | growth | the acknowledged bytes until the first loss, then one MTU per window | RFC 5681 3.1; only while the window is what holds the sender back |
+//! | decrease | half, at most once in 100 us | the losses of one overflow are one signal |
+//! | floor | 8 KiB | two packets of the largest MTU: acknowledgements keep coming |
+//! | ceiling | 256 KiB, `AIRDMA_WINDOW_BYTES` | see [`WINDOW_BYTES_MAX`] |
+//!
+//! A window never stalls: with nothing in flight one packet may go whatever its size.
+
+use airdma_transport::Time;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Ceiling of the window: about what the receive socket of an unprivileged process holds (`net.core.rmem_max` is
+/// 212,992 bytes by default, and the kernel doubles what is asked for to make up for its own overhead per packet).
+/// A larger window only moves the queue from the sender's memory, where it is free, to where packets are dropped.
+const WINDOW_BYTES_MAX: u32 = 256 * 1024;
+const WINDOW_BYTES_START: u32 = 64 * 1024;
+const WINDOW_BYTES_MIN: u32 = 8 * 1024;
+const DECREASE_INTERVAL: Duration = Duration::from_micros(100);
+
+/// The peers of one worker. A peer exists while a queue pair is connected to it.
+pub(crate) struct Peers {
+    peers: Vec<Peer>,
+    window_max: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PeerIndex(u32);
+
+struct Peer {
+    address: IpAddr,
+    /// Queue pairs connected to it; 0 marks a free entry.
+    users: u32,
+    window: u32,
+    slow_start: bool,
+    /// Bytes acknowledged since the last additive step.
+    acked: u32,
+    in_flight: u64,
+    decreased_at: Option<Time>,
+    /// Queue pairs that have packets but no room in the window, oldest first.
+    blocked: VecDeque<u32>,
+}
+
+impl Peers {
+    /// Ceiling from the environment, or the default.
+    pub(crate) fn new() -> Self {
+        let asked = std::env::var("AIRDMA_WINDOW_BYTES")
+            .ok()
+            .and_then(|text| text.parse().ok());
+        Peers {
+            peers: Vec::new(),
+            window_max: asked.unwrap_or(WINDOW_BYTES_MAX).max(WINDOW_BYTES_MIN),
+        }
+    }
+
+    /// A queue pair connects to `address`.
+    pub(crate) fn join(&mut self, address: IpAddr) -> PeerIndex {
+        let known = self
+            .peers
+            .iter()
+            .position(|peer| peer.users > 0 && peer.address == address);
+        let free = || self.peers.iter().position(|peer| peer.users == 0);
+        let index = known.or_else(free).unwrap_or(self.peers.len());
+        if index == self.peers.len() {
+            self.peers.push(Peer::new(address, self.window_max));
+        }
+        if self.peers[index].users == 0 {
+            self.peers[index] = Peer::new(address, self.window_max);
+        }
+        self.peers[index].users += 1;
+        PeerIndex(index as u32)
+    }
+
+    /// A queue pair with `in_flight` bytes under way leaves.
+    pub(crate) fn leave(&mut self, index: PeerIndex, queue_pair: u32, in_flight: u32) {
+        let peer = self.peer(index);
+        peer.users -= 1;
+        peer.in_flight -= u64::from(in_flight);
+        peer.blocked.retain(|&other| other != queue_pair);
+    }
+
+    /// Bytes of new data that may go now.
+    pub(crate) fn credit(&self, index: PeerIndex) -> u32 {
+        let peer = &self.peers[index.0 as usize];
+        if peer.in_flight == 0 {
+            return u32::MAX;
+        }
+        u32::try_from(u64::from(peer.window).saturating_sub(peer.in_flight)).unwrap_or(0)
+    }
+
+    /// The bytes in flight of one queue pair changed. Fewer are `acknowledged`, unless they were given up as lost.
+    pub(crate) fn update(
+        &mut self,
+        index: PeerIndex,
+        before: u32,
+        after: u32,
+        acknowledged: bool,
+        mtu: u32,
+    ) {
+        let window_max = self.window_max;
+        let peer = self.peer(index);
+        if acknowledged && after < before {
+            peer.grow(before - after, mtu, window_max);
+        }
+        peer.in_flight = peer.in_flight + u64::from(after) - u64::from(before);
+    }
+
+    /// Packets to this peer were lost. True if the window got smaller.
+    pub(crate) fn lost(&mut self, index: PeerIndex, now: Time) -> bool {
+        let peer = self.peer(index);
+        if peer
+            .decreased_at
+            .is_some_and(|at| now.duration_since(at) < DECREASE_INTERVAL)
+        {
+            return false;
+        }
+        peer.decreased_at = Some(now);
+        peer.slow_start = false;
+        peer.acked = 0;
+        peer.window = (peer.window / 2).max(WINDOW_BYTES_MIN);
+        true
+    }
+
+    /// A queue pair has packets that the window holds back.
+    pub(crate) fn block(&mut self, index: PeerIndex, queue_pair: u32) {
+        self.peer(index).blocked.push_back(queue_pair);
+    }
+
+    /// The next queue pair that the window held back and need no longer.
+    pub(crate) fn unblock(&mut self, index: PeerIndex) -> Option<u32> {
+        if self.credit(index) < WINDOW_BYTES_MIN / 2 {
+            return None;
+        }
+        self.peer(index).blocked.pop_front()
+    }
+
+    fn peer(&mut self, index: PeerIndex) -> &mut Peer {
+        &mut self.peers[index.0 as usize]
+    }
+}
+
+impl Peer {
+    fn new(address: IpAddr, window_max: u32) -> Self {
+        Peer {
+            address,
+            users: 0,
+            window: WINDOW_BYTES_START.min(window_max),
+            slow_start: true,
+            acked: 0,
+            in_flight: 0,
+            decreased_at: None,
+            blocked: VecDeque::new(),
+        }
+    }
+
+    fn grow(&mut self, acked: u32, mtu: u32, window_max: u32) {
+        if self.in_flight < u64::from(self.window / 2) {
+            return;
+        }
+        if self.slow_start {
+            self.window = self.window.saturating_add(acked).min(window_max);
+            return;
+        }
+        self.acked = self.acked.saturating_add(acked);
+        if self.acked >= self.window {
+            self.acked -= self.window;
+            self.window = (self.window + mtu).min(window_max);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MTU: u32 = 1024;
+
+    fn peers() -> (Peers, PeerIndex) {
+        let mut peers = Peers {
+            peers: Vec::new(),
+            window_max: WINDOW_BYTES_MAX,
+        };
+        let index = peers.join(IpAddr::from([192, 0, 2, 1]));
+        (peers, index)
+    }
+
+    #[test]
+    fn the_window_doubles_until_a_loss_and_creeps_afterwards() {
+        let (mut peers, peer) = peers();
+        peers.update(peer, 0, WINDOW_BYTES_START, true, MTU);
+        assert_eq!(peers.credit(peer), 0);
+        peers.update(peer, WINDOW_BYTES_START, 0, true, MTU);
+        peers.update(peer, 0, WINDOW_BYTES_START, true, MTU);
+        assert_eq!(peers.credit(peer), WINDOW_BYTES_START);
+        peers.lost(peer, Time::from_nanos(1));
+        assert_eq!(peers.credit(peer), 0);
+        peers.update(peer, WINDOW_BYTES_START, 0, true, MTU);
+        peers.update(peer, 0, MTU, true, MTU);
+        assert_eq!(peers.credit(peer), WINDOW_BYTES_START);
+    }
+
+    #[test]
+    fn losses_of_one_overflow_halve_it_once_and_there_is_a_floor() {
+        let (mut peers, peer) = peers();
+        peers.update(peer, 0, 1, true, MTU);
+        for nanos in 0..50_000 {
+            peers.lost(peer, Time::from_nanos(nanos));
+        }
+        assert_eq!(peers.credit(peer), WINDOW_BYTES_START / 2 - 1);
+        for micros in 1..100 {
+            peers.lost(peer, Time::from_nanos(micros * 200_000));
+        }
+        assert_eq!(peers.credit(peer), WINDOW_BYTES_MIN - 1);
+    }
+
+    #[test]
+    fn with_nothing_in_flight_anything_may_go() {
+        let (mut peers, peer) = peers();
+        assert_eq!(peers.credit(peer), u32::MAX);
+        peers.update(peer, 0, 10 << 20, true, MTU);
+        assert_eq!(peers.credit(peer), 0);
+        peers.block(peer, 7);
+        assert_eq!(peers.unblock(peer), None);
+        peers.update(peer, 10 << 20, 0, true, MTU);
+        assert_eq!(peers.unblock(peer), Some(7));
+        assert_eq!(peers.unblock(peer), None);
+    }
+
+    #[test]
+    fn queue_pairs_to_one_host_share_its_window_and_a_reused_entry_is_fresh() {
+        let (mut peers, first) = peers();
+        let second = peers.join(IpAddr::from([192, 0, 2, 1]));
+        let other = peers.join(IpAddr::from([192, 0, 2, 2]));
+        assert_eq!(first, second);
+        assert_ne!(first, other);
+        peers.update(first, 0, 40_000, true, MTU);
+        peers.update(second, 0, 20_000, true, MTU);
+        assert_eq!(peers.credit(first), WINDOW_BYTES_START - 60_000);
+        peers.leave(first, 0, 40_000);
+        peers.leave(second, 1, 20_000);
+        assert_eq!(peers.join(IpAddr::from([192, 0, 2, 3])), first);
+        assert_eq!(peers.credit(first), u32::MAX);
+    }
+}

@@ -1,0 +1,274 @@
+//! Posting: work requests are checked, written into the ring, and announced.
+//!
+//! A poster runs the worker itself when that gets the request out sooner: nothing of the queue pair is under way, or
+//! nobody polls. Otherwise a poll is to be expected, and the request waits for it in the ring, where others join it:
+//! that is what makes batches of small messages. A datagram is never under way, so for those it is the first post after
+//! a poll that leaves at once.
+
+use crate::pd::check_path;
+use crate::send_wqe::encode;
+use crate::worker::Work;
+use crate::{
+    Datagram, Error, LIMITS, Operation, Qp, QpState, QpType, RecvWr, SendFlags, SendWr, Sge,
+};
+use airdma_shm::{RecvWqe, RingProducer, SendWqe};
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A list of send work requests being posted; the queue is locked for other threads meanwhile.
+pub struct SendPost<'a> {
+    qp: &'a Qp,
+    ring: Option<MutexGuard<'a, RingProducer>>,
+    pushed: bool,
+}
+
+impl<'a> SendPost<'a> {
+    pub(crate) fn new(qp: &'a Qp) -> Self {
+        SendPost {
+            qp,
+            ring: Some(lock(&qp.shared.send)),
+            pushed: false,
+        }
+    }
+
+    /// Adds a work request.
+    ///
+    /// # Errors
+    /// `EINVAL`: too many elements or inline bytes, an operation the transport does not have, a message above the
+    /// limit, a destination that [`crate::Pd::create_ah`] would refuse, or a state in which nothing can be sent;
+    /// `ENOMEM`: the queue is full. What was pushed before stays posted.
+    pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), Error> {
+        let qp = self.qp;
+        check_send_state(qp)?;
+        check_operation(qp, wr)?;
+        let bytes = message_bytes(qp, wr)?;
+        let inline = wr.flags.contains(SendFlags::INLINE);
+        let Some(mut slot) = self.ring.as_mut().and_then(|ring| ring.slot(0)) else {
+            return Err(Error::NoMemory(
+                "the send queue is full: poll its completion queue",
+            ));
+        };
+        slot.write_header(&encode(wr, if inline { bytes } else { 0 }));
+        if inline {
+            let mut offset = 0;
+            for sge in wr.sges {
+                // SAFETY: `length` bytes at `addr` are readable: the caller of an inline send vouches for its buffers as
+                // for any pointer it passes (`ibv_post_send(3)`), and a length of zero is not looked at.
+                let data = unsafe { bytes_of(sge) };
+                slot.write_inline::<SendWqe>(offset, data);
+                offset += sge.length;
+            }
+        } else {
+            for (index, sge) in wr.sges.iter().enumerate() {
+                slot.write_sge::<SendWqe>(index as u32, sge);
+            }
+        }
+        if let Some(ring) = &mut self.ring {
+            ring.publish(1);
+            self.pushed = true;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for SendPost<'_> {
+    fn drop(&mut self) {
+        // Unlocked before the worker runs: it may take long, and others may post meanwhile.
+        self.ring = None;
+        if !self.pushed {
+            return;
+        }
+        let (core, shared) = (self.qp.core(), &self.qp.shared);
+        core.doorbells.ring(shared.index);
+        let polls = core.polls.load(Ordering::Relaxed);
+        let poll_expected = match shared.qp_type {
+            QpType::Rc => shared.busy.load(Ordering::Relaxed),
+            QpType::Ud => shared.ran_at.swap(polls, Ordering::Relaxed) == polls,
+        };
+        if !poll_expected || core.has_sleepers() {
+            core.try_progress(Work::Transmit);
+        }
+    }
+}
+
+/// A list of receive work requests being posted.
+pub struct RecvPost<'a> {
+    qp: &'a Qp,
+    ring: Option<MutexGuard<'a, RingProducer>>,
+    pushed: bool,
+}
+
+impl<'a> RecvPost<'a> {
+    pub(crate) fn new(qp: &'a Qp) -> Self {
+        RecvPost {
+            qp,
+            ring: Some(lock(&qp.shared.recv)),
+            pushed: false,
+        }
+    }
+
+    /// Adds a work request.
+    ///
+    /// # Errors
+    /// `EINVAL`: too many elements, or state RESET; `ENOMEM`: the queue is full.
+    pub fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), Error> {
+        let shared = &self.qp.shared;
+        match shared.state() {
+            None | Some(QpState::Reset) => {
+                return Err(Error::Invalid("receives are posted from state INIT on"));
+            }
+            Some(
+                QpState::Init
+                | QpState::ReadyToReceive
+                | QpState::ReadyToSend
+                | QpState::SendQueueDrain
+                | QpState::SendQueueError
+                | QpState::Error,
+            ) => {}
+        }
+        if wr.sges.len() > shared.caps.max_recv_sge as usize {
+            return Err(Error::Invalid(
+                "more elements than the queue pair's max_recv_sge",
+            ));
+        }
+        if shared.caps.max_recv_wr == 0 {
+            return Err(Error::NoMemory(
+                "the queue pair was created without a receive queue",
+            ));
+        }
+        let Some(ring) = &mut self.ring else {
+            return Ok(());
+        };
+        let Some(mut slot) = ring.slot(0) else {
+            return Err(Error::NoMemory(
+                "the receive queue is full: poll its completion queue",
+            ));
+        };
+        slot.write_header(&RecvWqe {
+            wr_id: wr.wr_id,
+            sge_count: wr.sges.len() as u32,
+            pad: 0,
+        });
+        for (index, sge) in wr.sges.iter().enumerate() {
+            slot.write_sge::<RecvWqe>(index as u32, sge);
+        }
+        ring.publish(1);
+        self.pushed = true;
+        Ok(())
+    }
+}
+
+impl Drop for RecvPost<'_> {
+    fn drop(&mut self) {
+        self.ring = None;
+        if !self.pushed {
+            return;
+        }
+        // The responder takes receives when packets come; only a queue pair in ERROR must be told, to flush them.
+        // Pairs with the fence of a worker that puts it there.
+        fence(Ordering::SeqCst);
+        if self.qp.shared.state() == Some(QpState::Error) {
+            let core = self.qp.core();
+            core.doorbells.ring(self.qp.shared.index);
+            core.try_progress(Work::Transmit);
+        }
+    }
+}
+
+fn lock(ring: &Mutex<RingProducer>) -> MutexGuard<'_, RingProducer> {
+    // A slot that was being written when a thread panicked is not published.
+    ring.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `ibv_post_send` in RESET, INIT and RTR is an immediate error (IBTA 10.8.2); in the error states requests are flushed.
+fn check_send_state(qp: &Qp) -> Result<(), Error> {
+    match qp.shared.state() {
+        Some(
+            QpState::ReadyToSend
+            | QpState::SendQueueDrain
+            | QpState::SendQueueError
+            | QpState::Error,
+        ) => Ok(()),
+        None | Some(QpState::Reset | QpState::Init | QpState::ReadyToReceive) => {
+            Err(Error::Invalid("requests are posted from state RTS on"))
+        }
+    }
+}
+
+fn check_operation(qp: &Qp, wr: &SendWr<'_>) -> Result<(), Error> {
+    let is_send = matches!(wr.operation, Operation::Send | Operation::SendImm(_));
+    match (qp.shared.qp_type, &wr.datagram) {
+        (QpType::Rc, None) => {}
+        (QpType::Rc, Some(_)) => {
+            return Err(Error::Invalid(
+                "a connected queue pair takes no address handle",
+            ));
+        }
+        (QpType::Ud, Some(Datagram { path, .. })) if is_send => {
+            check_path(&qp.core().addresses, path)?;
+        }
+        (QpType::Ud, Some(_)) => return Err(Error::Invalid("a datagram queue pair can only send")),
+        (QpType::Ud, None) => return Err(Error::Invalid("a datagram needs an address handle")),
+    }
+    if wr.operation.is_read_or_atomic() && wr.flags.contains(SendFlags::INLINE) {
+        return Err(Error::Invalid("READ and atomics cannot be inline"));
+    }
+    Ok(())
+}
+
+/// Bytes of the message, within the limits of the queue pair.
+fn message_bytes(qp: &Qp, wr: &SendWr<'_>) -> Result<u32, Error> {
+    let caps = &qp.shared.caps;
+    if caps.max_send_wr == 0 {
+        return Err(Error::NoMemory(
+            "the queue pair was created without a send queue",
+        ));
+    }
+    let bytes: u64 = wr.sges.iter().map(|sge| u64::from(sge.length)).sum();
+    let too_long = || Error::Invalid("the message is longer than max_message");
+    let bytes = u32::try_from(bytes).map_err(|_| too_long())?;
+    if wr.flags.contains(SendFlags::INLINE) {
+        // However many pieces: they are copied together now.
+        if bytes > caps.max_inline {
+            return Err(Error::Invalid(
+                "more inline data than the queue pair's max_inline",
+            ));
+        }
+    } else if wr.sges.len() > caps.max_send_sge as usize {
+        return Err(Error::Invalid(
+            "more elements than the queue pair's max_send_sge",
+        ));
+    }
+    match wr.operation {
+        Operation::CompareSwap { .. } | Operation::FetchAdd { .. } if bytes < 8 => {
+            Err(Error::Invalid("an atomic needs 8 bytes for its result"))
+        }
+        Operation::CompareSwap { .. }
+        | Operation::FetchAdd { .. }
+        | Operation::Send
+        | Operation::SendImm(_)
+        | Operation::SendInvalidate(_)
+        | Operation::Write { .. }
+        | Operation::WriteImm { .. }
+        | Operation::Read { .. } => {
+            if bytes <= LIMITS.max_message {
+                Ok(bytes)
+            } else {
+                Err(too_long())
+            }
+        }
+    }
+}
+
+/// The memory an inline element names.
+///
+/// # Safety
+/// Unless the length is zero, that many bytes at the address are readable and do not change while the slice lives.
+unsafe fn bytes_of(sge: &Sge) -> &[u8] {
+    if sge.length == 0 {
+        return &[];
+    }
+    let address = std::ptr::with_exposed_provenance::<u8>(sge.addr as usize);
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(address, sge.length as usize) }
+}

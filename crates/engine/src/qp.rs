@@ -1,0 +1,396 @@
+//! Queue pairs as the caller holds them.
+
+use crate::async_event::EventOwner;
+use crate::core::Core;
+use crate::pd::check_path;
+use crate::qp_host::QpSide;
+use crate::qp_shared::QpShared;
+use crate::qp_table::QpSlot;
+use crate::{
+    AttrMask, Cq, Datagram, Error, LIMITS, Operation, Pd, QpAttributes, QpState, QpType, Qpn, Sge,
+};
+use crate::{RecvPost, SendPost};
+use airdma_shm::{RecvWqe, RingConsumer, RingProducer, SendWqe, ring};
+use airdma_transport::{QpConfig, QueuePair};
+use bitflags::bitflags;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+bitflags! {
+    /// Flags of a send work request; the values of `ibv_send_flags`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct SendFlags: u32 {
+        /// Start only when earlier RDMA READs and atomics are done.
+        const FENCE = 1;
+        /// Write a completion for this request.
+        const SIGNALLED = 2;
+        /// Solicited event at the receiver.
+        const SOLICITED = 4;
+        /// Copy the data now: the keys are not looked at, and the buffers are free when the call returns.
+        const INLINE = 8;
+    }
+}
+
+/// A send work request.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWr<'a> {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub operation: Operation,
+    /// The data, or where READ and atomic results go.
+    pub sges: &'a [Sge],
+    /// Flags.
+    pub flags: SendFlags,
+    /// Where a datagram goes: `Some` on UD queue pairs only.
+    pub datagram: Option<Datagram>,
+}
+
+/// A receive work request.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvWr<'a> {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// Where the data goes. On UD queue pairs the first 40 bytes take the GRH area.
+    pub sges: &'a [Sge],
+}
+
+/// What a queue pair is created with.
+pub struct QpInit {
+    /// Transport.
+    pub qp_type: QpType,
+    /// Where send completions go.
+    pub send_cq: Arc<Cq>,
+    /// Where receive completions go.
+    pub recv_cq: Arc<Cq>,
+    /// The wanted sizes.
+    pub caps: QpCaps,
+    /// Whether every send work request gets a completion (`sq_sig_all`).
+    pub signal_all: bool,
+}
+
+/// Sizes of a queue pair's queues (`ibv_qp_cap`). What is granted may be more than what was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QpCaps {
+    /// Send work requests outstanding.
+    pub max_send_wr: u32,
+    /// Receive work requests outstanding.
+    pub max_recv_wr: u32,
+    /// Scatter/gather elements per send work request.
+    pub max_send_sge: u32,
+    /// Scatter/gather elements per receive work request.
+    pub max_recv_sge: u32,
+    /// Inline bytes per send work request.
+    pub max_inline: u32,
+}
+
+/// A queue pair. Any thread may post to it.
+pub struct Qp {
+    pub(crate) pd: Arc<Pd>,
+    pub(crate) shared: Arc<QpShared>,
+    uses: Uses,
+    destroyed: AtomicBool,
+}
+
+impl Qp {
+    pub(crate) fn create(pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Qp>, Error> {
+        let device = &pd.device;
+        if !(device.is_same_worker(&init.send_cq.device)
+            && device.is_same_worker(&init.recv_cq.device))
+        {
+            return Err(Error::Invalid(
+                "the completion queues belong to another device",
+            ));
+        }
+        init.caps.check()?;
+        let core = device.core();
+        core.bind()?;
+        let uses = Uses::acquire(pd, &init)?;
+        let shared = insert(core, pd, &init)?;
+        Ok(Arc::new(Qp {
+            pd: Arc::clone(pd),
+            shared,
+            uses,
+            destroyed: AtomicBool::new(false),
+        }))
+    }
+
+    /// Its number.
+    pub fn number(&self) -> Qpn {
+        self.shared.number
+    }
+
+    /// Its transport.
+    pub fn qp_type(&self) -> QpType {
+        self.shared.qp_type
+    }
+
+    /// Its state now; ERROR once destroyed.
+    pub fn state(&self) -> QpState {
+        self.shared.state().unwrap_or(QpState::Error)
+    }
+
+    /// The granted sizes.
+    pub fn caps(&self) -> QpCaps {
+        self.shared.caps
+    }
+
+    /// Whether every send work request gets a completion.
+    pub fn signal_all(&self) -> bool {
+        self.shared.signal_all
+    }
+
+    /// The number that asynchronous events of this queue pair carry from now on.
+    pub fn set_cookie(&self, cookie: u64) {
+        self.shared.cookie.store(cookie, Ordering::Relaxed);
+    }
+
+    /// Changes state and attributes as `ibv_modify_qp(3)` says.
+    ///
+    /// # Errors
+    /// `EINVAL` for a missing or extra attribute, a transition that is not allowed, or a value out of range: a path MTU
+    /// above the port's, a path that [`Pd::create_ah`] would refuse, a port other than 1, a P_Key index other than 0.
+    /// `ENODEV` in a child after fork.
+    pub fn modify(&self, attributes: &QpAttributes, mask: AttrMask) -> Result<(), Error> {
+        let core = self.core();
+        core.check_process()?;
+        check_attributes(core, attributes, mask)?;
+        core.control(|worker, now| {
+            if self.destroyed.load(Ordering::Acquire) {
+                return Err(Error::Gone("the queue pair"));
+            }
+            let index = self.shared.index;
+            let before = worker.tables.source_index(index);
+            worker
+                .tables
+                .modify(index, attributes, mask, &core.addresses, now)?;
+            let after = worker.tables.source_index(index);
+            if let Some(before) = before {
+                worker.listen(Some(before), false);
+            }
+            if let Some(after) = after {
+                worker.listen(Some(after), true);
+            }
+            Ok(())
+        })
+    }
+
+    /// The attributes now.
+    ///
+    /// # Errors
+    /// `EINVAL` after [`Qp::destroy`], `ENODEV` in a child after fork.
+    pub fn query(&self) -> Result<QpAttributes, Error> {
+        self.core().check_process()?;
+        self.core().control(|worker, _| {
+            let gone = self.destroyed.load(Ordering::Acquire);
+            let slot = worker.tables.qps.slot(self.shared.index).filter(|_| !gone);
+            slot.map(|slot| *slot.qp.attributes())
+                .ok_or(Error::Gone("the queue pair"))
+        })
+    }
+
+    /// Posts one send work request: `begin_post_send`, `push`, and the doorbell.
+    ///
+    /// # Errors
+    /// As [`SendPost::push`].
+    pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), Error> {
+        self.begin_post_send().push(wr)
+    }
+
+    /// Posts one receive work request.
+    ///
+    /// # Errors
+    /// As [`RecvPost::push`].
+    pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), Error> {
+        self.begin_post_recv().push(wr)
+    }
+
+    /// Starts a list of send work requests. Dropping it rings the doorbell once for all that were pushed.
+    pub fn begin_post_send(&self) -> SendPost<'_> {
+        SendPost::new(self)
+    }
+
+    /// Starts a list of receive work requests.
+    pub fn begin_post_recv(&self) -> RecvPost<'_> {
+        RecvPost::new(self)
+    }
+
+    /// Destroys the queue pair. When it returns the worker does not touch it any more; work requests not yet
+    /// completed vanish. Completions already in the completion queues stay readable, as with rxe. Asynchronous
+    /// events not yet fetched are taken out of the queue.
+    ///
+    /// # Errors
+    /// `ENODEV` in a child after fork; a second call does nothing.
+    pub fn destroy(&self) -> Result<(), Error> {
+        let core = self.core();
+        core.check_process()?;
+        if self.destroyed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.shared.set_gone();
+        // What it still owes its peer, acknowledgements above all, leaves first.
+        core.control(|_, _| ());
+        core.control(|worker, now| {
+            match self.shared.qp_type {
+                QpType::Ud => worker.listen(None, false),
+                QpType::Rc => {
+                    if let Some(source) = worker.tables.source_index(self.shared.index) {
+                        worker.listen(Some(source), false);
+                    }
+                }
+            }
+            worker.tables.remove(self.shared.index, now);
+        });
+        let number = self.shared.number;
+        self.pd
+            .device
+            .events
+            .retain(|&(owner, _)| owner != EventOwner::Qp(number));
+        self.uses.release();
+        Ok(())
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        self.pd.device.core()
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        self.destroy().ok();
+    }
+}
+
+impl QpCaps {
+    fn check(&self) -> Result<(), Error> {
+        let within = self.max_send_wr <= LIMITS.max_qp_wr
+            && self.max_recv_wr <= LIMITS.max_qp_wr
+            && self.max_send_sge <= LIMITS.max_sge
+            && self.max_recv_sge <= LIMITS.max_sge
+            && self.max_inline <= LIMITS.max_inline;
+        if within {
+            Ok(())
+        } else {
+            Err(Error::Invalid(
+                "a queue pair capability is above the device's limit",
+            ))
+        }
+    }
+
+    /// What rings for these sizes hold: a power of two of requests, and inline data where elements would fit.
+    fn granted(self, send: &RingProducer, recv: &RingProducer) -> QpCaps {
+        let requests =
+            |asked: u32, ring: &RingProducer| if asked == 0 { 0 } else { ring.capacity() };
+        let room = SendWqe::stride(self.max_send_sge, self.max_inline) - SendWqe::stride(0, 0);
+        QpCaps {
+            max_send_wr: requests(self.max_send_wr, send),
+            max_recv_wr: requests(self.max_recv_wr, recv),
+            max_inline: room.min(LIMITS.max_inline),
+            ..self
+        }
+    }
+}
+
+/// What a queue pair keeps others from being destroyed.
+struct Uses {
+    pd: Arc<Pd>,
+    send_cq: Arc<Cq>,
+    recv_cq: Arc<Cq>,
+    released: AtomicBool,
+}
+
+impl Uses {
+    fn acquire(pd: &Arc<Pd>, init: &QpInit) -> Result<Self, Error> {
+        pd.users.acquire("the protection domain")?;
+        if let Err(error) = init.send_cq.users.acquire("the send completion queue") {
+            pd.users.release();
+            return Err(error);
+        }
+        if let Err(error) = init.recv_cq.users.acquire("the receive completion queue") {
+            init.send_cq.users.release();
+            pd.users.release();
+            return Err(error);
+        }
+        Ok(Uses {
+            pd: Arc::clone(pd),
+            send_cq: Arc::clone(&init.send_cq),
+            recv_cq: Arc::clone(&init.recv_cq),
+            released: AtomicBool::new(false),
+        })
+    }
+
+    fn release(&self) {
+        if !self.released.swap(true, Ordering::AcqRel) {
+            self.send_cq.users.release();
+            self.recv_cq.users.release();
+            self.pd.users.release();
+        }
+    }
+}
+
+impl Drop for Uses {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// Makes the queues and enters the queue pair into the worker's table.
+fn insert(core: &Core, pd: &Pd, init: &QpInit) -> Result<Arc<QpShared>, Error> {
+    let caps = init.caps;
+    let memory = |(slots, stride): (u32, u32)| -> Result<(RingProducer, RingConsumer), Error> {
+        ring(&core.arena, slots.max(1), stride)
+            .map_err(|error| Error::system("memory for a queue pair", &error))
+    };
+    let (send, send_side) = memory((
+        caps.max_send_wr,
+        SendWqe::stride(caps.max_send_sge, caps.max_inline),
+    ))?;
+    let (recv, recv_side) = memory((caps.max_recv_wr, RecvWqe::stride(caps.max_recv_sge)))?;
+    let granted = caps.granted(&send, &recv);
+    core.control(|worker, _| {
+        let (index, number) = worker.tables.qps.reserve()?;
+        let sizes = (init.qp_type, granted, init.signal_all);
+        let shared = Arc::new(QpShared::new(number, index, sizes, send, recv));
+        let config = QpConfig {
+            qp_type: init.qp_type,
+            qpn: number,
+            port_mtu: core.info.path_mtu,
+        };
+        let side = QpSide {
+            send: send_side,
+            recv: recv_side,
+            pd: pd.id,
+            send_cq: init.send_cq.index,
+            recv_cq: init.recv_cq.index,
+            shared: Arc::clone(&shared),
+            events: Arc::clone(&pd.device.events),
+        };
+        worker
+            .tables
+            .qps
+            .insert(index, QpSlot::new(QueuePair::new(config), side));
+        if init.qp_type == QpType::Ud {
+            worker.listen(None, true);
+        }
+        Ok(shared)
+    })
+}
+
+/// What the transport cannot check, because it depends on the device.
+fn check_attributes(core: &Core, attributes: &QpAttributes, mask: AttrMask) -> Result<(), Error> {
+    if mask.contains(AttrMask::AV) {
+        check_path(&core.addresses, &attributes.path)?;
+    }
+    if mask.contains(AttrMask::PATH_MTU) && attributes.path_mtu > core.info.path_mtu {
+        return Err(Error::Invalid(
+            "the path MTU is above the port's active MTU, which follows the interface's",
+        ));
+    }
+    if mask.contains(AttrMask::PORT) && attributes.port != LIMITS.ports {
+        return Err(Error::Invalid("the device has port 1 only"));
+    }
+    if mask.contains(AttrMask::PKEY_INDEX) && attributes.pkey_index >= LIMITS.max_pkeys {
+        return Err(Error::Invalid("the P_Key table has entry 0 only"));
+    }
+    Ok(())
+}

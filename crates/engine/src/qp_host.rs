@@ -1,0 +1,259 @@
+//! What a queue pair may touch during one call: its rings, the memory of its protection domain, its completion queues.
+
+use crate::async_event::{AsyncEvents, EventOwner};
+use crate::counters::Counters;
+use crate::cq_table::CqTable;
+use crate::memory::{MemoryTable, Place};
+use crate::qp_shared::QpShared;
+use crate::{Access, AsyncEvent};
+use airdma_shm::{Corrupt, RecvWqe, RingConsumer, SendWqe, Sge, SlotRef, Wqe};
+use airdma_transport::{
+    AtomicOperation, Completion, Counter, Host, LocalFault, QpEvent, Receive, RemoteAccess,
+    RemoteFault, Slot,
+};
+use airdma_wire::Rkey;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The worker's side of a queue pair, beside the protocol's state.
+pub(crate) struct QpSide {
+    pub(crate) send: RingConsumer,
+    pub(crate) recv: RingConsumer,
+    pub(crate) pd: u32,
+    pub(crate) send_cq: u32,
+    pub(crate) recv_cq: u32,
+    pub(crate) shared: Arc<QpShared>,
+    pub(crate) events: Arc<AsyncEvents>,
+}
+
+/// A [`Host`] for one call of one queue pair.
+pub(crate) struct QpHost<'a> {
+    pub(crate) side: &'a mut QpSide,
+    pub(crate) memory: &'a MemoryTable,
+    pub(crate) cqs: &'a mut CqTable,
+    pub(crate) counters: &'a mut Counters,
+}
+
+impl QpHost<'_> {
+    fn place(&self, rkey: Rkey, va: u64) -> Place {
+        Place {
+            pd: self.side.pd,
+            key: rkey.0,
+            va,
+        }
+    }
+}
+
+impl Host for QpHost<'_> {
+    fn gather(&mut self, slot: Slot, offset: u32, out: &mut [u8]) -> Result<(), LocalFault> {
+        let slot = self.side.send.slot(slot.0);
+        let header: SendWqe = slot.read_header();
+        if header.flags & SendWqe::INLINE != 0 {
+            return slot
+                .copy_inline::<SendWqe>(offset, out)
+                .map_err(|_: Corrupt| LocalFault);
+        }
+        let pd = self.side.pd;
+        let pieces = Pieces::<SendWqe>::new(slot, u32::from(header.sge_count), offset, out.len());
+        for piece in pieces {
+            let (place, range) = piece?.at(pd);
+            self.memory.read(place, Access::empty(), &mut out[range])?;
+        }
+        Ok(())
+    }
+
+    fn scatter(&mut self, slot: Slot, offset: u32, data: &[u8]) -> Result<(), LocalFault> {
+        let slot = self.side.send.slot(slot.0);
+        let header: SendWqe = slot.read_header();
+        if header.flags & SendWqe::INLINE != 0 {
+            return Err(LocalFault);
+        }
+        let pieces = Pieces::<SendWqe>::new(slot, u32::from(header.sge_count), offset, data.len());
+        scatter(self.memory, self.side.pd, pieces, data)
+    }
+
+    fn take_receive(&mut self) -> Option<Receive> {
+        let number = self.side.recv.take()?;
+        let slot = self.side.recv.slot(number);
+        let header: RecvWqe = slot.read_header();
+        // A count that is a lie leaves a receive of no bytes, which any message overflows.
+        let length = list_bytes::<RecvWqe>(slot, header.sge_count).unwrap_or(0);
+        Some(Receive {
+            slot: Slot(number),
+            wr_id: header.wr_id,
+            length: u32::try_from(length).unwrap_or(u32::MAX),
+        })
+    }
+
+    fn scatter_receive(&mut self, slot: Slot, offset: u32, data: &[u8]) -> Result<(), LocalFault> {
+        let slot = self.side.recv.slot(slot.0);
+        let header: RecvWqe = slot.read_header();
+        let pieces = Pieces::<RecvWqe>::new(slot, header.sge_count, offset, data.len());
+        scatter(self.memory, self.side.pd, pieces, data)
+    }
+
+    fn check_remote(
+        &mut self,
+        rkey: Rkey,
+        va: u64,
+        length: u32,
+        access: RemoteAccess,
+    ) -> Result<(), RemoteFault> {
+        self.memory.check(self.place(rkey, va), length, access)
+    }
+
+    fn read_remote(&mut self, rkey: Rkey, va: u64, out: &mut [u8]) -> Result<(), RemoteFault> {
+        Ok(self
+            .memory
+            .read(self.place(rkey, va), Access::REMOTE_READ, out)?)
+    }
+
+    fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), RemoteFault> {
+        Ok(self
+            .memory
+            .write(self.place(rkey, va), Access::REMOTE_WRITE, data)?)
+    }
+
+    fn atomic(
+        &mut self,
+        rkey: Rkey,
+        va: u64,
+        operation: AtomicOperation,
+    ) -> Result<u64, RemoteFault> {
+        self.memory.atomic(self.place(rkey, va), operation)
+    }
+
+    /// Regions of the application cannot be invalidated by a peer, only memory windows and fast-registered regions
+    /// (IBTA 10.6.3.2), which this version does not have.
+    fn invalidate(&mut self, _rkey: Rkey) -> Result<(), RemoteFault> {
+        Err(RemoteFault::Access)
+    }
+
+    fn complete_send(&mut self, _slot: Slot, completion: Option<Completion>) {
+        // The slot first: who sees the completion may post at once.
+        self.side.send.release(1);
+        if let Some(completion) = completion {
+            self.cqs.push(self.side.send_cq, &completion, self.counters);
+        }
+    }
+
+    fn complete_receive(&mut self, _slot: Slot, completion: Completion) {
+        self.side.recv.release(1);
+        self.cqs.push(self.side.recv_cq, &completion, self.counters);
+    }
+
+    fn event(&mut self, event: QpEvent) {
+        let number = self.side.shared.number;
+        let cookie = self.side.shared.cookie.load(Ordering::Relaxed);
+        self.side.events.push((
+            EventOwner::Qp(number),
+            AsyncEvent::Qp {
+                number,
+                cookie,
+                event,
+            },
+        ));
+    }
+
+    fn count(&mut self, counter: Counter) {
+        self.counters.count_transport(counter);
+    }
+}
+
+fn scatter<H: Wqe>(
+    memory: &MemoryTable,
+    pd: u32,
+    pieces: Pieces<'_, H>,
+    data: &[u8],
+) -> Result<(), LocalFault> {
+    for piece in pieces {
+        let (place, range) = piece?.at(pd);
+        memory.write(place, Access::LOCAL_WRITE, &data[range])?;
+    }
+    Ok(())
+}
+
+/// Bytes that a list of `count` elements holds.
+pub(crate) fn list_bytes<H: Wqe>(slot: SlotRef<'_>, count: u32) -> Result<u64, Corrupt> {
+    (0..count).try_fold(0, |sum, index| {
+        Ok(sum + u64::from(slot.sge::<H>(index)?.length))
+    })
+}
+
+/// The pieces of a scatter/gather list that bytes `offset..offset + len` of a message fall on.
+struct Pieces<'a, H> {
+    slot: SlotRef<'a>,
+    header: std::marker::PhantomData<H>,
+    next: u32,
+    count: u32,
+    /// Bytes of the message before what is wanted next.
+    skip: u32,
+    done: usize,
+    len: usize,
+}
+
+/// One piece: which part of an element, and which part of the wanted bytes.
+struct Piece {
+    sge: Sge,
+    skip: u32,
+    range: Range<usize>,
+}
+
+impl<'a, H: Wqe> Pieces<'a, H> {
+    fn new(slot: SlotRef<'a>, count: u32, offset: u32, len: usize) -> Self {
+        Pieces {
+            slot,
+            header: std::marker::PhantomData,
+            next: 0,
+            count,
+            skip: offset,
+            done: 0,
+            len,
+        }
+    }
+}
+
+impl<H: Wqe> Iterator for Pieces<'_, H> {
+    type Item = Result<Piece, LocalFault>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.done < self.len {
+            if self.next == self.count {
+                // The list holds less than it did when the message's length was taken.
+                self.done = self.len;
+                return Some(Err(LocalFault));
+            }
+            let Ok(sge) = self.slot.sge::<H>(self.next) else {
+                self.done = self.len;
+                return Some(Err(LocalFault));
+            };
+            self.next += 1;
+            if self.skip >= sge.length {
+                self.skip -= sge.length;
+                continue;
+            }
+            let skip = std::mem::take(&mut self.skip);
+            let bytes = ((sge.length - skip) as usize).min(self.len - self.done);
+            let range = self.done..self.done + bytes;
+            self.done += bytes;
+            return Some(Ok(Piece { sge, skip, range }));
+        }
+        None
+    }
+}
+
+impl Piece {
+    fn at(self, pd: u32) -> (Place, Range<usize>) {
+        // An address that wraps lies in no region, whose bounds were checked not to wrap.
+        let va = self.sge.addr.wrapping_add(u64::from(self.skip));
+        (
+            Place {
+                pd,
+                key: self.sge.lkey,
+                va,
+            },
+            self.range,
+        )
+    }
+}

@@ -1,0 +1,162 @@
+//! The queue pairs of a worker, found by number in one step.
+//!
+//! A number is `generation << 16 | (position + start) & 0xffff`. The start is random, so that numbers tell little; the
+//! generation, 1 to 254, moves on each time a position is used again, so that late packets of a queue pair that is gone do
+//! not reach its successor. Numbers 0, 1 and 0xffffff, which have meanings of their own, do not come up.
+
+use crate::active::Turn;
+use crate::peers::PeerIndex;
+use crate::qp_host::QpSide;
+use crate::random::random_u32;
+use crate::{Error, LIMITS, QpType};
+use airdma_transport::QueuePair;
+use airdma_wire::Qpn;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+const GENERATION_MAX: u8 = 254;
+
+/// A queue pair, and what the worker keeps for it.
+pub(crate) struct QpSlot {
+    pub(crate) qp: QueuePair,
+    pub(crate) side: QpSide,
+    pub(crate) turn: Turn,
+    /// Set while it is connected (RC only).
+    pub(crate) connection: Option<Connection>,
+    /// Bytes in flight as last told to the peer's window.
+    pub(crate) in_flight: u32,
+    /// It waits for room in the peer's window.
+    pub(crate) blocked: bool,
+}
+
+/// Between which addresses a queue pair is connected.
+#[derive(Clone, Copy)]
+pub(crate) struct Connection {
+    pub(crate) peer: PeerIndex,
+    pub(crate) remote: IpAddr,
+    pub(crate) local: IpAddr,
+    /// Index of `local` in the GID table.
+    pub(crate) source_index: u8,
+}
+
+impl QpSlot {
+    pub(crate) fn new(qp: QueuePair, side: QpSide) -> Self {
+        QpSlot {
+            qp,
+            side,
+            turn: Turn::default(),
+            connection: None,
+            in_flight: 0,
+            blocked: false,
+        }
+    }
+
+    /// Whether a packet between these addresses may be for this queue pair. A connected one takes those of its peer only
+    /// (IBTA 9.6.1.5); what state it is in is the transport's question.
+    pub(crate) fn accepts(&self, source: IpAddr, destination: IpAddr) -> bool {
+        match (&self.connection, self.qp.qp_type()) {
+            (Some(connection), _) => connection.remote == source && connection.local == destination,
+            (None, QpType::Rc | QpType::Ud) => true,
+        }
+    }
+}
+
+/// The table.
+pub(crate) struct QpTable {
+    slots: Vec<Option<Box<QpSlot>>>,
+    generations: Vec<u8>,
+    free: VecDeque<u32>,
+    start: u16,
+}
+
+impl QpTable {
+    pub(crate) fn new() -> Self {
+        QpTable {
+            slots: Vec::new(),
+            generations: Vec::new(),
+            free: VecDeque::new(),
+            start: random_u32() as u16,
+        }
+    }
+
+    /// Takes a free position, and gives it its next number.
+    pub(crate) fn reserve(&mut self) -> Result<(u32, Qpn), Error> {
+        let index = match self.free.pop_front() {
+            Some(index) => index,
+            None if self.slots.len() < LIMITS.max_qp as usize => {
+                self.slots.push(None);
+                self.generations
+                    .push((random_u32() % u32::from(GENERATION_MAX)) as u8);
+                self.slots.len() as u32 - 1
+            }
+            None => {
+                return Err(Error::NoMemory(
+                    "no more queue pairs: see max_qp of the device",
+                ));
+            }
+        };
+        let generation = &mut self.generations[index as usize];
+        *generation = *generation % GENERATION_MAX + 1;
+        let low = (index as u16).wrapping_add(self.start);
+        Ok((
+            index,
+            Qpn::new(u32::from(*generation) << 16 | u32::from(low)),
+        ))
+    }
+
+    /// Gives a reserved position back.
+    pub(crate) fn release(&mut self, index: u32) {
+        self.slots[index as usize] = None;
+        self.free.push_back(index);
+    }
+
+    pub(crate) fn insert(&mut self, index: u32, slot: QpSlot) {
+        self.slots[index as usize] = Some(Box::new(slot));
+    }
+
+    pub(crate) fn slot(&mut self, index: u32) -> Option<&mut QpSlot> {
+        self.slots.get_mut(index as usize)?.as_deref_mut()
+    }
+
+    /// The position of the queue pair with that number.
+    pub(crate) fn find(&self, number: Qpn) -> Option<u32> {
+        let index = u32::from((number.get() as u16).wrapping_sub(self.start));
+        let slot = self.slots.get(index as usize)?.as_ref()?;
+        (slot.qp.qpn() == number).then_some(index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn numbers_are_unique_and_a_position_gets_a_new_one_each_time() {
+        let mut table = QpTable::new();
+        let mut seen = HashSet::new();
+        for _ in 0..GENERATION_MAX {
+            let (index, number) = table.reserve().unwrap();
+            assert!(seen.insert(number));
+            assert!(number > Qpn::GSI && number < Qpn::MULTICAST);
+            table.release(index);
+        }
+        for _ in 0..1000 {
+            let (_, number) = table.reserve().unwrap();
+            assert!(seen.insert(number) || number.get() as u16 == table.start);
+            assert!(number > Qpn::GSI && number < Qpn::MULTICAST);
+        }
+    }
+
+    #[test]
+    fn the_table_is_full_at_the_limit() {
+        let mut table = QpTable::new();
+        for _ in 0..LIMITS.max_qp {
+            table.reserve().unwrap();
+        }
+        assert_eq!(table.reserve().unwrap_err().errno(), libc::ENOMEM);
+        table.release(17);
+        assert_eq!(table.reserve().unwrap().0, 17);
+    }
+}

@@ -1,0 +1,379 @@
+//! What a worker works on: queue pairs, memory, completion queues, timers, peers, and whose turn it is.
+
+use crate::active::Active;
+use crate::counters::{Counters, EngineCounter};
+use crate::cq_table::CqTable;
+use crate::memory::MemoryTable;
+use crate::peers::Peers;
+use crate::qp_host::QpHost;
+use crate::qp_table::{Connection, QpSlot, QpTable};
+use crate::send_wqe;
+use crate::timers::Timers;
+use crate::{AttrMask, Error, QpAttributes, QpState, QpType};
+use airdma_port::{Destination, Received, TransmitBatch};
+use airdma_transport::{
+    Arrival, Completion, CompletionOpcode, Host, Path, QpEvent, QueuePair, Slot, Status, Time,
+};
+use airdma_wire::{HEADERS_LEN_MAX, Packet, ParseError, PathMtu};
+use std::net::IpAddr;
+use std::sync::atomic::{Ordering, fence};
+
+/// Bytes that one round transmits at most, so that receiving is not kept waiting: two segmented sends.
+pub(crate) const ROUND_BYTES: i64 = 128 * 1024;
+
+/// Room for any packet, BTH to pad.
+pub(crate) const PACKET_LEN_MAX: usize = HEADERS_LEN_MAX + PathMtu::M4096.bytes() as usize + 3;
+
+pub(crate) struct Tables {
+    pub(crate) qps: QpTable,
+    pub(crate) memory: MemoryTable,
+    pub(crate) cqs: CqTable,
+    pub(crate) counters: Counters,
+    timers: Timers,
+    active: Active,
+    peers: Peers,
+}
+
+impl Tables {
+    pub(crate) fn new() -> Self {
+        Tables {
+            qps: QpTable::new(),
+            memory: MemoryTable::default(),
+            cqs: CqTable::default(),
+            counters: Counters::new(),
+            timers: Timers::default(),
+            active: Active::default(),
+            peers: Peers::new(),
+        }
+    }
+
+    /// Takes one packet that the port has verified. What is wrong with it is counted by reason.
+    pub(crate) fn receive(&mut self, now: Time, received: &Received<'_>) {
+        let packet = match Packet::parse(received.bytes) {
+            Ok(packet) => packet,
+            Err(error) => return self.drop_malformed(error),
+        };
+        let Some(index) = self.qps.find(packet.headers.bth.dest_qpn) else {
+            return self.counters.count(EngineCounter::DropUnknownQp);
+        };
+        let Some(slot) = self.qps.slot(index) else {
+            return;
+        };
+        if !slot.accepts(received.source, received.destination) {
+            return self.counters.count(EngineCounter::DropBadSource);
+        }
+        let arrival = Arrival {
+            source: received.source,
+            destination: received.destination,
+            tos: received.tos,
+            ttl: received.ttl,
+            flow_label: 0,
+        };
+        self.with(index, |qp, host| {
+            qp.handle_packet(now, &arrival, &packet, host)
+        });
+        self.settle(index, now);
+    }
+
+    fn drop_malformed(&mut self, error: ParseError) {
+        match error {
+            ParseError::Truncated => self.counters.count(EngineCounter::DropTruncated),
+            ParseError::UnknownOpcode(_) => self.counters.count(EngineCounter::DropUnknownOpcode),
+            ParseError::BadVersion(_) | ParseError::BadPad | ParseError::BadLength => {
+                self.counters
+                    .count_transport(airdma_transport::Counter::DropMalformed);
+            }
+        }
+    }
+
+    /// Takes what was posted to a queue pair: its doorbell rang.
+    pub(crate) fn take_work(&mut self, index: u32, now: Time) {
+        let Some(slot) = self.qps.slot(index) else {
+            return;
+        };
+        match slot.qp.state() {
+            QpState::Reset | QpState::Init | QpState::ReadyToReceive => {
+                // Posted while another thread took the queue pair back: forgotten, as by the change itself.
+                slot.side.send.discard();
+            }
+            QpState::ReadyToSend
+            | QpState::SendQueueDrain
+            | QpState::SendQueueError
+            | QpState::Error => {
+                while self.take_request(index) {}
+                self.with(index, |qp, host| qp.flush_receives(host));
+            }
+        }
+        self.settle(index, now);
+    }
+
+    /// Takes one posted request; false when there is none.
+    fn take_request(&mut self, index: u32) -> bool {
+        let Some(slot) = self.qps.slot(index) else {
+            return false;
+        };
+        let Some(number) = slot.side.send.take() else {
+            return false;
+        };
+        let is_datagram = slot.qp.qp_type() == QpType::Ud;
+        let request = send_wqe::decode(
+            slot.side.send.slot(number),
+            number,
+            is_datagram,
+            slot.side.shared.signal_all,
+        );
+        self.with(index, |qp, host| match request {
+            Ok(request) => qp.post_send(request, host),
+            Err(_) => refuse_request(qp, number, host),
+        });
+        true
+    }
+
+    /// Calls the queue pairs whose time has come.
+    pub(crate) fn expire(&mut self, now: Time) {
+        while let Some(index) = self.timers.pop_due(now) {
+            let Some(slot) = self.qps.slot(index) else {
+                continue;
+            };
+            if slot.qp.poll_timeout().is_some_and(|due| due <= now) {
+                self.with(index, |qp, host| qp.handle_timeout(now, host));
+            }
+            self.settle(index, now);
+        }
+    }
+
+    /// When [`Tables::expire`] wants to be called next.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.timers.next()
+    }
+
+    /// Whether a queue pair has something to send.
+    pub(crate) fn has_active(&self) -> bool {
+        !self.active.is_empty()
+    }
+
+    /// Fills the batch with what the queue pairs have to send, fairly, up to [`ROUND_BYTES`] or until it is full.
+    pub(crate) fn fill(&mut self, now: Time, batch: &mut TransmitBatch) {
+        let mut budget = ROUND_BYTES;
+        while budget > 0 {
+            let Some(index) = self.active.first() else {
+                return;
+            };
+            let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
+                return;
+            };
+            let Some(slot) = self.qps.slot(index) else {
+                self.active.leave(None);
+                continue;
+            };
+            let credit = slot
+                .connection
+                .map_or(u32::MAX, |connection| self.peers.credit(connection.peer));
+            let transmit = self
+                .with(index, |qp, host| qp.poll_transmit(now, credit, host, out))
+                .flatten();
+            if let Some(transmit) = transmit {
+                batch.commit(transmit.len, destination(&transmit.path));
+                budget -= transmit.len as i64;
+                self.charge(index, transmit.len, now);
+            } else {
+                self.end_turn(index, now);
+            }
+        }
+    }
+
+    fn charge(&mut self, index: u32, bytes: usize, now: Time) {
+        if let Some(slot) = self.qps.slot(index) {
+            self.active.charge(&mut slot.turn, bytes);
+        }
+        self.note(index, now);
+    }
+
+    /// The first in line has nothing to send now, or no room in its peer's window.
+    fn end_turn(&mut self, index: u32, now: Time) {
+        let Some(slot) = self.qps.slot(index) else {
+            return self.active.leave(None);
+        };
+        self.active.leave(Some(&mut slot.turn));
+        if let Some(connection) = slot.connection
+            && slot.qp.wants_transmit()
+            && !std::mem::replace(&mut slot.blocked, true)
+        {
+            self.peers.block(connection.peer, index);
+        }
+        self.note(index, now);
+    }
+
+    /// Draws the consequences of anything that was done with a queue pair.
+    pub(crate) fn settle(&mut self, index: u32, now: Time) {
+        self.note(index, now);
+        if let Some(slot) = self.qps.slot(index)
+            && slot.qp.wants_transmit()
+        {
+            self.active.join(index, &mut slot.turn);
+        }
+    }
+
+    /// As `settle`, without a place in the line.
+    fn note(&mut self, index: u32, now: Time) {
+        let Some(slot) = self.qps.slot(index) else {
+            return;
+        };
+        self.timers.set(index, slot.qp.poll_timeout());
+        let (before, after) = (slot.in_flight, slot.qp.in_flight_bytes());
+        let lost = slot.qp.take_loss_signal();
+        slot.in_flight = after;
+        slot.side.shared.set_busy(after > 0);
+        let state = slot.qp.state();
+        let entered = slot.side.shared.set_state(state);
+        if let Some(connection) = slot.connection
+            && (lost || before != after)
+        {
+            let mtu = slot.qp.attributes().path_mtu.bytes();
+            self.note_flight(connection, (before, after), lost.then_some(now), mtu);
+        }
+        if entered && state == QpState::Error {
+            // Pairs with the fence of a poster of receives: either it sees the state and rings the doorbell, or its
+            // receive is seen here.
+            fence(Ordering::SeqCst);
+            self.with(index, |qp, host| qp.flush_receives(host));
+        }
+    }
+
+    fn note_flight(
+        &mut self,
+        connection: Connection,
+        flight: (u32, u32),
+        lost: Option<Time>,
+        mtu: u32,
+    ) {
+        if let Some(now) = lost
+            && self.peers.lost(connection.peer, now)
+        {
+            self.counters.count(EngineCounter::WindowDecreases);
+        }
+        let (before, after) = flight;
+        self.peers
+            .update(connection.peer, before, after, lost.is_none(), mtu);
+        if after >= before {
+            return;
+        }
+        while let Some(index) = self.peers.unblock(connection.peer) {
+            if let Some(slot) = self.qps.slot(index) {
+                slot.blocked = false;
+                self.active.join(index, &mut slot.turn);
+            }
+        }
+    }
+
+    /// Changes attributes and state. `addresses` is the GID table.
+    pub(crate) fn modify(
+        &mut self,
+        index: u32,
+        attributes: &QpAttributes,
+        mask: AttrMask,
+        addresses: &[IpAddr],
+        now: Time,
+    ) -> Result<(), Error> {
+        // What was posted before is sent, or flushed, before.
+        self.take_work(index, now);
+        let changed = self.with(index, |qp, host| qp.modify(attributes, mask, host));
+        changed.ok_or(Error::Gone("the queue pair"))??;
+        if let Some(slot) = self.qps.slot(index) {
+            if slot.qp.state() == QpState::Reset {
+                slot.side.send.discard();
+                slot.side.recv.discard();
+                self.disconnect(index, now);
+            } else if slot.qp.qp_type() == QpType::Rc && mask.contains(AttrMask::AV) {
+                self.disconnect(index, now);
+                self.connect(index, &attributes.path, addresses);
+            }
+        }
+        self.settle(index, now);
+        Ok(())
+    }
+
+    fn connect(&mut self, index: u32, path: &Path, addresses: &[IpAddr]) {
+        let Some(slot) = self.qps.slot(index) else {
+            return;
+        };
+        let Some(&local) = addresses.get(usize::from(path.sgid_index)) else {
+            return;
+        };
+        let remote = path.gid.to_ip();
+        let peer = self.peers.join(remote);
+        self.peers.update(peer, 0, slot.in_flight, false, 0);
+        slot.connection = Some(Connection {
+            peer,
+            remote,
+            local,
+            source_index: path.sgid_index,
+        });
+    }
+
+    fn disconnect(&mut self, index: u32, now: Time) {
+        self.note(index, now);
+        let Some(slot) = self.qps.slot(index) else {
+            return;
+        };
+        if let Some(connection) = slot.connection.take() {
+            slot.blocked = false;
+            self.peers.leave(connection.peer, index, slot.in_flight);
+        }
+    }
+
+    /// Which local address a connected queue pair uses.
+    pub(crate) fn source_index(&mut self, index: u32) -> Option<u8> {
+        self.qps
+            .slot(index)?
+            .connection
+            .map(|connection| connection.source_index)
+    }
+
+    /// Takes a queue pair out.
+    pub(crate) fn remove(&mut self, index: u32, now: Time) {
+        self.disconnect(index, now);
+        self.active.remove(index);
+        self.timers.remove(index);
+        self.qps.release(index);
+    }
+
+    /// Calls a queue pair with what it may touch.
+    fn with<R>(
+        &mut self,
+        index: u32,
+        call: impl FnOnce(&mut QueuePair, &mut QpHost<'_>) -> R,
+    ) -> Option<R> {
+        let QpSlot { qp, side, .. } = self.qps.slot(index)?;
+        let mut host = QpHost {
+            side,
+            memory: &self.memory,
+            cqs: &mut self.cqs,
+            counters: &mut self.counters,
+        };
+        Some(call(qp, &mut host))
+    }
+}
+
+/// A request that no poster of ours writes: the queue pair is done for.
+fn refuse_request(qp: &mut QueuePair, number: u32, host: &mut QpHost<'_>) {
+    let error = QpAttributes {
+        state: QpState::Error,
+        ..QpAttributes::default()
+    };
+    qp.modify(&error, AttrMask::STATE, host).ok();
+    let status = Status::LocalQpOperationError;
+    let completion = Completion::with_status(0, CompletionOpcode::Send, status, qp.qpn());
+    host.complete_send(Slot(number), Some(completion));
+    host.event(QpEvent::Fatal);
+}
+
+fn destination(path: &Path) -> Destination {
+    Destination {
+        address: path.gid.to_ip(),
+        source_index: path.sgid_index,
+        tos: path.traffic_class,
+        hop_limit: path.hop_limit,
+        flow_label: path.flow_label,
+    }
+}

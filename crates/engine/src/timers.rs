@@ -1,0 +1,181 @@
+//! When which queue pair wants to be called: a binary heap with at most one entry for each.
+//!
+//! A deadline that moves later (every acknowledgement does that) costs nothing: the entry stays, comes up early, and is
+//! put back at the deadline that then holds. One that moves earlier is moved within the heap, which therefore knows where
+//! each queue pair's entry is.
+
+use airdma_transport::Time;
+
+/// The deadlines of all queue pairs, by their index in the table.
+#[derive(Default)]
+pub(crate) struct Timers {
+    /// A binary heap, earliest first: the children of `n` are `2n + 1` and `2n + 2`.
+    heap: Vec<(Time, u32)>,
+    /// Where in the heap the entry of each queue pair is, or [`NOWHERE`].
+    positions: Vec<u32>,
+}
+
+const NOWHERE: u32 = u32::MAX;
+
+impl Timers {
+    /// Takes note of the deadline that queue pair `index` has now.
+    pub(crate) fn set(&mut self, index: u32, deadline: Option<Time>) {
+        let Some(deadline) = deadline else {
+            return;
+        };
+        let at = match self.position(index) {
+            Some(at) if self.heap[at].0 <= deadline => return,
+            Some(at) => at,
+            None => self.push(index, deadline),
+        };
+        self.heap[at].0 = deadline;
+        self.sift_up(at);
+    }
+
+    /// The next queue pair whose entry is due at `now`; the entry is gone. Its deadline may have moved since.
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<u32> {
+        let &(time, index) = self.heap.first()?;
+        if time > now {
+            return None;
+        }
+        self.remove(index);
+        Some(index)
+    }
+
+    /// Forgets a queue pair.
+    pub(crate) fn remove(&mut self, index: u32) {
+        let Some(at) = self.position(index) else {
+            return;
+        };
+        self.positions[index as usize] = NOWHERE;
+        self.heap.swap_remove(at);
+        if at < self.heap.len() {
+            self.place(at);
+            self.sift_up(at);
+            self.sift_down(at);
+        }
+    }
+
+    /// When to look again at the latest.
+    pub(crate) fn next(&self) -> Option<Time> {
+        self.heap.first().map(|&(time, _)| time)
+    }
+
+    fn position(&self, index: u32) -> Option<usize> {
+        let &at = self.positions.get(index as usize)?;
+        (at != NOWHERE).then_some(at as usize)
+    }
+
+    fn push(&mut self, index: u32, deadline: Time) -> usize {
+        if self.positions.len() <= index as usize {
+            self.positions.resize(index as usize + 1, NOWHERE);
+        }
+        self.heap.push((deadline, index));
+        let at = self.heap.len() - 1;
+        self.place(at);
+        at
+    }
+
+    /// Remembers where the entry at `at` is.
+    fn place(&mut self, at: usize) {
+        let (_, index) = self.heap[at];
+        self.positions[index as usize] = at as u32;
+    }
+
+    fn swap(&mut self, one: usize, other: usize) {
+        self.heap.swap(one, other);
+        self.place(one);
+        self.place(other);
+    }
+
+    fn sift_up(&mut self, mut at: usize) {
+        while at > 0 && self.heap[at].0 < self.heap[(at - 1) / 2].0 {
+            self.swap(at, (at - 1) / 2);
+            at = (at - 1) / 2;
+        }
+    }
+
+    fn sift_down(&mut self, mut at: usize) {
+        loop {
+            let children = 2 * at + 1..self.heap.len().min(2 * at + 3);
+            let Some(least) = children.min_by_key(|&child| self.heap[child].0) else {
+                return;
+            };
+            if self.heap[at].0 <= self.heap[least].0 {
+                return;
+            }
+            self.swap(at, least);
+            at = least;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(nanos: u64) -> Time {
+        Time::from_nanos(nanos)
+    }
+
+    #[test]
+    fn a_deadline_that_moves_later_comes_up_early_and_one_that_moves_earlier_in_time() {
+        let mut timers = Timers::default();
+        for nanos in 10..1000 {
+            timers.set(4, Some(at(nanos)));
+        }
+        assert_eq!(timers.pop_due(at(9)), None);
+        assert_eq!(timers.pop_due(at(10)), Some(4));
+        assert_eq!(timers.next(), None);
+        timers.set(4, Some(at(100)));
+        timers.set(4, None);
+        timers.set(4, Some(at(50)));
+        assert_eq!(timers.next(), Some(at(50)));
+        assert_eq!(
+            (timers.pop_due(at(100)), timers.pop_due(at(100))),
+            (Some(4), None)
+        );
+    }
+
+    /// Against a table that is searched from end to end.
+    #[test]
+    fn any_sequence_of_calls_keeps_one_entry_each_and_their_order() {
+        let mut timers = Timers::default();
+        let mut model = [None::<u64>; 40];
+        let mut seed = 7u64;
+        let mut random = |bound: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % bound
+        };
+        for _ in 0..100_000 {
+            let index = random(40) as usize;
+            let time = random(1000);
+            match random(4) {
+                0 => {
+                    timers.remove(index as u32);
+                    model[index] = None;
+                }
+                1 => {
+                    let due = timers.pop_due(at(time));
+                    let earliest = model.iter().flatten().min().copied();
+                    let Some(due) = due.map(|due| due as usize) else {
+                        assert!(earliest.is_none_or(|earliest| earliest > time));
+                        continue;
+                    };
+                    assert_eq!(model[due], earliest);
+                    assert!(earliest <= Some(time));
+                    model[due] = None;
+                }
+                _ => {
+                    timers.set(index as u32, Some(at(time)));
+                    model[index] = Some(model[index].map_or(time, |old| old.min(time)));
+                }
+            }
+            assert_eq!(timers.heap.len(), model.iter().flatten().count());
+            assert_eq!(
+                timers.next(),
+                model.iter().flatten().min().map(|&time| at(time))
+            );
+        }
+    }
+}

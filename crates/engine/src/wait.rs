@@ -1,0 +1,102 @@
+//! Sleeping until a descriptor is ready.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+/// Descriptors to wait for. Kept between waits, so that waiting does not allocate.
+#[derive(Default)]
+pub(crate) struct Descriptors {
+    entries: Vec<libc::pollfd>,
+}
+
+/// Why a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waited {
+    /// A descriptor is ready.
+    Ready,
+    /// The time is over.
+    TimedOut,
+}
+
+impl Descriptors {
+    pub(crate) fn clear(&mut self) {
+        self.entries.clear();
+    }
+
+    /// Waits for `fd` to become readable.
+    pub(crate) fn add(&mut self, fd: RawFd) {
+        self.entries.push(libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        });
+    }
+
+    /// Waits for `fd` to become writable as well, for a batch that could not be emptied.
+    pub(crate) fn add_writable(&mut self, fd: RawFd) {
+        self.entries.push(libc::pollfd {
+            fd,
+            events: libc::POLLIN | libc::POLLOUT,
+            revents: 0,
+        });
+    }
+
+    /// Whether the `index`-th descriptor that was added is ready, after [`Waited::Ready`].
+    pub(crate) fn is_ready(&self, index: usize) -> bool {
+        self.entries[index].revents != 0
+    }
+
+    /// Sleeps until one is ready or `timeout` is over (`None`: for ever).
+    ///
+    /// # Errors
+    /// `EINTR` when a signal came that is to be seen (see [`signal_restarts`]).
+    pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Waited> {
+        let timespec = timeout.map(|timeout| libc::timespec {
+            tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        let timespec = timespec
+            .as_ref()
+            .map_or(std::ptr::null(), std::ptr::from_ref);
+        let count = self.entries.len() as libc::nfds_t;
+        // SAFETY: `entries` holds `count` pollfds; `timespec` is null or points to a local that outlives the call.
+        let ready =
+            unsafe { libc::ppoll(self.entries.as_mut_ptr(), count, timespec, std::ptr::null()) };
+        match ready {
+            0 => Ok(Waited::TimedOut),
+            1.. => Ok(Waited::Ready),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// Whether a call that a signal interrupted is to go on, as the `read(2)` of a kernel's completion channel would:
+/// with `SA_RESTART` it is restarted, without it fails with `EINTR`. `ppoll(2)` always fails, and which signal it
+/// was cannot be asked, so one handler without the flag is enough for `EINTR`. Handlers of faults do not count: language
+/// runtimes install them without the flag, and a fault does not happen in `ppoll(2)`.
+pub(crate) fn signal_restarts() -> bool {
+    (1..=libc::SIGRTMAX())
+        .filter(|signal| !FAULTS.contains(signal))
+        .all(|signal| {
+            let mut action = std::mem::MaybeUninit::<libc::sigaction>::zeroed();
+            // SAFETY: a null new action only asks; the old one is written to `action`.
+            let asked = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
+            if asked != 0 {
+                return true;
+            }
+            // SAFETY: zeroed is a valid sigaction, and the call has filled it in.
+            let action = unsafe { action.assume_init() };
+            action.sa_sigaction == libc::SIG_DFL
+                || action.sa_sigaction == libc::SIG_IGN
+                || action.sa_flags & libc::SA_RESTART != 0
+        })
+}
+
+const FAULTS: [libc::c_int; 5] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+];

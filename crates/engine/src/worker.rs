@@ -1,0 +1,189 @@
+//! The worker of a device: whoever holds it makes the device progress.
+
+use crate::counters::EngineCounter;
+use crate::tables::{PACKET_LEN_MAX, ROUND_BYTES, Tables};
+use airdma_port::{Port, TransmitBatch};
+use airdma_shm::Doorbells;
+use airdma_transport::Time;
+use std::io;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+/// Packets that one round receives, about: one coalesced buffer of full packets, so that answers leave soon.
+const RECEIVE_PACKETS: usize = 64;
+
+/// Packets of one batch: what a round may send if all are small.
+const BATCH_PACKETS: usize = 1024;
+
+/// Asking a port for its counters costs system calls, and the shared file cache lines, so in a busy time it is done this
+/// often at most.
+const COUNTERS_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Everything that makes progress, behind the device's one lock.
+pub(crate) struct Worker {
+    link: Option<Link>,
+    pub(crate) tables: Tables,
+    port_counted: Time,
+    flushed: Time,
+    /// The port broke: it is not touched any more.
+    broken: bool,
+}
+
+/// The way to the network, once there is one.
+struct Link {
+    port: Box<dyn Port>,
+    batch: TransmitBatch,
+    /// Queue pairs that listen at each address of the GID table.
+    listeners: Vec<u32>,
+}
+
+/// What a round does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Everything.
+    All,
+    /// Takes what was posted and transmits; the network is not asked for packets. For a poster, who wants its own request
+    /// to leave and nothing else.
+    Transmit,
+}
+
+/// What a round did, and what is left.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Round {
+    /// Packets received.
+    pub(crate) received: usize,
+    /// There is more to do at once.
+    pub(crate) more: bool,
+    /// Packets wait until the port can take them.
+    pub(crate) unsent: bool,
+    /// When to come again at the latest.
+    pub(crate) deadline: Option<Time>,
+    /// The port broke in this round.
+    pub(crate) broke: bool,
+}
+
+impl Worker {
+    pub(crate) fn new() -> Self {
+        Worker {
+            link: None,
+            tables: Tables::new(),
+            port_counted: Time::ZERO,
+            flushed: Time::ZERO,
+            broken: false,
+        }
+    }
+
+    pub(crate) fn is_bound(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// Takes a port for `addresses` local addresses, none of which has listeners yet.
+    pub(crate) fn bind(&mut self, mut port: Box<dyn Port>, addresses: usize) {
+        for index in 0..addresses.min(usize::from(u8::MAX) + 1) {
+            port.set_active(index as u8, false);
+        }
+        let batch =
+            TransmitBatch::with_capacity(ROUND_BYTES as usize + 2 * PACKET_LEN_MAX, BATCH_PACKETS);
+        self.link = Some(Link {
+            port,
+            batch,
+            listeners: vec![0; addresses],
+        });
+    }
+
+    /// One round: doorbells, then packets, then timers, then transmissions. Its work is bounded.
+    pub(crate) fn progress(&mut self, doorbells: &Doorbells, now: Time, work: Work) -> Round {
+        let mut round = Round::default();
+        doorbells.drain(|index| self.tables.take_work(index, now));
+        if work == Work::All {
+            round.received = self.receive(now, &mut round);
+            self.tables.expire(now);
+        }
+        self.transmit(now, &mut round);
+        round.more = self.tables.has_active() && !round.unsent && !self.broken;
+        round.deadline = self.tables.deadline();
+        if now.duration_since(self.port_counted) >= COUNTERS_INTERVAL {
+            self.count_port(now);
+        }
+        if round.received == 0 || now.duration_since(self.flushed) >= COUNTERS_INTERVAL {
+            self.flushed = now;
+            self.tables.counters.flush();
+        }
+        round
+    }
+
+    fn receive(&mut self, now: Time, round: &mut Round) -> usize {
+        let Some(link) = self.link.as_mut().filter(|_| !self.broken) else {
+            return 0;
+        };
+        let tables = &mut self.tables;
+        let result = link.port.receive(RECEIVE_PACKETS, &mut |received| {
+            tables.receive(now, &received)
+        });
+        self.check(result, round).unwrap_or(0)
+    }
+
+    fn transmit(&mut self, now: Time, round: &mut Round) {
+        let Some(link) = self.link.as_mut().filter(|_| !self.broken) else {
+            return;
+        };
+        self.tables.fill(now, &mut link.batch);
+        if link.batch.is_empty() {
+            return;
+        }
+        let result = link.port.transmit(&mut link.batch);
+        round.unsent = !link.batch.is_empty();
+        if self.check(result, round).is_none() {
+            round.unsent = false;
+        }
+    }
+
+    fn check<T>(&mut self, result: io::Result<T>, round: &mut Round) -> Option<T> {
+        if result.is_err() {
+            self.broken = true;
+            round.broke = true;
+            self.tables.counters.count(EngineCounter::PortFailures);
+        }
+        result.ok()
+    }
+
+    /// Takes over the port's counters.
+    pub(crate) fn count_port(&mut self, now: Time) {
+        self.port_counted = now;
+        if let Some(link) = &self.link {
+            self.tables.counters.take_port(link.port.counters());
+        }
+    }
+
+    /// The descriptors to wait for; none while there is no port.
+    pub(crate) fn descriptors(&self) -> Vec<RawFd> {
+        let mut out = Vec::new();
+        if let Some(link) = &self.link {
+            link.port.wait_descriptors(&mut out);
+        }
+        out
+    }
+
+    /// A queue pair begins or ends to listen at one address, or (`None`) at all.
+    pub(crate) fn listen(&mut self, source_index: Option<u8>, begin: bool) {
+        let Some(Link {
+            port, listeners, ..
+        }) = &mut self.link
+        else {
+            return;
+        };
+        for (index, count) in listeners.iter_mut().enumerate() {
+            if source_index.is_none_or(|wanted| usize::from(wanted) == index) {
+                let before = *count;
+                *count = if begin {
+                    before + 1
+                } else {
+                    before.saturating_sub(1)
+                };
+                if (before == 0) != (*count == 0) {
+                    port.set_active(index as u8, begin);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! Two devices in one process, and what the tests do with them.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use airdma_engine::*;
+use airdma_port::{Port, UdpConfig, UdpPort, sim};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub const LEFT: [u8; 4] = [192, 0, 2, 1];
+pub const RIGHT: [u8; 4] = [192, 0, 2, 2];
+
+/// How long anything may take: far more than it does, far less than a stuck test.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub const ALL: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_ATOMIC);
+
+pub fn info(name: &str, address: IpAddr) -> DeviceInfo {
+    DeviceInfo {
+        name: format!("airdma_{name}"),
+        interface: name.into(),
+        interface_index: 1,
+        mtu: 1500,
+        mac: [2, 0, 0, 0, 0, 1],
+        guid: 1,
+        gids: vec![GidEntry {
+            gid: Gid::from(address),
+            address,
+        }],
+        path_mtu: PathMtu::M1024,
+        up: true,
+        speed_mbps: None,
+    }
+}
+
+/// Two devices on the ends of a wire in memory.
+pub fn wired() -> (Arc<Device>, Arc<Device>) {
+    let (left, right) = (IpAddr::from(LEFT), IpAddr::from(RIGHT));
+    let (a, b) = sim::pair(&[left], &[right]).unwrap();
+    wired_on((left, Box::new(a)), (right, Box::new(b)))
+}
+
+pub fn wired_on(
+    left: (IpAddr, Box<dyn Port>),
+    right: (IpAddr, Box<dyn Port>),
+) -> (Arc<Device>, Arc<Device>) {
+    let left = Device::with_port(info("left", left.0), left.1).unwrap();
+    let right = Device::with_port(info("right", right.0), right.1).unwrap();
+    (left, right)
+}
+
+/// Not RoCE's port: a real device may be in use on this machine.
+const PORT: u16 = 24_791;
+
+/// Two devices on sockets, at two addresses of the loopback interface.
+pub fn sockets(left: &str, right: &str) -> (Arc<Device>, Arc<Device>) {
+    let bind = |address: &str| {
+        let address: IpAddr = address.parse().unwrap();
+        let config = UdpConfig {
+            port: PORT,
+            ..UdpConfig::default()
+        };
+        (
+            address,
+            Box::new(UdpPort::bind(&[address], 1, config).unwrap()) as Box<_>,
+        )
+    };
+    wired_on(bind(left), bind(right))
+}
+
+/// Memory that the tests and the engine use at the same time: touched through volatile accesses only.
+pub struct Memory {
+    words: Box<[u64]>,
+    pub mr: Arc<Mr>,
+}
+
+impl Memory {
+    pub fn new(pd: &Arc<Pd>, bytes: usize, access: Access) -> Self {
+        let mut words = vec![0u64; bytes.div_ceil(8)].into_boxed_slice();
+        let address = words.as_mut_ptr().expose_provenance() as u64;
+        let mr = pd.reg_mr(address, bytes, address, access).unwrap();
+        Memory { words, mr }
+    }
+
+    pub fn address(&self) -> u64 {
+        self.words.as_ptr().expose_provenance() as u64
+    }
+
+    pub fn sge(&self, offset: usize, length: usize) -> Sge {
+        Sge {
+            addr: self.address() + offset as u64,
+            length: length as u32,
+            lkey: self.mr.lkey().0,
+        }
+    }
+
+    pub fn byte(&self, offset: usize) -> u8 {
+        assert!(offset < self.words.len() * 8);
+        // SAFETY: in bounds, and alive with `self`.
+        unsafe {
+            std::ptr::with_exposed_provenance::<u8>(self.address() as usize + offset)
+                .read_volatile()
+        }
+    }
+
+    pub fn word(&self, offset: usize) -> u64 {
+        u64::from_ne_bytes(self.bytes(offset, 8).try_into().unwrap())
+    }
+
+    pub fn bytes(&self, offset: usize, length: usize) -> Vec<u8> {
+        (offset..offset + length).map(|at| self.byte(at)).collect()
+    }
+
+    pub fn fill(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.words.len() * 8);
+        let at = std::ptr::with_exposed_provenance_mut::<u8>(self.address() as usize + offset);
+        for (index, &byte) in bytes.iter().enumerate() {
+            // SAFETY: in bounds, and alive with `self`.
+            unsafe { at.add(index).write_volatile(byte) };
+        }
+    }
+}
+
+/// A queue pair with all it needs.
+pub struct End {
+    pub device: Arc<Device>,
+    pub pd: Arc<Pd>,
+    pub channel: Arc<Channel>,
+    pub cq: Arc<Cq>,
+    pub qp: Arc<Qp>,
+    pub memory: Memory,
+}
+
+pub const CAPS: QpCaps = QpCaps {
+    max_send_wr: 64,
+    max_recv_wr: 64,
+    max_send_sge: 4,
+    max_recv_sge: 4,
+    max_inline: 128,
+};
+
+impl End {
+    pub fn new(device: &Arc<Device>, qp_type: QpType, bytes: usize) -> Self {
+        Self::with_caps(device, qp_type, bytes, CAPS)
+    }
+
+    pub fn with_caps(device: &Arc<Device>, qp_type: QpType, bytes: usize, caps: QpCaps) -> Self {
+        let pd = device.alloc_pd().unwrap();
+        let channel = device.create_channel().unwrap();
+        let cq = device
+            .create_cq(512, Some((Arc::clone(&channel), 42)))
+            .unwrap();
+        let qp = create_qp(&pd, &cq, qp_type, caps);
+        let memory = Memory::new(&pd, bytes, ALL);
+        End {
+            device: Arc::clone(device),
+            pd,
+            channel,
+            cq,
+            qp,
+            memory,
+        }
+    }
+
+    pub fn path(&self) -> Path {
+        Path {
+            gid: self.device.info().gids[0].gid,
+            hop_limit: 64,
+            ..Path::default()
+        }
+    }
+
+    pub fn connect(&self, peer: &End) {
+        connect(&self.qp, peer.qp.number(), peer.path());
+    }
+
+    pub fn write(&self, peer: &End, offset: usize, length: usize) -> SendWr<'static> {
+        let va = peer.memory.address() + offset as u64;
+        signalled(
+            Operation::Write {
+                va,
+                rkey: peer.memory.mr.rkey(),
+            },
+            self.memory.sge(offset, length),
+        )
+    }
+
+    pub fn send(&self, operation: Operation, offset: usize, length: usize) {
+        let wr = signalled(operation, self.memory.sge(offset, length));
+        self.qp.post_send(&wr).unwrap();
+    }
+
+    pub fn recv(&self, wr_id: u64, offset: usize, length: usize) {
+        let sges = [self.memory.sge(offset, length)];
+        self.qp.post_recv(&RecvWr { wr_id, sges: &sges }).unwrap();
+    }
+
+    /// The next completion.
+    pub fn complete(&self) -> Completion {
+        next(&self.cq)
+    }
+
+    pub fn ok(&self) -> Completion {
+        let completion = self.complete();
+        assert_eq!(completion.status, Status::Success, "{completion:?}");
+        completion
+    }
+}
+
+/// A signalled request of one element. The element is leaked: tests are short.
+pub fn signalled(operation: Operation, sge: Sge) -> SendWr<'static> {
+    let sges = Box::leak(Box::new([sge]));
+    SendWr {
+        wr_id: 7,
+        operation,
+        sges,
+        flags: SendFlags::SIGNALLED,
+        datagram: None,
+    }
+}
+
+pub fn create_qp(pd: &Arc<Pd>, cq: &Arc<Cq>, qp_type: QpType, caps: QpCaps) -> Arc<Qp> {
+    let init = QpInit {
+        qp_type,
+        send_cq: Arc::clone(cq),
+        recv_cq: Arc::clone(cq),
+        caps,
+        signal_all: false,
+    };
+    pd.create_qp(init).unwrap()
+}
+
+/// Takes a queue pair to RTS.
+pub fn connect(qp: &Qp, peer: Qpn, path: Path) {
+    to_rtr(qp, peer, path);
+    to_rts(qp, 14);
+}
+
+pub fn to_rtr(qp: &Qp, peer: Qpn, path: Path) {
+    let mut attributes = QpAttributes {
+        state: QpState::Init,
+        port: 1,
+        access: ALL,
+        ..QpAttributes::default()
+    };
+    qp.modify(
+        &attributes,
+        AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS,
+    )
+    .unwrap();
+    attributes = QpAttributes {
+        state: QpState::ReadyToReceive,
+        path,
+        path_mtu: PathMtu::M1024,
+        dest_qpn: peer,
+        rq_psn: PSN,
+        max_dest_rd_atomic: 16,
+        min_rnr_timer: 1,
+        ..attributes
+    };
+    qp.modify(
+        &attributes,
+        AttrMask::STATE
+            | AttrMask::AV
+            | AttrMask::PATH_MTU
+            | AttrMask::DEST_QPN
+            | AttrMask::RQ_PSN
+            | AttrMask::MAX_DEST_RD_ATOMIC
+            | AttrMask::MIN_RNR_TIMER,
+    )
+    .unwrap();
+}
+
+/// Both directions start near the wrap-around.
+pub const PSN: Psn = Psn::new(0xff_fff0);
+
+pub fn to_rts(qp: &Qp, timeout: u8) {
+    let attributes = QpAttributes {
+        state: QpState::ReadyToSend,
+        sq_psn: PSN,
+        max_rd_atomic: 16,
+        retry_count: 7,
+        rnr_retry: 7,
+        timeout,
+        ..QpAttributes::default()
+    };
+    qp.modify(
+        &attributes,
+        AttrMask::STATE
+            | AttrMask::SQ_PSN
+            | AttrMask::MAX_QP_RD_ATOMIC
+            | AttrMask::RETRY_CNT
+            | AttrMask::RNR_RETRY
+            | AttrMask::TIMEOUT,
+    )
+    .unwrap();
+}
+
+pub fn datagram_to_rts(qp: &Qp, qkey: Qkey) {
+    let set = |state, mask| {
+        let attributes = QpAttributes {
+            state,
+            port: 1,
+            qkey,
+            ..QpAttributes::default()
+        };
+        qp.modify(&attributes, AttrMask::STATE | mask).unwrap();
+    };
+    set(
+        QpState::Init,
+        AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY,
+    );
+    set(QpState::ReadyToReceive, AttrMask::empty());
+    set(QpState::ReadyToSend, AttrMask::SQ_PSN);
+}
+
+/// A connected pair with so many bytes of memory each.
+pub fn pair(bytes: usize) -> (End, End) {
+    let (left, right) = wired();
+    pair_on(&left, &right, bytes)
+}
+
+pub fn pair_on(left: &Arc<Device>, right: &Arc<Device>, bytes: usize) -> (End, End) {
+    let (left, right) = (
+        End::new(left, QpType::Rc, bytes),
+        End::new(right, QpType::Rc, bytes),
+    );
+    left.connect(&right);
+    right.connect(&left);
+    (left, right)
+}
+
+/// The next completion of a queue.
+pub fn next(cq: &Cq) -> Completion {
+    let mut found = None;
+    wait_until("a completion", || {
+        cq.poll(1, |completion| found = Some(completion)).unwrap();
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// Polls until `condition` holds, as applications do.
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "no {what} in {PATIENCE:?}");
+        std::thread::yield_now();
+    }
+}
+
+pub fn counter(device: &Device, name: &str) -> u64 {
+    let counters = device.counters();
+    counters
+        .iter()
+        .find(|&&(other, _)| other == name)
+        .unwrap_or_else(|| panic!("no counter {name}"))
+        .1
+}
+
+/// Bytes that tell their place.
+pub fn pattern(length: usize, seed: u8) -> Vec<u8> {
+    (0..length)
+        .map(|at| (at as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ seed)
+        .collect()
+}

@@ -1,0 +1,352 @@
+//! Completion channels and asynchronous events: exactly the events that were asked for, and none lost.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use airdma_engine::*;
+use common::*;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn set_nonblocking(fd: RawFd) {
+    // SAFETY: plain integers.
+    let result = unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
+    assert_eq!(result, 0);
+}
+
+/// Whether the descriptor is readable within that many milliseconds, found out without the library.
+fn readable(fd: RawFd, timeout_ms: i32) -> bool {
+    let mut poll = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one pollfd.
+    unsafe { libc::poll(&raw mut poll, 1, timeout_ms) == 1 }
+}
+
+const LONG_MS: i32 = 20_000;
+
+#[test]
+fn only_a_completion_after_arming_raises_an_event_and_only_one() {
+    let (left, right) = pair(256);
+    set_nonblocking(right.channel.fd());
+    let again = || right.channel.wait_event().unwrap_err().raw_os_error();
+    for wr_id in 0..4 {
+        right.recv(wr_id, 0, 8);
+    }
+    left.send(Operation::Send, 0, 8);
+    left.ok();
+    assert_eq!(again(), Some(libc::EAGAIN), "not armed");
+
+    right.cq.arm(false).unwrap();
+    assert_eq!(
+        again(),
+        Some(libc::EAGAIN),
+        "the completion was there before"
+    );
+    left.send(Operation::Send, 0, 8);
+    left.send(Operation::Send, 0, 8);
+    left.ok();
+    left.ok();
+    assert_eq!(right.channel.wait_event().unwrap(), 42);
+    assert_eq!(again(), Some(libc::EAGAIN), "armed once");
+    assert!(!readable(right.channel.fd(), 0));
+    for _ in 0..3 {
+        right.ok();
+    }
+}
+
+#[test]
+fn an_arm_for_solicited_completions_lets_others_pass() {
+    let (left, right) = pair(256);
+    set_nonblocking(right.channel.fd());
+    for wr_id in 0..4 {
+        right.recv(wr_id, 0, 8);
+    }
+    right.cq.set_cookie(77);
+    right.cq.arm(true).unwrap();
+    left.send(Operation::Send, 0, 8);
+    left.ok();
+    assert!(right.channel.wait_event().is_err());
+    let mut wr = signalled(Operation::Send, left.memory.sge(0, 8));
+    wr.flags |= SendFlags::SOLICITED;
+    left.qp.post_send(&wr).unwrap();
+    left.ok();
+    assert_eq!(right.channel.wait_event().unwrap(), 77);
+    // A failure counts as solicited: the rest of the receives is flushed.
+    right.cq.arm(true).unwrap();
+    let error = QpAttributes {
+        state: QpState::Error,
+        ..QpAttributes::default()
+    };
+    right.qp.modify(&error, AttrMask::STATE).unwrap();
+    assert_eq!(right.channel.wait_event().unwrap(), 77);
+}
+
+#[test]
+fn the_descriptor_of_a_channel_becomes_readable_though_nobody_calls_the_library() {
+    let (left, right) = pair(256);
+    for wr_id in 0..50 {
+        right.recv(wr_id, 0, 8);
+        right.cq.arm(false).unwrap();
+        left.send(Operation::Send, 0, 8);
+        assert!(readable(right.channel.fd(), LONG_MS));
+        assert_eq!(right.channel.wait_event().unwrap(), 42);
+        assert_eq!(right.ok().wr_id, wr_id);
+        left.ok();
+    }
+}
+
+/// Arm, poll, wait: the way of the manual. A completion between any two of these steps must end the wait.
+fn wait_for_completion(end: &End) -> Completion {
+    loop {
+        let mut found = None;
+        end.cq
+            .poll(1, |completion| found = Some(completion))
+            .unwrap();
+        if let Some(found) = found {
+            return found;
+        }
+        end.cq.arm(false).unwrap();
+        end.cq
+            .poll(1, |completion| found = Some(completion))
+            .unwrap();
+        if let Some(found) = found {
+            return found;
+        }
+        end.channel.wait_event().unwrap();
+    }
+}
+
+#[test]
+fn no_wake_up_is_lost_in_thousands_of_round_trips() {
+    const ROUNDS: u64 = 5000;
+    let (left, right) = pair(256);
+    let echo = |end: &End, starts: bool| {
+        let sge = [end.memory.sge(0, 8)];
+        let send = SendWr {
+            wr_id: u64::MAX,
+            operation: Operation::Send,
+            sges: &sge,
+            flags: SendFlags::empty(),
+            datagram: None,
+        };
+        end.recv(0, 8, 8);
+        if starts {
+            end.qp.post_send(&send).unwrap();
+        }
+        for round in 0..ROUNDS {
+            assert_eq!(wait_for_completion(end).wr_id, round);
+            end.recv(round + 1, 8, 8);
+            // The one who started has the last word, unheard.
+            if !starts || round + 1 < ROUNDS {
+                let mut send = send;
+                if round % 32 == 31 {
+                    // Frees the slots of the unsignalled ones; its completion is not told from the others.
+                    send.flags = SendFlags::empty();
+                }
+                end.qp.post_send(&send).unwrap();
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| echo(&right, false));
+        echo(&left, true);
+    });
+}
+
+#[test]
+fn threads_that_wait_on_two_channels_of_a_device_both_wake() {
+    let (left, right) = wired();
+    let (a_left, a_right) = pair_on(&left, &right, 256);
+    let (b_left, b_right) = pair_on(&left, &right, 256);
+    std::thread::scope(|scope| {
+        for (end, peer) in [(&a_right, &a_left), (&b_right, &b_left)] {
+            scope.spawn(move || {
+                for round in 0..500 {
+                    end.recv(round, 0, 8);
+                    peer.send(Operation::Send, 0, 8);
+                    assert_eq!(wait_for_completion(end).wr_id, round);
+                    peer.ok();
+                }
+            });
+        }
+    });
+}
+
+static HANDLED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn handle(_signal: libc::c_int) {
+    HANDLED.store(true, Ordering::SeqCst);
+}
+
+fn install(flags: libc::c_int) {
+    // SAFETY: zeroed is a valid sigaction with an empty mask; the handler only stores an atomic.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handle as *const () as usize;
+        action.sa_flags = flags;
+        assert_eq!(
+            libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()),
+            0
+        );
+    }
+}
+
+#[test]
+fn a_signal_ends_a_wait_unless_its_handler_restarts() {
+    let (left, right) = pair(256);
+    let (left, right) = (&left, &right);
+    right.recv(0, 0, 8);
+    for (flags, restarts) in [(libc::SA_RESTART, true), (0, false)] {
+        install(flags);
+        std::thread::scope(|scope| {
+            right.cq.arm(false).unwrap();
+            let (tell, thread) = std::sync::mpsc::channel();
+            let done = Arc::new(AtomicBool::new(false));
+            let seen = Arc::clone(&done);
+            scope.spawn(move || {
+                // SAFETY: no arguments.
+                tell.send(unsafe { libc::pthread_self() }).unwrap();
+                let result = right.channel.wait_event();
+                seen.store(true, Ordering::SeqCst);
+                match restarts {
+                    true => assert_eq!(result.unwrap(), 42),
+                    false => assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EINTR)),
+                }
+            });
+            let thread = thread.recv().unwrap();
+            let signal = || {
+                HANDLED.store(false, Ordering::SeqCst);
+                // SAFETY: the thread is in this scope, and has not ended: it waits.
+                unsafe { libc::pthread_kill(thread, libc::SIGUSR1) };
+                wait_until("the handler", || HANDLED.load(Ordering::SeqCst));
+            };
+            if restarts {
+                for _ in 0..20 {
+                    signal();
+                }
+                assert!(!done.load(Ordering::SeqCst));
+                left.send(Operation::Send, 0, 8);
+            } else {
+                // It may come before the thread sleeps, so more than once.
+                wait_until("the end of the wait", || {
+                    if !done.load(Ordering::SeqCst) {
+                        signal();
+                    }
+                    done.load(Ordering::SeqCst)
+                });
+            }
+        });
+    }
+    install(libc::SA_RESTART);
+}
+
+#[test]
+fn a_refused_access_is_told_to_the_device_and_forgotten_with_the_queue_pair() {
+    let (left, right) = pair(256);
+    set_nonblocking(right.device.async_fd());
+    right.qp.set_cookie(0xc0ffee);
+    let rkey = Rkey(right.memory.mr.rkey().0 ^ 1);
+    left.send(
+        Operation::Write {
+            va: right.memory.address(),
+            rkey,
+        },
+        0,
+        8,
+    );
+    assert_eq!(left.complete().status, Status::RemoteAccessError);
+    assert!(readable(right.device.async_fd(), LONG_MS));
+    let event = right.device.wait_async_event().unwrap();
+    let AsyncEvent::Qp {
+        number,
+        cookie,
+        event,
+    } = event
+    else {
+        panic!("{event:?}");
+    };
+    assert_eq!(
+        (number, cookie, event),
+        (right.qp.number(), 0xc0ffee, QpEvent::AccessError)
+    );
+    assert_eq!(
+        right.device.wait_async_event().unwrap_err().raw_os_error(),
+        Some(libc::EAGAIN)
+    );
+
+    let (left, right) = pair_on(&left.device, &right.device, 256);
+    left.send(
+        Operation::Write {
+            va: right.memory.address(),
+            rkey,
+        },
+        0,
+        8,
+    );
+    left.complete();
+    assert!(readable(right.device.async_fd(), LONG_MS));
+    right.qp.destroy().unwrap();
+    assert!(!readable(right.device.async_fd(), 0));
+}
+
+#[test]
+fn a_full_completion_queue_keeps_what_it_has_and_reports_the_loss_once() {
+    let (left, right) = wired();
+    let (left, right) = (
+        End::new(&left, QpType::Rc, 256),
+        End::new(&right, QpType::Rc, 256),
+    );
+    let small = left.device.create_cq(4, None).unwrap();
+    small.set_cookie(99);
+    let qp = create_qp(&left.pd, &small, QpType::Rc, CAPS);
+    connect(&qp, right.qp.number(), right.path());
+    connect(&right.qp, qp.number(), left.path());
+    for wr_id in 0..8 {
+        right.recv(wr_id, 0, 8);
+    }
+    for wr_id in 0..6 {
+        let wr = SendWr {
+            wr_id,
+            ..signalled(Operation::Send, left.memory.sge(0, 8))
+        };
+        qp.post_send(&wr).unwrap();
+    }
+    for _ in 0..6 {
+        right.ok();
+    }
+    wait_until("the overruns", || counter(&left.device, "cq_overruns") == 2);
+    assert!(matches!(
+        left.device.wait_async_event().unwrap(),
+        AsyncEvent::CqError { cookie: 99 }
+    ));
+    assert!(!readable(left.device.async_fd(), 0));
+    let mut kept = Vec::new();
+    assert_eq!(
+        small
+            .poll(9, |completion| kept.push(completion.wr_id))
+            .unwrap(),
+        4
+    );
+    assert_eq!(kept, [0, 1, 2, 3]);
+    assert_eq!(
+        small.poll(9, |_| panic!()).unwrap_err().errno(),
+        libc::EOVERFLOW
+    );
+}
+
+#[test]
+fn events_of_a_destroyed_completion_queue_vanish() {
+    let (left, right) = pair(256);
+    right.recv(0, 0, 8);
+    right.cq.arm(false).unwrap();
+    left.send(Operation::Send, 0, 8);
+    assert!(readable(right.channel.fd(), LONG_MS));
+    right.qp.destroy().unwrap();
+    right.cq.destroy().unwrap();
+    assert!(!readable(right.channel.fd(), 0));
+    right.channel.destroy().unwrap();
+}
