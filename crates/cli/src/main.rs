@@ -1,0 +1,77 @@
+//! The `airdma` command: runs programs on airdma devices, lists the devices, checks the machine.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod devices;
+mod run;
+mod selftest;
+
+/// RDMA for every network interface, in user space: no RDMA NIC, no kernel module.
+#[derive(Parser)]
+#[command(name = "airdma", version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a program written for libibverbs, unmodified, on airdma devices.
+    ///
+    /// Sets LD_PRELOAD to libairdma.so, found beside this binary (same folder, ../lib, ../lib/airdma)
+    /// or named by AIRDMA_LIB, and becomes the program. Exits with 127 if the program or the library is
+    /// not found, with 126 if it cannot be run.
+    Run {
+        /// The program and its arguments.
+        #[arg(
+            required = true,
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "CMD"
+        )]
+        command: Vec<OsString>,
+    },
+    /// List the devices: one per interface that is up and has an address.
+    Devices {
+        /// All attributes, the GID table and the counters.
+        #[arg(short, long)]
+        verbose: bool,
+        /// Everything, as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Check what this kernel offers for RoCEv2 over sockets, and say what was found.
+    Selftest,
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Run { command } => return run::run(&command),
+        Command::Devices { verbose, json } => devices::print(verbose, json),
+        Command::Selftest => selftest::print(),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A reader that went away (`airdma devices | head -1`) is no failure.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<io::Error>()
+        .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// One line on standard error. Nobody can be told if that is closed.
+fn complain(message: &str) {
+    let _ = writeln!(io::stderr(), "airdma: {message}");
+}

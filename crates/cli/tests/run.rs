@@ -1,0 +1,167 @@
+//! `airdma run` as users and scripts see it: environment, exit status, messages.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A shared object that is surely there and does nothing when preloaded again: the C library.
+fn some_library() -> PathBuf {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let path = maps
+        .split_whitespace()
+        .find(|word| word.starts_with('/') && word.contains("libc.so"));
+    PathBuf::from(path.unwrap())
+}
+
+fn airdma() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_airdma"));
+    command
+        .env_remove("LD_PRELOAD")
+        .env("AIRDMA_LIB", some_library());
+    command
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A fresh folder that goes away with its guard.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("airdma-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn the_program_runs_with_the_library_preloaded_and_its_status_is_ours() {
+    let output = airdma()
+        .args(["run", "--", "sh", "-c", "echo $LD_PRELOAD; exit 7"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+    assert_eq!(
+        Path::new(stdout(&output).trim()),
+        some_library().canonicalize().unwrap()
+    );
+}
+
+#[test]
+fn options_of_the_program_need_no_separator() {
+    let output = airdma()
+        .args(["run", "echo", "-n", "--x"])
+        .output()
+        .unwrap();
+    assert_eq!(stdout(&output), "--x");
+}
+
+#[test]
+fn a_preload_that_was_there_stays() {
+    let library = some_library();
+    let output = airdma()
+        .env("LD_PRELOAD", &library)
+        .args(["run", "--", "sh", "-c", "echo $LD_PRELOAD"])
+        .output()
+        .unwrap();
+    let ours = library.canonicalize().unwrap();
+    assert_eq!(
+        stdout(&output).trim(),
+        format!("{}:{}", ours.display(), library.display())
+    );
+}
+
+#[test]
+fn a_missing_program_is_127() {
+    let output = airdma()
+        .args(["run", "--", "no-such-program-anywhere"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(127));
+    assert!(stderr(&output).contains("no-such-program-anywhere"));
+}
+
+#[test]
+fn a_program_that_may_not_be_executed_is_126() {
+    let folder = Folder::new("run-126");
+    let program = folder.0.join("program");
+    fs::write(&program, "#!/bin/sh\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o644)).unwrap();
+    let output = airdma().args(["run", "--"]).arg(&program).output().unwrap();
+    assert_eq!(output.status.code(), Some(126), "{}", stderr(&output));
+}
+
+#[test]
+fn a_missing_library_is_127_and_says_where_it_was_looked_for() {
+    let output = airdma()
+        .env("AIRDMA_LIB", "/nonexistent/libairdma.so")
+        .args(["run", "--", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(127));
+    assert!(stderr(&output).contains("/nonexistent/libairdma.so"));
+
+    let folder = Folder::new("run-alone");
+    let alone = folder.0.join("airdma");
+    fs::copy(env!("CARGO_BIN_EXE_airdma"), &alone).unwrap();
+    let output = Command::new(&alone)
+        .env_remove("AIRDMA_LIB")
+        .args(["run", "--", "true"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(127));
+    assert!(
+        stderr(&output).contains("AIRDMA_LIB"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn the_library_of_an_installed_tree_is_found() {
+    let folder = Folder::new("run-tree");
+    let (bin, lib) = (folder.0.join("bin"), folder.0.join("lib/airdma"));
+    fs::create_dir_all(&bin).unwrap();
+    fs::create_dir_all(&lib).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_airdma"), bin.join("airdma")).unwrap();
+    fs::copy(some_library(), lib.join("libairdma.so")).unwrap();
+    let output = Command::new(bin.join("airdma"))
+        .env_remove("AIRDMA_LIB")
+        .env_remove("LD_PRELOAD")
+        .args(["run", "--", "sh", "-c", "echo $LD_PRELOAD"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).trim().ends_with("/lib/airdma/libairdma.so"));
+}
+
+#[test]
+fn without_a_command_the_usage_is_shown() {
+    let output = airdma().arg("run").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("Usage"));
+}
+
+#[test]
+fn the_version_is_the_crates() {
+    let output = airdma().arg("--version").output().unwrap();
+    assert_eq!(
+        stdout(&output).trim(),
+        concat!("airdma ", env!("CARGO_PKG_VERSION"))
+    );
+}

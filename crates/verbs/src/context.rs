@@ -1,0 +1,99 @@
+//! An opened device: `ibv_context`, with the extended `verbs_context` in front of it in memory.
+
+use std::cell::UnsafeCell;
+use std::mem::offset_of;
+use std::sync::Arc;
+
+use airdma_engine as engine;
+
+use crate::entry::slots;
+use crate::errno::Errno;
+use crate::object::zeroed;
+use crate::{abi, device};
+
+/// What `context->abi_compat` holds when a `verbs_context` lies in front of it.
+const ABI_IS_EXTENDED: usize = usize::MAX;
+
+/// Completion vectors: one worker, one vector.
+pub const COMPLETION_VECTORS: i32 = 1;
+
+/// An opened device.
+#[repr(C)]
+pub struct Context {
+    verbs: UnsafeCell<abi::verbs_context>,
+    device: Arc<engine::Device>,
+}
+
+impl Context {
+    /// The context behind a C pointer.
+    ///
+    /// # Safety
+    /// `raw` is NULL or came from [`open`], and is not closed during `'a`.
+    pub unsafe fn of<'a>(raw: *mut abi::ibv_context) -> Result<&'a Context, Errno> {
+        if raw.is_null() {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: contexts of ours lie inside a `Context`, at that offset.
+        Ok(unsafe { &*outer(raw) })
+    }
+
+    /// The engine's device.
+    pub fn device(&self) -> &Arc<engine::Device> {
+        &self.device
+    }
+}
+
+/// The whole of which `raw` is a part.
+fn outer(raw: *mut abi::ibv_context) -> *mut Context {
+    raw.wrapping_byte_sub(offset_of!(abi::verbs_context, context))
+        .cast()
+}
+
+/// `ibv_open_device(3)`. Takes no socket and starts no thread: the first queue pair does.
+pub unsafe fn open(raw_device: *mut abi::ibv_device) -> Result<*mut abi::ibv_context, Errno> {
+    let info = device::info(raw_device)?;
+    let device = engine::Device::open(&info)?;
+    // SAFETY: integers, raw pointers, optional functions; an all-zero mutex is an initialised one.
+    let mut context: abi::ibv_context = unsafe { zeroed() };
+    context.device = raw_device;
+    context.ops = slots::context_ops();
+    context.cmd_fd = -1;
+    context.async_fd = device.async_fd();
+    context.num_comp_vectors = COMPLETION_VECTORS;
+    context.abi_compat = ABI_IS_EXTENDED as *mut _;
+    let whole = Box::into_raw(Box::new(Context {
+        verbs: UnsafeCell::new(slots::verbs_context(context)),
+        device,
+    }));
+    Ok(whole
+        .wrapping_byte_add(offset_of!(abi::verbs_context, context))
+        .cast())
+}
+
+/// `ibv_close_device(3)`. Objects that still exist keep working until they are destroyed.
+pub unsafe fn close(raw: *mut abi::ibv_context) -> Result<i32, Errno> {
+    if raw.is_null() {
+        return Err(Errno::INVALID);
+    }
+    // SAFETY: the caller gives back what `open` returned.
+    drop(unsafe { Box::from_raw(outer(raw)) });
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_c_context_is_the_last_member_of_the_extended_one() {
+        assert_eq!(
+            offset_of!(abi::verbs_context, context) + size_of::<abi::ibv_context>(),
+            size_of::<abi::verbs_context>()
+        );
+        assert_eq!(
+            offset_of!(abi::verbs_context, sz) + size_of::<usize>(),
+            offset_of!(abi::verbs_context, context)
+        );
+        assert_eq!(offset_of!(Context, verbs), 0);
+    }
+}

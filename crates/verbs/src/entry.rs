@@ -1,0 +1,101 @@
+//! Every C symbol and every function slot, each through one macro: `extern "C"`, a boundary that turns
+//! a panic into an error, and the trace. What a symbol does is in the function that it names; a symbol
+//! marked `unsupported` answers EOPNOTSUPP as its man page says.
+
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+use crate::errno::{Answer, Errno};
+
+pub mod slots;
+pub mod symbols;
+
+/// Defines C functions. `export` makes a symbol, `slot` a function for a table.
+macro_rules! entry {
+    ($(export fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:tt $(:: $rest:ident)*;)*) => {$(
+        #[allow(unused_unsafe, reason = "some bodies are safe functions")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) $(-> $ret)? {
+            crate::entry::entry!(@call $name($($arg),*) $body $(:: $rest)*)
+        }
+    )*};
+    ($(slot fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:tt $(:: $rest:ident)*;)*) => {$(
+        #[allow(unused_unsafe, reason = "some bodies are safe functions")]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) $(-> $ret)? {
+            crate::entry::entry!(@call $name($($arg),*) $body $(:: $rest)*)
+        }
+    )*};
+    (@call $name:ident($($arg:ident),*) unsupported) => {{
+        let answer = crate::entry::Refusal::unsupported();
+        crate::entry::entry!(@trace $name($($arg),*) answer);
+        answer
+    }};
+    (@call $name:ident($($arg:ident),*) $($body:tt)*) => {{
+        // SAFETY: what the man page demands of the C caller is what the body demands.
+        let answer = crate::entry::guard(|| unsafe { $($body)*($($arg),*) });
+        crate::entry::entry!(@trace $name($($arg),*) answer);
+        answer
+    }};
+    (@trace $name:ident($($arg:ident),*) $answer:ident) => {
+        if crate::trace::enabled() {
+            crate::trace::call(stringify!($name), &[$((stringify!($arg), &$arg)),*], &$answer);
+        }
+    };
+}
+use entry;
+
+/// Runs a body; a panic is answered as an error and never unwinds into C.
+#[inline]
+fn guard<A: Answer>(body: impl FnOnce() -> A) -> A::C {
+    // Bodies keep their state behind locks that recover from poisoning, and the C caller has no way to
+    // observe a half-done call other than through its error.
+    catch_unwind(AssertUnwindSafe(body))
+        .unwrap_or_else(|_| A::panicked())
+        .into_c()
+}
+
+/// How a verb says that the device does not have it.
+trait Refusal {
+    fn unsupported() -> Self;
+}
+
+impl Refusal for c_int {
+    fn unsupported() -> c_int {
+        Err::<(), _>(Errno::UNSUPPORTED).into_c()
+    }
+}
+
+impl<T> Refusal for *mut T {
+    fn unsupported() -> *mut T {
+        Errno::UNSUPPORTED.set();
+        ptr::null_mut()
+    }
+}
+
+impl Refusal for () {
+    fn unsupported() {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_an_error_of_the_functions_convention() {
+        // `abort` in the hook would hide it; the default hook only prints.
+        assert_eq!(
+            guard(|| -> Result<(), Errno> { panic!("on purpose") }),
+            libc::EIO
+        );
+        assert!(guard(|| -> Result<*mut u8, Errno> { panic!("on purpose") }).is_null());
+        assert_eq!(Errno::current(), Errno(libc::EIO));
+    }
+
+    #[test]
+    fn refusals_say_eopnotsupp() {
+        assert_eq!(<c_int as Refusal>::unsupported(), libc::EOPNOTSUPP);
+        assert!(<*mut u8 as Refusal>::unsupported().is_null());
+        assert_eq!(Errno::current(), Errno::UNSUPPORTED);
+    }
+}

@@ -1,0 +1,224 @@
+//! The error numbers that C callers get, and how each kind of answer carries them.
+
+use std::ffi::{CStr, c_int};
+use std::io;
+use std::ptr;
+
+use airdma_engine as engine;
+
+use crate::trace;
+
+/// A failure as C sees it: a positive `errno` value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub c_int);
+
+impl Errno {
+    /// The caller's misuse: a bad pointer, index, state or combination.
+    pub const INVALID: Errno = Errno(libc::EINVAL);
+    /// The verb is not implemented by this device.
+    pub const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
+    /// No memory, or a limit of ours.
+    pub const NO_MEMORY: Errno = Errno(libc::ENOMEM);
+
+    /// Stores the number in the calling thread's `errno`, where pointer-returning verbs leave it.
+    pub fn set(self) {
+        // SAFETY: the C library hands out a valid pointer to this thread's errno.
+        unsafe { *libc::__errno_location() = self.0 }
+    }
+
+    /// The calling thread's `errno`.
+    pub fn current() -> Errno {
+        // SAFETY: as in `set`.
+        Errno(unsafe { *libc::__errno_location() })
+    }
+}
+
+impl From<engine::Error> for Errno {
+    /// Reasons outside the program are also told on standard error: programs print "failed" at most.
+    fn from(error: engine::Error) -> Self {
+        let errno = Errno(error.errno());
+        match error {
+            engine::Error::System { .. } | engine::Error::Forked => trace::complain(&error),
+            engine::Error::Invalid(_)
+            | engine::Error::NoMemory(_)
+            | engine::Error::Busy(_)
+            | engine::Error::Gone(_)
+            | engine::Error::Unsupported(_)
+            | engine::Error::Attribute(_)
+            | engine::Error::CqOverrun => {
+                if trace::enabled() {
+                    trace::complain(&error);
+                }
+            }
+        }
+        errno
+    }
+}
+
+impl From<io::Error> for Errno {
+    /// An error with words but without a number is told on standard error, as above.
+    fn from(error: io::Error) -> Self {
+        if let Some(number) = error.raw_os_error() {
+            return Errno(number);
+        }
+        trace::complain(&error);
+        let kinds = [
+            (io::ErrorKind::AddrInUse, libc::EADDRINUSE),
+            (io::ErrorKind::AddrNotAvailable, libc::EADDRNOTAVAIL),
+            (io::ErrorKind::InvalidInput, libc::EINVAL),
+            (io::ErrorKind::NotFound, libc::ENODEV),
+            (io::ErrorKind::OutOfMemory, libc::ENOMEM),
+            (io::ErrorKind::PermissionDenied, libc::EACCES),
+            (io::ErrorKind::Unsupported, libc::EOPNOTSUPP),
+        ];
+        let known = kinds.iter().find(|(kind, _)| *kind == error.kind());
+        Errno(known.map_or(libc::EIO, |(_, number)| *number))
+    }
+}
+
+/// What the body of a C function returns, and the C value that says it.
+///
+/// The type of the body picks the convention of the man page: `Result<(), Errno>` is 0 or the number,
+/// `Result<c_int, Errno>` a value or -1, `Result<*mut T, Errno>` a pointer or NULL,
+/// `Result<usize, Errno>` a count or the negated number. All of them set `errno`.
+pub trait Answer {
+    /// The C return type.
+    type C;
+    /// What is answered when the body panicked.
+    fn panicked() -> Self;
+    /// The C value; sets `errno` on failure.
+    fn into_c(self) -> Self::C;
+}
+
+impl Answer for Result<(), Errno> {
+    type C = c_int;
+    fn panicked() -> Self {
+        Err(Errno(libc::EIO))
+    }
+    fn into_c(self) -> c_int {
+        match self {
+            Ok(()) => 0,
+            Err(errno) => {
+                errno.set();
+                errno.0
+            }
+        }
+    }
+}
+
+impl Answer for Result<c_int, Errno> {
+    type C = c_int;
+    fn panicked() -> Self {
+        Err(Errno(libc::EIO))
+    }
+    fn into_c(self) -> c_int {
+        self.unwrap_or_else(|errno| {
+            errno.set();
+            -1
+        })
+    }
+}
+
+impl Answer for Result<usize, Errno> {
+    type C = isize;
+    fn panicked() -> Self {
+        Err(Errno(libc::EIO))
+    }
+    fn into_c(self) -> isize {
+        match self {
+            Ok(count) => isize::try_from(count).unwrap_or(isize::MAX),
+            Err(errno) => {
+                errno.set();
+                -(errno.0 as isize)
+            }
+        }
+    }
+}
+
+impl<T> Answer for Result<*mut T, Errno> {
+    type C = *mut T;
+    fn panicked() -> Self {
+        Err(Errno(libc::EIO))
+    }
+    fn into_c(self) -> *mut T {
+        self.unwrap_or_else(|errno| {
+            errno.set();
+            ptr::null_mut()
+        })
+    }
+}
+
+impl Answer for &'static CStr {
+    type C = *const std::ffi::c_char;
+    fn panicked() -> Self {
+        c"unknown"
+    }
+    fn into_c(self) -> Self::C {
+        self.as_ptr()
+    }
+}
+
+/// Answers that cannot fail.
+macro_rules! plain_answer {
+    ($($ty:ty => $panicked:expr),* $(,)?) => {$(
+        impl Answer for $ty {
+            type C = $ty;
+            fn panicked() -> Self {
+                $panicked
+            }
+            fn into_c(self) -> $ty {
+                self
+            }
+        }
+    )*};
+}
+
+plain_answer! {
+    () => (),
+    c_int => -1,
+    u32 => 0,
+    u64 => 0,
+    *const std::ffi::c_char => ptr::null(),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUSY: Errno = Errno(libc::EBUSY);
+
+    #[test]
+    fn each_convention_reports_the_number_its_way() {
+        assert_eq!(Err::<(), _>(BUSY).into_c(), libc::EBUSY);
+        assert_eq!(Errno::current(), BUSY);
+        assert_eq!(Err::<c_int, _>(Errno::INVALID).into_c(), -1);
+        assert_eq!(Errno::current(), Errno::INVALID);
+        assert_eq!(
+            Err::<usize, _>(Errno::NO_MEMORY).into_c(),
+            -(libc::ENOMEM as isize)
+        );
+        assert!(Err::<*mut u8, _>(Errno::UNSUPPORTED).into_c().is_null());
+        assert_eq!(Errno::current(), Errno::UNSUPPORTED);
+    }
+
+    #[test]
+    fn errors_of_the_system_keep_their_number_or_get_one_of_their_kind() {
+        let numbered = io::Error::from_raw_os_error(libc::ENOSPC);
+        assert_eq!(Errno::from(numbered), Errno(libc::ENOSPC));
+        let worded = io::Error::new(io::ErrorKind::PermissionDenied, "on purpose");
+        assert_eq!(Errno::from(worded), Errno(libc::EACCES));
+        assert_eq!(
+            Errno::from(io::Error::other("on purpose")),
+            Errno(libc::EIO)
+        );
+    }
+
+    #[test]
+    fn success_leaves_errno_alone() {
+        BUSY.set();
+        assert_eq!(Ok::<(), Errno>(()).into_c(), 0);
+        assert_eq!(Ok::<c_int, Errno>(7).into_c(), 7);
+        assert_eq!(Ok::<usize, Errno>(7).into_c(), 7);
+        assert_eq!(Errno::current(), BUSY);
+    }
+}

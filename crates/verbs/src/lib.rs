@@ -1,0 +1,36 @@
+//! libibverbs' C ABI on airdma: the preload artefact `libairdma.so`.
+//!
+//! Every C symbol and every function slot is in [`entry`], and goes through one macro there: a panic
+//! becomes an error, `AIRDMA_TRACE=verbs` prints the call. The modules beside it hold what the symbols
+//! do, which is to translate between the structs of [`abi`] and the engine's objects; protocol lives
+//! below. Symbols carry no version, so that they satisfy references to any version of rdma-core's.
+//!
+//! Nothing runs when the library is loaded: it is preloaded into programs that never touch RDMA.
+
+#[allow(
+    dead_code,
+    non_camel_case_types,
+    non_snake_case,
+    reason = "generated: the whole of what the public structs refer to, under its C names"
+)]
+mod abi;
+#[cfg(test)]
+mod abi_header;
+mod address;
+mod async_event;
+mod completion;
+mod context;
+mod device;
+mod entry;
+mod errno;
+mod kernel;
+mod live;
+mod memory;
+mod object;
+mod port;
+mod post;
+mod queue_pair;
+mod rate;
+mod sysfs;
+mod text;
+mod trace;

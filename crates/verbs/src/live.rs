@@ -1,0 +1,99 @@
+//! Which C objects may still get events.
+//!
+//! The engine's events carry a number, not a pointer: an object may be destroyed by another thread
+//! between the moment the engine hands an event out and the moment we look. A number is looked up and
+//! the event counted under one lock; whoever destroys the object takes the number out first, and then
+//! waits for the acknowledgement of every event that was counted. Numbers are never used twice.
+
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::object::Events;
+
+/// Events of one object that the application fetched and has to acknowledge.
+#[derive(Default)]
+pub struct Affiliated {
+    /// Through a completion channel.
+    pub completion: Events,
+    /// Asynchronous ones.
+    pub asynchronous: Events,
+}
+
+impl Affiliated {
+    /// Blocks until all are acknowledged (`ibv_destroy_cq(3)`, `ibv_destroy_qp(3)`).
+    pub fn wait_acknowledged(&self) {
+        self.completion.wait_acknowledged();
+        self.asynchronous.wait_acknowledged();
+    }
+}
+
+struct Live {
+    object: NonNull<u8>,
+    events: Arc<Affiliated>,
+}
+
+// SAFETY: the pointer is handed to C only; nobody here follows it.
+unsafe impl Send for Live {}
+
+static LIVE: Mutex<BTreeMap<u64, Live>> = Mutex::new(BTreeMap::new());
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+fn live() -> MutexGuard<'static, BTreeMap<u64, Live>> {
+    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A number for an object about to be created.
+pub fn number() -> u64 {
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// From now on events with this number belong to `object`.
+pub fn enter<T>(number: u64, object: NonNull<T>, events: &Arc<Affiliated>) {
+    let entry = Live {
+        object: object.cast(),
+        events: Arc::clone(events),
+    };
+    live().insert(number, entry);
+}
+
+/// Events with this number belong to nobody any more.
+pub fn leave(number: u64) {
+    live().remove(&number);
+}
+
+/// The object that an event belongs to, the event counted by `count`; `None` if it is gone.
+pub fn deliver<T>(number: u64, count: impl FnOnce(&Affiliated)) -> Option<NonNull<T>> {
+    let live = live();
+    let entry = live.get(&number)?;
+    count(&entry.events);
+    Some(entry.object.cast())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_finds_its_object_until_that_leaves() {
+        let mut object = 5u32;
+        let pointer = NonNull::from(&mut object);
+        let events = Arc::new(Affiliated::default());
+        let key = number();
+        enter(key, pointer, &events);
+        assert_eq!(
+            deliver::<u32>(key, |events| events.completion.deliver()),
+            Some(pointer)
+        );
+        leave(key);
+        assert_eq!(deliver::<u32>(key, |_| panic!("nobody is there")), None);
+        events.completion.acknowledge(1);
+        events.wait_acknowledged();
+    }
+
+    #[test]
+    fn numbers_are_not_used_twice() {
+        assert_ne!(number(), number());
+    }
+}

@@ -1,0 +1,313 @@
+//! Queue pairs: creation, attributes, destruction. Posting is in [`post`](crate::post).
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use airdma_engine::{
+    self as engine, Access, AttrMask, PathMtu, Psn, Qkey, QpAttributes, QpCaps, QpInit, QpState,
+    QpType, Qpn,
+};
+
+use crate::completion::Cq;
+use crate::errno::Errno;
+use crate::live::{self, Affiliated};
+use crate::memory::Pd;
+use crate::object::{Object, zeroed};
+use crate::{abi, address, port};
+
+/// A queue pair.
+#[repr(C)]
+pub struct Qp {
+    c: UnsafeCell<abi::ibv_qp>,
+    engine: Arc<engine::Qp>,
+    number: u64,
+    events: Arc<Affiliated>,
+}
+
+// SAFETY: `c` is the first field.
+unsafe impl Object for Qp {
+    type C = abi::ibv_qp;
+}
+
+impl Qp {
+    /// The engine's queue pair.
+    #[inline]
+    pub fn engine(&self) -> &engine::Qp {
+        &self.engine
+    }
+
+    /// What of its events is not acknowledged.
+    pub fn events(&self) -> &Affiliated {
+        &self.events
+    }
+}
+
+/// `ibv_create_qp(3)`. Writes the granted sizes back.
+pub unsafe fn create(
+    raw_pd: *mut abi::ibv_pd,
+    init: *mut abi::ibv_qp_init_attr,
+) -> Result<*mut abi::ibv_qp, Errno> {
+    // SAFETY: the caller's domain and struct.
+    let (pd, init) = unsafe { (Pd::of(raw_pd)?, init.as_mut().ok_or(Errno::INVALID)?) };
+    let qp_type = type_of(init.qp_type)?;
+    if !init.srq.is_null() {
+        return Err(Errno::UNSUPPORTED);
+    }
+    // SAFETY: the caller's queues.
+    let (send_cq, recv_cq) = unsafe { (Cq::of(init.send_cq)?, Cq::of(init.recv_cq)?) };
+    let engine = pd.engine().create_qp(QpInit {
+        qp_type,
+        send_cq: Arc::clone(send_cq.engine()),
+        recv_cq: Arc::clone(recv_cq.engine()),
+        caps: caps_of(&init.cap),
+        signal_all: init.sq_sig_all != 0,
+    })?;
+    let number = live::number();
+    engine.set_cookie(number);
+    init.cap = c_caps(&engine.caps());
+    // SAFETY: integers and raw pointers; all-zero mutex and condition are initialised ones.
+    let mut c: abi::ibv_qp = unsafe { zeroed() };
+    c.context = pd.context();
+    c.qp_context = init.qp_context;
+    c.pd = raw_pd;
+    c.send_cq = init.send_cq;
+    c.recv_cq = init.recv_cq;
+    c.handle = engine.number().get();
+    c.qp_num = engine.number().get();
+    c.state = abi::IBV_QPS_RESET;
+    c.qp_type = init.qp_type;
+    let events = Arc::new(Affiliated::default());
+    let raw = Box::new(Qp {
+        c: UnsafeCell::new(c),
+        engine,
+        number,
+        events: Arc::clone(&events),
+    })
+    .into_raw();
+    if let Some(object) = NonNull::new(raw) {
+        live::enter(number, object, &events);
+    }
+    Ok(raw)
+}
+
+/// The `create_qp_ex` slot. Only what [`create`] offers too: a domain, and no extra flags.
+pub unsafe fn create_ex(
+    _context: *mut abi::ibv_context,
+    init: *mut abi::ibv_qp_init_attr_ex,
+) -> Result<*mut abi::ibv_qp, Errno> {
+    // SAFETY: the caller's struct.
+    let attr = unsafe { init.as_mut() }.ok_or(Errno::INVALID)?;
+    let flags_given = attr.comp_mask & abi::IBV_QP_INIT_ATTR_CREATE_FLAGS != 0;
+    let plain = abi::IBV_QP_INIT_ATTR_PD | abi::IBV_QP_INIT_ATTR_CREATE_FLAGS;
+    if attr.comp_mask & abi::IBV_QP_INIT_ATTR_PD == 0 {
+        return Err(Errno::INVALID);
+    }
+    if attr.comp_mask & !plain != 0 || (flags_given && attr.create_flags != 0) {
+        return Err(Errno::UNSUPPORTED);
+    }
+    // SAFETY: the extended struct begins with the plain one (`verbs.h` casts it so itself).
+    unsafe { create(attr.pd, init.cast()) }
+}
+
+/// `ibv_destroy_qp(3)`: waits for outstanding acknowledgements.
+pub unsafe fn destroy(raw: *mut abi::ibv_qp) -> Result<(), Errno> {
+    // SAFETY: the caller's queue pair, given back if the engine lets it go.
+    unsafe {
+        let qp = Qp::of(raw)?;
+        qp.engine.destroy()?;
+        live::leave(qp.number);
+        qp.events.wait_acknowledged();
+        drop(Qp::take(raw));
+    }
+    Ok(())
+}
+
+/// `ibv_modify_qp(3)`.
+pub unsafe fn modify(
+    raw: *mut abi::ibv_qp,
+    attr: *mut abi::ibv_qp_attr,
+    mask: c_int,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's queue pair and struct.
+    let (qp, attr) = unsafe { (Qp::of(raw)?, attr.as_ref().ok_or(Errno::INVALID)?) };
+    let mask = AttrMask::from_bits(mask.cast_unsigned()).ok_or(Errno::INVALID)?;
+    let attributes = attributes_of(attr, mask)?;
+    qp.engine.modify(&attributes, mask)?;
+    if mask.contains(AttrMask::STATE) {
+        // SAFETY: the public field follows the state, as rdma-core's library has it.
+        unsafe { (*raw).state = attr.qp_state };
+    }
+    Ok(())
+}
+
+/// `ibv_query_qp(3)`. Everything is answered, whatever the mask.
+pub unsafe fn query(
+    raw: *mut abi::ibv_qp,
+    attr: *mut abi::ibv_qp_attr,
+    _mask: c_int,
+    init: *mut abi::ibv_qp_init_attr,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's queue pair.
+    let qp = unsafe { Qp::of(raw) }?;
+    if attr.is_null() || init.is_null() {
+        return Err(Errno::INVALID);
+    }
+    let attributes = qp.engine.query()?;
+    let cap = c_caps(&qp.engine.caps());
+    // SAFETY: the caller's structs.
+    unsafe {
+        attr.write(c_attributes(&attributes, qp.engine.qp_type(), cap));
+        init.write(abi::ibv_qp_init_attr {
+            qp_context: (*raw).qp_context,
+            send_cq: (*raw).send_cq,
+            recv_cq: (*raw).recv_cq,
+            srq: (*raw).srq,
+            cap,
+            qp_type: (*raw).qp_type,
+            sq_sig_all: c_int::from(qp.engine.signal_all()),
+        });
+        (*raw).state = attributes.state as abi::ibv_qp_state;
+    }
+    Ok(())
+}
+
+/// `ibv_query_qp_data_in_order(3)`: no, a retransmission may write earlier bytes again.
+pub unsafe fn data_in_order(
+    _qp: *mut abi::ibv_qp,
+    _operation: abi::ibv_wr_opcode,
+    _flags: u32,
+) -> c_int {
+    0
+}
+
+fn type_of(qp_type: abi::ibv_qp_type) -> Result<QpType, Errno> {
+    match qp_type {
+        abi::IBV_QPT_RC => Ok(QpType::Rc),
+        abi::IBV_QPT_UD => Ok(QpType::Ud),
+        abi::IBV_QPT_UC
+        | abi::IBV_QPT_RAW_PACKET
+        | abi::IBV_QPT_XRC_SEND
+        | abi::IBV_QPT_XRC_RECV
+        | abi::IBV_QPT_DRIVER => Err(Errno::UNSUPPORTED),
+        _ => Err(Errno::INVALID),
+    }
+}
+
+fn caps_of(cap: &abi::ibv_qp_cap) -> QpCaps {
+    QpCaps {
+        max_send_wr: cap.max_send_wr,
+        max_recv_wr: cap.max_recv_wr,
+        max_send_sge: cap.max_send_sge,
+        max_recv_sge: cap.max_recv_sge,
+        max_inline: cap.max_inline_data,
+    }
+}
+
+fn c_caps(caps: &QpCaps) -> abi::ibv_qp_cap {
+    abi::ibv_qp_cap {
+        max_send_wr: caps.max_send_wr,
+        max_recv_wr: caps.max_recv_wr,
+        max_send_sge: caps.max_send_sge,
+        max_recv_sge: caps.max_recv_sge,
+        max_inline_data: caps.max_inline,
+    }
+}
+
+/// The attributes that `mask` names. Programs leave garbage in the others.
+fn attributes_of(attr: &abi::ibv_qp_attr, mask: AttrMask) -> Result<QpAttributes, Errno> {
+    let mut out = QpAttributes::default();
+    if mask.contains(AttrMask::STATE) {
+        out.state = state_of(attr.qp_state)?;
+    }
+    if mask.contains(AttrMask::CUR_STATE) {
+        out.cur_state = state_of(attr.cur_qp_state)?;
+    }
+    if mask.contains(AttrMask::PATH_MTU) {
+        let code = u8::try_from(attr.path_mtu).map_err(|_| Errno::INVALID)?;
+        out.path_mtu = PathMtu::from_enum(code).ok_or(Errno::INVALID)?;
+    }
+    if mask.contains(AttrMask::AV) {
+        out.path = address::path_of(&attr.ah_attr)?;
+    }
+    if mask.contains(AttrMask::PORT) {
+        port::check_port(attr.port_num)?;
+    }
+    if mask.contains(AttrMask::PKEY_INDEX) && attr.pkey_index != 0 {
+        return Err(Errno::INVALID);
+    }
+    if mask.contains(AttrMask::ACCESS_FLAGS) {
+        out.access = Access::from_bits(attr.qp_access_flags).ok_or(Errno::INVALID)?;
+    }
+    out.path_mig_state = u8::try_from(attr.path_mig_state).unwrap_or_default();
+    out.qkey = Qkey(attr.qkey);
+    out.rq_psn = Psn::new(attr.rq_psn);
+    out.sq_psn = Psn::new(attr.sq_psn);
+    out.dest_qpn = Qpn::new(attr.dest_qp_num);
+    out.pkey_index = attr.pkey_index;
+    out.port = attr.port_num;
+    out.max_rd_atomic = attr.max_rd_atomic;
+    out.max_dest_rd_atomic = attr.max_dest_rd_atomic;
+    out.min_rnr_timer = attr.min_rnr_timer;
+    out.timeout = attr.timeout;
+    out.retry_count = attr.retry_cnt;
+    out.rnr_retry = attr.rnr_retry;
+    out.en_sqd_async_notify = attr.en_sqd_async_notify != 0;
+    Ok(out)
+}
+
+fn state_of(state: abi::ibv_qp_state) -> Result<QpState, Errno> {
+    QpState::from_number(state).ok_or(Errno::INVALID)
+}
+
+fn c_attributes(
+    attributes: &QpAttributes,
+    qp_type: QpType,
+    cap: abi::ibv_qp_cap,
+) -> abi::ibv_qp_attr {
+    // SAFETY: plain integers.
+    let mut attr: abi::ibv_qp_attr = unsafe { zeroed() };
+    attr.qp_state = attributes.state as abi::ibv_qp_state;
+    attr.cur_qp_state = attr.qp_state;
+    attr.path_mtu = attributes.path_mtu as abi::ibv_mtu;
+    attr.path_mig_state = abi::ibv_mig_state::from(attributes.path_mig_state);
+    attr.qkey = attributes.qkey.0;
+    attr.rq_psn = attributes.rq_psn.get();
+    attr.sq_psn = attributes.sq_psn.get();
+    attr.dest_qp_num = attributes.dest_qpn.get();
+    attr.qp_access_flags = attributes.access.bits();
+    attr.cap = cap;
+    match qp_type {
+        QpType::Rc => attr.ah_attr = address::attr_of(&attributes.path),
+        QpType::Ud => {}
+    }
+    attr.pkey_index = attributes.pkey_index;
+    attr.en_sqd_async_notify = u8::from(attributes.en_sqd_async_notify);
+    attr.sq_draining = u8::from(attributes.sq_draining);
+    attr.max_rd_atomic = attributes.max_rd_atomic;
+    attr.max_dest_rd_atomic = attributes.max_dest_rd_atomic;
+    attr.min_rnr_timer = attributes.min_rnr_timer;
+    attr.port_num = attributes.port;
+    attr.timeout = attributes.timeout;
+    attr.retry_cnt = attributes.retry_count;
+    attr.rnr_retry = attributes.rnr_retry;
+    attr
+}
+
+/// The extended creation struct begins with the plain one.
+const _: () = {
+    use std::mem::offset_of;
+    type Plain = abi::ibv_qp_init_attr;
+    type Extended = abi::ibv_qp_init_attr_ex;
+    assert!(offset_of!(Plain, qp_context) == offset_of!(Extended, qp_context));
+    assert!(offset_of!(Plain, cap) == offset_of!(Extended, cap));
+    assert!(offset_of!(Plain, sq_sig_all) == offset_of!(Extended, sq_sig_all));
+    assert!(
+        size_of::<*mut c_void>() == 8,
+        "the ABI here is that of 64-bit systems"
+    );
+};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,51 @@
+//! The built library exports every symbol that programs import.
+
+#![allow(clippy::unwrap_used)]
+
+mod library;
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+/// The names in `symbols.txt`.
+fn wanted() -> Vec<&'static str> {
+    include_str!("symbols.txt")
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+        .collect()
+}
+
+/// The functions that a shared object defines, by `nm -D`.
+fn exported() -> BTreeSet<String> {
+    let output = Command::new("nm")
+        .args(["-D", "--defined-only"])
+        .arg(library::path())
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(2))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn every_symbol_that_programs_import_is_exported() {
+    let exported = exported();
+    let wanted = wanted();
+    assert!(wanted.len() >= 64, "the list is complete");
+    let missing: Vec<_> = wanted
+        .iter()
+        .filter(|name| !exported.contains(**name))
+        .collect();
+    assert!(missing.is_empty(), "missing: {missing:?}");
+}
+
+#[test]
+fn symbols_carry_no_version_and_nothing_else_is_exported() {
+    let wanted: BTreeSet<String> = wanted().into_iter().map(str::to_owned).collect();
+    let surplus: Vec<_> = exported().difference(&wanted).cloned().collect();
+    assert!(surplus.is_empty(), "not in symbols.txt: {surplus:?}");
+}
