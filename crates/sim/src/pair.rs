@@ -1,0 +1,420 @@
+//! Two endpoints, two links, and the clock.
+
+use core::fmt;
+use core::ops::{Index, IndexMut};
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+use airdma_transport::{Arrival, Datagram, QpState, QpType, Time};
+use airdma_wire::{HEADERS_LEN_MAX, Headers, PathMtu, Psn, Qkey};
+
+use crate::capture::Capture;
+use crate::endpoint::Endpoint;
+use crate::frame;
+use crate::link::{Carried, Link};
+use crate::random::Random;
+use crate::setup::{self, Setup};
+use crate::trace::{Fate, Record, Trace};
+
+/// Which endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Side {
+    /// The first.
+    A = 0,
+    /// The second.
+    B = 1,
+}
+
+impl Side {
+    /// Both.
+    pub const BOTH: [Side; 2] = [Side::A, Side::B];
+
+    /// The peer.
+    pub const fn other(self) -> Side {
+        match self {
+            Side::A => Side::B,
+            Side::B => Side::A,
+        }
+    }
+}
+
+/// A packet under way, and all that the receiving port will know of it.
+#[derive(Debug)]
+struct Flying {
+    from: Side,
+    arrival: Arrival,
+    bytes: Vec<u8>,
+    damaged: bool,
+}
+
+/// Longest packet: largest headers, 4,096 bytes, padding.
+const PACKET_LEN_MAX: usize = HEADERS_LEN_MAX + 4096 + 3;
+
+/// Packets and wake-ups after which a run counts as one that never ends.
+const STEPS_MAX: u64 = 20_000_000;
+
+/// Virtual time after which a run counts as one that never ends.
+const TIME_MAX: Duration = Duration::from_secs(3600);
+
+/// Two endpoints over two links in virtual time.
+///
+/// A step goes to the next moment at which something happens, gives each endpoint every packet
+/// that arrived until then, runs the timers that are due, and lets both send what they want to:
+/// the order of calls that an engine keeps.
+pub struct Pair {
+    seed: u64,
+    replay: String,
+    now: Time,
+    steps: u64,
+    endpoints: [Endpoint; 2],
+    /// By sender.
+    links: [Link; 2],
+    chances: [Random; 2],
+    /// By arrival, and in the order of departure among equals.
+    flying: BTreeMap<(Time, u64), Flying>,
+    launched: u64,
+    trace: Trace,
+    capture: Option<Capture>,
+    out: Vec<u8>,
+}
+
+impl Pair {
+    /// Two endpoints with IPv4 addresses; `to_b` carries what A sends, `to_a` what B sends.
+    pub fn new(seed: u64, to_b: Link, to_a: Link) -> Self {
+        let addresses = [Ipv4Addr::new(10, 5, 0, 1), Ipv4Addr::new(10, 5, 0, 2)];
+        Pair::with_addresses(seed, addresses.map(IpAddr::from), to_b, to_a)
+    }
+
+    /// The same with other addresses.
+    pub fn with_addresses(seed: u64, addresses: [IpAddr; 2], to_b: Link, to_a: Link) -> Self {
+        let mut random = Random::new(seed);
+        let chances = [random.fork(), random.fork()];
+        let endpoints = [
+            Endpoint::new(addresses[0], 0x11, random.fork()),
+            Endpoint::new(addresses[1], 0x0022_0022, random.fork()),
+        ];
+        Pair {
+            seed,
+            replay: String::new(),
+            now: Time::ZERO,
+            steps: 0,
+            endpoints,
+            links: [to_b, to_a],
+            chances,
+            flying: BTreeMap::new(),
+            launched: 0,
+            trace: Trace::new(),
+            capture: None,
+            out: vec![0; PACKET_LEN_MAX],
+        }
+    }
+
+    /// The command that replays this run, printed when it fails.
+    pub fn replay_with(&mut self, command: String) {
+        self.replay = command;
+    }
+
+    /// Prints all packets of a failure, not only the last.
+    pub fn print_all(&mut self) {
+        self.trace.print_all();
+    }
+
+    /// Keeps all packets from now on for [`Pair::captured`].
+    pub fn start_capture(&mut self) {
+        self.capture = Some(Capture::new());
+    }
+
+    /// A pcap file of the packets that were sent since [`Pair::start_capture`].
+    pub fn captured(&self) -> &[u8] {
+        self.capture.as_ref().map_or(&[], Capture::file)
+    }
+
+    /// Connects one queue pair of each endpoint and returns their index, the same on both sides.
+    pub fn connect(&mut self, setup: &Setup) -> usize {
+        let qp = self.create(QpType::Rc, setup.mtu);
+        for side in Side::BOTH {
+            self.advance(side, qp, setup, QpState::ReadyToSend);
+        }
+        qp
+    }
+
+    /// Creates one queue pair on each endpoint, in the reset state.
+    pub fn create(&mut self, qp_type: QpType, port_mtu: PathMtu) -> usize {
+        let [a, b] = &mut self.endpoints;
+        let created = [a.create(qp_type, port_mtu), b.create(qp_type, port_mtu)];
+        assert_eq!(created[0], created[1], "queue pairs are created in pairs");
+        created[0]
+    }
+
+    /// Moves the queue pair of one side through the states of a connection up to `state`.
+    pub fn advance(&mut self, side: Side, qp: usize, setup: &Setup, state: QpState) {
+        setup.apply(side, &mut self.endpoints, qp, state);
+    }
+
+    /// Starts one datagram queue pair on each endpoint and returns their index, the same on both.
+    pub fn datagrams(&mut self, port_mtu: PathMtu, qkey: Qkey) -> usize {
+        let qp = self.create(QpType::Ud, port_mtu);
+        for endpoint in &mut self.endpoints {
+            setup::start_datagrams(endpoint, qp, qkey, Psn::new(0));
+        }
+        qp
+    }
+
+    /// The address of queue pair `qp` of `side`, for datagrams to it.
+    pub fn datagram_to(&self, side: Side, qp: usize, qkey: Qkey) -> Datagram {
+        Datagram {
+            path: setup::path_to(&self[side]),
+            qpn: self[side].queue_pair(qp).qpn(),
+            qkey,
+        }
+    }
+
+    /// The present moment.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// The link that carries what `side` sends.
+    pub fn link(&mut self, side: Side) -> &mut Link {
+        &mut self.links[side as usize]
+    }
+
+    /// What happened so far.
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// Asserts that everything that was begun has ended: no packet under way, no timer, nothing in
+    /// flight, no send request open.
+    pub fn assert_nothing_left(&self) {
+        assert!(self.flying.is_empty(), "packets are under way");
+        for side in Side::BOTH {
+            assert!(self[side].is_quiet(), "{side:?} is not quiet");
+        }
+    }
+
+    /// Sends a packet that no queue pair made, with a right ICRC, past the link: it arrives at the
+    /// next step.
+    pub fn inject(&mut self, from: Side, headers: &Headers, payload: &[u8]) {
+        self.inject_from(from, self[from].address(), headers, payload);
+    }
+
+    /// The same from an address that is not `from`'s.
+    pub fn inject_from(&mut self, from: Side, source: IpAddr, headers: &Headers, payload: &[u8]) {
+        let mut transport = vec![0; headers.len()];
+        headers.emit(&mut transport);
+        transport.extend_from_slice(payload);
+        transport.resize(transport.len().next_multiple_of(4), 0);
+        let arrival = Arrival {
+            source,
+            ..self.arrival_from(from)
+        };
+        let bytes = frame::seal(arrival.source, arrival.destination, &transport);
+        self.record(from, Fate::Injected, &bytes, false);
+        let packet = Carried {
+            at: self.now,
+            bytes,
+            damaged: false,
+        };
+        self.fly(from, arrival, packet);
+    }
+
+    fn arrival_from(&self, from: Side) -> Arrival {
+        Arrival {
+            source: self[from].address(),
+            destination: self[from.other()].address(),
+            tos: 0,
+            ttl: 64,
+            flow_label: 0,
+        }
+    }
+
+    /// Goes to the next moment at which something happens; false if nothing will ever happen.
+    pub fn step(&mut self) -> bool {
+        self.pump();
+        let Some(at) = self.next_event() else {
+            return false;
+        };
+        self.now = self.now.max(at);
+        self.spend_step();
+        self.deliver();
+        for endpoint in &mut self.endpoints {
+            endpoint.handle_timeout(self.now);
+        }
+        self.pump();
+        true
+    }
+
+    /// Steps until nothing will ever happen.
+    pub fn run_until_idle(&mut self) {
+        while self.step() {}
+    }
+
+    /// Steps until `done`.
+    pub fn run_until(&mut self, what: &str, mut done: impl FnMut(&Pair) -> bool) {
+        while !done(self) {
+            assert!(self.step(), "nothing happens any more, but not: {what}");
+        }
+    }
+
+    /// Lets this much time pass.
+    pub fn run_for(&mut self, duration: Duration) {
+        let end = self.now + duration;
+        self.pump();
+        while self.next_event().is_some_and(|at| at <= end) {
+            self.step();
+        }
+        self.now = end;
+    }
+
+    fn spend_step(&mut self) {
+        self.steps += 1;
+        assert!(self.steps <= STEPS_MAX, "no end after {STEPS_MAX} steps");
+        assert!(
+            self.now <= Time::ZERO + TIME_MAX,
+            "no end after {TIME_MAX:?} of virtual time"
+        );
+    }
+
+    fn next_event(&self) -> Option<Time> {
+        let arrival = self.flying.first_key_value().map(|((at, _), _)| *at);
+        let timers = self.endpoints.iter().filter_map(Endpoint::poll_timeout);
+        let ports = Side::BOTH.iter().filter_map(|&side| {
+            let ready_at = self.links[side as usize].ready_at();
+            (ready_at > self.now && self[side].wants_transmit()).then_some(ready_at)
+        });
+        timers.chain(ports).chain(arrival).min()
+    }
+
+    fn deliver(&mut self) {
+        while let Some(entry) = self.flying.first_entry() {
+            if entry.key().0 > self.now {
+                break;
+            }
+            let packet = entry.remove();
+            let to = &mut self.endpoints[packet.from.other() as usize];
+            let fate = to.receive(self.now, &packet.arrival, &packet.bytes);
+            self.record(packet.from, fate, &packet.bytes, packet.damaged);
+            assert_eq!(
+                packet.damaged,
+                fate == Fate::BadIcrc,
+                "the ICRC finds every damage and nothing else"
+            );
+        }
+    }
+
+    /// Lets both endpoints send until they have nothing or their ports are full.
+    fn pump(&mut self) {
+        for side in Side::BOTH {
+            while self.links[side as usize].ready_at() <= self.now {
+                let endpoint = &mut self.endpoints[side as usize];
+                let Some(transmit) = endpoint.poll_transmit(self.now, &mut self.out) else {
+                    break;
+                };
+                self.spend_step();
+                let peer = self[side.other()].address();
+                assert_eq!(transmit.path.gid.to_ip(), peer, "sent to nobody");
+                let arrival = Arrival {
+                    tos: transmit.path.traffic_class,
+                    ttl: transmit.path.hop_limit,
+                    flow_label: transmit.path.flow_label,
+                    ..self.arrival_from(side)
+                };
+                let transport = &self.out[..transmit.len];
+                let bytes = frame::seal(arrival.source, arrival.destination, transport);
+                self.launch(side, arrival, bytes);
+            }
+        }
+    }
+
+    fn launch(&mut self, from: Side, arrival: Arrival, bytes: Vec<u8>) {
+        self.record(from, Fate::Sent, &bytes, false);
+        if let Some(capture) = &mut self.capture {
+            capture.add(self.now, &frame::ip_packet(&arrival, &bytes));
+        }
+        let link = &mut self.links[from as usize];
+        let template = bytes.clone();
+        let carried = link.carry(self.now, bytes, &mut self.chances[from as usize]);
+        for index in 0..self.links[from as usize].fates().len() {
+            let fate = self.links[from as usize].fates()[index];
+            self.record(from, fate, &template, false);
+        }
+        for packet in carried {
+            self.fly(from, arrival, packet);
+        }
+    }
+
+    fn fly(&mut self, from: Side, arrival: Arrival, packet: Carried) {
+        let key = (packet.at, self.launched);
+        self.launched += 1;
+        let flying = Flying {
+            from,
+            arrival,
+            bytes: packet.bytes,
+            damaged: packet.damaged,
+        };
+        self.flying.insert(key, flying);
+    }
+
+    fn record(&mut self, from: Side, fate: Fate, bytes: &[u8], damaged: bool) {
+        let parsed = frame::parse(bytes);
+        if fate == Fate::Sent {
+            let packet = parsed.expect("queue pairs send well-formed packets");
+            assert!(packet.payload.len() <= PathMtu::M4096.bytes() as usize);
+        }
+        let packet = parsed.ok().filter(|_| !damaged);
+        self.trace.add(Record {
+            at: self.now,
+            from,
+            fate,
+            headers: packet.map(|packet| packet.headers),
+            payload_len: packet.map_or(bytes.len(), |packet| packet.payload.len()),
+        });
+    }
+}
+
+impl Index<Side> for Pair {
+    type Output = Endpoint;
+
+    fn index(&self, side: Side) -> &Endpoint {
+        &self.endpoints[side as usize]
+    }
+}
+
+impl IndexMut<Side> for Pair {
+    fn index_mut(&mut self, side: Side) -> &mut Endpoint {
+        &mut self.endpoints[side as usize]
+    }
+}
+
+impl fmt::Debug for Pair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {} at {} ns", self.seed, self.now.as_nanos())?;
+        writeln!(
+            f,
+            "a to b: {:?} {:?}",
+            self.links[0],
+            self.links[0].counters()
+        )?;
+        writeln!(
+            f,
+            "b to a: {:?} {:?}",
+            self.links[1],
+            self.links[1].counters()
+        )?;
+        write!(f, "{}", self.trace)
+    }
+}
+
+/// A failing test shows what happened, and how to see it again.
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{self:?}");
+            if !self.replay.is_empty() {
+                eprintln!("replay: {}", self.replay);
+            }
+        }
+    }
+}
