@@ -38,6 +38,8 @@ struct Reply {
     psn: Psn,
     msn: u32,
     body: Body,
+    /// Answers a request that was answered in full before: not one more in flight.
+    repeated: bool,
 }
 
 impl Reply {
@@ -74,7 +76,7 @@ impl Replies {
     pub(crate) fn answers_due(&self) -> usize {
         self.queue
             .iter()
-            .filter(|reply| !matches!(reply.body, Body::Acknowledge(_)))
+            .filter(|reply| !reply.repeated && !matches!(reply.body, Body::Acknowledge(_)))
             .count()
     }
 
@@ -88,7 +90,12 @@ impl Replies {
                 reply.psn = psn;
                 reply.msn = msn;
             }
-            _ => self.queue.push_back(Reply { psn, msn, body }),
+            _ => self.queue.push_back(Reply {
+                psn,
+                msn,
+                body,
+                repeated: false,
+            }),
         }
     }
 
@@ -105,28 +112,34 @@ impl Replies {
             psn,
             msn,
             body: Body::Acknowledge(syndrome),
+            repeated: false,
         });
     }
 
     /// Owes a READ response from `psn` on. A duplicate request restarts what it repeats.
-    pub(crate) fn read(&mut self, psn: Psn, msn: u32, read: ReadResponse) {
+    pub(crate) fn read(&mut self, psn: Psn, msn: u32, read: ReadResponse, repeated: bool) {
         let reply = Reply {
             psn,
             msn,
             body: Body::Read(read),
+            repeated,
         };
-        let same = self
-            .queue
-            .iter_mut()
-            .find(|queued| matches!(queued.body, Body::Read(_)) && queued.covers(psn));
+        let same = self.queue.iter_mut().find(|queued| {
+            matches!(queued.body, Body::Read(_)) && (queued.covers(psn) || reply.covers(queued.psn))
+        });
         match same {
-            Some(queued) => *queued = reply,
+            Some(queued) => {
+                *queued = Reply {
+                    repeated: queued.repeated,
+                    ..reply
+                }
+            }
             None => self.insert(reply),
         }
     }
 
     /// Owes the result of an atomic.
-    pub(crate) fn atomic(&mut self, psn: Psn, msn: u32, original: u64) {
+    pub(crate) fn atomic(&mut self, psn: Psn, msn: u32, original: u64, repeated: bool) {
         let known = self
             .queue
             .iter()
@@ -136,6 +149,7 @@ impl Replies {
                 psn,
                 msn,
                 body: Body::Atomic { original },
+                repeated,
             });
         }
     }

@@ -154,7 +154,26 @@ impl Requester {
     }
 
     pub(crate) fn wants_transmit(&self, attributes: &QpAttributes, draining: bool) -> bool {
-        self.sendable(attributes, draining).is_some()
+        self.sendable(attributes, draining).is_some() || (draining && self.is_unasked())
+    }
+
+    /// Whether the last packet did not ask for an acknowledgement.
+    fn is_unasked(&self) -> bool {
+        self.bytes_since_ack_request > 0
+            && self.next == self.sent_max
+            && self.next > self.acked
+            && self.not_ready_until.is_none()
+    }
+
+    /// Goes back by the last packet, to send it again with the question. It takes one PSN: READs
+    /// and atomics always ask.
+    fn step_back(&mut self) -> Entry {
+        self.next -= 1;
+        let ahead = self.queue.get(self.cursor);
+        if ahead.is_none_or(|entry| self.next < entry.first) {
+            self.cursor -= 1;
+        }
+        self.queue[self.cursor]
     }
 
     /// Writes the next request packet into `out` and returns its length without ICRC.
@@ -171,8 +190,12 @@ impl Requester {
         if credit == 0 {
             return Ok(None);
         }
-        let Some(entry) = self.sendable(attributes, draining) else {
-            return Ok(None);
+        let sendable = self.sendable(attributes, draining);
+        let asks_again = sendable.is_none() && draining && self.is_unasked();
+        let entry = match sendable {
+            Some(entry) => entry,
+            None if asks_again => self.step_back(),
+            None => return Ok(None),
         };
         if entry.request.operation.is_read_or_atomic() && attributes.max_rd_atomic == 0 {
             return Err(Status::LocalQpOperationError);
@@ -183,7 +206,8 @@ impl Requester {
         let mut headers = packet.headers;
         headers.bth.dest_qpn = attributes.dest_qpn;
         headers.bth.psn = self.psn_of(self.next);
-        headers.bth.ack_request = self.asks_for_ack(&entry, &packet, credit.saturating_sub(mtu));
+        headers.bth.ack_request =
+            asks_again || self.asks_for_ack(&entry, &packet, credit.saturating_sub(mtu), mtu);
         let headers_len = headers.emit(out);
         let payload_end = headers_len + packet.payload_len as usize;
         if packet.payload_len > 0 {
@@ -204,21 +228,27 @@ impl Requester {
         Ok(Some(end))
     }
 
-    /// An answer is asked for when the message ends and somebody waits for it, when much is
-    /// unanswered, and when the window closes: the sender must never wait for an
-    /// acknowledgement that it did not ask for.
+    /// An answer is asked for when the message ends and somebody waits for it, and when much is
+    /// unanswered: at most a quarter of what the window of the path still takes, because other
+    /// queue pairs share it, and because the sender must never wait for an acknowledgement that
+    /// it did not ask for.
     ///
     /// `credit_left` is what the window takes after this packet, which counts as one MTU whatever
     /// its size.
-    fn asks_for_ack(&self, entry: &Entry, packet: &RequestPacket, credit_left: u32) -> bool {
+    fn asks_for_ack(
+        &self,
+        entry: &Entry,
+        packet: &RequestPacket,
+        credit_left: u32,
+        mtu: u32,
+    ) -> bool {
         let waited_for = entry.request.signalled
             || self.cursor + 1 == self.queue.len()
             || self.next < self.sent_max;
         let in_flight = self.next - self.acked + u64::from(packet.packets);
         (packet.ends_message && waited_for)
             || packet.answer_len > 0
-            || self.bytes_since_ack_request + packet.payload_len >= ACK_INTERVAL_BYTES
-            || credit_left == 0
+            || self.bytes_since_ack_request + mtu >= ACK_INTERVAL_BYTES.min(credit_left / 4)
             || in_flight >= IN_FLIGHT_PACKETS_MAX
     }
 
@@ -242,7 +272,7 @@ impl Requester {
         if self.next == entry.end() {
             self.cursor += 1;
         }
-        let carried = packet.payload_len.max(packet.answer_len);
+        let carried = attributes.path_mtu.bytes();
         self.bytes_since_ack_request = if ack_requested {
             0
         } else {

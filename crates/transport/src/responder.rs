@@ -79,7 +79,7 @@ pub(crate) struct Responder {
     /// Messages completed, modulo 2^24.
     msn: u32,
     inbound: Option<Inbound>,
-    /// A receive taken for a WRITE with immediate data, should its last packet be refused.
+    /// A receive taken for a WRITE with immediate data whose last packet is being executed.
     spare: Option<Receive>,
     /// A NAK was sent for the present gap: silence until the expected packet comes.
     gap_reported: bool,
@@ -193,7 +193,7 @@ impl Responder {
         let (receive, placed) = match self.inbound {
             Some(Inbound::Send { receive, placed }) => (receive, placed),
             Some(Inbound::Write { .. }) => return Err(Fault::Invalid),
-            None => (self.take_receive(host).ok_or(Fault::NotReady)?, 0),
+            None => (host.take_receive().ok_or(Fault::NotReady)?, 0),
         };
         self.inbound = Some(Inbound::Send { receive, placed });
         let end = end_of(placed, packet.payload, receive.length).ok_or(Fault::TooLong)?;
@@ -258,7 +258,7 @@ impl Responder {
             return Err(Fault::Invalid);
         }
         let receive = match headers.imm {
-            Some(_) => Some(self.take_receive(host).ok_or(Fault::NotReady)?),
+            Some(_) => Some(host.take_receive().ok_or(Fault::NotReady)?),
             None => None,
         };
         self.spare = receive;
@@ -309,7 +309,7 @@ impl Responder {
         self.message_done(host);
         self.remember(attributes, Executed::Read { psn, packets, reth });
         self.replies
-            .read(psn, self.msn, read_response(&reth, packets));
+            .read(psn, self.msn, read_response(&reth, packets), false);
         Ok(packets)
     }
 
@@ -340,7 +340,7 @@ impl Responder {
         let psn = packet.headers.bth.psn;
         self.message_done(host);
         self.remember(attributes, Executed::Atomic { psn, original });
-        self.replies.atomic(psn, self.msn, original);
+        self.replies.atomic(psn, self.msn, original, false);
         Ok(())
     }
 
@@ -380,7 +380,7 @@ impl Responder {
                 Executed::Atomic { psn: at, original }
                     if at == psn && opcode != Opcode::RcReadRequest =>
                 {
-                    self.replies.atomic(psn, self.msn, original);
+                    self.replies.atomic(psn, self.msn, original, true);
                     return;
                 }
                 Executed::Read {
@@ -400,7 +400,7 @@ impl Responder {
                     {
                         let packets = packets_of(again.length, mtu);
                         self.replies
-                            .read(psn, self.msn, read_response(&again, packets));
+                            .read(psn, self.msn, read_response(&again, packets), true);
                     }
                     return;
                 }
@@ -454,10 +454,6 @@ impl Responder {
                 Completion::with_status(receive.wr_id, CompletionOpcode::Receive, status, qpn);
             host.complete_receive(receive.slot, completion);
         }
-    }
-
-    fn take_receive<H: Host>(&mut self, host: &mut H) -> Option<Receive> {
-        self.spare.take().or_else(|| host.take_receive())
     }
 
     fn message_done<H: Host>(&mut self, host: &mut H) {

@@ -18,7 +18,7 @@ fn run(seed: u64) -> Pair {
 }
 
 #[test]
-fn the_same_seed_replays_the_same_packets_at_the_same_time() {
+fn the_same_seed_gives_the_same_packets_at_the_same_time() {
     let (one, two, other) = (run(5), run(5), run(6));
     let lines = |pair: &Pair| {
         let records = pair.trace().records();

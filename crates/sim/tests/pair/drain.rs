@@ -85,7 +85,6 @@ fn a_drain_ends_on_a_bad_link_too() {
 /// Unsignalled requests ask for no acknowledgement while others wait behind them; a drain that
 /// comes in between must not wait for one that was never asked for.
 #[test]
-#[ignore = "transport: what was sent without asking for an acknowledgement waits for the timer"]
 fn a_drain_behind_unsignalled_requests_needs_no_timer() {
     let setup = Setup {
         timeout: 0,

@@ -118,7 +118,6 @@ fn shared_transfer(queue_pairs: u64) -> Time {
 /// What one queue pair has in flight without having asked for an acknowledgement, the others
 /// cannot use.
 #[test]
-#[ignore = "transport: Requester::asks_for_ack lets idle bytes fill a shared window"]
 fn sixteen_queue_pairs_fill_the_link_as_well_as_one() {
     let (one, sixteen) = (shared_transfer(1), shared_transfer(16));
     assert!(

@@ -52,7 +52,6 @@ fn the_reads_in_flight_stay_within_the_agreed_number() {
 /// READ 1 is answered late, so it is asked for again; the repetition arrives together with READ 2,
 /// while its answer still waits. The peer keeps to the agreed one READ in flight all the same.
 #[test]
-#[ignore = "transport: Replies::answers_due counts answers to repeated requests"]
 fn a_repeated_read_does_not_count_as_one_more_in_flight() {
     let setup = Setup {
         max_rd_atomic: 1,

@@ -326,15 +326,16 @@ fn answers_to_what_was_never_sent_and_stale_ones_change_nothing() {
 }
 
 #[test]
-fn the_window_of_the_path_is_kept_and_its_end_asks_for_an_answer() {
+fn the_window_of_the_path_is_kept_and_an_answer_asked_for_before_it_closes() {
     let mut b = Bench::connected();
-    b.post(WRITE, 1024);
-    b.credit = 300;
+    b.post(WRITE, 1280);
+    b.credit = 1800;
     assert_eq!(
         b.sends_one().unwrap(),
-        "WriteFirst 16777214 va=0x9000+1024 [256]"
+        "WriteFirst 16777214 va=0x9000+1280 [256]"
     );
-    b.credit = 44;
+    // 1288 bytes are left after this packet; 512 unasked ones are more than a quarter of that.
+    b.credit = 1544;
     assert_eq!(b.sends_one().unwrap(), "WriteMiddle 16777215 A [256]");
     b.credit = 0;
     assert_eq!(b.sends_one(), None);
@@ -342,15 +343,14 @@ fn the_window_of_the_path_is_kept_and_its_end_asks_for_an_answer() {
 }
 
 #[test]
-fn a_small_packet_that_closes_the_window_asks_for_an_answer() {
+fn small_packets_count_as_much_of_the_window_as_large_ones() {
     let mut b = Bench::connected();
     for _ in 0..3 {
         b.post_with(WRITE, 8, |r| r.signalled = false);
     }
-    b.credit = 257;
+    b.credit = 1800;
     assert_eq!(b.sends_one().unwrap(), "WriteOnly 16777214 va=0x9000+8 [8]");
-    // The window counts a packet as one MTU, so the next one leaves nothing of it.
-    b.credit = 1;
+    b.credit = 1544;
     assert_eq!(
         b.sends_one().unwrap(),
         "WriteOnly 16777215 A va=0x9000+8 [8]"

@@ -183,6 +183,22 @@ fn a_duplicate_read_request_does_not_disturb_the_order_of_answers() {
 }
 
 #[test]
+fn a_repeated_read_is_not_one_more_in_flight() {
+    let mut b = Bench::connected();
+    for psn in [100, 101] {
+        b.read_arrives(psn, REGION_VA, 8);
+    }
+    b.sends();
+    // Both again, and with them two new ones: max_dest_rd_atomic = 2 holds for the new ones.
+    for psn in [100, 101, 102, 103] {
+        b.read_arrives(psn, REGION_VA, 8);
+    }
+    let lines = b.sends();
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    assert_eq!(lines[3], "ReadResponseOnly 103 msn=4 [8]");
+}
+
+#[test]
 fn a_duplicate_atomic_is_replayed_not_executed() {
     let mut b = Bench::connected();
     b.host.memory[..8].copy_from_slice(&40u64.to_ne_bytes());
