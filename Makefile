@@ -1,0 +1,46 @@
+# airdma: `make demo` to see it, `make test` to check everything, `make bench` to measure it.
+
+# Debian's python3-matplotlib belongs to Debian's interpreter, not to one from pyenv or conda.
+PYTHON ?= $(if $(wildcard /usr/bin/python3),/usr/bin/python3,python3)
+CARGO ?= cargo
+BENCH_OPTIONS ?=
+SYSTEM_OPTIONS ?=
+
+# An own target folder: other flags would throw the ordinary build away.
+LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p airdma-shm --release --test loom
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test lint unit loom system bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## release binaries
+	$(CARGO) build --release --workspace
+
+demo: build ## RDMA programs between two hosts without RDMA NIC, beside TCP (a minute; no root needed)
+	$(PYTHON) tools/demo.py
+
+test: lint unit loom system ## everything below: lints, unit tests, model checks, system tests
+	@echo "make test: all passed"
+
+lint: ## formatting, clippy with warnings denied, crate dependencies
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(PYTHON) tests/architecture.py
+
+unit: ## unit tests, golden vectors, simulated pairs, and the tests of the tools
+	$(CARGO) test --workspace
+	$(PYTHON) -m unittest discover --start-directory tests/lab --top-level-directory tests/lab
+
+loom: ## model checks of the shared rings
+	$(LOOM)
+
+system: build ## unmodified programs on every kind of link (SYSTEM_OPTIONS=--full: all combinations)
+	$(PYTHON) tests/system/run.py $(SYSTEM_OPTIONS)
+
+bench: build ## bandwidth and latency by message size, beside TCP (BENCH_OPTIONS=--quick: two minutes)
+	$(PYTHON) tools/bench.py $(BENCH_OPTIONS)
+
+clean:
+	$(CARGO) clean

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Holds the workspace to ARCHITECTURE.md: who depends on whom, which crates are free of unsafe code, no stray paths."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PREFIX = "airdma-"
+ONLY_FOR_TESTS = {"sim"}
+"""Crates that any other may use in its tests."""
+
+FORBIDS_UNSAFE = ("wire", "transport", "sim")
+
+# Paths of machines that this project was written on mean nothing to a reader. The first letter in brackets keeps this
+# list from finding itself.
+STRAY = re.compile(r"[/]work/|\.\.[/]shared|[/]root/|[/]home/\w+/|\.[l]ibrary/")
+
+
+def main() -> int:
+    complaints = [*dependency_complaints(_metadata(), _table()), *unsafe_complaints(), *stray_complaints()]
+    for complaint in complaints:
+        print(f"architecture: {complaint}")
+    print(f"architecture: {'FAILED' if complaints else 'ok'}")
+    return 1 if complaints else 0
+
+
+def dependency_complaints(metadata: dict[str, Any], allowed: dict[str, set[str]]) -> list[str]:
+    """What `cargo metadata` says against the table: crate -> crates it may depend on."""
+    complaints = []
+    found = {_short(package["name"]): package["dependencies"] for package in metadata["packages"]}
+    for crate, dependencies in sorted(found.items()):
+        if crate not in allowed:
+            complaints.append(f"crate {crate} is missing from the table in ARCHITECTURE.md")
+            continue
+        for dependency in dependencies:
+            name = _short(dependency["name"])
+            extra = ONLY_FOR_TESTS if dependency["kind"] == "dev" else set()
+            if dependency["name"].startswith(PREFIX) and name not in allowed[crate] | extra:
+                complaints.append(f"{crate} may not depend on {name} ({dependency['kind'] or 'normal'} dependency)")
+    complaints += [f"the table names {crate}, which does not exist" for crate in sorted(allowed.keys() - found.keys())]
+    return complaints
+
+
+def parse_table(markdown: str) -> dict[str, set[str]]:
+    """The rows below "| crate | may depend on |"."""
+    allowed: dict[str, set[str]] = {}
+    lines = iter(markdown.splitlines())
+    for line in lines:
+        if re.fullmatch(r"\|\s*crate\s*\|\s*may depend on\s*\|", line.strip()):
+            break
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        crate, may = (cell.strip() for cell in line.strip().strip("|").split("|"))
+        if not set(crate) <= {"-", ":"}:
+            allowed[crate] = {name.strip() for name in may.split(",") if name.strip()}
+    return allowed
+
+
+def unsafe_complaints() -> list[str]:
+    """Crates that promise to contain no unsafe code must make the compiler enforce it."""
+    sources = {crate: ROOT / "crates" / crate / "src" / "lib.rs" for crate in FORBIDS_UNSAFE}
+    return [
+        f"crate {crate} lacks #![forbid(unsafe_code)]"
+        for crate, source in sources.items()
+        if "#![forbid(unsafe_code)]" not in source.read_text(encoding="utf-8")
+    ]
+
+
+def stray_complaints() -> list[str]:
+    """No file of the project names a path of the machine it was written on."""
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    files = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    complaints = []
+    for file in filter(None, files):
+        path = ROOT / file
+        if path.is_file():
+            found = STRAY.search(path.read_text(encoding="utf-8", errors="ignore"))
+            complaints += [f"{file} contains {found.group()!r}"] if found else []
+    return complaints
+
+
+def _metadata() -> dict[str, Any]:
+    command = ["cargo", "metadata", "--format-version", "1", "--no-deps"]
+    return json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+
+
+def _table() -> dict[str, set[str]]:
+    return parse_table((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+
+
+def _short(name: str) -> str:
+    return name.removeprefix(PREFIX)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""The architecture test notices what it is there to notice."""
+
+from __future__ import annotations
+
+import sys
+import unittest
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import architecture
+
+TABLE = """\
+| crate | may depend on |
+| --- | --- |
+| wire | |
+| transport | wire |
+
+| crate | says |
+"""
+
+
+def metadata(**crates: list[tuple[str, str | None]]) -> dict[str, Any]:
+    """Packages with (dependency, kind) lists."""
+    packages = [
+        {"name": f"airdma-{name}", "dependencies": [{"name": on, "kind": kind} for on, kind in dependencies]}
+        for name, dependencies in crates.items()
+    ]
+    return {"packages": packages}
+
+
+class Architecture(unittest.TestCase):
+    def setUp(self) -> None:
+        self.allowed = architecture.parse_table(TABLE)
+
+    def complaints(self, **crates: list[tuple[str, str | None]]) -> list[str]:
+        return architecture.dependency_complaints(metadata(**crates), self.allowed)
+
+    def test_table_ends_where_it_ends(self) -> None:
+        self.assertEqual(self.allowed, {"wire": set(), "transport": {"wire"}})
+
+    def test_allowed_dependencies_pass(self) -> None:
+        transport = [("airdma-wire", None), ("airdma-sim", "dev"), ("thiserror", None)]
+        self.assertEqual(self.complaints(wire=[], transport=transport), [])
+
+    def test_an_arrow_upward_is_found(self) -> None:
+        found = self.complaints(wire=[("airdma-transport", None)], transport=[])
+        self.assertEqual(found, ["wire may not depend on transport (normal dependency)"])
+
+    def test_the_simulator_is_for_tests_only(self) -> None:
+        self.assertEqual(len(self.complaints(wire=[], transport=[("airdma-sim", None)])), 1)
+
+    def test_a_crate_missing_from_the_table_is_found(self) -> None:
+        self.assertEqual(len(self.complaints(wire=[], transport=[], radio=[])), 1)
+
+    def test_a_crate_only_in_the_table_is_found(self) -> None:
+        self.assertEqual(len(self.complaints(wire=[])), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Runs unmodified RDMA programs on airdma, over links of every kind, and checks what they say, send and count.
+
+Needs release binaries (`make build`). Root, or unprivileged user namespaces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "tools"))
+
+import host_programs  # noqa: E402
+import matrix  # noqa: E402
+import runner  # noqa: E402
+import scenarios  # noqa: E402
+from airdma_lab import build, privileges, requirements  # noqa: E402
+from airdma_lab.lab import Lab  # noqa: E402
+from case import Case, Tally  # noqa: E402
+
+
+def main() -> int:
+    arguments = _arguments()
+    requirements.ensure([*requirements.LAB_TOOLS, *requirements.PERFTEST_TOOLS, *requirements.PINGPONG_TOOLS])
+    requirements.ensure(["nft", "cc", "make", "iperf3", "sockperf"])
+    requirements.ensure_headers()
+    build.require()
+    privileges.enter()
+    with tempfile.TemporaryDirectory(prefix="airdma-tests-") as folder:
+        verbs_check = Path(folder, "verbs_check")
+        cases = [
+            case for case in matrix.cases(str(verbs_check), arguments.full) if re.search(arguments.only, case.name)
+        ]
+        if arguments.list:
+            print("\n".join(case.name for case in cases))
+            return 0
+        _compile(verbs_check)
+        return _run(cases, arguments.pairs_only)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--full", action="store_true", help="every program on every link with every impairment, both ways"
+    )
+    parser.add_argument("--only", default="", metavar="REGEX", help="only pairs whose name matches")
+    parser.add_argument("--pairs-only", action="store_true", help="only pairs of programs, no tests of the tools")
+    parser.add_argument("--list", action="store_true", help="print the pairs' names and stop")
+    return parser.parse_args()
+
+
+def _compile(verbs_check: Path) -> None:
+    source = HERE / "verbs_check.c"
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run(["cc", *flags, "-o", str(verbs_check), str(source), "-libverbs"], check=True)
+
+
+def _run(cases: list[Case], pairs_only: bool) -> int:
+    tally = Tally()
+    started = time.monotonic()
+    for (mtu, segment_offload), group in runner.by_link(cases):
+        with Lab(mtu, segment_offload) as lab:
+            if segment_offload and not pairs_only:
+                host_programs.run(lab, tally)
+            for case in group:
+                runner.run_case(lab, case, tally)
+    if not pairs_only:
+        scenarios.run(tally)
+    for name, explanation in tally.failures.items():
+        print(f"\n==== {name}\n{explanation}")
+    print(f"\nsystem tests: {time.monotonic() - started:.0f} s")
+    print(tally.closing_line())
+    return 1 if tally.failures or not tally.passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

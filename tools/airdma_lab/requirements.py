@@ -1,0 +1,94 @@
+"""Tools that the lab calls, and the Debian packages that bring them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+PACKAGES: dict[str, str] = {
+    "ip": "iproute2",
+    "nft": "nftables",
+    "taskset": "util-linux",
+    "unshare": "util-linux",
+    "setpriv": "util-linux",
+    "mount": "mount",
+    "cc": "gcc",
+    "make": "make",
+    "iperf3": "iperf3",
+    "sockperf": "sockperf",
+    "ibv_devices": "ibverbs-utils",
+    "ibv_devinfo": "ibverbs-utils",
+    "ibv_rc_pingpong": "ibverbs-utils",
+    "ibv_ud_pingpong": "ibverbs-utils",
+    "ib_send_bw": "perftest",
+    "ib_send_lat": "perftest",
+    "ib_write_bw": "perftest",
+    "ib_write_lat": "perftest",
+    "ib_read_bw": "perftest",
+    "ib_read_lat": "perftest",
+    "ib_atomic_bw": "perftest",
+    "ib_atomic_lat": "perftest",
+}
+"""Program -> package, for everything that anything under tools/ or tests/ starts."""
+
+HEADERS = {"/usr/include/infiniband/verbs.h": "libibverbs-dev"}
+MODULES = {"matplotlib": "python3-matplotlib"}
+
+LAB_TOOLS = ["ip", "taskset", "setpriv", "unshare", "mount"]
+PERFTEST_TOOLS = [tool for tool, package in PACKAGES.items() if package == "perftest"]
+PINGPONG_TOOLS = [tool for tool, package in PACKAGES.items() if package == "ibverbs-utils"]
+
+
+def ensure(tools: Iterable[str]) -> None:
+    """Returns when all `tools` can be run. Root gets missing ones by apt; others get their names and exit code 2."""
+    _bring({tool: PACKAGES[tool] for tool in tools}, _can_run)
+
+
+def ensure_headers() -> None:
+    """The same for what C programs of the tests include."""
+    _bring(HEADERS, lambda header: Path(header).exists())
+
+
+def ensure_modules() -> None:
+    """The same for what the plots import, which has to suit *this* interpreter."""
+    _bring(MODULES, lambda module: importlib.util.find_spec(module) is not None)
+
+
+def _bring(packages: dict[str, str], is_there: Callable[[str], bool]) -> None:
+    missing = [thing for thing in packages if not is_there(thing)]
+    if not missing:
+        return
+    install = [
+        "apt-get",
+        "install",
+        "--yes",
+        "--no-install-recommends",
+        *sorted({packages[thing] for thing in missing}),
+    ]
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        print(f"{', '.join(missing)} missing: {' '.join(install)}", flush=True)
+        _apt(["apt-get", "update"])
+        _apt(install)
+        missing = [thing for thing in missing if not is_there(thing)]
+    if missing:
+        print(f"Missing: {', '.join(missing)}. Install them with: sudo {' '.join(install)}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _can_run(tool: str) -> bool:
+    # A user's PATH often lacks the sbin folders, where Debian keeps ip and nft.
+    if "/usr/sbin" not in os.environ.get("PATH", "").split(os.pathsep):
+        os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+    return shutil.which(tool) is not None
+
+
+def _apt(command: list[str]) -> None:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        print(f"{' '.join(command)} failed:\n{result.stderr.strip()}", file=sys.stderr)

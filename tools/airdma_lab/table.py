@@ -1,0 +1,32 @@
+"""A table in plain text or Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Columns padded to their widest cell: the first to the left, the others to the right. The first row is titles."""
+    widths = _widths(rows)
+    lines = [_line(row, widths, "  ").rstrip() for row in rows]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """The same as a Markdown table, aligned in the source too."""
+    widths = _widths(rows)
+    lines = [f"| {_line(row, widths, ' | ')} |" for row in rows]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    lines.insert(1, f"| {' | '.join(rule)} |")
+    return "\n".join(lines)
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(2, *map(len, column)) for column in zip(*rows, strict=True)]
+
+
+def _line(row: Sequence[str], widths: list[int], separator: str) -> str:
+    first, *rest = row
+    cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))]
+    return separator.join(cells)
