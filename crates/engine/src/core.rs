@@ -87,7 +87,7 @@ impl Core {
             next_due: AtomicU64::new(u64::MAX),
             unsent: AtomicBool::new(false),
             broken: AtomicBool::new(false),
-            wake: EventFd::new()?,
+            wake: EventFd::nonblocking()?,
             helper: Helper::new()?,
             listeners: Mutex::default(),
             serial: AtomicU64::new(1),

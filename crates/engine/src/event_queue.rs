@@ -21,7 +21,7 @@ impl<T> EventQueue<T> {
     pub(crate) fn new() -> io::Result<Self> {
         // The descriptor blocks, as the application expects of a fresh one; our own reads never do.
         Ok(EventQueue {
-            descriptor: EventFd::new()?,
+            descriptor: EventFd::blocking()?,
             waiting: Mutex::new(VecDeque::new()),
         })
     }

@@ -6,9 +6,19 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 pub(crate) struct EventFd(OwnedFd);
 
 impl EventFd {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// One whose descriptor blocks when it is read, as an application expects that sees it.
+    pub(crate) fn blocking() -> io::Result<Self> {
+        Self::new(0)
+    }
+
+    /// One that any number of threads may clear at once.
+    pub(crate) fn nonblocking() -> io::Result<Self> {
+        Self::new(libc::EFD_NONBLOCK)
+    }
+
+    fn new(flags: libc::c_int) -> io::Result<Self> {
         // SAFETY: eventfd takes no pointer.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | flags) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -27,7 +37,8 @@ impl EventFd {
         unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
     }
 
-    /// Makes it unreadable. Looks first, because the descriptor may be a blocking one that somebody else has read.
+    /// Makes it unreadable. Looks first, because the descriptor may be a blocking one. Those are cleared by one thread at
+    /// a time.
     pub(crate) fn clear(&self) {
         let mut poll = libc::pollfd {
             fd: self.fd(),

@@ -59,7 +59,7 @@ impl Helper {
             thread: Mutex::default(),
             exit: AtomicBool::new(false),
             standing_by: AtomicBool::new(false),
-            wake: EventFd::new()?,
+            wake: EventFd::nonblocking()?,
         })
     }
 

@@ -4,7 +4,7 @@ use crate::active::Active;
 use crate::counters::{Counters, EngineCounter};
 use crate::cq_table::CqTable;
 use crate::memory::MemoryTable;
-use crate::peers::Peers;
+use crate::peers::{PeerIndex, Peers};
 use crate::qp_host::QpHost;
 use crate::qp_table::{Connection, QpSlot, QpTable};
 use crate::send_wqe;
@@ -255,10 +255,14 @@ impl Tables {
         let (before, after) = flight;
         self.peers
             .update(connection.peer, before, after, lost.is_none(), mtu);
-        if after >= before {
-            return;
+        if after < before {
+            self.unblock(connection.peer);
         }
-        while let Some(index) = self.peers.unblock(connection.peer) {
+    }
+
+    /// Lets those go on whom the window held back, as far as it has room now.
+    fn unblock(&mut self, peer: PeerIndex) {
+        while let Some(index) = self.peers.unblock(peer) {
             if let Some(slot) = self.qps.slot(index) {
                 slot.blocked = false;
                 self.active.join(index, &mut slot.turn);
@@ -319,6 +323,8 @@ impl Tables {
         if let Some(connection) = slot.connection.take() {
             slot.blocked = false;
             self.peers.leave(connection.peer, index, slot.in_flight);
+            // What it had under way is room for the others.
+            self.unblock(connection.peer);
         }
     }
 

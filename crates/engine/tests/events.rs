@@ -157,6 +157,121 @@ fn no_wake_up_is_lost_in_thousands_of_round_trips() {
     });
 }
 
+/// The way of `ib_send_lat -e`: two queues on one channel, one event taken, and one completion polled, for each
+/// completion there is. Any event too few stops it, any too many shows as an empty poll.
+#[test]
+fn there_is_one_event_for_each_completion_that_is_waited_for() {
+    const ROUNDS: u32 = 3000;
+    let (left, right) = wired();
+    let (left, right) = (Counted::new(&left, "left"), Counted::new(&right, "right"));
+    left.connect(&right);
+    right.connect(&left);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..ROUNDS {
+                right.wait(true);
+                right.send();
+                right.wait(false);
+            }
+        });
+        for _ in 0..ROUNDS {
+            left.send();
+            left.wait(false);
+            left.wait(true);
+        }
+    });
+}
+
+struct Counted {
+    end: End,
+    qp: Arc<Qp>,
+    send_cq: Arc<Cq>,
+    recv_cq: Arc<Cq>,
+    /// Events taken for the one queue while the other's was waited for.
+    early: std::cell::Cell<[u32; 2]>,
+    name: &'static str,
+}
+
+// SAFETY: each is used by one thread after it was set up.
+unsafe impl Sync for Counted {}
+
+impl Counted {
+    fn new(device: &Arc<Device>, name: &'static str) -> Self {
+        let end = End::new(device, QpType::Rc, 64);
+        let cq = |cookie| {
+            let channel = Some((Arc::clone(&end.channel), cookie));
+            device.create_cq(16, channel).unwrap()
+        };
+        let (send_cq, recv_cq) = (cq(0), cq(1));
+        let init = QpInit {
+            qp_type: QpType::Rc,
+            send_cq: Arc::clone(&send_cq),
+            recv_cq: Arc::clone(&recv_cq),
+            caps: CAPS,
+            signal_all: true,
+        };
+        let qp = end.pd.create_qp(init).unwrap();
+        for cq in [&send_cq, &recv_cq] {
+            cq.arm(false).unwrap();
+        }
+        let early = std::cell::Cell::new([0; 2]);
+        Counted {
+            end,
+            qp,
+            send_cq,
+            recv_cq,
+            early,
+            name,
+        }
+    }
+
+    fn connect(&self, peer: &Counted) {
+        connect(&self.qp, peer.qp.number(), peer.end.path());
+        for _ in 0..2 {
+            self.post_recv();
+        }
+    }
+
+    fn post_recv(&self) {
+        let sges = [self.end.memory.sge(0, 8)];
+        self.qp
+            .post_recv(&RecvWr {
+                wr_id: 0,
+                sges: &sges,
+            })
+            .unwrap();
+    }
+
+    fn send(&self) {
+        self.qp
+            .post_send(&signalled(Operation::Send, self.end.memory.sge(8, 8)))
+            .unwrap();
+    }
+
+    /// Takes the event of a queue, arms it again, and takes its one completion.
+    fn wait(&self, receive: bool) {
+        let wanted = usize::from(receive);
+        let mut early = self.early.get();
+        while early[wanted] == 0 {
+            let cookie = self.end.channel.wait_event().unwrap() as usize;
+            early[cookie] += 1;
+            [&self.send_cq, &self.recv_cq][cookie].arm(false).unwrap();
+        }
+        early[wanted] -= 1;
+        self.early.set(early);
+        let cq = [&self.send_cq, &self.recv_cq][wanted];
+        let count = cq
+            .poll(1, |completion| {
+                assert_eq!(completion.status, Status::Success)
+            })
+            .unwrap();
+        assert_eq!(count, 1, "{}: an event without a completion", self.name);
+        if receive {
+            self.post_recv();
+        }
+    }
+}
+
 #[test]
 fn threads_that_wait_on_two_channels_of_a_device_both_wake() {
     let (left, right) = wired();
