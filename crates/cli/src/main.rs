@@ -25,7 +25,13 @@ enum Command {
     /// Sets LD_PRELOAD to libairdma.so, found beside this binary (same folder, ../lib, ../lib/airdma)
     /// or named by AIRDMA_LIB, and becomes the program. Exits with 127 if the program or the library is
     /// not found, with 126 if it cannot be run.
+    ///
+    /// Before that it checks on loopback that this kernel numbers packets as RoCE peers need it (10 ms),
+    /// and warns if it does not.
     Run {
+        /// Say which library is used and what the check on loopback found.
+        #[arg(short, long)]
+        verbose: bool,
         /// The program and its arguments.
         #[arg(
             required = true,
@@ -50,7 +56,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
-        Command::Run { command } => return run::run(&command),
+        Command::Run { verbose, command } => return run::run(verbose, &command),
         Command::Devices { verbose, json } => devices::print(verbose, json),
         Command::Selftest => selftest::print(),
     };

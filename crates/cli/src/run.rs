@@ -8,6 +8,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use airdma_engine::selftest;
+
 use crate::complain;
 
 /// Exit status when something was not found, and when it was but cannot be run (as POSIX shells have it).
@@ -17,7 +19,7 @@ const CANNOT_RUN: u8 = 126;
 const LIBRARY: &str = "libairdma.so";
 
 /// Becomes `command`; returns only if that fails.
-pub fn run(command: &[OsString]) -> ExitCode {
+pub fn run(verbose: bool, command: &[OsString]) -> ExitCode {
     let Some((program, arguments)) = command.split_first() else {
         complain("no command given: airdma run -- CMD ARGS");
         return ExitCode::from(NOT_FOUND);
@@ -30,6 +32,18 @@ pub fn run(command: &[OsString]) -> ExitCode {
             return ExitCode::from(NOT_FOUND);
         }
     };
+    let findings = selftest::run();
+    if verbose {
+        complain(&format!("LD_PRELOAD={}", preload.to_string_lossy()));
+    }
+    if verbose || findings.refuted() {
+        complain(&format!("self-test on loopback:\n{findings}"));
+    }
+    if findings.refuted() {
+        complain(
+            "hosts that are not airdma will drop what this one sends over IPv4; use IPv6 addresses",
+        );
+    }
     let error = Command::new(program)
         .args(arguments)
         .env("LD_PRELOAD", preload)

@@ -165,3 +165,15 @@ fn the_version_is_the_crates() {
         concat!("airdma ", env!("CARGO_PKG_VERSION"))
     );
 }
+
+#[test]
+fn verbose_says_what_the_self_test_found_and_quiet_says_nothing() {
+    let run = |arguments: &[&str]| airdma().arg("run").args(arguments).output().unwrap();
+    let output = run(&["--verbose", "--", "true"]);
+    let said = stderr(&output);
+    for finding in ["identification 0", "segments of one send", "LD_PRELOAD="] {
+        assert!(said.contains(finding), "{said}");
+    }
+    // A kernel that breaks the rule would be warned of; none that this is tested on does.
+    assert_eq!(stderr(&run(&["--", "true"])), "");
+}
