@@ -52,7 +52,7 @@ impl Channel {
                 return Ok(cookie);
             }
             match self.device.core().sleep(&mut descriptors, self.fd()) {
-                Ok(()) => {}
+                Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted && signal_restarts() => {}
                 Err(error) => return Err(error),
             }

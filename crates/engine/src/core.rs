@@ -12,7 +12,8 @@
 //!   Ringing and looking for the lock on one side, unlocking and looking for doorbells on the other, with a SeqCst fence
 //!   between on both: one of them sees the other.
 //! - A doorbell rung while everybody sleeps: a sleeper announces itself (`sleepers`), fences, and looks at the doorbells
-//!   once more; a poster that does not run the worker itself fences and looks for sleepers.
+//!   once more. A poster that does not run the worker itself knows that packets are under way, whose answer (or timer)
+//!   wakes a sleeper; or, for datagrams, it fences and finds no sleeper.
 //! - A timer set for earlier than the sleepers know: who ran the worker compares it with `sleep_until`.
 
 use crate::async_event::{AsyncEvents, EventOwner};
@@ -212,11 +213,11 @@ impl Core {
     }
 
     /// Sleeps until the port has something, a timer is due, somebody calls [`Core::wake_sleepers`], or `also` is
-    /// readable. Does not sleep at all if there is something to do.
+    /// readable. Does not sleep at all if there is something to do. Returns whether `also` is readable.
     ///
     /// # Errors
     /// `EINTR`.
-    pub(crate) fn sleep(&self, descriptors: &mut Descriptors, also: RawFd) -> io::Result<()> {
+    pub(crate) fn sleep(&self, descriptors: &mut Descriptors, also: RawFd) -> io::Result<bool> {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         // Pairs with the fences in `after_round` and `has_sleepers`: what was done before we announced ourselves is seen
         // here, and who does something later sees us.
@@ -225,7 +226,7 @@ impl Core {
         self.sleep_until.fetch_min(due, Ordering::SeqCst);
         let now = self.now().as_nanos();
         let result = if !self.doorbells.is_empty() || due <= now {
-            Ok(())
+            Ok(false)
         } else {
             let timeout = (due != u64::MAX).then(|| Duration::from_nanos(due - now));
             self.wait(descriptors, also, timeout)
@@ -241,7 +242,7 @@ impl Core {
         descriptors: &mut Descriptors,
         also: RawFd,
         timeout: Option<Duration>,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         let unsent = self.unsent.load(Ordering::SeqCst);
         descriptors.clear();
         descriptors.add(self.wake.fd());
@@ -256,10 +257,13 @@ impl Core {
             }
         }
         let waited = descriptors.wait(timeout)?;
-        if waited == Waited::Ready && descriptors.is_ready(0) {
+        if waited == Waited::TimedOut {
+            return Ok(false);
+        }
+        if descriptors.is_ready(0) {
             self.wake.clear();
         }
-        Ok(())
+        Ok(descriptors.is_ready(1))
     }
 
     /// Binds the port, if that was not done, and starts the helper.

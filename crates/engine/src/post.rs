@@ -1,9 +1,9 @@
 //! Posting: work requests are checked, written into the ring, and announced.
 //!
-//! A poster runs the worker itself when that gets the request out sooner: nothing of the queue pair is under way, or
-//! nobody polls. Otherwise a poll is to be expected, and the request waits for it in the ring, where others join it:
-//! that is what makes batches of small messages. A datagram is never under way, so for those it is the first post after
-//! a poll that leaves at once.
+//! A poster runs the worker itself when nothing of the queue pair is under way: the request leaves at once. Otherwise the
+//! request waits in the ring, where others join it, for whoever fetches the answer to what is under way; that makes
+//! batches of small messages. A datagram is never under way, so of those the first after a poll leaves at once, and
+//! the others wait for the next poll; if nobody polls, each leaves at once.
 
 use crate::pd::check_path;
 use crate::send_wqe::encode;
@@ -80,12 +80,16 @@ impl Drop for SendPost<'_> {
         }
         let (core, shared) = (self.qp.core(), &self.qp.shared);
         core.doorbells.ring(shared.index);
-        let polls = core.polls.load(Ordering::Relaxed);
-        let poll_expected = match shared.qp_type {
+        // Pairs with the fence after a round: either we see `busy` as that round left it, or it sees the doorbell.
+        fence(Ordering::SeqCst);
+        let may_wait = match shared.qp_type {
             QpType::Rc => shared.busy.load(Ordering::Relaxed),
-            QpType::Ud => shared.ran_at.swap(polls, Ordering::Relaxed) == polls,
+            QpType::Ud => {
+                let polls = core.polls.load(Ordering::Relaxed);
+                shared.ran_at.swap(polls, Ordering::Relaxed) == polls && !core.has_sleepers()
+            }
         };
-        if !poll_expected || core.has_sleepers() {
+        if !may_wait {
             core.try_progress(Work::Transmit);
         }
     }

@@ -17,9 +17,9 @@ pub(crate) struct QpShared {
     pub(crate) signal_all: bool,
     pub(crate) cookie: AtomicU64,
     state: AtomicU8,
-    /// Whether packets are under way: then a poll is to be expected, and a new request may wait for it.
+    /// Whether packets are under way (RC): their answer will make somebody run the worker.
     pub(crate) busy: AtomicBool,
-    /// Value of the polls' counter when a post last ran the worker itself.
+    /// Value of the polls' counter at the last post (UD).
     pub(crate) ran_at: AtomicU64,
     pub(crate) send: Mutex<RingProducer>,
     pub(crate) recv: Mutex<RingProducer>,
