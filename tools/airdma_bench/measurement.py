@@ -29,6 +29,8 @@ class Curve:
     values: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     cpu_s: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     moved_bytes: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    failures: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """What both ends printed in runs that gave no result."""
 
     def median(self, size: int) -> float | None:
         return statistics.median(self.values[size]) if self.values.get(size) else None
@@ -73,7 +75,7 @@ def load(path: Path) -> Measurement:
     data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     for name, curve in data["curves"].items():
         # JSON has only strings as keys.
-        for by_size in ("values", "cpu_s", "moved_bytes"):
+        for by_size in ("values", "cpu_s", "moved_bytes", "failures"):
             curve[by_size] = {int(size): samples for size, samples in curve[by_size].items()}
         data["curves"][name] = Curve(**curve)
     return Measurement(**data)
@@ -90,12 +92,18 @@ def take(lab: Lab, all_series: Iterable[Series], sizes: list[int], runs: int) ->
                 if size in series.sizes:
                     _add(curves[series.name], series, lab, size)
             print(f"  run {run + 1}/{runs}, {size} bytes ({time.monotonic() - started:.0f} s)", flush=True)
-    curves = {name: curve for name, curve in curves.items() if curve.values}
+    curves = {name: curve for name, curve in curves.items() if curve.values or curve.failures}
     return Measurement(lab.mtu, runs, sizes, machine.describe(), machine.versions(), curves)
 
 
 def _add(curve: Curve, series: Series, lab: Lab, size: int) -> None:
-    sample = series.measure(lab, size)
+    try:
+        sample = series.measure(lab, size)
+    except RuntimeError as failure:
+        # One failed run is part of the result; it must not cost the hundreds of others.
+        curve.failures[size].append(str(failure))
+        print(f"  FAILED: {series.label}, {size} bytes: {failure}", flush=True)
+        return
     curve.command = sample.command
     curve.values[size].append(sample.value)
     curve.cpu_s[size].append(sample.cpu_s)

@@ -52,7 +52,7 @@ def save(measurement: Measurement, stem: Path) -> list[Path]:
 
 def _curves(axes: Axes, measurement: Measurement, kind: str, title: str) -> None:
     for name, curve in measurement.curves.items():
-        if curve.kind != kind:
+        if curve.kind != kind or not curve.values:
             continue
         sizes = sorted(curve.values)
         middle = [curve.median(size) for size in sizes]

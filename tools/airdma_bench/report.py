@@ -23,6 +23,8 @@ def markdown(measurement: Measurement, name: str) -> str:
         table.markdown(targets(measurement)),
         "## Where airdma loses",
         _losses(measurement),
+        "## Failed runs",
+        _failures(measurement),
         "## Bandwidth, Gb/s",
         table.markdown(_rows(measurement, "bandwidth")),
         "Ratio of medians to iperf3 TCP CUBIC, more is better:",
@@ -73,6 +75,15 @@ def _losses(measurement: Measurement) -> str:
     for ours in ("send_lat", "write_lat"):
         lines += _lost(measurement, ours, ["sockperf_tcp", "sockperf_udp", "sockperf_tcp_spin"], higher_is_better=False)
     return "\n".join(lines) or "Nowhere in this run."
+
+
+def _failures(measurement: Measurement) -> str:
+    lines = [
+        f"- {curve.label}, {units.size(size)}: {len(texts)} of {measurement.runs}"
+        for curve in measurement.curves.values()
+        for size, texts in curve.failures.items()
+    ]
+    return "\n".join(lines) or "None."
 
 
 def _lost(measurement: Measurement, ours: str, peers: list[str], higher_is_better: bool) -> list[str]:
