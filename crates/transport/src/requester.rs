@@ -127,7 +127,11 @@ impl Requester {
 
     /// Whether everything that was begun is done; what has not begun may wait.
     pub(crate) fn is_drained(&self) -> bool {
-        self.acked == self.sent_max
+        let front_begins = self
+            .queue
+            .front()
+            .is_none_or(|entry| entry.first == self.acked);
+        self.acked == self.sent_max && front_begins
     }
 
     /// The entry to send from, if nothing but the window holds it back.
@@ -165,8 +169,9 @@ impl Requester {
             && self.not_ready_until.is_none()
     }
 
-    /// Goes back by the last packet, to send it again with the question. It takes one PSN: READs
-    /// and atomics always ask.
+    /// Goes back by the last packet, to send it again with the question: nothing more may be sent
+    /// (a drain, or a window that shrank), and without an answer that stays so. It takes one PSN:
+    /// READs and atomics always ask.
     fn step_back(&mut self) -> Entry {
         self.next -= 1;
         let ahead = self.queue.get(self.cursor);
@@ -187,15 +192,17 @@ impl Requester {
         host: &mut H,
         out: &mut [u8],
     ) -> Result<Option<usize>, Status> {
-        if credit == 0 {
-            return Ok(None);
-        }
         let sendable = self.sendable(attributes, draining);
-        let asks_again = sendable.is_none() && draining && self.is_unasked();
+        let held_back = if sendable.is_some() {
+            credit == 0
+        } else {
+            draining
+        };
+        let asks_again = held_back && self.is_unasked();
         let entry = match sendable {
-            Some(entry) => entry,
-            None if asks_again => self.step_back(),
-            None => return Ok(None),
+            Some(entry) if credit > 0 => entry,
+            Some(_) | None if asks_again => self.step_back(),
+            Some(_) | None => return Ok(None),
         };
         if entry.request.operation.is_read_or_atomic() && attributes.max_rd_atomic == 0 {
             return Err(Status::LocalQpOperationError);

@@ -391,7 +391,7 @@ impl Responder {
                     let Some(again) = packet.headers.reth else {
                         continue;
                     };
-                    if !is_part_of(&again, psn, &reth, first, packets, mtu) {
+                    if !is_rest_of(&again, psn, &reth, first, packets, mtu) {
                         continue;
                     }
                     if host.check_remote(again.rkey, again.va, again.length, RemoteAccess::Read)
@@ -519,8 +519,9 @@ fn read_response(reth: &Reth, packets: u32) -> ReadResponse {
     }
 }
 
-/// Whether a repeated READ request asks for part of what was granted before.
-fn is_part_of(again: &Reth, psn: Psn, before: &Reth, first: Psn, packets: u32, mtu: u32) -> bool {
+/// Whether a repeated READ request asks for the rest of what was granted before. A part that ends
+/// earlier is nothing a requester goes back for, and would let a peer queue any number of answers.
+fn is_rest_of(again: &Reth, psn: Psn, before: &Reth, first: Psn, packets: u32, mtu: u32) -> bool {
     let Ok(index) = u32::try_from(psn.distance_from(first)) else {
         return false;
     };
@@ -530,7 +531,7 @@ fn is_part_of(again: &Reth, psn: Psn, before: &Reth, first: Psn, packets: u32, m
     let offset = index * mtu;
     again.rkey == before.rkey
         && again.va == before.va.wrapping_add(u64::from(offset))
-        && again.length <= before.length - offset.min(before.length)
+        && again.length == before.length - offset.min(before.length)
 }
 
 fn success(receive: Receive, opcode: CompletionOpcode, qpn: Qpn) -> Completion {

@@ -394,6 +394,52 @@ fn a_drain_finishes_what_was_begun_and_holds_the_rest() {
     assert_eq!(b.sends(), ["WriteOnly 16777215 A va=0x9000+8 [8]"]);
 }
 
+fn drain_with_event(b: &mut Bench) {
+    let drain = QpAttributes {
+        state: QpState::SendQueueDrain,
+        en_sqd_async_notify: true,
+        ..attributes()
+    };
+    let mask = AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY;
+    b.qp.modify(&drain, mask, &mut b.host).unwrap();
+}
+
+#[test]
+fn a_drain_is_not_over_in_the_middle_of_a_message() {
+    let mut b = Bench::connected();
+    b.post(WRITE, 600);
+    b.credit = 600;
+    assert_eq!(
+        b.sends_one().unwrap(),
+        "WriteFirst 16777214 A va=0x9000+600 [256]"
+    );
+    drain_with_event(&mut b);
+    b.acknowledged(P0, ACK);
+    assert_eq!(b.log(), [""; 0]);
+    assert_eq!(
+        b.sends(),
+        ["WriteMiddle 16777215 A [256]", "WriteLast 0 A [88]"]
+    );
+    b.acknowledged(0, ACK);
+    assert_eq!(b.log(), ["send 0 Success", "event SendQueueDrained"]);
+}
+
+#[test]
+fn a_window_that_shrinks_makes_the_sender_ask_for_what_it_did_not() {
+    let mut b = Bench::connected();
+    b.post(WRITE, 1024);
+    assert_eq!(
+        b.sends_one().unwrap(),
+        "WriteFirst 16777214 va=0x9000+1024 [256]"
+    );
+    assert_eq!(b.sends_one().unwrap(), "WriteMiddle 16777215 [256]");
+    b.credit = 0;
+    assert_eq!(b.sends(), ["WriteMiddle 16777215 A [256]"]);
+    b.acknowledged(P1, ACK);
+    b.credit = u32::MAX;
+    assert_eq!(b.sends(), ["WriteMiddle 0 [256]", "WriteLast 1 A [256]"]);
+}
+
 #[test]
 fn the_error_state_flushes_in_order_and_reset_forgets() {
     let mut b = Bench::connected();

@@ -160,6 +160,7 @@ fn a_read_is_resumed_in_its_middle_but_not_beyond_what_was_asked() {
         ]
     );
     b.read_arrives(101, REGION_VA + 256, 345);
+    b.read_arrives(101, REGION_VA + 256, 256);
     b.read_arrives(101, REGION_VA + 255, 10);
     assert_eq!(b.sends(), [""; 0]);
     assert_eq!(b.qp.state(), QpState::ReadyToSend);
