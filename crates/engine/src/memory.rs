@@ -8,6 +8,8 @@
 //! The application reads and writes its memory while we copy. So no reference to it is ever formed: every access is a
 //! copy through raw pointers, or an atomic.
 
+pub(crate) mod presence;
+
 use crate::random::random_u32;
 use crate::{Access, Error, LIMITS};
 use airdma_transport::{AtomicOperation, LocalFault, RemoteAccess, RemoteFault};

@@ -1,5 +1,6 @@
 //! Protection domains.
 
+use crate::memory::presence;
 use crate::use_count::UseCount;
 use crate::{Access, Ah, Device, Error, Mr, Path, Qp, QpInit};
 use std::net::IpAddr;
@@ -34,7 +35,8 @@ impl Pd {
     ///
     /// # Errors
     /// `EINVAL` for a zero length, an address range that wraps, unknown access bits, or remote write or atomic access
-    /// without local write access (`ibv_reg_mr(3)`); `ENOMEM` at [`crate::Limits::max_mr`].
+    /// without local write access (`ibv_reg_mr(3)`); `EFAULT` for memory that is not mapped, or not writable though local
+    /// write access is asked for; `ENOMEM` at [`crate::Limits::max_mr`].
     pub fn reg_mr(
         self: &Arc<Self>,
         addr: u64,
@@ -45,11 +47,13 @@ impl Pd {
         let core = self.device.core();
         core.check_process()?;
         self.users.acquire("the protection domain")?;
-        let key = core.control(|worker, _| {
-            worker
-                .tables
-                .memory
-                .register(self.id, addr, length, iova, access)
+        let key = presence::check(addr, length, access).and_then(|()| {
+            core.control(|worker, _| {
+                worker
+                    .tables
+                    .memory
+                    .register(self.id, addr, length, iova, access)
+            })
         });
         match key {
             Ok(key) => Ok(Arc::new(Mr::new(Arc::clone(self), key))),

@@ -54,10 +54,11 @@ impl QpShared {
         QpState::from_number(self.state.load(Ordering::Acquire).into())
     }
 
-    /// The worker says the state. True if it is another one.
+    /// The worker says the state. True if it is another one. Once destroyed it stays so.
     pub(crate) fn set_state(&self, state: QpState) -> bool {
         // A plain load first: this runs once per packet, and a write would take the line from the poster.
-        if self.state.load(Ordering::Relaxed) == state as u8 {
+        let before = self.state.load(Ordering::Relaxed);
+        if before == state as u8 || before == STATE_GONE {
             return false;
         }
         self.state.store(state as u8, Ordering::SeqCst);

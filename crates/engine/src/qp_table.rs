@@ -114,6 +114,11 @@ impl QpTable {
         self.slots[index as usize] = Some(Box::new(slot));
     }
 
+    /// One more than the largest index in use.
+    pub(crate) fn end(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
     pub(crate) fn slot(&mut self, index: u32) -> Option<&mut QpSlot> {
         self.slots.get_mut(index as usize)?.as_deref_mut()
     }

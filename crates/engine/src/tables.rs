@@ -297,6 +297,28 @@ impl Tables {
         Ok(())
     }
 
+    /// The way to the network is gone for good: every queue pair that runs ends in ERROR, so that what was posted
+    /// completes.
+    pub(crate) fn fail_all(&mut self, now: Time) {
+        let error = QpAttributes {
+            state: QpState::Error,
+            ..QpAttributes::default()
+        };
+        for index in 0..self.qps.end() {
+            let runs = self
+                .qps
+                .slot(index)
+                .is_some_and(|slot| slot.qp.state().receives());
+            if runs {
+                self.take_work(index, now);
+                self.with(index, |qp, host| {
+                    qp.modify(&error, AttrMask::STATE, host).ok()
+                });
+                self.settle(index, now);
+            }
+        }
+    }
+
     fn connect(&mut self, index: u32, path: &Path, addresses: &[IpAddr]) {
         let Some(slot) = self.qps.slot(index) else {
             return;

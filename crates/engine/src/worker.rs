@@ -100,6 +100,9 @@ impl Worker {
             self.tables.expire(now);
         }
         self.transmit(now, &mut round);
+        if round.broke {
+            self.tables.fail_all(now);
+        }
         round.more = self.tables.has_active() && !round.unsent && !self.broken;
         round.deadline = self.tables.deadline();
         if now.duration_since(self.port_counted) >= COUNTERS_INTERVAL {

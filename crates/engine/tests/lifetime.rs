@@ -488,3 +488,43 @@ fn another_devices_queues_are_refused() {
     };
     assert_eq!(errno(left.pd.create_qp(init)), libc::EINVAL);
 }
+
+#[test]
+fn a_destroyed_queue_pair_takes_no_more_work() {
+    let (left, right) = pair(64);
+    let write = left.write(&right, 0, 8);
+    left.qp.post_send(&write).unwrap();
+    left.ok();
+    left.qp.destroy().unwrap();
+    assert_eq!(errno(left.qp.post_send(&write)), libc::EINVAL);
+    let sges = [left.memory.sge(0, 8)];
+    let receive = RecvWr {
+        wr_id: 0,
+        sges: &sges,
+    };
+    assert_eq!(errno(left.qp.post_recv(&receive)), libc::EINVAL);
+}
+
+#[test]
+fn memory_that_is_not_there_or_not_writable_is_not_registered() {
+    let (left, _right) = pair(64);
+    let unmapped = left.pd.reg_mr(0x1000, 8, 0x1000, ALL);
+    assert_eq!(errno(unmapped), libc::EFAULT);
+    // SAFETY: a fresh private mapping of one page, never touched through a reference.
+    let page = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            4096,
+            libc::PROT_READ,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    assert_ne!(page, libc::MAP_FAILED);
+    let address = page as u64;
+    let writable = left.pd.reg_mr(address, 4096, address, ALL);
+    assert_eq!(errno(writable), libc::EFAULT);
+    let readable = left.pd.reg_mr(address, 4096, address, Access::REMOTE_READ);
+    readable.unwrap().deregister().unwrap();
+}
