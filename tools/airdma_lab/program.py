@@ -55,6 +55,10 @@ class Program:
             stdout=self._stdout,
             stderr=self._stderr,
             env={**os.environ, **environment},
+            # A session of its own, and so a scheduling group of its own (sched_autogroup): two hosts do not share one
+            # weight, as a client that spins on one core and a server that sleeps on the other otherwise would; the
+            # server would then wait hundreds of milliseconds for any third program on its core.
+            start_new_session=True,
         )
         self._exit = os.pidfd_open(self._child.pid)
         self._outcome: Outcome | None = None
