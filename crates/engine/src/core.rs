@@ -293,15 +293,18 @@ impl Core {
     }
 
     fn open_port(&self) -> Result<Box<dyn Port>, Error> {
-        let port = UdpPort::bind(
-            &self.addresses,
-            self.info.interface_index,
-            UdpConfig::default(),
-        )
-        .map_err(|error| Error::System {
-            errno: error.errno(),
-            message: error.to_string(),
-        })?;
+        let config = UdpConfig {
+            segmentation: std::env::var_os("AIRDMA_SEGMENTATION")
+                .is_none_or(|value| value != "off"),
+            ..UdpConfig::default()
+        };
+        let port =
+            UdpPort::bind(&self.addresses, self.info.interface_index, config).map_err(|error| {
+                Error::System {
+                    errno: error.errno(),
+                    message: error.to_string(),
+                }
+            })?;
         let Ok(spec) = std::env::var("AIRDMA_IMPAIR") else {
             return Ok(Box::new(port));
         };

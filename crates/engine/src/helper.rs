@@ -18,7 +18,7 @@
 //! stays up; pure polling gives wasted ones only, and ends after [`SCORE_MAX`] - [`SCORE_EAGER`] of them at most.
 //!
 //! A host that only serves one-sided operations is watched for by the helper alone. While packets follow each other
-//! closely it does not sleep between them ([`LINGER`]); that triples the bandwidth of an RDMA WRITE into it.
+//! closely it does not sleep between them ([`LINGER`]), since each sleep costs more than the packets it waits for.
 //!
 //! "Nobody was about to fetch": the count of polls stands still for [`GLANCE`], some times what a polling loop takes.
 //!
