@@ -27,7 +27,7 @@ def main() -> int:
     requirements.ensure([*requirements.LAB_TOOLS, *requirements.PERFTEST_TOOLS, "iperf3", "sockperf"])
     build.require()
     privileges.enter()
-    sizes, runs = (QUICK_SIZES, 3) if arguments.quick else (SIZES, arguments.runs)
+    sizes, runs = (QUICK_SIZES, 3) if arguments.quick else (arguments.sizes, arguments.runs)
     with Lab(arguments.mtu) as lab:
         taken = measurement.take(lab, all_series(sizes), sizes, runs)
     stem = arguments.output or build.ROOT / ("target/bench/quick" if arguments.quick else "docs/benchmarks/step1")
@@ -42,6 +42,13 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few sizes, three runs, to target/bench/quick.*")
     parser.add_argument("--runs", type=int, default=5, help="samples of everything (default 5)")
+    parser.add_argument(
+        "--sizes",
+        type=lambda text: [int(size) for size in text.split(",")],
+        default=SIZES,
+        metavar="N,N,...",
+        help="message sizes in bytes (default: all powers of two, half an hour)",
+    )
     parser.add_argument("--mtu", type=int, default=1500, help="MTU of the link (default 1500)")
     parser.add_argument("--output", type=Path, metavar="STEM", help="files to write, without suffix")
     parser.add_argument("--render", type=Path, metavar="JSON", help="only write table and plots of this file again")
