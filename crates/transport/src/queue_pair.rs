@@ -273,7 +273,9 @@ impl QueuePair {
         if !self.attributes.state.sends() {
             return host.count(Counter::DropBadState);
         }
-        let outcome = requester.handle_response(now, &self.attributes, self.qpn, packet, host);
+        let outcome = requester
+            .handle_response(now, &self.attributes, self.qpn, packet, host)
+            .and_then(|()| requester.due_failure());
         self.after_requester(outcome, host);
     }
 
@@ -401,23 +403,12 @@ impl QueuePair {
         let Service::Connected { requester, .. } = &mut self.service else {
             return None;
         };
-        match requester.poll_transmit(now, &self.attributes, draining, credit, host, out) {
-            Ok(len) => len,
-            Err(status) => {
-                self.fail_request(status, host);
-                None
-            }
+        let len = requester.poll_transmit(now, &self.attributes, draining, credit, host, out);
+        if len.is_none() {
+            let outcome = requester.due_failure();
+            self.after_requester(outcome, host);
         }
-    }
-
-    /// A request that cannot be sent: what was sent before it stays unanswered, so it is flushed
-    /// before the failure is reported in its place.
-    fn fail_request<H: Host>(&mut self, status: Status, host: &mut H) {
-        let Service::Connected { requester, .. } = &mut self.service else {
-            return;
-        };
-        requester.fail_at_cursor(status, self.qpn, host);
-        self.enter_error(None, host);
+        len
     }
 
     fn poll_datagram<H: Host>(&mut self, host: &mut H, out: &mut [u8]) -> Option<Transmit> {

@@ -67,6 +67,8 @@ pub(crate) struct Requester {
     /// gap are not followed, the timer is (one retransmission per gap).
     rewound_at: Option<u64>,
     loss_signal: bool,
+    /// The request at `cursor` cannot be sent. It fails when those before it are answered.
+    failure: Option<Status>,
 }
 
 impl Requester {
@@ -87,6 +89,7 @@ impl Requester {
             not_ready_retries_left: 0,
             rewound_at: None,
             loss_signal: false,
+            failure: None,
         }
     }
 
@@ -136,7 +139,7 @@ impl Requester {
 
     /// The entry to send from, if nothing but the window holds it back.
     fn sendable(&self, attributes: &QpAttributes, draining: bool) -> Option<Entry> {
-        if self.not_ready_until.is_some() || self.next == self.posted {
+        if self.not_ready_until.is_some() || self.next == self.posted || self.failure.is_some() {
             return None;
         }
         if self.next - self.acked >= IN_FLIGHT_PACKETS_MAX {
@@ -158,7 +161,8 @@ impl Requester {
     }
 
     pub(crate) fn wants_transmit(&self, attributes: &QpAttributes, draining: bool) -> bool {
-        self.sendable(attributes, draining).is_some() || (draining && self.is_unasked())
+        self.sendable(attributes, draining).is_some()
+            || ((draining || self.failure.is_some()) && self.is_unasked())
     }
 
     /// Whether the last packet did not ask for an acknowledgement.
@@ -181,8 +185,8 @@ impl Requester {
         self.queue[self.cursor]
     }
 
-    /// Writes the next request packet into `out` and returns its length without ICRC.
-    /// An error is the status of the request at the front of what is still to be sent.
+    /// Writes the next request packet into `out` and returns its length without ICRC. If it cannot
+    /// be sent there is none, and [`due_failure`](Self::due_failure) says so in its turn.
     pub(crate) fn poll_transmit<H: Host>(
         &mut self,
         now: Time,
@@ -191,21 +195,22 @@ impl Requester {
         credit: u32,
         host: &mut H,
         out: &mut [u8],
-    ) -> Result<Option<usize>, Status> {
+    ) -> Option<usize> {
         let sendable = self.sendable(attributes, draining);
         let held_back = if sendable.is_some() {
             credit == 0
         } else {
-            draining
+            draining || self.failure.is_some()
         };
         let asks_again = held_back && self.is_unasked();
         let entry = match sendable {
             Some(entry) if credit > 0 => entry,
             Some(_) | None if asks_again => self.step_back(),
-            Some(_) | None => return Ok(None),
+            Some(_) | None => return None,
         };
         if entry.request.operation.is_read_or_atomic() && attributes.max_rd_atomic == 0 {
-            return Err(Status::LocalQpOperationError);
+            self.failure = Some(Status::LocalQpOperationError);
+            return None;
         }
         let mtu = attributes.path_mtu.bytes();
         let index = u32::try_from(self.next - entry.first).expect("an entry has < 2^32 packets");
@@ -219,8 +224,13 @@ impl Requester {
         let payload_end = headers_len + packet.payload_len as usize;
         if packet.payload_len > 0 {
             let target = &mut out[headers_len..payload_end];
-            host.gather(entry.request.slot, packet.offset, target)
-                .map_err(|_| Status::LocalProtectionError)?;
+            if host
+                .gather(entry.request.slot, packet.offset, target)
+                .is_err()
+            {
+                self.failure = Some(Status::LocalProtectionError);
+                return None;
+            }
         }
         let end = payload_end + usize::from(headers.bth.pad);
         out[payload_end..end].fill(0);
@@ -232,7 +242,7 @@ impl Requester {
             headers.bth.ack_request,
             host,
         );
-        Ok(Some(end))
+        Some(end)
     }
 
     /// An answer is asked for when the message ends and somebody waits for it, and when much is
@@ -321,6 +331,7 @@ impl Requester {
         self.bytes_since_ack_request = 0;
         self.deadline = None;
         self.rewound_at = Some(self.acked);
+        self.failure = None; // found again when its turn comes
         self.loss_signal = true;
     }
 
@@ -403,21 +414,12 @@ impl Requester {
         self.first_psn = psn;
     }
 
-    /// Flushes what was sent before the request that cannot be sent, which fails with `status`.
-    /// The earlier requests may or may not have been executed by the peer.
-    pub(crate) fn fail_at_cursor<H: Host>(&mut self, status: Status, qp: Qpn, host: &mut H) {
-        for index in 0..=self.cursor {
-            let Some(entry) = self.queue.pop_front() else {
-                break;
-            };
-            let outcome = if index == self.cursor {
-                status
-            } else {
-                Status::WrFlushError
-            };
-            let opcode = completion_opcode(&entry.request.operation);
-            let completion = Completion::with_status(entry.request.wr_id, opcode, outcome, qp);
-            host.complete_send(entry.request.slot, Some(completion));
+    /// The failure of a request that could not be sent, once all before it are answered: they
+    /// complete as they deserve, and only what follows is flushed (IBTA 10.8.3.1).
+    pub(crate) fn due_failure(&self) -> Result<(), Status> {
+        match self.failure {
+            Some(status) if self.cursor == 0 => Err(status),
+            Some(_) | None => Ok(()),
         }
     }
 

@@ -371,6 +371,32 @@ fn local_memory_that_is_gone_fails_the_request() {
 }
 
 #[test]
+fn a_request_that_cannot_be_sent_lets_the_earlier_ones_complete() {
+    let mut b = Bench::connected();
+    b.post_with(WRITE, 8, |r| r.signalled = false);
+    b.post(WRITE, 8);
+    b.post(WRITE, 8);
+    assert_eq!(b.sends_one().unwrap(), "WriteOnly 16777214 va=0x9000+8 [8]");
+    b.host.local_fault = true;
+    // Nobody asked about the first one yet; now its answer is needed. Its bytes come from the
+    // same memory, so the fault must be over for it to be sent again.
+    assert_eq!(b.sends_one(), None);
+    assert_eq!(b.log(), [""; 0]);
+    b.host.local_fault = false;
+    assert_eq!(b.sends(), ["WriteOnly 16777214 A va=0x9000+8 [8]"]);
+    b.acknowledged(P0, ACK);
+    assert_eq!(
+        b.log(),
+        [
+            "retire slot 0",
+            "send 1 LocalProtectionError",
+            "send 2 WrFlushError"
+        ]
+    );
+    assert_eq!(b.qp.state(), QpState::Error);
+}
+
+#[test]
 fn a_drain_finishes_what_was_begun_and_holds_the_rest() {
     let mut b = Bench::connected();
     b.post(WRITE, 8);
