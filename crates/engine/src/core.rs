@@ -321,6 +321,16 @@ impl Core {
             .map_err(|error| Error::system("starting the helper thread of the device", &error))
     }
 
+    /// Publishes the counters if nobody has the worker.
+    pub(crate) fn try_count(&self) {
+        if self.is_ours()
+            && let Ok(mut worker) = self.worker.try_lock()
+        {
+            worker.count_port(self.now());
+            worker.tables.counters.flush();
+        }
+    }
+
     /// The counters, the port's included.
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut worker = self.lock();

@@ -51,6 +51,7 @@ impl Device {
             Some(shared) => shared,
             None => {
                 let shared = Arc::new(SharedCore::new(info.clone())?);
+                count_at_exit();
                 open.push(Arc::downgrade(&shared));
                 shared
             }
@@ -212,6 +213,24 @@ impl Device {
     pub(crate) fn give_back_ah(&self) {
         self.shared.ahs.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// Many programs end without closing their devices; what was counted last must not be lost with them.
+fn count_at_exit() {
+    extern "C" fn count_all() {
+        // A thread that holds a lock at exit keeps it: then the last counts are lost, and nothing hangs.
+        let Ok(open) = OPEN.try_lock() else { return };
+        for shared in open.iter().filter_map(Weak::upgrade) {
+            shared.core.try_count();
+            // Dropping the last reference here would end the helper in the middle of the process's own end.
+            std::mem::forget(shared);
+        }
+    }
+    static REGISTERED: std::sync::Once = std::sync::Once::new();
+    // SAFETY: the handler is a plain function that lives as long as the library.
+    REGISTERED.call_once(|| unsafe {
+        libc::atexit(count_all);
+    });
 }
 
 impl SharedCore {
