@@ -161,12 +161,13 @@ fn decode(cqe: &Cqe) -> Option<Completion> {
 }
 
 fn status(number: u8) -> Option<Status> {
-    const ALL: [Status; 11] = [
+    const ALL: [Status; 12] = [
         Status::Success,
         Status::LocalLengthError,
         Status::LocalQpOperationError,
         Status::LocalProtectionError,
         Status::WrFlushError,
+        Status::MwBindError,
         Status::BadResponse,
         Status::RemoteInvalidRequest,
         Status::RemoteAccessError,
@@ -178,12 +179,15 @@ fn status(number: u8) -> Option<Status> {
 }
 
 fn opcode(number: u8) -> Option<CompletionOpcode> {
-    const ALL: [CompletionOpcode; 7] = [
+    const ALL: [CompletionOpcode; 10] = [
         CompletionOpcode::Send,
         CompletionOpcode::Write,
         CompletionOpcode::Read,
         CompletionOpcode::CompareSwap,
         CompletionOpcode::FetchAdd,
+        CompletionOpcode::BindWindow,
+        CompletionOpcode::LocalInvalidate,
+        CompletionOpcode::AtomicWrite,
         CompletionOpcode::Receive,
         CompletionOpcode::ReceiveWriteImm,
     ];

@@ -83,8 +83,8 @@ impl Drop for SendPost<'_> {
         // Pairs with the fence after a round: either we see `busy` as that round left it, or it sees the doorbell.
         fence(Ordering::SeqCst);
         let may_wait = match shared.qp_type {
-            QpType::Rc => shared.busy.load(Ordering::Relaxed),
-            QpType::Ud => {
+            QpType::Rc | QpType::XrcSend => shared.busy.load(Ordering::Relaxed),
+            QpType::Ud | QpType::Uc | QpType::XrcReceive => {
                 let polls = core.polls.load(Ordering::Relaxed);
                 shared.ran_at.swap(polls, Ordering::Relaxed) == polls && !core.has_sleepers()
             }
@@ -202,8 +202,8 @@ fn check_send_state(qp: &Qp) -> Result<(), Error> {
 fn check_operation(qp: &Qp, wr: &SendWr<'_>) -> Result<(), Error> {
     let is_send = matches!(wr.operation, Operation::Send | Operation::SendImm(_));
     match (qp.shared.qp_type, &wr.datagram) {
-        (QpType::Rc, None) => {}
-        (QpType::Rc, Some(_)) => {
+        (QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcReceive, None) => {}
+        (QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcReceive, Some(_)) => {
             return Err(Error::Invalid(
                 "a connected queue pair takes no address handle",
             ));
@@ -244,11 +244,18 @@ fn message_bytes(qp: &Qp, wr: &SendWr<'_>) -> Result<u32, Error> {
         ));
     }
     match wr.operation {
-        Operation::CompareSwap { .. } | Operation::FetchAdd { .. } if bytes < 8 => {
+        Operation::CompareSwap { .. }
+        | Operation::FetchAdd { .. }
+        | Operation::AtomicWrite { .. }
+            if bytes < 8 =>
+        {
             Err(Error::Invalid("an atomic needs 8 bytes for its result"))
         }
         Operation::CompareSwap { .. }
         | Operation::FetchAdd { .. }
+        | Operation::AtomicWrite { .. }
+        | Operation::BindWindow(_)
+        | Operation::LocalInvalidate(_)
         | Operation::Send
         | Operation::SendImm(_)
         | Operation::SendInvalidate(_)

@@ -44,6 +44,8 @@ pub struct SendWr<'a> {
     pub flags: SendFlags,
     /// Where a datagram goes: `Some` on UD queue pairs only.
     pub datagram: Option<Datagram>,
+    /// Number of the peer's shared receive queue; looked at on XRC queue pairs only.
+    pub srqn: u32,
 }
 
 /// A receive work request.
@@ -233,7 +235,7 @@ impl Qp {
         core.control(|worker, now| {
             match self.shared.qp_type {
                 QpType::Ud => worker.listen(None, false),
-                QpType::Rc => {
+                QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcReceive => {
                     if let Some(source) = worker.tables.source_index(self.shared.index) {
                         worker.listen(Some(source), false);
                     }
@@ -355,6 +357,7 @@ fn insert(core: &Core, pd: &Pd, init: &QpInit) -> Result<Arc<QpShared>, Error> {
             qp_type: init.qp_type,
             qpn: number,
             port_mtu: core.info.path_mtu,
+            shared_receives: false,
         };
         let side = QpSide {
             send: send_side,

@@ -8,7 +8,7 @@ use crate::qp_shared::QpShared;
 use crate::{Access, AsyncEvent};
 use airdma_shm::{Corrupt, RecvWqe, RingConsumer, SendWqe, Sge, SlotRef, Wqe};
 use airdma_transport::{
-    AtomicOperation, Completion, Counter, Host, LocalFault, QpEvent, Receive, RemoteAccess,
+    AtomicOperation, Bind, Completion, Counter, Host, LocalFault, QpEvent, Receive, RemoteAccess,
     RemoteFault, Slot,
 };
 use airdma_wire::Rkey;
@@ -86,6 +86,10 @@ impl Host for QpHost<'_> {
         })
     }
 
+    fn take_shared_receive(&mut self, _srqn: u32) -> Result<Option<Receive>, RemoteFault> {
+        Err(RemoteFault::Access)
+    }
+
     fn scatter_receive(&mut self, slot: Slot, offset: u32, data: &[u8]) -> Result<(), LocalFault> {
         let slot = self.side.recv.slot(slot.0);
         let header: RecvWqe = slot.read_header();
@@ -122,6 +126,18 @@ impl Host for QpHost<'_> {
         operation: AtomicOperation,
     ) -> Result<u64, RemoteFault> {
         self.memory.atomic(self.place(rkey, va), operation)
+    }
+
+    fn write_atomic(&mut self, rkey: Rkey, va: u64, data: [u8; 8]) -> Result<(), RemoteFault> {
+        self.write_remote(rkey, va, &data)
+    }
+
+    fn invalidate_local(&mut self, _rkey: Rkey) -> Result<(), LocalFault> {
+        Err(LocalFault)
+    }
+
+    fn bind(&mut self, _bind: &Bind) -> Result<(), LocalFault> {
+        Err(LocalFault)
     }
 
     /// Regions of the application cannot be invalidated by a peer, only memory windows and fast-registered regions

@@ -8,7 +8,7 @@ use crate::active::Turn;
 use crate::peers::PeerIndex;
 use crate::qp_host::QpSide;
 use crate::random::random_u32;
-use crate::{Error, LIMITS, QpType};
+use crate::{Error, LIMITS};
 use airdma_transport::QueuePair;
 use airdma_wire::Qpn;
 use std::collections::VecDeque;
@@ -56,7 +56,7 @@ impl QpSlot {
     pub(crate) fn accepts(&self, source: IpAddr, destination: IpAddr) -> bool {
         match (&self.connection, self.qp.qp_type()) {
             (Some(connection), _) => connection.remote == source && connection.local == destination,
-            (None, QpType::Rc | QpType::Ud) => true,
+            (None, _) => true,
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Send work requests on their way through the ring: written by the poster, read by the worker.
 
 use crate::qp_host::list_bytes;
-use crate::{Datagram, LIMITS, Operation, Path, SendFlags, SendWr};
+use crate::{Access, Datagram, LIMITS, Operation, Path, SendFlags, SendWr};
 use airdma_shm::{Corrupt, SendWqe, SlotRef, WorkOperation};
+use airdma_transport::Bind;
 use airdma_transport::{SendRequest, Slot};
-use airdma_wire::{Gid, Qkey, Qpn, Rkey};
+use airdma_wire::{Gid, Lkey, Qkey, Qpn, Rkey};
 
 /// The header of a work request. Inline bytes or elements follow it in the slot.
 pub(crate) fn encode(wr: &SendWr<'_>, inline_bytes: u32) -> SendWqe {
@@ -14,13 +15,22 @@ pub(crate) fn encode(wr: &SendWr<'_>, inline_bytes: u32) -> SendWqe {
         flags: encode_flags(wr.flags),
         sge_count: wr.sges.len() as u16,
         length: inline_bytes,
+        srqn: wr.srqn,
         ..SendWqe::default()
     };
     match wr.operation {
         Operation::Send => {}
         Operation::SendImm(imm) => wqe.imm = imm,
-        Operation::SendInvalidate(rkey) => wqe.rkey = rkey.0,
-        Operation::Write { va, rkey } | Operation::Read { va, rkey } => {
+        Operation::SendInvalidate(rkey) | Operation::LocalInvalidate(rkey) => wqe.rkey = rkey.0,
+        Operation::BindWindow(bind) => {
+            (wqe.rkey, wqe.bind_rkey, wqe.bind_lkey) =
+                (bind.window.0, bind.new_key.0, bind.region.0);
+            (wqe.remote_va, wqe.compare) = (bind.va, bind.length);
+            wqe.swap_add = bind.access.bits().into();
+        }
+        Operation::Write { va, rkey }
+        | Operation::Read { va, rkey }
+        | Operation::AtomicWrite { va, rkey } => {
             (wqe.remote_va, wqe.rkey) = (va, rkey.0);
         }
         Operation::WriteImm { va, rkey, imm } => {
@@ -61,7 +71,8 @@ pub(crate) fn decode(
     let work = WorkOperation::try_from(wqe.operation).map_err(|_| Corrupt::SlotBounds)?;
     let operation = operation(work, &wqe);
     let length = match work {
-        WorkOperation::CompareSwap | WorkOperation::FetchAdd => 8,
+        WorkOperation::CompareSwap | WorkOperation::FetchAdd | WorkOperation::AtomicWrite => 8,
+        WorkOperation::LocalInvalidate | WorkOperation::BindWindow => 0,
         WorkOperation::Write
         | WorkOperation::WriteImm
         | WorkOperation::Send
@@ -78,6 +89,7 @@ pub(crate) fn decode(
         solicited: wqe.flags & SendWqe::SOLICITED != 0,
         fence: wqe.flags & SendWqe::FENCE != 0,
         datagram: is_datagram.then(|| datagram(&wqe)),
+        srqn: wqe.srqn,
     })
 }
 
@@ -121,6 +133,16 @@ fn operation(work: WorkOperation, wqe: &SendWqe) -> Operation {
             add: wqe.swap_add,
         },
         WorkOperation::SendInvalidate => Operation::SendInvalidate(rkey),
+        WorkOperation::LocalInvalidate => Operation::LocalInvalidate(rkey),
+        WorkOperation::AtomicWrite => Operation::AtomicWrite { va, rkey },
+        WorkOperation::BindWindow => Operation::BindWindow(Bind {
+            window: rkey,
+            new_key: Rkey(wqe.bind_rkey),
+            region: Lkey(wqe.bind_lkey),
+            va,
+            length: wqe.compare,
+            access: Access::from_bits_truncate(wqe.swap_add as u32),
+        }),
     }
 }
 
@@ -148,6 +170,9 @@ fn work_operation(operation: &Operation) -> WorkOperation {
         Operation::Read { .. } => WorkOperation::Read,
         Operation::CompareSwap { .. } => WorkOperation::CompareSwap,
         Operation::FetchAdd { .. } => WorkOperation::FetchAdd,
+        Operation::LocalInvalidate(_) => WorkOperation::LocalInvalidate,
+        Operation::BindWindow(_) => WorkOperation::BindWindow,
+        Operation::AtomicWrite { .. } => WorkOperation::AtomicWrite,
     }
 }
 
@@ -239,6 +264,7 @@ mod tests {
                 sges: &sges,
                 flags,
                 datagram: Some(datagram),
+                srqn: 0,
             };
             let request = through(&encode(&wr, 0), &sges).unwrap();
             let atomic = matches!(

@@ -288,7 +288,7 @@ impl Tables {
                 slot.side.send.discard();
                 slot.side.recv.discard();
                 self.disconnect(index, now);
-            } else if slot.qp.qp_type() == QpType::Rc && mask.contains(AttrMask::AV) {
+            } else if slot.qp.qp_type().is_connected() && mask.contains(AttrMask::AV) {
                 self.disconnect(index, now);
                 self.connect(index, &attributes.path, addresses);
             }

@@ -39,6 +39,7 @@ fn a_message_is_gathered_from_its_elements_and_scattered_into_those_of_the_recei
         sges: &gather,
         flags: SendFlags::SIGNALLED | SendFlags::SOLICITED,
         datagram: None,
+        srqn: 0,
     };
     left.qp.post_send(&wr).unwrap();
 
@@ -80,6 +81,7 @@ fn inline_data_is_taken_when_it_is_posted() {
         ],
         flags: SendFlags::INLINE | SendFlags::SIGNALLED,
         datagram: None,
+        srqn: 0,
     };
     left.qp.post_send(&wr).unwrap();
     secret.fill(b'x');
@@ -207,6 +209,7 @@ fn datagrams_come_with_the_header_they_arrived_under() {
                 sges: &sges,
                 flags,
                 datagram: Some(datagram),
+                srqn: 0,
             })
             .unwrap();
         left.ok();

@@ -132,6 +132,7 @@ fn no_wake_up_is_lost_in_thousands_of_round_trips() {
             sges: &sge,
             flags: SendFlags::empty(),
             datagram: None,
+            srqn: 0,
         };
         end.recv(0, 8, 8);
         if starts {

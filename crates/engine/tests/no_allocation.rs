@@ -56,6 +56,7 @@ fn sends_writes_reads_and_atomics_do_not_allocate_after_warm_up() {
                 sges: &sges,
                 flags,
                 datagram: None,
+                srqn: 0,
             };
             if matches!(operation, Operation::Send) {
                 right.recv(1, 0, length);

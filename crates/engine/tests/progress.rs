@@ -167,6 +167,7 @@ fn many_threads_post_to_one_queue_pair_and_nothing_is_lost() {
                         sges: &sges,
                         flags,
                         datagram: None,
+                        srqn: 0,
                     };
                     // Completions must fit their queue too.
                     let ahead = || posted.load(Ordering::SeqCst) - completed.load(Ordering::SeqCst);
@@ -222,6 +223,7 @@ fn a_list_of_small_messages_leaves_although_nobody_polls() {
                 sges: &sges,
                 flags,
                 datagram: None,
+                srqn: 0,
             })
             .unwrap();
     }

@@ -48,8 +48,14 @@ pub enum WorkOperation {
     CompareSwap = 5,
     /// Atomic fetch and add.
     FetchAdd = 6,
+    /// Invalidates a key of the poster's own; nothing goes on the wire.
+    LocalInvalidate = 7,
+    /// Binds a memory window; nothing goes on the wire.
+    BindWindow = 8,
     /// SEND that invalidates a remote key.
     SendInvalidate = 9,
+    /// Atomic write of 8 bytes.
+    AtomicWrite = 15,
 }
 
 /// The number is no [`WorkOperation`].
@@ -69,7 +75,10 @@ impl TryFrom<u8> for WorkOperation {
             4 => Self::Read,
             5 => Self::CompareSwap,
             6 => Self::FetchAdd,
+            7 => Self::LocalInvalidate,
+            8 => Self::BindWindow,
             9 => Self::SendInvalidate,
+            15 => Self::AtomicWrite,
             unknown => return Err(UnknownOperation(unknown)),
         })
     }
@@ -91,13 +100,13 @@ pub struct SendWqe {
     pub length: u32,
     /// Immediate data, as it goes on the wire.
     pub imm: [u8; 4],
-    /// Remote key of READ, WRITE and atomics; the key to invalidate of a SEND with invalidate.
+    /// Remote key of READ, WRITE and atomics; the key to invalidate; the key of the window to bind.
     pub rkey: u32,
-    /// Remote address of READ, WRITE and atomics.
+    /// Remote address of READ, WRITE and atomics; first address of the window to bind.
     pub remote_va: u64,
-    /// Compare and swap: the new value. Fetch and add: the addend.
+    /// Compare and swap: the new value. Fetch and add: the addend. Bind: the access rights.
     pub swap_add: u64,
-    /// Compare and swap: the value that must be there.
+    /// Compare and swap: the value that must be there. Bind: the window's length.
     pub compare: u64,
     /// UD: GID of the destination.
     pub dest_gid: [u8; 16],
@@ -115,8 +124,14 @@ pub struct SendWqe {
     pub hop_limit: u8,
     /// Zero.
     pub pad: u8,
+    /// XRC: number of the peer's shared receive queue.
+    pub srqn: u32,
+    /// Bind: key of the region that the window lies in.
+    pub bind_lkey: u32,
+    /// Bind: key of the window from now on.
+    pub bind_rkey: u32,
     /// Zero; room for later fields.
-    pub reserved: [u64; 2],
+    pub reserved: u32,
 }
 
 impl SendWqe {
@@ -188,7 +203,10 @@ impl_pod!(SendWqe {
     traffic_class: u8,
     hop_limit: u8,
     pad: u8,
-    reserved: [u64; 2],
+    srqn: u32,
+    bind_lkey: u32,
+    bind_rkey: u32,
+    reserved: u32,
 });
 impl_pod!(RecvWqe {
     wr_id: u64,
@@ -212,7 +230,8 @@ const _: () = {
     assert!(offset_of!(SendWqe, compare) == 40 && offset_of!(SendWqe, dest_gid) == 48);
     assert!(offset_of!(SendWqe, dest_qpn) == 64 && offset_of!(SendWqe, dest_qkey) == 68);
     assert!(offset_of!(SendWqe, flow_label) == 72 && offset_of!(SendWqe, sgid_index) == 76);
-    assert!(offset_of!(SendWqe, reserved) == 80);
+    assert!(offset_of!(SendWqe, srqn) == 80 && offset_of!(SendWqe, bind_lkey) == 84);
+    assert!(offset_of!(SendWqe, bind_rkey) == 88 && offset_of!(SendWqe, reserved) == 92);
 
     assert!(size_of::<RecvWqe>() == 16 && align_of::<RecvWqe>() == 8);
     assert!(offset_of!(RecvWqe, sge_count) == 8);
@@ -250,6 +269,6 @@ mod tests {
             WorkOperation::try_from(9),
             Ok(WorkOperation::SendInvalidate)
         );
-        assert!(WorkOperation::try_from(7).is_err() && WorkOperation::try_from(10).is_err());
+        assert!(WorkOperation::try_from(10).is_err() && WorkOperation::try_from(16).is_err());
     }
 }

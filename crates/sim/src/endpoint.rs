@@ -109,6 +109,7 @@ impl Endpoint {
         let qpn = Qpn::new(self.first_qpn + self.members.len() as u32);
         self.members.push(Member {
             queue_pair: QueuePair::new(QpConfig {
+                shared_receives: false,
                 qp_type,
                 qpn,
                 port_mtu,

@@ -1,8 +1,8 @@
 //! The host that a queue pair sees during one call.
 
 use airdma_transport::{
-    Access, AtomicOperation, Completion, Counter, Host, LocalFault, QpEvent, Receive, RemoteAccess,
-    RemoteFault, Slot,
+    Access, AtomicOperation, Bind, Completion, Counter, Host, LocalFault, QpEvent, Receive,
+    RemoteAccess, RemoteFault, Slot,
 };
 use airdma_wire::Rkey;
 
@@ -73,6 +73,10 @@ impl Host for SimHost<'_> {
         self.rings.take_receive()
     }
 
+    fn take_shared_receive(&mut self, _srqn: u32) -> Result<Option<Receive>, RemoteFault> {
+        Ok(self.rings.take_receive())
+    }
+
     fn scatter_receive(&mut self, slot: Slot, offset: u32, data: &[u8]) -> Result<(), LocalFault> {
         let memory = &mut *self.memory;
         cut(
@@ -126,6 +130,22 @@ impl Host for SimHost<'_> {
         operation: AtomicOperation,
     ) -> Result<u64, RemoteFault> {
         self.memory.atomic(rkey, va, operation)
+    }
+
+    fn write_atomic(&mut self, rkey: Rkey, va: u64, data: [u8; 8]) -> Result<(), RemoteFault> {
+        self.write_remote(rkey, va, &data)
+    }
+
+    fn invalidate_local(&mut self, rkey: Rkey) -> Result<(), LocalFault> {
+        if self.memory.invalidate(rkey.0) {
+            Ok(())
+        } else {
+            Err(LocalFault)
+        }
+    }
+
+    fn bind(&mut self, _bind: &Bind) -> Result<(), LocalFault> {
+        Err(LocalFault)
     }
 
     fn invalidate(&mut self, rkey: Rkey) -> Result<(), RemoteFault> {

@@ -16,8 +16,25 @@ pub const RD_ATOMIC_MAX: u8 = 128;
 pub enum QpType {
     /// Reliable connection.
     Rc,
+    /// Unreliable connection.
+    Uc,
     /// Unreliable datagram.
     Ud,
+    /// Extended reliable connection, the side that sends (the initiator): it has no receive queue.
+    XrcSend,
+    /// Extended reliable connection, the side that receives (the target): it has no queues at all, each message names
+    /// the shared receive queue that it goes to.
+    XrcReceive,
+}
+
+impl QpType {
+    /// Whether it has one peer, named by its path and `dest_qpn`.
+    pub const fn is_connected(self) -> bool {
+        match self {
+            QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcReceive => true,
+            QpType::Ud => false,
+        }
+    }
 }
 
 /// State of a queue pair; the numbers are those of `ibv_qp_state`.
@@ -338,7 +355,7 @@ fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<(AttrMask, 
         return Some((none, AttrMask::CUR_STATE));
     }
     match qp_type {
-        QpType::Rc => rc_transition(from, to),
+        QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcReceive => rc_transition(from, to),
         QpType::Ud => ud_transition(from, to),
     }
 }

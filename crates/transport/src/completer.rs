@@ -185,7 +185,10 @@ impl Requester {
             | Operation::WriteImm { .. }
             | Operation::Read { .. }
             | Operation::CompareSwap { .. }
-            | Operation::FetchAdd { .. } => return Err(Status::BadResponse),
+            | Operation::FetchAdd { .. }
+            | Operation::AtomicWrite { .. }
+            | Operation::BindWindow(_)
+            | Operation::LocalInvalidate(_) => return Err(Status::BadResponse),
         }
         self.acked += 1;
         if self.acked == entry.end() {

@@ -16,6 +16,8 @@ pub enum Status {
     LocalProtectionError = 4,
     /// The queue pair went to the error state before the request was done.
     WrFlushError = 5,
+    /// A memory window could not be bound.
+    MwBindError = 6,
     /// The peer answered with something that does not fit the request.
     BadResponse = 7,
     /// The peer found the request malformed or unsupported.
@@ -44,6 +46,12 @@ pub enum CompletionOpcode {
     CompareSwap = 3,
     /// A fetch and add.
     FetchAdd = 4,
+    /// A memory window was bound.
+    BindWindow = 5,
+    /// A local key was invalidated.
+    LocalInvalidate = 6,
+    /// An atomic write.
+    AtomicWrite = 9,
     /// A receive filled by a SEND.
     Receive = 128,
     /// A receive consumed by an RDMA WRITE with immediate data.

@@ -80,7 +80,10 @@ impl Datagrams {
             | Operation::WriteImm { .. }
             | Operation::Read { .. }
             | Operation::CompareSwap { .. }
-            | Operation::FetchAdd { .. } => return Err(Status::LocalQpOperationError),
+            | Operation::FetchAdd { .. }
+            | Operation::AtomicWrite { .. }
+            | Operation::BindWindow(_)
+            | Operation::LocalInvalidate(_) => return Err(Status::LocalQpOperationError),
         };
         let controlled = datagram.qkey.0 & CONTROLLED_QKEY != 0;
         let mut headers = Headers::new(Bth {

@@ -4,6 +4,7 @@ use airdma_wire::Rkey;
 
 use crate::completion::Completion;
 use crate::counter::Counter;
+use crate::work::Bind;
 
 /// The host's name for a posted work request, normally its index in a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -77,6 +78,9 @@ pub enum QpEvent {
     CommunicationEstablished,
     /// Everything begun before the drain is done (`IBV_EVENT_SQ_DRAINED`).
     SendQueueDrained,
+    /// In the error state, and the last receive it took from its shared queue is completed
+    /// (`IBV_EVENT_QP_LAST_WQE_REACHED`).
+    LastWqeReached,
 }
 
 /// What one queue pair may touch during one call: its rings, the memory of its protection
@@ -91,8 +95,14 @@ pub trait Host {
     /// Places response data at `offset` of the scatter list of send request `slot`.
     fn scatter(&mut self, slot: Slot, offset: u32, data: &[u8]) -> Result<(), LocalFault>;
 
-    /// Takes the next posted receive.
+    /// Takes the next posted receive, of the queue pair's own queue or of the shared one it was created with.
     fn take_receive(&mut self) -> Option<Receive>;
+
+    /// Takes the next receive of the shared receive queue that a message of an extended connection names.
+    ///
+    /// # Errors
+    /// There is no such queue in the connection's domain.
+    fn take_shared_receive(&mut self, srqn: u32) -> Result<Option<Receive>, RemoteFault>;
 
     /// Places message data at `offset` of receive `slot`.
     fn scatter_receive(&mut self, slot: Slot, offset: u32, data: &[u8]) -> Result<(), LocalFault>;
@@ -120,8 +130,17 @@ pub trait Host {
         operation: AtomicOperation,
     ) -> Result<u64, RemoteFault>;
 
+    /// Stores eight bytes at once, given in the order of memory; the address is a multiple of 8.
+    fn write_atomic(&mut self, rkey: Rkey, va: u64, data: [u8; 8]) -> Result<(), RemoteFault>;
+
     /// Invalidates a key because the peer's SEND asked for it.
     fn invalidate(&mut self, rkey: Rkey) -> Result<(), RemoteFault>;
+
+    /// Invalidates a key because our own request asked for it.
+    fn invalidate_local(&mut self, rkey: Rkey) -> Result<(), LocalFault>;
+
+    /// Binds a memory window to this queue pair's domain and, for windows of type 2, to this queue pair.
+    fn bind(&mut self, bind: &Bind) -> Result<(), LocalFault>;
 
     /// Send request `slot` is done and its slot free; `None` is an unsignalled success.
     fn complete_send(&mut self, slot: Slot, completion: Option<Completion>);

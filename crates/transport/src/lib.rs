@@ -29,4 +29,4 @@ pub use host::{
 };
 pub use queue_pair::{Arrival, QpConfig, QueuePair, Transmit};
 pub use time::Time;
-pub use work::{Datagram, MESSAGE_LEN_MAX, Operation, Path, SendRequest};
+pub use work::{Bind, Datagram, MESSAGE_LEN_MAX, Operation, Path, SendRequest};

@@ -27,6 +27,9 @@ pub struct QpConfig {
     pub qpn: Qpn,
     /// Longest datagram payload: the port's active MTU.
     pub port_mtu: PathMtu,
+    /// Its receives come from a shared receive queue: in the error state they are left there for others
+    /// (IBTA 10.2.9.3), and [`QpEvent::LastWqeReached`] says that it takes no more.
+    pub shared_receives: bool,
 }
 
 /// What the port knows of a packet from its IP header.
@@ -85,7 +88,7 @@ impl QueuePair {
     /// A queue pair in the reset state.
     pub fn new(config: QpConfig) -> Self {
         let service = match config.qp_type {
-            QpType::Rc => Service::Connected {
+            QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcReceive => Service::Connected {
                 requester: Requester::new(),
                 responder: Responder::default(),
             },
@@ -183,6 +186,7 @@ impl QueuePair {
             qp_type: self.qp_type,
             qpn: self.qpn,
             port_mtu,
+            shared_receives: false,
         });
     }
 

@@ -43,7 +43,10 @@ impl RequestPacket {
             | Operation::SendImm(_)
             | Operation::SendInvalidate(_)
             | Operation::Write { .. }
-            | Operation::WriteImm { .. } => Self::data(entry, index, mtu),
+            | Operation::WriteImm { .. }
+            | Operation::AtomicWrite { .. }
+            | Operation::BindWindow(_)
+            | Operation::LocalInvalidate(_) => Self::data(entry, index, mtu),
         }
     }
 
@@ -76,7 +79,10 @@ impl RequestPacket {
             | Operation::WriteImm { .. }
             | Operation::Read { .. }
             | Operation::CompareSwap { .. }
-            | Operation::FetchAdd { .. } => {}
+            | Operation::FetchAdd { .. }
+            | Operation::AtomicWrite { .. }
+            | Operation::BindWindow(_)
+            | Operation::LocalInvalidate(_) => {}
         }
         if place.last {
             match request.operation {
@@ -88,7 +94,10 @@ impl RequestPacket {
                 | Operation::Write { .. }
                 | Operation::Read { .. }
                 | Operation::CompareSwap { .. }
-                | Operation::FetchAdd { .. } => {}
+                | Operation::FetchAdd { .. }
+                | Operation::AtomicWrite { .. }
+                | Operation::BindWindow(_)
+                | Operation::LocalInvalidate(_) => {}
             }
         }
         RequestPacket {

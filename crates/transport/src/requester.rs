@@ -102,7 +102,10 @@ impl Requester {
 
     pub(crate) fn post(&mut self, request: SendRequest, attributes: &QpAttributes) {
         let packets = match request.operation {
-            Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => 1,
+            Operation::CompareSwap { .. }
+            | Operation::FetchAdd { .. }
+            | Operation::AtomicWrite { .. } => 1,
+            Operation::BindWindow(_) | Operation::LocalInvalidate(_) => 0,
             Operation::Send
             | Operation::SendImm(_)
             | Operation::SendInvalidate(_)
@@ -446,6 +449,9 @@ pub(crate) fn completion_opcode(operation: &Operation) -> CompletionOpcode {
         Operation::Read { .. } => CompletionOpcode::Read,
         Operation::CompareSwap { .. } => CompletionOpcode::CompareSwap,
         Operation::FetchAdd { .. } => CompletionOpcode::FetchAdd,
+        Operation::AtomicWrite { .. } => CompletionOpcode::AtomicWrite,
+        Operation::BindWindow(_) => CompletionOpcode::BindWindow,
+        Operation::LocalInvalidate(_) => CompletionOpcode::LocalInvalidate,
     }
 }
 

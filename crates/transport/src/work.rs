@@ -1,7 +1,8 @@
 //! Work requests as the transport sees them: what to do, not where the bytes lie.
 
-use airdma_wire::{Gid, Qkey, Qpn, Rkey};
+use airdma_wire::{Gid, Lkey, Qkey, Qpn, Rkey};
 
+use crate::attributes::Access;
 use crate::host::Slot;
 
 /// Longest message: 2^31 - 1 bytes, the limit that `ibv_query_port` reports (IBTA 9.4.1 allows 2^31).
@@ -85,21 +86,60 @@ pub enum Operation {
         /// Value to add, modulo 2^64.
         add: u64,
     },
+    /// ATOMIC WRITE: the 8 bytes of the message replace 8 bytes of the peer at once (IBTA A19.4.3.1).
+    AtomicWrite {
+        /// Peer's virtual address, a multiple of 8.
+        va: u64,
+        /// Peer's key.
+        rkey: Rkey,
+    },
+    /// Binds a memory window; nothing goes on the wire.
+    BindWindow(Bind),
+    /// Invalidates a key of our own; nothing goes on the wire.
+    LocalInvalidate(Rkey),
+}
+
+/// A memory window, and what it is to open (IBTA 10.6.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// The window's key now.
+    pub window: Rkey,
+    /// Its key from now on: the same but for the low 8 bits.
+    pub new_key: Rkey,
+    /// The region it lies in.
+    pub region: Lkey,
+    /// First address.
+    pub va: u64,
+    /// Bytes; 0 opens nothing.
+    pub length: u64,
+    /// What peers may do.
+    pub access: Access,
 }
 
 impl Operation {
-    /// Whether the peer answers with data: READ and atomics, which are bounded by `max_rd_atomic`.
+    /// Whether the peer answers with data, or as if with data: READ and atomics, which are bounded by `max_rd_atomic`.
     pub const fn is_read_or_atomic(&self) -> bool {
         match self {
-            Operation::Read { .. } | Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => {
-                true
-            }
+            Operation::Read { .. }
+            | Operation::CompareSwap { .. }
+            | Operation::FetchAdd { .. }
+            | Operation::AtomicWrite { .. } => true,
             Operation::Send
             | Operation::SendImm(_)
             | Operation::SendInvalidate(_)
             | Operation::Write { .. }
-            | Operation::WriteImm { .. } => false,
+            | Operation::WriteImm { .. }
+            | Operation::BindWindow(_)
+            | Operation::LocalInvalidate(_) => false,
         }
+    }
+
+    /// Whether it is done here, without a packet.
+    pub const fn is_local(&self) -> bool {
+        matches!(
+            self,
+            Operation::BindWindow(_) | Operation::LocalInvalidate(_)
+        )
     }
 }
 
@@ -122,4 +162,6 @@ pub struct SendRequest {
     pub fence: bool,
     /// Destination, for datagram queue pairs only.
     pub datagram: Option<Datagram>,
+    /// Number of the peer's shared receive queue, for extended connections only.
+    pub srqn: u32,
 }

@@ -98,6 +98,7 @@ fn qp_event(event: QpEvent) -> abi::ibv_event_type {
         QpEvent::RequestError => abi::IBV_EVENT_QP_REQ_ERR,
         QpEvent::CommunicationEstablished => abi::IBV_EVENT_COMM_EST,
         QpEvent::SendQueueDrained => abi::IBV_EVENT_SQ_DRAINED,
+        QpEvent::LastWqeReached => abi::IBV_EVENT_QP_LAST_WQE_REACHED,
     }
 }
 

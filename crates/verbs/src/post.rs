@@ -21,7 +21,7 @@ pub unsafe fn send(
     // SAFETY: the caller's queue pair.
     let qp = unsafe { Qp::of(qp) }?;
     let datagrams = match qp.engine().qp_type() {
-        QpType::Rc => false,
+        QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcReceive => false,
         QpType::Ud => true,
     };
     let mut post = qp.engine().begin_post_send();
@@ -90,6 +90,7 @@ unsafe fn send_request(wr: &abi::ibv_send_wr, datagrams: bool) -> Result<SendWr<
         sges,
         flags,
         datagram,
+        srqn: 0,
     })
 }
 

@@ -279,7 +279,9 @@ fn c_attributes(
     attr.qp_access_flags = attributes.access.bits();
     attr.cap = cap;
     match qp_type {
-        QpType::Rc => attr.ah_attr = address::attr_of(&attributes.path),
+        QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcReceive => {
+            attr.ah_attr = address::attr_of(&attributes.path);
+        }
         QpType::Ud => {}
     }
     attr.pkey_index = attributes.pkey_index;

@@ -219,6 +219,7 @@ pub fn signalled(operation: Operation, sge: Sge) -> SendWr<'static> {
         sges,
         flags: SendFlags::SIGNALLED,
         datagram: None,
+        srqn: 0,
     }
 }
 

@@ -58,7 +58,10 @@ fn request() -> SendWqe {
         traffic_class: 12,
         hop_limit: 13,
         pad: 0,
-        reserved: [14, 15],
+        srqn: 14,
+        bind_lkey: 15,
+        bind_rkey: 16,
+        reserved: 17,
     }
 }
 

@@ -59,6 +59,11 @@ impl Host for BenchHost {
         self.receives.pop_front()
     }
 
+    fn take_shared_receive(&mut self, srqn: u32) -> Result<Option<Receive>, RemoteFault> {
+        self.log.push(format!("take from shared queue {srqn}"));
+        Ok(self.receives.pop_front())
+    }
+
     fn scatter_receive(&mut self, slot: Slot, offset: u32, data: &[u8]) -> Result<(), LocalFault> {
         if self.local_fault {
             return Err(LocalFault);
@@ -102,6 +107,27 @@ impl Host for BenchHost {
         };
         cell.copy_from_slice(&value.to_ne_bytes());
         Ok(original)
+    }
+
+    fn write_atomic(&mut self, rkey: Rkey, va: u64, data: [u8; 8]) -> Result<(), RemoteFault> {
+        self.write_remote(rkey, va, &data)
+    }
+
+    fn invalidate_local(&mut self, rkey: Rkey) -> Result<(), LocalFault> {
+        self.log.push(format!("invalidate own {}", rkey.0));
+        if self.local_fault {
+            return Err(LocalFault);
+        }
+        Ok(())
+    }
+
+    fn bind(&mut self, bind: &Bind) -> Result<(), LocalFault> {
+        self.log
+            .push(format!("bind {} as {}", bind.window.0, bind.new_key.0));
+        if self.local_fault {
+            return Err(LocalFault);
+        }
+        Ok(())
     }
 
     fn invalidate(&mut self, rkey: Rkey) -> Result<(), RemoteFault> {
@@ -228,6 +254,7 @@ impl Bench {
 
     pub fn reset(qp_type: QpType) -> Self {
         let config = QpConfig {
+            shared_receives: false,
             qp_type,
             qpn: Qpn::new(QPN),
             port_mtu: PathMtu::M256,
@@ -274,6 +301,7 @@ impl Bench {
             .messages
             .insert(slot, (0..length).map(|i| (i % 249) as u8).collect());
         let mut request = SendRequest {
+            srqn: 0,
             slot: Slot(slot),
             wr_id: u64::from(slot),
             operation,
