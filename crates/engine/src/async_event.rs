@@ -21,6 +21,11 @@ pub enum AsyncEvent {
         /// What [`crate::Cq::set_cookie`] was given (at first the cookie of its channel, else 0).
         cookie: u64,
     },
+    /// Fewer receives are left in a shared receive queue than its limit (`IBV_EVENT_SRQ_LIMIT_REACHED`).
+    SrqLimitReached {
+        /// What [`crate::Srq::set_cookie`] was given.
+        cookie: u64,
+    },
     /// The port came up (`IBV_EVENT_PORT_ACTIVE`).
     PortActive,
     /// The port went down (`IBV_EVENT_PORT_ERR`).
@@ -35,6 +40,8 @@ pub(crate) enum EventOwner {
     Qp(Qpn),
     /// By [`crate::cq_table::CqShared::id`].
     Cq(u64),
+    /// By [`crate::srq::SrqShared::id`].
+    Srq(u64),
     Device,
 }
 

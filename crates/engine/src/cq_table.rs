@@ -70,6 +70,9 @@ impl CqShared {
     }
 }
 
+/// The index of no queue.
+pub(crate) const NO_CQ: u32 = u32::MAX;
+
 struct CqSlot {
     ring: RingProducer,
     shared: Arc<CqShared>,

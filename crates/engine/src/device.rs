@@ -6,7 +6,7 @@ use crate::core::Core;
 use crate::cq_table::CqShared;
 use crate::event_queue::wait_for_event;
 use crate::use_count::UseCount;
-use crate::{AsyncEvent, Channel, Cq, DeviceInfo, Error, LIMITS, Limits, Pd};
+use crate::{AsyncEvent, Channel, Cq, DeviceInfo, Dm, Error, LIMITS, Limits, Pd, Xrcd};
 use airdma_port::Port;
 use airdma_shm::{Cqe, ring};
 use std::io;
@@ -107,6 +107,24 @@ impl Device {
             "no more protection domains: see max_pd of the device",
         )?;
         Ok(Arc::new(Pd::new(Arc::clone(self))))
+    }
+
+    /// Opens a domain of extended connections.
+    ///
+    /// # Errors
+    /// `ENODEV` in a child after fork.
+    pub fn open_xrcd(self: &Arc<Self>) -> Result<Arc<Xrcd>, Error> {
+        self.core().check_process()?;
+        Ok(Arc::new(Xrcd::new(Arc::clone(self))))
+    }
+
+    /// Allocates `length` bytes of device memory, zeroed, aligned to two to the power of `align_log2`. In a child after fork it
+    /// works too: the memory is no part of the device's worker.
+    ///
+    /// # Errors
+    /// `EINVAL` for no bytes or an alignment above 4096, `ENOMEM` above [`Limits::max_dm_size`].
+    pub fn alloc_dm(self: &Arc<Self>, length: usize, align_log2: u32) -> Result<Arc<Dm>, Error> {
+        Dm::alloc(self, length, align_log2).map(Arc::new)
     }
 
     /// Creates a completion channel.

@@ -19,6 +19,14 @@ pub struct Limits {
     pub max_cqe: u32,
     /// Memory regions per device and process: the high 20 bits of a key are its slot.
     pub max_mr: u32,
+    /// Memory windows per device and process: they share the slots of the regions.
+    pub max_mw: u32,
+    /// Bytes of device memory per allocation.
+    pub max_dm_size: u64,
+    /// Shared receive queues per device and process.
+    pub max_srq: u32,
+    /// Work requests per shared receive queue.
+    pub max_srq_wr: u32,
     /// Bytes per memory region.
     pub max_mr_size: u64,
     /// Protection domains per device and process.
@@ -45,6 +53,10 @@ pub const LIMITS: Limits = Limits {
     max_cq: 65_536,
     max_cqe: 1 << 20,
     max_mr: 1 << 20,
+    max_mw: 1 << 20,
+    max_dm_size: 1 << 20,
+    max_srq: 1 << 20,
+    max_srq_wr: 1 << 15,
     max_mr_size: 1 << 46,
     max_pd: 65_536,
     max_ah: 1 << 20,

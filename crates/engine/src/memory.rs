@@ -1,14 +1,20 @@
-//! Registered memory: the table of regions, and the only copies between packets and the application's memory.
+//! Registered memory: the table of regions and windows, and the only copies between packets and the application's memory.
 //!
 //! A key is `slot << 12 | tag`: the slot finds the region in one step, and the tag is drawn anew from the kernel's
 //! random numbers at each registration, so a key that was given back does not open what its slot holds next
 //! (it differs from the slot's last tag for certain, from earlier ones with 4094 in 4095). Slots are reused oldest
-//! first. A tag is never 0, so neither is a key.
+//! first. A tag is never 0, so neither is a key. The low 8 bits of a window's key are the application's to choose at each
+//! bind (IBTA 10.6.7.2.2): they lie in the tag.
 //!
 //! The application reads and writes its memory while we copy. So no reference to it is ever formed: every access is a
 //! copy through raw pointers, or an atomic.
+//!
+//! Memory registered on demand may come and go meanwhile: those copies are the kernel's (`process_vm_readv(2)`), which finds
+//! a hole where a copy of ours would end in a fault.
 
+mod on_demand;
 pub(crate) mod presence;
+mod windows;
 
 use crate::random::random_u32;
 use crate::{Access, Error, LIMITS};
@@ -40,6 +46,44 @@ struct Region {
     address: usize,
     iova: u64,
     length: u64,
+    backing: Backing,
+    kind: Kind,
+}
+
+/// How bytes get there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Backing {
+    /// Memory that stays mapped.
+    Mapped,
+    /// Memory that may come and go.
+    OnDemand,
+    /// None: reads give zeros, writes vanish.
+    Null,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Region {
+        /// Windows that are bound in it.
+        windows: u32,
+    },
+    /// Opens nothing until it is bound.
+    Window {
+        type_two: bool,
+        /// Slot of the region it is bound in.
+        region: Option<u32>,
+        /// The queue pair that bound it, for windows of type 2: only that one's peer may use it.
+        qp: u32,
+    },
+}
+
+/// What a rereg call changes (`ibv_rereg_mr(3)`).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RegionChange {
+    /// Other memory: address and length. Its remote addresses are its own.
+    pub translation: Option<(u64, usize)>,
+    /// Other rights.
+    pub access: Option<Access>,
 }
 
 /// Key, protection domain, bounds or rights do not allow the access.
@@ -64,7 +108,12 @@ pub(crate) struct Place {
     pub(crate) pd: u32,
     pub(crate) key: u32,
     pub(crate) va: u64,
+    /// The queue pair whose peer asks; [`OURSELVES`] for the application's own requests.
+    pub(crate) qp: u32,
 }
+
+/// No queue pair's number.
+pub(crate) const OURSELVES: u32 = 0;
 
 impl MemoryTable {
     /// Registers memory and returns its key. The caller vouches that it stays mapped.
@@ -77,6 +126,24 @@ impl MemoryTable {
         access: Access,
     ) -> Result<u32, Error> {
         let region = Region::checked(pd, address, length, iova, access)?;
+        self.insert(region, 0)
+    }
+
+    /// Registers nothing: a region of any address that reads as zeros and swallows what is written (`ibv_alloc_null_mr(3)`).
+    pub(crate) fn register_null(&mut self, pd: u32) -> Result<u32, Error> {
+        self.insert(
+            Region {
+                length: u64::MAX,
+                access: Access::LOCAL_WRITE,
+                backing: Backing::Null,
+                ..Region::empty(pd)
+            },
+            0,
+        )
+    }
+
+    /// Takes a free slot, and gives it a new key, whose tag has the bits `tag_bits` among others.
+    fn insert(&mut self, region: Region, tag_bits: u32) -> Result<u32, Error> {
         let slot = match self.free.pop_front() {
             Some(slot) => slot,
             None if self.regions.len() < LIMITS.max_mr as usize => {
@@ -89,24 +156,88 @@ impl MemoryTable {
                 ));
             }
         };
-        let tag = next_tag(self.regions[slot as usize].tag);
+        let tag = next_tag(self.regions[slot as usize].tag) | tag_bits;
         let key = slot << TAG_BITS | tag;
         self.regions[slot as usize] = Region { key, tag, ..region };
         Ok(key)
     }
 
     /// Forgets a region; its key opens nothing from now on.
-    pub(crate) fn deregister(&mut self, key: u32) {
+    ///
+    /// # Errors
+    /// `EBUSY` while windows are bound in it (IBTA 11.2.8.7).
+    pub(crate) fn deregister(&mut self, key: u32) -> Result<(), Error> {
         let slot = key >> TAG_BITS;
         if let Some(region) = self.regions.get_mut(slot as usize)
             && region.key == key
             && key != 0
         {
-            region.key = 0;
-            region.address = 0;
-            region.length = 0;
+            region.check_no_windows()?;
+            self.release(slot);
+        }
+        Ok(())
+    }
+
+    /// Empties a slot.
+    fn release(&mut self, slot: u32) {
+        if let Some(region) = self.regions.get_mut(slot as usize) {
+            *region = Region {
+                tag: region.tag,
+                ..Region::empty(0)
+            };
             self.free.push_back(slot);
         }
+    }
+
+    /// Changes a region; the key stays. Nothing is changed on error.
+    ///
+    /// # Errors
+    /// `EBUSY` while windows are bound in it; otherwise as [`MemoryTable::register`].
+    pub(crate) fn reregister(
+        &mut self,
+        key: u32,
+        pd: u32,
+        change: &RegionChange,
+    ) -> Result<(), Error> {
+        let gone = Error::Gone("the memory region");
+        let Some(region) = self.regions.get_mut((key >> TAG_BITS) as usize) else {
+            return Err(gone);
+        };
+        if region.key != key || region.backing == Backing::Null {
+            return Err(gone);
+        }
+        region.check_no_windows()?;
+        let access = change.access.unwrap_or(region.access);
+        let (address, length, iova) = match change.translation {
+            Some((address, length)) => (address, length, address),
+            None => (region.address as u64, region.length as usize, region.iova),
+        };
+        let changed = Region::checked(pd, address, length, iova, access)?;
+        *region = Region {
+            key,
+            tag: region.tag,
+            ..changed
+        };
+        Ok(())
+    }
+
+    /// Where `length` bytes of a region of the application's own lie in its address space; `None` if it has no such part.
+    pub(crate) fn address_of(
+        &self,
+        pd: u32,
+        key: u32,
+        va: u64,
+        length: u32,
+        right: Access,
+    ) -> Option<u64> {
+        let place = Place {
+            pd,
+            key,
+            va,
+            qp: OURSELVES,
+        };
+        let (at, _) = self.find(place, u64::from(length), right).ok()?;
+        Some(at.addr() as u64)
     }
 
     /// Copies registered memory out. Only the application's own requests may read without a right to.
@@ -114,7 +245,15 @@ impl MemoryTable {
         if out.is_empty() {
             return Ok(());
         }
-        let from = self.find(place, out.len() as u64, right)?;
+        let (from, backing) = self.find(place, out.len() as u64, right)?;
+        match backing {
+            Backing::Mapped => {}
+            Backing::OnDemand => return on_demand::read(from, out),
+            Backing::Null => {
+                out.fill(0);
+                return Ok(());
+            }
+        }
         // SAFETY: `find` placed `out.len()` bytes at `from` inside a region whose owner keeps it mapped until
         // `deregister`, which needs the same exclusive access to this table that the caller's worker has. `out` is a
         // buffer of ours outside any region. The application may write meanwhile: it gets the bytes it deserves.
@@ -127,7 +266,12 @@ impl MemoryTable {
         if data.is_empty() {
             return Ok(());
         }
-        let to = self.find(place, data.len() as u64, right)?;
+        let (to, backing) = self.find(place, data.len() as u64, right)?;
+        match backing {
+            Backing::Mapped => {}
+            Backing::OnDemand => return on_demand::write(to, data),
+            Backing::Null => return Ok(()),
+        }
         // SAFETY: as in `read`; the region was registered for writing, which `right` demanded.
         unsafe { ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
         Ok(())
@@ -148,20 +292,20 @@ impl MemoryTable {
         Ok(())
     }
 
+    /// Stores eight bytes of a peer at once.
+    pub(crate) fn write_atomic(&self, place: Place, data: [u8; 8]) -> Result<(), RemoteFault> {
+        let value = self.word(place, Access::REMOTE_WRITE)?;
+        value.store(u64::from_ne_bytes(data), Ordering::SeqCst);
+        Ok(())
+    }
+
     /// Runs a peer's atomic on eight bytes, and returns what they held.
     pub(crate) fn atomic(
         &self,
         place: Place,
         operation: AtomicOperation,
     ) -> Result<u64, RemoteFault> {
-        let at = self.find(place, 8, remote_right(RemoteAccess::Atomic))?;
-        if !place.va.is_multiple_of(8) || !at.addr().is_multiple_of(8) {
-            return Err(RemoteFault::Misaligned);
-        }
-        // SAFETY: `find` placed eight bytes at `at` inside a mapped region registered for atomics, the check above
-        // aligned them, and the reference lives for this call only. Accesses of the application that are not atomic
-        // race with this one, as they do with an RDMA NIC's.
-        let value = unsafe { AtomicU64::from_ptr(at.cast()) };
+        let value = self.word(place, remote_right(RemoteAccess::Atomic))?;
         Ok(match operation {
             AtomicOperation::FetchAdd { add } => value.fetch_add(add, Ordering::SeqCst),
             AtomicOperation::CompareSwap { compare, swap } => {
@@ -172,8 +316,30 @@ impl MemoryTable {
         })
     }
 
+    /// The eight bytes that a peer's atomic works on.
+    fn word(&self, place: Place, right: Access) -> Result<&AtomicU64, RemoteFault> {
+        let (at, backing) = self.find(place, 8, right)?;
+        if !place.va.is_multiple_of(8) || !at.addr().is_multiple_of(8) {
+            return Err(RemoteFault::Misaligned);
+        }
+        match backing {
+            Backing::Mapped => {}
+            Backing::OnDemand => on_demand::bring(at, 8)?,
+            Backing::Null => return Err(RemoteFault::Access),
+        }
+        // SAFETY: `find` placed eight bytes at `at` inside a mapped region registered for this access, the check above
+        // aligned them, and the callers drop the reference before they give the table back. Accesses of the application
+        // that are not atomic race with this one, as they do with an RDMA NIC's.
+        Ok(unsafe { AtomicU64::from_ptr(at.cast()) })
+    }
+
     /// The first byte of `length` bytes, if the key, its domain, the bounds and the right allow them.
-    fn find(&self, place: Place, length: u64, right: Access) -> Result<*mut u8, Refused> {
+    fn find(
+        &self,
+        place: Place,
+        length: u64,
+        right: Access,
+    ) -> Result<(*mut u8, Backing), Refused> {
         let region = self
             .regions
             .get((place.key >> TAG_BITS) as usize)
@@ -184,19 +350,46 @@ impl MemoryTable {
         if !region.access.contains(right) {
             return Err(Refused);
         }
+        if let Kind::Window { type_two, qp, .. } = region.kind
+            && (place.qp == OURSELVES || (type_two && place.qp != qp))
+        {
+            return Err(Refused);
+        }
         let offset = place.va.checked_sub(region.iova).ok_or(Refused)?;
         let end = offset.checked_add(length).ok_or(Refused)?;
         if end > region.length {
             return Err(Refused);
         }
         // In bounds, so the sum cannot wrap: registration checked address + length.
-        Ok(ptr::with_exposed_provenance_mut(
-            region.address + offset as usize,
-        ))
+        let at = region.address.wrapping_add(offset as usize);
+        Ok((ptr::with_exposed_provenance_mut(at), region.backing))
     }
 }
 
 impl Region {
+    /// A region of no bytes.
+    fn empty(pd: u32) -> Region {
+        Region {
+            key: 0,
+            tag: 0,
+            pd,
+            access: Access::empty(),
+            address: 0,
+            iova: 0,
+            length: 0,
+            backing: Backing::Mapped,
+            kind: Kind::Region { windows: 0 },
+        }
+    }
+
+    fn check_no_windows(&self) -> Result<(), Error> {
+        match self.kind {
+            Kind::Region { windows: 0 } => Ok(()),
+            Kind::Region { .. } => Err(Error::Busy("a memory region in which windows are bound")),
+            Kind::Window { .. } => Err(Error::Gone("the memory region")),
+        }
+    }
+
     fn checked(
         pd: u32,
         address: u64,
@@ -204,21 +397,28 @@ impl Region {
         iova: u64,
         access: Access,
     ) -> Result<Region, Error> {
+        if !ACCESS_KNOWN.contains(access) {
+            return Err(Error::Invalid("unknown access flag"));
+        }
+        if access.intersects(REMOTE_WRITES) && !access.contains(Access::LOCAL_WRITE) {
+            return Err(Error::Invalid(
+                "remote write and atomic access need local write access, ibv_reg_mr(3)",
+            ));
+        }
+        if is_everything(address, length, access) {
+            return Ok(Region {
+                access,
+                length: u64::MAX,
+                backing: Backing::OnDemand,
+                ..Region::empty(pd)
+            });
+        }
         if length == 0 || length as u64 > LIMITS.max_mr_size {
             return Err(Error::Invalid(
                 "a memory region has 1 byte to max_mr_size bytes",
             ));
         }
         let length = length as u64;
-        if !ACCESS_KNOWN.contains(access) {
-            return Err(Error::Invalid("unknown access flag"));
-        }
-        let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
-        if access.intersects(writes) && !access.contains(Access::LOCAL_WRITE) {
-            return Err(Error::Invalid(
-                "remote write and atomic access need local write access, ibv_reg_mr(3)",
-            ));
-        }
         if address.checked_add(length).is_none() || usize::try_from(address).is_err() {
             return Err(Error::Invalid(
                 "the memory wraps around the end of the address space",
@@ -233,16 +433,27 @@ impl Region {
             return Err(Error::Invalid("the remote addresses wrap around"));
         }
         Ok(Region {
-            key: 0,
-            tag: 0,
-            pd,
             access,
             address: address as usize,
             iova,
             length,
+            backing: if access.contains(Access::ON_DEMAND) {
+                Backing::OnDemand
+            } else {
+                Backing::Mapped
+            },
+            ..Region::empty(pd)
         })
     }
 }
+
+/// Whether the whole address space is asked for: an implicit on-demand region (`ibv_reg_mr(3)`).
+fn is_everything(address: u64, length: usize, access: Access) -> bool {
+    address == 0 && length == usize::MAX && access.contains(Access::ON_DEMAND)
+}
+
+/// Rights of peers that need local write access.
+const REMOTE_WRITES: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
 
 fn remote_right(access: RemoteAccess) -> Access {
     match access {

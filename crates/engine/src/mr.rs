@@ -1,22 +1,43 @@
 //! Memory regions as the caller holds them.
 
-use crate::{Error, Lkey, Pd, Rkey};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::memory::{RegionChange, presence};
+use crate::{Access, Dm, Error, Lkey, Pd, Rkey};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A registered memory region.
 pub struct Mr {
-    pd: Arc<Pd>,
     key: u32,
-    destroyed: AtomicBool,
+    state: Mutex<State>,
+    /// Memory of the device that it opens.
+    dm: Option<Arc<Dm>>,
+}
+
+struct State {
+    /// A rereg call may change it.
+    pd: Arc<Pd>,
+    access: Access,
+    range: (u64, usize),
+    deregistered: bool,
 }
 
 impl Mr {
-    pub(crate) fn new(pd: Arc<Pd>, key: u32) -> Self {
+    /// `pd` counts the region as a user already.
+    pub(crate) fn new(
+        pd: Arc<Pd>,
+        key: u32,
+        range: (u64, usize),
+        access: Access,
+        dm: Option<Arc<Dm>>,
+    ) -> Self {
         Mr {
-            pd,
             key,
-            destroyed: AtomicBool::new(false),
+            state: Mutex::new(State {
+                pd,
+                access,
+                range,
+                deregistered: false,
+            }),
+            dm,
         }
     }
 
@@ -30,19 +51,69 @@ impl Mr {
         Rkey(self.key)
     }
 
+    /// Changes the memory, the domain or the rights of the region; the keys stay. The application must not have work
+    /// requests under way that use it (`ibv_rereg_mr(3)`); those that it has fail or not, but touch nothing else.
+    ///
+    /// # Errors
+    /// `EBUSY` while memory windows are bound in it, `EINVAL` for domains of two devices or a region of device memory; otherwise
+    /// as [`Pd::reg_mr`]. Nothing is changed on error.
+    pub fn reregister(&self, pd: Option<&Arc<Pd>>, change: &RegionChange) -> Result<(), Error> {
+        let mut state = self.lock();
+        let core = Arc::clone(state.pd.device.core());
+        core.check_process()?;
+        if state.deregistered {
+            return Err(Error::Gone("the memory region"));
+        }
+        if self.dm.is_some() {
+            return Err(Error::Invalid("a region of device memory stays as it is"));
+        }
+        let to = pd.unwrap_or(&state.pd);
+        if !to.device.is_same_worker(&state.pd.device) {
+            return Err(Error::Invalid(
+                "the protection domain belongs to another device",
+            ));
+        }
+        let access = change.access.unwrap_or(state.access);
+        let range = change.translation.unwrap_or(state.range);
+        if !access.contains(Access::ON_DEMAND) {
+            presence::check(range.0, range.1, access)?;
+        }
+        to.users.acquire("the protection domain")?;
+        let changed =
+            core.control(|worker, _| worker.tables.memory.reregister(self.key, to.id, change));
+        if let Err(error) = changed {
+            to.users.release();
+            return Err(error);
+        }
+        let to = Arc::clone(to);
+        state.pd.users.release();
+        state.pd = to;
+        state.access = access;
+        state.range = range;
+        Ok(())
+    }
+
     /// Takes the region out of use. When it returns, no byte of the memory is touched any more, whatever packets
     /// are still in flight: later ones get an access error.
     ///
     /// # Errors
-    /// `ENODEV` in a child after fork, where the region is the parent's; a second call does nothing.
+    /// `EBUSY` while memory windows are bound in it; `ENODEV` in a child after fork, where the region is the parent's; a
+    /// second call does nothing.
     pub fn deregister(&self) -> Result<(), Error> {
-        let core = self.pd.device.core();
+        let mut state = self.lock();
+        let core = state.pd.device.core();
         core.check_process()?;
-        if !self.destroyed.swap(true, Ordering::AcqRel) {
-            core.control(|worker, _| worker.tables.memory.deregister(self.key));
-            self.pd.users.release();
+        if state.deregistered {
+            return Ok(());
         }
+        core.control(|worker, _| worker.tables.memory.deregister(self.key))?;
+        state.deregistered = true;
+        state.pd.users.release();
         Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

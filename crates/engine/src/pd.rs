@@ -1,8 +1,11 @@
 //! Protection domains.
 
-use crate::memory::presence;
+use crate::memory::{MemoryTable, presence};
 use crate::use_count::UseCount;
-use crate::{Access, Ah, Device, Error, Mr, Path, Qp, QpInit};
+use crate::{
+    Access, Ah, Device, Dm, Error, Mr, Mw, MwType, Path, Qp, QpInit, Sge, Srq, SrqAttributes,
+    SrqExtension,
+};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -46,22 +49,128 @@ impl Pd {
     ) -> Result<Arc<Mr>, Error> {
         let core = self.device.core();
         core.check_process()?;
+        if !access.contains(Access::ON_DEMAND) {
+            presence::check(addr, length, access)?;
+        }
+        self.register((addr, length), access, None, |memory| {
+            memory.register(self.id, addr, length, iova, access)
+        })
+    }
+
+    /// Registers nothing: reads give zeros, and what is written vanishes, whatever the address. For the application's own
+    /// requests only (`ibv_alloc_null_mr(3)`).
+    ///
+    /// # Errors
+    /// `ENOMEM` at [`crate::Limits::max_mr`].
+    pub fn alloc_null_mr(self: &Arc<Self>) -> Result<Arc<Mr>, Error> {
+        self.register((0, 0), Access::LOCAL_WRITE, None, |memory| {
+            memory.register_null(self.id)
+        })
+    }
+
+    /// Registers `length` bytes of device memory from `offset` on, for the addresses from 0 on.
+    ///
+    /// # Errors
+    /// `EINVAL` beyond its end, without [`Access::ZERO_BASED`], with a right that device memory does not know, or for memory
+    /// of another device; otherwise as [`Pd::reg_mr`].
+    pub fn reg_dm_mr(
+        self: &Arc<Self>,
+        dm: &Arc<Dm>,
+        offset: u64,
+        length: usize,
+        access: Access,
+    ) -> Result<Arc<Mr>, Error> {
+        let possible = Access::LOCAL_WRITE
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC
+            | Access::ZERO_BASED
+            | Access::RELAXED_ORDERING;
+        if !access.contains(Access::ZERO_BASED) || !possible.contains(access) {
+            return Err(Error::Invalid(
+                "regions of device memory are zero-based, and know neither windows nor paging",
+            ));
+        }
+        if !dm.device().is_same_worker(&self.device) {
+            return Err(Error::Invalid("the memory belongs to another device"));
+        }
+        let at = dm.part(offset, length)?.expose_provenance() as u64;
+        self.register((0, length), access, Some(Arc::clone(dm)), |memory| {
+            memory.register(self.id, at, length, 0, access)
+        })
+    }
+
+    fn register(
+        self: &Arc<Self>,
+        range: (u64, usize),
+        access: Access,
+        dm: Option<Arc<Dm>>,
+        enter: impl FnOnce(&mut MemoryTable) -> Result<u32, Error>,
+    ) -> Result<Arc<Mr>, Error> {
+        let core = self.device.core();
+        core.check_process()?;
         self.users.acquire("the protection domain")?;
-        let key = presence::check(addr, length, access).and_then(|()| {
-            core.control(|worker, _| {
-                worker
-                    .tables
-                    .memory
-                    .register(self.id, addr, length, iova, access)
-            })
-        });
-        match key {
-            Ok(key) => Ok(Arc::new(Mr::new(Arc::clone(self), key))),
-            Err(error) => {
-                self.users.release();
-                Err(error)
+        let key = core.control(|worker, _| enter(&mut worker.tables.memory));
+        let key = key.inspect_err(|_| self.users.release())?;
+        Ok(Arc::new(Mr::new(Arc::clone(self), key, range, access, dm)))
+    }
+
+    /// Asks for the pages of on-demand regions, as `ibv_advise_mr(3)` does: a hint, unless `flush`ed. `sges` are addresses in
+    /// this process and local keys.
+    ///
+    /// # Errors
+    /// With `flush`, `EFAULT` for a part that is not there, not writable though `write` asks for it, or outside its region.
+    pub fn prefetch(&self, sges: &[Sge], write: bool, flush: bool) -> Result<(), Error> {
+        let core = self.device.core();
+        core.check_process()?;
+        for sge in sges {
+            let right = if write {
+                Access::LOCAL_WRITE
+            } else {
+                Access::empty()
+            };
+            let known = core.control(|worker, _| {
+                let memory = &worker.tables.memory;
+                memory.address_of(self.id, sge.lkey, sge.addr, sge.length, right)
+            });
+            let here = match known {
+                Some(address) => presence::check(address, sge.length as usize, right),
+                None => Err(Error::System {
+                    message: "a part to prefetch lies outside its memory region".to_owned(),
+                    errno: libc::EFAULT,
+                }),
+            };
+            if flush {
+                here?;
             }
         }
+        Ok(())
+    }
+
+    /// Allocates a memory window.
+    ///
+    /// # Errors
+    /// `ENOMEM` at [`crate::Limits::max_mr`].
+    pub fn alloc_mw(self: &Arc<Self>, mw_type: MwType) -> Result<Arc<Mw>, Error> {
+        let core = self.device.core();
+        core.check_process()?;
+        self.users.acquire("the protection domain")?;
+        let two = mw_type == MwType::Two;
+        let key = core.control(|worker, _| worker.tables.memory.alloc_window(self.id, two));
+        let key = key.inspect_err(|_| self.users.release())?;
+        Ok(Arc::new(Mw::new(Arc::clone(self), mw_type, key)))
+    }
+
+    /// Creates a shared receive queue; with `extension` one of extended connections.
+    ///
+    /// # Errors
+    /// `EINVAL` above the limits or for objects of another device; `ENOMEM`.
+    pub fn create_srq(
+        self: &Arc<Self>,
+        attributes: SrqAttributes,
+        extension: Option<SrqExtension>,
+    ) -> Result<Arc<Srq>, Error> {
+        Srq::create(self, attributes, extension)
     }
 
     /// Creates a queue pair in state RESET. The first one of a device binds its sockets and starts its helper thread.
@@ -107,6 +216,9 @@ impl Drop for Pd {
         self.destroy().ok();
     }
 }
+
+/// The number of no domain: serial numbers begin with 1.
+pub(crate) const NO_PD: u32 = 0;
 
 /// Whether packets can take this path, given the addresses of the GID table.
 pub(crate) fn check_path(addresses: &[IpAddr], path: &Path) -> Result<(), Error> {

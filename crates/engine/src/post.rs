@@ -11,7 +11,7 @@ use crate::worker::Work;
 use crate::{
     Datagram, Error, LIMITS, Operation, Qp, QpState, QpType, RecvWr, SendFlags, SendWr, Sge,
 };
-use airdma_shm::{RecvWqe, RingProducer, SendWqe};
+use airdma_shm::{RecvWqe, RingProducer, SendWqe, SlotMut};
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -117,6 +117,11 @@ impl<'a> RecvPost<'a> {
     /// `EINVAL`: too many elements, or state RESET; `ENOMEM`: the queue is full.
     pub fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), Error> {
         let shared = &self.qp.shared;
+        if !self.qp.has_receive_queue() {
+            return Err(Error::Invalid(
+                "the queue pair has no receive queue of its own: receives are posted to the shared one",
+            ));
+        }
         match shared.state() {
             None | Some(QpState::Reset) => {
                 return Err(Error::Invalid("receives are posted from state INIT on"));
@@ -143,19 +148,12 @@ impl<'a> RecvPost<'a> {
         let Some(ring) = &mut self.ring else {
             return Ok(());
         };
-        let Some(mut slot) = ring.slot(0) else {
+        let Some(slot) = ring.slot(0) else {
             return Err(Error::NoMemory(
                 "the receive queue is full: poll its completion queue",
             ));
         };
-        slot.write_header(&RecvWqe {
-            wr_id: wr.wr_id,
-            sge_count: wr.sges.len() as u32,
-            pad: 0,
-        });
-        for (index, sge) in wr.sges.iter().enumerate() {
-            slot.write_sge::<RecvWqe>(index as u32, sge);
-        }
+        write_receive(slot, wr);
         ring.publish(1);
         self.pushed = true;
         Ok(())
@@ -176,6 +174,18 @@ impl Drop for RecvPost<'_> {
             core.doorbells.ring(self.qp.shared.index);
             core.try_progress(Work::Transmit);
         }
+    }
+}
+
+/// Writes a receive, whose elements fit.
+pub(crate) fn write_receive(mut slot: SlotMut<'_>, wr: &RecvWr<'_>) {
+    slot.write_header(&RecvWqe {
+        wr_id: wr.wr_id,
+        sge_count: wr.sges.len() as u32,
+        pad: 0,
+    });
+    for (index, sge) in wr.sges.iter().enumerate() {
+        slot.write_sge::<RecvWqe>(index as u32, sge);
     }
 }
 
@@ -202,8 +212,19 @@ fn check_send_state(qp: &Qp) -> Result<(), Error> {
 fn check_operation(qp: &Qp, wr: &SendWr<'_>) -> Result<(), Error> {
     let is_send = matches!(wr.operation, Operation::Send | Operation::SendImm(_));
     match (qp.shared.qp_type, &wr.datagram) {
-        (QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcReceive, None) => {}
-        (QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcReceive, Some(_)) => {
+        (QpType::Rc | QpType::XrcSend, None) => {}
+        (QpType::Uc, None) if is_unreliable(&wr.operation) => {}
+        (QpType::Uc, None) => {
+            return Err(Error::Invalid(
+                "an unreliable connection can send, write, and bind windows",
+            ));
+        }
+        (QpType::XrcReceive, _) => {
+            return Err(Error::Invalid(
+                "the target of an extended connection has no send queue",
+            ));
+        }
+        (QpType::Rc | QpType::Uc | QpType::XrcSend, Some(_)) => {
             return Err(Error::Invalid(
                 "a connected queue pair takes no address handle",
             ));
@@ -214,10 +235,29 @@ fn check_operation(qp: &Qp, wr: &SendWr<'_>) -> Result<(), Error> {
         (QpType::Ud, Some(_)) => return Err(Error::Invalid("a datagram queue pair can only send")),
         (QpType::Ud, None) => return Err(Error::Invalid("a datagram needs an address handle")),
     }
-    if wr.operation.is_read_or_atomic() && wr.flags.contains(SendFlags::INLINE) {
+    let answers =
+        wr.operation.is_read_or_atomic() && !matches!(wr.operation, Operation::AtomicWrite { .. });
+    if answers && wr.flags.contains(SendFlags::INLINE) {
         return Err(Error::Invalid("READ and atomics cannot be inline"));
     }
     Ok(())
+}
+
+/// Whether an unreliable connection has this operation (IBTA table 38).
+fn is_unreliable(operation: &Operation) -> bool {
+    match operation {
+        Operation::Send
+        | Operation::SendImm(_)
+        | Operation::Write { .. }
+        | Operation::WriteImm { .. }
+        | Operation::BindWindow(_)
+        | Operation::LocalInvalidate(_) => true,
+        Operation::SendInvalidate(_)
+        | Operation::Read { .. }
+        | Operation::CompareSwap { .. }
+        | Operation::FetchAdd { .. }
+        | Operation::AtomicWrite { .. } => false,
+    }
 }
 
 /// Bytes of the message, within the limits of the queue pair.

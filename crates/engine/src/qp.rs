@@ -2,12 +2,16 @@
 
 use crate::async_event::EventOwner;
 use crate::core::Core;
-use crate::pd::check_path;
-use crate::qp_host::QpSide;
+use crate::cq_table::NO_CQ;
+use crate::pd::{NO_PD, check_path};
+use crate::qp_host::{QpSide, Receives};
 use crate::qp_shared::QpShared;
 use crate::qp_table::QpSlot;
+use crate::srq_table::Held;
+use crate::use_count::UseCount;
 use crate::{
-    AttrMask, Cq, Datagram, Error, LIMITS, Operation, Pd, QpAttributes, QpState, QpType, Qpn, Sge,
+    AttrMask, Cq, Datagram, Device, Error, LIMITS, Operation, Pd, QpAttributes, QpState, QpType,
+    Qpn, Sge, Srq, Xrcd,
 };
 use crate::{RecvPost, SendPost};
 use airdma_shm::{RecvWqe, RingConsumer, RingProducer, SendWqe, ring};
@@ -63,8 +67,10 @@ pub struct QpInit {
     pub qp_type: QpType,
     /// Where send completions go.
     pub send_cq: Arc<Cq>,
-    /// Where receive completions go.
+    /// Where receive completions go. The initiator of an extended connection has none: the send queue's will do.
     pub recv_cq: Arc<Cq>,
+    /// Where receives come from, if not from a queue of its own.
+    pub srq: Option<Arc<Srq>>,
     /// The wanted sizes.
     pub caps: QpCaps,
     /// Whether every send work request gets a completion (`sq_sig_all`).
@@ -88,7 +94,7 @@ pub struct QpCaps {
 
 /// A queue pair. Any thread may post to it.
 pub struct Qp {
-    pub(crate) pd: Arc<Pd>,
+    device: Arc<Device>,
     pub(crate) shared: Arc<QpShared>,
     uses: Uses,
     destroyed: AtomicBool,
@@ -97,24 +103,98 @@ pub struct Qp {
 impl Qp {
     pub(crate) fn create(pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Qp>, Error> {
         let device = &pd.device;
-        if !(device.is_same_worker(&init.send_cq.device)
-            && device.is_same_worker(&init.recv_cq.device))
-        {
-            return Err(Error::Invalid(
-                "the completion queues belong to another device",
-            ));
+        let mut caps = init.caps;
+        let mut recv_cq = Some(init.recv_cq);
+        let mut receives = Receives::Own;
+        match init.qp_type {
+            QpType::Rc | QpType::Uc | QpType::Ud => {
+                if let Some(srq) = &init.srq {
+                    if srq.is_extended() {
+                        return Err(Error::Invalid(
+                            "the shared receive queue is one of extended connections",
+                        ));
+                    }
+                    receives = Receives::Shared(srq.number);
+                }
+            }
+            QpType::XrcSend => {
+                if init.srq.is_some() {
+                    return Err(Error::Invalid("an initiator does not receive"));
+                }
+                recv_cq = None;
+            }
+            QpType::XrcReceive => {
+                return Err(Error::Invalid(
+                    "a target queue pair is created in a domain of extended connections",
+                ));
+            }
         }
-        init.caps.check()?;
+        if receives != Receives::Own || init.qp_type == QpType::XrcSend {
+            (caps.max_recv_wr, caps.max_recv_sge) = (0, 0);
+        }
+        let uses = Uses {
+            pd: Some(Arc::clone(pd)),
+            send_cq: Some(init.send_cq),
+            recv_cq,
+            srq: init.srq,
+            xrcd: None,
+            released: AtomicBool::new(false),
+        };
+        Self::new(device, init.qp_type, caps, init.signal_all, receives, uses)
+    }
+
+    /// A target of extended connections.
+    pub(crate) fn create_target(domain: &Arc<Xrcd>) -> Result<Arc<Qp>, Error> {
+        let uses = Uses {
+            pd: None,
+            send_cq: None,
+            recv_cq: None,
+            srq: None,
+            xrcd: Some(Arc::clone(domain)),
+            released: AtomicBool::new(false),
+        };
+        let receives = Receives::Domain(domain.id);
+        let caps = QpCaps::default();
+        Self::new(
+            &domain.device,
+            QpType::XrcReceive,
+            caps,
+            false,
+            receives,
+            uses,
+        )
+    }
+
+    fn new(
+        device: &Arc<Device>,
+        qp_type: QpType,
+        caps: QpCaps,
+        signal_all: bool,
+        receives: Receives,
+        uses: Uses,
+    ) -> Result<Arc<Qp>, Error> {
+        caps.check()?;
+        uses.check_device(device)?;
         let core = device.core();
         core.bind()?;
-        let uses = Uses::acquire(pd, &init)?;
-        let shared = insert(core, pd, &init)?;
+        let uses = uses.acquire()?;
+        let shared = insert(device, qp_type, caps, signal_all, receives, &uses)?;
         Ok(Arc::new(Qp {
-            pd: Arc::clone(pd),
+            device: Arc::clone(device),
             shared,
             uses,
             destroyed: AtomicBool::new(false),
         }))
+    }
+
+    /// The device it belongs to.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Whether receives are posted to the queue pair itself.
+    pub(crate) fn has_receive_queue(&self) -> bool {
+        self.uses.srq.is_none() && self.uses.recv_cq.is_some()
     }
 
     /// Its number.
@@ -244,8 +324,7 @@ impl Qp {
             worker.tables.remove(self.shared.index, now);
         });
         let number = self.shared.number;
-        self.pd
-            .device
+        self.device
             .events
             .retain(|&(owner, _)| owner != EventOwner::Qp(number));
         self.uses.release();
@@ -253,7 +332,7 @@ impl Qp {
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
-        self.pd.device.core()
+        self.device.core()
     }
 }
 
@@ -295,37 +374,59 @@ impl QpCaps {
 
 /// What a queue pair keeps others from being destroyed.
 struct Uses {
-    pd: Arc<Pd>,
-    send_cq: Arc<Cq>,
-    recv_cq: Arc<Cq>,
+    pd: Option<Arc<Pd>>,
+    send_cq: Option<Arc<Cq>>,
+    recv_cq: Option<Arc<Cq>>,
+    srq: Option<Arc<Srq>>,
+    xrcd: Option<Arc<Xrcd>>,
+    /// Not counted, or not any more.
     released: AtomicBool,
 }
 
 impl Uses {
-    fn acquire(pd: &Arc<Pd>, init: &QpInit) -> Result<Self, Error> {
-        pd.users.acquire("the protection domain")?;
-        if let Err(error) = init.send_cq.users.acquire("the send completion queue") {
-            pd.users.release();
-            return Err(error);
+    fn counts(&self) -> impl Iterator<Item = (&UseCount, &'static str)> {
+        let pd = self.pd.as_ref();
+        let pd = pd.map(|pd| (&pd.users, "the protection domain"));
+        let send_cq = self.send_cq.as_ref();
+        let send_cq = send_cq.map(|cq| (&cq.users, "the send completion queue"));
+        let recv_cq = self.recv_cq.as_ref();
+        let recv_cq = recv_cq.map(|cq| (&cq.users, "the receive completion queue"));
+        let srq = self.srq.as_ref();
+        let srq = srq.map(|srq| (&srq.users, "the shared receive queue"));
+        let xrcd = self.xrcd.as_ref();
+        let xrcd = xrcd.map(|xrcd| (&xrcd.users, "the domain of extended connections"));
+        [pd, send_cq, recv_cq, srq, xrcd].into_iter().flatten()
+    }
+
+    fn check_device(&self, device: &Device) -> Result<(), Error> {
+        let cqs = self.send_cq.iter().chain(&self.recv_cq);
+        let same = cqs.map(|cq| &cq.device).all(|of| device.is_same_worker(of))
+            && (self.srq.iter()).all(|srq| device.is_same_worker(&srq.pd.device));
+        if same {
+            Ok(())
+        } else {
+            Err(Error::Invalid(
+                "the completion queues or the shared receive queue belong to another device",
+            ))
         }
-        if let Err(error) = init.recv_cq.users.acquire("the receive completion queue") {
-            init.send_cq.users.release();
-            pd.users.release();
-            return Err(error);
+    }
+
+    fn acquire(self) -> Result<Self, Error> {
+        for (at, (count, object)) in self.counts().enumerate() {
+            if let Err(error) = count.acquire(object) {
+                self.counts()
+                    .take(at)
+                    .for_each(|(count, _)| count.release());
+                self.released.store(true, Ordering::Release);
+                return Err(error);
+            }
         }
-        Ok(Uses {
-            pd: Arc::clone(pd),
-            send_cq: Arc::clone(&init.send_cq),
-            recv_cq: Arc::clone(&init.recv_cq),
-            released: AtomicBool::new(false),
-        })
+        Ok(self)
     }
 
     fn release(&self) {
         if !self.released.swap(true, Ordering::AcqRel) {
-            self.send_cq.users.release();
-            self.recv_cq.users.release();
-            self.pd.users.release();
+            self.counts().for_each(|(count, _)| count.release());
         }
     }
 }
@@ -337,8 +438,15 @@ impl Drop for Uses {
 }
 
 /// Makes the queues and enters the queue pair into the worker's table.
-fn insert(core: &Core, pd: &Pd, init: &QpInit) -> Result<Arc<QpShared>, Error> {
-    let caps = init.caps;
+fn insert(
+    device: &Arc<Device>,
+    qp_type: QpType,
+    caps: QpCaps,
+    signal_all: bool,
+    receives: Receives,
+    uses: &Uses,
+) -> Result<Arc<QpShared>, Error> {
+    let core = device.core();
     let memory = |(slots, stride): (u32, u32)| -> Result<(RingProducer, RingConsumer), Error> {
         ring(&core.arena, slots.max(1), stride)
             .map_err(|error| Error::system("memory for a queue pair", &error))
@@ -351,28 +459,30 @@ fn insert(core: &Core, pd: &Pd, init: &QpInit) -> Result<Arc<QpShared>, Error> {
     let granted = caps.granted(&send, &recv);
     core.control(|worker, _| {
         let (index, number) = worker.tables.qps.reserve()?;
-        let sizes = (init.qp_type, granted, init.signal_all);
+        let sizes = (qp_type, granted, signal_all);
         let shared = Arc::new(QpShared::new(number, index, sizes, send, recv));
         let config = QpConfig {
-            qp_type: init.qp_type,
+            qp_type,
             qpn: number,
             port_mtu: core.info.path_mtu,
-            shared_receives: false,
+            shared_receives: receives != Receives::Own,
         };
         let side = QpSide {
             send: send_side,
             recv: recv_side,
-            pd: pd.id,
-            send_cq: init.send_cq.index,
-            recv_cq: init.recv_cq.index,
+            receives,
+            held: Held::default(),
+            pd: uses.pd.as_ref().map_or(NO_PD, |pd| pd.id),
+            send_cq: uses.send_cq.as_ref().map_or(NO_CQ, |cq| cq.index),
+            recv_cq: uses.recv_cq.as_ref().map_or(NO_CQ, |cq| cq.index),
             shared: Arc::clone(&shared),
-            events: Arc::clone(&pd.device.events),
+            events: Arc::clone(&device.events),
         };
         worker
             .tables
             .qps
             .insert(index, QpSlot::new(QueuePair::new(config), side));
-        if init.qp_type == QpType::Ud {
+        if qp_type == QpType::Ud {
             worker.listen(None, true);
         }
         Ok(shared)

@@ -3,8 +3,9 @@
 use crate::async_event::{AsyncEvents, EventOwner};
 use crate::counters::Counters;
 use crate::cq_table::CqTable;
-use crate::memory::{MemoryTable, Place};
+use crate::memory::{MemoryTable, OURSELVES, Place};
 use crate::qp_shared::QpShared;
+use crate::srq_table::{Held, SrqTable};
 use crate::{Access, AsyncEvent};
 use airdma_shm::{Corrupt, RecvWqe, RingConsumer, SendWqe, Sge, SlotRef, Wqe};
 use airdma_transport::{
@@ -20,6 +21,11 @@ use std::sync::atomic::Ordering;
 pub(crate) struct QpSide {
     pub(crate) send: RingConsumer,
     pub(crate) recv: RingConsumer,
+    pub(crate) receives: Receives,
+    /// Receives taken from a shared queue.
+    pub(crate) held: Held,
+    /// Its protection domain. For the target of an extended connection that of the shared receive queue which the packet
+    /// in hand names (IBTA A14.2.4).
     pub(crate) pd: u32,
     pub(crate) send_cq: u32,
     pub(crate) recv_cq: u32,
@@ -27,10 +33,22 @@ pub(crate) struct QpSide {
     pub(crate) events: Arc<AsyncEvents>,
 }
 
+/// Where a queue pair's receives come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Receives {
+    /// Its own queue.
+    Own,
+    /// The shared queue with this number.
+    Shared(u32),
+    /// The shared queue that each message names, in this domain of extended connections.
+    Domain(u32),
+}
+
 /// A [`Host`] for one call of one queue pair.
 pub(crate) struct QpHost<'a> {
     pub(crate) side: &'a mut QpSide,
-    pub(crate) memory: &'a MemoryTable,
+    pub(crate) memory: &'a mut MemoryTable,
+    pub(crate) srqs: &'a mut SrqTable,
     pub(crate) cqs: &'a mut CqTable,
     pub(crate) counters: &'a mut Counters,
 }
@@ -41,6 +59,7 @@ impl QpHost<'_> {
             pd: self.side.pd,
             key: rkey.0,
             va,
+            qp: self.side.shared.number.get(),
         }
     }
 }
@@ -55,7 +74,8 @@ impl Host for QpHost<'_> {
                 .map_err(|_: Corrupt| LocalFault);
         }
         let pd = self.side.pd;
-        let pieces = Pieces::<SendWqe>::new(slot, u32::from(header.sge_count), offset, out.len());
+        let list = InSlot::<SendWqe>::new(slot);
+        let pieces = Pieces::new(list, u32::from(header.sge_count), offset, out.len());
         for piece in pieces {
             let (place, range) = piece?.at(pd);
             self.memory.read(place, Access::empty(), &mut out[range])?;
@@ -69,11 +89,19 @@ impl Host for QpHost<'_> {
         if header.flags & SendWqe::INLINE != 0 {
             return Err(LocalFault);
         }
-        let pieces = Pieces::<SendWqe>::new(slot, u32::from(header.sge_count), offset, data.len());
+        let list = InSlot::<SendWqe>::new(slot);
+        let pieces = Pieces::new(list, u32::from(header.sge_count), offset, data.len());
         scatter(self.memory, self.side.pd, pieces, data)
     }
 
     fn take_receive(&mut self) -> Option<Receive> {
+        match self.side.receives {
+            Receives::Own => {}
+            Receives::Shared(number) => {
+                return self.srqs.slot(number)?.take(&mut self.side.held);
+            }
+            Receives::Domain(_) => return None,
+        }
         let number = self.side.recv.take()?;
         let slot = self.side.recv.slot(number);
         let header: RecvWqe = slot.read_header();
@@ -86,14 +114,25 @@ impl Host for QpHost<'_> {
         })
     }
 
-    fn take_shared_receive(&mut self, _srqn: u32) -> Result<Option<Receive>, RemoteFault> {
-        Err(RemoteFault::Access)
+    fn take_shared_receive(&mut self, srqn: u32) -> Result<Option<Receive>, RemoteFault> {
+        let Receives::Domain(domain) = self.side.receives else {
+            return Err(RemoteFault::Access);
+        };
+        let slot = self.srqs.of_domain(srqn, domain);
+        let slot = slot.ok_or(RemoteFault::Access)?;
+        Ok(slot.take(&mut self.side.held))
     }
 
     fn scatter_receive(&mut self, slot: Slot, offset: u32, data: &[u8]) -> Result<(), LocalFault> {
+        if self.side.receives != Receives::Own {
+            let held = self.side.held.get(slot).ok_or(LocalFault)?;
+            let pieces = Pieces::new(&held.sges[..], held.sges.len() as u32, offset, data.len());
+            return scatter(self.memory, held.pd, pieces, data);
+        }
         let slot = self.side.recv.slot(slot.0);
         let header: RecvWqe = slot.read_header();
-        let pieces = Pieces::<RecvWqe>::new(slot, header.sge_count, offset, data.len());
+        let list = InSlot::<RecvWqe>::new(slot);
+        let pieces = Pieces::new(list, header.sge_count, offset, data.len());
         scatter(self.memory, self.side.pd, pieces, data)
     }
 
@@ -129,21 +168,22 @@ impl Host for QpHost<'_> {
     }
 
     fn write_atomic(&mut self, rkey: Rkey, va: u64, data: [u8; 8]) -> Result<(), RemoteFault> {
-        self.write_remote(rkey, va, &data)
+        self.memory.write_atomic(self.place(rkey, va), data)
     }
 
-    fn invalidate_local(&mut self, _rkey: Rkey) -> Result<(), LocalFault> {
-        Err(LocalFault)
+    fn invalidate_local(&mut self, rkey: Rkey) -> Result<(), LocalFault> {
+        let qp = self.side.shared.number.get();
+        Ok(self.memory.invalidate(self.side.pd, qp, rkey.0)?)
     }
 
-    fn bind(&mut self, _bind: &Bind) -> Result<(), LocalFault> {
-        Err(LocalFault)
+    fn bind(&mut self, bind: &Bind) -> Result<(), LocalFault> {
+        let qp = self.side.shared.number.get();
+        Ok(self.memory.bind(self.side.pd, qp, bind)?)
     }
 
-    /// Regions of the application cannot be invalidated by a peer, only memory windows and fast-registered regions
-    /// (IBTA 10.6.3.2), which this version does not have.
-    fn invalidate(&mut self, _rkey: Rkey) -> Result<(), RemoteFault> {
-        Err(RemoteFault::Access)
+    fn invalidate(&mut self, rkey: Rkey) -> Result<(), RemoteFault> {
+        let qp = self.side.shared.number.get();
+        Ok(self.memory.invalidate(self.side.pd, qp, rkey.0)?)
     }
 
     fn complete_send(&mut self, _slot: Slot, completion: Option<Completion>) {
@@ -154,9 +194,16 @@ impl Host for QpHost<'_> {
         }
     }
 
-    fn complete_receive(&mut self, _slot: Slot, completion: Completion) {
-        self.side.recv.release(1);
-        self.cqs.push(self.side.recv_cq, &completion, self.counters);
+    fn complete_receive(&mut self, slot: Slot, completion: Completion) {
+        let mut cq = self.side.recv_cq;
+        if self.side.receives == Receives::Own {
+            self.side.recv.release(1);
+        } else {
+            let named = self.side.held.get(slot).and_then(|held| held.cq);
+            cq = named.unwrap_or(cq);
+            self.side.held.release(slot);
+        }
+        self.cqs.push(cq, &completion, self.counters);
     }
 
     fn event(&mut self, event: QpEvent) {
@@ -177,10 +224,10 @@ impl Host for QpHost<'_> {
     }
 }
 
-fn scatter<H: Wqe>(
+fn scatter<L: List>(
     memory: &MemoryTable,
     pd: u32,
-    pieces: Pieces<'_, H>,
+    pieces: Pieces<L>,
     data: &[u8],
 ) -> Result<(), LocalFault> {
     for piece in pieces {
@@ -197,10 +244,42 @@ pub(crate) fn list_bytes<H: Wqe>(slot: SlotRef<'_>, count: u32) -> Result<u64, C
     })
 }
 
-/// The pieces of a scatter/gather list that bytes `offset..offset + len` of a message fall on.
-struct Pieces<'a, H> {
+/// A scatter/gather list: in the slot of a ring, or a copy of one.
+trait List {
+    fn element(&self, index: u32) -> Result<Sge, LocalFault>;
+}
+
+/// The list behind header `H`.
+struct InSlot<'a, H> {
     slot: SlotRef<'a>,
     header: std::marker::PhantomData<H>,
+}
+
+impl<'a, H> InSlot<'a, H> {
+    fn new(slot: SlotRef<'a>) -> Self {
+        InSlot {
+            slot,
+            header: std::marker::PhantomData,
+        }
+    }
+}
+
+impl<H: Wqe> List for InSlot<'_, H> {
+    #[inline]
+    fn element(&self, index: u32) -> Result<Sge, LocalFault> {
+        self.slot.sge::<H>(index).map_err(|_: Corrupt| LocalFault)
+    }
+}
+
+impl List for &[Sge] {
+    fn element(&self, index: u32) -> Result<Sge, LocalFault> {
+        self.get(index as usize).copied().ok_or(LocalFault)
+    }
+}
+
+/// The pieces of a scatter/gather list that bytes `offset..offset + len` of a message fall on.
+struct Pieces<L> {
+    list: L,
     next: u32,
     count: u32,
     /// Bytes of the message before what is wanted next.
@@ -216,11 +295,10 @@ struct Piece {
     range: Range<usize>,
 }
 
-impl<'a, H: Wqe> Pieces<'a, H> {
-    fn new(slot: SlotRef<'a>, count: u32, offset: u32, len: usize) -> Self {
+impl<L: List> Pieces<L> {
+    fn new(list: L, count: u32, offset: u32, len: usize) -> Self {
         Pieces {
-            slot,
-            header: std::marker::PhantomData,
+            list,
             next: 0,
             count,
             skip: offset,
@@ -230,7 +308,7 @@ impl<'a, H: Wqe> Pieces<'a, H> {
     }
 }
 
-impl<H: Wqe> Iterator for Pieces<'_, H> {
+impl<L: List> Iterator for Pieces<L> {
     type Item = Result<Piece, LocalFault>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -240,7 +318,7 @@ impl<H: Wqe> Iterator for Pieces<'_, H> {
                 self.done = self.len;
                 return Some(Err(LocalFault));
             }
-            let Ok(sge) = self.slot.sge::<H>(self.next) else {
+            let Ok(sge) = self.list.element(self.next) else {
                 self.done = self.len;
                 return Some(Err(LocalFault));
             };
@@ -268,6 +346,7 @@ impl Piece {
                 pd,
                 key: self.sge.lkey,
                 va,
+                qp: OURSELVES,
             },
             self.range,
         )

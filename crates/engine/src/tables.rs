@@ -8,6 +8,7 @@ use crate::peers::{PeerIndex, Peers};
 use crate::qp_host::QpHost;
 use crate::qp_table::{Connection, QpSlot, QpTable};
 use crate::send_wqe;
+use crate::srq_table::SrqTable;
 use crate::timers::Timers;
 use crate::{AttrMask, Error, QpAttributes, QpState, QpType};
 use airdma_port::{Destination, Received, TransmitBatch};
@@ -27,6 +28,7 @@ pub(crate) const PACKET_LEN_MAX: usize = HEADERS_LEN_MAX + PathMtu::M4096.bytes(
 pub(crate) struct Tables {
     pub(crate) qps: QpTable,
     pub(crate) memory: MemoryTable,
+    pub(crate) srqs: SrqTable,
     pub(crate) cqs: CqTable,
     pub(crate) counters: Counters,
     timers: Timers,
@@ -39,6 +41,7 @@ impl Tables {
         Tables {
             qps: QpTable::new(),
             memory: MemoryTable::default(),
+            srqs: SrqTable::default(),
             cqs: CqTable::default(),
             counters: Counters::new(),
             timers: Timers::default(),
@@ -287,6 +290,7 @@ impl Tables {
             if slot.qp.state() == QpState::Reset {
                 slot.side.send.discard();
                 slot.side.recv.discard();
+                slot.side.held.clear();
                 self.disconnect(index, now);
             } else if slot.qp.qp_type().is_connected() && mask.contains(AttrMask::AV) {
                 self.disconnect(index, now);
@@ -375,7 +379,8 @@ impl Tables {
         let QpSlot { qp, side, .. } = self.qps.slot(index)?;
         let mut host = QpHost {
             side,
-            memory: &self.memory,
+            memory: &mut self.memory,
+            srqs: &mut self.srqs,
             cqs: &mut self.cqs,
             counters: &mut self.counters,
         };

@@ -81,6 +81,10 @@ fn translate(event: &AsyncEvent) -> Option<abi::ibv_async_event> {
             let cq = live::deliver(*cookie, count).map(NonNull::as_ptr)?;
             (Element { cq }, abi::IBV_EVENT_CQ_ERR)
         }
+        AsyncEvent::SrqLimitReached { cookie } => {
+            let srq = live::deliver(*cookie, count).map(NonNull::as_ptr)?;
+            (Element { srq }, abi::IBV_EVENT_SRQ_LIMIT_REACHED)
+        }
         AsyncEvent::PortActive => (port, abi::IBV_EVENT_PORT_ACTIVE),
         AsyncEvent::PortError => (port, abi::IBV_EVENT_PORT_ERR),
         AsyncEvent::DeviceFatal => (port, abi::IBV_EVENT_DEVICE_FATAL),

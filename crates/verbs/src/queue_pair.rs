@@ -61,6 +61,7 @@ pub unsafe fn create(
         qp_type,
         send_cq: Arc::clone(send_cq.engine()),
         recv_cq: Arc::clone(recv_cq.engine()),
+        srq: None,
         caps: caps_of(&init.cap),
         signal_all: init.sq_sig_all != 0,
     })?;

@@ -30,6 +30,7 @@ impl Fixture {
             pd: PD,
             key: self.key,
             va,
+            qp: OURSELVES,
         }
     }
 
@@ -144,8 +145,8 @@ fn a_key_dies_with_its_region_and_its_slot_gets_another() {
     );
     for _ in 0..100 {
         let old = fixture.key;
-        fixture.table.deregister(old);
-        fixture.table.deregister(old);
+        fixture.table.deregister(old).unwrap();
+        fixture.table.deregister(old).unwrap();
         assert_eq!(
             fixture.table.write(place, Access::REMOTE_WRITE, &[1]),
             Err(Refused)
@@ -217,6 +218,7 @@ fn a_length_of_zero_needs_no_key() {
         pd: 0,
         key: 77,
         va: u64::MAX,
+        qp: OURSELVES,
     };
     assert_eq!(table.check(place, 0, RemoteAccess::Write), Ok(()));
     assert_eq!(table.read(place, Access::REMOTE_READ, &mut []), Ok(()));
@@ -244,4 +246,329 @@ fn registration_refuses_what_the_manual_refuses() {
     }
     assert!(register(0x1000, 4, u64::MAX - 3, Access::REMOTE_READ).is_ok());
     assert!(register(0x1000, 4, 77, ALL | Access::RELAXED_ORDERING).is_ok());
+}
+
+#[test]
+fn a_null_region_gives_zeros_at_any_address_and_is_not_for_peers() {
+    let mut table = MemoryTable::default();
+    let key = table.register_null(PD).unwrap();
+    let place = Place {
+        pd: PD,
+        key,
+        va: 0xdead_0000_0000,
+        qp: OURSELVES,
+    };
+    let mut out = [7; 9];
+    table.read(place, Access::empty(), &mut out).unwrap();
+    assert_eq!(out, [0; 9]);
+    table.write(place, Access::LOCAL_WRITE, b"gone").unwrap();
+    assert_eq!(
+        table.write(place, Access::REMOTE_WRITE, b"no"),
+        Err(Refused)
+    );
+    table.deregister(key).unwrap();
+    assert_eq!(table.read(place, Access::empty(), &mut out), Err(Refused));
+}
+
+/// Two pages, the second of which can be taken away.
+fn pages() -> *mut u8 {
+    // SAFETY: a fresh mapping.
+    let base = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            8192,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    assert_ne!(base, libc::MAP_FAILED);
+    base.cast()
+}
+
+#[test]
+fn on_demand_memory_may_go_away_and_come_back() {
+    let base = pages();
+    let address = base.expose_provenance() as u64;
+    let mut table = MemoryTable::default();
+    let explicit = table
+        .register(PD, address, 8192, address, ALL | Access::ON_DEMAND)
+        .unwrap();
+    let implicit = table
+        .register(PD, 0, usize::MAX, 0, ALL | Access::ON_DEMAND)
+        .unwrap();
+    for key in [explicit, implicit] {
+        let place = |va| Place {
+            pd: PD,
+            key,
+            va,
+            qp: 5,
+        };
+        let add = AtomicOperation::FetchAdd { add: 1 };
+        let mut out = [0; 4];
+        table
+            .write(place(address + 4094), Access::REMOTE_WRITE, b"abcd")
+            .unwrap();
+        table
+            .read(place(address + 4094), Access::REMOTE_READ, &mut out)
+            .unwrap();
+        assert_eq!(&out, b"abcd");
+        // SAFETY: the second page of the mapping above, to which nothing else refers.
+        unsafe { libc::munmap(base.wrapping_add(4096).cast(), 4096) };
+        assert_eq!(
+            table.write(place(address + 4094), Access::REMOTE_WRITE, b"efgh"),
+            Err(Refused)
+        );
+        assert_eq!(
+            table.read(place(address + 4096), Access::REMOTE_READ, &mut out),
+            Err(Refused)
+        );
+        assert_eq!(
+            table.atomic(place(address + 4096), add),
+            Err(RemoteFault::Access)
+        );
+        // SAFETY: maps a fresh page where the old one was.
+        let again = unsafe {
+            libc::mmap(
+                base.wrapping_add(4096).cast(),
+                4096,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(again, libc::MAP_FAILED);
+        assert_eq!(table.atomic(place(address + 4096), add), Ok(0));
+        assert_eq!(table.atomic(place(address + 4096), add), Ok(1));
+    }
+    let beyond = table.address_of(PD, explicit, address + 8190, 4, Access::empty());
+    assert_eq!(beyond, None);
+}
+
+#[test]
+fn a_region_that_is_registered_again_keeps_its_key_and_nothing_else() {
+    let mut fixture = Fixture::new(ALL, |address| address);
+    let (address, key) = (fixture.memory.as_ptr().addr() as u64, fixture.key);
+    let change = RegionChange {
+        translation: Some((address, 16)),
+        access: Some(Access::LOCAL_WRITE),
+    };
+    fixture.table.reregister(key, PD + 1, &change).unwrap();
+    let place = |pd, va| Place {
+        pd,
+        key,
+        va,
+        qp: OURSELVES,
+    };
+    let read = |place, right| fixture.table.read(place, right, &mut [0; 16]);
+    assert_eq!(read(place(PD + 1, address), Access::empty()), Ok(()));
+    assert_eq!(read(place(PD, address), Access::empty()), Err(Refused));
+    assert_eq!(
+        read(place(PD + 1, address), Access::REMOTE_READ),
+        Err(Refused)
+    );
+    assert_eq!(
+        read(place(PD + 1, address + 32), Access::empty()),
+        Err(Refused)
+    );
+    let bad = RegionChange {
+        access: Some(Access::REMOTE_WRITE),
+        ..RegionChange::default()
+    };
+    let refused = fixture.table.reregister(key, PD + 1, &bad);
+    assert_eq!(refused.unwrap_err().errno(), libc::EINVAL);
+}
+
+mod windows {
+    use super::*;
+    use airdma_transport::Bind;
+    use airdma_wire::{Lkey, Rkey};
+
+    const QP: u32 = 0x21;
+
+    fn bindable() -> Fixture {
+        Fixture::new(ALL | Access::MW_BIND, |address| address)
+    }
+
+    fn bind(fixture: &Fixture, window: u32, new_key: u32) -> Bind {
+        Bind {
+            window: Rkey(window),
+            new_key: Rkey(new_key),
+            region: Lkey(fixture.key),
+            va: fixture.memory.as_ptr().addr() as u64 + 40,
+            length: 16,
+            access: Access::REMOTE_WRITE,
+        }
+    }
+
+    fn inc(key: u32) -> u32 {
+        (key & !0xff) | (key.wrapping_add(1) & 0xff)
+    }
+
+    fn write(fixture: &Fixture, key: u32, va: u64, qp: u32) -> Result<(), Refused> {
+        let place = Place {
+            pd: PD,
+            key,
+            va,
+            qp,
+        };
+        fixture.table.write(place, Access::REMOTE_WRITE, b"in")
+    }
+
+    #[test]
+    fn a_window_opens_its_part_to_its_queue_pair_until_it_is_invalidated() {
+        let mut fixture = bindable();
+        let first = fixture.table.alloc_window(PD, true).unwrap();
+        let key = inc(first);
+        let bind = bind(&fixture, first, key);
+        fixture.table.bind(PD, QP, &bind).unwrap();
+        assert_eq!(write(&fixture, key, bind.va, QP), Ok(()));
+        assert_eq!(write(&fixture, key, bind.va + 14, QP), Ok(()));
+        assert_eq!(write(&fixture, key, bind.va + 15, QP), Err(Refused));
+        assert_eq!(write(&fixture, key, bind.va - 1, QP), Err(Refused));
+        assert_eq!(write(&fixture, first, bind.va, QP), Err(Refused), "old key");
+        assert_eq!(write(&fixture, key, bind.va, QP + 1), Err(Refused), "2B");
+        assert_eq!(
+            write(&fixture, key, bind.va, OURSELVES),
+            Err(Refused),
+            "no lkey"
+        );
+        let refused = fixture.table.deregister(fixture.key).unwrap_err();
+        assert_eq!(refused.errno(), libc::EBUSY);
+        assert_eq!(fixture.table.invalidate(PD, QP + 1, key), Err(Refused));
+        fixture.table.invalidate(PD, QP, key).unwrap();
+        assert_eq!(write(&fixture, key, bind.va, QP), Err(Refused));
+        assert_eq!(fixture.table.invalidate(PD, QP, key), Err(Refused), "twice");
+        fixture.table.deregister(fixture.key).unwrap();
+    }
+
+    #[test]
+    fn a_window_of_type_one_is_bound_again_and_by_no_length_closed() {
+        let mut fixture = bindable();
+        let first = fixture.table.alloc_window(PD, false).unwrap();
+        let mut bind = bind(&fixture, first, inc(first));
+        fixture.table.bind(PD, QP, &bind).unwrap();
+        let other = QP + 1;
+        assert_eq!(write(&fixture, inc(first), bind.va, other), Ok(()));
+        (bind.window, bind.new_key, bind.length) = (bind.new_key, Rkey(inc(bind.new_key.0)), 0);
+        fixture.table.bind(PD, QP, &bind).unwrap();
+        assert_eq!(write(&fixture, inc(first), bind.va, QP), Err(Refused));
+        assert_eq!(write(&fixture, bind.new_key.0, bind.va, QP), Err(Refused));
+        fixture.table.deregister(fixture.key).unwrap();
+    }
+
+    #[test]
+    fn what_a_bind_must_not_do_is_refused() {
+        let mut fixture = bindable();
+        let window = fixture.table.alloc_window(PD, true).unwrap();
+        let good = bind(&fixture, window, inc(window));
+        let read_only = fixture
+            .table
+            .register(PD, 0x1000, 64, 0x1000, Access::MW_BIND)
+            .unwrap();
+        let unbindable = fixture
+            .table
+            .register(PD, good.va, 16, good.va, ALL)
+            .unwrap();
+        for (what, bad) in [
+            ("beyond the region", Bind { length: 57, ..good }),
+            (
+                "before the region",
+                Bind {
+                    va: good.va - 9,
+                    ..good
+                },
+            ),
+            (
+                "wraps",
+                Bind {
+                    length: u64::MAX,
+                    ..good
+                },
+            ),
+            ("nothing", Bind { length: 0, ..good }),
+            (
+                "the same key",
+                Bind {
+                    new_key: Rkey(window),
+                    ..good
+                },
+            ),
+            (
+                "another slot's key",
+                Bind {
+                    new_key: Rkey(window + 0x100),
+                    ..good
+                },
+            ),
+            (
+                "a region as window",
+                Bind {
+                    window: Rkey(fixture.key),
+                    ..good
+                },
+            ),
+            (
+                "a window as region",
+                Bind {
+                    region: Lkey(window),
+                    ..good
+                },
+            ),
+            (
+                "an unknown region",
+                Bind {
+                    region: Lkey(0),
+                    ..good
+                },
+            ),
+            (
+                "no right to bind",
+                Bind {
+                    region: Lkey(unbindable),
+                    ..good
+                },
+            ),
+            (
+                "writing what may not be written",
+                Bind {
+                    region: Lkey(read_only),
+                    va: 0x1000,
+                    ..good
+                },
+            ),
+        ] {
+            assert_eq!(fixture.table.bind(PD, QP, &bad), Err(Refused), "{what}");
+        }
+        assert_eq!(
+            fixture.table.bind(PD + 1, QP, &good),
+            Err(Refused),
+            "another domain"
+        );
+        fixture.table.bind(PD, QP, &good).unwrap();
+        let again = Bind {
+            window: good.new_key,
+            new_key: Rkey(inc(good.new_key.0)),
+            ..good
+        };
+        assert_eq!(fixture.table.bind(PD, QP, &again), Err(Refused), "bound");
+        fixture.table.free_window(window);
+        assert_eq!(write(&fixture, good.new_key.0, good.va, QP), Err(Refused));
+        fixture.table.deregister(fixture.key).unwrap();
+    }
+
+    #[test]
+    fn a_zero_based_window_counts_from_zero() {
+        let mut fixture = bindable();
+        let window = fixture.table.alloc_window(PD, true).unwrap();
+        let bind = Bind {
+            access: Access::REMOTE_WRITE | Access::ZERO_BASED,
+            ..bind(&fixture, window, inc(window))
+        };
+        fixture.table.bind(PD, QP, &bind).unwrap();
+        assert_eq!(write(&fixture, inc(window), 14, QP), Ok(()));
+        assert_eq!(write(&fixture, inc(window), bind.va, QP), Err(Refused));
+    }
 }

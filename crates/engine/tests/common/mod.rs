@@ -228,6 +228,7 @@ pub fn create_qp(pd: &Arc<Pd>, cq: &Arc<Cq>, qp_type: QpType, caps: QpCaps) -> A
         qp_type,
         send_cq: Arc::clone(cq),
         recv_cq: Arc::clone(cq),
+        srq: None,
         caps,
         signal_all: false,
     };

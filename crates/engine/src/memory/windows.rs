@@ -1,0 +1,155 @@
+//! Memory windows (IBTA 10.6.7): keys that open a part of a region, by a work request.
+
+use super::{Backing, Kind, MemoryTable, REMOTE_WRITES, Refused, Region, TAG_BITS};
+use crate::{Access, Error};
+use airdma_transport::Bind;
+
+/// The bits of a key that a bind may choose.
+const CHOSEN_BITS: u32 = 0xff;
+
+/// A bit of a window's tag that no bind touches: the key is never 0.
+const TAG_FIXED: u32 = 1 << (TAG_BITS - 1);
+
+impl MemoryTable {
+    /// Makes a window that opens nothing yet. Returns its key.
+    pub(crate) fn alloc_window(&mut self, pd: u32, type_two: bool) -> Result<u32, Error> {
+        let window = Region {
+            kind: Kind::Window {
+                type_two,
+                region: None,
+                qp: 0,
+            },
+            ..Region::empty(pd)
+        };
+        self.insert(window, TAG_FIXED)
+    }
+
+    /// Forgets a window, whatever its key is by now: one of its keys finds it.
+    pub(crate) fn free_window(&mut self, key: u32) {
+        let slot = key >> TAG_BITS;
+        let is_window = self.regions.get(slot as usize).is_some_and(|window| {
+            window.key >> CHOSEN_BITS.count_ones() == key >> CHOSEN_BITS.count_ones()
+                && matches!(window.kind, Kind::Window { .. })
+        });
+        if is_window {
+            self.unbind(slot);
+            self.release(slot);
+        }
+    }
+
+    /// Binds a window for queue pair `qp` of domain `pd`.
+    pub(crate) fn bind(&mut self, pd: u32, qp: u32, bind: &Bind) -> Result<(), Refused> {
+        let window = self.at(bind.window.0)?;
+        let Kind::Window {
+            type_two, region, ..
+        } = window.kind
+        else {
+            return Err(Refused);
+        };
+        let chosen = bind.new_key.0 ^ bind.window.0;
+        if window.pd != pd || chosen & !CHOSEN_BITS != 0 {
+            return Err(Refused);
+        }
+        // A window of type 2 is bound once, under a new key, and to something; one of type 1 any time, and by a length of
+        // zero to nothing (IBTA C10-74 to C10-77).
+        if type_two && (region.is_some() || chosen == 0 || bind.length == 0) {
+            return Err(Refused);
+        }
+        let slot = bind.window.0 >> TAG_BITS;
+        let bound = if bind.length == 0 {
+            None
+        } else {
+            Some(self.part(pd, bind)?)
+        };
+        self.unbind(slot);
+        let window = &mut self.regions[slot as usize];
+        window.key = bind.new_key.0;
+        if let Some(part) = bound {
+            window.access = bind.access;
+            window.address = part.address;
+            window.iova = part.iova;
+            window.length = part.length;
+            window.backing = part.backing;
+            let region = bind.region.0 >> TAG_BITS;
+            window.kind = Kind::Window {
+                type_two,
+                region: Some(region),
+                qp,
+            };
+            if let Kind::Region { windows } = &mut self.regions[region as usize].kind {
+                *windows += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// The part of a region that a window is to open.
+    fn part(&self, pd: u32, bind: &Bind) -> Result<Region, Refused> {
+        let region = self.at(bind.region.0)?;
+        let is_region =
+            matches!(region.kind, Kind::Region { .. }) && region.backing != Backing::Null;
+        if !is_region || region.pd != pd || !region.access.contains(Access::MW_BIND) {
+            return Err(Refused);
+        }
+        if bind.access.intersects(REMOTE_WRITES) && !region.access.contains(Access::LOCAL_WRITE) {
+            return Err(Refused);
+        }
+        let offset = bind.va.checked_sub(region.iova).ok_or(Refused)?;
+        let end = offset.checked_add(bind.length).ok_or(Refused)?;
+        if end > region.length {
+            return Err(Refused);
+        }
+        Ok(Region {
+            address: region.address.wrapping_add(offset as usize),
+            iova: if bind.access.contains(Access::ZERO_BASED) {
+                0
+            } else {
+                bind.va
+            },
+            length: bind.length,
+            ..*region
+        })
+    }
+
+    /// Closes a window of type 2 that queue pair `qp` bound: its key opens nothing until it is bound again. Regions
+    /// are not invalidated: only those that a kernel registers by a work request are (IBTA 10.6.3.2).
+    pub(crate) fn invalidate(&mut self, pd: u32, qp: u32, key: u32) -> Result<(), Refused> {
+        let window = self.at(key)?;
+        match window.kind {
+            Kind::Window {
+                type_two: true,
+                region: Some(_),
+                qp: owner,
+            } if owner == qp && window.pd == pd => {
+                self.unbind(key >> TAG_BITS);
+                Ok(())
+            }
+            Kind::Window { .. } | Kind::Region { .. } => Err(Refused),
+        }
+    }
+
+    /// Takes away what a window opens.
+    fn unbind(&mut self, slot: u32) {
+        let window = &mut self.regions[slot as usize];
+        let Kind::Window { region, .. } = &mut window.kind else {
+            return;
+        };
+        let region = region.take();
+        window.length = 0;
+        window.address = 0;
+        window.access = Access::empty();
+        if let Some(region) = region
+            && let Kind::Region { windows } = &mut self.regions[region as usize].kind
+        {
+            *windows = windows.saturating_sub(1);
+        }
+    }
+
+    /// The region or window that has this key now.
+    fn at(&self, key: u32) -> Result<&Region, Refused> {
+        self.regions
+            .get((key >> TAG_BITS) as usize)
+            .filter(|region| region.key == key && key != 0)
+            .ok_or(Refused)
+    }
+}

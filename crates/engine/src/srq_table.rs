@@ -1,0 +1,153 @@
+//! The worker's side of shared receive queues: the consumers of their rings.
+
+use crate::async_event::{AsyncEvents, EventOwner};
+use crate::qp_host::list_bytes;
+use crate::srq::SrqShared;
+use crate::{AsyncEvent, Error, LIMITS};
+use airdma_shm::{RecvWqe, RingConsumer, Sge, SlotRef};
+use airdma_transport::{Receive, Slot};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+pub(crate) struct SrqSlot {
+    pub(crate) ring: RingConsumer,
+    pub(crate) pd: u32,
+    /// For extended connections: their domain, and where completions go.
+    pub(crate) extended: Option<Extended>,
+    pub(crate) shared: Arc<SrqShared>,
+    pub(crate) events: Arc<AsyncEvents>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Extended {
+    pub(crate) domain: u32,
+    pub(crate) cq: u32,
+}
+
+/// The shared receive queues of one worker, by number.
+#[derive(Default)]
+pub(crate) struct SrqTable {
+    slots: Vec<Option<SrqSlot>>,
+    free: Vec<u32>,
+}
+
+impl SrqTable {
+    /// Enters a queue, which gets the number that is returned.
+    pub(crate) fn insert(&mut self, slot: SrqSlot) -> Result<u32, Error> {
+        if let Some(number) = self.free.pop() {
+            self.slots[number as usize] = Some(slot);
+            return Ok(number);
+        }
+        if self.slots.len() >= LIMITS.max_srq as usize {
+            return Err(Error::NoMemory(
+                "no more shared receive queues: see max_srq of the device",
+            ));
+        }
+        self.slots.push(Some(slot));
+        Ok(self.slots.len() as u32 - 1)
+    }
+
+    pub(crate) fn remove(&mut self, number: u32) {
+        if self.slots[number as usize].take().is_some() {
+            self.free.push(number);
+        }
+    }
+
+    pub(crate) fn slot(&mut self, number: u32) -> Option<&mut SrqSlot> {
+        self.slots.get_mut(number as usize)?.as_mut()
+    }
+
+    /// The queue with that number, if it is of this domain of extended connections.
+    pub(crate) fn of_domain(&mut self, number: u32, domain: u32) -> Option<&mut SrqSlot> {
+        self.slot(number).filter(|slot| {
+            slot.extended
+                .is_some_and(|extended| extended.domain == domain)
+        })
+    }
+}
+
+impl SrqSlot {
+    /// Takes the oldest receive out of the queue: from now on the taker holds it, in `held`.
+    pub(crate) fn take(&mut self, held: &mut Held) -> Option<Receive> {
+        let number = self.ring.take()?;
+        let cq = self.extended.map(|extended| extended.cq);
+        let receive = held.hold(self.ring.slot(number), self.pd, cq);
+        self.ring.release(1);
+        self.watch_limit();
+        Some(receive)
+    }
+
+    /// Raises the event when fewer receives are left than the application wants to hear of, once (IBTA 11.6.3.7).
+    pub(crate) fn watch_limit(&mut self) {
+        let limit = self.shared.limit.load(Ordering::Relaxed);
+        if limit > 0 && self.ring.available() < limit {
+            self.shared.limit.store(0, Ordering::Relaxed);
+            let cookie = self.shared.cookie.load(Ordering::Relaxed);
+            let owner = EventOwner::Srq(self.shared.id);
+            self.events
+                .push((owner, AsyncEvent::SrqLimitReached { cookie }));
+        }
+    }
+}
+
+/// Receives that a queue pair took from a shared queue and has not completed: a copy, since others take the next ones and
+/// complete them earlier. A handful at most, so they are searched.
+#[derive(Default)]
+pub(crate) struct Held {
+    receives: Vec<HeldReceive>,
+}
+
+#[derive(Default)]
+pub(crate) struct HeldReceive {
+    in_use: bool,
+    pub(crate) sges: Vec<Sge>,
+    pub(crate) pd: u32,
+    /// Where its completion goes, if not to the queue pair's own completion queue.
+    pub(crate) cq: Option<u32>,
+}
+
+impl Held {
+    fn hold(&mut self, slot: SlotRef<'_>, pd: u32, cq: Option<u32>) -> Receive {
+        let index = match self.receives.iter().position(|receive| !receive.in_use) {
+            Some(index) => index,
+            None => {
+                self.receives.push(HeldReceive::default());
+                self.receives.len() - 1
+            }
+        };
+        let header: RecvWqe = slot.read_header();
+        // A count that is a lie leaves a receive of no bytes, which any message overflows.
+        let length = list_bytes::<RecvWqe>(slot, header.sge_count).unwrap_or(0);
+        let receive = &mut self.receives[index];
+        receive.in_use = true;
+        (receive.pd, receive.cq) = (pd, cq);
+        receive.sges.clear();
+        receive
+            .sges
+            .extend((0..header.sge_count).map_while(|n| slot.sge::<RecvWqe>(n).ok()));
+        Receive {
+            slot: Slot(index as u32),
+            wr_id: header.wr_id,
+            length: u32::try_from(length).unwrap_or(u32::MAX),
+        }
+    }
+
+    pub(crate) fn get(&self, slot: Slot) -> Option<&HeldReceive> {
+        self.receives
+            .get(slot.0 as usize)
+            .filter(|receive| receive.in_use)
+    }
+
+    pub(crate) fn release(&mut self, slot: Slot) {
+        if let Some(receive) = self.receives.get_mut(slot.0 as usize) {
+            receive.in_use = false;
+        }
+    }
+
+    /// Forgets all: the queue pair goes back to the reset state.
+    pub(crate) fn clear(&mut self) {
+        for receive in &mut self.receives {
+            receive.in_use = false;
+        }
+    }
+}
