@@ -19,9 +19,10 @@
 use crate::async_event::{AsyncEvents, EventOwner};
 use crate::eventfd::EventFd;
 use crate::helper::Helper;
+use crate::qp_shared::DOORBELLS;
 use crate::wait::{Descriptors, Waited};
 use crate::worker::{Round, Work, Worker};
-use crate::{AsyncEvent, DeviceInfo, Error, LIMITS};
+use crate::{AsyncEvent, DeviceInfo, Error};
 use airdma_port::impair::{Impaired, Impairment};
 use airdma_port::{Port, UdpConfig, UdpPort};
 use airdma_shm::{Arena, Doorbells};
@@ -76,7 +77,7 @@ impl Core {
         let arena = Arena::new();
         Ok(Core {
             addresses: info.gids.iter().map(|entry| entry.address).collect(),
-            doorbells: Doorbells::new(&arena, LIMITS.max_qp)?,
+            doorbells: Doorbells::new(&arena, DOORBELLS)?,
             worker: Mutex::new(Worker::new()),
             pid: std::process::id(),
             started: Instant::now(),

@@ -8,7 +8,7 @@ use crate::{Channel, Completion, CompletionOpcode, Device, Error, Status};
 use airdma_shm::{Cqe, RingConsumer};
 use airdma_wire::{Qpn, Rkey};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Among the polls that find something, one in this many runs the worker all the same: a queue that never runs empty must
 /// not keep others waiting.
@@ -22,7 +22,6 @@ pub struct Cq {
     shared: Arc<CqShared>,
     consumer: Mutex<RingConsumer>,
     channel: Option<Arc<Channel>>,
-    capacity: u32,
     /// Queue pairs; one that uses the queue for both directions counts twice.
     pub(crate) users: UseCount,
     polls: AtomicU32,
@@ -36,14 +35,12 @@ impl Cq {
         consumer: RingConsumer,
         channel: Option<Arc<Channel>>,
     ) -> Self {
-        let capacity = consumer.capacity();
         Cq {
             device,
             index,
             shared,
             consumer: Mutex::new(consumer),
             channel,
-            capacity,
             users: UseCount::default(),
             polls: AtomicU32::new(0),
         }
@@ -72,7 +69,7 @@ impl Cq {
     }
 
     fn take(&self, max: usize, sink: &mut impl FnMut(Completion)) -> usize {
-        let mut consumer = self.consumer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut consumer = self.lock();
         let mut count = 0;
         while count < max {
             let Some(number) = consumer.take() else {
@@ -87,6 +84,10 @@ impl Cq {
             }
         }
         count
+    }
+
+    fn lock(&self) -> MutexGuard<'_, RingConsumer> {
+        self.consumer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks for one event at the next completion that is added (with `solicited_only`: the next one that is
@@ -106,7 +107,38 @@ impl Cq {
 
     /// How many completions fit.
     pub fn capacity(&self) -> u32 {
-        self.capacity
+        self.lock().capacity()
+    }
+
+    /// Changes how many completions fit; those in the queue stay, in their order.
+    ///
+    /// # Errors
+    /// `EINVAL` for zero, more than the device allows, or less than the queue holds now; `ENOMEM`; `ENODEV` in a child after
+    /// fork.
+    pub fn resize(&self, entries: u32) -> Result<(), Error> {
+        let core = self.device.core();
+        core.check_process()?;
+        let (mut to, from_now_on) = self.device.cq_memory(entries)?;
+        // This lock before the worker's, as nowhere else: who holds the worker does not ask for a queue.
+        let mut consumer = self.lock();
+        core.control(|worker, _| {
+            if consumer.available() > to.capacity() {
+                return Err(Error::Invalid(
+                    "the completion queue holds more completions than would fit",
+                ));
+            }
+            while let Some(number) = consumer.take() {
+                let cqe: Cqe = consumer.slot(number).read_header();
+                if let Some(mut slot) = to.slot(0) {
+                    slot.write_header(&cqe);
+                    to.publish(1);
+                }
+            }
+            worker.tables.cqs.replace(self.index, to);
+            Ok(())
+        })?;
+        *consumer = from_now_on;
+        Ok(())
     }
 
     /// The number that channel events and asynchronous events of this queue carry from now on.

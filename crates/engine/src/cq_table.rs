@@ -111,6 +111,13 @@ impl CqTable {
         }
     }
 
+    /// Another ring takes the place of a queue's, and holds what it held.
+    pub(crate) fn replace(&mut self, index: u32, ring: RingProducer) {
+        if let Some(Some(slot)) = self.slots.get_mut(index as usize) {
+            slot.ring = ring;
+        }
+    }
+
     /// Adds a completion. When the ring is full it is lost, never an older one overwritten; the queue is marked, and an
     /// event raised once (IBTA 11.6.3.1, `IBV_EVENT_CQ_ERR`).
     pub(crate) fn push(&mut self, index: u32, completion: &Completion, counters: &mut Counters) {

@@ -8,7 +8,7 @@ use crate::event_queue::wait_for_event;
 use crate::use_count::UseCount;
 use crate::{AsyncEvent, Channel, Cq, DeviceInfo, Dm, Error, LIMITS, Limits, Pd, Xrcd};
 use airdma_port::Port;
-use airdma_shm::{Cqe, ring};
+use airdma_shm::{Cqe, RingConsumer, RingProducer, ring};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -154,13 +154,7 @@ impl Device {
     ) -> Result<Arc<Cq>, Error> {
         let core = self.core();
         core.check_process()?;
-        if !(1..=LIMITS.max_cqe).contains(&entries) {
-            return Err(Error::Invalid(
-                "a completion queue has 1 to max_cqe entries",
-            ));
-        }
-        let (producer, consumer) = ring(&core.arena, entries, Cqe::STRIDE)
-            .map_err(|error| Error::system("memory for a completion queue", &error))?;
+        let (producer, consumer) = self.cq_memory(entries)?;
         if let Some((channel, _)) = &channel {
             channel.users.acquire("the completion channel")?;
         }
@@ -190,6 +184,17 @@ impl Device {
                 Err(error)
             }
         }
+    }
+
+    /// The ring of a completion queue.
+    pub(crate) fn cq_memory(&self, entries: u32) -> Result<(RingProducer, RingConsumer), Error> {
+        if !(1..=LIMITS.max_cqe).contains(&entries) {
+            return Err(Error::Invalid(
+                "a completion queue has 1 to max_cqe entries",
+            ));
+        }
+        ring(&self.core().arena, entries, Cqe::STRIDE)
+            .map_err(|error| Error::system("memory for a completion queue", &error))
     }
 
     /// The descriptor of the asynchronous events: readable while one waits. It belongs to the device: do not close

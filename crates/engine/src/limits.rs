@@ -3,7 +3,7 @@
 /// Limits of a device. They are the same for every device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Queue pairs per device and process: the low 16 bits of a queue pair number are its slot.
+    /// Queue pairs per device and process: the low 20 bits of a queue pair number are its slot.
     pub max_qp: u32,
     /// Work requests per send or receive queue.
     pub max_qp_wr: u32,
@@ -45,12 +45,12 @@ pub struct Limits {
 
 /// The limits of every device.
 pub const LIMITS: Limits = Limits {
-    max_qp: 65_000,
+    max_qp: 1 << 20,
     max_qp_wr: 16_384,
     max_sge: 32,
     max_sge_rd: 32,
     max_inline: 512,
-    max_cq: 65_536,
+    max_cq: 1 << 20,
     max_cqe: 1 << 20,
     max_mr: 1 << 20,
     max_mw: 1 << 20,

@@ -47,11 +47,6 @@ impl Pd {
         iova: u64,
         access: Access,
     ) -> Result<Arc<Mr>, Error> {
-        let core = self.device.core();
-        core.check_process()?;
-        if !access.contains(Access::ON_DEMAND) {
-            presence::check(addr, length, access)?;
-        }
         self.register((addr, length), access, None, |memory| {
             memory.register(self.id, addr, length, iova, access)
         })
@@ -110,7 +105,12 @@ impl Pd {
         let core = self.device.core();
         core.check_process()?;
         self.users.acquire("the protection domain")?;
-        let key = core.control(|worker, _| enter(&mut worker.tables.memory));
+        let present = if dm.is_some() || access.contains(Access::ON_DEMAND) {
+            Ok(())
+        } else {
+            presence::check(range.0, range.1, access)
+        };
+        let key = present.and_then(|()| core.control(|worker, _| enter(&mut worker.tables.memory)));
         let key = key.inspect_err(|_| self.users.release())?;
         Ok(Arc::new(Mr::new(Arc::clone(self), key, range, access, dm)))
     }

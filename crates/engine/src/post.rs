@@ -79,7 +79,7 @@ impl Drop for SendPost<'_> {
             return;
         }
         let (core, shared) = (self.qp.core(), &self.qp.shared);
-        core.doorbells.ring(shared.index);
+        core.doorbells.ring(shared.doorbell());
         // Pairs with the fence after a round: either we see `busy` as that round left it, or it sees the doorbell.
         fence(Ordering::SeqCst);
         let may_wait = match shared.qp_type {
@@ -171,7 +171,7 @@ impl Drop for RecvPost<'_> {
         fence(Ordering::SeqCst);
         if self.qp.shared.state() == Some(QpState::Error) {
             let core = self.qp.core();
-            core.doorbells.ring(self.qp.shared.index);
+            core.doorbells.ring(self.qp.shared.doorbell());
             core.try_progress(Work::Transmit);
         }
     }

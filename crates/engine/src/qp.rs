@@ -138,7 +138,7 @@ impl Qp {
             recv_cq,
             srq: init.srq,
             xrcd: None,
-            released: AtomicBool::new(false),
+            released: AtomicBool::new(true),
         };
         Self::new(device, init.qp_type, caps, init.signal_all, receives, uses)
     }
@@ -151,7 +151,7 @@ impl Qp {
             recv_cq: None,
             srq: None,
             xrcd: Some(Arc::clone(domain)),
-            released: AtomicBool::new(false),
+            released: AtomicBool::new(true),
         };
         let receives = Receives::Domain(domain.id);
         let caps = QpCaps::default();
@@ -417,10 +417,10 @@ impl Uses {
                 self.counts()
                     .take(at)
                     .for_each(|(count, _)| count.release());
-                self.released.store(true, Ordering::Release);
                 return Err(error);
             }
         }
+        self.released.store(false, Ordering::Release);
         Ok(self)
     }
 

@@ -8,9 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 /// State of a queue pair as the poster sees it, when it is gone: larger than any [`QpState`].
 const STATE_GONE: u8 = u8::MAX;
 
+/// Doorbells of a device. Where there are more queue pairs, those whose places are equal modulo this share one.
+pub(crate) const DOORBELLS: u32 = airdma_shm::DOORBELLS_MAX;
+
 pub(crate) struct QpShared {
     pub(crate) number: Qpn,
-    /// Its place in the worker's table, which is its doorbell.
+    /// Its place in the worker's table.
     pub(crate) index: u32,
     pub(crate) qp_type: QpType,
     pub(crate) caps: QpCaps,
@@ -47,6 +50,10 @@ impl QpShared {
             send: Mutex::new(send),
             recv: Mutex::new(recv),
         }
+    }
+
+    pub(crate) fn doorbell(&self) -> u32 {
+        self.index % DOORBELLS
     }
 
     /// The state the worker last said; `None` once destroyed.

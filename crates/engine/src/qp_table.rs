@@ -1,8 +1,9 @@
 //! The queue pairs of a worker, found by number in one step.
 //!
-//! A number is `generation << 16 | (position + start) & 0xffff`. The start is random, so that numbers tell little; the
-//! generation, 1 to 254, moves on each time a position is used again, so that late packets of a queue pair that is gone do
-//! not reach its successor. Numbers 0, 1 and 0xffffff, which have meanings of their own, do not come up.
+//! A number is `generation << 20 | (position + start) & 0xfffff`. The start is random, so that numbers tell little; the
+//! generation, 1 to 14, moves on each time a position is used again, so that late packets of a queue pair that is gone do
+//! not reach its successor (a connected queue pair takes those of its peer's address only, and with its PSN). Numbers 0, 1 and
+//! 0xffffff, which have meanings of their own, do not come up.
 
 use crate::active::Turn;
 use crate::peers::PeerIndex;
@@ -14,7 +15,11 @@ use airdma_wire::Qpn;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-const GENERATION_MAX: u8 = 254;
+const GENERATION_MAX: u8 = 14;
+
+const POSITION_BITS: u32 = 20;
+const POSITION_MASK: u32 = (1 << POSITION_BITS) - 1;
+const _: () = assert!(LIMITS.max_qp == 1 << POSITION_BITS);
 
 /// A queue pair, and what the worker keeps for it.
 pub(crate) struct QpSlot {
@@ -66,7 +71,7 @@ pub(crate) struct QpTable {
     slots: Vec<Option<Box<QpSlot>>>,
     generations: Vec<u8>,
     free: VecDeque<u32>,
-    start: u16,
+    start: u32,
 }
 
 impl QpTable {
@@ -75,7 +80,7 @@ impl QpTable {
             slots: Vec::new(),
             generations: Vec::new(),
             free: VecDeque::new(),
-            start: random_u32() as u16,
+            start: random_u32() & POSITION_MASK,
         }
     }
 
@@ -97,10 +102,10 @@ impl QpTable {
         };
         let generation = &mut self.generations[index as usize];
         *generation = *generation % GENERATION_MAX + 1;
-        let low = (index as u16).wrapping_add(self.start);
+        let low = index.wrapping_add(self.start) & POSITION_MASK;
         Ok((
             index,
-            Qpn::new(u32::from(*generation) << 16 | u32::from(low)),
+            Qpn::new(u32::from(*generation) << POSITION_BITS | low),
         ))
     }
 
@@ -125,7 +130,7 @@ impl QpTable {
 
     /// The position of the queue pair with that number.
     pub(crate) fn find(&self, number: Qpn) -> Option<u32> {
-        let index = u32::from((number.get() as u16).wrapping_sub(self.start));
+        let index = number.get().wrapping_sub(self.start) & POSITION_MASK;
         let slot = self.slots.get(index as usize)?.as_ref()?;
         (slot.qp.qpn() == number).then_some(index)
     }
@@ -149,7 +154,7 @@ mod tests {
         }
         for _ in 0..1000 {
             let (_, number) = table.reserve().unwrap();
-            assert!(seen.insert(number) || number.get() as u16 == table.start);
+            assert!(seen.insert(number) || number.get() & POSITION_MASK == table.start);
             assert!(number > Qpn::GSI && number < Qpn::MULTICAST);
         }
     }

@@ -6,6 +6,7 @@ use crate::cq_table::CqTable;
 use crate::memory::MemoryTable;
 use crate::peers::{PeerIndex, Peers};
 use crate::qp_host::QpHost;
+use crate::qp_shared::DOORBELLS;
 use crate::qp_table::{Connection, QpSlot, QpTable};
 use crate::send_wqe;
 use crate::srq_table::SrqTable;
@@ -89,7 +90,14 @@ impl Tables {
         }
     }
 
-    /// Takes what was posted to a queue pair: its doorbell rang.
+    /// A doorbell rang: takes what was posted to the queue pairs that share it.
+    pub(crate) fn answer(&mut self, doorbell: u32, now: Time) {
+        for index in (doorbell..self.qps.end()).step_by(DOORBELLS as usize) {
+            self.take_work(index, now);
+        }
+    }
+
+    /// Takes what was posted to a queue pair.
     pub(crate) fn take_work(&mut self, index: u32, now: Time) {
         let Some(slot) = self.qps.slot(index) else {
             return;

@@ -94,7 +94,7 @@ impl Worker {
     /// One round: doorbells, then packets, then timers, then transmissions. Its work is bounded.
     pub(crate) fn progress(&mut self, doorbells: &Doorbells, now: Time, work: Work) -> Round {
         let mut round = Round::default();
-        doorbells.drain(|index| self.tables.take_work(index, now));
+        doorbells.drain(|doorbell| self.tables.answer(doorbell, now));
         if work == Work::All {
             round.received = self.receive(now, &mut round);
             self.tables.expire(now);

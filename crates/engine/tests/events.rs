@@ -208,6 +208,7 @@ impl Counted {
             qp_type: QpType::Rc,
             send_cq: Arc::clone(&send_cq),
             recv_cq: Arc::clone(&recv_cq),
+            srq: None,
             caps: CAPS,
             signal_all: true,
         };

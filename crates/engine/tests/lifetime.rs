@@ -379,6 +379,7 @@ fn capabilities_and_attributes_beyond_the_device_are_refused() {
             qp_type: QpType::Rc,
             send_cq: Arc::clone(&left.cq),
             recv_cq: Arc::clone(&left.cq),
+            srq: None,
             caps,
             signal_all: false,
         };
@@ -483,6 +484,7 @@ fn another_devices_queues_are_refused() {
         qp_type: QpType::Rc,
         send_cq: Arc::clone(&left.cq),
         recv_cq: Arc::clone(&right.cq),
+        srq: None,
         caps: CAPS,
         signal_all: false,
     };

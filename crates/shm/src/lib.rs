@@ -58,7 +58,7 @@ pub use arena::{Arena, Block};
 pub use corrupt::Corrupt;
 pub use cqe::Cqe;
 #[cfg(not(loom))]
-pub use doorbells::Doorbells;
+pub use doorbells::{DOORBELLS_MAX, Doorbells};
 pub use pod::Pod;
 #[cfg(not(loom))]
 pub use ring::{RingConsumer, RingProducer, ring};
