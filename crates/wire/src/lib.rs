@@ -45,6 +45,7 @@ pub mod packet;
 pub mod reth;
 pub mod rnr;
 pub mod udp;
+pub mod xrceth;
 
 pub use aeth::{Aeth, NakCode, Syndrome};
 pub use atomic::{ATOMIC_ACK_LEN, AtomicEth};
@@ -62,3 +63,4 @@ pub use packet::{HEADERS_LEN_MAX, Headers, Packet, ParseError};
 pub use reth::Reth;
 pub use rnr::{ack_timeout, rnr_timer};
 pub use udp::ROCE_PORT;
+pub use xrceth::XrcEth;

@@ -3,9 +3,12 @@
 //! ```text
 //!   7 6 5   4 3 2 1 0
 //!  +-------+-----------+
-//!  | class | operation |     class: RC 000, UC 001, UD 011; CNP is 0x81 (IBTA A17.9.3)
+//!  | class | operation |     class: RC 000, UC 001, UD 011, XRC 101; CNP is 0x81 (IBTA A17.9.3)
 //!  +-------+-----------+
 //! ```
+//!
+//! The operations of the extended reliable connection (XRC, IBTA A14.3) are those of RC; ATOMIC WRITE is number 0x1d of
+//! both (IBTA A19.4.3).
 //!
 //! One table below says everything that an opcode implies: its name, its transport service, its
 //! place in a message and the extended headers behind the BTH.
@@ -21,6 +24,8 @@ pub enum Transport {
     Uc,
     /// Unreliable datagram.
     Ud,
+    /// Extended reliable connection.
+    Xrc,
     /// Congestion notification of RoCEv2, addressed to a queue pair of any service.
     Cnp,
 }
@@ -47,6 +52,10 @@ const AETH: u32 = 1 << 11;
 const ATOMIC_ACK: u32 = 1 << 12;
 const IMM: u32 = 1 << 13;
 const IETH: u32 = 1 << 14;
+const XRCETH: u32 = 1 << 15;
+
+/// Bits of an opcode that number the operation within its class.
+const OPERATION: u8 = 0x1f;
 
 macro_rules! opcodes {
     ($($variant:ident = $value:literal, $name:literal, $transport:ident, $implies:expr;)*) => {
@@ -106,6 +115,7 @@ opcodes! {
     RcFetchAdd = 0x14, "RC_FETCH_ADD", Rc, ASKS | ATOMIC_ETH;
     RcSendLastInvalidate = 0x16, "RC_SEND_LAST_INVALIDATE", Rc, SEND | LAST | IETH;
     RcSendOnlyInvalidate = 0x17, "RC_SEND_ONLY_INVALIDATE", Rc, SEND | ONLY | IETH;
+    RcAtomicWrite = 0x1d, "RC_ATOMIC_WRITE", Rc, ASKS | RETH;
     UcSendFirst = 0x20, "UC_SEND_FIRST", Uc, SEND | FIRST;
     UcSendMiddle = 0x21, "UC_SEND_MIDDLE", Uc, SEND | MIDDLE;
     UcSendLast = 0x22, "UC_SEND_LAST", Uc, SEND | LAST;
@@ -121,6 +131,30 @@ opcodes! {
     UdSendOnly = 0x64, "UD_SEND_ONLY", Ud, SEND | ONLY | DETH;
     UdSendOnlyImm = 0x65, "UD_SEND_ONLY_IMM", Ud, SEND | ONLY | DETH | IMM;
     Cnp = 0x81, "CNP", Cnp, 0;
+    XrcSendFirst = 0xa0, "XRC_SEND_FIRST", Xrc, SEND | FIRST | XRCETH;
+    XrcSendMiddle = 0xa1, "XRC_SEND_MIDDLE", Xrc, SEND | MIDDLE | XRCETH;
+    XrcSendLast = 0xa2, "XRC_SEND_LAST", Xrc, SEND | LAST | XRCETH;
+    XrcSendLastImm = 0xa3, "XRC_SEND_LAST_IMM", Xrc, SEND | LAST | IMM | XRCETH;
+    XrcSendOnly = 0xa4, "XRC_SEND_ONLY", Xrc, SEND | ONLY | XRCETH;
+    XrcSendOnlyImm = 0xa5, "XRC_SEND_ONLY_IMM", Xrc, SEND | ONLY | IMM | XRCETH;
+    XrcWriteFirst = 0xa6, "XRC_WRITE_FIRST", Xrc, WRITE | FIRST | RETH | XRCETH;
+    XrcWriteMiddle = 0xa7, "XRC_WRITE_MIDDLE", Xrc, WRITE | MIDDLE | XRCETH;
+    XrcWriteLast = 0xa8, "XRC_WRITE_LAST", Xrc, WRITE | LAST | XRCETH;
+    XrcWriteLastImm = 0xa9, "XRC_WRITE_LAST_IMM", Xrc, WRITE | LAST | IMM | XRCETH;
+    XrcWriteOnly = 0xaa, "XRC_WRITE_ONLY", Xrc, WRITE | ONLY | RETH | XRCETH;
+    XrcWriteOnlyImm = 0xab, "XRC_WRITE_ONLY_IMM", Xrc, WRITE | ONLY | RETH | IMM | XRCETH;
+    XrcReadRequest = 0xac, "XRC_READ_REQUEST", Xrc, ASKS | RETH | XRCETH;
+    XrcReadResponseFirst = 0xad, "XRC_READ_RESPONSE_FIRST", Xrc, READ_RESPONSE | FIRST | AETH;
+    XrcReadResponseMiddle = 0xae, "XRC_READ_RESPONSE_MIDDLE", Xrc, READ_RESPONSE | MIDDLE;
+    XrcReadResponseLast = 0xaf, "XRC_READ_RESPONSE_LAST", Xrc, READ_RESPONSE | LAST | AETH;
+    XrcReadResponseOnly = 0xb0, "XRC_READ_RESPONSE_ONLY", Xrc, READ_RESPONSE | ONLY | AETH;
+    XrcAcknowledge = 0xb1, "XRC_ACKNOWLEDGE", Xrc, AETH;
+    XrcAtomicAcknowledge = 0xb2, "XRC_ATOMIC_ACKNOWLEDGE", Xrc, AETH | ATOMIC_ACK;
+    XrcCompareSwap = 0xb3, "XRC_COMPARE_SWAP", Xrc, ASKS | ATOMIC_ETH | XRCETH;
+    XrcFetchAdd = 0xb4, "XRC_FETCH_ADD", Xrc, ASKS | ATOMIC_ETH | XRCETH;
+    XrcSendLastInvalidate = 0xb6, "XRC_SEND_LAST_INVALIDATE", Xrc, SEND | LAST | IETH | XRCETH;
+    XrcSendOnlyInvalidate = 0xb7, "XRC_SEND_ONLY_INVALIDATE", Xrc, SEND | ONLY | IETH | XRCETH;
+    XrcAtomicWrite = 0xbd, "XRC_ATOMIC_WRITE", Xrc, ASKS | RETH | XRCETH;
 }
 
 impl TryFrom<u8> for Opcode {
@@ -138,6 +172,20 @@ impl Opcode {
     const fn has(self, any_of: u32) -> bool {
         let (_opcode, implies) = BY_BYTE[self as usize];
         implies & any_of != 0
+    }
+
+    /// The same operation on another service, if it has it.
+    #[inline]
+    pub const fn on(self, transport: Transport) -> Option<Opcode> {
+        let class = match transport {
+            Transport::Rc => 0x00,
+            Transport::Uc => 0x20,
+            Transport::Ud => 0x60,
+            Transport::Xrc => 0xa0,
+            Transport::Cnp => return None,
+        };
+        let (opcode, _implies) = BY_BYTE[(class | self as u8 & OPERATION) as usize];
+        opcode
     }
 
     /// The first of several packets of a message.
@@ -188,6 +236,18 @@ impl Opcode {
     #[inline]
     pub const fn is_request(self) -> bool {
         self.has(SEND | WRITE | ASKS)
+    }
+
+    /// Carries an extended header that reliable and unreliable connections never do: one question on their path.
+    #[inline]
+    pub(crate) const fn has_deth_or_xrceth(self) -> bool {
+        self.has(DETH | XRCETH)
+    }
+
+    /// Carries an XRC extended header: every request of an extended connection, and no response.
+    #[inline]
+    pub const fn has_xrceth(self) -> bool {
+        self.has(XRCETH)
     }
 
     /// Carries a datagram extended header.

@@ -1,10 +1,10 @@
 //! A packet: its headers, in the order of the wire, and its payload (IBTA 9.1 and table 39).
 //!
 //! ```text
-//!  +-----+------+------------------+------+-----------+-------+------+---------+-----+
-//!  | BTH | DETH | RETH | AtomicETH | AETH | AtomicAck | ImmDt | IETH | payload | pad |
-//!  | 12  |  8   |  16  |    28     |  4   |     8     |   4   |  4   |         | 0-3 |
-//!  +-----+------+------------------+------+-----------+-------+------+---------+-----+
+//!  +-----+------+--------+------------------+------+-----------+-------+------+---------+-----+
+//!  | BTH | DETH | XRCETH | RETH | AtomicETH | AETH | AtomicAck | ImmDt | IETH | payload | pad |
+//!  | 12  |  8   |   4    |  16  |    28     |  4   |     8     |   4   |  4   |         | 0-3 |
+//!  +-----+------+--------+------------------+------+-----------+-------+------+---------+-----+
 //! ```
 //!
 //! The opcode says which of the headers are there. The ICRC behind the pad is cut off before
@@ -12,11 +12,11 @@
 
 use crate::opcode::UnknownOpcode;
 use crate::{
-    ATOMIC_ACK_LEN, Aeth, AtomicEth, Bth, Deth, IETH_LEN, IMMEDIATE_LEN, Opcode, Reth, Rkey,
+    ATOMIC_ACK_LEN, Aeth, AtomicEth, Bth, Deth, IETH_LEN, IMMEDIATE_LEN, Opcode, Reth, Rkey, XrcEth,
 };
 
-/// The most bytes that the headers of one packet take: BTH and AtomicETH.
-pub const HEADERS_LEN_MAX: usize = Bth::LEN + AtomicEth::LEN;
+/// The most bytes that the headers of one packet take: BTH, XRCETH and AtomicETH.
+pub const HEADERS_LEN_MAX: usize = Bth::LEN + XrcEth::LEN + AtomicEth::LEN;
 
 /// Why bytes are no packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,6 +51,8 @@ pub struct Headers {
     pub bth: Bth,
     /// Datagram extended header: UD.
     pub deth: Option<Deth>,
+    /// XRC extended header: requests of an extended connection.
+    pub xrceth: Option<XrcEth>,
     /// RDMA extended header: first packet of a WRITE, and READ requests.
     pub reth: Option<Reth>,
     /// Atomic extended header: atomic requests.
@@ -72,6 +74,7 @@ impl Headers {
         Self {
             bth,
             deth: None,
+            xrceth: None,
             reth: None,
             atomic_eth: None,
             aeth: None,
@@ -92,6 +95,9 @@ impl Headers {
         let mut len = Bth::LEN;
         if self.deth.is_some() {
             len += Deth::LEN;
+        }
+        if self.xrceth.is_some() {
+            len += XrcEth::LEN;
         }
         if self.reth.is_some() {
             len += Reth::LEN;
@@ -118,6 +124,7 @@ impl Headers {
     pub const fn fit_opcode(&self) -> bool {
         let opcode = self.bth.opcode;
         self.deth.is_some() == opcode.has_deth()
+            && self.xrceth.is_some() == opcode.has_xrceth()
             && self.reth.is_some() == opcode.has_reth()
             && self.atomic_eth.is_some() == opcode.has_atomic_eth()
             && self.aeth.is_some() == opcode.has_aeth()
@@ -139,6 +146,9 @@ impl Headers {
         writer.put(&self.bth.to_bytes());
         if let Some(deth) = self.deth {
             writer.put(&deth.to_bytes());
+        }
+        if let Some(xrceth) = self.xrceth {
+            writer.put(&xrceth.to_bytes());
         }
         if let Some(reth) = self.reth {
             writer.put(&reth.to_bytes());
@@ -165,8 +175,12 @@ impl Headers {
     fn read(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
         let mut headers = Headers::new(Bth::from_bytes(reader.take()?)?);
         let opcode = headers.bth.opcode;
-        if opcode.has_deth() {
-            headers.deth = Some(Deth::from_bytes(reader.take()?));
+        if opcode.has_deth_or_xrceth() {
+            if opcode.has_deth() {
+                headers.deth = Some(Deth::from_bytes(reader.take()?));
+            } else {
+                headers.xrceth = Some(XrcEth::from_bytes(reader.take()?));
+            }
         }
         if opcode.has_reth() {
             headers.reth = Some(Reth::from_bytes(reader.take()?));

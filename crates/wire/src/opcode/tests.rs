@@ -15,8 +15,15 @@ fn the_valid_bytes_are_those_of_the_specification() {
         (
             0x00,
             Expected {
-                operations: 0x00..=0x17,
-                reserved: &[0x15],
+                operations: 0x00..=0x1d,
+                reserved: &[0x15, 0x18, 0x19, 0x1a, 0x1b, 0x1c],
+            },
+        ),
+        (
+            0xa0,
+            Expected {
+                operations: 0x00..=0x1d,
+                reserved: &[0x15, 0x18, 0x19, 0x1a, 0x1b, 0x1c],
             },
         ),
         (
@@ -55,7 +62,7 @@ fn the_valid_bytes_are_those_of_the_specification() {
             Err(error) => assert_eq!(error, UnknownOpcode(byte)),
         }
     }
-    assert_eq!(Opcode::ALL.len(), 23 + 12 + 2 + 1);
+    assert_eq!(Opcode::ALL.len(), 24 + 12 + 2 + 24 + 1);
 }
 
 #[test]
@@ -99,7 +106,11 @@ fn the_operation_number_decides_what_a_packet_carries() {
             !(0x0d..=0x12).contains(&operation),
             "{name}"
         );
-        assert_eq!(opcode.has_reth(), is(&[0x06, 0x0a, 0x0b, 0x0c]), "{name}");
+        assert_eq!(
+            opcode.has_reth(),
+            is(&[0x06, 0x0a, 0x0b, 0x0c, 0x1d]),
+            "{name}"
+        );
         assert_eq!(opcode.has_imm(), is(&[0x03, 0x05, 0x09, 0x0b]), "{name}");
         assert_eq!(
             opcode.has_aeth(),
@@ -114,6 +125,11 @@ fn the_operation_number_decides_what_a_packet_carries() {
             opcode.transport() == Transport::Ud,
             "{name}"
         );
+        assert_eq!(
+            opcode.has_xrceth(),
+            opcode.transport() == Transport::Xrc && opcode.is_request(),
+            "{name}"
+        );
     }
 }
 
@@ -123,6 +139,7 @@ fn a_cnp_carries_nothing_and_has_no_place_in_a_message() {
     assert_eq!(cnp.transport(), Transport::Cnp);
     assert!(!cnp.is_first() && !cnp.is_middle() && !cnp.is_last() && !cnp.is_only());
     assert!(!cnp.is_send() && !cnp.is_write() && !cnp.is_read_response() && !cnp.is_request());
+    assert!(!cnp.has_xrceth());
     assert!(!cnp.has_deth() && !cnp.has_reth() && !cnp.has_atomic_eth() && !cnp.has_aeth());
     assert!(!cnp.has_atomic_ack() && !cnp.has_imm() && !cnp.has_ieth());
 }
@@ -134,9 +151,34 @@ fn the_class_bits_are_the_transport() {
             0b000 => Transport::Rc,
             0b001 => Transport::Uc,
             0b011 => Transport::Ud,
+            0b101 => Transport::Xrc,
             _ => Transport::Cnp,
         };
         assert_eq!(opcode.transport(), transport);
+    }
+}
+
+#[test]
+fn an_operation_is_found_on_every_service_that_has_it() {
+    let write = Opcode::RcWriteFirst;
+    assert_eq!(write.on(Transport::Uc), Some(Opcode::UcWriteFirst));
+    assert_eq!(write.on(Transport::Xrc), Some(Opcode::XrcWriteFirst));
+    assert_eq!(write.on(Transport::Ud), None);
+    assert_eq!(write.on(Transport::Cnp), None);
+    assert_eq!(Opcode::RcReadRequest.on(Transport::Uc), None);
+    assert_eq!(Opcode::RcSendOnlyInvalidate.on(Transport::Uc), None);
+    for &opcode in Opcode::ALL {
+        match opcode.transport() {
+            Transport::Rc | Transport::Xrc => {
+                let other = opcode.on(Transport::Xrc).unwrap();
+                assert_eq!(other.on(opcode.transport()), Some(opcode));
+                assert_eq!(opcode.on(Transport::Rc).unwrap() as u8, other as u8 & 0x1f);
+            }
+            Transport::Uc | Transport::Ud => {
+                assert_eq!(opcode.on(opcode.transport()), Some(opcode));
+            }
+            Transport::Cnp => {}
+        }
     }
 }
 

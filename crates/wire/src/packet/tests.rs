@@ -39,6 +39,10 @@ fn aeth() -> impl Strategy<Value = Aeth> {
     })
 }
 
+fn imm_number(imm: [u8; 4]) -> u32 {
+    u32::from_be_bytes(imm) & 0x00ff_ffff
+}
+
 /// The headers that each opcode asks for, with any content.
 fn headers() -> impl Strategy<Value = Headers> {
     let deth = any::<(u32, u32)>().prop_map(|(qkey, qpn)| Deth {
@@ -64,6 +68,9 @@ fn headers() -> impl Strategy<Value = Headers> {
             Headers {
                 bth,
                 deth: opcode.has_deth().then_some(deth),
+                xrceth: opcode.has_xrceth().then_some(XrcEth {
+                    srqn: imm_number(imm),
+                }),
                 reth: opcode.has_reth().then_some(reth),
                 atomic_eth: opcode.has_atomic_eth().then_some(atomic_eth),
                 aeth: opcode.has_aeth().then_some(aeth),
@@ -154,6 +161,9 @@ proptest! {
                 expected[8] &= 0x80;
                 if opcode.has_deth() {
                     expected[16] = 0;
+                }
+                if opcode.has_xrceth() {
+                    expected[12] = 0;
                 }
                 prop_assert_eq!(&again[..len], &expected[..]);
             }
@@ -247,6 +257,15 @@ fn each_header_has_the_layout_of_the_specification() {
     );
     assert_eq!(deth.to_bytes(), [0x80, 1, 0, 0, 0, 0, 0, 1]);
 
+    let mut extended = Headers::new(Bth::new(Opcode::XrcSendOnlyImm, Qpn::new(1), Psn::new(2)));
+    extended.xrceth = Some(XrcEth { srqn: 0x0012_3456 });
+    extended.imm = Some([9, 8, 7, 6]);
+    let mut bytes = [0; 20];
+    assert_eq!(extended.emit(&mut bytes), 20);
+    assert_eq!(bytes[12..], [0, 0x12, 0x34, 0x56, 9, 8, 7, 6]);
+    bytes[12] = 0xee;
+    assert_eq!(Packet::parse(&bytes).unwrap().headers, extended);
+
     let mut ack = Headers::new(Bth::new(
         Opcode::RcAtomicAcknowledge,
         Qpn::new(1),
@@ -329,6 +348,7 @@ fn the_longest_headers_are_those_of_an_atomic() {
     let len = |opcode: Opcode| {
         Bth::LEN
             + usize::from(opcode.has_deth()) * 8
+            + usize::from(opcode.has_xrceth()) * 4
             + usize::from(opcode.has_reth()) * 16
             + usize::from(opcode.has_atomic_eth()) * 28
             + usize::from(opcode.has_aeth()) * 4
