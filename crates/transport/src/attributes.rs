@@ -1,11 +1,10 @@
-//! Queue pair attributes, states, and which attribute each transition takes.
-//!
-//! The tables follow `ibv_modify_qp(3)` and IBTA 11.2.5.2: a transition names the attributes
-//! that must be given and those that may be; anything else is refused.
+//! Queue pair attributes and states; which attribute each transition takes is said in
+//! `transition.rs`.
 
-use airdma_wire::{PathMtu, Psn, Qkey, Qpn};
+use airdma_wire::{PathMtu, Psn, Qkey, Qpn, Transport};
 use bitflags::bitflags;
 
+use crate::transition::transition;
 use crate::work::Path;
 
 /// Largest number of READs and atomics in flight, either way.
@@ -28,6 +27,16 @@ pub enum QpType {
 }
 
 impl QpType {
+    /// The class of opcodes that its packets have.
+    pub(crate) const fn transport(self) -> Transport {
+        match self {
+            QpType::Rc => Transport::Rc,
+            QpType::Uc => Transport::Uc,
+            QpType::Ud => Transport::Ud,
+            QpType::XrcSend | QpType::XrcReceive => Transport::Xrc,
+        }
+    }
+
     /// Whether it has one peer, named by its path and `dest_qpn`.
     pub const fn is_connected(self) -> bool {
         match self {
@@ -52,7 +61,7 @@ pub enum QpState {
     ReadyToSend = 3,
     /// Finishes what it has begun, begins nothing new.
     SendQueueDrain = 4,
-    /// Datagram send queue stopped by an error; receives go on.
+    /// Send queue of an unreliable service stopped by an error; receives go on.
     SendQueueError = 5,
     /// Everything is flushed.
     Error = 6,
@@ -344,191 +353,5 @@ impl QpAttributes {
             TIMEOUT => timeout, RETRY_CNT => retry_count, RNR_RETRY => rnr_retry,
             PATH_MIG_STATE => path_mig_state, EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify,
         }
-    }
-}
-
-/// Required and optional attributes of a transition, `IBV_QP_STATE` aside; `None` if there is no
-/// such transition.
-fn transition(qp_type: QpType, from: QpState, to: QpState) -> Option<(AttrMask, AttrMask)> {
-    let none = AttrMask::empty();
-    if to == QpState::Reset || to == QpState::Error {
-        return Some((none, AttrMask::CUR_STATE));
-    }
-    match qp_type {
-        QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcReceive => rc_transition(from, to),
-        QpType::Ud => ud_transition(from, to),
-    }
-}
-
-fn rc_transition(from: QpState, to: QpState) -> Option<(AttrMask, AttrMask)> {
-    use QpState::{Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain};
-    let none = AttrMask::empty();
-    let base = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-    let running = AttrMask::CUR_STATE
-        | AttrMask::ACCESS_FLAGS
-        | AttrMask::MIN_RNR_TIMER
-        | AttrMask::ALT_PATH
-        | AttrMask::PATH_MIG_STATE
-        | AttrMask::RATE_LIMIT;
-    Some(match (from, to) {
-        (Reset, Init) => (base, none),
-        (Init, Init) => (none, base),
-        (Init, ReadyToReceive) => (
-            AttrMask::AV
-                | AttrMask::PATH_MTU
-                | AttrMask::DEST_QPN
-                | AttrMask::RQ_PSN
-                | AttrMask::MAX_DEST_RD_ATOMIC
-                | AttrMask::MIN_RNR_TIMER,
-            AttrMask::PKEY_INDEX | AttrMask::ACCESS_FLAGS | AttrMask::ALT_PATH,
-        ),
-        (ReadyToReceive, ReadyToSend) => (
-            AttrMask::SQ_PSN
-                | AttrMask::MAX_QP_RD_ATOMIC
-                | AttrMask::RETRY_CNT
-                | AttrMask::RNR_RETRY
-                | AttrMask::TIMEOUT,
-            running,
-        ),
-        (ReadyToSend, ReadyToSend) | (SendQueueDrain, ReadyToSend) => (none, running),
-        (ReadyToSend, SendQueueDrain) => (none, AttrMask::EN_SQD_ASYNC_NOTIFY),
-        (SendQueueDrain, SendQueueDrain) => (
-            none,
-            base | AttrMask::AV
-                | AttrMask::ALT_PATH
-                | AttrMask::PATH_MIG_STATE
-                | AttrMask::TIMEOUT
-                | AttrMask::RETRY_CNT
-                | AttrMask::RNR_RETRY
-                | AttrMask::MAX_QP_RD_ATOMIC
-                | AttrMask::MAX_DEST_RD_ATOMIC
-                | AttrMask::MIN_RNR_TIMER,
-        ),
-        _ => return None,
-    })
-}
-
-fn ud_transition(from: QpState, to: QpState) -> Option<(AttrMask, AttrMask)> {
-    use QpState::{Init, ReadyToReceive, ReadyToSend, Reset, SendQueueDrain, SendQueueError};
-    let none = AttrMask::empty();
-    let base = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;
-    let running = AttrMask::CUR_STATE | AttrMask::QKEY;
-    Some(match (from, to) {
-        (Reset, Init) => (base, none),
-        (Init, Init) => (none, base),
-        (Init, ReadyToReceive) => (none, AttrMask::PKEY_INDEX | AttrMask::QKEY),
-        (ReadyToReceive, ReadyToSend) => (AttrMask::SQ_PSN, running),
-        (ReadyToSend | SendQueueDrain | SendQueueError, ReadyToSend) => (none, running),
-        (ReadyToSend, SendQueueDrain) => (none, AttrMask::EN_SQD_ASYNC_NOTIFY),
-        (SendQueueDrain, SendQueueDrain) => (none, AttrMask::PKEY_INDEX | AttrMask::QKEY),
-        _ => return None,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn in_state(state: QpState) -> QpAttributes {
-        QpAttributes {
-            state,
-            ..QpAttributes::default()
-        }
-    }
-
-    fn to_state(state: QpState) -> QpAttributes {
-        in_state(state)
-    }
-
-    const RTR: AttrMask = AttrMask::STATE
-        .union(AttrMask::AV)
-        .union(AttrMask::PATH_MTU)
-        .union(AttrMask::DEST_QPN)
-        .union(AttrMask::RQ_PSN)
-        .union(AttrMask::MAX_DEST_RD_ATOMIC)
-        .union(AttrMask::MIN_RNR_TIMER);
-
-    #[test]
-    fn each_required_attribute_of_ready_to_receive_is_missed() {
-        let init = in_state(QpState::Init);
-        let rtr = to_state(QpState::ReadyToReceive);
-        assert_eq!(
-            init.check(QpType::Rc, &rtr, RTR),
-            Ok(QpState::ReadyToReceive)
-        );
-        for flag in RTR - AttrMask::STATE {
-            assert_eq!(
-                init.check(QpType::Rc, &rtr, RTR - flag),
-                Err(InvalidAttribute::Missing(flag))
-            );
-        }
-    }
-
-    #[test]
-    fn an_attribute_too_many_is_refused() {
-        let init = in_state(QpState::Init);
-        let rtr = to_state(QpState::ReadyToReceive);
-        assert_eq!(
-            init.check(QpType::Rc, &rtr, RTR | AttrMask::SQ_PSN),
-            Err(InvalidAttribute::Unexpected(AttrMask::SQ_PSN))
-        );
-        assert_eq!(
-            init.check(QpType::Ud, &rtr, AttrMask::STATE | AttrMask::AV),
-            Err(InvalidAttribute::Unexpected(AttrMask::AV))
-        );
-    }
-
-    #[test]
-    fn states_cannot_be_skipped_but_reset_and_error_are_always_reached() {
-        let reset = in_state(QpState::Reset);
-        for to in [
-            QpState::ReadyToReceive,
-            QpState::ReadyToSend,
-            QpState::SendQueueDrain,
-        ] {
-            assert_eq!(
-                reset.check(QpType::Rc, &to_state(to), AttrMask::STATE),
-                Err(InvalidAttribute::Transition {
-                    from: QpState::Reset,
-                    to
-                })
-            );
-        }
-        for from in 0..=6 {
-            let from = in_state(QpState::from_number(from).unwrap());
-            for to in [QpState::Reset, QpState::Error] {
-                assert_eq!(
-                    from.check(QpType::Rc, &to_state(to), AttrMask::STATE),
-                    Ok(to)
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn only_a_datagram_queue_pair_recovers_from_a_send_queue_error() {
-        let broken = in_state(QpState::SendQueueError);
-        let rts = to_state(QpState::ReadyToSend);
-        assert_eq!(
-            broken.check(QpType::Ud, &rts, AttrMask::STATE),
-            Ok(QpState::ReadyToSend)
-        );
-        assert!(broken.check(QpType::Rc, &rts, AttrMask::STATE).is_err());
-    }
-
-    #[test]
-    fn values_out_of_range_and_a_wrong_current_state_are_refused() {
-        let rts = in_state(QpState::ReadyToSend);
-        let mut new = to_state(QpState::ReadyToSend);
-        new.min_rnr_timer = 32;
-        assert_eq!(
-            rts.check(QpType::Rc, &new, AttrMask::MIN_RNR_TIMER),
-            Err(InvalidAttribute::OutOfRange(AttrMask::MIN_RNR_TIMER))
-        );
-        new.cur_state = QpState::SendQueueDrain;
-        assert_eq!(
-            rts.check(QpType::Rc, &new, AttrMask::CUR_STATE),
-            Err(InvalidAttribute::CurrentState(QpState::ReadyToSend))
-        );
     }
 }

@@ -39,7 +39,8 @@ counters! {
     Timeouts = "timeouts",
     /// Requests and responses that had arrived before.
     Duplicates = "duplicates",
-    /// Requests that arrived after a gap, and were dropped.
+    /// Requests that arrived after a gap: each is dropped on a reliable connection, on an unreliable one each gap is
+    /// counted once.
     OutOfOrder = "out_of_order",
     /// Messages completed as requester.
     MessagesSent = "messages_sent",
@@ -47,7 +48,7 @@ counters! {
     MessagesReceived = "messages_received",
     /// Requests refused as malformed (NAK invalid request).
     InvalidRequests = "invalid_requests",
-    /// Requests refused for key, bounds or access (NAK remote access error).
+    /// Requests refused for key, bounds or access (NAK remote access error, or dropped on an unreliable connection).
     RemoteAccessErrors = "remote_access_errors",
     /// Packets for a queue pair whose state does not take them.
     DropBadState = "drop_bad_state",
@@ -55,9 +56,9 @@ counters! {
     DropBadPkey = "drop_bad_pkey",
     /// Datagrams with the wrong Q_Key.
     DropBadQkey = "drop_bad_qkey",
-    /// Datagrams that found no receive posted.
+    /// Messages of an unreliable service that found no receive posted.
     DropNoReceive = "drop_no_receive",
-    /// Datagrams longer than the receive they would have filled.
+    /// Messages of an unreliable service longer than the receive they would have filled.
     DropTooLong = "drop_too_long",
     /// Packets whose opcode does not belong to the service, or whose shape is wrong.
     DropMalformed = "drop_malformed",

@@ -40,10 +40,6 @@ impl Datagrams {
         }
     }
 
-    pub(crate) fn port_mtu(&self) -> PathMtu {
-        self.port_mtu
-    }
-
     /// Starts counting at the send queue's PSN.
     pub(crate) fn start(&mut self, attributes: &QpAttributes) {
         self.next_psn = attributes.sq_psn;
@@ -128,19 +124,14 @@ impl Datagrams {
         host.complete_send(request.slot, completion);
     }
 
-    /// Completes the request at the front with `status` and leaves the others.
-    pub(crate) fn fail_front<H: Host>(&mut self, status: Status, qpn: Qpn, host: &mut H) {
-        if let Some(request) = self.queue.pop_front() {
+    /// Completes the request at the front with `failed`, if one failed, and flushes the others.
+    pub(crate) fn fail<H: Host>(&mut self, failed: Option<Status>, qpn: Qpn, host: &mut H) {
+        let mut status = failed.unwrap_or(Status::WrFlushError);
+        while let Some(request) = self.queue.pop_front() {
             let opcode = completion_opcode(&request.operation);
             let completion = Completion::with_status(request.wr_id, opcode, status, qpn);
             host.complete_send(request.slot, Some(completion));
-        }
-    }
-
-    /// Flushes the send queue.
-    pub(crate) fn flush_sends<H: Host>(&mut self, qpn: Qpn, host: &mut H) {
-        while !self.queue.is_empty() {
-            self.fail_front(Status::WrFlushError, qpn, host);
+            status = Status::WrFlushError;
         }
     }
 

@@ -13,12 +13,16 @@ mod completion;
 mod counter;
 mod datagram;
 mod host;
+mod local;
 mod queue_pair;
 mod replies;
 mod request_packet;
 mod requester;
 mod responder;
 mod time;
+mod transition;
+mod unreliable_requester;
+mod unreliable_responder;
 mod work;
 
 pub use attributes::{Access, AttrMask, InvalidAttribute, QpAttributes, QpState, QpType};

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use airdma_wire::{Opcode, Packet, PathMtu, Qpn, Transport};
+use airdma_wire::{Opcode, Packet, PathMtu, Qpn};
 
 use crate::attributes::{AttrMask, InvalidAttribute, QpAttributes, QpState, QpType};
 use crate::completion::{Completion, CompletionOpcode, Status};
@@ -10,9 +10,11 @@ use crate::counter::Counter;
 use crate::datagram::Datagrams;
 use crate::host::{Host, QpEvent};
 use crate::request_packet::DEFAULT_PKEY;
-use crate::requester::Requester;
+use crate::requester::{Requester, Turn};
 use crate::responder::Responder;
 use crate::time::Time;
+use crate::unreliable_requester::UnreliableRequester;
+use crate::unreliable_responder::UnreliableResponder;
 use crate::work::{Path, SendRequest};
 
 /// The partition part of a P_Key; the highest bit says full membership.
@@ -57,11 +59,14 @@ pub struct Transmit {
 }
 
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "most queue pairs are connected")]
 enum Service {
     Connected {
         requester: Requester,
         responder: Responder,
+    },
+    Unreliable {
+        requester: UnreliableRequester,
+        responder: UnreliableResponder,
     },
     Datagram(Datagrams),
 }
@@ -75,8 +80,7 @@ enum Service {
 /// the flush of what is posted.
 #[derive(Debug)]
 pub struct QueuePair {
-    qpn: Qpn,
-    qp_type: QpType,
+    config: QpConfig,
     attributes: QpAttributes,
     service: Service,
     /// The first packet was seen, or the move to ready-to-send made.
@@ -88,15 +92,18 @@ impl QueuePair {
     /// A queue pair in the reset state.
     pub fn new(config: QpConfig) -> Self {
         let service = match config.qp_type {
-            QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcReceive => Service::Connected {
+            QpType::Rc | QpType::XrcSend | QpType::XrcReceive => Service::Connected {
                 requester: Requester::new(),
                 responder: Responder::default(),
+            },
+            QpType::Uc => Service::Unreliable {
+                requester: UnreliableRequester::default(),
+                responder: UnreliableResponder::default(),
             },
             QpType::Ud => Service::Datagram(Datagrams::new(config.port_mtu)),
         };
         QueuePair {
-            qpn: config.qpn,
-            qp_type: config.qp_type,
+            config,
             attributes: QpAttributes::default(),
             service,
             established: false,
@@ -106,12 +113,12 @@ impl QueuePair {
 
     /// Its number.
     pub fn qpn(&self) -> Qpn {
-        self.qpn
+        self.config.qpn
     }
 
     /// Its transport service.
     pub fn qp_type(&self) -> QpType {
-        self.qp_type
+        self.config.qp_type
     }
 
     /// Its state.
@@ -135,7 +142,9 @@ impl QueuePair {
         host: &mut H,
     ) -> Result<(), InvalidAttribute> {
         let from = self.attributes.state;
-        let to = self.attributes.check(self.qp_type, attributes, mask)?;
+        let to = self
+            .attributes
+            .check(self.config.qp_type, attributes, mask)?;
         self.attributes.apply(attributes, mask);
         self.attributes.state = to;
         self.attributes.cur_state = to;
@@ -148,18 +157,19 @@ impl QueuePair {
 
     fn enter<H: Host>(&mut self, from: QpState, to: QpState, host: &mut H) {
         match to {
-            QpState::Reset => self.reset(),
+            QpState::Reset => *self = QueuePair::new(self.config),
             QpState::Init | QpState::SendQueueError => {}
-            QpState::ReadyToReceive => {
-                if let Service::Connected { responder, .. } = &mut self.service {
-                    responder.start(&self.attributes);
-                }
-            }
+            QpState::ReadyToReceive => match &mut self.service {
+                Service::Connected { responder, .. } => responder.start(&self.attributes),
+                Service::Unreliable { responder, .. } => responder.start(&self.attributes),
+                Service::Datagram(_) => {}
+            },
             QpState::ReadyToSend => {
                 if from == QpState::ReadyToReceive {
                     self.established = true;
                     match &mut self.service {
                         Service::Connected { requester, .. } => requester.start(&self.attributes),
+                        Service::Unreliable { requester, .. } => requester.start(&self.attributes),
                         Service::Datagram(datagrams) => datagrams.start(&self.attributes),
                     }
                 }
@@ -177,23 +187,11 @@ impl QueuePair {
         }
     }
 
-    fn reset(&mut self) {
-        let port_mtu = match &self.service {
-            Service::Datagram(datagrams) => datagrams.port_mtu(),
-            Service::Connected { .. } => PathMtu::M4096,
-        };
-        *self = QueuePair::new(QpConfig {
-            qp_type: self.qp_type,
-            qpn: self.qpn,
-            port_mtu,
-            shared_receives: false,
-        });
-    }
-
     /// Takes a request that was posted. In the error state it is flushed at once.
     pub fn post_send<H: Host>(&mut self, request: SendRequest, host: &mut H) {
         match &mut self.service {
             Service::Connected { requester, .. } => requester.post(request, &self.attributes),
+            Service::Unreliable { requester, .. } => requester.post(request, &self.attributes),
             Service::Datagram(datagrams) => datagrams.post(request),
         }
         match self.attributes.state {
@@ -217,7 +215,7 @@ impl QueuePair {
                 receive.wr_id,
                 CompletionOpcode::Receive,
                 Status::WrFlushError,
-                self.qpn,
+                self.config.qpn,
             );
             host.complete_receive(receive.slot, completion);
         }
@@ -241,15 +239,15 @@ impl QueuePair {
         if bth.opcode == Opcode::Cnp {
             return host.count(Counter::CnpsReceived);
         }
-        match (&mut self.service, bth.opcode.transport()) {
-            (Service::Datagram(datagrams), Transport::Ud) => {
-                datagrams.handle_packet(&self.attributes, self.qpn, arrival, packet, host);
-            }
-            (Service::Connected { .. }, Transport::Rc) => {
-                self.handle_connected(now, packet, host);
-            }
-            (Service::Datagram(_) | Service::Connected { .. }, _) => {
-                host.count(Counter::DropMalformed);
+        let transport = bth.opcode.transport();
+        if transport != self.config.qp_type.transport() {
+            return host.count(Counter::DropMalformed);
+        }
+        match &mut self.service {
+            Service::Connected { .. } => self.handle_connected(now, packet, host),
+            Service::Unreliable { .. } => self.handle_unreliable(packet, host),
+            Service::Datagram(datagrams) => {
+                datagrams.handle_packet(&self.attributes, self.config.qpn, arrival, packet, host);
             }
         }
     }
@@ -267,7 +265,7 @@ impl QueuePair {
                 self.established = true;
                 host.event(QpEvent::CommunicationEstablished);
             }
-            let outcome = responder.handle_request(&self.attributes, self.qpn, packet, host);
+            let outcome = responder.handle_request(&self.attributes, self.config.qpn, packet, host);
             if let Err(refusal) = outcome {
                 self.enter_error(None, host);
                 host.event(refusal.event);
@@ -278,9 +276,23 @@ impl QueuePair {
             return host.count(Counter::DropBadState);
         }
         let outcome = requester
-            .handle_response(now, &self.attributes, self.qpn, packet, host)
+            .handle_response(now, &self.attributes, self.config.qpn, packet, host)
             .and_then(|()| requester.due_failure());
         self.after_requester(outcome, host);
+    }
+
+    fn handle_unreliable<H: Host>(&mut self, packet: &Packet<'_>, host: &mut H) {
+        let Service::Unreliable { responder, .. } = &mut self.service else {
+            return;
+        };
+        if !self.established {
+            self.established = true;
+            host.event(QpEvent::CommunicationEstablished);
+        }
+        let outcome = responder.handle_request(&self.attributes, self.config.qpn, packet, host);
+        if outcome.is_err() {
+            self.enter_error(None, host);
+        }
     }
 
     fn after_requester<H: Host>(&mut self, outcome: Result<(), Status>, host: &mut H) {
@@ -302,17 +314,21 @@ impl QueuePair {
         self.flush_sends(failed, host);
         match &mut self.service {
             Service::Connected { responder, .. } => {
-                responder.fail(Status::WrFlushError, self.qpn, host);
+                responder.fail(Status::WrFlushError, self.config.qpn, host);
             }
-            Service::Datagram(datagrams) => datagrams.flush_spare(self.qpn, host),
+            Service::Unreliable { responder, .. } => {
+                responder.fail(Status::WrFlushError, self.config.qpn, host);
+            }
+            Service::Datagram(datagrams) => datagrams.flush_spare(self.config.qpn, host),
         }
         self.flush_receives(host);
     }
 
     fn flush_sends<H: Host>(&mut self, failed: Option<Status>, host: &mut H) {
         match &mut self.service {
-            Service::Connected { requester, .. } => requester.fail(failed, self.qpn, host),
-            Service::Datagram(datagrams) => datagrams.flush_sends(self.qpn, host),
+            Service::Connected { requester, .. } => requester.fail(failed, self.config.qpn, host),
+            Service::Unreliable { requester, .. } => requester.fail(failed, self.config.qpn, host),
+            Service::Datagram(datagrams) => datagrams.fail(failed, self.config.qpn, host),
         }
     }
 
@@ -322,6 +338,7 @@ impl QueuePair {
         }
         let drained = match &self.service {
             Service::Connected { requester, .. } => requester.is_drained(),
+            Service::Unreliable { requester, .. } => requester.is_drained(),
             Service::Datagram(_) => true,
         };
         if drained {
@@ -344,6 +361,9 @@ impl QueuePair {
                     || (self.attributes.state.sends()
                         && requester.wants_transmit(&self.attributes, self.is_draining()))
             }
+            Service::Unreliable { requester, .. } => {
+                self.attributes.state.sends() && requester.wants_transmit(self.is_draining())
+            }
             Service::Datagram(datagrams) => {
                 self.attributes.state == QpState::ReadyToSend && datagrams.wants_transmit()
             }
@@ -364,18 +384,23 @@ impl QueuePair {
         host: &mut H,
         out: &mut [u8],
     ) -> Option<Transmit> {
-        match &mut self.service {
-            Service::Connected { .. } => {
-                let len = self
-                    .poll_reply(host, out)
-                    .or_else(|| self.poll_request(now, credit, host, out))?;
-                Some(Transmit {
-                    len,
-                    path: self.attributes.path,
-                })
-            }
-            Service::Datagram(_) => self.poll_datagram(host, out),
-        }
+        let turn = Turn {
+            now,
+            qpn: self.config.qpn,
+            draining: self.is_draining(),
+            credit,
+        };
+        let len = match &self.service {
+            Service::Connected { .. } => self
+                .poll_reply(host, out)
+                .or_else(|| self.poll_request(&turn, host, out))?,
+            Service::Unreliable { .. } => self.poll_unreliable(&turn, host, out)?,
+            Service::Datagram(_) => return self.poll_datagram(host, out),
+        };
+        Some(Transmit {
+            len,
+            path: self.attributes.path,
+        })
     }
 
     fn poll_reply<H: Host>(&mut self, host: &mut H, out: &mut [u8]) -> Option<usize> {
@@ -395,24 +420,46 @@ impl QueuePair {
 
     fn poll_request<H: Host>(
         &mut self,
-        now: Time,
-        credit: u32,
+        turn: &Turn,
         host: &mut H,
         out: &mut [u8],
     ) -> Option<usize> {
         if !self.attributes.state.sends() {
             return None;
         }
-        let draining = self.is_draining();
         let Service::Connected { requester, .. } = &mut self.service else {
             return None;
         };
-        let len = requester.poll_transmit(now, &self.attributes, draining, credit, host, out);
+        let len = requester.poll_transmit(turn, &self.attributes, host, out);
         if len.is_none() {
             let outcome = requester.due_failure();
             self.after_requester(outcome, host);
         }
         len
+    }
+
+    fn poll_unreliable<H: Host>(
+        &mut self,
+        turn: &Turn,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Option<usize> {
+        if !self.attributes.state.sends() {
+            return None;
+        }
+        let Service::Unreliable { requester, .. } = &mut self.service else {
+            return None;
+        };
+        match requester.poll_transmit(turn, &self.attributes, host, out) {
+            Ok(len) => {
+                self.report_drain(host);
+                len
+            }
+            Err(status) => {
+                self.stop_sending(status, host);
+                None
+            }
+        }
     }
 
     fn poll_datagram<H: Host>(&mut self, host: &mut H, out: &mut [u8]) -> Option<Transmit> {
@@ -422,23 +469,28 @@ impl QueuePair {
         let Service::Datagram(datagrams) = &mut self.service else {
             return None;
         };
-        match datagrams.poll_transmit(&self.attributes, self.qpn, host, out) {
+        match datagrams.poll_transmit(&self.attributes, self.config.qpn, host, out) {
             Ok(transmit) => transmit,
             Err(status) => {
-                datagrams.fail_front(status, self.qpn, host);
-                datagrams.flush_sends(self.qpn, host);
-                self.attributes.state = QpState::SendQueueError;
-                self.attributes.cur_state = QpState::SendQueueError;
+                self.stop_sending(status, host);
                 None
             }
         }
+    }
+
+    /// What an unreliable service cannot send stops its send queue alone (IBTA 10.3.1.7).
+    fn stop_sending<H: Host>(&mut self, failed: Status, host: &mut H) {
+        self.flush_sends(Some(failed), host);
+        self.attributes.state = QpState::SendQueueError;
+        self.attributes.cur_state = QpState::SendQueueError;
+        self.attributes.sq_draining = false;
     }
 
     /// The moment at which [`handle_timeout`](Self::handle_timeout) is due.
     pub fn poll_timeout(&self) -> Option<Time> {
         match &self.service {
             Service::Connected { requester, .. } => requester.poll_timeout(),
-            Service::Datagram(_) => None,
+            Service::Unreliable { .. } | Service::Datagram(_) => None,
         }
     }
 
@@ -455,7 +507,7 @@ impl QueuePair {
     pub fn in_flight_bytes(&self) -> u32 {
         match &self.service {
             Service::Connected { requester, .. } => requester.in_flight_bytes(&self.attributes),
-            Service::Datagram(_) => 0,
+            Service::Unreliable { .. } | Service::Datagram(_) => 0,
         }
     }
 
@@ -463,7 +515,7 @@ impl QueuePair {
     pub fn take_loss_signal(&mut self) -> bool {
         match &mut self.service {
             Service::Connected { requester, .. } => requester.take_loss_signal(),
-            Service::Datagram(_) => false,
+            Service::Unreliable { .. } | Service::Datagram(_) => false,
         }
     }
 }

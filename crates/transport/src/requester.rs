@@ -40,9 +40,41 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// A request whose first packet has sequence number `first`.
+    pub(crate) fn new(request: SendRequest, first: u64, attributes: &QpAttributes) -> Self {
+        let packets = match request.operation {
+            Operation::CompareSwap { .. }
+            | Operation::FetchAdd { .. }
+            | Operation::AtomicWrite { .. } => 1,
+            Operation::BindWindow(_) | Operation::LocalInvalidate(_) => 0,
+            Operation::Send
+            | Operation::SendImm(_)
+            | Operation::SendInvalidate(_)
+            | Operation::Write { .. }
+            | Operation::WriteImm { .. }
+            | Operation::Read { .. } => packets_of(request.length, attributes.path_mtu.bytes()),
+        };
+        Entry {
+            request,
+            first,
+            packets,
+        }
+    }
+
     pub(crate) fn end(&self) -> u64 {
         self.first + u64::from(self.packets)
     }
+}
+
+/// What a requester has to know when it is its turn to send.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    pub(crate) now: Time,
+    pub(crate) qpn: Qpn,
+    /// What is begun is finished, and nothing else begun.
+    pub(crate) draining: bool,
+    /// Bytes that the window of the path still takes.
+    pub(crate) credit: u32,
 }
 
 #[derive(Debug)]
@@ -101,24 +133,9 @@ impl Requester {
     }
 
     pub(crate) fn post(&mut self, request: SendRequest, attributes: &QpAttributes) {
-        let packets = match request.operation {
-            Operation::CompareSwap { .. }
-            | Operation::FetchAdd { .. }
-            | Operation::AtomicWrite { .. } => 1,
-            Operation::BindWindow(_) | Operation::LocalInvalidate(_) => 0,
-            Operation::Send
-            | Operation::SendImm(_)
-            | Operation::SendInvalidate(_)
-            | Operation::Write { .. }
-            | Operation::WriteImm { .. }
-            | Operation::Read { .. } => packets_of(request.length, attributes.path_mtu.bytes()),
-        };
-        self.queue.push_back(Entry {
-            request,
-            first: self.posted,
-            packets,
-        });
-        self.posted += u64::from(packets);
+        let entry = Entry::new(request, self.posted, attributes);
+        self.posted = entry.end();
+        self.queue.push_back(entry);
     }
 
     /// Bytes under way, READ data that was asked for included.
@@ -192,13 +209,17 @@ impl Requester {
     /// be sent there is none, and [`due_failure`](Self::due_failure) says so in its turn.
     pub(crate) fn poll_transmit<H: Host>(
         &mut self,
-        now: Time,
+        turn: &Turn,
         attributes: &QpAttributes,
-        draining: bool,
-        credit: u32,
         host: &mut H,
         out: &mut [u8],
     ) -> Option<usize> {
+        let Turn {
+            now,
+            draining,
+            credit,
+            ..
+        } = *turn;
         let sendable = self.sendable(attributes, draining);
         let held_back = if sendable.is_some() {
             credit == 0

@@ -17,7 +17,7 @@ const MSN_MASK: u32 = 0x00ff_ffff;
 
 /// The message whose packets are arriving.
 #[derive(Clone, Copy, Debug)]
-enum Inbound {
+pub(crate) enum Inbound {
     Send {
         receive: Receive,
         placed: u32,
@@ -45,7 +45,7 @@ pub(crate) struct Refusal {
 
 /// What a packet's checks found.
 #[derive(Clone, Copy, Debug)]
-enum Fault {
+pub(crate) enum Fault {
     /// No receive posted: ask the peer to come again.
     NotReady,
     /// The request is malformed or unsupported.
@@ -462,12 +462,12 @@ impl Responder {
     }
 }
 
-fn ends(opcode: Opcode) -> bool {
+pub(crate) fn ends(opcode: Opcode) -> bool {
     opcode.is_last() || opcode.is_only()
 }
 
 /// Packet sizes that the opcode allows (IBTA 9.7.4.1.6): all but the last carry one path MTU.
-fn has_right_size(packet: &Packet<'_>, mtu: u32) -> bool {
+pub(crate) fn has_right_size(packet: &Packet<'_>, mtu: u32) -> bool {
     let opcode = packet.headers.bth.opcode;
     let length = packet.payload.len();
     let mtu = mtu as usize;
@@ -484,13 +484,13 @@ fn has_right_size(packet: &Packet<'_>, mtu: u32) -> bool {
 }
 
 /// Where the message stands after `payload`, if that is within `length`.
-fn end_of(placed: u32, payload: &[u8], length: u32) -> Option<u32> {
+pub(crate) fn end_of(placed: u32, payload: &[u8], length: u32) -> Option<u32> {
     let payload = u32::try_from(payload.len()).ok()?;
     placed.checked_add(payload).filter(|end| *end <= length)
 }
 
 /// A zero-length access touches nothing and needs no key (IBTA 9.7.4.1.5).
-fn check_reth<H: Host>(
+pub(crate) fn check_reth<H: Host>(
     attributes: &QpAttributes,
     reth: &Reth,
     flag: Access,
@@ -534,6 +534,6 @@ fn is_rest_of(again: &Reth, psn: Psn, before: &Reth, first: Psn, packets: u32, m
         && again.length == before.length - offset.min(before.length)
 }
 
-fn success(receive: Receive, opcode: CompletionOpcode, qpn: Qpn) -> Completion {
+pub(crate) fn success(receive: Receive, opcode: CompletionOpcode, qpn: Qpn) -> Completion {
     Completion::with_status(receive.wr_id, opcode, Status::Success, qpn)
 }

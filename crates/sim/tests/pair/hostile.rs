@@ -2,7 +2,9 @@
 
 use airdma_sim::{Pair, Region, Setup, Side};
 use airdma_transport::{Counter, Operation, QpEvent, QpState, Status};
-use airdma_wire::{Aeth, AtomicEth, Bth, Headers, NakCode, Opcode, Psn, Qpn, Reth, Rkey, Syndrome};
+use airdma_wire::{
+    Aeth, AtomicEth, Bth, Headers, NakCode, Opcode, Psn, Qpn, Reth, Rkey, Syndrome, XrcEth,
+};
 
 use crate::scene::{
     assert_untroubled, connected, count, open_region, outcomes, post, receives, sends, state, us,
@@ -30,6 +32,7 @@ impl Scene {
     fn packet(&self, opcode: Opcode) -> Headers {
         let qpn = self.pair[Side::A].queue_pair(self.qp).qpn();
         let mut headers = Headers::new(Bth::new(opcode, qpn, FIRST));
+        headers.xrceth = opcode.has_xrceth().then_some(XrcEth { srqn: 1 });
         if opcode.has_reth() {
             headers.reth = Some(self.reth(64));
         }

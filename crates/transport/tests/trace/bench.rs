@@ -234,6 +234,27 @@ impl Bench {
         bench
     }
 
+    /// An unreliable connection, ready to send, with the PSNs of [`connected`](Self::connected).
+    pub fn unreliable() -> Self {
+        let mut bench = Self::reset(QpType::Uc);
+        walk(
+            &mut bench.qp,
+            &mut bench.host,
+            &[
+                (
+                    QpState::Init,
+                    AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS,
+                ),
+                (
+                    QpState::ReadyToReceive,
+                    AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN,
+                ),
+                (QpState::ReadyToSend, AttrMask::SQ_PSN),
+            ],
+        );
+        bench
+    }
+
     /// A datagram queue pair, ready to send.
     pub fn datagram() -> Self {
         let mut bench = Self::reset(QpType::Ud);
@@ -386,7 +407,7 @@ impl Bench {
             .qp
             .poll_transmit(self.now, self.credit, &mut self.host, &mut out)?;
         let packet = Packet::parse(&out[..sent.len]).unwrap();
-        let expected_peer = if self.qp.qp_type() == QpType::Rc {
+        let expected_peer = if self.qp.qp_type().is_connected() {
             PEER_QPN
         } else {
             0x33

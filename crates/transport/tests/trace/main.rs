@@ -7,3 +7,4 @@ mod bench;
 mod datagram;
 mod requester;
 mod responder;
+mod unreliable;

@@ -1,0 +1,148 @@
+//! The requester of an unreliable connection: packets leave in order, and a request is done when its last one has left
+//! (IBTA 9.8.2). Nothing is in flight, nothing is waited for, no timer runs.
+
+use std::collections::VecDeque;
+
+use airdma_wire::{Psn, Qpn, Transport};
+
+use crate::attributes::QpAttributes;
+use crate::completion::{Completion, Status};
+use crate::counter::Counter;
+use crate::host::Host;
+use crate::local;
+use crate::request_packet::RequestPacket;
+use crate::requester::{Entry, Turn, completion_opcode};
+use crate::work::{Operation, SendRequest};
+
+#[derive(Debug, Default)]
+pub(crate) struct UnreliableRequester {
+    /// Posted and not yet sent whole, oldest first.
+    queue: VecDeque<Entry>,
+    /// Packets of the front that have left.
+    sent: u32,
+    next_psn: Psn,
+}
+
+impl UnreliableRequester {
+    /// Starts counting at the send queue's PSN.
+    pub(crate) fn start(&mut self, attributes: &QpAttributes) {
+        self.next_psn = attributes.sq_psn;
+    }
+
+    pub(crate) fn post(&mut self, request: SendRequest, attributes: &QpAttributes) {
+        self.queue.push_back(Entry::new(request, 0, attributes));
+    }
+
+    pub(crate) fn wants_transmit(&self, draining: bool) -> bool {
+        let begins_nothing = draining && self.is_drained();
+        !begins_nothing && !self.queue.is_empty()
+    }
+
+    /// Whether what was begun is done; what has not begun may wait.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.sent == 0
+    }
+
+    /// Writes the next packet into `out` and returns its length without ICRC. Local requests in front of it are done.
+    /// An error is the status of the request at the front.
+    pub(crate) fn poll_transmit<H: Host>(
+        &mut self,
+        turn: &Turn,
+        attributes: &QpAttributes,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Result<Option<usize>, Status> {
+        if !self.wants_transmit(turn.draining) {
+            return Ok(None);
+        }
+        while let Some(entry) = self.queue.front().copied() {
+            if !entry.request.operation.is_local() {
+                return self.send(&entry, turn, attributes, host, out).map(Some);
+            }
+            local::execute(&entry.request.operation, host)?;
+            self.complete_front(turn, host);
+        }
+        Ok(None)
+    }
+
+    fn send<H: Host>(
+        &mut self,
+        entry: &Entry,
+        turn: &Turn,
+        attributes: &QpAttributes,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Result<usize, Status> {
+        if !is_supported(&entry.request.operation) {
+            return Err(Status::LocalQpOperationError);
+        }
+        let packet = RequestPacket::new(entry, self.sent, attributes.path_mtu.bytes());
+        let mut headers = packet.headers;
+        headers.bth.opcode = (headers.bth.opcode.on(Transport::Uc))
+            .expect("SENDs and WRITEs are on every connected service");
+        headers.bth.dest_qpn = attributes.dest_qpn;
+        headers.bth.psn = self.next_psn;
+        let start = headers.emit(out);
+        let end = start + packet.payload_len as usize;
+        if packet.payload_len > 0 {
+            let target = &mut out[start..end];
+            host.gather(entry.request.slot, packet.offset, target)
+                .map_err(|_| Status::LocalProtectionError)?;
+        }
+        let len = end + usize::from(headers.bth.pad);
+        out[end..len].fill(0);
+        self.next_psn = self.next_psn.add(1);
+        self.sent += 1;
+        if packet.ends_message {
+            host.count(Counter::MessagesSent);
+            self.complete_front(turn, host);
+        }
+        Ok(len)
+    }
+
+    fn complete_front<H: Host>(&mut self, turn: &Turn, host: &mut H) {
+        self.sent = 0;
+        let Some(Entry { request, .. }) = self.queue.pop_front() else {
+            return;
+        };
+        let completion = request.signalled.then(|| Completion {
+            byte_len: request.length,
+            ..Completion::with_status(
+                request.wr_id,
+                completion_opcode(&request.operation),
+                Status::Success,
+                turn.qpn,
+            )
+        });
+        host.complete_send(request.slot, completion);
+    }
+
+    /// Completes the request at the front with `failed`, if one failed, and flushes the others.
+    pub(crate) fn fail<H: Host>(&mut self, failed: Option<Status>, qpn: Qpn, host: &mut H) {
+        self.sent = 0;
+        let mut status = failed.unwrap_or(Status::WrFlushError);
+        while let Some(Entry { request, .. }) = self.queue.pop_front() {
+            let opcode = completion_opcode(&request.operation);
+            let completion = Completion::with_status(request.wr_id, opcode, status, qpn);
+            host.complete_send(request.slot, Some(completion));
+            status = Status::WrFlushError;
+        }
+    }
+}
+
+/// What an unreliable connection can carry (IBTA table 38), and what is done without it.
+fn is_supported(operation: &Operation) -> bool {
+    match operation {
+        Operation::Send
+        | Operation::SendImm(_)
+        | Operation::Write { .. }
+        | Operation::WriteImm { .. }
+        | Operation::BindWindow(_)
+        | Operation::LocalInvalidate(_) => true,
+        Operation::SendInvalidate(_)
+        | Operation::Read { .. }
+        | Operation::CompareSwap { .. }
+        | Operation::FetchAdd { .. }
+        | Operation::AtomicWrite { .. } => false,
+    }
+}
