@@ -12,9 +12,12 @@ cd "$(dirname "$0")"
     --allowlist-type 'verbs_context|ibv_(device|gid_type|gid_entry|async_event|event_type|fork_status|rate|ece|port_cap_flags2)' \
     --allowlist-type 'ibv_(wc_flags|access_flags|send_flags|qp_attr|qp_attr_mask|qp_init_attr|qp_ex|srq_init_attr|grh|qp_init_attr_mask|device_cap_flags|port_cap_flags)' \
     --allowlist-type 'ibv_sa_path_rec|ib_uverbs_(ah|qp)_attr|ib_user_path_rec' \
-    --allowlist-var 'IBV_(LINK_LAYER_.*|WC_.*|SYSFS_.*)' \
+    --allowlist-type 'ibv_(parent_domain_init_attr_mask|xrcd_init_attr_mask|srq_init_attr_mask|srq_attr_mask|qp_open_attr_mask|rereg_mr_flags|rereg_mr_err_code|alloc_dm_attr|mw_bind)' \
+    --allowlist-type 'ibv_(odp_general_cap_bits|odp_transport_cap_bits|create_cq_attr_flags|create_cq_wc_flags|cq_init_attr_mask|values_mask|qp_create_send_ops_flags|qp_create_flags|raw_packet_caps)' \
+    --allowlist-type 'ib_uverbs_advise_mr_flag' \
+    --allowlist-var 'IBV_(ALLOCATOR_.*|ADVISE_.*|ACCESS_.*|CREATE_CQ_.*|LINK_LAYER_.*|WC_.*|SYSFS_.*)' \
     --blocklist-type 'pthread_.*|__pthread_.*|__atomic_wide_counter|timespec' \
-    --opaque-type 'ibv_(flow.*|wq.*|rwq.*|counter.*|td_.*|xrcd_.*|ops_wr|modify_cq_attr|tm_cap|parent_domain_init_attr|rx_hash_conf)' \
+    --opaque-type 'ibv_(flow.*|wq.*|rwq.*|counter.*|ops_wr|tm_cap|rx_hash_conf)' \
     --default-enum-style consts \
     --no-prepend-enum-name \
     --no-doc-comments \

@@ -3,6 +3,7 @@
 // Written by regenerate-abi.sh; do not edit.
 use libc::{pthread_cond_t, pthread_mutex_t, timespec};
 
+pub const IBV_ACCESS_OPTIONAL_FIRST: u32 = 1048576;
 pub type __time_t = ::core::ffi::c_long;
 pub type __syscall_slong_t = ::core::ffi::c_long;
 #[repr(C)]
@@ -196,6 +197,8 @@ pub const IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH: ib_uverbs_advise_mr_advice = 0;
 pub const IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE: ib_uverbs_advise_mr_advice = 1;
 pub const IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: ib_uverbs_advise_mr_advice = 2;
 pub type ib_uverbs_advise_mr_advice = ::core::ffi::c_uint;
+pub const IB_UVERBS_ADVISE_MR_FLAG_FLUSH: ib_uverbs_advise_mr_flag = 1;
+pub type ib_uverbs_advise_mr_flag = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub union ibv_gid {
@@ -497,6 +500,13 @@ const _: () = {
     ["Offset of field: ibv_query_device_ex_input::comp_mask"]
         [::core::mem::offset_of!(ibv_query_device_ex_input, comp_mask) - 0usize];
 };
+pub const IBV_ODP_SUPPORT_SEND: ibv_odp_transport_cap_bits = 1;
+pub const IBV_ODP_SUPPORT_RECV: ibv_odp_transport_cap_bits = 2;
+pub const IBV_ODP_SUPPORT_WRITE: ibv_odp_transport_cap_bits = 4;
+pub const IBV_ODP_SUPPORT_READ: ibv_odp_transport_cap_bits = 8;
+pub const IBV_ODP_SUPPORT_ATOMIC: ibv_odp_transport_cap_bits = 16;
+pub const IBV_ODP_SUPPORT_SRQ_RECV: ibv_odp_transport_cap_bits = 32;
+pub type ibv_odp_transport_cap_bits = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_odp_caps {
@@ -590,6 +600,11 @@ const _: () = {
     ["Offset of field: ibv_packet_pacing_caps::supported_qpts"]
         [::core::mem::offset_of!(ibv_packet_pacing_caps, supported_qpts) - 8usize];
 };
+pub const IBV_RAW_PACKET_CAP_CVLAN_STRIPPING: ibv_raw_packet_caps = 1;
+pub const IBV_RAW_PACKET_CAP_SCATTER_FCS: ibv_raw_packet_caps = 2;
+pub const IBV_RAW_PACKET_CAP_IP_CSUM: ibv_raw_packet_caps = 4;
+pub const IBV_RAW_PACKET_CAP_DELAY_DROP: ibv_raw_packet_caps = 8;
+pub type ibv_raw_packet_caps = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_tm_caps {
@@ -939,8 +954,23 @@ pub const IBV_WC_DRIVER3: ibv_wc_opcode = 137;
 pub type ibv_wc_opcode = ::core::ffi::c_uint;
 pub const IBV_WC_IP_CSUM_OK_SHIFT: _bindgen_ty_14 = 2;
 pub type _bindgen_ty_14 = ::core::ffi::c_uint;
+pub const IBV_WC_EX_WITH_BYTE_LEN: ibv_create_cq_wc_flags = 1;
+pub const IBV_WC_EX_WITH_IMM: ibv_create_cq_wc_flags = 2;
+pub const IBV_WC_EX_WITH_QP_NUM: ibv_create_cq_wc_flags = 4;
+pub const IBV_WC_EX_WITH_SRC_QP: ibv_create_cq_wc_flags = 8;
+pub const IBV_WC_EX_WITH_SLID: ibv_create_cq_wc_flags = 16;
+pub const IBV_WC_EX_WITH_SL: ibv_create_cq_wc_flags = 32;
+pub const IBV_WC_EX_WITH_DLID_PATH_BITS: ibv_create_cq_wc_flags = 64;
+pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP: ibv_create_cq_wc_flags = 128;
+pub const IBV_WC_EX_WITH_CVLAN: ibv_create_cq_wc_flags = 256;
+pub const IBV_WC_EX_WITH_FLOW_TAG: ibv_create_cq_wc_flags = 512;
+pub const IBV_WC_EX_WITH_TM_INFO: ibv_create_cq_wc_flags = 1024;
+pub const IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK: ibv_create_cq_wc_flags = 2048;
+pub type ibv_create_cq_wc_flags = ::core::ffi::c_uint;
 pub const IBV_WC_STANDARD_FLAGS: _bindgen_ty_15 = 127;
 pub type _bindgen_ty_15 = ::core::ffi::c_uint;
+pub const IBV_CREATE_CQ_SUP_WC_FLAGS: _bindgen_ty_16 = 4095;
+pub type _bindgen_ty_16 = ::core::ffi::c_uint;
 pub const IBV_WC_GRH: ibv_wc_flags = 1;
 pub const IBV_WC_WITH_IMM: ibv_wc_flags = 2;
 pub const IBV_WC_IP_CSUM_OK: ibv_wc_flags = 4;
@@ -1044,15 +1074,16 @@ const _: () = {
     ["Offset of field: ibv_pd::handle"][::core::mem::offset_of!(ibv_pd, handle) - 8usize];
 };
 #[repr(C)]
-#[repr(align(4))]
 #[derive(Copy, Clone)]
 pub struct ibv_td_init_attr {
-    pub _bindgen_opaque_blob: u32,
+    pub comp_mask: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_td_init_attr"][::core::mem::size_of::<ibv_td_init_attr>() - 4usize];
     ["Alignment of ibv_td_init_attr"][::core::mem::align_of::<ibv_td_init_attr>() - 4usize];
+    ["Offset of field: ibv_td_init_attr::comp_mask"]
+        [::core::mem::offset_of!(ibv_td_init_attr, comp_mask) - 0usize];
 };
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -1065,16 +1096,27 @@ const _: () = {
     ["Alignment of ibv_td"][::core::mem::align_of::<ibv_td>() - 8usize];
     ["Offset of field: ibv_td::context"][::core::mem::offset_of!(ibv_td, context) - 0usize];
 };
+pub const IBV_XRCD_INIT_ATTR_FD: ibv_xrcd_init_attr_mask = 1;
+pub const IBV_XRCD_INIT_ATTR_OFLAGS: ibv_xrcd_init_attr_mask = 2;
+pub const IBV_XRCD_INIT_ATTR_RESERVED: ibv_xrcd_init_attr_mask = 4;
+pub type ibv_xrcd_init_attr_mask = ::core::ffi::c_uint;
 #[repr(C)]
-#[repr(align(4))]
 #[derive(Copy, Clone)]
 pub struct ibv_xrcd_init_attr {
-    pub _bindgen_opaque_blob: [u32; 3usize],
+    pub comp_mask: u32,
+    pub fd: ::core::ffi::c_int,
+    pub oflags: ::core::ffi::c_int,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_xrcd_init_attr"][::core::mem::size_of::<ibv_xrcd_init_attr>() - 12usize];
     ["Alignment of ibv_xrcd_init_attr"][::core::mem::align_of::<ibv_xrcd_init_attr>() - 4usize];
+    ["Offset of field: ibv_xrcd_init_attr::comp_mask"]
+        [::core::mem::offset_of!(ibv_xrcd_init_attr, comp_mask) - 0usize];
+    ["Offset of field: ibv_xrcd_init_attr::fd"]
+        [::core::mem::offset_of!(ibv_xrcd_init_attr, fd) - 4usize];
+    ["Offset of field: ibv_xrcd_init_attr::oflags"]
+        [::core::mem::offset_of!(ibv_xrcd_init_attr, oflags) - 8usize];
 };
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -1087,6 +1129,11 @@ const _: () = {
     ["Alignment of ibv_xrcd"][::core::mem::align_of::<ibv_xrcd>() - 8usize];
     ["Offset of field: ibv_xrcd::context"][::core::mem::offset_of!(ibv_xrcd, context) - 0usize];
 };
+pub const IBV_REREG_MR_CHANGE_TRANSLATION: ibv_rereg_mr_flags = 1;
+pub const IBV_REREG_MR_CHANGE_PD: ibv_rereg_mr_flags = 2;
+pub const IBV_REREG_MR_CHANGE_ACCESS: ibv_rereg_mr_flags = 4;
+pub const IBV_REREG_MR_FLAGS_SUPPORTED: ibv_rereg_mr_flags = 7;
+pub type ibv_rereg_mr_flags = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_mr {
@@ -1230,6 +1277,9 @@ const _: () = {
     ["Offset of field: ibv_ah_attr::port_num"]
         [::core::mem::offset_of!(ibv_ah_attr, port_num) - 30usize];
 };
+pub const IBV_SRQ_MAX_WR: ibv_srq_attr_mask = 1;
+pub const IBV_SRQ_LIMIT: ibv_srq_attr_mask = 2;
+pub type ibv_srq_attr_mask = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_srq_attr {
@@ -1267,6 +1317,13 @@ pub const IBV_SRQT_BASIC: ibv_srq_type = 0;
 pub const IBV_SRQT_XRC: ibv_srq_type = 1;
 pub const IBV_SRQT_TM: ibv_srq_type = 2;
 pub type ibv_srq_type = ::core::ffi::c_uint;
+pub const IBV_SRQ_INIT_ATTR_TYPE: ibv_srq_init_attr_mask = 1;
+pub const IBV_SRQ_INIT_ATTR_PD: ibv_srq_init_attr_mask = 2;
+pub const IBV_SRQ_INIT_ATTR_XRCD: ibv_srq_init_attr_mask = 4;
+pub const IBV_SRQ_INIT_ATTR_CQ: ibv_srq_init_attr_mask = 8;
+pub const IBV_SRQ_INIT_ATTR_TM: ibv_srq_init_attr_mask = 16;
+pub const IBV_SRQ_INIT_ATTR_RESERVED: ibv_srq_init_attr_mask = 32;
+pub type ibv_srq_init_attr_mask = ::core::ffi::c_uint;
 #[repr(C)]
 #[repr(align(4))]
 #[derive(Copy, Clone)]
@@ -1427,6 +1484,25 @@ pub const IBV_QP_INIT_ATTR_IND_TABLE: ibv_qp_init_attr_mask = 16;
 pub const IBV_QP_INIT_ATTR_RX_HASH: ibv_qp_init_attr_mask = 32;
 pub const IBV_QP_INIT_ATTR_SEND_OPS_FLAGS: ibv_qp_init_attr_mask = 64;
 pub type ibv_qp_init_attr_mask = ::core::ffi::c_uint;
+pub const IBV_QP_CREATE_BLOCK_SELF_MCAST_LB: ibv_qp_create_flags = 2;
+pub const IBV_QP_CREATE_SCATTER_FCS: ibv_qp_create_flags = 256;
+pub const IBV_QP_CREATE_CVLAN_STRIPPING: ibv_qp_create_flags = 512;
+pub const IBV_QP_CREATE_SOURCE_QPN: ibv_qp_create_flags = 1024;
+pub const IBV_QP_CREATE_PCI_WRITE_END_PADDING: ibv_qp_create_flags = 2048;
+pub type ibv_qp_create_flags = ::core::ffi::c_uint;
+pub const IBV_QP_EX_WITH_RDMA_WRITE: ibv_qp_create_send_ops_flags = 1;
+pub const IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM: ibv_qp_create_send_ops_flags = 2;
+pub const IBV_QP_EX_WITH_SEND: ibv_qp_create_send_ops_flags = 4;
+pub const IBV_QP_EX_WITH_SEND_WITH_IMM: ibv_qp_create_send_ops_flags = 8;
+pub const IBV_QP_EX_WITH_RDMA_READ: ibv_qp_create_send_ops_flags = 16;
+pub const IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP: ibv_qp_create_send_ops_flags = 32;
+pub const IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD: ibv_qp_create_send_ops_flags = 64;
+pub const IBV_QP_EX_WITH_LOCAL_INV: ibv_qp_create_send_ops_flags = 128;
+pub const IBV_QP_EX_WITH_BIND_MW: ibv_qp_create_send_ops_flags = 256;
+pub const IBV_QP_EX_WITH_SEND_WITH_INV: ibv_qp_create_send_ops_flags = 512;
+pub const IBV_QP_EX_WITH_TSO: ibv_qp_create_send_ops_flags = 1024;
+pub const IBV_QP_EX_WITH_ATOMIC_WRITE: ibv_qp_create_send_ops_flags = 4096;
+pub type ibv_qp_create_send_ops_flags = ::core::ffi::c_uint;
 #[repr(C)]
 #[repr(align(8))]
 #[derive(Copy, Clone)]
@@ -1495,6 +1571,12 @@ const _: () = {
     ["Offset of field: ibv_qp_init_attr_ex::send_ops_flags"]
         [::core::mem::offset_of!(ibv_qp_init_attr_ex, send_ops_flags) - 128usize];
 };
+pub const IBV_QP_OPEN_ATTR_NUM: ibv_qp_open_attr_mask = 1;
+pub const IBV_QP_OPEN_ATTR_XRCD: ibv_qp_open_attr_mask = 2;
+pub const IBV_QP_OPEN_ATTR_CONTEXT: ibv_qp_open_attr_mask = 4;
+pub const IBV_QP_OPEN_ATTR_TYPE: ibv_qp_open_attr_mask = 8;
+pub const IBV_QP_OPEN_ATTR_RESERVED: ibv_qp_open_attr_mask = 16;
+pub type ibv_qp_open_attr_mask = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_qp_open_attr {
@@ -2418,15 +2500,34 @@ const _: () = {
         [::core::mem::offset_of!(ibv_cq_ex, read_completion_wallclock_ns) - 280usize];
 };
 #[repr(C)]
-#[repr(align(4))]
+#[derive(Copy, Clone)]
+pub struct ibv_moderate_cq {
+    pub cq_count: u16,
+    pub cq_period: u16,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_moderate_cq"][::core::mem::size_of::<ibv_moderate_cq>() - 4usize];
+    ["Alignment of ibv_moderate_cq"][::core::mem::align_of::<ibv_moderate_cq>() - 2usize];
+    ["Offset of field: ibv_moderate_cq::cq_count"]
+        [::core::mem::offset_of!(ibv_moderate_cq, cq_count) - 0usize];
+    ["Offset of field: ibv_moderate_cq::cq_period"]
+        [::core::mem::offset_of!(ibv_moderate_cq, cq_period) - 2usize];
+};
+#[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_modify_cq_attr {
-    pub _bindgen_opaque_blob: [u32; 2usize],
+    pub attr_mask: u32,
+    pub moderate: ibv_moderate_cq,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
     ["Size of ibv_modify_cq_attr"][::core::mem::size_of::<ibv_modify_cq_attr>() - 8usize];
     ["Alignment of ibv_modify_cq_attr"][::core::mem::align_of::<ibv_modify_cq_attr>() - 4usize];
+    ["Offset of field: ibv_modify_cq_attr::attr_mask"]
+        [::core::mem::offset_of!(ibv_modify_cq_attr, attr_mask) - 0usize];
+    ["Offset of field: ibv_modify_cq_attr::moderate"]
+        [::core::mem::offset_of!(ibv_modify_cq_attr, moderate) - 4usize];
 };
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -2746,6 +2847,12 @@ const _: () = {
     ["Offset of field: ibv_context::abi_compat"]
         [::core::mem::offset_of!(ibv_context, abi_compat) - 320usize];
 };
+pub const IBV_CQ_INIT_ATTR_MASK_FLAGS: ibv_cq_init_attr_mask = 1;
+pub const IBV_CQ_INIT_ATTR_MASK_PD: ibv_cq_init_attr_mask = 2;
+pub type ibv_cq_init_attr_mask = ::core::ffi::c_uint;
+pub const IBV_CREATE_CQ_ATTR_SINGLE_THREADED: ibv_create_cq_attr_flags = 1;
+pub const IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN: ibv_create_cq_attr_flags = 2;
+pub type ibv_create_cq_attr_flags = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_cq_init_attr_ex {
@@ -2779,11 +2886,33 @@ const _: () = {
     ["Offset of field: ibv_cq_init_attr_ex::parent_domain"]
         [::core::mem::offset_of!(ibv_cq_init_attr_ex, parent_domain) - 48usize];
 };
+pub const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS: ibv_parent_domain_init_attr_mask = 1;
+pub const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: ibv_parent_domain_init_attr_mask = 2;
+pub type ibv_parent_domain_init_attr_mask = ::core::ffi::c_uint;
 #[repr(C)]
-#[repr(align(8))]
 #[derive(Copy, Clone)]
 pub struct ibv_parent_domain_init_attr {
-    pub _bindgen_opaque_blob: [u64; 6usize],
+    pub pd: *mut ibv_pd,
+    pub td: *mut ibv_td,
+    pub comp_mask: u32,
+    pub alloc: ::core::option::Option<
+        unsafe extern "C" fn(
+            pd: *mut ibv_pd,
+            pd_context: *mut ::core::ffi::c_void,
+            size: usize,
+            alignment: usize,
+            resource_type: u64,
+        ) -> *mut ::core::ffi::c_void,
+    >,
+    pub free: ::core::option::Option<
+        unsafe extern "C" fn(
+            pd: *mut ibv_pd,
+            pd_context: *mut ::core::ffi::c_void,
+            ptr: *mut ::core::ffi::c_void,
+            resource_type: u64,
+        ),
+    >,
+    pub pd_context: *mut ::core::ffi::c_void,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
@@ -2791,6 +2920,18 @@ const _: () = {
         [::core::mem::size_of::<ibv_parent_domain_init_attr>() - 48usize];
     ["Alignment of ibv_parent_domain_init_attr"]
         [::core::mem::align_of::<ibv_parent_domain_init_attr>() - 8usize];
+    ["Offset of field: ibv_parent_domain_init_attr::pd"]
+        [::core::mem::offset_of!(ibv_parent_domain_init_attr, pd) - 0usize];
+    ["Offset of field: ibv_parent_domain_init_attr::td"]
+        [::core::mem::offset_of!(ibv_parent_domain_init_attr, td) - 8usize];
+    ["Offset of field: ibv_parent_domain_init_attr::comp_mask"]
+        [::core::mem::offset_of!(ibv_parent_domain_init_attr, comp_mask) - 16usize];
+    ["Offset of field: ibv_parent_domain_init_attr::alloc"]
+        [::core::mem::offset_of!(ibv_parent_domain_init_attr, alloc) - 24usize];
+    ["Offset of field: ibv_parent_domain_init_attr::free"]
+        [::core::mem::offset_of!(ibv_parent_domain_init_attr, free) - 32usize];
+    ["Offset of field: ibv_parent_domain_init_attr::pd_context"]
+        [::core::mem::offset_of!(ibv_parent_domain_init_attr, pd_context) - 40usize];
 };
 #[repr(C)]
 #[repr(align(4))]
@@ -2828,6 +2969,9 @@ const _: () = {
     ["Alignment of ibv_counter_attach_attr"]
         [::core::mem::align_of::<ibv_counter_attach_attr>() - 4usize];
 };
+pub const IBV_VALUES_MASK_RAW_CLOCK: ibv_values_mask = 1;
+pub const IBV_VALUES_MASK_RESERVED: ibv_values_mask = 2;
+pub type ibv_values_mask = ::core::ffi::c_uint;
 #[repr(C)]
 pub struct ibv_values_ex {
     pub comp_mask: u32,
@@ -3112,6 +3256,12 @@ const _: () = {
     ["Offset of field: verbs_context::context"]
         [::core::mem::offset_of!(verbs_context, context) - 320usize];
 };
+pub const IBV_REREG_MR_ERR_INPUT: ibv_rereg_mr_err_code = -1;
+pub const IBV_REREG_MR_ERR_DONT_FORK_NEW: ibv_rereg_mr_err_code = -2;
+pub const IBV_REREG_MR_ERR_DO_FORK_OLD: ibv_rereg_mr_err_code = -3;
+pub const IBV_REREG_MR_ERR_CMD: ibv_rereg_mr_err_code = -4;
+pub const IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW: ibv_rereg_mr_err_code = -5;
+pub type ibv_rereg_mr_err_code = ::core::ffi::c_int;
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_sa_path_rec {
