@@ -50,11 +50,13 @@ counters! {
     tx_sends,
     /// Those of `tx_sends` that carried several packets (UDP_SEGMENT).
     tx_segmented_sends,
+    /// Those of `tx_packets` that were too big for the interface and left as IP fragments.
+    tx_fragmented,
     /// Times the kernel could take no more, and packets stayed in their batch.
     tx_again,
     /// Packets dropped because the kernel refused them, whatever the reason.
     tx_errors,
-    /// Those of `tx_errors` that are bigger than the interface's or the path's MTU (EMSGSIZE).
+    /// Those of `tx_errors` that are bigger than an IP packet can be, even in fragments (EMSGSIZE).
     tx_too_big,
     /// Those of `tx_errors` that a packet filter or security module refused (EPERM, EACCES).
     tx_filtered,

@@ -164,7 +164,7 @@ impl UdpPort {
 impl Port for UdpPort {
     fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()> {
         self.sender
-            .transmit(&self.sockets, batch, &mut self.counters)
+            .transmit(&mut self.sockets, batch, &mut self.counters)
     }
 
     fn receive(

@@ -1,11 +1,16 @@
 //! Two devices in one process, and what the tests do with them.
 #![allow(dead_code, clippy::unwrap_used)]
 
+mod isolated;
+
 use airdma_engine::*;
 use airdma_port::{Port, UdpConfig, UdpPort, sim};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+#[allow(unused_imports)]
+pub use isolated::isolated;
 
 pub const LEFT: [u8; 4] = [192, 0, 2, 1];
 pub const RIGHT: [u8; 4] = [192, 0, 2, 2];
@@ -242,6 +247,10 @@ pub fn connect(qp: &Qp, peer: Qpn, path: Path) {
 }
 
 pub fn to_rtr(qp: &Qp, peer: Qpn, path: Path) {
+    to_rtr_with(qp, peer, path, PathMtu::M1024);
+}
+
+pub fn to_rtr_with(qp: &Qp, peer: Qpn, path: Path, path_mtu: PathMtu) {
     let mut attributes = QpAttributes {
         state: QpState::Init,
         port: 1,
@@ -256,7 +265,7 @@ pub fn to_rtr(qp: &Qp, peer: Qpn, path: Path) {
     attributes = QpAttributes {
         state: QpState::ReadyToReceive,
         path,
-        path_mtu: PathMtu::M1024,
+        path_mtu,
         dest_qpn: peer,
         rq_psn: PSN,
         max_dest_rd_atomic: 16,

@@ -23,7 +23,16 @@ pub(super) struct Socket {
     pub(super) coalescing: bool,
     /// Somebody uses this address: look at it at every receive call.
     pub(super) active: bool,
+    /// The kernel may cut what is sent now into IP fragments: the don't-fragment flag is off.
+    fragmenting: bool,
+    /// Shortest datagram the interface was found too small for.
+    too_big: usize,
+    /// Fragmented sends since that was found out.
+    fragmented: u32,
 }
+
+/// After this many fragmented sends it is tried again whether the interface takes whole packets now.
+const FRAGMENTED_MAX: u32 = 4096;
 
 impl Socket {
     pub(super) fn open(
@@ -49,6 +58,9 @@ impl Socket {
             interface_index,
             coalescing: false,
             active: true,
+            fragmenting: false,
+            too_big: usize::MAX,
+            fragmented: 0,
         };
         socket
             .configure(config)
@@ -68,6 +80,50 @@ impl Socket {
     /// The kernel knows UDP_SEGMENT. Whether the interface can is only known when it is tried.
     pub(super) fn can_segment(&self) -> bool {
         self.option(libc::SOL_UDP, libc::UDP_SEGMENT).is_ok()
+    }
+
+    /// Whether a datagram of `len` bytes is known to be too big for the interface.
+    pub(super) fn must_fragment(&self, len: usize) -> bool {
+        len >= self.too_big
+    }
+
+    /// The interface refused a datagram of `len` bytes.
+    pub(super) fn note_too_big(&mut self, len: usize) {
+        self.too_big = self.too_big.min(len);
+        self.fragmented = 0;
+    }
+
+    /// So many datagrams left in fragments.
+    pub(super) fn note_fragmented(&mut self, count: usize) {
+        self.fragmented = self.fragmented.saturating_add(count as u32);
+        if self.fragmented >= FRAGMENTED_MAX {
+            self.too_big = usize::MAX;
+        }
+    }
+
+    /// Lets the kernel cut what is sent from now on, or not. OMIT is the kernel's name for: fragment what does not fit the
+    /// interface, without DF, and believe no ICMP "too big" either.
+    pub(super) fn set_fragmenting(&mut self, on: bool) -> io::Result<()> {
+        if self.fragmenting == on {
+            return Ok(());
+        }
+        let (level, option, cut, whole) = match self.address {
+            IpAddr::V4(_) => (
+                libc::IPPROTO_IP,
+                libc::IP_MTU_DISCOVER,
+                libc::IP_PMTUDISC_OMIT,
+                libc::IP_PMTUDISC_PROBE,
+            ),
+            IpAddr::V6(_) => (
+                libc::IPPROTO_IPV6,
+                libc::IPV6_MTU_DISCOVER,
+                libc::IPV6_PMTUDISC_OMIT,
+                libc::IPV6_PMTUDISC_PROBE,
+            ),
+        };
+        self.set(level, option, if on { cut } else { whole })?;
+        self.fragmenting = on;
+        Ok(())
     }
 
     /// Size of the buffer `SO_RCVBUF` or `SO_SNDBUF`, as the kernel counts it; 0 if it does not say.

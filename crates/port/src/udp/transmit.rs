@@ -18,6 +18,8 @@ pub(super) struct Sender {
     headers: Box<[libc::mmsghdr]>,
     /// Packets in each planned message.
     groups: [u16; MESSAGES_MAX],
+    /// The planned messages are too big for the interface, and leave in fragments.
+    fragmenting: bool,
     icrcs: IcrcCache,
     /// What the kernel is made to answer instead of sending.
     #[cfg(test)]
@@ -72,6 +74,7 @@ impl Sender {
             messages: vec![message; MESSAGES_MAX].into_boxed_slice(),
             headers: vec![EMPTY_HEADER; MESSAGES_MAX].into_boxed_slice(),
             groups: [0; MESSAGES_MAX],
+            fragmenting: false,
             icrcs: IcrcCache::new(SEGMENTED_BYTES_MAX),
             #[cfg(test)]
             refuse: None,
@@ -85,7 +88,7 @@ impl Sender {
     /// Sends what the kernel takes, drops what it refuses.
     pub(super) fn transmit(
         &mut self,
-        sockets: &[Socket],
+        sockets: &mut [Socket],
         batch: &mut TransmitBatch,
         counters: &mut PortCounters,
     ) -> io::Result<()> {
@@ -99,15 +102,16 @@ impl Sender {
         }
     }
 
-    /// Each round sends, or drops, at least one packet, or ends: no error can keep it going for ever.
+    /// Each round sends, or drops, at least one packet, or finds the first to be too big (which it finds once), or ends: no
+    /// error can keep it going for ever.
     fn empty(
         &mut self,
-        sockets: &[Socket],
+        sockets: &mut [Socket],
         batch: &mut TransmitBatch,
         counters: &mut PortCounters,
     ) -> Result<(), Stop> {
         while let Some(next) = batch.next_destination() {
-            let Some(socket) = sockets.get(usize::from(next.source_index)) else {
+            let Some(socket) = sockets.get_mut(usize::from(next.source_index)) else {
                 drop_packets(batch, 1, counters);
                 continue;
             };
@@ -117,7 +121,7 @@ impl Sender {
                 continue;
             }
             match self.send(socket, batch, planned)? {
-                Sent::Messages(sent) => self.account(batch, sent, counters),
+                Sent::Messages(sent) => self.account(socket, batch, sent, counters),
                 Sent::Refused(refusal) => self.refused(socket, batch, refusal, counters)?,
             }
         }
@@ -125,7 +129,8 @@ impl Sender {
     }
 
     /// Groups the packets at the front of the batch that leave through `socket` into messages, and seals them. Returns the
-    /// number of messages; 0 if the first packet can never leave.
+    /// number of messages; 0 if the first packet can never leave. Packets that must be cut on the IP layer and those that
+    /// must not have to leave in different calls, since DF is an option of the socket.
     fn plan(&mut self, socket: &Socket, batch: &mut TransmitBatch) -> usize {
         let Some(source_index) = batch.next_destination().map(|next| next.source_index) else {
             return 0;
@@ -135,6 +140,11 @@ impl Sender {
         while let Some(entry) = batch.waiting().get(first)
             && planned < MESSAGES_MAX
         {
+            let fragmenting = socket.must_fragment(entry.wire_len());
+            if first > 0 && fragmenting != self.fragmenting {
+                break;
+            }
+            self.fragmenting = fragmenting;
             let destination = batch.destination(entry);
             let flow = Flow::new(
                 socket.address,
@@ -145,7 +155,7 @@ impl Sender {
             let (Some(flow), true) = (flow, destination.source_index == source_index) else {
                 break;
             };
-            let count = if self.segmentation {
+            let count = if self.segmentation && !fragmenting {
                 group_len(&batch.waiting()[first..])
             } else {
                 1
@@ -163,7 +173,7 @@ impl Sender {
     /// Hands the first `planned` messages to the kernel, which takes the first so many of them, or refuses the first.
     fn send(
         &mut self,
-        socket: &Socket,
+        socket: &mut Socket,
         batch: &TransmitBatch,
         planned: usize,
     ) -> Result<Sent, Stop> {
@@ -175,6 +185,9 @@ impl Sender {
             })
         }) {
             return Sent::error(io::Error::from_raw_os_error(errno));
+        }
+        if let Err(error) = socket.set_fragmenting(self.fragmenting) {
+            return Sent::error(error);
         }
         let mut first = 0;
         let slots = self.headers.iter_mut().zip(self.messages.iter_mut());
@@ -203,11 +216,21 @@ impl Sender {
     }
 
     /// The kernel took the first `sent` messages.
-    fn account(&self, batch: &mut TransmitBatch, sent: usize, counters: &mut PortCounters) {
+    fn account(
+        &self,
+        socket: &mut Socket,
+        batch: &mut TransmitBatch,
+        sent: usize,
+        counters: &mut PortCounters,
+    ) {
         let mut packets = 0;
         for &count in &self.groups[..sent] {
             packets += usize::from(count);
             counters.tx_segmented_sends += u64::from(count > 1);
+        }
+        if self.fragmenting {
+            socket.note_fragmented(packets);
+            counters.tx_fragmented += packets as u64;
         }
         counters.tx_sends += sent as u64;
         counters.tx_packets += packets as u64;
@@ -217,10 +240,11 @@ impl Sender {
 
     /// The kernel refused the first message. A segmented one may have been refused for being segmented (EIO: the
     /// interface cannot checksum; EINVAL: too many segments for this kernel, or bigger than the MTU before 6.14), so its
-    /// first packet is tried alone: if that works, segmentation is at fault and stays off; if not, the packets are.
+    /// first packet is tried alone: if that works, segmentation is at fault and stays off; if not, the packets are. A packet
+    /// too big for the interface is left for another round, in which it may be cut.
     fn refused(
         &mut self,
-        socket: &Socket,
+        socket: &mut Socket,
         batch: &mut TransmitBatch,
         mut refusal: Refusal,
         counters: &mut PortCounters,
@@ -235,11 +259,18 @@ impl Sender {
                 Sent::Messages(sent) => {
                     self.segmentation = false;
                     counters.tx_segmentation_refused += 1;
-                    self.account(batch, sent, counters);
+                    self.account(socket, batch, sent, counters);
                     return Ok(());
                 }
                 Sent::Refused(reason) => refusal = reason,
             }
+        }
+        if refusal == Refusal::TooBig
+            && !self.fragmenting
+            && let Some(first) = batch.waiting().first()
+        {
+            socket.note_too_big(first.wire_len());
+            return Ok(());
         }
         count_refusal(refusal, group, counters);
         drop_packets(batch, group, counters);
