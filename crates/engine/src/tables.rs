@@ -71,7 +71,7 @@ impl Tables {
             destination: received.destination,
             tos: received.tos,
             ttl: received.ttl,
-            flow_label: 0,
+            flow_label: received.flow_label,
         };
         self.with(index, |qp, host| {
             qp.handle_packet(now, &arrival, &packet, host)

@@ -17,8 +17,7 @@ pub struct Destination {
     pub tos: u8,
     /// IPv4 TTL or IPv6 hop limit; 0 asks for the kernel's default.
     pub hop_limit: u8,
-    /// IPv6 flow label. Kept for ports that write the IP header; UDP sockets leave it to the kernel (it is outside
-    /// the ICRC).
+    /// IPv6 flow label, of 20 bits (outside the ICRC); 0 leaves it to the kernel.
     pub flow_label: u32,
 }
 

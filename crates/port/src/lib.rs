@@ -42,6 +42,8 @@ pub struct Received<'a> {
     pub tos: u8,
     /// IPv4 TTL or IPv6 hop limit, as it arrived.
     pub ttl: u8,
+    /// IPv6 flow label; 0 for IPv4.
+    pub flow_label: u32,
     /// BTH to pad, without the ICRC. At least the 12 bytes of a BTH.
     pub bytes: &'a [u8],
 }

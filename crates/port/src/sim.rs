@@ -85,6 +85,11 @@ impl Port for SimPort {
                 frame.source = source;
                 frame.destination = destination.address;
                 frame.tos = destination.tos;
+                frame.flow_label = if source.is_ipv6() {
+                    destination.flow_label
+                } else {
+                    0
+                };
                 frame.ttl = match destination.hop_limit {
                     0 => DEFAULT_TTL,
                     limit => limit,
@@ -155,6 +160,7 @@ struct Frame {
     destination: IpAddr,
     tos: u8,
     ttl: u8,
+    flow_label: u32,
     /// BTH to ICRC.
     bytes: Vec<u8>,
 }
@@ -211,6 +217,7 @@ impl Frame {
             destination: nowhere,
             tos: 0,
             ttl: 0,
+            flow_label: 0,
             bytes: Vec::new(),
         }
     }
@@ -234,6 +241,7 @@ impl Frame {
                     destination: self.destination,
                     tos: self.tos,
                     ttl: self.ttl,
+                    flow_label: self.flow_label,
                     bytes,
                 });
             }

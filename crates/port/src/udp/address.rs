@@ -3,6 +3,8 @@
 use std::mem::{MaybeUninit, size_of};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::control::FLOW_LABEL_MASK;
+
 /// Room for an IPv4 or IPv6 socket address as the kernel writes and reads it.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -48,6 +50,14 @@ impl SocketAddress {
             }
         }
         this
+    }
+
+    /// The same with an IPv6 flow label; IPv4 has none.
+    pub(super) fn with_flow_label(mut self, label: u32) -> Self {
+        if self.family() == libc::AF_INET6 {
+            self.v6.sin6_flowinfo = (label & FLOW_LABEL_MASK).to_be();
+        }
+        self
     }
 
     /// Length of the valid part; 0 when neither family was written.

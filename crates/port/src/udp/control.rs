@@ -67,6 +67,8 @@ pub(super) struct Arrival {
     pub(super) segment: usize,
     pub(super) tos: u8,
     pub(super) ttl: u8,
+    /// IPv6 only, 20 bits.
+    pub(super) flow_label: u32,
 }
 
 impl Arrival {
@@ -106,10 +108,16 @@ impl Arrival {
             (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
                 self.ttl = number as u8;
             }
+            (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO) => {
+                self.flow_label = u32::from_be(number as u32) & FLOW_LABEL_MASK;
+            }
             _ => {}
         }
     }
 }
+
+/// What of the flow information is the label; the rest is the traffic class.
+pub(super) const FLOW_LABEL_MASK: u32 = 0x000f_ffff;
 
 /// A message header that points at nothing.
 // SAFETY: integers and null pointers; all zero is a value of each of them.
@@ -146,7 +154,8 @@ mod tests {
             Arrival {
                 segment: 1040,
                 tos: 0x6b,
-                ttl: 61
+                ttl: 61,
+                flow_label: 0,
             }
         );
     }

@@ -218,6 +218,7 @@ fn split(
             destination,
             tos: arrival.tos,
             ttl: arrival.ttl,
+            flow_label: arrival.flow_label,
             bytes,
         });
     }

@@ -168,6 +168,11 @@ impl Socket {
             self.set(libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)
                 .map_err(|error| ("setsockopt(UDP_NO_CHECK6_RX)", error))?;
         }
+        if self.address.is_ipv6() {
+            // Without these the flow label is the kernel's business, and nothing else changes.
+            let _ = self.set(libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND, 1);
+            let _ = self.set(libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO, 1);
+        }
         self.coalescing = config.coalescing && self.set(libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
         for (forced, plain, bytes) in [
             (

@@ -13,6 +13,7 @@ struct Arrived {
     destination: IpAddr,
     tos: u8,
     ttl: u8,
+    flow_label: u32,
     bytes: Vec<u8>,
 }
 
@@ -107,6 +108,7 @@ fn take(port: &mut UdpPort, budget: usize, arrived: &mut Vec<Arrived>) -> usize 
             destination: packet.destination,
             tos: packet.tos,
             ttl: packet.ttl,
+            flow_label: packet.flow_label,
             bytes: packet.bytes.to_vec(),
         });
     })
@@ -304,12 +306,13 @@ fn different_destinations_and_header_fields_do_not_share_a_send() {
 }
 
 #[test]
-fn traffic_class_and_hop_limit_of_ipv6_are_seen() {
+fn traffic_class_hop_limit_and_flow_label_of_ipv6_are_seen() {
     let mut port = UdpPort::bind(&[address("::1")], 0, config()).unwrap();
     let mut batch = batch();
     let destination = Destination {
         tos: 0x6b,
         hop_limit: 77,
+        flow_label: 0xa_bcde,
         ..to("::1")
     };
     add(&mut batch, &packet(64, 1), destination);
@@ -319,6 +322,9 @@ fn traffic_class_and_hop_limit_of_ipv6_are_seen() {
     let arrived = receive(&mut port, 3);
     let seen: Vec<_> = arrived.iter().map(|p| (p.tos, p.ttl)).collect();
     assert_eq!(seen, [(0x6b, 77), (0x6b, 77), (0, 64)]);
+    let labels: Vec<_> = arrived.iter().map(|p| p.flow_label).collect();
+    assert_eq!(labels[..2], [0xa_bcde; 2]);
+    assert_ne!(labels[2], 0xa_bcde, "the kernel's own, if any");
 }
 
 #[test]

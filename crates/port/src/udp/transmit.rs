@@ -284,7 +284,8 @@ impl Message {
         let entry = &batch.waiting()[first];
         let destination = batch.destination(entry);
         let bytes = batch.wire_bytes(first, count);
-        self.name = SocketAddress::new(destination.address, socket.port, socket.interface_index);
+        self.name = SocketAddress::new(destination.address, socket.port, socket.interface_index)
+            .with_flow_label(destination.flow_label);
         self.bytes = libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
             iov_len: bytes.len(),
