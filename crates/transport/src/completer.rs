@@ -6,7 +6,7 @@ use crate::attributes::QpAttributes;
 use crate::completion::{Completion, Status};
 use crate::counter::Counter;
 use crate::host::Host;
-use crate::requester::{Entry, Requester, completion_opcode, status_of};
+use crate::requester::{Entry, Local, Requester, completion_opcode, status_of};
 use crate::time::Time;
 use crate::work::Operation;
 
@@ -127,15 +127,30 @@ impl Requester {
             }
         }
         if self.acked > before {
+            self.retire_locals(qpn, host);
             self.progressed(now, attributes);
         }
         self.acked >= to
     }
 
+    /// Completes the local requests that are done and have nothing before them any more.
+    pub(crate) fn retire_locals<H: Host>(&mut self, qpn: Qpn, host: &mut H) {
+        while self.locals > 0
+            && let Some(entry) = self.queue.front().copied()
+            && entry.local == Local::Done
+        {
+            self.retire(&entry, qpn, host);
+        }
+    }
+
     fn retire<H: Host>(&mut self, entry: &Entry, qpn: Qpn, host: &mut H) {
         self.queue.pop_front();
         self.cursor = self.cursor.saturating_sub(1);
-        host.count(Counter::MessagesSent);
+        if entry.packets > 0 {
+            host.count(Counter::MessagesSent);
+        } else {
+            self.locals -= 1;
+        }
         let request = &entry.request;
         let completion = request.signalled.then(|| Completion {
             byte_len: request.length,
@@ -193,6 +208,7 @@ impl Requester {
         self.acked += 1;
         if self.acked == entry.end() {
             self.retire(&entry, qpn, host);
+            self.retire_locals(qpn, host);
         }
         self.progressed(now, attributes);
         Ok(())

@@ -10,7 +10,8 @@
 //!  --------+----------------+-------------------+----------------+--> sequence
 //! ```
 //!
-//! A rewind sets `next` back to `acked`. Responses are handled in `completer.rs`.
+//! A rewind sets `next` back to `acked`. Responses are handled in `completer.rs`. Local requests stand in the same
+//! queue, take no sequence numbers and are done when the cursor comes to them, once: a rewind goes past them.
 
 use std::collections::VecDeque;
 
@@ -20,6 +21,7 @@ use crate::attributes::QpAttributes;
 use crate::completion::{Completion, CompletionOpcode, Status};
 use crate::counter::Counter;
 use crate::host::Host;
+use crate::local;
 use crate::request_packet::{RequestPacket, packets_of};
 use crate::time::Time;
 use crate::work::{Operation, SendRequest};
@@ -36,7 +38,18 @@ const IN_FLIGHT_PACKETS_MAX: u64 = 4096;
 pub(crate) struct Entry {
     pub(crate) request: SendRequest,
     pub(crate) first: u64,
+    /// None for local requests, and only for them.
     pub(crate) packets: u32,
+    pub(crate) local: Local,
+}
+
+/// What became of a local request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Local {
+    /// Nothing yet, or the request is none.
+    Waiting,
+    Done,
+    Failed,
 }
 
 impl Entry {
@@ -58,6 +71,7 @@ impl Entry {
             request,
             first,
             packets,
+            local: Local::Waiting,
         }
     }
 
@@ -81,8 +95,10 @@ pub(crate) struct Turn {
 pub(crate) struct Requester {
     /// Posted and not yet completed, oldest first; the front holds `acked`.
     pub(crate) queue: VecDeque<Entry>,
-    /// Index in `queue` of the entry that holds `next`.
+    /// Index in `queue` of the entry that holds `next`, or of a local request that is due before it.
     pub(crate) cursor: usize,
+    /// Local requests in `queue`.
+    pub(crate) locals: u32,
     first_psn: Psn,
     posted: u64,
     pub(crate) acked: u64,
@@ -108,6 +124,7 @@ impl Requester {
         Requester {
             queue: VecDeque::new(),
             cursor: 0,
+            locals: 0,
             first_psn: Psn::default(),
             posted: 0,
             acked: 0,
@@ -135,6 +152,7 @@ impl Requester {
     pub(crate) fn post(&mut self, request: SendRequest, attributes: &QpAttributes) {
         let entry = Entry::new(request, self.posted, attributes);
         self.posted = entry.end();
+        self.locals += u32::from(entry.packets == 0);
         self.queue.push_back(entry);
     }
 
@@ -166,11 +184,14 @@ impl Requester {
             return None;
         }
         let entry = *self.queue.get(self.cursor)?;
+        if entry.packets == 0 {
+            return None;
+        }
         let begins = self.next == entry.first;
         if begins && draining && self.next >= self.sent_max {
             return None;
         }
-        if begins && entry.request.fence && !self.answers_due.is_empty() {
+        if begins && self.is_fenced(&entry) {
             return None;
         }
         let answers_max = usize::from(attributes.max_rd_atomic).max(1);
@@ -180,8 +201,43 @@ impl Requester {
         Some(entry)
     }
 
+    fn is_fenced(&self, entry: &Entry) -> bool {
+        entry.request.fence && !self.answers_due.is_empty()
+    }
+
+    /// The local request at the cursor, if nothing holds it back. One that was done before a rewind may always be
+    /// passed.
+    fn local_due(&self, draining: bool) -> Option<&Entry> {
+        if self.locals == 0 || self.failure.is_some() {
+            return None;
+        }
+        let entry = self.queue.get(self.cursor)?;
+        let held_back = entry.local == Local::Waiting && (draining || self.is_fenced(entry));
+        (entry.packets == 0 && !held_back).then_some(entry)
+    }
+
+    /// Does the local requests at the cursor. One that fails does so in its turn, as a request that cannot be sent.
+    fn run_locals<H: Host>(&mut self, turn: &Turn, host: &mut H) {
+        while let Some(entry) = self.local_due(turn.draining) {
+            let outcome = match entry.local {
+                Local::Waiting => local::execute(&entry.request.operation, host),
+                Local::Done => Ok(()),
+                Local::Failed => Err(Status::MwBindError),
+            };
+            self.failure = outcome.err();
+            let local = match outcome {
+                Ok(()) => Local::Done,
+                Err(_) => Local::Failed,
+            };
+            self.queue[self.cursor].local = local;
+            self.cursor += usize::from(local == Local::Done);
+        }
+        self.retire_locals(turn.qpn, host);
+    }
+
     pub(crate) fn wants_transmit(&self, attributes: &QpAttributes, draining: bool) -> bool {
         self.sendable(attributes, draining).is_some()
+            || self.local_due(draining).is_some()
             || ((draining || self.failure.is_some()) && self.is_unasked())
     }
 
@@ -198,8 +254,8 @@ impl Requester {
     /// READs and atomics always ask.
     fn step_back(&mut self) -> Entry {
         self.next -= 1;
-        let ahead = self.queue.get(self.cursor);
-        if ahead.is_none_or(|entry| self.next < entry.first) {
+        let is_ahead = |entry: Option<&Entry>| entry.is_none_or(|entry| self.next < entry.first);
+        while is_ahead(self.queue.get(self.cursor)) {
             self.cursor -= 1;
         }
         self.queue[self.cursor]
@@ -214,6 +270,9 @@ impl Requester {
         host: &mut H,
         out: &mut [u8],
     ) -> Option<usize> {
+        if self.locals > 0 {
+            self.run_locals(turn, host);
+        }
         let Turn {
             now,
             draining,
@@ -283,10 +342,9 @@ impl Requester {
         credit_left: u32,
         mtu: u32,
     ) -> bool {
-        let waited_for = entry.request.signalled
-            || self.cursor + 1 == self.queue.len()
-            || self.next < self.sent_max;
-        let in_flight = self.next - self.acked + u64::from(packet.packets);
+        let end = self.next + u64::from(packet.packets);
+        let waited_for = entry.request.signalled || end == self.posted || self.next < self.sent_max;
+        let in_flight = end - self.acked;
         (packet.ends_message && waited_for)
             || packet.answer_len > 0
             || self.bytes_since_ack_request + mtu >= ACK_INTERVAL_BYTES.min(credit_left / 4)

@@ -24,6 +24,7 @@ pub struct BenchHost {
     pub log: Vec<String>,
     pub counters: BTreeMap<&'static str, u32>,
     pub local_fault: bool,
+    pub bind_fault: bool,
 }
 
 impl BenchHost {
@@ -115,7 +116,7 @@ impl Host for BenchHost {
 
     fn invalidate_local(&mut self, rkey: Rkey) -> Result<(), LocalFault> {
         self.log.push(format!("invalidate own {}", rkey.0));
-        if self.local_fault {
+        if self.bind_fault {
             return Err(LocalFault);
         }
         Ok(())
@@ -124,7 +125,7 @@ impl Host for BenchHost {
     fn bind(&mut self, bind: &Bind) -> Result<(), LocalFault> {
         self.log
             .push(format!("bind {} as {}", bind.window.0, bind.new_key.0));
-        if self.local_fault {
+        if self.bind_fault {
             return Err(LocalFault);
         }
         Ok(())

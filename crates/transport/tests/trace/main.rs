@@ -5,6 +5,7 @@
 
 mod bench;
 mod datagram;
+mod local;
 mod requester;
 mod responder;
 mod unreliable;

@@ -161,7 +161,7 @@ fn local_requests_are_done_in_their_turn() {
             "send 3 Success"
         ]
     );
-    b.host.local_fault = true;
+    b.host.bind_fault = true;
     b.post(BIND, 0);
     assert!(b.qp.wants_transmit());
     assert_eq!(b.sends(), [""; 0]);
