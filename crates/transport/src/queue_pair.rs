@@ -183,8 +183,21 @@ impl QueuePair {
                     responder.replies.clear();
                 }
                 self.flush(None, host);
+                self.report_last_receive(host);
             }
         }
+    }
+
+    /// In the error state the receives of a shared queue stay there for others; whoever counts them is told that this
+    /// queue pair holds none any more.
+    fn report_last_receive<H: Host>(&self, host: &mut H) {
+        if self.shares_receives() {
+            host.event(QpEvent::LastWqeReached);
+        }
+    }
+
+    fn shares_receives(&self) -> bool {
+        self.config.shared_receives || self.config.qp_type == QpType::XrcReceive
     }
 
     /// Takes a request that was posted. In the error state it is flushed at once.
@@ -205,9 +218,9 @@ impl QueuePair {
         }
     }
 
-    /// Flushes receives that were posted to a queue pair in the error state.
+    /// Flushes receives that were posted to a queue pair in the error state, unless they stand in a shared queue.
     pub fn flush_receives<H: Host>(&mut self, host: &mut H) {
-        if self.attributes.state != QpState::Error {
+        if self.attributes.state != QpState::Error || self.shares_receives() {
             return;
         }
         while let Some(receive) = host.take_receive() {
@@ -303,10 +316,14 @@ impl QueuePair {
     }
 
     fn enter_error<H: Host>(&mut self, failed: Option<Status>, host: &mut H) {
+        let entered = self.attributes.state != QpState::Error;
         self.attributes.state = QpState::Error;
         self.attributes.cur_state = QpState::Error;
         self.attributes.sq_draining = false;
         self.flush(failed, host);
+        if entered {
+            self.report_last_receive(host);
+        }
     }
 
     /// Completes everything that is posted: the oldest send request with `failed`, if one failed.
@@ -484,6 +501,17 @@ impl QueuePair {
         self.attributes.state = QpState::SendQueueError;
         self.attributes.cur_state = QpState::SendQueueError;
         self.attributes.sq_draining = false;
+    }
+
+    /// Owes the peer the latest acknowledgement once more, for a queue pair that is about to go: if the one that was
+    /// sent is lost, nobody would answer the peer's question for it, and it would take its finished request for failed.
+    ///
+    /// To be called in any state, before the last [`poll_transmit`](Self::poll_transmit). Nothing is owed if no message
+    /// of the peer was completed, or if the service does not acknowledge.
+    pub fn farewell(&mut self) {
+        if let Service::Connected { responder, .. } = &mut self.service {
+            responder.farewell();
+        }
     }
 
     /// The moment at which [`handle_timeout`](Self::handle_timeout) is due.

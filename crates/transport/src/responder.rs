@@ -370,9 +370,7 @@ impl Responder {
         let psn = packet.headers.bth.psn;
         let opcode = packet.headers.bth.opcode;
         if opcode.is_send() || opcode.is_write() {
-            let last = self.expected.add(MSN_MASK);
-            self.replies.acknowledge(last, self.msn);
-            return;
+            return self.acknowledge_again();
         }
         let mtu = attributes.path_mtu.bytes();
         for executed in &self.executed {
@@ -406,6 +404,19 @@ impl Responder {
                 }
                 Executed::Atomic { .. } | Executed::Read { .. } => {}
             }
+        }
+    }
+
+    /// Owes an ACK for all that was executed so far.
+    fn acknowledge_again(&mut self) {
+        let last = self.expected.add(MSN_MASK);
+        self.replies.acknowledge(last, self.msn);
+    }
+
+    /// Owes the latest ACK once more if any message was completed.
+    pub(crate) fn farewell(&mut self) {
+        if self.msn > 0 {
+            self.acknowledge_again();
         }
     }
 

@@ -204,7 +204,10 @@ fn walk(qp: &mut QueuePair, host: &mut BenchHost, steps: &[(QpState, AttrMask)])
 impl Bench {
     /// A connected queue pair, ready to send; its PSNs start at 0xfffffe, the peer's at 100.
     pub fn connected() -> Self {
-        let mut bench = Self::reset(QpType::Rc);
+        Self::connect(Self::reset(QpType::Rc))
+    }
+
+    fn connect(mut bench: Self) -> Self {
         walk(
             &mut bench.qp,
             &mut bench.host,
@@ -237,7 +240,10 @@ impl Bench {
 
     /// An unreliable connection, ready to send, with the PSNs of [`connected`](Self::connected).
     pub fn unreliable() -> Self {
-        let mut bench = Self::reset(QpType::Uc);
+        Self::connect_unreliably(Self::reset(QpType::Uc))
+    }
+
+    fn connect_unreliably(mut bench: Self) -> Self {
         walk(
             &mut bench.qp,
             &mut bench.host,
@@ -258,7 +264,10 @@ impl Bench {
 
     /// A datagram queue pair, ready to send.
     pub fn datagram() -> Self {
-        let mut bench = Self::reset(QpType::Ud);
+        Self::start_datagrams(Self::reset(QpType::Ud))
+    }
+
+    fn start_datagrams(mut bench: Self) -> Self {
         walk(
             &mut bench.qp,
             &mut bench.host,
@@ -274,9 +283,23 @@ impl Bench {
         bench
     }
 
+    /// A queue pair ready to send that takes its receives from a shared queue.
+    pub fn sharing(qp_type: QpType) -> Self {
+        let bench = Self::created(qp_type, true);
+        match qp_type {
+            QpType::Rc | QpType::XrcSend | QpType::XrcReceive => Self::connect(bench),
+            QpType::Uc => Self::connect_unreliably(bench),
+            QpType::Ud => Self::start_datagrams(bench),
+        }
+    }
+
     pub fn reset(qp_type: QpType) -> Self {
+        Self::created(qp_type, false)
+    }
+
+    fn created(qp_type: QpType, shared_receives: bool) -> Self {
         let config = QpConfig {
-            shared_receives: false,
+            shared_receives,
             qp_type,
             qpn: Qpn::new(QPN),
             port_mtu: PathMtu::M256,

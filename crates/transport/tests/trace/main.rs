@@ -8,4 +8,5 @@ mod datagram;
 mod local;
 mod requester;
 mod responder;
+mod shared_receives;
 mod unreliable;

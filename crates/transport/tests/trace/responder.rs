@@ -430,3 +430,40 @@ fn packets_for_another_partition_service_or_state_are_dropped_and_counted() {
     assert_eq!(b.sends(), [""; 0]);
     assert_eq!(b.log(), [""; 0]);
 }
+
+#[test]
+fn a_queue_pair_that_goes_says_once_more_what_arrived() {
+    let mut b = Bench::connected();
+    b.qp.farewell();
+    assert_eq!(b.sends(), [""; 0], "nothing arrived");
+    b.post_receive(1, 8);
+    b.arrives(Opcode::RcSendOnly, 100, &[7; 8], |_| {});
+    b.qp.farewell();
+    assert_eq!(
+        b.sends(),
+        ["Acknowledge 100 msn=1"],
+        "still owed, not twice"
+    );
+    b.read_arrives(101, REGION_VA, 300);
+    b.qp.farewell();
+    assert_eq!(
+        b.sends(),
+        [
+            "ReadResponseFirst 101 msn=2 [256]",
+            "ReadResponseLast 102 msn=2 [44]",
+            "Acknowledge 102 msn=2"
+        ]
+    );
+    b.modify(QpState::Error);
+    b.qp.farewell();
+    assert!(b.qp.wants_transmit());
+    assert_eq!(b.sends(), ["Acknowledge 102 msn=2"]);
+    b.modify(QpState::Reset);
+    b.qp.farewell();
+    assert_eq!(b.sends(), [""; 0]);
+    let mut b = Bench::unreliable();
+    b.post_receive(1, 8);
+    b.arrives(Opcode::UcSendOnly, 100, &[7; 8], |_| {});
+    b.qp.farewell();
+    assert_eq!(b.sends(), [""; 0]);
+}
