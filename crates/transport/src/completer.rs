@@ -188,6 +188,7 @@ impl Requester {
             Operation::Read { .. } if is_read_response => {
                 self.place_read(attributes, &entry, packet.payload, host)?;
             }
+            Operation::AtomicWrite { .. } if is_read_response && packet.payload.is_empty() => {}
             Operation::CompareSwap { .. } | Operation::FetchAdd { .. } if !is_read_response => {
                 let original = packet.headers.atomic_ack.ok_or(Status::BadResponse)?;
                 host.scatter(entry.request.slot, 0, &original.to_ne_bytes())

@@ -39,12 +39,12 @@ impl RequestPacket {
             Operation::FetchAdd { va, rkey, add } => {
                 Self::atomic(Opcode::RcFetchAdd, va, rkey, add, 0)
             }
+            Operation::AtomicWrite { va, rkey } => Self::atomic_write(va, rkey),
             Operation::Send
             | Operation::SendImm(_)
             | Operation::SendInvalidate(_)
             | Operation::Write { .. }
             | Operation::WriteImm { .. }
-            | Operation::AtomicWrite { .. }
             | Operation::BindWindow(_)
             | Operation::LocalInvalidate(_) => Self::data(entry, index, mtu),
         }
@@ -155,7 +155,31 @@ impl RequestPacket {
             ends_message: true,
         }
     }
+
+    /// Its answer is a READ response without data.
+    fn atomic_write(va: u64, rkey: Rkey) -> Self {
+        let mut headers = Headers::new(Bth {
+            opcode: Opcode::RcAtomicWrite,
+            ..request_bth()
+        });
+        headers.reth = Some(Reth {
+            va,
+            rkey,
+            length: ATOMIC_WRITE_LEN,
+        });
+        RequestPacket {
+            headers,
+            offset: 0,
+            payload_len: ATOMIC_WRITE_LEN,
+            answer_len: 1,
+            packets: 1,
+            ends_message: true,
+        }
+    }
 }
+
+/// Bytes that an atomic write replaces (IBTA A19.4.3).
+pub(crate) const ATOMIC_WRITE_LEN: u32 = 8;
 
 /// Where a packet stands in its message.
 #[derive(Clone, Copy)]

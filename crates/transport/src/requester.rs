@@ -22,7 +22,7 @@ use crate::completion::{Completion, CompletionOpcode, Status};
 use crate::counter::Counter;
 use crate::host::Host;
 use crate::local;
-use crate::request_packet::{RequestPacket, packets_of};
+use crate::request_packet::{ATOMIC_WRITE_LEN, RequestPacket, packets_of};
 use crate::time::Time;
 use crate::work::{Operation, SendRequest};
 
@@ -291,8 +291,10 @@ impl Requester {
             Some(_) | None if asks_again => self.step_back(),
             Some(_) | None => return None,
         };
-        if entry.request.operation.is_read_or_atomic() && attributes.max_rd_atomic == 0 {
-            self.failure = Some(Status::LocalQpOperationError);
+        if entry.request.operation.is_read_or_atomic()
+            && let Err(status) = check_answered(&entry.request, attributes)
+        {
+            self.failure = Some(status);
             return None;
         }
         let mtu = attributes.path_mtu.bytes();
@@ -514,6 +516,18 @@ impl Requester {
         let distance = psn.distance_from(self.psn_of(self.acked));
         u64::try_from(distance).ok().map(|ahead| self.acked + ahead)
     }
+}
+
+/// Whether a READ or an atomic may be sent at all.
+fn check_answered(request: &SendRequest, attributes: &QpAttributes) -> Result<(), Status> {
+    if attributes.max_rd_atomic == 0 {
+        return Err(Status::LocalQpOperationError);
+    }
+    let writes = matches!(request.operation, Operation::AtomicWrite { .. });
+    if writes && request.length != ATOMIC_WRITE_LEN {
+        return Err(Status::LocalLengthError);
+    }
+    Ok(())
 }
 
 /// `rnr_retry` value that never runs out (IBTA 9.7.5.2.8).

@@ -10,7 +10,7 @@ use crate::completion::{Completion, CompletionOpcode, Status};
 use crate::counter::Counter;
 use crate::host::{AtomicOperation, Host, LocalFault, QpEvent, Receive, RemoteAccess, RemoteFault};
 use crate::replies::{ReadResponse, Replies};
-use crate::request_packet::packets_of;
+use crate::request_packet::{ATOMIC_WRITE_LEN, packets_of};
 use crate::work::MESSAGE_LEN_MAX;
 
 const MSN_MASK: u32 = 0x00ff_ffff;
@@ -30,11 +30,12 @@ pub(crate) enum Inbound {
     },
 }
 
-/// A READ or atomic that was executed, kept to answer its duplicates (IBTA 9.4.5, 9.7.5.1.3).
+/// A READ, atomic or atomic write that was executed, kept to answer its duplicates (IBTA 9.4.5, 9.7.5.1.3).
 #[derive(Clone, Copy, Debug)]
 enum Executed {
     Read { psn: Psn, packets: u32, reth: Reth },
     Atomic { psn: Psn, original: u64 },
+    AtomicWrite { psn: Psn },
 }
 
 /// Why the responder gives up on its peer.
@@ -178,6 +179,8 @@ impl Responder {
             self.execute_write(attributes, qpn, packet, host)?;
         } else if opcode == Opcode::RcReadRequest {
             return self.execute_read(attributes, packet, host);
+        } else if opcode == Opcode::RcAtomicWrite {
+            self.execute_atomic_write(attributes, packet, host)?;
         } else {
             self.execute_atomic(attributes, packet, host)?;
         }
@@ -344,6 +347,29 @@ impl Responder {
         Ok(())
     }
 
+    fn execute_atomic_write<H: Host>(
+        &mut self,
+        attributes: &QpAttributes,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) -> Result<(), Fault> {
+        let reth = packet.headers.reth.ok_or(Fault::Invalid)?;
+        let data = packet.payload.try_into().map_err(|_| Fault::Invalid)?;
+        self.check_answers_max(attributes)?;
+        if reth.length != ATOMIC_WRITE_LEN || reth.va % 8 != 0 {
+            return Err(Fault::Invalid);
+        }
+        let (flag, access) = (Access::REMOTE_WRITE, RemoteAccess::Write);
+        check_reth(attributes, &reth, flag, access, host)?;
+        host.write_atomic(reth.rkey, reth.va, data)?;
+        let psn = packet.headers.bth.psn;
+        self.message_done(host);
+        self.remember(attributes, Executed::AtomicWrite { psn });
+        self.replies
+            .read(psn, self.msn, atomic_write_response(), false);
+        Ok(())
+    }
+
     /// The peer must not have more READs and atomics in flight than were agreed (IBTA 9.4.4).
     fn check_answers_max(&self, attributes: &QpAttributes) -> Result<(), Fault> {
         if self.replies.answers_due() >= usize::from(attributes.max_dest_rd_atomic) {
@@ -376,9 +402,16 @@ impl Responder {
         for executed in &self.executed {
             match *executed {
                 Executed::Atomic { psn: at, original }
-                    if at == psn && opcode != Opcode::RcReadRequest =>
+                    if at == psn && packet.headers.atomic_eth.is_some() =>
                 {
                     self.replies.atomic(psn, self.msn, original, true);
+                    return;
+                }
+                Executed::AtomicWrite { psn: at }
+                    if at == psn && opcode == Opcode::RcAtomicWrite =>
+                {
+                    self.replies
+                        .read(psn, self.msn, atomic_write_response(), true);
                     return;
                 }
                 Executed::Read {
@@ -402,7 +435,7 @@ impl Responder {
                     }
                     return;
                 }
-                Executed::Atomic { .. } | Executed::Read { .. } => {}
+                Executed::Atomic { .. } | Executed::AtomicWrite { .. } | Executed::Read { .. } => {}
             }
         }
     }
@@ -483,7 +516,8 @@ pub(crate) fn has_right_size(packet: &Packet<'_>, mtu: u32) -> bool {
     let length = packet.payload.len();
     let mtu = mtu as usize;
     if !(opcode.is_send() || opcode.is_write()) {
-        return length == 0;
+        // An atomic write looks at its eight bytes itself.
+        return length == 0 || opcode == Opcode::RcAtomicWrite;
     }
     if opcode.is_only() {
         length <= mtu
@@ -528,6 +562,11 @@ fn read_response(reth: &Reth, packets: u32) -> ReadResponse {
         done: 0,
         packets,
     }
+}
+
+/// What an atomic write is answered with: a READ response without data, as rxe has it.
+fn atomic_write_response() -> ReadResponse {
+    read_response(&Reth::default(), 1)
 }
 
 /// Whether a repeated READ request asks for the rest of what was granted before. A part that ends

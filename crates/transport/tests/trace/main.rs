@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod atomic_write;
 mod bench;
 mod datagram;
 mod local;
