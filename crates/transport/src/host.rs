@@ -101,7 +101,7 @@ pub trait Host {
     /// Takes the next receive of the shared receive queue that a message of an extended connection names.
     ///
     /// # Errors
-    /// There is no such queue in the connection's domain.
+    /// There is no such queue in the connection's domain: the request is refused as invalid.
     fn take_shared_receive(&mut self, srqn: u32) -> Result<Option<Receive>, RemoteFault>;
 
     /// Places message data at `offset` of receive `slot`.

@@ -2,13 +2,14 @@
 
 use std::net::IpAddr;
 
-use airdma_wire::{Opcode, Packet, PathMtu, Qpn};
+use airdma_wire::{Opcode, Packet, PathMtu, Qpn, Transport};
 
 use crate::attributes::{AttrMask, InvalidAttribute, QpAttributes, QpState, QpType};
 use crate::completion::{Completion, CompletionOpcode, Status};
 use crate::counter::Counter;
 use crate::datagram::Datagrams;
 use crate::host::{Host, QpEvent};
+use crate::replies::Peer;
 use crate::request_packet::DEFAULT_PKEY;
 use crate::requester::{Requester, Turn};
 use crate::responder::Responder;
@@ -257,11 +258,28 @@ impl QueuePair {
             return host.count(Counter::DropMalformed);
         }
         match &mut self.service {
-            Service::Connected { .. } => self.handle_connected(now, packet, host),
+            Service::Connected { .. } if transport == Transport::Rc => {
+                self.handle_connected(now, packet, host);
+            }
+            Service::Connected { .. } => self.handle_extended(now, packet, host),
             Service::Unreliable { .. } => self.handle_unreliable(packet, host),
             Service::Datagram(datagrams) => {
                 datagrams.handle_packet(&self.attributes, self.config.qpn, arrival, packet, host);
             }
+        }
+    }
+
+    /// An extended connection is one half of a reliable one, and its packets say the same.
+    fn handle_extended<H: Host>(&mut self, now: Time, packet: &Packet<'_>, host: &mut H) {
+        let opcode = packet.headers.bth.opcode;
+        let receives = self.config.qp_type == QpType::XrcReceive;
+        match opcode.on(Transport::Rc) {
+            Some(plain) if opcode.is_request() == receives => {
+                let mut packet = *packet;
+                packet.headers.bth.opcode = plain;
+                self.handle_connected(now, &packet, host);
+            }
+            Some(_) | None => host.count(Counter::DropMalformed),
         }
     }
 
@@ -404,6 +422,7 @@ impl QueuePair {
         let turn = Turn {
             now,
             qpn: self.config.qpn,
+            transport: self.config.qp_type.transport(),
             draining: self.is_draining(),
             credit,
         };
@@ -424,9 +443,15 @@ impl QueuePair {
         let Service::Connected { responder, .. } = &mut self.service else {
             return None;
         };
-        let mtu = self.attributes.path_mtu.bytes();
-        let dest_qpn = self.attributes.dest_qpn;
-        let (len, outcome) = responder.replies.poll_transmit(mtu, dest_qpn, host, out)?;
+        if responder.replies.is_empty() {
+            return None;
+        }
+        let peer = Peer {
+            qpn: self.attributes.dest_qpn,
+            mtu: self.attributes.path_mtu.bytes(),
+            transport: self.config.qp_type.transport(),
+        };
+        let (len, outcome) = responder.replies.poll_transmit(&peer, host, out)?;
         if outcome.is_err() {
             host.count(Counter::RemoteAccessErrors);
             self.enter_error(None, host);

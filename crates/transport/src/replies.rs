@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use airdma_wire::{Aeth, Bth, Headers, NakCode, Opcode, Psn, Qpn, Rkey, Syndrome};
+use airdma_wire::{Aeth, Bth, Headers, NakCode, Opcode, Psn, Qpn, Rkey, Syndrome, Transport};
 
 use crate::counter::Counter;
 use crate::host::{Host, RemoteFault};
@@ -18,6 +18,16 @@ enum Body {
     Acknowledge(Syndrome),
     Atomic { original: u64 },
     Read(ReadResponse),
+}
+
+/// Whom replies go to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) qpn: Qpn,
+    /// Bytes that a packet carries.
+    pub(crate) mtu: u32,
+    /// RC, or XRC.
+    pub(crate) transport: Transport,
 }
 
 /// A READ that is being answered, packet by packet.
@@ -167,8 +177,7 @@ impl Replies {
     /// that the memory of a READ went away: the reply has become a NAK, and is written.
     pub(crate) fn poll_transmit<H: Host>(
         &mut self,
-        mtu: u32,
-        dest_qpn: Qpn,
+        peer: &Peer,
         host: &mut H,
         out: &mut [u8],
     ) -> Option<(usize, Result<(), RemoteFault>)> {
@@ -177,27 +186,27 @@ impl Replies {
             Body::Acknowledge(syndrome) => {
                 self.queue.pop_front();
                 host.count(counter_of(syndrome));
-                Some((emit_acknowledge(&reply, syndrome, dest_qpn, out), Ok(())))
+                Some((emit_acknowledge(&reply, syndrome, peer, out), Ok(())))
             }
             Body::Atomic { original } => {
                 self.queue.pop_front();
-                let mut headers = response(Opcode::RcAtomicAcknowledge, &reply, dest_qpn);
+                let mut headers = response(Opcode::RcAtomicAcknowledge, &reply, peer);
                 headers.aeth = Some(acknowledging(reply.msn));
                 headers.atomic_ack = Some(original);
                 Some((headers.emit(out), Ok(())))
             }
-            Body::Read(read) => match emit_read(&reply, &read, mtu, dest_qpn, host, out) {
+            Body::Read(read) => match emit_read(&reply, &read, peer, host, out) {
                 Ok((len, carried)) => {
-                    self.advance_read(read.done + carried, mtu);
+                    self.advance_read(read.done + carried, peer.mtu);
                     Some((len, Ok(())))
                 }
                 Err(fault) => {
-                    let psn = reply.psn.add(read.done / mtu);
+                    let psn = reply.psn.add(read.done / peer.mtu);
                     self.clear();
                     let nak = Syndrome::Nak(NakCode::RemoteAccessError);
                     host.count(counter_of(nak));
                     let refused = Reply { psn, ..reply };
-                    Some((emit_acknowledge(&refused, nak, dest_qpn, out), Err(fault)))
+                    Some((emit_acknowledge(&refused, nak, peer, out), Err(fault)))
                 }
             },
         }
@@ -218,10 +227,11 @@ impl Replies {
     }
 }
 
-fn response(opcode: Opcode, reply: &Reply, dest_qpn: Qpn) -> Headers {
+/// Headers of a response, whose opcode is named as on RC: those of XRC differ in nothing else (IBTA A14.3.2).
+fn response(opcode: Opcode, reply: &Reply, peer: &Peer) -> Headers {
     Headers::new(Bth {
-        opcode,
-        dest_qpn,
+        opcode: (opcode.on(peer.transport)).expect("only RC and XRC have responses"),
+        dest_qpn: peer.qpn,
         psn: reply.psn,
         ..request_bth()
     })
@@ -236,8 +246,8 @@ fn acknowledging(msn: u32) -> Aeth {
     }
 }
 
-fn emit_acknowledge(reply: &Reply, syndrome: Syndrome, dest_qpn: Qpn, out: &mut [u8]) -> usize {
-    let mut headers = response(Opcode::RcAcknowledge, reply, dest_qpn);
+fn emit_acknowledge(reply: &Reply, syndrome: Syndrome, peer: &Peer, out: &mut [u8]) -> usize {
+    let mut headers = response(Opcode::RcAcknowledge, reply, peer);
     headers.aeth = Some(Aeth {
         syndrome,
         msn: reply.msn,
@@ -249,11 +259,11 @@ fn emit_acknowledge(reply: &Reply, syndrome: Syndrome, dest_qpn: Qpn, out: &mut 
 fn emit_read<H: Host>(
     reply: &Reply,
     read: &ReadResponse,
-    mtu: u32,
-    dest_qpn: Qpn,
+    peer: &Peer,
     host: &mut H,
     out: &mut [u8],
 ) -> Result<(usize, u32), RemoteFault> {
+    let mtu = peer.mtu;
     let carried = (read.length - read.done).min(mtu);
     let first = read.done == 0;
     let last = read.done + carried == read.length;
@@ -263,7 +273,7 @@ fn emit_read<H: Host>(
         (false, false) => Opcode::RcReadResponseMiddle,
         (false, true) => Opcode::RcReadResponseLast,
     };
-    let mut headers = response(opcode, reply, dest_qpn);
+    let mut headers = response(opcode, reply, peer);
     headers.bth.psn = reply.psn.add(read.done / mtu);
     headers.bth.pad = pad_of(carried);
     if opcode != Opcode::RcReadResponseMiddle {

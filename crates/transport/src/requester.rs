@@ -15,7 +15,7 @@
 
 use std::collections::VecDeque;
 
-use airdma_wire::{NakCode, Psn, Qpn, ack_timeout, rnr_timer};
+use airdma_wire::{Headers, NakCode, Psn, Qpn, Transport, XrcEth, ack_timeout, rnr_timer};
 
 use crate::attributes::QpAttributes;
 use crate::completion::{Completion, CompletionOpcode, Status};
@@ -85,6 +85,8 @@ impl Entry {
 pub(crate) struct Turn {
     pub(crate) now: Time,
     pub(crate) qpn: Qpn,
+    /// RC, or XRC.
+    pub(crate) transport: Transport,
     /// What is begun is finished, and nothing else begun.
     pub(crate) draining: bool,
     /// Bytes that the window of the path still takes.
@@ -301,6 +303,9 @@ impl Requester {
         let index = u32::try_from(self.next - entry.first).expect("an entry has < 2^32 packets");
         let packet = RequestPacket::new(&entry, index, mtu);
         let mut headers = packet.headers;
+        if turn.transport == Transport::Xrc {
+            extend(&mut headers, entry.request.srqn);
+        }
         headers.bth.dest_qpn = attributes.dest_qpn;
         headers.bth.psn = self.psn_of(self.next);
         headers.bth.ack_request =
@@ -528,6 +533,14 @@ fn check_answered(request: &SendRequest, attributes: &QpAttributes) -> Result<()
         return Err(Status::LocalLengthError);
     }
     Ok(())
+}
+
+/// Makes the headers of a request those of an extended connection: every packet says where its message goes
+/// (IBTA A14.3.2).
+fn extend(headers: &mut Headers, srqn: u32) {
+    headers.bth.opcode = (headers.bth.opcode.on(Transport::Xrc))
+        .expect("extended connections have every operation of reliable ones");
+    headers.xrceth = Some(XrcEth { srqn });
 }
 
 /// `rnr_retry` value that never runs out (IBTA 9.7.5.2.8).

@@ -196,7 +196,7 @@ impl Responder {
         let (receive, placed) = match self.inbound {
             Some(Inbound::Send { receive, placed }) => (receive, placed),
             Some(Inbound::Write { .. }) => return Err(Fault::Invalid),
-            None => (host.take_receive().ok_or(Fault::NotReady)?, 0),
+            None => (take_receive(packet, host)?, 0),
         };
         self.inbound = Some(Inbound::Send { receive, placed });
         let end = end_of(placed, packet.payload, receive.length).ok_or(Fault::TooLong)?;
@@ -261,7 +261,7 @@ impl Responder {
             return Err(Fault::Invalid);
         }
         let receive = match headers.imm {
-            Some(_) => Some(host.take_receive().ok_or(Fault::NotReady)?),
+            Some(_) => Some(take_receive(packet, host)?),
             None => None,
         };
         self.spare = receive;
@@ -504,6 +504,16 @@ impl Responder {
         self.msn = (self.msn + 1) & MSN_MASK;
         host.count(Counter::MessagesReceived);
     }
+}
+
+/// The next receive: of the shared queue that the message of an extended connection names, else of our own. A queue
+/// that is not there makes the request invalid.
+fn take_receive<H: Host>(packet: &Packet<'_>, host: &mut H) -> Result<Receive, Fault> {
+    let receive = match packet.headers.xrceth {
+        None => host.take_receive(),
+        Some(eth) => (host.take_shared_receive(eth.srqn)).map_err(|_| Fault::Invalid)?,
+    };
+    receive.ok_or(Fault::NotReady)
 }
 
 pub(crate) fn ends(opcode: Opcode) -> bool {

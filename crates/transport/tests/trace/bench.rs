@@ -62,6 +62,9 @@ impl Host for BenchHost {
 
     fn take_shared_receive(&mut self, srqn: u32) -> Result<Option<Receive>, RemoteFault> {
         self.log.push(format!("take from shared queue {srqn}"));
+        if !self.granted {
+            return Err(RemoteFault::Access);
+        }
         Ok(self.receives.pop_front())
     }
 
@@ -191,6 +194,10 @@ pub fn attributes() -> QpAttributes {
     }
 }
 
+fn when(condition: bool, mask: AttrMask) -> AttrMask {
+    if condition { mask } else { AttrMask::empty() }
+}
+
 fn walk(qp: &mut QueuePair, host: &mut BenchHost, steps: &[(QpState, AttrMask)]) {
     for (state, mask) in steps {
         let new = QpAttributes {
@@ -207,7 +214,19 @@ impl Bench {
         Self::connect(Self::reset(QpType::Rc))
     }
 
+    /// One half of an extended connection, ready to send.
+    pub fn extended(qp_type: QpType) -> Self {
+        Self::connect(Self::reset(qp_type))
+    }
+
     fn connect(mut bench: Self) -> Self {
+        let (receives, sends) = match bench.qp.qp_type() {
+            QpType::XrcSend => (false, true),
+            QpType::XrcReceive => (true, false),
+            QpType::Rc | QpType::Uc | QpType::Ud => (true, true),
+        };
+        let answers = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
+        let retries = AttrMask::MAX_QP_RD_ATOMIC | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY;
         walk(
             &mut bench.qp,
             &mut bench.host,
@@ -222,16 +241,11 @@ impl Bench {
                         | AttrMask::PATH_MTU
                         | AttrMask::DEST_QPN
                         | AttrMask::RQ_PSN
-                        | AttrMask::MAX_DEST_RD_ATOMIC
-                        | AttrMask::MIN_RNR_TIMER,
+                        | when(receives, answers),
                 ),
                 (
                     QpState::ReadyToSend,
-                    AttrMask::SQ_PSN
-                        | AttrMask::MAX_QP_RD_ATOMIC
-                        | AttrMask::RETRY_CNT
-                        | AttrMask::RNR_RETRY
-                        | AttrMask::TIMEOUT,
+                    AttrMask::SQ_PSN | AttrMask::TIMEOUT | when(sends, retries),
                 ),
             ],
         );
@@ -474,6 +488,9 @@ fn line(packet: &Packet<'_>) -> String {
     let mut line = format!("{} {}", name.trim_start_matches("Rc"), bth.psn.get());
     if bth.ack_request {
         line += " A";
+    }
+    if let Some(eth) = headers.xrceth {
+        line += &format!(" srq={}", eth.srqn);
     }
     if let Some(reth) = headers.reth {
         line += &format!(" va={:#x}+{}", reth.va, reth.length);

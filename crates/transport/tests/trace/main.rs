@@ -6,6 +6,7 @@
 mod atomic_write;
 mod bench;
 mod datagram;
+mod extended;
 mod local;
 mod requester;
 mod responder;
