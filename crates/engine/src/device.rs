@@ -215,6 +215,11 @@ impl Device {
         &self.shared.core
     }
 
+    /// Whether both are the same device, opened once or twice.
+    pub fn is_same_device(&self, other: &Device) -> bool {
+        self.is_same_worker(other)
+    }
+
     pub(crate) fn is_same_worker(&self, other: &Device) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }

@@ -1,5 +1,6 @@
 //! Device memory: memory that a device lends to the application, here a mapping of ours in host memory.
 
+use crate::use_count::UseCount;
 use crate::{Device, Error, LIMITS};
 use std::io;
 use std::ptr::NonNull;
@@ -16,6 +17,8 @@ pub struct Dm {
     base: NonNull<u8>,
     mapped: usize,
     length: usize,
+    /// Regions registered in it.
+    pub(crate) users: UseCount,
 }
 
 // SAFETY: the mapping belongs to this object, and is accessed through raw copies only.
@@ -59,6 +62,7 @@ impl Dm {
             base,
             mapped,
             length,
+            users: UseCount::default(),
         })
     }
 
@@ -75,6 +79,14 @@ impl Dm {
     /// Never: there is no device memory of no bytes.
     pub fn is_empty(&self) -> bool {
         false
+    }
+
+    /// Gives the memory back. The mapping lives on until the last holder of this object lets it go.
+    ///
+    /// # Errors
+    /// `EBUSY` while regions of it are registered.
+    pub fn destroy(&self) -> Result<(), Error> {
+        self.users.destroy("the device memory").map(|_| ())
     }
 
     /// Copies into it.

@@ -64,7 +64,7 @@ pub use limits::{LIMITS, Limits};
 pub use memory::RegionChange;
 pub use mr::Mr;
 pub use mw::{Mw, MwType};
-pub use pd::Pd;
+pub use pd::{Pd, Prefetch};
 pub use post::{RecvPost, SendPost};
 pub use qp::{Qp, QpCaps, QpInit, RecvWr, SendFlags, SendWr};
 pub use srq::{Srq, SrqAttributes, SrqExtension, SrqPost};

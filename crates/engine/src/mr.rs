@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct Mr {
     key: u32,
     state: Mutex<State>,
-    /// Memory of the device that it opens.
+    /// Memory of the device that it opens, which counts it as a user.
     dm: Option<Arc<Dm>>,
 }
 
@@ -49,6 +49,12 @@ impl Mr {
     /// The remote key.
     pub fn rkey(&self) -> Rkey {
         Rkey(self.key)
+    }
+
+    /// Whether it is a region of this domain.
+    pub fn is_of(&self, pd: &Pd) -> bool {
+        let of = &self.lock().pd;
+        of.id == pd.id && of.device.is_same_worker(&pd.device)
     }
 
     /// Changes the memory, the domain or the rights of the region; the keys stay. The application must not have work
@@ -109,6 +115,9 @@ impl Mr {
         core.control(|worker, _| worker.tables.memory.deregister(self.key))?;
         state.deregistered = true;
         state.pd.users.release();
+        if let Some(dm) = &self.dm {
+            dm.users.release();
+        }
         Ok(())
     }
 

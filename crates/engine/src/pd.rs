@@ -12,9 +12,11 @@ use std::sync::Arc;
 /// A protection domain: queue pairs of one domain reach the memory regions of the same domain only.
 pub struct Pd {
     pub(crate) device: Arc<Device>,
-    /// Never used for two domains of one device.
+    /// Never used for two domains of one device, but for a parent domain, which has its domain's.
     pub(crate) id: u32,
     pub(crate) users: UseCount,
+    /// Of a parent domain: the domain that it stands for, and keeps from being given back.
+    of: Option<Arc<Pd>>,
 }
 
 impl Pd {
@@ -24,7 +26,22 @@ impl Pd {
             device,
             id,
             users: UseCount::default(),
+            of: None,
         }
+    }
+
+    /// A parent domain (`ibv_alloc_parent_domain(3)`): its objects are objects of this domain.
+    ///
+    /// # Errors
+    /// `EINVAL` when the domain was given back.
+    pub fn parent_domain(self: &Arc<Self>) -> Result<Arc<Pd>, Error> {
+        self.users.acquire("the protection domain")?;
+        Ok(Arc::new(Pd {
+            device: Arc::clone(&self.device),
+            id: self.id,
+            users: UseCount::default(),
+            of: Some(Arc::clone(self)),
+        }))
     }
 
     /// The device it belongs to.
@@ -90,9 +107,11 @@ impl Pd {
             return Err(Error::Invalid("the memory belongs to another device"));
         }
         let at = dm.part(offset, length)?.expose_provenance() as u64;
-        self.register((0, length), access, Some(Arc::clone(dm)), |memory| {
+        dm.users.acquire("the device memory")?;
+        let registered = self.register((0, length), access, Some(Arc::clone(dm)), |memory| {
             memory.register(self.id, at, length, 0, access)
-        })
+        });
+        registered.inspect_err(|_| dm.users.release())
     }
 
     fn register(
@@ -119,21 +138,21 @@ impl Pd {
     /// this process and local keys.
     ///
     /// # Errors
-    /// With `flush`, `EFAULT` for a part that is not there, not writable though `write` asks for it, or outside its region.
-    pub fn prefetch(&self, sges: &[Sge], write: bool, flush: bool) -> Result<(), Error> {
+    /// With `flush`, `EFAULT` for a part that is not there, not writable though that was asked for, or outside its region.
+    pub fn prefetch(&self, sges: &[Sge], pages: Prefetch, flush: bool) -> Result<(), Error> {
         let core = self.device.core();
         core.check_process()?;
+        let right = match pages {
+            Prefetch::Write => Access::LOCAL_WRITE,
+            Prefetch::Read | Prefetch::Present => Access::empty(),
+        };
         for sge in sges {
-            let right = if write {
-                Access::LOCAL_WRITE
-            } else {
-                Access::empty()
-            };
             let known = core.control(|worker, _| {
                 let memory = &worker.tables.memory;
                 memory.address_of(self.id, sge.lkey, sge.addr, sge.length, right)
             });
             let here = match known {
+                Some(_) if pages == Prefetch::Present => Ok(()),
                 Some(address) => presence::check(address, sge.length as usize, right),
                 None => Err(Error::System {
                     message: "a part to prefetch lies outside its memory region".to_owned(),
@@ -204,7 +223,10 @@ impl Pd {
     /// `EBUSY` while memory regions, queue pairs or address handles of it exist.
     pub fn destroy(&self) -> Result<(), Error> {
         if self.users.destroy("the protection domain")? {
-            self.device.give_back_pd();
+            match &self.of {
+                Some(domain) => domain.users.release(),
+                None => self.device.give_back_pd(),
+            }
         }
         Ok(())
     }
@@ -215,6 +237,17 @@ impl Drop for Pd {
         // Its users hold it, so it has none.
         self.destroy().ok();
     }
+}
+
+/// Which pages [`Pd::prefetch`] asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prefetch {
+    /// All, to be read.
+    Read,
+    /// All, to be written.
+    Write,
+    /// None: those that are there already need nothing.
+    Present,
 }
 
 /// The number of no domain: serial numbers begin with 1.

@@ -192,6 +192,12 @@ impl Qp {
         &self.device
     }
 
+    /// Whether it is a target of this domain of extended connections.
+    pub fn is_target_of(&self, domain: &Xrcd) -> bool {
+        let of = self.uses.xrcd.as_ref();
+        of.is_some_and(|of| of.id == domain.id && self.device.is_same_worker(&domain.device))
+    }
+
     /// Whether receives are posted to the queue pair itself.
     pub(crate) fn has_receive_queue(&self) -> bool {
         self.uses.srq.is_none() && self.uses.recv_cq.is_some()

@@ -11,6 +11,7 @@ use crate::errno::Errno;
 use crate::live::{self, Affiliated};
 use crate::object::Object;
 use crate::queue_pair::Qp;
+use crate::shared_receive::Srq;
 use crate::{abi, port};
 
 type Element = abi::ibv_async_event__bindgen_ty_1;
@@ -59,6 +60,11 @@ pub unsafe fn ack(event: *mut abi::ibv_async_event) {
             | abi::IBV_EVENT_QP_LAST_WQE_REACHED => {
                 if let Ok(qp) = Qp::of(event.element.qp) {
                     qp.events().asynchronous.acknowledge(1);
+                }
+            }
+            abi::IBV_EVENT_SRQ_ERR | abi::IBV_EVENT_SRQ_LIMIT_REACHED => {
+                if let Ok(srq) = Srq::of(event.element.srq) {
+                    srq.events().asynchronous.acknowledge(1);
                 }
             }
             _ => {}

@@ -122,6 +122,17 @@ pub unsafe fn create_cq(
     Ok(raw)
 }
 
+/// `ibv_resize_cq(3)`: what is in the queue stays.
+pub unsafe fn resize_cq(raw: *mut abi::ibv_cq, entries: c_int) -> Result<(), Errno> {
+    // SAFETY: the caller's queue.
+    let cq = unsafe { Cq::of(raw) }?;
+    let entries = u32::try_from(entries).map_err(|_| Errno::INVALID)?;
+    cq.engine.resize(entries)?;
+    // SAFETY: the public field follows, as rdma-core's library has it.
+    unsafe { (*raw).cqe = c_int::try_from(cq.engine.capacity()).unwrap_or(c_int::MAX) };
+    Ok(())
+}
+
 /// `ibv_destroy_cq(3)`: EBUSY while a queue pair uses it; waits for outstanding acknowledgements.
 pub unsafe fn destroy_cq(raw: *mut abi::ibv_cq) -> Result<(), Errno> {
     // SAFETY: the caller's queue, given back if the engine lets it go.

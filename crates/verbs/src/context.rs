@@ -1,7 +1,9 @@
 //! An opened device: `ibv_context`, with the extended `verbs_context` in front of it in memory.
 
 use std::cell::UnsafeCell;
+use std::ffi::c_int;
 use std::mem::offset_of;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 
 use airdma_engine as engine;
@@ -9,7 +11,7 @@ use airdma_engine as engine;
 use crate::entry::slots;
 use crate::errno::Errno;
 use crate::object::zeroed;
-use crate::{abi, device};
+use crate::{abi, device, token};
 
 /// What `context->abi_compat` holds when a `verbs_context` lies in front of it.
 const ABI_IS_EXTENDED: usize = usize::MAX;
@@ -22,6 +24,8 @@ pub const COMPLETION_VECTORS: i32 = 1;
 pub struct Context {
     verbs: UnsafeCell<abi::verbs_context>,
     device: Arc<engine::Device>,
+    /// `context->cmd_fd`: what [`import`] knows the device by, in this process.
+    _token: OwnedFd,
 }
 
 impl Context {
@@ -53,21 +57,41 @@ fn outer(raw: *mut abi::ibv_context) -> *mut Context {
 pub unsafe fn open(raw_device: *mut abi::ibv_device) -> Result<*mut abi::ibv_context, Errno> {
     let info = device::info(raw_device)?;
     let device = engine::Device::open(&info)?;
+    let token = token::create(&device)?;
+    Ok(hand_out(raw_device, device, token))
+}
+
+/// `ibv_import_device(3)`: the device of a context of this process, by (a duplicate of) its `cmd_fd`, which the new context
+/// owns from now on.
+pub unsafe fn import(fd: c_int) -> Result<*mut abi::ibv_context, Errno> {
+    let device = token::device_of(fd)?;
+    let raw_device = device::pointer(&device.info().name).ok_or(Errno(libc::ENODEV))?;
+    // SAFETY: a descriptor that holds a token of ours, which the caller gives away.
+    let token = unsafe { OwnedFd::from_raw_fd(fd) };
+    Ok(hand_out(raw_device, device, token))
+}
+
+fn hand_out(
+    raw_device: *mut abi::ibv_device,
+    device: Arc<engine::Device>,
+    token: OwnedFd,
+) -> *mut abi::ibv_context {
     // SAFETY: integers, raw pointers, optional functions; an all-zero mutex is an initialised one.
     let mut context: abi::ibv_context = unsafe { zeroed() };
     context.device = raw_device;
     context.ops = slots::context_ops();
-    context.cmd_fd = -1;
+    context.cmd_fd = token.as_raw_fd();
     context.async_fd = device.async_fd();
     context.num_comp_vectors = COMPLETION_VECTORS;
     context.abi_compat = ABI_IS_EXTENDED as *mut _;
     let whole = Box::into_raw(Box::new(Context {
         verbs: UnsafeCell::new(slots::verbs_context(context)),
         device,
+        _token: token,
     }));
-    Ok(whole
+    whole
         .wrapping_byte_add(offset_of!(abi::verbs_context, context))
-        .cast())
+        .cast()
 }
 
 /// `ibv_close_device(3)`. Objects that still exist keep working until they are destroyed.

@@ -96,6 +96,13 @@ pub fn info(device: *mut abi::ibv_device) -> Result<DeviceInfo, Errno> {
     by_name(&name)?.ok_or(Errno(libc::ENODEV))
 }
 
+/// The device of that name, if it was listed.
+pub fn pointer(name: &str) -> Option<*mut abi::ibv_device> {
+    let table = listed();
+    let entry = table.iter().find(|entry| entry.name == name)?;
+    Some(entry.page.device.get())
+}
+
 /// What the engine says now about the device of that name.
 pub fn by_name(name: &str) -> Result<Option<DeviceInfo>, Errno> {
     Ok(airdma_engine::devices()?

@@ -2,14 +2,16 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
 use std::sync::Arc;
 
-use airdma_engine::{self as engine, Access};
+use airdma_engine::{self as engine, Access, Prefetch, RegionChange};
 
-use crate::abi;
 use crate::context::Context;
 use crate::errno::Errno;
 use crate::object::{Object, next_handle};
+use crate::registry::Registry;
+use crate::{abi, domain, post};
 
 /// `IBV_ACCESS_OPTIONAL_RANGE`: bits that a device may ignore when it does not know them.
 const ACCESS_OPTIONAL: u32 = 0x3ff0_0000;
@@ -19,6 +21,8 @@ const ACCESS_OPTIONAL: u32 = 0x3ff0_0000;
 pub struct Pd {
     c: UnsafeCell<abi::ibv_pd>,
     engine: Arc<engine::Pd>,
+    /// Of a parent domain: the thread domain that it names, or NULL.
+    td: *mut abi::ibv_td,
 }
 
 // SAFETY: `c` is the first field.
@@ -30,6 +34,18 @@ impl Pd {
     /// The engine's domain.
     pub fn engine(&self) -> &Arc<engine::Pd> {
         &self.engine
+    }
+
+    /// A domain for C, which gives it back with `ibv_dealloc_pd`.
+    pub fn hand_out(
+        context: *mut abi::ibv_context,
+        engine: Arc<engine::Pd>,
+        td: *mut abi::ibv_td,
+    ) -> *mut abi::ibv_pd {
+        let handle = next_handle();
+        PDS.enter(handle, &engine);
+        let c = UnsafeCell::new(abi::ibv_pd { context, handle });
+        Box::new(Pd { c, engine, td }).into_raw()
     }
 
     /// The context it was allocated from.
@@ -55,22 +71,51 @@ pub unsafe fn alloc_pd(raw: *mut abi::ibv_context) -> Result<*mut abi::ibv_pd, E
     // SAFETY: the caller's context.
     let context = unsafe { Context::of(raw) }?;
     let engine = context.device().alloc_pd()?;
-    let c = UnsafeCell::new(abi::ibv_pd {
-        context: raw,
-        handle: next_handle(),
-    });
-    Ok(Box::new(Pd { c, engine }).into_raw())
+    Ok(Pd::hand_out(raw, engine, ptr::null_mut()))
 }
 
 /// `ibv_dealloc_pd(3)`: EBUSY while something was created from it.
 pub unsafe fn dealloc_pd(raw: *mut abi::ibv_pd) -> Result<(), Errno> {
     // SAFETY: the caller's domain, given back if the engine lets it go.
     unsafe {
-        Pd::of(raw)?.engine.destroy()?;
+        let pd = Pd::of(raw)?;
+        pd.engine.destroy()?;
+        domain::release_td(pd.td);
+        PDS.leave((*raw).handle);
         drop(Pd::take(raw));
     }
     Ok(())
 }
+
+/// `ibv_import_pd(3)`: the domain that another context of this process allocated.
+pub unsafe fn import_pd(
+    raw: *mut abi::ibv_context,
+    handle: u32,
+) -> Result<*mut abi::ibv_pd, Errno> {
+    // SAFETY: the caller's context.
+    let context = unsafe { Context::of(raw) }?;
+    let engine = PDS.find(handle).ok_or(Errno(libc::ENOENT))?;
+    if !context.device().is_same_device(engine.device()) {
+        return Err(Errno::INVALID);
+    }
+    let c = UnsafeCell::new(abi::ibv_pd {
+        context: raw,
+        handle,
+    });
+    let td = ptr::null_mut();
+    Ok(Box::new(Pd { c, engine, td }).into_raw())
+}
+
+/// `ibv_unimport_pd(3)`: the importer's handle goes, the domain stays.
+pub unsafe fn unimport_pd(raw: *mut abi::ibv_pd) {
+    if !raw.is_null() {
+        // SAFETY: the caller gives back what `import_pd` returned.
+        drop(unsafe { Pd::take(raw) });
+    }
+}
+
+static PDS: Registry<engine::Pd> = Registry::new();
+static MRS: Registry<engine::Mr> = Registry::new();
 
 /// `ibv_reg_mr(3)`.
 pub unsafe fn reg_mr(
@@ -107,26 +152,117 @@ pub unsafe fn reg_mr_iova2(
     unsafe { register(pd, addr, length, iova, access) }
 }
 
-/// `ibv_rereg_mr(3)`: not supported; the region stays as it is.
+/// `ibv_rereg_mr(3)`. Every failure is -1, `IBV_REREG_MR_ERR_INPUT`: the region is as it was.
 pub unsafe fn rereg_mr(
-    _mr: *mut abi::ibv_mr,
-    _flags: c_int,
-    _pd: *mut abi::ibv_pd,
-    _addr: *mut c_void,
-    _length: usize,
-    _access: c_int,
+    raw: *mut abi::ibv_mr,
+    flags: c_int,
+    raw_pd: *mut abi::ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
 ) -> Result<c_int, Errno> {
-    // -1 is IBV_REREG_MR_ERR_INPUT: "the old region is valid".
-    Err(Errno::UNSUPPORTED)
+    let flags = flags.cast_unsigned();
+    let changes = |flag: u32| flags & flag != 0;
+    if flags == 0 || flags & !abi::IBV_REREG_MR_FLAGS_SUPPORTED != 0 {
+        return Err(Errno::INVALID);
+    }
+    // SAFETY: the caller's region, and its domain if the flag says that there is one.
+    let (mr, pd) = unsafe {
+        let pd = if changes(abi::IBV_REREG_MR_CHANGE_PD) {
+            Some(Pd::of(raw_pd)?)
+        } else {
+            None
+        };
+        (Mr::of(raw)?, pd)
+    };
+    let mut change = RegionChange::default();
+    if changes(abi::IBV_REREG_MR_CHANGE_TRANSLATION) {
+        if addr.is_null() || length == 0 {
+            return Err(Errno::INVALID);
+        }
+        change.translation = Some((addr as u64, length));
+    }
+    if changes(abi::IBV_REREG_MR_CHANGE_ACCESS) {
+        change.access = Some(access_of(access.cast_unsigned())?);
+    }
+    mr.engine.reregister(pd.map(Pd::engine), &change)?;
+    // SAFETY: the region's public fields, which are the caller's to read after this call.
+    unsafe {
+        if pd.is_some() {
+            (*raw).pd = raw_pd;
+            (*raw).context = (*raw_pd).context;
+        }
+        if change.translation.is_some() {
+            (*raw).addr = addr;
+            (*raw).length = length;
+        }
+    }
+    Ok(0)
 }
 
-/// `ibv_dereg_mr(3)`.
+/// `ibv_dereg_mr(3)`: EBUSY while memory windows are bound in it.
 pub unsafe fn dereg_mr(raw: *mut abi::ibv_mr) -> Result<(), Errno> {
     // SAFETY: the caller's region, given back once the engine does not touch it any more.
     unsafe {
         Mr::of(raw)?.engine.deregister()?;
+        MRS.leave((*raw).handle);
         drop(Mr::take(raw));
     }
+    Ok(())
+}
+
+/// `ibv_import_mr(3)`: the region that another context of this process registered. Its address is not told.
+pub unsafe fn import_mr(raw_pd: *mut abi::ibv_pd, handle: u32) -> Result<*mut abi::ibv_mr, Errno> {
+    // SAFETY: the caller's domain.
+    let pd = unsafe { Pd::of(raw_pd) }?;
+    let engine = MRS.find(handle).ok_or(Errno(libc::ENOENT))?;
+    if !engine.is_of(&pd.engine) {
+        return Err(Errno::INVALID);
+    }
+    let c = describe(raw_pd, pd, (ptr::null_mut(), 0), handle, &engine);
+    Ok(Box::new(Mr { c, engine }).into_raw())
+}
+
+/// `ibv_unimport_mr(3)`: the importer's handle goes, the region stays.
+pub unsafe fn unimport_mr(raw: *mut abi::ibv_mr) {
+    if !raw.is_null() {
+        // SAFETY: the caller gives back what `import_mr` returned.
+        drop(unsafe { Mr::take(raw) });
+    }
+}
+
+/// `ibv_alloc_null_mr(3)`.
+pub unsafe fn alloc_null_mr(raw_pd: *mut abi::ibv_pd) -> Result<*mut abi::ibv_mr, Errno> {
+    // SAFETY: the caller's domain.
+    let pd = unsafe { Pd::of(raw_pd) }?;
+    let engine = pd.engine.alloc_null_mr()?;
+    Ok(hand_out(raw_pd, pd, (ptr::null_mut(), 0), engine))
+}
+
+/// `ibv_advise_mr(3)`.
+pub unsafe fn advise_mr(
+    raw_pd: *mut abi::ibv_pd,
+    advice: abi::ib_uverbs_advise_mr_advice,
+    flags: u32,
+    list: *mut abi::ibv_sge,
+    count: u32,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's domain and list.
+    let (pd, sges) = unsafe {
+        let count = c_int::try_from(count).map_err(|_| Errno::INVALID)?;
+        (Pd::of(raw_pd)?, post::elements(list, count)?)
+    };
+    if flags & !abi::IB_UVERBS_ADVISE_MR_FLAG_FLUSH != 0 || sges.is_empty() {
+        return Err(Errno::INVALID);
+    }
+    let flush = flags & abi::IB_UVERBS_ADVISE_MR_FLAG_FLUSH != 0;
+    let pages = match advice {
+        abi::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH => Prefetch::Read,
+        abi::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE => Prefetch::Write,
+        abi::IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => Prefetch::Present,
+        _ => return Err(Errno::UNSUPPORTED),
+    };
+    pd.engine.prefetch(sges, pages, flush)?;
     Ok(())
 }
 
@@ -158,27 +294,45 @@ unsafe fn register(
     let zero_based = access.contains(Access::ZERO_BASED);
     let iova = if zero_based { 0 } else { iova };
     let engine = pd.engine.reg_mr(addr as u64, length, iova, access)?;
-    let c = UnsafeCell::new(abi::ibv_mr {
+    Ok(hand_out(raw_pd, pd, (addr, length), engine))
+}
+
+/// A region for C, which gives it back with `ibv_dereg_mr`.
+pub fn hand_out(
+    raw_pd: *mut abi::ibv_pd,
+    pd: &Pd,
+    range: (*mut c_void, usize),
+    engine: Arc<engine::Mr>,
+) -> *mut abi::ibv_mr {
+    let handle = next_handle();
+    MRS.enter(handle, &engine);
+    let c = describe(raw_pd, pd, range, handle, &engine);
+    Box::new(Mr { c, engine }).into_raw()
+}
+
+fn describe(
+    raw_pd: *mut abi::ibv_pd,
+    pd: &Pd,
+    (addr, length): (*mut c_void, usize),
+    handle: u32,
+    engine: &engine::Mr,
+) -> UnsafeCell<abi::ibv_mr> {
+    UnsafeCell::new(abi::ibv_mr {
         context: pd.context(),
         pd: raw_pd,
         addr,
         length,
-        handle: next_handle(),
+        handle,
         lkey: engine.lkey().0,
         rkey: engine.rkey().0,
-    });
-    Ok(Box::new(Mr { c, engine }).into_raw())
+    })
 }
 
-/// The access rights asked for. Unknown optional ones are dropped, other unknown ones refused, and
-/// on-demand paging is not offered (`ibv_query_device_ex` says so).
-fn access_of(flags: u32) -> Result<Access, Errno> {
+/// The access rights asked for. Unknown optional ones are dropped, other unknown ones refused.
+pub fn access_of(flags: u32) -> Result<Access, Errno> {
     let known = Access::from_bits_truncate(flags);
     if flags & !known.bits() & !ACCESS_OPTIONAL != 0 {
         return Err(Errno::INVALID);
-    }
-    if known.contains(Access::ON_DEMAND) {
-        return Err(Errno::UNSUPPORTED);
     }
     Ok(known)
 }
@@ -195,9 +349,6 @@ mod tests {
         let relaxed = local | abi::IBV_ACCESS_RELAXED_ORDERING;
         assert!(access_of(relaxed).is_ok());
         assert_eq!(access_of(local | 1 << 30), Err(Errno::INVALID));
-        assert_eq!(
-            access_of(local | abi::IBV_ACCESS_ON_DEMAND),
-            Err(Errno::UNSUPPORTED)
-        );
+        assert!(access_of(local | abi::IBV_ACCESS_ON_DEMAND).is_ok());
     }
 }

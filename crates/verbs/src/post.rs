@@ -51,13 +51,24 @@ pub unsafe fn receive(
     // SAFETY: the caller's queue pair.
     let qp = unsafe { Qp::of(qp) }?;
     let mut post = qp.engine().begin_post_recv();
+    // SAFETY: the caller's list.
+    unsafe { receives(list, bad, |wr| Ok(post.push(wr)?)) }
+}
+
+/// Posts a list of receives up to the first that `push` refuses, which `bad` then names.
+#[inline]
+pub unsafe fn receives(
+    list: *mut abi::ibv_recv_wr,
+    bad: *mut *mut abi::ibv_recv_wr,
+    mut push: impl FnMut(&RecvWr<'_>) -> Result<(), Errno>,
+) -> Result<(), Errno> {
     let mut next = list;
     // SAFETY: the caller's list ends in NULL.
     while let Some(wr) = unsafe { next.as_ref() } {
         // SAFETY: the caller's elements.
         let pushed = unsafe { elements(wr.sg_list, wr.num_sge) }.and_then(|sges| {
             let wr_id = wr.wr_id;
-            post.push(&RecvWr { wr_id, sges }).map_err(Errno::from)
+            push(&RecvWr { wr_id, sges })
         });
         if let Err(errno) = pushed {
             // SAFETY: the caller's pointer.
@@ -144,7 +155,7 @@ unsafe fn operation(wr: &abi::ibv_send_wr) -> Result<Operation, Errno> {
 
 /// A scatter/gather list as the engine takes it: the C array itself.
 #[inline]
-unsafe fn elements<'a>(list: *mut abi::ibv_sge, count: i32) -> Result<&'a [Sge], Errno> {
+pub unsafe fn elements<'a>(list: *mut abi::ibv_sge, count: i32) -> Result<&'a [Sge], Errno> {
     let count = usize::try_from(count).map_err(|_| Errno::INVALID)?;
     if count == 0 {
         return Ok(&[]);

@@ -2,7 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use airdma_engine::{
@@ -12,9 +12,11 @@ use airdma_engine::{
 
 use crate::completion::Cq;
 use crate::errno::Errno;
+use crate::extended::{self, Xrcd};
 use crate::live::{self, Affiliated};
 use crate::memory::Pd;
 use crate::object::{Object, zeroed};
+use crate::shared_receive::Srq;
 use crate::{abi, address, port};
 
 /// A queue pair.
@@ -52,21 +54,29 @@ pub unsafe fn create(
     // SAFETY: the caller's domain and struct.
     let (pd, init) = unsafe { (Pd::of(raw_pd)?, init.as_mut().ok_or(Errno::INVALID)?) };
     let qp_type = type_of(init.qp_type)?;
-    if !init.srq.is_null() {
-        return Err(Errno::UNSUPPORTED);
-    }
-    // SAFETY: the caller's queues.
-    let (send_cq, recv_cq) = unsafe { (Cq::of(init.send_cq)?, Cq::of(init.recv_cq)?) };
+    // SAFETY: the caller's queues. An initiator of extended connections has nothing to receive.
+    let (send_cq, recv_cq, srq) = unsafe {
+        let send_cq = Cq::of(init.send_cq)?;
+        let recv_cq = if qp_type == QpType::XrcSend {
+            send_cq
+        } else {
+            Cq::of(init.recv_cq)?
+        };
+        let srq = if init.srq.is_null() {
+            None
+        } else {
+            Some(Arc::clone(Srq::of(init.srq)?.engine()))
+        };
+        (send_cq, recv_cq, srq)
+    };
     let engine = pd.engine().create_qp(QpInit {
         qp_type,
         send_cq: Arc::clone(send_cq.engine()),
         recv_cq: Arc::clone(recv_cq.engine()),
-        srq: None,
+        srq,
         caps: caps_of(&init.cap),
         signal_all: init.sq_sig_all != 0,
     })?;
-    let number = live::number();
-    engine.set_cookie(number);
     init.cap = c_caps(&engine.caps());
     // SAFETY: integers and raw pointers; all-zero mutex and condition are initialised ones.
     let mut c: abi::ibv_qp = unsafe { zeroed() };
@@ -75,10 +85,89 @@ pub unsafe fn create(
     c.pd = raw_pd;
     c.send_cq = init.send_cq;
     c.recv_cq = init.recv_cq;
+    c.srq = init.srq;
+    c.qp_type = init.qp_type;
+    Ok(hand_out(c, engine))
+}
+
+/// The `create_qp_ex` slot. Only what [`create`] offers too, without extra flags, and targets of extended connections, which
+/// are created in such a domain and have neither protection domain nor queues.
+pub unsafe fn create_ex(
+    context: *mut abi::ibv_context,
+    init: *mut abi::ibv_qp_init_attr_ex,
+) -> Result<*mut abi::ibv_qp, Errno> {
+    // SAFETY: the caller's struct.
+    let attr = unsafe { init.as_mut() }.ok_or(Errno::INVALID)?;
+    let given = |mask: u32| attr.comp_mask & mask != 0;
+    if attr.qp_type == abi::IBV_QPT_XRC_RECV {
+        if !given(abi::IBV_QP_INIT_ATTR_XRCD) {
+            return Err(Errno::INVALID);
+        }
+        // SAFETY: the caller's domain.
+        let domain = unsafe { Xrcd::of(attr.xrcd) }?;
+        let engine = domain.engine().create_target_qp()?;
+        extended::enter_target(&engine);
+        return Ok(hand_out_target(context, attr.qp_context, engine));
+    }
+    let flags_given = given(abi::IBV_QP_INIT_ATTR_CREATE_FLAGS);
+    let plain = abi::IBV_QP_INIT_ATTR_PD | abi::IBV_QP_INIT_ATTR_CREATE_FLAGS;
+    if !given(abi::IBV_QP_INIT_ATTR_PD) {
+        return Err(Errno::INVALID);
+    }
+    if attr.comp_mask & !plain != 0 || (flags_given && attr.create_flags != 0) {
+        return Err(Errno::UNSUPPORTED);
+    }
+    // SAFETY: the extended struct begins with the plain one (`verbs.h` casts it so itself).
+    unsafe { create(attr.pd, init.cast()) }
+}
+
+/// `ibv_open_qp(3)`: one more handle of a target queue pair. Its asynchronous events go to the handle that created it.
+pub unsafe fn open(
+    context: *mut abi::ibv_context,
+    attr: *mut abi::ibv_qp_open_attr,
+) -> Result<*mut abi::ibv_qp, Errno> {
+    // SAFETY: the caller's struct.
+    let attr = unsafe { attr.as_ref() }.ok_or(Errno::INVALID)?;
+    let given = |mask: u32| attr.comp_mask & mask == mask;
+    if attr.comp_mask >= abi::IBV_QP_OPEN_ATTR_RESERVED {
+        return Err(Errno::UNSUPPORTED);
+    }
+    let needed =
+        abi::IBV_QP_OPEN_ATTR_NUM | abi::IBV_QP_OPEN_ATTR_XRCD | abi::IBV_QP_OPEN_ATTR_TYPE;
+    if !given(needed) || attr.qp_type != abi::IBV_QPT_XRC_RECV {
+        return Err(Errno::INVALID);
+    }
+    // SAFETY: the caller's domain.
+    let domain = unsafe { Xrcd::of(attr.xrcd) }?;
+    let engine = extended::open_target(attr.qp_num, domain.engine())?;
+    let qp_context = if given(abi::IBV_QP_OPEN_ATTR_CONTEXT) {
+        attr.qp_context
+    } else {
+        ptr::null_mut()
+    };
+    Ok(hand_out_target(context, qp_context, engine))
+}
+
+fn hand_out_target(
+    context: *mut abi::ibv_context,
+    qp_context: *mut c_void,
+    engine: Arc<engine::Qp>,
+) -> *mut abi::ibv_qp {
+    // SAFETY: as in `create`.
+    let mut c: abi::ibv_qp = unsafe { zeroed() };
+    c.context = context;
+    c.qp_context = qp_context;
+    c.qp_type = abi::IBV_QPT_XRC_RECV;
+    hand_out(c, engine)
+}
+
+/// A queue pair for C, the struct filled in but for what the engine knows.
+fn hand_out(mut c: abi::ibv_qp, engine: Arc<engine::Qp>) -> *mut abi::ibv_qp {
+    let number = live::number();
+    engine.set_cookie(number);
     c.handle = engine.number().get();
     c.qp_num = engine.number().get();
-    c.state = abi::IBV_QPS_RESET;
-    c.qp_type = init.qp_type;
+    c.state = engine.state() as abi::ibv_qp_state;
     let events = Arc::new(Affiliated::default());
     let raw = Box::new(Qp {
         c: UnsafeCell::new(c),
@@ -90,26 +179,7 @@ pub unsafe fn create(
     if let Some(object) = NonNull::new(raw) {
         live::enter(number, object, &events);
     }
-    Ok(raw)
-}
-
-/// The `create_qp_ex` slot. Only what [`create`] offers too: a domain, and no extra flags.
-pub unsafe fn create_ex(
-    _context: *mut abi::ibv_context,
-    init: *mut abi::ibv_qp_init_attr_ex,
-) -> Result<*mut abi::ibv_qp, Errno> {
-    // SAFETY: the caller's struct.
-    let attr = unsafe { init.as_mut() }.ok_or(Errno::INVALID)?;
-    let flags_given = attr.comp_mask & abi::IBV_QP_INIT_ATTR_CREATE_FLAGS != 0;
-    let plain = abi::IBV_QP_INIT_ATTR_PD | abi::IBV_QP_INIT_ATTR_CREATE_FLAGS;
-    if attr.comp_mask & abi::IBV_QP_INIT_ATTR_PD == 0 {
-        return Err(Errno::INVALID);
-    }
-    if attr.comp_mask & !plain != 0 || (flags_given && attr.create_flags != 0) {
-        return Err(Errno::UNSUPPORTED);
-    }
-    // SAFETY: the extended struct begins with the plain one (`verbs.h` casts it so itself).
-    unsafe { create(attr.pd, init.cast()) }
+    raw
 }
 
 /// `ibv_destroy_qp(3)`: waits for outstanding acknowledgements.
@@ -117,7 +187,10 @@ pub unsafe fn destroy(raw: *mut abi::ibv_qp) -> Result<(), Errno> {
     // SAFETY: the caller's queue pair, given back if the engine lets it go.
     unsafe {
         let qp = Qp::of(raw)?;
-        qp.engine.destroy()?;
+        match qp.engine.qp_type() {
+            QpType::XrcReceive => extended::close_target(&qp.engine)?,
+            QpType::Rc | QpType::Uc | QpType::Ud | QpType::XrcSend => qp.engine.destroy()?,
+        }
         live::leave(qp.number);
         qp.events.wait_acknowledged();
         drop(Qp::take(raw));
@@ -187,11 +260,11 @@ fn type_of(qp_type: abi::ibv_qp_type) -> Result<QpType, Errno> {
     match qp_type {
         abi::IBV_QPT_RC => Ok(QpType::Rc),
         abi::IBV_QPT_UD => Ok(QpType::Ud),
-        abi::IBV_QPT_UC
-        | abi::IBV_QPT_RAW_PACKET
-        | abi::IBV_QPT_XRC_SEND
-        | abi::IBV_QPT_XRC_RECV
-        | abi::IBV_QPT_DRIVER => Err(Errno::UNSUPPORTED),
+        abi::IBV_QPT_UC => Ok(QpType::Uc),
+        abi::IBV_QPT_XRC_SEND => Ok(QpType::XrcSend),
+        // A target has no protection domain: `create_ex` makes it.
+        abi::IBV_QPT_XRC_RECV => Err(Errno::INVALID),
+        abi::IBV_QPT_RAW_PACKET | abi::IBV_QPT_DRIVER => Err(Errno::UNSUPPORTED),
         _ => Err(Errno::INVALID),
     }
 }

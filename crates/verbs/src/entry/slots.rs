@@ -7,7 +7,10 @@ use std::ptr;
 
 use super::entry;
 use crate::abi::*;
-use crate::{completion, port, post, queue_pair};
+use crate::{
+    completion, device_memory, domain, extended, memory, port, post, queue_pair, shared_receive,
+    window,
+};
 
 /// `context->ops`.
 pub fn context_ops() -> ibv_context_ops {
@@ -109,28 +112,39 @@ entry! {
     slot fn create_qp_ex(context: *mut ibv_context, qp_init_attr_ex: *mut ibv_qp_init_attr_ex) -> *mut ibv_qp = queue_pair::create_ex;
 }
 
+// Shared receive queues, extended connections, windows, memory of other kinds, domains.
+entry! {
+    slot fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> *mut ibv_mw = window::alloc;
+    slot fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, mw_bind: *mut ibv_mw_bind) -> c_int = window::bind;
+    slot fn dealloc_mw(mw: *mut ibv_mw) -> c_int = window::dealloc;
+    slot fn post_srq_recv(srq: *mut ibv_srq, recv_wr: *mut ibv_recv_wr, bad_recv_wr: *mut *mut ibv_recv_wr) -> c_int = shared_receive::post_receive;
+    slot fn advise_mr(pd: *mut ibv_pd, advice: ib_uverbs_advise_mr_advice, flags: u32, sg_list: *mut ibv_sge, num_sges: u32) -> c_int = memory::advise_mr;
+    slot fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr = memory::alloc_null_mr;
+    slot fn reg_dm_mr(pd: *mut ibv_pd, dm: *mut ibv_dm, dm_offset: u64, length: usize, access: c_uint) -> *mut ibv_mr = device_memory::register;
+    slot fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm = device_memory::alloc;
+    slot fn free_dm(dm: *mut ibv_dm) -> c_int = device_memory::free;
+    slot fn alloc_parent_domain(context: *mut ibv_context, attr: *mut ibv_parent_domain_init_attr) -> *mut ibv_pd = domain::alloc_parent;
+    slot fn dealloc_td(td: *mut ibv_td) -> c_int = domain::dealloc_td;
+    slot fn alloc_td(context: *mut ibv_context, init_attr: *mut ibv_td_init_attr) -> *mut ibv_td = domain::alloc_td;
+    slot fn open_qp(context: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp = queue_pair::open;
+    slot fn get_srq_num(srq: *mut ibv_srq, srq_num: *mut u32) -> c_int = shared_receive::number;
+    slot fn create_srq_ex(context: *mut ibv_context, srq_init_attr_ex: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq = shared_receive::create_ex;
+    slot fn open_xrcd(context: *mut ibv_context, xrcd_init_attr: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd = extended::open;
+    slot fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int = extended::close;
+    slot fn memcpy_to_dm(dm: *mut ibv_dm, dm_offset: u64, host_addr: *const c_void, length: usize) -> c_int = device_memory::copy_to;
+    slot fn memcpy_from_dm(host_addr: *mut c_void, dm: *mut ibv_dm, dm_offset: u64, length: usize) -> c_int = device_memory::copy_from;
+}
+
 // Not in this version.
 entry! {
-    slot fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> *mut ibv_mw = unsupported;
-    slot fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, mw_bind: *mut ibv_mw_bind) -> c_int = unsupported;
-    slot fn dealloc_mw(mw: *mut ibv_mw) -> c_int = unsupported;
-    slot fn post_srq_recv(srq: *mut ibv_srq, recv_wr: *mut ibv_recv_wr, bad_recv_wr: *mut *mut ibv_recv_wr) -> c_int = unsupported;
-    slot fn advise_mr(pd: *mut ibv_pd, advice: ib_uverbs_advise_mr_advice, flags: u32, sg_list: *mut ibv_sge, num_sges: u32) -> c_int = unsupported;
-    slot fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr = unsupported;
     slot fn read_counters(counters: *mut ibv_counters, counters_value: *mut u64, ncounters: u32, flags: u32) -> c_int = unsupported;
     slot fn attach_counters_point_flow(counters: *mut ibv_counters, attr: *mut ibv_counter_attach_attr, flow: *mut ibv_flow) -> c_int = unsupported;
     slot fn create_counters(context: *mut ibv_context, init_attr: *mut ibv_counters_init_attr) -> *mut ibv_counters = unsupported;
     slot fn destroy_counters(counters: *mut ibv_counters) -> c_int = unsupported;
-    slot fn reg_dm_mr(pd: *mut ibv_pd, dm: *mut ibv_dm, dm_offset: u64, length: usize, access: c_uint) -> *mut ibv_mr = unsupported;
-    slot fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm = unsupported;
-    slot fn free_dm(dm: *mut ibv_dm) -> c_int = unsupported;
     slot fn modify_flow_action_esp(action: *mut ibv_flow_action, attr: *mut ibv_flow_action_esp_attr) -> c_int = unsupported;
     slot fn destroy_flow_action(action: *mut ibv_flow_action) -> c_int = unsupported;
     slot fn create_flow_action_esp(context: *mut ibv_context, attr: *mut ibv_flow_action_esp_attr) -> *mut ibv_flow_action = unsupported;
     slot fn modify_qp_rate_limit(qp: *mut ibv_qp, attr: *mut ibv_qp_rate_limit_attr) -> c_int = unsupported;
-    slot fn alloc_parent_domain(context: *mut ibv_context, attr: *mut ibv_parent_domain_init_attr) -> *mut ibv_pd = unsupported;
-    slot fn dealloc_td(td: *mut ibv_td) -> c_int = unsupported;
-    slot fn alloc_td(context: *mut ibv_context, init_attr: *mut ibv_td_init_attr) -> *mut ibv_td = unsupported;
     slot fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int = unsupported;
     slot fn post_srq_ops(srq: *mut ibv_srq, op: *mut ibv_ops_wr, bad_op: *mut *mut ibv_ops_wr) -> c_int = unsupported;
     slot fn destroy_rwq_ind_table(rwq_ind_table: *mut ibv_rwq_ind_table) -> c_int = unsupported;
@@ -142,11 +156,6 @@ entry! {
     slot fn create_cq_ex(context: *mut ibv_context, init_attr: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex = unsupported;
     slot fn destroy_flow(flow: *mut ibv_flow) -> c_int = unsupported;
     slot fn create_flow(qp: *mut ibv_qp, flow_attr: *mut ibv_flow_attr) -> *mut ibv_flow = unsupported;
-    slot fn open_qp(context: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp = unsupported;
-    slot fn get_srq_num(srq: *mut ibv_srq, srq_num: *mut u32) -> c_int = unsupported;
-    slot fn create_srq_ex(context: *mut ibv_context, srq_init_attr_ex: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq = unsupported;
-    slot fn open_xrcd(context: *mut ibv_context, xrcd_init_attr: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd = unsupported;
-    slot fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int = unsupported;
     slot fn retired() -> *mut c_void = unsupported;
     slot fn placeholder() = unsupported;
 }

@@ -9,8 +9,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use super::entry;
 use crate::abi::*;
 use crate::{
-    address, async_event, completion, context, device, kernel, memory, port, queue_pair, rate,
-    sysfs, text,
+    address, async_event, completion, context, device, device_memory, kernel, memory, port,
+    queue_pair, rate, shared_receive, sysfs, text,
 };
 
 // Devices and contexts.
@@ -22,7 +22,7 @@ entry! {
     export fn ibv_get_device_index(device: *mut ibv_device) -> c_int = device::index;
     export fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context = context::open;
     export fn ibv_close_device(context: *mut ibv_context) -> c_int = context::close;
-    export fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context = unsupported;
+    export fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context = context::import;
 }
 
 // What a device and its port are.
@@ -43,18 +43,18 @@ entry! {
 entry! {
     export fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd = memory::alloc_pd;
     export fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int = memory::dealloc_pd;
-    export fn ibv_import_pd(context: *mut ibv_context, pd_handle: u32) -> *mut ibv_pd = unsupported;
-    export fn ibv_unimport_pd(pd: *mut ibv_pd) = unsupported;
+    export fn ibv_import_pd(context: *mut ibv_context, pd_handle: u32) -> *mut ibv_pd = memory::import_pd;
+    export fn ibv_unimport_pd(pd: *mut ibv_pd) = memory::unimport_pd;
     export fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr = memory::reg_mr;
     export fn ibv_reg_mr_iova(pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access: c_int) -> *mut ibv_mr = memory::reg_mr_iova;
     export fn ibv_reg_mr_iova2(pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access: c_uint) -> *mut ibv_mr = memory::reg_mr_iova2;
     export fn ibv_reg_dmabuf_mr(pd: *mut ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int, access: c_int) -> *mut ibv_mr = unsupported;
     export fn ibv_rereg_mr(mr: *mut ibv_mr, flags: c_int, pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> c_int = memory::rereg_mr;
     export fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int = memory::dereg_mr;
-    export fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut ibv_mr = unsupported;
-    export fn ibv_unimport_mr(mr: *mut ibv_mr) = unsupported;
-    export fn ibv_import_dm(context: *mut ibv_context, dm_handle: u32) -> *mut ibv_dm = unsupported;
-    export fn ibv_unimport_dm(dm: *mut ibv_dm) = unsupported;
+    export fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut ibv_mr = memory::import_mr;
+    export fn ibv_unimport_mr(mr: *mut ibv_mr) = memory::unimport_mr;
+    export fn ibv_import_dm(context: *mut ibv_context, dm_handle: u32) -> *mut ibv_dm = device_memory::import;
+    export fn ibv_unimport_dm(dm: *mut ibv_dm) = device_memory::unimport;
     export fn ibv_fork_init() -> c_int = memory::fork_init;
     export fn ibv_is_fork_initialized() -> c_uint = memory::is_fork_initialized;
     export fn ibv_dontfork_range(base: *mut c_void, size: usize) -> c_int = memory::fork_range;
@@ -66,7 +66,7 @@ entry! {
     export fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel = completion::create_channel;
     export fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int = completion::destroy_channel;
     export fn ibv_create_cq(context: *mut ibv_context, cqe: c_int, cq_context: *mut c_void, channel: *mut ibv_comp_channel, comp_vector: c_int) -> *mut ibv_cq = completion::create_cq;
-    export fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int = unsupported;
+    export fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int = completion::resize_cq;
     export fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int = completion::destroy_cq;
     export fn ibv_get_cq_event(channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void) -> c_int = completion::get_cq_event;
     export fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) = completion::ack_cq_events;
@@ -84,10 +84,10 @@ entry! {
     export fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex = unsupported;
     export fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int = unsupported;
     export fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int = unsupported;
-    export fn ibv_create_srq(pd: *mut ibv_pd, srq_init_attr: *mut ibv_srq_init_attr) -> *mut ibv_srq = unsupported;
-    export fn ibv_modify_srq(srq: *mut ibv_srq, srq_attr: *mut ibv_srq_attr, srq_attr_mask: c_int) -> c_int = unsupported;
-    export fn ibv_query_srq(srq: *mut ibv_srq, srq_attr: *mut ibv_srq_attr) -> c_int = unsupported;
-    export fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int = unsupported;
+    export fn ibv_create_srq(pd: *mut ibv_pd, srq_init_attr: *mut ibv_srq_init_attr) -> *mut ibv_srq = shared_receive::create;
+    export fn ibv_modify_srq(srq: *mut ibv_srq, srq_attr: *mut ibv_srq_attr, srq_attr_mask: c_int) -> c_int = shared_receive::modify;
+    export fn ibv_query_srq(srq: *mut ibv_srq, srq_attr: *mut ibv_srq_attr) -> c_int = shared_receive::query;
+    export fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int = shared_receive::destroy;
 }
 
 // Address handles and multicast.
