@@ -4,8 +4,9 @@ use crate::active::Active;
 use crate::counters::{Counters, EngineCounter};
 use crate::cq_table::CqTable;
 use crate::memory::MemoryTable;
+use crate::pd::NO_PD;
 use crate::peers::{PeerIndex, Peers};
-use crate::qp_host::QpHost;
+use crate::qp_host::{QpHost, Receives};
 use crate::qp_shared::DOORBELLS;
 use crate::qp_table::{Connection, QpSlot, QpTable};
 use crate::send_wqe;
@@ -65,6 +66,11 @@ impl Tables {
         };
         if !slot.accepts(received.source, received.destination) {
             return self.counters.count(EngineCounter::DropBadSource);
+        }
+        if let (Some(named), Receives::Domain(domain)) = (packet.headers.xrceth, slot.side.receives)
+        {
+            let srq = self.srqs.of_domain(named.srqn, domain);
+            slot.side.pd = srq.map_or(NO_PD, |srq| srq.pd);
         }
         let arrival = Arrival {
             source: received.source,
@@ -368,6 +374,14 @@ impl Tables {
             .slot(index)?
             .connection
             .map(|connection| connection.source_index)
+    }
+
+    /// The queue pair is about to go: its peer, which may wait for an answer that was lost, gets the last one again.
+    pub(crate) fn farewell(&mut self, index: u32, now: Time) {
+        if let Some(slot) = self.qps.slot(index) {
+            slot.qp.farewell();
+        }
+        self.settle(index, now);
     }
 
     /// Takes a queue pair out.

@@ -88,6 +88,7 @@ pub unsafe fn query_device_ex(
     full.orig_attr = device_attr(device.info(), device.limits());
     full.device_cap_flags_ex = u64::from(full.orig_attr.device_cap_flags);
     full.phys_port_cnt_ex = u32::from(full.orig_attr.phys_port_cnt);
+    full.max_dm_size = device.limits().max_dm_size;
     // SAFETY: the caller's struct has `size` bytes.
     unsafe { copy_sized(&full, attr, size) };
     Ok(())
@@ -268,13 +269,23 @@ fn device_attr(info: &DeviceInfo, limits: &Limits) -> abi::ibv_device_attr {
     attr.device_cap_flags = abi::IBV_DEVICE_UD_AV_PORT_ENFORCE
         | abi::IBV_DEVICE_CURR_QP_STATE_MOD
         | abi::IBV_DEVICE_SYS_IMAGE_GUID
-        | abi::IBV_DEVICE_RC_RNR_NAK_GEN;
+        | abi::IBV_DEVICE_RC_RNR_NAK_GEN
+        | abi::IBV_DEVICE_SRQ_RESIZE
+        | abi::IBV_DEVICE_PORT_ACTIVE_EVENT
+        | abi::IBV_DEVICE_MEM_MGT_EXTENSIONS
+        | abi::IBV_DEVICE_XRC
+        | abi::IBV_DEVICE_MEM_WINDOW
+        | abi::IBV_DEVICE_MEM_WINDOW_TYPE_2B;
     attr.max_sge = clamp(limits.max_sge);
     attr.max_sge_rd = clamp(limits.max_sge_rd);
     attr.max_cq = clamp(limits.max_cq);
     attr.max_cqe = clamp(limits.max_cqe);
     attr.max_mr = clamp(limits.max_mr);
+    attr.max_mw = clamp(limits.max_mw);
     attr.max_pd = clamp(limits.max_pd);
+    attr.max_srq = clamp(limits.max_srq);
+    attr.max_srq_wr = clamp(limits.max_srq_wr);
+    attr.max_srq_sge = clamp(limits.max_sge);
     attr.max_qp_rd_atom = c_int::from(limits.max_rd_atomic);
     attr.max_qp_init_rd_atom = c_int::from(limits.max_rd_atomic);
     attr.max_res_rd_atom = clamp(u64::from(limits.max_rd_atomic) * u64::from(limits.max_qp));

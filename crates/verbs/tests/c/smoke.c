@@ -120,7 +120,7 @@ static void lists_stop_at_the_bad_request(struct ibv_qp *qp, struct ibv_mr *mr, 
 	good.wr.rdma.rkey = mr->rkey;
 	CHECK(ibv_post_send(qp, &good, &bad) != 0 && bad == &bad_one);
 	CHECK(wait_for(qp->send_cq, IBV_WC_RDMA_WRITE).wr_id == 1);
-	struct ibv_send_wr unknown = { .opcode = IBV_WR_LOCAL_INV };
+	struct ibv_send_wr unknown = { .opcode = IBV_WR_TSO };
 	CHECK(ibv_post_send(qp, &unknown, &bad) == EOPNOTSUPP && bad == &unknown);
 }
 
@@ -210,13 +210,10 @@ static void access_error(struct ibv_qp *a, struct ibv_qp *b, struct ibv_mr *mr, 
 
 static void unsupported(void)
 {
-	struct ibv_srq_init_attr srq = { .attr = { .max_wr = 1, .max_sge = 1 } };
-	CHECK(!ibv_create_srq(pd, &srq) && errno == EOPNOTSUPP);
-	struct ibv_cq_init_attr_ex cq = { .cqe = 1 };
-	CHECK(!ibv_create_cq_ex(context, &cq) && errno == EOPNOTSUPP);
-	CHECK(!ibv_alloc_mw(pd, IBV_MW_TYPE_1) && errno == EOPNOTSUPP);
-	struct ibv_td_init_attr td = { 0 };
-	CHECK(!ibv_alloc_td(context, &td) && errno == EOPNOTSUPP);
+	struct ibv_counters_init_attr counters = { 0 };
+	CHECK(!ibv_create_counters(context, &counters) && errno == EOPNOTSUPP);
+	struct ibv_wq_init_attr wq = { 0 };
+	CHECK(!ibv_create_wq(context, &wq) && errno == EOPNOTSUPP);
 	CHECK(ibv_fork_init() == 0 && ibv_is_fork_initialized() == IBV_FORK_UNNEEDED);
 }
 
