@@ -119,6 +119,8 @@ impl Cq {
         let core = self.device.core();
         core.check_process()?;
         let (mut to, from_now_on) = self.device.cq_memory(entries)?;
+        // What was posted completes first, and counts.
+        core.control(|_, _| ());
         // This lock before the worker's, as nowhere else: who holds the worker does not ask for a queue.
         let mut consumer = self.lock();
         core.control(|worker, _| {
@@ -139,6 +141,23 @@ impl Cq {
         })?;
         *consumer = from_now_on;
         Ok(())
+    }
+
+    /// Takes out the completions of a queue pair that goes back to RESET.
+    pub(crate) fn purge(&self, of: Qpn) {
+        let core = self.device.core();
+        let mut consumer = self.lock();
+        core.control(|worker, _| {
+            let mut kept = Vec::new();
+            while let Some(number) = consumer.take() {
+                let cqe: Cqe = consumer.slot(number).read_header();
+                consumer.release(1);
+                if cqe.qpn != of.get() {
+                    kept.push(cqe);
+                }
+            }
+            worker.tables.cqs.refill(self.index, &kept);
+        });
     }
 
     /// The number that channel events and asynchronous events of this queue carry from now on.

@@ -118,6 +118,19 @@ impl CqTable {
         }
     }
 
+    /// Puts completions back that were taken out of a queue.
+    pub(crate) fn refill(&mut self, index: u32, cqes: &[Cqe]) {
+        let Some(Some(CqSlot { ring, .. })) = self.slots.get_mut(index as usize) else {
+            return;
+        };
+        for cqe in cqes {
+            if let Some(mut slot) = ring.slot(0) {
+                slot.write_header(cqe);
+                ring.publish(1);
+            }
+        }
+    }
+
     /// Adds a completion. When the ring is full it is lost, never an older one overwritten; the queue is marked, and an
     /// event raised once (IBTA 11.6.3.1, `IBV_EVENT_CQ_ERR`).
     pub(crate) fn push(&mut self, index: u32, completion: &Completion, counters: &mut Counters) {

@@ -142,6 +142,11 @@ impl MemoryTable {
         )
     }
 
+    /// Registers no bytes, of device memory.
+    pub(crate) fn register_empty(&mut self, pd: u32) -> Result<u32, Error> {
+        self.insert(Region::empty(pd), 0)
+    }
+
     /// Takes a free slot, and gives it a new key, whose tag has the bits `tag_bits` among others.
     fn insert(&mut self, region: Region, tag_bits: u32) -> Result<u32, Error> {
         let slot = match self.free.pop_front() {

@@ -109,6 +109,9 @@ impl Pd {
         let at = dm.part(offset, length)?.expose_provenance() as u64;
         dm.users.acquire("the device memory")?;
         let registered = self.register((0, length), access, Some(Arc::clone(dm)), |memory| {
+            if length == 0 {
+                return memory.register_empty(self.id);
+            }
             memory.register(self.id, at, length, 0, access)
         });
         registered.inspect_err(|_| dm.users.release())

@@ -233,7 +233,7 @@ impl Qp {
         self.shared.cookie.store(cookie, Ordering::Relaxed);
     }
 
-    /// Changes state and attributes as `ibv_modify_qp(3)` says.
+    /// Changes state and attributes as `ibv_modify_qp(3)` says. On the way to RESET its completions leave the completion queues.
     ///
     /// # Errors
     /// `EINVAL` for a missing or extra attribute, a transition that is not allowed, or a value out of range: a path that
@@ -246,7 +246,7 @@ impl Qp {
         let core = self.core();
         core.check_process()?;
         check_attributes(core, attributes, mask)?;
-        core.control(|worker, now| {
+        let changed = core.control(|worker, now| {
             if self.destroyed.load(Ordering::Acquire) {
                 return Err(Error::Gone("the queue pair"));
             }
@@ -263,7 +263,13 @@ impl Qp {
                 worker.listen(Some(after), true);
             }
             Ok(())
-        })
+        });
+        if changed.is_ok() && mask.contains(AttrMask::STATE) && attributes.state == QpState::Reset {
+            for cq in self.uses.send_cq.iter().chain(&self.uses.recv_cq) {
+                cq.purge(self.shared.number);
+            }
+        }
+        changed
     }
 
     /// The attributes now.

@@ -10,6 +10,7 @@ use crate::address::Ah;
 use crate::errno::Errno;
 use crate::object::Object;
 use crate::queue_pair::Qp;
+use crate::window;
 
 /// `ibv_post_send(3)`: posts the list up to the first request that is refused, which `bad` then names.
 #[inline]
@@ -20,16 +21,13 @@ pub unsafe fn send(
 ) -> Result<(), Errno> {
     // SAFETY: the caller's queue pair.
     let qp = unsafe { Qp::of(qp) }?;
-    let datagrams = match qp.engine().qp_type() {
-        QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcReceive => false,
-        QpType::Ud => true,
-    };
+    let qp_type = qp.engine().qp_type();
     let mut post = qp.engine().begin_post_send();
     let mut next = list;
     // SAFETY: the caller's list ends in NULL.
     while let Some(wr) = unsafe { next.as_ref() } {
         // SAFETY: the members that the operation names are the ones the caller filled.
-        let pushed = unsafe { send_request(wr, datagrams) }
+        let pushed = unsafe { send_request(wr, qp_type) }
             .and_then(|request| post.push(&request).map_err(Errno::from));
         if let Err(errno) = pushed {
             // SAFETY: the caller's pointer.
@@ -88,12 +86,21 @@ unsafe fn report<T>(bad: *mut *mut T, wr: *mut T) {
 }
 
 #[inline]
-unsafe fn send_request(wr: &abi::ibv_send_wr, datagrams: bool) -> Result<SendWr<'_>, Errno> {
+unsafe fn send_request(wr: &abi::ibv_send_wr, qp_type: QpType) -> Result<SendWr<'_>, Errno> {
     let flags = SendFlags::from_bits(wr.send_flags).ok_or(Errno::INVALID)?;
     // SAFETY: the caller filled the members that the service and the operation name.
     let (datagram, operation, sges) = unsafe {
-        let datagram = if datagrams { Some(datagram(wr)?) } else { None };
+        let datagram = match qp_type {
+            QpType::Ud => Some(datagram(wr)?),
+            QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcReceive => None,
+        };
         (datagram, operation(wr)?, elements(wr.sg_list, wr.num_sge)?)
+    };
+    let srqn = if qp_type == QpType::XrcSend {
+        // SAFETY: the member for extended connections.
+        unsafe { wr.qp_type.xrc.remote_srqn }
+    } else {
+        0
     };
     Ok(SendWr {
         wr_id: wr.wr_id,
@@ -101,7 +108,7 @@ unsafe fn send_request(wr: &abi::ibv_send_wr, datagrams: bool) -> Result<SendWr<
         sges,
         flags,
         datagram,
-        srqn: 0,
+        srqn,
     })
 }
 
@@ -144,10 +151,19 @@ unsafe fn operation(wr: &abi::ibv_send_wr) -> Result<Operation, Errno> {
                 rkey: Rkey(wr.wr.atomic.rkey),
                 add: wr.wr.atomic.compare_add,
             },
-            abi::IBV_WR_LOCAL_INV
-            | abi::IBV_WR_BIND_MW
-            | abi::IBV_WR_TSO
-            | abi::IBV_WR_ATOMIC_WRITE => return Err(Errno::UNSUPPORTED),
+            abi::IBV_WR_ATOMIC_WRITE => Operation::AtomicWrite { va, rkey },
+            abi::IBV_WR_LOCAL_INV => {
+                Operation::LocalInvalidate(Rkey(wr.__bindgen_anon_1.invalidate_rkey))
+            }
+            abi::IBV_WR_BIND_MW => {
+                let bind = &wr.__bindgen_anon_2.bind_mw;
+                let mw = bind.mw.as_ref().ok_or(Errno::INVALID)?;
+                if mw.type_ != abi::IBV_MW_TYPE_2 {
+                    return Err(Errno::INVALID);
+                }
+                window::operation(mw.rkey, bind.rkey, &bind.bind_info)?
+            }
+            abi::IBV_WR_TSO => return Err(Errno::UNSUPPORTED),
             _ => return Err(Errno::INVALID),
         })
     }
@@ -225,7 +241,7 @@ mod tests {
         // SAFETY: nothing but the operation is looked at.
         unsafe {
             assert_eq!(
-                operation(&request(abi::IBV_WR_LOCAL_INV)),
+                operation(&request(abi::IBV_WR_TSO)),
                 Err(Errno::UNSUPPORTED)
             );
             assert_eq!(operation(&request(77)), Err(Errno::INVALID));
@@ -236,7 +252,7 @@ mod tests {
     fn a_datagram_without_address_handle_is_refused() {
         let wr = request(abi::IBV_WR_SEND);
         // SAFETY: the handle is NULL, and nothing else is followed.
-        let refused = unsafe { send_request(&wr, true) };
+        let refused = unsafe { send_request(&wr, QpType::Ud) };
         assert_eq!(refused.err(), Some(Errno::INVALID));
     }
 
@@ -255,7 +271,7 @@ mod tests {
         let mut wr = request(abi::IBV_WR_SEND);
         wr.send_flags = 1 << 9;
         // SAFETY: refused before anything is followed.
-        let refused = unsafe { send_request(&wr, false) };
+        let refused = unsafe { send_request(&wr, QpType::Rc) };
         assert_eq!(refused.err(), Some(Errno::INVALID));
     }
 }
