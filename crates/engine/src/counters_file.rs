@@ -6,20 +6,19 @@
 //! | magic  | version | names hash | counter 0 | counter 1 | ...     (64-bit words, host byte order)
 //! ```
 //!
-//! It lies in `$XDG_RUNTIME_DIR/airdma`, or else in `/tmp/airdma-<euid>` (mode 0700, owner checked, links not followed),
-//! and is called after the network namespace and the interface. A file with other names in it (of another version) is
-//! replaced, not changed: processes of that version go on with the file they have. Without a file nothing fails.
+//! It lies in the [runtime directory](crate::runtime_dir), and is called after the network namespace and the interface. A
+//! file with other names in it (of another version) is replaced, not changed: processes of that version go on with the
+//! file they have. Without a file nothing fails.
 
 use crate::DeviceInfo;
 use crate::counters::{COUNT, names};
-use std::fs::{DirBuilder, File, OpenOptions};
+use crate::runtime_dir::{Locked, directory, network_namespace, open_file};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"airdma#1");
 const VERSION: u64 = 1;
@@ -140,97 +139,21 @@ fn names_hash() -> u64 {
     })
 }
 
-fn open_file(path: &Path, create: bool) -> io::Result<File> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(create)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK)
-        .open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() || metadata.uid() != effective_user() {
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
-    Ok(file)
-}
-
-/// A file that one process at a time may look into, to write its header. The mapping holds the file open, and with it
-/// the lock, so it is given back in so many words.
-struct Locked(File);
-
-impl Locked {
-    fn new(file: File) -> io::Result<Self> {
-        for _ in 0..LOCK_TRIES {
-            // SAFETY: flock takes no pointer.
-            if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-                return Ok(Locked(file));
-            }
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::WouldBlock {
-                return Err(error);
-            }
-            std::thread::sleep(LOCK_PAUSE);
-        }
-        // Somebody was stopped while holding it. Counters are not worth waiting for.
-        Err(io::ErrorKind::WouldBlock.into())
-    }
-}
-
-impl Drop for Locked {
-    fn drop(&mut self) {
-        // SAFETY: flock takes no pointer.
-        unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
-    }
-}
-
-const LOCK_TRIES: u32 = 100;
-const LOCK_PAUSE: Duration = Duration::from_millis(1);
-
 /// Names the interface of one network namespace; the slash of an odd name would lead elsewhere.
 fn file_name(info: &DeviceInfo) -> io::Result<String> {
-    let namespace = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
+    let namespace = network_namespace()?;
     if info.interface.contains('/') {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     Ok(format!("{namespace}-{}.counters", info.interface))
 }
 
-/// The directory for files of this user's running programs; made if need be.
-fn directory() -> io::Result<PathBuf> {
-    if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR") {
-        let path = PathBuf::from(runtime).join("airdma");
-        if make_directory(&path).is_ok() {
-            return Ok(path);
-        }
-    }
-    let path = PathBuf::from(format!("/tmp/airdma-{}", effective_user()));
-    make_directory(&path)?;
-    Ok(path)
-}
-
-fn make_directory(path: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(error),
-    }
-    let metadata = std::fs::symlink_metadata(path)?;
-    if !metadata.is_dir() || metadata.uid() != effective_user() || metadata.mode() & 0o077 != 0 {
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
-    Ok(())
-}
-
-fn effective_user() -> u32 {
-    // SAFETY: geteuid has no arguments and cannot fail.
-    unsafe { libc::geteuid() }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::runtime_dir::make_directory;
+    use std::path::PathBuf;
 
     /// A directory of this test's own.
     struct Directory(PathBuf);
@@ -286,8 +209,5 @@ mod tests {
         std::os::unix::fs::symlink(&victim, directory.0.join("x")).unwrap();
         assert!(CountersFile::open_at(&directory.0, "x").is_err());
         assert_eq!(std::fs::metadata(&victim).unwrap().len(), 0);
-        let link = directory.0.join("dir");
-        std::os::unix::fs::symlink(&directory.0, &link).unwrap();
-        assert!(make_directory(&link).is_err());
     }
 }

@@ -34,6 +34,7 @@ mod qp_host;
 mod qp_shared;
 mod qp_table;
 mod random;
+pub mod runtime_dir;
 mod send_wqe;
 mod srq;
 mod srq_table;
