@@ -1,10 +1,10 @@
 //! The list of devices, as C sees it.
 //!
 //! A listed device lives as long as the process: programs keep the pointer after they freed the list,
-//! and each listing returns the same pointer for the same name.
+//! and each listing returns the same pointer for the same interface.
 
 use std::cell::UnsafeCell;
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{c_char, c_int};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,6 +13,7 @@ use airdma_engine::DeviceInfo;
 use crate::abi;
 use crate::errno::Errno;
 use crate::object::zeroed;
+use crate::redirect::{self, Folder};
 
 /// Bytes that each `ibv_device` is padded to with zeros: hardware providers that a program links look
 /// for their own fields behind the public struct.
@@ -110,24 +111,6 @@ pub fn by_name(name: &str) -> Result<Option<DeviceInfo>, Errno> {
         .find(|info| info.name == name))
 }
 
-/// The name of the device whose directory under `/sys/class` this is, if it is ours.
-pub fn name_of_directory(directory: &CStr) -> Option<String> {
-    listed()
-        .iter()
-        .find(|entry| {
-            let device = entry.page.device.get();
-            // SAFETY: filled once, NUL-terminated, never written again.
-            let paths = unsafe {
-                [
-                    CStr::from_ptr(ptr::addr_of!((*device).ibdev_path).cast()),
-                    CStr::from_ptr(ptr::addr_of!((*device).dev_path).cast()),
-                ]
-            };
-            paths.contains(&directory)
-        })
-        .map(|entry| entry.name.clone())
-}
-
 fn find<T>(device: *mut abi::ibv_device, pick: impl FnOnce(&Listed) -> T) -> Option<T> {
     listed()
         .iter()
@@ -136,14 +119,16 @@ fn find<T>(device: *mut abi::ibv_device, pick: impl FnOnce(&Listed) -> T) -> Opt
 }
 
 fn intern(table: &mut Vec<Listed>, info: &DeviceInfo) -> *mut abi::ibv_device {
-    let known = table.iter_mut().find(|entry| entry.name == info.name);
-    if let Some(entry) = known {
+    // An interface that was made anew under its old name is another device, with a node of its own.
+    let is_same = |entry: &&mut Listed| {
+        entry.name == info.name && entry.interface_index == info.interface_index
+    };
+    if let Some(entry) = table.iter_mut().find(is_same) {
         entry.guid = info.guid;
-        entry.interface_index = info.interface_index;
         return entry.page.device.get();
     }
     let page: &'static Page = Box::leak(Box::new(Page {
-        device: UnsafeCell::new(describe(&info.name, table.len())),
+        device: UnsafeCell::new(describe(&info.name, &redirect::node(info))),
         zeros: [0; _],
     }));
     debug_assert!(page.zeros.iter().all(|byte| *byte == 0));
@@ -156,21 +141,20 @@ fn intern(table: &mut Vec<Listed>, info: &DeviceInfo) -> *mut abi::ibv_device {
     page.device.get()
 }
 
-fn describe(name: &str, position: usize) -> abi::ibv_device {
+fn describe(name: &str, node: &str) -> abi::ibv_device {
     // SAFETY: integers, arrays and optional functions.
     let mut device: abi::ibv_device = unsafe { zeroed() };
     device.node_type = abi::IBV_NODE_CA;
     device.transport_type = abi::IBV_TRANSPORT_IB;
-    let node = format!("uverbs{position}");
     write_text(&mut device.name, name);
-    write_text(&mut device.dev_name, &node);
+    write_text(&mut device.dev_name, node);
     write_text(
         &mut device.dev_path,
-        &format!("/sys/class/infiniband_verbs/{node}"),
+        &format!("{}/{node}", Folder::Verbs.path()),
     );
     write_text(
         &mut device.ibdev_path,
-        &format!("/sys/class/infiniband/{name}"),
+        &format!("{}/{name}", Folder::Devices.path()),
     );
     device
 }
@@ -186,10 +170,11 @@ pub fn write_text(field: &mut [c_char], text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::CStr;
 
     #[test]
     fn a_device_carries_the_names_programs_open() {
-        let device = describe("airdma_eth0", 3);
+        let device = describe("airdma_eth0", "uverbs3");
         let text = |field: &[c_char]| {
             // SAFETY: the field is NUL-terminated.
             unsafe { CStr::from_ptr(field.as_ptr()) }
@@ -224,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_foreign_pointer_has_no_guid_and_no_index() {
-        let mut foreign = describe("mlx5_0", 0);
+        let mut foreign = describe("mlx5_0", "uverbs0");
         // SAFETY: any pointer may be asked about; it is only compared.
         unsafe {
             assert_eq!(guid(&raw mut foreign), 0);

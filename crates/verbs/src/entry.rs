@@ -1,6 +1,6 @@
 //! Every C symbol and every function slot, each through one macro: `extern "C"`, a boundary that turns
 //! a panic into an error, and the trace. What a symbol does is in the function that it names; a symbol
-//! marked `unsupported` answers EOPNOTSUPP as its man page says.
+//! marked `unsupported` answers EOPNOTSUPP as its man page says. The hooks in [`files`] have a macro of their own.
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,6 +8,7 @@ use std::ptr;
 
 use crate::errno::{Answer, Errno};
 
+pub mod files;
 pub mod slots;
 pub mod symbols;
 

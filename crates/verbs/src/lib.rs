@@ -34,6 +34,7 @@ mod port;
 mod post;
 mod queue_pair;
 mod rate;
+mod redirect;
 mod registry;
 mod shared_receive;
 mod sysfs;

@@ -15,13 +15,13 @@ use crate::{abi, device, rate};
 pub const PORT: u8 = 1;
 
 /// The default P_Key, full member: the only one RoCE has.
-const DEFAULT_PKEY: u16 = 0xffff;
+pub const DEFAULT_PKEY: u16 = 0xffff;
 
 /// `enum ibv_gid_type_sysfs`, which `ibv_query_gid_type` answers in: RoCE v2.
 const GID_TYPE_SYSFS_ROCE_V2: c_uint = 1;
 
 /// Vendor identifier of software devices, as rxe reports it: no IEEE organisation has it.
-const VENDOR_SOFTWARE: u32 = 0x00ff_ffff;
+pub const VENDOR_SOFTWARE: u32 = 0x00ff_ffff;
 
 /// Page sizes: every power of two from 4 KiB up, as regions need no translation table.
 const PAGE_SIZE_CAP: u64 = !0xfff;
@@ -30,7 +30,7 @@ const PAGE_SIZE_CAP: u64 = !0xfff;
 const LOCAL_CA_ACK_DELAY: u8 = 15;
 
 /// `IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS`.
-const PORT_CAP_FLAGS: u32 = abi::IBV_PORT_CM_SUP | abi::IBV_PORT_IP_BASED_GIDS;
+pub const PORT_CAP_FLAGS: u32 = abi::IBV_PORT_CM_SUP | abi::IBV_PORT_IP_BASED_GIDS;
 
 /// `IBV_QPF_GRH_REQUIRED`: address vectors need a GRH on RoCE.
 const PORT_FLAG_GRH_REQUIRED: u8 = 1;

@@ -87,6 +87,23 @@ pub fn from_mbps(mbps: c_int) -> abi::ibv_rate {
         .map_or(abi::IBV_RATE_MAX, |entry| entry.rate)
 }
 
+/// The same link in sysfs' words: "25 Gb/sec (1X EDR)".
+pub fn link_text(mbps: Option<u32>) -> String {
+    let (width, speed) = link(mbps);
+    let lanes = if width == 1 { 1 } else { 4 };
+    // 0.1 Gb/s of one lane.
+    let (lane, name) = match speed {
+        2 => (50, "DDR"),
+        8 => (100, "FDR10"),
+        32 => (250, "EDR"),
+        64 => (500, "HDR"),
+        _ => (25, "SDR"),
+    };
+    let rate = lane * lanes;
+    let half = if rate % 10 == 0 { "" } else { ".5" };
+    format!("{}{half} Gb/sec ({lanes}X {name})", rate / 10)
+}
+
 /// `active_width` and `active_speed` of a port (IBTA PortInfo codes) for an Ethernet link of `mbps`,
 /// paired the way RoCE devices report them: the smallest standard link that carries it.
 pub fn link(mbps: Option<u32>) -> (u8, u8) {
@@ -136,5 +153,12 @@ mod tests {
         assert_eq!(link(None), (1, 1));
         assert_eq!(link(Some(10_000)), (1, 8));
         assert_eq!(link(Some(400_000)), (2, 64));
+    }
+
+    #[test]
+    fn a_link_is_told_as_sysfs_does() {
+        assert_eq!(link_text(None), "2.5 Gb/sec (1X SDR)");
+        assert_eq!(link_text(Some(10_000)), "10 Gb/sec (1X FDR10)");
+        assert_eq!(link_text(Some(100_000)), "100 Gb/sec (4X EDR)");
     }
 }

@@ -1,15 +1,23 @@
-//! Files below `/sys/class/infiniband` that programs read through libibverbs. Our devices have no such
-//! directory; the answers are made here. Other paths are read as they are.
+//! The text of the files that the kernel has for a device under `/sys/class/infiniband` and
+//! `/sys/class/infiniband_verbs`. `ibv_read_sysfs_file` answers from here, and so does the tree of files that
+//! [`crate::redirect`] leads programs to which open the paths themselves.
 
-use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::ptr;
 
-use airdma_engine::DeviceInfo;
+use airdma_engine::{DeviceInfo, counters_of};
 
-use crate::device;
 use crate::errno::Errno;
+use crate::port::{DEFAULT_PKEY, PORT_CAP_FLAGS, VENDOR_SOFTWARE};
+use crate::rate;
+use crate::redirect::{Folder, Place};
+
+/// A file's path, relative to the device's directory, and its text without the newline at the end.
+pub type Entry = (String, String);
+
+/// `/sys/class/infiniband_verbs/abi_version`: that of the kernels in use.
+pub const VERBS_ABI_VERSION: &str = "6";
 
 /// `ibv_get_sysfs_path`.
 pub unsafe fn path() -> &'static CStr {
@@ -29,16 +37,11 @@ pub unsafe fn read_file(
     }
     // SAFETY: the caller's strings.
     let (directory, file) = unsafe { (CStr::from_ptr(directory), CStr::from_ptr(file)) };
-    let text = match device::name_of_directory(directory) {
-        Some(name) => {
-            let info = device::by_name(&name)?.ok_or(Errno(libc::ENODEV))?;
-            let file = file.to_str().map_err(|_| Errno::INVALID)?;
-            answer(&info, file).ok_or(Errno(libc::ENOENT))?.into_bytes()
-        }
-        None => std::fs::read(
-            Path::new(OsStr::from_bytes(directory.to_bytes()))
-                .join(OsStr::from_bytes(file.to_bytes())),
-        )?,
+    let path = [directory.to_bytes(), b"/", file.to_bytes()].concat();
+    let path = CString::new(path).map_err(|_| Errno::INVALID)?;
+    let text = match answer(&path) {
+        Some(text) => text.into_bytes(),
+        None => std::fs::read(OsStr::from_bytes(path.to_bytes()))?,
     };
     let text = text.strip_suffix(b"\n").unwrap_or(&text);
     let count = text.len().min(size);
@@ -52,43 +55,141 @@ pub unsafe fn read_file(
     c_int::try_from(count).map_err(|_| Errno::INVALID)
 }
 
-/// What a file of the device's directory says.
-fn answer(info: &DeviceInfo, file: &str) -> Option<String> {
-    let guid = guid(info.guid);
-    Some(match file {
-        "board_id" => "airdma".to_owned(),
-        "fw_ver" => env!("CARGO_PKG_VERSION").to_owned(),
-        "hca_type" | "node_desc" => format!("airdma over {}", info.interface),
-        "hw_rev" => "0".to_owned(),
-        "node_guid" | "sys_image_guid" => guid,
-        "node_type" => "1: CA".to_owned(),
-        _ => return port_answer(info, file.strip_prefix("ports/1/")?),
-    })
+/// What a file of a device of ours says.
+fn answer(path: &CStr) -> Option<String> {
+    let place = Place::of(path)?;
+    let file = place.components()?.join("/");
+    let devices = airdma_engine::devices().ok()?;
+    let info = place.device(&devices)?;
+    let entries = match place.folder {
+        Folder::Devices => device_files(info),
+        Folder::Verbs => verbs_files(info),
+        Folder::Nodes => return None,
+    };
+    entries
+        .into_iter()
+        .find_map(|(name, text)| (name == file).then_some(text))
 }
 
-fn port_answer(info: &DeviceInfo, file: &str) -> Option<String> {
-    if let Some((table, index)) = file.rsplit_once('/') {
-        let index: usize = index.parse().ok()?;
-        if table == "pkeys" {
-            return (index == 0).then(|| "0xffff".to_owned());
-        }
-        let row = info.gids.get(index)?;
-        return Some(match table {
-            "gids" => row.gid.to_string(),
-            "gid_attrs/types" => "RoCE v2".to_owned(),
-            "gid_attrs/ndevs" => info.interface.clone(),
-            _ => return None,
-        });
+/// The files of a device in `/sys/class/infiniband`, without those in `device`.
+pub fn device_files(info: &DeviceInfo) -> Vec<Entry> {
+    let entry = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+    let over = format!("airdma over {}", info.interface);
+    let mut entries = vec![
+        entry("board_id", "airdma"),
+        entry("fw_ver", env!("CARGO_PKG_VERSION")),
+        entry("hca_type", &over),
+        entry("hw_rev", "0"),
+        entry("node_desc", &over),
+        entry("node_guid", &guid(info.guid)),
+        entry("node_type", "1: CA"),
+        entry("sys_image_guid", &guid(info.guid)),
+    ];
+    let port = port_files(info)
+        .into_iter()
+        .chain(counters(&counters_of(info)));
+    entries.extend(port.map(|(name, text)| (format!("ports/1/{name}"), text)));
+    entries
+}
+
+/// The files of a device in `/sys/class/infiniband_verbs`.
+pub fn verbs_files(info: &DeviceInfo) -> Vec<Entry> {
+    // Of the character devices for user-space verbs.
+    const MAJOR: u32 = 231;
+    const FIRST_MINOR: u32 = 192;
+    let entry = |name: &str, text: String| (name.to_owned(), text);
+    vec![
+        entry("abi_version", "1".to_owned()),
+        entry(
+            "dev",
+            format!(
+                "{MAJOR}:{}",
+                FIRST_MINOR.saturating_add(info.interface_index)
+            ),
+        ),
+        entry("ibdev", info.name.clone()),
+    ]
+}
+
+/// The files in `device` of a device whose interface has no such directory itself: nobody made it, and it is no nearer to
+/// one processor than to another unless `numa_node` says so.
+pub fn parent_files(info: &DeviceInfo, numa_node: Option<i32>) -> Vec<Entry> {
+    let entry = |name: &str, text: String| (name.to_owned(), text);
+    let interface = |name: &str, text: String| (format!("net/{}/{name}", info.interface), text);
+    let mac: Vec<_> = info.mac.iter().map(|byte| format!("{byte:02x}")).collect();
+    vec![
+        entry("device", "0x0000".to_owned()),
+        interface("address", mac.join(":")),
+        interface("ifindex", info.interface_index.to_string()),
+        interface("mtu", info.mtu.to_string()),
+        entry("numa_node", numa_node.unwrap_or(-1).to_string()),
+        entry("vendor", format!("{VENDOR_SOFTWARE:#06x}")),
+    ]
+}
+
+fn port_files(info: &DeviceInfo) -> Vec<Entry> {
+    let entry = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+    let (state, phys_state) = if info.up {
+        ("4: ACTIVE", "5: LinkUp")
+    } else {
+        ("1: DOWN", "3: Disabled")
+    };
+    let mut entries = vec![
+        entry("cap_mask", &format!("{PORT_CAP_FLAGS:#010x}")),
+        entry("lid", "0x0"),
+        entry("lid_mask_count", "0"),
+        entry("link_layer", "Ethernet"),
+        entry("phys_state", phys_state),
+        entry("pkeys/0", &format!("{DEFAULT_PKEY:#06x}")),
+        entry("rate", &rate::link_text(info.speed_mbps)),
+        entry("sm_lid", "0x0"),
+        entry("sm_sl", "0"),
+        entry("state", state),
+    ];
+    for (index, row) in info.gids.iter().enumerate() {
+        entries.push((format!("gids/{index}"), row.gid.to_string()));
+        entries.push((format!("gid_attrs/types/{index}"), "RoCE v2".to_owned()));
+        entries.push((format!("gid_attrs/ndevs/{index}"), info.interface.clone()));
     }
-    Some(match (file, info.up) {
-        ("link_layer", _) => "Ethernet".to_owned(),
-        ("state", true) => "4: ACTIVE".to_owned(),
-        ("state", false) => "1: DOWN".to_owned(),
-        ("phys_state", true) => "5: LinkUp".to_owned(),
-        ("phys_state", false) => "3: Disabled".to_owned(),
-        ("lid" | "sm_lid", _) => "0x0".to_owned(),
-        _ => return None,
-    })
+    entries
+}
+
+/// `counters`, those of the PortCounters attribute (IBTA 16.1.3.5) that mean something here, and zero where programs expect
+/// a file; `hw_counters`, ours under their own names.
+fn counters(ours: &[(&'static str, u64)]) -> Vec<Entry> {
+    // Data are counted in words of four bytes.
+    const WORD: u64 = 4;
+    let sum = |names: &[&str]| -> u64 {
+        let chosen = ours.iter().filter(|(name, _)| names.contains(name));
+        chosen.map(|(_, value)| value).sum()
+    };
+    let standard = [
+        ("VL15_dropped", 0),
+        ("excessive_buffer_overrun_errors", sum(&["drop_overflow"])),
+        ("link_downed", 0),
+        ("link_error_recovery", 0),
+        ("local_link_integrity_errors", 0),
+        ("port_rcv_constraint_errors", 0),
+        ("port_rcv_data", sum(&["rx_bytes"]) / WORD),
+        (
+            "port_rcv_errors",
+            sum(&["drop_bad_icrc", "drop_short", "drop_oversized"]),
+        ),
+        ("port_rcv_packets", sum(&["rx_packets"])),
+        ("port_rcv_remote_physical_errors", 0),
+        ("port_rcv_switch_relay_errors", 0),
+        ("port_xmit_constraint_errors", 0),
+        ("port_xmit_data", sum(&["tx_bytes"]) / WORD),
+        ("port_xmit_discards", sum(&["tx_errors"])),
+        ("port_xmit_packets", sum(&["tx_packets"])),
+        ("port_xmit_wait", 0),
+        ("symbol_error", 0),
+    ];
+    let standard = standard.map(|(name, value)| (format!("counters/{name}"), value.to_string()));
+    let own = ours
+        .iter()
+        .map(|(name, value)| (format!("hw_counters/{name}"), value.to_string()));
+    standard.into_iter().chain(own).collect()
 }
 
 /// A GUID as sysfs writes it: four groups of four digits.
@@ -108,6 +209,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use airdma_engine::{Gid, GidEntry, PathMtu};
+    use std::collections::BTreeSet;
     use std::net::IpAddr;
 
     fn info() -> DeviceInfo {
@@ -131,8 +233,8 @@ mod tests {
 
     #[test]
     fn files_say_what_the_kernels_say() {
-        let info = info();
-        let says = |file| answer(&info, file).unwrap();
+        let entries = device_files(&info());
+        let says = |file| &entries.iter().find(|(name, _)| name == file).unwrap().1;
         assert_eq!(says("node_guid"), "0200:00ff:fe00:0001");
         assert_eq!(says("node_type"), "1: CA");
         assert_eq!(says("ports/1/state"), "4: ACTIVE");
@@ -147,8 +249,35 @@ mod tests {
 
     #[test]
     fn files_that_do_not_exist_have_no_answer() {
-        for file in ["nothing", "ports/2/state", "ports/1/gids/1", "ports/1/x/0"] {
-            assert_eq!(answer(&info(), file), None, "{file}");
+        for path in [
+            c"/sys/class/infiniband/airdma_nonesuch/node_guid",
+            c"/sys/class/infiniband/mlx5_0/node_guid",
+            c"/sys/class/net/lo/mtu",
+        ] {
+            assert_eq!(answer(path), None, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn every_file_has_one_text() {
+        let entries = device_files(&info());
+        let names: BTreeSet<_> = entries.iter().map(|(name, _)| name).collect();
+        assert_eq!(names.len(), entries.len());
+        assert!(entries.iter().all(|(_, text)| !text.contains('\n')));
+    }
+
+    #[test]
+    fn counters_have_their_standard_names() {
+        let entries = counters(&[("tx_bytes", 400), ("drop_short", 1), ("drop_bad_icrc", 2)]);
+        for wanted in [
+            ("counters/port_xmit_data", "100"),
+            ("counters/port_rcv_errors", "3"),
+            ("hw_counters/tx_bytes", "400"),
+        ] {
+            let found = entries
+                .iter()
+                .any(|(name, text)| (&name[..], &text[..]) == wanted);
+            assert!(found, "{wanted:?}");
         }
     }
 

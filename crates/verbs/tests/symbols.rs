@@ -15,6 +15,13 @@ fn wanted() -> Vec<&'static str> {
         .collect()
 }
 
+/// The names in `hooks.txt`.
+fn hooks() -> impl Iterator<Item = &'static str> {
+    include_str!("hooks.txt")
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+}
+
 /// The functions that a shared object defines, by `nm -D`.
 fn exported() -> BTreeSet<String> {
     let output = Command::new("nm")
@@ -45,7 +52,18 @@ fn every_symbol_that_programs_import_is_exported() {
 
 #[test]
 fn symbols_carry_no_version_and_nothing_else_is_exported() {
-    let wanted: BTreeSet<String> = wanted().into_iter().map(str::to_owned).collect();
+    let wanted: BTreeSet<String> = wanted()
+        .into_iter()
+        .chain(hooks())
+        .map(str::to_owned)
+        .collect();
     let surplus: Vec<_> = exported().difference(&wanted).cloned().collect();
-    assert!(surplus.is_empty(), "not in symbols.txt: {surplus:?}");
+    assert!(surplus.is_empty(), "in neither list: {surplus:?}");
+}
+
+#[test]
+fn every_hook_is_exported() {
+    let exported = exported();
+    let missing: Vec<_> = hooks().filter(|name| !exported.contains(*name)).collect();
+    assert!(missing.is_empty(), "missing: {missing:?}");
 }
