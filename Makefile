@@ -10,7 +10,7 @@ SYSTEM_OPTIONS ?=
 LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p airdma-shm --release --test loom
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint unit loom system bench clean
+.PHONY: help build demo test lint unit loom system matrix bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,10 +24,11 @@ demo: build ## RDMA programs between two hosts without RDMA NIC, beside TCP (a m
 test: lint unit loom system ## everything below: lints, unit tests, model checks, system tests
 	@echo "make test: all passed"
 
-lint: ## formatting, clippy with warnings denied, crate dependencies
+lint: ## formatting, clippy with warnings denied, crate dependencies, MATRIX.md up to date
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(PYTHON) tests/architecture.py
+	$(PYTHON) tools/verbs_matrix.py --check
 
 unit: ## unit tests, golden vectors, simulated pairs, and the tests of the tools
 	$(CARGO) test --workspace
@@ -38,6 +39,9 @@ loom: ## model checks of the shared rings
 
 system: build ## unmodified programs on every kind of link (SYSTEM_OPTIONS=--full: all combinations)
 	$(PYTHON) tests/system/run.py $(SYSTEM_OPTIONS)
+
+matrix: ## writes MATRIX.md: what is supported, and who uses it
+	$(PYTHON) tools/verbs_matrix.py
 
 bench: build ## bandwidth and latency by message size, beside TCP (BENCH_OPTIONS=--quick: two minutes)
 	$(PYTHON) tools/bench.py $(BENCH_OPTIONS)
