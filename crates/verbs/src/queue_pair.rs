@@ -207,6 +207,7 @@ pub unsafe fn modify(
     // SAFETY: the caller's queue pair and struct.
     let (qp, attr) = unsafe { (Qp::of(raw)?, attr.as_ref().ok_or(Errno::INVALID)?) };
     let mask = AttrMask::from_bits(mask.cast_unsigned()).ok_or(Errno::INVALID)?;
+    let mask = mask - without_meaning(qp.engine.qp_type());
     let attributes = attributes_of(attr, mask)?;
     qp.engine.modify(&attributes, mask)?;
     if mask.contains(AttrMask::STATE) {
@@ -329,6 +330,18 @@ fn attributes_of(attr: &abi::ibv_qp_attr, mask: AttrMask) -> Result<QpAttributes
     out.rnr_retry = attr.rnr_retry;
     out.en_sqd_async_notify = attr.en_sqd_async_notify != 0;
     Ok(out)
+}
+
+/// Attributes that the two halves of an extended connection have no use for: programs give both halves the same, and the
+/// kernel's uverbs leaves these out.
+fn without_meaning(qp_type: QpType) -> AttrMask {
+    match qp_type {
+        QpType::XrcSend => AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER,
+        QpType::XrcReceive => {
+            AttrMask::MAX_QP_RD_ATOMIC | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY
+        }
+        QpType::Rc | QpType::Uc | QpType::Ud => AttrMask::empty(),
+    }
 }
 
 fn state_of(state: abi::ibv_qp_state) -> Result<QpState, Errno> {
