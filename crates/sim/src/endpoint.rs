@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use airdma_transport::{
-    Access, Arrival, AttrMask, InvalidAttribute, QpAttributes, QpConfig, QpState, QpType,
+    Access, Arrival, AttrMask, Bind, InvalidAttribute, QpAttributes, QpConfig, QpState, QpType,
     QueuePair, Time, Transmit,
 };
-use airdma_wire::{Packet, PathMtu, Qpn};
+use airdma_wire::{Packet, PathMtu, Qpn, Rkey};
 
 use crate::frame;
 use crate::host::SimHost;
@@ -104,6 +104,17 @@ impl Endpoint {
         self.memory.is_valid(key)
     }
 
+    /// Creates a memory window that opens nothing yet, and returns its key.
+    pub fn create_window(&mut self) -> Rkey {
+        let noise = self.random.next_u64();
+        self.memory.create_window(noise)
+    }
+
+    /// What the window with this key opens; `None` if there is none or it is not bound.
+    pub fn window(&self, key: Rkey) -> Option<Bind> {
+        self.memory.window(key)
+    }
+
     /// Creates a queue pair and returns its index here.
     pub fn create(&mut self, qp_type: QpType, port_mtu: PathMtu) -> usize {
         let qpn = Qpn::new(self.first_qpn + self.members.len() as u32);
@@ -162,6 +173,11 @@ impl Endpoint {
             member.rings = Rings::new(member.queue_pair.qpn());
         }
         Ok(())
+    }
+
+    /// Says once more what the peer may have missed, as is done before a queue pair is destroyed.
+    pub fn farewell(&mut self, qp: usize) {
+        self.members[qp].queue_pair.farewell();
     }
 
     /// Posts a send request. The caller pumps the pair to see it leave.

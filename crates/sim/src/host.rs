@@ -144,8 +144,8 @@ impl Host for SimHost<'_> {
         }
     }
 
-    fn bind(&mut self, _bind: &Bind) -> Result<(), LocalFault> {
-        Err(LocalFault)
+    fn bind(&mut self, bind: &Bind) -> Result<(), LocalFault> {
+        self.memory.bind(bind)
     }
 
     fn invalidate(&mut self, rkey: Rkey) -> Result<(), RemoteFault> {

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use airdma_transport::{Access, AtomicOperation, LocalFault, RemoteFault};
+use airdma_transport::{Access, AtomicOperation, Bind, LocalFault, RemoteFault};
 use airdma_wire::Rkey;
 
 /// The caller's name for registered memory. Local and remote key are the same number.
@@ -48,6 +48,13 @@ impl Region {
     }
 }
 
+/// A memory window: a key of its own to a part of a region.
+#[derive(Debug)]
+struct Window {
+    key: Rkey,
+    opens: Option<Bind>,
+}
+
 #[derive(Debug)]
 struct Registered {
     region: Region,
@@ -68,6 +75,7 @@ const SPACING: u64 = 1 << 32;
 #[derive(Debug, Default)]
 pub struct Memory {
     registered: Vec<Registered>,
+    windows: Vec<Window>,
 }
 
 impl Memory {
@@ -107,8 +115,44 @@ impl Memory {
             .is_some_and(|found| found.region.key == key && found.valid)
     }
 
+    pub(crate) fn create_window(&mut self, noise: u64) -> Rkey {
+        let key = Rkey(noise as u32);
+        self.windows.push(Window { key, opens: None });
+        key
+    }
+
+    pub(crate) fn window(&self, key: Rkey) -> Option<Bind> {
+        let found = self.windows.iter().find(|window| window.key == key);
+        found.and_then(|window| window.opens)
+    }
+
+    /// Binds a window under a new key. The old one must be its key now: what is done twice is found.
+    pub(crate) fn bind(&mut self, bind: &Bind) -> Result<(), LocalFault> {
+        let part = Sge {
+            key: bind.region.0,
+            va: bind.va,
+            length: u32::try_from(bind.length).map_err(|_| LocalFault)?,
+        };
+        self.range(part, Access::MW_BIND).ok_or(LocalFault)?;
+        let windows = &mut self.windows;
+        let window = windows.iter_mut().find(|window| window.key == bind.window);
+        let window = window.ok_or(LocalFault)?;
+        if bind.new_key.0 >> 8 != bind.window.0 >> 8 || bind.new_key == bind.window {
+            return Err(LocalFault);
+        }
+        *window = Window {
+            key: bind.new_key,
+            opens: Some(*bind),
+        };
+        Ok(())
+    }
+
     /// Ends the validity of a key; false if there was none.
     pub(crate) fn invalidate(&mut self, key: u32) -> bool {
+        let mut windows = self.windows.iter_mut();
+        if let Some(window) = windows.find(|window| window.key.0 == key) {
+            return window.opens.take().is_some();
+        }
         let was_valid = self.is_valid(key);
         if was_valid {
             self.registered[index_of(key)].valid = false;
@@ -144,7 +188,18 @@ impl Memory {
     /// The bytes of a remote access that needs `needs`.
     pub(crate) fn remote(&mut self, sge: Sge, needs: Access) -> Result<&mut [u8], RemoteFault> {
         debug_assert!(REMOTE.contains(needs));
-        self.range(sge, needs).ok_or(RemoteFault::Access)
+        let Some(bind) = self.window(Rkey(sge.key)) else {
+            return self.range(sge, needs).ok_or(RemoteFault::Access);
+        };
+        let end = u64::from(sge.length).checked_add(sge.va.wrapping_sub(bind.va));
+        if !bind.access.contains(needs) || end.is_none_or(|end| end > bind.length) {
+            return Err(RemoteFault::Access);
+        }
+        let part = Sge {
+            key: bind.region.0,
+            ..sge
+        };
+        self.range(part, Access::MW_BIND).ok_or(RemoteFault::Access)
     }
 
     pub(crate) fn atomic(

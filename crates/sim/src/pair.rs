@@ -132,7 +132,12 @@ impl Pair {
 
     /// Connects one queue pair of each endpoint and returns their index, the same on both sides.
     pub fn connect(&mut self, setup: &Setup) -> usize {
-        let qp = self.create(QpType::Rc, setup.mtu);
+        self.connect_as([QpType::Rc; 2], setup)
+    }
+
+    /// The same of these types, A's and B's: unreliable connections, or the two halves of an extended one.
+    pub fn connect_as(&mut self, qp_types: [QpType; 2], setup: &Setup) -> usize {
+        let qp = self.create_as(qp_types, setup.mtu);
         for side in Side::BOTH {
             self.advance(side, qp, setup, QpState::ReadyToSend);
         }
@@ -141,8 +146,15 @@ impl Pair {
 
     /// Creates one queue pair on each endpoint, in the reset state.
     pub fn create(&mut self, qp_type: QpType, port_mtu: PathMtu) -> usize {
+        self.create_as([qp_type; 2], port_mtu)
+    }
+
+    fn create_as(&mut self, qp_types: [QpType; 2], port_mtu: PathMtu) -> usize {
         let [a, b] = &mut self.endpoints;
-        let created = [a.create(qp_type, port_mtu), b.create(qp_type, port_mtu)];
+        let created = [
+            a.create(qp_types[0], port_mtu),
+            b.create(qp_types[1], port_mtu),
+        ];
         assert_eq!(created[0], created[1], "queue pairs are created in pairs");
         created[0]
     }

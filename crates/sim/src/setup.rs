@@ -1,7 +1,7 @@
 //! How two queue pairs are connected: the attributes of `ibv_modify_qp(3)`, with the values that
 //! perftest uses as defaults.
 
-use airdma_transport::{Access, AttrMask, Path, QpAttributes, QpState};
+use airdma_transport::{Access, AttrMask, Path, QpAttributes, QpState, QpType};
 use airdma_wire::{PathMtu, Psn, Qkey, Qpn};
 
 use crate::endpoint::Endpoint;
@@ -79,7 +79,8 @@ impl Setup {
         let peer = &endpoints[side.other() as usize];
         let attributes = self.attributes(side, peer, peer.queue_pair(qp).qpn());
         let endpoint = &mut endpoints[side as usize];
-        move_through(endpoint, qp, attributes, RC_STATES, state);
+        let qp_type = endpoint.queue_pair(qp).qp_type();
+        move_through(endpoint, qp, attributes, connection_states(qp_type), state);
     }
 }
 
@@ -125,31 +126,26 @@ fn move_through(
     }
 }
 
-const RC_STATES: [(QpState, AttrMask); 3] = [
-    (
-        QpState::Init,
-        AttrMask::PKEY_INDEX
-            .union(AttrMask::PORT)
-            .union(AttrMask::ACCESS_FLAGS),
-    ),
-    (
-        QpState::ReadyToReceive,
-        AttrMask::AV
-            .union(AttrMask::PATH_MTU)
-            .union(AttrMask::DEST_QPN)
-            .union(AttrMask::RQ_PSN)
-            .union(AttrMask::MAX_DEST_RD_ATOMIC)
-            .union(AttrMask::MIN_RNR_TIMER),
-    ),
-    (
-        QpState::ReadyToSend,
-        AttrMask::SQ_PSN
-            .union(AttrMask::MAX_QP_RD_ATOMIC)
-            .union(AttrMask::RETRY_CNT)
-            .union(AttrMask::RNR_RETRY)
-            .union(AttrMask::TIMEOUT),
-    ),
-];
+/// What each state of a connection is given on the way to it: every half what it uses.
+fn connection_states(qp_type: QpType) -> [(QpState, AttrMask); 3] {
+    let answers = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
+    let retries =
+        AttrMask::MAX_QP_RD_ATOMIC | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY | AttrMask::TIMEOUT;
+    let none = AttrMask::empty();
+    let (receive, send) = match qp_type {
+        QpType::Rc => (answers, retries),
+        QpType::XrcSend => (none, retries),
+        QpType::XrcReceive => (answers, AttrMask::TIMEOUT),
+        QpType::Uc | QpType::Ud => (none, none),
+    };
+    let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+    let path = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
+    [
+        (QpState::Init, init),
+        (QpState::ReadyToReceive, path | receive),
+        (QpState::ReadyToSend, AttrMask::SQ_PSN | send),
+    ]
+}
 
 const UD_STATES: [(QpState, AttrMask); 3] = [
     (

@@ -19,4 +19,6 @@ mod random_programs;
 mod reads;
 mod scene;
 mod timeouts;
+mod unreliable;
 mod window;
+mod windows;

@@ -8,8 +8,10 @@ use core::ops::Range;
 use core::time::Duration;
 
 use airdma_sim::{Pair, Random, Region, SendWr, Sge, Side};
-use airdma_transport::{Access, Completion, CompletionOpcode, Operation, Status, Time};
-use airdma_wire::Qpn;
+use airdma_transport::{
+    Access, Bind, Completion, CompletionOpcode, Operation, QpType, Status, Time,
+};
+use airdma_wire::{Lkey, Qpn, Rkey};
 
 use crate::area::{Area, Pieces};
 use crate::scene::outcomes;
@@ -25,9 +27,12 @@ enum Kind {
     Read,
     CompareSwap,
     FetchAdd,
+    AtomicWrite,
+    Bind,
+    LocalInvalidate,
 }
 
-const KINDS: [Kind; 8] = [
+const KINDS: [Kind; 11] = [
     Kind::Send,
     Kind::SendImm,
     Kind::SendInvalidate,
@@ -36,6 +41,9 @@ const KINDS: [Kind; 8] = [
     Kind::Read,
     Kind::CompareSwap,
     Kind::FetchAdd,
+    Kind::AtomicWrite,
+    Kind::Bind,
+    Kind::LocalInvalidate,
 ];
 
 impl Kind {
@@ -43,16 +51,32 @@ impl Kind {
     fn returns_data(self) -> bool {
         match self {
             Kind::Read | Kind::CompareSwap | Kind::FetchAdd => true,
-            Kind::Send | Kind::SendImm | Kind::SendInvalidate | Kind::Write | Kind::WriteImm => {
-                false
-            }
+            Kind::Send
+            | Kind::SendImm
+            | Kind::SendInvalidate
+            | Kind::Write
+            | Kind::WriteImm
+            | Kind::AtomicWrite
+            | Kind::Bind
+            | Kind::LocalInvalidate => false,
         }
+    }
+
+    /// Whether it is done without a packet.
+    fn is_local(self) -> bool {
+        matches!(self, Kind::Bind | Kind::LocalInvalidate)
     }
 
     fn consumes_receive(self) -> bool {
         match self {
             Kind::Send | Kind::SendImm | Kind::SendInvalidate | Kind::WriteImm => true,
-            Kind::Write | Kind::Read | Kind::CompareSwap | Kind::FetchAdd => false,
+            Kind::Write
+            | Kind::Read
+            | Kind::CompareSwap
+            | Kind::FetchAdd
+            | Kind::AtomicWrite
+            | Kind::Bind
+            | Kind::LocalInvalidate => false,
         }
     }
 }
@@ -92,10 +116,12 @@ struct Half {
     shelf: Area,
     inbox: Area,
     words: Area,
+    /// The window of this side, and what it opens.
+    window: (Rkey, Option<Bind>),
     sends: Vec<Completion>,
     unsignalled: u64,
     receives: Vec<Completion>,
-    invalidated: Vec<u32>,
+    invalidated: Vec<(Side, u32)>,
     messages_sent: u64,
     messages_received: u64,
 }
@@ -144,6 +170,7 @@ impl Half {
             shelf: Area::default(),
             inbox: Area::default(),
             words: Area::default(),
+            window: (Rkey(0), None),
             sends: Vec::new(),
             unsignalled: 0,
             receives: Vec::new(),
@@ -191,6 +218,15 @@ impl Half {
                 remote = random.below(u64::from(WORDS)) as u32 * 8;
                 self.landing.allocate(random, length)
             }
+            Kind::AtomicWrite => {
+                length = 8;
+                remote = random.below(u64::from(WORDS)) as u32 * 8;
+                self.source.choose(random, length)
+            }
+            Kind::Bind | Kind::LocalInvalidate => {
+                length = 0;
+                Pieces::new()
+            }
             Kind::Send | Kind::SendImm | Kind::SendInvalidate | Kind::Write | Kind::WriteImm => {
                 self.source.choose(random, length)
             }
@@ -213,12 +249,14 @@ impl Half {
 
     fn register(&mut self, pair: &mut Pair) {
         let peer = self.side.other();
-        self.source.register(pair, self.side, Access::empty());
+        self.source.register(pair, self.side, Access::MW_BIND);
         self.landing.register(pair, self.side, Access::LOCAL_WRITE);
         self.target.register(pair, peer, Access::REMOTE_WRITE);
         self.shelf.register(pair, peer, Access::REMOTE_READ);
         self.inbox.register(pair, peer, Access::LOCAL_WRITE);
-        self.words.register(pair, peer, Access::REMOTE_ATOMIC);
+        let words_access = Access::REMOTE_ATOMIC | Access::REMOTE_WRITE;
+        self.words.register(pair, peer, words_access);
+        self.window.0 = pair[self.side].create_window();
         for area in [
             &mut self.source,
             &mut self.landing,
@@ -234,8 +272,13 @@ impl Half {
     /// Executes step `index` in the model and returns the request that stands for it.
     fn model(&mut self, pair: &mut Pair, index: usize) -> SendWr {
         let qpns = [self.side, self.side.other()].map(|side| pair[side].queue_pair(self.qp).qpn());
-        let doomed = pair[self.side.other()].register(&[], Access::empty());
         let step = &self.steps[index];
+        let doomed_of = if step.kind.is_local() {
+            self.side
+        } else {
+            self.side.other()
+        };
+        let doomed = pair[doomed_of].register(&[], Access::empty());
         let area = if step.kind.returns_data() {
             &self.landing
         } else {
@@ -255,9 +298,20 @@ impl Half {
             Kind::Read => (self.read(index), CompletionOpcode::Read),
             Kind::CompareSwap => (self.compare_swap(index), CompletionOpcode::CompareSwap),
             Kind::FetchAdd => (self.fetch_add(index), CompletionOpcode::FetchAdd),
+            Kind::AtomicWrite => (
+                self.atomic_write(index, &data),
+                CompletionOpcode::AtomicWrite,
+            ),
+            Kind::Bind => (self.bind(index), CompletionOpcode::BindWindow),
+            Kind::LocalInvalidate => (
+                self.local_invalidate(index, &doomed),
+                CompletionOpcode::LocalInvalidate,
+            ),
         };
         let invalidated = (kind == Kind::SendInvalidate).then_some(doomed.key);
-        self.invalidated.extend(invalidated);
+        if let Some(key) = invalidated {
+            self.invalidated.push((doomed_of, key));
+        }
         self.expect(index, opcode, invalidated, qpns);
         wr.with_operation(operation)
     }
@@ -275,7 +329,10 @@ impl Half {
             | Kind::WriteImm
             | Kind::Read
             | Kind::CompareSwap
-            | Kind::FetchAdd => Operation::Send,
+            | Kind::FetchAdd
+            | Kind::AtomicWrite
+            | Kind::Bind
+            | Kind::LocalInvalidate => Operation::Send,
         }
     }
 
@@ -297,6 +354,40 @@ impl Half {
         self.landing.write(&step.local, &data);
         let (va, rkey) = self.shelf.address(step.remote);
         Operation::Read { va, rkey }
+    }
+
+    fn atomic_write(&mut self, index: usize, data: &[u8]) -> Operation {
+        let step = &self.steps[index];
+        self.words.write(&[step.remote_range()], data);
+        let (va, rkey) = self.words.address(step.remote);
+        Operation::AtomicWrite { va, rkey }
+    }
+
+    /// Binds the window to any part of the source, under its next key.
+    fn bind(&mut self, index: usize) -> Operation {
+        let [offset, length] = self.steps[index].operands.map(|n| n % 1000);
+        let (key, _) = self.window;
+        let (va, region) = self.source.address(offset as u32);
+        let bind = Bind {
+            window: key,
+            new_key: Rkey(key.0 & !0xff | key.0.wrapping_add(1) & 0xff),
+            region: Lkey(region.0),
+            va,
+            length,
+            access: Access::REMOTE_READ,
+        };
+        self.window = (bind.new_key, Some(bind));
+        Operation::BindWindow(bind)
+    }
+
+    /// Invalidates the window if it is bound, else a key that is good for nothing else.
+    fn local_invalidate(&mut self, index: usize, doomed: &Region) -> Operation {
+        let (key, opens) = &mut self.window;
+        if self.steps[index].operands[0] & 1 == 0 && opens.take().is_some() {
+            return Operation::LocalInvalidate(*key);
+        }
+        self.invalidated.push((self.side, doomed.key));
+        Operation::LocalInvalidate(doomed.rkey())
     }
 
     fn fetch_add(&mut self, index: usize) -> Operation {
@@ -352,6 +443,9 @@ impl Half {
         } else {
             self.unsignalled += 1;
         }
+        if step.kind.is_local() {
+            return;
+        }
         self.messages_sent += 1;
         self.messages_received += if step.kind == Kind::Read {
             u64::from(step.length.div_ceil(READ_PIECE_BYTES).max(1))
@@ -362,12 +456,18 @@ impl Half {
             Kind::Send | Kind::SendInvalidate => (CompletionOpcode::Receive, None),
             Kind::SendImm => (CompletionOpcode::Receive, Some(step.imm)),
             Kind::WriteImm => (CompletionOpcode::ReceiveWriteImm, Some(step.imm)),
-            Kind::Write | Kind::Read | Kind::CompareSwap | Kind::FetchAdd => return,
+            Kind::Write
+            | Kind::Read
+            | Kind::CompareSwap
+            | Kind::FetchAdd
+            | Kind::AtomicWrite
+            | Kind::Bind
+            | Kind::LocalInvalidate => return,
         };
         self.receives.push(Completion {
             byte_len: step.length,
             imm,
-            invalidated: invalidated.map(airdma_wire::Rkey),
+            invalidated: invalidated.map(Rkey),
             solicited: step.solicited,
             ..Completion::with_status(step.wr_id, opcode, Status::Success, peer)
         });
@@ -395,9 +495,11 @@ impl Half {
         self.shelf.assert_as_modelled(pair, peer, "shelf");
         self.inbox.assert_as_modelled(pair, peer, "inbox");
         self.words.assert_as_modelled(pair, peer, "words");
-        for key in &self.invalidated {
-            assert!(!pair[peer].is_valid(*key));
+        for (side, key) in &self.invalidated {
+            assert!(!pair[*side].is_valid(*key));
         }
+        let (key, opens) = self.window;
+        assert_eq!(pair[side].window(key), opens);
     }
 }
 
@@ -419,6 +521,9 @@ impl Program {
         let mut posts = Vec::new();
         for &qp in qps {
             for side in Side::BOTH {
+                if pair[side].queue_pair(qp).qp_type() == QpType::XrcReceive {
+                    continue;
+                }
                 let mut half = Half::draw(random, qp, side, shape);
                 half.register(pair);
                 for index in 0..half.steps.len() {

@@ -5,7 +5,7 @@
 //! with all its packets if `AIRDMA_TRACE` is set.
 
 use airdma_sim::{Link, Pair, Random, Setup, Side, gbit};
-use airdma_transport::Counter;
+use airdma_transport::{Counter, QpType};
 use airdma_wire::{PathMtu, Psn};
 
 use crate::program::{Program, Shape};
@@ -14,6 +14,10 @@ use crate::scene::{assert_untroubled, count, us};
 /// Programs that run by default, shared by the tests below.
 const SEEDS: u64 = 320;
 const SHARES: u64 = 4;
+
+/// What a program runs over; of an extended connection, A is the half that sends.
+const RC: [QpType; 2] = [QpType::Rc; 2];
+const EXTENDED: [QpType; 2] = [QpType::XrcSend, QpType::XrcReceive];
 
 /// Set to print all packets of a replayed run, also if it succeeds.
 const TRACE: &str = "AIRDMA_TRACE";
@@ -92,7 +96,10 @@ fn run(seed: u64) -> Pair {
         pair[side].window_bytes = random.pick(&windows);
     }
     let qps: Vec<usize> = (0..random.pick(&[1, 1, 1, 2, 3]))
-        .map(|_| pair.connect(&setup))
+        .map(|_| {
+            let qp_types = random.pick(&[RC, RC, RC, EXTENDED]);
+            pair.connect_as(qp_types, &setup)
+        })
         .collect();
     let shape = Shape {
         requests_max: 16,

@@ -172,3 +172,31 @@ fn other_connections_go_on_when_one_ends() {
     let outcome = qps.map(|qp| sends(&pair, Side::A, qp)[0].status);
     assert_eq!(outcome, [Status::RetryExceeded, Status::Success]);
 }
+
+/// B goes when all its work is done, and its last acknowledgement is lost.
+fn peer_that_goes(says_farewell: bool) -> Status {
+    let to_a = clean().drop_if(|number, _| number == 0);
+    let (mut pair, qp) = connected_over(clean(), to_a, &Setup::default());
+    let source = open_region(&mut pair, Side::A, 10);
+    let target = open_region(&mut pair, Side::B, 10);
+    pair[Side::B].post_receive(qp, 5, vec![target.all()]);
+    post(&mut pair, qp, 0, Operation::Send, &source);
+    pair.run_until("the message is there", |pair| {
+        pair[Side::B].rings(qp).receives_outstanding() == 0
+    });
+    if says_farewell {
+        pair[Side::B].farewell(qp);
+    }
+    pair.run_for(ms(0));
+    let attributes = airdma_transport::QpAttributes::default();
+    let mask = airdma_transport::AttrMask::STATE;
+    pair[Side::B].modify(qp, &attributes, mask).unwrap();
+    pair.run_until_idle();
+    sends(&pair, Side::A, qp)[0].status
+}
+
+#[test]
+fn a_peer_that_goes_says_once_more_what_arrived() {
+    assert_eq!(peer_that_goes(false), Status::RetryExceeded);
+    assert_eq!(peer_that_goes(true), Status::Success);
+}
