@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::str::FromStr;
 
@@ -323,6 +324,18 @@ impl<P: Port> Port for Impaired<P> {
 
     fn counters(&self) -> PortCounters {
         self.inner.counters()
+    }
+
+    fn set_address(&mut self, source_index: u8, address: Option<IpAddr>) -> io::Result<()> {
+        self.inner.set_address(source_index, address)
+    }
+
+    fn join(&mut self, group: IpAddr) -> io::Result<()> {
+        self.inner.join(group)
+    }
+
+    fn leave(&mut self, group: IpAddr) {
+        self.inner.leave(group);
     }
 
     fn set_active(&mut self, source_index: u8, active: bool) {

@@ -73,11 +73,37 @@ pub trait Port: Send {
     -> io::Result<usize>;
 
     /// Appends the descriptors that are readable when [`Port::receive`] would deliver something, and writable when a
-    /// batch that stayed non-empty may be tried again. They stay the same for the life of the port.
+    /// batch that stayed non-empty may be tried again (readable for that too, in some ports). They stay the same for the
+    /// life of the port.
     fn wait_descriptors(&self, out: &mut Vec<RawFd>);
 
     /// What happened so far.
     fn counters(&self) -> PortCounters;
+
+    /// Gives the local address `source_index` another value, or (`None`) takes it away. What waits to be sent from an address
+    /// that is gone is dropped and counted.
+    ///
+    /// # Errors
+    /// Why the new address cannot be used; the old one is gone all the same. `EOPNOTSUPP` where addresses are fixed.
+    fn set_address(&mut self, source_index: u8, address: Option<IpAddr>) -> io::Result<()> {
+        let _ = (source_index, address);
+        Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+    }
+
+    /// Begins to deliver what is sent to a multicast group, with the group as [`Received::destination`]. Packets that this
+    /// host sends to the group come back to it as well.
+    ///
+    /// # Errors
+    /// Those of the system (descriptors, memory); `EOPNOTSUPP` where there are no groups.
+    fn join(&mut self, group: IpAddr) -> io::Result<()> {
+        let _ = group;
+        Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+    }
+
+    /// Ends it. Unknown groups are ignored.
+    fn leave(&mut self, group: IpAddr) {
+        let _ = group;
+    }
 
     /// Says whether the local address `source_index` has users. A port may look at unused addresses less often; their
     /// packets are still delivered. All addresses start active. Unknown indices are ignored.
@@ -105,6 +131,18 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn counters(&self) -> PortCounters {
         (**self).counters()
+    }
+
+    fn set_address(&mut self, source_index: u8, address: Option<IpAddr>) -> io::Result<()> {
+        (**self).set_address(source_index, address)
+    }
+
+    fn join(&mut self, group: IpAddr) -> io::Result<()> {
+        (**self).join(group)
+    }
+
+    fn leave(&mut self, group: IpAddr) {
+        (**self).leave(group);
     }
 
     fn set_active(&mut self, source_index: u8, active: bool) {

@@ -1,6 +1,6 @@
 //! RoCEv2 over plain UDP sockets: no privilege, any interface, any kernel since 4.18.
 //!
-//! One unconnected, non-blocking socket per local address, bound to port 4791. Groups of equal-sized packets to one peer
+//! One unconnected, non-blocking socket per local address and per multicast group, bound to port 4791. Groups of equal-sized packets to one peer
 //! leave as one segmented send (UDP_SEGMENT), several groups in one `sendmmsg`; received datagrams come coalesced
 //! (UDP_GRO), several buffers in one `recvmmsg`. Where the kernel lacks either, plain datagrams do.
 //!
@@ -24,6 +24,7 @@
 
 mod address;
 mod control;
+mod readiness;
 mod receive;
 mod socket;
 mod transmit;
@@ -38,6 +39,7 @@ use std::os::fd::RawFd;
 use airdma_wire::ROCE_PORT;
 
 use crate::{Port, PortCounters, Received, TransmitBatch};
+use readiness::Readiness;
 use receive::Receiver;
 use socket::Socket;
 use transmit::Sender;
@@ -91,7 +93,18 @@ pub struct Capabilities {
 
 /// RoCEv2 over UDP sockets, one per local address of one interface. See the [module](self).
 pub struct UdpPort {
-    sockets: Vec<Socket>,
+    /// By GID index.
+    sockets: Vec<Option<Socket>>,
+    /// One for each multicast group that was joined.
+    groups: Vec<Socket>,
+    readiness: Readiness,
+    /// Index of the socket that is watched for room in its send buffer.
+    waits_for_room: Option<u8>,
+    /// With the port number that all sockets have.
+    config: UdpConfig,
+    interface_index: u32,
+    /// Packets that the kernel dropped at sockets that are closed.
+    past_drops: u64,
     sender: Sender,
     receiver: Receiver,
     capabilities: Capabilities,
@@ -120,26 +133,64 @@ impl UdpPort {
         interface_index: u32,
         config: UdpConfig,
     ) -> Result<Self, BindError> {
+        let table: Vec<_> = addresses.iter().copied().map(Some).collect();
+        Self::bind_table(&table, interface_index, config)
+    }
+
+    /// As [`UdpPort::bind`], for a table with empty entries.
+    ///
+    /// # Errors
+    /// As [`UdpPort::bind`].
+    pub fn bind_table(
+        addresses: &[Option<IpAddr>],
+        interface_index: u32,
+        mut config: UdpConfig,
+    ) -> Result<Self, BindError> {
         if addresses.is_empty() || addresses.len() > ADDRESSES_MAX {
             return Err(BindError::AddressCount {
                 count: addresses.len(),
             });
         }
+        let nowhere = IpAddr::from([0; 4]);
+        let no_set = |(call, source)| BindError::System {
+            call,
+            address: nowhere,
+            source,
+        };
+        let readiness = Readiness::new().map_err(|error| no_set(("epoll_create1", error)))?;
         let mut sockets = Vec::with_capacity(addresses.len());
         for &address in addresses {
-            sockets.push(Socket::open(address, interface_index, &config)?);
+            let Some(address) = address else {
+                sockets.push(None);
+                continue;
+            };
+            let socket = Socket::open(address, interface_index, &config)?;
+            readiness
+                .add(socket.descriptor())
+                .map_err(|error| no_set(("epoll_ctl", error)))?;
+            sockets.push(Some(socket));
         }
-        let segmentation = config.segmentation && sockets.iter().all(Socket::can_segment);
+        let bound = || sockets.iter().flatten();
+        let first = bound().next();
+        let segmentation = config.segmentation && bound().all(Socket::can_segment);
+        let size = |which| first.map_or(0, |first| first.buffer_bytes(which));
         let capabilities = Capabilities {
             segmentation,
-            coalescing: sockets.iter().all(|socket| socket.coalescing),
-            receive_buffer_bytes: sockets[0].buffer_bytes(libc::SO_RCVBUF),
-            send_buffer_bytes: sockets[0].buffer_bytes(libc::SO_SNDBUF),
+            coalescing: bound().all(|socket| socket.coalescing),
+            receive_buffer_bytes: size(libc::SO_RCVBUF),
+            send_buffer_bytes: size(libc::SO_SNDBUF),
         };
+        config.port = first.map_or(config.port, |first| first.port);
         Ok(UdpPort {
             sockets,
+            groups: Vec::new(),
+            readiness,
+            waits_for_room: None,
+            interface_index,
+            past_drops: 0,
             sender: Sender::new(segmentation),
             receiver: Receiver::new(config.datagram_bytes_max),
+            config,
             capabilities,
             polls: 0,
             next: 0,
@@ -149,7 +200,7 @@ impl UdpPort {
 
     /// The UDP port of all addresses: the one asked for, or, if that was 0, the one the kernel chose for the first.
     pub fn port(&self) -> u16 {
-        self.sockets[0].port
+        self.config.port
     }
 
     /// What the kernel granted.
@@ -159,12 +210,40 @@ impl UdpPort {
             ..self.capabilities
         }
     }
+
+    /// Watches the socket that could take no more for room, and no other.
+    fn watch_room(&mut self, wanted: Option<u8>) -> io::Result<()> {
+        if self.waits_for_room == wanted {
+            return Ok(());
+        }
+        for (index, on) in [(self.waits_for_room, false), (wanted, true)] {
+            let socket = index.and_then(|index| self.sockets.get(usize::from(index))?.as_ref());
+            if let Some(socket) = socket {
+                self.readiness.watch_room(socket.descriptor(), on)?;
+            }
+        }
+        self.waits_for_room = wanted;
+        Ok(())
+    }
+
+    fn close(&mut self, socket: &Socket) {
+        self.readiness.remove(socket.descriptor());
+        self.past_drops += socket.drops();
+    }
+}
+
+/// As a system error, for what happens while the port runs.
+fn system_error(error: &BindError) -> io::Error {
+    io::Error::from_raw_os_error(error.errno())
 }
 
 impl Port for UdpPort {
     fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()> {
-        self.sender
-            .transmit(&mut self.sockets, batch, &mut self.counters)
+        let done = self
+            .sender
+            .transmit(&mut self.sockets, batch, &mut self.counters)?;
+        let stopped_at = batch.next_destination().filter(|_| !done);
+        self.watch_room(stopped_at.map(|next| next.source_index))
     }
 
     fn receive(
@@ -176,16 +255,20 @@ impl Port for UdpPort {
         let idle_too = self.polls.is_multiple_of(IDLE_POLL_INTERVAL);
         let before = self.counters.rx_packets;
         let mut examined = 0;
-        let count = self.sockets.len();
+        let addresses = self.sockets.len();
+        let count = addresses + self.groups.len();
         for step in 0..count {
             if examined >= budget {
                 break;
             }
             let index = (self.next + step) % count;
-            let socket = &self.sockets[index];
-            if !(socket.active || idle_too) {
+            let socket = match self.sockets.get(index) {
+                Some(socket) => socket.as_ref(),
+                None => self.groups.get(index - addresses),
+            };
+            let Some(socket) = socket.filter(|socket| socket.active || idle_too) else {
                 continue;
-            }
+            };
             examined +=
                 self.receiver
                     .drain(socket, budget - examined, handle, &mut self.counters)?;
@@ -197,19 +280,67 @@ impl Port for UdpPort {
     }
 
     fn wait_descriptors(&self, out: &mut Vec<RawFd>) {
-        out.extend(self.sockets.iter().map(Socket::descriptor));
+        out.push(self.readiness.descriptor());
     }
 
     /// `rx_overflow` is asked of the kernel at each call: one system call per address.
     fn counters(&self) -> PortCounters {
         PortCounters {
-            rx_overflow: self.sockets.iter().map(Socket::drops).sum(),
+            rx_overflow: self.past_drops
+                + self
+                    .sockets
+                    .iter()
+                    .flatten()
+                    .chain(&self.groups)
+                    .map(Socket::drops)
+                    .sum::<u64>(),
             ..self.counters
         }
     }
 
+    fn set_address(&mut self, source_index: u8, address: Option<IpAddr>) -> io::Result<()> {
+        let index = usize::from(source_index);
+        if let Some(old) = self.sockets.get_mut(index).and_then(Option::take) {
+            self.close(&old);
+        }
+        if self.waits_for_room == Some(source_index) {
+            self.waits_for_room = None;
+        }
+        let Some(address) = address else {
+            return Ok(());
+        };
+        let socket = Socket::open(address, self.interface_index, &self.config)
+            .map_err(|error| system_error(&error))?;
+        self.readiness.add(socket.descriptor())?;
+        while self.sockets.len() <= index {
+            self.sockets.push(None);
+        }
+        self.sockets[index] = Some(socket);
+        Ok(())
+    }
+
+    fn join(&mut self, group: IpAddr) -> io::Result<()> {
+        if self.groups.iter().any(|socket| socket.address == group) {
+            return Ok(());
+        }
+        let socket = Socket::open_group(group, self.interface_index, &self.config)
+            .map_err(|error| system_error(&error))?;
+        self.readiness.add(socket.descriptor())?;
+        self.groups.push(socket);
+        Ok(())
+    }
+
+    fn leave(&mut self, group: IpAddr) {
+        let of_group = |socket: &Socket| socket.address == group;
+        if let Some(index) = self.groups.iter().position(of_group) {
+            let socket = self.groups.swap_remove(index);
+            self.close(&socket);
+        }
+    }
+
     fn set_active(&mut self, source_index: u8, active: bool) {
-        if let Some(socket) = self.sockets.get_mut(usize::from(source_index)) {
+        let socket = self.sockets.get_mut(usize::from(source_index));
+        if let Some(socket) = socket.and_then(Option::as_mut) {
             socket.active = active;
         }
     }

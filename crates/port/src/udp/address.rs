@@ -23,7 +23,7 @@ impl SocketAddress {
         unsafe { MaybeUninit::zeroed().assume_init() }
     }
 
-    /// `scope` is the interface that link-local addresses are meant on.
+    /// `scope` is the interface that link-local addresses and groups are meant on.
     pub(super) fn new(address: IpAddr, port: u16, scope: u32) -> Self {
         let mut this = Self::zeroed();
         match address {
@@ -45,7 +45,11 @@ impl SocketAddress {
                     sin6_addr: libc::in6_addr {
                         s6_addr: ip.octets(),
                     },
-                    sin6_scope_id: if ip.is_unicast_link_local() { scope } else { 0 },
+                    sin6_scope_id: if ip.is_unicast_link_local() || ip.is_multicast() {
+                        scope
+                    } else {
+                        0
+                    },
                 };
             }
         }
@@ -110,8 +114,13 @@ mod tests {
     }
 
     #[test]
-    fn only_link_local_addresses_have_a_scope() {
-        for (text, scope) in [("fe80::1", 3), ("2001:db8::1", 0), ("::1", 0)] {
+    fn only_link_local_addresses_and_groups_have_a_scope() {
+        for (text, scope) in [
+            ("fe80::1", 3),
+            ("ff02::1", 3),
+            ("2001:db8::1", 0),
+            ("::1", 0),
+        ] {
             let address = text.parse().expect("an address");
             let name = SocketAddress::new(address, 4791, 3);
             // SAFETY: plain integers.

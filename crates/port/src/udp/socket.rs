@@ -14,7 +14,7 @@ use super::address::{ADDRESS_ROOM, SocketAddress};
 /// An unconnected, non-blocking socket, bound to one local address.
 pub(super) struct Socket {
     fd: OwnedFd,
-    /// As bound: never port 0.
+    /// As bound: a local address or a group, and never port 0.
     pub(super) address: IpAddr,
     pub(super) port: u16,
     /// Scope of link-local destinations.
@@ -71,6 +71,78 @@ impl Socket {
             })?;
         socket.bind()?;
         Ok(socket)
+    }
+
+    /// A socket that receives what is sent to a multicast group on the interface.
+    pub(super) fn open_group(
+        group: IpAddr,
+        interface_index: u32,
+        config: &UdpConfig,
+    ) -> Result<Self, BindError> {
+        let socket = Self::open(group, interface_index, config)?;
+        socket.join().map_err(|source| BindError::System {
+            call: "setsockopt(joining the group)",
+            address: group,
+            source,
+        })?;
+        Ok(socket)
+    }
+
+    fn join(&self) -> io::Result<()> {
+        match self.address {
+            IpAddr::V4(group) => {
+                let membership = libc::ip_mreqn {
+                    imr_multiaddr: libc::in_addr {
+                        s_addr: u32::from_ne_bytes(group.octets()),
+                    },
+                    imr_address: libc::in_addr { s_addr: 0 },
+                    imr_ifindex: self.interface_index.cast_signed(),
+                };
+                self.set(libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, membership)
+            }
+            IpAddr::V6(group) => {
+                let membership = libc::ipv6_mreq {
+                    ipv6mr_multiaddr: libc::in6_addr {
+                        s6_addr: group.octets(),
+                    },
+                    ipv6mr_interface: self.interface_index,
+                };
+                self.set(libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, membership)
+            }
+        }
+    }
+
+    /// Groups on other interfaces are not ours: without this a socket gets what any other of the host has joined.
+    fn configure_group(&self) -> Result<(), (&'static str, io::Error)> {
+        let (level, option) = match self.address {
+            IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MULTICAST_ALL),
+            IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL),
+        };
+        self.set(level, option, 0)
+            .map_err(|error| ("setsockopt(MULTICAST_ALL)", error))?;
+        // Every process of the host that joined gets its own copy.
+        self.set(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)
+            .map_err(|error| ("setsockopt(SO_REUSEADDR)", error))
+    }
+
+    /// What is sent to a group leaves by the interface of the port, whatever the routes say.
+    fn choose_multicast_interface(&self) {
+        // Refused only where the interface is gone, and then nothing leaves anyway.
+        let _ = match self.address {
+            IpAddr::V4(_) => {
+                let choice = libc::ip_mreqn {
+                    imr_multiaddr: libc::in_addr { s_addr: 0 },
+                    imr_address: libc::in_addr { s_addr: 0 },
+                    imr_ifindex: self.interface_index.cast_signed(),
+                };
+                self.set(libc::IPPROTO_IP, libc::IP_MULTICAST_IF, choice)
+            }
+            IpAddr::V6(_) => self.set(
+                libc::IPPROTO_IPV6,
+                libc::IPV6_MULTICAST_IF,
+                self.interface_index.cast_signed(),
+            ),
+        };
     }
 
     pub(super) fn descriptor(&self) -> RawFd {
@@ -173,6 +245,11 @@ impl Socket {
             let _ = self.set(libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND, 1);
             let _ = self.set(libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO, 1);
         }
+        if self.address.is_multicast() {
+            self.configure_group()?;
+        } else {
+            self.choose_multicast_interface();
+        }
         self.coalescing = config.coalescing && self.set(libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
         for (forced, plain, bytes) in [
             (
@@ -225,15 +302,16 @@ impl Socket {
         }
     }
 
-    fn set(&self, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
-        // SAFETY: the kernel reads one int.
+    /// `T` is the type that the option has: an int, or a struct of integers.
+    fn set<T: Copy>(&self, level: c_int, option: c_int, value: T) -> io::Result<()> {
+        // SAFETY: the kernel reads at most the bytes of `value`.
         let result = unsafe {
             libc::setsockopt(
                 self.descriptor(),
                 level,
                 option,
                 (&raw const value).cast(),
-                size_of::<c_int>() as libc::socklen_t,
+                size_of::<T>() as libc::socklen_t,
             )
         };
         if result == 0 {
@@ -342,7 +420,7 @@ pub enum BindError {
         port: u16,
     },
     /// None, or more than a GID index can tell apart.
-    #[error("a port needs 1 to 256 addresses, not {count}")]
+    #[error("a port has 1 to 256 addresses, not {count}")]
     AddressCount {
         /// How many there were.
         count: usize,

@@ -494,5 +494,6 @@ fn addresses_that_are_not_ours_are_refused_with_a_reason() {
     ));
 }
 
+mod addresses;
 mod hostile;
 mod refusals;

@@ -85,18 +85,19 @@ impl Sender {
         self.segmentation
     }
 
-    /// Sends what the kernel takes, drops what it refuses.
+    /// Sends what the kernel takes, drops what it refuses. Returns false if it takes no more now: what is left waits for room
+    /// at the socket of the first packet of the batch.
     pub(super) fn transmit(
         &mut self,
-        sockets: &mut [Socket],
+        sockets: &mut [Option<Socket>],
         batch: &mut TransmitBatch,
         counters: &mut PortCounters,
-    ) -> io::Result<()> {
+    ) -> io::Result<bool> {
         match self.empty(sockets, batch, counters) {
-            Ok(()) => Ok(()),
+            Ok(()) => Ok(true),
             Err(Stop::Busy) => {
                 counters.tx_again += 1;
-                Ok(())
+                Ok(false)
             }
             Err(Stop::Broken(error)) => Err(error),
         }
@@ -106,12 +107,13 @@ impl Sender {
     /// error can keep it going for ever.
     fn empty(
         &mut self,
-        sockets: &mut [Socket],
+        sockets: &mut [Option<Socket>],
         batch: &mut TransmitBatch,
         counters: &mut PortCounters,
     ) -> Result<(), Stop> {
         while let Some(next) = batch.next_destination() {
-            let Some(socket) = sockets.get_mut(usize::from(next.source_index)) else {
+            let socket = sockets.get_mut(usize::from(next.source_index));
+            let Some(socket) = socket.and_then(Option::as_mut) else {
                 drop_packets(batch, 1, counters);
                 continue;
             };

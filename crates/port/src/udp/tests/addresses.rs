@@ -1,0 +1,112 @@
+//! Addresses and groups that come and go, and the one descriptor that stays.
+
+use super::*;
+
+const LOOPBACK: u32 = 1;
+const NOW: Duration = Duration::ZERO;
+const SOON: Duration = Duration::from_secs(60);
+
+fn port_of(addresses: &[&str], port: u16) -> UdpPort {
+    let addresses: Vec<_> = addresses.iter().map(|text| address(text)).collect();
+    UdpPort::bind(&addresses, LOOPBACK, UdpConfig { port, ..config() }).unwrap()
+}
+
+fn send(port: &mut UdpPort, source_index: u8, target: &str, number: usize) {
+    let mut batch = batch();
+    let destination = Destination {
+        source_index,
+        ..to(target)
+    };
+    add(&mut batch, &packet(64, number), destination);
+    port.transmit(&mut batch).unwrap();
+}
+
+/// Over IPv4; loopback has no routes to IPv6 groups, which the engine's tests try on another interface.
+#[test]
+fn everybody_who_joined_a_group_gets_what_is_sent_to_it() {
+    let group = "239.1.2.3";
+    let mut left = port_of(&["127.0.0.31"], 0);
+    let mut right = port_of(&["127.0.0.32"], left.port());
+    for port in [&mut left, &mut right] {
+        port.join(address(group)).unwrap();
+        port.join(address(group)).unwrap();
+    }
+    send(&mut left, 0, group, 1);
+    for port in [&mut left, &mut right] {
+        assert!(readable(port, SOON));
+        let arrived = receive(port, 1);
+        assert_eq!(arrived[0].bytes, packet(64, 1));
+        assert_eq!(arrived[0].destination, address(group));
+        assert_eq!(port.counters().rx_id_recovered, 0);
+    }
+    right.leave(address(group));
+    right.leave(address(group));
+    send(&mut left, 0, group, 2);
+    assert_eq!(receive(&mut left, 1)[0].bytes, packet(64, 2));
+    assert!(!readable(&right, NOW));
+}
+
+#[test]
+fn a_group_that_nobody_joined_is_not_heard() {
+    let mut left = port_of(&["127.0.0.35"], 0);
+    let mut right = port_of(&["127.0.0.36"], left.port());
+    left.join(address("239.1.2.4")).unwrap();
+    right.join(address("239.1.2.5")).unwrap();
+    send(&mut right, 0, "239.1.2.4", 1);
+    assert_eq!(receive(&mut left, 1)[0].bytes, packet(64, 1));
+    assert!(!readable(&right, NOW));
+}
+
+#[test]
+fn an_address_that_comes_later_is_used_and_one_that_goes_is_silent() {
+    let mut left = port_of(&["127.0.0.37"], 0);
+    let mut right = port_of(&["127.0.0.38"], left.port());
+    let mut descriptors = (Vec::new(), Vec::new());
+    right.wait_descriptors(&mut descriptors.0);
+    right.set_address(2, Some(address("127.0.0.39"))).unwrap();
+    send(&mut left, 0, "127.0.0.39", 1);
+    assert!(readable(&right, SOON));
+    assert_eq!(receive(&mut right, 1)[0].destination, address("127.0.0.39"));
+    send(&mut right, 2, "127.0.0.37", 2);
+    assert_eq!(receive(&mut left, 1)[0].source, address("127.0.0.39"));
+
+    right.set_address(2, None).unwrap();
+    send(&mut right, 2, "127.0.0.37", 3);
+    // Its index never had an address.
+    send(&mut right, 1, "127.0.0.37", 3);
+    assert_eq!(right.counters().tx_errors, 2);
+    assert!(!readable(&left, NOW));
+    right.wait_descriptors(&mut descriptors.1);
+    assert_eq!(descriptors.0, descriptors.1);
+
+    // Another takes its place, and others have not moved.
+    right.set_address(2, Some(address("127.0.0.40"))).unwrap();
+    send(&mut right, 2, "127.0.0.37", 4);
+    send(&mut right, 0, "127.0.0.37", 5);
+    let sources: Vec<_> = receive(&mut left, 2).iter().map(|p| p.source).collect();
+    assert_eq!(sources, [address("127.0.0.40"), address("127.0.0.38")]);
+}
+
+#[test]
+fn an_address_that_cannot_be_had_is_an_error_and_harms_nothing() {
+    let mut port = port_of(&["127.0.0.41"], 0);
+    let error = port
+        .set_address(1, Some(address("192.0.2.1")))
+        .expect_err("a documentation address");
+    assert_eq!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL));
+    send(&mut port, 0, "127.0.0.41", 1);
+    assert_eq!(receive(&mut port, 1)[0].bytes, packet(64, 1));
+}
+
+#[test]
+fn a_port_that_could_not_send_is_ready_when_there_is_room() {
+    let (mut left, _right) = pair();
+    let mut batch = batch();
+    add(&mut batch, &packet(64, 1), to(RIGHT));
+    left.sender.refuse = Some(|_| Some(libc::EAGAIN));
+    left.transmit(&mut batch).unwrap();
+    assert!(readable(&left, SOON), "there is room");
+    left.sender.refuse = None;
+    left.transmit(&mut batch).unwrap();
+    assert!(batch.is_empty() && !readable(&left, NOW));
+}
