@@ -25,6 +25,7 @@ mod interface;
 mod limits;
 mod memory;
 mod mr;
+mod multicast;
 mod mw;
 mod pd;
 mod peers;

@@ -35,6 +35,10 @@ pub struct Limits {
     pub max_ah: u32,
     /// RDMA READ and atomic requests outstanding per queue pair, each way.
     pub max_rd_atomic: u8,
+    /// Multicast groups per device and process.
+    pub max_mcast_grp: u32,
+    /// Queue pairs per multicast group.
+    pub max_mcast_qp_attach: u32,
     /// Bytes of the largest message of a reliable connection (IBTA 9.7.2: 2^31; we stop one short, as hardware does).
     pub max_message: u32,
     /// P_Keys per port: RoCE has the default one only.
@@ -61,6 +65,8 @@ pub const LIMITS: Limits = Limits {
     max_pd: 65_536,
     max_ah: 1 << 20,
     max_rd_atomic: 128,
+    max_mcast_grp: 8192,
+    max_mcast_qp_attach: 56,
     max_message: (1 << 31) - 1,
     max_pkeys: 1,
     ports: 1,

@@ -247,9 +247,7 @@ impl Qp {
         core.check_process()?;
         check_attributes(core, attributes, mask)?;
         let changed = core.control(|worker, now| {
-            if self.destroyed.load(Ordering::Acquire) {
-                return Err(Error::Gone("the queue pair"));
-            }
+            self.check_alive()?;
             let index = self.shared.index;
             let before = worker.tables.source_index(index);
             worker
@@ -317,10 +315,17 @@ impl Qp {
     /// events not yet fetched are taken out of the queue.
     ///
     /// # Errors
-    /// `ENODEV` in a child after fork; a second call does nothing.
+    /// `EBUSY` while it is attached to a multicast group; `ENODEV` in a child after fork; a second call does nothing.
     pub fn destroy(&self) -> Result<(), Error> {
         let core = self.core();
         core.check_process()?;
+        let index = self.shared.index;
+        if self.qp_type() == QpType::Ud
+            && !self.destroyed.load(Ordering::Acquire)
+            && core.control(|worker, _| worker.tables.multicast.is_attached(index))
+        {
+            return Err(Error::Busy("the queue pair (a multicast group has it)"));
+        }
         if self.destroyed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
@@ -348,6 +353,27 @@ impl Qp {
         Ok(())
     }
 
+    /// To be asked with the worker locked.
+    pub(crate) fn check_alive(&self) -> Result<(), Error> {
+        if self.destroyed.load(Ordering::Acquire) {
+            Err(Error::Gone("the queue pair"))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Detaches it from all multicast groups.
+    fn detach_all(&self) {
+        let index = self.shared.index;
+        self.core().control(|worker, _| {
+            while self.check_alive().is_ok()
+                && let Some(group) = worker.tables.multicast.group_of(index)
+            {
+                worker.detach(group, index).ok();
+            }
+        });
+    }
+
     pub(crate) fn core(&self) -> &Arc<Core> {
         self.device.core()
     }
@@ -359,6 +385,9 @@ const FAREWELLS: usize = 2;
 
 impl Drop for Qp {
     fn drop(&mut self) {
+        if self.qp_type() == QpType::Ud && self.core().is_ours() {
+            self.detach_all();
+        }
         self.destroy().ok();
     }
 }

@@ -4,6 +4,7 @@ use crate::active::Active;
 use crate::counters::{Counters, EngineCounter};
 use crate::cq_table::CqTable;
 use crate::memory::MemoryTable;
+use crate::multicast::Multicast;
 use crate::pd::NO_PD;
 use crate::peers::{PeerIndex, Peers};
 use crate::qp_host::{QpHost, Receives};
@@ -17,7 +18,7 @@ use airdma_port::{Destination, Received, TransmitBatch};
 use airdma_transport::{
     Arrival, Completion, CompletionOpcode, Host, Path, QpEvent, QueuePair, Slot, Status, Time,
 };
-use airdma_wire::{HEADERS_LEN_MAX, Packet, ParseError, PathMtu};
+use airdma_wire::{HEADERS_LEN_MAX, Packet, ParseError, PathMtu, Qpn};
 use std::net::IpAddr;
 use std::sync::atomic::{Ordering, fence};
 
@@ -33,6 +34,7 @@ pub(crate) struct Tables {
     pub(crate) srqs: SrqTable,
     pub(crate) cqs: CqTable,
     pub(crate) counters: Counters,
+    pub(crate) multicast: Multicast,
     timers: Timers,
     active: Active,
     peers: Peers,
@@ -46,6 +48,7 @@ impl Tables {
             srqs: SrqTable::default(),
             cqs: CqTable::default(),
             counters: Counters::new(),
+            multicast: Multicast::default(),
             timers: Timers::default(),
             active: Active::default(),
             peers: Peers::new(),
@@ -58,7 +61,18 @@ impl Tables {
             Ok(packet) => packet,
             Err(error) => return self.drop_malformed(error),
         };
-        let Some(index) = self.qps.find(packet.headers.bth.dest_qpn) else {
+        let arrival = Arrival {
+            source: received.source,
+            destination: received.destination,
+            tos: received.tos,
+            ttl: received.ttl,
+            flow_label: received.flow_label,
+        };
+        let number = packet.headers.bth.dest_qpn;
+        if received.destination.is_multicast() || number == Qpn::MULTICAST {
+            return self.receive_multicast(now, &arrival, &packet);
+        }
+        let Some(index) = self.qps.find(number) else {
             return self.counters.count(EngineCounter::DropUnknownQp);
         };
         let Some(slot) = self.qps.slot(index) else {
@@ -72,17 +86,27 @@ impl Tables {
             let srq = self.srqs.of_domain(named.srqn, domain);
             slot.side.pd = srq.map_or(NO_PD, |srq| srq.pd);
         }
-        let arrival = Arrival {
-            source: received.source,
-            destination: received.destination,
-            tos: received.tos,
-            ttl: received.ttl,
-            flow_label: received.flow_label,
-        };
         self.with(index, |qp, host| {
             qp.handle_packet(now, &arrival, &packet, host)
         });
         self.settle(index, now);
+    }
+
+    /// Gives each queue pair that is attached to the group a copy.
+    fn receive_multicast(&mut self, now: Time, arrival: &Arrival, packet: &Packet<'_>) {
+        let group = arrival.destination;
+        let is_for_groups = packet.headers.bth.dest_qpn == Qpn::MULTICAST;
+        if !is_for_groups || self.multicast.member(group, 0).is_none() {
+            return self.counters.count(EngineCounter::DropUnknownQp);
+        }
+        let mut nth = 0;
+        while let Some(index) = self.multicast.member(group, nth) {
+            self.with(index, |qp, host| {
+                qp.handle_packet(now, arrival, packet, host)
+            });
+            self.settle(index, now);
+            nth += 1;
+        }
     }
 
     fn drop_malformed(&mut self, error: ParseError) {

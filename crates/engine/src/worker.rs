@@ -1,11 +1,13 @@
 //! The worker of a device: whoever holds it makes the device progress.
 
+use crate::Error;
 use crate::counters::EngineCounter;
 use crate::tables::{PACKET_LEN_MAX, ROUND_BYTES, Tables};
 use airdma_port::{Port, TransmitBatch};
 use airdma_shm::Doorbells;
 use airdma_transport::Time;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
@@ -165,6 +167,38 @@ impl Worker {
             link.port.wait_descriptors(&mut out);
         }
         out
+    }
+
+    /// Attaches a queue pair to a multicast group.
+    ///
+    /// # Errors
+    /// `ENOMEM` at the limits; those of the system.
+    pub(crate) fn attach(&mut self, group: IpAddr, index: u32) -> Result<(), Error> {
+        let link = &mut self.link;
+        self.tables.multicast.attach(group, index, || {
+            let link = link.as_mut().ok_or(Error::Gone("the port"))?;
+            link.port
+                .join(group)
+                .map_err(|error| Error::system("joining the multicast group", &error))
+        })
+    }
+
+    /// Detaches it.
+    ///
+    /// # Errors
+    /// `EINVAL` when it is not attached.
+    pub(crate) fn detach(&mut self, group: IpAddr, index: u32) -> Result<(), Error> {
+        match self.tables.multicast.detach(group, index) {
+            None => Err(Error::Invalid(
+                "the queue pair is not attached to that multicast group",
+            )),
+            Some(is_empty) => {
+                if let Some(link) = self.link.as_mut().filter(|_| is_empty) {
+                    link.port.leave(group);
+                }
+                Ok(())
+            }
+        }
     }
 
     /// A queue pair begins or ends to listen at one address, or (`None`) at all.

@@ -150,7 +150,11 @@ fn path_back(area: &[u8; 40], info: &DeviceInfo) -> Option<Path> {
     } else {
         return None;
     };
-    let row = info.gids.iter().position(|row| row.gid == destination)?;
+    let group = destination.to_ip();
+    let row = info.gids.iter().position(|row| {
+        // A datagram for a group names no address of ours: any of its family will do.
+        row.gid == destination || group.is_multicast() && row.address.is_ipv4() == group.is_ipv4()
+    })?;
     Some(Path {
         gid: source,
         sgid_index: u8::try_from(row).ok()?,
@@ -240,6 +244,17 @@ mod tests {
         assert_eq!(path.sgid_index, 1);
         assert_eq!(path.traffic_class, 0x20);
         assert_eq!(path_back(&area, &info(&["10.4.0.1"])), None);
+    }
+
+    #[test]
+    fn the_way_back_of_a_multicast_datagram() {
+        let mut area = [0; 40];
+        area[20] = 0x45;
+        area[32..36].copy_from_slice(&[10, 5, 0, 2]);
+        area[36..40].copy_from_slice(&[239, 1, 2, 3]);
+        let path = path_back(&area, &info(&["fd00::1", "10.5.0.1"])).unwrap();
+        assert_eq!((path.gid, path.sgid_index), (gid("10.5.0.2"), 1));
+        assert_eq!(path_back(&area, &info(&["fd00::1"])), None);
     }
 
     #[test]

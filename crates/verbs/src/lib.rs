@@ -29,6 +29,7 @@ mod extended;
 mod kernel;
 mod live;
 mod memory;
+mod multicast;
 mod object;
 mod port;
 mod post;

@@ -290,6 +290,10 @@ fn device_attr(info: &DeviceInfo, limits: &Limits) -> abi::ibv_device_attr {
     attr.max_qp_init_rd_atom = c_int::from(limits.max_rd_atomic);
     attr.max_res_rd_atom = clamp(u64::from(limits.max_rd_atomic) * u64::from(limits.max_qp));
     attr.atomic_cap = abi::IBV_ATOMIC_HCA;
+    attr.max_mcast_grp = clamp(limits.max_mcast_grp);
+    attr.max_mcast_qp_attach = clamp(limits.max_mcast_qp_attach);
+    attr.max_total_mcast_qp_attach =
+        clamp(u64::from(limits.max_mcast_grp) * u64::from(limits.max_mcast_qp_attach));
     attr.max_ah = clamp(limits.max_ah);
     attr.max_pkeys = limits.max_pkeys;
     attr.local_ca_ack_delay = LOCAL_CA_ACK_DELAY;

@@ -9,8 +9,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use super::entry;
 use crate::abi::*;
 use crate::{
-    address, async_event, completion, context, device, device_memory, kernel, memory, port,
-    queue_pair, rate, shared_receive, sysfs, text,
+    address, async_event, completion, context, device, device_memory, kernel, memory, multicast,
+    port, queue_pair, rate, shared_receive, sysfs, text,
 };
 
 // Devices and contexts.
@@ -97,8 +97,8 @@ entry! {
     export fn ibv_init_ah_from_wc(context: *mut ibv_context, port_num: u8, wc: *mut ibv_wc, grh: *mut ibv_grh, ah_attr: *mut ibv_ah_attr) -> c_int = address::init_from_wc;
     export fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int = address::destroy;
     export fn ibv_resolve_eth_l2_from_gid(context: *mut ibv_context, attr: *mut ibv_ah_attr, eth_mac: *mut u8, vid: *mut u16) -> c_int = unsupported;
-    export fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int = unsupported;
-    export fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int = unsupported;
+    export fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int = multicast::attach;
+    export fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int = multicast::detach;
 }
 
 // Texts, rates, kernel structs.

@@ -1,0 +1,175 @@
+//! Multicast groups: which datagram queue pairs are attached to which group (IBTA 10.5, `ibv_attach_mcast(3)`).
+
+use crate::{Error, Gid, LIMITS, Qp, QpType};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// The groups of a worker, and the positions of the queue pairs attached to each.
+#[derive(Default)]
+pub(crate) struct Multicast {
+    groups: BTreeMap<IpAddr, Vec<u32>>,
+}
+
+impl Multicast {
+    /// The `nth` queue pair attached to `group`.
+    pub(crate) fn member(&self, group: IpAddr, nth: usize) -> Option<u32> {
+        self.groups.get(&group)?.get(nth).copied()
+    }
+
+    /// Whether the queue pair is attached to any group.
+    pub(crate) fn is_attached(&self, index: u32) -> bool {
+        self.groups.values().any(|members| members.contains(&index))
+    }
+
+    /// Attaches; `join` is called for the first member of a group. Attaching again changes nothing.
+    ///
+    /// # Errors
+    /// `ENOMEM` at the limits; what `join` says.
+    pub(crate) fn attach(
+        &mut self,
+        group: IpAddr,
+        index: u32,
+        join: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        if let Some(members) = self.groups.get_mut(&group) {
+            if members.contains(&index) {
+                return Ok(());
+            }
+            if members.len() >= LIMITS.max_mcast_qp_attach as usize {
+                return Err(Error::NoMemory(
+                    "no more queue pairs in the group: see max_mcast_qp_attach of the device",
+                ));
+            }
+            members.push(index);
+            return Ok(());
+        }
+        if self.groups.len() >= LIMITS.max_mcast_grp as usize {
+            return Err(Error::NoMemory(
+                "no more multicast groups: see max_mcast_grp of the device",
+            ));
+        }
+        join()?;
+        self.groups.insert(group, vec![index]);
+        Ok(())
+    }
+
+    /// Detaches, and says whether the group has no members left; `None` if the queue pair was not attached to it.
+    pub(crate) fn detach(&mut self, group: IpAddr, index: u32) -> Option<bool> {
+        let members = self.groups.get_mut(&group)?;
+        let position = members.iter().position(|&member| member == index)?;
+        members.remove(position);
+        let is_empty = members.is_empty();
+        if is_empty {
+            self.groups.remove(&group);
+        }
+        Some(is_empty)
+    }
+
+    /// A group that the queue pair is attached to.
+    pub(crate) fn group_of(&self, index: u32) -> Option<IpAddr> {
+        let has = |members: &Vec<u32>| members.contains(&index);
+        let mut groups = self.groups.iter();
+        groups.find_map(|(&group, members)| has(members).then_some(group))
+    }
+}
+
+impl Qp {
+    /// Attaches a datagram queue pair to a multicast group: from now on it gets a copy of each datagram for the group, also
+    /// of those this host sends. Attaching again changes nothing, as with rxe.
+    ///
+    /// # Errors
+    /// `EINVAL` for other queue pairs, and for a GID that is no IPv6 group (`ff00::/8`) and no mapped IPv4 group
+    /// (`::ffff:224.0.0.0/100`); `ENOMEM` at the limits; those of the system (`EMFILE`).
+    pub fn attach_multicast(&self, gid: Gid) -> Result<(), Error> {
+        let group = self.check_group(gid)?;
+        self.core().control(|worker, _| {
+            self.check_alive()?;
+            worker.attach(group, self.shared.index)
+        })
+    }
+
+    /// Detaches it.
+    ///
+    /// # Errors
+    /// `EINVAL` when it is not attached to that group.
+    pub fn detach_multicast(&self, gid: Gid) -> Result<(), Error> {
+        let group = self.check_group(gid)?;
+        self.core().control(|worker, _| {
+            self.check_alive()?;
+            worker.detach(group, self.shared.index)
+        })
+    }
+
+    fn check_group(&self, gid: Gid) -> Result<IpAddr, Error> {
+        self.core().check_process()?;
+        if self.qp_type() != QpType::Ud {
+            return Err(Error::Invalid(
+                "only datagram queue pairs can be attached to a multicast group",
+            ));
+        }
+        let group = gid.to_ip();
+        if group.is_multicast() {
+            Ok(group)
+        } else {
+            Err(Error::Invalid("the GID is no multicast group"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_group_is_joined_once_and_its_members_are_counted() {
+        let mut table = Multicast::default();
+        let group = IpAddr::from([239, 1, 2, 3]);
+        let mut joined = 0;
+        for index in 0..LIMITS.max_mcast_qp_attach {
+            for _ in 0..2 {
+                let join = || {
+                    joined += 1;
+                    Ok(())
+                };
+                table.attach(group, index, join).unwrap();
+            }
+        }
+        assert_eq!(joined, 1);
+        let full = table.attach(group, 1000, || Ok(())).unwrap_err();
+        assert_eq!(full.errno(), libc::ENOMEM);
+        assert_eq!(table.member(group, 1), Some(1));
+        assert_eq!(table.detach(group, 1000), None);
+        assert_eq!(table.detach(IpAddr::from([239, 1, 2, 4]), 0), None);
+        for index in 0..LIMITS.max_mcast_qp_attach {
+            assert_eq!(table.group_of(index), Some(group));
+            let last = index == LIMITS.max_mcast_qp_attach - 1;
+            assert_eq!(table.detach(group, index), Some(last));
+            assert!(!table.is_attached(index));
+        }
+        assert_eq!(table.member(group, 0), None);
+    }
+
+    #[test]
+    fn a_group_that_cannot_be_joined_has_no_members() {
+        let mut table = Multicast::default();
+        let group = IpAddr::from([239, 1, 2, 3]);
+        assert!(
+            table
+                .attach(group, 0, || Err(Error::Unsupported("joining")))
+                .is_err()
+        );
+        assert!(!table.is_attached(0));
+    }
+
+    #[test]
+    fn there_are_so_many_groups_and_no_more() {
+        let mut table = Multicast::default();
+        for number in 0..LIMITS.max_mcast_grp {
+            let group = IpAddr::from((0xef00_0000 + number).to_be_bytes());
+            table.attach(group, 0, || Ok(())).unwrap();
+        }
+        let full = table.attach(IpAddr::from([224, 1, 1, 1]), 0, || Ok(()));
+        assert_eq!(full.unwrap_err().errno(), libc::ENOMEM);
+    }
+}
