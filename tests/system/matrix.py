@@ -17,6 +17,11 @@ LINKS = [Link(1500, 4), Link(4200, 4), Link(1500, 6)]
 FULL_LINKS = [*LINKS, Link(4200, 6), Link(9000, 4)]
 PLAIN = Link(1500, 4)
 UNSEGMENTED = [Link(1500, 4, segment_offload=False), Link(4200, 6, segment_offload=False)]
+MULTICAST_GID = {
+    4: ":".join(map(str, [0] * 10 + [255, 255, 239, 7, 7, 7])),
+    6: ":".join(map(str, [255, 21] + [0] * 12 + [7, 7])),
+}
+"""By address family: ::ffff:239.7.7.7 and ff15::707, as perftest wants them."""
 IMPAIRMENTS = ["drop=1%", "dup=1%", "reorder=1%"]
 
 
@@ -48,6 +53,10 @@ def _clean(verbs_check: str, link: Link) -> Iterator[Case]:
     yield _pingpong("ibv_rc_pingpong", [])
     yield _pingpong("ibv_rc_pingpong", ["-e"])
     yield _pingpong("ibv_rc_pingpong", ["-s", "1048576"], iterations=50)
+    # Any path MTU works on any interface: what does not fit leaves in fragments.
+    yield _pingpong("ibv_rc_pingpong", ["-s", "1048576", "-m", "256"], iterations=20)
+    too_big = ("tx_fragmented",) if link.mtu == 1500 else ()
+    yield replace(_pingpong("ibv_rc_pingpong", ["-s", "1048576", "-m", "4096"], iterations=20), rises=too_big)
     yield _pingpong("ibv_ud_pingpong", ["-s", str(path_mtu)])
     yield _pingpong("ibv_ud_pingpong", ["-s", "64", "-e"])
     for program in ("ib_send_bw", "ib_write_bw", "ib_read_bw"):
@@ -74,6 +83,8 @@ def _clean(verbs_check: str, link: Link) -> Iterator[Case]:
     yield _perftest("ib_send_bw", ["-c", "UD", "-e"], iterations=400)
     yield _perftest("ib_send_bw", ["-c", "UD", "-q", "16"], iterations=100)
     yield _perftest("ib_send_bw", ["-c", "UD", "-b"], iterations=400)
+    yield _perftest("ib_send_bw", ["-c", "UD", "-g", "-M", MULTICAST_GID[link.family]], iterations=400)
+    yield _perftest("ib_send_lat", ["-c", "UD", "-g", "-M", MULTICAST_GID[link.family]])
     yield _perftest("ib_send_lat", ["-c", "UD"])
     yield _perftest("ib_send_lat", ["-c", "UD", "-a"], iterations=20, largest=path_mtu)
     yield _perftest("ib_send_lat", ["-c", "UD", "-e"])
