@@ -34,7 +34,7 @@ mod tests;
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use airdma_wire::ROCE_PORT;
 
@@ -97,7 +97,11 @@ pub struct UdpPort {
     sockets: Vec<Option<Socket>>,
     /// One for each multicast group that was joined.
     groups: Vec<Socket>,
+    /// Watches the groups, and the addresses that came later. Those of the beginning are waited for as they are: each
+    /// packet of a socket in the set costs some tenths of a microsecond more, whether somebody sleeps or not.
     readiness: Readiness,
+    /// Descriptors of addresses of the beginning that are gone: those who wait know the numbers.
+    retired: Vec<OwnedFd>,
     /// Index of the socket that is watched for room in its send buffer.
     waits_for_room: Option<u8>,
     /// With the port number that all sockets have.
@@ -152,23 +156,18 @@ impl UdpPort {
             });
         }
         let nowhere = IpAddr::from([0; 4]);
-        let no_set = |(call, source)| BindError::System {
-            call,
+        let readiness = Readiness::new().map_err(|source| BindError::System {
+            call: "epoll_create1",
             address: nowhere,
             source,
-        };
-        let readiness = Readiness::new().map_err(|error| no_set(("epoll_create1", error)))?;
+        })?;
         let mut sockets = Vec::with_capacity(addresses.len());
         for &address in addresses {
             let Some(address) = address else {
                 sockets.push(None);
                 continue;
             };
-            let socket = Socket::open(address, interface_index, &config)?;
-            readiness
-                .add(socket.descriptor())
-                .map_err(|error| no_set(("epoll_ctl", error)))?;
-            sockets.push(Some(socket));
+            sockets.push(Some(Socket::open(address, interface_index, &config)?));
         }
         let bound = || sockets.iter().flatten();
         let first = bound().next();
@@ -185,6 +184,7 @@ impl UdpPort {
             sockets,
             groups: Vec::new(),
             readiness,
+            retired: Vec::new(),
             waits_for_room: None,
             interface_index,
             past_drops: 0,
@@ -218,7 +218,7 @@ impl UdpPort {
         }
         for (index, on) in [(self.waits_for_room, false), (wanted, true)] {
             let socket = index.and_then(|index| self.sockets.get(usize::from(index))?.as_ref());
-            if let Some(socket) = socket {
+            if let Some(socket) = socket.filter(|socket| socket.in_set) {
                 self.readiness.watch_room(socket.descriptor(), on)?;
             }
         }
@@ -226,15 +226,29 @@ impl UdpPort {
         Ok(())
     }
 
-    fn close(&mut self, socket: &Socket) {
-        self.readiness.remove(socket.descriptor());
-        self.past_drops += socket.drops();
+    /// Opens a socket that is watched through the set.
+    fn open_late(
+        &self,
+        open: impl Fn(u32, &UdpConfig) -> Result<Socket, BindError>,
+    ) -> io::Result<Socket> {
+        let mut socket = open(self.interface_index, &self.config).map_err(|error| {
+            // What the error says beside is for those who start a port.
+            io::Error::from_raw_os_error(error.errno())
+        })?;
+        self.readiness.add(socket.descriptor())?;
+        socket.in_set = true;
+        Ok(socket)
     }
-}
 
-/// As a system error, for what happens while the port runs.
-fn system_error(error: &BindError) -> io::Error {
-    io::Error::from_raw_os_error(error.errno())
+    fn close(&mut self, socket: Socket) -> io::Result<()> {
+        self.past_drops += socket.drops();
+        if socket.in_set {
+            self.readiness.remove(socket.descriptor());
+        } else {
+            self.retired.push(socket.retire(&self.readiness)?);
+        }
+        Ok(())
+    }
 }
 
 impl Port for UdpPort {
@@ -281,6 +295,13 @@ impl Port for UdpPort {
 
     fn wait_descriptors(&self, out: &mut Vec<RawFd>) {
         out.push(self.readiness.descriptor());
+        let first = self
+            .sockets
+            .iter()
+            .flatten()
+            .filter(|socket| !socket.in_set);
+        out.extend(first.map(Socket::descriptor));
+        out.extend(self.retired.iter().map(AsRawFd::as_raw_fd));
     }
 
     /// `rx_overflow` is asked of the kernel at each call: one system call per address.
@@ -301,7 +322,7 @@ impl Port for UdpPort {
     fn set_address(&mut self, source_index: u8, address: Option<IpAddr>) -> io::Result<()> {
         let index = usize::from(source_index);
         if let Some(old) = self.sockets.get_mut(index).and_then(Option::take) {
-            self.close(&old);
+            self.close(old)?;
         }
         if self.waits_for_room == Some(source_index) {
             self.waits_for_room = None;
@@ -309,9 +330,7 @@ impl Port for UdpPort {
         let Some(address) = address else {
             return Ok(());
         };
-        let socket = Socket::open(address, self.interface_index, &self.config)
-            .map_err(|error| system_error(&error))?;
-        self.readiness.add(socket.descriptor())?;
+        let socket = self.open_late(|index, config| Socket::reopen(address, index, config))?;
         while self.sockets.len() <= index {
             self.sockets.push(None);
         }
@@ -323,9 +342,7 @@ impl Port for UdpPort {
         if self.groups.iter().any(|socket| socket.address == group) {
             return Ok(());
         }
-        let socket = Socket::open_group(group, self.interface_index, &self.config)
-            .map_err(|error| system_error(&error))?;
-        self.readiness.add(socket.descriptor())?;
+        let socket = self.open_late(|index, config| Socket::open_group(group, index, config))?;
         self.groups.push(socket);
         Ok(())
     }
@@ -334,7 +351,8 @@ impl Port for UdpPort {
         let of_group = |socket: &Socket| socket.address == group;
         if let Some(index) = self.groups.iter().position(of_group) {
             let socket = self.groups.swap_remove(index);
-            self.close(&socket);
+            // A socket of the set is closed without fail.
+            let _ = self.close(socket);
         }
     }
 

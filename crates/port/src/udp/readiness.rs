@@ -1,4 +1,4 @@
-//! One descriptor that says when there is something to do at any socket of a port, however they come and go.
+//! One descriptor that says when there is something to do at any of the sockets of a port that come and go.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
