@@ -30,12 +30,18 @@ use airdma_transport::Time;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 /// Rounds that one caller runs at most before it goes back to its own business.
 const ROUNDS_MAX: usize = 8;
+
+const NO_ROOM_WANTED: RawFd = -1;
+const ROOM_ANYWHERE: RawFd = -2;
+
+/// Those who sleep are on their way out at once; one that is not (a stopped thread) must not hold up the others for ever.
+const AWAY_TIME_MAX: Duration = Duration::from_secs(1);
 
 pub(crate) struct Core {
     pub(crate) info: DeviceInfo,
@@ -47,8 +53,10 @@ pub(crate) struct Core {
     /// The process that made it; after a fork the child has no helper, and maybe a worker locked for ever.
     pid: u32,
     started: Instant,
-    /// The port's descriptors, once it is bound.
-    descriptors: OnceLock<Vec<RawFd>>,
+    /// The port's descriptors, once it is bound. They change while nobody sleeps on them.
+    descriptors: Mutex<Vec<RawFd>>,
+    /// They are about to change: nobody may sleep.
+    changing: AtomicBool,
     /// Rises with each poll of a completion queue: whether somebody polls.
     pub(crate) polls: AtomicU64,
     /// Threads blocked on a completion channel: they run the worker, and the helper stays away.
@@ -59,8 +67,8 @@ pub(crate) struct Core {
     sleep_until: AtomicU64,
     /// When the worker wants to be run again, as of the last round: 0 for at once, `u64::MAX` for never by itself.
     next_due: AtomicU64,
-    /// Packets wait until the port can take them, as of the last round.
-    unsent: AtomicBool,
+    /// The descriptor at which packets wait for room, as of the last round; [`NO_ROOM_WANTED`], or [`ROOM_ANYWHERE`].
+    unsent: AtomicI32,
     /// The port broke: its descriptors would be ready for ever.
     broken: AtomicBool,
     /// Wakes the sleepers.
@@ -81,13 +89,14 @@ impl Core {
             worker: Mutex::new(Worker::new()),
             pid: std::process::id(),
             started: Instant::now(),
-            descriptors: OnceLock::new(),
+            descriptors: Mutex::default(),
+            changing: AtomicBool::new(false),
             polls: AtomicU64::new(0),
             waiters: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
             sleep_until: AtomicU64::new(u64::MAX),
             next_due: AtomicU64::new(u64::MAX),
-            unsent: AtomicBool::new(false),
+            unsent: AtomicI32::new(NO_ROOM_WANTED),
             broken: AtomicBool::new(false),
             wake: EventFd::nonblocking()?,
             helper: Helper::new()?,
@@ -160,6 +169,40 @@ impl Core {
     pub(crate) fn control<R>(&self, call: impl FnOnce(&mut Worker, Time) -> R) -> R {
         let mut worker = self.lock();
         let result = call(&mut worker, self.now());
+        self.conclude(worker);
+        result
+    }
+
+    /// As [`Core::control`], for what opens or closes sockets. Who sleeps on a closed one would keep it bound, and not hear
+    /// of a new one: so nobody sleeps meanwhile.
+    pub(crate) fn control_sockets<R>(&self, call: impl FnOnce(&mut Worker, Time) -> R) -> R {
+        let mut worker = self.lock();
+        self.changing.store(true, Ordering::SeqCst);
+        // Pairs with the fence in `sleep`: who falls asleep has seen the flag, or is seen here.
+        fence(Ordering::SeqCst);
+        let start = Instant::now();
+        while self.sleepers.load(Ordering::SeqCst) > 0 && start.elapsed() < AWAY_TIME_MAX {
+            self.wake_sleepers();
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        let result = call(&mut worker, self.now());
+        self.note_descriptors(&worker);
+        self.changing.store(false, Ordering::SeqCst);
+        self.conclude(worker);
+        result
+    }
+
+    fn note_descriptors(&self, worker: &Worker) {
+        let mut descriptors = self
+            .descriptors
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        descriptors.clear();
+        worker.descriptors(&mut descriptors);
+    }
+
+    /// Draws the consequences of what was done with the worker.
+    fn conclude(&self, mut worker: MutexGuard<'_, Worker>) {
         let round = self.round(&mut worker, Work::Transmit);
         drop(worker);
         self.after_round(&round);
@@ -167,7 +210,6 @@ impl Core {
         if !self.doorbells.is_empty() {
             self.try_progress(Work::Transmit);
         }
-        result
     }
 
     fn lock(&self) -> MutexGuard<'_, Worker> {
@@ -184,7 +226,9 @@ impl Core {
             round.deadline.map_or(u64::MAX, Time::as_nanos)
         };
         self.next_due.store(due, Ordering::SeqCst);
-        self.unsent.store(round.unsent, Ordering::SeqCst);
+        let wanted = round.stopped_at.unwrap_or(ROOM_ANYWHERE);
+        let unsent = if round.unsent { wanted } else { NO_ROOM_WANTED };
+        self.unsent.store(unsent, Ordering::SeqCst);
         round
     }
 
@@ -228,6 +272,9 @@ impl Core {
         let now = self.now().as_nanos();
         let result = if !self.doorbells.is_empty() || due <= now {
             Ok(false)
+        } else if self.changing.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+            Ok(false)
         } else {
             let timeout = (due != u64::MAX).then(|| Duration::from_nanos(due - now));
             self.wait(descriptors, also, timeout)
@@ -248,20 +295,24 @@ impl Core {
         descriptors.clear();
         descriptors.add(self.wake.fd());
         descriptors.add(also);
-        let broken = self.broken.load(Ordering::SeqCst);
-        let port = self.descriptors.get().filter(|_| !broken);
-        for &fd in port.into_iter().flatten() {
-            if unsent {
-                descriptors.add_writable(fd);
-            } else {
-                descriptors.add(fd);
+        if !self.broken.load(Ordering::SeqCst) {
+            let port = self
+                .descriptors
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            for &fd in port.iter() {
+                if unsent == fd || unsent == ROOM_ANYWHERE {
+                    descriptors.add_writable(fd);
+                } else {
+                    descriptors.add(fd);
+                }
             }
         }
         let waited = descriptors.wait(timeout)?;
         if waited == Waited::TimedOut {
             return Ok(false);
         }
-        if descriptors.is_ready(0) {
+        if descriptors.is_ready(0) && !self.changing.load(Ordering::SeqCst) {
             self.wake.clear();
         }
         Ok(descriptors.is_ready(1))
@@ -290,7 +341,7 @@ impl Core {
 
     fn install(&self, worker: &mut Worker, port: Box<dyn Port>) {
         worker.bind(port, self.addresses.len());
-        self.descriptors.get_or_init(|| worker.descriptors());
+        self.note_descriptors(worker);
     }
 
     fn open_port(&self) -> Result<Box<dyn Port>, Error> {

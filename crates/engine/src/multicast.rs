@@ -82,7 +82,7 @@ impl Qp {
     /// (`::ffff:224.0.0.0/100`); `ENOMEM` at the limits; those of the system (`EMFILE`).
     pub fn attach_multicast(&self, gid: Gid) -> Result<(), Error> {
         let group = self.check_group(gid)?;
-        self.core().control(|worker, _| {
+        self.core().control_sockets(|worker, _| {
             self.check_alive()?;
             worker.attach(group, self.shared.index)
         })
@@ -94,7 +94,7 @@ impl Qp {
     /// `EINVAL` when it is not attached to that group.
     pub fn detach_multicast(&self, gid: Gid) -> Result<(), Error> {
         let group = self.check_group(gid)?;
-        self.core().control(|worker, _| {
+        self.core().control_sockets(|worker, _| {
             self.check_alive()?;
             worker.detach(group, self.shared.index)
         })

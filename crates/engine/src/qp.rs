@@ -365,7 +365,13 @@ impl Qp {
     /// Detaches it from all multicast groups.
     fn detach_all(&self) {
         let index = self.shared.index;
-        self.core().control(|worker, _| {
+        if !self
+            .core()
+            .control(|worker, _| worker.tables.multicast.is_attached(index))
+        {
+            return;
+        }
+        self.core().control_sockets(|worker, _| {
             while self.check_alive().is_ok()
                 && let Some(group) = worker.tables.multicast.group_of(index)
             {

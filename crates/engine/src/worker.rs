@@ -58,6 +58,8 @@ pub(crate) struct Round {
     pub(crate) more: bool,
     /// Packets wait until the port can take them.
     pub(crate) unsent: bool,
+    /// At which descriptor, if not at any.
+    pub(crate) stopped_at: Option<RawFd>,
     /// When to come again at the latest.
     pub(crate) deadline: Option<Time>,
     /// The port broke in this round.
@@ -138,6 +140,7 @@ impl Worker {
         }
         let result = link.port.transmit(&mut link.batch);
         round.unsent = !link.batch.is_empty();
+        round.stopped_at = link.port.stopped_at();
         if self.check(result, round).is_none() {
             round.unsent = false;
         }
@@ -160,13 +163,11 @@ impl Worker {
         }
     }
 
-    /// The descriptors to wait for; none while there is no port.
-    pub(crate) fn descriptors(&self) -> Vec<RawFd> {
-        let mut out = Vec::new();
+    /// Adds the descriptors to wait for; none while there is no port.
+    pub(crate) fn descriptors(&self, out: &mut Vec<RawFd>) {
         if let Some(link) = &self.link {
-            link.port.wait_descriptors(&mut out);
+            link.port.wait_descriptors(out);
         }
-        out
     }
 
     /// Attaches a queue pair to a multicast group.

@@ -169,3 +169,22 @@ fn a_wrong_q_key_or_group_or_queue_pair_is_refused() {
         libc::EINVAL
     );
 }
+
+#[test]
+fn who_sleeps_on_a_channel_hears_of_a_group_joined_meanwhile() {
+    let (left, right) = (device("127.0.0.44", 1), device("127.0.0.45", 1));
+    let (sender, listener) = (datagram_end(&left), datagram_end(&right));
+    for round in 0..20 {
+        let group = format!("239.7.8.{round}");
+        listener.recv(1, 0, 40 + 512);
+        listener.cq.arm(false).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| listener.channel.wait_event().unwrap());
+            std::thread::sleep(Duration::from_millis(2));
+            listener.qp.attach_multicast(gid(&group)).unwrap();
+            send_to(&sender, &group, round);
+        });
+        received(&listener, &sender, round);
+        listener.qp.detach_multicast(gid(&group)).unwrap();
+    }
+}

@@ -322,6 +322,10 @@ impl<P: Port> Port for Impaired<P> {
         self.inner.wait_descriptors(out);
     }
 
+    fn stopped_at(&self) -> Option<RawFd> {
+        self.inner.stopped_at()
+    }
+
     fn counters(&self) -> PortCounters {
         self.inner.counters()
     }

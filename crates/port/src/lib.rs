@@ -73,9 +73,13 @@ pub trait Port: Send {
     -> io::Result<usize>;
 
     /// Appends the descriptors that are readable when [`Port::receive`] would deliver something, and writable when a
-    /// batch that stayed non-empty may be tried again (readable for that too, in some ports). They stay the same for the
-    /// life of the port.
+    /// batch that stayed non-empty may be tried again. They stay the same until an address or a group comes or goes.
     fn wait_descriptors(&self, out: &mut Vec<RawFd>);
+
+    /// The one of them to wait for until a batch that stayed non-empty may be tried again; `None`: any.
+    fn stopped_at(&self) -> Option<RawFd> {
+        None
+    }
 
     /// What happened so far.
     fn counters(&self) -> PortCounters;
@@ -127,6 +131,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn wait_descriptors(&self, out: &mut Vec<RawFd>) {
         (**self).wait_descriptors(out);
+    }
+
+    fn stopped_at(&self) -> Option<RawFd> {
+        (**self).stopped_at()
     }
 
     fn counters(&self) -> PortCounters {

@@ -24,7 +24,6 @@
 
 mod address;
 mod control;
-mod readiness;
 mod receive;
 mod socket;
 mod transmit;
@@ -34,12 +33,11 @@ mod tests;
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 
 use airdma_wire::ROCE_PORT;
 
 use crate::{Port, PortCounters, Received, TransmitBatch};
-use readiness::Readiness;
 use receive::Receiver;
 use socket::Socket;
 use transmit::Sender;
@@ -97,13 +95,8 @@ pub struct UdpPort {
     sockets: Vec<Option<Socket>>,
     /// One for each multicast group that was joined.
     groups: Vec<Socket>,
-    /// Watches the groups, and the addresses that came later. Those of the beginning are waited for as they are: each
-    /// packet of a socket in the set costs some tenths of a microsecond more, whether somebody sleeps or not.
-    readiness: Readiness,
-    /// Descriptors of addresses of the beginning that are gone: those who wait know the numbers.
-    retired: Vec<OwnedFd>,
-    /// Index of the socket that is watched for room in its send buffer.
-    waits_for_room: Option<u8>,
+    /// Index of the address whose send buffer was full.
+    stopped_at: Option<u8>,
     /// With the port number that all sockets have.
     config: UdpConfig,
     interface_index: u32,
@@ -155,12 +148,6 @@ impl UdpPort {
                 count: addresses.len(),
             });
         }
-        let nowhere = IpAddr::from([0; 4]);
-        let readiness = Readiness::new().map_err(|source| BindError::System {
-            call: "epoll_create1",
-            address: nowhere,
-            source,
-        })?;
         let mut sockets = Vec::with_capacity(addresses.len());
         for &address in addresses {
             let Some(address) = address else {
@@ -183,9 +170,7 @@ impl UdpPort {
         Ok(UdpPort {
             sockets,
             groups: Vec::new(),
-            readiness,
-            retired: Vec::new(),
-            waits_for_room: None,
+            stopped_at: None,
             interface_index,
             past_drops: 0,
             sender: Sender::new(segmentation),
@@ -211,44 +196,14 @@ impl UdpPort {
         }
     }
 
-    /// Watches the socket that could take no more for room, and no other.
-    fn watch_room(&mut self, wanted: Option<u8>) -> io::Result<()> {
-        if self.waits_for_room == wanted {
-            return Ok(());
-        }
-        for (index, on) in [(self.waits_for_room, false), (wanted, true)] {
-            let socket = index.and_then(|index| self.sockets.get(usize::from(index))?.as_ref());
-            if let Some(socket) = socket.filter(|socket| socket.in_set) {
-                self.readiness.watch_room(socket.descriptor(), on)?;
-            }
-        }
-        self.waits_for_room = wanted;
-        Ok(())
-    }
-
-    /// Opens a socket that is watched through the set.
-    fn open_late(
-        &self,
-        open: impl Fn(u32, &UdpConfig) -> Result<Socket, BindError>,
-    ) -> io::Result<Socket> {
-        let mut socket = open(self.interface_index, &self.config).map_err(|error| {
-            // What the error says beside is for those who start a port.
-            io::Error::from_raw_os_error(error.errno())
-        })?;
-        self.readiness.add(socket.descriptor())?;
-        socket.in_set = true;
-        Ok(socket)
-    }
-
-    fn close(&mut self, socket: Socket) -> io::Result<()> {
+    fn close(&mut self, socket: &Socket) {
         self.past_drops += socket.drops();
-        if socket.in_set {
-            self.readiness.remove(socket.descriptor());
-        } else {
-            self.retired.push(socket.retire(&self.readiness)?);
-        }
-        Ok(())
     }
+}
+
+/// As a system error, for what happens while the port runs.
+fn system_error(error: &BindError) -> io::Error {
+    io::Error::from_raw_os_error(error.errno())
 }
 
 impl Port for UdpPort {
@@ -257,7 +212,8 @@ impl Port for UdpPort {
             .sender
             .transmit(&mut self.sockets, batch, &mut self.counters)?;
         let stopped_at = batch.next_destination().filter(|_| !done);
-        self.watch_room(stopped_at.map(|next| next.source_index))
+        self.stopped_at = stopped_at.map(|next| next.source_index);
+        Ok(())
     }
 
     fn receive(
@@ -294,14 +250,13 @@ impl Port for UdpPort {
     }
 
     fn wait_descriptors(&self, out: &mut Vec<RawFd>) {
-        out.push(self.readiness.descriptor());
-        let first = self
-            .sockets
-            .iter()
-            .flatten()
-            .filter(|socket| !socket.in_set);
-        out.extend(first.map(Socket::descriptor));
-        out.extend(self.retired.iter().map(AsRawFd::as_raw_fd));
+        out.extend(self.sockets.iter().flatten().map(Socket::descriptor));
+        out.extend(self.groups.iter().map(Socket::descriptor));
+    }
+
+    fn stopped_at(&self) -> Option<RawFd> {
+        let socket = self.sockets.get(usize::from(self.stopped_at?))?.as_ref()?;
+        Some(socket.descriptor())
     }
 
     /// `rx_overflow` is asked of the kernel at each call: one system call per address.
@@ -322,15 +277,13 @@ impl Port for UdpPort {
     fn set_address(&mut self, source_index: u8, address: Option<IpAddr>) -> io::Result<()> {
         let index = usize::from(source_index);
         if let Some(old) = self.sockets.get_mut(index).and_then(Option::take) {
-            self.close(old)?;
-        }
-        if self.waits_for_room == Some(source_index) {
-            self.waits_for_room = None;
+            self.close(&old);
         }
         let Some(address) = address else {
             return Ok(());
         };
-        let socket = self.open_late(|index, config| Socket::reopen(address, index, config))?;
+        let socket = Socket::open(address, self.interface_index, &self.config)
+            .map_err(|error| system_error(&error))?;
         while self.sockets.len() <= index {
             self.sockets.push(None);
         }
@@ -342,7 +295,8 @@ impl Port for UdpPort {
         if self.groups.iter().any(|socket| socket.address == group) {
             return Ok(());
         }
-        let socket = self.open_late(|index, config| Socket::open_group(group, index, config))?;
+        let socket = Socket::open_group(group, self.interface_index, &self.config)
+            .map_err(|error| system_error(&error))?;
         self.groups.push(socket);
         Ok(())
     }
@@ -351,8 +305,7 @@ impl Port for UdpPort {
         let of_group = |socket: &Socket| socket.address == group;
         if let Some(index) = self.groups.iter().position(of_group) {
             let socket = self.groups.swap_remove(index);
-            // A socket of the set is closed without fail.
-            let _ = self.close(socket);
+            self.close(&socket);
         }
     }
 

@@ -5,14 +5,11 @@ use std::io;
 use std::mem::size_of;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::thread;
-use std::time::Duration;
 
 use libc::c_int;
 
 use super::UdpConfig;
 use super::address::{ADDRESS_ROOM, SocketAddress};
-use super::readiness::Readiness;
 
 /// An unconnected, non-blocking socket, bound to one local address.
 pub(super) struct Socket {
@@ -26,8 +23,6 @@ pub(super) struct Socket {
     pub(super) coalescing: bool,
     /// Somebody uses this address: look at it at every receive call.
     pub(super) active: bool,
-    /// It is watched through the port's set of descriptors.
-    pub(super) in_set: bool,
     /// The kernel may cut what is sent now into IP fragments: the don't-fragment flag is off.
     fragmenting: bool,
     /// Shortest datagram the interface was found too small for.
@@ -35,9 +30,6 @@ pub(super) struct Socket {
     /// Fragmented sends since that was found out.
     fragmented: u32,
 }
-
-const REOPEN_TRIES_MAX: u32 = 10;
-const REOPEN_PAUSE: Duration = Duration::from_millis(1);
 
 /// After this many fragmented sends it is tried again whether the interface takes whole packets now.
 const FRAGMENTED_MAX: u32 = 4096;
@@ -66,7 +58,6 @@ impl Socket {
             interface_index,
             coalescing: false,
             active: true,
-            in_set: false,
             fragmenting: false,
             too_big: usize::MAX,
             fragmented: 0,
@@ -80,36 +71,6 @@ impl Socket {
             })?;
         socket.bind()?;
         Ok(socket)
-    }
-
-    /// As [`Socket::open`], for an address that may have been ours a moment ago: who still sleeps on the old socket is woken
-    /// when that is retired, but holds it until it has run.
-    pub(super) fn reopen(
-        address: IpAddr,
-        interface_index: u32,
-        config: &UdpConfig,
-    ) -> Result<Self, BindError> {
-        for _ in 0..REOPEN_TRIES_MAX {
-            match Self::open(address, interface_index, config) {
-                Err(BindError::AddressInUse { .. }) => thread::sleep(REOPEN_PAUSE),
-                opened => return opened,
-            }
-        }
-        Self::open(address, interface_index, config)
-    }
-
-    /// Closes the socket but keeps its descriptor, which becomes another name of `readiness`.
-    pub(super) fn retire(self, readiness: &Readiness) -> io::Result<OwnedFd> {
-        // An unconnected socket is "not connected", but those who sleep on it are woken all the same.
-        // SAFETY: plain integers.
-        unsafe { libc::shutdown(self.descriptor(), libc::SHUT_RDWR) };
-        // SAFETY: plain integers; both descriptors are ours.
-        let result =
-            unsafe { libc::dup3(readiness.descriptor(), self.descriptor(), libc::O_CLOEXEC) };
-        if result < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(self.fd)
     }
 
     /// A socket that receives what is sent to a multicast group on the interface.

@@ -86,7 +86,7 @@ impl Sender {
     }
 
     /// Sends what the kernel takes, drops what it refuses. Returns false if it takes no more now: what is left waits for room
-    /// at the socket of the first packet of the batch.
+    /// at the address of the first packet of the batch.
     pub(super) fn transmit(
         &mut self,
         sockets: &mut [Option<Socket>],
