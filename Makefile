@@ -4,16 +4,17 @@
 PYTHON ?= $(if $(wildcard /usr/bin/python3),/usr/bin/python3,python3)
 CARGO ?= cargo
 BENCH_OPTIONS ?=
+RDMA_CORE_OPTIONS ?=
 SYSTEM_OPTIONS ?=
 
 # An own target folder: other flags would throw the ordinary build away.
 LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p airdma-shm --release --test loom
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint unit loom system matrix bench clean
+.PHONY: help build demo test lint unit loom system rdma-core matrix bench clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## release binaries
 	$(CARGO) build --release --workspace
@@ -39,6 +40,9 @@ loom: ## model checks of the shared rings
 
 system: build ## unmodified programs on every kind of link (SYSTEM_OPTIONS=--full: all combinations)
 	$(PYTHON) tests/system/run.py $(SYSTEM_OPTIONS)
+
+rdma-core: build ## rdma-core's own tests; writes docs/rdma-core-tests.md (RDMA_CORE_OPTIONS=--check: compares with it)
+	$(PYTHON) tests/rdma_core/run.py $(RDMA_CORE_OPTIONS)
 
 matrix: ## writes MATRIX.md: what is supported, and who uses it
 	$(PYTHON) tools/verbs_matrix.py

@@ -38,6 +38,7 @@ PACKAGES: dict[str, str] = {
 
 HEADERS = {"/usr/include/infiniband/verbs.h": "libibverbs-dev"}
 MODULES = {"matplotlib": "python3-matplotlib"}
+PYVERBS = {"/usr/lib/python3/dist-packages/pyverbs": "python3-pyverbs"}
 
 LAB_TOOLS = ["ip", "taskset", "setpriv", "unshare", "mount"]
 PERFTEST_TOOLS = [tool for tool, package in PACKAGES.items() if package == "perftest"]
@@ -52,6 +53,11 @@ def ensure(tools: Iterable[str]) -> None:
 def ensure_headers() -> None:
     """The same for what C programs of the tests include."""
     _bring(HEADERS, lambda header: Path(header).exists())
+
+
+def ensure_pyverbs() -> None:
+    """The same for rdma-core's tests and the module they call, both of one package, for Debian's own interpreter."""
+    _bring(PYVERBS, lambda folder: Path(folder).exists())
 
 
 def ensure_modules() -> None:

@@ -13,11 +13,11 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """The same as a Markdown table, aligned in the source too."""
+def markdown(rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """The same as a Markdown table, aligned in the source too; the first `left` columns are to the left."""
     widths = _widths(rows)
-    lines = [f"| {_line(row, widths, ' | ')} |" for row in rows]
-    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    lines = [f"| {_line(row, widths, ' | ', left)} |" for row in rows]
+    rule = ["-" * width if column < left else "-" * (width - 1) + ":" for column, width in enumerate(widths)]
     lines.insert(1, f"| {' | '.join(rule)} |")
     return "\n".join(lines)
 
@@ -26,7 +26,6 @@ def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
     return [max(2, *map(len, column)) for column in zip(*rows, strict=True)]
 
 
-def _line(row: Sequence[str], widths: list[int], separator: str) -> str:
-    first, *rest = row
-    cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))]
-    return separator.join(cells)
+def _line(row: Sequence[str], widths: list[int], separator: str, left: int = 1) -> str:
+    cells = enumerate(zip(row, widths, strict=True))
+    return separator.join(cell.ljust(width) if column < left else cell.rjust(width) for column, (cell, width) in cells)
