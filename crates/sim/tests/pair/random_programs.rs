@@ -115,7 +115,7 @@ fn run(seed: u64) -> Pair {
     program.check(&pair);
     let hasty = setup.timeout < 10;
     // Queue pairs that share a very small window may starve one of them until its timer.
-    let starved = qps.len() > 1 && Side::BOTH.iter().any(|&s| pair[s].window_bytes < 64 << 10);
+    let starved = qps.len() > 1 && Side::BOTH.iter().any(|&s| pair[s].window_bytes <= 64 << 10);
     check_counters(&mut pair, &qps, clean && !starved && !hasty);
     pair
 }
