@@ -127,16 +127,18 @@ impl Requester {
             }
         }
         if self.acked > before {
-            self.retire_locals(qpn, host);
+            if self.locals > 0 {
+                self.retire_locals(qpn, host);
+            }
             self.progressed(now, attributes);
         }
         self.acked >= to
     }
 
     /// Completes the local requests that are done and have nothing before them any more.
+    #[cold]
     pub(crate) fn retire_locals<H: Host>(&mut self, qpn: Qpn, host: &mut H) {
-        while self.locals > 0
-            && let Some(entry) = self.queue.front().copied()
+        while let Some(entry) = self.queue.front().copied()
             && entry.local == Local::Done
         {
             self.retire(&entry, qpn, host);
@@ -209,7 +211,9 @@ impl Requester {
         self.acked += 1;
         if self.acked == entry.end() {
             self.retire(&entry, qpn, host);
-            self.retire_locals(qpn, host);
+            if self.locals > 0 {
+                self.retire_locals(qpn, host);
+            }
         }
         self.progressed(now, attributes);
         Ok(())

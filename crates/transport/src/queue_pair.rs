@@ -82,6 +82,8 @@ enum Service {
 #[derive(Debug)]
 pub struct QueuePair {
     config: QpConfig,
+    /// The class of opcodes of its type.
+    transport: Transport,
     attributes: QpAttributes,
     service: Service,
     /// The first packet was seen, or the move to ready-to-send made.
@@ -105,6 +107,7 @@ impl QueuePair {
         };
         QueuePair {
             config,
+            transport: config.qp_type.transport(),
             attributes: QpAttributes::default(),
             service,
             established: false,
@@ -254,7 +257,7 @@ impl QueuePair {
             return host.count(Counter::CnpsReceived);
         }
         let transport = bth.opcode.transport();
-        if transport != self.config.qp_type.transport() {
+        if transport != self.transport {
             return host.count(Counter::DropMalformed);
         }
         match &mut self.service {
@@ -270,6 +273,7 @@ impl QueuePair {
     }
 
     /// An extended connection is one half of a reliable one, and its packets say the same.
+    #[cold]
     fn handle_extended<H: Host>(&mut self, now: Time, packet: &Packet<'_>, host: &mut H) {
         let opcode = packet.headers.bth.opcode;
         let receives = self.config.qp_type == QpType::XrcReceive;
@@ -283,6 +287,7 @@ impl QueuePair {
         }
     }
 
+    #[inline(always)] // into the path of RC; that of XRC is cold
     fn handle_connected<H: Host>(&mut self, now: Time, packet: &Packet<'_>, host: &mut H) {
         let Service::Connected {
             requester,
@@ -422,7 +427,7 @@ impl QueuePair {
         let turn = Turn {
             now,
             qpn: self.config.qpn,
-            transport: self.config.qp_type.transport(),
+            transport: self.transport,
             draining: self.is_draining(),
             credit,
         };
@@ -449,7 +454,7 @@ impl QueuePair {
         let peer = Peer {
             qpn: self.attributes.dest_qpn,
             mtu: self.attributes.path_mtu.bytes(),
-            transport: self.config.qp_type.transport(),
+            transport: self.transport,
         };
         let (len, outcome) = responder.replies.poll_transmit(&peer, host, out)?;
         if outcome.is_err() {

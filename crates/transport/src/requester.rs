@@ -178,14 +178,14 @@ impl Requester {
     }
 
     /// The entry to send from, if nothing but the window holds it back.
-    fn sendable(&self, attributes: &QpAttributes, draining: bool) -> Option<Entry> {
+    fn sendable(&self, attributes: &QpAttributes, draining: bool) -> Option<&Entry> {
         if self.not_ready_until.is_some() || self.next == self.posted || self.failure.is_some() {
             return None;
         }
         if self.next - self.acked >= IN_FLIGHT_PACKETS_MAX {
             return None;
         }
-        let entry = *self.queue.get(self.cursor)?;
+        let entry = self.queue.get(self.cursor)?;
         if entry.packets == 0 {
             return None;
         }
@@ -193,7 +193,7 @@ impl Requester {
         if begins && draining && self.next >= self.sent_max {
             return None;
         }
-        if begins && self.is_fenced(&entry) {
+        if begins && self.is_fenced(entry) {
             return None;
         }
         let answers_max = usize::from(attributes.max_rd_atomic).max(1);
@@ -219,6 +219,7 @@ impl Requester {
     }
 
     /// Does the local requests at the cursor. One that fails does so in its turn, as a request that cannot be sent.
+    #[cold]
     fn run_locals<H: Host>(&mut self, turn: &Turn, host: &mut H) {
         while let Some(entry) = self.local_due(turn.draining) {
             let outcome = match entry.local {
@@ -281,7 +282,7 @@ impl Requester {
             credit,
             ..
         } = *turn;
-        let sendable = self.sendable(attributes, draining);
+        let sendable = self.sendable(attributes, draining).copied();
         let held_back = if sendable.is_some() {
             credit == 0
         } else {
@@ -303,14 +304,14 @@ impl Requester {
         let index = u32::try_from(self.next - entry.first).expect("an entry has < 2^32 packets");
         let packet = RequestPacket::new(&entry, index, mtu);
         let mut headers = packet.headers;
-        if turn.transport == Transport::Xrc {
-            extend(&mut headers, entry.request.srqn);
-        }
         headers.bth.dest_qpn = attributes.dest_qpn;
         headers.bth.psn = self.psn_of(self.next);
         headers.bth.ack_request =
             asks_again || self.asks_for_ack(&entry, &packet, credit.saturating_sub(mtu), mtu);
-        let headers_len = headers.emit(out);
+        let headers_len = match turn.transport {
+            Transport::Xrc => emit_extended(headers, entry.request.srqn, out),
+            Transport::Rc | Transport::Uc | Transport::Ud | Transport::Cnp => headers.emit(out),
+        };
         let payload_end = headers_len + packet.payload_len as usize;
         if packet.payload_len > 0 {
             let target = &mut out[headers_len..payload_end];
@@ -535,12 +536,14 @@ fn check_answered(request: &SendRequest, attributes: &QpAttributes) -> Result<()
     Ok(())
 }
 
-/// Makes the headers of a request those of an extended connection: every packet says where its message goes
-/// (IBTA A14.3.2).
-fn extend(headers: &mut Headers, srqn: u32) {
+/// Writes the headers of a request of an extended connection: every packet says where its message goes (IBTA A14.3.2).
+/// Apart, so that those of a reliable connection are written without a question.
+#[cold]
+fn emit_extended(mut headers: Headers, srqn: u32, out: &mut [u8]) -> usize {
     headers.bth.opcode = (headers.bth.opcode.on(Transport::Xrc))
         .expect("extended connections have every operation of reliable ones");
     headers.xrceth = Some(XrcEth { srqn });
+    headers.emit(out)
 }
 
 /// `rnr_retry` value that never runs out (IBTA 9.7.5.2.8).
