@@ -14,6 +14,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// not keep others waiting.
 const POLLS_PER_ROUND: u32 = 16;
 
+/// What a completion queue does beyond the ordinary.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CqOptions {
+    /// Notes when each completion is made; that costs a look at the clock.
+    pub timestamps: bool,
+}
+
 /// A completion queue. Any thread may poll it; polling also runs the device's worker.
 pub struct Cq {
     pub(crate) device: Arc<Device>,
@@ -52,6 +59,19 @@ impl Cq {
     /// # Errors
     /// [`Error::CqOverrun`] once the queue overflowed and what it still held has been taken.
     pub fn poll(&self, max: usize, mut sink: impl FnMut(Completion)) -> Result<usize, Error> {
+        self.poll_stamped(max, |completion, _| sink(completion))
+    }
+
+    /// As [`Cq::poll`], and hands out when the completion was made, in nanoseconds of `CLOCK_MONOTONIC`; 0 unless the queue was
+    /// created with [`CqOptions::timestamps`].
+    ///
+    /// # Errors
+    /// As [`Cq::poll`].
+    pub fn poll_stamped(
+        &self,
+        max: usize,
+        mut sink: impl FnMut(Completion, u64),
+    ) -> Result<usize, Error> {
         let core = self.device.core();
         core.note_poll();
         let mut count = self.take(max, &mut sink);
@@ -68,7 +88,7 @@ impl Cq {
         Ok(count)
     }
 
-    fn take(&self, max: usize, sink: &mut impl FnMut(Completion)) -> usize {
+    fn take(&self, max: usize, sink: &mut impl FnMut(Completion, u64)) -> usize {
         let mut consumer = self.lock();
         let mut count = 0;
         while count < max {
@@ -79,7 +99,7 @@ impl Cq {
             consumer.release(1);
             // What the worker did not write is no completion.
             if let Some(completion) = decode(&cqe) {
-                sink(completion);
+                sink(completion, cqe.timestamp);
                 count += 1;
             }
         }

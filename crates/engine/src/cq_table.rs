@@ -3,6 +3,7 @@
 use crate::async_event::{AsyncEvents, EventOwner};
 use crate::channel::ChannelEvents;
 use crate::counters::{Counters, EngineCounter};
+use crate::cq::CqOptions;
 use crate::{AsyncEvent, Error, LIMITS};
 use airdma_shm::{Cqe, RingProducer};
 use airdma_transport::{Completion, Status};
@@ -20,6 +21,7 @@ pub(crate) struct CqShared {
     pub(crate) overrun: AtomicBool,
     pub(crate) channel: Option<Arc<ChannelEvents>>,
     pub(crate) events: Arc<AsyncEvents>,
+    timestamps: bool,
 }
 
 const ARMED_NOT: u8 = 0;
@@ -31,6 +33,7 @@ impl CqShared {
         id: u64,
         channel: Option<(Arc<ChannelEvents>, u64)>,
         events: Arc<AsyncEvents>,
+        options: CqOptions,
     ) -> Self {
         let cookie = channel.as_ref().map_or(0, |&(_, cookie)| cookie);
         CqShared {
@@ -40,6 +43,7 @@ impl CqShared {
             overrun: AtomicBool::new(false),
             channel: channel.map(|(channel, _)| channel),
             events,
+            timestamps: options.timestamps,
         }
     }
 
@@ -147,10 +151,25 @@ impl CqTable {
             }
             return;
         };
-        slot.write_header(&encode(completion));
+        let timestamp = if shared.timestamps { monotonic() } else { 0 };
+        slot.write_header(&Cqe {
+            timestamp,
+            ..encode(completion)
+        });
         ring.publish(1);
         shared.notify(completion.solicited || completion.status != Status::Success);
     }
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`.
+pub fn monotonic() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the struct may be written; this clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 fn encode(completion: &Completion) -> Cqe {

@@ -3,6 +3,7 @@
 use crate::async_event::AsyncEvents;
 use crate::channel::ChannelEvents;
 use crate::core::Core;
+use crate::cq::CqOptions;
 use crate::cq_table::CqShared;
 use crate::event_queue::wait_for_event;
 use crate::use_count::UseCount;
@@ -152,6 +153,19 @@ impl Device {
         entries: u32,
         channel: Option<(Arc<Channel>, u64)>,
     ) -> Result<Arc<Cq>, Error> {
+        self.create_cq_with(entries, channel, CqOptions::default())
+    }
+
+    /// As [`Device::create_cq`], with options.
+    ///
+    /// # Errors
+    /// As [`Device::create_cq`].
+    pub fn create_cq_with(
+        self: &Arc<Self>,
+        entries: u32,
+        channel: Option<(Arc<Channel>, u64)>,
+        options: CqOptions,
+    ) -> Result<Arc<Cq>, Error> {
         let core = self.core();
         core.check_process()?;
         let (producer, consumer) = self.cq_memory(entries)?;
@@ -165,6 +179,7 @@ impl Device {
             core.next_serial(),
             signalled,
             Arc::clone(&self.events),
+            options,
         ));
         let inserted =
             core.control(|worker, _| worker.tables.cqs.insert(producer, Arc::clone(&shared)));

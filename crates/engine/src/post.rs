@@ -15,11 +15,13 @@ use airdma_shm::{RecvWqe, RingProducer, SendWqe, SlotMut};
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A list of send work requests being posted; the queue is locked for other threads meanwhile.
+/// A list of send work requests being posted, all at once when it is dropped; the queue is locked for other threads
+/// meanwhile.
 pub struct SendPost<'a> {
     qp: &'a Qp,
     ring: Option<MutexGuard<'a, RingProducer>>,
-    pushed: bool,
+    /// Work requests written and not yet handed over.
+    pushed: u32,
 }
 
 impl<'a> SendPost<'a> {
@@ -27,23 +29,24 @@ impl<'a> SendPost<'a> {
         SendPost {
             qp,
             ring: Some(lock(&qp.shared.send)),
-            pushed: false,
+            pushed: 0,
         }
     }
 
-    /// Adds a work request.
+    /// Adds a work request. It is handed over when the list is dropped.
     ///
     /// # Errors
     /// `EINVAL`: too many elements or inline bytes, an operation the transport does not have, a message above the
     /// limit, a destination that [`crate::Pd::create_ah`] would refuse, or a state in which nothing can be sent;
-    /// `ENOMEM`: the queue is full. What was pushed before stays posted.
+    /// `ENOMEM`: the queue is full. What was pushed before stays in the list.
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), Error> {
         let qp = self.qp;
         check_send_state(qp)?;
         check_operation(qp, wr)?;
         let bytes = message_bytes(qp, wr)?;
         let inline = wr.flags.contains(SendFlags::INLINE);
-        let Some(mut slot) = self.ring.as_mut().and_then(|ring| ring.slot(0)) else {
+        let free = self.ring.as_mut();
+        let Some(mut slot) = free.and_then(|ring| ring.slot(self.pushed)) else {
             return Err(Error::NoMemory(
                 "the send queue is full: poll its completion queue",
             ));
@@ -63,21 +66,24 @@ impl<'a> SendPost<'a> {
                 slot.write_sge::<SendWqe>(index as u32, sge);
             }
         }
-        if let Some(ring) = &mut self.ring {
-            ring.publish(1);
-            self.pushed = true;
-        }
+        self.pushed += 1;
         Ok(())
+    }
+
+    /// Forgets the list: nothing of it is posted.
+    pub fn abort(&mut self) {
+        self.pushed = 0;
     }
 }
 
 impl Drop for SendPost<'_> {
     fn drop(&mut self) {
         // Unlocked before the worker runs: it may take long, and others may post meanwhile.
-        self.ring = None;
-        if !self.pushed {
+        let Some(mut ring) = self.ring.take().filter(|_| self.pushed > 0) else {
             return;
-        }
+        };
+        ring.publish(self.pushed);
+        drop(ring);
         let (core, shared) = (self.qp.core(), &self.qp.shared);
         core.doorbells.ring(shared.doorbell());
         // Pairs with the fence after a round: either we see `busy` as that round left it, or it sees the doorbell.

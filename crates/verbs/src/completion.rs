@@ -5,13 +5,15 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use airdma_engine::{self as engine, Completion};
+use airdma_engine::{self as engine, Completion, CqOptions};
 
 use crate::abi;
 use crate::context::{COMPLETION_VECTORS, Context};
 use crate::errno::Errno;
 use crate::live::{self, Affiliated};
+use crate::memory::Pd;
 use crate::object::{Object, next_handle, zeroed};
+use crate::polling::{self, Polling};
 
 #[repr(C)]
 struct Channel {
@@ -27,13 +29,18 @@ unsafe impl Object for Channel {
 /// A completion queue.
 #[repr(C)]
 pub struct Cq {
-    c: UnsafeCell<abi::ibv_cq>,
+    /// Begins with the fields of an `ibv_cq`, which is what most of C knows.
+    c: UnsafeCell<abi::ibv_cq_ex>,
     engine: Arc<engine::Cq>,
     number: u64,
     events: Arc<Affiliated>,
+    /// The extended way to poll, if it was asked for.
+    polling: Option<Polling>,
+    /// The parent domain it was created with.
+    _domain: Option<Arc<engine::Pd>>,
 }
 
-// SAFETY: `c` is the first field.
+// SAFETY: `c` is the first field, and begins with the fields of the plain struct (asserted below).
 unsafe impl Object for Cq {
     type C = abi::ibv_cq;
 }
@@ -42,6 +49,11 @@ impl Cq {
     /// The engine's queue.
     pub fn engine(&self) -> &Arc<engine::Cq> {
         &self.engine
+    }
+
+    /// The extended way to poll, if it was asked for.
+    pub fn polling(&self) -> Option<&Polling> {
+        self.polling.as_ref()
     }
 
     /// What of its events is not acknowledged.
@@ -83,10 +95,75 @@ pub unsafe fn create_cq(
     raw_channel: *mut abi::ibv_comp_channel,
     vector: c_int,
 ) -> Result<*mut abi::ibv_cq, Errno> {
+    let wanted = Wanted {
+        entries: u32::try_from(entries).map_err(|_| Errno::INVALID)?,
+        cq_context,
+        raw_channel,
+        vector: u32::try_from(vector).map_err(|_| Errno::INVALID)?,
+        options: CqOptions::default(),
+        polling: None,
+        domain: None,
+    };
+    // SAFETY: the caller's objects.
+    unsafe { make(raw_context, wanted) }
+}
+
+/// `ibv_create_cq_ex(3)`.
+pub unsafe fn create_cq_ex(
+    raw_context: *mut abi::ibv_context,
+    attr: *mut abi::ibv_cq_init_attr_ex,
+) -> Result<*mut abi::ibv_cq_ex, Errno> {
+    // SAFETY: the caller's struct.
+    let attr = unsafe { attr.as_ref() }.ok_or(Errno::INVALID)?;
+    let given = |mask: u32| attr.comp_mask & mask != 0;
+    let masks = abi::IBV_CQ_INIT_ATTR_MASK_FLAGS | abi::IBV_CQ_INIT_ATTR_MASK_PD;
+    let flags = abi::IBV_CREATE_CQ_ATTR_SINGLE_THREADED | abi::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+    if attr.comp_mask & !masks != 0 {
+        return Err(Errno::INVALID);
+    }
+    if given(abi::IBV_CQ_INIT_ATTR_MASK_FLAGS) && attr.flags & !flags != 0 {
+        return Err(Errno::UNSUPPORTED);
+    }
+    let domain = if given(abi::IBV_CQ_INIT_ATTR_MASK_PD) {
+        // SAFETY: the caller's domain.
+        Some(Arc::clone(unsafe { Pd::of(attr.parent_domain) }?.engine()))
+    } else {
+        None
+    };
+    let wanted = Wanted {
+        entries: attr.cqe,
+        cq_context: attr.cq_context,
+        raw_channel: attr.channel,
+        vector: attr.comp_vector,
+        options: CqOptions {
+            timestamps: polling::needs_timestamps(attr.wc_flags)?,
+        },
+        polling: Some(Polling::new()),
+        domain,
+    };
+    // SAFETY: the caller's objects; the extended struct begins as the plain one.
+    Ok(unsafe { make(raw_context, wanted) }?.cast())
+}
+
+/// What both ways to create a queue say.
+struct Wanted {
+    entries: u32,
+    cq_context: *mut c_void,
+    raw_channel: *mut abi::ibv_comp_channel,
+    vector: u32,
+    options: CqOptions,
+    polling: Option<Polling>,
+    domain: Option<Arc<engine::Pd>>,
+}
+
+unsafe fn make(
+    raw_context: *mut abi::ibv_context,
+    wanted: Wanted,
+) -> Result<*mut abi::ibv_cq, Errno> {
     // SAFETY: the caller's context.
     let context = unsafe { Context::of(raw_context) }?;
-    let entries = u32::try_from(entries).map_err(|_| Errno::INVALID)?;
-    if !(0..COMPLETION_VECTORS).contains(&vector) {
+    let raw_channel = wanted.raw_channel;
+    if wanted.vector >= COMPLETION_VECTORS.cast_unsigned() {
         return Err(Errno::INVALID);
     }
     let number = live::number();
@@ -97,21 +174,27 @@ pub unsafe fn create_cq(
         let channel = unsafe { Channel::of(raw_channel) }?;
         Some((Arc::clone(&channel.engine), number))
     };
-    let engine = context.device().create_cq(entries, channel)?;
+    let device = context.device();
+    let engine = device.create_cq_with(wanted.entries, channel, wanted.options)?;
     engine.set_cookie(number);
     // SAFETY: integers and raw pointers; all-zero mutex and condition are initialised ones.
-    let mut c: abi::ibv_cq = unsafe { zeroed() };
+    let mut c: abi::ibv_cq_ex = unsafe { zeroed() };
     c.context = raw_context;
     c.channel = raw_channel;
-    c.cq_context = cq_context;
+    c.cq_context = wanted.cq_context;
     c.handle = next_handle();
     c.cqe = c_int::try_from(engine.capacity()).unwrap_or(c_int::MAX);
+    if wanted.polling.is_some() {
+        Polling::fill(&mut c);
+    }
     let events = Arc::new(Affiliated::default());
     let raw = Box::new(Cq {
         c: UnsafeCell::new(c),
         engine,
         number,
         events: Arc::clone(&events),
+        polling: wanted.polling,
+        _domain: wanted.domain,
     })
     .into_raw();
     if let Some(object) = NonNull::new(raw) {
@@ -217,7 +300,7 @@ pub unsafe fn request_notification(
 }
 
 #[inline]
-fn work_completion(completion: &Completion) -> abi::ibv_wc {
+pub fn work_completion(completion: &Completion) -> abi::ibv_wc {
     let mut wc_flags = 0;
     let mut extra = abi::ibv_wc__bindgen_ty_1 { imm_data: 0 };
     if completion.grh {
@@ -247,6 +330,18 @@ fn work_completion(completion: &Completion) -> abi::ibv_wc {
         dlid_path_bits: 0,
     }
 }
+
+/// The extended struct begins with the fields of the plain one.
+const _: () = {
+    use std::mem::offset_of;
+    type Plain = abi::ibv_cq;
+    type Extended = abi::ibv_cq_ex;
+    assert!(offset_of!(Plain, cq_context) == offset_of!(Extended, cq_context));
+    assert!(offset_of!(Plain, cqe) == offset_of!(Extended, cqe));
+    assert!(
+        offset_of!(Plain, async_events_completed) == offset_of!(Extended, async_events_completed)
+    );
+};
 
 /// Keeps the public count of a channel's queues.
 unsafe fn count_user(channel: *mut abi::ibv_comp_channel, change: c_int) {

@@ -9,8 +9,10 @@ use std::ptr;
 use crate::errno::{Answer, Errno};
 
 pub mod files;
+pub mod polling;
 pub mod slots;
 pub mod symbols;
+pub mod work_requests;
 
 /// Defines C functions. `export` makes a symbol, `slot` a function for a table.
 macro_rules! entry {
@@ -71,6 +73,18 @@ impl<T> Refusal for *mut T {
     fn unsupported() -> *mut T {
         Errno::UNSUPPORTED.set();
         ptr::null_mut()
+    }
+}
+
+impl Refusal for u16 {
+    fn unsupported() -> u16 {
+        0
+    }
+}
+
+impl Refusal for u32 {
+    fn unsupported() -> u32 {
+        0
     }
 }
 

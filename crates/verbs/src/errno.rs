@@ -176,6 +176,7 @@ macro_rules! plain_answer {
 plain_answer! {
     () => (),
     c_int => -1,
+    u8 => 0,
     u32 => 0,
     u64 => 0,
     *const std::ffi::c_char => ptr::null(),

@@ -39,6 +39,20 @@ const PORT_FLAG_GRH_REQUIRED: u8 = 1;
 const PHYS_STATE_DISABLED: u8 = 3;
 const PHYS_STATE_LINK_UP: u8 = 5;
 
+/// Clock of the completions' timestamps: nanoseconds.
+const CLOCK_KHZ: u64 = 1_000_000;
+
+/// `IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT`: on-demand memory, also the whole address space at once.
+const ODP_GENERAL: u64 = 1 << 0 | 1 << 1;
+
+/// What each service can do with on-demand memory: all that it can do.
+const ODP_DATAGRAM: u32 =
+    abi::IBV_ODP_SUPPORT_SEND | abi::IBV_ODP_SUPPORT_RECV | abi::IBV_ODP_SUPPORT_SRQ_RECV;
+const ODP_CONNECTED: u32 = ODP_DATAGRAM
+    | abi::IBV_ODP_SUPPORT_WRITE
+    | abi::IBV_ODP_SUPPORT_READ
+    | abi::IBV_ODP_SUPPORT_ATOMIC;
+
 /// EINVAL unless `port` is the port.
 pub fn check_port(port: impl Into<u32>) -> Result<(), Errno> {
     if port.into() == u32::from(PORT) {
@@ -89,6 +103,17 @@ pub unsafe fn query_device_ex(
     full.device_cap_flags_ex = u64::from(full.orig_attr.device_cap_flags);
     full.phys_port_cnt_ex = u32::from(full.orig_attr.phys_port_cnt);
     full.max_dm_size = device.limits().max_dm_size;
+    full.completion_timestamp_mask = u64::MAX;
+    full.hca_core_clock = CLOCK_KHZ;
+    full.odp_caps = abi::ibv_odp_caps {
+        general_caps: ODP_GENERAL,
+        per_transport_caps: abi::ibv_odp_caps__bindgen_ty_1 {
+            rc_odp_caps: ODP_CONNECTED,
+            uc_odp_caps: ODP_DATAGRAM | abi::IBV_ODP_SUPPORT_WRITE,
+            ud_odp_caps: ODP_DATAGRAM,
+        },
+    };
+    full.xrc_odp_caps = ODP_CONNECTED;
     // SAFETY: the caller's struct has `size` bytes.
     unsafe { copy_sized(&full, attr, size) };
     Ok(())

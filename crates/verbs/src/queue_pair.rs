@@ -17,18 +17,22 @@ use crate::live::{self, Affiliated};
 use crate::memory::Pd;
 use crate::object::{Object, zeroed};
 use crate::shared_receive::Srq;
+use crate::work_batch::Batches;
 use crate::{abi, address, port};
 
 /// A queue pair.
 #[repr(C)]
 pub struct Qp {
-    c: UnsafeCell<abi::ibv_qp>,
+    /// Begins with an `ibv_qp`, which is what most of C knows.
+    c: UnsafeCell<abi::ibv_qp_ex>,
     engine: Arc<engine::Qp>,
     number: u64,
     events: Arc<Affiliated>,
+    /// The extended way to post, if it was asked for.
+    batches: Option<Batches>,
 }
 
-// SAFETY: `c` is the first field.
+// SAFETY: `c` is the first field, and the plain struct the first field of the extended one.
 unsafe impl Object for Qp {
     type C = abi::ibv_qp;
 }
@@ -38,6 +42,16 @@ impl Qp {
     #[inline]
     pub fn engine(&self) -> &engine::Qp {
         &self.engine
+    }
+
+    /// The engine's queue pair, to be kept.
+    pub fn shared_engine(&self) -> &Arc<engine::Qp> {
+        &self.engine
+    }
+
+    /// The extended way to post, if it was asked for.
+    pub fn batches(&self) -> Option<&Batches> {
+        self.batches.as_ref()
     }
 
     /// What of its events is not acknowledged.
@@ -52,8 +66,20 @@ pub unsafe fn create(
     init: *mut abi::ibv_qp_init_attr,
 ) -> Result<*mut abi::ibv_qp, Errno> {
     // SAFETY: the caller's domain and struct.
+    unsafe { create_with(raw_pd, init, None) }
+}
+
+/// Creates a queue pair, with these operations of the extended way to post, if any were asked for.
+unsafe fn create_with(
+    raw_pd: *mut abi::ibv_pd,
+    init: *mut abi::ibv_qp_init_attr,
+    operations: Option<u64>,
+) -> Result<*mut abi::ibv_qp, Errno> {
+    // SAFETY: the caller's domain and struct.
     let (pd, init) = unsafe { (Pd::of(raw_pd)?, init.as_mut().ok_or(Errno::INVALID)?) };
     let qp_type = type_of(init.qp_type)?;
+    let batches = operations.map(|operations| Batches::new(qp_type, operations));
+    let batches = batches.transpose()?;
     // SAFETY: the caller's queues. An initiator of extended connections has nothing to receive.
     let (send_cq, recv_cq, srq) = unsafe {
         let send_cq = Cq::of(init.send_cq)?;
@@ -87,11 +113,11 @@ pub unsafe fn create(
     c.recv_cq = init.recv_cq;
     c.srq = init.srq;
     c.qp_type = init.qp_type;
-    Ok(hand_out(c, engine))
+    Ok(hand_out(c, engine, batches))
 }
 
-/// The `create_qp_ex` slot. Only what [`create`] offers too, without extra flags, and targets of extended connections, which
-/// are created in such a domain and have neither protection domain nor queues.
+/// `ibv_create_qp_ex(3)`. Targets of extended connections are created in such a domain and have neither protection domain nor
+/// queues.
 pub unsafe fn create_ex(
     context: *mut abi::ibv_context,
     init: *mut abi::ibv_qp_init_attr_ex,
@@ -109,16 +135,19 @@ pub unsafe fn create_ex(
         extended::enter_target(&engine);
         return Ok(hand_out_target(context, attr.qp_context, engine));
     }
+    let known = abi::IBV_QP_INIT_ATTR_PD
+        | abi::IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | abi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     let flags_given = given(abi::IBV_QP_INIT_ATTR_CREATE_FLAGS);
-    let plain = abi::IBV_QP_INIT_ATTR_PD | abi::IBV_QP_INIT_ATTR_CREATE_FLAGS;
     if !given(abi::IBV_QP_INIT_ATTR_PD) {
         return Err(Errno::INVALID);
     }
-    if attr.comp_mask & !plain != 0 || (flags_given && attr.create_flags != 0) {
+    if attr.comp_mask & !known != 0 || (flags_given && attr.create_flags != 0) {
         return Err(Errno::UNSUPPORTED);
     }
+    let operations = given(abi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS).then_some(attr.send_ops_flags);
     // SAFETY: the extended struct begins with the plain one (`verbs.h` casts it so itself).
-    unsafe { create(attr.pd, init.cast()) }
+    unsafe { create_with(attr.pd, init.cast(), operations) }
 }
 
 /// `ibv_open_qp(3)`: one more handle of a target queue pair. Its asynchronous events go to the handle that created it.
@@ -158,28 +187,48 @@ fn hand_out_target(
     c.context = context;
     c.qp_context = qp_context;
     c.qp_type = abi::IBV_QPT_XRC_RECV;
-    hand_out(c, engine)
+    hand_out(c, engine, None)
 }
 
 /// A queue pair for C, the struct filled in but for what the engine knows.
-fn hand_out(mut c: abi::ibv_qp, engine: Arc<engine::Qp>) -> *mut abi::ibv_qp {
+fn hand_out(
+    mut c: abi::ibv_qp,
+    engine: Arc<engine::Qp>,
+    batches: Option<Batches>,
+) -> *mut abi::ibv_qp {
     let number = live::number();
     engine.set_cookie(number);
     c.handle = engine.number().get();
     c.qp_num = engine.number().get();
     c.state = engine.state() as abi::ibv_qp_state;
     let events = Arc::new(Affiliated::default());
+    // SAFETY: integers, raw pointers, optional functions.
+    let mut extended: abi::ibv_qp_ex = unsafe { zeroed() };
+    extended.qp_base = c;
+    if batches.is_some() {
+        Batches::fill(&mut extended);
+    }
     let raw = Box::new(Qp {
-        c: UnsafeCell::new(c),
+        c: UnsafeCell::new(extended),
         engine,
         number,
         events: Arc::clone(&events),
+        batches,
     })
     .into_raw();
     if let Some(object) = NonNull::new(raw) {
         live::enter(number, object, &events);
     }
     raw
+}
+
+/// `ibv_qp_to_qp_ex(3)`: NULL unless the queue pair was created with `send_ops_flags`.
+pub unsafe fn to_extended(raw: *mut abi::ibv_qp) -> Result<*mut abi::ibv_qp_ex, Errno> {
+    // SAFETY: the caller's queue pair.
+    match unsafe { Qp::of(raw) }?.batches {
+        Some(_) => Ok(raw.cast()),
+        None => Err(Errno::UNSUPPORTED),
+    }
 }
 
 /// `ibv_destroy_qp(3)`: waits for outstanding acknowledgements.

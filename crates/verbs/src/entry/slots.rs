@@ -8,8 +8,8 @@ use std::ptr;
 use super::entry;
 use crate::abi::*;
 use crate::{
-    completion, device_memory, domain, extended, memory, port, post, queue_pair, shared_receive,
-    window,
+    completion, device_memory, domain, extended, memory, polling, port, post, queue_pair,
+    shared_receive, window,
 };
 
 /// `context->ops`.
@@ -114,6 +114,8 @@ entry! {
 
 // Shared receive queues, extended connections, windows, memory of other kinds, domains.
 entry! {
+    slot fn query_rt_values(context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int = polling::query_rt_values;
+    slot fn create_cq_ex(context: *mut ibv_context, init_attr: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex = completion::create_cq_ex;
     slot fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> *mut ibv_mw = window::alloc;
     slot fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, mw_bind: *mut ibv_mw_bind) -> c_int = window::bind;
     slot fn dealloc_mw(mw: *mut ibv_mw) -> c_int = window::dealloc;
@@ -152,8 +154,6 @@ entry! {
     slot fn destroy_wq(wq: *mut ibv_wq) -> c_int = unsupported;
     slot fn modify_wq(wq: *mut ibv_wq, wq_attr: *mut ibv_wq_attr) -> c_int = unsupported;
     slot fn create_wq(context: *mut ibv_context, wq_init_attr: *mut ibv_wq_init_attr) -> *mut ibv_wq = unsupported;
-    slot fn query_rt_values(context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int = unsupported;
-    slot fn create_cq_ex(context: *mut ibv_context, init_attr: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex = unsupported;
     slot fn destroy_flow(flow: *mut ibv_flow) -> c_int = unsupported;
     slot fn create_flow(qp: *mut ibv_qp, flow_attr: *mut ibv_flow_attr) -> *mut ibv_flow = unsupported;
     slot fn retired() -> *mut c_void = unsupported;
