@@ -390,7 +390,7 @@ impl QueuePair {
         }
     }
 
-    /// Whether [`poll_transmit`](Self::poll_transmit) might have a packet, given credit.
+    /// Whether [`poll_transmit`](Self::poll_transmit) might have a packet, given credit, or a local request to do.
     pub fn wants_transmit(&self) -> bool {
         match &self.service {
             Service::Connected {
@@ -416,7 +416,7 @@ impl QueuePair {
 
     /// Writes the next packet into `out`, which holds the largest headers, 4,096 bytes and the
     /// padding. Answers go first and are not counted against `credit`, the bytes that the window
-    /// of the path still takes.
+    /// of the path still takes. Local requests whose turn has come are done on the way, credit or not.
     pub fn poll_transmit<H: Host>(
         &mut self,
         now: Time,
