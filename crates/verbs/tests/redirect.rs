@@ -70,7 +70,8 @@ fn the_device_is_listed_and_its_files_are_read() {
         "p ls /sys/class/infiniband; p ls {DEVICE}/device/net/; p cat {DEVICE}/ports/1/gids/0 \
          {DEVICE}/ports/1/gid_attrs/types/0 {DEVICE}/ports/1/gid_attrs/ndevs/0 {DEVICE}/device/numa_node; \
          p cat {DEVICE}/ports/1/counters/port_xmit_packets {DEVICE}/ports/1/hw_counters/retransmits; \
-         p find {DEVICE}/ -name rate; p ls -l {DEVICE}/.. | wc -l; p readlink -f {DEVICE}/ports/1"
+         p find {DEVICE}/ -name rate; p ls -l {DEVICE}/.. | wc -l; p readlink -f {DEVICE}/ports/1; \
+         p sh -c 'cd {DEVICE}/ports && echo *'"
     );
     let Some(out) = says("listed", &script) else {
         return;
@@ -87,6 +88,7 @@ fn the_device_is_listed_and_its_files_are_read() {
         "/sys/class/infiniband/airdma_veth0/ports/1/rate",
         "2",
         "/sys/class/infiniband/airdma_veth0/ports/1",
+        "1",
     ];
     assert_eq!(out.lines().collect::<Vec<_>>(), wanted, "{out}");
 }

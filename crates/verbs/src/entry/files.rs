@@ -75,6 +75,7 @@ hooks! {
     fn fstatat(@directory, path, buffer: *mut c_void, flags: c_int) -> c_int;
     fn fstatat64(@directory, path, buffer: *mut c_void, flags: c_int) -> c_int;
     fn statx(@directory, path, flags: c_int, mask: c_uint, buffer: *mut c_void) -> c_int;
+    fn chdir(path) -> c_int;
     fn access(path, mode: c_int) -> c_int;
     fn faccessat(@directory, path, mode: c_int, flags: c_int) -> c_int;
     fn euidaccess(path, mode: c_int) -> c_int;
