@@ -47,8 +47,9 @@ class Case:
 
     @property
     def datagrams(self) -> bool:
-        """Does it run over UD?"""
-        return "UD" in self.argv or "ibv_ud_pingpong" in self.argv or "-u" in self.argv
+        """Does it run over a service that is not answered?"""
+        programs = {"ibv_ud_pingpong", "ibv_uc_pingpong"}
+        return not {"UD", "UC", "-u", *programs}.isdisjoint(self.argv)
 
     @property
     def name(self) -> str:

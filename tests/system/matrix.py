@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from case import Case, Link
-from output_checks import ALL_SIZES, rounds_of, says, table_of
+from output_checks import ALL_SIZES, client_says, rounds_of, says, table_of
 
 LINKS = [Link(1500, 4), Link(4200, 4), Link(1500, 6)]
 FULL_LINKS = [*LINKS, Link(4200, 6), Link(9000, 4)]
 PLAIN = Link(1500, 4)
+SERVICE_LINKS = [PLAIN, Link(4200, 6)]
+"""What services beyond RC and UD run on: nothing in them depends on the link that RC does not try."""
 UNSEGMENTED = [Link(1500, 4, segment_offload=False), Link(4200, 6, segment_offload=False)]
 MULTICAST_GID = {
     4: ":".join(map(str, [0] * 10 + [255, 255, 239, 7, 7, 7])),
@@ -34,6 +36,11 @@ def cases(verbs_check: str, full: bool) -> Iterator[Case]:
             if full or link == PLAIN or not (is_slow and case.argv[0].endswith("_lat")):
                 yield replace(case, link=link)
             if full or not is_slow:
+                yield replace(case, link=link, swapped=True)
+    for link in FULL_LINKS if full else SERVICE_LINKS:
+        for case in [*_services(link), *_depths()]:
+            yield replace(case, link=link)
+            if full:
                 yield replace(case, link=link, swapped=True)
     for link in UNSEGMENTED:
         for case in _unsegmented(verbs_check):
@@ -91,6 +98,50 @@ def _clean(verbs_check: str, link: Link) -> Iterator[Case]:
     yield _check(verbs_check, [], "bytes intact")
     yield _check(verbs_check, ["-u"], "bytes intact")
     yield replace(_check(verbs_check, ["-e"], "faults refused"), rises=("remote_access_errors", "rnr_naks_sent"))
+
+
+def _services(link: Link) -> Iterator[Case]:
+    """Unreliable and extended connections, shared receive queues, and the other interfaces of rdma-core's examples."""
+    path_mtu = 1024 if link.mtu == 1500 else 4096
+    yield _pingpong("ibv_uc_pingpong", [])
+    yield _pingpong("ibv_uc_pingpong", ["-e"])
+    yield _pingpong("ibv_srq_pingpong", [])
+    yield _pingpong("ibv_srq_pingpong", ["-e", "-q", "4"])
+    yield Case(["ibv_xsrq_pingpong", "-n", "100"], client_says("success"), gid_option="-g")
+    # On-demand paging, with prefetch; device memory; the new way to post; timestamps.
+    # Not timestamps with events: it gives up when two completions came by one event, as may happen on any device.
+    for option in (["-o"], ["-o", "-P"], ["-j"], ["-N"], ["-N", "-e"], ["-t"], ["-t", "-N"]):
+        yield _pingpong("ibv_rc_pingpong", option)
+    for program in ("ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_atomic_bw"):
+        yield _perftest(program, ["-c", "XRC"])
+        yield _perftest(program, ["-c", "XRC", "-q", "4"], iterations=200)
+    for program in ("ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_atomic_lat"):
+        yield _perftest(program, ["-c", "XRC"])
+    # As with datagrams, what finds no receive, or no room in a socket, is lost: SEND fits the receive queue.
+    yield _perftest("ib_write_bw", ["-c", "UC"])
+    yield _perftest("ib_write_lat", ["-c", "UC"])
+    yield _perftest("ib_send_lat", ["-c", "UC"])
+    yield _perftest("ib_send_lat", ["-c", "UC", "-e"])
+    yield replace(_perftest("ib_send_bw", ["-c", "UC", "-s", str(path_mtu)], iterations=100), check=table_of([path_mtu]))
+    yield _perftest("ib_send_bw", ["--use-srq"])
+    yield _perftest("ib_send_bw", ["--use-srq", "-q", "8", "-b"])
+    yield _perftest("ib_send_lat", ["--use-srq"])
+    yield _perftest("ib_send_bw", ["--use-srq", "-c", "UD"], iterations=400)
+
+
+def _depths() -> Iterator[Case]:
+    """Many queue pairs, shallow and deep queues, inline data, a given time."""
+    for program in ("ib_send_bw", "ib_write_bw", "ib_read_bw"):
+        yield _perftest(program, ["-q", "64"], iterations=100)
+        yield _perftest(program, ["-t", "1"], iterations=100)
+        yield _perftest(program, ["-t", "4096"], iterations=5000)
+        yield Case([program, "-F", "-D", "1", "-s", "4096"], table_of([4096]), gid_option="-x")
+    yield _perftest("ib_send_bw", ["-t", "1", "-r", "1"], iterations=100)
+    yield _perftest("ib_send_bw", ["-r", "4096"], iterations=5000)
+    for program in ("ib_send_lat", "ib_write_lat"):
+        for inline in ("64", "512"):
+            argv = [program, "-F", "-n", "300", "-s", inline, "-I", inline]
+            yield Case(argv, table_of([int(inline)]), gid_option="-x")
 
 
 def _unsegmented(verbs_check: str) -> Iterator[Case]:

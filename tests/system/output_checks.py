@@ -52,6 +52,16 @@ def says(text: str) -> Check:
     return check
 
 
+def client_says(text: str) -> Check:
+    """The client printed `text`."""
+
+    def check(pair: Pair) -> list[str]:
+        said = pair.client is not None and text in pair.client.stdout
+        return [] if said else [f"the client does not say {text!r}"]
+
+    return check
+
+
 def _is_sound(row: dict[str, float]) -> bool:
     # perftest itself prints "nan" as the standard deviation of some runs.
     if not all(math.isfinite(value) for title, value in row.items() if not title.startswith("t_stdev")):
