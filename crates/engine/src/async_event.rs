@@ -30,6 +30,8 @@ pub enum AsyncEvent {
     PortActive,
     /// The port went down (`IBV_EVENT_PORT_ERR`).
     PortError,
+    /// The addresses of the interface changed, and with them the GID table (`IBV_EVENT_GID_CHANGE`).
+    GidChange,
     /// The port failed for good (`IBV_EVENT_DEVICE_FATAL`).
     DeviceFatal,
 }

@@ -17,8 +17,11 @@
 //! - A timer set for earlier than the sleepers know: who ran the worker compares it with `sleep_until`.
 
 use crate::async_event::{AsyncEvents, EventOwner};
+use crate::devices::look_at;
 use crate::eventfd::EventFd;
+use crate::gids::{GIDS_MAX, GidEntry, changes};
 use crate::helper::Helper;
+use crate::news::News;
 use crate::qp_shared::DOORBELLS;
 use crate::wait::{Descriptors, Waited};
 use crate::worker::{Round, Work, Worker};
@@ -30,7 +33,7 @@ use airdma_transport::Time;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
@@ -45,8 +48,12 @@ const AWAY_TIME_MAX: Duration = Duration::from_secs(1);
 
 pub(crate) struct Core {
     pub(crate) info: DeviceInfo,
-    /// The GID table's addresses.
-    pub(crate) addresses: Vec<IpAddr>,
+    /// What the device is like, as far as the kernel was asked.
+    state: Mutex<State>,
+    /// Family of the last address of each row of the GID table, for those who cannot wait: 0 for none, 4 or 6.
+    families: Box<[AtomicU8; GIDS_MAX]>,
+    /// Says when to ask again; none where the port is not the kernel's.
+    news: Option<News>,
     pub(crate) arena: Arena,
     pub(crate) doorbells: Doorbells,
     worker: Mutex<Worker>,
@@ -80,11 +87,35 @@ pub(crate) struct Core {
     serial: AtomicU64,
 }
 
+/// What changes with the interface.
+struct State {
+    /// With the GID table of the device.
+    current: DeviceInfo,
+    /// The address that each row of the table had last.
+    former: Vec<IpAddr>,
+    /// An address could not be used: to be tried again.
+    incomplete: bool,
+}
+
+fn families_of(rows: &[GidEntry]) -> [AtomicU8; GIDS_MAX] {
+    std::array::from_fn(|index| AtomicU8::new(rows.get(index).map_or(0, family_of)))
+}
+
+fn family_of(entry: &GidEntry) -> u8 {
+    if entry.address.is_ipv4() { 4 } else { 6 }
+}
+
 impl Core {
     pub(crate) fn new(info: DeviceInfo) -> io::Result<Self> {
         let arena = Arena::new();
         Ok(Core {
-            addresses: info.gids.iter().map(|entry| entry.address).collect(),
+            families: Box::new(families_of(&info.gids)),
+            news: None,
+            state: Mutex::new(State {
+                former: info.gids.iter().map(|entry| entry.address).collect(),
+                current: info.clone(),
+                incomplete: false,
+            }),
             doorbells: Doorbells::new(&arena, DOORBELLS)?,
             worker: Mutex::new(Worker::new()),
             pid: std::process::id(),
@@ -105,6 +136,117 @@ impl Core {
             arena,
             info,
         })
+    }
+
+    /// As [`Core::new`], for an interface of the kernel's, whose changes are followed.
+    pub(crate) fn watching(info: DeviceInfo) -> io::Result<Self> {
+        let mut core = Self::new(info)?;
+        // Where a sandbox forbids it, the device is what it was when it was opened.
+        core.news = News::new(core.info.interface_index).ok();
+        if core.news.is_some() {
+            // What changed before we listened.
+            core.look(&mut core.state());
+        }
+        Ok(core)
+    }
+
+    /// Readable while the kernel has said something that nobody took in.
+    pub(crate) fn news_fd(&self) -> Option<RawFd> {
+        self.news.as_ref().map(News::fd)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the device is like, as of the last [`Core::take_news`].
+    pub(crate) fn current(&self) -> DeviceInfo {
+        self.state().current.clone()
+    }
+
+    /// The address in that row of the GID table.
+    pub(crate) fn address(&self, row: u8) -> Option<IpAddr> {
+        let state = self.state();
+        let entry = state.current.gids.get(usize::from(row))?;
+        (!entry.is_empty()).then_some(entry.address)
+    }
+
+    /// Whether the row of the GID table has, or had, an IPv4 address; `None` if it never had one.
+    pub(crate) fn source_was_ipv4(&self, row: u8) -> Option<bool> {
+        match self.families[usize::from(row)].load(Ordering::Relaxed) {
+            0 => None,
+            family => Some(family == 4),
+        }
+    }
+
+    /// Takes in what the kernel has said about the interface, and tells everybody what changed. Returns whether it had said
+    /// anything. Costs a system call if not.
+    pub(crate) fn take_news(&self) -> bool {
+        let Some(news) = self.news.as_ref().filter(|_| self.is_ours()) else {
+            return false;
+        };
+        let mut state = self.state();
+        // Who finds nothing to drain waits for the one that is at it.
+        let said_something = news.drain();
+        if said_something || state.incomplete {
+            let events = self.look(&mut state);
+            drop(state);
+            for event in events {
+                self.tell_all(event);
+            }
+        }
+        said_something
+    }
+
+    /// Looks at the interface, and brings the table and the sockets up to date. Returns what is worth an event.
+    fn look(&self, state: &mut State) -> Vec<AsyncEvent> {
+        // If the kernel does not say, the device stays as it was until there is news again.
+        let Ok(seen) = look_at(&self.info) else {
+            return Vec::new();
+        };
+        let addresses: Vec<_> = seen.gids.iter().map(|entry| entry.address).collect();
+        let was_up = state.current.up;
+        let before = std::mem::replace(&mut state.current, seen);
+        state.current.gids = before.gids.clone();
+        let changes = changes(&before.gids, &state.former, &addresses);
+        if !changes.is_empty() {
+            state.incomplete = !self.control_sockets(|worker, _| {
+                let mut complete = true;
+                for (row, address) in changes {
+                    if worker.set_address(row, address).is_ok() {
+                        self.note_address(state, row, address);
+                    } else {
+                        // Another program has it: it is not ours to offer, now.
+                        complete = false;
+                    }
+                }
+                complete
+            });
+        }
+        let mut events = Vec::new();
+        match (was_up, state.current.up) {
+            (false, true) => events.push(AsyncEvent::PortActive),
+            (true, false) => events.push(AsyncEvent::PortError),
+            (true, true) | (false, false) => {}
+        }
+        if before.gids != state.current.gids {
+            events.push(AsyncEvent::GidChange);
+        }
+        events
+    }
+
+    fn note_address(&self, state: &mut State, row: u8, address: Option<IpAddr>) {
+        let index = usize::from(row);
+        while state.current.gids.len() <= index {
+            state.current.gids.push(GidEntry::EMPTY);
+            state.former.push(GidEntry::EMPTY.address);
+        }
+        let entry = address.map_or(GidEntry::EMPTY, GidEntry::from);
+        state.current.gids[index] = entry;
+        if !entry.is_empty() {
+            state.former[index] = entry.address;
+            self.families[index].store(family_of(&entry), Ordering::Relaxed);
+        }
     }
 
     /// Whether this is the process that opened the device. A child after fork must leave it alone.
@@ -323,40 +465,45 @@ impl Core {
     /// # Errors
     /// What the port says, with its `errno`; a wrong `AIRDMA_IMPAIR` is `EINVAL`.
     pub(crate) fn bind(self: &Arc<Self>) -> Result<(), Error> {
+        self.take_news();
+        // Held so that the table does not change under the sockets.
+        let state = self.state();
         let mut worker = self.lock();
         if !worker.is_bound() {
-            let port = self.open_port()?;
+            let port = self.open_port(&state.current.gids)?;
             worker.tables.counters.share(&self.info);
-            self.install(&mut worker, port);
+            self.install(&mut worker, port, state.current.gids.len());
         }
         drop(worker);
+        drop(state);
         self.start_helper()
     }
 
     /// Uses this port instead of sockets; the counters stay in this process.
     pub(crate) fn bind_port(&self, port: Box<dyn Port>) {
         let mut worker = self.lock();
-        self.install(&mut worker, port);
+        self.install(&mut worker, port, self.info.gids.len());
     }
 
-    fn install(&self, worker: &mut Worker, port: Box<dyn Port>) {
-        worker.bind(port, self.addresses.len());
+    fn install(&self, worker: &mut Worker, port: Box<dyn Port>, rows: usize) {
+        worker.bind(port, rows);
         self.note_descriptors(worker);
     }
 
-    fn open_port(&self) -> Result<Box<dyn Port>, Error> {
+    fn open_port(&self, rows: &[GidEntry]) -> Result<Box<dyn Port>, Error> {
+        let address = |entry: &GidEntry| (!entry.is_empty()).then_some(entry.address);
+        let addresses: Vec<_> = rows.iter().map(address).collect();
         let config = UdpConfig {
             segmentation: std::env::var_os("AIRDMA_SEGMENTATION")
                 .is_none_or(|value| value != "off"),
             ..UdpConfig::default()
         };
-        let port =
-            UdpPort::bind(&self.addresses, self.info.interface_index, config).map_err(|error| {
-                Error::System {
-                    errno: error.errno(),
-                    message: error.to_string(),
-                }
-            })?;
+        let port = UdpPort::bind_table(&addresses, self.info.interface_index, config).map_err(
+            |error| Error::System {
+                errno: error.errno(),
+                message: error.to_string(),
+            },
+        )?;
         let Ok(spec) = std::env::var("AIRDMA_IMPAIR") else {
             return Ok(Box::new(port));
         };

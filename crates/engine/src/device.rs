@@ -5,8 +5,10 @@ use crate::channel::ChannelEvents;
 use crate::core::Core;
 use crate::cq::CqOptions;
 use crate::cq_table::CqShared;
-use crate::event_queue::wait_for_event;
+use crate::event_queue::is_nonblocking;
+use crate::poll_set::PollSet;
 use crate::use_count::UseCount;
+use crate::wait::{Descriptors, signal_restarts};
 use crate::{AsyncEvent, Channel, Cq, DeviceInfo, Dm, Error, LIMITS, Limits, Pd, Xrcd};
 use airdma_port::Port;
 use airdma_shm::{Cqe, RingConsumer, RingProducer, ring};
@@ -20,6 +22,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 pub struct Device {
     shared: Arc<SharedCore>,
     pub(crate) events: Arc<AsyncEvents>,
+    /// Readable while an event waits, or the kernel says something about the interface.
+    async_fd: PollSet,
 }
 
 /// The worker of an interface with its helper thread. Goes when the last device on it does.
@@ -42,16 +46,10 @@ impl Device {
     pub fn open(info: &DeviceInfo) -> io::Result<Arc<Device>> {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|shared| shared.strong_count() > 0);
-        let of_interface = |shared: &Arc<SharedCore>| {
-            let known = &shared.core.info;
-            shared.core.is_ours()
-                && (known.interface_index, &known.interface)
-                    == (info.interface_index, &info.interface)
-        };
-        let shared = match open.iter().filter_map(Weak::upgrade).find(of_interface) {
+        let shared = match find_open(&open, info) {
             Some(shared) => shared,
             None => {
-                let shared = Arc::new(SharedCore::new(info.clone())?);
+                let shared = Arc::new(SharedCore::new(Core::watching(info.clone())?));
                 count_at_exit();
                 open.push(Arc::downgrade(&shared));
                 shared
@@ -67,20 +65,46 @@ impl Device {
     /// Those of the system (descriptors, memory, threads).
     #[doc(hidden)]
     pub fn with_port(info: DeviceInfo, port: Box<dyn Port>) -> io::Result<Arc<Device>> {
-        let shared = Arc::new(SharedCore::new(info)?);
+        let shared = Arc::new(SharedCore::new(Core::new(info)?));
         shared.core.bind_port(port);
         Self::with_core(shared)
     }
 
     fn with_core(shared: Arc<SharedCore>) -> io::Result<Arc<Device>> {
         let events = Arc::new(AsyncEvents::new()?);
+        let async_fd = PollSet::new()?;
+        async_fd.add(events.fd())?;
+        if let Some(fd) = shared.core.news_fd() {
+            async_fd.add(fd)?;
+        }
         shared.core.add_listener(&events);
-        Ok(Arc::new(Device { shared, events }))
+        Ok(Arc::new(Device {
+            shared,
+            events,
+            async_fd,
+        }))
     }
 
-    /// What was known of the device when its worker was created.
+    /// What was known of the device when its worker was created. Name, interface and GUID stay as they are; see
+    /// [`Device::current`] for the rest.
     pub fn info(&self) -> &DeviceInfo {
         &self.core().info
+    }
+
+    /// What the device is like now: state, MTU, GID table.
+    pub fn current(&self) -> DeviceInfo {
+        self.core().take_news();
+        self.core().current()
+    }
+
+    /// What the users of an interface see of it, if this process has it open.
+    pub(crate) fn current_of(info: &DeviceInfo) -> Option<DeviceInfo> {
+        let shared = {
+            let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+            find_open(&open, info)?
+        };
+        shared.core.take_news();
+        Some(shared.core.current())
     }
 
     /// What the device can do at most.
@@ -212,18 +236,42 @@ impl Device {
             .map_err(|error| Error::system("memory for a completion queue", &error))
     }
 
-    /// The descriptor of the asynchronous events: readable while one waits. It belongs to the device: do not close
-    /// it, and do not read it. `O_NONBLOCK` set on it is honoured by [`Device::wait_async_event`].
+    /// The descriptor of the asynchronous events: readable while one waits, and then [`Device::wait_async_event`] does not
+    /// block. It belongs to the device: do not close it, and do not read it. `O_NONBLOCK` set on it is honoured.
     pub fn async_fd(&self) -> RawFd {
-        self.events.fd()
+        self.async_fd.fd()
     }
 
     /// The next asynchronous event; blocks until there is one.
     ///
     /// # Errors
-    /// `EAGAIN` when there is none and the descriptor has `O_NONBLOCK`, `EINTR`.
+    /// `EAGAIN` when there is none and the descriptor has `O_NONBLOCK`, `EINTR`; `ENODEV` in a child after fork.
     pub fn wait_async_event(&self) -> io::Result<AsyncEvent> {
-        wait_for_event(&self.events).map(|(_, event)| event)
+        let mut descriptors = Descriptors::default();
+        descriptors.add(self.async_fd());
+        let mut slept = false;
+        loop {
+            self.core()
+                .check_process()
+                .map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
+            let said_something = self.core().take_news();
+            if let Some((_, event)) = self.events.pop() {
+                return Ok(event);
+            }
+            if is_nonblocking(self.async_fd()) {
+                return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+            }
+            if said_something && !slept {
+                // The kernel repeats what it has said before now and then. Whoever polled the descriptor first counts on
+                // an event, and this one does no harm.
+                return Ok(AsyncEvent::GidChange);
+            }
+            match descriptors.wait(None) {
+                Ok(_) => slept = true,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted && signal_restarts() => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {
@@ -258,6 +306,16 @@ impl Device {
     }
 }
 
+/// The worker of that interface, if this process has one.
+fn find_open(open: &[Weak<SharedCore>], info: &DeviceInfo) -> Option<Arc<SharedCore>> {
+    let of_interface = |shared: &Arc<SharedCore>| {
+        let known = &shared.core.info;
+        shared.core.is_ours()
+            && (known.interface_index, &known.interface) == (info.interface_index, &info.interface)
+    };
+    open.iter().filter_map(Weak::upgrade).find(of_interface)
+}
+
 /// Many programs end without closing their devices; what was counted last must not be lost with them.
 fn count_at_exit() {
     extern "C" fn count_all() {
@@ -277,12 +335,12 @@ fn count_at_exit() {
 }
 
 impl SharedCore {
-    fn new(info: DeviceInfo) -> io::Result<Self> {
-        Ok(SharedCore {
-            core: Arc::new(Core::new(info)?),
+    fn new(core: Core) -> Self {
+        SharedCore {
+            core: Arc::new(core),
             pds: AtomicU32::new(0),
             ahs: AtomicU32::new(0),
-        })
+        }
     }
 }
 

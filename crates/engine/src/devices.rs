@@ -1,5 +1,7 @@
 //! Which interfaces are RDMA devices.
 
+use crate::Device;
+use crate::gids::{GIDS_MAX, GidEntry};
 use crate::interface::InterfaceQuery;
 use airdma_wire::{Gid, PathMtu};
 use std::collections::BTreeMap;
@@ -7,16 +9,7 @@ use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// One row of a device's GID table. All rows are of type "RoCE v2".
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GidEntry {
-    /// The GID: the address itself, IPv4 mapped into IPv6.
-    pub gid: Gid,
-    /// The address of the interface behind it.
-    pub address: IpAddr,
-}
-
-/// What is known of a device before it is opened.
+/// What is known of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Name of the RDMA device: `airdma_` and the interface's name.
@@ -32,7 +25,8 @@ pub struct DeviceInfo {
     /// Node GUID, an EUI-64 from the MAC address (from the first address where there is none), as a number:
     /// `guid.to_be_bytes()` is what goes over the wire.
     pub guid: u64,
-    /// The GID table: IPv4 addresses first, then global IPv6, then link-local IPv6.
+    /// The GID table: at first the IPv4 addresses, then global IPv6, then link-local IPv6. While the device is open, rows keep
+    /// their place: those of addresses that are gone are empty, and those of new ones lie where there was room.
     pub gids: Vec<GidEntry>,
     /// Active path MTU: the largest that the interface's MTU carries.
     pub path_mtu: PathMtu,
@@ -42,11 +36,9 @@ pub struct DeviceInfo {
     pub speed_mbps: Option<u32>,
 }
 
-/// GIDs of one device at most: a GID index is a byte.
-const GIDS_MAX: usize = 256;
-
 /// The devices of this machine (of the network namespace of the calling thread), sorted by interface index: one per
-/// interface that is up and has an address. The loopback interface counts only when `AIRDMA_LOOPBACK=1` is set.
+/// interface that is up and has an address. A device that this process has open is described as its users see it. The
+/// loopback interface counts only when `AIRDMA_LOOPBACK=1` is set.
 ///
 /// IPv6 addresses that the kernel still checks for duplicates are left out: nothing can be bound to them yet.
 ///
@@ -55,8 +47,7 @@ const GIDS_MAX: usize = 256;
 pub fn devices() -> io::Result<Vec<DeviceInfo>> {
     let loopback = std::env::var_os("AIRDMA_LOOPBACK").is_some_and(|value| value == "1");
     let query = InterfaceQuery::new()?;
-    let unusable = std::fs::read_to_string("/proc/thread-self/net/if_inet6")
-        .map_or_else(|_| Vec::new(), |text| unusable(&text));
+    let unusable = unusable_now();
     let found = interfaces()?;
     let usable = found
         .into_iter()
@@ -64,8 +55,48 @@ pub fn devices() -> io::Result<Vec<DeviceInfo>> {
     let mut devices: Vec<_> = usable
         .filter_map(|(name, interface)| describe(&query, name, interface, &unusable))
         .collect();
+    for device in &mut devices {
+        if let Some(opened) = Device::current_of(device) {
+            *device = opened;
+        }
+    }
     devices.sort_by_key(|device| device.interface_index);
     Ok(devices)
+}
+
+/// What an opened device's interface is like now; `gids` holds its addresses, without empty rows. One that is gone is down
+/// and has none.
+///
+/// # Errors
+/// Whatever `getifaddrs(3)` fails with.
+pub(crate) fn look_at(opened: &DeviceInfo) -> io::Result<DeviceInfo> {
+    let mut seen = DeviceInfo {
+        gids: Vec::new(),
+        up: false,
+        ..opened.clone()
+    };
+    // It may have another name by now.
+    let Some(name) = name_of(opened.interface_index) else {
+        return Ok(seen);
+    };
+    let Some(interface) = interfaces()?.remove(&name) else {
+        return Ok(seen);
+    };
+    let query = InterfaceQuery::new()?;
+    if let Ok(mtu) = query.mtu(&name) {
+        seen.mtu = mtu;
+        seen.path_mtu = PathMtu::for_interface_mtu(mtu).unwrap_or(PathMtu::M256);
+    }
+    seen.speed_mbps = query.speed_mbps(&name);
+    seen.up = interface.up && interface.running;
+    seen.gids = gid_table(interface.addresses, &unusable_now());
+    Ok(seen)
+}
+
+/// Addresses that nothing can be bound to yet, or ever.
+fn unusable_now() -> Vec<Ipv6Addr> {
+    std::fs::read_to_string("/proc/thread-self/net/if_inet6")
+        .map_or_else(|_| Vec::new(), |text| unusable(&text))
 }
 
 /// One interface as `getifaddrs(3)` shows it.
@@ -113,13 +144,7 @@ fn gid_table(mut addresses: Vec<IpAddr>, unusable: &[Ipv6Addr]) -> Vec<GidEntry>
         IpAddr::V6(_) => 2,
     });
     addresses.truncate(GIDS_MAX);
-    addresses
-        .into_iter()
-        .map(|address| GidEntry {
-            gid: Gid::from(address),
-            address,
-        })
-        .collect()
+    addresses.into_iter().map(GidEntry::from).collect()
 }
 
 /// Modified EUI-64 of a MAC address (RFC 4291 appendix A), or something like it.
@@ -149,6 +174,18 @@ fn unusable(text: &str) -> Vec<Ipv6Addr> {
         (tentative(flags) && !optimistic(flags)).then(|| Ipv6Addr::from(address))
     };
     text.lines().filter_map(row).collect()
+}
+
+fn name_of(index: u32) -> Option<String> {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: there is room for any interface's name and its end.
+    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
+    if found.is_null() {
+        return None;
+    }
+    // SAFETY: a string with its end, in `name`.
+    let name = unsafe { CStr::from_ptr(found) };
+    Some(name.to_string_lossy().into_owned())
 }
 
 fn index_of(name: &str) -> Option<u32> {

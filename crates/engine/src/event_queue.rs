@@ -1,7 +1,6 @@
 //! A queue of events behind a real descriptor: `poll(2)`, `epoll(7)` and `O_NONBLOCK` work on it.
 
 use crate::eventfd::EventFd;
-use crate::wait::{Descriptors, signal_restarts};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
@@ -64,9 +63,7 @@ impl<T> EventQueue<T> {
 
     /// Whether the application set `O_NONBLOCK` on the descriptor.
     pub(crate) fn is_nonblocking(&self) -> bool {
-        // SAFETY: F_GETFL takes no pointer; the descriptor is ours and open.
-        let flags = unsafe { libc::fcntl(self.fd(), libc::F_GETFL) };
-        flags >= 0 && flags & libc::O_NONBLOCK != 0
+        is_nonblocking(self.fd())
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
@@ -74,33 +71,18 @@ impl<T> EventQueue<T> {
     }
 }
 
-/// The next event; sleeps until there is one. Whoever runs the worker brings it: this thread does not.
-///
-/// # Errors
-/// `EAGAIN` when there is none and the descriptor has `O_NONBLOCK`, `EINTR`.
-pub(crate) fn wait_for_event<T>(queue: &EventQueue<T>) -> io::Result<T> {
-    let mut descriptors = Descriptors::default();
-    descriptors.add(queue.fd());
-    loop {
-        if let Some(event) = queue.pop() {
-            return Ok(event);
-        }
-        if queue.is_nonblocking() {
-            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
-        }
-        match descriptors.wait(None) {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted && signal_restarts() => {}
-            Err(error) => return Err(error),
-        }
-    }
+/// Whether the application set `O_NONBLOCK` on a descriptor of ours.
+pub(crate) fn is_nonblocking(fd: RawFd) -> bool {
+    // SAFETY: F_GETFL takes no pointer; the descriptor is ours and open.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    flags >= 0 && flags & libc::O_NONBLOCK != 0
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::wait::Waited;
+    use crate::wait::{Descriptors, Waited};
     use std::time::Duration;
 
     fn readable(queue: &EventQueue<u32>) -> bool {

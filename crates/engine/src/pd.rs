@@ -1,12 +1,12 @@
 //! Protection domains.
 
+use crate::core::Core;
 use crate::memory::{MemoryTable, presence};
 use crate::use_count::UseCount;
 use crate::{
     Access, Ah, Device, Dm, Error, Mr, Mw, MwType, Path, Qp, QpInit, Sge, Srq, SrqAttributes,
     SrqExtension,
 };
-use std::net::IpAddr;
 use std::sync::Arc;
 
 /// A protection domain: queue pairs of one domain reach the memory regions of the same domain only.
@@ -208,10 +208,10 @@ impl Pd {
     /// Creates an address handle: checks the path and keeps it.
     ///
     /// # Errors
-    /// `EINVAL` when the source GID index is outside the table, or the destination is not of its address family.
+    /// `EINVAL` when the source GID index is outside the table or its entry empty, or the destination is not of its address family.
     pub fn create_ah(self: &Arc<Self>, path: Path) -> Result<Arc<Ah>, Error> {
         self.device.core().check_process()?;
-        check_path(&self.device.core().addresses, &path)?;
+        check_path(self.device.core(), &path)?;
         self.users.acquire("the protection domain")?;
         if let Err(error) = self.device.take_ah() {
             self.users.release();
@@ -256,15 +256,26 @@ pub enum Prefetch {
 /// The number of no domain: serial numbers begin with 1.
 pub(crate) const NO_PD: u32 = 0;
 
-/// Whether packets can take this path, given the addresses of the GID table.
-pub(crate) fn check_path(addresses: &[IpAddr], path: &Path) -> Result<(), Error> {
-    let Some(source) = addresses.get(usize::from(path.sgid_index)) else {
+/// Whether packets can take this path, given the addresses that the interface has now.
+pub(crate) fn check_path(core: &Core, path: &Path) -> Result<(), Error> {
+    core.take_news();
+    let source = core.address(path.sgid_index);
+    check_families(source.map(|source| source.is_ipv4()), path)
+}
+
+/// The same at no cost, for a path that may be older: a source address that is gone is not noticed, as by hardware.
+pub(crate) fn check_posted_path(core: &Core, path: &Path) -> Result<(), Error> {
+    check_families(core.source_was_ipv4(path.sgid_index), path)
+}
+
+fn check_families(source_is_ipv4: Option<bool>, path: &Path) -> Result<(), Error> {
+    let Some(source_is_ipv4) = source_is_ipv4 else {
         return Err(Error::Invalid(
-            "the source GID index is outside the GID table",
+            "the source GID index is outside the GID table, or its entry is empty",
         ));
     };
     let destination = path.gid.to_ip();
-    if destination.is_ipv4() != source.is_ipv4() {
+    if destination.is_ipv4() != source_is_ipv4 {
         return Err(Error::Invalid(
             "the destination GID is of another address family than the source GID",
         ));

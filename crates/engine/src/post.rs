@@ -5,7 +5,7 @@
 //! batches of small messages. A datagram is never under way, so of those the first after a poll leaves at once, and
 //! the others wait for the next poll; if nobody polls, each leaves at once.
 
-use crate::pd::check_path;
+use crate::pd::check_posted_path;
 use crate::send_wqe::encode;
 use crate::worker::Work;
 use crate::{
@@ -236,7 +236,7 @@ fn check_operation(qp: &Qp, wr: &SendWr<'_>) -> Result<(), Error> {
             ));
         }
         (QpType::Ud, Some(Datagram { path, .. })) if is_send => {
-            check_path(&qp.core().addresses, path)?;
+            check_posted_path(qp.core(), path)?;
         }
         (QpType::Ud, Some(_)) => return Err(Error::Invalid("a datagram queue pair can only send")),
         (QpType::Ud, None) => return Err(Error::Invalid("a datagram needs an address handle")),

@@ -246,13 +246,12 @@ impl Qp {
         let core = self.core();
         core.check_process()?;
         check_attributes(core, attributes, mask)?;
+        let local = core.address(attributes.path.sgid_index);
         let changed = core.control(|worker, now| {
             self.check_alive()?;
             let index = self.shared.index;
             let before = worker.tables.source_index(index);
-            worker
-                .tables
-                .modify(index, attributes, mask, &core.addresses, now)?;
+            worker.tables.modify(index, attributes, mask, local, now)?;
             let after = worker.tables.source_index(index);
             if let Some(before) = before {
                 worker.listen(Some(before), false);
@@ -503,6 +502,8 @@ fn insert(
     uses: &Uses,
 ) -> Result<Arc<QpShared>, Error> {
     let core = device.core();
+    // What a datagram may hold. It stays, whatever becomes of the interface.
+    let port_mtu = core.current().path_mtu;
     let memory = |(slots, stride): (u32, u32)| -> Result<(RingProducer, RingConsumer), Error> {
         ring(&core.arena, slots.max(1), stride)
             .map_err(|error| Error::system("memory for a queue pair", &error))
@@ -520,7 +521,7 @@ fn insert(
         let config = QpConfig {
             qp_type,
             qpn: number,
-            port_mtu: core.info.path_mtu,
+            port_mtu,
             shared_receives: receives != Receives::Own,
         };
         let side = QpSide {
@@ -548,7 +549,7 @@ fn insert(
 /// What the transport cannot check, because it depends on the device.
 fn check_attributes(core: &Core, attributes: &QpAttributes, mask: AttrMask) -> Result<(), Error> {
     if mask.contains(AttrMask::AV) {
-        check_path(&core.addresses, &attributes.path)?;
+        check_path(core, &attributes.path)?;
     }
     if mask.contains(AttrMask::PORT) && attributes.port != LIMITS.ports {
         return Err(Error::Invalid("the device has port 1 only"));

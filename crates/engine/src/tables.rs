@@ -311,13 +311,13 @@ impl Tables {
         }
     }
 
-    /// Changes attributes and state. `addresses` is the GID table.
+    /// Changes attributes and state. `local` is the address that the source GID index stands for.
     pub(crate) fn modify(
         &mut self,
         index: u32,
         attributes: &QpAttributes,
         mask: AttrMask,
-        addresses: &[IpAddr],
+        local: Option<IpAddr>,
         now: Time,
     ) -> Result<(), Error> {
         // What was posted before is sent, or flushed, before.
@@ -332,7 +332,7 @@ impl Tables {
                 self.disconnect(index, now);
             } else if slot.qp.qp_type().is_connected() && mask.contains(AttrMask::AV) {
                 self.disconnect(index, now);
-                self.connect(index, &attributes.path, addresses);
+                self.connect(index, &attributes.path, local);
             }
         }
         self.settle(index, now);
@@ -361,11 +361,11 @@ impl Tables {
         }
     }
 
-    fn connect(&mut self, index: u32, path: &Path, addresses: &[IpAddr]) {
+    fn connect(&mut self, index: u32, path: &Path, local: Option<IpAddr>) {
         let Some(slot) = self.qps.slot(index) else {
             return;
         };
-        let Some(&local) = addresses.get(usize::from(path.sgid_index)) else {
+        let Some(local) = local else {
             return;
         };
         let remote = path.gid.to_ip();

@@ -37,6 +37,8 @@ struct Link {
     batch: TransmitBatch,
     /// Queue pairs that listen at each address of the GID table.
     listeners: Vec<u32>,
+    /// Those of them that listen at every address.
+    everywhere: u32,
 }
 
 /// What a round does.
@@ -92,7 +94,25 @@ impl Worker {
             port,
             batch,
             listeners: vec![0; addresses],
+            everywhere: 0,
         });
+    }
+
+    /// A row of the GID table has another address, or none any more.
+    ///
+    /// # Errors
+    /// Why the address cannot be used.
+    pub(crate) fn set_address(&mut self, row: u8, address: Option<IpAddr>) -> io::Result<()> {
+        let Some(link) = &mut self.link else {
+            return Ok(());
+        };
+        let index = usize::from(row);
+        if link.listeners.len() <= index {
+            link.listeners.resize(index + 1, link.everywhere);
+        }
+        link.port.set_address(row, address)?;
+        link.port.set_active(row, link.listeners[index] > 0);
+        Ok(())
     }
 
     /// One round: doorbells, then packets, then timers, then transmissions. Its work is bounded.
@@ -205,11 +225,21 @@ impl Worker {
     /// A queue pair begins or ends to listen at one address, or (`None`) at all.
     pub(crate) fn listen(&mut self, source_index: Option<u8>, begin: bool) {
         let Some(Link {
-            port, listeners, ..
+            port,
+            listeners,
+            everywhere,
+            ..
         }) = &mut self.link
         else {
             return;
         };
+        if source_index.is_none() {
+            *everywhere = if begin {
+                *everywhere + 1
+            } else {
+                everywhere.saturating_sub(1)
+            };
+        }
         for (index, count) in listeners.iter_mut().enumerate() {
             if source_index.is_none_or(|wanted| usize::from(wanted) == index) {
                 let before = *count;

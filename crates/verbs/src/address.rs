@@ -78,7 +78,7 @@ pub unsafe fn init_from_wc(
     }
     // SAFETY: the flag says that the 40 bytes are there.
     let area: [u8; 40] = unsafe { grh.cast::<[u8; 40]>().read_unaligned() };
-    let path = path_back(&area, context.device().info()).ok_or(Errno::INVALID)?;
+    let path = path_back(&area, &context.device().current()).ok_or(Errno::INVALID)?;
     // SAFETY: the caller's struct.
     unsafe { attr.write(attr_of(&path)) };
     Ok(0)
@@ -153,7 +153,8 @@ fn path_back(area: &[u8; 40], info: &DeviceInfo) -> Option<Path> {
     let group = destination.to_ip();
     let row = info.gids.iter().position(|row| {
         // A datagram for a group names no address of ours: any of its family will do.
-        row.gid == destination || group.is_multicast() && row.address.is_ipv4() == group.is_ipv4()
+        let is_of_family = !row.is_empty() && row.address.is_ipv4() == group.is_ipv4();
+        row.gid == destination || group.is_multicast() && is_of_family
     })?;
     Some(Path {
         gid: source,

@@ -93,6 +93,7 @@ fn translate(event: &AsyncEvent) -> Option<abi::ibv_async_event> {
         }
         AsyncEvent::PortActive => (port, abi::IBV_EVENT_PORT_ACTIVE),
         AsyncEvent::PortError => (port, abi::IBV_EVENT_PORT_ERR),
+        AsyncEvent::GidChange => (port, abi::IBV_EVENT_GID_CHANGE),
         AsyncEvent::DeviceFatal => (port, abi::IBV_EVENT_DEVICE_FATAL),
     };
     Some(abi::ibv_async_event {

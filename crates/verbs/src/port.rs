@@ -144,16 +144,13 @@ pub unsafe fn query_port(
         return Err(Errno::INVALID);
     }
     let device = context.device();
-    let info = current_info(device.info());
-    let mut full = port_attr(&info, device.limits());
-    // The table belongs to the sockets, which keep the addresses they were bound with.
-    full.gid_tbl_len = clamp(device.info().gids.len());
+    let full = port_attr(&device.current(), device.limits());
     // SAFETY: the caller's struct has `size` bytes.
     unsafe { copy_sized(&full, attr, size) };
     Ok(())
 }
 
-/// `ibv_query_gid(3)`.
+/// `ibv_query_gid(3)`: all zero for an empty row.
 pub unsafe fn query_gid(
     context: *mut abi::ibv_context,
     port: u8,
@@ -164,8 +161,8 @@ pub unsafe fn query_gid(
     let context = unsafe { Context::of(context) }?;
     check_port(port)?;
     let index = usize::try_from(index).map_err(|_| Errno::INVALID)?;
-    let row = context.device().info().gids.get(index);
-    let row = row.ok_or(Errno::INVALID)?;
+    let gids = context.device().current().gids;
+    let row = gids.get(index).ok_or(Errno::INVALID)?;
     if gid.is_null() {
         return Err(Errno::INVALID);
     }
@@ -184,7 +181,7 @@ pub unsafe fn query_gid_type(
     // SAFETY: the caller's context.
     let context = unsafe { Context::of(context) }?;
     check_port(port)?;
-    if gid_type.is_null() || index as usize >= context.device().info().gids.len() {
+    if gid_type.is_null() || index as usize >= context.device().current().gids.len() {
         return Err(Errno::INVALID);
     }
     // SAFETY: the caller's integer.
@@ -207,14 +204,19 @@ pub unsafe fn query_gid_ex(
     if flags != 0 || entry.is_null() {
         return Err(Errno::INVALID);
     }
-    let rows = gid_entries(context.device().info());
-    let row = rows.into_iter().nth(index as usize);
+    let info = context.device().current();
+    if index as usize >= info.gids.len() {
+        return Err(Errno::INVALID);
+    }
+    // As the kernel answers for a row without an address.
+    let row = gid_entries(&info).find(|row| row.gid_index == index);
+    let row = row.ok_or(Errno(libc::ENODATA))?;
     // SAFETY: the caller's struct has `size` bytes.
-    unsafe { copy_sized(&row.ok_or(Errno::INVALID)?, entry, size) };
+    unsafe { copy_sized(&row, entry, size) };
     Ok(())
 }
 
-/// `ibv_query_gid_table(3)`: a table that is too short for all is an error.
+/// `ibv_query_gid_table(3)`: the rows that are not empty; a table that is too short for all is an error.
 pub unsafe fn query_gid_table(
     context: *mut abi::ibv_context,
     entries: *mut abi::ibv_gid_entry,
@@ -224,7 +226,8 @@ pub unsafe fn query_gid_table(
 ) -> Result<usize, Errno> {
     // SAFETY: the caller's context.
     let context = unsafe { Context::of(context) }?;
-    let rows = gid_entries(context.device().info());
+    let info = context.device().current();
+    let rows: Vec<_> = gid_entries(&info).collect();
     if flags != 0 || entries.is_null() || rows.len() > count_max {
         return Err(Errno::INVALID);
     }
@@ -266,17 +269,6 @@ pub unsafe fn pkey_index(
         Ok(0)
     } else {
         Err(Errno::INVALID)
-    }
-}
-
-/// The interface as it is now; down if it is no device any more.
-fn current_info(opened: &DeviceInfo) -> DeviceInfo {
-    match device::by_name(&opened.name) {
-        Ok(Some(info)) => info,
-        Ok(None) | Err(_) => DeviceInfo {
-            up: false,
-            ..opened.clone()
-        },
     }
 }
 
@@ -349,17 +341,19 @@ fn port_attr(info: &DeviceInfo, limits: &Limits) -> abi::ibv_port_attr {
     attr
 }
 
-fn gid_entries(info: &DeviceInfo) -> Vec<abi::ibv_gid_entry> {
+/// The rows that are not empty.
+fn gid_entries(info: &DeviceInfo) -> impl Iterator<Item = abi::ibv_gid_entry> {
+    let interface_index = info.interface_index;
     (0..)
         .zip(&info.gids)
-        .map(|(gid_index, row)| abi::ibv_gid_entry {
+        .filter(|(_, row)| !row.is_empty())
+        .map(move |(gid_index, row)| abi::ibv_gid_entry {
             gid: abi::ibv_gid { raw: row.gid.0 },
             gid_index,
             port_num: u32::from(PORT),
             gid_type: abi::IBV_GID_TYPE_ROCE_V2,
-            ndev_ifindex: info.interface_index,
+            ndev_ifindex: interface_index,
         })
-        .collect()
 }
 
 /// A number for a C `int`: our limits fit, more is as good as the largest.

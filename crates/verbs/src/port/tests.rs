@@ -50,7 +50,7 @@ fn the_guid_is_in_network_order_and_the_limits_are_the_engines() {
 
 #[test]
 fn gid_entries_say_roce_v2_and_the_interface() {
-    let rows = gid_entries(&info());
+    let rows: Vec<_> = gid_entries(&info()).collect();
     assert_eq!(rows.len(), 1);
     assert_eq!(rows[0].gid_type, abi::IBV_GID_TYPE_ROCE_V2);
     assert_eq!(rows[0].ndev_ifindex, 7);

@@ -1,0 +1,129 @@
+//! Hearing of changes at one network interface, by `rtnetlink(7)`: no privilege, no thread.
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// A socket that gets a message whenever the interface or its addresses change. What the messages say is not looked at:
+/// whoever finds one asks the kernel for everything, so that none can be missed.
+pub(crate) struct News(OwnedFd);
+
+/// Messages thrown away at once at most.
+const MESSAGES_MAX: usize = 1 << 16;
+
+/// Where the index of the interface lies in messages about links and addresses alike: behind a header of 16 bytes and 4 more.
+const INDEX_AT: u32 = 20;
+
+impl News {
+    /// Begins to listen in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// Those of the system: descriptors, memory, a sandbox that forbids it.
+    pub(crate) fn new(interface_index: u32) -> io::Result<Self> {
+        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: plain integers.
+        let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: `socket` just returned it, and nobody else knows it.
+        let news = News(unsafe { OwnedFd::from_raw_fd(fd) });
+        news.pass_only(interface_index)?;
+        news.subscribe()?;
+        Ok(news)
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// Throws the messages away, and says whether there were any.
+    pub(crate) fn drain(&self) -> bool {
+        let mut any = false;
+        for _ in 0..MESSAGES_MAX {
+            let mut byte = 0_u8;
+            let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+            // SAFETY: one byte may be written; the rest of the message is cut off.
+            let got = unsafe { libc::recv(self.fd(), (&raw mut byte).cast(), 1, flags) };
+            if got >= 0 {
+                any = true;
+                continue;
+            }
+            match io::Error::last_os_error().raw_os_error() {
+                // Some were lost: all the more reason to look.
+                Some(libc::ENOBUFS) => any = true,
+                Some(libc::EINTR) => {}
+                _ => break,
+            }
+        }
+        any
+    }
+
+    /// Messages about other interfaces do not even wake anybody.
+    fn pass_only(&self, interface_index: u32) -> io::Result<()> {
+        let statement = |code, jump_true, jump_false, k| libc::sock_filter {
+            code,
+            jt: jump_true,
+            jf: jump_false,
+            k,
+        };
+        // The filter reads words as the network's, but the index is in the host's byte order.
+        let wanted = u32::from_be_bytes(interface_index.to_ne_bytes());
+        let mut program = [
+            statement(
+                (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16,
+                0,
+                0,
+                INDEX_AT,
+            ),
+            statement(
+                (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+                0,
+                1,
+                wanted,
+            ),
+            statement((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, u32::MAX),
+            statement((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, 0),
+        ];
+        let filter = libc::sock_fprog {
+            len: program.len() as u16,
+            filter: program.as_mut_ptr(),
+        };
+        // SAFETY: the kernel copies the program that `filter` points to during the call.
+        let result = unsafe {
+            libc::setsockopt(
+                self.fd(),
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_FILTER,
+                (&raw const filter).cast(),
+                size_of::<libc::sock_fprog>() as libc::socklen_t,
+            )
+        };
+        check(result)
+    }
+
+    fn subscribe(&self) -> io::Result<()> {
+        // SAFETY: integers, for which zero is a value.
+        let mut name: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+        name.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+        name.nl_groups =
+            (libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR) as u32;
+        // SAFETY: `name` is a socket address of that length.
+        let result = unsafe {
+            libc::bind(
+                self.fd(),
+                (&raw const name).cast(),
+                size_of::<libc::sockaddr_nl>() as libc::socklen_t,
+            )
+        };
+        check(result)
+    }
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
