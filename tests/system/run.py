@@ -18,6 +18,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "tools"))
 
 import host_programs  # noqa: E402
+import interface_changes  # noqa: E402
 import matrix  # noqa: E402
 import runner  # noqa: E402
 import scenarios  # noqa: E402
@@ -72,6 +73,7 @@ def _run(cases: list[Case], pairs_only: bool) -> int:
             for case in group:
                 runner.run_case(lab, case, tally)
     if not pairs_only:
+        interface_changes.run(tally)
         scenarios.run(tally)
     for name, explanation in tally.failures.items():
         print(f"\n==== {name}\n{explanation}")
