@@ -22,6 +22,7 @@ PACKAGES: dict[str, str] = {
     "iperf3": "iperf3",
     "sockperf": "sockperf",
     "ibv_devices": "ibverbs-utils",
+    "ibv_asyncwatch": "ibverbs-utils",
     "ibv_devinfo": "ibverbs-utils",
     "ibv_rc_pingpong": "ibverbs-utils",
     "ibv_ud_pingpong": "ibverbs-utils",
