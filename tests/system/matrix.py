@@ -38,7 +38,7 @@ def cases(verbs_check: str, full: bool) -> Iterator[Case]:
             if full or not is_slow:
                 yield replace(case, link=link, swapped=True)
     for link in FULL_LINKS if full else SERVICE_LINKS:
-        for case in [*_services(link), *_depths()]:
+        for case in [*_services(link), *_depths(), _check(verbs_check, ["-l"], "limits reached")]:
             yield replace(case, link=link)
             if full:
                 yield replace(case, link=link, swapped=True)

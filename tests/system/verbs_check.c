@@ -3,12 +3,14 @@
  * byte at both ends, and checks that no byte beside the granted ranges changed. The stock ping-pongs look at one byte a
  * page, perftest at none: this is what says "data intact" in the system tests.
  *
- *   verbs_check [-g GID_INDEX] [-m PATH_MTU] [-r ROUNDS] [-u] [-e]          server
+ *   verbs_check [-g GID_INDEX] [-m PATH_MTU] [-r ROUNDS] [-u] [-e] [-l]     server
  *   verbs_check [the same options] HOST                                     client
  *
  * -u: UD. -e: wrong key, wrong bounds, missing permission, no receive: each must fail as the specification says.
+ * -l: the longest message, 2^31 - 1 bytes, each way; the most elements, 32; the most inline data, 512 bytes.
  * Exit status: 0 all good, 1 a check failed, 2 it could not be set up.
  */
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <endian.h>
 #include <infiniband/verbs.h>
@@ -19,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -32,6 +35,10 @@
 #define PATIENCE_S 40
 #define UD_QKEY 0x11111111
 #define GRH_BYTES 40
+#define ELEMENTS 32
+#define INLINE_BYTES 512
+#define LONGEST 0x7fffffffu
+#define REPEATED (16u << 20)
 
 #define CHECK(condition, ...) do { if (!(condition)) fail(1, __LINE__, __VA_ARGS__); } while (0)
 #define SETUP(condition, ...) do { if (!(condition)) fail(2, __LINE__, __VA_ARGS__); } while (0)
@@ -48,7 +55,7 @@ enum fault { NONE, WRONG_KEY, WRONG_BOUNDS, NO_PERMISSION, NO_RECEIVE, FAULTS };
 
 static int gid_index = 0, rounds = 1, control = -1, reads_max;
 static enum ibv_mtu path_mtu = 0;
-static bool datagrams, errors, client;
+static bool datagrams, errors, limits, client;
 static struct ibv_context *context;
 static struct ibv_pd *pd;
 static struct ibv_cq *send_cq, *receive_cq;
@@ -155,9 +162,9 @@ static void open_device(void)
     SETUP(ibv_query_port(context, 1, &port) == 0, "ibv_query_port");
     if (!path_mtu)
         path_mtu = port.active_mtu;
-    struct ibv_device_attr limits;
-    SETUP(ibv_query_device(context, &limits) == 0, "ibv_query_device");
-    reads_max = limits.max_qp_rd_atom < 16 ? limits.max_qp_rd_atom : 16;
+    struct ibv_device_attr device;
+    SETUP(ibv_query_device(context, &device) == 0, "ibv_query_device");
+    reads_max = device.max_qp_rd_atom < 16 ? device.max_qp_rd_atom : 16;
     SETUP(ibv_query_gid(context, 1, gid_index, &mine.gid) == 0, "ibv_query_gid(%d)", gid_index);
     SETUP(pd = ibv_alloc_pd(context), "ibv_alloc_pd: %m");
     SETUP(posix_memalign((void **)&buffer, 4096, BUFFER_BYTES) == 0, "no memory");
@@ -172,8 +179,8 @@ static void create_qp(void)
 {
     struct ibv_qp_init_attr init = {
         .send_cq = send_cq, .recv_cq = receive_cq, .qp_type = datagrams ? IBV_QPT_UD : IBV_QPT_RC,
-        .cap = { .max_send_wr = SEND_DEPTH, .max_recv_wr = SEND_DEPTH, .max_send_sge = 2, .max_recv_sge = 2,
-                 .max_inline_data = 64 },
+        .cap = { .max_send_wr = SEND_DEPTH, .max_recv_wr = SEND_DEPTH, .max_send_sge = limits ? ELEMENTS : 2,
+                 .max_recv_sge = limits ? ELEMENTS : 2, .max_inline_data = limits ? INLINE_BYTES : 64 },
     };
     SETUP(qp = ibv_create_qp(pd, &init), "ibv_create_qp: %m");
     struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = UD_QKEY,
@@ -469,22 +476,136 @@ static void run_errors(void)
     printf("%d faults refused\n", FAULTS - 1);
 }
 
+/* ---- the limits ---- */
+
+/* A list of 32 elements of odd lengths, which gathers in one order and scatters in another. */
+static uint32_t elements(struct ibv_sge *list, uint8_t *base)
+{
+    uint32_t total = 0;
+    for (uint32_t i = 0; i < ELEMENTS; i++) {
+        uint32_t at = base == area(SOURCE, 0) ? i : ELEMENTS - 1 - i;
+        list[i] = (struct ibv_sge){ (uintptr_t)base + at * 4096, 1 + i * 37, mr->lkey };
+        total += list[i].length;
+    }
+    return total;
+}
+
+static void many_elements(void)
+{
+    struct ibv_sge list[ELEMENTS];
+    struct ibv_recv_wr receive = { .sg_list = list, .num_sge = ELEMENTS }, *bad;
+    if (!client) {
+        elements(list, area(RECEIVED, 0));
+        CHECK(ibv_post_recv(qp, &receive, &bad) == 0, "a receive of %d elements", ELEMENTS);
+    }
+    barrier();
+    if (client) {
+        fill(area(SOURCE, 0), ELEMENTS * 4096, 77);
+        uint32_t total = elements(list, area(SOURCE, 0));
+        struct ibv_send_wr wr = { .sg_list = list, .num_sge = ELEMENTS, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED };
+        post_send(&wr);
+        struct ibv_wc wc = completion(send_cq, "many elements");
+        CHECK(wc.status == IBV_WC_SUCCESS, "%d elements, %u bytes: %s", ELEMENTS, total, ibv_wc_status_str(wc.status));
+    } else {
+        CHECK(completion(receive_cq, "many elements").status == IBV_WC_SUCCESS, "receiving %d elements", ELEMENTS);
+        fill(area(SOURCE, 0), ELEMENTS * 4096, 77);
+        for (uint32_t i = 0; i < ELEMENTS; i++)
+            CHECK(!memcmp(area(SOURCE, i * 4096), area(RECEIVED, (ELEMENTS - 1 - i) * 4096), 1 + i * 37), "element %u", i);
+    }
+    barrier();
+}
+
+static void much_inline(void)
+{
+    if (!client)
+        post_receive(1, 0, INLINE_BYTES);
+    barrier();
+    if (client) {
+        uint8_t bytes[INLINE_BYTES]; /* not registered, and gone when the call returns */
+        fill(bytes, sizeof bytes, 78);
+        struct ibv_sge sge = { (uintptr_t)bytes, sizeof bytes, 0 };
+        struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+            .send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE };
+        post_send(&wr);
+        memset(bytes, 0, sizeof bytes);
+        CHECK(completion(send_cq, "inline").status == IBV_WC_SUCCESS, "inline send");
+    } else {
+        CHECK(completion(receive_cq, "inline").status == IBV_WC_SUCCESS, "inline receive");
+        check(area(RECEIVED, 0), INLINE_BYTES, 78, "inline data");
+    }
+    barrier();
+}
+
+/* 2 GiB of addresses over 16 MiB of memory. */
+static uint8_t *repeated(void)
+{
+    int fd = memfd_create("verbs_check", 0);
+    SETUP(fd >= 0 && ftruncate(fd, REPEATED) == 0, "memfd: %m");
+    uint8_t *base = mmap(NULL, (size_t)LONGEST + 1, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    SETUP(base != MAP_FAILED, "2 GiB of addresses: %m");
+    for (size_t at = 0; at <= LONGEST; at += REPEATED)
+        SETUP(mmap(base + at, REPEATED, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED, "mmap: %m");
+    return base;
+}
+
+static void longest_message(enum ibv_wr_opcode opcode)
+{
+    uint8_t *base = repeated();
+    struct ibv_mr *whole = ibv_reg_mr(pd, base, LONGEST,
+                                      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+    SETUP(whole, "ibv_reg_mr of 2^31 - 1 bytes: %m");
+    bool source = client == (opcode == IBV_WR_RDMA_WRITE);
+    if (source)
+        fill(base, REPEATED, 79);
+    struct { uint64_t address; uint32_t rkey; } here = { (uintptr_t)base, whole->rkey }, there;
+    tell(&here, sizeof here);
+    hear(&there, sizeof there);
+    if (client) {
+        struct ibv_sge sge = { (uintptr_t)base, LONGEST, whole->lkey };
+        struct ibv_send_wr wr = { .sg_list = &sge, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED,
+            .wr.rdma = { there.address, there.rkey } };
+        post_send(&wr);
+        struct ibv_wc wc = completion(send_cq, "the longest message");
+        CHECK(wc.status == IBV_WC_SUCCESS, "2^31 - 1 bytes: %s", ibv_wc_status_str(wc.status));
+        CHECK(opcode != IBV_WR_RDMA_READ || wc.byte_len == LONGEST, "%u bytes read", wc.byte_len);
+    }
+    barrier();
+    if (!source)
+        check(base, REPEATED, 79, "the longest message");
+    barrier();
+    CHECK(ibv_dereg_mr(whole) == 0 && munmap(base, (size_t)LONGEST + 1) == 0, "giving 2 GiB back");
+}
+
+static void run_limits(void)
+{
+    create_qp();
+    connect_qp();
+    many_elements();
+    much_inline();
+    longest_message(IBV_WR_RDMA_WRITE);
+    longest_message(IBV_WR_RDMA_READ);
+    printf("limits reached\n");
+}
+
 int main(int argc, char **argv)
 {
     int option;
-    while ((option = getopt(argc, argv, "g:m:r:ue")) != -1)
+    while ((option = getopt(argc, argv, "g:m:r:uel")) != -1)
         switch (option) {
         case 'g': gid_index = atoi(optarg); break;
         case 'm': path_mtu = __builtin_ctz(atoi(optarg) / 128); break;
         case 'r': rounds = atoi(optarg); break;
         case 'u': datagrams = true; break;
         case 'e': errors = true; break;
+        case 'l': limits = true; break;
         default: return 2;
         }
     client = optind < argc;
     open_device();
     connect_control(client ? argv[optind] : NULL);
-    if (errors)
+    if (limits)
+        run_limits();
+    else if (errors)
         run_errors();
     else if (datagrams)
         run_datagrams();
