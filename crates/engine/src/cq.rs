@@ -4,7 +4,7 @@ use crate::async_event::EventOwner;
 use crate::cq_table::CqShared;
 use crate::use_count::UseCount;
 use crate::worker::Work;
-use crate::{Channel, Completion, CompletionOpcode, Device, Error, Status};
+use crate::{Channel, Completion, CompletionOpcode, Device, Error, GrhHeader, Status};
 use airdma_shm::{Cqe, RingConsumer};
 use airdma_wire::{Qpn, Rkey};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -225,7 +225,10 @@ fn decode(cqe: &Cqe) -> Option<Completion> {
         imm: has(Cqe::IMM).then_some(cqe.imm_or_rkey),
         invalidated: has(Cqe::INVALIDATED).then(|| Rkey(u32::from_ne_bytes(cqe.imm_or_rkey))),
         solicited: has(Cqe::SOLICITED),
-        grh: has(Cqe::GRH),
+        grh: has(Cqe::GRH).then(|| match has(Cqe::IPV4) {
+            true => GrhHeader::Ipv4,
+            false => GrhHeader::Ipv6,
+        }),
         src_qpn: Qpn::new(cqe.src_qpn),
         qpn: Qpn::new(cqe.qpn),
     })

@@ -6,7 +6,7 @@ use crate::counters::{Counters, EngineCounter};
 use crate::cq::CqOptions;
 use crate::{AsyncEvent, Error, LIMITS};
 use airdma_shm::{Cqe, RingProducer};
-use airdma_transport::{Completion, Status};
+use airdma_transport::{Completion, GrhHeader, Status};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 
@@ -183,8 +183,10 @@ fn encode(completion: &Completion) -> Cqe {
         flags |= Cqe::IMM;
         imm_or_rkey = imm;
     }
-    if completion.grh {
-        flags |= Cqe::GRH;
+    match completion.grh {
+        Some(GrhHeader::Ipv4) => flags |= Cqe::GRH | Cqe::IPV4,
+        Some(GrhHeader::Ipv6) => flags |= Cqe::GRH,
+        None => {}
     }
     if completion.solicited {
         flags |= Cqe::SOLICITED;

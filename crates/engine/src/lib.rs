@@ -53,8 +53,8 @@ pub use ah::Ah;
 pub use airdma_port::selftest;
 pub use airdma_shm::Sge;
 pub use airdma_transport::{
-    Access, AttrMask, Bind, Completion, CompletionOpcode, Datagram, InvalidAttribute, Operation,
-    Path, QpAttributes, QpEvent, QpState, QpType, Status,
+    Access, AttrMask, Bind, Completion, CompletionOpcode, Datagram, GrhHeader, InvalidAttribute,
+    Operation, Path, QpAttributes, QpEvent, QpState, QpType, Status,
 };
 pub use airdma_wire::{Gid, Lkey, PathMtu, Psn, Qkey, Qpn, Rkey};
 pub use async_event::AsyncEvent;

@@ -41,6 +41,8 @@ impl Cqe {
     pub const GRH: u8 = 4;
     /// Flag: the sender asked for a solicited event.
     pub const SOLICITED: u8 = 8;
+    /// Flag, with [`Cqe::GRH`]: that area holds an IPv4 header, not an IPv6 one.
+    pub const IPV4: u8 = 16;
     /// Bytes of a completion queue's slot.
     pub const STRIDE: u32 = size_of::<Self>() as u32;
 }

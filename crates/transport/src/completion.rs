@@ -58,6 +58,15 @@ pub enum CompletionOpcode {
     ReceiveWriteImm = 129,
 }
 
+/// What the GRH area of a datagram holds: the completion says so (IBTA A17.4.5.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrhHeader {
+    /// An IPv4 header, in the last 20 bytes.
+    Ipv4,
+    /// An IPv6 header.
+    Ipv6,
+}
+
 /// One entry for a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
@@ -75,8 +84,8 @@ pub struct Completion {
     pub invalidated: Option<Rkey>,
     /// The sender set the solicited event bit.
     pub solicited: bool,
-    /// The first 40 bytes of the receive hold the GRH area.
-    pub grh: bool,
+    /// The first 40 bytes of the receive hold the GRH area, with this header.
+    pub grh: Option<GrhHeader>,
     /// Sender's queue pair, for datagrams.
     pub src_qpn: Qpn,
     /// Local queue pair.
@@ -94,7 +103,7 @@ impl Completion {
             imm: None,
             invalidated: None,
             solicited: false,
-            grh: false,
+            grh: None,
             src_qpn: Qpn::default(),
             qpn,
         }

@@ -1,13 +1,14 @@
 //! Unreliable datagrams (IBTA 9.8.3): one packet a message, to any queue pair, without an answer.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 
 use airdma_wire::{
     Bth, Deth, GRH_LEN, Headers, ICRC_LEN, Opcode, Packet, PathMtu, Psn, Qpn, grh_area,
 };
 
 use crate::attributes::QpAttributes;
-use crate::completion::{Completion, CompletionOpcode, Status};
+use crate::completion::{Completion, CompletionOpcode, GrhHeader, Status};
 use crate::counter::Counter;
 use crate::host::{Host, Receive};
 use crate::queue_pair::{Arrival, Transmit};
@@ -187,11 +188,21 @@ impl Datagrams {
             byte_len: length,
             imm: headers.imm,
             solicited: headers.bth.solicited,
-            grh: true,
+            grh: Some(grh_header(arrival)),
             src_qpn: deth.src_qpn,
             ..Completion::with_status(receive.wr_id, CompletionOpcode::Receive, status, qpn)
         };
         host.complete_receive(receive.slot, completion);
+    }
+}
+
+/// Which header [`grh_area`] writes: that of IPv4 if both addresses are.
+fn grh_header(arrival: &Arrival) -> GrhHeader {
+    let is_ipv4 = |address: IpAddr| address.to_canonical().is_ipv4();
+    if is_ipv4(arrival.source) && is_ipv4(arrival.destination) {
+        GrhHeader::Ipv4
+    } else {
+        GrhHeader::Ipv6
     }
 }
 

@@ -26,7 +26,7 @@ mod unreliable_responder;
 mod work;
 
 pub use attributes::{Access, AttrMask, InvalidAttribute, QpAttributes, QpState, QpType};
-pub use completion::{Completion, CompletionOpcode, Status};
+pub use completion::{Completion, CompletionOpcode, GrhHeader, Status};
 pub use counter::Counter;
 pub use host::{
     AtomicOperation, Host, LocalFault, QpEvent, Receive, RemoteAccess, RemoteFault, Slot,

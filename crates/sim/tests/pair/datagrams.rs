@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use airdma_sim::{Pair, Region, SendWr, Side};
 use airdma_transport::{
-    Access, AttrMask, CompletionOpcode, Counter, Operation, QpAttributes, QpState, Status,
+    Access, AttrMask, CompletionOpcode, Counter, GrhHeader, Operation, QpAttributes, QpState,
+    Status,
 };
 use airdma_wire::{PathMtu, Qkey, Qpn, grh_area};
 
@@ -52,7 +53,7 @@ fn datagrams_of_every_size_arrive_behind_the_ip_header() {
         assert_eq!(completion.byte_len as usize, size + 40);
         assert_eq!(completion.opcode, CompletionOpcode::Receive);
         assert_eq!(completion.imm, Some([1, 2, 3, 4]));
-        assert!(completion.grh);
+        assert_eq!(completion.grh, Some(GrhHeader::Ipv4));
         assert_eq!(completion.src_qpn, pair[Side::A].queue_pair(qp).qpn());
 
         let payload_len = 8 + 12 + 8 + 4 + size.next_multiple_of(4) + 4;
