@@ -112,9 +112,12 @@ fn messages_of_several_peers_fill_one_queue_and_none_holds_up_another() {
 #[test]
 fn the_limit_is_told_of_once_and_can_be_set_again() {
     let shared = shared(1, 8);
-    let limit = || match shared.right.device.wait_async_event().unwrap() {
-        AsyncEvent::SrqLimitReached { cookie } => cookie,
-        other => panic!("{other:?}"),
+    let limit = || {
+        let event = shared.right.device.wait_async_event().unwrap();
+        let AsyncEvent::SrqLimitReached { cookie } = event else {
+            panic!("{event:?}")
+        };
+        cookie
     };
     shared.srq.set_cookie(77);
     for number in 0..4 {
