@@ -53,6 +53,9 @@ const ODP_CONNECTED: u32 = ODP_DATAGRAM
     | abi::IBV_ODP_SUPPORT_READ
     | abi::IBV_ODP_SUPPORT_ATOMIC;
 
+/// Rows of the GID table at least.
+const GID_TABLE_LEN_MIN: usize = 16;
+
 /// EINVAL unless `port` is the port.
 pub fn check_port(port: impl Into<u32>) -> Result<(), Errno> {
     if port.into() == u32::from(PORT) {
@@ -161,13 +164,13 @@ pub unsafe fn query_gid(
     let context = unsafe { Context::of(context) }?;
     check_port(port)?;
     let index = usize::try_from(index).map_err(|_| Errno::INVALID)?;
-    let gids = context.device().current().gids;
-    let row = gids.get(index).ok_or(Errno::INVALID)?;
-    if gid.is_null() {
+    let info = context.device().current();
+    if gid.is_null() || index >= gid_table_len(&info) {
         return Err(Errno::INVALID);
     }
+    let raw = info.gids.get(index).map_or([0; 16], |row| row.gid.0);
     // SAFETY: the caller's union.
-    unsafe { gid.write(abi::ibv_gid { raw: row.gid.0 }) };
+    unsafe { gid.write(abi::ibv_gid { raw }) };
     Ok(0)
 }
 
@@ -181,7 +184,7 @@ pub unsafe fn query_gid_type(
     // SAFETY: the caller's context.
     let context = unsafe { Context::of(context) }?;
     check_port(port)?;
-    if gid_type.is_null() || index as usize >= context.device().current().gids.len() {
+    if gid_type.is_null() || index as usize >= gid_table_len(&context.device().current()) {
         return Err(Errno::INVALID);
     }
     // SAFETY: the caller's integer.
@@ -205,7 +208,7 @@ pub unsafe fn query_gid_ex(
         return Err(Errno::INVALID);
     }
     let info = context.device().current();
-    if index as usize >= info.gids.len() {
+    if index as usize >= gid_table_len(&info) {
         return Err(Errno::INVALID);
     }
     // As the kernel answers for a row without an address.
@@ -329,7 +332,7 @@ fn port_attr(info: &DeviceInfo, limits: &Limits) -> abi::ibv_port_attr {
     };
     attr.max_mtu = PathMtu::M4096 as abi::ibv_mtu;
     attr.active_mtu = info.path_mtu as abi::ibv_mtu;
-    attr.gid_tbl_len = clamp(info.gids.len());
+    attr.gid_tbl_len = clamp(gid_table_len(info));
     attr.port_cap_flags = PORT_CAP_FLAGS;
     attr.max_msg_sz = limits.max_message;
     attr.pkey_tbl_len = limits.max_pkeys;
@@ -339,6 +342,11 @@ fn port_attr(info: &DeviceInfo, limits: &Limits) -> abi::ibv_port_attr {
     attr.link_layer = abi::IBV_LINK_LAYER_ETHERNET as u8;
     attr.flags = PORT_FLAG_GRH_REQUIRED;
     attr
+}
+
+/// Rows of the GID table, empty ones included: addresses that come later have a place, as with hardware.
+fn gid_table_len(info: &DeviceInfo) -> usize {
+    info.gids.len().max(GID_TABLE_LEN_MIN)
 }
 
 /// The rows that are not empty.

@@ -30,7 +30,7 @@ fn an_interface_that_is_up_is_an_active_ethernet_port() {
     assert_eq!(attr.active_mtu, abi::IBV_MTU_1024);
     assert_eq!(attr.max_mtu, abi::IBV_MTU_4096);
     assert_eq!(u32::from(attr.link_layer), abi::IBV_LINK_LAYER_ETHERNET);
-    assert_eq!(attr.gid_tbl_len, 1);
+    assert_eq!(attr.gid_tbl_len, 16, "with room for addresses to come");
     assert_eq!(attr.pkey_tbl_len, 1);
     assert_eq!(attr.max_msg_sz, (1 << 31) - 1);
     let down = DeviceInfo {

@@ -228,7 +228,10 @@ static void queries(void)
 	struct ibv_gid_entry entry, table[256];
 	CHECK(ibv_query_gid_ex(context, 1, 0, &entry, 0) == 0 && entry.gid_type == IBV_GID_TYPE_ROCE_V2);
 	CHECK(!memcmp(&entry.gid, &gid, sizeof gid));
-	CHECK(ibv_query_gid_table(context, table, 256, 0) == port.gid_tbl_len);
+	ssize_t rows = ibv_query_gid_table(context, table, 256, 0);
+	CHECK(rows >= 1 && rows < port.gid_tbl_len);
+	CHECK(ibv_query_gid_ex(context, 1, port.gid_tbl_len - 1, &entry, 0) == ENODATA);
+	CHECK(ibv_query_gid_ex(context, 1, port.gid_tbl_len, &entry, 0) == EINVAL);
 	CHECK(ibv_query_gid_table(context, table, 0, 0) == -EINVAL);
 	uint16_t pkey;
 	CHECK(ibv_query_pkey(context, 1, 0, &pkey) == 0 && pkey == 0xffff);
