@@ -19,6 +19,8 @@ const POLLS_PER_ROUND: u32 = 16;
 pub struct CqOptions {
     /// Notes when each completion is made; that costs a look at the clock.
     pub timestamps: bool,
+    /// Completions that find no room are lost without an error.
+    pub ignore_overrun: bool,
 }
 
 /// A completion queue. Any thread may poll it; polling also runs the device's worker.

@@ -21,7 +21,7 @@ pub(crate) struct CqShared {
     pub(crate) overrun: AtomicBool,
     pub(crate) channel: Option<Arc<ChannelEvents>>,
     pub(crate) events: Arc<AsyncEvents>,
-    timestamps: bool,
+    options: CqOptions,
 }
 
 const ARMED_NOT: u8 = 0;
@@ -43,7 +43,7 @@ impl CqShared {
             overrun: AtomicBool::new(false),
             channel: channel.map(|(channel, _)| channel),
             events,
-            timestamps: options.timestamps,
+            options,
         }
     }
 
@@ -136,14 +136,14 @@ impl CqTable {
     }
 
     /// Adds a completion. When the ring is full it is lost, never an older one overwritten; the queue is marked, and an
-    /// event raised once (IBTA 11.6.3.1, `IBV_EVENT_CQ_ERR`).
+    /// event raised once (IBTA 11.6.3.1, `IBV_EVENT_CQ_ERR`), unless its owner does not care.
     pub(crate) fn push(&mut self, index: u32, completion: &Completion, counters: &mut Counters) {
         let Some(Some(CqSlot { ring, shared })) = self.slots.get_mut(index as usize) else {
             return;
         };
         let Some(mut slot) = ring.slot(0) else {
             counters.count(EngineCounter::CqOverruns);
-            if !shared.overrun.swap(true, Ordering::Release) {
+            if !shared.options.ignore_overrun && !shared.overrun.swap(true, Ordering::Release) {
                 let cookie = shared.cookie.load(Ordering::Relaxed);
                 shared
                     .events
@@ -151,7 +151,11 @@ impl CqTable {
             }
             return;
         };
-        let timestamp = if shared.timestamps { monotonic() } else { 0 };
+        let timestamp = if shared.options.timestamps {
+            monotonic()
+        } else {
+            0
+        };
         slot.write_header(&Cqe {
             timestamp,
             ..encode(completion)

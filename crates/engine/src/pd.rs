@@ -19,6 +19,15 @@ pub struct Pd {
     of: Option<Arc<Pd>>,
 }
 
+/// One user of a domain: see [`Pd::hold_parent`].
+pub struct PdUse(Arc<Pd>);
+
+impl Drop for PdUse {
+    fn drop(&mut self) {
+        self.0.users.release();
+    }
+}
+
 impl Pd {
     pub(crate) fn new(device: Arc<Device>) -> Self {
         let id = device.core().next_serial() as u32;
@@ -42,6 +51,18 @@ impl Pd {
             users: UseCount::default(),
             of: Some(Arc::clone(self)),
         }))
+    }
+
+    /// Keeps a parent domain from being given back: something was created with it.
+    ///
+    /// # Errors
+    /// `EINVAL` for a domain that is no parent, or was given back.
+    pub fn hold_parent(self: &Arc<Self>) -> Result<PdUse, Error> {
+        if self.of.is_none() {
+            return Err(Error::Invalid("the protection domain is no parent domain"));
+        }
+        self.users.acquire("the parent domain")?;
+        Ok(PdUse(Arc::clone(self)))
     }
 
     /// The device it belongs to.

@@ -15,13 +15,13 @@ use airdma_shm::{RecvWqe, RingProducer, SendWqe, SlotMut};
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A list of send work requests being posted, all at once when it is dropped; the queue is locked for other threads
-/// meanwhile.
+/// A list of send work requests being posted; the queue is locked for other threads meanwhile. Dropping it hands the worker
+/// what was pushed, all at once.
 pub struct SendPost<'a> {
     qp: &'a Qp,
     ring: Option<MutexGuard<'a, RingProducer>>,
-    /// Work requests written and not yet handed over.
-    pushed: u32,
+    /// Requests written into the ring and not yet published.
+    staged: u32,
 }
 
 impl<'a> SendPost<'a> {
@@ -29,30 +29,22 @@ impl<'a> SendPost<'a> {
         SendPost {
             qp,
             ring: Some(lock(&qp.shared.send)),
-            pushed: 0,
+            staged: 0,
         }
     }
 
-    /// Adds a work request. It is handed over when the list is dropped.
+    /// Adds a work request.
     ///
     /// # Errors
     /// `EINVAL`: too many elements or inline bytes, an operation the transport does not have, a message above the
     /// limit, a destination that [`crate::Pd::create_ah`] would refuse, or a state in which nothing can be sent;
-    /// `ENOMEM`: the queue is full. What was pushed before stays in the list.
+    /// `ENOMEM`: the queue is full. What was pushed before stays posted.
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), Error> {
-        let qp = self.qp;
-        check_send_state(qp)?;
-        check_operation(qp, wr)?;
-        let bytes = message_bytes(qp, wr)?;
-        let inline = wr.flags.contains(SendFlags::INLINE);
-        let free = self.ring.as_mut();
-        let Some(mut slot) = free.and_then(|ring| ring.slot(self.pushed)) else {
-            return Err(Error::NoMemory(
-                "the send queue is full: poll its completion queue",
-            ));
-        };
-        slot.write_header(&encode(wr, if inline { bytes } else { 0 }));
-        if inline {
+        let payload = Payload::of(wr);
+        check_request(self.qp, wr, &payload)?;
+        let mut slot = self.slot()?;
+        slot.write_header(&encode(wr, &payload));
+        if payload.inline {
             let mut offset = 0;
             for sge in wr.sges {
                 // SAFETY: `length` bytes at `addr` are readable: the caller of an inline send vouches for its buffers as
@@ -66,24 +58,48 @@ impl<'a> SendPost<'a> {
                 slot.write_sge::<SendWqe>(index as u32, sge);
             }
         }
-        self.pushed += 1;
+        self.staged += 1;
         Ok(())
     }
 
-    /// Forgets the list: nothing of it is posted.
-    pub fn abort(&mut self) {
-        self.pushed = 0;
+    /// The queue pair.
+    pub(crate) fn qp(&self) -> &'a Qp {
+        self.qp
+    }
+
+    /// The slot of the next request.
+    pub(crate) fn slot(&mut self) -> Result<SlotMut<'_>, Error> {
+        let staged = self.staged;
+        let slot = self.ring.as_mut().and_then(|ring| ring.slot(staged));
+        slot.ok_or(Error::NoMemory(
+            "the send queue is full: poll its completion queue",
+        ))
+    }
+
+    /// Completes the request in that slot: its payload is there, this is the rest.
+    pub(crate) fn finish(&mut self, wr: &SendWr<'_>, payload: &Payload) -> Result<(), Error> {
+        check_request(self.qp, wr, payload)?;
+        self.slot()?.write_header(&encode(wr, payload));
+        self.staged += 1;
+        Ok(())
+    }
+
+    /// Forgets what was pushed.
+    pub(crate) fn abort(&mut self) {
+        self.staged = 0;
     }
 }
 
 impl Drop for SendPost<'_> {
     fn drop(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.publish(self.staged);
+        }
         // Unlocked before the worker runs: it may take long, and others may post meanwhile.
-        let Some(mut ring) = self.ring.take().filter(|_| self.pushed > 0) else {
+        self.ring = None;
+        if self.staged == 0 {
             return;
-        };
-        ring.publish(self.pushed);
-        drop(ring);
+        }
         let (core, shared) = (self.qp.core(), &self.qp.shared);
         core.doorbells.ring(shared.doorbell());
         // Pairs with the fence after a round: either we see `busy` as that round left it, or it sees the doorbell.
@@ -200,6 +216,32 @@ fn lock(ring: &Mutex<RingProducer>) -> MutexGuard<'_, RingProducer> {
     ring.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What a send work request carries beside its header.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Payload {
+    /// Elements of the list, also of one that was copied inline.
+    pub(crate) elements: usize,
+    pub(crate) bytes: u64,
+    /// The bytes lie in the slot, instead of the list.
+    pub(crate) inline: bool,
+}
+
+impl Payload {
+    fn of(wr: &SendWr<'_>) -> Self {
+        Payload {
+            elements: wr.sges.len(),
+            bytes: wr.sges.iter().map(|sge| u64::from(sge.length)).sum(),
+            inline: wr.flags.contains(SendFlags::INLINE),
+        }
+    }
+}
+
+fn check_request(qp: &Qp, wr: &SendWr<'_>, payload: &Payload) -> Result<(), Error> {
+    check_send_state(qp)?;
+    check_operation(qp, wr)?;
+    check_payload(qp, &wr.operation, payload)
+}
+
 /// `ibv_post_send` in RESET, INIT and RTR is an immediate error (IBTA 10.8.2); in the error states requests are flushed.
 fn check_send_state(qp: &Qp) -> Result<(), Error> {
     match qp.shared.state() {
@@ -266,30 +308,28 @@ fn is_unreliable(operation: &Operation) -> bool {
     }
 }
 
-/// Bytes of the message, within the limits of the queue pair.
-fn message_bytes(qp: &Qp, wr: &SendWr<'_>) -> Result<u32, Error> {
+/// The message against the limits of the queue pair.
+fn check_payload(qp: &Qp, operation: &Operation, payload: &Payload) -> Result<(), Error> {
     let caps = &qp.shared.caps;
     if caps.max_send_wr == 0 {
         return Err(Error::NoMemory(
             "the queue pair was created without a send queue",
         ));
     }
-    let bytes: u64 = wr.sges.iter().map(|sge| u64::from(sge.length)).sum();
-    let too_long = || Error::Invalid("the message is longer than max_message");
-    let bytes = u32::try_from(bytes).map_err(|_| too_long())?;
-    if wr.flags.contains(SendFlags::INLINE) {
+    let bytes = payload.bytes;
+    if payload.inline {
         // However many pieces: they are copied together now.
-        if bytes > caps.max_inline {
+        if bytes > u64::from(caps.max_inline) {
             return Err(Error::Invalid(
                 "more inline data than the queue pair's max_inline",
             ));
         }
-    } else if wr.sges.len() > caps.max_send_sge as usize {
+    } else if payload.elements > caps.max_send_sge as usize {
         return Err(Error::Invalid(
             "more elements than the queue pair's max_send_sge",
         ));
     }
-    match wr.operation {
+    match operation {
         Operation::CompareSwap { .. }
         | Operation::FetchAdd { .. }
         | Operation::AtomicWrite { .. }
@@ -308,10 +348,10 @@ fn message_bytes(qp: &Qp, wr: &SendWr<'_>) -> Result<u32, Error> {
         | Operation::Write { .. }
         | Operation::WriteImm { .. }
         | Operation::Read { .. } => {
-            if bytes <= LIMITS.max_message {
-                Ok(bytes)
+            if bytes <= u64::from(LIMITS.max_message) {
+                Ok(())
             } else {
-                Err(too_long())
+                Err(Error::Invalid("the message is longer than max_message"))
             }
         }
     }

@@ -13,7 +13,7 @@ use crate::{
     AttrMask, Cq, Datagram, Device, Error, LIMITS, Operation, Pd, QpAttributes, QpState, QpType,
     Qpn, Sge, Srq, Xrcd,
 };
-use crate::{RecvPost, SendPost};
+use crate::{RecvPost, SendBatch, SendPost};
 use airdma_shm::{RecvWqe, RingConsumer, RingProducer, SendWqe, ring};
 use airdma_transport::{QpConfig, QueuePair};
 use bitflags::bitflags;
@@ -302,6 +302,11 @@ impl Qp {
     /// Starts a list of send work requests. Dropping it rings the doorbell once for all that were pushed.
     pub fn begin_post_send(&self) -> SendPost<'_> {
         SendPost::new(self)
+    }
+
+    /// Starts a batch of send work requests that are posted all together or not at all.
+    pub fn begin_batch(&self) -> SendBatch<'_> {
+        SendBatch::new(self)
     }
 
     /// Starts a list of receive work requests.

@@ -1,5 +1,6 @@
 //! Send work requests on their way through the ring: written by the poster, read by the worker.
 
+use crate::post::Payload;
 use crate::qp_host::list_bytes;
 use crate::{Access, Datagram, LIMITS, Operation, Path, SendFlags, SendWr};
 use airdma_shm::{Corrupt, SendWqe, SlotRef, WorkOperation};
@@ -7,14 +8,18 @@ use airdma_transport::Bind;
 use airdma_transport::{SendRequest, Slot};
 use airdma_wire::{Gid, Lkey, Qkey, Qpn, Rkey};
 
-/// The header of a work request. Inline bytes or elements follow it in the slot.
-pub(crate) fn encode(wr: &SendWr<'_>, inline_bytes: u32) -> SendWqe {
+/// The header of a work request, whose payload was checked. Inline bytes or elements follow it in the slot.
+pub(crate) fn encode(wr: &SendWr<'_>, payload: &Payload) -> SendWqe {
     let mut wqe = SendWqe {
         wr_id: wr.wr_id,
         operation: work_operation(&wr.operation) as u8,
         flags: encode_flags(wr.flags),
-        sge_count: wr.sges.len() as u16,
-        length: inline_bytes,
+        sge_count: payload.elements as u16,
+        length: if payload.inline {
+            payload.bytes as u32
+        } else {
+            0
+        },
         srqn: wr.srqn,
         ..SendWqe::default()
     };
@@ -258,6 +263,11 @@ mod tests {
             },
         ] {
             let flags = SendFlags::SIGNALLED | SendFlags::FENCE;
+            let payload = Payload {
+                elements: sges.len(),
+                bytes: 42,
+                inline: false,
+            };
             let wr = SendWr {
                 wr_id: 77,
                 operation,
@@ -266,7 +276,7 @@ mod tests {
                 datagram: Some(datagram),
                 srqn: 0,
             };
-            let request = through(&encode(&wr, 0), &sges).unwrap();
+            let request = through(&encode(&wr, &payload), &sges).unwrap();
             let atomic = matches!(
                 operation,
                 Operation::CompareSwap { .. } | Operation::FetchAdd { .. }

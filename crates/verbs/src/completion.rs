@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use airdma_engine::{self as engine, Completion, CqOptions, GrhHeader};
+use airdma_engine::{self as engine, Completion, CqOptions, GrhHeader, PdUse};
 
 use crate::abi;
 use crate::context::{COMPLETION_VECTORS, Context};
@@ -37,7 +37,7 @@ pub struct Cq {
     /// The extended way to poll, if it was asked for.
     polling: Option<Polling>,
     /// The parent domain it was created with.
-    _domain: Option<Arc<engine::Pd>>,
+    _domain: Option<PdUse>,
 }
 
 // SAFETY: `c` is the first field, and begins with the fields of the plain struct (asserted below).
@@ -108,7 +108,7 @@ pub unsafe fn create_cq(
     unsafe { make(raw_context, wanted) }
 }
 
-/// `ibv_create_cq_ex(3)`.
+/// `ibv_create_cq_ex(3)`. The locks of a queue for one thread stay: uncontended they cost less than the choice.
 pub unsafe fn create_cq_ex(
     raw_context: *mut abi::ibv_context,
     attr: *mut abi::ibv_cq_init_attr_ex,
@@ -117,16 +117,25 @@ pub unsafe fn create_cq_ex(
     let attr = unsafe { attr.as_ref() }.ok_or(Errno::INVALID)?;
     let given = |mask: u32| attr.comp_mask & mask != 0;
     let masks = abi::IBV_CQ_INIT_ATTR_MASK_FLAGS | abi::IBV_CQ_INIT_ATTR_MASK_PD;
-    let flags = abi::IBV_CREATE_CQ_ATTR_SINGLE_THREADED | abi::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
+    let known = abi::IBV_CREATE_CQ_ATTR_SINGLE_THREADED | abi::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
     if attr.comp_mask & !masks != 0 {
         return Err(Errno::INVALID);
     }
-    if given(abi::IBV_CQ_INIT_ATTR_MASK_FLAGS) && attr.flags & !flags != 0 {
+    let flags = if given(abi::IBV_CQ_INIT_ATTR_MASK_FLAGS) {
+        attr.flags
+    } else {
+        0
+    };
+    if flags & !known != 0 {
         return Err(Errno::UNSUPPORTED);
     }
     let domain = if given(abi::IBV_CQ_INIT_ATTR_MASK_PD) {
         // SAFETY: the caller's domain.
-        Some(Arc::clone(unsafe { Pd::of(attr.parent_domain) }?.engine()))
+        Some(
+            unsafe { Pd::of(attr.parent_domain) }?
+                .engine()
+                .hold_parent()?,
+        )
     } else {
         None
     };
@@ -137,6 +146,7 @@ pub unsafe fn create_cq_ex(
         vector: attr.comp_vector,
         options: CqOptions {
             timestamps: polling::needs_timestamps(attr.wc_flags)?,
+            ignore_overrun: flags & abi::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
         },
         polling: Some(Polling::new()),
         domain,
@@ -153,7 +163,7 @@ struct Wanted {
     vector: u32,
     options: CqOptions,
     polling: Option<Polling>,
-    domain: Option<Arc<engine::Pd>>,
+    domain: Option<PdUse>,
 }
 
 unsafe fn make(

@@ -43,5 +43,6 @@ mod sysfs;
 mod text;
 mod token;
 mod trace;
+mod turn;
 mod window;
 mod work_batch;

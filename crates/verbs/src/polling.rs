@@ -1,33 +1,29 @@
 //! The extended way to poll (`ibv_create_cq_ex(3)`): completions one at a time, field by field.
 
-use std::cell::UnsafeCell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use airdma_engine::{Completion, CompletionOpcode, Qpn, Status, monotonic};
+use airdma_engine::monotonic;
 
 use crate::abi;
 use crate::completion::{Cq, work_completion};
+use crate::context::Context;
 use crate::entry::polling as slots;
 use crate::errno::Errno;
 use crate::object::Object;
+use crate::turn::Turn;
 
 /// What `read_*` functions answer: the completion in hand, between `start_poll` and `end_poll`.
 pub struct Polling {
+    current: Turn<Current>,
     /// Held by the thread that polls, so that others wait for their turn.
-    turn: Mutex<()>,
-    state: UnsafeCell<State>,
+    lock: Mutex<()>,
 }
 
-struct State {
-    held: Option<MutexGuard<'static, ()>>,
+struct Current {
+    _held: MutexGuard<'static, ()>,
     wc: abi::ibv_wc,
     timestamp: u64,
 }
-
-// SAFETY: `state` is touched by the thread whose turn it is.
-unsafe impl Sync for Polling {}
-// SAFETY: a completion queue is not destroyed while a thread polls it.
-unsafe impl Send for Polling {}
 
 /// The fields that can be asked for. The others belong to raw Ethernet and tag matching.
 const FIELDS: u32 = abi::IBV_WC_EX_WITH_BYTE_LEN
@@ -56,15 +52,9 @@ pub fn needs_timestamps(wc_flags: u64) -> Result<bool, Errno> {
 impl Polling {
     /// Nothing polled yet.
     pub fn new() -> Self {
-        let none =
-            Completion::with_status(0, CompletionOpcode::Send, Status::Success, Qpn::default());
         Polling {
-            turn: Mutex::new(()),
-            state: UnsafeCell::new(State {
-                held: None,
-                wc: work_completion(&none),
-                timestamp: 0,
-            }),
+            current: Turn::new(),
+            lock: Mutex::new(()),
         }
     }
 
@@ -92,53 +82,75 @@ impl Polling {
 }
 
 /// The queue behind a C pointer and what it polls.
-unsafe fn state<'a>(raw: *mut abi::ibv_cq_ex) -> Result<(&'a Cq, &'a mut State), Errno> {
-    // SAFETY: the caller's queue, of a thread that has the turn or is about to take it.
-    unsafe {
-        let cq = Cq::of(raw.cast())?;
-        let polling = cq.polling().ok_or(Errno::INVALID)?;
-        Ok((cq, &mut *polling.state.get()))
-    }
+unsafe fn polling<'a>(raw: *mut abi::ibv_cq_ex) -> Result<(&'a Cq, &'a Polling), Errno> {
+    // SAFETY: the caller's queue, whose extended struct begins with the plain one.
+    let cq = unsafe { Cq::of(raw.cast()) }?;
+    Ok((cq, cq.polling().ok_or(Errno::INVALID)?))
 }
 
-/// `ibv_start_poll`: ENOENT when there is none, and then no `ibv_end_poll` is due.
+/// The completion in the calling thread's hand.
+#[inline]
+unsafe fn current<'a>(raw: *mut abi::ibv_cq_ex) -> Option<&'a mut Current> {
+    // SAFETY: the caller's queue.
+    unsafe { polling(raw) }.ok()?.1.current.mine()
+}
+
+/// The next completion of the queue. ENOENT when there is none.
+#[inline]
+unsafe fn take(raw: *mut abi::ibv_cq_ex, cq: &Cq) -> Result<(abi::ibv_wc, u64), Errno> {
+    let mut taken = None;
+    cq.engine().poll_stamped(1, |completion, timestamp| {
+        taken = Some((work_completion(&completion), timestamp));
+    })?;
+    let (wc, timestamp) = taken.ok_or(Errno(libc::ENOENT))?;
+    // SAFETY: the caller's queue; these public fields belong to the thread whose turn it is.
+    unsafe {
+        (*raw).wr_id = wc.wr_id;
+        (*raw).status = wc.status;
+    }
+    Ok((wc, timestamp))
+}
+
+/// `ibv_start_poll`: other threads wait until `ibv_end_poll`. ENOENT when there is no completion, and then no `ibv_end_poll` is
+/// due. EINVAL within a poll of the same thread.
 #[inline]
 pub unsafe fn start(
     raw: *mut abi::ibv_cq_ex,
     attr: *mut abi::ibv_poll_cq_attr,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's struct and queue; the guard lies in the object that it locks, and is dropped before it.
-    unsafe {
+    // SAFETY: the caller's struct and queue.
+    let (cq, polling) = unsafe {
         if attr.as_ref().is_some_and(|attr| attr.comp_mask != 0) {
             return Err(Errno::INVALID);
         }
-        let polling = Cq::of(raw.cast())?.polling().ok_or(Errno::INVALID)?;
-        let held = polling.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let held = std::mem::transmute::<MutexGuard<'_, ()>, MutexGuard<'static, ()>>(held);
-        (*polling.state.get()).held = Some(held);
-        let found = next(raw);
-        if found.is_err() {
-            end(raw);
-        }
-        found
+        polling(raw)?
+    };
+    if polling.current.mine().is_some() {
+        return Err(Errno::INVALID);
     }
+    let held = polling.lock.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: the guard lies in the object that it locks, and goes when the poll ends, before that.
+    let _held = unsafe { std::mem::transmute::<MutexGuard<'_, ()>, MutexGuard<'static, ()>>(held) };
+    // SAFETY: the caller's queue; this thread has the lock.
+    unsafe {
+        let (wc, timestamp) = take(raw, cq)?;
+        polling.current.begin(Current {
+            _held,
+            wc,
+            timestamp,
+        });
+    }
+    Ok(())
 }
 
-/// `ibv_next_poll`: ENOENT when there is none; `ibv_end_poll` is due all the same.
+/// `ibv_next_poll`: ENOENT when there is none; `ibv_end_poll` is due all the same. EINVAL outside of a poll.
 #[inline]
 pub unsafe fn next(raw: *mut abi::ibv_cq_ex) -> Result<(), Errno> {
-    // SAFETY: the caller's queue; this thread has the turn.
+    // SAFETY: the caller's queue; this thread has the lock.
     unsafe {
-        let (cq, state) = state(raw)?;
-        let count = cq.engine().poll_stamped(1, |completion, timestamp| {
-            state.wc = work_completion(&completion);
-            state.timestamp = timestamp;
-        })?;
-        if count == 0 {
-            return Err(Errno(libc::ENOENT));
-        }
-        (*raw).wr_id = state.wc.wr_id;
-        (*raw).status = state.wc.status;
+        let (cq, polling) = polling(raw)?;
+        let current = polling.current.mine().ok_or(Errno::INVALID)?;
+        (current.wc, current.timestamp) = take(raw, cq)?;
     }
     Ok(())
 }
@@ -146,22 +158,22 @@ pub unsafe fn next(raw: *mut abi::ibv_cq_ex) -> Result<(), Errno> {
 /// `ibv_end_poll`.
 #[inline]
 pub unsafe fn end(raw: *mut abi::ibv_cq_ex) {
-    // SAFETY: the caller's queue; this thread has the turn.
-    if let Ok((_, state)) = unsafe { state(raw) } {
-        state.held = None;
+    // SAFETY: the caller's queue.
+    if let Ok((_, polling)) = unsafe { polling(raw) } {
+        drop(polling.current.end());
     }
 }
 
-/// Defines the functions that read one field; 0 for what is no queue of ours.
+/// Defines the functions that read one field of the completion in the thread's hand; 0 if there is none.
 macro_rules! fields {
     ($($(#[$doc:meta])* $name:ident -> $ty:ty = |$state:ident| $value:expr;)*) => {$(
         $(#[$doc])*
         #[inline]
         pub unsafe fn $name(raw: *mut abi::ibv_cq_ex) -> $ty {
-            // SAFETY: the caller's queue, between `start` and `end`.
-            match unsafe { state(raw) } {
-                Ok((_, $state)) => $value,
-                Err(_) => 0,
+            // SAFETY: the caller's queue.
+            match unsafe { current(raw) } {
+                Some($state) => $value,
+                None => 0,
             }
         }
     )*};
@@ -204,22 +216,21 @@ fn wall_clock(timestamp: u64) -> u64 {
         .saturating_sub(ago)
 }
 
-/// `ibv_query_rt_values_ex(3)`: the clock of the completions.
+/// `ibv_query_rt_values_ex(3)`: the clock of the completions, all of it in `tv_nsec`, as adapters have it. Programs that compare
+/// it with `ibv_wc_read_completion_ts` read that member alone, or add the seconds.
 pub unsafe fn query_rt_values(
     context: *mut abi::ibv_context,
     values: *mut abi::ibv_values_ex,
 ) -> Result<(), Errno> {
     // SAFETY: the caller's context and struct.
     let values = unsafe {
-        crate::context::Context::of(context)?;
+        Context::of(context)?;
         values.as_mut().ok_or(Errno::INVALID)?
     };
-    let known = values.comp_mask & abi::IBV_VALUES_MASK_RAW_CLOCK;
-    if known != 0 {
-        let now = monotonic();
-        values.raw_clock.tv_sec = (now / 1_000_000_000) as libc::time_t;
-        values.raw_clock.tv_nsec = (now % 1_000_000_000) as libc::c_long;
+    values.comp_mask &= abi::IBV_VALUES_MASK_RAW_CLOCK;
+    if values.comp_mask != 0 {
+        values.raw_clock.tv_sec = 0;
+        values.raw_clock.tv_nsec = monotonic().cast_signed();
     }
-    values.comp_mask = known;
     Ok(())
 }

@@ -80,6 +80,11 @@ unsafe fn create_with(
     let qp_type = type_of(init.qp_type)?;
     let batches = operations.map(|operations| Batches::new(qp_type, operations));
     let batches = batches.transpose()?;
+    let mut caps = caps_of(&init.cap);
+    if operations.is_some_and(|of| of & u64::from(abi::IBV_QP_EX_WITH_ATOMIC_WRITE) != 0) {
+        // `ibv_wr_atomic_write` carries its eight bytes inline.
+        caps.max_inline = caps.max_inline.max(8);
+    }
     // SAFETY: the caller's queues. An initiator of extended connections has nothing to receive.
     let (send_cq, recv_cq, srq) = unsafe {
         let send_cq = Cq::of(init.send_cq)?;
@@ -100,7 +105,7 @@ unsafe fn create_with(
         send_cq: Arc::clone(send_cq.engine()),
         recv_cq: Arc::clone(recv_cq.engine()),
         srq,
-        caps: caps_of(&init.cap),
+        caps,
         signal_all: init.sq_sig_all != 0,
     })?;
     init.cap = c_caps(&engine.caps());
@@ -140,6 +145,9 @@ pub unsafe fn create_ex(
         | abi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     let flags_given = given(abi::IBV_QP_INIT_ATTR_CREATE_FLAGS);
     if !given(abi::IBV_QP_INIT_ATTR_PD) {
+        return Err(Errno::INVALID);
+    }
+    if attr.comp_mask >= ATTR_UNKNOWN {
         return Err(Errno::INVALID);
     }
     if attr.comp_mask & !known != 0 || (flags_given && attr.create_flags != 0) {
@@ -305,6 +313,9 @@ pub unsafe fn data_in_order(
 ) -> c_int {
     0
 }
+
+/// The first bit of `ibv_qp_init_attr_mask` that has no meaning.
+const ATTR_UNKNOWN: u32 = abi::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS << 1;
 
 fn type_of(qp_type: abi::ibv_qp_type) -> Result<QpType, Errno> {
     match qp_type {

@@ -1,14 +1,12 @@
 //! The extended way to post sends (`ibv_wr_post(3)`): a batch of requests that is built call by call, and posted whole or not
 //! at all.
 
-use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_int, c_void};
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use airdma_engine::{
-    self as engine, Datagram, Operation, Qkey, QpType, Qpn, Rkey, SendFlags, SendPost, SendWr, Sge,
+    self as engine, Datagram, Operation, Qkey, QpType, Qpn, Rkey, SendBatch, SendFlags, Sge,
 };
 
 use crate::abi;
@@ -18,39 +16,22 @@ use crate::errno::Errno;
 use crate::object::Object;
 use crate::post;
 use crate::queue_pair::Qp;
+use crate::turn::Turn;
 use crate::window;
 
 /// What of the extended interface a queue pair has: the operations that were asked for when it was created.
 pub struct Batches {
     allowed: u64,
-    /// The thread that is between `wr_start` and `wr_complete`; 0 for none. Only that thread looks into `open`.
-    owner: AtomicUsize,
-    open: UnsafeCell<Option<Batch>>,
+    /// The batch of the thread that is between `wr_start` and `wr_complete`. It holds the lock of the send queue.
+    open: Turn<Batch>,
 }
-
-// SAFETY: `open` is touched by the one thread that holds the lock of the send queue, which the batch inside holds for it.
-unsafe impl Sync for Batches {}
-// SAFETY: as above; a queue pair is not destroyed while a thread posts to it.
-unsafe impl Send for Batches {}
 
 struct Batch {
     /// Borrows from `_qp`, and is dropped before it.
-    post: SendPost<'static>,
+    requests: SendBatch<'static>,
     _qp: Arc<engine::Qp>,
-    /// The request that the last builder began; its data are still to come.
-    pending: Option<Pending>,
-    sges: Vec<Sge>,
-    inline: Vec<u8>,
+    /// A mistake found here; the engine's batch keeps those that it finds.
     error: Option<Errno>,
-}
-
-struct Pending {
-    wr_id: u64,
-    flags: SendFlags,
-    operation: Operation,
-    datagram: Option<Datagram>,
-    srqn: u32,
-    is_inline: bool,
 }
 
 /// Operations that each service has, as `ibv_qp_create_send_ops_flags`.
@@ -82,8 +63,7 @@ impl Batches {
         }
         Ok(Batches {
             allowed,
-            owner: AtomicUsize::new(0),
-            open: UnsafeCell::new(None),
+            open: Turn::new(),
         })
     }
 
@@ -111,31 +91,18 @@ impl Batches {
         c.wr_abort = Some(slots::wr_abort);
         c.wr_atomic_write = Some(slots::wr_atomic_write);
     }
-
-    /// The calling thread's batch; `None` if it has none open.
-    #[expect(clippy::mut_from_ref, reason = "one thread at a time, see `owner`")]
-    fn mine(&self) -> Option<&mut Batch> {
-        if self.owner.load(Ordering::Relaxed) != this_thread() {
-            return None;
-        }
-        // SAFETY: this thread is the owner, and the reference does not outlive the C call it is in.
-        unsafe { (*self.open.get()).as_mut() }
-    }
 }
 
 impl Batch {
     fn new(engine: &Arc<engine::Qp>) -> Batch {
         let qp = Arc::clone(engine);
-        // SAFETY: the queue pair outlives the list, which stands before it in the struct and is dropped first; the `Arc` keeps
+        // SAFETY: the queue pair outlives the batch, which stands before it in the struct and is dropped first; the `Arc` keeps
         // it where it is.
-        let post =
-            unsafe { std::mem::transmute::<SendPost<'_>, SendPost<'static>>(qp.begin_post_send()) };
+        let requests =
+            unsafe { std::mem::transmute::<SendBatch<'_>, SendBatch<'static>>(qp.begin_batch()) };
         Batch {
-            post,
+            requests,
             _qp: qp,
-            pending: None,
-            sges: Vec::new(),
-            inline: Vec::new(),
             error: None,
         }
     }
@@ -144,65 +111,12 @@ impl Batch {
         self.error.get_or_insert(errno);
     }
 
-    /// Writes the request that was begun into the queue.
-    fn flush(&mut self) {
-        let Some(pending) = self.pending.take() else {
-            return;
-        };
-        if self.error.is_some() {
-            return;
-        }
-        let mut flags = pending.flags - SendFlags::INLINE;
-        let inline = [Sge {
-            addr: self.inline.as_ptr().expose_provenance() as u64,
-            length: u32::try_from(self.inline.len()).unwrap_or(u32::MAX),
-            lkey: 0,
-        }];
-        let sges = if pending.is_inline {
-            flags |= SendFlags::INLINE;
-            &inline[..]
-        } else {
-            &self.sges[..]
-        };
-        let pushed = self.post.push(&SendWr {
-            wr_id: pending.wr_id,
-            operation: pending.operation,
-            sges,
-            flags,
-            datagram: pending.datagram,
-            srqn: pending.srqn,
-        });
-        if let Err(error) = pushed {
-            self.fail(error.into());
+    fn commit(self) -> Result<(), Errno> {
+        match self.error {
+            None => Ok(self.requests.commit()?),
+            Some(errno) => Err(errno),
         }
     }
-
-    /// Data that is copied now, whatever the flags say.
-    fn set_inline<'a>(&mut self, pieces: impl Iterator<Item = &'a [u8]>) {
-        self.inline.clear();
-        pieces.for_each(|piece| self.inline.extend_from_slice(piece));
-        match &mut self.pending {
-            Some(pending) => pending.is_inline = true,
-            None => self.fail(Errno::INVALID),
-        }
-    }
-
-    fn set_list(&mut self, sges: &[Sge]) {
-        self.sges.clear();
-        self.sges.extend_from_slice(sges);
-        match &mut self.pending {
-            Some(pending) => pending.is_inline = false,
-            None => self.fail(Errno::INVALID),
-        }
-    }
-}
-
-/// A number of the calling thread, not 0.
-fn this_thread() -> usize {
-    thread_local! {
-        static HERE: u8 = const { 0 };
-    }
-    HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
 /// The batches of a queue pair that was created for them.
@@ -215,7 +129,7 @@ unsafe fn batches<'a>(qp: *mut abi::ibv_qp_ex) -> Result<(&'a Qp, &'a Batches), 
 /// The batch that the calling thread builds. Without one the call has no way to report, and does nothing.
 unsafe fn batch<'a>(qp: *mut abi::ibv_qp_ex) -> Option<&'a mut Batch> {
     // SAFETY: the caller's queue pair.
-    unsafe { batches(qp) }.ok()?.1.mine()
+    unsafe { batches(qp) }.ok()?.1.open.mine()
 }
 
 /// `ibv_wr_start`: other threads wait until `ibv_wr_complete` or `ibv_wr_abort`.
@@ -224,72 +138,45 @@ pub unsafe fn start(qp: *mut abi::ibv_qp_ex) {
     let Ok((qp, batches)) = (unsafe { batches(qp) }) else {
         return;
     };
-    if let Some(batch) = batches.mine() {
+    if let Some(batch) = batches.open.mine() {
         // Started twice: what was begun before cannot be right.
         return batch.fail(Errno::INVALID);
     }
-    let batch = Batch::new(qp.shared_engine());
-    // SAFETY: the lock that the batch holds makes this thread the only one here.
-    unsafe { *batches.open.get() = Some(batch) };
-    batches.owner.store(this_thread(), Ordering::Relaxed);
-}
-
-fn finish(batches: &Batches) -> Option<Batch> {
-    batches.mine()?;
-    batches.owner.store(0, Ordering::Relaxed);
-    // SAFETY: this thread was the owner, and still holds the lock inside.
-    unsafe { (*batches.open.get()).take() }
+    // SAFETY: the batch holds the lock of the send queue.
+    unsafe { batches.open.begin(Batch::new(qp.shared_engine())) };
 }
 
 /// `ibv_wr_complete`: posts all, or reports the first error and posts nothing.
 pub unsafe fn complete(qp: *mut abi::ibv_qp_ex) -> Result<(), Errno> {
     // SAFETY: the caller's queue pair.
     let (_, batches) = unsafe { batches(qp) }?;
-    let mut batch = finish(batches).ok_or(Errno::INVALID)?;
-    batch.flush();
-    match batch.error {
-        None => Ok(()),
-        Some(errno) => {
-            batch.post.abort();
-            Err(errno)
-        }
-    }
+    batches.open.end().ok_or(Errno::INVALID)?.commit()
 }
 
 /// `ibv_wr_abort`.
 pub unsafe fn abort(qp: *mut abi::ibv_qp_ex) {
     // SAFETY: the caller's queue pair.
-    if let Ok((_, batches)) = unsafe { batches(qp) }
-        && let Some(mut batch) = finish(batches)
-    {
-        batch.post.abort();
+    if let Ok((_, batches)) = unsafe { batches(qp) } {
+        drop(batches.open.end());
     }
 }
 
-/// Begins a request, which takes `wr_id` and `wr_flags` as they are now.
+/// Begins a request, which takes `wr_id` and `wr_flags` as they are now. Whether its data are inline is for the setters to
+/// say. An operation that was not asked for when the queue pair was created is EINVAL.
 unsafe fn begin(raw: *mut abi::ibv_qp_ex, flag: u32, operation: Result<Operation, Errno>) {
     // SAFETY: the caller's queue pair and its public fields.
     unsafe {
         let Ok((_, batches)) = batches(raw) else {
             return;
         };
-        let Some(batch) = batches.mine() else { return };
-        batch.flush();
+        let Some(batch) = batches.open.mine() else {
+            return;
+        };
         if batches.allowed & u64::from(flag) == 0 {
-            return batch.fail(Errno::UNSUPPORTED);
+            return batch.fail(Errno::INVALID);
         }
         match (operation, SendFlags::from_bits((*raw).wr_flags)) {
-            (Ok(operation), Some(flags)) => {
-                batch.sges.clear();
-                batch.pending = Some(Pending {
-                    wr_id: (*raw).wr_id,
-                    flags,
-                    operation,
-                    datagram: None,
-                    srqn: 0,
-                    is_inline: false,
-                });
-            }
+            (Ok(operation), Some(flags)) => batch.requests.begin((*raw).wr_id, operation, flags),
             (Err(errno), _) => batch.fail(errno),
             (Ok(_), None) => batch.fail(Errno::INVALID),
         }
@@ -345,7 +232,8 @@ pub unsafe fn atomic_write(qp: *mut abi::ibv_qp_ex, rkey: u32, va: u64, data: *c
         if let Some(batch) = batch(qp)
             && !data.is_null()
         {
-            batch.set_inline([slice::from_raw_parts(data.cast(), 8)].into_iter());
+            let data: &[u8] = slice::from_raw_parts(data.cast(), 8);
+            batch.requests.set_inline([data]);
         }
     }
 }
@@ -387,16 +275,13 @@ pub unsafe fn set_ud_addr(
     // SAFETY: the caller's queue pair and handle.
     unsafe {
         let Some(batch) = batch(qp) else { return };
-        match (Ah::of(ah), &mut batch.pending) {
-            (Ok(ah), Some(pending)) => {
-                pending.datagram = Some(Datagram {
-                    path: ah.path(),
-                    qpn: Qpn::new(remote_qpn),
-                    qkey: Qkey(remote_qkey),
-                });
-            }
-            (Err(errno), _) => batch.fail(errno),
-            (Ok(_), None) => batch.fail(Errno::INVALID),
+        match Ah::of(ah) {
+            Ok(ah) => batch.requests.set_datagram(Datagram {
+                path: ah.path(),
+                qpn: Qpn::new(remote_qpn),
+                qkey: Qkey(remote_qkey),
+            }),
+            Err(errno) => batch.fail(errno),
         }
     }
 }
@@ -404,12 +289,8 @@ pub unsafe fn set_ud_addr(
 /// `ibv_wr_set_xrc_srqn`.
 pub unsafe fn set_xrc_srqn(qp: *mut abi::ibv_qp_ex, srqn: u32) {
     // SAFETY: the caller's queue pair.
-    let Some(batch) = (unsafe { batch(qp) }) else {
-        return;
-    };
-    match &mut batch.pending {
-        Some(pending) => pending.srqn = srqn,
-        None => batch.fail(Errno::INVALID),
+    if let Some(batch) = unsafe { batch(qp) } {
+        batch.requests.set_srqn(srqn);
     }
 }
 
@@ -419,7 +300,7 @@ pub unsafe fn set_inline_data(qp: *mut abi::ibv_qp_ex, addr: *mut c_void, length
     unsafe {
         let Some(batch) = batch(qp) else { return };
         match bytes(addr, length) {
-            Ok(data) => batch.set_inline([data].into_iter()),
+            Ok(data) => batch.requests.set_inline([data]),
             Err(errno) => batch.fail(errno),
         }
     }
@@ -442,26 +323,25 @@ pub unsafe fn set_inline_data_list(
         } else {
             slice::from_raw_parts(list, count)
         };
-        if list
-            .iter()
-            .any(|piece| bytes(piece.addr, piece.length).is_err())
-        {
-            return batch.fail(Errno::INVALID);
+        let mut pieces = list.iter().map(|piece| bytes(piece.addr, piece.length));
+        if let Some(errno) = pieces.find_map(Result::err) {
+            return batch.fail(errno);
         }
-        batch.set_inline(
-            list.iter()
-                .filter_map(|piece| bytes(piece.addr, piece.length).ok()),
-        );
+        let pieces = list.iter().map(|piece| bytes(piece.addr, piece.length));
+        batch.requests.set_inline(pieces.flatten());
     }
 }
 
-/// The caller's memory, as long as inline data can be at all.
+/// The caller's memory, of a length that inline data can have on this device.
 unsafe fn bytes<'a>(addr: *mut c_void, length: usize) -> Result<&'a [u8], Errno> {
     if length == 0 {
         return Ok(&[]);
     }
-    if addr.is_null() || length > engine::LIMITS.max_inline as usize {
+    if addr.is_null() {
         return Err(Errno::INVALID);
+    }
+    if length > engine::LIMITS.max_inline as usize {
+        return Err(Errno::NO_MEMORY);
     }
     // SAFETY: the caller's promise.
     Ok(unsafe { slice::from_raw_parts(addr.cast(), length) })
@@ -471,7 +351,7 @@ unsafe fn bytes<'a>(addr: *mut c_void, length: usize) -> Result<&'a [u8], Errno>
 pub unsafe fn set_sge(qp: *mut abi::ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     // SAFETY: the caller's queue pair.
     if let Some(batch) = unsafe { batch(qp) } {
-        batch.set_list(&[Sge { addr, length, lkey }]);
+        batch.requests.set_sges(&[Sge { addr, length, lkey }]);
     }
 }
 
@@ -482,11 +362,8 @@ pub unsafe fn set_sge_list(qp: *mut abi::ibv_qp_ex, count: usize, list: *const a
         let Some(batch) = batch(qp) else { return };
         let count = c_int::try_from(count).map_err(|_| Errno::INVALID);
         match count.and_then(|count| post::elements(list.cast_mut(), count)) {
-            Ok(sges) => batch.set_list(sges),
+            Ok(sges) => batch.requests.set_sges(sges),
             Err(errno) => batch.fail(errno),
         }
     }
 }
-
-/// The flags of a request are the first of a C `unsigned int`.
-const _: c_uint = abi::IBV_SEND_INLINE;
