@@ -261,7 +261,7 @@ fn check_operation(qp: &Qp, wr: &SendWr<'_>) -> Result<(), Error> {
     let is_send = matches!(wr.operation, Operation::Send | Operation::SendImm(_));
     match (qp.shared.qp_type, &wr.datagram) {
         (QpType::Rc | QpType::XrcSend, None) => {}
-        (QpType::Uc, None) if is_unreliable(&wr.operation) => {}
+        (QpType::Uc, None) if wr.operation.is_unreliable() => {}
         (QpType::Uc, None) => {
             return Err(Error::Invalid(
                 "an unreliable connection can send, write, and bind windows",
@@ -289,23 +289,6 @@ fn check_operation(qp: &Qp, wr: &SendWr<'_>) -> Result<(), Error> {
         return Err(Error::Invalid("READ and atomics cannot be inline"));
     }
     Ok(())
-}
-
-/// Whether an unreliable connection has this operation (IBTA table 38).
-fn is_unreliable(operation: &Operation) -> bool {
-    match operation {
-        Operation::Send
-        | Operation::SendImm(_)
-        | Operation::Write { .. }
-        | Operation::WriteImm { .. }
-        | Operation::BindWindow(_)
-        | Operation::LocalInvalidate(_) => true,
-        Operation::SendInvalidate(_)
-        | Operation::Read { .. }
-        | Operation::CompareSwap { .. }
-        | Operation::FetchAdd { .. }
-        | Operation::AtomicWrite { .. } => false,
-    }
 }
 
 /// The message against the limits of the queue pair.

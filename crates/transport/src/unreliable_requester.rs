@@ -12,7 +12,7 @@ use crate::host::Host;
 use crate::local;
 use crate::request_packet::RequestPacket;
 use crate::requester::{Entry, Turn, completion_opcode};
-use crate::work::{Operation, SendRequest};
+use crate::work::SendRequest;
 
 #[derive(Debug, Default)]
 pub(crate) struct UnreliableRequester {
@@ -73,7 +73,7 @@ impl UnreliableRequester {
         host: &mut H,
         out: &mut [u8],
     ) -> Result<usize, Status> {
-        if !is_supported(&entry.request.operation) {
+        if !entry.request.operation.is_unreliable() {
             return Err(Status::LocalQpOperationError);
         }
         let packet = RequestPacket::new(entry, self.sent, attributes.path_mtu.bytes());
@@ -127,22 +127,5 @@ impl UnreliableRequester {
             host.complete_send(request.slot, Some(completion));
             status = Status::WrFlushError;
         }
-    }
-}
-
-/// What an unreliable connection can carry (IBTA table 38), and what is done without it.
-fn is_supported(operation: &Operation) -> bool {
-    match operation {
-        Operation::Send
-        | Operation::SendImm(_)
-        | Operation::Write { .. }
-        | Operation::WriteImm { .. }
-        | Operation::BindWindow(_)
-        | Operation::LocalInvalidate(_) => true,
-        Operation::SendInvalidate(_)
-        | Operation::Read { .. }
-        | Operation::CompareSwap { .. }
-        | Operation::FetchAdd { .. }
-        | Operation::AtomicWrite { .. } => false,
     }
 }

@@ -134,6 +134,23 @@ impl Operation {
         }
     }
 
+    /// Whether an unreliable connection has it: what is not answered (IBTA table 38), and what is done here.
+    pub const fn is_unreliable(&self) -> bool {
+        match self {
+            Operation::Send
+            | Operation::SendImm(_)
+            | Operation::Write { .. }
+            | Operation::WriteImm { .. }
+            | Operation::BindWindow(_)
+            | Operation::LocalInvalidate(_) => true,
+            Operation::SendInvalidate(_)
+            | Operation::Read { .. }
+            | Operation::CompareSwap { .. }
+            | Operation::FetchAdd { .. }
+            | Operation::AtomicWrite { .. } => false,
+        }
+    }
+
     /// Whether it is done here, without a packet.
     pub const fn is_local(&self) -> bool {
         matches!(
