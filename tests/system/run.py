@@ -22,6 +22,7 @@ import interface_changes  # noqa: E402
 import matrix  # noqa: E402
 import runner  # noqa: E402
 import scenarios  # noqa: E402
+import ucx  # noqa: E402
 from airdma_lab import build, privileges, requirements  # noqa: E402
 from airdma_lab.lab import Lab  # noqa: E402
 from case import Case, Tally  # noqa: E402
@@ -30,6 +31,7 @@ from case import Case, Tally  # noqa: E402
 def main() -> int:
     arguments = _arguments()
     requirements.ensure([*requirements.LAB_TOOLS, *requirements.PERFTEST_TOOLS, *requirements.PINGPONG_TOOLS])
+    requirements.ensure(requirements.UCX_TOOLS)
     requirements.ensure(["nft", "cc", "make", "iperf3", "sockperf"])
     requirements.ensure_headers()
     build.require()
@@ -73,6 +75,8 @@ def _run(cases: list[Case], pairs_only: bool) -> int:
             for case in group:
                 runner.run_case(lab, case, tally)
     if not pairs_only:
+        with Lab() as lab:
+            ucx.run(lab, tally)
         interface_changes.run(tally)
         scenarios.run(tally)
     for name, explanation in tally.failures.items():

@@ -34,6 +34,8 @@ PACKAGES: dict[str, str] = {
     "ib_read_lat": "perftest",
     "ib_atomic_bw": "perftest",
     "ib_atomic_lat": "perftest",
+    "ucx_info": "ucx-utils",
+    "ucx_perftest": "ucx-utils",
 }
 """Program -> package, for everything that anything under tools/ or tests/ starts."""
 
@@ -43,6 +45,7 @@ PYVERBS = {"/usr/lib/python3/dist-packages/pyverbs": "python3-pyverbs"}
 
 LAB_TOOLS = ["ip", "taskset", "setpriv", "unshare", "mount"]
 PERFTEST_TOOLS = [tool for tool, package in PACKAGES.items() if package == "perftest"]
+UCX_TOOLS = [tool for tool, package in PACKAGES.items() if package == "ucx-utils"]
 PINGPONG_TOOLS = [tool for tool, package in PACKAGES.items() if package == "ibverbs-utils"]
 
 

@@ -148,6 +148,10 @@ fn port_files(info: &DeviceInfo) -> Vec<Entry> {
     ];
     for (index, row) in info.gids.iter().enumerate() {
         entries.push((format!("gids/{index}"), row.gid.to_string()));
+        if row.is_empty() {
+            // The kernel has files here, of which nothing can be read.
+            continue;
+        }
         entries.push((format!("gid_attrs/types/{index}"), "RoCE v2".to_owned()));
         entries.push((format!("gid_attrs/ndevs/{index}"), info.interface.clone()));
     }
@@ -256,6 +260,18 @@ mod tests {
         ] {
             assert_eq!(answer(path), None, "{path:?}");
         }
+    }
+
+    #[test]
+    fn a_row_without_an_address_has_a_gid_of_zeros_and_no_attributes() {
+        let mut info = info();
+        info.gids.insert(0, GidEntry::EMPTY);
+        let entries = device_files(&info);
+        let says = |file| entries.iter().find(|(name, _)| name == file);
+        let (_, gid) = says("ports/1/gids/0").unwrap();
+        assert!(gid.chars().all(|digit| matches!(digit, '0' | ':')), "{gid}");
+        assert_eq!(says("ports/1/gid_attrs/types/0"), None);
+        assert_eq!(says("ports/1/gid_attrs/types/1").unwrap().1, "RoCE v2");
     }
 
     #[test]
