@@ -19,3 +19,8 @@ fn work_requests_that_are_built_call_by_call() {
 fn completions_that_are_read_field_by_field() {
     program::run("polling");
 }
+
+#[test]
+fn functions_of_the_c_library_behave_as_without_us() {
+    program::run("files");
+}
