@@ -38,6 +38,7 @@ mod qp_host;
 mod qp_shared;
 mod qp_table;
 mod random;
+mod raw_frames;
 pub mod runtime_dir;
 mod send_batch;
 mod send_wqe;

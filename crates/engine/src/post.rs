@@ -106,7 +106,7 @@ impl Drop for SendPost<'_> {
         fence(Ordering::SeqCst);
         let may_wait = match shared.qp_type {
             QpType::Rc | QpType::XrcSend => shared.busy.load(Ordering::Relaxed),
-            QpType::Ud | QpType::Uc | QpType::XrcReceive => {
+            QpType::Ud | QpType::Uc | QpType::XrcReceive | QpType::RawPacket => {
                 let polls = core.polls.load(Ordering::Relaxed);
                 shared.ran_at.swap(polls, Ordering::Relaxed) == polls && !core.has_sleepers()
             }
@@ -279,6 +279,12 @@ fn check_operation(qp: &Qp, wr: &SendWr<'_>) -> Result<(), Error> {
         }
         (QpType::Ud, Some(Datagram { path, .. })) if is_send => {
             check_posted_path(qp.core(), path)?;
+        }
+        (QpType::RawPacket, None) if matches!(wr.operation, Operation::Send) => {}
+        (QpType::RawPacket, _) => {
+            return Err(Error::Invalid(
+                "a queue pair for raw packets can send frames, and nothing else",
+            ));
         }
         (QpType::Ud, Some(_)) => return Err(Error::Invalid("a datagram queue pair can only send")),
         (QpType::Ud, None) => return Err(Error::Invalid("a datagram needs an address handle")),

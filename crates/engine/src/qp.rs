@@ -7,6 +7,7 @@ use crate::pd::{NO_PD, check_path};
 use crate::qp_host::{QpSide, Receives};
 use crate::qp_shared::QpShared;
 use crate::qp_table::QpSlot;
+use crate::raw_frames::RawFrames;
 use crate::srq_table::Held;
 use crate::use_count::UseCount;
 use crate::{
@@ -107,7 +108,7 @@ impl Qp {
         let mut recv_cq = Some(init.recv_cq);
         let mut receives = Receives::Own;
         match init.qp_type {
-            QpType::Rc | QpType::Uc | QpType::Ud => {
+            QpType::Rc | QpType::Uc | QpType::Ud | QpType::RawPacket => {
                 if let Some(srq) = &init.srq {
                     if srq.is_extended() {
                         return Err(Error::Invalid(
@@ -341,6 +342,7 @@ impl Qp {
         core.control(|worker, now| {
             match self.shared.qp_type {
                 QpType::Ud => worker.listen(None, false),
+                QpType::RawPacket => {}
                 QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcReceive => {
                     if let Some(source) = worker.tables.source_index(self.shared.index) {
                         worker.listen(Some(source), false);
@@ -509,6 +511,11 @@ fn insert(
     let core = device.core();
     // What a datagram may hold. It stays, whatever becomes of the interface.
     let port_mtu = core.current().path_mtu;
+    let raw = if qp_type == QpType::RawPacket {
+        Some(RawFrames::open(core.info.interface_index)?)
+    } else {
+        None
+    };
     let memory = |(slots, stride): (u32, u32)| -> Result<(RingProducer, RingConsumer), Error> {
         ring(&core.arena, slots.max(1), stride)
             .map_err(|error| Error::system("memory for a queue pair", &error))
@@ -540,10 +547,9 @@ fn insert(
             shared: Arc::clone(&shared),
             events: Arc::clone(&device.events),
         };
-        worker
-            .tables
-            .qps
-            .insert(index, QpSlot::new(QueuePair::new(config), side));
+        let mut slot = QpSlot::new(QueuePair::new(config), side);
+        slot.raw = raw;
+        worker.tables.qps.insert(index, slot);
         if qp_type == QpType::Ud {
             worker.listen(None, true);
         }

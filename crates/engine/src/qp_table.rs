@@ -9,7 +9,8 @@ use crate::active::Turn;
 use crate::peers::PeerIndex;
 use crate::qp_host::QpSide;
 use crate::random::random_u32;
-use crate::{Error, LIMITS};
+use crate::raw_frames::RawFrames;
+use crate::{Error, LIMITS, QpType};
 use airdma_transport::QueuePair;
 use airdma_wire::Qpn;
 use std::collections::VecDeque;
@@ -35,6 +36,8 @@ pub(crate) struct QpSlot {
     pub(crate) in_flight: u32,
     /// It waits for room in the peer's window.
     pub(crate) blocked: bool,
+    /// The way out of a queue pair for raw packets.
+    pub(crate) raw: Option<RawFrames>,
 }
 
 /// Between which addresses a queue pair is connected.
@@ -56,6 +59,7 @@ impl QpSlot {
             connection: None,
             in_flight: 0,
             blocked: false,
+            raw: None,
         }
     }
 
@@ -64,6 +68,8 @@ impl QpSlot {
     pub(crate) fn accepts(&self, source: IpAddr, destination: IpAddr) -> bool {
         match (&self.connection, self.qp.qp_type()) {
             (Some(connection), _) => connection.remote == source && connection.local == destination,
+            // What comes over RoCE is never raw.
+            (None, QpType::RawPacket) => false,
             (None, _) => true,
         }
     }

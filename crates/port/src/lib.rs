@@ -20,6 +20,7 @@ pub mod udp;
 mod batch;
 mod counters;
 mod icrc;
+mod raw;
 
 use std::io;
 use std::net::IpAddr;
@@ -27,6 +28,7 @@ use std::os::fd::RawFd;
 
 pub use batch::{Destination, TransmitBatch};
 pub use counters::PortCounters;
+pub use raw::RawSocket;
 pub use udp::{BindError, Capabilities, UdpConfig, UdpPort};
 
 /// A packet as a port delivers it: ICRC already checked and cut off.

@@ -136,7 +136,7 @@ fn connection_states(qp_type: QpType) -> [(QpState, AttrMask); 3] {
         QpType::Rc => (answers, retries),
         QpType::XrcSend => (none, retries),
         QpType::XrcReceive => (answers, AttrMask::TIMEOUT),
-        QpType::Uc | QpType::Ud => (none, none),
+        QpType::Uc | QpType::Ud | QpType::RawPacket => (none, none),
     };
     let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
     let path = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;

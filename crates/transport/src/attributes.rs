@@ -24,6 +24,8 @@ pub enum QpType {
     /// Extended reliable connection, the side that receives (the target): it has no queues at all, each message names
     /// the shared receive queue that it goes to.
     XrcReceive,
+    /// Whole frames of the link, which its host sends: of the protocol it has the states only.
+    RawPacket,
 }
 
 impl QpType {
@@ -32,7 +34,8 @@ impl QpType {
         match self {
             QpType::Rc => Transport::Rc,
             QpType::Uc => Transport::Uc,
-            QpType::Ud => Transport::Ud,
+            // Raw packets have no opcodes; their host hands in no others.
+            QpType::Ud | QpType::RawPacket => Transport::Ud,
             QpType::XrcSend | QpType::XrcReceive => Transport::Xrc,
         }
     }
@@ -41,7 +44,7 @@ impl QpType {
     pub const fn is_connected(self) -> bool {
         match self {
             QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcReceive => true,
-            QpType::Ud => false,
+            QpType::Ud | QpType::RawPacket => false,
         }
     }
 }

@@ -103,7 +103,7 @@ impl QueuePair {
                 requester: UnreliableRequester::default(),
                 responder: UnreliableResponder::default(),
             },
-            QpType::Ud => Service::Datagram(Datagrams::new(config.port_mtu)),
+            QpType::Ud | QpType::RawPacket => Service::Datagram(Datagrams::new(config.port_mtu)),
         };
         QueuePair {
             config,

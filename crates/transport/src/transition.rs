@@ -21,6 +21,22 @@ pub(crate) fn transition(
         QpType::XrcSend => connected(&XRC_SEND, from, to),
         QpType::XrcReceive => connected(&XRC_RECEIVE, from, to),
         QpType::Ud => datagram(from, to),
+        QpType::RawPacket => raw(from, to),
+    }
+}
+
+/// Raw packets take a port and nothing else. Their send queue is never drained, since nothing of it stays under way.
+fn raw(from: QpState, to: QpState) -> Option<(AttrMask, AttrMask)> {
+    use QpState::{Init, ReadyToReceive, ReadyToSend, Reset};
+    let none = AttrMask::empty();
+    match (from, to) {
+        (Reset, Init) => Some((AttrMask::PORT, none)),
+        (Init, Init) => Some((none, AttrMask::PORT)),
+        (Init, ReadyToReceive) => Some((none, none)),
+        (ReadyToReceive | ReadyToSend, ReadyToSend) => {
+            Some((none, AttrMask::CUR_STATE | AttrMask::RATE_LIMIT))
+        }
+        _ => None,
     }
 }
 
@@ -283,5 +299,26 @@ mod tests {
                 assert_eq!(checked.is_ok(), taken, "{qp_type:?} {mask:?}");
             }
         }
+    }
+
+    #[test]
+    fn raw_packets_take_a_port_and_nothing_else() {
+        let mut at = QpAttributes::default();
+        for (to, mask) in [
+            (QpState::Init, AttrMask::PORT),
+            (QpState::ReadyToReceive, AttrMask::empty()),
+            (QpState::ReadyToSend, AttrMask::empty()),
+        ] {
+            let extra = AttrMask::STATE | mask | AttrMask::PKEY_INDEX;
+            assert!(at.check(QpType::RawPacket, &to_state(to), extra).is_err());
+            let given = AttrMask::STATE | mask;
+            assert_eq!(at.check(QpType::RawPacket, &to_state(to), given), Ok(to));
+            at.state = to;
+        }
+        let drain = to_state(QpState::SendQueueDrain);
+        assert!(
+            at.check(QpType::RawPacket, &drain, AttrMask::STATE)
+                .is_err()
+        );
     }
 }

@@ -92,7 +92,9 @@ unsafe fn send_request(wr: &abi::ibv_send_wr, qp_type: QpType) -> Result<SendWr<
     let (datagram, operation, sges) = unsafe {
         let datagram = match qp_type {
             QpType::Ud => Some(datagram(wr)?),
-            QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcReceive => None,
+            QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcReceive | QpType::RawPacket => {
+                None
+            }
         };
         (datagram, operation(wr)?, elements(wr.sg_list, wr.num_sge)?)
     };

@@ -246,7 +246,9 @@ pub unsafe fn destroy(raw: *mut abi::ibv_qp) -> Result<(), Errno> {
         let qp = Qp::of(raw)?;
         match qp.engine.qp_type() {
             QpType::XrcReceive => extended::close_target(&qp.engine)?,
-            QpType::Rc | QpType::Uc | QpType::Ud | QpType::XrcSend => qp.engine.destroy()?,
+            QpType::Rc | QpType::Uc | QpType::Ud | QpType::XrcSend | QpType::RawPacket => {
+                qp.engine.destroy()?;
+            }
         }
         live::leave(qp.number);
         qp.events.wait_acknowledged();
@@ -325,7 +327,8 @@ fn type_of(qp_type: abi::ibv_qp_type) -> Result<QpType, Errno> {
         abi::IBV_QPT_XRC_SEND => Ok(QpType::XrcSend),
         // A target has no protection domain: `create_ex` makes it.
         abi::IBV_QPT_XRC_RECV => Err(Errno::INVALID),
-        abi::IBV_QPT_RAW_PACKET | abi::IBV_QPT_DRIVER => Err(Errno::UNSUPPORTED),
+        abi::IBV_QPT_RAW_PACKET => Ok(QpType::RawPacket),
+        abi::IBV_QPT_DRIVER => Err(Errno::UNSUPPORTED),
         _ => Err(Errno::INVALID),
     }
 }
@@ -400,7 +403,7 @@ fn without_meaning(qp_type: QpType) -> AttrMask {
         QpType::XrcReceive => {
             AttrMask::MAX_QP_RD_ATOMIC | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY
         }
-        QpType::Rc | QpType::Uc | QpType::Ud => AttrMask::empty(),
+        QpType::Rc | QpType::Uc | QpType::Ud | QpType::RawPacket => AttrMask::empty(),
     }
 }
 
@@ -429,7 +432,7 @@ fn c_attributes(
         QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcReceive => {
             attr.ah_attr = address::attr_of(&attributes.path);
         }
-        QpType::Ud => {}
+        QpType::Ud | QpType::RawPacket => {}
     }
     attr.pkey_index = attributes.pkey_index;
     attr.en_sqd_async_notify = u8::from(attributes.en_sqd_async_notify);

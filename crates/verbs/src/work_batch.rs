@@ -48,6 +48,7 @@ fn operations_of(qp_type: QpType) -> u64 {
         QpType::Rc | QpType::XrcSend => sends | writes | local | answered,
         QpType::Uc => sends | writes | local,
         QpType::Ud => sends,
+        QpType::RawPacket => abi::IBV_QP_EX_WITH_SEND,
         QpType::XrcReceive => 0,
     })
 }

@@ -223,7 +223,7 @@ impl Bench {
         let (receives, sends) = match bench.qp.qp_type() {
             QpType::XrcSend => (false, true),
             QpType::XrcReceive => (true, false),
-            QpType::Rc | QpType::Uc | QpType::Ud => (true, true),
+            QpType::Rc | QpType::Uc | QpType::Ud | QpType::RawPacket => (true, true),
         };
         let answers = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
         let retries = AttrMask::MAX_QP_RD_ATOMIC | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY;
@@ -303,7 +303,7 @@ impl Bench {
         match qp_type {
             QpType::Rc | QpType::XrcSend | QpType::XrcReceive => Self::connect(bench),
             QpType::Uc => Self::connect_unreliably(bench),
-            QpType::Ud => Self::start_datagrams(bench),
+            QpType::Ud | QpType::RawPacket => Self::start_datagrams(bench),
         }
     }
 

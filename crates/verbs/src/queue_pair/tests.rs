@@ -101,6 +101,7 @@ fn services_of_later_versions_are_unsupported_and_others_do_not_exist() {
     assert_eq!(type_of(abi::IBV_QPT_UD), Ok(QpType::Ud));
     assert_eq!(type_of(abi::IBV_QPT_UC), Ok(QpType::Uc));
     assert_eq!(type_of(abi::IBV_QPT_XRC_RECV), Err(Errno::INVALID));
-    assert_eq!(type_of(abi::IBV_QPT_RAW_PACKET), Err(Errno::UNSUPPORTED));
+    assert_eq!(type_of(abi::IBV_QPT_RAW_PACKET), Ok(QpType::RawPacket));
+    assert_eq!(type_of(abi::IBV_QPT_DRIVER), Err(Errno::UNSUPPORTED));
     assert_eq!(type_of(1), Err(Errno::INVALID));
 }
