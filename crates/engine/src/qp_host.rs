@@ -146,10 +146,24 @@ impl Host for QpHost<'_> {
         self.memory.check(self.place(rkey, va), length, access)
     }
 
+    /// The answer to a READ of an extended connection may be read while another packet, which names another queue, was
+    /// in hand last. The peer could have named any queue of the domain, so the domains of all of them are tried.
     fn read_remote(&mut self, rkey: Rkey, va: u64, out: &mut [u8]) -> Result<(), RemoteFault> {
-        Ok(self
-            .memory
-            .read(self.place(rkey, va), Access::REMOTE_READ, out)?)
+        let place = self.place(rkey, va);
+        let read = self.memory.read(place, Access::REMOTE_READ, out);
+        let Receives::Domain(domain) = self.side.receives else {
+            return Ok(read?);
+        };
+        if read.is_ok() {
+            return Ok(());
+        }
+        let mut others = self.srqs.domains(domain).map(|pd| Place { pd, ..place });
+        let read = others.any(|place| self.memory.read(place, Access::REMOTE_READ, out).is_ok());
+        if read {
+            Ok(())
+        } else {
+            Err(RemoteFault::Access)
+        }
     }
 
     fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), RemoteFault> {

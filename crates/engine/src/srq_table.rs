@@ -57,6 +57,17 @@ impl SrqTable {
         self.slots.get_mut(number as usize)?.as_mut()
     }
 
+    /// The protection domains of the queues of this domain of extended connections.
+    pub(crate) fn domains(&self, domain: u32) -> impl Iterator<Item = u32> {
+        let slots = self.slots.iter().flatten();
+        slots
+            .filter(move |slot| {
+                slot.extended
+                    .is_some_and(|extended| extended.domain == domain)
+            })
+            .map(|slot| slot.pd)
+    }
+
     /// The queue with that number, if it is of this domain of extended connections.
     pub(crate) fn of_domain(&mut self, number: u32, domain: u32) -> Option<&mut SrqSlot> {
         self.slot(number).filter(|slot| {

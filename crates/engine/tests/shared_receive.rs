@@ -294,6 +294,74 @@ fn an_extended_connection_fills_the_queue_that_each_message_names() {
     assert_eq!(failed, Some(Status::RemoteInvalidRequest));
 }
 
+/// A READ is answered from memory of the domain that its own queue has, though the next message names a queue of another.
+#[test]
+fn an_answer_under_way_survives_a_message_to_another_queue() {
+    let (a, b) = wired();
+    let length = 256 << 10;
+    let left = End::new(&a, QpType::Rc, length);
+    let (first, second) = (
+        End::new(&b, QpType::Rc, length),
+        End::new(&b, QpType::Rc, 4096),
+    );
+    let domain = b.open_xrcd().unwrap();
+    let [first_srq, second_srq] = [&first, &second].map(|end| {
+        let extension = SrqExtension {
+            domain: Arc::clone(&domain),
+            cq: Arc::clone(&end.cq),
+        };
+        let attributes = SrqAttributes {
+            max_wr: 4,
+            max_sge: 1,
+            limit: 0,
+        };
+        end.pd.create_srq(attributes, Some(extension)).unwrap()
+    });
+    let target = domain.create_target_qp().unwrap();
+    let initiator = create_qp(&left.pd, &left.cq, QpType::XrcSend, CAPS);
+    connect_initiator(&initiator, target.number(), first.path());
+    connect_target(&target, initiator.number(), left.path());
+    first.memory.fill(0, &pattern(length, 3));
+    let sges = [second.memory.sge(0, 64)];
+    let receive = RecvWr {
+        wr_id: 1,
+        sges: &sges,
+    };
+    second_srq.begin_post().push(&receive).unwrap();
+    let read = Operation::Read {
+        va: first.memory.address(),
+        rkey: first.memory.mr.rkey(),
+    };
+    let mut post = initiator.begin_post_send();
+    post.push(&SendWr {
+        srqn: first_srq.number(),
+        ..signalled(read, left.memory.sge(0, length))
+    })
+    .unwrap();
+    post.push(&SendWr {
+        srqn: second_srq.number(),
+        ..signalled(Operation::Send, left.memory.sge(0, 8))
+    })
+    .unwrap();
+    drop(post);
+    let mut done = 0;
+    wait_until("both", || {
+        first
+            .cq
+            .poll(1, |completion| panic!("{completion:?}"))
+            .unwrap();
+        left.cq
+            .poll(2, |completion| {
+                assert_eq!(completion.status, Status::Success);
+                done += 1;
+            })
+            .unwrap();
+        done == 2
+    });
+    assert_eq!(left.memory.bytes(0, length), pattern(length, 3));
+    assert_eq!(second.ok().wr_id, 1);
+}
+
 fn modify(qp: &Qp, mut attributes: QpAttributes, state: QpState, mask: AttrMask) {
     attributes.state = state;
     qp.modify(&attributes, mask | AttrMask::STATE).unwrap();
