@@ -10,7 +10,7 @@
 //! All processes of a user in a network namespace share one tree (those with the loopback device, `AIRDMA_LOOPBACK=1`,
 //! have their own). What an access needs is compared with what it should be, and put right, before the access is led
 //! there, so addresses that come and go are seen as in the kernel's files. A file is replaced as a whole, never changed
-//! under a reader. Trees that nobody looked at for a day are removed when another is made.
+//! under a reader. When a tree is made, those that nobody looked at for long are removed.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -54,7 +54,12 @@ const LOCK: &str = "lock";
 /// The file that is about to replace another.
 const NEW: &str = "new";
 const SUFFIX: &str = ".sysfs";
+/// A tree that was looked at so recently stays.
+const IN_USE: Duration = Duration::from_secs(60);
+/// A tree that nobody looked at for so long goes.
 const UNUSED_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// Of the others only so many stay: tests and containers make a network namespace each.
+const TREES_MAX: usize = 16;
 
 fn folder_name(folder: Folder) -> &'static str {
     match folder {
@@ -193,13 +198,18 @@ fn remove_unused(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else {
         return;
     };
-    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
-        let is_tree = path.extension() == Some(OsStr::new(&SUFFIX[1..]));
-        let age = fs::metadata(path.join(LOCK))
-            .and_then(|metadata| metadata.modified())
-            .ok()
-            .and_then(|used| used.elapsed().ok());
-        if is_tree && age.is_some_and(|age| age > UNUSED_MAX) {
+    let unused_for = |path: &Path| {
+        let used = fs::metadata(path.join(LOCK)).and_then(|metadata| metadata.modified());
+        used.ok().and_then(|used| used.elapsed().ok())
+    };
+    let mut trees: Vec<_> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension() == Some(OsStr::new(&SUFFIX[1..])))
+        .filter_map(|path| Some((unused_for(&path)?, path)))
+        .collect();
+    trees.sort();
+    for (rank, (age, path)) in trees.into_iter().enumerate() {
+        if age > UNUSED_MAX || rank >= TREES_MAX && age > IN_USE {
             // Somebody else may be removing it too.
             let _ = fs::remove_dir_all(path);
         }
@@ -388,5 +398,43 @@ mod tests {
         remove_unused(&parent.0);
         let left = |name: &str| parent.0.join(name).exists();
         assert!(!left("1.sysfs") && left("2.sysfs") && left("3.other"));
+    }
+
+    #[test]
+    fn of_many_trees_the_latest_stay_and_those_in_use() {
+        let parent = Directory::new("many");
+        let make = |name: String, age: Duration| {
+            let tree = parent.0.join(name);
+            make_directory(&tree).unwrap();
+            let lock = open_file(&tree.join(LOCK), true).unwrap();
+            lock.set_modified(SystemTime::now() - age).unwrap();
+        };
+        for number in 0..2 * TREES_MAX {
+            make(
+                format!("old{number}.sysfs"),
+                2 * IN_USE + Duration::from_secs(number as u64),
+            );
+            make(format!("new{number}.sysfs"), IN_USE / 2);
+        }
+        remove_unused(&parent.0);
+        let left = |prefix: &str| {
+            let names = fs::read_dir(&parent.0)
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name());
+            names
+                .filter(|name| name.to_str().unwrap().starts_with(prefix))
+                .count()
+        };
+        assert_eq!((left("old"), left("new")), (0, 2 * TREES_MAX));
+        for number in 0..2 * TREES_MAX {
+            fs::remove_dir_all(parent.0.join(format!("new{number}.sysfs"))).unwrap();
+            make(
+                format!("old{number}.sysfs"),
+                2 * IN_USE + Duration::from_secs(number as u64),
+            );
+        }
+        remove_unused(&parent.0);
+        assert_eq!(left("old"), TREES_MAX);
+        assert!(parent.0.join("old0.sysfs").exists());
     }
 }
