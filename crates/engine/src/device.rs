@@ -91,8 +91,12 @@ impl Device {
         &self.core().info
     }
 
-    /// What the device is like now: state, MTU, GID table.
+    /// What the device is like now: state, MTU, GID table. In a child after fork: what it was when it was opened.
     pub fn current(&self) -> DeviceInfo {
+        if !self.core().is_ours() {
+            // A thread of the parent may hold the lock for ever here.
+            return self.info().clone();
+        }
         self.core().take_news();
         self.core().current()
     }

@@ -166,6 +166,31 @@ static void datagram(struct ibv_cq *cq, struct ibv_mr *mr, char *memory)
 	CHECK(ibv_destroy_ah(back) == 0 && ibv_destroy_ah(ah) == 0 && ibv_destroy_qp(qp) == 0);
 }
 
+static void multicast(struct ibv_cq *cq)
+{
+	union ibv_gid group = { .raw = { [10] = 0xff, 0xff, 239, 7, 7, 7 } };
+	struct ibv_qp *ud = new_qp(cq, IBV_QPT_UD), *rc = new_qp(cq, IBV_QPT_RC);
+	CHECK(ibv_attach_mcast(rc, &group, 0) == EINVAL && ibv_attach_mcast(ud, &gid, 0) == EINVAL);
+	CHECK(ibv_detach_mcast(ud, &group, 0) == EINVAL);
+	CHECK(ibv_attach_mcast(ud, &group, 0) == 0 && ibv_attach_mcast(ud, &group, 0) == 0);
+	CHECK(ibv_destroy_qp(ud) == EBUSY);
+	CHECK(ibv_detach_mcast(ud, &group, 0) == 0 && ibv_detach_mcast(ud, &group, 0) == EINVAL);
+	CHECK(ibv_destroy_qp(ud) == 0 && ibv_destroy_qp(rc) == 0);
+}
+
+static void raw_packets(struct ibv_cq *cq)
+{
+	struct ibv_qp *qp = new_qp(cq, IBV_QPT_RAW_PACKET);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == EINVAL);
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT) == 0);
+	attr.qp_state = IBV_QPS_RTR;
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0);
+	attr.qp_state = IBV_QPS_RTS;
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0 && qp->state == IBV_QPS_RTS);
+	CHECK(ibv_destroy_qp(qp) == 0);
+}
+
 static void completion_events(struct ibv_qp *a, struct ibv_qp *b, struct ibv_comp_channel *channel,
 			      struct ibv_mr *mr, char *memory)
 {
@@ -275,6 +300,8 @@ int main(void)
 	exchange(b, a, mr, memory, memory + LENGTH);
 	lists_stop_at_the_bad_request(a, mr, memory);
 	datagram(cq_b, mr, memory);
+	multicast(cq_b);
+	raw_packets(cq_b);
 	completion_events(a, b, channel, mr, memory);
 	access_error(a, b, mr, memory);
 
