@@ -19,7 +19,7 @@ ENTRIES = ROOT / "crates" / "verbs" / "src" / "entry"
 USERS = Path(__file__).resolve().with_name("verbs_users.csv")
 MATRIX = ROOT / "MATRIX.md"
 
-ENTRY = re.compile(r"^\s*(export|slot) fn (\w+)\((.*?)\)(?: -> ([^=;]+?))? = (\w+(?:::\w+)*);", re.MULTILINE | re.DOTALL)
+ENTRY = re.compile(r"^\s*(export|slot|fast) fn (\w+)\((.*?)\)(?: -> ([^=;]+?))? = (\w+(?:::\w+)*);", re.MULTILINE | re.DOTALL)
 
 # Slots behind which rdma-core keeps what it retired: no inline function calls them.
 RETIRED = {"retired", "placeholder"}
@@ -58,7 +58,7 @@ def calls() -> list[Call]:
     found = []
     for source in sorted(ENTRIES.glob("*.rs")):
         for kind, name, _, _, body in ENTRY.findall(source.read_text(encoding="utf-8")):
-            if name not in RETIRED and (kind == "slot" or name.lstrip("_").startswith(("ibv_", "mult_", "mbps_"))):
+            if name not in RETIRED and (kind != "export" or name.lstrip("_").startswith(("ibv_", "mult_", "mbps_"))):
                 supported = not body.startswith("unsupported")
                 found.append(Call(name, kind == "export", supported, users.get(name, "")))
     return sorted(found, key=lambda call: (not call.exported, call.name.lstrip("_")))

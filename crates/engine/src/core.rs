@@ -25,7 +25,7 @@ use crate::news::News;
 use crate::qp_shared::DOORBELLS;
 use crate::wait::{Descriptors, Waited};
 use crate::worker::{Round, Work, Worker};
-use crate::{AsyncEvent, DeviceInfo, Error};
+use crate::{AsyncEvent, DeviceInfo, Error, Uncancelled};
 use airdma_port::impair::{Impaired, Impairment};
 use airdma_port::{Port, UdpConfig, UdpPort};
 use airdma_shm::{Arena, Doorbells};
@@ -361,6 +361,8 @@ impl Core {
 
     /// One round, and a note of what it left to do for those who are about to sleep.
     fn round(&self, worker: &mut Worker, work: Work) -> Round {
+        // Packets go and come in cancellation points.
+        let _whole = Uncancelled::new();
         let round = worker.progress(&self.doorbells, self.now(), work);
         let due = if round.more {
             0
@@ -405,6 +407,22 @@ impl Core {
     /// # Errors
     /// `EINTR`.
     pub(crate) fn sleep(&self, descriptors: &mut Descriptors, also: RawFd) -> io::Result<bool> {
+        match self.fall_asleep(descriptors, also) {
+            Some(timeout) => {
+                let waited = descriptors.wait(timeout);
+                self.wake_up(descriptors, waited)
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// The first half of [`Core::sleep`]: names the descriptors to sleep on, and the time after which to wake (`None`: never).
+    /// Whoever gets them owes a [`Core::wake_up`] or a [`Core::leave_bed`]. `None` if there is something to do.
+    pub(crate) fn fall_asleep(
+        &self,
+        descriptors: &mut Descriptors,
+        also: RawFd,
+    ) -> Option<Option<Duration>> {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         // Pairs with the fences in `after_round` and `has_sleepers`: what was done before we announced ourselves is seen
         // here, and who does something later sees us.
@@ -412,52 +430,63 @@ impl Core {
         let due = self.next_due.load(Ordering::SeqCst);
         self.sleep_until.fetch_min(due, Ordering::SeqCst);
         let now = self.now().as_nanos();
-        let result = if !self.doorbells.is_empty() || due <= now {
-            Ok(false)
-        } else if self.changing.load(Ordering::SeqCst) {
+        if !self.doorbells.is_empty() || due <= now {
+            self.leave_bed();
+            return None;
+        }
+        if self.changing.load(Ordering::SeqCst) {
             std::thread::yield_now();
-            Ok(false)
-        } else {
-            let timeout = (due != u64::MAX).then(|| Duration::from_nanos(due - now));
-            self.wait(descriptors, also, timeout)
-        };
+            self.leave_bed();
+            return None;
+        }
+        self.list(descriptors, also);
+        Some((due != u64::MAX).then(|| Duration::from_nanos(due - now)))
+    }
+
+    /// The second half of [`Core::sleep`].
+    pub(crate) fn wake_up(
+        &self,
+        descriptors: &Descriptors,
+        waited: io::Result<Waited>,
+    ) -> io::Result<bool> {
+        let ready = waited.map(|waited| waited == Waited::Ready);
+        if let Ok(true) = ready
+            && descriptors.is_ready(0)
+            && !self.changing.load(Ordering::SeqCst)
+        {
+            self.wake.clear();
+        }
+        self.leave_bed();
+        Ok(ready? && descriptors.is_ready(1))
+    }
+
+    /// A thread sleeps no more.
+    pub(crate) fn leave_bed(&self) {
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
         // Too early is safe: it only makes others wake who need not wake.
         self.sleep_until.store(u64::MAX, Ordering::SeqCst);
-        result
     }
 
-    fn wait(
-        &self,
-        descriptors: &mut Descriptors,
-        also: RawFd,
-        timeout: Option<Duration>,
-    ) -> io::Result<bool> {
+    /// What a sleeper sleeps on: `wake`, `also`, and the port's.
+    fn list(&self, descriptors: &mut Descriptors, also: RawFd) {
         let unsent = self.unsent.load(Ordering::SeqCst);
         descriptors.clear();
         descriptors.add(self.wake.fd());
         descriptors.add(also);
-        if !self.broken.load(Ordering::SeqCst) {
-            let port = self
-                .descriptors
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            for &fd in port.iter() {
-                if unsent == fd || unsent == ROOM_ANYWHERE {
-                    descriptors.add_writable(fd);
-                } else {
-                    descriptors.add(fd);
-                }
+        if self.broken.load(Ordering::SeqCst) {
+            return;
+        }
+        let port = self
+            .descriptors
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        for &fd in port.iter() {
+            if unsent == fd || unsent == ROOM_ANYWHERE {
+                descriptors.add_writable(fd);
+            } else {
+                descriptors.add(fd);
             }
         }
-        let waited = descriptors.wait(timeout)?;
-        if waited == Waited::TimedOut {
-            return Ok(false);
-        }
-        if descriptors.is_ready(0) && !self.changing.load(Ordering::SeqCst) {
-            self.wake.clear();
-        }
-        Ok(descriptors.is_ready(1))
     }
 
     /// Binds the port, if that was not done, and starts the helper.

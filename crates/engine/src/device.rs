@@ -5,11 +5,11 @@ use crate::channel::ChannelEvents;
 use crate::core::Core;
 use crate::cq::CqOptions;
 use crate::cq_table::CqShared;
-use crate::event_queue::is_nonblocking;
 use crate::poll_set::PollSet;
 use crate::use_count::UseCount;
-use crate::wait::{Descriptors, signal_restarts};
-use crate::{AsyncEvent, Channel, Cq, DeviceInfo, Dm, Error, LIMITS, Limits, Pd, Xrcd};
+use crate::{
+    AsyncEvent, AsyncWait, Channel, Cq, DeviceInfo, Dm, Error, EventWait, LIMITS, Limits, Pd, Xrcd,
+};
 use airdma_port::Port;
 use airdma_shm::{Cqe, RingConsumer, RingProducer, ring};
 use std::io;
@@ -250,32 +250,8 @@ impl Device {
     ///
     /// # Errors
     /// `EAGAIN` when there is none and the descriptor has `O_NONBLOCK`, `EINTR`; `ENODEV` in a child after fork.
-    pub fn wait_async_event(&self) -> io::Result<AsyncEvent> {
-        let mut descriptors = Descriptors::default();
-        descriptors.add(self.async_fd());
-        let mut slept = false;
-        loop {
-            self.core()
-                .check_process()
-                .map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
-            let said_something = self.core().take_news();
-            if let Some((_, event)) = self.events.pop() {
-                return Ok(event);
-            }
-            if is_nonblocking(self.async_fd()) {
-                return Err(io::Error::from_raw_os_error(libc::EAGAIN));
-            }
-            if said_something && !slept {
-                // The kernel repeats what it has said before now and then. Whoever polled the descriptor first counts on
-                // an event, and this one does no harm.
-                return Ok(AsyncEvent::GidChange);
-            }
-            match descriptors.wait(None) {
-                Ok(_) => slept = true,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted && signal_restarts() => {}
-                Err(error) => return Err(error),
-            }
-        }
+    pub fn wait_async_event(self: &Arc<Self>) -> io::Result<AsyncEvent> {
+        AsyncWait::new(self).wait()
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {

@@ -1,5 +1,6 @@
 //! An `eventfd(2)`: a descriptor that one thread makes readable and another waits for.
 
+use crate::Uncancelled;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -32,6 +33,7 @@ impl EventFd {
 
     /// Makes it readable. Cannot block: the count never comes near its limit of 2^64 - 2.
     pub(crate) fn signal(&self) {
+        let _whole = Uncancelled::new();
         let one = 1u64;
         // SAFETY: eight bytes at `one` may be read.
         unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
@@ -40,6 +42,7 @@ impl EventFd {
     /// Makes it unreadable. Looks first, because the descriptor may be a blocking one. Those are cleared by one thread at
     /// a time.
     pub(crate) fn clear(&self) {
+        let _whole = Uncancelled::new();
         let mut poll = libc::pollfd {
             fd: self.fd(),
             events: libc::POLLIN,

@@ -42,6 +42,11 @@ impl Descriptors {
         });
     }
 
+    /// All of them, for `ppoll(2)`.
+    pub(crate) fn entries(&mut self) -> &mut [libc::pollfd] {
+        &mut self.entries
+    }
+
     /// Whether the `index`-th descriptor that was added is ready, after [`Waited::Ready`].
     pub(crate) fn is_ready(&self, index: usize) -> bool {
         self.entries[index].revents != 0
@@ -52,10 +57,7 @@ impl Descriptors {
     /// # Errors
     /// `EINTR` when a signal came that is to be seen (see [`signal_restarts`]).
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Waited> {
-        let timespec = timeout.map(|timeout| libc::timespec {
-            tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
-        });
+        let timespec = timeout.map(timespec_of);
         let timespec = timespec
             .as_ref()
             .map_or(std::ptr::null(), std::ptr::from_ref);
@@ -68,6 +70,13 @@ impl Descriptors {
             1.. => Ok(Waited::Ready),
             _ => Err(io::Error::last_os_error()),
         }
+    }
+}
+
+pub(crate) fn timespec_of(time: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: time.subsec_nanos().into(),
     }
 }
 

@@ -54,7 +54,7 @@ fn is_readable(device: &Device) -> bool {
     unsafe { libc::poll(&raw mut poll, 1, 5_000) == 1 }
 }
 
-fn event(device: &Device) -> String {
+fn event(device: &std::sync::Arc<Device>) -> String {
     format!("{:?}", device.wait_async_event().unwrap())
 }
 

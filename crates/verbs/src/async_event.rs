@@ -3,8 +3,9 @@
 use std::ffi::c_int;
 use std::ptr::NonNull;
 
-use airdma_engine::{AsyncEvent, QpEvent};
+use airdma_engine::{AsyncEvent, AsyncWait, QpEvent};
 
+use crate::blocking::{self, Attempt, Wait};
 use crate::completion::Cq;
 use crate::context::Context;
 use crate::errno::Errno;
@@ -16,26 +17,30 @@ use crate::{abi, port};
 
 type Element = abi::ibv_async_event__bindgen_ty_1;
 
-/// `ibv_get_async_event(3)`: blocks, unless `context->async_fd` has `O_NONBLOCK`.
+/// One attempt of `ibv_get_async_event(3)`, which blocks unless `context->async_fd` has `O_NONBLOCK`. `slept` is what
+/// `ppoll(2)` said since the last attempt.
 pub unsafe fn get(
     context: *mut abi::ibv_context,
     out: *mut abi::ibv_async_event,
-) -> Result<c_int, Errno> {
-    // SAFETY: the caller's context.
-    let context = unsafe { Context::of(context) }?;
-    if out.is_null() {
-        return Err(Errno::INVALID);
-    }
-    loop {
-        let event = context.device().wait_async_event()?;
+    slept: Option<c_int>,
+) -> Attempt {
+    let new = || {
+        // SAFETY: the caller's context.
+        let context = unsafe { Context::of(context) }?;
+        if out.is_null() {
+            return Err(Errno::INVALID);
+        }
+        Ok(Wait::Async(AsyncWait::new(context.device())))
+    };
+    blocking::attempt(slept, new, Wait::asynchronous, |event| {
         // An event whose object was destroyed meanwhile never happened.
         let Some(translated) = translate(&event) else {
-            continue;
+            return false;
         };
         // SAFETY: the caller's struct.
         unsafe { out.write(translated) };
-        return Ok(0);
-    }
+        true
+    })
 }
 
 /// `ibv_ack_async_event(3)`.

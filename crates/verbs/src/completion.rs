@@ -5,9 +5,10 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use airdma_engine::{self as engine, Completion, CqOptions, GrhHeader, PdUse};
+use airdma_engine::{self as engine, ChannelWait, Completion, CqOptions, GrhHeader, PdUse};
 
 use crate::abi;
+use crate::blocking::{self, Attempt, Wait};
 use crate::context::{COMPLETION_VECTORS, Context};
 use crate::errno::Errno;
 use crate::live::{self, Affiliated};
@@ -240,29 +241,33 @@ pub unsafe fn destroy_cq(raw: *mut abi::ibv_cq) -> Result<(), Errno> {
     Ok(())
 }
 
-/// `ibv_get_cq_event(3)`: blocks, unless the channel's descriptor has `O_NONBLOCK`.
+/// One attempt of `ibv_get_cq_event(3)`, which blocks unless the channel's descriptor has `O_NONBLOCK`. `slept` is what
+/// `ppoll(2)` said since the last attempt.
 pub unsafe fn get_cq_event(
     raw: *mut abi::ibv_comp_channel,
     cq: *mut *mut abi::ibv_cq,
     cq_context: *mut *mut c_void,
-) -> Result<c_int, Errno> {
-    // SAFETY: the caller's channel.
-    let channel = unsafe { Channel::of(raw) }?;
-    if cq.is_null() || cq_context.is_null() {
-        return Err(Errno::INVALID);
-    }
-    loop {
-        let number = channel.engine.wait_event()?;
+    slept: Option<c_int>,
+) -> Attempt {
+    let new = || {
+        // SAFETY: the caller's channel.
+        let channel = unsafe { Channel::of(raw) }?;
+        if cq.is_null() || cq_context.is_null() {
+            return Err(Errno::INVALID);
+        }
+        Ok(Wait::Channel(ChannelWait::new(&channel.engine)))
+    };
+    blocking::attempt(slept, new, Wait::channel, |number| {
         let owner = live::deliver::<abi::ibv_cq>(number, |events| events.completion.deliver());
         // An event whose queue was destroyed meanwhile never happened.
-        let Some(owner) = owner else { continue };
+        let Some(owner) = owner else { return false };
         // SAFETY: the queue waits for this event's acknowledgement before it goes; the rest is the caller's.
         unsafe {
             *cq = owner.as_ptr();
             *cq_context = (*owner.as_ptr()).cq_context;
         }
-        return Ok(0);
-    }
+        true
+    })
 }
 
 /// `ibv_ack_cq_events(3)`.

@@ -6,15 +6,18 @@ use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
+use airdma_engine::Uncancelled;
+
 use crate::errno::{Answer, Errno};
 
+pub mod blocking;
 pub mod files;
 pub mod polling;
 pub mod slots;
 pub mod symbols;
 pub mod work_requests;
 
-/// Defines C functions. `export` makes a symbol, `slot` a function for a table.
+/// Defines C functions. `export` makes a symbol, `slot` a function for a table, `fast` one of the data path for a table.
 macro_rules! entry {
     ($(export fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:tt $(:: $rest:ident)*;)*) => {$(
         #[allow(unused_unsafe, reason = "some bodies are safe functions")]
@@ -27,6 +30,15 @@ macro_rules! entry {
         #[allow(unused_unsafe, reason = "some bodies are safe functions")]
         pub unsafe extern "C" fn $name($($arg: $ty),*) $(-> $ret)? {
             crate::entry::entry!(@call $name($($arg),*) $body $(:: $rest)*)
+        }
+    )*};
+    ($(fast fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? = $body:tt $(:: $rest:ident)*;)*) => {$(
+        #[allow(unused_unsafe, reason = "some bodies are safe functions")]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) $(-> $ret)? {
+            // SAFETY: as below.
+            let answer = crate::entry::guard_fast(|| unsafe { $body $(:: $rest)*($($arg),*) });
+            crate::entry::entry!(@trace $name($($arg),*) answer);
+            answer
         }
     )*};
     (@call $name:ident($($arg:ident),*) unsupported) => {{
@@ -48,9 +60,17 @@ macro_rules! entry {
 }
 use entry;
 
-/// Runs a body; a panic is answered as an error and never unwinds into C.
+/// Runs a body; a panic is answered as an error and never unwinds into C, and a cancellation of the thread waits until it is
+/// over.
 #[inline]
 fn guard<A: Answer>(body: impl FnOnce() -> A) -> A::C {
+    let _whole = Uncancelled::new();
+    guard_fast(body)
+}
+
+/// As [`guard`], for the data path, where the engine holds cancellations back around what few calls of the system it makes.
+#[inline]
+fn guard_fast<A: Answer>(body: impl FnOnce() -> A) -> A::C {
     // Bodies keep their state behind locks that recover from poisoning, and the C caller has no way to
     // observe a half-done call other than through its error.
     catch_unwind(AssertUnwindSafe(body))

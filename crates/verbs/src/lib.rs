@@ -18,6 +18,7 @@ mod abi;
 mod abi_header;
 mod address;
 mod async_event;
+mod blocking;
 mod completion;
 mod context;
 mod device;

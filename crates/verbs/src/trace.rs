@@ -4,6 +4,8 @@ use std::fmt::{Debug, Display, Write as _};
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use airdma_engine::Uncancelled;
+
 use crate::errno::Errno;
 
 const UNKNOWN: u8 = 0;
@@ -36,6 +38,7 @@ fn wants_verbs(list: &str) -> bool {
 /// Prints one call. Leaves `errno` as it was.
 #[cold]
 pub fn call(name: &str, arguments: &[(&str, &dyn Debug)], answer: &dyn Debug) {
+    let _whole = Uncancelled::new();
     let errno = Errno::current();
     let mut line = format!("airdma: verbs: {name}(");
     for (position, (label, value)) in arguments.iter().enumerate() {
@@ -52,6 +55,7 @@ pub fn call(name: &str, arguments: &[(&str, &dyn Debug)], answer: &dyn Debug) {
 /// Prints why a verb failed.
 #[cold]
 pub fn complain(reason: &dyn Display) {
+    let _whole = Uncancelled::new();
     // As above.
     let _ = writeln!(std::io::stderr(), "airdma: {reason}");
 }

@@ -24,3 +24,8 @@ fn completions_that_are_read_field_by_field() {
 fn functions_of_the_c_library_behave_as_without_us() {
     program::run("files");
 }
+
+#[test]
+fn threads_that_are_cancelled() {
+    program::run("cancel");
+}

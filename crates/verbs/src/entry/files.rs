@@ -5,6 +5,9 @@
 //! path that is not ours costs a comparison of bytes and one atomic load; nothing is allocated or locked, and `errno` is
 //! the C library's. The first call of each function asks the dynamic linker where the C library's own is.
 //!
+//! Some are cancellation points (`pthreads(7)`), and `scandir` calls the program back, which may throw: so the stack may unwind
+//! through these functions. It holds nothing to be dropped but where the path is ours, and there cancellations wait.
+//!
 //! The variadic ones (`open`) are defined with the argument that may follow. On every Linux ABI that Rust's standard
 //! library supports, variadic integers go where fixed ones go; without `O_CREAT` what is there means nothing, here as in
 //! the C library.
@@ -13,6 +16,8 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use airdma_engine::Uncancelled;
+
 use crate::errno::Errno;
 use crate::redirect;
 
@@ -20,8 +25,8 @@ use crate::redirect;
 macro_rules! hooks {
     ($(fn $name:ident($(@ $at:ident,)? path $(, $arg:ident: $ty:ty)*) -> $ret:ty $(, writes if $writes:expr)?;)*) => {$(
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($at: c_int,)? path: *const c_char $(, $arg: $ty)*) -> $ret {
-            type Function = unsafe extern "C" fn($(hooks!(@int $at),)? *const c_char $(, $ty)*) -> $ret;
+        pub unsafe extern "C-unwind" fn $name($($at: c_int,)? path: *const c_char $(, $arg: $ty)*) -> $ret {
+            type Function = unsafe extern "C-unwind" fn($(hooks!(@int $at),)? *const c_char $(, $ty)*) -> $ret;
             static REAL: Real = Real::new();
             // SAFETY: the name ends in NUL.
             let name = unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) };
@@ -36,6 +41,7 @@ macro_rules! hooks {
                 // SAFETY: the caller's arguments, as they came.
                 return unsafe { real($($at,)? path $(, $arg)*) };
             }
+            let _whole = Uncancelled::new();
             let writes = false $(|| $writes)?;
             // SAFETY: it begins like one of ours, so it is a string.
             let led = redirect::lead(unsafe { CStr::from_ptr(path) }, writes);
@@ -101,7 +107,7 @@ hooks! {
 macro_rules! versioned {
     ($(fn $name:ident($(@ $at:ident,)? path $(, $arg:ident: $ty:ty)*) = $now:ident;)*) => {$(
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(_version: c_int, $($at: c_int,)? path: *const c_char $(, $arg: $ty)*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name(_version: c_int, $($at: c_int,)? path: *const c_char $(, $arg: $ty)*) -> c_int {
             // SAFETY: the caller's arguments.
             unsafe { $now($($at,)? path $(, $arg)*) }
         }

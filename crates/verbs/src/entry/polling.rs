@@ -7,21 +7,21 @@ use crate::abi::*;
 use crate::polling;
 
 entry! {
-    slot fn start_poll(current: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int = polling::start;
-    slot fn next_poll(current: *mut ibv_cq_ex) -> c_int = polling::next;
-    slot fn end_poll(current: *mut ibv_cq_ex) = polling::end;
-    slot fn read_opcode(current: *mut ibv_cq_ex) -> ibv_wc_opcode = polling::opcode;
-    slot fn read_vendor_err(current: *mut ibv_cq_ex) -> u32 = polling::vendor_err;
-    slot fn read_byte_len(current: *mut ibv_cq_ex) -> u32 = polling::byte_len;
-    slot fn read_imm_data(current: *mut ibv_cq_ex) -> u32 = polling::imm_data;
-    slot fn read_qp_num(current: *mut ibv_cq_ex) -> u32 = polling::qp_num;
-    slot fn read_src_qp(current: *mut ibv_cq_ex) -> u32 = polling::src_qp;
-    slot fn read_wc_flags(current: *mut ibv_cq_ex) -> c_uint = polling::wc_flags;
-    slot fn read_slid(current: *mut ibv_cq_ex) -> u32 = polling::slid;
-    slot fn read_sl(current: *mut ibv_cq_ex) -> u8 = polling::sl;
-    slot fn read_dlid_path_bits(current: *mut ibv_cq_ex) -> u8 = polling::dlid_path_bits;
-    slot fn read_completion_ts(current: *mut ibv_cq_ex) -> u64 = polling::completion_ts;
-    slot fn read_completion_wallclock_ns(current: *mut ibv_cq_ex) -> u64 = polling::completion_wallclock_ns;
+    fast fn start_poll(current: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int = polling::start;
+    fast fn next_poll(current: *mut ibv_cq_ex) -> c_int = polling::next;
+    fast fn end_poll(current: *mut ibv_cq_ex) = polling::end;
+    fast fn read_opcode(current: *mut ibv_cq_ex) -> ibv_wc_opcode = polling::opcode;
+    fast fn read_vendor_err(current: *mut ibv_cq_ex) -> u32 = polling::vendor_err;
+    fast fn read_byte_len(current: *mut ibv_cq_ex) -> u32 = polling::byte_len;
+    fast fn read_imm_data(current: *mut ibv_cq_ex) -> u32 = polling::imm_data;
+    fast fn read_qp_num(current: *mut ibv_cq_ex) -> u32 = polling::qp_num;
+    fast fn read_src_qp(current: *mut ibv_cq_ex) -> u32 = polling::src_qp;
+    fast fn read_wc_flags(current: *mut ibv_cq_ex) -> c_uint = polling::wc_flags;
+    fast fn read_slid(current: *mut ibv_cq_ex) -> u32 = polling::slid;
+    fast fn read_sl(current: *mut ibv_cq_ex) -> u8 = polling::sl;
+    fast fn read_dlid_path_bits(current: *mut ibv_cq_ex) -> u8 = polling::dlid_path_bits;
+    fast fn read_completion_ts(current: *mut ibv_cq_ex) -> u64 = polling::completion_ts;
+    fast fn read_completion_wallclock_ns(current: *mut ibv_cq_ex) -> u64 = polling::completion_wallclock_ns;
 }
 
 // No queue is created with these: `ibv_create_cq_ex` answers EOPNOTSUPP.

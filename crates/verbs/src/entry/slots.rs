@@ -99,10 +99,11 @@ pub fn verbs_context(context: ibv_context) -> verbs_context {
 
 // The data path.
 entry! {
-    slot fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int = completion::poll;
-    slot fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int = completion::request_notification;
-    slot fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) -> c_int = post::send;
-    slot fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad_wr: *mut *mut ibv_recv_wr) -> c_int = post::receive;
+    fast fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int = completion::poll;
+    fast fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int = completion::request_notification;
+    fast fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad_wr: *mut *mut ibv_send_wr) -> c_int = post::send;
+    fast fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad_wr: *mut *mut ibv_recv_wr) -> c_int = post::receive;
+    fast fn post_srq_recv(srq: *mut ibv_srq, recv_wr: *mut ibv_recv_wr, bad_recv_wr: *mut *mut ibv_recv_wr) -> c_int = shared_receive::post_receive;
 }
 
 // Extended calls that work.
@@ -119,7 +120,6 @@ entry! {
     slot fn alloc_mw(pd: *mut ibv_pd, mw_type: ibv_mw_type) -> *mut ibv_mw = window::alloc;
     slot fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, mw_bind: *mut ibv_mw_bind) -> c_int = window::bind;
     slot fn dealloc_mw(mw: *mut ibv_mw) -> c_int = window::dealloc;
-    slot fn post_srq_recv(srq: *mut ibv_srq, recv_wr: *mut ibv_recv_wr, bad_recv_wr: *mut *mut ibv_recv_wr) -> c_int = shared_receive::post_receive;
     slot fn advise_mr(pd: *mut ibv_pd, advice: ib_uverbs_advise_mr_advice, flags: u32, sg_list: *mut ibv_sge, num_sges: u32) -> c_int = memory::advise_mr;
     slot fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr = memory::alloc_null_mr;
     slot fn reg_dm_mr(pd: *mut ibv_pd, dm: *mut ibv_dm, dm_offset: u64, length: usize, access: c_uint) -> *mut ibv_mr = device_memory::register;

@@ -68,9 +68,7 @@ entry! {
     export fn ibv_create_cq(context: *mut ibv_context, cqe: c_int, cq_context: *mut c_void, channel: *mut ibv_comp_channel, comp_vector: c_int) -> *mut ibv_cq = completion::create_cq;
     export fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int = completion::resize_cq;
     export fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int = completion::destroy_cq;
-    export fn ibv_get_cq_event(channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void) -> c_int = completion::get_cq_event;
     export fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) = completion::ack_cq_events;
-    export fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int = async_event::get;
     export fn ibv_ack_async_event(event: *mut ibv_async_event) = async_event::ack;
 }
 
