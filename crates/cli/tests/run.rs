@@ -32,6 +32,14 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// Copies the program under test. A process of its own does: a descriptor of ours, open for writing, would live on in whatever
+/// child another test forks at that moment, and the copy could not be started (ETXTBSY).
+fn copy_program(to: &Path) {
+    let mut copy = Command::new("cp");
+    let status = copy.arg(env!("CARGO_BIN_EXE_airdma")).arg(to).status();
+    assert!(status.unwrap().success());
+}
+
 /// A fresh folder that goes away with its guard.
 struct Folder(PathBuf);
 
@@ -118,7 +126,7 @@ fn a_missing_library_is_127_and_says_where_it_was_looked_for() {
 
     let folder = Folder::new("run-alone");
     let alone = folder.0.join("airdma");
-    fs::copy(env!("CARGO_BIN_EXE_airdma"), &alone).unwrap();
+    copy_program(&alone);
     let output = Command::new(&alone)
         .env_remove("AIRDMA_LIB")
         .args(["run", "--", "true"])
@@ -138,7 +146,7 @@ fn the_library_of_an_installed_tree_is_found() {
     let (bin, lib) = (folder.0.join("bin"), folder.0.join("lib/airdma"));
     fs::create_dir_all(&bin).unwrap();
     fs::create_dir_all(&lib).unwrap();
-    fs::copy(env!("CARGO_BIN_EXE_airdma"), bin.join("airdma")).unwrap();
+    copy_program(&bin.join("airdma"));
     fs::copy(some_library(), lib.join("libairdma.so")).unwrap();
     let output = Command::new(bin.join("airdma"))
         .env_remove("AIRDMA_LIB")
