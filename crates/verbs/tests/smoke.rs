@@ -29,3 +29,8 @@ fn functions_of_the_c_library_behave_as_without_us() {
 fn threads_that_are_cancelled() {
     program::run("cancel");
 }
+
+#[test]
+fn queries_answer_what_was_set_and_what_is_there() {
+    program::run("queries");
+}
