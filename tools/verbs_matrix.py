@@ -39,7 +39,6 @@ REASONS = {
     "tm_info": "tag matching",
     "cvlan": "raw Ethernet",
     "flow_tag": "raw Ethernet",
-    "resolve_eth": "the kernel resolves addresses",
 }
 
 

@@ -5,10 +5,14 @@ use crate::channel::ChannelEvents;
 use crate::core::Core;
 use crate::cq::CqOptions;
 use crate::cq_table::CqShared;
+use crate::interface::InterfaceQuery;
+use crate::neighbour;
+use crate::pd::check_path;
 use crate::poll_set::PollSet;
 use crate::use_count::UseCount;
 use crate::{
-    AsyncEvent, AsyncWait, Channel, Cq, DeviceInfo, Dm, Error, EventWait, LIMITS, Limits, Pd, Xrcd,
+    AsyncEvent, AsyncWait, Channel, Cq, DeviceInfo, Dm, Error, EventWait, LIMITS, Limits, Path, Pd,
+    Xrcd,
 };
 use airdma_port::Port;
 use airdma_shm::{Cqe, RingConsumer, RingProducer, ring};
@@ -16,6 +20,15 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// An address on an Ethernet link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkAddress {
+    /// Of the interface there.
+    pub mac: [u8; 6],
+    /// The VLAN, if the device is on the interface of one.
+    pub vlan: Option<u16>,
+}
 
 /// One opened device, as `ibv_open_device` gives it: each call of [`Device::open`] returns a new one with its own
 /// queue of asynchronous events, while the worker behind it is shared by all of this process and interface.
@@ -238,6 +251,30 @@ impl Device {
         }
         ring(&self.core().arena, entries, Cqe::STRIDE)
             .map_err(|error| Error::system("memory for a completion queue", &error))
+    }
+
+    /// Where the first link of a path leads: what the kernel has behind the address or its gateway, for which it asks if need be
+    /// (a second at most).
+    ///
+    /// # Errors
+    /// As [`Pd::create_ah`]; `ENETUNREACH`, `EHOSTUNREACH`, and others of the system; `ENODEV` in a child after fork.
+    pub fn resolve(&self, path: &Path) -> Result<LinkAddress, Error> {
+        let core = self.core();
+        core.check_process()?;
+        check_path(core, path)?;
+        let source = core.address(path.sgid_index);
+        let source = source.ok_or(Error::Invalid("the source address is gone"))?;
+        let (info, destination) = (self.current(), path.gid.to_ip());
+        let is_own = info.gids.iter().any(|row| row.address == destination);
+        let mac = if is_own {
+            info.mac
+        } else {
+            neighbour::resolve(info.interface_index, source, destination)?
+        };
+        let query = InterfaceQuery::new()
+            .map_err(|error| Error::system("asking for the interface", &error))?;
+        let vlan = query.vlan(&info.interface);
+        Ok(LinkAddress { mac, vlan })
     }
 
     /// The descriptor of the asynchronous events: readable while one waits, and then [`Device::wait_async_event`] does not

@@ -33,6 +33,18 @@ struct EthtoolCommand {
     reserved: [u32; 2],
 }
 
+/// `vlan_ioctl_args` of `linux/if_vlan.h`.
+#[repr(C)]
+struct VlanArguments {
+    cmd: i32,
+    device: [u8; 24],
+    vid: i32,
+    rest: [u8; 20],
+    qos: i16,
+}
+
+const SIOCGIFVLAN: libc::c_ulong = 0x8982;
+const GET_VLAN_VID: i32 = 9;
 const ETHTOOL_GSET: u32 = 1;
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 /// Hardware types with a six-byte MAC address (`linux/if_arp.h`).
@@ -78,6 +90,33 @@ impl InterfaceQuery {
         let speed = u32::from(command.speed_hi) << 16 | u32::from(command.speed);
         // -1 in 16 or 32 bits is "unknown".
         (speed != 0 && speed != u32::from(u16::MAX) && speed != u32::MAX).then_some(speed)
+    }
+
+    /// Its VLAN, if it is the interface of one.
+    pub(crate) fn vlan(&self, name: &str) -> Option<u16> {
+        // The name fits, and is not empty.
+        request(name).ok()?;
+        let mut arguments = VlanArguments {
+            cmd: GET_VLAN_VID,
+            device: [0; 24],
+            vid: 0,
+            rest: [0; 20],
+            qos: 0,
+        };
+        for (to, from) in arguments.device.iter_mut().zip(name.bytes()) {
+            *to = from;
+        }
+        // SAFETY: this request reads and writes a `vlan_ioctl_args`.
+        let result = unsafe {
+            libc::ioctl(
+                self.socket.as_raw_fd(),
+                SIOCGIFVLAN as _,
+                &raw mut arguments,
+            )
+        };
+        (result == 0)
+            .then(|| u16::try_from(arguments.vid).ok())
+            .flatten()
     }
 
     fn call(&self, number: libc::c_ulong, request: &mut libc::ifreq) -> io::Result<()> {

@@ -100,6 +100,29 @@ pub unsafe fn create_from_wc(
     }
 }
 
+/// `ibv_resolve_eth_l2_from_gid`: the Ethernet address of the next hop, and the VLAN or 0xffff.
+pub unsafe fn resolve_ethernet(
+    context: *mut abi::ibv_context,
+    attr: *mut abi::ibv_ah_attr,
+    mac: *mut u8,
+    vlan: *mut u16,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's context and struct.
+    let (context, attr) = unsafe { (Context::of(context)?, attr.as_ref().ok_or(Errno::INVALID)?) };
+    if mac.is_null() {
+        return Err(Errno::INVALID);
+    }
+    let found = context.device().resolve(&path_of(attr)?)?;
+    // SAFETY: the caller's six bytes, and an integer unless it is NULL.
+    unsafe {
+        mac.cast::<[u8; 6]>().write(found.mac);
+        if let Some(vlan) = vlan.as_mut() {
+            *vlan = found.vlan.unwrap_or(u16::MAX);
+        }
+    }
+    Ok(())
+}
+
 /// The path an address vector describes. RoCE needs the GRH part, the LID part means nothing.
 pub fn path_of(attr: &abi::ibv_ah_attr) -> Result<Path, Errno> {
     if attr.is_global == 0 {

@@ -34,3 +34,24 @@ fn threads_that_are_cancelled() {
 fn queries_answer_what_was_set_and_what_is_there() {
     program::run("queries");
 }
+
+#[test]
+fn an_ethernet_address_is_resolved_from_a_gid() {
+    // The other host is a process in a namespace of its own.
+    program::run_after(
+        "resolve",
+        "set -e
+         ip link add v0 address 02:00:00:00:00:01 type veth peer name v1 address 02:00:00:00:00:03
+         unshare --net sleep 60 & peer=$!
+         trap 'kill $peer' EXIT
+         while ip link show v1 >/dev/null 2>&1; do ip link set v1 netns $peer; sleep 0.05; done
+         nsenter --target $peer --net sh -c 'ip address add 10.5.0.3/24 dev v1 && ip link set v1 up'
+         ip address add 10.5.0.1/24 dev v0
+         ip address add fd00::1/64 dev v0 nodad
+         ip link set v0 up
+         ip neighbour add 10.5.0.2 lladdr 02:00:00:00:00:09 dev v0
+         ip neighbour add fd00::2 lladdr 02:00:00:00:00:0a dev v0
+         ip route add 10.9.0.0/16 via 10.5.0.2
+         ip link add link v0 name v0.7 type vlan id 7 && ip address add 10.7.0.1/24 dev v0.7 && ip link set v0.7 up || true",
+    );
+}

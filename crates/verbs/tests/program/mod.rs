@@ -8,8 +8,14 @@ use std::process::Command;
 /// Compiles and runs `c/NAME.c`, which exits with 0 and prints `ok` if everything is as the man pages say. Skipped, and said
 /// so, where there is no compiler, no header, or no namespace to be had.
 pub fn run(name: &str) {
+    run_after(name, "");
+}
+
+/// The same after a shell script that prepares the namespace.
+pub fn run_after(name: &str, setup: &str) {
     let Some(program) = compile(name) else { return };
-    let Some(mut command) = isolated("LD_PRELOAD=$LIBRARY exec timeout 60 $PROGRAM") else {
+    let script = format!("{setup}\nLD_PRELOAD=$LIBRARY timeout 60 $PROGRAM");
+    let Some(mut command) = isolated(&script) else {
         return;
     };
     let output = command

@@ -1,0 +1,362 @@
+//! The Ethernet address behind an IP address, as the kernel's routes and neighbour table have it, by `rtnetlink(7)`: no privilege
+//! is needed to read them. A destination that is not in the table is sent an empty datagram, so that the kernel asks for it.
+
+use crate::Error;
+use std::io;
+use std::mem::size_of;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// For how long a destination may be asked for, and how often the table is looked at meanwhile.
+const PATIENCE: Duration = Duration::from_secs(1);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// The discard port (RFC 863): where the empty datagram goes.
+const DISCARD: u16 = 9;
+
+/// Answers of one request at most: what comes endlessly comes from nobody's kernel.
+const MESSAGES_MAX: usize = 1 << 20;
+
+/// Bytes of `struct nlmsghdr`, `struct rtmsg` and `struct ndmsg`, `struct rtattr`.
+const HEADER: usize = 16;
+const BODY: usize = 12;
+const ATTRIBUTE: usize = 4;
+
+/// The neighbour through which `source` reaches `destination` on an interface, and its address there.
+///
+/// # Errors
+/// What the kernel says of the route (`ENETUNREACH`), `EHOSTUNREACH` if nobody answers, and those of the system.
+pub(crate) fn resolve(
+    interface: u32,
+    source: IpAddr,
+    destination: IpAddr,
+) -> Result<[u8; 6], Error> {
+    if let Some(group) = group(destination) {
+        return Ok(group);
+    }
+    let error = |error: io::Error| Error::system("asking the kernel for a neighbour", &error);
+    let socket = Rtnetlink::new().map_err(error)?;
+    let next = socket.next_hop(interface, destination).map_err(error)?;
+    let start = Instant::now();
+    let mut asked = false;
+    loop {
+        if let Some(found) = socket.neighbour(interface, next).map_err(error)? {
+            return Ok(found);
+        }
+        if !asked {
+            asked = true;
+            // If it cannot be sent, nobody will answer: that is found out below.
+            let sent = UdpSocket::bind(SocketAddr::new(source, 0))
+                .and_then(|socket| socket.send_to(&[], SocketAddr::new(destination, DISCARD)));
+            drop(sent);
+        }
+        if start.elapsed() > PATIENCE {
+            return Err(error(io::Error::from_raw_os_error(libc::EHOSTUNREACH)));
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    }
+}
+
+/// The address of a multicast group (RFC 1112, RFC 2464).
+fn group(address: IpAddr) -> Option<[u8; 6]> {
+    match address {
+        IpAddr::V4(address) if address.is_multicast() => {
+            let [_, b, c, d] = address.octets();
+            Some([0x01, 0x00, 0x5e, b & 0x7f, c, d])
+        }
+        IpAddr::V6(address) if address.is_multicast() => {
+            let octets = address.octets();
+            Some([0x33, 0x33, octets[12], octets[13], octets[14], octets[15]])
+        }
+        IpAddr::V4(_) | IpAddr::V6(_) => None,
+    }
+}
+
+struct Rtnetlink(OwnedFd);
+
+impl Rtnetlink {
+    fn new() -> io::Result<Self> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+        // SAFETY: plain integers.
+        let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: `socket` just returned it, and nobody else knows it.
+        let socket = Rtnetlink(unsafe { OwnedFd::from_raw_fd(fd) });
+        // The kernel answers before `send` returns; should it not, nobody waits for ever.
+        let patience = libc::timeval {
+            tv_sec: 1,
+            tv_usec: 0,
+        };
+        // SAFETY: the option takes a timeval.
+        let set = unsafe {
+            libc::setsockopt(
+                fd,
+                libc::SOL_SOCKET,
+                libc::SO_RCVTIMEO,
+                (&raw const patience).cast(),
+                size_of::<libc::timeval>() as libc::socklen_t,
+            )
+        };
+        if set == 0 {
+            Ok(socket)
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+
+    /// The gateway to a destination, or the destination itself.
+    fn next_hop(&self, interface: u32, destination: IpAddr) -> io::Result<IpAddr> {
+        let address = octets(destination);
+        let mut body = [0; BODY];
+        (body[0], body[1]) = (family(destination), address.len() as u8 * 8);
+        let attributes: [(u16, &[u8]); 2] = [
+            (libc::RTA_DST, &address),
+            (libc::RTA_OIF, &interface.to_ne_bytes()),
+        ];
+        let mut next = destination;
+        self.ask(
+            &request(libc::RTM_GETROUTE, 0, &body, &attributes),
+            |kind, payload| {
+                if kind == libc::RTM_NEWROUTE {
+                    let gateway =
+                        attributes_of(payload).find(|&(kind, _)| kind == libc::RTA_GATEWAY);
+                    next = gateway.and_then(|(_, value)| ip(value)).unwrap_or(next);
+                }
+            },
+        )?;
+        Ok(next)
+    }
+
+    /// What the table has of a neighbour.
+    fn neighbour(&self, interface: u32, address: IpAddr) -> io::Result<Option<[u8; 6]>> {
+        let mut body = [0; BODY];
+        body[0] = family(address);
+        let mut found = None;
+        let dump = request(libc::RTM_GETNEIGH, libc::NLM_F_DUMP as u16, &body, &[]);
+        self.ask(&dump, |kind, payload| {
+            if kind == libc::RTM_NEWNEIGH
+                && let Some(link_address) = known(payload, interface, address)
+            {
+                found = Some(link_address);
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// Sends a request, and hands out the answers.
+    fn ask(&self, request: &[u8], mut answer: impl FnMut(u16, &[u8])) -> io::Result<()> {
+        let is_dump = u16_at(request, 6) & libc::NLM_F_DUMP as u16 != 0;
+        // SAFETY: the request may be read.
+        let sent = unsafe {
+            libc::send(
+                self.0.as_raw_fd(),
+                request.as_ptr().cast(),
+                request.len(),
+                0,
+            )
+        };
+        if sent < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let mut buffer = vec![0; 1 << 16];
+        for _ in 0..MESSAGES_MAX {
+            // SAFETY: the buffer may be written.
+            let got = unsafe {
+                libc::recv(
+                    self.0.as_raw_fd(),
+                    buffer.as_mut_ptr().cast(),
+                    buffer.len(),
+                    0,
+                )
+            };
+            let Ok(got) = usize::try_from(got) else {
+                let error = io::Error::last_os_error();
+                if error.kind() == io::ErrorKind::Interrupted {
+                    continue;
+                }
+                return Err(error);
+            };
+            for (kind, payload) in messages(&buffer[..got.min(buffer.len())]) {
+                match i32::from(kind) {
+                    libc::NLMSG_DONE => return Ok(()),
+                    libc::NLMSG_ERROR => {
+                        let number = payload
+                            .first_chunk()
+                            .map_or(0, |&at| i32::from_ne_bytes(at));
+                        return if number == 0 {
+                            Ok(())
+                        } else {
+                            Err(io::Error::from_raw_os_error(-number))
+                        };
+                    }
+                    _ => answer(kind, payload),
+                }
+            }
+            if !is_dump {
+                return Ok(());
+            }
+        }
+        Err(io::ErrorKind::InvalidData.into())
+    }
+}
+
+/// The address in a message about a neighbour, if it is this one and its address is known.
+fn known(payload: &[u8], interface: u32, address: IpAddr) -> Option<[u8; 6]> {
+    const KNOWN: u16 = libc::NUD_REACHABLE
+        | libc::NUD_STALE
+        | libc::NUD_DELAY
+        | libc::NUD_PROBE
+        | libc::NUD_PERMANENT
+        | libc::NUD_NOARP;
+    let body = payload.get(..BODY)?;
+    if u32_at(body, 4) != interface || u16_at(body, 8) & KNOWN == 0 {
+        return None;
+    }
+    let value = |wanted| {
+        let mut attributes = attributes_of(payload);
+        attributes.find_map(|(kind, value)| (kind == wanted).then_some(value))
+    };
+    if ip(value(libc::NDA_DST)?)? != address {
+        return None;
+    }
+    value(libc::NDA_LLADDR)?.try_into().ok()
+}
+
+fn request(kind: u16, flags: u16, body: &[u8; BODY], attributes: &[(u16, &[u8])]) -> Vec<u8> {
+    let mut bytes = vec![0; HEADER];
+    bytes.extend_from_slice(body);
+    for (kind, value) in attributes {
+        let length = (ATTRIBUTE + value.len()) as u16;
+        bytes.extend_from_slice(&length.to_ne_bytes());
+        bytes.extend_from_slice(&kind.to_ne_bytes());
+        bytes.extend_from_slice(value);
+        bytes.resize(bytes.len().next_multiple_of(ATTRIBUTE), 0);
+    }
+    let length = bytes.len() as u32;
+    bytes[0..4].copy_from_slice(&length.to_ne_bytes());
+    bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+    bytes[6..8].copy_from_slice(&(flags | libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    bytes
+}
+
+/// Kind and payload of each message.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let header = bytes.get(..HEADER)?;
+        let length = u32_at(header, 0) as usize;
+        let payload = bytes.get(HEADER..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((u16_at(header, 4), payload))
+    })
+}
+
+/// Kind and value of each attribute behind the body of a message.
+fn attributes_of(payload: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut bytes = payload.get(BODY..).unwrap_or_default();
+    std::iter::from_fn(move || {
+        let header = bytes.get(..ATTRIBUTE)?;
+        let length = usize::from(u16_at(header, 0));
+        let value = bytes.get(ATTRIBUTE..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((u16_at(header, 2), value))
+    })
+}
+
+fn family(address: IpAddr) -> u8 {
+    let family = match address {
+        IpAddr::V4(_) => libc::AF_INET,
+        IpAddr::V6(_) => libc::AF_INET6,
+    };
+    family as u8
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+fn ip(value: &[u8]) -> Option<IpAddr> {
+    let v4 = || <[u8; 4]>::try_from(value).ok().map(IpAddr::from);
+    let v6 = || <[u8; 16]>::try_from(value).ok().map(IpAddr::from);
+    v4().or_else(v6)
+}
+
+/// Two bytes that are there.
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_ne_bytes([bytes[at], bytes[at + 1]])
+}
+
+/// Four bytes that are there.
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn neighbour(state: u16, address: &[u8], link_address: &[u8]) -> Vec<u8> {
+        let mut body = [0; BODY];
+        body[4..8].copy_from_slice(&7u32.to_ne_bytes());
+        body[8..10].copy_from_slice(&state.to_ne_bytes());
+        let attributes = [(libc::NDA_DST, address), (libc::NDA_LLADDR, link_address)];
+        request(libc::RTM_NEWNEIGH, 0, &body, &attributes)
+    }
+
+    #[test]
+    fn a_neighbour_is_known_by_interface_address_and_state() {
+        let (address, link_address) = ([10, 5, 0, 2], [2, 0, 0, 0, 0, 9]);
+        let look = |bytes: &[u8], interface, address: [u8; 4]| {
+            let (kind, payload) = messages(bytes).next().unwrap();
+            assert_eq!(kind, libc::RTM_NEWNEIGH);
+            known(payload, interface, address.into())
+        };
+        let stale = neighbour(libc::NUD_STALE, &address, &link_address);
+        assert_eq!(look(&stale, 7, address), Some(link_address));
+        assert_eq!(look(&stale, 8, address), None);
+        assert_eq!(look(&stale, 7, [10, 5, 0, 3]), None);
+        let failed = neighbour(libc::NUD_FAILED, &address, &link_address);
+        assert_eq!(look(&failed, 7, address), None);
+        let infiniband = neighbour(libc::NUD_STALE, &address, &[0; 20]);
+        assert_eq!(look(&infiniband, 7, address), None);
+    }
+
+    #[test]
+    fn messages_that_lie_about_their_length_end_the_list() {
+        let good = neighbour(libc::NUD_STALE, &[10, 5, 0, 2], &[0; 6]);
+        let mut two = good.clone();
+        two.extend_from_slice(&good);
+        assert_eq!(messages(&two).count(), 2);
+        for length in [0u32, 15, 1 << 20] {
+            let mut bad = two.clone();
+            bad[..4].copy_from_slice(&length.to_ne_bytes());
+            assert_eq!(messages(&bad).count(), 0, "{length}");
+        }
+        for cut in 0..good.len() {
+            for (_, payload) in messages(&good[..cut]) {
+                assert_eq!(known(payload, 7, [10, 5, 0, 2].into()), None);
+            }
+            assert!(attributes_of(&good[..cut]).count() <= 8);
+        }
+        let mut bad = good;
+        bad[HEADER + BODY..HEADER + BODY + 2].copy_from_slice(&3u16.to_ne_bytes());
+        assert_eq!(attributes_of(&bad[HEADER..]).count(), 0);
+    }
+
+    #[test]
+    fn groups_have_addresses_of_their_own() {
+        let of = |text: &str| group(text.parse().unwrap());
+        assert_eq!(of("239.129.2.3"), Some([1, 0, 0x5e, 1, 2, 3]));
+        assert_eq!(
+            of("ff02::1:ff00:1234"),
+            Some([0x33, 0x33, 0xff, 0, 0x12, 0x34])
+        );
+        assert_eq!(of("10.5.0.2"), None);
+    }
+}
