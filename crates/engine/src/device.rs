@@ -254,7 +254,7 @@ impl Device {
     }
 
     /// Where the first link of a path leads: what the kernel has behind the address or its gateway, for which it asks if need be
-    /// (a second at most).
+    /// (three seconds at most).
     ///
     /// # Errors
     /// As [`Pd::create_ah`]; `ENETUNREACH`, `EHOSTUNREACH`, and others of the system; `ENODEV` in a child after fork.

@@ -8,8 +8,9 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// For how long a destination may be asked for, and how often the table is looked at meanwhile.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// For how long a destination may be asked for (the kernel asks three times, once a second), and how often the table is looked at
+/// meanwhile.
+const PATIENCE: Duration = Duration::from_secs(3);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// The discard port (RFC 863): where the empty datagram goes.

@@ -49,6 +49,7 @@ fn an_ethernet_address_is_resolved_from_a_gid() {
          ip address add 10.5.0.1/24 dev v0
          ip address add fd00::1/64 dev v0 nodad
          ip link set v0 up
+         until ip link show v0 | grep -q LOWER_UP; do sleep 0.05; done
          ip neighbour add 10.5.0.2 lladdr 02:00:00:00:00:09 dev v0
          ip neighbour add fd00::2 lladdr 02:00:00:00:00:0a dev v0
          ip route add 10.9.0.0/16 via 10.5.0.2
