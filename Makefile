@@ -10,7 +10,7 @@ SYSTEM_OPTIONS ?=
 LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p airdma-shm --release --test loom
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint unit loom system rdma-core rdma-core-check matrix bench clean
+.PHONY: help build demo test lint unit loom dropin system rdma-core rdma-core-check matrix bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,7 +37,10 @@ unit: ## unit tests, golden vectors, simulated pairs, and the tests of the tools
 loom: ## model checks of the shared rings
 	$(LOOM)
 
-system: build ## unmodified programs on every kind of link (SYSTEM_OPTIONS=--full: all combinations)
+dropin: ## libibverbs.so.1 for LD_LIBRARY_PATH, in target/release/dropin
+	CARGO="$(CARGO)" sh crates/verbs/dropin/build.sh
+
+system: build dropin ## unmodified programs on every kind of link (SYSTEM_OPTIONS=--full: all combinations)
 	$(PYTHON) tests/system/run.py $(SYSTEM_OPTIONS)
 
 rdma-core: build ## rdma-core's own tests; writes docs/rdma-core-tests.md

@@ -17,6 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "tools"))
 
+import dropin  # noqa: E402
 import host_programs  # noqa: E402
 import interface_changes  # noqa: E402
 import matrix  # noqa: E402
@@ -45,7 +46,7 @@ def main() -> int:
             print("\n".join(case.name for case in cases))
             return 0
         _compile(verbs_check)
-        return _run(cases, arguments.pairs_only)
+        return _run(cases, arguments.pairs_only, Path(folder))
 
 
 def _arguments() -> argparse.Namespace:
@@ -65,7 +66,7 @@ def _compile(verbs_check: Path) -> None:
     subprocess.run(["cc", *flags, "-o", str(verbs_check), str(source), "-libverbs"], check=True)
 
 
-def _run(cases: list[Case], pairs_only: bool) -> int:
+def _run(cases: list[Case], pairs_only: bool, folder: Path) -> int:
     tally = Tally()
     started = time.monotonic()
     for (mtu, segment_offload), group in runner.by_link(cases):
@@ -77,6 +78,7 @@ def _run(cases: list[Case], pairs_only: bool) -> int:
     if not pairs_only:
         with Lab() as lab:
             ucx.run(lab, tally)
+            dropin.run(lab, tally, folder)
         interface_changes.run(tally)
         scenarios.run(tally)
     for name, explanation in tally.failures.items():

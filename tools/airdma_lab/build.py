@@ -19,6 +19,11 @@ def binary() -> Path:
     return (ROOT / target / "release" / "airdma").resolve()
 
 
+def dropin() -> Path:
+    """The drop-in directory of `make dropin`, for LD_LIBRARY_PATH."""
+    return binary().with_name("dropin")
+
+
 def require() -> None:
     """Leaves with exit code 2 if the binaries are not there."""
     if not binary().exists():

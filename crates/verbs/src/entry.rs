@@ -12,6 +12,7 @@ use crate::errno::{Answer, Errno};
 
 pub mod blocking;
 pub mod files;
+pub mod loader;
 pub mod polling;
 pub mod slots;
 pub mod symbols;

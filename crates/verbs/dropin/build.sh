@@ -1,0 +1,31 @@
+#!/bin/sh
+# Links the drop-in directory: libibverbs.so.1 (and libibverbs.so) for LD_LIBRARY_PATH, with the versions that rdma-core gives its
+# symbols, for hosts without rdma-core and for programs that ask dlvsym(3) for a version. From the same code as libairdma.so.
+#   build.sh [OUT]        OUT: the folder, by default target/release/dropin
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../../.." && pwd)
+target=${CARGO_TARGET_DIR:-$root/target}
+out=${1:-$target/release/dropin}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT INT TERM
+
+(cd "$root" && "${CARGO:-cargo}" rustc --release -p airdma-verbs --crate-type staticlib)
+
+# One version node after the other, each with its names, each inheriting the one before.
+awk '!/^#/ { if (!($1 in names)) order[++count] = $1; names[$1] = names[$1] " " $2 ";" }
+    END { for (i = 1; i <= count; i++) { node = order[i]
+        printf "%s { global:%s }%s;\n", node, names[node], (i > 1 ? " " order[i - 1] : "") } }' \
+    "$here/versions.txt" >"$work/versions"
+# What is exported: those names, and the C library's functions that are interposed, which stay without a version.
+awk '!/^#/ { print $2 }' "$here/versions.txt" >"$work/exported"
+grep -v '^#' "$here/../tests/hooks.txt" >>"$work/exported"
+
+cc -O2 -fPIC -Wall -Wextra -Werror -Wno-builtin-declaration-mismatch -c -o "$work/stubs.o" "$here/stubs.c"
+ld -r -o "$work/whole.o" --whole-archive "$target/release/libairdma.a" --no-whole-archive "$work/stubs.o"
+objcopy --keep-global-symbols="$work/exported" "$work/whole.o"
+mkdir -p "$out"
+cc -shared -o "$out/libibverbs.so.1" "$work/whole.o" -Wl,--gc-sections -Wl,--version-script="$work/versions" \
+    -Wl,-soname,libibverbs.so.1 -lgcc_s -lutil -lrt -lpthread -lm -ldl -lc
+ln -sf libibverbs.so.1 "$out/libibverbs.so"
+echo "$out"
