@@ -67,3 +67,24 @@ fn every_hook_is_exported() {
     let missing: Vec<_> = hooks().filter(|name| !exported.contains(*name)).collect();
     assert!(missing.is_empty(), "missing: {missing:?}");
 }
+
+#[test]
+fn the_drop_in_directory_exports_what_is_there() {
+    let exported = exported();
+    let stubs = include_str!("../dropin/stubs.c");
+    let (mut verbs, mut private) = (0, 0);
+    for line in include_str!("../dropin/versions.txt").lines() {
+        let Some((node, name)) = line.split_once(' ').filter(|_| !line.starts_with('#')) else {
+            continue;
+        };
+        let is_stub = stubs.contains(&format!("({name})")) || stubs.contains(&format!(" {name};"));
+        assert!(exported.contains(name) || is_stub, "{name} is nowhere");
+        if node.contains("PRIVATE") {
+            private += 1;
+        } else {
+            assert!(!is_stub, "{name} is a stub");
+            verbs += 1;
+        }
+    }
+    assert!(verbs >= 70 && private >= 60, "the lists are complete");
+}
