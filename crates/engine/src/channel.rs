@@ -28,7 +28,7 @@ impl Channel {
     /// worker while it does. A signal whose handler was installed with `SA_RESTART` does not end it, as with the kernel's.
     ///
     /// # Errors
-    /// `EAGAIN` when there is none and the descriptor has `O_NONBLOCK`, `EINTR`.
+    /// `EAGAIN` when there is none and the descriptor has `O_NONBLOCK`, `EINTR`; `ENODEV` in a child after fork.
     pub fn wait_event(self: &Arc<Self>) -> io::Result<u64> {
         ChannelWait::new(self).wait()
     }

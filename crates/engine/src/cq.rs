@@ -59,7 +59,7 @@ impl Cq {
     /// When there are none it runs the worker once and looks again. `sink` must not use this queue.
     ///
     /// # Errors
-    /// [`Error::CqOverrun`] once the queue overflowed and what it still held has been taken.
+    /// [`Error::CqOverrun`] once the queue overflowed and what it still held has been taken; `ENODEV` in a child after fork.
     pub fn poll(&self, max: usize, mut sink: impl FnMut(Completion)) -> Result<usize, Error> {
         self.poll_stamped(max, |completion, _| sink(completion))
     }
@@ -75,6 +75,9 @@ impl Cq {
         mut sink: impl FnMut(Completion, u64),
     ) -> Result<usize, Error> {
         let core = self.device.core();
+        if !core.seems_ours() {
+            return Err(Error::Forked);
+        }
         core.note_poll();
         let mut count = self.take(max, &mut sink);
         // A count lost between two threads does no harm.
@@ -116,12 +119,15 @@ impl Cq {
     /// solicited or unsuccessful). Completions already in the queue raise none.
     ///
     /// # Errors
-    /// `EINVAL` for a queue without a channel.
+    /// `EINVAL` for a queue without a channel; `ENODEV` in a child after fork.
     pub fn arm(&self, solicited_only: bool) -> Result<(), Error> {
         if self.channel.is_none() {
             return Err(Error::Invalid(
                 "the completion queue was created without a completion channel",
             ));
+        }
+        if !self.device.core().seems_ours() {
+            return Err(Error::Forked);
         }
         self.shared.arm(solicited_only);
         Ok(())

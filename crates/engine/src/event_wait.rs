@@ -8,7 +8,7 @@
 use crate::event_queue::is_nonblocking;
 use crate::wait::{Descriptors, Waited, signal_restarts, timespec_of};
 use crate::worker::Work;
-use crate::{AsyncEvent, Channel, Device};
+use crate::{AsyncEvent, Channel, Device, Error};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -107,6 +107,9 @@ impl EventWait for ChannelWait {
 
     fn step(&mut self) -> io::Result<Option<u64>> {
         let core = self.channel.device.core();
+        if !core.seems_ours() {
+            return Err(io::Error::from_raw_os_error(Error::Forked.errno()));
+        }
         if !self.counted {
             core.note_poll();
             if let Some(cookie) = self.pop() {

@@ -35,6 +35,7 @@ mod pd;
 mod peers;
 mod poll_set;
 mod post;
+mod process;
 mod qp;
 mod qp_host;
 mod qp_shared;

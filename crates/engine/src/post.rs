@@ -28,7 +28,8 @@ impl<'a> SendPost<'a> {
     pub(crate) fn new(qp: &'a Qp) -> Self {
         SendPost {
             qp,
-            ring: Some(lock(&qp.shared.send)),
+            // In a child after fork the lock may be one that nobody opens any more.
+            ring: qp.core().seems_ours().then(|| lock(&qp.shared.send)),
             staged: 0,
         }
     }
@@ -38,7 +39,7 @@ impl<'a> SendPost<'a> {
     /// # Errors
     /// `EINVAL`: too many elements or inline bytes, an operation the transport does not have, a message above the
     /// limit, a destination that [`crate::Pd::create_ah`] would refuse, or a state in which nothing can be sent;
-    /// `ENOMEM`: the queue is full. What was pushed before stays posted.
+    /// `ENOMEM`: the queue is full; `ENODEV` in a child after fork. What was pushed before stays posted.
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), Error> {
         let payload = Payload::of(wr);
         check_request(self.qp, wr, &payload)?;
@@ -70,8 +71,8 @@ impl<'a> SendPost<'a> {
     /// The slot of the next request.
     pub(crate) fn slot(&mut self) -> Result<SlotMut<'_>, Error> {
         let staged = self.staged;
-        let slot = self.ring.as_mut().and_then(|ring| ring.slot(staged));
-        slot.ok_or(Error::NoMemory(
+        let ring = self.ring.as_mut().ok_or(Error::Forked)?;
+        ring.slot(staged).ok_or(Error::NoMemory(
             "the send queue is full: poll its completion queue",
         ))
     }
@@ -128,7 +129,7 @@ impl<'a> RecvPost<'a> {
     pub(crate) fn new(qp: &'a Qp) -> Self {
         RecvPost {
             qp,
-            ring: Some(lock(&qp.shared.recv)),
+            ring: qp.core().seems_ours().then(|| lock(&qp.shared.recv)),
             pushed: false,
         }
     }
@@ -136,7 +137,7 @@ impl<'a> RecvPost<'a> {
     /// Adds a work request.
     ///
     /// # Errors
-    /// `EINVAL`: too many elements, or state RESET; `ENOMEM`: the queue is full.
+    /// `EINVAL`: too many elements, or state RESET; `ENOMEM`: the queue is full; `ENODEV` in a child after fork.
     pub fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), Error> {
         let shared = &self.qp.shared;
         if !self.qp.has_receive_queue() {
@@ -167,9 +168,7 @@ impl<'a> RecvPost<'a> {
                 "the queue pair was created without a receive queue",
             ));
         }
-        let Some(ring) = &mut self.ring else {
-            return Ok(());
-        };
+        let ring = self.ring.as_mut().ok_or(Error::Forked)?;
         let Some(slot) = ring.slot(0) else {
             return Err(Error::NoMemory(
                 "the receive queue is full: poll its completion queue",

@@ -195,7 +195,7 @@ impl Srq {
     pub fn begin_post(&self) -> SrqPost<'_> {
         SrqPost {
             srq: self,
-            ring: self.lock(),
+            ring: self.pd.device.core().seems_ours().then(|| self.lock()),
         }
     }
 
@@ -235,14 +235,15 @@ impl Drop for Srq {
 /// A list of receive work requests being posted to a shared queue.
 pub struct SrqPost<'a> {
     srq: &'a Srq,
-    ring: MutexGuard<'a, RingProducer>,
+    /// `None` in a child after fork, where the lock may be one that nobody opens any more.
+    ring: Option<MutexGuard<'a, RingProducer>>,
 }
 
 impl SrqPost<'_> {
     /// Adds a work request. Nobody needs to be told: queue pairs take receives when packets come.
     ///
     /// # Errors
-    /// `EINVAL`: too many elements, or the queue was destroyed; `ENOMEM`: the queue is full.
+    /// `EINVAL`: too many elements, or the queue was destroyed; `ENOMEM`: the queue is full; `ENODEV` in a child after fork.
     pub fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), Error> {
         if self.srq.destroyed.load(Ordering::Acquire) {
             return Err(Error::Gone("the shared receive queue"));
@@ -252,13 +253,14 @@ impl SrqPost<'_> {
                 "more elements than the shared receive queue's max_sge",
             ));
         }
-        let Some(slot) = self.ring.slot(0) else {
+        let ring = self.ring.as_mut().ok_or(Error::Forked)?;
+        let Some(slot) = ring.slot(0) else {
             return Err(Error::NoMemory(
                 "the shared receive queue is full: poll the completion queues",
             ));
         };
         write_receive(slot, wr);
-        self.ring.publish(1);
+        ring.publish(1);
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use std::ffi::{CStr, c_int};
 use std::io;
 use std::ptr;
+use std::sync::Once;
 
 use airdma_engine as engine;
 
@@ -38,7 +39,12 @@ impl From<engine::Error> for Errno {
     fn from(error: engine::Error) -> Self {
         let errno = Errno(error.errno());
         match error {
-            engine::Error::System { .. } | engine::Error::Forked => trace::complain(&error),
+            engine::Error::System { .. } => trace::complain(&error),
+            // Of many calls in a loop, the first is enough.
+            engine::Error::Forked => {
+                static TOLD: Once = Once::new();
+                TOLD.call_once(|| trace::complain(&error));
+            }
             engine::Error::Invalid(_)
             | engine::Error::NoMemory(_)
             | engine::Error::Busy(_)
