@@ -21,7 +21,7 @@ pub fn run(name: &str) {
     run_after(name, "");
 }
 
-/// The same after a shell script that prepares the namespace.
+/// The same after a shell script that prepares the namespace, and may leave a trap for the end.
 pub fn run_after(name: &str, setup: &str) {
     if let Some(out) = output(&source(name), setup, Under::Nothing) {
         assert_eq!(out, "ok\n");
@@ -58,8 +58,7 @@ pub fn output(source: &Path, setup: &str, under: Under) -> Option<String> {
         Under::Nothing => "",
         Under::Valgrind => VALGRIND,
     };
-    let script =
-        format!("{setup}\nLD_PRELOAD=$LIBRARY exec timeout {SECONDS_MAX} {prefix} $PROGRAM");
+    let script = format!("{setup}\nLD_PRELOAD=$LIBRARY timeout {SECONDS_MAX} {prefix} $PROGRAM");
     let Output {
         status,
         stdout,
