@@ -67,6 +67,12 @@ fn sends_writes_reads_and_atomics_do_not_allocate_after_warm_up() {
                 post.push(&wr).unwrap();
             }
             drop(post);
+            let mut batch = left.qp.begin_batch();
+            batch.begin(1, Operation::Write { va, rkey }, SendFlags::empty());
+            batch.set_sges(&sges);
+            batch.begin(1, Operation::Write { va, rkey }, SendFlags::empty());
+            batch.set_inline([&[1; 8][..], &[2; 8][..]]);
+            batch.commit().unwrap();
             left.ok();
             if matches!(operation, Operation::Send) {
                 right.ok();
