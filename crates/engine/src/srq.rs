@@ -210,7 +210,7 @@ impl Srq {
             return Ok(());
         }
         self.destroyed.store(true, Ordering::Release);
-        core.control(|worker, _| worker.tables.srqs.remove(self.number));
+        core.control(|worker, _| worker.tables.remove_srq(self.number));
         let id = self.shared.id;
         self.pd
             .device

@@ -1,6 +1,7 @@
 //! The worker's side of shared receive queues: the consumers of their rings.
 
 use crate::async_event::{AsyncEvents, EventOwner};
+use crate::cq_table::NO_CQ;
 use crate::qp_host::list_bytes;
 use crate::srq::SrqShared;
 use crate::{AsyncEvent, Error, LIMITS};
@@ -82,7 +83,8 @@ impl SrqSlot {
     pub(crate) fn take(&mut self, held: &mut Held) -> Option<Receive> {
         let number = self.ring.take()?;
         let cq = self.extended.map(|extended| extended.cq);
-        let receive = held.hold(self.ring.slot(number), self.pd, cq);
+        let from = (self.shared.id, self.pd, cq);
+        let receive = held.hold(self.ring.slot(number), from);
         self.ring.release(1);
         self.watch_limit();
         Some(receive)
@@ -111,6 +113,8 @@ pub(crate) struct Held {
 #[derive(Default)]
 pub(crate) struct HeldReceive {
     in_use: bool,
+    /// The queue that it comes from, as [`SrqShared::id`].
+    srq: u64,
     pub(crate) sges: Vec<Sge>,
     pub(crate) pd: u32,
     /// Where its completion goes, if not to the queue pair's own completion queue.
@@ -118,7 +122,7 @@ pub(crate) struct HeldReceive {
 }
 
 impl Held {
-    fn hold(&mut self, slot: SlotRef<'_>, pd: u32, cq: Option<u32>) -> Receive {
+    fn hold(&mut self, slot: SlotRef<'_>, from: (u64, u32, Option<u32>)) -> Receive {
         let index = match self.receives.iter().position(|receive| !receive.in_use) {
             Some(index) => index,
             None => {
@@ -131,7 +135,7 @@ impl Held {
         let length = list_bytes::<RecvWqe>(slot, header.sge_count).unwrap_or(0);
         let receive = &mut self.receives[index];
         receive.in_use = true;
-        (receive.pd, receive.cq) = (pd, cq);
+        (receive.srq, receive.pd, receive.cq) = from;
         receive.sges.clear();
         receive
             .sges
@@ -140,6 +144,15 @@ impl Held {
             slot: Slot(index as u32),
             wr_id: header.wr_id,
             length: u32::try_from(length).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// A shared queue is gone: what was taken from it has no memory any more, and completes nowhere.
+    pub(crate) fn forget(&mut self, srq: u64) {
+        let held = self.receives.iter_mut();
+        for receive in held.filter(|receive| receive.in_use && receive.srq == srq) {
+            receive.sges.clear();
+            receive.cq = Some(NO_CQ);
         }
     }
 

@@ -415,6 +415,20 @@ impl Tables {
         self.settle(index, now);
     }
 
+    /// Takes a shared receive queue out. Nobody counts the targets of extended connections that may hold receives of it: so
+    /// they are looked for.
+    pub(crate) fn remove_srq(&mut self, number: u32) {
+        let slot = self.srqs.slot(number);
+        if let Some(id) = slot.and_then(|slot| slot.extended.map(|_| slot.shared.id)) {
+            for index in 0..self.qps.end() {
+                if let Some(slot) = self.qps.slot(index) {
+                    slot.side.held.forget(id);
+                }
+            }
+        }
+        self.srqs.remove(number);
+    }
+
     /// Takes a queue pair out.
     pub(crate) fn remove(&mut self, index: u32, now: Time) {
         self.disconnect(index, now);

@@ -482,3 +482,70 @@ fn a_queue_pair_that_is_reset_takes_its_completions_along_and_no_others() {
     );
     drop(right);
 }
+
+/// The peer breaks off in the middle of a message, and the queue that it had named goes.
+#[test]
+fn a_receive_of_an_extended_queue_that_is_gone_completes_nowhere() {
+    let (a, b) = wired();
+    let (left, right) = (
+        End::new(&a, QpType::Rc, 1 << 16),
+        End::new(&b, QpType::Rc, 1 << 16),
+    );
+    let domain = b.open_xrcd().unwrap();
+    let cq = b.create_cq(16, None).unwrap();
+    let extension = SrqExtension {
+        domain: Arc::clone(&domain),
+        cq: Arc::clone(&cq),
+    };
+    let attributes = SrqAttributes {
+        max_wr: 4,
+        max_sge: 1,
+        limit: 0,
+    };
+    let srq = right.pd.create_srq(attributes, Some(extension)).unwrap();
+    let target = domain.create_target_qp().unwrap();
+    let initiator = create_qp(&left.pd, &left.cq, QpType::XrcSend, CAPS);
+    connect_initiator(&initiator, target.number(), right.path());
+    connect_target(&target, initiator.number(), left.path());
+    let sges = [right.memory.sge(0, 1 << 16)];
+    srq.begin_post()
+        .push(&RecvWr {
+            wr_id: 5,
+            sges: &sges,
+        })
+        .unwrap();
+    left.memory.fill(0, &pattern(4096, 9));
+    // The second half lies nowhere: it is found out when the first has left.
+    let sges = [
+        left.memory.sge(0, 4096),
+        Sge {
+            lkey: 0,
+            ..left.memory.sge(4096, 4096)
+        },
+    ];
+    initiator
+        .post_send(&SendWr {
+            srqn: srq.number(),
+            sges: &sges,
+            ..signalled(Operation::Send, left.memory.sge(0, 0))
+        })
+        .unwrap();
+    assert_eq!(left.complete().status, Status::LocalProtectionError);
+    wait_until("the first half", || {
+        right.cq.poll(1, |other| panic!("{other:?}")).unwrap();
+        right.memory.bytes(0, 4096) == pattern(4096, 9)
+    });
+    srq.destroy().unwrap();
+    cq.destroy().unwrap();
+    // It takes the place of the one that went.
+    let other = b.create_cq(16, None).unwrap();
+    modify(
+        &target,
+        QpAttributes::default(),
+        QpState::Error,
+        AttrMask::empty(),
+    );
+    other
+        .poll(1, |foreign| panic!("{foreign:?} of a queue that is gone"))
+        .unwrap();
+}
