@@ -161,7 +161,7 @@ impl MemoryTable {
                 ));
             }
         };
-        let tag = next_tag(self.regions[slot as usize].tag) | tag_bits;
+        let tag = next_tag(self.regions[slot as usize].tag, tag_bits);
         let key = slot << TAG_BITS | tag;
         self.regions[slot as usize] = Region { key, tag, ..region };
         Ok(key)
@@ -187,7 +187,8 @@ impl MemoryTable {
     fn release(&mut self, slot: u32) {
         if let Some(region) = self.regions.get_mut(slot as usize) {
             *region = Region {
-                tag: region.tag,
+                // A bind may have chosen other bits than those it was given.
+                tag: region.key & TAG_MASK,
                 ..Region::empty(0)
             };
             self.free.push_back(slot);
@@ -468,9 +469,10 @@ fn remote_right(access: RemoteAccess) -> Access {
     }
 }
 
-fn next_tag(last: u32) -> u32 {
+/// A tag with the bits `fixed` among others, and not the last one.
+fn next_tag(last: u32, fixed: u32) -> u32 {
     loop {
-        let tag = random_u32() & TAG_MASK;
+        let tag = random_u32() & TAG_MASK | fixed;
         if tag != 0 && tag != last {
             return tag;
         }

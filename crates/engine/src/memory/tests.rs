@@ -347,6 +347,45 @@ fn on_demand_memory_may_go_away_and_come_back() {
     assert_eq!(beyond, None);
 }
 
+/// Programs may end `main`'s thread and go on with the others.
+#[test]
+fn on_demand_memory_is_there_without_the_first_thread() {
+    let base = pages();
+    let address = base.expose_provenance() as u64;
+    let mut table = MemoryTable::default();
+    let key = table
+        .register(PD, address, 8192, address, ALL | Access::ON_DEMAND)
+        .unwrap();
+    // SAFETY: the child has this thread only, and does nothing that a lock of another could hold up for ever: the C library
+    // readies its allocator and its threads in the child.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        std::thread::spawn(move || {
+            let first = format!("/proc/self/task/{}/stat", std::process::id());
+            while !std::fs::read_to_string(&first).is_ok_and(|stat| stat.contains(") Z ")) {
+                std::thread::yield_now();
+            }
+            let place = Place {
+                pd: PD,
+                key,
+                va: address,
+                qp: 5,
+            };
+            let mut out = [0; 2];
+            let fine = table.write(place, Access::REMOTE_WRITE, b"on").is_ok()
+                && table.read(place, Access::REMOTE_READ, &mut out).is_ok();
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(if fine && &out == b"on" { 0 } else { 1 }) };
+        });
+        // SAFETY: ends this thread alone, as `pthread_exit` does, and unwinds nothing.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+    }
+    let mut status = 0;
+    // SAFETY: our child.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
+}
+
 #[test]
 fn a_region_that_is_registered_again_keeps_its_key_and_nothing_else() {
     let mut fixture = Fixture::new(ALL, |address| address);
@@ -442,6 +481,20 @@ mod windows {
         assert_eq!(write(&fixture, key, bind.va, QP), Err(Refused));
         assert_eq!(fixture.table.invalidate(PD, QP, key), Err(Refused), "twice");
         fixture.table.deregister(fixture.key).unwrap();
+    }
+
+    #[test]
+    fn the_last_key_of_a_window_is_not_the_next_one() {
+        assert!((0..100_000).all(|_| next_tag(0x8ff, 0x800) != 0x8ff));
+        let mut fixture = bindable();
+        let first = fixture.table.alloc_window(PD, false).unwrap();
+        let mut bind = bind(&fixture, first, inc(first));
+        fixture.table.bind(PD, QP, &bind).unwrap();
+        (bind.window, bind.new_key) = (bind.new_key, Rkey(inc(bind.new_key.0)));
+        fixture.table.bind(PD, QP, &bind).unwrap();
+        fixture.table.free_window(first);
+        let slot = (first >> TAG_BITS) as usize;
+        assert_eq!(fixture.table.regions[slot].tag, bind.new_key.0 & TAG_MASK);
     }
 
     #[test]
