@@ -118,7 +118,9 @@ unsafe fn create_with(
     c.recv_cq = init.recv_cq;
     c.srq = init.srq;
     c.qp_type = init.qp_type;
-    Ok(hand_out(c, engine, batches))
+    let (raw, number) = hand_out(c, Arc::clone(&engine), batches);
+    engine.set_cookie(number);
+    Ok(raw)
 }
 
 /// `ibv_create_qp_ex(3)`. Targets of extended connections are created in such a domain and have neither protection domain nor
@@ -138,7 +140,9 @@ pub unsafe fn create_ex(
         let domain = unsafe { Xrcd::of(attr.xrcd) }?;
         let engine = domain.engine().create_target_qp()?;
         extended::enter_target(&engine);
-        return Ok(hand_out_target(context, attr.qp_context, engine));
+        let (raw, number) = hand_out_target(context, attr.qp_context, Arc::clone(&engine));
+        engine.set_cookie(number);
+        return Ok(raw);
     }
     let known = abi::IBV_QP_INIT_ATTR_PD
         | abi::IBV_QP_INIT_ATTR_CREATE_FLAGS
@@ -182,14 +186,14 @@ pub unsafe fn open(
     } else {
         ptr::null_mut()
     };
-    Ok(hand_out_target(context, qp_context, engine))
+    Ok(hand_out_target(context, qp_context, engine).0)
 }
 
 fn hand_out_target(
     context: *mut abi::ibv_context,
     qp_context: *mut c_void,
     engine: Arc<engine::Qp>,
-) -> *mut abi::ibv_qp {
+) -> (*mut abi::ibv_qp, u64) {
     // SAFETY: as in `create`.
     let mut c: abi::ibv_qp = unsafe { zeroed() };
     c.context = context;
@@ -198,14 +202,13 @@ fn hand_out_target(
     hand_out(c, engine, None)
 }
 
-/// A queue pair for C, the struct filled in but for what the engine knows.
+/// A queue pair for C, the struct filled in but for what the engine knows, and the number of events that are its own.
 fn hand_out(
     mut c: abi::ibv_qp,
     engine: Arc<engine::Qp>,
     batches: Option<Batches>,
-) -> *mut abi::ibv_qp {
+) -> (*mut abi::ibv_qp, u64) {
     let number = live::number();
-    engine.set_cookie(number);
     c.handle = engine.number().get();
     c.qp_num = engine.number().get();
     c.state = engine.state() as abi::ibv_qp_state;
@@ -227,7 +230,7 @@ fn hand_out(
     if let Some(object) = NonNull::new(raw) {
         live::enter(number, object, &events);
     }
-    raw
+    (raw, number)
 }
 
 /// `ibv_qp_to_qp_ex(3)`: NULL unless the queue pair was created with `send_ops_flags`.

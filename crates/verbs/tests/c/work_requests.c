@@ -332,6 +332,12 @@ static void extended_connection(void)
 	struct ibv_qp *b = ibv_create_qp_ex(context, &target);
 	struct ibv_qp_ex *a = extended(cq, IBV_QPT_XRC_SEND, IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_LOCAL_INV);
 	CHECK(b && !ibv_qp_to_qp_ex(b));
+	struct ibv_qp_open_attr again = {
+		.comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE,
+		.qp_num = b->qp_num, .xrcd = xrcd, .qp_type = IBV_QPT_XRC_RECV,
+	};
+	struct ibv_qp *other = ibv_open_qp(context, &again);
+	CHECK(other && other != b && other->qp_num == b->qp_num);
 	connect_to(&a->qp_base, b->qp_num);
 	connect_to(b, a->qp_base.qp_num);
 	struct ibv_sge sge = { at(8192), 64, mr->lkey };
@@ -349,6 +355,18 @@ static void extended_connection(void)
 	CHECK(ibv_wr_complete(a) == 0);
 	success(cq, 2);
 	CHECK(success(peer_cq, 80).byte_len == 8 && !memcmp(memory + 8192, "extended", 8));
+	/* Events go to who created the target, whoever else has it open. */
+	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
+	struct ibv_async_event event;
+	int flags = fcntl(context->async_fd, F_GETFL);
+	CHECK(ibv_modify_qp(b, &error, IBV_QP_STATE) == 0);
+	CHECK(fcntl(context->async_fd, F_SETFL, flags | O_NONBLOCK) == 0);
+	do {
+		CHECK(ibv_get_async_event(context, &event) == 0);
+		ibv_ack_async_event(&event);
+	} while (event.event_type != IBV_EVENT_QP_LAST_WQE_REACHED);
+	CHECK(event.element.qp == b && fcntl(context->async_fd, F_SETFL, flags) == 0);
+	CHECK(ibv_destroy_qp(other) == 0);
 	CHECK(ibv_destroy_qp(&a->qp_base) == 0 && ibv_destroy_qp(b) == 0 && ibv_destroy_srq(srq) == 0);
 	CHECK(ibv_close_xrcd(xrcd) == 0);
 }
