@@ -128,6 +128,11 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        self.deregister().ok();
+        // Nobody can deregister it any more, and its memory may go at once: windows must not keep it open.
+        if let Err(Error::Busy(_)) = self.deregister() {
+            let core = Arc::clone(self.lock().pd.device.core());
+            core.control(|worker, _| worker.tables.memory.close_windows(self.key));
+            self.deregister().ok();
+        }
     }
 }

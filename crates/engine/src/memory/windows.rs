@@ -128,6 +128,17 @@ impl MemoryTable {
         }
     }
 
+    /// Closes all windows that are bound in a region.
+    pub(crate) fn close_windows(&mut self, key: u32) {
+        let of = key >> TAG_BITS;
+        for slot in 0..self.regions.len() as u32 {
+            let kind = self.regions[slot as usize].kind;
+            if matches!(kind, Kind::Window { region: Some(region), .. } if region == of) {
+                self.unbind(slot);
+            }
+        }
+    }
+
     /// Takes away what a window opens.
     fn unbind(&mut self, slot: u32) {
         let window = &mut self.regions[slot as usize];
