@@ -210,7 +210,10 @@ impl Core {
         let before = std::mem::replace(&mut state.current, seen);
         state.current.gids = before.gids.clone();
         let changes = changes(&before.gids, &state.former, &addresses);
-        if !changes.is_empty() {
+        if changes.is_empty() {
+            // What could not be used is gone as well.
+            state.incomplete = false;
+        } else {
             state.incomplete = !self.control_sockets(|worker, _| {
                 let mut complete = true;
                 for (row, address) in changes {

@@ -16,10 +16,11 @@ use crate::{
 };
 use airdma_port::Port;
 use airdma_shm::{Cqe, RingConsumer, RingProducer, ring};
+use std::cell::UnsafeCell;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// An address on an Ethernet link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +58,7 @@ impl Device {
     /// # Errors
     /// Those of the system (descriptors, memory).
     pub fn open(info: &DeviceInfo) -> io::Result<Arc<Device>> {
+        hold_while_forking();
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|shared| shared.strong_count() > 0);
         let shared = match find_open(&open, info) {
@@ -331,6 +333,31 @@ fn find_open(open: &[Weak<SharedCore>], info: &DeviceInfo) -> Option<Arc<SharedC
             && (known.interface_index, &known.interface) == (info.interface_index, &info.interface)
     };
     open.iter().filter_map(Weak::upgrade).find(of_interface)
+}
+
+/// While a process forks, nobody else may hold the list of workers: the child, which has only the thread that forked, looks at it
+/// whenever it opens a path that may be of ours.
+fn hold_while_forking() {
+    /// Held from before a fork until after it, in both processes.
+    struct Held(UnsafeCell<Option<MutexGuard<'static, Vec<Weak<SharedCore>>>>>);
+    // SAFETY: touched only by the thread that forks, between the C library's calls around `fork`, which it makes one at a time.
+    unsafe impl Sync for Held {}
+    static HELD: Held = Held(UnsafeCell::new(None));
+
+    extern "C" fn before() {
+        let guard = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: as for `Held`: the lock makes this thread the only one here.
+        unsafe { *HELD.0.get() = Some(guard) };
+    }
+    extern "C" fn after() {
+        // SAFETY: as above, in the thread (or its copy) that took the lock.
+        drop(unsafe { (*HELD.0.get()).take() });
+    }
+    static REGISTERED: std::sync::Once = std::sync::Once::new();
+    // SAFETY: plain functions that live as long as the library.
+    REGISTERED.call_once(|| unsafe {
+        libc::pthread_atfork(Some(before), Some(after), Some(after));
+    });
 }
 
 /// Many programs end without closing their devices; what was counted last must not be lost with them.

@@ -248,6 +248,10 @@ impl Qp {
         core.check_process()?;
         check_attributes(core, attributes, mask)?;
         let local = core.address(attributes.path.sgid_index);
+        if mask.contains(AttrMask::AV) && local.is_none() {
+            // It was there a moment ago.
+            return Err(Error::Invalid("the source GID's address is gone"));
+        }
         let changed = core.control(|worker, now| {
             self.check_alive()?;
             let index = self.shared.index;
@@ -325,13 +329,18 @@ impl Qp {
         let core = self.core();
         core.check_process()?;
         let index = self.shared.index;
-        if self.qp_type() == QpType::Ud
-            && !self.destroyed.load(Ordering::Acquire)
-            && core.control(|worker, _| worker.tables.multicast.is_attached(index))
-        {
-            return Err(Error::Busy("the queue pair (a multicast group has it)"));
-        }
-        if self.destroyed.swap(true, Ordering::AcqRel) {
+        // One step: nobody attaches it in between.
+        let first = core.control(|worker, _| {
+            if self.destroyed.load(Ordering::Acquire) {
+                return Ok(false);
+            }
+            if worker.tables.multicast.is_attached(index) {
+                return Err(Error::Busy("the queue pair (a multicast group has it)"));
+            }
+            self.destroyed.store(true, Ordering::Release);
+            Ok(true)
+        })?;
+        if !first {
             return Ok(());
         }
         self.shared.set_gone();

@@ -68,9 +68,11 @@ impl QpSlot {
     pub(crate) fn accepts(&self, source: IpAddr, destination: IpAddr) -> bool {
         match (&self.connection, self.qp.qp_type()) {
             (Some(connection), _) => connection.remote == source && connection.local == destination,
+            (None, QpType::Ud) => true,
             // What comes over RoCE is never raw.
             (None, QpType::RawPacket) => false,
-            (None, _) => true,
+            // Without a peer there is nobody to take packets from; in a state that takes none the transport says so.
+            (None, _) => !self.qp.state().receives(),
         }
     }
 }

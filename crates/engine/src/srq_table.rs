@@ -7,6 +7,7 @@ use crate::srq::SrqShared;
 use crate::{AsyncEvent, Error, LIMITS};
 use airdma_shm::{RecvWqe, RingConsumer, Sge, SlotRef};
 use airdma_transport::{Receive, Slot};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -25,32 +26,34 @@ pub(crate) struct Extended {
     pub(crate) cq: u32,
 }
 
+/// Numbers that were given back and are not used again yet, while there are fresh ones: a late message of an extended
+/// connection must not fill the successor of the queue that it names.
+const RESTING: usize = 1024;
+
 /// The shared receive queues of one worker, by number.
 #[derive(Default)]
 pub(crate) struct SrqTable {
     slots: Vec<Option<SrqSlot>>,
-    free: Vec<u32>,
+    free: VecDeque<u32>,
 }
 
 impl SrqTable {
     /// Enters a queue, which gets the number that is returned.
     pub(crate) fn insert(&mut self, slot: SrqSlot) -> Result<u32, Error> {
-        if let Some(number) = self.free.pop() {
-            self.slots[number as usize] = Some(slot);
-            return Ok(number);
+        if self.free.len() <= RESTING && self.slots.len() < LIMITS.max_srq as usize {
+            self.slots.push(Some(slot));
+            return Ok(self.slots.len() as u32 - 1);
         }
-        if self.slots.len() >= LIMITS.max_srq as usize {
-            return Err(Error::NoMemory(
-                "no more shared receive queues: see max_srq of the device",
-            ));
-        }
-        self.slots.push(Some(slot));
-        Ok(self.slots.len() as u32 - 1)
+        let number = self.free.pop_front().ok_or(Error::NoMemory(
+            "no more shared receive queues: see max_srq of the device",
+        ))?;
+        self.slots[number as usize] = Some(slot);
+        Ok(number)
     }
 
     pub(crate) fn remove(&mut self, number: u32) {
         if self.slots[number as usize].take().is_some() {
-            self.free.push(number);
+            self.free.push_back(number);
         }
     }
 

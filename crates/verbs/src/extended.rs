@@ -120,22 +120,29 @@ pub unsafe fn close(raw: *mut abi::ibv_xrcd) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Target queue pairs by number, and how many handles stand for each.
-static TARGETS: Mutex<BTreeMap<u32, (Arc<engine::Qp>, usize)>> = Mutex::new(BTreeMap::new());
+/// Target queue pairs by interface and number, and how many handles stand for each.
+type Targets = BTreeMap<(u32, u32), (Arc<engine::Qp>, usize)>;
 
-fn targets() -> MutexGuard<'static, BTreeMap<u32, (Arc<engine::Qp>, usize)>> {
+static TARGETS: Mutex<Targets> = Mutex::new(BTreeMap::new());
+
+fn targets() -> MutexGuard<'static, Targets> {
     TARGETS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn key_of(qp: &engine::Qp) -> (u32, u32) {
+    (qp.device().info().interface_index, qp.number().get())
 }
 
 /// A target queue pair was created.
 pub fn enter_target(qp: &Arc<engine::Qp>) {
-    targets().insert(qp.number().get(), (Arc::clone(qp), 1));
+    targets().insert(key_of(qp), (Arc::clone(qp), 1));
 }
 
 /// The target queue pair of that number in that domain, opened once more (`ibv_open_qp(3)`).
 pub fn open_target(number: u32, domain: &engine::Xrcd) -> Result<Arc<engine::Qp>, Errno> {
     let mut targets = targets();
-    let (qp, opened) = targets.get_mut(&number).ok_or(Errno(libc::ENOENT))?;
+    let key = (domain.device().info().interface_index, number);
+    let (qp, opened) = targets.get_mut(&key).ok_or(Errno(libc::ENOENT))?;
     if !qp.is_target_of(domain) {
         return Err(Errno(libc::ENOENT));
     }
@@ -146,14 +153,14 @@ pub fn open_target(number: u32, domain: &engine::Xrcd) -> Result<Arc<engine::Qp>
 /// A handle of a target queue pair goes; the last one takes the queue pair with it.
 pub fn close_target(qp: &engine::Qp) -> Result<(), Errno> {
     let mut targets = targets();
-    let number = qp.number().get();
-    if let Some((_, opened)) = targets.get_mut(&number)
+    let key = key_of(qp);
+    if let Some((_, opened)) = targets.get_mut(&key)
         && *opened > 1
     {
         *opened -= 1;
         return Ok(());
     }
     qp.destroy()?;
-    targets.remove(&number);
+    targets.remove(&key);
     Ok(())
 }

@@ -56,3 +56,8 @@ fn an_ethernet_address_is_resolved_from_a_gid() {
          ip link add link v0 name v0.7 type vlan id 7 && ip address add 10.7.0.1/24 dev v0.7 && ip link set v0.7 up || true",
     );
 }
+
+#[test]
+fn a_process_that_forks_while_it_opens_devices() {
+    program::run("fork");
+}
