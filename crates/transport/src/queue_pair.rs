@@ -153,6 +153,11 @@ impl QueuePair {
         self.attributes.state = to;
         self.attributes.cur_state = to;
         self.attributes.sq_draining = to == QpState::SendQueueDrain;
+        if let Service::Connected { requester, .. } = &mut self.service
+            && mask.intersects(AttrMask::RETRY_CNT | AttrMask::RNR_RETRY)
+        {
+            requester.refill_retries(&self.attributes);
+        }
         if from != to {
             self.enter(from, to, host);
         }

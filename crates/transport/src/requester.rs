@@ -481,7 +481,8 @@ impl Requester {
         };
     }
 
-    fn refill_retries(&mut self, attributes: &QpAttributes) {
+    /// All that the attributes allow, from now on.
+    pub(crate) fn refill_retries(&mut self, attributes: &QpAttributes) {
         self.retries_left = attributes.retry_count;
         self.not_ready_retries_left = attributes.rnr_retry;
     }

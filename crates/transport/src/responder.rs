@@ -51,6 +51,8 @@ pub(crate) enum Fault {
     NotReady,
     /// The request is malformed or unsupported.
     Invalid,
+    /// The queue pair does not grant the operation.
+    NotGranted,
     /// The peer may not touch this memory.
     Access,
     /// The receive is shorter than the message.
@@ -324,9 +326,7 @@ impl Responder {
     ) -> Result<(), Fault> {
         let eth = packet.headers.atomic_eth.ok_or(Fault::Invalid)?;
         self.check_answers_max(attributes)?;
-        if !attributes.access.contains(Access::REMOTE_ATOMIC) {
-            return Err(Fault::Access);
-        }
+        check_granted(attributes, Access::REMOTE_ATOMIC)?;
         if eth.va % 8 != 0 {
             return Err(Fault::Invalid);
         }
@@ -455,7 +455,7 @@ impl Responder {
 
     fn refuse<H: Host>(&mut self, qpn: Qpn, psn: Psn, fault: Fault, host: &mut H) -> Refusal {
         let (code, status, event) = match fault {
-            Fault::Invalid | Fault::NotReady => (
+            Fault::Invalid | Fault::NotGranted | Fault::NotReady => (
                 NakCode::InvalidRequest,
                 Status::WrFlushError,
                 QpEvent::RequestError,
@@ -477,7 +477,7 @@ impl Responder {
             ),
         };
         host.count(match fault {
-            Fault::Access => Counter::RemoteAccessErrors,
+            Fault::Access | Fault::NotGranted => Counter::RemoteAccessErrors,
             Fault::Invalid | Fault::NotReady | Fault::TooLong | Fault::Local => {
                 Counter::InvalidRequests
             }
@@ -544,6 +544,16 @@ pub(crate) fn end_of(placed: u32, payload: &[u8], length: u32) -> Option<u32> {
     placed.checked_add(payload).filter(|end| *end <= length)
 }
 
+/// An operation that the queue pair does not grant is one that it does not have: an invalid request (IBTA 11.6.2, and as Linux
+/// has it), other than memory that does not grant it.
+fn check_granted(attributes: &QpAttributes, flag: Access) -> Result<(), Fault> {
+    if attributes.access.contains(flag) {
+        Ok(())
+    } else {
+        Err(Fault::NotGranted)
+    }
+}
+
 /// A zero-length access touches nothing and needs no key (IBTA 9.7.4.1.5).
 pub(crate) fn check_reth<H: Host>(
     attributes: &QpAttributes,
@@ -552,9 +562,7 @@ pub(crate) fn check_reth<H: Host>(
     access: RemoteAccess,
     host: &mut H,
 ) -> Result<(), Fault> {
-    if !attributes.access.contains(flag) {
-        return Err(Fault::Access);
-    }
+    check_granted(attributes, flag)?;
     if reth.length > MESSAGE_LEN_MAX {
         return Err(Fault::Invalid);
     }

@@ -199,7 +199,7 @@ fn counter_of(fault: Fault) -> Counter {
     match fault {
         Fault::NotReady => Counter::DropNoReceive,
         Fault::Invalid | Fault::Local => Counter::DropMalformed,
-        Fault::Access => Counter::RemoteAccessErrors,
+        Fault::Access | Fault::NotGranted => Counter::RemoteAccessErrors,
         Fault::TooLong => Counter::DropTooLong,
     }
 }

@@ -124,7 +124,7 @@ fn a_region_without_the_right_is_refused() {
 }
 
 #[test]
-fn a_queue_pair_without_the_right_is_refused() {
+fn what_a_queue_pair_does_not_grant_is_an_invalid_request() {
     let all = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     for (needed, operation) in NEEDS {
         let setup = Setup {
@@ -134,7 +134,7 @@ fn a_queue_pair_without_the_right_is_refused() {
         let (mut pair, qp) = connected(&setup);
         let target = pair[Side::B].register(&[3; 8], open_access());
         let near = open_region(&mut pair, Side::A, 8);
-        refused_on(&mut pair, qp, operation(&target), near.all(), ACCESS);
+        refused_on(&mut pair, qp, operation(&target), near.all(), INVALID);
         assert_eq!(pair[Side::B].bytes(&target), [3; 8]);
     }
 }

@@ -155,7 +155,7 @@ fn it_needs_the_right_to_write_and_a_key() {
     b.qp.modify(&none, AttrMask::ACCESS_FLAGS, &mut b.host)
         .unwrap();
     arrives(&mut b, 100, REGION_VA, 8, &[7; 8]);
-    assert_eq!(b.sends(), [denied]);
+    assert_eq!(b.sends(), ["Acknowledge 100 NAK InvalidRequest"]);
     let mut b = Bench::connected();
     arrives(&mut b, 100, REGION_VA + REGION_LEN as u64, 8, &[7; 8]);
     assert_eq!(b.sends(), [denied]);

@@ -170,6 +170,29 @@ fn a_peer_that_is_not_ready_is_waited_for_and_then_given_up() {
 }
 
 #[test]
+fn another_patience_counts_from_now_on() {
+    let mut b = Bench::connected();
+    let more = QpAttributes {
+        rnr_retry: 2,
+        ..attributes()
+    };
+    b.modify(QpState::SendQueueDrain);
+    b.qp.modify(&more, AttrMask::RNR_RETRY, &mut b.host)
+        .unwrap();
+    b.modify(QpState::ReadyToSend);
+    b.post(Operation::Send, 8);
+    for _ in 0..2 {
+        b.sends();
+        b.acknowledged(P0, Syndrome::RnrNak { timer: 12 });
+        assert_eq!(b.log(), [""; 0]);
+        b.next_timer();
+    }
+    b.sends();
+    b.acknowledged(P0, Syndrome::RnrNak { timer: 12 });
+    assert_eq!(b.log(), ["send 0 RnrRetryExceeded"]);
+}
+
+#[test]
 fn each_refusal_has_its_status_and_ends_the_connection() {
     let refusals = [
         (NakCode::InvalidRequest, "send 1 RemoteInvalidRequest"),

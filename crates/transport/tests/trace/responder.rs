@@ -387,7 +387,8 @@ fn access_that_the_queue_pair_does_not_grant_is_refused() {
     b.qp.modify(&none, AttrMask::ACCESS_FLAGS, &mut b.host)
         .unwrap();
     b.read_arrives(100, REGION_VA, 8);
-    assert_eq!(b.sends(), ["Acknowledge 100 NAK RemoteAccessError"]);
+    assert_eq!(b.sends(), ["Acknowledge 100 NAK InvalidRequest"]);
+    assert_eq!(b.log(), ["event RequestError"]);
 }
 
 #[test]
