@@ -116,16 +116,12 @@ impl Cq {
     }
 
     /// Asks for one event at the next completion that is added (with `solicited_only`: the next one that is
-    /// solicited or unsuccessful). Completions already in the queue raise none.
+    /// solicited or unsuccessful). Completions already in the queue raise none. Of a queue without a channel nobody hears, as
+    /// with the kernel's.
     ///
     /// # Errors
-    /// `EINVAL` for a queue without a channel; `ENODEV` in a child after fork.
+    /// `ENODEV` in a child after fork.
     pub fn arm(&self, solicited_only: bool) -> Result<(), Error> {
-        if self.channel.is_none() {
-            return Err(Error::Invalid(
-                "the completion queue was created without a completion channel",
-            ));
-        }
         if !self.device.core().seems_ours() {
             return Err(Error::Forked);
         }
