@@ -30,6 +30,7 @@
 pub mod aeth;
 pub mod atomic;
 pub mod bth;
+pub mod cm;
 pub mod cnp;
 pub mod deth;
 mod field;
@@ -39,6 +40,7 @@ pub mod id_space;
 pub mod ids;
 pub mod immediate;
 pub mod ip;
+pub mod mad;
 pub mod mtu;
 pub mod opcode;
 pub mod packet;

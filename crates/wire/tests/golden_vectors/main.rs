@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod captures;
+mod connections;
 mod damage;
 mod operations;
 mod packets;
