@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The longest that one program takes: under valgrind, on a busy machine.
 const SECONDS_MAX: &str = "120";
 
-/// Valgrind, to which a lost block and an access to memory that is not there are failures.
-const VALGRIND: &str = "valgrind --quiet --leak-check=full --show-leak-kinds=definite,indirect \
+/// Valgrind, to which a lost block and an access to memory that is not there are failures. It runs one thread at a time; without
+/// fairness one that polls can keep the one that holds the worker from running, for seconds.
+const VALGRIND: &str = "valgrind --quiet --fair-sched=yes --leak-check=full --show-leak-kinds=definite,indirect \
                         --errors-for-leak-kinds=definite,indirect --error-exitcode=9";
 
 /// Compiles and runs `c/NAME.c`, which exits with 0 and prints `ok` if everything is as the man pages say. Skipped, and said
