@@ -1,0 +1,88 @@
+//! Who listens on which service id, and where.
+
+use std::collections::BTreeMap;
+
+use airdma_wire::Gid;
+use airdma_wire::cm::ServiceId;
+
+use crate::calls::CmError;
+
+/// Names a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ListenerId(pub u32);
+
+#[derive(Debug)]
+struct Listener {
+    service_id: ServiceId,
+    local: Option<Gid>,
+    backlog: usize,
+    pending: usize,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Listeners {
+    by_id: BTreeMap<ListenerId, Listener>,
+    by_service: BTreeMap<(ServiceId, Option<Gid>), ListenerId>,
+    last_id: u32,
+}
+
+impl Listeners {
+    pub(crate) fn add(
+        &mut self,
+        service_id: ServiceId,
+        local: Option<Gid>,
+        backlog: usize,
+    ) -> Result<ListenerId, CmError> {
+        if self.by_service.contains_key(&(service_id, local)) {
+            return Err(CmError::ServiceInUse);
+        }
+        loop {
+            self.last_id = self.last_id.wrapping_add(1);
+            if !self.by_id.contains_key(&ListenerId(self.last_id)) {
+                break;
+            }
+        }
+        let id = ListenerId(self.last_id);
+        let listener = Listener {
+            service_id,
+            local,
+            backlog: backlog.max(1),
+            pending: 0,
+        };
+        self.by_id.insert(id, listener);
+        self.by_service.insert((service_id, local), id);
+        Ok(id)
+    }
+
+    pub(crate) fn remove(&mut self, id: ListenerId) {
+        if let Some(listener) = self.by_id.remove(&id) {
+            let key = (listener.service_id, listener.local);
+            self.by_service.remove(&key);
+        }
+    }
+
+    /// Who takes requests for the service at that address: one who named the address goes before
+    /// one who takes all.
+    pub(crate) fn find(&self, service_id: ServiceId, local: Gid) -> Option<ListenerId> {
+        let specific = self.by_service.get(&(service_id, Some(local)));
+        specific
+            .or_else(|| self.by_service.get(&(service_id, None)))
+            .copied()
+    }
+
+    /// Counts one more request; false if the backlog is full.
+    pub(crate) fn add_pending(&mut self, id: ListenerId) -> bool {
+        let Some(listener) = self.by_id.get_mut(&id) else {
+            return false;
+        };
+        let room = listener.pending < listener.backlog;
+        listener.pending += usize::from(room);
+        room
+    }
+
+    pub(crate) fn remove_pending(&mut self, id: ListenerId) {
+        if let Some(listener) = self.by_id.get_mut(&id) {
+            listener.pending -= 1;
+        }
+    }
+}

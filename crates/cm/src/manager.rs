@@ -1,0 +1,380 @@
+//! The manager: who is asked for what, and the tables behind.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use airdma_transport::Time;
+use airdma_wire::cm::{CmMad, CmMessage, RejReason, ServiceId};
+use airdma_wire::mad::MAD_LEN;
+use airdma_wire::{Gid, Qpn};
+
+use crate::connection::{Connection, State};
+use crate::event::Event;
+use crate::listener::Listeners;
+use crate::sidr::Exchange;
+use crate::{CmError, Config, ConnectionId, Counter, ListenerId, Route, SidrId};
+
+/// A connection manager: one for all the queue pairs of a process.
+///
+/// Put in what arrives at queue pair 1 ([`handle_mad`](Self::handle_mad)), the calls of the program, and the time when
+/// [`poll_timeout`](Self::poll_timeout) is reached ([`handle_timeout`](Self::handle_timeout)). After each of
+/// them take out what is to be sent ([`poll_transmit`](Self::poll_transmit)) and what happened
+/// ([`poll_event`](Self::poll_event)), both until they are empty.
+///
+/// Each input does a bounded amount of work, except `handle_timeout`, which handles every timer that is due. What
+/// arrives from the network never makes memory grow beyond the bounds of the [`Config`] and the backlogs of the
+/// listeners; a datagram of ours that is dropped by a bound counts as lost, and is repeated or asked for again.
+///
+/// Once an event says that an id is gone, calls with it answer [`CmError::Unknown`].
+#[derive(Debug)]
+pub struct Manager {
+    pub(crate) config: Config,
+    pub(crate) listeners: Listeners,
+    pub(crate) connections: HashMap<u32, Connection>,
+    pub(crate) exchanges: HashMap<u32, Exchange>,
+    /// Passive connections, and active ones whose peer is known, by the peer's address and id.
+    pub(crate) by_remote_id: HashMap<(Gid, u32), u32>,
+    /// Connections that are not over, by the peer's address and queue pair.
+    pub(crate) by_remote_qpn: HashMap<(Gid, Qpn), u32>,
+    /// Passive exchanges by the peer's address and request id.
+    pub(crate) by_request_id: HashMap<(Gid, u32), u32>,
+    pub(crate) timers: BTreeSet<(Time, u32)>,
+    /// Connections and exchanges that are only remembered, the oldest first.
+    pub(crate) resting: BTreeMap<u64, u32>,
+    pub(crate) rests: u64,
+    pub(crate) half_open: usize,
+    pub(crate) transmits: VecDeque<(Route, Box<[u8; MAD_LEN]>)>,
+    pub(crate) events: VecDeque<Event>,
+    counters: [u64; Counter::ALL.len()],
+    next_id: u32,
+    id_mask: u32,
+    transaction_high: u64,
+}
+
+impl Manager {
+    /// A manager without listeners and connections.
+    pub fn new(config: Config) -> Self {
+        let random = mix(config.seed);
+        Self {
+            next_id: random as u32,
+            id_mask: (random >> 32) as u32,
+            transaction_high: mix(random) & 0xffff_ffff_0000_0000,
+            config,
+            listeners: Listeners::default(),
+            connections: HashMap::new(),
+            exchanges: HashMap::new(),
+            by_remote_id: HashMap::new(),
+            by_remote_qpn: HashMap::new(),
+            by_request_id: HashMap::new(),
+            timers: BTreeSet::new(),
+            resting: BTreeMap::new(),
+            rests: 0,
+            half_open: 0,
+            transmits: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: [0; Counter::ALL.len()],
+        }
+    }
+
+    /// Takes requests for a service: at the address `local`, or at every address that no other listener names.
+    ///
+    /// At most `backlog` requests (at least one) wait for the program: see [`taken`](Self::taken).
+    ///
+    /// # Errors
+    /// [`CmError::ServiceInUse`] when the same service and address have a listener.
+    pub fn listen(
+        &mut self,
+        service_id: ServiceId,
+        local: Option<Gid>,
+        backlog: usize,
+    ) -> Result<ListenerId, CmError> {
+        self.listeners.add(service_id, local, backlog)
+    }
+
+    /// Ends a listener. Requests that were not polled yet are refused; those that were go on.
+    pub fn close(&mut self, now: Time, listener: ListenerId) {
+        self.listeners.remove(listener);
+        let mut unseen = Vec::new();
+        self.events.retain(|event| {
+            let id = match event {
+                Event::ConnectRequest(request) if request.listener == listener => request.id.0,
+                Event::SidrRequest(request) if request.listener == listener => request.id.0,
+                Event::ConnectRequest(_)
+                | Event::SidrRequest(_)
+                | Event::ConnectResponse(_)
+                | Event::Established { .. }
+                | Event::Rejected { .. }
+                | Event::Unreachable { .. }
+                | Event::Disconnected { .. }
+                | Event::TimewaitExit { .. }
+                | Event::SidrResponse(_)
+                | Event::SidrUnreachable { .. } => return true,
+            };
+            unseen.push(id);
+            false
+        });
+        for id in unseen {
+            self.destroy(now, ConnectionId(id));
+            self.destroy_sidr(now, SidrId(id));
+        }
+    }
+
+    /// A datagram that arrived at queue pair 1: `route` is where it came from (`remote`) and to (`local`).
+    pub fn handle_mad(&mut self, now: Time, route: Route, mad: &[u8]) {
+        let Ok(CmMad {
+            transaction,
+            message,
+        }) = CmMad::parse(mad)
+        else {
+            return self.count(Counter::DropMalformed);
+        };
+        match message {
+            CmMessage::Req(req) => self.handle_req(now, route, transaction, &req),
+            CmMessage::Mra(mra) => self.handle_mra(now, route, &mra),
+            CmMessage::Rej(rej) => self.handle_rej(now, route, &rej),
+            CmMessage::Rep(rep) => self.handle_rep(now, route, transaction, &rep),
+            CmMessage::Rtu(rtu) => self.handle_rtu(route, transaction, &rtu),
+            CmMessage::Dreq(dreq) => self.handle_dreq(now, route, transaction, &dreq),
+            CmMessage::Drep(drep) => self.handle_drep(now, route, &drep),
+            CmMessage::SidrReq(request) => {
+                self.handle_sidr_req(now, route, transaction, &request);
+            }
+            CmMessage::SidrRep(response) => self.handle_sidr_rep(route, &response),
+        }
+    }
+
+    /// Handles every timer that is due.
+    pub fn handle_timeout(&mut self, now: Time) {
+        while let Some(&(due, id)) = self.timers.first() {
+            if due > now {
+                break;
+            }
+            self.timers.pop_first();
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.timer = None;
+                self.connection_timeout(now, id);
+            } else if let Some(exchange) = self.exchanges.get_mut(&id) {
+                exchange.timer = None;
+                self.exchange_timeout(now, id);
+            }
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called; `None` while no timer runs.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.timers.first().map(|&(due, _)| due)
+    }
+
+    /// The next datagram to send to queue pair 1 of the other end of the route.
+    pub fn poll_transmit(&mut self) -> Option<(Route, [u8; MAD_LEN])> {
+        let (route, mad) = self.transmits.pop_front()?;
+        Some((route, *mad))
+    }
+
+    /// The next thing that happened.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// How often that happened.
+    pub fn counter(&self, counter: Counter) -> u64 {
+        self.counters[counter as usize]
+    }
+
+    /// Connections in any state, those that are only remembered included.
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Resolutions in any state, those that are only remembered included.
+    pub fn resolutions(&self) -> usize {
+        self.exchanges.len()
+    }
+
+    /// Whether nothing is left but listeners: no connection, no timer, nothing to poll.
+    pub fn is_idle(&self) -> bool {
+        self.connections.is_empty()
+            && self.exchanges.is_empty()
+            && self.by_remote_id.is_empty()
+            && self.by_remote_qpn.is_empty()
+            && self.by_request_id.is_empty()
+            && self.timers.is_empty()
+            && self.resting.is_empty()
+            && self.half_open == 0
+            && self.transmits.is_empty()
+            && self.events.is_empty()
+    }
+}
+
+/// What the files of the message types share.
+impl Manager {
+    pub(crate) fn count(&mut self, counter: Counter) {
+        self.counters[counter as usize] += 1;
+    }
+
+    pub(crate) fn transmit(&mut self, route: Route, transaction: u64, message: CmMessage) {
+        let mad = CmMad {
+            transaction,
+            message,
+        };
+        self.transmit_bytes(route, Box::new(mad.emit()));
+    }
+
+    pub(crate) fn transmit_bytes(&mut self, route: Route, mad: Box<[u8; MAD_LEN]>) {
+        if self.transmits.len() < self.config.transmits_max {
+            self.transmits.push_back((route, mad));
+        } else {
+            self.count(Counter::DropTransmitFull);
+        }
+    }
+
+    /// A communication id that no connection and no exchange has. Each comes once in 2^32.
+    pub(crate) fn new_id(&mut self) -> u32 {
+        loop {
+            let id = self.next_id ^ self.id_mask;
+            self.next_id = self.next_id.wrapping_add(1);
+            let taken = self.connections.contains_key(&id) || self.exchanges.contains_key(&id);
+            if id != 0 && !taken {
+                return id;
+            }
+        }
+    }
+
+    pub(crate) fn new_transaction(&self, id: u32) -> u64 {
+        self.transaction_high | u64::from(id)
+    }
+
+    pub(crate) fn insert(&mut self, id: u32, connection: Connection) {
+        self.half_open += usize::from(connection.state.is_half_open());
+        self.connections.insert(id, connection);
+    }
+
+    /// The connection moves on; what its old state held is given back.
+    pub(crate) fn enter(&mut self, id: u32, state: State) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        self.half_open -= usize::from(connection.state.is_half_open());
+        self.half_open += usize::from(state.is_half_open());
+        connection.state = state;
+        let waits = state == State::ReqReceived;
+        let pending_at = connection.pending_at.take_if(|_| !waits);
+        if state.is_resting() {
+            let key = (connection.route.remote, connection.remote_qpn);
+            if self.by_remote_qpn.get(&key) == Some(&id) {
+                self.by_remote_qpn.remove(&key);
+            }
+        }
+        if let Some(listener) = pending_at {
+            self.listeners.remove_pending(listener);
+        }
+    }
+
+    /// Removes every trace of a connection, except events that the program has not polled.
+    pub(crate) fn remove(&mut self, id: u32) -> Option<Connection> {
+        self.set_timer(id, None);
+        let connection = self.connections.remove(&id)?;
+        self.half_open -= usize::from(connection.state.is_half_open());
+        if let Some(listener) = connection.pending_at {
+            self.listeners.remove_pending(listener);
+        }
+        let remote = connection.route.remote;
+        forget(&mut self.by_remote_id, (remote, connection.remote_id), id);
+        forget(&mut self.by_remote_qpn, (remote, connection.remote_qpn), id);
+        if let Some(rest) = connection.rest {
+            self.resting.remove(&rest);
+        }
+        Some(connection)
+    }
+
+    pub(crate) fn set_timer(&mut self, id: u32, due: Option<Time>) {
+        let timer = match (self.connections.get_mut(&id), self.exchanges.get_mut(&id)) {
+            (Some(connection), _) => &mut connection.timer,
+            (None, Some(exchange)) => &mut exchange.timer,
+            (None, None) => return,
+        };
+        if let Some(old) = timer.take() {
+            self.timers.remove(&(old, id));
+        }
+        *timer = due;
+        if let Some(due) = due {
+            self.timers.insert((due, id));
+        }
+    }
+
+    /// Counts one more that is only remembered, and lets the oldest go if there are too many.
+    pub(crate) fn rest(&mut self, id: u32) -> u64 {
+        self.rests += 1;
+        self.resting.insert(self.rests, id);
+        if self.resting.len() > self.config.resting_max.max(1)
+            && let Some((_, oldest)) = self.resting.pop_first()
+        {
+            self.count(Counter::RestingEvicted);
+            self.rest_ends(oldest);
+        }
+        self.rests
+    }
+
+    /// The time of something that was only remembered is over.
+    pub(crate) fn rest_ends(&mut self, id: u32) {
+        if let Some(connection) = self.remove(id) {
+            if connection.known && connection.state == State::Timewait {
+                let id = ConnectionId(id);
+                self.events.push_back(Event::TimewaitExit { id });
+            }
+        } else {
+            self.remove_exchange(id);
+        }
+    }
+
+    /// Drops what the program has not polled about a connection; true if that was the request itself.
+    pub(crate) fn retract_events(&mut self, id: u32) -> bool {
+        let mut unseen = false;
+        self.events.retain(|event| {
+            let about = match event {
+                Event::ConnectRequest(request) => {
+                    unseen |= request.id.0 == id;
+                    request.id.0
+                }
+                Event::ConnectResponse(response) => response.id.0,
+                Event::Established { id, .. }
+                | Event::Rejected { id, .. }
+                | Event::Unreachable { id }
+                | Event::Disconnected { id, .. }
+                | Event::TimewaitExit { id } => id.0,
+                Event::SidrRequest(request) => request.id.0,
+                Event::SidrResponse(response) => response.id.0,
+                Event::SidrUnreachable { id } => id.0,
+            };
+            about != id
+        });
+        unseen
+    }
+
+    /// Tells the program that there will be no connection. A request that it has not seen is taken
+    /// back instead.
+    pub(crate) fn tell_rejected(&mut self, id: u32, reason: RejReason, private_data: Vec<u8>) {
+        if self.retract_events(id) {
+            return;
+        }
+        let id = ConnectionId(id);
+        self.events.push_back(Event::Rejected {
+            id,
+            reason,
+            private_data,
+        });
+    }
+}
+
+pub(crate) fn forget<K: Eq + std::hash::Hash>(map: &mut HashMap<K, u32>, key: K, id: u32) {
+    if map.get(&key) == Some(&id) {
+        map.remove(&key);
+    }
+}
+
+/// The output function of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+fn mix(seed: u64) -> u64 {
+    let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

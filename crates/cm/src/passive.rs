@@ -1,0 +1,229 @@
+//! The side that is asked: REQ in, REP out, RTU in (IBTA 12.9.7.2).
+
+use airdma_transport::Time;
+use airdma_wire::Qkey;
+use airdma_wire::cm::{
+    About, CmMessage, IpAddressing, RejReason, Rep, Req, Rtu, ServiceId, TransportService,
+};
+use airdma_wire::mad::MadError;
+
+use crate::calls::{self, Accept, CmError};
+use crate::config::{SERVICE_TIMEOUT, TARGET_ACK_DELAY, duration_of};
+use crate::connection::{Connection, State, memory_of};
+use crate::event::{ConnectRequest, Event};
+use crate::{ConnectionId, Counter, ListenerId, Manager, Route};
+
+impl Manager {
+    /// The program has fetched the request: it no longer counts against the backlog of its listener, as a connection
+    /// that `rdma_get_cm_event(3)` returned. Accepting, rejecting and destroying do the same.
+    pub fn taken(&mut self, id: ConnectionId) {
+        let pending = self
+            .connections
+            .get_mut(&id.0)
+            .and_then(|c| c.pending_at.take());
+        if let Some(listener) = pending {
+            self.listeners.remove_pending(listener);
+        }
+    }
+
+    /// Accepts a request. [`Event::Established`], [`Event::Rejected`] or [`Event::Unreachable`] follows.
+    ///
+    /// # Errors
+    /// [`CmError::PrivateDataTooLong`], [`CmError::Unknown`] and [`CmError::InvalidState`].
+    pub fn accept(
+        &mut self,
+        now: Time,
+        id: ConnectionId,
+        with: &Accept<'_>,
+    ) -> Result<(), CmError> {
+        let private_data = calls::private_data(None, with.private_data)?;
+        let ca_guid = self.config.ca_guid;
+        let connection = self.in_state(id, &[State::ReqReceived])?;
+        let rep = Rep {
+            local_id: id.0,
+            remote_id: connection.remote_id,
+            qkey: Qkey(0),
+            qpn: with.qpn,
+            ee_context: 0,
+            psn: with.psn,
+            responder_resources: with.responder_resources,
+            initiator_depth: with.initiator_depth,
+            target_ack_delay: TARGET_ACK_DELAY,
+            failover_accepted: 0,
+            flow_control: false,
+            rnr_retry_count: with.rnr_retry_count,
+            srq: with.srq,
+            ca_guid,
+            private_data,
+        };
+        connection.local_qpn = with.qpn;
+        let transaction = connection.transaction;
+        self.enter(id.0, State::RepSent);
+        self.send_and_repeat(now, id.0, transaction, CmMessage::Rep(rep));
+        Ok(())
+    }
+
+    /// Data of the peer has arrived on the queue pair of an accepted connection, so the peer is ready even if its RTU
+    /// was lost: [`Event::Established`] follows unless it came already.
+    pub fn data_arrived(&mut self, id: ConnectionId) {
+        if self.in_state(id, &[State::RepSent]).is_ok() {
+            self.establish(id.0, Vec::new());
+        }
+    }
+
+    pub(crate) fn handle_req(&mut self, now: Time, route: Route, transaction: u64, req: &Req) {
+        if req.local_id == 0 || req.transport == TransportService::Rd {
+            return self.count(Counter::DropMalformed);
+        }
+        if req.primary.local_gid != route.remote || req.primary.remote_gid != route.local {
+            return self.count(Counter::DropWrongPeer);
+        }
+        if let Some(&known) = self.by_remote_id.get(&(route.remote, req.local_id)) {
+            return self.repeated_req(known, route, transaction, req);
+        }
+        if let Some(&other) = self.by_remote_qpn.get(&(route.remote, req.qpn)) {
+            // IBTA 12.9.8.3.1: the peer has forgotten a connection of that queue pair, so it ends here too.
+            self.refuse_stale(route, transaction, req);
+            return self.end_stale(now, other);
+        }
+        let Ok((addressing, private_data)) = addressing_of(req.service_id, &req.private_data)
+        else {
+            return self.count(Counter::DropMalformed);
+        };
+        let Some(listener) = self.listeners.find(req.service_id, route.local) else {
+            self.count(Counter::RejectedInvalidService);
+            let reason = RejReason::INVALID_SERVICE_ID;
+            return self.refuse_stateless(route, transaction, 0, req.local_id, About::Req, reason);
+        };
+        if self.half_open >= self.config.half_open_max
+            || self.connections.len() >= self.config.connections_max
+        {
+            return self.count(Counter::DropHalfOpenFull);
+        }
+        if !self.listeners.add_pending(listener) {
+            return self.count(Counter::DropBacklogFull);
+        }
+        let id = self.new_passive(route, transaction, req, listener);
+        self.events
+            .push_back(Event::ConnectRequest(Box::new(ConnectRequest {
+                id: ConnectionId(id),
+                listener,
+                route,
+                service_id: req.service_id,
+                transport: req.transport,
+                qpn: req.qpn,
+                psn: req.psn,
+                path_mtu: req.path_mtu,
+                responder_resources: req.responder_resources,
+                initiator_depth: req.initiator_depth,
+                retry_count: req.retry_count,
+                rnr_retry_count: req.rnr_retry_count,
+                srq: req.srq,
+                ack_timeout: req.primary.ack_timeout,
+                flow_label: req.primary.flow_label,
+                addressing,
+                private_data: private_data.to_vec(),
+            })));
+    }
+
+    fn new_passive(
+        &mut self,
+        route: Route,
+        transaction: u64,
+        req: &Req,
+        listener: ListenerId,
+    ) -> u32 {
+        let id = self.new_id();
+        let mut connection = Connection::new(
+            State::ReqReceived,
+            Route {
+                traffic_class: req.primary.traffic_class,
+                ..route
+            },
+            transaction,
+            &self.config,
+            req.primary.ack_timeout,
+        );
+        connection.remote_id = req.local_id;
+        connection.remote_qpn = req.qpn;
+        connection.response_timeout = duration_of(req.local_response_timeout);
+        connection.retries_max = req.cm_retries_max;
+        let repeats_after = duration_of(req.remote_response_timeout);
+        connection.memory = memory_of(repeats_after, req.cm_retries_max);
+        connection.memory_after_mra = connection.memory + duration_of(SERVICE_TIMEOUT);
+        connection.pending_at = Some(listener);
+        self.by_remote_id.insert((route.remote, req.local_id), id);
+        self.by_remote_qpn.insert((route.remote, req.qpn), id);
+        self.insert(id, connection);
+        id
+    }
+
+    /// A request that is known: answered again, never carried out again.
+    fn repeated_req(&mut self, id: u32, route: Route, transaction: u64, req: &Req) {
+        let Some(connection) = self.connections.get(&id) else {
+            return;
+        };
+        if !connection.route.same_ends(&route) {
+            return self.count(Counter::DropWrongPeer);
+        }
+        match connection.state {
+            State::ReqReceived => {
+                self.count(Counter::Duplicates);
+                self.ask_for_time(id, About::Req);
+            }
+            State::RepSent | State::Refused => {
+                self.count(Counter::Duplicates);
+                self.send_again(id);
+            }
+            // Whoever still asks has never heard the reply to a connection that is ending.
+            State::DreqSent | State::Timewait => self.refuse_stale(route, transaction, req),
+            State::ReqSent | State::RepReceived | State::Established => {
+                self.count(Counter::Duplicates);
+            }
+        }
+    }
+
+    fn refuse_stale(&mut self, route: Route, transaction: u64, req: &Req) {
+        self.count(Counter::RejectedStale);
+        let reason = RejReason::STALE_CONNECTION;
+        self.refuse_stateless(route, transaction, 0, req.local_id, About::Req, reason);
+    }
+
+    pub(crate) fn handle_rtu(&mut self, route: Route, transaction: u64, rtu: &Rtu) {
+        let id = rtu.remote_id;
+        if !self.connections.contains_key(&id) {
+            return self.refuse_unknown_id(route, transaction, rtu.local_id, id, About::Other);
+        }
+        let Some(connection) = self.connection_of(route, id, rtu.local_id) else {
+            return;
+        };
+        match connection.state {
+            State::RepSent => self.establish(id, rtu.private_data.to_vec()),
+            State::Established | State::DreqSent | State::Timewait => {
+                self.count(Counter::Duplicates);
+            }
+            State::ReqSent | State::ReqReceived | State::RepReceived | State::Refused => {
+                self.count(Counter::DropUnexpected);
+            }
+        }
+    }
+
+    fn establish(&mut self, id: u32, private_data: Vec<u8>) {
+        self.set_timer(id, None);
+        self.enter(id, State::Established);
+        let id = ConnectionId(id);
+        self.events
+            .push_back(Event::Established { id, private_data });
+    }
+}
+
+/// The addressing in front of the private data of a request for a port, and what is behind it.
+pub(crate) fn addressing_of(
+    service_id: ServiceId,
+    field: &[u8],
+) -> Result<(Option<IpAddressing>, &[u8]), MadError> {
+    match (service_id.port(), field.split_first_chunk()) {
+        (Some(_), Some((header, rest))) => Ok((Some(IpAddressing::from_bytes(header)?), rest)),
+        (None, _) | (_, None) => Ok((None, field)),
+    }
+}

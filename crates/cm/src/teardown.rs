@@ -1,0 +1,487 @@
+//! How connections end: reject, disconnect, silence, timewait; and the repetition of messages (IBTA 12.9.7 and 12.9.8).
+
+use airdma_transport::Time;
+use airdma_wire::cm::{About, CmMad, CmMessage, Drep, Dreq, Mra, Rej, RejReason};
+
+use crate::calls::{self, CmError};
+use crate::config::{SERVICE_TIMEOUT, duration_of};
+use crate::connection::{Connection, State};
+use crate::event::Event;
+use crate::{ConnectionId, Counter, Manager, Route};
+
+impl Manager {
+    /// Says no to a [request](Event::ConnectRequest) or to a [response](Event::ConnectResponse), usually with
+    /// [`RejReason::CONSUMER`]. At most 148 bytes of private data fit. The id is gone when this returns.
+    ///
+    /// # Errors
+    /// [`CmError::PrivateDataTooLong`], [`CmError::Unknown`] and [`CmError::InvalidState`].
+    pub fn reject(
+        &mut self,
+        now: Time,
+        id: ConnectionId,
+        reason: RejReason,
+        private_data: &[u8],
+    ) -> Result<(), CmError> {
+        let private_data = calls::private_data(None, private_data)?;
+        self.in_state(id, &[State::ReqReceived, State::RepReceived])?;
+        self.retract_events(id.0);
+        self.refuse(now, id.0, reason, private_data);
+        Ok(())
+    }
+
+    /// Ends a connection: [`Event::Disconnected`] follows when the peer has heard of it, or was given up, and
+    /// [`Event::TimewaitExit`] after that. At most 220 bytes of private data fit. Does nothing if the connection is ending already.
+    ///
+    /// # Errors
+    /// [`CmError::PrivateDataTooLong`], [`CmError::Unknown`] and, before the connection was accepted or completed here,
+    /// [`CmError::InvalidState`].
+    pub fn disconnect(
+        &mut self,
+        now: Time,
+        id: ConnectionId,
+        private_data: &[u8],
+    ) -> Result<(), CmError> {
+        let private_data = calls::private_data(None, private_data)?;
+        let ending = [State::DreqSent, State::Timewait];
+        let open = [State::Established, State::RepSent];
+        if self.in_state(id, &ending).is_ok() {
+            return Ok(());
+        }
+        self.in_state(id, &open)?;
+        self.begin_disconnect(now, id.0, private_data);
+        Ok(())
+    }
+
+    /// The program has no more use for the connection, whatever its state: the peer is told, and no event
+    /// about it comes any more. Does nothing if the id is gone.
+    pub fn destroy(&mut self, now: Time, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id.0) else {
+            return;
+        };
+        if !connection.known {
+            return;
+        }
+        let state = connection.state;
+        connection.known = false;
+        self.retract_events(id.0);
+        match state {
+            State::ReqSent => {
+                self.say_timeout(id.0);
+                self.remove(id.0);
+            }
+            State::ReqReceived | State::RepReceived | State::RepSent => {
+                self.refuse(now, id.0, RejReason::CONSUMER, [0; Rej::PRIVATE_DATA_LEN]);
+            }
+            State::Established => self.begin_disconnect(now, id.0, [0; Dreq::PRIVATE_DATA_LEN]),
+            State::DreqSent | State::Timewait | State::Refused => {}
+        }
+    }
+
+    pub(crate) fn handle_rej(&mut self, now: Time, route: Route, rej: &Rej) {
+        let id = match rej.remote_id {
+            0 => self
+                .by_remote_id
+                .get(&(route.remote, rej.local_id))
+                .copied(),
+            id => Some(id),
+        };
+        let Some((id, connection)) = id.and_then(|id| Some((id, self.connections.get(&id)?)))
+        else {
+            return self.count(Counter::DropUnknownId);
+        };
+        if !connection.route.same_ends(&route) {
+            return self.count(Counter::DropWrongPeer);
+        }
+        let state = connection.state;
+        if state != State::ReqSent && rej.local_id != connection.remote_id {
+            return self.count(Counter::DropWrongId);
+        }
+        match state {
+            State::ReqSent => {
+                self.remove(id);
+                self.tell_rejected(id, rej.reason, rej.private_data.to_vec());
+            }
+            State::ReqReceived | State::RepSent | State::RepReceived => {
+                self.rejected(now, id, rej.reason, rej.private_data.to_vec());
+            }
+            State::Established | State::DreqSent => self.disconnected(now, id, Vec::new()),
+            State::Timewait | State::Refused => self.count(Counter::Duplicates),
+        }
+    }
+
+    pub(crate) fn handle_mra(&mut self, now: Time, route: Route, mra: &Mra) {
+        let id = mra.remote_id;
+        let Some(connection) = self.connections.get(&id) else {
+            return self.count(Counter::DropUnknownId);
+        };
+        if !connection.route.same_ends(&route) {
+            return self.count(Counter::DropWrongPeer);
+        }
+        let expected = match (connection.state, mra.about) {
+            (State::ReqSent, About::Req) => true,
+            (State::RepSent, About::Rep) if mra.local_id == connection.remote_id => true,
+            (State::RepSent, About::Rep) => return self.count(Counter::DropWrongId),
+            _ => false,
+        };
+        if !expected {
+            return self.count(Counter::DropUnexpected);
+        }
+        let wait = duration_of(mra.service_timeout) + connection.response_timeout;
+        self.set_timer(id, Some(now + wait));
+    }
+
+    pub(crate) fn handle_dreq(&mut self, now: Time, route: Route, transaction: u64, dreq: &Dreq) {
+        let id = dreq.remote_id;
+        let drep = CmMessage::Drep(Drep {
+            local_id: id,
+            remote_id: dreq.local_id,
+            private_data: [0; Drep::PRIVATE_DATA_LEN],
+        });
+        if !self.connections.contains_key(&id) {
+            // A peer that still has the connection need not repeat itself.
+            self.count(Counter::DropUnknownId);
+            return self.transmit(route, transaction, drep);
+        }
+        let Some(connection) = self.connection_of(route, id, dreq.local_id) else {
+            return;
+        };
+        match connection.state {
+            State::RepSent | State::RepReceived | State::Established | State::DreqSent => {
+                if dreq.remote_qpn != connection.local_qpn {
+                    return self.count(Counter::DropWrongId);
+                }
+                self.transmit(route, transaction, drep);
+                self.disconnected(now, id, dreq.private_data.to_vec());
+            }
+            State::Timewait | State::Refused => {
+                self.count(Counter::Duplicates);
+                self.transmit(route, transaction, drep);
+            }
+            State::ReqSent | State::ReqReceived => self.count(Counter::DropUnexpected),
+        }
+    }
+
+    pub(crate) fn handle_drep(&mut self, now: Time, route: Route, drep: &Drep) {
+        let id = drep.remote_id;
+        let Some(connection) = self.connection_of(route, id, drep.local_id) else {
+            return;
+        };
+        match connection.state {
+            State::DreqSent => self.disconnected(now, id, drep.private_data.to_vec()),
+            State::Timewait => self.count(Counter::Duplicates),
+            State::ReqSent
+            | State::ReqReceived
+            | State::RepSent
+            | State::RepReceived
+            | State::Established
+            | State::Refused => self.count(Counter::DropUnexpected),
+        }
+    }
+
+    pub(crate) fn connection_timeout(&mut self, now: Time, id: u32) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        match connection.state {
+            State::ReqSent | State::RepSent | State::DreqSent => {
+                let Some(left) = connection.retries_left.checked_sub(1) else {
+                    return self.give_up(now, id);
+                };
+                connection.retries_left = left;
+                let due = now + connection.response_timeout;
+                self.set_timer(id, Some(due));
+                self.count(Counter::Retransmits);
+                self.send_again(id);
+            }
+            State::Timewait | State::Refused => self.rest_ends(id),
+            State::ReqReceived | State::RepReceived | State::Established => {}
+        }
+    }
+
+    fn give_up(&mut self, now: Time, id: u32) {
+        let Some(connection) = self.connections.get(&id) else {
+            return;
+        };
+        let known = connection.known;
+        match connection.state {
+            State::ReqSent => {
+                self.say_timeout(id);
+                self.remove(id);
+            }
+            State::RepSent => {
+                self.say_timeout(id);
+                self.enter_timewait(now, id);
+                self.forget_id(id);
+            }
+            State::DreqSent => {
+                self.count(Counter::GaveUp);
+                return self.disconnected(now, id, Vec::new());
+            }
+            State::ReqReceived
+            | State::RepReceived
+            | State::Established
+            | State::Timewait
+            | State::Refused => return,
+        }
+        self.count(Counter::GaveUp);
+        if known {
+            let id = ConnectionId(id);
+            self.events.push_back(Event::Unreachable { id });
+        }
+    }
+
+    /// Ends a connection whose peer has forgotten it.
+    pub(crate) fn end_stale(&mut self, now: Time, id: u32) {
+        let Some(connection) = self.connections.get(&id) else {
+            return;
+        };
+        let reason = RejReason::STALE_CONNECTION;
+        match connection.state {
+            State::Established | State::RepSent => {
+                self.begin_disconnect(now, id, [0; Dreq::PRIVATE_DATA_LEN])
+            }
+            State::ReqReceived | State::RepReceived => self.rejected(now, id, reason, Vec::new()),
+            State::ReqSent | State::DreqSent | State::Timewait | State::Refused => {}
+        }
+    }
+
+    fn begin_disconnect(&mut self, now: Time, id: u32, private_data: [u8; Dreq::PRIVATE_DATA_LEN]) {
+        let transaction = self.new_transaction(id);
+        let Some(connection) = self.connections.get(&id) else {
+            return;
+        };
+        let dreq = Dreq {
+            local_id: id,
+            remote_id: connection.remote_id,
+            remote_qpn: connection.remote_qpn,
+            private_data,
+        };
+        self.enter(id, State::DreqSent);
+        self.send_and_repeat(now, id, transaction, CmMessage::Dreq(dreq));
+    }
+
+    /// The connection was open and is over.
+    fn disconnected(&mut self, now: Time, id: u32, private_data: Vec<u8>) {
+        let known = self.connections.get(&id).is_some_and(|c| c.known);
+        if known {
+            let id = ConnectionId(id);
+            self.events
+                .push_back(Event::Disconnected { id, private_data });
+        }
+        self.enter_timewait(now, id);
+    }
+
+    /// There will be no connection, because the peer says so.
+    fn rejected(&mut self, now: Time, id: u32, reason: RejReason, private_data: Vec<u8>) {
+        self.tell_rejected(id, reason, private_data);
+        self.enter_timewait(now, id);
+        self.forget_id(id);
+    }
+
+    /// There will be no connection, because we say so. The REJ is repeated when the peer repeats itself.
+    pub(crate) fn refuse(
+        &mut self,
+        now: Time,
+        id: u32,
+        reason: RejReason,
+        private_data: [u8; Rej::PRIVATE_DATA_LEN],
+    ) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let message = CmMessage::Rej(Rej {
+            local_id: id,
+            remote_id: connection.remote_id,
+            about: match connection.state {
+                State::ReqReceived => About::Req,
+                State::ReqSent | State::RepReceived => About::Rep,
+                State::RepSent
+                | State::Established
+                | State::DreqSent
+                | State::Timewait
+                | State::Refused => About::Other,
+            },
+            reason,
+            info_len: 0,
+            info: [0; Rej::INFO_LEN],
+            private_data,
+        });
+        let (route, transaction) = (connection.route, connection.transaction);
+        let mad = CmMad {
+            transaction,
+            message,
+        };
+        let mad = Box::new(mad.emit());
+        connection.sent = Some(mad.clone());
+        connection.known = false;
+        let due = now + connection.memory;
+        self.transmit_bytes(route, mad);
+        self.enter(id, State::Refused);
+        self.begin_rest(id, due);
+    }
+
+    fn enter_timewait(&mut self, now: Time, id: u32) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        connection.sent = None;
+        let due = now + connection.timewait;
+        self.enter(id, State::Timewait);
+        self.begin_rest(id, due);
+    }
+
+    fn begin_rest(&mut self, id: u32, until: Time) {
+        self.set_timer(id, Some(until));
+        let rest = self.rest(id);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.rest = Some(rest);
+        }
+    }
+
+    /// The program hears no more of the connection, and cannot name it any more.
+    fn forget_id(&mut self, id: u32) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.known = false;
+        }
+    }
+
+    /// Tells the peer that it need not answer any more.
+    fn say_timeout(&mut self, id: u32) {
+        let guid = self.config.ca_guid.to_be_bytes();
+        let Some(connection) = self.connections.get(&id) else {
+            return;
+        };
+        let mut info = [0; Rej::INFO_LEN];
+        info[..guid.len()].copy_from_slice(&guid);
+        let rej = Rej {
+            local_id: id,
+            remote_id: connection.remote_id,
+            about: About::Other,
+            reason: RejReason::TIMEOUT,
+            info_len: guid.len() as u8,
+            info,
+            private_data: [0; Rej::PRIVATE_DATA_LEN],
+        };
+        let (route, transaction) = (connection.route, connection.transaction);
+        self.transmit(route, transaction, CmMessage::Rej(rej));
+    }
+
+    /// Answers a message for an id that nobody has.
+    pub(crate) fn refuse_unknown_id(
+        &mut self,
+        route: Route,
+        transaction: u64,
+        peer: u32,
+        ours: u32,
+        about: About,
+    ) {
+        self.count(Counter::RejectedInvalidId);
+        let reason = RejReason::INVALID_COMMUNICATION_ID;
+        self.refuse_stateless(route, transaction, ours, peer, about, reason);
+    }
+
+    pub(crate) fn refuse_stateless(
+        &mut self,
+        route: Route,
+        transaction: u64,
+        local_id: u32,
+        remote_id: u32,
+        about: About,
+        reason: RejReason,
+    ) {
+        let rej = Rej {
+            local_id,
+            remote_id,
+            about,
+            reason,
+            info_len: 0,
+            info: [0; Rej::INFO_LEN],
+            private_data: [0; Rej::PRIVATE_DATA_LEN],
+        };
+        self.transmit(route, transaction, CmMessage::Rej(rej));
+    }
+
+    /// The program is slow: the peer, who repeats itself, should wait.
+    pub(crate) fn ask_for_time(&mut self, id: u32, about: About) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        // It may be as much later that the peer repeats itself.
+        connection.memory = connection.memory_after_mra;
+        let mra = Mra {
+            local_id: id,
+            remote_id: connection.remote_id,
+            about,
+            service_timeout: SERVICE_TIMEOUT,
+            private_data: [0; Mra::PRIVATE_DATA_LEN],
+        };
+        let (route, transaction) = (connection.route, connection.transaction);
+        self.count(Counter::MrasSent);
+        self.transmit(route, transaction, CmMessage::Mra(mra));
+    }
+
+    pub(crate) fn send_and_repeat(
+        &mut self,
+        now: Time,
+        id: u32,
+        transaction: u64,
+        message: CmMessage,
+    ) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let mad = CmMad {
+            transaction,
+            message,
+        };
+        connection.sent = Some(Box::new(mad.emit()));
+        connection.retries_left = connection.retries_max;
+        let due = now + connection.response_timeout;
+        self.set_timer(id, Some(due));
+        self.send_again(id);
+    }
+
+    pub(crate) fn send_again(&mut self, id: u32) {
+        if let Some(connection) = self.connections.get(&id)
+            && let Some(mad) = connection.sent.clone()
+        {
+            let route = connection.route;
+            self.transmit_bytes(route, mad);
+        }
+    }
+
+    /// The connection of that id, if the program may name it and it is in one of these states.
+    pub(crate) fn in_state(
+        &mut self,
+        id: ConnectionId,
+        states: &[State],
+    ) -> Result<&mut Connection, CmError> {
+        match self.connections.get_mut(&id.0) {
+            Some(connection) if connection.known => {
+                if states.contains(&connection.state) {
+                    Ok(connection)
+                } else {
+                    Err(CmError::InvalidState)
+                }
+            }
+            Some(_) | None => Err(CmError::Unknown),
+        }
+    }
+
+    /// The connection that a datagram is for, if it comes from its peer; else counts why it is dropped.
+    pub(crate) fn connection_of(
+        &mut self,
+        route: Route,
+        id: u32,
+        remote_id: u32,
+    ) -> Option<&Connection> {
+        let reason = match self.connections.get(&id) {
+            None => Counter::DropUnknownId,
+            Some(connection) if !connection.route.same_ends(&route) => Counter::DropWrongPeer,
+            Some(connection) if connection.remote_id != remote_id => Counter::DropWrongId,
+            Some(_) => return self.connections.get(&id),
+        };
+        self.count(reason);
+        None
+    }
+}

@@ -1,0 +1,146 @@
+//! How connections end.
+
+use std::net::Ipv4Addr;
+
+use airdma_cm::*;
+use airdma_wire::cm::*;
+use airdma_wire::{Gid, Qpn};
+
+use crate::bench::*;
+
+#[test]
+fn who_disconnects_waits_for_the_answer_and_then_for_late_messages() {
+    let mut b = Bench::connected();
+    b.manager.disconnect(b.now, b.id, b"bye").unwrap();
+    assert_eq!(b.sends(), ["DREQ us 7 0x22"]);
+    assert_eq!(b.next_timer(), RESPONSE_MS);
+    assert_eq!(b.sends(), ["DREQ us 7 0x22"]);
+    b.arrives(b.drep());
+    b.arrives(b.drep());
+    assert_eq!(b.events(), ["Disconnected 224"]);
+    assert_eq!(b.manager.disconnect(b.now, b.id, b""), Ok(()));
+    assert_eq!(b.next_timer(), TIMEWAIT_MS);
+    assert_eq!(b.events(), ["TimewaitExit"]);
+    assert!(b.manager.is_idle());
+    let gone = b.manager.disconnect(b.now, b.id, b"");
+    assert_eq!(gone, Err(CmError::Unknown));
+}
+
+#[test]
+fn who_is_disconnected_answers_at_once_and_again() {
+    for mut b in [Bench::established(), Bench::connected()] {
+        b.arrives(b.dreq());
+        assert_eq!(b.sends(), ["DREP us 7"]);
+        b.arrives(b.dreq());
+        assert_eq!(b.sends(), ["DREP us 7"]);
+        assert_eq!(b.events(), ["Disconnected 220"]);
+        assert_eq!(b.next_timer(), TIMEWAIT_MS);
+        assert_eq!(b.events(), ["TimewaitExit"]);
+        assert!(b.manager.is_idle());
+        // Even when it is all forgotten.
+        b.arrives(b.dreq());
+        assert_eq!(b.sends(), ["DREP us 7"]);
+    }
+}
+
+#[test]
+fn both_disconnect_at_once() {
+    let mut b = Bench::connected();
+    b.manager.disconnect(b.now, b.id, b"").unwrap();
+    b.arrives(b.dreq());
+    b.arrives(b.drep());
+    assert_eq!(b.sends(), ["DREQ us 7 0x22", "DREP us 7"]);
+    assert_eq!(b.events(), ["Disconnected 220"]);
+    b.next_timer();
+    assert_eq!(b.events(), ["TimewaitExit"]);
+    assert!(b.manager.is_idle());
+}
+
+#[test]
+fn a_silent_peer_is_disconnected_after_fifteen_repetitions() {
+    let mut b = Bench::established();
+    b.manager.disconnect(b.now, b.id, b"").unwrap();
+    for _ in 0..15 {
+        b.next_timer();
+    }
+    assert_eq!(b.sends().len(), 16);
+    assert_eq!(b.events(), [""; 0]);
+    b.next_timer();
+    assert_eq!(b.events(), ["Disconnected 0"]);
+    b.next_timer();
+    assert_eq!(b.events(), ["TimewaitExit"]);
+    assert_eq!(b.counted(Counter::GaveUp), 1);
+    assert!(b.manager.is_idle());
+}
+
+#[test]
+fn a_refusal_of_an_open_connection_ends_it() {
+    let mut b = Bench::connected();
+    b.arrives(b.rej(RejReason::TIMEOUT));
+    assert_eq!(b.events(), ["Disconnected 0"]);
+    let mut b = Bench::accepted();
+    b.arrives(b.rej(RejReason::CONSUMER));
+    assert_eq!(b.events(), ["Rejected consumer (28) 148"]);
+}
+
+#[test]
+fn what_is_destroyed_tells_the_peer_and_no_one_else() {
+    type Start = fn() -> Bench;
+    let told: [(Start, &str); 6] = [
+        (Bench::connecting, "REJ us 0 Other timeout (4)"),
+        (Bench::answered, "REJ us 7 Rep consumer (28)"),
+        (Bench::connected, "DREQ us 7 0x22"),
+        (Bench::requested, "REJ us 7 Req consumer (28)"),
+        (Bench::accepted, "REJ us 7 Other consumer (28)"),
+        (Bench::established, "DREQ us 7 0x22"),
+    ];
+    for (start, line) in told {
+        let mut b = start();
+        b.manager.destroy(b.now, b.id);
+        assert_eq!(b.sends(), [line]);
+        b.manager.destroy(b.now, b.id);
+        while b.manager.poll_timeout().is_some() {
+            b.next_timer();
+            b.sends();
+        }
+        assert_eq!(b.events(), [""; 0], "{line}");
+        assert!(b.manager.is_idle(), "{line}");
+    }
+}
+
+#[test]
+fn strangers_cannot_touch_a_connection() {
+    let stranger = Gid::from(Ipv4Addr::new(10, 0, 0, 3));
+    let mut b = Bench::established();
+    b.arrives_from(stranger, b.dreq());
+    b.arrives_from(stranger, b.drep());
+    b.arrives_from(stranger, b.rej(RejReason::CONSUMER));
+    b.arrives_from(stranger, b.rtu());
+    b.arrives_from(stranger, b.rep());
+    b.arrives_from(stranger, b.mra(About::Rep));
+    assert_eq!(b.counted(Counter::DropWrongPeer), 6);
+    let mut dreq = b.dreq();
+    dreq.remote_qpn = Qpn::new(0x12);
+    b.arrives(dreq);
+    dreq = b.dreq();
+    dreq.local_id = 8;
+    b.arrives(dreq);
+    let mut rej = b.rej(RejReason::CONSUMER);
+    rej.local_id = 0;
+    b.arrives(rej);
+    assert_eq!(b.counted(Counter::DropWrongId), 3);
+    assert_eq!(b.events(), [""; 0]);
+    assert_eq!(b.sends(), [""; 0]);
+}
+
+#[test]
+fn a_closed_listener_refuses_what_the_program_has_not_seen() {
+    let mut b = Bench::new();
+    let listener = b.manager.listen(SERVICE, None, 8).unwrap();
+    b.arrives(b.req());
+    b.manager.close(b.now, listener);
+    assert_eq!(b.events(), [""; 0]);
+    assert_eq!(b.sends().len(), 1);
+    b.next_timer();
+    assert!(b.manager.is_idle());
+}
