@@ -6,6 +6,7 @@
 mod active;
 mod bench;
 mod bounds;
+mod kernel;
 mod passive;
 mod sidr;
 mod teardown;
