@@ -102,6 +102,11 @@ fn families_of(rows: &[GidEntry]) -> [AtomicU8; GIDS_MAX] {
     std::array::from_fn(|index| AtomicU8::new(rows.get(index).map_or(0, family_of)))
 }
 
+fn addresses_of(rows: &[GidEntry]) -> Vec<Option<IpAddr>> {
+    let address = |entry: &GidEntry| (!entry.is_empty()).then_some(entry.address);
+    rows.iter().map(address).collect()
+}
+
 fn family_of(entry: &GidEntry) -> u8 {
     if entry.address.is_ipv4() { 4 } else { 6 }
 }
@@ -515,7 +520,7 @@ impl Core {
         if !worker.is_bound() {
             let port = self.open_port(&state.current.gids)?;
             worker.tables.counters.share(&self.info);
-            self.install(&mut worker, port, state.current.gids.len());
+            self.install(&mut worker, port, &state.current.gids);
         }
         drop(worker);
         drop(state);
@@ -525,17 +530,16 @@ impl Core {
     /// Uses this port instead of sockets; the counters stay in this process.
     pub(crate) fn bind_port(&self, port: Box<dyn Port>) {
         let mut worker = self.lock();
-        self.install(&mut worker, port, self.info.gids.len());
+        self.install(&mut worker, port, &self.info.gids);
     }
 
-    fn install(&self, worker: &mut Worker, port: Box<dyn Port>, rows: usize) {
-        worker.bind(port, rows);
+    fn install(&self, worker: &mut Worker, port: Box<dyn Port>, rows: &[GidEntry]) {
+        worker.bind(port, addresses_of(rows));
         self.note_descriptors(worker);
     }
 
     fn open_port(&self, rows: &[GidEntry]) -> Result<Box<dyn Port>, Error> {
-        let address = |entry: &GidEntry| (!entry.is_empty()).then_some(entry.address);
-        let addresses: Vec<_> = rows.iter().map(address).collect();
+        let addresses = addresses_of(rows);
         let config = UdpConfig {
             segmentation: std::env::var_os("AIRDMA_SEGMENTATION")
                 .is_none_or(|value| value != "off"),

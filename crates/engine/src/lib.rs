@@ -9,6 +9,7 @@ mod active;
 mod ah;
 mod async_event;
 mod channel;
+mod cm;
 mod core;
 mod counters;
 mod counters_file;
@@ -22,6 +23,7 @@ mod event_queue;
 mod event_wait;
 mod eventfd;
 mod gids;
+mod gsi;
 mod helper;
 mod interface;
 mod limits;
@@ -65,6 +67,7 @@ pub use airdma_transport::{
 pub use airdma_wire::{Gid, Lkey, PathMtu, Psn, Qkey, Qpn, Rkey};
 pub use async_event::AsyncEvent;
 pub use channel::Channel;
+pub use cm::CmChannel;
 pub use counters::counters_of;
 pub use cq::{Cq, CqOptions};
 pub use cq_table::monotonic;
@@ -86,3 +89,11 @@ pub use send_batch::SendBatch;
 pub use srq::{Srq, SrqAttributes, SrqExtension, SrqPost};
 pub use uncancelled::Uncancelled;
 pub use xrcd::Xrcd;
+
+/// What the calls and events of RDMA CM are made of.
+pub mod cm_protocol {
+    pub use airdma_cm::*;
+    pub use airdma_wire::cm::{
+        IpAddressing, PortSpace, RejReason, ServiceId, SidrStatus, TransportService,
+    };
+}

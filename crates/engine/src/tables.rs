@@ -3,6 +3,7 @@
 use crate::active::Active;
 use crate::counters::{Counters, EngineCounter};
 use crate::cq_table::CqTable;
+use crate::gsi::Gsi;
 use crate::memory::MemoryTable;
 use crate::multicast::Multicast;
 use crate::pd::NO_PD;
@@ -35,6 +36,10 @@ pub(crate) struct Tables {
     pub(crate) cqs: CqTable,
     pub(crate) counters: Counters,
     pub(crate) multicast: Multicast,
+    /// Queue pair 1, if somebody uses it.
+    pub(crate) gsi: Option<Gsi>,
+    /// The addresses of the GID table, as the port has them.
+    pub(crate) rows: Vec<Option<IpAddr>>,
     timers: Timers,
     active: Active,
     peers: Peers,
@@ -49,6 +54,8 @@ impl Tables {
             cqs: CqTable::default(),
             counters: Counters::new(),
             multicast: Multicast::default(),
+            gsi: None,
+            rows: Vec::new(),
             timers: Timers::default(),
             active: Active::default(),
             peers: Peers::new(),
@@ -72,6 +79,9 @@ impl Tables {
         if received.destination.is_multicast() || number == Qpn::MULTICAST {
             return self.receive_multicast(now, &arrival, &packet);
         }
+        if number == Qpn::GSI {
+            return self.receive_management(now, &arrival, &packet);
+        }
         let Some(index) = self.qps.find(number) else {
             return self.counters.count(EngineCounter::DropUnknownQp);
         };
@@ -90,6 +100,14 @@ impl Tables {
             qp.handle_packet(now, &arrival, &packet, host)
         });
         self.settle(index, now);
+    }
+
+    /// Gives a packet for queue pair 1 to the connection manager.
+    fn receive_management(&mut self, now: Time, arrival: &Arrival, packet: &Packet<'_>) {
+        let gsi = self.gsi.as_mut();
+        if !gsi.is_some_and(|gsi| gsi.receive(now, arrival, packet)) {
+            self.counters.count(EngineCounter::DropUnknownQp);
+        }
     }
 
     /// Gives each queue pair that is attached to the group a copy.
@@ -179,6 +197,9 @@ impl Tables {
 
     /// Calls the queue pairs whose time has come.
     pub(crate) fn expire(&mut self, now: Time) {
+        if let Some(gsi) = &mut self.gsi {
+            gsi.expire(now);
+        }
         while let Some(index) = self.timers.pop_due(now) {
             let Some(slot) = self.qps.slot(index) else {
                 continue;
@@ -192,17 +213,30 @@ impl Tables {
 
     /// When [`Tables::expire`] wants to be called next.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        self.timers.next()
+        let management = self.gsi.as_ref().and_then(|gsi| gsi.manager.poll_timeout());
+        match (self.timers.next(), management) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
     }
 
-    /// Whether a queue pair has something to send.
+    /// Whether something is to be sent.
     pub(crate) fn has_active(&self) -> bool {
-        !self.active.is_empty()
+        !self.active.is_empty() || self.gsi.as_ref().is_some_and(Gsi::has_transmits)
     }
 
     /// Fills the batch with what the queue pairs have to send, fairly, up to [`ROUND_BYTES`] or until it is full.
     pub(crate) fn fill(&mut self, now: Time, batch: &mut TransmitBatch) {
         let mut budget = ROUND_BYTES;
+        while let Some(gsi) = self.gsi.as_mut().filter(|gsi| gsi.has_transmits()) {
+            let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
+                return;
+            };
+            if let Some((len, destination)) = gsi.poll_transmit(&self.rows, out) {
+                batch.commit(len, destination);
+                budget -= len as i64;
+            }
+        }
         while budget > 0 {
             let Some(index) = self.active.first() else {
                 return;

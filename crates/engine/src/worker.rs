@@ -83,11 +83,13 @@ impl Worker {
         self.link.is_some()
     }
 
-    /// Takes a port for `addresses` local addresses, none of which has listeners yet.
-    pub(crate) fn bind(&mut self, mut port: Box<dyn Port>, addresses: usize) {
+    /// Takes a port for the addresses of the GID table, none of which has listeners yet.
+    pub(crate) fn bind(&mut self, mut port: Box<dyn Port>, rows: Vec<Option<IpAddr>>) {
+        let addresses = rows.len();
         for index in 0..addresses.min(usize::from(u8::MAX) + 1) {
             port.set_active(index as u8, false);
         }
+        self.tables.rows = rows;
         let batch =
             TransmitBatch::with_capacity(ROUND_BYTES as usize + 2 * PACKET_LEN_MAX, BATCH_PACKETS);
         self.link = Some(Link {
@@ -110,7 +112,11 @@ impl Worker {
         if link.listeners.len() <= index {
             link.listeners.resize(index + 1, link.everywhere);
         }
+        let rows = &mut self.tables.rows;
+        rows.resize(rows.len().max(index + 1), None);
+        rows[index] = None;
         link.port.set_address(row, address)?;
+        rows[index] = address;
         link.port.set_active(row, link.listeners[index] > 0);
         Ok(())
     }

@@ -1,0 +1,249 @@
+//! Connections by RDMA CM, as a front end sees them: channels of events, listeners, and connections named by their ids. The
+//! protocol is `airdma-cm`'s; its messages travel as those of queue pair 1 ([`crate::gsi`]).
+//!
+//! Order of calls, active: [`Device::cm_connect`], the event `ConnectResponse`, the queue pair to RTS, [`Device::cm_ready`].
+//! Passive: [`Device::cm_listen`], the event `ConnectRequest`, the queue pair to RTS, [`Device::cm_accept`], the event
+//! `Established`. Both: [`Device::cm_disconnect`], the events `Disconnected` and `TimewaitExit`.
+
+use crate::event_queue::EventQueue;
+use crate::gsi::{Gsi, Owner, Subject};
+use crate::random::random_u32;
+use crate::{Device, Error};
+use airdma_cm::{
+    Accept, CmError, Config, Connect, ConnectionId, Event, ListenerId, Resolve, SidrAnswer, SidrId,
+};
+use airdma_transport::Time;
+use airdma_wire::Gid;
+use airdma_wire::cm::{RejReason, ServiceId};
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+/// A queue of connection events behind a descriptor. Who waits on the descriptor need not run the device's worker: its helper
+/// does.
+pub struct CmChannel {
+    events: EventQueue<(u64, Event)>,
+}
+
+impl CmChannel {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// Those of the system (descriptors).
+    pub fn new() -> io::Result<Arc<CmChannel>> {
+        let events = EventQueue::new()?;
+        Ok(Arc::new(CmChannel { events }))
+    }
+
+    /// The descriptor, readable while an event waits, for `poll(2)` and `O_NONBLOCK`. Do not read it.
+    pub fn fd(&self) -> RawFd {
+        self.events.fd()
+    }
+
+    /// The next event, and the number under which its listener or connection was made.
+    pub fn pop(&self) -> Option<(u64, Event)> {
+        self.events.pop()
+    }
+
+    pub(crate) fn push(&self, cookie: u64, event: Event) {
+        self.events.push((cookie, event));
+    }
+}
+
+impl From<CmError> for Error {
+    fn from(error: CmError) -> Error {
+        match error {
+            CmError::PrivateDataTooLong { .. } => {
+                Error::Invalid("more private data than the message holds")
+            }
+            CmError::ServiceInUse => Error::System {
+                message: "the port has a listener already".to_owned(),
+                errno: libc::EADDRINUSE,
+            },
+            CmError::Unknown => Error::Gone("the connection"),
+            CmError::InvalidState => {
+                Error::Invalid("the state of the connection does not allow this")
+            }
+            CmError::TooManyConnections => Error::NoMemory("too many connections"),
+        }
+    }
+}
+
+impl Device {
+    /// Takes requests for a service, at one of the device's addresses or (`None`) at all of them. Events carry `cookie`.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` when the service has a listener there, and the bind errors of the port; `ENODEV` in a child after fork.
+    pub fn cm_listen(
+        &self,
+        service: ServiceId,
+        local: Option<Gid>,
+        backlog: usize,
+        channel: &Arc<CmChannel>,
+        cookie: u64,
+    ) -> Result<ListenerId, Error> {
+        self.bind_gsi()?;
+        self.with_gsi(|gsi, _| {
+            let listener = gsi.manager.listen(service, local, backlog)?;
+            let channel = Arc::clone(channel);
+            gsi.own(Subject::Listener(listener), Owner { channel, cookie });
+            Ok(listener)
+        })
+    }
+
+    /// Ends a listener; requests that were not fetched are refused.
+    pub fn cm_close(&self, listener: ListenerId) {
+        let closed = self.with_gsi(|gsi, now| {
+            gsi.manager.close(now, listener);
+            gsi.disown(Subject::Listener(listener));
+            Ok(())
+        });
+        // A child after fork has no listeners.
+        drop(closed);
+    }
+
+    /// Asks for a connection. Events carry `cookie`.
+    ///
+    /// # Errors
+    /// `EINVAL` for too much private data, `ENOMEM`, the bind errors of the port; `ENODEV` in a child after fork.
+    pub fn cm_connect(
+        &self,
+        wanted: &Connect<'_>,
+        channel: &Arc<CmChannel>,
+        cookie: u64,
+    ) -> Result<ConnectionId, Error> {
+        self.bind_gsi()?;
+        self.with_gsi(|gsi, now| {
+            let id = gsi.manager.connect(now, wanted)?;
+            let channel = Arc::clone(channel);
+            gsi.own(Subject::Connection(id), Owner { channel, cookie });
+            Ok(id)
+        })
+    }
+
+    /// From now on the events of a connection carry another cookie, and come through another channel.
+    ///
+    /// # Errors
+    /// `EINVAL` for a connection that is gone; `ENODEV` in a child after fork.
+    pub fn cm_hand_over(
+        &self,
+        id: ConnectionId,
+        channel: &Arc<CmChannel>,
+        cookie: u64,
+    ) -> Result<(), Error> {
+        self.with_gsi(|gsi, _| {
+            let subject = Subject::Connection(id);
+            gsi.owner(subject).ok_or(Error::Gone("the connection"))?;
+            // A request that was fetched does not count against the backlog any more.
+            gsi.manager.taken(id);
+            let channel = Arc::clone(channel);
+            gsi.own(subject, Owner { channel, cookie });
+            Ok(())
+        })
+    }
+
+    /// Accepts a connection that a peer asked for. The queue pair should be in RTS.
+    ///
+    /// # Errors
+    /// `EINVAL` for too much private data, or a connection that nobody asks for (any more).
+    pub fn cm_accept(&self, id: ConnectionId, with: &Accept<'_>) -> Result<(), Error> {
+        self.with_gsi(|gsi, now| Ok(gsi.manager.accept(now, id, with)?))
+    }
+
+    /// Tells the peer that accepted that we are ready. The queue pair should be in RTS.
+    ///
+    /// # Errors
+    /// As [`Device::cm_accept`].
+    pub fn cm_ready(&self, id: ConnectionId, private_data: &[u8]) -> Result<(), Error> {
+        self.with_gsi(|gsi, _| Ok(gsi.manager.ready(id, private_data)?))
+    }
+
+    /// Refuses a connection that was asked for, or that was accepted by the peer.
+    ///
+    /// # Errors
+    /// As [`Device::cm_accept`].
+    pub fn cm_reject(
+        &self,
+        id: ConnectionId,
+        reason: RejReason,
+        private_data: &[u8],
+    ) -> Result<(), Error> {
+        self.with_gsi(|gsi, now| Ok(gsi.manager.reject(now, id, reason, private_data)?))
+    }
+
+    /// Ends a connection.
+    ///
+    /// # Errors
+    /// As [`Device::cm_accept`].
+    pub fn cm_disconnect(&self, id: ConnectionId, private_data: &[u8]) -> Result<(), Error> {
+        self.with_gsi(|gsi, now| Ok(gsi.manager.disconnect(now, id, private_data)?))
+    }
+
+    /// Forgets a connection; the peer is told if it thinks that there is one. No more events come.
+    pub fn cm_destroy(&self, id: ConnectionId) {
+        let destroyed = self.with_gsi(|gsi, now| {
+            gsi.disown(Subject::Connection(id));
+            gsi.manager.destroy(now, id);
+            Ok(())
+        });
+        drop(destroyed);
+    }
+
+    /// Looks for the queue pair of a datagram service. Events carry `cookie`.
+    ///
+    /// # Errors
+    /// As [`Device::cm_connect`].
+    pub fn cm_resolve(
+        &self,
+        wanted: &Resolve<'_>,
+        channel: &Arc<CmChannel>,
+        cookie: u64,
+    ) -> Result<SidrId, Error> {
+        self.bind_gsi()?;
+        self.with_gsi(|gsi, now| {
+            let id = gsi.manager.resolve(now, wanted)?;
+            let channel = Arc::clone(channel);
+            gsi.own(Subject::Resolution(id), Owner { channel, cookie });
+            Ok(id)
+        })
+    }
+
+    /// Answers who looks for a datagram service of ours.
+    ///
+    /// # Errors
+    /// As [`Device::cm_accept`].
+    pub fn cm_answer(&self, id: SidrId, with: &SidrAnswer<'_>) -> Result<(), Error> {
+        self.with_gsi(|gsi, now| Ok(gsi.manager.answer(now, id, with)?))
+    }
+
+    /// Binds the port, and makes queue pair 1.
+    fn bind_gsi(&self) -> Result<(), Error> {
+        let core = self.core();
+        core.check_process()?;
+        core.bind()?;
+        let guid = self.info().guid;
+        core.control(|worker, _| {
+            if worker.tables.gsi.is_none() {
+                let seed = u64::from(random_u32()) << 32 | u64::from(random_u32());
+                worker.tables.gsi = Some(Gsi::new(Config::new(seed, guid)));
+                worker.listen(None, true);
+            }
+        });
+        Ok(())
+    }
+
+    fn with_gsi<R>(
+        &self,
+        call: impl FnOnce(&mut Gsi, Time) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let core = self.core();
+        core.check_process()?;
+        core.control(|worker, now| {
+            let gsi = worker.tables.gsi.as_mut();
+            let gsi = gsi.ok_or(Error::Gone("the connection"))?;
+            let result = call(gsi, now);
+            gsi.settle();
+            result
+        })
+    }
+}

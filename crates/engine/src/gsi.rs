@@ -1,0 +1,172 @@
+//! Queue pair 1, over which connection managers talk (the general services interface, IBTA 13.5.1): it exists as soon as
+//! somebody listens or connects.
+
+use crate::cm::CmChannel;
+use airdma_cm::{Config, ConnectionId, Event, ListenerId, Manager, Route, SidrId};
+use airdma_port::Destination;
+use airdma_transport::{Arrival, Time};
+use airdma_wire::mad::{GSI_QKEY, MAD_LEN};
+use airdma_wire::{Bth, Deth, Gid, Headers, Opcode, Packet, Psn, Qpn};
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// What an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Subject {
+    Listener(ListenerId),
+    Connection(ConnectionId),
+    Resolution(SidrId),
+}
+
+/// Who hears of it, and under which number.
+#[derive(Clone)]
+pub(crate) struct Owner {
+    pub(crate) channel: Arc<CmChannel>,
+    pub(crate) cookie: u64,
+}
+
+pub(crate) struct Gsi {
+    pub(crate) manager: Manager,
+    owners: HashMap<Subject, Owner>,
+    /// What the manager wants to send.
+    outbox: VecDeque<(Route, [u8; MAD_LEN])>,
+    next_psn: Psn,
+}
+
+impl Gsi {
+    pub(crate) fn new(config: Config) -> Self {
+        Gsi {
+            manager: Manager::new(config),
+            owners: HashMap::new(),
+            outbox: VecDeque::new(),
+            next_psn: Psn::default(),
+        }
+    }
+
+    /// Takes a packet to queue pair 1; false if it is none that managers send.
+    pub(crate) fn receive(&mut self, now: Time, arrival: &Arrival, packet: &Packet<'_>) -> bool {
+        let is_ours = packet.headers.bth.opcode == Opcode::UdSendOnly
+            && packet
+                .headers
+                .deth
+                .is_some_and(|deth| deth.qkey == GSI_QKEY);
+        if !is_ours {
+            return false;
+        }
+        let route = Route {
+            local: Gid::from(arrival.destination),
+            remote: Gid::from(arrival.source),
+            traffic_class: arrival.tos & !ECN,
+        };
+        self.manager.handle_mad(now, route, packet.payload);
+        self.settle();
+        true
+    }
+
+    /// Acts on timers that are due.
+    pub(crate) fn expire(&mut self, now: Time) {
+        if self.manager.poll_timeout().is_some_and(|due| due <= now) {
+            self.manager.handle_timeout(now);
+            self.settle();
+        }
+    }
+
+    /// From now on events about `subject` go to `owner`.
+    pub(crate) fn own(&mut self, subject: Subject, owner: Owner) {
+        self.owners.insert(subject, owner);
+    }
+
+    /// Nobody hears of `subject` any more.
+    pub(crate) fn disown(&mut self, subject: Subject) {
+        self.owners.remove(&subject);
+    }
+
+    pub(crate) fn owner(&self, subject: Subject) -> Option<&Owner> {
+        self.owners.get(&subject)
+    }
+
+    /// Takes out of the manager what it has to say, to others and to us.
+    pub(crate) fn settle(&mut self) {
+        while let Some(datagram) = self.manager.poll_transmit() {
+            self.outbox.push_back(datagram);
+        }
+        while let Some(event) = self.manager.poll_event() {
+            self.tell(event);
+        }
+    }
+
+    fn tell(&mut self, event: Event) {
+        let (subject, is_last) = match &event {
+            Event::ConnectRequest(request) => {
+                // Who listens hears of the new connection until somebody else takes it over.
+                let owner = self
+                    .owners
+                    .get(&Subject::Listener(request.listener))
+                    .cloned();
+                let connection = Subject::Connection(request.id);
+                if let Some(owner) = owner {
+                    self.owners.insert(connection, owner);
+                }
+                (connection, false)
+            }
+            Event::SidrRequest(request) => (Subject::Listener(request.listener), false),
+            Event::ConnectResponse(response) => (Subject::Connection(response.id), false),
+            Event::Established { id, .. } | Event::Disconnected { id, .. } => {
+                (Subject::Connection(*id), false)
+            }
+            Event::Rejected { id, .. } | Event::Unreachable { id } | Event::TimewaitExit { id } => {
+                (Subject::Connection(*id), true)
+            }
+            Event::SidrResponse(response) => (Subject::Resolution(response.id), true),
+            Event::SidrUnreachable { id } => (Subject::Resolution(*id), true),
+        };
+        if let Some(owner) = self.owners.get(&subject) {
+            owner.channel.push(owner.cookie, event);
+        }
+        if is_last {
+            self.owners.remove(&subject);
+        }
+    }
+
+    pub(crate) fn has_transmits(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// Writes the next datagram into `out`; what would leave from an address that is gone is forgotten.
+    pub(crate) fn poll_transmit(
+        &mut self,
+        rows: &[Option<IpAddr>],
+        out: &mut [u8],
+    ) -> Option<(usize, Destination)> {
+        while let Some((route, mad)) = self.outbox.pop_front() {
+            let local = route.local.to_ip();
+            let row = rows.iter().position(|row| *row == Some(local));
+            let Some(source_index) = row.and_then(|row| u8::try_from(row).ok()) else {
+                continue;
+            };
+            let bth = Bth::new(Opcode::UdSendOnly, Qpn::GSI, self.next_psn);
+            self.next_psn = self.next_psn.add(1);
+            let mut headers = Headers::new(bth);
+            headers.deth = Some(Deth {
+                qkey: GSI_QKEY,
+                src_qpn: Qpn::GSI,
+            });
+            let start = headers.emit(out);
+            let end = start + MAD_LEN;
+            out[start..end].copy_from_slice(&mad);
+            let destination = Destination {
+                address: route.remote.to_ip(),
+                source_index,
+                tos: route.traffic_class,
+                hop_limit: 0,
+                flow_label: 0,
+            };
+            return Some((end, destination));
+        }
+        None
+    }
+}
+
+/// The bits of a traffic class that congestion marks use (RFC 3168).
+const ECN: u8 = 3;
