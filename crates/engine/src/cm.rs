@@ -7,6 +7,7 @@
 
 use crate::event_queue::EventQueue;
 use crate::gsi::{Gsi, Owner, Subject};
+use crate::process::Process;
 use crate::random::random_u32;
 use crate::{Device, Error};
 use airdma_cm::{
@@ -19,10 +20,28 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+/// What a channel says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CmNews {
+    /// From the connection manager.
+    Event(Event),
+    /// What the front end itself put in, by [`CmChannel::post`].
+    Own(u32),
+}
+
 /// A queue of connection events behind a descriptor. Who waits on the descriptor need not run the device's worker: its helper
 /// does.
 pub struct CmChannel {
-    events: EventQueue<(u64, Event)>,
+    events: EventQueue<CmItem>,
+    process: Process,
+}
+
+#[derive(Debug)]
+struct CmItem {
+    cookie: u64,
+    /// Whom an event of the manager is about.
+    subject: Option<Subject>,
+    news: CmNews,
 }
 
 impl CmChannel {
@@ -32,7 +51,8 @@ impl CmChannel {
     /// Those of the system (descriptors).
     pub fn new() -> io::Result<Arc<CmChannel>> {
         let events = EventQueue::new()?;
-        Ok(Arc::new(CmChannel { events }))
+        let process = Process::current();
+        Ok(Arc::new(CmChannel { events, process }))
     }
 
     /// The descriptor, readable while an event waits, for `poll(2)` and `O_NONBLOCK`. Do not read it.
@@ -40,13 +60,66 @@ impl CmChannel {
         self.events.fd()
     }
 
-    /// The next event, and the number under which its listener or connection was made.
-    pub fn pop(&self) -> Option<(u64, Event)> {
-        self.events.pop()
+    /// Whether an event waits.
+    pub fn has_news(&self) -> bool {
+        !self.events.is_empty()
     }
 
-    pub(crate) fn push(&self, cookie: u64, event: Event) {
-        self.events.push((cookie, event));
+    /// The next event, and the number under which its listener or connection was made.
+    pub fn pop(&self) -> Option<(u64, CmNews)> {
+        self.events.pop().map(|item| (item.cookie, item.news))
+    }
+
+    /// Puts in an event of the front end's own.
+    pub fn post(&self, cookie: u64, number: u32) {
+        self.events.push(CmItem {
+            cookie,
+            subject: None,
+            news: CmNews::Own(number),
+        });
+    }
+
+    /// Takes out what waits for `cookie`, the oldest first.
+    pub fn take(&self, cookie: u64) -> Vec<CmNews> {
+        let taken = self.extract(|item| item.cookie == cookie);
+        taken.into_iter().map(|item| item.news).collect()
+    }
+
+    /// What waits for `cookie` goes to another channel, in front of what came there already.
+    pub fn move_to(&self, other: &CmChannel, cookie: u64) {
+        let moved = self.extract(|item| item.cookie == cookie);
+        let later = other.extract(|item| item.cookie == cookie);
+        for item in moved.into_iter().chain(later) {
+            other.events.push(item);
+        }
+    }
+
+    pub(crate) fn push(&self, cookie: u64, subject: Subject, event: Event) {
+        self.events.push(CmItem {
+            cookie,
+            subject: Some(subject),
+            news: CmNews::Event(event),
+        });
+    }
+
+    /// What waits and is about `subject` carries another cookie, and comes through another channel.
+    fn hand_over(&self, subject: Subject, other: &CmChannel, cookie: u64) {
+        for item in self.extract(|item| item.subject == Some(subject)) {
+            other.events.push(CmItem { cookie, ..item });
+        }
+    }
+
+    fn extract(&self, mut is_wanted: impl FnMut(&CmItem) -> bool) -> Vec<CmItem> {
+        self.events.extract(|item| is_wanted(item))
+    }
+
+    /// Whether the application set `O_NONBLOCK` on the descriptor.
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        self.events.is_nonblocking()
+    }
+
+    pub(crate) fn is_ours(&self) -> bool {
+        self.process.is_current()
     }
 }
 
@@ -133,9 +206,30 @@ impl Device {
     ) -> Result<(), Error> {
         self.with_gsi(|gsi, _| {
             let subject = Subject::Connection(id);
-            gsi.owner(subject).ok_or(Error::Gone("the connection"))?;
             // A request that was fetched does not count against the backlog any more.
             gsi.manager.taken(id);
+            let owner = gsi.owner(subject).ok_or(Error::Gone("the connection"))?;
+            let former = Arc::clone(&owner.channel);
+            let channel = Arc::clone(channel);
+            former.hand_over(subject, &channel, cookie);
+            gsi.own(subject, Owner { channel, cookie });
+            Ok(())
+        })
+    }
+
+    /// From now on the requests that a listener takes come through another channel.
+    ///
+    /// # Errors
+    /// `EINVAL` for a listener that is closed; `ENODEV` in a child after fork.
+    pub fn cm_move_listener(
+        &self,
+        listener: ListenerId,
+        channel: &Arc<CmChannel>,
+    ) -> Result<(), Error> {
+        self.with_gsi(|gsi, _| {
+            let subject = Subject::Listener(listener);
+            let owner = gsi.owner(subject).ok_or(Error::Gone("the listener"))?;
+            let cookie = owner.cookie;
             let channel = Arc::clone(channel);
             gsi.own(subject, Owner { channel, cookie });
             Ok(())

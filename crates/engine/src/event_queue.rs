@@ -40,6 +40,10 @@ impl<T> EventQueue<T> {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     pub(crate) fn pop(&self) -> Option<T> {
         let mut waiting = self.lock();
         let event = waiting.pop_front()?;
@@ -59,6 +63,20 @@ impl<T> EventQueue<T> {
         if waiting.is_empty() {
             self.descriptor.clear();
         }
+    }
+
+    /// Takes out the events that are wanted, the oldest first.
+    pub(crate) fn extract(&self, mut is_wanted: impl FnMut(&T) -> bool) -> Vec<T> {
+        let mut waiting = self.lock();
+        if !waiting.iter().any(&mut is_wanted) {
+            return Vec::new();
+        }
+        let (out, rest) = waiting.drain(..).partition::<Vec<T>, _>(is_wanted);
+        waiting.extend(rest);
+        if waiting.is_empty() {
+            self.descriptor.clear();
+        }
+        out
     }
 
     /// Whether the application set `O_NONBLOCK` on the descriptor.
@@ -116,6 +134,18 @@ mod tests {
         queue.retain(|&event| event != 1);
         assert!(readable(&queue));
         queue.retain(|&event| event != 2);
+        assert!(!readable(&queue));
+    }
+
+    #[test]
+    fn events_that_are_taken_out_keep_their_order() {
+        let queue = EventQueue::new().unwrap();
+        for event in 1..=4 {
+            queue.push(event);
+        }
+        assert_eq!(queue.extract(|event| event % 2 == 0), [2, 4]);
+        assert!(readable(&queue));
+        assert_eq!(queue.extract(|event| event % 2 == 1), [1, 3]);
         assert!(!readable(&queue));
     }
 

@@ -8,7 +8,7 @@
 use crate::event_queue::is_nonblocking;
 use crate::wait::{Descriptors, Waited, signal_restarts, timespec_of};
 use crate::worker::Work;
-use crate::{AsyncEvent, Channel, Device, Error};
+use crate::{AsyncEvent, Channel, CmChannel, CmNews, Device, Error};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -212,6 +212,49 @@ impl EventWait for AsyncWait {
 
     fn woke(&mut self, ready: io::Result<usize>) -> io::Result<()> {
         self.slept |= ready.is_ok();
+        unless_restarted(ready.map(|_| ()))
+    }
+}
+
+/// A wait for the events of a channel of connections. Whoever runs the workers of the devices brings them: this thread does
+/// not.
+pub struct CmWait {
+    channel: Arc<CmChannel>,
+    descriptors: Descriptors,
+}
+
+impl CmWait {
+    /// A wait that has not begun.
+    pub fn new(channel: &Arc<CmChannel>) -> Self {
+        let mut descriptors = Descriptors::default();
+        descriptors.add(channel.fd());
+        CmWait {
+            channel: Arc::clone(channel),
+            descriptors,
+        }
+    }
+}
+
+impl EventWait for CmWait {
+    type Event = (u64, CmNews);
+
+    fn step(&mut self) -> io::Result<Option<(u64, CmNews)>> {
+        if !self.channel.is_ours() {
+            return Err(io::Error::from_raw_os_error(Error::Forked.errno()));
+        }
+        match self.channel.pop() {
+            None if self.channel.is_nonblocking() => {
+                Err(io::Error::from_raw_os_error(libc::EAGAIN))
+            }
+            event => Ok(event),
+        }
+    }
+
+    fn bed(&mut self) -> (&mut [libc::pollfd], Option<libc::timespec>) {
+        (self.descriptors.entries(), None)
+    }
+
+    fn woke(&mut self, ready: io::Result<usize>) -> io::Result<()> {
         unless_restarted(ready.map(|_| ()))
     }
 }

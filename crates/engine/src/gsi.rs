@@ -122,7 +122,7 @@ impl Gsi {
             Event::SidrUnreachable { id } => (Subject::Resolution(*id), true),
         };
         if let Some(owner) = self.owners.get(&subject) {
-            owner.channel.push(owner.cookie, event);
+            owner.channel.push(owner.cookie, subject, event);
         }
         if is_last {
             self.owners.remove(&subject);

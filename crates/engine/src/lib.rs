@@ -67,7 +67,7 @@ pub use airdma_transport::{
 pub use airdma_wire::{Gid, Lkey, PathMtu, Psn, Qkey, Qpn, Rkey};
 pub use async_event::AsyncEvent;
 pub use channel::Channel;
-pub use cm::CmChannel;
+pub use cm::{CmChannel, CmNews};
 pub use counters::counters_of;
 pub use cq::{Cq, CqOptions};
 pub use cq_table::monotonic;
@@ -76,7 +76,7 @@ pub use device::LinkAddress;
 pub use devices::{DeviceInfo, devices};
 pub use dm::Dm;
 pub use error::Error;
-pub use event_wait::{AsyncWait, ChannelWait, EventWait};
+pub use event_wait::{AsyncWait, ChannelWait, CmWait, EventWait};
 pub use gids::GidEntry;
 pub use limits::{LIMITS, Limits};
 pub use memory::RegionChange;

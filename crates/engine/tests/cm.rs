@@ -47,8 +47,10 @@ fn wanted(from: &End, to: &End) -> Connect<'static> {
 fn next_event(channel: &CmChannel) -> (u64, Event) {
     let start = Instant::now();
     loop {
-        if let Some(event) = channel.pop() {
-            return event;
+        match channel.pop() {
+            Some((cookie, CmNews::Event(event))) => return (cookie, event),
+            Some(other) => panic!("{other:?}"),
+            None => {}
         }
         assert!(start.elapsed() < PATIENCE, "no event");
         let mut descriptor = libc::pollfd {
@@ -197,6 +199,37 @@ fn who_listens_may_refuse_with_a_reason_of_its_own() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn what_happened_to_a_request_before_it_was_taken_over_is_not_lost() {
+    let (left, right) = wired();
+    let (active, passive) = ends(&left, &right);
+    let (asks, answers) = (CmChannel::new().unwrap(), CmChannel::new().unwrap());
+    right.cm_listen(service(), None, 8, &answers, 1).unwrap();
+    let id = left
+        .cm_connect(&wanted(&active, &passive), &asks, 2)
+        .unwrap();
+    let request = request(&answers, 1);
+    passive.connect(&active);
+    right.cm_accept(request.id, &accept(&passive)).unwrap();
+    next_event(&asks);
+    left.cm_ready(id, &[]).unwrap();
+    let start = Instant::now();
+    while !answers.has_news() {
+        assert!(start.elapsed() < PATIENCE);
+    }
+    // The event waits under the listener's cookie.
+    let own = CmChannel::new().unwrap();
+    right.cm_hand_over(request.id, &own, 3).unwrap();
+    assert!(matches!(next_event(&own), (3, Event::Established { .. })));
+    assert!(!answers.has_news());
+    // And on to a third channel.
+    own.post(3, 17);
+    answers.post(3, 18);
+    own.move_to(&answers, 3);
+    assert_eq!(answers.pop(), Some((3, CmNews::Own(17))));
+    assert_eq!(answers.take(3), [CmNews::Own(18)]);
 }
 
 #[test]
