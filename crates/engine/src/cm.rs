@@ -283,6 +283,30 @@ impl Device {
         drop(destroyed);
     }
 
+    /// Data of the peer has come on the queue pair of an accepted connection, before its last message.
+    ///
+    /// # Errors
+    /// `ENODEV` in a child after fork.
+    pub fn cm_data_arrived(&self, id: ConnectionId) -> Result<(), Error> {
+        self.with_gsi(|gsi, _| {
+            gsi.manager.data_arrived(id);
+            Ok(())
+        })
+    }
+
+    /// The process ends: forgets every connection, so that the peers are told. Nothing happens in a child after fork, nor
+    /// where there were no connections.
+    pub fn cm_farewell(&self) {
+        let ended = self.with_gsi(|gsi, now| {
+            for id in gsi.connections() {
+                gsi.disown(Subject::Connection(id));
+                gsi.manager.destroy(now, id);
+            }
+            Ok(())
+        });
+        drop(ended);
+    }
+
     /// Looks for the queue pair of a datagram service. Events carry `cookie`.
     ///
     /// # Errors

@@ -86,6 +86,17 @@ impl Gsi {
         self.owners.get(&subject)
     }
 
+    /// The connections that somebody hears of.
+    pub(crate) fn connections(&self) -> Vec<ConnectionId> {
+        let subjects = self.owners.keys();
+        subjects
+            .filter_map(|subject| match subject {
+                Subject::Connection(id) => Some(*id),
+                Subject::Listener(_) | Subject::Resolution(_) => None,
+            })
+            .collect()
+    }
+
     /// Takes out of the manager what it has to say, to others and to us.
     pub(crate) fn settle(&mut self) {
         while let Some(datagram) = self.manager.poll_transmit() {

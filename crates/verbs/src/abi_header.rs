@@ -8,6 +8,7 @@ use std::mem::offset_of;
 use std::process::{Command, Stdio};
 
 use crate::abi::*;
+use crate::rdma::abi::*;
 
 /// `struct NAME { FIELDS }` as lines of `_Static_assert`.
 macro_rules! assertions {
@@ -34,7 +35,7 @@ fn assert_offset(text: &mut String, name: &str, field: &str, offset: usize) {
 fn program() -> String {
     let mut text = String::from(
         "#include <stddef.h>\n#include <infiniband/verbs.h>\n#include <infiniband/sa.h>\n\
-         #include <rdma/ib_user_verbs.h>\n#include <rdma/ib_user_sa.h>\n",
+         #include <rdma/rdma_cma.h>\n#include <rdma/ib_user_verbs.h>\n#include <rdma/ib_user_sa.h>\n",
     );
     assertions! { text,
         ibv_device { node_type, transport_type, name, dev_name, dev_path, ibdev_path }
@@ -58,6 +59,15 @@ fn program() -> String {
         ibv_comp_channel { context, fd, refcnt }
         ibv_cq { context, channel, cq_context, handle, cqe, mutex, cond, comp_events_completed, async_events_completed }
         ibv_qp { context, qp_context, pd, send_cq, recv_cq, srq, handle, qp_num, state, qp_type, mutex, cond, events_completed }
+        rdma_cm_id { verbs, channel, context, qp, route, ps, port_num, event, send_cq_channel, send_cq, recv_cq_channel, recv_cq, srq, pd, qp_type }
+        rdma_route { addr, path_rec, num_paths }
+        rdma_ib_addr { sgid, dgid, pkey }
+        rdma_event_channel { fd }
+        rdma_conn_param { private_data, private_data_len, responder_resources, initiator_depth, flow_control, retry_count, rnr_retry_count, srq, qp_num }
+        rdma_ud_param { private_data, private_data_len, ah_attr, qp_num, qkey }
+        rdma_cm_event { id, listen_id, event, status, param }
+        rdma_addrinfo { ai_flags, ai_family, ai_qp_type, ai_port_space, ai_src_len, ai_dst_len, ai_src_addr, ai_dst_addr, ai_src_canonname, ai_dst_canonname, ai_route_len, ai_route, ai_connect_len, ai_connect, ai_next }
+        rdma_cm_join_mc_attr_ex { comp_mask, join_flags, addr }
         ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline_data }
         ibv_qp_init_attr { qp_context, send_cq, recv_cq, srq, cap, qp_type, sq_sig_all }
         ibv_qp_init_attr_ex { qp_context, cap, sq_sig_all, comp_mask, pd, create_flags, send_ops_flags }

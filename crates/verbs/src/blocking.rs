@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::ffi::c_int;
 use std::io;
 
-use airdma_engine::{AsyncWait, ChannelWait, EventWait};
+use airdma_engine::{AsyncWait, ChannelWait, CmWait, EventWait};
 
 use crate::errno::{Answer, Errno};
 
@@ -19,6 +19,8 @@ pub enum Wait {
     Channel(ChannelWait),
     /// An asynchronous event.
     Async(AsyncWait),
+    /// An event of a connection.
+    Connection(CmWait),
 }
 
 impl Wait {
@@ -26,7 +28,7 @@ impl Wait {
     pub fn channel(&mut self) -> Option<&mut ChannelWait> {
         match self {
             Wait::Channel(wait) => Some(wait),
-            Wait::Async(_) => None,
+            Wait::Async(_) | Wait::Connection(_) => None,
         }
     }
 
@@ -34,7 +36,15 @@ impl Wait {
     pub fn asynchronous(&mut self) -> Option<&mut AsyncWait> {
         match self {
             Wait::Async(wait) => Some(wait),
-            Wait::Channel(_) => None,
+            Wait::Channel(_) | Wait::Connection(_) => None,
+        }
+    }
+
+    /// For events of connections.
+    pub fn connection(&mut self) -> Option<&mut CmWait> {
+        match self {
+            Wait::Connection(wait) => Some(wait),
+            Wait::Channel(_) | Wait::Async(_) => None,
         }
     }
 }

@@ -104,6 +104,11 @@ pub fn pointer(name: &str) -> Option<*mut abi::ibv_device> {
     Some(entry.page.device.get())
 }
 
+/// The pointer of a device that C may not have listed yet.
+pub fn pointer_of(info: &DeviceInfo) -> *mut abi::ibv_device {
+    intern(&mut listed(), info)
+}
+
 /// What the engine says now about the device of that name.
 pub fn by_name(name: &str) -> Result<Option<DeviceInfo>, Errno> {
     Ok(airdma_engine::devices()?

@@ -14,6 +14,7 @@ pub mod blocking;
 pub mod files;
 pub mod loader;
 pub mod polling;
+pub mod rdma;
 pub mod slots;
 pub mod symbols;
 pub mod work_requests;

@@ -183,6 +183,7 @@ plain_answer! {
     () => (),
     c_int => -1,
     u8 => 0,
+    u16 => 0,
     u32 => 0,
     u64 => 0,
     *const std::ffi::c_char => ptr::null(),

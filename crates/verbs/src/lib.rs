@@ -37,6 +37,7 @@ mod port;
 mod post;
 mod queue_pair;
 mod rate;
+mod rdma;
 mod redirect;
 mod registry;
 mod shared_receive;

@@ -58,6 +58,18 @@ pub fn enter<T>(number: u64, object: NonNull<T>, events: &Arc<Affiliated>) {
     live().insert(number, entry);
 }
 
+/// Events with the number `other` belong to the same object from now on.
+pub fn alias(other: u64, number: u64) {
+    let mut live = live();
+    if let Some(entry) = live.get(&number) {
+        let entry = Live {
+            object: entry.object,
+            events: Arc::clone(&entry.events),
+        };
+        live.insert(other, entry);
+    }
+}
+
 /// Events with this number belong to nobody any more.
 pub fn leave(number: u64) {
     live().remove(&number);

@@ -7,6 +7,8 @@ use std::ptr;
 use super::{entry, guard};
 use crate::abi::*;
 use crate::blocking::Attempt;
+use crate::rdma::abi::{rdma_cm_event, rdma_event_channel};
+use crate::rdma::event;
 use crate::{async_event, completion};
 
 // The C library's, which may unwind: libc declares it as if it could not.
@@ -47,4 +49,5 @@ macro_rules! blocking {
 blocking! {
     export fn ibv_get_cq_event(channel: *mut ibv_comp_channel, cq: *mut *mut ibv_cq, cq_context: *mut *mut c_void) = completion::get_cq_event;
     export fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) = async_event::get;
+    export fn rdma_get_cm_event(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) = event::get;
 }

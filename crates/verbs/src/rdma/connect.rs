@@ -1,0 +1,461 @@
+//! Connections: listen, connect, accept, reject, disconnect.
+
+use std::ffi::{c_int, c_void};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::Once;
+
+use airdma_engine::cm_protocol::{
+    Accept, Connect, IpAddressing, PortSpace, RejReason, Resolve, Route, ServiceId, SidrAnswer,
+    SidrStatus, TransportService,
+};
+use airdma_engine::{Gid, LIMITS, Qkey, Qpn};
+
+use super::abi::*;
+use super::devices;
+use super::endpoint::complete;
+use super::id::{Id, Listening, Options, Peer, Phase, State};
+use super::queue_pair;
+use crate::abi::ibv_ece;
+use crate::errno::Errno;
+use crate::live;
+use crate::object::Object;
+
+/// What connections are sent with.
+pub const HOP_LIMIT: u8 = 64;
+
+/// Requests that wait for a program that does not say how many may: the kernel's number.
+const BACKLOG_DEFAULT: usize = 1024;
+
+/// Local ACK timeout, 4.096 us * 2^16 = 268 ms: a dead peer is noticed after two to three seconds, with 7 repetitions, and a slow Wi-Fi
+/// link is not mistaken for one. The kernel's is eight times as long.
+const ACK_TIMEOUT_DEFAULT: u8 = 16;
+
+/// The local ACK timeout of an identifier's connection.
+pub fn ack_timeout(options: &Options) -> u8 {
+    options.ack_timeout.unwrap_or(ACK_TIMEOUT_DEFAULT)
+}
+
+fn service(id: &Id, address: &SocketAddr) -> ServiceId {
+    // The port space of C names the byte twice: 0x0106 stands for 0x06.
+    ServiceId::of_port(PortSpace(id.space() as u8), address.port())
+}
+
+/// `rdma_listen(3)`.
+pub unsafe fn listen(raw: *mut rdma_cm_id, backlog: c_int) -> Result<c_int, Errno> {
+    // SAFETY: the caller's identifier.
+    let id = unsafe { Id::of(raw) }?;
+    let mut state = id.state();
+    if state.phase == Phase::Idle {
+        let any = SocketAddr::from(([0, 0, 0, 0], 0));
+        super::resolve::bind_to(id, &mut state, any)?;
+    }
+    let (Phase::Bound, Some(source)) = (state.phase, state.source) else {
+        return Err(Errno::INVALID);
+    };
+    let backlog = match usize::try_from(backlog) {
+        Ok(wanted @ 1..=BACKLOG_DEFAULT) => wanted,
+        _ => BACKLOG_DEFAULT,
+    };
+    let (places, local): (Vec<_>, _) = match &state.place {
+        Some(place) => (
+            vec![Arc::clone(&place.device)],
+            Some(Gid::from(source.ip())),
+        ),
+        None => {
+            let all = devices::all()?;
+            (all.into_iter().map(|(_, device)| device).collect(), None)
+        }
+    };
+    if places.is_empty() {
+        return Err(Errno(libc::ENODEV));
+    }
+    let service = service(id, &source);
+    for device in places {
+        let cookie = live::number();
+        live::alias(cookie, id.cookie());
+        match device.cm_listen(service, local, backlog, &state.channel, cookie) {
+            Ok(listener) => state.listeners.push(Listening {
+                cookie,
+                device,
+                listener,
+            }),
+            Err(error) => {
+                live::leave(cookie);
+                for listening in state.listeners.drain(..) {
+                    live::leave(listening.cookie);
+                    listening.device.cm_close(listening.listener);
+                }
+                return Err(error.into());
+            }
+        }
+    }
+    state.phase = Phase::Listening;
+    Ok(0)
+}
+
+/// The parameters of C, with what is left open filled in.
+struct Parameters<'a> {
+    private_data: &'a [u8],
+    responder_resources: u8,
+    initiator_depth: u8,
+    retry_count: u8,
+    rnr_retry_count: u8,
+    srq: bool,
+    qp_num: u32,
+}
+
+impl<'a> Parameters<'a> {
+    /// Without parameters, and for 0xff (`RDMA_MAX_RESP_RES`), as much as there is.
+    unsafe fn read(
+        raw: *const rdma_conn_param,
+        responder_max: u8,
+        initiator_max: u8,
+    ) -> Result<Self, Errno> {
+        // SAFETY: the caller's struct and data.
+        unsafe {
+            let Some(given) = raw.as_ref() else {
+                return Ok(Parameters {
+                    private_data: &[],
+                    responder_resources: responder_max,
+                    initiator_depth: initiator_max,
+                    retry_count: 7,
+                    rnr_retry_count: 7,
+                    srq: false,
+                    qp_num: 0,
+                });
+            };
+            let bounded = |wanted: u8, max: u8| match wanted {
+                u8::MAX => Ok(max),
+                wanted if wanted > LIMITS.max_rd_atomic => Err(Errno::INVALID),
+                wanted => Ok(wanted),
+            };
+            Ok(Parameters {
+                private_data: bytes(given.private_data, given.private_data_len),
+                responder_resources: bounded(given.responder_resources, responder_max)?,
+                initiator_depth: bounded(given.initiator_depth, initiator_max)?,
+                retry_count: given.retry_count.min(7),
+                rnr_retry_count: given.rnr_retry_count.min(7),
+                srq: given.srq != 0,
+                qp_num: given.qp_num,
+            })
+        }
+    }
+
+    /// The queue pair of the identifier, or else the one that the program names.
+    unsafe fn queue_pair(&self, id: &Id) -> (Qpn, bool) {
+        // SAFETY: the program's identifier and queue pair.
+        unsafe {
+            match (*id.c()).qp.as_ref() {
+                Some(qp) => (Qpn::new(qp.qp_num), !qp.srq.is_null()),
+                None => (Qpn::new(self.qp_num), self.srq),
+            }
+        }
+    }
+}
+
+unsafe fn bytes<'a>(data: *const c_void, length: u8) -> &'a [u8] {
+    if data.is_null() {
+        return &[];
+    }
+    // SAFETY: the caller's data.
+    unsafe { std::slice::from_raw_parts(data.cast(), usize::from(length)) }
+}
+
+/// Between which addresses an identifier's messages go.
+fn route(state: &State) -> Result<(Route, Option<IpAddressing>), Errno> {
+    let (Some(source), Some(destination)) = (state.source, state.destination) else {
+        return Err(Errno::INVALID);
+    };
+    let route = Route {
+        local: Gid::from(source.ip()),
+        remote: Gid::from(destination.ip()),
+        traffic_class: state.options.tos,
+    };
+    let addressing = IpAddressing::new(source.ip(), source.port(), destination.ip());
+    Ok((route, addressing))
+}
+
+/// `rdma_connect(3)`.
+pub unsafe fn connect(raw: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Result<c_int, Errno> {
+    // SAFETY: the caller's identifier and parameters.
+    let (id, parameters) = unsafe {
+        let most = LIMITS.max_rd_atomic;
+        (Id::of(raw)?, Parameters::read(given, most, most)?)
+    };
+    let mut state = id.state();
+    if state.phase != Phase::RouteResolved {
+        return Err(Errno::INVALID);
+    }
+    let (Some(place), Some(destination)) = (state.place.clone(), state.destination) else {
+        return Err(Errno::INVALID);
+    };
+    let (route, addressing) = route(&state)?;
+    let service_id = service(id, &destination);
+    if id.is_datagram() {
+        let wanted = Resolve {
+            route,
+            service_id,
+            addressing,
+            private_data: parameters.private_data,
+        };
+        place
+            .device
+            .cm_resolve(&wanted, &state.channel, id.cookie())?;
+    } else {
+        // SAFETY: the caller's queue pair.
+        let (qpn, srq) = unsafe { parameters.queue_pair(id) };
+        let path_mtu = place.device.current().path_mtu;
+        let wanted = Connect {
+            route,
+            service_id,
+            transport: TransportService::Rc,
+            qpn,
+            psn: state.psn,
+            path_mtu,
+            responder_resources: parameters.responder_resources,
+            initiator_depth: parameters.initiator_depth,
+            retry_count: parameters.retry_count,
+            rnr_retry_count: parameters.rnr_retry_count,
+            srq,
+            ack_timeout: ack_timeout(&state.options),
+            flow_label: 0,
+            addressing,
+            private_data: parameters.private_data,
+        };
+        let connection = place
+            .device
+            .cm_connect(&wanted, &state.channel, id.cookie())?;
+        state.connection = Some(connection);
+        state.peer = Some(Peer {
+            qpn: Qpn::new(0),
+            psn: state.psn,
+            path_mtu,
+            responder_resources: parameters.responder_resources,
+            initiator_depth: parameters.initiator_depth,
+            retry_count: parameters.retry_count,
+            rnr_retry_count: parameters.rnr_retry_count,
+            ack_timeout: wanted.ack_timeout,
+            flow_label: 0,
+        });
+    }
+    state.phase = Phase::Connecting;
+    drop(state);
+    // SAFETY: the caller's identifier.
+    unsafe { complete(raw) }
+}
+
+/// `rdma_accept(3)`.
+pub unsafe fn accept(raw: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Result<c_int, Errno> {
+    // SAFETY: the caller's identifier.
+    let id = unsafe { Id::of(raw)? };
+    let mut state = id.state();
+    if state.phase != Phase::Requested {
+        return Err(Errno::INVALID);
+    }
+    let place = state.place.clone().ok_or(Errno::INVALID)?;
+    let offered = state.peer;
+    let most = |offered: Option<u8>| offered.map_or(0, |offered| offered.min(LIMITS.max_rd_atomic));
+    // SAFETY: the caller's parameters and queue pair.
+    let (parameters, (qpn, srq)) = unsafe {
+        let parameters = Parameters::read(
+            given,
+            most(offered.map(|peer| peer.responder_resources)),
+            most(offered.map(|peer| peer.initiator_depth)),
+        )?;
+        let queue_pair = parameters.queue_pair(id);
+        (parameters, queue_pair)
+    };
+    if let Some(question) = state.question {
+        let answer = SidrAnswer {
+            status: SidrStatus::VALID,
+            qpn,
+            qkey: Qkey(RDMA_UDP_QKEY),
+            private_data: parameters.private_data,
+        };
+        place.device.cm_answer(question, &answer)?;
+        state.question = None;
+        state.phase = Phase::Connected;
+        drop(state);
+        // SAFETY: the caller's identifier. There is no event to wait for.
+        unsafe { super::endpoint::acknowledge(raw)? };
+        return Ok(0);
+    }
+    let connection = state.connection.ok_or(Errno::INVALID)?;
+    if let Some(peer) = &mut state.peer {
+        peer.responder_resources = parameters.responder_resources;
+        peer.initiator_depth = parameters.initiator_depth;
+    }
+    // SAFETY: the caller's queue pair.
+    unsafe { queue_pair::ready(id, &state)? };
+    let with = Accept {
+        qpn,
+        psn: state.psn,
+        responder_resources: parameters.responder_resources,
+        initiator_depth: parameters.initiator_depth,
+        rnr_retry_count: parameters.rnr_retry_count,
+        srq,
+        private_data: parameters.private_data,
+    };
+    if let Err(error) = place.device.cm_accept(connection, &with) {
+        // SAFETY: the caller's queue pair.
+        unsafe { queue_pair::fail(id) };
+        return Err(error.into());
+    }
+    state.phase = Phase::Accepted;
+    drop(state);
+    // SAFETY: the caller's identifier.
+    unsafe { complete(raw) }
+}
+
+/// `rdma_reject(3)`.
+pub unsafe fn reject(
+    raw: *mut rdma_cm_id,
+    data: *const c_void,
+    length: u8,
+) -> Result<c_int, Errno> {
+    // SAFETY: the caller's identifier and data.
+    let (id, data) = unsafe { (Id::of(raw)?, bytes(data, length)) };
+    refuse(id, RejReason::CONSUMER, data)
+}
+
+/// `rdma_reject_ece(3)`: the options that the peer wants for its queue pair are not known here.
+pub unsafe fn reject_ece(
+    raw: *mut rdma_cm_id,
+    data: *const c_void,
+    length: u8,
+) -> Result<c_int, Errno> {
+    // SAFETY: the caller's identifier and data.
+    let (id, data) = unsafe { (Id::of(raw)?, bytes(data, length)) };
+    refuse(id, VENDOR_OPTION_NOT_SUPPORTED, data)
+}
+
+/// Reason 35 (IBTA 12.6.7.2 of release 1.4, as the kernel names it).
+const VENDOR_OPTION_NOT_SUPPORTED: RejReason = RejReason(35);
+
+fn refuse(id: &Id, reason: RejReason, data: &[u8]) -> Result<c_int, Errno> {
+    let mut state = id.state();
+    let place = state.place.clone().ok_or(Errno::INVALID)?;
+    if let Some(question) = state.question.take() {
+        let answer = SidrAnswer {
+            status: SidrStatus::REJECTED,
+            qpn: Qpn::new(0),
+            qkey: Qkey(0),
+            private_data: data,
+        };
+        place.device.cm_answer(question, &answer)?;
+    } else {
+        let connection = state.connection.ok_or(Errno::INVALID)?;
+        place.device.cm_reject(connection, reason, data)?;
+    }
+    state.phase = Phase::Ended;
+    Ok(0)
+}
+
+/// `rdma_disconnect(3)`: the queue pair goes to ERROR, and the peer is told. The event comes when it has answered; where it
+/// has disconnected already, there is nothing more to do.
+pub unsafe fn disconnect(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
+    // SAFETY: the caller's identifier.
+    let id = unsafe { Id::of(raw)? };
+    let state = id.state();
+    let (Some(place), Some(connection)) = (state.place.clone(), state.connection) else {
+        return Err(Errno::INVALID);
+    };
+    let phase = state.phase;
+    drop(state);
+    // SAFETY: the caller's queue pair.
+    unsafe { queue_pair::fail(id) };
+    match phase {
+        Phase::Ended => return Ok(0),
+        Phase::Connected | Phase::Accepted | Phase::Responded => {}
+        Phase::Idle
+        | Phase::Bound
+        | Phase::AddressResolved
+        | Phase::RouteResolved
+        | Phase::Listening
+        | Phase::Connecting
+        | Phase::Requested => return Err(Errno::INVALID),
+    }
+    // The peer may have been faster: its event is on the way.
+    drop(place.device.cm_disconnect(connection, &[]));
+    // SAFETY: the caller's identifier.
+    unsafe { complete(raw) }
+}
+
+/// `rdma_establish(3)`: the program has moved its queue pair itself, and tells the peer that accepted.
+pub unsafe fn establish(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
+    // SAFETY: the caller's identifier.
+    unsafe {
+        let id = Id::of(raw)?;
+        if !(*raw).qp.is_null() {
+            return Err(Errno::INVALID);
+        }
+        let mut state = id.state();
+        let (Phase::Responded, Some(place), Some(connection)) =
+            (state.phase, state.place.clone(), state.connection)
+        else {
+            return Err(Errno::INVALID);
+        };
+        place.device.cm_ready(connection, &[])?;
+        state.phase = Phase::Connected;
+    }
+    Ok(0)
+}
+
+/// `rdma_notify(3)`: data has come before the peer's last message, so there is a connection.
+pub unsafe fn notify(raw: *mut rdma_cm_id, event: u32) -> Result<c_int, Errno> {
+    // SAFETY: the caller's identifier.
+    let id = unsafe { Id::of(raw)? };
+    let state = id.state();
+    if event != crate::abi::IBV_EVENT_COMM_EST {
+        return Err(Errno::INVALID);
+    }
+    let (Some(place), Some(connection)) = (state.place.clone(), state.connection) else {
+        return Err(Errno::INVALID);
+    };
+    place.device.cm_data_arrived(connection)?;
+    Ok(0)
+}
+
+/// `rdma_set_local_ece(3)`: enhanced connection establishment is about vendors' hardware; there is nothing to offer.
+pub unsafe fn set_local_ece(raw: *mut rdma_cm_id, ece: *mut ibv_ece) -> Result<c_int, Errno> {
+    // SAFETY: the caller's identifier.
+    unsafe { Id::of(raw)? };
+    if ece.is_null() {
+        return Err(Errno::INVALID);
+    }
+    Ok(0)
+}
+
+/// `rdma_get_remote_ece(3)`: all zero, which is none.
+pub unsafe fn get_remote_ece(raw: *mut rdma_cm_id, ece: *mut ibv_ece) -> Result<c_int, Errno> {
+    // SAFETY: the caller's identifier and struct; all zeros is a valid one.
+    unsafe {
+        Id::of(raw)?;
+        if ece.is_null() {
+            return Err(Errno::INVALID);
+        }
+        ece.write_bytes(0, 1);
+    }
+    Ok(0)
+}
+
+/// Peers are told when the program ends, as the kernel would.
+pub fn end_connections_at_exit() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: a plain function of this library, which is never unloaded: it is preloaded or linked. Without room for
+        // one more handler peers find out by themselves.
+        unsafe { libc::atexit(farewell) };
+    });
+}
+
+extern "C" fn farewell() {
+    let told = std::panic::catch_unwind(|| {
+        for device in devices::opened() {
+            device.cm_farewell();
+        }
+    });
+    // Nobody is left who could hear of it.
+    drop(told);
+}

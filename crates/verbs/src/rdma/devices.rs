@@ -1,0 +1,199 @@
+//! The devices behind identifiers. A process opens each once, for all its identifiers, and keeps it: programs compare
+//! `id->verbs` and share what they allocate there.
+
+use std::ffi::c_int;
+use std::net::IpAddr;
+use std::ptr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use airdma_engine::{self as engine, LIMITS};
+
+use crate::abi::{ibv_context, ibv_pd};
+use crate::context::{self, Context};
+use crate::errno::Errno;
+use crate::{device, memory};
+
+/// What librdmacm keeps of a device, as far as its rsockets look into it: see [`super::id::Tail`].
+#[repr(C)]
+pub struct CmaDevice {
+    before: [u64; 9],
+    max_qpsize: c_int,
+    after: [u8; 64],
+}
+
+const _: () = assert!(std::mem::offset_of!(CmaDevice, max_qpsize) == 72);
+
+struct Opened {
+    raw: *mut ibv_context,
+    device: Arc<engine::Device>,
+    /// The domain of queue pairs that were created without one.
+    pd: *mut ibv_pd,
+    cma: &'static CmaDevice,
+}
+
+// SAFETY: contexts and domains of ours may be used by any thread.
+unsafe impl Send for Opened {}
+
+struct Table {
+    /// The process that filled it: a child opens devices of its own.
+    process: u32,
+    opened: Vec<Opened>,
+}
+
+static TABLE: Mutex<Table> = Mutex::new(Table {
+    process: 0,
+    opened: Vec::new(),
+});
+
+/// A device, and the row of its GID table that holds an address.
+#[derive(Clone)]
+pub struct Place {
+    /// For C.
+    pub verbs: *mut ibv_context,
+    /// The engine's.
+    pub device: Arc<engine::Device>,
+    /// Row of the address in the GID table.
+    pub sgid_index: u8,
+    /// For `cma_dev` of identifiers.
+    pub cma: &'static CmaDevice,
+}
+
+// SAFETY: as for `Opened`.
+unsafe impl Send for Place {}
+
+fn table() -> MutexGuard<'static, Table> {
+    let mut table = TABLE.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    if table.process != process {
+        table.process = process;
+        // The parent's contexts are of no use here, and closing them is not ours to do.
+        for opened in table.opened.drain(..) {
+            std::mem::forget(opened);
+        }
+    }
+    table
+}
+
+fn open_all(table: &mut Table) -> Result<(), Errno> {
+    for info in engine::devices()? {
+        let known = |opened: &Opened| {
+            let open = opened.device.info();
+            open.name == info.name && open.interface_index == info.interface_index
+        };
+        if table.opened.iter().any(known) {
+            continue;
+        }
+        let listed = device::pointer_of(&info);
+        // SAFETY: a listed device.
+        let raw = unsafe { context::open(listed) }?;
+        // SAFETY: just opened.
+        let device = Arc::clone(unsafe { Context::of(raw) }?.device());
+        let max_qpsize = c_int::try_from(LIMITS.max_qp_wr).unwrap_or(c_int::MAX);
+        table.opened.push(Opened {
+            raw,
+            device,
+            pd: ptr::null_mut(),
+            cma: Box::leak(Box::new(CmaDevice {
+                before: [0; 9],
+                max_qpsize,
+                after: [0; 64],
+            })),
+        });
+    }
+    Ok(())
+}
+
+/// The device that has an address; `scope` is the interface of a link-local one, or 0.
+///
+/// # Errors
+/// `ENODEV` for an address without device, and what opening a device fails with.
+pub fn of_address(ip: IpAddr, scope: u32) -> Result<Place, Errno> {
+    let mut table = table();
+    if let Some(place) = find(&table, ip, scope) {
+        return Ok(place);
+    }
+    open_all(&mut table)?;
+    find(&table, ip, scope).ok_or(Errno(libc::ENODEV))
+}
+
+fn find(table: &Table, ip: IpAddr, scope: u32) -> Option<Place> {
+    table.opened.iter().find_map(|opened| {
+        if scope != 0 && opened.device.info().interface_index != scope {
+            return None;
+        }
+        let gids = opened.device.current().gids;
+        let row = gids
+            .iter()
+            .position(|row| row.address == ip && !row.is_empty())?;
+        Some(Place {
+            verbs: opened.raw,
+            device: Arc::clone(&opened.device),
+            sgid_index: u8::try_from(row).ok()?,
+            cma: opened.cma,
+        })
+    })
+}
+
+/// All devices that there are.
+///
+/// # Errors
+/// What opening one fails with.
+pub fn all() -> Result<Vec<(*mut ibv_context, Arc<engine::Device>)>, Errno> {
+    let mut table = table();
+    open_all(&mut table)?;
+    let opened = table.opened.iter();
+    Ok(opened
+        .map(|opened| (opened.raw, Arc::clone(&opened.device)))
+        .collect())
+}
+
+/// Those that this process has opened, for [`super::connect::farewell`]; none in a child.
+pub fn opened() -> Vec<Arc<engine::Device>> {
+    let table = table();
+    let opened = table.opened.iter();
+    opened.map(|opened| Arc::clone(&opened.device)).collect()
+}
+
+/// The domain of queue pairs that were created without one, one for each device.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn default_domain(verbs: *mut ibv_context) -> Result<*mut ibv_pd, Errno> {
+    let mut table = table();
+    let found = table.opened.iter_mut().find(|opened| opened.raw == verbs);
+    let opened = found.ok_or(Errno(libc::ENODEV))?;
+    if opened.pd.is_null() {
+        // SAFETY: an open context.
+        opened.pd = unsafe { memory::alloc_pd(verbs) }?;
+    }
+    Ok(opened.pd)
+}
+
+/// `rdma_get_devices(3)`: a NULL-terminated array.
+pub unsafe fn list(count: *mut c_int) -> Result<*mut *mut ibv_context, Errno> {
+    let devices = all()?;
+    if devices.is_empty() {
+        return Err(Errno(libc::ENODEV));
+    }
+    // SAFETY: plain allocation; zeroed, so the array ends in NULL.
+    let array: *mut *mut ibv_context =
+        unsafe { libc::calloc(devices.len() + 1, size_of::<*mut ibv_context>()) }.cast();
+    if array.is_null() {
+        return Err(Errno::NO_MEMORY);
+    }
+    for (index, (raw, _)) in devices.iter().enumerate() {
+        // SAFETY: there is room for every device and the terminator.
+        unsafe { array.add(index).write(*raw) };
+    }
+    if !count.is_null() {
+        // SAFETY: the caller passes a valid pointer or NULL.
+        unsafe { *count = c_int::try_from(devices.len()).unwrap_or(c_int::MAX) };
+    }
+    Ok(array)
+}
+
+/// `rdma_free_devices(3)`: the array goes, the devices stay open.
+pub unsafe fn free_list(list: *mut *mut ibv_context) {
+    // SAFETY: `list` came from `calloc` in `list`, or is NULL.
+    unsafe { libc::free(list.cast()) }
+}

@@ -1,0 +1,486 @@
+//! Identifiers (`rdma_cm_id`): the socket of RDMA CM.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
+use std::net::SocketAddr;
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use airdma_engine as engine;
+use airdma_engine::cm_protocol::{ConnectionId, Event, ListenerId, SidrAnswer, SidrId, SidrStatus};
+use airdma_engine::{CmChannel, CmNews, PathMtu, Psn, Qkey, Qpn};
+
+use super::abi::*;
+use super::channel::{self, Channel};
+use super::devices::{CmaDevice, Place};
+use super::multicast::Membership;
+use super::{address, connect, ports};
+use crate::abi::{IBV_QPT_RC, IBV_QPT_UD, ibv_pd, ibv_qp_init_attr, ibv_qp_type, ibv_sa_path_rec};
+use crate::errno::Errno;
+use crate::live::{self, Affiliated};
+use crate::object::{Object, zeroed};
+
+/// What lies behind the public struct in librdmacm, whose rsockets look at it (their `struct cma_id_private` has begun like
+/// this from rdma-core 34 on).
+#[repr(C)]
+pub struct Tail {
+    cma_dev: *const CmaDevice,
+    connect: *mut c_void,
+    connect_len: usize,
+    events_completed: u32,
+    connect_error: c_int,
+    sync: c_int,
+}
+
+/// An identifier.
+#[repr(C)]
+pub struct Id {
+    c: UnsafeCell<rdma_cm_id>,
+    tail: UnsafeCell<Tail>,
+    cookie: u64,
+    events: Arc<Affiliated>,
+    state: Mutex<State>,
+}
+
+const _: () = assert!(offset_of!(Id, tail) == size_of::<rdma_cm_id>());
+const _: () = assert!(offset_of!(Tail, sync) == 32);
+
+// SAFETY: `c` is the first field.
+unsafe impl Object for Id {
+    type C = rdma_cm_id;
+}
+
+/// How far an identifier is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It has no address.
+    Idle,
+    /// It has a local address.
+    Bound,
+    /// It has a local and a remote address.
+    AddressResolved,
+    /// It may connect.
+    RouteResolved,
+    /// It takes requests.
+    Listening,
+    /// It has asked for a connection.
+    Connecting,
+    /// It is asked for one.
+    Requested,
+    /// The peer has accepted; the program moves its queue pair itself.
+    Responded,
+    /// It has accepted.
+    Accepted,
+    /// There is a connection.
+    Connected,
+    /// There was one, or will be none.
+    Ended,
+}
+
+/// A listener at one device.
+pub struct Listening {
+    /// Under which its requests come.
+    pub cookie: u64,
+    /// Where.
+    pub device: Arc<engine::Device>,
+    /// Which.
+    pub listener: ListenerId,
+}
+
+/// What options say.
+#[derive(Clone, Copy, Default)]
+pub struct Options {
+    /// Type of service.
+    pub tos: u8,
+    /// Others may have the same port.
+    pub reuse: bool,
+    /// Local ACK timeout, 4.096 us * 2^code.
+    pub ack_timeout: Option<u8>,
+}
+
+/// What the other end told, seen from here.
+#[derive(Clone, Copy)]
+pub struct Peer {
+    /// Its queue pair.
+    pub qpn: Qpn,
+    /// Where we start to send.
+    pub psn: Psn,
+    /// Largest packet.
+    pub path_mtu: PathMtu,
+    /// READ and atomic requests that we answer at a time.
+    pub responder_resources: u8,
+    /// READ and atomic requests that we have in flight at most.
+    pub initiator_depth: u8,
+    /// Repetitions without acknowledgement.
+    pub retry_count: u8,
+    /// Repetitions after an RNR NAK.
+    pub rnr_retry_count: u8,
+    /// Local ACK timeout.
+    pub ack_timeout: u8,
+    /// Flow label of the path.
+    pub flow_label: u32,
+}
+
+/// What an endpoint's new connections get: `rdma_create_ep(3)`.
+#[derive(Clone, Copy)]
+pub struct Template {
+    /// In which domain.
+    pub pd: *mut ibv_pd,
+    /// What queue pair.
+    pub init: ibv_qp_init_attr,
+}
+
+/// What changes in the life of an identifier.
+pub struct State {
+    /// How far it is.
+    pub phase: Phase,
+    /// Where its events go.
+    pub channel: Arc<CmChannel>,
+    /// At which device.
+    pub place: Option<Place>,
+    /// Local address and port.
+    pub source: Option<SocketAddr>,
+    /// Remote address and port.
+    pub destination: Option<SocketAddr>,
+    /// The local port is held in [`ports`].
+    pub holds_port: bool,
+    /// Options.
+    pub options: Options,
+    /// Its connection.
+    pub connection: Option<ConnectionId>,
+    /// Somebody looks for a datagram service, and waits for our answer.
+    pub question: Option<SidrId>,
+    /// Its listeners.
+    pub listeners: Vec<Listening>,
+    /// The other end, once it has said something.
+    pub peer: Option<Peer>,
+    /// Where the peer starts to send.
+    pub psn: Psn,
+    /// Groups that it has joined.
+    pub groups: Vec<Membership>,
+    /// What new connections of an endpoint get.
+    pub template: Option<Template>,
+    path: Option<Box<ibv_sa_path_rec>>,
+}
+
+// SAFETY: the pointers go to C, which says which thread uses what.
+unsafe impl Send for State {}
+
+impl Id {
+    /// Under which its events come.
+    pub fn cookie(&self) -> u64 {
+        self.cookie
+    }
+
+    /// Events that the program has fetched.
+    pub fn events(&self) -> &Arc<Affiliated> {
+        &self.events
+    }
+
+    /// What changes.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The struct that C sees. Programs read and write it as they like.
+    pub fn c(&self) -> *mut rdma_cm_id {
+        self.c.get()
+    }
+
+    /// Whether calls wait for their events: there is no channel of the program's.
+    pub fn is_synchronous(&self) -> bool {
+        // SAFETY: only `migrate` writes it, whom the program does not call beside other calls.
+        unsafe { (*self.tail.get()).sync != 0 }
+    }
+
+    /// Port space.
+    pub fn space(&self) -> rdma_port_space {
+        // SAFETY: set at the creation.
+        unsafe { (*self.c()).ps }
+    }
+
+    /// Whether it is about datagrams.
+    pub fn is_datagram(&self) -> bool {
+        // SAFETY: as above; `rdma_create_ep` sets it once.
+        unsafe { (*self.c()).qp_type == IBV_QPT_UD }
+    }
+
+    /// The identifier belongs to a device from now on.
+    pub fn settle(&self, state: &mut State, place: Place) {
+        // SAFETY: fields of ours to write.
+        unsafe {
+            (*self.c()).verbs = place.verbs;
+            (*self.c()).port_num = 1;
+            (*self.tail.get()).cma_dev = place.cma;
+        }
+        state.place = Some(place);
+    }
+
+    /// Shows C what the addresses and the path are.
+    pub fn show_route(&self, state: &mut State) {
+        // SAFETY: fields of ours to write; the record lives until it is replaced or the identifier goes.
+        unsafe {
+            let route = &mut (*self.c()).route;
+            if let Some(source) = &state.source {
+                route.addr.src = address::to_c(source);
+                route.addr.ibaddr.sgid.raw = gid_of(source);
+            }
+            if let Some(destination) = &state.destination {
+                route.addr.dst = address::to_c(destination);
+                route.addr.ibaddr.dgid.raw = gid_of(destination);
+            }
+            route.addr.ibaddr.pkey = PKEY.to_be();
+        }
+    }
+
+    /// Shows C the path.
+    pub fn show_path(&self, state: &mut State) {
+        // SAFETY: integers and unions of bytes.
+        let mut path: Box<ibv_sa_path_rec> = Box::new(unsafe { zeroed() });
+        if let (Some(source), Some(destination)) = (&state.source, &state.destination) {
+            path.sgid.raw = gid_of(source);
+            path.dgid.raw = gid_of(destination);
+        }
+        path.hop_limit = connect::HOP_LIMIT;
+        path.traffic_class = state.options.tos;
+        path.reversible = 1;
+        path.numb_path = 1;
+        path.pkey = PKEY.to_be();
+        path.mtu_selector = EXACTLY;
+        let mtu = state
+            .place
+            .as_ref()
+            .map(|place| place.device.current().path_mtu);
+        path.mtu = mtu.map_or(0, |mtu| mtu as u8);
+        path.rate_selector = EXACTLY;
+        path.rate = RATE_10_GBPS;
+        path.packet_life_time_selector = EXACTLY;
+        path.packet_life_time = connect::ack_timeout(&state.options) - 1;
+        // SAFETY: as in `show_route`.
+        unsafe {
+            let route = &mut (*self.c()).route;
+            route.path_rec = &raw mut *path;
+            route.num_paths = 1;
+        }
+        state.path = Some(path);
+    }
+
+    /// Notes why a connection failed, where rsockets look for it.
+    pub fn note_connect_error(&self, status: c_int) {
+        // SAFETY: a field of ours to write.
+        unsafe { (*self.tail.get()).connect_error = status }
+    }
+}
+
+const PKEY: u16 = 0xffff;
+const EXACTLY: u8 = 2;
+const RATE_10_GBPS: u8 = 3;
+
+fn gid_of(address: &SocketAddr) -> [u8; 16] {
+    engine::Gid::from(address.ip()).0
+}
+
+/// A random number.
+pub fn random() -> u32 {
+    let mut bytes = [0; 4];
+    // SAFETY: room for that many bytes. It does not fail for so few once the system has started.
+    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    u32::from_ne_bytes(bytes)
+}
+
+/// `rdma_create_id(3)`.
+pub unsafe fn create(
+    raw_channel: *mut rdma_event_channel,
+    out: *mut *mut rdma_cm_id,
+    context: *mut c_void,
+    space: rdma_port_space,
+) -> Result<c_int, Errno> {
+    let qp_type = match space {
+        RDMA_PS_TCP | RDMA_PS_IB => IBV_QPT_RC,
+        RDMA_PS_UDP | RDMA_PS_IPOIB => IBV_QPT_UD,
+        _ => return Err(Errno::INVALID),
+    };
+    if out.is_null() {
+        return Err(Errno::INVALID);
+    }
+    // SAFETY: the caller's channel and place.
+    unsafe { out.write(make(raw_channel, context, space, qp_type)?) };
+    Ok(0)
+}
+
+/// A new identifier; without channel it gets one of its own, and its calls wait.
+pub unsafe fn make(
+    raw_channel: *mut rdma_event_channel,
+    context: *mut c_void,
+    space: rdma_port_space,
+    qp_type: ibv_qp_type,
+) -> Result<*mut rdma_cm_id, Errno> {
+    connect::end_connections_at_exit();
+    let is_synchronous = raw_channel.is_null();
+    // SAFETY: the caller's channel, or one of ours.
+    let (raw_channel, channel) = unsafe {
+        let raw = if is_synchronous {
+            channel::create()?
+        } else {
+            raw_channel
+        };
+        (raw, Arc::clone(Channel::of(raw)?.engine()))
+    };
+    // SAFETY: integers, raw pointers, unions of integers.
+    let mut c: rdma_cm_id = unsafe { zeroed() };
+    c.channel = raw_channel;
+    c.context = context;
+    c.ps = space;
+    c.qp_type = qp_type;
+    let cookie = live::number();
+    let events = Arc::new(Affiliated::default());
+    let raw = Box::new(Id {
+        c: UnsafeCell::new(c),
+        tail: UnsafeCell::new(Tail {
+            cma_dev: ptr::null(),
+            connect: ptr::null_mut(),
+            connect_len: 0,
+            events_completed: 0,
+            connect_error: 0,
+            sync: c_int::from(is_synchronous),
+        }),
+        cookie,
+        events: Arc::clone(&events),
+        state: Mutex::new(State {
+            phase: Phase::Idle,
+            channel,
+            place: None,
+            source: None,
+            destination: None,
+            holds_port: false,
+            options: Options::default(),
+            connection: None,
+            question: None,
+            listeners: Vec::new(),
+            peer: None,
+            psn: Psn::new(random() & 0x00ff_ffff),
+            groups: Vec::new(),
+            template: None,
+            path: None,
+        }),
+    })
+    .into_raw();
+    if let Some(object) = NonNull::new(raw) {
+        live::enter(cookie, object, &events);
+    }
+    Ok(raw)
+}
+
+/// `rdma_destroy_id(3)`: ends what there is, and waits for outstanding acknowledgements. The queue pair stays: it is the
+/// program's to destroy first.
+pub unsafe fn destroy(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
+    // SAFETY: the caller's identifier, given back here.
+    unsafe {
+        let id = Id::of(raw)?;
+        live::leave(id.cookie);
+        if !(*raw).event.is_null() {
+            channel::ack((*raw).event)?;
+            (*raw).event = ptr::null_mut();
+        }
+        end(id);
+        id.events.wait_acknowledged();
+        let id = Id::take(raw);
+        if id.is_synchronous() {
+            channel::destroy((*id.c()).channel);
+        }
+        drop(id);
+    }
+    Ok(0)
+}
+
+/// Ends what an identifier is part of.
+fn end(id: &Id) {
+    let mut state = id.state();
+    let channel = Arc::clone(&state.channel);
+    for listening in state.listeners.drain(..) {
+        live::leave(listening.cookie);
+        listening.device.cm_close(listening.listener);
+        for news in channel.take(listening.cookie) {
+            refuse_unseen(&listening.device, news);
+        }
+    }
+    if let Some(place) = &state.place {
+        if let Some(connection) = state.connection {
+            place.device.cm_destroy(connection);
+        }
+        if let Some(question) = state.question {
+            refuse_question(&place.device, question);
+        }
+    }
+    state.connection = None;
+    state.question = None;
+    state.groups.clear();
+    // What waits for the identifier is about nobody any more.
+    drop(channel.take(id.cookie));
+    if let Some(source) = state.source.filter(|_| state.holds_port) {
+        ports::give_back(id.space(), source.port(), id.cookie);
+    }
+}
+
+/// A request that the program will not see.
+pub fn refuse_unseen(device: &engine::Device, news: CmNews) {
+    match news {
+        CmNews::Event(Event::ConnectRequest(request)) => device.cm_destroy(request.id),
+        CmNews::Event(Event::SidrRequest(request)) => refuse_question(device, request.id),
+        CmNews::Event(_) | CmNews::Own(_) => {}
+    }
+}
+
+fn refuse_question(device: &engine::Device, question: SidrId) {
+    let refusal = SidrAnswer {
+        status: SidrStatus::REJECTED,
+        qpn: Qpn::new(0),
+        qkey: Qkey(0),
+        private_data: &[],
+    };
+    // Where the question is gone, so is who asked.
+    drop(device.cm_answer(question, &refusal));
+}
+
+/// `rdma_migrate_id(3)`: events go to another channel from now on; without one, calls wait.
+pub unsafe fn migrate(raw: *mut rdma_cm_id, to: *mut rdma_event_channel) -> Result<c_int, Errno> {
+    // SAFETY: the caller's identifier and channel; its own if it had none.
+    unsafe {
+        let id = Id::of(raw)?;
+        if id.is_synchronous() && !(*raw).event.is_null() {
+            channel::ack((*raw).event)?;
+            (*raw).event = ptr::null_mut();
+        }
+        let becomes_synchronous = to.is_null();
+        let to = if becomes_synchronous {
+            channel::create()?
+        } else {
+            to
+        };
+        let channel = Arc::clone(Channel::of(to)?.engine());
+        let mut state = id.state();
+        for listening in &state.listeners {
+            listening
+                .device
+                .cm_move_listener(listening.listener, &channel)?;
+            state.channel.move_to(&channel, listening.cookie);
+        }
+        if let (Some(place), Some(connection)) = (&state.place, state.connection) {
+            // A connection that is over has no more events.
+            drop(place.device.cm_hand_over(connection, &channel, id.cookie));
+        }
+        state.channel.move_to(&channel, id.cookie);
+        state.channel = channel;
+        drop(state);
+        let was_synchronous = id.is_synchronous();
+        let former = std::mem::replace(&mut (*raw).channel, to);
+        (*id.tail.get()).sync = c_int::from(becomes_synchronous);
+        if was_synchronous {
+            channel::destroy(former);
+        }
+        // As in rdma-core's library: what was fetched through the old channel is acknowledged when this returns.
+        id.events.wait_acknowledged();
+    }
+    Ok(0)
+}

@@ -1,0 +1,181 @@
+//! Addresses: binding, and the way to a peer. The kernel's routes decide; nothing is sent.
+
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+
+use libc::sockaddr;
+
+use super::abi::*;
+use super::devices::{self, Place};
+use super::endpoint::complete;
+use super::id::{Id, Phase, State};
+use super::{address, ports};
+use crate::errno::Errno;
+use crate::object::Object;
+
+/// `rdma_bind_addr(3)`.
+pub unsafe fn bind(raw: *mut rdma_cm_id, to: *mut sockaddr) -> Result<c_int, Errno> {
+    // SAFETY: the caller's identifier and address.
+    let (id, wanted) = unsafe { (Id::of(raw)?, address::read(to)?.ok_or(Errno::INVALID)?) };
+    let mut state = id.state();
+    bind_to(id, &mut state, wanted)?;
+    Ok(0)
+}
+
+/// Gives an identifier a local address, with a free port if it names none.
+pub fn bind_to(id: &Id, state: &mut State, wanted: SocketAddr) -> Result<(), Errno> {
+    if state.phase != Phase::Idle {
+        return Err(Errno::INVALID);
+    }
+    let place = if wanted.ip().is_unspecified() {
+        None
+    } else {
+        Some(place_of(&wanted)?)
+    };
+    let port = ports::take(id.space(), &wanted, state.options.reuse, id.cookie())?;
+    let mut source = wanted;
+    source.set_port(port);
+    state.source = Some(source);
+    state.holds_port = true;
+    state.phase = Phase::Bound;
+    if let Some(place) = place {
+        id.settle(state, place);
+    }
+    id.show_route(state);
+    Ok(())
+}
+
+/// The device that has a local address.
+///
+/// # Errors
+/// `ENODEV` for an address of this host that no device has, `EADDRNOTAVAIL` for one of another host.
+fn place_of(address: &SocketAddr) -> Result<Place, Errno> {
+    devices::of_address(address.ip(), scope_of(address)).map_err(|errno| {
+        let mut probe = *address;
+        probe.set_port(0);
+        if errno == Errno(libc::ENODEV) && UdpSocket::bind(probe).is_err() {
+            Errno(libc::EADDRNOTAVAIL)
+        } else {
+            errno
+        }
+    })
+}
+
+fn scope_of(address: &SocketAddr) -> u32 {
+    match address {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(v6) => v6.scope_id(),
+    }
+}
+
+/// `rdma_resolve_addr(3)`. There is nothing to wait for, so the event follows at once; what the kernel says of the route is
+/// answered at once as well.
+pub unsafe fn resolve_address(
+    raw: *mut rdma_cm_id,
+    source: *mut sockaddr,
+    destination: *mut sockaddr,
+    _timeout_ms: c_int,
+) -> Result<c_int, Errno> {
+    // SAFETY: the caller's identifier and addresses.
+    let (id, source, destination) = unsafe {
+        (
+            Id::of(raw)?,
+            address::read(source)?,
+            address::read(destination)?.ok_or(Errno::INVALID)?,
+        )
+    };
+    let mut state = id.state();
+    if !matches!(state.phase, Phase::Idle | Phase::Bound) {
+        return Err(Errno::INVALID);
+    }
+    let same_family = |source: &SocketAddr| source.is_ipv4() == destination.is_ipv4();
+    if source
+        .as_ref()
+        .or(state.source.as_ref())
+        .is_some_and(|source| !same_family(source))
+    {
+        return Err(Errno::INVALID);
+    }
+    if let (Phase::Idle, Some(source)) = (state.phase, source) {
+        bind_to(id, &mut state, source)?;
+    }
+    let destination = known_destination(destination)?;
+    if state.place.is_none() {
+        let ip = address::source_for(&destination)?;
+        let scope = scope_of(&destination);
+        let place = devices::of_address(ip, scope)?;
+        if state.phase == Phase::Idle {
+            bind_to(id, &mut state, unspecified(&destination))?;
+        }
+        if let Some(source) = &mut state.source {
+            source.set_ip(ip);
+            if let SocketAddr::V6(v6) = source {
+                v6.set_scope_id(scope);
+            }
+        }
+        id.settle(&mut state, place);
+    }
+    state.destination = Some(destination);
+    state.phase = Phase::AddressResolved;
+    id.show_route(&mut state);
+    state.channel.post(id.cookie(), RDMA_CM_EVENT_ADDR_RESOLVED);
+    drop(state);
+    // SAFETY: the caller's identifier.
+    unsafe { complete(raw) }
+}
+
+/// Where to: the unspecified address means this host, as for sockets.
+fn known_destination(destination: SocketAddr) -> Result<SocketAddr, Errno> {
+    if !destination.ip().is_unspecified() {
+        return Ok(destination);
+    }
+    let first = devices::all()?
+        .into_iter()
+        .flat_map(|(_, device)| device.current().gids)
+        .find(|row| !row.is_empty() && row.address.is_ipv4() == destination.is_ipv4())
+        .ok_or(Errno(libc::ENODEV))?;
+    Ok(SocketAddr::new(first.address, destination.port()))
+}
+
+/// The wildcard address of the same family, without port.
+pub fn unspecified(like: &SocketAddr) -> SocketAddr {
+    let ip: IpAddr = match like {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    SocketAddr::new(ip, 0)
+}
+
+/// `rdma_resolve_route(3)`.
+pub unsafe fn resolve_route(raw: *mut rdma_cm_id, _timeout_ms: c_int) -> Result<c_int, Errno> {
+    // SAFETY: the caller's identifier.
+    let id = unsafe { Id::of(raw)? };
+    let mut state = id.state();
+    if state.phase != Phase::AddressResolved {
+        return Err(Errno::INVALID);
+    }
+    state.phase = Phase::RouteResolved;
+    id.show_path(&mut state);
+    state
+        .channel
+        .post(id.cookie(), RDMA_CM_EVENT_ROUTE_RESOLVED);
+    drop(state);
+    // SAFETY: the caller's identifier.
+    unsafe { complete(raw) }
+}
+
+/// `rdma_get_src_port(3)`: in network byte order, 0 if there is none.
+pub unsafe fn source_port(raw: *mut rdma_cm_id) -> u16 {
+    // SAFETY: the caller's identifier.
+    let id = unsafe { Id::of(raw) };
+    let source = id.ok().and_then(|id| id.state().source);
+    source.map_or(0, |source| source.port().to_be())
+}
+
+/// `rdma_get_dst_port(3)`: as [`source_port`].
+pub unsafe fn destination_port(raw: *mut rdma_cm_id) -> u16 {
+    // SAFETY: the caller's identifier.
+    let id = unsafe { Id::of(raw) };
+    let destination = id.ok().and_then(|id| id.state().destination);
+    destination.map_or(0, |destination| destination.port().to_be())
+}
