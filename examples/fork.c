@@ -34,12 +34,20 @@ static void child(struct ibv_context *context, struct ibv_qp *qp)
     struct ibv_wc wc;
     CHECK(ibv_poll_cq(cq, 1, &wc) < 0 && errno == ENODEV);
 
-    /* It can open the device itself. (Queue pairs need the address of the interface, which one process can have.) */
+    /* It can open the device itself, and then it is a process like any other. */
     struct ibv_context *own = open_first_device();
     struct ibv_pd *pd = ibv_alloc_pd(own);
-    struct ibv_mr *region = ibv_reg_mr(pd, memory, BYTES, IBV_ACCESS_LOCAL_WRITE);
+    struct ibv_mr *region = ibv_reg_mr(pd, memory, sizeof memory, IBV_ACCESS_LOCAL_WRITE);
     struct ibv_port_attr port;
     CHECK(pd && region && ibv_query_port(own, 1, &port) == 0 && port.state == IBV_PORT_ACTIVE);
+    struct ibv_cq *queue = ibv_create_cq(own, 8, NULL, NULL, 0);
+    CHECK(queue);
+    struct ibv_qp *a = create_qp(pd, queue, IBV_QPT_RC, NULL), *b = create_qp(pd, queue, IBV_QPT_RC, NULL);
+    connect_pair(a, b);
+    cq = queue;
+    mr = region;
+    exchange(a, b, ROUNDS);
+    CHECK(ibv_destroy_qp(a) == 0 && ibv_destroy_qp(b) == 0 && ibv_destroy_cq(queue) == 0);
     CHECK(ibv_dereg_mr(region) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(own) == 0);
 
     execlp("true", "true", NULL); /* what most children do next */

@@ -7,6 +7,8 @@ use std::time::Duration;
 pub struct Config {
     /// Start of everything that is left to chance: communication ids. Must differ between processes.
     pub seed: u64,
+    /// Top byte of all communication ids, where several managers share a queue pair 1: it says to which of them a message goes.
+    pub id_tag: Option<u8>,
     /// GUID that requests and replies name as ours.
     pub ca_guid: u64,
     /// A message is repeated when no answer came within 4.096 us * 2^code.
@@ -28,6 +30,7 @@ impl Config {
     pub fn new(seed: u64, ca_guid: u64) -> Self {
         Self {
             seed,
+            id_tag: None,
             ca_guid,
             response_timeout: 20,
             retries_max: 15,

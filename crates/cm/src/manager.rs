@@ -227,10 +227,14 @@ impl Manager {
         }
     }
 
-    /// A communication id that no connection and no exchange has. Each comes once in 2^32.
+    /// A communication id that no connection and no exchange has. Each comes once in 2^32, or in 2^24 with a tag.
     pub(crate) fn new_id(&mut self) -> u32 {
         loop {
             let id = self.next_id ^ self.id_mask;
+            let id = match self.config.id_tag {
+                Some(tag) => id & 0x00ff_ffff | u32::from(tag) << 24,
+                None => id,
+            };
             self.next_id = self.next_id.wrapping_add(1);
             let taken = self.connections.contains_key(&id) || self.exchanges.contains_key(&id);
             if id != 0 && !taken {

@@ -8,10 +8,9 @@
 use crate::event_queue::EventQueue;
 use crate::gsi::{Gsi, Owner, Subject};
 use crate::process::Process;
-use crate::random::random_u32;
 use crate::{Device, Error};
 use airdma_cm::{
-    Accept, CmError, Config, Connect, ConnectionId, Event, ListenerId, Resolve, SidrAnswer, SidrId,
+    Accept, CmError, Connect, ConnectionId, Event, ListenerId, Resolve, SidrAnswer, SidrId,
 };
 use airdma_transport::Time;
 use airdma_wire::Gid;
@@ -156,12 +155,26 @@ impl Device {
         cookie: u64,
     ) -> Result<ListenerId, Error> {
         self.bind_gsi()?;
-        self.with_gsi(|gsi, _| {
+        let address = local.map(|gid| gid.to_ip());
+        let listener = self.with_gsi(|gsi, _| {
             let listener = gsi.manager.listen(service, local, backlog)?;
             let channel = Arc::clone(channel);
             gsi.own(Subject::Listener(listener), Owner { channel, cookie });
+            gsi.services.insert(listener, (service, address));
             Ok(listener)
-        })
+        })?;
+        let core = self.core();
+        let claimed = core.control(|worker, now| worker.claim_service(now, service.0, address));
+        if let Err(error) = claimed {
+            self.with_gsi(|gsi, now| {
+                gsi.services.remove(&listener);
+                gsi.manager.close(now, listener);
+                gsi.disown(Subject::Listener(listener));
+                Ok(())
+            })?;
+            return Err(error);
+        }
+        Ok(listener)
     }
 
     /// Ends a listener; requests that were not fetched are refused.
@@ -169,10 +182,13 @@ impl Device {
         let closed = self.with_gsi(|gsi, now| {
             gsi.manager.close(now, listener);
             gsi.disown(Subject::Listener(listener));
-            Ok(())
+            Ok(gsi.services.remove(&listener))
         });
         // A child after fork has no listeners.
-        drop(closed);
+        if let Ok(Some((service, address))) = closed {
+            let core = self.core();
+            core.control(|worker, _| worker.give_back_service(service.0, address));
+        }
     }
 
     /// Asks for a connection. Events carry `cookie`.
@@ -340,13 +356,7 @@ impl Device {
         core.check_process()?;
         core.bind()?;
         let guid = self.info().guid;
-        core.control(|worker, _| {
-            if worker.tables.gsi.is_none() {
-                let seed = u64::from(random_u32()) << 32 | u64::from(random_u32());
-                worker.tables.gsi = Some(Gsi::new(Config::new(seed, guid)));
-                worker.listen(None, true);
-            }
-        });
+        core.control(|worker, now| worker.open_gsi(now, guid));
         Ok(())
     }
 

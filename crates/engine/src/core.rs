@@ -24,18 +24,19 @@ use crate::helper::Helper;
 use crate::news::News;
 use crate::process::Process;
 use crate::qp_shared::DOORBELLS;
+use crate::steering::{self, JoinError, Steering};
 use crate::wait::{Descriptors, Waited};
 use crate::worker::{Round, Work, Worker};
 use crate::{AsyncEvent, DeviceInfo, Error, Uncancelled};
 use airdma_port::impair::{Impaired, Impairment};
-use airdma_port::{Port, UdpConfig, UdpPort};
+use airdma_port::{BindError, Port, UdpConfig, UdpPort};
 use airdma_shm::{Arena, Doorbells};
 use airdma_transport::Time;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 /// Rounds that one caller runs at most before it goes back to its own business.
@@ -84,6 +85,8 @@ pub(crate) struct Core {
     pub(crate) helper: Helper,
     /// Who is told when the port breaks.
     listeners: Mutex<Vec<Weak<AsyncEvents>>>,
+    /// Where other processes have the same addresses, once the port is bound.
+    steering: OnceLock<Arc<Steering>>,
     /// Serial numbers for protection domains and completion queues.
     serial: AtomicU64,
 }
@@ -97,6 +100,9 @@ struct State {
     /// An address could not be used: to be tried again.
     incomplete: bool,
 }
+
+/// Sockets, and what is shared with other processes.
+type Opened = (Box<dyn Port>, Option<Arc<Steering>>);
 
 fn families_of(rows: &[GidEntry]) -> [AtomicU8; GIDS_MAX] {
     std::array::from_fn(|index| AtomicU8::new(rows.get(index).map_or(0, family_of)))
@@ -138,6 +144,7 @@ impl Core {
             wake: EventFd::nonblocking()?,
             helper: Helper::new()?,
             listeners: Mutex::default(),
+            steering: OnceLock::new(),
             serial: AtomicU64::new(1),
             arena,
             info,
@@ -219,10 +226,10 @@ impl Core {
             // What could not be used is gone as well.
             state.incomplete = false;
         } else {
-            state.incomplete = !self.control_sockets(|worker, _| {
+            state.incomplete = !self.control_sockets(|worker, now| {
                 let mut complete = true;
                 for (row, address) in changes {
-                    if worker.set_address(row, address).is_ok() {
+                    if worker.set_address(now, row, address).is_ok() {
                         self.note_address(state, row, address);
                     } else {
                         // Another program has it: it is not ours to offer, now.
@@ -401,6 +408,9 @@ impl Core {
             self.broken.store(true, Ordering::SeqCst);
             self.tell_all(AsyncEvent::DeviceFatal);
         }
+        if round.misrouted {
+            self.helper.wake();
+        }
         if !self.has_sleepers() {
             return;
         }
@@ -518,9 +528,17 @@ impl Core {
         let state = self.state();
         let mut worker = self.lock();
         if !worker.is_bound() {
-            let port = self.open_port(&state.current.gids)?;
+            let (port, steering) = self.open_port(&state.current.gids)?;
             worker.tables.counters.share(&self.info);
-            self.install(&mut worker, port, &state.current.gids);
+            if let Some(steering) = &steering {
+                // The first time that it is set: a port is bound once.
+                let _ = self.steering.set(Arc::clone(steering));
+                if let Some(fd) = steering.departures_fd() {
+                    // Refused for want of memory: then packets that go astray tell.
+                    let _ = self.helper.watch(fd);
+                }
+            }
+            self.install(&mut worker, port, &state.current.gids, steering);
         }
         drop(worker);
         drop(state);
@@ -530,35 +548,110 @@ impl Core {
     /// Uses this port instead of sockets; the counters stay in this process.
     pub(crate) fn bind_port(&self, port: Box<dyn Port>) {
         let mut worker = self.lock();
-        self.install(&mut worker, port, &self.info.gids);
+        self.install(&mut worker, port, &self.info.gids, None);
     }
 
-    fn install(&self, worker: &mut Worker, port: Box<dyn Port>, rows: &[GidEntry]) {
-        worker.bind(port, addresses_of(rows));
+    fn install(
+        &self,
+        worker: &mut Worker,
+        port: Box<dyn Port>,
+        rows: &[GidEntry],
+        steering: Option<Arc<Steering>>,
+    ) {
+        worker.bind(port, addresses_of(rows), steering);
         self.note_descriptors(worker);
     }
 
-    fn open_port(&self, rows: &[GidEntry]) -> Result<Box<dyn Port>, Error> {
+    /// The sockets; with other processes, where there can be any, and else for this one alone.
+    fn open_port(&self, rows: &[GidEntry]) -> Result<Opened, Error> {
         let addresses = addresses_of(rows);
         let config = UdpConfig {
             segmentation: std::env::var_os("AIRDMA_SEGMENTATION")
                 .is_none_or(|value| value != "off"),
             ..UdpConfig::default()
         };
-        let port = UdpPort::bind_table(&addresses, self.info.interface_index, config).map_err(
-            |error| Error::System {
-                errno: error.errno(),
-                message: error.to_string(),
-            },
-        )?;
+        let bind_error = |error: BindError| Error::System {
+            errno: error.errno(),
+            message: error.to_string(),
+        };
+        let steering = match Steering::join(self.info.interface_index, config.port) {
+            Ok(steering) => Some(steering),
+            Err(JoinError::Locked(process)) => {
+                return Err(bind_error(steering::locked(&addresses, process)));
+            }
+            // Then the addresses are this process's alone, or nobody's.
+            Err(JoinError::Impossible) => None,
+        };
+        let open = || {
+            let config = UdpConfig {
+                share: steering.is_some(),
+                ..config.clone()
+            };
+            UdpPort::bind_table(&addresses, self.info.interface_index, config)
+        };
+        let port = match &steering {
+            Some(steering) => steering.bind(&addresses, open),
+            None => open(),
+        };
+        let port = port.map_err(bind_error)?;
         let Ok(spec) = std::env::var("AIRDMA_IMPAIR") else {
-            return Ok(Box::new(port));
+            return Ok((Box::new(port), steering));
         };
         let impairment: Impairment = spec.parse().map_err(|error| Error::System {
             errno: libc::EINVAL,
             message: format!("AIRDMA_IMPAIR: {error}"),
         })?;
-        Ok(Box::new(Impaired::new(port, impairment)))
+        Ok((Box::new(Impaired::new(port, impairment)), steering))
+    }
+
+    /// Whether [`Core::heal`] is to be called.
+    pub(crate) fn wants_healing(&self) -> bool {
+        self.steering
+            .get()
+            .is_some_and(|steering| steering.wants_healing())
+    }
+
+    /// Finds out why packets of other processes come to this one: some milliseconds at most.
+    pub(crate) fn heal(&self) {
+        self.control(|worker, now| worker.heal(now));
+    }
+
+    /// Somebody who shares the addresses may have ended: if so, what they had is taken over.
+    pub(crate) fn look_after_others(&self) {
+        let somebody_left = |steering: &Arc<Steering>| steering.somebody_left();
+        if !self.steering.get().is_some_and(somebody_left) {
+            return;
+        }
+        // They may be on their way out only.
+        for pause in [0, 1, 5, 20] {
+            std::thread::sleep(Duration::from_millis(pause));
+            if self.control(|worker, now| worker.mourn(now)) {
+                break;
+            }
+        }
+    }
+
+    /// Tells the processes that share the addresses that this one is gone. The device is of no use after that.
+    pub(crate) fn leave(&self) {
+        if self.steering.get().is_some() {
+            self.lock().leave(self.now());
+        }
+    }
+
+    /// In the child of a fork, which has the device no more than it has the helper: what would make the parent seem to live,
+    /// or hold its place at an address, is closed. Something harmless takes the numbers of those descriptors.
+    pub(crate) fn abandon(&self) {
+        let close = |fd: RawFd| {
+            // SAFETY: plain integers; the new descriptor is one of ours, which nobody uses in this process.
+            unsafe { libc::dup3(self.wake.fd(), fd, libc::O_CLOEXEC) };
+        };
+        if let Some(steering) = self.steering.get() {
+            close(steering.life());
+            // Held by a thread of the parent's at worst, and then they stay open.
+            if let Ok(descriptors) = self.descriptors.try_lock() {
+                descriptors.iter().copied().for_each(close);
+            }
+        }
     }
 
     fn start_helper(self: &Arc<Self>) -> Result<(), Error> {

@@ -17,16 +17,18 @@ pub(crate) enum EngineCounter {
     DropUnknownOpcode,
     DropUnknownQp,
     DropBadSource,
+    RxMisrouted,
     CqOverruns,
     WindowDecreases,
     PortFailures,
 }
 
-const ENGINE_NAMES: [&str; 7] = [
+const ENGINE_NAMES: [&str; 8] = [
     "drop_truncated",
     "drop_unknown_opcode",
     "drop_unknown_qp",
     "drop_bad_source",
+    "rx_misrouted",
     "cq_overruns",
     "window_decreases",
     "port_failures",

@@ -353,10 +353,21 @@ fn hold_while_forking() {
         // SAFETY: as above, in the thread (or its copy) that took the lock.
         drop(unsafe { (*HELD.0.get()).take() });
     }
+    extern "C" fn in_child() {
+        // SAFETY: as above.
+        let Some(open) = (unsafe { (*HELD.0.get()).take() }) else {
+            return;
+        };
+        for shared in open.iter().filter_map(Weak::upgrade) {
+            shared.core.abandon();
+            // The parent's other references are still there, but nothing of it is to be taken down here.
+            std::mem::forget(shared);
+        }
+    }
     static REGISTERED: std::sync::Once = std::sync::Once::new();
     // SAFETY: plain functions that live as long as the library.
     REGISTERED.call_once(|| unsafe {
-        libc::pthread_atfork(Some(before), Some(after), Some(after));
+        libc::pthread_atfork(Some(before), Some(after), Some(in_child));
     });
 }
 
@@ -392,6 +403,7 @@ impl Drop for SharedCore {
     fn drop(&mut self) {
         if self.core.is_ours() {
             self.core.helper.stop();
+            self.core.leave();
             // The last counts, to the file.
             self.core.counters();
         }

@@ -5,6 +5,7 @@ use crate::cm::CmChannel;
 use airdma_cm::{Config, ConnectionId, Event, ListenerId, Manager, Route, SidrId};
 use airdma_port::Destination;
 use airdma_transport::{Arrival, Time};
+use airdma_wire::cm::ServiceId;
 use airdma_wire::mad::{GSI_QKEY, MAD_LEN};
 use airdma_wire::{Bth, Deth, Gid, Headers, Opcode, Packet, Psn, Qpn};
 use std::collections::{HashMap, VecDeque};
@@ -29,6 +30,8 @@ pub(crate) struct Owner {
 pub(crate) struct Gsi {
     pub(crate) manager: Manager,
     owners: HashMap<Subject, Owner>,
+    /// What listeners listen for: a service, at one address or at all.
+    pub(crate) services: HashMap<ListenerId, (ServiceId, Option<IpAddr>)>,
     /// What the manager wants to send.
     outbox: VecDeque<(Route, [u8; MAD_LEN])>,
     next_psn: Psn,
@@ -39,6 +42,7 @@ impl Gsi {
         Gsi {
             manager: Manager::new(config),
             owners: HashMap::new(),
+            services: HashMap::new(),
             outbox: VecDeque::new(),
             next_psn: Psn::default(),
         }

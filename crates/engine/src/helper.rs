@@ -27,10 +27,12 @@
 
 use crate::core::Core;
 use crate::eventfd::EventFd;
+use crate::poll_set::PollSet;
 use crate::wait::Descriptors;
 use crate::worker::Work;
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -59,15 +61,21 @@ pub(crate) struct Helper {
     standing_by: AtomicBool,
     /// Wakes it, and it alone.
     wake: EventFd,
+    /// Readable when `wake` is, or something else that the helper is to see to.
+    alarm: PollSet,
 }
 
 impl Helper {
     pub(crate) fn new() -> io::Result<Self> {
+        let wake = EventFd::nonblocking()?;
+        let alarm = PollSet::new()?;
+        alarm.add(wake.fd())?;
         Ok(Helper {
+            alarm,
+            wake,
             thread: Mutex::default(),
             exit: AtomicBool::new(false),
             standing_by: AtomicBool::new(false),
-            wake: EventFd::nonblocking()?,
         })
     }
 
@@ -83,6 +91,16 @@ impl Helper {
             })?);
         }
         Ok(())
+    }
+
+    /// Wakes it when `fd` is readable: [`Core::look_after_others`] will see to it.
+    pub(crate) fn watch(&self, fd: RawFd) -> io::Result<()> {
+        self.alarm.add(fd)
+    }
+
+    /// Makes it look whether there is something for it to do, whatever it waits for.
+    pub(crate) fn wake(&self) {
+        self.wake.signal();
     }
 
     /// Ends the thread and waits until it is gone.
@@ -130,6 +148,9 @@ impl<'a> Loop<'a> {
 
     fn run(&mut self) {
         while !self.core.helper.exit.load(Ordering::SeqCst) {
+            if self.core.wants_healing() {
+                self.core.heal();
+            }
             let polls = self.core.polls.load(Ordering::Relaxed);
             let polled = polls != self.polls_seen;
             self.polls_seen = polls;
@@ -184,15 +205,15 @@ impl<'a> Loop<'a> {
     fn watch(&mut self, polled: bool) {
         // Where polls begin again, back-off begins with its shortest pause.
         self.pause = PAUSE_MIN;
-        let wake = &self.core.helper.wake;
+        let alarm = self.core.helper.alarm.fd();
         let start = Instant::now();
         // A signal cannot end it: they are blocked in this thread.
         if self
             .core
-            .sleep(&mut self.descriptors, wake.fd())
+            .sleep(&mut self.descriptors, alarm)
             .unwrap_or(false)
         {
-            wake.clear();
+            self.alarmed();
         }
         let slept = start.elapsed();
         let round = self.core.try_progress(Work::All);
@@ -235,12 +256,17 @@ impl<'a> Loop<'a> {
 
     /// Sleeps without watching the port; [`Helper::stop`] and [`Helper::take_over`] end it early.
     fn nap(&mut self, timeout: Option<Duration>) {
-        let wake = &self.core.helper.wake;
         self.descriptors.clear();
-        self.descriptors.add(wake.fd());
+        self.descriptors.add(self.core.helper.alarm.fd());
         if self.descriptors.wait(timeout).is_ok() && self.descriptors.is_ready(0) {
-            wake.clear();
+            self.alarmed();
         }
+    }
+
+    /// Somebody woke the helper, or something happened to those with whom the addresses are shared.
+    fn alarmed(&self) {
+        self.core.helper.wake.clear();
+        self.core.look_after_others();
     }
 }
 

@@ -49,6 +49,7 @@ mod send_batch;
 mod send_wqe;
 mod srq;
 mod srq_table;
+mod steering;
 mod tables;
 mod timers;
 mod uncancelled;

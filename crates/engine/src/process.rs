@@ -45,12 +45,22 @@ impl Process {
     }
 }
 
+/// Tests that fork, and those that a child of another test would disturb, run one at a time: it has a copy of every descriptor.
+#[cfg(test)]
+pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_child_is_another_process_and_so_is_its_child() {
+        let _alone = alone();
         let parent = Process::current();
         assert!(parent.is_current());
         // SAFETY: the child only loads, stores and ends.

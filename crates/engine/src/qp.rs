@@ -535,8 +535,8 @@ fn insert(
     ))?;
     let (recv, recv_side) = memory((caps.max_recv_wr, RecvWqe::stride(caps.max_recv_sge)))?;
     let granted = caps.granted(&send, &recv);
-    core.control(|worker, _| {
-        let (index, number) = worker.tables.qps.reserve()?;
+    core.control(|worker, now| {
+        let (index, number) = worker.reserve(now)?;
         let sizes = (qp_type, granted, signal_all);
         let shared = Arc::new(QpShared::new(number, index, sizes, send, recv));
         let config = QpConfig {

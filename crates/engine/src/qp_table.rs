@@ -1,15 +1,18 @@
 //! The queue pairs of a worker, found by number in one step.
 //!
-//! A number is `generation << 20 | (position + start) & 0xfffff`. The start is random, so that numbers tell little; the
-//! generation, 1 to 14, moves on each time a position is used again, and a position is left alone until [`RESTING`] others
-//! were given back after it: so late packets of a queue pair that is gone do not reach a successor, which would take those
-//! with the right peer and PSN. Numbers 0, 1 and 0xffffff, which have meanings of their own, do not come up.
+//! A number is `generation << 20 | range << 12 | place`. Ranges are taken one after the other, as they are needed: from those
+//! that the processes of a host share ([`crate::steering`]), or, where nothing is shared, in order from a random one. Places
+//! in a range begin at a random one, so that numbers tell little. The generation, 1 to 14, moves on each time a place is used
+//! again, and a place is left alone until [`RESTING`] others were given back after it: so late packets of a queue pair that
+//! is gone do not reach a successor, which would take those with the right peer and PSN. Numbers 0, 1 and 0xffffff, which
+//! have meanings of their own, do not come up.
 
 use crate::active::Turn;
 use crate::peers::PeerIndex;
 use crate::qp_host::QpSide;
 use crate::random::random_u32;
 use crate::raw_frames::RawFrames;
+use crate::steering::range_of;
 use crate::{Error, LIMITS, QpType};
 use airdma_transport::QueuePair;
 use airdma_wire::Qpn;
@@ -22,8 +25,13 @@ const GENERATION_MAX: u8 = 14;
 const RESTING: usize = 1024;
 
 const POSITION_BITS: u32 = 20;
-const POSITION_MASK: u32 = (1 << POSITION_BITS) - 1;
+/// Numbers of a range that differ in their last bits only.
+const PLACE_BITS: u32 = 12;
+const PLACE_MASK: u32 = (1 << PLACE_BITS) - 1;
+const RANGES: usize = 1 << (POSITION_BITS - PLACE_BITS);
 const _: () = assert!(LIMITS.max_qp == 1 << POSITION_BITS);
+/// In [`QpTable::order`]: a range that is not ours.
+const NOT_OURS: u16 = u16::MAX;
 
 /// A queue pair, and what the worker keeps for it.
 pub(crate) struct QpSlot {
@@ -82,6 +90,10 @@ pub(crate) struct QpTable {
     slots: Vec<Option<Box<QpSlot>>>,
     generations: Vec<u8>,
     free: VecDeque<u32>,
+    /// Ranges in the order in which they were taken: the first has the first 4096 slots.
+    ranges: Vec<u8>,
+    /// Where each range stands there.
+    order: Box<[u16; RANGES]>,
     start: u32,
 }
 
@@ -91,13 +103,42 @@ impl QpTable {
             slots: Vec::new(),
             generations: Vec::new(),
             free: VecDeque::new(),
-            start: random_u32() & POSITION_MASK,
+            ranges: Vec::new(),
+            order: Box::new([NOT_OURS; RANGES]),
+            start: random_u32(),
         }
+    }
+
+    /// Whether the next [`QpTable::reserve`] would like to have another range.
+    pub(crate) fn wants_range(&self) -> bool {
+        self.free.len() <= RESTING && self.slots.len() == self.ranges.len() << PLACE_BITS
+    }
+
+    /// Gives it one.
+    pub(crate) fn add_range(&mut self, range: u8) {
+        let order = &mut self.order[usize::from(range)];
+        if *order == NOT_OURS {
+            *order = self.ranges.len() as u16;
+            self.ranges.push(range);
+        }
+    }
+
+    /// Gives it the next range, where nothing is shared.
+    pub(crate) fn add_any_range(&mut self) {
+        if self.ranges.len() < RANGES {
+            let first = (self.start >> PLACE_BITS) as usize;
+            self.add_range((first + self.ranges.len()) as u8);
+        }
+    }
+
+    /// The first range that was taken.
+    pub(crate) fn first_range(&self) -> Option<u8> {
+        self.ranges.first().copied()
     }
 
     /// Takes a free position, and gives it its next number.
     pub(crate) fn reserve(&mut self) -> Result<(u32, Qpn), Error> {
-        let fresh_ones = self.slots.len() < LIMITS.max_qp as usize;
+        let fresh_ones = self.slots.len() < self.ranges.len() << PLACE_BITS;
         let index = if fresh_ones && self.free.len() <= RESTING {
             self.slots.push(None);
             self.generations
@@ -110,11 +151,10 @@ impl QpTable {
         };
         let generation = &mut self.generations[index as usize];
         *generation = *generation % GENERATION_MAX + 1;
-        let low = index.wrapping_add(self.start) & POSITION_MASK;
-        Ok((
-            index,
-            Qpn::new(u32::from(*generation) << POSITION_BITS | low),
-        ))
+        let range = u32::from(self.ranges[(index >> PLACE_BITS) as usize]);
+        let place = index.wrapping_add(self.start) & PLACE_MASK;
+        let number = u32::from(*generation) << POSITION_BITS | range << PLACE_BITS | place;
+        Ok((index, Qpn::new(number)))
     }
 
     /// Gives a reserved position back.
@@ -138,7 +178,10 @@ impl QpTable {
 
     /// The position of the queue pair with that number.
     pub(crate) fn find(&self, number: Qpn) -> Option<u32> {
-        let index = number.get().wrapping_sub(self.start) & POSITION_MASK;
+        let order = self.order[usize::from(range_of(number))];
+        // Beyond all slots where the range is not ours.
+        let place = number.get().wrapping_sub(self.start) & PLACE_MASK;
+        let index = u32::from(order) << PLACE_BITS | place;
         let slot = self.slots.get(index as usize)?.as_ref()?;
         (slot.qp.qpn() == number).then_some(index)
     }
@@ -153,6 +196,7 @@ mod tests {
     #[test]
     fn a_number_does_not_come_again_soon() {
         let mut table = QpTable::new();
+        table.add_any_range();
         let mut seen = HashSet::new();
         for _ in 0..usize::from(GENERATION_MAX) * RESTING {
             let (index, number) = table.reserve().unwrap();
@@ -169,11 +213,36 @@ mod tests {
     #[test]
     fn the_table_is_full_at_the_limit() {
         let mut table = QpTable::new();
+        let mut seen = HashSet::new();
         for _ in 0..LIMITS.max_qp {
-            table.reserve().unwrap();
+            if table.wants_range() {
+                table.add_any_range();
+            }
+            assert!(seen.insert(table.reserve().unwrap().1));
         }
+        table.add_any_range();
         assert_eq!(table.reserve().unwrap_err().errno(), libc::ENOMEM);
         table.release(17);
         assert_eq!(table.reserve().unwrap().0, 17);
+    }
+
+    #[test]
+    fn numbers_are_of_the_ranges_that_were_taken() {
+        let mut table = QpTable::new();
+        assert_eq!(table.reserve().unwrap_err().errno(), libc::ENOMEM);
+        for range in [9, 200] {
+            assert!(table.wants_range());
+            table.add_range(range);
+            for _ in 0..1 << PLACE_BITS {
+                assert!(!table.wants_range());
+                let (index, number) = table.reserve().unwrap();
+                assert_eq!(range_of(number), range);
+                let slot = table.slots[index as usize].is_none();
+                assert!(slot && table.find(number).is_none());
+            }
+        }
+        assert_eq!(table.first_range(), Some(9));
+        // Neither is a number of a range that is not ours.
+        assert_eq!(table.find(Qpn::new(0x10_a000)), None);
     }
 }

@@ -32,6 +32,19 @@ pub fn directory() -> io::Result<PathBuf> {
     Ok(path)
 }
 
+/// The directory for what all processes of a user have in common, whatever their environment: as [`directory`], but
+/// `$XDG_RUNTIME_DIR` comes last.
+///
+/// # Errors
+/// What the last of the candidates fails with.
+pub fn shared_directory() -> io::Result<PathBuf> {
+    let ours = PathBuf::from(format!("/tmp/airdma-{}", effective_user()));
+    match make_directory(&ours) {
+        Ok(()) => Ok(ours),
+        Err(_) => directory(),
+    }
+}
+
 /// The number of the calling thread's network namespace: part of the name of everything that is about interfaces.
 ///
 /// # Errors

@@ -13,6 +13,7 @@ use crate::qp_shared::DOORBELLS;
 use crate::qp_table::{Connection, QpSlot, QpTable};
 use crate::send_wqe;
 use crate::srq_table::SrqTable;
+use crate::steering::{Member, Steering};
 use crate::timers::Timers;
 use crate::{AttrMask, Error, QpAttributes, QpState, QpType};
 use airdma_port::{Destination, Received, TransmitBatch};
@@ -21,6 +22,7 @@ use airdma_transport::{
 };
 use airdma_wire::{HEADERS_LEN_MAX, Packet, ParseError, PathMtu, Qpn};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 /// Bytes that one round transmits at most, so that receiving is not kept waiting: two segmented sends.
@@ -36,6 +38,10 @@ pub(crate) struct Tables {
     pub(crate) cqs: CqTable,
     pub(crate) counters: Counters,
     pub(crate) multicast: Multicast,
+    /// Where other processes have the same addresses.
+    pub(crate) steering: Option<Arc<Steering>>,
+    /// A packet came that is another process's, and something is to be done about it.
+    pub(crate) misrouted: bool,
     /// Queue pair 1, if somebody uses it.
     pub(crate) gsi: Option<Gsi>,
     /// The addresses of the GID table, as the port has them.
@@ -54,6 +60,8 @@ impl Tables {
             cqs: CqTable::default(),
             counters: Counters::new(),
             multicast: Multicast::default(),
+            steering: None,
+            misrouted: false,
             gsi: None,
             rows: Vec::new(),
             timers: Timers::default(),
@@ -80,10 +88,10 @@ impl Tables {
             return self.receive_multicast(now, &arrival, &packet);
         }
         if number == Qpn::GSI {
-            return self.receive_management(now, &arrival, &packet);
+            return self.receive_management(now, received, &arrival, &packet);
         }
         let Some(index) = self.qps.find(number) else {
-            return self.counters.count(EngineCounter::DropUnknownQp);
+            return self.receive_unknown(now, received, number);
         };
         let Some(slot) = self.qps.slot(index) else {
             return;
@@ -102,8 +110,40 @@ impl Tables {
         self.settle(index, now);
     }
 
+    /// Nobody here has that number; another process may.
+    #[cold]
+    fn receive_unknown(&mut self, now: Time, received: &Received<'_>, number: Qpn) {
+        let steering = self.steering.as_ref();
+        match steering.and_then(|steering| steering.owner_of_number(number)) {
+            Some(owner) => self.receive_misrouted(now, received, owner),
+            None => self.counters.count(EngineCounter::DropUnknownQp),
+        }
+    }
+
+    /// Hands a packet on to the process that it is for.
+    fn receive_misrouted(&mut self, now: Time, received: &Received<'_>, owner: Member) {
+        self.counters.count(EngineCounter::RxMisrouted);
+        if let Some(steering) = &self.steering {
+            steering.forward(received, owner);
+            self.misrouted |= steering.note_misrouted(now);
+        }
+    }
+
     /// Gives a packet for queue pair 1 to the connection manager.
-    fn receive_management(&mut self, now: Time, arrival: &Arrival, packet: &Packet<'_>) {
+    fn receive_management(
+        &mut self,
+        now: Time,
+        received: &Received<'_>,
+        arrival: &Arrival,
+        packet: &Packet<'_>,
+    ) {
+        let manages = self.gsi.is_some();
+        if let Some(steering) = &self.steering
+            && let Some(owner) =
+                steering.owner_of_datagram(arrival.destination, packet.payload, manages)
+        {
+            return self.receive_misrouted(now, received, owner);
+        }
         let gsi = self.gsi.as_mut();
         if !gsi.is_some_and(|gsi| gsi.receive(now, arrival, packet)) {
             self.counters.count(EngineCounter::DropUnknownQp);

@@ -2,13 +2,19 @@
 
 use crate::Error;
 use crate::counters::EngineCounter;
+use crate::gsi::Gsi;
+use crate::random::random_u32;
+use crate::steering::{Ground, Steering};
 use crate::tables::{PACKET_LEN_MAX, ROUND_BYTES, Tables};
+use airdma_cm::Config;
 use airdma_port::{Port, TransmitBatch};
 use airdma_shm::Doorbells;
 use airdma_transport::Time;
+use airdma_wire::Qpn;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Packets that one round receives, about: one coalesced buffer of full packets, so that answers leave soon.
@@ -66,6 +72,8 @@ pub(crate) struct Round {
     pub(crate) deadline: Option<Time>,
     /// The port broke in this round.
     pub(crate) broke: bool,
+    /// [`Worker::heal`] is to be called.
+    pub(crate) misrouted: bool,
 }
 
 impl Worker {
@@ -84,7 +92,13 @@ impl Worker {
     }
 
     /// Takes a port for the addresses of the GID table, none of which has listeners yet.
-    pub(crate) fn bind(&mut self, mut port: Box<dyn Port>, rows: Vec<Option<IpAddr>>) {
+    pub(crate) fn bind(
+        &mut self,
+        mut port: Box<dyn Port>,
+        rows: Vec<Option<IpAddr>>,
+        steering: Option<Arc<Steering>>,
+    ) {
+        self.tables.steering = steering;
         let addresses = rows.len();
         for index in 0..addresses.min(usize::from(u8::MAX) + 1) {
             port.set_active(index as u8, false);
@@ -104,7 +118,12 @@ impl Worker {
     ///
     /// # Errors
     /// Why the address cannot be used.
-    pub(crate) fn set_address(&mut self, row: u8, address: Option<IpAddr>) -> io::Result<()> {
+    pub(crate) fn set_address(
+        &mut self,
+        now: Time,
+        row: u8,
+        address: Option<IpAddr>,
+    ) -> io::Result<()> {
         let Some(link) = &mut self.link else {
             return Ok(());
         };
@@ -115,10 +134,120 @@ impl Worker {
         let rows = &mut self.tables.rows;
         rows.resize(rows.len().max(index + 1), None);
         rows[index] = None;
-        link.port.set_address(row, address)?;
-        rows[index] = address;
-        link.port.set_active(row, link.listeners[index] > 0);
+        self.with_steering(now, |steering, ground| match steering {
+            Some(steering) => steering.set_address(row, address, ground),
+            None => ground.port.set_address(row, address),
+        })
+        .unwrap_or(Ok(()))?;
+        self.tables.rows[index] = address;
+        if let Some(link) = &mut self.link {
+            link.port.set_active(row, link.listeners[index] > 0);
+        }
         Ok(())
+    }
+
+    /// Does something with the port and what decides which process gets what. Packets that come meanwhile are taken in. `None`
+    /// without a port.
+    fn with_steering<R>(
+        &mut self,
+        now: Time,
+        call: impl FnOnce(Option<&Steering>, &mut Ground<'_>) -> R,
+    ) -> Option<R> {
+        let link = self.link.as_mut().filter(|_| !self.broken)?;
+        let steering = self.tables.steering.clone();
+        let tables = &mut self.tables;
+        let mut ground = Ground {
+            port: &mut *link.port,
+            receive: &mut |received| tables.receive(now, &received),
+        };
+        Some(call(steering.as_deref(), &mut ground))
+    }
+
+    /// Takes a position for a queue pair, and gives it its number.
+    ///
+    /// # Errors
+    /// `ENOMEM` when all are taken, by this process or together with others.
+    pub(crate) fn reserve(&mut self, now: Time) -> Result<(u32, Qpn), Error> {
+        if self.tables.qps.wants_range() {
+            self.add_range(now);
+        }
+        self.tables.qps.reserve()
+    }
+
+    fn add_range(&mut self, now: Time) {
+        let leased = self.with_steering(now, |steering, ground| {
+            steering.map(|steering| steering.lease(ground))
+        });
+        match leased.flatten() {
+            Some(Some(range)) => self.tables.qps.add_range(range),
+            // There is none any more.
+            Some(None) => {}
+            None => self.tables.qps.add_any_range(),
+        }
+    }
+
+    /// Makes queue pair 1, if that was not done.
+    pub(crate) fn open_gsi(&mut self, now: Time, guid: u64) {
+        if self.tables.gsi.is_some() {
+            return;
+        }
+        if self.tables.qps.first_range().is_none() {
+            self.add_range(now);
+        }
+        let seed = u64::from(random_u32()) << 32 | u64::from(random_u32());
+        let id_tag = self.tables.qps.first_range();
+        let config = Config::new(seed, guid);
+        self.tables.gsi = Some(Gsi::new(Config { id_tag, ..config }));
+        self.listen(None, true);
+        self.with_steering(now, |steering, ground| {
+            steering.map(|steering| steering.manage(ground))
+        });
+    }
+
+    /// Requests for a service are this process's, at one address or (`None`) at all.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` when another process has it.
+    pub(crate) fn claim_service(
+        &mut self,
+        now: Time,
+        service: u64,
+        address: Option<IpAddr>,
+    ) -> Result<(), Error> {
+        self.with_steering(now, |steering, ground| match steering {
+            Some(steering) => steering.listen(service, address, ground),
+            None => Ok(()),
+        })
+        .unwrap_or(Ok(()))
+    }
+
+    /// They are not any more.
+    pub(crate) fn give_back_service(&mut self, service: u64, address: Option<IpAddr>) {
+        if let Some(steering) = &self.tables.steering {
+            steering.close_listener(service, address);
+        }
+    }
+
+    /// Finds out why packets of other processes come to this one.
+    pub(crate) fn heal(&mut self, now: Time) {
+        self.with_steering(now, |steering, ground| {
+            steering.map(|steering| steering.heal(now, ground))
+        });
+    }
+
+    /// Puts right what a process that is gone left behind; false if there was nothing.
+    pub(crate) fn mourn(&mut self, now: Time) -> bool {
+        let done = self.with_steering(now, |steering, ground| {
+            steering.is_none_or(|steering| steering.mourn(ground))
+        });
+        done.unwrap_or(true)
+    }
+
+    /// Leaves those with whom the addresses are shared. The port is of no use after that.
+    pub(crate) fn leave(&mut self, now: Time) {
+        self.with_steering(now, |steering, ground| {
+            steering.map(|steering| steering.leave(ground))
+        });
     }
 
     /// One round: doorbells, then packets, then timers, then transmissions. Its work is bounded.
@@ -133,6 +262,7 @@ impl Worker {
         if round.broke {
             self.tables.fail_all(now);
         }
+        round.misrouted = std::mem::take(&mut self.tables.misrouted);
         round.more = self.tables.has_active() && !round.unsent && !self.broken;
         round.deadline = self.tables.deadline();
         if now.duration_since(self.port_counted) >= COUNTERS_INTERVAL {

@@ -49,6 +49,32 @@ pub struct TransmitBatch {
     tail: usize,
     /// Length of the slice given out by `reserve` and not yet committed.
     reserved: usize,
+    /// Of the packet that was committed last.
+    recipient: Recipient,
+}
+
+/// Which process of the other host gets a packet, if several share an address there: see [`crate::sharing`]. A segmented send may
+/// arrive there as one, and goes to one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Recipient {
+    /// The one that has this range of queue pair numbers.
+    Range(u8),
+    /// Each packet may be for another: it is for queue pair 1.
+    Any,
+}
+
+impl Recipient {
+    fn of(packet: &[u8]) -> Self {
+        match packet.get(5..8) {
+            Some([0, 0, 1]) => Recipient::Any,
+            Some(&[high, low, _]) => Recipient::Range(high << 4 | low >> 4),
+            Some(_) | None => Recipient::Range(0),
+        }
+    }
+
+    fn is_same(self, other: Self) -> bool {
+        self == other && self != Recipient::Any
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +120,7 @@ impl TransmitBatch {
             head: 0,
             tail: 0,
             reserved: 0,
+            recipient: Recipient::Any,
         }
     }
 
@@ -129,9 +156,11 @@ impl TransmitBatch {
             "a RoCEv2 packet is padded to four bytes, not {len}"
         );
         self.reserved = 0;
-        if self.destinations.last() != Some(&destination) {
+        let recipient = Recipient::of(&self.buffer[self.tail..self.tail + len]);
+        if self.destinations.last() != Some(&destination) || !recipient.is_same(self.recipient) {
             self.destinations.push(destination);
         }
+        self.recipient = recipient;
         self.entries.push(Entry {
             offset: self.tail as u32,
             len: len as u32,

@@ -33,6 +33,8 @@ counters! {
     /// [`crate::udp`]): nearly all those of a kernel or hardware peer; those of an airdma peer only if its segmented sends
     /// are cut on the way and not coalesced again.
     rx_id_recovered,
+    /// Those of `rx_packets` that came by way of another process that shares the address.
+    rx_forwarded,
     /// Datagrams dropped because they are shorter than a BTH and an ICRC.
     rx_short,
     /// Datagrams dropped because they did not fit the receive buffer.

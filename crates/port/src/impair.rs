@@ -342,6 +342,18 @@ impl<P: Port> Port for Impaired<P> {
         self.inner.leave(group);
     }
 
+    fn has_company(&self, source_index: u8) -> bool {
+        self.inner.has_company(source_index)
+    }
+
+    fn attach_steering(
+        &mut self,
+        source_index: u8,
+        program: &[libc::sock_filter],
+    ) -> io::Result<()> {
+        self.inner.attach_steering(source_index, program)
+    }
+
     fn set_active(&mut self, source_index: u8, active: bool) {
         self.inner.set_active(source_index, active);
     }

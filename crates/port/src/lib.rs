@@ -14,6 +14,7 @@
 
 pub mod impair;
 pub mod selftest;
+pub mod sharing;
 pub mod sim;
 pub mod udp;
 
@@ -46,6 +47,8 @@ pub struct Received<'a> {
     pub ttl: u8,
     /// IPv6 flow label; 0 for IPv4.
     pub flow_label: u32,
+    /// It came by way of another process that shares the address (see [`sharing`]).
+    pub forwarded: bool,
     /// BTH to pad, without the ICRC. At least the 12 bytes of a BTH.
     pub bytes: &'a [u8],
 }
@@ -111,6 +114,27 @@ pub trait Port: Send {
         let _ = group;
     }
 
+    /// Whether other processes had the local address `source_index` when this port got it.
+    fn has_company(&self, source_index: u8) -> bool {
+        let _ = source_index;
+        false
+    }
+
+    /// Gives everybody at the local address `source_index` the classic BPF program that chooses who gets a packet: it sees the
+    /// UDP payload, and answers with the place of a socket in the order in which they were bound. When one is closed the
+    /// last takes its place; an answer beyond the last leaves the choice to the kernel.
+    ///
+    /// # Errors
+    /// Those of the system; `EINVAL` while nobody else was there.
+    fn attach_steering(
+        &mut self,
+        source_index: u8,
+        program: &[libc::sock_filter],
+    ) -> io::Result<()> {
+        let _ = (source_index, program);
+        Ok(())
+    }
+
     /// Says whether the local address `source_index` has users. A port may look at unused addresses less often; their
     /// packets are still delivered. All addresses start active. Unknown indices are ignored.
     fn set_active(&mut self, source_index: u8, active: bool) {
@@ -153,6 +177,18 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn leave(&mut self, group: IpAddr) {
         (**self).leave(group);
+    }
+
+    fn has_company(&self, source_index: u8) -> bool {
+        (**self).has_company(source_index)
+    }
+
+    fn attach_steering(
+        &mut self,
+        source_index: u8,
+        program: &[libc::sock_filter],
+    ) -> io::Result<()> {
+        (**self).attach_steering(source_index, program)
     }
 
     fn set_active(&mut self, source_index: u8, active: bool) {

@@ -236,6 +236,7 @@ impl Frame {
                 counters.rx_packets += 1;
                 counters.rx_bytes += self.bytes.len() as u64;
                 handle(Received {
+                    forwarded: false,
                     source: self.source,
                     source_port: ROCE_PORT,
                     destination: self.destination,

@@ -22,7 +22,7 @@
 //! check has its full strength. `rx_id_recovered` counts the packets accepted in this way. (Not done: identifications that are
 //! not close to the peer's last could be refused, which would win most of the strength back.)
 
-mod address;
+pub(crate) mod address;
 mod control;
 mod receive;
 mod socket;
@@ -34,9 +34,11 @@ mod tests;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use airdma_wire::ROCE_PORT;
 
+use crate::sharing::Sharing;
 use crate::{Port, PortCounters, Received, TransmitBatch};
 use receive::Receiver;
 use socket::Socket;
@@ -61,6 +63,9 @@ pub struct UdpConfig {
     /// Longest datagram, or coalesced run of datagrams, that can be received. Longer ones are cut by the kernel, counted
     /// (`rx_truncated`) and dropped.
     pub datagram_bytes_max: usize,
+    /// Let other processes of this user bind the same addresses. Which of them gets a packet is then up to
+    /// [`Port::attach_steering`].
+    pub share: bool,
 }
 
 impl Default for UdpConfig {
@@ -72,6 +77,7 @@ impl Default for UdpConfig {
             receive_buffer_bytes: 8 << 20,
             send_buffer_bytes: 2 << 20,
             datagram_bytes_max: 1 << 16,
+            share: false,
         }
     }
 }
@@ -196,6 +202,11 @@ impl UdpPort {
         }
     }
 
+    /// From now on messages of those who share the addresses are taken, and told to `sharing`.
+    pub fn set_sharing(&mut self, sharing: Arc<dyn Sharing>) {
+        self.receiver.set_sharing(sharing);
+    }
+
     fn close(&mut self, socket: &Socket) {
         self.past_drops += socket.drops();
     }
@@ -307,6 +318,23 @@ impl Port for UdpPort {
             let socket = self.groups.swap_remove(index);
             self.close(&socket);
         }
+    }
+
+    fn has_company(&self, source_index: u8) -> bool {
+        let socket = self.sockets.get(usize::from(source_index));
+        socket
+            .and_then(Option::as_ref)
+            .is_some_and(|socket| socket.joined)
+    }
+
+    fn attach_steering(
+        &mut self,
+        source_index: u8,
+        program: &[libc::sock_filter],
+    ) -> io::Result<()> {
+        let socket = self.sockets.get(usize::from(source_index));
+        let socket = socket.and_then(Option::as_ref);
+        socket.map_or(Ok(()), |socket| socket.attach_steering(program))
     }
 
     fn set_active(&mut self, source_index: u8, active: bool) {

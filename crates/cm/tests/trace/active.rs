@@ -44,6 +44,21 @@ fn a_connection_is_request_reply_and_ready() {
 }
 
 #[test]
+fn a_tag_is_the_top_byte_of_every_id() {
+    let mut b = Bench::with(|config| config.id_tag = Some(0xa7));
+    let mut ids = Vec::new();
+    for _ in 0..100 {
+        b.connect();
+        let CmMessage::Req(req) = b.sent().unwrap().message else {
+            panic!("a request");
+        };
+        assert_eq!(req.local_id >> 24, 0xa7);
+        assert!(!ids.contains(&req.local_id));
+        ids.push(req.local_id);
+    }
+}
+
+#[test]
 fn a_request_is_repeated_fifteen_times_and_then_given_up() {
     let mut b = Bench::connecting();
     for _ in 0..15 {

@@ -8,23 +8,23 @@ use super::control::FLOW_LABEL_MASK;
 /// Room for an IPv4 or IPv6 socket address as the kernel writes and reads it.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) union SocketAddress {
+pub(crate) union SocketAddress {
     family: libc::sa_family_t,
     v4: libc::sockaddr_in,
     v6: libc::sockaddr_in6,
 }
 
 /// Bytes to offer the kernel for an address it writes.
-pub(super) const ADDRESS_ROOM: libc::socklen_t = size_of::<SocketAddress>() as libc::socklen_t;
+pub(crate) const ADDRESS_ROOM: libc::socklen_t = size_of::<SocketAddress>() as libc::socklen_t;
 
 impl SocketAddress {
-    pub(super) const fn zeroed() -> Self {
+    pub(crate) const fn zeroed() -> Self {
         // SAFETY: the union holds integers only; all zero is a value of each of them (family AF_UNSPEC).
         unsafe { MaybeUninit::zeroed().assume_init() }
     }
 
     /// `scope` is the interface that link-local addresses and groups are meant on.
-    pub(super) fn new(address: IpAddr, port: u16, scope: u32) -> Self {
+    pub(crate) fn new(address: IpAddr, port: u16, scope: u32) -> Self {
         let mut this = Self::zeroed();
         match address {
             IpAddr::V4(ip) => {
@@ -57,7 +57,7 @@ impl SocketAddress {
     }
 
     /// The same with an IPv6 flow label; IPv4 has none.
-    pub(super) fn with_flow_label(mut self, label: u32) -> Self {
+    pub(crate) fn with_flow_label(mut self, label: u32) -> Self {
         if self.family() == libc::AF_INET6 {
             self.v6.sin6_flowinfo = (label & FLOW_LABEL_MASK).to_be();
         }
@@ -65,7 +65,7 @@ impl SocketAddress {
     }
 
     /// Length of the valid part; 0 when neither family was written.
-    pub(super) fn len(&self) -> libc::socklen_t {
+    pub(crate) fn len(&self) -> libc::socklen_t {
         match self.family() {
             libc::AF_INET => size_of::<libc::sockaddr_in>() as libc::socklen_t,
             libc::AF_INET6 => size_of::<libc::sockaddr_in6>() as libc::socklen_t,
@@ -74,7 +74,7 @@ impl SocketAddress {
     }
 
     /// Address and port, if the kernel wrote either family.
-    pub(super) fn get(&self) -> Option<(IpAddr, u16)> {
+    pub(crate) fn get(&self) -> Option<(IpAddr, u16)> {
         match self.family() {
             libc::AF_INET => {
                 // SAFETY: the union is plain integers, initialised in full by `zeroed`.

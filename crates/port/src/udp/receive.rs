@@ -3,11 +3,13 @@
 use std::io;
 use std::net::IpAddr;
 use std::ptr;
+use std::sync::Arc;
 
 use super::address::{ADDRESS_ROOM, SocketAddress};
 use super::control::{Arrival, CONTROL_ROOM, ControlBuffer, EMPTY_HEADER};
 use super::socket::Socket;
 use crate::icrc::{Checked, DATAGRAM_LEN_MIN, Flow, IcrcCache};
+use crate::sharing::{Message, Sharing, is_message};
 use crate::{PortCounters, Received};
 
 /// Empties sockets. Its buffers are shared by all sockets of a port, and allocated once.
@@ -18,6 +20,7 @@ pub(super) struct Receiver {
     slots: Box<[Slot]>,
     headers: Box<[libc::mmsghdr]>,
     icrcs: IcrcCache,
+    sharing: Option<Arc<dyn Sharing>>,
 }
 
 // SAFETY: the raw pointers in `headers` and `slots` are written and used within one call of `Receiver::fetch` and are
@@ -54,7 +57,12 @@ impl Receiver {
             slots: vec![slot; SLOTS].into_boxed_slice(),
             headers: vec![EMPTY_HEADER; SLOTS].into_boxed_slice(),
             icrcs: IcrcCache::new(buffer_len),
+            sharing: None,
         }
+    }
+
+    pub(super) fn set_sharing(&mut self, sharing: Arc<dyn Sharing>) {
+        self.sharing = Some(sharing);
     }
 
     /// Hands on what waits at `socket`, until it is empty or `budget` packets were looked at, good or bad: a flood of
@@ -156,8 +164,14 @@ impl Receiver {
             counters.rx_short += 1;
             return 1;
         };
+        let bytes = &self.buffers[start..start + len];
+        if let Some(sharing) = self.sharing.as_ref().filter(|_| is_message(bytes)) {
+            let message = Message::parse(bytes, sharing.secret());
+            take_message(message, socket.address, &**sharing, handle, counters);
+            return 1;
+        }
         split(
-            &self.buffers[start..start + len],
+            bytes,
             socket.address,
             &origin,
             &arrival,
@@ -165,6 +179,31 @@ impl Receiver {
             handle,
             counters,
         )
+    }
+}
+
+/// Takes what another process that shares the address says.
+#[cold]
+fn take_message(
+    message: Option<Message<'_>>,
+    destination: IpAddr,
+    sharing: &dyn Sharing,
+    handle: &mut dyn FnMut(Received<'_>),
+    counters: &mut PortCounters,
+) {
+    match message {
+        Some(Message::Probe { place, epoch }) => sharing.probed(destination, place, epoch),
+        Some(Message::Packet(packet)) => {
+            counters.rx_packets += 1;
+            counters.rx_bytes += packet.bytes.len() as u64;
+            counters.rx_forwarded += 1;
+            handle(Received {
+                destination,
+                forwarded: true,
+                ..packet
+            });
+        }
+        None => counters.rx_bad_icrc += 1,
     }
 }
 
@@ -213,6 +252,7 @@ fn split(
         counters.rx_packets += 1;
         counters.rx_bytes += datagram.len() as u64;
         handle(Received {
+            forwarded: false,
             source: origin.address,
             source_port: origin.port,
             destination,

@@ -14,6 +14,8 @@ use super::address::{ADDRESS_ROOM, SocketAddress};
 /// An unconnected, non-blocking socket, bound to one local address.
 pub(super) struct Socket {
     fd: OwnedFd,
+    /// Others of this user had the address before.
+    pub(super) joined: bool,
     /// As bound: a local address or a group, and never port 0.
     pub(super) address: IpAddr,
     pub(super) port: u16,
@@ -53,6 +55,7 @@ impl Socket {
         let mut socket = Socket {
             // SAFETY: `socket` just returned it, and nobody else knows it.
             fd: unsafe { OwnedFd::from_raw_fd(fd) },
+            joined: false,
             address,
             port: config.port,
             interface_index,
@@ -69,7 +72,11 @@ impl Socket {
                 address,
                 source,
             })?;
-        socket.bind()?;
+        if config.share && !address.is_multicast() {
+            socket.bind_shared()?;
+        } else {
+            socket.bind()?;
+        }
         Ok(socket)
     }
 
@@ -272,7 +279,39 @@ impl Socket {
         Ok(())
     }
 
-    /// Deliberately without SO_REUSEPORT: two processes would get each other's packets.
+    /// Alone if nobody is there, else as one of a group. Only the first binds without SO_REUSEPORT: so it learns whether there
+    /// is a group that it does not know of. It lets others in afterwards.
+    fn bind_shared(&mut self) -> Result<(), BindError> {
+        match self.bind() {
+            Err(BindError::AddressInUse { .. }) => {
+                self.admit_others()?;
+                self.joined = true;
+                self.bind()
+            }
+            Ok(()) => self.admit_others(),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn admit_others(&self) -> Result<(), BindError> {
+        self.set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)
+            .map_err(|source| BindError::System {
+                call: "setsockopt(SO_REUSEPORT)",
+                address: self.address,
+                source,
+            })
+    }
+
+    /// Gives the group of sockets at this address, as long as it has several, the program that chooses one.
+    pub(super) fn attach_steering(&self, program: &[libc::sock_filter]) -> io::Result<()> {
+        let program = libc::sock_fprog {
+            len: u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
+            filter: program.as_ptr().cast_mut(),
+        };
+        self.set(libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, program)
+    }
+
+    /// In the order of calls: alone, a socket belongs to its process; others are let in by [`Socket::admit_others`].
     fn bind(&mut self) -> Result<(), BindError> {
         let name = SocketAddress::new(self.address, self.port, self.interface_index);
         // SAFETY: `name` is a socket address of `len` bytes.
@@ -374,15 +413,26 @@ const MEMINFO_DROPS: usize = 8;
 pub enum BindError {
     /// Somebody else has the port (EADDRINUSE).
     #[error(
-        "UDP port {port} of {address} is in use by another program. Only one process at a time can use RDMA on an \
-         address: end the other one first (`ss -ulpn sport = :{port}` names it; without a name it is another user's, or \
-         the kernel's rxe, to be removed with `rdma link delete`), or give this one another address"
+        "UDP port {port} of {address} is in use by another program. Processes of one user share an address; this is \
+         somebody else: end it first (`ss -ulpn sport = :{port}` names it; without a name it is another user's, or the \
+         kernel's rxe, to be removed with `rdma link delete`; a process of this user is of another version, or has another \
+         /tmp), or give this one another address"
     )]
     AddressInUse {
         /// Address that was to be bound.
         address: IpAddr,
         /// UDP port that was to be bound.
         port: u16,
+    },
+    /// A process that shares the address was stopped in the middle of telling the others something (EAGAIN).
+    #[error(
+        "{address} is shared with other processes, and process {process} keeps their list locked: continue or end it"
+    )]
+    SharingLocked {
+        /// Address that was to be bound.
+        address: IpAddr,
+        /// Number of the process, as it knows it.
+        process: u32,
     },
     /// The IPv6 address is not yet known to be unique (EADDRNOTAVAIL).
     #[error(
@@ -445,6 +495,7 @@ impl BindError {
             BindError::AddressTentative { .. }
             | BindError::AddressDuplicate { .. }
             | BindError::AddressUnavailable { .. } => libc::EADDRNOTAVAIL,
+            BindError::SharingLocked { .. } => libc::EAGAIN,
             BindError::NotPermitted { .. } => libc::EACCES,
             BindError::AddressCount { .. } => libc::EINVAL,
             BindError::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
@@ -455,6 +506,7 @@ impl BindError {
     pub fn address(&self) -> Option<IpAddr> {
         match self {
             BindError::AddressInUse { address, .. }
+            | BindError::SharingLocked { address, .. }
             | BindError::AddressTentative { address }
             | BindError::AddressDuplicate { address }
             | BindError::AddressUnavailable { address }

@@ -93,7 +93,7 @@ static void use_the_parents(const struct parents *its)
 	IS("dereg_mr", ibv_dereg_mr(mr), ENODEV);
 }
 
-/* What needs no address works in a child, and the address is the parent's. */
+/* The child is a process like any other, at the address of its parent. */
 static void use_its_own(void)
 {
 	int count;
@@ -109,9 +109,20 @@ static void use_its_own(void)
 	struct ibv_pd *domain = ibv_alloc_pd(own);
 	struct ibv_cq *queue = ibv_create_cq(own, 8, NULL, NULL, 0);
 	CHECK(domain && queue);
-	struct ibv_mr *region = ibv_reg_mr(domain, memory, 64, IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_mr *region = ibv_reg_mr(domain, memory, 2 * BYTES, IBV_ACCESS_LOCAL_WRITE);
 	CHECK(region);
-	REFUSED("a queue pair at an address that the parent has", new_qp(domain, queue), EADDRINUSE);
+	struct ibv_qp *ours = a, *others = b;
+	a = new_qp(domain, queue);
+	b = new_qp(domain, queue);
+	CHECK(a && b);
+	CHECK(a->qp_num >> 12 != ours->qp_num >> 12 && a->qp_num >> 12 != others->qp_num >> 12);
+	connect_to(a, b->qp_num);
+	connect_to(b, a->qp_num);
+	cq = queue;
+	mr = region;
+	for (int i = 0; i < CHILDREN; i++)
+		exchange();
+	CHECK(ibv_destroy_qp(a) == 0 && ibv_destroy_qp(b) == 0);
 	CHECK(ibv_dereg_mr(region) == 0 && ibv_destroy_cq(queue) == 0 && ibv_dealloc_pd(domain) == 0);
 	CHECK(ibv_close_device(own) == 0);
 }

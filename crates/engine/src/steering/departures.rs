@@ -1,0 +1,49 @@
+//! Hears of processes that end: the kernel tells who watches a file (inotify) that somebody has closed it, and a process that
+//! is killed closes everything.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Watches the file of a registry. Its members keep it open for as long as they live.
+pub(crate) struct Departures(OwnedFd);
+
+impl Departures {
+    /// # Errors
+    /// Those of the system: a user has 128 such watches on most hosts.
+    pub(crate) fn of(path: &Path) -> io::Result<Self> {
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        // SAFETY: a plain integer.
+        let fd = unsafe { libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: `inotify_init1` just returned it, and nobody else knows it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // SAFETY: the path ends with a zero, and lives until the call returns.
+        let watch =
+            unsafe { libc::inotify_add_watch(fd.as_raw_fd(), path.as_ptr(), libc::IN_CLOSE) };
+        if watch < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Departures(fd))
+    }
+
+    /// Readable when somebody left.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// Whether somebody left since the last call.
+    pub(crate) fn take(&self) -> bool {
+        let mut buffer = [0_u8; 1024];
+        let mut any = false;
+        // SAFETY: the kernel writes at most the bytes of the buffer.
+        while unsafe { libc::read(self.fd(), buffer.as_mut_ptr().cast(), buffer.len()) } > 0 {
+            any = true;
+        }
+        any
+    }
+}

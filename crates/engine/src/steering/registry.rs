@@ -1,0 +1,626 @@
+//! What the processes that share the addresses of an interface know of each other: a file that all of them map.
+//!
+//! It is changed under a lock on the file only, which the kernel gives back when its holder is killed. A change that was not
+//! finished is found out by [`Registry::begin`]: every word stands for itself, so nothing worse comes of it than places that are
+//! not what they were. Whether a member lives is not guessed from its process id: for its life it holds a lock on one byte, far
+//! behind the end of the file, which the kernel gives back too.
+//!
+//! Who only reads (whose is this range?) takes no lock, and may see what was true a moment ago.
+
+use super::departures::Departures;
+use crate::random::random_u32;
+use crate::runtime_dir::{open_file, shared_directory};
+use std::fs::File;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Raised when the layout changes: processes of two versions do not share.
+const VERSION: u32 = 1;
+const MAGIC: u64 = u64::from_le_bytes(*b"airdmaS1");
+
+pub(crate) const RANGES: usize = 256;
+const MEMBERS_MAX: usize = RANGES;
+const SEATS_MAX: usize = 4096;
+const LISTENERS_MAX: usize = 4096;
+
+/// Where the bytes are whose locks say who lives.
+const LIVES_AT: i64 = 1 << 40;
+
+/// A word that can be stored and loaded whole.
+type Word = AtomicU64;
+
+#[repr(C)]
+struct Layout {
+    magic: Word,
+    /// Drawn when the file was made.
+    secret: Word,
+    /// Number of the process that changes something, while one does.
+    changing: Word,
+    /// Rises with each program that was attached.
+    programs: Word,
+    /// Rises with each round of probes.
+    epoch: Word,
+    /// Rises with each range that is given back.
+    clock: Word,
+    /// Rows of the tables of sockets and listeners behind which all are free.
+    seats_end: Word,
+    listeners_end: Word,
+    members: [MemberRow; MEMBERS_MAX],
+    ranges: [RangeRow; RANGES],
+    seats: [SeatRow; SEATS_MAX],
+    listeners: [ListenerRow; LISTENERS_MAX],
+}
+
+#[repr(C)]
+struct MemberRow {
+    taken: AtomicU32,
+    /// It has a connection manager.
+    manages: AtomicU32,
+}
+
+#[repr(C)]
+struct RangeRow {
+    /// One more than the number of the member that has it.
+    owner: AtomicU32,
+    _pad: AtomicU32,
+    /// What the clock said when it was given back; 0 for never used.
+    rested: Word,
+}
+
+/// A socket of a member at an address.
+#[repr(C)]
+struct SeatRow {
+    owner: AtomicU32,
+    /// In the group of the address.
+    place: AtomicU32,
+    address: [Word; 2],
+    /// The last probe that came: epoch, and in the low 16 bits the place it was sent to.
+    probe: Word,
+}
+
+#[repr(C)]
+struct ListenerRow {
+    owner: AtomicU32,
+    /// It is gone, but what is said about its connections goes there until somebody else wants the service.
+    closed: AtomicU32,
+    service: Word,
+    /// All zero for every address.
+    address: [Word; 2],
+}
+
+/// A member, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Member(u16);
+
+impl Member {
+    pub(crate) fn number(self) -> u16 {
+        self.0
+    }
+
+    fn tag(self) -> u32 {
+        u32::from(self.0) + 1
+    }
+
+    fn of(tag: u32) -> Option<Self> {
+        let number = tag.checked_sub(1)?;
+        ((number as usize) < MEMBERS_MAX).then_some(Member(number as u16))
+    }
+}
+
+/// A row of the table of sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seat(usize);
+
+/// A seat and what it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seated {
+    pub(crate) seat: Seat,
+    pub(crate) owner: Member,
+    pub(crate) place: u16,
+}
+
+/// Why somebody did not become a member.
+#[derive(Debug)]
+pub(crate) enum JoinError {
+    /// The process with this number keeps the registry locked.
+    Locked(u32),
+    /// There can be no registry, or it is full.
+    Impossible,
+}
+
+impl From<io::Error> for JoinError {
+    fn from(_: io::Error) -> Self {
+        JoinError::Impossible
+    }
+}
+
+/// Why a listener was not registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ListenError {
+    /// Another process listens to the service at the address.
+    InUse,
+    /// There are too many.
+    Full,
+}
+
+/// The file, as one member sees it.
+pub(crate) struct Registry {
+    map: NonNull<Layout>,
+    /// Opened apart from the mapping, which keeps its own open file for as long as a child may have it.
+    file: File,
+    me: Member,
+    departures: Option<Departures>,
+}
+
+// SAFETY: the mapping belongs to the value, and is only touched through atomics.
+unsafe impl Send for Registry {}
+// SAFETY: as above.
+unsafe impl Sync for Registry {}
+
+impl Registry {
+    /// Becomes a member. Under the lock: see [`Registry::lock_file`].
+    ///
+    /// # Errors
+    /// [`JoinError::Locked`] when somebody was stopped while holding the lock; those of the system, `StorageFull` when there are
+    /// too many.
+    pub(crate) fn join(interface_index: u32, namespace: u64) -> Result<Self, JoinError> {
+        let name = format!("steering-{VERSION}-{namespace}-{interface_index}");
+        Self::join_at(&shared_directory()?.join(name))
+    }
+
+    pub(crate) fn join_at(path: &Path) -> Result<Self, JoinError> {
+        let file = open_file(path, true)?;
+        // Never made shorter: others may have mapped it.
+        if file.metadata()?.len() < BYTES as u64 {
+            file.set_len(BYTES as u64)?;
+        }
+        let mut this = Registry {
+            map: map(&open_file(path, false)?)?,
+            file,
+            me: Member(0),
+            departures: Departures::of(path).ok(),
+        };
+        let mut tries = 0;
+        while !try_lock(&this.file)? {
+            tries += 1;
+            if tries > LOCK_TRIES {
+                return Err(JoinError::Locked(this.changer()));
+            }
+            std::thread::sleep(LOCK_PAUSE);
+        }
+        let unlock = Unlock(this.file.as_raw_fd());
+        let layout = this.layout();
+        if layout.magic.load(Ordering::Acquire) != MAGIC {
+            let secret = u64::from(random_u32()) << 32 | u64::from(random_u32());
+            layout.secret.store(secret, Ordering::Relaxed);
+            layout.epoch.store(1, Ordering::Relaxed);
+            layout.magic.store(MAGIC, Ordering::Release);
+        }
+        this.bury_all(None);
+        this.me = this.take_number()?;
+        drop(unlock);
+        Ok(this)
+    }
+
+    fn take_number(&self) -> io::Result<Member> {
+        for (number, row) in (0..).zip(&self.layout().members) {
+            if row.taken.load(Ordering::Relaxed) == 0 && set_life(&self.file, Member(number)) {
+                row.manages.store(0, Ordering::Relaxed);
+                row.taken.store(1, Ordering::Release);
+                return Ok(Member(number));
+            }
+        }
+        Err(io::ErrorKind::StorageFull.into())
+    }
+
+    pub(crate) fn me(&self) -> Member {
+        self.me
+    }
+
+    pub(crate) fn secret(&self) -> u64 {
+        self.layout().secret.load(Ordering::Relaxed)
+    }
+
+    /// Who leaves, where the kernel tells.
+    pub(crate) fn departures(&self) -> Option<&Departures> {
+        self.departures.as_ref()
+    }
+
+    /// The descriptor whose locks make this member live. A child of a fork must not keep it open.
+    pub(crate) fn life(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// Takes the lock if nobody has it: then [`Registry::unlock`] is to be called.
+    pub(crate) fn try_lock(&self) -> bool {
+        try_lock(&self.file).unwrap_or(false)
+    }
+
+    pub(crate) fn unlock(&self) {
+        drop(Unlock(self.file.as_raw_fd()));
+    }
+
+    /// Begins a change. Returns whether the last one was not finished.
+    pub(crate) fn begin(&self) -> bool {
+        let me = u64::from(std::process::id());
+        self.layout().changing.swap(me, Ordering::SeqCst) != 0
+    }
+
+    /// The process that changes something now.
+    pub(crate) fn changer(&self) -> u32 {
+        self.layout().changing.load(Ordering::SeqCst) as u32
+    }
+
+    /// The change is whole.
+    pub(crate) fn finish(&self) {
+        self.layout().changing.store(0, Ordering::SeqCst);
+    }
+
+    /// Takes away what dead members had. Returns how many sockets those were.
+    pub(crate) fn bury(&self) -> usize {
+        self.bury_all(Some(self.me))
+    }
+
+    fn bury_all(&self, except: Option<Member>) -> usize {
+        let mut sockets = 0;
+        for (number, row) in (0..).zip(&self.layout().members) {
+            let member = Member(number);
+            if row.taken.load(Ordering::Relaxed) != 0
+                && Some(member) != except
+                && !lives(&self.file, member)
+            {
+                sockets += self.strip(member);
+            }
+        }
+        sockets
+    }
+
+    /// Takes everything from a member.
+    fn strip(&self, member: Member) -> usize {
+        let layout = self.layout();
+        let tag = member.tag();
+        let is_theirs = |owner: &AtomicU32| owner.load(Ordering::Relaxed) == tag;
+        for row in layout.ranges.iter().filter(|row| is_theirs(&row.owner)) {
+            let now = layout.clock.fetch_add(1, Ordering::Relaxed) + 1;
+            row.rested.store(now, Ordering::Relaxed);
+            row.owner.store(0, Ordering::Release);
+        }
+        for row in layout.listeners.iter().filter(|row| is_theirs(&row.owner)) {
+            row.owner.store(0, Ordering::Release);
+        }
+        let mut sockets = 0;
+        for row in layout.seats.iter().filter(|row| is_theirs(&row.owner)) {
+            row.owner.store(0, Ordering::Release);
+            sockets += 1;
+        }
+        let row = &layout.members[usize::from(member.0)];
+        row.taken.store(0, Ordering::Release);
+        sockets
+    }
+
+    /// Leaves: nothing of ours remains. Under the lock.
+    pub(crate) fn leave(&self) {
+        self.strip(self.me);
+    }
+
+    /// Takes a range of queue pair numbers: one that was never used, or the one whose use ended longest ago.
+    pub(crate) fn lease(&self) -> Option<u8> {
+        let rows = &self.layout().ranges;
+        let start = random_u32() as usize;
+        let order = (0..RANGES).map(|step| (start + step) % RANGES);
+        let free = order.filter(|&range| rows[range].owner.load(Ordering::Relaxed) == 0);
+        let range = free.min_by_key(|&range| rows[range].rested.load(Ordering::Relaxed))?;
+        rows[range].owner.store(self.me.tag(), Ordering::Release);
+        Some(range as u8)
+    }
+
+    /// Who has a range.
+    pub(crate) fn owner(&self, range: u8) -> Option<Member> {
+        let row = &self.layout().ranges[usize::from(range)];
+        Member::of(row.owner.load(Ordering::Relaxed))
+    }
+
+    /// Ranges and their owners.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = (u8, Member)> {
+        (0..=u8::MAX).filter_map(|range| Some((range, self.owner(range)?)))
+    }
+
+    /// Enters a socket of ours.
+    pub(crate) fn sit(&self, address: IpAddr, place: u16) -> Option<Seat> {
+        let layout = self.layout();
+        let is_free = |row: &SeatRow| row.owner.load(Ordering::Relaxed) == 0;
+        let seat = layout.seats.iter().position(is_free)?;
+        let row = &layout.seats[seat];
+        layout
+            .seats_end
+            .fetch_max(seat as u64 + 1, Ordering::Relaxed);
+        store_address(&row.address, Some(address));
+        row.place.store(u32::from(place), Ordering::Relaxed);
+        row.probe.store(0, Ordering::Relaxed);
+        row.owner.store(self.me.tag(), Ordering::Release);
+        Some(Seat(seat))
+    }
+
+    /// Takes a socket of ours out; the one in the last place gets its place.
+    pub(crate) fn stand_up(&self, seat: Seat, address: IpAddr) {
+        let row = &self.layout().seats[seat.0];
+        let place = row.place.load(Ordering::Relaxed) as u16;
+        row.owner.store(0, Ordering::Release);
+        let last = self.seated(address).max_by_key(|other| other.place);
+        if let Some(last) = last.filter(|last| last.place > place) {
+            self.set_place(last.seat, place);
+        }
+    }
+
+    pub(crate) fn set_place(&self, seat: Seat, place: u16) {
+        let row = &self.layout().seats[seat.0];
+        row.place.store(u32::from(place), Ordering::Relaxed);
+    }
+
+    /// The sockets at an address.
+    pub(crate) fn seated(&self, address: IpAddr) -> impl Iterator<Item = Seated> {
+        let wanted = address_bits(Some(address));
+        let end = self.layout().seats_end.load(Ordering::Relaxed) as usize;
+        let rows = self.layout().seats.iter().enumerate().take(end);
+        rows.filter_map(move |(seat, row)| {
+            let owner = Member::of(row.owner.load(Ordering::Acquire))?;
+            let place = row.place.load(Ordering::Relaxed) as u16;
+            (load_address(&row.address) == wanted).then_some(Seated {
+                seat: Seat(seat),
+                owner,
+                place,
+            })
+        })
+    }
+
+    /// The place of a member at an address.
+    pub(crate) fn place_of(&self, member: Member, address: IpAddr) -> Option<u16> {
+        let found = self.seated(address).find(|seated| seated.owner == member);
+        Some(found?.place)
+    }
+
+    /// Begins a round of probes, and returns its number.
+    pub(crate) fn next_epoch(&self) -> u64 {
+        self.layout().epoch.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    /// A probe came to a socket of ours. One that was sent to a place where nobody is comes to somebody as well: the lowest of a
+    /// round is the true one.
+    pub(crate) fn probed(&self, address: IpAddr, place: u16, epoch: u64) {
+        let layout = self.layout();
+        if epoch != layout.epoch.load(Ordering::SeqCst) {
+            return;
+        }
+        let wanted = address_bits(Some(address));
+        let said = epoch << 16 | u64::from(place);
+        for row in &layout.seats {
+            if row.owner.load(Ordering::Relaxed) == self.me.tag()
+                && load_address(&row.address) == wanted
+            {
+                // Both words of one process: its threads take turns.
+                let before = row.probe.load(Ordering::SeqCst);
+                if before >> 16 != epoch || said < before {
+                    row.probe.store(said, Ordering::SeqCst);
+                }
+            }
+        }
+    }
+
+    /// What a probe of that round said.
+    pub(crate) fn answer(&self, seat: Seat, epoch: u64) -> Option<u16> {
+        let said = self.layout().seats[seat.0].probe.load(Ordering::SeqCst);
+        (said >> 16 == epoch).then_some(said as u16)
+    }
+
+    /// Registers a listener of ours.
+    pub(crate) fn listen(&self, service: u64, address: Option<IpAddr>) -> Result<(), ListenError> {
+        let layout = self.layout();
+        let wanted = address_bits(address);
+        let mine = self.me.tag();
+        let mut place = None;
+        for (index, row) in layout.listeners.iter().enumerate() {
+            let owner = row.owner.load(Ordering::Acquire);
+            if owner == 0 {
+                place = place.or(Some((index, row)));
+            } else if row.service.load(Ordering::Relaxed) == service
+                && load_address(&row.address) == wanted
+            {
+                if owner != mine && row.closed.load(Ordering::Relaxed) == 0 {
+                    return Err(ListenError::InUse);
+                }
+                // A closed one of anybody: it is ours now.
+                row.owner.store(0, Ordering::Release);
+                place = Some((index, row));
+            }
+        }
+        let (index, row) = place.ok_or(ListenError::Full)?;
+        layout
+            .listeners_end
+            .fetch_max(index as u64 + 1, Ordering::Relaxed);
+        row.service.store(service, Ordering::Relaxed);
+        store_address(&row.address, address);
+        row.closed.store(0, Ordering::Relaxed);
+        row.owner.store(mine, Ordering::Release);
+        Ok(())
+    }
+
+    /// A listener of ours is closed.
+    pub(crate) fn close_listener(&self, service: u64, address: Option<IpAddr>) {
+        let wanted = address_bits(address);
+        for row in &self.layout().listeners {
+            if row.owner.load(Ordering::Relaxed) == self.me.tag()
+                && row.service.load(Ordering::Relaxed) == service
+                && load_address(&row.address) == wanted
+            {
+                row.closed.store(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The listeners that matter at an address, each service once; those for this address alone go first, then those that are not
+    /// closed.
+    pub(crate) fn listeners(&self, address: IpAddr) -> Vec<(u64, Member)> {
+        let here = address_bits(Some(address));
+        let everywhere = address_bits(None);
+        let layout = self.layout();
+        let end = layout.listeners_end.load(Ordering::Relaxed) as usize;
+        let mut found: Vec<_> = layout
+            .listeners
+            .iter()
+            .take(end)
+            .filter_map(|row| {
+                let owner = Member::of(row.owner.load(Ordering::Acquire))?;
+                let at = load_address(&row.address);
+                let closed = row.closed.load(Ordering::Relaxed);
+                let service = row.service.load(Ordering::Relaxed);
+                (at == here || at == everywhere).then_some((
+                    service,
+                    closed,
+                    at == everywhere,
+                    owner,
+                ))
+            })
+            .collect();
+        found.sort_by_key(|&(service, closed, everywhere, _)| (service, closed, everywhere));
+        found.dedup_by_key(|&mut (service, ..)| service);
+        let strip = |(service, _, _, owner)| (service, owner);
+        found.into_iter().map(strip).collect()
+    }
+
+    /// This member answers requests for services that nobody has.
+    pub(crate) fn manage(&self) {
+        let row = &self.layout().members[usize::from(self.me.0)];
+        row.manages.store(1, Ordering::Release);
+    }
+
+    /// Some member that has a connection manager, and a socket at the address.
+    pub(crate) fn manager(&self, address: IpAddr) -> Option<Seated> {
+        self.seated(address).find(|seated| {
+            let row = &self.layout().members[usize::from(seated.owner.0)];
+            row.manages.load(Ordering::Relaxed) != 0
+        })
+    }
+
+    /// How many programs were attached so far.
+    pub(crate) fn programs(&self) -> u64 {
+        self.layout().programs.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_program(&self) {
+        self.layout().programs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn layout(&self) -> &Layout {
+        // SAFETY: a mapping of that size lives as long as `self`; all of it is atomics, for which any bits are values.
+        unsafe { self.map.as_ref() }
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, with its length.
+        unsafe { libc::munmap(self.map.as_ptr().cast(), BYTES) };
+    }
+}
+
+const BYTES: usize = size_of::<Layout>();
+
+fn map(file: &File) -> io::Result<NonNull<Layout>> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice; the file is BYTES long, and only processes of this user could
+    // cut it off, which they do not.
+    let at = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            BYTES,
+            access,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory.into())
+}
+
+fn try_lock(file: &File) -> io::Result<bool> {
+    // SAFETY: flock takes no pointer.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::WouldBlock {
+        Ok(false)
+    } else {
+        Err(error)
+    }
+}
+
+/// Gives the lock back in so many words: a child may have the open file too.
+struct Unlock(RawFd);
+
+impl Drop for Unlock {
+    fn drop(&mut self) {
+        // SAFETY: flock takes no pointer.
+        unsafe { libc::flock(self.0, libc::LOCK_UN) };
+    }
+}
+
+pub(crate) const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
+/// One second.
+pub(crate) const LOCK_TRIES: u32 = 5000;
+
+fn byte_of(member: Member) -> libc::flock {
+    // SAFETY: all zero is a value of this struct of integers.
+    let mut range: libc::flock = unsafe { std::mem::zeroed() };
+    range.l_type = libc::F_WRLCK as libc::c_short;
+    range.l_whence = libc::SEEK_SET as libc::c_short;
+    range.l_start = LIVES_AT + i64::from(member.0);
+    range.l_len = 1;
+    range
+}
+
+/// From now on until the file is closed the member lives. False if it does already.
+fn set_life(file: &File, member: Member) -> bool {
+    let range = byte_of(member);
+    // SAFETY: the kernel reads the struct.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) == 0 }
+}
+
+/// Whether somebody else holds the lock of that member.
+fn lives(file: &File, member: Member) -> bool {
+    let mut range = byte_of(member);
+    // SAFETY: the kernel reads and writes the struct.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) };
+    // Where the kernel does not say, nobody is taken for dead.
+    result != 0 || range.l_type != libc::F_UNLCK as libc::c_short
+}
+
+fn address_bits(address: Option<IpAddr>) -> u128 {
+    let ip = match address {
+        Some(IpAddr::V4(ip)) => ip.to_ipv6_mapped(),
+        Some(IpAddr::V6(ip)) => ip,
+        None => Ipv6Addr::UNSPECIFIED,
+    };
+    ip.to_bits()
+}
+
+fn store_address(words: &[Word; 2], address: Option<IpAddr>) {
+    let bits = address_bits(address);
+    words[0].store((bits >> 64) as u64, Ordering::Relaxed);
+    words[1].store(bits as u64, Ordering::Relaxed);
+}
+
+fn load_address(words: &[Word; 2]) -> u128 {
+    let [high, low] = [&words[0], &words[1]].map(|word| u128::from(word.load(Ordering::Relaxed)));
+    high << 64 | low
+}
+
+#[cfg(test)]
+mod tests;

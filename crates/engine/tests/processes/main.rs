@@ -1,0 +1,283 @@
+//! Several processes with the same device: docs/design/006-several-processes.md.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod host;
+mod role;
+
+use common::isolated;
+use host::*;
+use std::collections::HashSet;
+use std::time::Duration;
+
+/// Two interfaces of one host: 10.9.0.1 and 10.9.1.1.
+const SETUP: &str = "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6\n\
+                     ip link add veth0 type veth peer name veth1\n\
+                     ip link set veth0 up\n\
+                     ip link set veth1 up\n\
+                     ip address add 10.9.0.1/32 dev veth0\n\
+                     ip address add 10.9.1.1/32 dev veth1";
+
+/// Not a test: what the processes of the others run.
+#[test]
+fn in_a_process() {
+    if let Ok(interface) = std::env::var(role::ROLE) {
+        role::obey(&interface);
+    }
+}
+
+/// So many processes at each of the two addresses, connected in pairs.
+fn pairs(count: usize) -> (Vec<Process>, Vec<Process>) {
+    let mut left = Process::start_many(&vec!["veth0"; count]);
+    let mut right = Process::start_many(&vec!["veth1"; count]);
+    for (left, right) in left.iter_mut().zip(&mut right) {
+        connect(left, right);
+    }
+    (left, right)
+}
+
+fn pause(millis: u64) {
+    std::thread::sleep(Duration::from_millis(millis));
+}
+
+#[test]
+fn four_processes_at_an_address_exchange_data_with_four_at_another() {
+    isolated(
+        "four_processes_at_an_address_exchange_data_with_four_at_another",
+        SETUP,
+        || {
+            let (mut left, mut right) = pairs(4);
+            let ranges: HashSet<_> = left.iter().map(Process::range).collect();
+            assert_eq!(ranges.len(), 4);
+            for process in left.iter_mut().chain(&mut right) {
+                process.tell("run 700");
+            }
+            for process in left.iter_mut().chain(&mut right) {
+                assert!(rounds(&process.hear()) > 1);
+            }
+            // The program chose right from the beginning.
+            for process in left.iter_mut().chain(&mut right) {
+                assert_eq!(process.counter("drop_unknown_qp"), 0);
+            }
+        },
+    );
+}
+
+#[test]
+fn the_others_go_on_when_processes_are_killed() {
+    isolated("the_others_go_on_when_processes_are_killed", SETUP, || {
+        // The first, the last, one in the middle, two at once.
+        for dead in [&[0][..], &[4], &[2], &[0, 3], &[1, 2, 3]] {
+            let (mut left, mut right) = pairs(5);
+            for process in left.iter_mut().chain(&mut right) {
+                process.tell("run 1500");
+            }
+            pause(300);
+            for &index in dead {
+                left[index].signal(libc::SIGKILL);
+            }
+            for index in 0..5 {
+                let said = right[index].hear();
+                if dead.contains(&index) {
+                    assert!(said.starts_with("failed"), "{said}");
+                } else {
+                    assert!(rounds(&said) > 1, "{dead:?}");
+                    assert!(rounds(&left[index].hear()) > 1, "{dead:?}");
+                }
+            }
+            // What they had is there for others at once.
+            for &index in dead {
+                left[index].kill();
+                left[index] = Process::start("veth0");
+                right[index] = Process::start("veth1");
+                let (left, right) = (&mut left[index], &mut right[index]);
+                connect(left, right);
+                assert!(rounds(&right.ask("run 50")) > 0);
+            }
+            for process in left.iter_mut() {
+                assert!(rounds(&process.ask("run 20")) > 0);
+            }
+        }
+    });
+}
+
+#[test]
+fn processes_come_and_go_while_others_transfer() {
+    isolated("processes_come_and_go_while_others_transfer", SETUP, || {
+        let (mut left, mut right) = pairs(2);
+        for process in left.iter_mut().chain(&mut right) {
+            process.tell("run 3000");
+        }
+        for round in 0..6 {
+            let mut guests = Process::start_many(&["veth0", "veth0", "veth1"]);
+            let [a, b, c] = &mut guests[..] else {
+                unreachable!()
+            };
+            connect(if round % 2 == 0 { a } else { b }, c);
+            assert!(rounds(&c.ask("run 30")) > 0);
+            // In another order each time.
+            guests.rotate_left(round % 3);
+            guests.iter_mut().for_each(Process::quit);
+        }
+        for process in left.iter_mut().chain(&mut right) {
+            assert!(rounds(&process.hear()) > 1);
+        }
+    });
+}
+
+#[test]
+fn processes_of_one_address_talk_to_each_other_and_to_themselves() {
+    isolated(
+        "processes_of_one_address_talk_to_each_other_and_to_themselves",
+        SETUP,
+        || {
+            let mut all = Process::start_many(&["veth0"; 3]);
+            let [a, b, c] = &mut all[..] else {
+                unreachable!()
+            };
+            connect(a, b);
+            connect_to_itself(c);
+            for process in [&mut *a, &mut *b, &mut *c] {
+                process.tell("run 500");
+            }
+            for process in [a, b, c] {
+                assert!(rounds(&process.hear()) > 1);
+                assert_eq!(process.counter("drop_bad_icrc"), 0);
+            }
+        },
+    );
+}
+
+#[test]
+fn many_processes_share_an_address() {
+    isolated("many_processes_share_an_address", SETUP, || {
+        let mut all = Process::start_many(&["veth0"; 64]);
+        let ranges: HashSet<_> = all.iter().map(Process::range).collect();
+        assert_eq!(ranges.len(), 64);
+        for pair in all.chunks_mut(2) {
+            let [a, b] = pair else { unreachable!() };
+            connect(a, b);
+        }
+        for process in &mut all {
+            assert!(rounds(&process.ask("run 5")) > 0);
+        }
+    });
+}
+
+#[test]
+fn a_stopped_process_does_not_hold_up_the_others() {
+    isolated(
+        "a_stopped_process_does_not_hold_up_the_others",
+        SETUP,
+        || {
+            let mut left: Vec<_> = (0..4).map(|_| Process::start("veth0")).collect();
+            let mut right: Vec<_> = (0..4).map(|_| Process::start("veth1")).collect();
+            for (left, right) in left.iter_mut().zip(&mut right) {
+                connect(left, right);
+            }
+            // The last takes the place of the first; the others cannot tell that they get its packets.
+            left[1].stop();
+            left[2].stop();
+            left[0].kill();
+            assert!(rounds(&right[3].ask("run 300")) > 1);
+            assert!(rounds(&left[3].ask("run 300")) > 1);
+            // One more comes, and those that were stopped go on where they were.
+            let mut more = Process::start_many(&["veth0", "veth1"]);
+            let [a, b] = &mut more[..] else {
+                unreachable!()
+            };
+            connect(a, b);
+            assert!(rounds(&b.ask("run 100")) > 1);
+            for index in [1, 2] {
+                left[index].signal(libc::SIGCONT);
+                assert!(rounds(&right[index].ask("run 100")) > 0);
+                assert!(rounds(&left[index].ask("run 100")) > 0);
+            }
+        },
+    );
+}
+
+#[test]
+fn after_a_death_no_packet_goes_astray() {
+    isolated("after_a_death_no_packet_goes_astray", SETUP, || {
+        let (mut left, mut right) = pairs(5);
+        // Nothing is under way: it is the kernel who tells the others.
+        left[0].kill();
+        left[2].kill();
+        pause(200);
+        for index in [1, 3, 4] {
+            assert!(rounds(&right[index].ask("run 50")) > 0);
+            assert!(rounds(&left[index].ask("run 50")) > 0);
+            assert_eq!(left[index].counter("rx_misrouted"), 0);
+            assert_eq!(left[index].counter("rx_forwarded"), 0);
+        }
+    });
+}
+
+#[test]
+fn a_child_does_not_keep_what_its_dead_parent_had() {
+    isolated(
+        "a_child_does_not_keep_what_its_dead_parent_had",
+        SETUP,
+        || {
+            let (mut left, mut right) = pairs(3);
+            assert_eq!(left[0].ask("listen 7000"), "listening");
+            let child: i32 = left[0].ask("fork").parse().unwrap();
+            left[0].kill();
+            assert_eq!(left[1].ask("listen 7000"), "listening");
+            for index in [1, 2] {
+                assert!(rounds(&right[index].ask("run 200")) > 1);
+            }
+            // SAFETY: the grandchild sleeps for a minute: it is still there.
+            assert_eq!(unsafe { libc::kill(child, libc::SIGKILL) }, 0);
+        },
+    );
+}
+
+#[test]
+fn requests_reach_the_process_that_listens() {
+    isolated("requests_reach_the_process_that_listens", SETUP, || {
+        let mut left = Process::start_many(&["veth0"; 4]);
+        let mut callers = Process::start_many(&["veth1", "veth1", "veth0"]);
+        let listens = |process: &mut Process, port: usize| process.ask(&format!("listen {port}"));
+        for (index, process) in left.iter_mut().enumerate() {
+            assert_eq!(listens(process, 7000 + index), "listening");
+        }
+        // Whoever calls, from this address or another.
+        for caller in &mut callers {
+            for (index, process) in left.iter_mut().enumerate() {
+                process.tell(&format!("refuse number{index}"));
+                let said = caller.ask(&format!("dial 10.9.0.1 {}", 7000 + index));
+                assert_eq!(said, format!("refused by number{index}"));
+                assert_eq!(process.hear(), "refused");
+            }
+            // Nobody listens there: 8 is "invalid service id".
+            assert_eq!(caller.ask("dial 10.9.0.1 7999"), "refused: 8");
+        }
+        // A port has one listener on a host.
+        let in_use = format!("errno {}", libc::EADDRINUSE);
+        assert_eq!(listens(&mut left[1], 7000), in_use);
+        assert_eq!(left[0].ask("unlisten"), "closed");
+        assert_eq!(listens(&mut left[1], 7000), "listening");
+        // What a dead process had is free.
+        left[2].kill();
+        assert_eq!(listens(&mut left[3], 7002), "listening");
+        left[3].tell("refuse heir");
+        assert_eq!(callers[0].ask("dial 10.9.0.1 7002"), "refused by heir");
+    });
+}
+
+#[test]
+fn every_process_in_a_group_gets_a_copy() {
+    isolated("every_process_in_a_group_gets_a_copy", SETUP, || {
+        let mut all = Process::start_many(&["veth0"; 4]);
+        for process in &mut all[..3] {
+            assert_eq!(process.ask("attach 239.7.7.7"), "attached");
+        }
+        assert_eq!(all[3].ask("cast 239.7.7.7"), "sent");
+        for process in &mut all[..3] {
+            assert_eq!(process.ask("copies"), "1");
+        }
+    });
+}
