@@ -37,7 +37,7 @@ unit: ## unit tests, golden vectors, simulated pairs, and the tests of the tools
 loom: ## model checks of the shared rings
 	$(LOOM)
 
-dropin: ## libibverbs.so.1 for LD_LIBRARY_PATH, in target/release/dropin
+dropin: ## libibverbs.so.1 and librdmacm.so.1 for LD_LIBRARY_PATH, in target/release/dropin
 	CARGO="$(CARGO)" sh crates/verbs/dropin/build.sh
 
 system: build dropin ## unmodified programs on every kind of link (SYSTEM_OPTIONS=--full: all combinations)

@@ -33,7 +33,7 @@ def main() -> int:
     arguments = _arguments()
     requirements.ensure([*requirements.LAB_TOOLS, *requirements.PERFTEST_TOOLS, *requirements.PINGPONG_TOOLS])
     requirements.ensure(requirements.UCX_TOOLS)
-    requirements.ensure(["nft", "cc", "make", "iperf3", "sockperf"])
+    requirements.ensure(["nft", "cc", "make", "iperf3", "sockperf", "rping", "rstream"])
     requirements.ensure_headers()
     build.require()
     privileges.enter()

@@ -34,12 +34,14 @@ PACKAGES: dict[str, str] = {
     "ib_read_lat": "perftest",
     "ib_atomic_bw": "perftest",
     "ib_atomic_lat": "perftest",
+    "rping": "rdmacm-utils",
+    "rstream": "rdmacm-utils",
     "ucx_info": "ucx-utils",
     "ucx_perftest": "ucx-utils",
 }
 """Program -> package, for everything that anything under tools/ or tests/ starts."""
 
-HEADERS = {"/usr/include/infiniband/verbs.h": "libibverbs-dev"}
+HEADERS = {"/usr/include/infiniband/verbs.h": "libibverbs-dev", "/usr/include/rdma/rdma_cma.h": "librdmacm-dev"}
 MODULES = {"matplotlib": "python3-matplotlib"}
 PYVERBS = {"/usr/lib/python3/dist-packages/pyverbs": "python3-pyverbs"}
 

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Links the drop-in directory: libibverbs.so.1 (and libibverbs.so) for LD_LIBRARY_PATH, with the versions that rdma-core gives its
-# symbols, for hosts without rdma-core and for programs that ask dlvsym(3) for a version. From the same code as libairdma.so.
+# Links the drop-in directory for LD_LIBRARY_PATH: libibverbs.so.1 and librdmacm.so.1 (and both without the 1), all the same file,
+# with the versions that rdma-core gives its symbols, for hosts without rdma-core and for programs that ask dlvsym(3) for a
+# version. From the same code as libairdma.so. The loader knows a file by its inode, so whoever links both libraries gets one.
 #   build.sh [OUT]        OUT: the folder, by default target/release/dropin
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -12,20 +13,28 @@ trap 'rm -rf "$work"' EXIT INT TERM
 
 (cd "$root" && "${CARGO:-cargo}" rustc --release -p airdma-verbs --crate-type staticlib)
 
-# One version node after the other, each with its names, each inheriting the one before.
+# One version node after the other, each with its names, each inheriting the one before of the same library: RDMACM_1.1 follows
+# RDMACM_1.0, never an IBVERBS node.
 awk '!/^#/ { if (!($1 in names)) order[++count] = $1; names[$1] = names[$1] " " $2 ";" }
-    END { for (i = 1; i <= count; i++) { node = order[i]
-        printf "%s { global:%s }%s;\n", node, names[node], (i > 1 ? " " order[i - 1] : "") } }' \
+    END { for (i = 1; i <= count; i++) { node = order[i]; library = node; sub(/_[^_]*$/, "", library)
+        printf "%s { global:%s }%s;\n", node, names[node], (library in last ? " " last[library] : ""); last[library] = node } }' \
     "$here/versions.txt" >"$work/versions"
 # What is exported: those names, and the C library's functions that are interposed, which stay without a version.
 awk '!/^#/ { print $2 }' "$here/versions.txt" >"$work/exported"
 grep -v '^#' "$here/../tests/hooks.txt" >>"$work/exported"
 
-cc -O2 -fPIC -Wall -Wextra -Werror -Wno-builtin-declaration-mismatch -c -o "$work/stubs.o" "$here/stubs.c"
-ld -r -o "$work/whole.o" --whole-archive "$target/release/libairdma.a" --no-whole-archive "$work/stubs.o"
+for source in stubs rsockets; do
+    cc -O2 -fPIC -Wall -Wextra -Werror -Wno-builtin-declaration-mismatch -c -o "$work/$source.o" "$here/$source.c"
+done
+ld -r -o "$work/whole.o" --whole-archive "$target/release/libairdma.a" --no-whole-archive "$work/stubs.o" "$work/rsockets.o"
 objcopy --keep-global-symbols="$work/exported" "$work/whole.o"
 mkdir -p "$out"
-cc -shared -o "$out/libibverbs.so.1" "$work/whole.o" -Wl,--gc-sections -Wl,--version-script="$work/versions" \
+cc -shared -o "$work/libibverbs.so.1" "$work/whole.o" -Wl,--gc-sections -Wl,--version-script="$work/versions" \
     -Wl,-soname,libibverbs.so.1 -lgcc_s -lutil -lrt -lpthread -lm -ldl -lc
-ln -sf libibverbs.so.1 "$out/libibverbs.so"
+# In one step: programs that run have the old file mapped.
+install -m 755 "$work/libibverbs.so.1" "$out/libibverbs.so.1.new"
+mv "$out/libibverbs.so.1.new" "$out/libibverbs.so.1"
+for name in libibverbs.so librdmacm.so.1 librdmacm.so; do
+    ln -sf libibverbs.so.1 "$out/$name"
+done
 echo "$out"

@@ -68,23 +68,54 @@ fn every_hook_is_exported() {
     assert!(missing.is_empty(), "missing: {missing:?}");
 }
 
+/// Node and name of each line of `versions.txt`.
+fn versions() -> Vec<(&'static str, &'static str)> {
+    include_str!("../dropin/versions.txt")
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split_once(' '))
+        .collect()
+}
+
 #[test]
 fn the_drop_in_directory_exports_what_is_there() {
     let exported = exported();
-    let stubs = include_str!("../dropin/stubs.c");
-    let (mut verbs, mut private) = (0, 0);
-    for line in include_str!("../dropin/versions.txt").lines() {
-        let Some((node, name)) = line.split_once(' ').filter(|_| !line.starts_with('#')) else {
-            continue;
-        };
-        let is_stub = stubs.contains(&format!("({name})")) || stubs.contains(&format!(" {name};"));
-        assert!(exported.contains(name) || is_stub, "{name} is nowhere");
-        if node.contains("PRIVATE") {
-            private += 1;
+    let stubs = concat!(
+        include_str!("../dropin/stubs.c"),
+        include_str!("../dropin/rsockets.c")
+    );
+    let (mut verbs, mut cm, mut stubbed) = (0, 0, 0);
+    for (node, name) in versions() {
+        let is_stub = [
+            format!("({name})"),
+            format!(" {name};"),
+            format!(" {name}("),
+        ]
+        .iter()
+        .any(|definition| stubs.contains(definition));
+        assert!(exported.contains(name) != is_stub, "{name} once: {is_stub}");
+        let is_rsocket = node == "RDMACM_1.0" && !name.starts_with("rdma_");
+        if is_stub {
+            assert!(node == "IBVERBS_PRIVATE_34" || is_rsocket, "{name}");
+            stubbed += 1;
+        } else if node.starts_with("RDMACM_") {
+            cm += 1;
         } else {
-            assert!(!is_stub, "{name} is a stub");
             verbs += 1;
         }
     }
-    assert!(verbs >= 70 && private >= 60, "the lists are complete");
+    assert!(
+        verbs >= 70 && cm == 41 && stubbed >= 87,
+        "the lists are complete: {verbs} {cm} {stubbed}"
+    );
+}
+
+#[test]
+fn every_symbol_has_a_version_in_the_drop_in_directory() {
+    let versioned: BTreeSet<&str> = versions().into_iter().map(|(_, name)| name).collect();
+    let missing: Vec<_> = wanted()
+        .into_iter()
+        .filter(|name| !versioned.contains(name))
+        .collect();
+    assert!(missing.is_empty(), "without a version: {missing:?}");
 }

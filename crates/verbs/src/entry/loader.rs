@@ -1,6 +1,6 @@
-//! `dlvsym(3)`, by which programs that are built without libibverbs (NCCL) ask for its functions with the version that each had
-//! when it was introduced. The symbols here have no version, and what the caller has a handle of is rdma-core's library: so
-//! an answer for a function of ours is exchanged for ours.
+//! `dlvsym(3)`, by which programs that are built without libibverbs (NCCL) ask for its functions, and for those of librdmacm, with
+//! the version that each had when it was introduced. The symbols here have no version, and what the caller has a handle of is
+//! rdma-core's library: so an answer for a function of ours is exchanged for ours.
 //!
 //! For every other name the C library's function must see who called: `RTLD_NEXT` is meant from there. So this one saves its
 //! arguments, asks, restores them, and jumps on, which takes a few instructions of assembler. Written for x86-64; elsewhere
@@ -63,7 +63,7 @@ unsafe extern "C" fn exchange(
     }
     // SAFETY: the caller's strings, which the C library is about to read too; its function has this type.
     unsafe {
-        if symbol.is_null() || !is_verbs(CStr::from_ptr(symbol)) {
+        if symbol.is_null() || !may_be_ours(CStr::from_ptr(symbol)) {
             return ptr::null_mut();
         }
         let real = std::mem::transmute::<*mut c_void, Function>(real);
@@ -79,12 +79,11 @@ unsafe extern "C" fn exchange(
     }
 }
 
-/// Whether the name may be one of libibverbs.
-fn is_verbs(symbol: &CStr) -> bool {
+/// Whether the name may be one of libibverbs or of librdmacm.
+fn may_be_ours(symbol: &CStr) -> bool {
     let name = symbol.to_bytes();
-    [&b"ibv_"[..], b"_ibv_", b"mult_to_ibv", b"mbps_to_ibv"]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
+    let prefixes: [&[u8]; 5] = [b"ibv_", b"_ibv_", b"mult_to_ibv", b"mbps_to_ibv", b"rdma_"];
+    prefixes.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Whether a function lies in this library.
@@ -116,16 +115,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_libibverbs_are_known_and_others_are_left_alone() {
+    fn names_of_both_libraries_are_known_and_others_are_left_alone() {
         for name in [
             c"ibv_open_device",
             c"_ibv_query_gid_ex",
             c"mult_to_ibv_rate",
+            c"rdma_create_id",
         ] {
-            assert!(is_verbs(name), "{name:?}");
+            assert!(may_be_ours(name), "{name:?}");
         }
-        for name in [c"malloc", c"ibverbs", c"", c"rdma_listen"] {
-            assert!(!is_verbs(name), "{name:?}");
+        for name in [c"malloc", c"ibverbs", c"", c"rsocket", c"rdmacm"] {
+            assert!(!may_be_ours(name), "{name:?}");
         }
     }
 }
