@@ -13,6 +13,7 @@ use crate::errno::Errno;
 use crate::memory::Pd;
 use crate::object::{Object, next_handle, zeroed};
 use crate::port;
+use crate::rdma::devices;
 
 /// An address handle.
 #[repr(C)]
@@ -42,7 +43,10 @@ pub unsafe fn create(
 ) -> Result<*mut abi::ibv_ah, Errno> {
     // SAFETY: the caller's domain and struct.
     let (pd, attr) = unsafe { (Pd::of(raw_pd)?, attr.as_ref().ok_or(Errno::INVALID)?) };
-    let path = path_of(attr)?;
+    let path = match devices::loopback(raw_pd, attr) {
+        Some(path) => path,
+        None => path_of(attr)?,
+    };
     let engine = pd.engine().create_ah(path)?;
     let c = UnsafeCell::new(abi::ibv_ah {
         context: pd.context(),

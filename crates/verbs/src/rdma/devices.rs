@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use airdma_engine::{self as engine, LIMITS};
+use airdma_engine::{self as engine, LIMITS, Path};
 
-use crate::abi::{ibv_context, ibv_pd};
+use crate::abi::{ibv_ah_attr, ibv_context, ibv_pd};
 use crate::context::{self, Context};
 use crate::errno::Errno;
 use crate::{device, memory};
@@ -167,6 +167,27 @@ pub fn default_domain(verbs: *mut ibv_context) -> Result<*mut ibv_pd, Errno> {
         opened.pd = unsafe { memory::alloc_pd(verbs) }?;
     }
     Ok(opened.pd)
+}
+
+/// The path of an address vector that names nobody, in a default domain: rsockets for datagrams make one there, by LID, with
+/// which queue pairs send to themselves. Elsewhere such a vector is refused, as RoCE has no LIDs.
+pub fn loopback(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Option<Path> {
+    if attr.is_global != 0 || attr.dlid != 0 || u32::from(attr.port_num) != 1 {
+        return None;
+    }
+    let device = {
+        let table = table();
+        let opened = table.opened.iter().find(|opened| opened.pd == pd)?;
+        Arc::clone(&opened.device)
+    };
+    let gids = device.current().gids;
+    let row = gids.iter().position(|row| !row.is_empty())?;
+    Some(Path {
+        gid: gids[row].gid,
+        sgid_index: u8::try_from(row).ok()?,
+        hop_limit: 1,
+        ..Path::default()
+    })
 }
 
 /// `rdma_get_devices(3)`: a NULL-terminated array.

@@ -149,10 +149,14 @@ unsafe fn new_id(
         state.source = Some(source);
         state.destination = Some(destination);
         state.phase = Phase::Requested;
-        id.settle(&mut state, place);
+        let settled = id.settle(&mut state, place);
         id.show_route(&mut state);
         id.show_path(&mut state);
         drop(state);
+        if let Err(errno) = settled {
+            let _ = id::destroy(raw);
+            return Err(errno);
+        }
         Ok(raw)
     }
 }

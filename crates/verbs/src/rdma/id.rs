@@ -13,7 +13,7 @@ use airdma_engine::{CmChannel, CmNews, PathMtu, Psn, Qkey, Qpn};
 
 use super::abi::*;
 use super::channel::{self, Channel};
-use super::devices::{CmaDevice, Place};
+use super::devices::{self, CmaDevice, Place};
 use super::multicast::Membership;
 use super::{address, connect, ports};
 use crate::abi::{IBV_QPT_RC, IBV_QPT_UD, ibv_pd, ibv_qp_init_attr, ibv_qp_type, ibv_sa_path_rec};
@@ -206,15 +206,22 @@ impl Id {
         unsafe { (*self.c()).qp_type == IBV_QPT_UD }
     }
 
-    /// The identifier belongs to a device from now on.
-    pub fn settle(&self, state: &mut State, place: Place) {
+    /// The identifier belongs to a device from now on, and to the device's default domain, which the inline functions of
+    /// `rdma_verbs.h` use.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub fn settle(&self, state: &mut State, place: Place) -> Result<(), Errno> {
+        let pd = devices::default_domain(place.verbs)?;
         // SAFETY: fields of ours to write.
         unsafe {
             (*self.c()).verbs = place.verbs;
+            (*self.c()).pd = pd;
             (*self.c()).port_num = 1;
             (*self.tail.get()).cma_dev = place.cma;
         }
         state.place = Some(place);
+        Ok(())
     }
 
     /// Shows C what the addresses and the path are.

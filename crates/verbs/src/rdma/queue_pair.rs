@@ -7,7 +7,6 @@ use airdma_engine::{AttrMask, Gid, Path};
 
 use super::abi::*;
 use super::connect::HOP_LIMIT;
-use super::devices;
 use super::id::{Id, State};
 use crate::abi::*;
 use crate::errno::Errno;
@@ -58,11 +57,7 @@ pub unsafe fn create_ex(
         let is_target = init.qp_type == IBV_QPT_XRC_RECV;
         if !is_target && (init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || init.pd.is_null()) {
             init.comp_mask |= IBV_QP_INIT_ATTR_PD;
-            init.pd = if c.pd.is_null() {
-                devices::default_domain(c.verbs)?
-            } else {
-                c.pd
-            };
+            init.pd = c.pd;
         }
         if !is_target && (*init.pd).context != c.verbs {
             return Err(Errno::INVALID);
@@ -213,11 +208,7 @@ pub unsafe fn create_srq_ex(
         }
         if init.comp_mask & IBV_SRQ_INIT_ATTR_PD == 0 || init.pd.is_null() {
             init.comp_mask |= IBV_SRQ_INIT_ATTR_PD;
-            init.pd = if c.pd.is_null() {
-                devices::default_domain(c.verbs)?
-            } else {
-                c.pd
-            };
+            init.pd = c.pd;
         }
         let is_extended =
             init.comp_mask & IBV_SRQ_INIT_ATTR_TYPE != 0 && init.srq_type == IBV_SRQT_XRC;
@@ -234,9 +225,6 @@ pub unsafe fn create_srq_ex(
         match shared_receive::create_ex(c.verbs, init) {
             Ok(srq) => {
                 c.srq = srq;
-                if c.pd.is_null() {
-                    c.pd = init.pd;
-                }
             }
             Err(errno) => {
                 destroy_queues(c);

@@ -39,7 +39,7 @@ pub fn bind_to(id: &Id, state: &mut State, wanted: SocketAddr) -> Result<(), Err
     state.holds_port = true;
     state.phase = Phase::Bound;
     if let Some(place) = place {
-        id.settle(state, place);
+        id.settle(state, place)?;
     }
     id.show_route(state);
     Ok(())
@@ -113,7 +113,7 @@ pub unsafe fn resolve_address(
                 v6.set_scope_id(scope);
             }
         }
-        id.settle(&mut state, place);
+        id.settle(&mut state, place)?;
     }
     state.destination = Some(destination);
     state.phase = Phase::AddressResolved;
