@@ -1,6 +1,7 @@
 //! Who listens on which service id, and where.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use airdma_wire::Gid;
 use airdma_wire::cm::ServiceId;
@@ -62,11 +63,15 @@ impl Listeners {
     }
 
     /// Who takes requests for the service at that address: one who named the address goes before
-    /// one who takes all.
+    /// one who takes its family, and that before one who takes all.
     pub(crate) fn find(&self, service_id: ServiceId, local: Gid) -> Option<ListenerId> {
-        let specific = self.by_service.get(&(service_id, Some(local)));
-        specific
-            .or_else(|| self.by_service.get(&(service_id, None)))
+        let family = match local.to_ip() {
+            IpAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+        };
+        [Some(local), Some(Gid::from(family)), None]
+            .into_iter()
+            .find_map(|local| self.by_service.get(&(service_id, local)))
             .copied()
     }
 

@@ -75,7 +75,8 @@ impl Manager {
         }
     }
 
-    /// Takes requests for a service: at the address `local`, or at every address that no other listener names.
+    /// Takes requests for a service: at the address `local`, or at every address that no other listener names. The
+    /// unspecified address of a family (`::ffff:0.0.0.0` or `::`) stands for every one of that family.
     ///
     /// At most `backlog` requests (at least one) wait for the program: see [`taken`](Self::taken).
     ///

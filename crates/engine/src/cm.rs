@@ -142,7 +142,8 @@ impl From<CmError> for Error {
 }
 
 impl Device {
-    /// Takes requests for a service, at one of the device's addresses or (`None`) at all of them. Events carry `cookie`.
+    /// Takes requests for a service, at one of the device's addresses, at all of a family (the unspecified address) or (`None`)
+    /// at all of them. Events carry `cookie`.
     ///
     /// # Errors
     /// `EADDRINUSE` when the service has a listener there, and the bind errors of the port; `ENODEV` in a child after fork.

@@ -95,6 +95,6 @@ pub use xrcd::Xrcd;
 pub mod cm_protocol {
     pub use airdma_cm::*;
     pub use airdma_wire::cm::{
-        IpAddressing, PortSpace, RejReason, ServiceId, SidrStatus, TransportService,
+        IpAddressing, PortSpace, RejReason, Rep, ServiceId, SidrStatus, TransportService,
     };
 }

@@ -12,7 +12,7 @@ use crate::errno::Errno;
 /// The socket address at `raw`; `None` for NULL.
 ///
 /// # Errors
-/// `EAFNOSUPPORT` for a family other than IPv4 and IPv6.
+/// `EINVAL` for a family other than IPv4 and IPv6, as librdmacm says.
 ///
 /// # Safety
 /// `raw` is NULL or points to an address as long as its family says.
@@ -38,8 +38,26 @@ pub unsafe fn read(raw: *const sockaddr) -> Result<Option<SocketAddr>, Errno> {
                 let (flow, scope) = (sin6.sin6_flowinfo, sin6.sin6_scope_id);
                 Ok(Some(SocketAddrV6::new(ip, port, flow, scope).into()))
             }
-            _ => Err(Errno(libc::EAFNOSUPPORT)),
+            _ => Err(Errno::INVALID),
         }
+    }
+}
+
+/// The same, where an address of no family (`AF_UNSPEC`) means none, as for sources.
+///
+/// # Errors
+/// As [`read`].
+///
+/// # Safety
+/// As [`read`].
+pub unsafe fn read_if_any(raw: *const sockaddr) -> Result<Option<SocketAddr>, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let unspecified = libc::AF_UNSPEC as libc::sa_family_t;
+        if raw.is_null() || raw.cast::<libc::sa_family_t>().read_unaligned() == unspecified {
+            return Ok(None);
+        }
+        read(raw)
     }
 }
 
@@ -122,7 +140,9 @@ mod tests {
             assert_eq!(read(std::ptr::null()), Ok(None));
             let unix = libc::AF_UNIX as libc::sa_family_t;
             let refused = read((&raw const unix).cast());
-            assert_eq!(refused, Err(Errno(libc::EAFNOSUPPORT)));
+            assert_eq!(refused, Err(Errno::INVALID));
+            let none = libc::AF_UNSPEC as libc::sa_family_t;
+            assert_eq!(read_if_any((&raw const none).cast()), Ok(None));
         }
     }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::Once;
 
 use airdma_engine::cm_protocol::{
-    Accept, Connect, IpAddressing, PortSpace, RejReason, Resolve, Route, ServiceId, SidrAnswer,
-    SidrStatus, TransportService,
+    Accept, Connect, IpAddressing, PortSpace, RejReason, Rep, Resolve, Route, ServiceId,
+    SidrAnswer, SidrStatus, TransportService,
 };
 use airdma_engine::{Gid, LIMITS, Qkey, Qpn};
 
@@ -64,7 +64,8 @@ pub unsafe fn listen(raw: *mut rdma_cm_id, backlog: c_int) -> Result<c_int, Errn
         ),
         None => {
             let all = devices::all()?;
-            (all.into_iter().map(|(_, device)| device).collect(), None)
+            let family = state.options.own_family.then(|| Gid::from(source.ip()));
+            (all.into_iter().map(|(_, device)| device).collect(), family)
         }
     };
     if places.is_empty() {
@@ -154,6 +155,18 @@ impl<'a> Parameters<'a> {
     }
 }
 
+/// A connection needs a queue pair: the identifier's, or one that the parameters name.
+unsafe fn has_queue_pair_or_parameters(
+    id: &Id,
+    given: *const rdma_conn_param,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's identifier.
+    if given.is_null() && id.space() == RDMA_PS_TCP && unsafe { (*id.c()).qp.is_null() } {
+        return Err(Errno::INVALID);
+    }
+    Ok(())
+}
+
 unsafe fn bytes<'a>(data: *const c_void, length: u8) -> &'a [u8] {
     if data.is_null() {
         return &[];
@@ -181,7 +194,9 @@ pub unsafe fn connect(raw: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Resu
     // SAFETY: the caller's identifier and parameters.
     let (id, parameters) = unsafe {
         let most = LIMITS.max_rd_atomic;
-        (Id::of(raw)?, Parameters::read(given, most, most)?)
+        let id = Id::of(raw)?;
+        has_queue_pair_or_parameters(id, given)?;
+        (id, Parameters::read(given, most, most)?)
     };
     let mut state = id.state();
     if state.phase != Phase::RouteResolved {
@@ -258,6 +273,7 @@ pub unsafe fn accept(raw: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Resul
     let most = |offered: Option<u8>| offered.map_or(0, |offered| offered.min(LIMITS.max_rd_atomic));
     // SAFETY: the caller's parameters and queue pair.
     let (parameters, (qpn, srq)) = unsafe {
+        has_queue_pair_or_parameters(id, given)?;
         let parameters = Parameters::read(
             given,
             most(offered.map(|peer| peer.responder_resources)),
@@ -282,6 +298,10 @@ pub unsafe fn accept(raw: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Resul
         return Ok(0);
     }
     let connection = state.connection.ok_or(Errno::INVALID)?;
+    if parameters.private_data.len() > Rep::PRIVATE_DATA_LEN {
+        // Before the queue pair moves: the program may try again.
+        return Err(Errno::INVALID);
+    }
     if let Some(peer) = &mut state.peer {
         peer.responder_resources = parameters.responder_resources;
         peer.initiator_depth = parameters.initiator_depth;
@@ -358,16 +378,12 @@ pub unsafe fn disconnect(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier.
     let id = unsafe { Id::of(raw)? };
     let state = id.state();
-    let (Some(place), Some(connection)) = (state.place.clone(), state.connection) else {
-        return Err(Errno::INVALID);
-    };
-    let phase = state.phase;
+    let (phase, place, connection) = (state.phase, state.place.clone(), state.connection);
     drop(state);
-    // SAFETY: the caller's queue pair.
-    unsafe { queue_pair::fail(id) };
-    match phase {
-        Phase::Ended => return Ok(0),
-        Phase::Connected | Phase::Accepted | Phase::Responded => {}
+    let begun = match phase {
+        // It failed, or is over. As in the kernel there is nothing wrong with that.
+        Phase::Ended => false,
+        Phase::Connected | Phase::Accepted | Phase::Responded => true,
         Phase::Idle
         | Phase::Bound
         | Phase::AddressResolved
@@ -375,7 +391,12 @@ pub unsafe fn disconnect(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
         | Phase::Listening
         | Phase::Connecting
         | Phase::Requested => return Err(Errno::INVALID),
-    }
+    };
+    // SAFETY: the caller's queue pair.
+    unsafe { queue_pair::fail(id) };
+    let (true, Some(place), Some(connection)) = (begun, place, connection) else {
+        return Ok(0);
+    };
     // The peer may have been faster: its event is on the way.
     drop(place.device.cm_disconnect(connection, &[]));
     // SAFETY: the caller's identifier.

@@ -4,6 +4,7 @@
 use std::ffi::c_int;
 use std::net::IpAddr;
 use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use airdma_engine::{self as engine, LIMITS, Path};
@@ -45,6 +46,9 @@ static TABLE: Mutex<Table> = Mutex::new(Table {
     opened: Vec::new(),
 });
 
+/// The process that filled the table, to be read without it.
+static FILLED_BY: AtomicU32 = AtomicU32::new(0);
+
 /// A device, and the row of its GID table that holds an address.
 #[derive(Clone)]
 pub struct Place {
@@ -66,6 +70,7 @@ fn table() -> MutexGuard<'static, Table> {
     let process = std::process::id();
     if table.process != process {
         table.process = process;
+        FILLED_BY.store(process, Ordering::Relaxed);
         // The parent's contexts are of no use here, and closing them is not ours to do.
         for opened in table.opened.drain(..) {
             std::mem::forget(opened);
@@ -147,8 +152,12 @@ pub fn all() -> Result<Vec<(*mut ibv_context, Arc<engine::Device>)>, Errno> {
         .collect())
 }
 
-/// Those that this process has opened, for [`super::connect::farewell`]; none in a child.
+/// Those that this process has opened, for its exit handler; none in a child, where a thread of the parent's may hold the table
+/// for ever.
 pub fn opened() -> Vec<Arc<engine::Device>> {
+    if FILLED_BY.load(Ordering::Relaxed) != std::process::id() {
+        return Vec::new();
+    }
     let table = table();
     let opened = table.opened.iter();
     opened.map(|opened| Arc::clone(&opened.device)).collect()

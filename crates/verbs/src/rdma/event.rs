@@ -1,12 +1,12 @@
 //! What the engine says of connections, as events of C: `rdma_get_cm_event(3)`.
 
 use std::ffi::c_int;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::ptr;
 
 use airdma_engine::cm_protocol::{
-    ConnectRequest, ConnectResponse, Event as Said, RejReason, SidrRequest, SidrResponse,
-    SidrStatus,
+    ConnectRequest, ConnectResponse, Event as Said, IpAddressing, RejReason, SidrRequest,
+    SidrResponse, SidrStatus,
 };
 use airdma_engine::{CmNews, CmWait, Gid, Path};
 
@@ -132,13 +132,8 @@ unsafe fn new_id(
     local: Gid,
     ends: (SocketAddr, SocketAddr),
 ) -> Result<*mut rdma_cm_id, Errno> {
-    let scope = {
-        let state = listener.state();
-        let listening = state.listeners.iter().find(|one| one.cookie == cookie);
-        let listening = listening.ok_or(Errno::INVALID)?;
-        listening.device.info().interface_index
-    };
-    let place = devices::of_address(local.to_ip(), scope)?;
+    let interface = interface_of(listener, cookie).ok_or(Errno::INVALID)?;
+    let place = devices::of_address(local.to_ip(), interface)?;
     // SAFETY: the listener's fields.
     unsafe {
         let of = &*listener.c();
@@ -182,7 +177,7 @@ unsafe fn requested(
         );
         None
     };
-    let Some(ends) = ends_of(listener, &request) else {
+    let Some(ends) = ends_of(listener, cookie, request.route.local, request.addressing) else {
         return refuse(request);
     };
     // SAFETY: the program's listener.
@@ -234,22 +229,38 @@ unsafe fn requested(
     }
 }
 
-/// Local and remote address of a request; `None` for a family that the listener does not take.
-fn ends_of(listener: &Id, request: &ConnectRequest) -> Option<(SocketAddr, SocketAddr)> {
-    let own = listener.state().source?;
-    let addressing = request.addressing?;
+/// Local and remote address of a request; `None` if it names another address than it came to.
+fn ends_of(
+    listener: &Id,
+    cookie: u64,
+    local: Gid,
+    addressing: Option<IpAddressing>,
+) -> Option<(SocketAddr, SocketAddr)> {
+    let (own, addressing) = (listener.state().source?, addressing?);
+    let interface = interface_of(listener, cookie)?;
     let ends = (
-        with_port(addressing.dst(), own.port(), listener),
-        with_port(addressing.src(), addressing.src_port(), listener),
+        with_port(addressing.dst(), own.port(), interface),
+        with_port(addressing.src(), addressing.src_port(), interface),
     );
-    let is_taken = own.is_ipv6() || ends.0.is_ipv4();
-    let is_route = Gid::from(ends.0.ip()) == request.route.local;
-    (is_taken && is_route).then_some(ends)
+    let is_route = Gid::from(ends.0.ip()) == local;
+    is_route.then_some(ends)
 }
 
 /// A link-local address means something together with its interface only.
-fn with_port(ip: std::net::IpAddr, port: u16, _listener: &Id) -> SocketAddr {
-    SocketAddr::new(ip, port)
+fn with_port(ip: IpAddr, port: u16, interface: u32) -> SocketAddr {
+    match ip {
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+            SocketAddrV6::new(v6, port, 0, interface).into()
+        }
+        IpAddr::V4(_) | IpAddr::V6(_) => SocketAddr::new(ip, port),
+    }
+}
+
+/// The interface at which a listener took something.
+fn interface_of(listener: &Id, cookie: u64) -> Option<u32> {
+    let state = listener.state();
+    let listening = state.listeners.iter().find(|one| one.cookie == cookie)?;
+    Some(listening.device.info().interface_index)
 }
 
 unsafe fn asked(listener: &Id, cookie: u64, request: SidrRequest) -> Option<*mut rdma_cm_event> {
@@ -261,14 +272,9 @@ unsafe fn asked(listener: &Id, cookie: u64, request: SidrRequest) -> Option<*mut
         );
         None
     };
-    let own = listener.state().source;
-    let (Some(own), Some(addressing)) = (own, request.addressing) else {
+    let Some(ends) = ends_of(listener, cookie, request.route.local, request.addressing) else {
         return refuse(request);
     };
-    let ends = (
-        with_port(addressing.dst(), own.port(), listener),
-        with_port(addressing.src(), addressing.src_port(), listener),
-    );
     // SAFETY: the program's listener.
     unsafe {
         let Ok(raw) = new_id(listener, cookie, request.route.local, ends) else {

@@ -95,6 +95,8 @@ pub struct Options {
     pub tos: u8,
     /// Others may have the same port.
     pub reuse: bool,
+    /// A wildcard address stands for those of its own family only, as with `IPV6_V6ONLY`.
+    pub own_family: bool,
     /// Local ACK timeout, 4.096 us * 2^code.
     pub ack_timeout: Option<u8>,
 }

@@ -88,7 +88,8 @@ unsafe fn join_as(
     let (id, group) = unsafe { (Id::of(raw)?, address::read(group)?.ok_or(Errno::INVALID)?) };
     let mut state = id.state();
     let is_bound = !matches!(state.phase, Phase::Idle | Phase::Listening);
-    if !is_bound || state.place.is_none() || !group.ip().is_multicast() {
+    let may_join = is_bound && state.place.is_some() && id.is_datagram();
+    if !may_join || !group.ip().is_multicast() {
         return Err(Errno::INVALID);
     }
     let number = state.groups.iter().map(|one| one.number + 1).max();

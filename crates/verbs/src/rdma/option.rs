@@ -24,14 +24,19 @@ pub unsafe fn set(
                 state.options.tos = read(value, length)?;
             }
             (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => {
-                state.options.reuse = read::<c_int>(value, length)? != 0;
+                let reuse = read::<c_int>(value, length)? != 0;
+                // Who has bound its address because it is shared cannot take that back.
+                if !reuse && state.phase != Phase::Idle {
+                    return Err(Errno::INVALID);
+                }
+                state.options.reuse = reuse;
             }
             (RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY) => {
-                // Wildcard listeners take requests of their own family only, whatever this says.
-                read::<c_int>(value, length)?;
+                let own_family = read::<c_int>(value, length)? != 0;
                 if !matches!(state.phase, Phase::Idle | Phase::Bound) {
                     return Err(Errno::INVALID);
                 }
+                state.options.own_family = own_family;
             }
             (RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT) => {
                 let code: u8 = read(value, length)?;

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::abi::rdma_port_space;
+use super::id::Options;
 use crate::errno::Errno;
 
 /// Who holds a port.
@@ -14,6 +15,8 @@ struct Holder {
     ip: IpAddr,
     /// Others may have it too (`RDMA_OPTION_ID_REUSEADDR`).
     reuse: bool,
+    /// Its wildcard is one of its own family (`RDMA_OPTION_ID_AFONLY`).
+    own_family: bool,
 }
 
 type Table = HashMap<(rdma_port_space, u16), Vec<Holder>>;
@@ -27,19 +30,22 @@ fn table() -> MutexGuard<'static, Option<Table>> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn overlap(a: IpAddr, b: IpAddr) -> bool {
-    let wildcard = a.is_unspecified() || b.is_unspecified();
-    a == b || (wildcard && a.is_ipv4() == b.is_ipv4())
+/// As in the kernel: a wildcard stands for both families, unless both holders keep to their own.
+fn overlap(a: &Holder, b: &Holder) -> bool {
+    let wildcard = a.ip.is_unspecified() || b.ip.is_unspecified();
+    let is_apart = a.own_family && b.own_family && a.ip.is_ipv4() != b.ip.is_ipv4();
+    a.ip == b.ip || (wildcard && !is_apart)
 }
 
 /// Takes the port of an address for an identifier, or some free one for port 0; answers which.
 ///
 /// # Errors
-/// `EADDRINUSE`; `EADDRNOTAVAIL` when no port is left.
+/// `EADDRINUSE`, as sockets say (the kernel's RDMA CM says `EADDRNOTAVAIL` if one of the addresses is a wildcard);
+/// `EADDRNOTAVAIL` when no port is left.
 pub fn take(
     space: rdma_port_space,
     address: &SocketAddr,
-    reuse: bool,
+    options: &Options,
     cookie: u64,
 ) -> Result<u16, Errno> {
     let mut table = table();
@@ -47,14 +53,15 @@ pub fn take(
     let holder = Holder {
         cookie,
         ip: address.ip(),
-        reuse,
+        reuse: options.reuse,
+        own_family: options.own_family,
     };
     let port = if address.port() != 0 {
         let others = table.get(&(space, address.port()));
         let is_taken = others
             .into_iter()
             .flatten()
-            .any(|other| overlap(other.ip, holder.ip) && !(other.reuse && reuse));
+            .any(|other| overlap(other, &holder) && !(other.reuse && holder.reuse));
         if is_taken {
             return Err(Errno(libc::EADDRINUSE));
         }
@@ -94,19 +101,38 @@ mod tests {
     use super::super::abi::{RDMA_PS_TCP, RDMA_PS_UDP};
     use super::*;
 
+    const ALONE: Options = Options {
+        tos: 0,
+        reuse: false,
+        own_family: false,
+        ack_timeout: None,
+    };
+    const SHARED: Options = Options {
+        reuse: true,
+        ..ALONE
+    };
+    const OWN_FAMILY: Options = Options {
+        own_family: true,
+        ..ALONE
+    };
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    const IN_USE: Result<u16, Errno> = Err(Errno(libc::EADDRINUSE));
+
     #[test]
     fn a_port_is_held_per_space_and_address() {
-        let at = |text: &str| text.parse::<SocketAddr>().unwrap();
-        let in_use = Err(Errno(libc::EADDRINUSE));
-        assert_eq!(take(RDMA_PS_TCP, &at("10.0.0.1:700"), false, 1), Ok(700));
-        assert_eq!(take(RDMA_PS_TCP, &at("10.0.0.1:700"), false, 2), in_use);
-        assert_eq!(take(RDMA_PS_TCP, &at("0.0.0.0:700"), true, 2), in_use);
-        assert_eq!(take(RDMA_PS_TCP, &at("10.0.0.2:700"), false, 3), Ok(700));
-        assert_eq!(take(RDMA_PS_TCP, &at("[::]:700"), false, 4), Ok(700));
-        assert_eq!(take(RDMA_PS_UDP, &at("10.0.0.1:700"), false, 5), Ok(700));
+        assert_eq!(take(RDMA_PS_TCP, &at("10.0.0.1:700"), &ALONE, 1), Ok(700));
+        assert_eq!(take(RDMA_PS_TCP, &at("10.0.0.1:700"), &ALONE, 2), IN_USE);
+        assert_eq!(take(RDMA_PS_TCP, &at("0.0.0.0:700"), &SHARED, 2), IN_USE);
+        assert_eq!(take(RDMA_PS_TCP, &at("10.0.0.2:700"), &ALONE, 3), Ok(700));
+        assert_eq!(take(RDMA_PS_TCP, &at("[fd00::1]:700"), &ALONE, 4), Ok(700));
+        assert_eq!(take(RDMA_PS_UDP, &at("10.0.0.1:700"), &ALONE, 5), Ok(700));
         give_back(RDMA_PS_TCP, 700, 1);
-        assert_eq!(take(RDMA_PS_TCP, &at("10.0.0.1:700"), true, 6), Ok(700));
-        assert_eq!(take(RDMA_PS_TCP, &at("10.0.0.1:700"), true, 7), Ok(700));
+        assert_eq!(take(RDMA_PS_TCP, &at("10.0.0.1:700"), &SHARED, 6), Ok(700));
+        assert_eq!(take(RDMA_PS_TCP, &at("10.0.0.1:700"), &SHARED, 7), Ok(700));
         for cookie in 1..=7 {
             give_back(RDMA_PS_TCP, 700, cookie);
             give_back(RDMA_PS_UDP, 700, cookie);
@@ -114,10 +140,26 @@ mod tests {
     }
 
     #[test]
+    fn a_wildcard_stands_for_both_families_unless_both_keep_to_their_own() {
+        assert_eq!(take(RDMA_PS_TCP, &at("0.0.0.0:701"), &ALONE, 21), Ok(701));
+        assert_eq!(take(RDMA_PS_TCP, &at("[::]:701"), &OWN_FAMILY, 22), IN_USE);
+        give_back(RDMA_PS_TCP, 701, 21);
+        assert_eq!(
+            take(RDMA_PS_TCP, &at("0.0.0.0:701"), &OWN_FAMILY, 21),
+            Ok(701)
+        );
+        assert_eq!(take(RDMA_PS_TCP, &at("[::]:701"), &ALONE, 22), IN_USE);
+        assert_eq!(take(RDMA_PS_TCP, &at("[::]:701"), &OWN_FAMILY, 22), Ok(701));
+        assert_eq!(take(RDMA_PS_TCP, &at("[fd00::1]:701"), &ALONE, 23), IN_USE);
+        give_back(RDMA_PS_TCP, 701, 21);
+        give_back(RDMA_PS_TCP, 701, 22);
+    }
+
+    #[test]
     fn who_asks_for_none_gets_one_of_its_own() {
-        let any: SocketAddr = "0.0.0.0:0".parse().unwrap();
-        let first = take(RDMA_PS_TCP, &any, false, 11).unwrap();
-        let second = take(RDMA_PS_TCP, &any, false, 12).unwrap();
+        let any = at("0.0.0.0:0");
+        let first = take(RDMA_PS_TCP, &any, &ALONE, 11).unwrap();
+        let second = take(RDMA_PS_TCP, &any, &ALONE, 12).unwrap();
         assert!(EPHEMERAL.contains(&first) && EPHEMERAL.contains(&second));
         assert_ne!(first, second);
         give_back(RDMA_PS_TCP, first, 11);

@@ -32,7 +32,7 @@ pub fn bind_to(id: &Id, state: &mut State, wanted: SocketAddr) -> Result<(), Err
     } else {
         Some(place_of(&wanted)?)
     };
-    let port = ports::take(id.space(), &wanted, state.options.reuse, id.cookie())?;
+    let port = ports::take(id.space(), &wanted, &state.options, id.cookie())?;
     let mut source = wanted;
     source.set_port(port);
     state.source = Some(source);
@@ -80,7 +80,7 @@ pub unsafe fn resolve_address(
     let (id, source, destination) = unsafe {
         (
             Id::of(raw)?,
-            address::read(source)?,
+            address::read_if_any(source)?,
             address::read(destination)?.ok_or(Errno::INVALID)?,
         )
     };

@@ -82,16 +82,23 @@ pub fn output(source: &Path, setup: &str, under: Under) -> Option<String> {
     Some(out.into_owned())
 }
 
-/// The program; `None` where there is no compiler or no libibverbs to compile with.
+/// The program; `None` where there is no compiler or no rdma-core to compile with.
 fn compile(source: &Path) -> Option<PathBuf> {
     // Tests run at the same time: none overwrites what another executes.
     static COMPILED: AtomicU32 = AtomicU32::new(0);
+    let text = std::fs::read_to_string(source).unwrap();
+    let uses_connections = text.contains("rdma_cma.h") || text.contains("\"cm.h\"");
+    let (header, libraries) = if uses_connections {
+        ("rdma/rdma_cma.h", ["-libverbs", "-lrdmacm"].as_slice())
+    } else {
+        ("infiniband/verbs.h", ["-libverbs"].as_slice())
+    };
     let include = Command::new("cc")
-        .args(["-include", "infiniband/verbs.h", "-fsyntax-only", "-xc"])
+        .args(["-include", header, "-fsyntax-only", "-xc"])
         .arg("/dev/null")
         .output();
     if !include.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: no C compiler, or no libibverbs headers");
+        eprintln!("skipped: no C compiler, or no headers of rdma-core");
         return None;
     }
     let number = COMPILED.fetch_add(1, Ordering::Relaxed);
@@ -105,7 +112,7 @@ fn compile(source: &Path) -> Option<PathBuf> {
         .args(["-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
         .arg(&program)
         .arg(source)
-        .arg("-libverbs")
+        .args(libraries)
         .status()
         .unwrap();
     assert!(status.success());
