@@ -35,7 +35,7 @@ impl Config {
             response_timeout: 20,
             retries_max: 15,
             connections_max: 65_536,
-            half_open_max: 4_096,
+            half_open_max: 8_192,
             resting_max: 4_096,
             transmits_max: 8_192,
         }

@@ -24,8 +24,9 @@ use crate::object::Object;
 /// What connections are sent with.
 pub const HOP_LIMIT: u8 = 64;
 
-/// Requests that wait for a program that does not say how many may: the kernel's number.
-const BACKLOG_DEFAULT: usize = 1024;
+/// Requests that wait at most, and for a program that does not say how many may. (The kernel: 1024. A request beyond is repeated after
+/// four seconds only.)
+const BACKLOG_DEFAULT: usize = 4096;
 
 /// Local ACK timeout, 4.096 us * 2^16 = 268 ms: a dead peer is noticed after two to three seconds, with 7 repetitions, and a slow Wi-Fi
 /// link is not mistaken for one. The kernel's is eight times as long.
