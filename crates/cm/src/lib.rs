@@ -25,3 +25,4 @@ pub use counter::Counter;
 pub use event::{ConnectRequest, ConnectResponse, Event, SidrRequest, SidrResponse};
 pub use listener::ListenerId;
 pub use manager::Manager;
+pub use teardown::LastWords;

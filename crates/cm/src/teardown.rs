@@ -1,6 +1,7 @@
 //! How connections end: reject, disconnect, silence, timewait; and the repetition of messages (IBTA 12.9.7 and 12.9.8).
 
 use airdma_transport::Time;
+use airdma_wire::Qpn;
 use airdma_wire::cm::{About, CmMad, CmMessage, Drep, Dreq, Mra, Rej, RejReason};
 
 use crate::calls::{self, CmError};
@@ -9,7 +10,50 @@ use crate::connection::{Connection, State};
 use crate::event::Event;
 use crate::{ConnectionId, Counter, Manager, Route};
 
+/// What ends a connection whose process is gone, said by somebody else who has its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastWords {
+    /// Between which addresses.
+    pub route: Route,
+    /// Our communication id.
+    pub local_id: u32,
+    /// The peer's.
+    pub remote_id: u32,
+    /// The peer's queue pair.
+    pub remote_qpn: Qpn,
+}
+
 impl Manager {
+    /// What would end a connection that the peer may think is established.
+    pub fn last_words(&self, id: ConnectionId) -> Option<LastWords> {
+        let connection = self.connections.get(&id.0)?;
+        match connection.state {
+            State::RepSent | State::Established | State::DreqSent => Some(LastWords {
+                route: connection.route,
+                local_id: id.0,
+                remote_id: connection.remote_id,
+                remote_qpn: connection.remote_qpn,
+            }),
+            State::ReqSent
+            | State::ReqReceived
+            | State::RepReceived
+            | State::Timewait
+            | State::Refused => None,
+        }
+    }
+
+    /// Says the last words of somebody else's connection, once.
+    pub fn say(&mut self, words: &LastWords) {
+        let message = CmMessage::Dreq(Dreq {
+            local_id: words.local_id,
+            remote_id: words.remote_id,
+            remote_qpn: words.remote_qpn,
+            private_data: [0; Dreq::PRIVATE_DATA_LEN],
+        });
+        let transaction = self.new_transaction(words.local_id);
+        self.transmit(words.route, transaction, message);
+    }
+
     /// Says no to a [request](Event::ConnectRequest) or to a [response](Event::ConnectResponse), usually with
     /// [`RejReason::CONSUMER`]. At most 148 bytes of private data fit. The id is gone when this returns.
     ///

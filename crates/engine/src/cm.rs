@@ -258,7 +258,11 @@ impl Device {
     /// # Errors
     /// `EINVAL` for too much private data, or a connection that nobody asks for (any more).
     pub fn cm_accept(&self, id: ConnectionId, with: &Accept<'_>) -> Result<(), Error> {
-        self.with_gsi(|gsi, now| Ok(gsi.manager.accept(now, id, with)?))
+        self.with_gsi(|gsi, now| {
+            gsi.manager.accept(now, id, with)?;
+            gsi.note_connection(id);
+            Ok(())
+        })
     }
 
     /// Tells the peer that accepted that we are ready. The queue pair should be in RTS.
@@ -266,7 +270,11 @@ impl Device {
     /// # Errors
     /// As [`Device::cm_accept`].
     pub fn cm_ready(&self, id: ConnectionId, private_data: &[u8]) -> Result<(), Error> {
-        self.with_gsi(|gsi, _| Ok(gsi.manager.ready(id, private_data)?))
+        self.with_gsi(|gsi, _| {
+            gsi.manager.ready(id, private_data)?;
+            gsi.note_connection(id);
+            Ok(())
+        })
     }
 
     /// Refuses a connection that was asked for, or that was accepted by the peer.
@@ -295,6 +303,7 @@ impl Device {
         let destroyed = self.with_gsi(|gsi, now| {
             gsi.disown(Subject::Connection(id));
             gsi.manager.destroy(now, id);
+            gsi.forget_connection(id);
             Ok(())
         });
         drop(destroyed);
@@ -318,6 +327,7 @@ impl Device {
             for id in gsi.connections() {
                 gsi.disown(Subject::Connection(id));
                 gsi.manager.destroy(now, id);
+                gsi.forget_connection(id);
             }
             Ok(())
         });
@@ -356,8 +366,8 @@ impl Device {
         let core = self.core();
         core.check_process()?;
         core.bind()?;
-        let guid = self.info().guid;
-        core.control(|worker, now| worker.open_gsi(now, guid));
+        let (guid, interface_index) = (self.info().guid, self.info().interface_index);
+        core.control(|worker, now| worker.open_gsi(now, guid, interface_index));
         Ok(())
     }
 

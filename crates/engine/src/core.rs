@@ -20,12 +20,14 @@ use crate::async_event::{AsyncEvents, EventOwner};
 use crate::devices::look_at;
 use crate::eventfd::EventFd;
 use crate::gids::{GIDS_MAX, GidEntry, changes};
+use crate::gsi::Gsi;
 use crate::helper::Helper;
 use crate::news::News;
 use crate::process::Process;
 use crate::qp_shared::DOORBELLS;
 use crate::steering::{self, JoinError, Steering};
 use crate::wait::{Descriptors, Waited};
+use crate::wills;
 use crate::worker::{Round, Work, Worker};
 use crate::{AsyncEvent, DeviceInfo, Error, Uncancelled};
 use airdma_port::impair::{Impaired, Impairment};
@@ -527,7 +529,8 @@ impl Core {
         // Held so that the table does not change under the sockets.
         let state = self.state();
         let mut worker = self.lock();
-        if !worker.is_bound() {
+        let is_first = !worker.is_bound();
+        if is_first {
             let (port, steering) = self.open_port(&state.current.gids)?;
             worker.tables.counters.share(&self.info);
             if let Some(steering) = &steering {
@@ -542,6 +545,9 @@ impl Core {
         }
         drop(worker);
         drop(state);
+        if is_first {
+            self.speak_for_the_dead();
+        }
         self.start_helper()
     }
 
@@ -629,6 +635,20 @@ impl Core {
                 break;
             }
         }
+        self.speak_for_the_dead();
+    }
+
+    /// Peers of processes that died at these addresses hear of it.
+    fn speak_for_the_dead(&self) {
+        let words = wills::of_the_dead(self.info.interface_index);
+        if !words.is_empty() {
+            self.control(|worker, now| {
+                worker.open_gsi(now, self.info.guid, self.info.interface_index);
+                if let Some(gsi) = &mut worker.tables.gsi {
+                    gsi.say(&words);
+                }
+            });
+        }
     }
 
     /// Tells the processes that share the addresses that this one is gone. The device is of no use after that.
@@ -651,6 +671,10 @@ impl Core {
             if let Ok(descriptors) = self.descriptors.try_lock() {
                 descriptors.iter().copied().for_each(close);
             }
+        }
+        if let Ok(worker) = self.worker.try_lock() {
+            let gsi = worker.tables.gsi.as_ref();
+            gsi.and_then(Gsi::will_fd).into_iter().for_each(close);
         }
     }
 

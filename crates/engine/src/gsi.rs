@@ -2,7 +2,8 @@
 //! somebody listens or connects.
 
 use crate::cm::CmChannel;
-use airdma_cm::{Config, ConnectionId, Event, ListenerId, Manager, Route, SidrId};
+use crate::wills::Will;
+use airdma_cm::{Config, ConnectionId, Event, LastWords, ListenerId, Manager, Route, SidrId};
 use airdma_port::Destination;
 use airdma_transport::{Arrival, Time};
 use airdma_wire::cm::ServiceId;
@@ -10,6 +11,7 @@ use airdma_wire::mad::{GSI_QKEY, MAD_LEN};
 use airdma_wire::{Bth, Deth, Gid, Headers, Opcode, Packet, Psn, Qpn};
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 /// What an event is about.
@@ -35,17 +37,55 @@ pub(crate) struct Gsi {
     /// What the manager wants to send.
     outbox: VecDeque<(Route, [u8; MAD_LEN])>,
     next_psn: Psn,
+    /// What is said to the peers if the process dies, once there are any.
+    will: Option<Will>,
+    interface_index: u32,
 }
 
 impl Gsi {
-    pub(crate) fn new(config: Config) -> Self {
+    pub(crate) fn new(config: Config, interface_index: u32) -> Self {
         Gsi {
             manager: Manager::new(config),
             owners: HashMap::new(),
             services: HashMap::new(),
             outbox: VecDeque::new(),
             next_psn: Psn::default(),
+            will: None,
+            interface_index,
         }
+    }
+
+    /// There is a connection, or will be soon: if the process dies, the peer is to hear of it.
+    pub(crate) fn note_connection(&mut self, id: ConnectionId) {
+        if let Some(words) = self.manager.last_words(id) {
+            if self.will.is_none() {
+                // Where there can be none, peers find out by themselves.
+                self.will = Will::new(self.interface_index).ok();
+            }
+            if let Some(will) = &mut self.will {
+                will.write(id, &words);
+            }
+        }
+    }
+
+    /// The connection is over.
+    pub(crate) fn forget_connection(&mut self, id: ConnectionId) {
+        if let Some(will) = &mut self.will {
+            will.erase(id);
+        }
+    }
+
+    /// What makes this process's will seem the one of somebody who lives.
+    pub(crate) fn will_fd(&self) -> Option<RawFd> {
+        self.will.as_ref().map(Will::fd)
+    }
+
+    /// Says what others wanted to have said.
+    pub(crate) fn say(&mut self, all: &[LastWords]) {
+        for words in all {
+            self.manager.say(words);
+        }
+        self.settle();
     }
 
     /// Takes a packet to queue pair 1; false if it is none that managers send.
@@ -127,10 +167,13 @@ impl Gsi {
             }
             Event::SidrRequest(request) => (Subject::Listener(request.listener), false),
             Event::ConnectResponse(response) => (Subject::Connection(response.id), false),
-            Event::Established { id, .. } | Event::Disconnected { id, .. } => {
+            Event::Established { id, .. } => (Subject::Connection(*id), false),
+            Event::Disconnected { id, .. } => {
+                self.forget_connection(*id);
                 (Subject::Connection(*id), false)
             }
             Event::Rejected { id, .. } | Event::Unreachable { id } | Event::TimewaitExit { id } => {
+                self.forget_connection(*id);
                 (Subject::Connection(*id), true)
             }
             Event::SidrResponse(response) => (Subject::Resolution(response.id), true),

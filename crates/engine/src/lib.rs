@@ -55,6 +55,7 @@ mod timers;
 mod uncancelled;
 mod use_count;
 mod wait;
+mod wills;
 mod worker;
 mod xrcd;
 

@@ -187,7 +187,7 @@ impl Worker {
     }
 
     /// Makes queue pair 1, if that was not done.
-    pub(crate) fn open_gsi(&mut self, now: Time, guid: u64) {
+    pub(crate) fn open_gsi(&mut self, now: Time, guid: u64, interface_index: u32) {
         if self.tables.gsi.is_some() {
             return;
         }
@@ -197,7 +197,8 @@ impl Worker {
         let seed = u64::from(random_u32()) << 32 | u64::from(random_u32());
         let id_tag = self.tables.qps.first_range();
         let config = Config::new(seed, guid);
-        self.tables.gsi = Some(Gsi::new(Config { id_tag, ..config }));
+        let config = Config { id_tag, ..config };
+        self.tables.gsi = Some(Gsi::new(config, interface_index));
         self.listen(None, true);
         self.with_steering(now, |steering, ground| {
             steering.map(|steering| steering.manage(ground))

@@ -281,3 +281,27 @@ fn every_process_in_a_group_gets_a_copy() {
         }
     });
 }
+
+#[test]
+fn peers_of_a_process_that_is_killed_hear_of_it_from_those_who_live_or_come() {
+    isolated(
+        "peers_of_a_process_that_is_killed_hear_of_it_from_those_who_live_or_come",
+        SETUP,
+        || {
+            for survivor_is_there in [true, false] {
+                let mut left = Process::start("veth0");
+                let survivor = survivor_is_there.then(|| Process::start("veth0"));
+                let mut right = Process::start("veth1");
+                assert_eq!(left.ask("listen 7500"), "listening");
+                left.tell("answer");
+                assert_eq!(right.ask("call 10.9.0.1 7500"), "established");
+                assert_eq!(left.hear(), "established");
+                right.tell("event");
+                left.kill();
+                let successor = (!survivor_is_there).then(|| Process::start("veth0"));
+                assert_eq!(right.hear(), "disconnected");
+                drop((survivor, successor));
+            }
+        },
+    );
+}

@@ -2,8 +2,8 @@
 
 use crate::common::*;
 use airdma_engine::cm_protocol::{
-    Connect, Event, IpAddressing, ListenerId, PortSpace, RejReason, Route, ServiceId,
-    TransportService,
+    Accept, Connect, ConnectionId, Event, IpAddressing, ListenerId, PortSpace, RejReason, Route,
+    ServiceId, TransportService,
 };
 use airdma_engine::*;
 use std::io::{BufRead, Write};
@@ -104,6 +104,12 @@ impl Role {
                 "closed".into()
             }
             ["refuse", name] => self.refuse(name),
+            ["answer"] => self.answer(),
+            ["call", address, port] => self.call(address.parse().unwrap(), port.parse().unwrap()),
+            ["event"] => match self.next_event() {
+                Some(Event::Disconnected { .. }) => "disconnected".into(),
+                other => format!("{other:?}"),
+            },
             ["dial", address, port] => self.dial(address.parse().unwrap(), port.parse().unwrap()),
             ["attach", group] => {
                 let end = End::new(&self.device, QpType::Ud, 2048);
@@ -217,8 +223,60 @@ impl Role {
         }
     }
 
+    /// Accepts the next request, and waits until there is a connection.
+    fn answer(&self) -> String {
+        let Some(Event::ConnectRequest(request)) = self.next_event() else {
+            return "no request".into();
+        };
+        let with = Accept {
+            qpn: self.end.qp.number(),
+            psn: PSN,
+            responder_resources: 4,
+            initiator_depth: 4,
+            rnr_retry_count: 7,
+            srq: false,
+            private_data: b"",
+        };
+        self.device.cm_accept(request.id, &with).unwrap();
+        match self.next_event() {
+            Some(Event::Established { .. }) => "established".into(),
+            other => format!("{other:?}"),
+        }
+    }
+
+    /// Connects to somebody who answers.
+    fn call(&self, address: IpAddr, port: u16) -> String {
+        let id = self.ask(address, port);
+        match self.next_event() {
+            Some(Event::ConnectResponse(_)) => {
+                self.device.cm_ready(id, &[]).unwrap();
+                "established".into()
+            }
+            other => format!("{other:?}"),
+        }
+    }
+
     /// Asks for a connection; says who refused.
     fn dial(&self, address: IpAddr, port: u16) -> String {
+        self.ask(address, port);
+        match self.next_event() {
+            Some(Event::Rejected {
+                reason,
+                private_data,
+                ..
+            }) if reason == RejReason::CONSUMER => {
+                let end = private_data.iter().position(|&byte| byte == 0).unwrap();
+                format!(
+                    "refused by {}",
+                    String::from_utf8_lossy(&private_data[..end])
+                )
+            }
+            Some(Event::Rejected { reason, .. }) => format!("refused: {}", reason.0),
+            other => format!("{other:?}"),
+        }
+    }
+
+    fn ask(&self, address: IpAddr, port: u16) -> ConnectionId {
         let local = self.end.path().gid;
         let remote = Gid::from(address);
         let wanted = Connect {
@@ -242,21 +300,6 @@ impl Role {
             addressing: IpAddressing::new(local.to_ip(), 4711, address),
             private_data: b"",
         };
-        self.device.cm_connect(&wanted, &self.channel, 2).unwrap();
-        match self.next_event() {
-            Some(Event::Rejected {
-                reason,
-                private_data,
-                ..
-            }) if reason == RejReason::CONSUMER => {
-                let end = private_data.iter().position(|&byte| byte == 0).unwrap();
-                format!(
-                    "refused by {}",
-                    String::from_utf8_lossy(&private_data[..end])
-                )
-            }
-            Some(Event::Rejected { reason, .. }) => format!("refused: {}", reason.0),
-            other => format!("{other:?}"),
-        }
+        self.device.cm_connect(&wanted, &self.channel, 2).unwrap()
     }
 }
