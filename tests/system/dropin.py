@@ -1,5 +1,5 @@
-"""The drop-in directory: libibverbs.so.1 and librdmacm.so.1 for LD_LIBRARY_PATH, on hosts with rdma-core and without, and programs
-that ask for symbol versions."""
+"""The drop-in directory: libibverbs.so.1 and librdmacm.so.1 for LD_LIBRARY_PATH, on hosts with rdma-core and without; programs
+that ask for symbol versions; and what `airdma run` picks."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
     files = folder / "hidden"
     files.mkdir()
     hidden = _without_rdma_core(empty, files)
+    airdma = str(build.binary())
     tests: list[tuple[str, Callable[[], list[str]]]] = [
         # The genuine libraries are there as well under the preload; the drop-in is one file, under however many names.
         ("the drop-in's symbols have their versions", lambda: _reads(lab, _dropin([reader]), 1)),
         ("dlvsym finds the preload's symbols", lambda: _reads(lab, build.with_airdma([reader]), 3)),
         ("a drop-in that is preloaded too is there once", lambda: _reads(lab, _both([reader]), 1)),
+        ("airdma run --dropin is that", lambda: _reads(lab, [airdma, "run", "--dropin", "--", reader], 1)),
         ("ibv_rc_pingpong on the drop-in", lambda: _pingpong(lab)),
         ("perftest loads with the drop-in", lambda: _loads(lab)),
         ("rping on the drop-in", lambda: _rping(lab, _dropin)),
@@ -43,7 +45,10 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
         ("librspreload on the drop-in uses the kernel's sockets", lambda: _rspreload(lab.a)),
         ("the libraries can be hidden", lambda: _fails_to_load(lab.a, [*hidden, linked, lab.a.ipv4])),
         ("without rdma-core: linked program", lambda: _linked(lab.a, [*hidden, *_dropin([linked])])),
+        ("without rdma-core: airdma run", lambda: _linked(lab.a, [*hidden, *build.with_airdma([linked])])),
+        ("without rdma-core: dlopen and dlvsym", lambda: _reads(lab, [*hidden, *build.with_airdma([reader])], 1)),
         ("without rdma-core: rping", lambda: _rping(lab, lambda argv: [*hidden, *_dropin(argv)])),
+        ("without rdma-core: rping and airdma run", lambda: _rping(lab, lambda argv: [*hidden, *build.with_airdma(argv)])),
     ]
     for name, test in tests:
         started = time.monotonic()

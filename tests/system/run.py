@@ -18,6 +18,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "tools"))
 
 import dropin  # noqa: E402
+import explain  # noqa: E402
 import host_programs  # noqa: E402
 import interface_changes  # noqa: E402
 import matrix  # noqa: E402
@@ -79,6 +80,7 @@ def _run(cases: list[Case], pairs_only: bool, folder: Path) -> int:
         with Lab() as lab:
             ucx.run(lab, tally)
             dropin.run(lab, tally, folder)
+            explain.run(lab, tally, folder)
         interface_changes.run(tally)
         scenarios.run(tally)
     for name, explanation in tally.failures.items():

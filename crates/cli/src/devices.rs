@@ -29,7 +29,7 @@ pub fn print(verbose: bool, as_json: bool) -> Result<ExitCode> {
     }
     out.flush()?;
     if devices.is_empty() {
-        complain(&why_none(&interfaces()));
+        complain(&why_no_device());
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
@@ -200,6 +200,11 @@ fn names(table: &str) -> Vec<String> {
         .filter_map(|line| line.split_once(':'))
         .map(|(name, _)| name.trim().to_owned())
         .collect()
+}
+
+/// Why there is none, and what to do.
+pub fn why_no_device() -> String {
+    why_none(&interfaces())
 }
 
 fn why_none(interfaces: &[String]) -> String {

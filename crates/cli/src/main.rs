@@ -22,9 +22,12 @@ struct Arguments {
 enum Command {
     /// Run a program written for libibverbs, unmodified, on airdma devices.
     ///
-    /// Sets LD_PRELOAD to libairdma.so, found beside this binary (same folder, ../lib, ../lib/airdma)
-    /// or named by AIRDMA_LIB, and becomes the program. Exits with 127 if the program or the library is
-    /// not found, with 126 if it cannot be run.
+    /// Where the host has rdma-core's libraries, sets LD_PRELOAD to libairdma.so, which stands before them:
+    /// rdma-core's rsockets run on it. On other hosts sets LD_LIBRARY_PATH to the folder `dropin`, where
+    /// airdma has the names of rdma-core's libraries, and LD_PRELOAD to what is in there. Then becomes the
+    /// program. libairdma.so is found beside this binary (same folder, ../lib, ../lib/airdma) or named by
+    /// AIRDMA_LIB, `dropin` beside it. Exits with 127 if the program or the library is not found, with 126 if
+    /// it cannot be run.
     ///
     /// Before that it checks on loopback that this kernel numbers packets as RoCE peers need it (10 ms),
     /// and warns if it does not.
@@ -32,6 +35,14 @@ enum Command {
         /// Say which library is used and what the check on loopback found.
         #[arg(short, long)]
         verbose: bool,
+        /// Say what would be set and why, which devices the program will see, and what is in its way; run
+        /// nothing. Exits with 0 if it will work, with 1, and what to do next, if not.
+        #[arg(long)]
+        explain: bool,
+        /// Use the folder `dropin` on a host with rdma-core too: for programs that load its libraries by
+        /// dlopen(3) and look symbols up with dlsym(3).
+        #[arg(long)]
+        dropin: bool,
         /// The program and its arguments.
         #[arg(
             required = true,
@@ -56,7 +67,19 @@ enum Command {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
-        Command::Run { verbose, command } => return run::run(verbose, &command),
+        Command::Run {
+            verbose,
+            explain,
+            dropin,
+            command,
+        } => {
+            let options = run::Options {
+                verbose,
+                explain,
+                drop_in: dropin,
+            };
+            return run::run(&options, &command);
+        }
         Command::Devices { verbose, json } => devices::print(verbose, json),
         Command::Selftest => selftest::print(),
     };

@@ -158,6 +158,118 @@ fn the_library_of_an_installed_tree_is_found() {
     assert!(stdout(&output).trim().ends_with("/lib/airdma/libairdma.so"));
 }
 
+/// A tree as packages install it, with what looks like both artefacts; what `sh` prints of its environment in it.
+fn in_installed_tree(name: &str, arguments: &[&str], path: Option<&str>) -> Output {
+    let folder = Folder::new(name);
+    let (bin, lib) = (folder.0.join("bin"), folder.0.join("lib/airdma"));
+    fs::create_dir_all(&bin).unwrap();
+    fs::create_dir_all(lib.join("dropin")).unwrap();
+    copy_program(&bin.join("airdma"));
+    for library in ["libairdma.so", "dropin/libibverbs.so.1"] {
+        fs::copy(some_library(), lib.join(library)).unwrap();
+    }
+    let mut command = Command::new(bin.join("airdma"));
+    command
+        .env_remove("AIRDMA_LIB")
+        .env_remove("LD_PRELOAD")
+        .env_remove("LD_LIBRARY_PATH");
+    if let Some(path) = path {
+        command.env("LD_LIBRARY_PATH", path);
+    }
+    let show = "echo $LD_PRELOAD; echo $LD_LIBRARY_PATH";
+    command
+        .arg("run")
+        .args(arguments)
+        .args(["--", "sh", "-c", show])
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn the_drop_in_directory_is_preloaded_and_searched_first() {
+    let output = in_installed_tree("run-dropin", &["--dropin"], Some("/elsewhere"));
+    let said = stdout(&output);
+    let (preload, path) = said.trim().split_once('\n').unwrap();
+    assert!(preload.ends_with("/lib/airdma/dropin/libibverbs.so.1"));
+    assert!(path.ends_with("/lib/airdma/dropin:/elsewhere"), "{path}");
+}
+
+#[test]
+fn a_host_has_the_libraries_that_its_search_path_has() {
+    let host = Folder::new("run-host");
+    for library in ["libibverbs.so.1", "librdmacm.so.1"] {
+        fs::copy(some_library(), host.0.join(library)).unwrap();
+    }
+    let path = host.0.to_str().unwrap();
+    let output = in_installed_tree("run-host-tree", &[], Some(path));
+    let said = stdout(&output);
+    let (preload, rest) = said.trim().split_once('\n').unwrap();
+    assert!(preload.ends_with("/lib/airdma/libairdma.so"), "{said}");
+    assert_eq!(rest, path);
+}
+
+#[test]
+fn a_drop_in_directory_that_is_not_there_is_said() {
+    let output = airdma().args(["run", "--dropin", "true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(127));
+    assert!(stderr(&output).contains("make dropin"));
+}
+
+/// What `airdma run --explain` prints of a command, and its exit status.
+fn explained(command: &[&str]) -> (String, Option<i32>) {
+    let output = airdma()
+        .env("AIRDMA_LOOPBACK", "1")
+        .args(["run", "--explain", "--"])
+        .args(command)
+        .output()
+        .unwrap();
+    assert_eq!(stderr(&output), "");
+    (stdout(&output), output.status.code())
+}
+
+#[test]
+fn an_explanation_says_what_would_be_done_and_does_nothing() {
+    let folder = Folder::new("run-explain");
+    let file = folder.0.join("file");
+    let touch = format!("touch {}", file.display());
+    let (said, _) = explained(&["sh", "-c", &touch]);
+    assert!(!file.exists());
+    for words in [
+        "program   ",
+        "sets      LD_PRELOAD=",
+        "because   ",
+        "device    airdma_lo up 127.0.0.1",
+        "variable  AIRDMA_LIB=",
+        "\nresult    it will ",
+    ] {
+        assert!(said.contains(words), "{words:?} in {said}");
+    }
+}
+
+#[test]
+fn an_explanation_of_what_cannot_work_says_what_to_do_and_is_1() {
+    let folder = Folder::new("run-explain-bad");
+    let script = folder.0.join("script");
+    fs::write(&script, "#!/nonexistent/interpreter\n").unwrap();
+    let path = script.to_str().unwrap();
+    for (command, problem) in [
+        ("no-such-program-anywhere", "not found in PATH"),
+        (path, "chmod +x"),
+    ] {
+        let (said, status) = explained(&[command]);
+        assert_eq!(status, Some(1), "{said}");
+        let expected = said
+            .lines()
+            .any(|line| line.starts_with("problem   ") && line.contains(problem));
+        assert!(expected, "{said}");
+        assert!(said.ends_with("result    it will not work\n"), "{said}");
+    }
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let (said, status) = explained(&[path]);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("/nonexistent/interpreter"), "{said}");
+}
+
 #[test]
 fn without_a_command_the_usage_is_shown() {
     let output = airdma().arg("run").output().unwrap();

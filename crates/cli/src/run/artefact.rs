@@ -1,0 +1,241 @@
+//! The two artefacts: where they lie, and which of them a program gets.
+//!
+//! *The preload*, `libairdma.so`, stands before rdma-core's libraries, which the host has; rdma-core's rsockets then run on it.
+//! *The drop-in directory* has airdma under the names of rdma-core's libraries, for hosts without them and for programs that look
+//! symbols up with dlsym(3) in a library that they opened. It is preloaded as well, because a library with an RPATH of its own
+//! would find rdma-core's libraries before it; being one file it is there once.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::host::{Host, VERBS};
+
+const LIBRARY: &str = "libairdma.so";
+/// The folder's name. It lies beside [`LIBRARY`].
+const DROP_IN: &str = "dropin";
+
+/// What is installed: at least one of the two.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Installed {
+    pub preload: Option<PathBuf>,
+    /// The drop-in directory.
+    pub drop_in: Option<PathBuf>,
+}
+
+/// What a program gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Variables of its environment.
+    pub variables: Vec<(&'static str, OsString)>,
+    /// Whether it is the drop-in directory.
+    pub drop_in: bool,
+    /// Why, in a few words.
+    pub because: String,
+}
+
+impl Installed {
+    /// Looks where `AIRDMA_LIB` says, or in places relative to this binary.
+    ///
+    /// # Errors
+    /// A message when nothing is there.
+    pub fn look() -> Result<Installed, String> {
+        if let Some(given) = env::var_os("AIRDMA_LIB").filter(|value| !value.is_empty()) {
+            let given = PathBuf::from(given);
+            return match given.canonicalize() {
+                Ok(path) if path.is_file() => Ok(Installed {
+                    drop_in: path.parent().and_then(drop_in),
+                    preload: Some(path),
+                }),
+                Ok(_) => Err(format!("AIRDMA_LIB={}: not a file", given.display())),
+                Err(error) => Err(format!("AIRDMA_LIB={}: {error}", given.display())),
+            };
+        }
+        let binary = env::current_exe().map_err(|error| format!("cannot find myself: {error}"))?;
+        let folders = folders(binary.parent().unwrap_or(Path::new("/")));
+        let preloads = folders.iter().map(|folder| folder.join(LIBRARY));
+        let installed = Installed {
+            preload: preloads.into_iter().find(|place| place.is_file()),
+            drop_in: folders.iter().find_map(|folder| drop_in(folder)),
+        };
+        if installed.preload.is_none() && installed.drop_in.is_none() {
+            return Err(missing(&folders));
+        }
+        Ok(installed)
+    }
+
+    /// Chooses; `forced`: the drop-in directory whatever the host has.
+    ///
+    /// # Errors
+    /// A message when what is needed is not installed, or lies where the loader could not find it.
+    pub fn choose(&self, host: &Host, forced: bool) -> Result<Choice, String> {
+        let missing = host.missing();
+        let already = self.drop_in.as_deref().is_some_and(|folder| {
+            let ours = folder.join(VERBS).canonicalize().ok();
+            let hosts = host.verbs.as_deref().map(Path::canonicalize);
+            ours.is_some() && hosts.and_then(Result::ok) == ours
+        });
+        let because = match (&self.preload, &self.drop_in) {
+            (_, None) if forced => {
+                return Err(format!(
+                    "there is no folder {DROP_IN} beside {LIBRARY}; {MAKE_DROP_IN}"
+                ));
+            }
+            (_, Some(_)) if forced => "--dropin was given".to_owned(),
+            (_, Some(_)) if already => "LD_LIBRARY_PATH leads there already".to_owned(),
+            (_, Some(_)) if !missing.is_empty() => {
+                format!("this host has no {}", missing.join(" and no "))
+            }
+            (None, _) => format!("{LIBRARY} is not installed"),
+            (Some(preload), None) if !missing.is_empty() => {
+                let because = format!("there is no folder {DROP_IN} beside it");
+                return Choice::preload(preload, because);
+            }
+            (Some(preload), _) => {
+                let because = "this host has rdma-core's libraries; its rsockets run on airdma";
+                return Choice::preload(preload, because.to_owned());
+            }
+        };
+        match &self.drop_in {
+            Some(folder) => Choice::drop_in(folder, because),
+            None => Err(because),
+        }
+    }
+}
+
+impl Choice {
+    fn preload(library: &Path, because: String) -> Result<Choice, String> {
+        Ok(Choice {
+            variables: vec![before("LD_PRELOAD", library)?],
+            drop_in: false,
+            because,
+        })
+    }
+
+    fn drop_in(folder: &Path, because: String) -> Result<Choice, String> {
+        Ok(Choice {
+            variables: vec![
+                before("LD_PRELOAD", &folder.join(VERBS))?,
+                before("LD_LIBRARY_PATH", folder)?,
+            ],
+            drop_in: true,
+            because,
+        })
+    }
+}
+
+/// How to get a drop-in directory.
+pub const MAKE_DROP_IN: &str = "build it with `make dropin`";
+
+/// Where the artefacts may lie, best first.
+fn folders(binary: &Path) -> [PathBuf; 3] {
+    ["", "../lib", "../lib/airdma"].map(|folder| binary.join(folder))
+}
+
+fn drop_in(folder: &Path) -> Option<PathBuf> {
+    let folder = folder.join(DROP_IN);
+    folder.join(VERBS).is_file().then_some(folder)
+}
+
+fn missing(folders: &[PathBuf]) -> String {
+    let mut message = format!("{LIBRARY} is in none of these places:");
+    for folder in folders {
+        message.push_str(&format!("\n  {}", folder.join(LIBRARY).display()));
+    }
+    message.push_str(
+        "\nbuild it with `cargo build --release -p airdma-verbs`, or set AIRDMA_LIB to its path",
+    );
+    message
+}
+
+/// A variable with a list of paths: ours first, then what was there.
+fn before(variable: &'static str, path: &Path) -> Result<(&'static str, OsString), String> {
+    Ok((variable, list(path, env::var_os(variable))?))
+}
+
+fn list(path: &Path, existing: Option<OsString>) -> Result<OsString, String> {
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.iter().any(|byte| matches!(byte, b' ' | b':' | b';')) {
+        return Err(format!(
+            "{}: a path with spaces, colons or semicolons cannot be preloaded; move the library, or link to it",
+            path.display()
+        ));
+    }
+    let mut value = path.as_os_str().to_owned();
+    if let Some(existing) = existing.filter(|existing| !existing.is_empty()) {
+        value.push(OsStr::new(":"));
+        value.push(existing);
+    }
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn installed(preload: bool, drop_in: bool) -> Installed {
+        Installed {
+            preload: preload.then(|| "/lib/airdma/libairdma.so".into()),
+            drop_in: drop_in.then(|| "/lib/airdma/dropin".into()),
+        }
+    }
+
+    fn host(verbs: bool, cm: bool) -> Host {
+        Host {
+            verbs: verbs.then(|| "/usr/lib/libibverbs.so.1".into()),
+            cm: cm.then(|| "/usr/lib/librdmacm.so.1".into()),
+        }
+    }
+
+    #[test]
+    fn the_preload_is_for_hosts_with_rdma_core_and_the_drop_in_for_others() {
+        let chosen = |host, forced| installed(true, true).choose(&host, forced).unwrap();
+        assert!(!chosen(host(true, true), false).drop_in);
+        assert!(chosen(host(true, true), true).drop_in);
+        assert!(chosen(host(false, false), false).drop_in);
+        let choice = chosen(host(true, false), false);
+        assert_eq!(choice.because, "this host has no librdmacm.so.1");
+        let names: Vec<&str> = choice.variables.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, ["LD_PRELOAD", "LD_LIBRARY_PATH"]);
+    }
+
+    #[test]
+    fn what_is_not_installed_is_not_chosen() {
+        let choice = installed(true, false).choose(&host(false, false), false);
+        assert!(!choice.unwrap().drop_in);
+        let refused = installed(true, false).choose(&host(true, true), true);
+        assert!(refused.unwrap_err().contains("make dropin"));
+        let choice = installed(false, true).choose(&host(true, true), false);
+        assert!(choice.unwrap().drop_in);
+    }
+
+    #[test]
+    fn an_existing_preload_is_kept_behind_ours() {
+        let library = Path::new("/usr/lib/airdma/libairdma.so");
+        let value = |existing: &str| list(library, Some(existing.into()));
+        assert_eq!(
+            value("/a.so:/b.so"),
+            Ok("/usr/lib/airdma/libairdma.so:/a.so:/b.so".into())
+        );
+        assert_eq!(value(""), Ok(library.into()));
+        assert_eq!(list(library, None), Ok(library.into()));
+    }
+
+    #[test]
+    fn a_path_that_the_loader_would_split_is_refused() {
+        assert!(list(Path::new("/my files/libairdma.so"), None).is_err());
+        assert!(list(Path::new("/a:b/libairdma.so"), None).is_err());
+    }
+
+    #[test]
+    fn an_installed_tree_and_a_build_folder_are_both_searched() {
+        let folders = folders(Path::new("/usr/bin"));
+        assert_eq!(folders[0], Path::new("/usr/bin/"));
+        assert_eq!(folders[2], Path::new("/usr/bin/../lib/airdma"));
+        let message = missing(&folders);
+        assert!(message.contains("/usr/bin/../lib/airdma/libairdma.so"));
+        assert!(message.contains("AIRDMA_LIB"), "{message}");
+    }
+}

@@ -1,0 +1,121 @@
+//! Variables of the environment that decide whether programs use the devices: airdma's own, and those of the libraries that are
+//! built on verbs.
+
+/// What there is to say about a variable that is set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remark {
+    /// It does no harm: what it is for.
+    Fine(&'static str),
+    /// It keeps the program from the devices, or is without effect: what to do.
+    Careful(String),
+}
+
+/// Says what a variable does; `devices` are the names of the devices that there are. `None` for one that does not matter.
+pub fn remark(name: &str, value: &str, devices: &[String]) -> Option<Remark> {
+    let ours = OURS.iter().find(|(known, _)| *known == name);
+    if let Some((_, meaning)) = ours {
+        return Some(Remark::Fine(meaning));
+    }
+    if name.starts_with("AIRDMA_") {
+        let known: Vec<&str> = OURS.iter().map(|(known, _)| *known).collect();
+        return Some(Remark::Careful(format!(
+            "airdma knows no such variable; it knows {}",
+            known.join(", ")
+        )));
+    }
+    let first = devices.first().map_or("airdma_eth0", String::as_str);
+    let words = || value.split(',').map(str::trim);
+    let names_device = || {
+        words().any(|word| {
+            let word = word.trim_start_matches(['=', '^']);
+            let device = word.split(':').next().unwrap_or(word);
+            devices.iter().any(|known| known == device)
+        })
+    };
+    let careful = |text: String| Some(Remark::Careful(text));
+    match name {
+        "UCX_NET_DEVICES" if value != "all" && !names_device() => {
+            careful(format!("names no device; UCX_NET_DEVICES={first}:1 does"))
+        }
+        "UCX_TLS"
+            if !words().any(|word| UCX_TRANSPORTS.iter().any(|known| word.starts_with(known))) =>
+        {
+            careful("has no RDMA transport; UCX_TLS=rc,ud,self,sm does".to_owned())
+        }
+        "NCCL_IB_DISABLE" if value != "0" => {
+            careful("keeps NCCL from RDMA devices; unset it".to_owned())
+        }
+        "NCCL_IB_HCA" if !devices.iter().any(|device| value.contains(device.as_str())) => {
+            careful(format!("names no device; NCCL_IB_HCA={first} does"))
+        }
+        "OMPI_MCA_pml" if value != "ucx" => {
+            careful("keeps Open MPI from UCX; OMPI_MCA_pml=ucx lets it".to_owned())
+        }
+        "FI_PROVIDER" if !value.contains("verbs") => {
+            careful("keeps libfabric from verbs; FI_PROVIDER=verbs lets it".to_owned())
+        }
+        "UCX_NET_DEVICES" | "UCX_TLS" => Some(Remark::Fine("what UCX uses")),
+        "NCCL_IB_DISABLE" | "NCCL_IB_HCA" | "NCCL_IB_GID_INDEX" => {
+            Some(Remark::Fine("what NCCL uses"))
+        }
+        "OMPI_MCA_pml" => Some(Remark::Fine("Open MPI over UCX")),
+        "FI_PROVIDER" => Some(Remark::Fine("what libfabric uses")),
+        "LD_PRELOAD" | "LD_LIBRARY_PATH" => Some(Remark::Fine("stays, behind what is set")),
+        _ => None,
+    }
+}
+
+/// airdma's, and what each does.
+const OURS: [(&str, &str); 6] = [
+    ("AIRDMA_LIB", "where libairdma.so is"),
+    (
+        "AIRDMA_IMPAIR",
+        "damage on purpose: packets are lost, or worse",
+    ),
+    ("AIRDMA_WINDOW_BYTES", "ceiling of the window to one peer"),
+    (
+        "AIRDMA_SEGMENTATION",
+        "off makes one datagram of each packet",
+    ),
+    ("AIRDMA_LOOPBACK", "1 makes the loopback interface a device"),
+    ("AIRDMA_TRACE", "verbs prints the calls"),
+];
+
+/// Beginnings of the names of UCX transports that use verbs, and of the words that contain them.
+const UCX_TRANSPORTS: [&str; 4] = ["rc", "ud", "ib", "all"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_that_keep_a_program_from_the_devices_are_told_and_others_are_fine() {
+        let devices = ["airdma_eth0".to_owned()];
+        let is_fine = |name: &str, value: &str| {
+            remark(name, value, &devices).map(|remark| matches!(remark, Remark::Fine(_)))
+        };
+        for (name, value) in [
+            ("AIRDMA_LOOPBACK", "1"),
+            ("UCX_NET_DEVICES", "mlx5_0:1,airdma_eth0:1"),
+            ("UCX_TLS", "sm,rc_verbs"),
+            ("NCCL_IB_HCA", "=airdma_eth0"),
+            ("OMPI_MCA_pml", "ucx"),
+            ("FI_PROVIDER", "verbs;ofi_rxm"),
+            ("LD_PRELOAD", "/a.so"),
+        ] {
+            assert_eq!(is_fine(name, value), Some(true), "{name}={value}");
+        }
+        for (name, value) in [
+            ("AIRDMA_LOOPBAK", "1"),
+            ("UCX_NET_DEVICES", "eth0"),
+            ("UCX_TLS", "tcp,self"),
+            ("NCCL_IB_DISABLE", "1"),
+            ("NCCL_IB_HCA", "mlx5"),
+            ("OMPI_MCA_pml", "ob1"),
+            ("FI_PROVIDER", "tcp"),
+        ] {
+            assert_eq!(is_fine(name, value), Some(false), "{name}={value}");
+        }
+        assert_eq!(is_fine("HOME", "/"), None);
+    }
+}

@@ -1,0 +1,309 @@
+//! `airdma run --explain`: what would be done and why, and whether it will work.
+
+use std::env;
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use airdma_engine::{DeviceInfo, devices, selftest::SelfTest};
+
+use super::artefact::{Choice, MAKE_DROP_IN};
+use super::environment::{self, Remark};
+use super::holder::{self, PORT, Relation};
+use super::host::{CM, Host, VERBS};
+use super::program::{Deaf, Program};
+use crate::devices::why_no_device;
+
+/// Prints it. Exits with 0 if the program will find airdma's devices and can use them, with 1 if not.
+pub fn print(
+    command: &OsStr,
+    host: &Host,
+    chosen: &Result<Choice, String>,
+    findings: &SelfTest,
+) -> ExitCode {
+    let mut report = Report::default();
+    let program = report.program(command);
+    report.libraries(host, chosen, program.as_ref());
+    let devices = report.devices();
+    report.port(&devices);
+    report.environment(&devices, program.as_ref());
+    if findings.refuted() {
+        report.line("kernel", format!("self-test on loopback:\n{findings}"));
+        report.careful(super::REFUTED.to_owned());
+    }
+    // A reader that went away is no failure of what was asked.
+    let _ = io::stdout().write_all(report.text().as_bytes());
+    if report.problems.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// What is printed, in the order of the lines.
+#[derive(Default)]
+struct Report {
+    lines: Vec<(&'static str, String)>,
+    /// Why it will not work, each with what to do.
+    problems: Vec<String>,
+}
+
+impl Report {
+    fn line(&mut self, label: &'static str, text: String) {
+        self.lines.push((label, text));
+    }
+
+    /// Something to look at, which does not keep it from working.
+    fn careful(&mut self, text: String) {
+        self.line("careful", text);
+    }
+
+    fn problem(&mut self, text: String) {
+        self.problems.push(text);
+    }
+
+    fn program(&mut self, command: &OsStr) -> Option<Program> {
+        let program = match Program::find(command) {
+            Ok(program) => program,
+            Err(error) => {
+                self.problem(error.to_string());
+                return None;
+            }
+        };
+        let files: Vec<_> = program
+            .files
+            .iter()
+            .map(|file| file.display().to_string())
+            .collect();
+        self.line("program", files.join(", a script for "));
+        let last = &files[files.len() - 1];
+        match &program.elf {
+            Some(elf) => {
+                let links: Vec<&str> = [VERBS, CM]
+                    .into_iter()
+                    .filter(|name| elf.needed.iter().any(|needed| needed == name))
+                    .collect();
+                self.line(
+                    "links",
+                    match links[..] {
+                        [] => {
+                            "neither libibverbs nor librdmacm itself; what it loads may".to_owned()
+                        }
+                        [..] => links.join(", "),
+                    },
+                );
+            }
+            None => self.careful(format!("{last} may not be read, so it was not looked at")),
+        }
+        if let Some(deaf) = program.deaf {
+            self.problem(format!("{last} {}", advice(deaf, command, program.name())));
+        }
+        if let Some((_, text)) = ELSEWHERE.iter().find(|(name, _)| program.name() == *name) {
+            self.careful(format!("{} {text}", program.name().to_string_lossy()));
+        }
+        Some(program)
+    }
+
+    fn libraries(
+        &mut self,
+        host: &Host,
+        chosen: &Result<Choice, String>,
+        program: Option<&Program>,
+    ) {
+        for (name, path) in [(VERBS, &host.verbs), (CM, &host.cm)] {
+            let path = path
+                .as_deref()
+                .map_or("none".into(), |path| path.display().to_string());
+            self.line("host has", format!("{name}: {path}"));
+        }
+        let choice = match chosen {
+            Ok(choice) => choice,
+            Err(message) => return self.problem(message.clone()),
+        };
+        for line in super::settings(choice) {
+            self.line("sets", line);
+        }
+        self.line("because", choice.because.clone());
+        let elf = program.and_then(|program| program.elf.as_ref());
+        if choice.drop_in && elf.is_some_and(|elf| elf.rsockets) {
+            self.problem(
+                "the program uses rsockets, which are rdma-core's and not in the drop-in directory: install librdmacm1, and run it \
+                 without --dropin"
+                    .to_owned(),
+            );
+        }
+        let missing = host.missing();
+        if !choice.drop_in && !missing.is_empty() {
+            let advice = format!("{MAKE_DROP_IN}, or install libibverbs1 and librdmacm1");
+            let needed = |name: &&&str| {
+                elf.is_some_and(|elf| elf.needed.iter().any(|needed| needed == **name))
+            };
+            let needed: Vec<&str> = missing.iter().filter(needed).copied().collect();
+            if needed.is_empty() {
+                self.careful(format!(
+                    "this host has no {}, should the program load it: {advice}",
+                    missing.join(" and no ")
+                ));
+            } else {
+                self.problem(format!(
+                    "the program links {}, which this host does not have: {advice}",
+                    needed.join(" and ")
+                ));
+            }
+        }
+    }
+
+    fn devices(&mut self) -> Vec<DeviceInfo> {
+        let devices = match devices() {
+            Ok(devices) => devices,
+            Err(error) => {
+                self.problem(format!("cannot list the network interfaces: {error}"));
+                return Vec::new();
+            }
+        };
+        for device in &devices {
+            let addresses: Vec<String> = device
+                .gids
+                .iter()
+                .map(|row| row.address.to_string())
+                .collect();
+            let state = if device.up { "up" } else { "down" };
+            self.line(
+                "device",
+                format!("{} {state} {}", device.name, addresses.join(" ")),
+            );
+        }
+        if devices.is_empty() {
+            self.problem(why_no_device());
+        } else if devices.iter().all(|device| !device.up) {
+            let interface = &devices[0].interface;
+            self.problem(format!(
+                "every device is down: `ip link set {interface} up`, or look at the cable"
+            ));
+        }
+        devices
+    }
+
+    fn port(&mut self, devices: &[DeviceInfo]) {
+        let holders = holder::all();
+        let (mut free, mut taken) = (Vec::new(), false);
+        for row in devices.iter().flat_map(|device| &device.gids) {
+            let Some(holder) = holders.iter().find(|holder| holder.holds(row.address)) else {
+                free.push(row.address.to_string());
+                continue;
+            };
+            let place = format!("UDP {PORT} at {}", row.address);
+            match holder.relation() {
+                Relation::Shared(process) => {
+                    self.line("port", format!("{place}: shared with {process}"))
+                }
+                Relation::Taken(advice) => {
+                    self.line("port", format!("{place}: taken"));
+                    if !taken {
+                        self.problem(format!("{place} is taken: {advice}"));
+                    }
+                    taken = true;
+                }
+            }
+        }
+        if !free.is_empty() {
+            self.line("port", format!("UDP {PORT} is free at {}", free.join(" ")));
+        }
+    }
+
+    fn environment(&mut self, devices: &[DeviceInfo], program: Option<&Program>) {
+        let names: Vec<String> = devices.iter().map(|device| device.name.clone()).collect();
+        let mut variables: Vec<(String, String)> = env::vars_os()
+            .map(|(name, value)| {
+                (
+                    name.to_string_lossy().into_owned(),
+                    value.to_string_lossy().into_owned(),
+                )
+            })
+            .collect();
+        variables.sort();
+        for (name, value) in &variables {
+            match environment::remark(name, value, &names) {
+                Some(Remark::Fine(meaning)) => {
+                    self.line("variable", format!("{name}={value}: {meaning}"))
+                }
+                Some(Remark::Careful(text)) => self.careful(format!("{name}={value}: {text}")),
+                None => {}
+            }
+        }
+        let starts_mpi =
+            program.is_some_and(|program| MPI.iter().any(|name| program.name() == *name));
+        if starts_mpi && env::var_os("OMPI_MCA_pml").is_none() {
+            self.careful(
+                "OMPI_MCA_pml is not set; OMPI_MCA_pml=ucx makes Open MPI use the devices or fail"
+                    .to_owned(),
+            );
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        let mut before = "";
+        for (label, line) in &self.lines {
+            let shown = if *label == before { "" } else { *label };
+            text.push_str(&format!("{shown:LABEL_LEN$}{line}\n"));
+            before = label;
+        }
+        for problem in &self.problems {
+            text.push_str(&format!("{:LABEL_LEN$}{problem}\n", "problem"));
+        }
+        let verdict = if self.problems.is_empty() {
+            "it will work"
+        } else {
+            "it will not work"
+        };
+        text.push_str(&format!("{:LABEL_LEN$}{verdict}\n", "result"));
+        text
+    }
+}
+
+/// Why a program is deaf, and what to do about it.
+fn advice(deaf: Deaf, command: &OsStr, name: &OsStr) -> String {
+    let command = command.to_string_lossy();
+    match deaf {
+        Deaf::Static => "is static: no library can be put into it; use a build that links libibverbs dynamically".to_owned(),
+        Deaf::Foreign => "is for another processor, and the library is not; use a build for this one".to_owned(),
+        Deaf::OtherLibc => "is linked with musl, and the library with glibc; use a build for glibc".to_owned(),
+        Deaf::SetId if CHANGERS.iter().any(|known| name == *known) => {
+            format!("changes the user, and the loader takes no LD_PRELOAD from others; put it in front: {command} airdma run -- CMD")
+        }
+        Deaf::SetId => {
+            "changes its user or group (setuid, setgid), so the loader takes no LD_PRELOAD; run it as the user that it changes to, or a \
+             copy without that (cp PROGRAM /tmp)"
+                .to_owned()
+        }
+        Deaf::Capabilities => {
+            "gets capabilities from its file, so the loader takes no LD_PRELOAD; run it as root, or a copy without them (cp PROGRAM /tmp)"
+                .to_owned()
+        }
+    }
+}
+
+/// Programs that run others as somebody else.
+const CHANGERS: [&str; 4] = ["sudo", "su", "doas", "pkexec"];
+/// Those that start Open MPI's ranks.
+const MPI: [&str; 3] = ["mpirun", "mpiexec", "orterun"];
+/// Programs that start theirs where the variables do not reach.
+const ELSEWHERE: [(&str, &str); 8] = [
+    ("ssh", AFAR),
+    ("docker", AFAR),
+    ("podman", AFAR),
+    ("systemd-run", AFAR),
+    (
+        "sudo",
+        "removes the variables; write `sudo airdma run -- CMD`",
+    ),
+    ("mpirun", REMOTE_RANKS),
+    ("mpiexec", REMOTE_RANKS),
+    ("orterun", REMOTE_RANKS),
+];
+const AFAR: &str =
+    "starts its program elsewhere, without these variables; let it start `airdma run -- CMD`";
+const REMOTE_RANKS: &str =
+    "hands the variables to ranks on this host alone; let it start `airdma run -- CMD` instead";
+const LABEL_LEN: usize = 10;

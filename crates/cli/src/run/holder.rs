@@ -1,0 +1,185 @@
+//! Who has UDP port 4791: from the tables of the kernel, without a socket, since a socket would take part in what it looks at.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+
+use airdma_engine::runtime_dir;
+
+/// RoCEv2's port.
+pub const PORT: u16 = 4791;
+
+/// A socket at the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    address: IpAddr,
+    user: u32,
+    /// 0 for a socket of the kernel's own.
+    inode: u64,
+}
+
+/// How a program of this user fares with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Relation {
+    /// An airdma process of this user, with which others share the address.
+    Shared(String),
+    /// Somebody else's: who, and what to do.
+    Taken(String),
+}
+
+/// Those of this network namespace.
+pub fn all() -> Vec<Holder> {
+    ["/proc/net/udp", "/proc/net/udp6"]
+        .into_iter()
+        .flat_map(|table| holders(&fs::read_to_string(table).unwrap_or_default()))
+        .collect()
+}
+
+impl Holder {
+    /// Whether it keeps others from an address.
+    pub fn holds(&self, address: IpAddr) -> bool {
+        self.address == address || self.address.is_unspecified()
+    }
+
+    /// What it is to us.
+    pub fn relation(&self) -> Relation {
+        if self.inode == 0 {
+            return Relation::Taken(
+                "the kernel has it, for an rxe device (`rdma link`): `modprobe -r rdma_rxe`"
+                    .to_owned(),
+            );
+        }
+        // SAFETY: geteuid has no arguments and cannot fail.
+        let ours = unsafe { libc::geteuid() };
+        match process_of(self.inode) {
+            Some(process) if process.is_airdma && self.user == ours => {
+                Relation::Shared(process.to_string())
+            }
+            Some(process) => Relation::Taken(format!("{process} has it; end it")),
+            None => Relation::Taken(format!(
+                "a process of user {} has it (`ss -lunp sport = :{PORT}` as root says which); end it, or run as that user",
+                self.user
+            )),
+        }
+    }
+}
+
+/// The lines of a table that are about the port: slot, local address, remote address, state, queues, timer, retransmissions,
+/// user, timeout, inode.
+fn holders(table: &str) -> Vec<Holder> {
+    let parse = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        let (address, port) = words.next()?.split_once(':')?;
+        let (user, inode) = (words.nth(5)?, words.nth(1)?);
+        let holder = Holder {
+            address: address_of(address)?,
+            user: user.parse().ok()?,
+            inode: inode.parse().ok()?,
+        };
+        (u16::from_str_radix(port, 16) == Ok(PORT)).then_some(holder)
+    };
+    table.lines().skip(1).filter_map(parse).collect()
+}
+
+/// Words of 32 bits in hexadecimal, each in the byte order of the machine.
+fn address_of(text: &str) -> Option<IpAddr> {
+    let word = |at: usize| {
+        let digits = text.get(at * 8..at * 8 + 8)?;
+        Some(u32::from_str_radix(digits, 16).ok()?.to_ne_bytes())
+    };
+    if text.len() == 8 {
+        return Some(Ipv4Addr::from(word(0)?).into());
+    }
+    let words = [word(0)?, word(1)?, word(2)?, word(3)?];
+    let bytes: [u8; 16] = words.as_flattened().try_into().ok()?;
+    Some(IpAddr::from(Ipv6Addr::from(bytes)).to_canonical())
+}
+
+struct Process {
+    id: String,
+    name: String,
+    is_airdma: bool,
+}
+
+impl std::fmt::Display for Process {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} (process {})", self.name, self.id)
+    }
+}
+
+/// The process that has a socket, if we may look into it.
+fn process_of(inode: u64) -> Option<Process> {
+    let socket = format!("socket:[{inode}]");
+    let shared = runtime_dir::shared_directory().ok();
+    for process in fs::read_dir("/proc").ok()?.flatten() {
+        let id = process.file_name().to_string_lossy().into_owned();
+        if !id.starts_with(|first: char| first.is_ascii_digit()) {
+            continue;
+        }
+        let Ok(open) = fs::read_dir(process.path().join("fd")) else {
+            continue;
+        };
+        let links: Vec<_> = open
+            .flatten()
+            .filter_map(|file| fs::read_link(file.path()).ok())
+            .collect();
+        if !links.iter().any(|link| link == Path::new(&socket)) {
+            continue;
+        }
+        let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+        return Some(Process {
+            id,
+            name: name.trim().to_owned(),
+            // Members of the registry have its file open.
+            is_airdma: shared
+                .is_some_and(|shared| links.iter().any(|link| link.starts_with(&shared))),
+        });
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_tables_are_read_as_the_kernel_writes_them() {
+        let v4 = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n\
+                  100: 0100007F:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  1000        0 555 2 0000000000000000 0\n\
+                  101: 00000000:0035 00000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 556 2 0000000000000000 0\n";
+        let v6 = "  sl  local_address remote_address st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops\n\
+                  7: 00000000000000000000000000000000:12B7 00000000000000000000000000000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 0 2 0 0\n\
+                  8: 000080FE00000000000000FF010000FE:12B7 00000000000000000000000000000000:0000 07 00000000:00000000 00:00000000 00000000     0        0 9 2 0 0\n";
+        let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
+        assert_eq!(
+            holders(v4),
+            [Holder {
+                address: loopback,
+                user: 1000,
+                inode: 555
+            }]
+        );
+        let found = holders(v6);
+        assert_eq!(found.len(), 2);
+        assert!(found[0].holds(loopback));
+        assert!(matches!(found[0].relation(), Relation::Taken(who) if who.contains("rxe")));
+        assert_eq!(found[1].address.to_string(), "fe80::ff00:0:fe00:1");
+        assert!(!found[1].holds(loopback));
+        assert!(holders("garbage\n1: x\n2: 0100007F:12B7 y\n").is_empty());
+    }
+
+    #[test]
+    fn a_socket_of_ours_is_found_with_its_process() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let link = fs::read_link(format!(
+            "/proc/self/fd/{}",
+            std::os::fd::AsRawFd::as_raw_fd(&socket)
+        ));
+        let text = link.unwrap().to_string_lossy().into_owned();
+        let digits: String = text.chars().filter(char::is_ascii_digit).collect();
+        let process = process_of(digits.parse().unwrap()).unwrap();
+        assert_eq!(process.id, std::process::id().to_string());
+        assert!(!process.is_airdma);
+    }
+}

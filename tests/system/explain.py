@@ -1,0 +1,86 @@
+"""`airdma run --explain`: what it says of programs, of hosts and of the port, against what they then do."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from airdma_lab import build, devices
+from airdma_lab.lab import Host, Lab
+from case import Tally
+
+ROCE_PORT = 4791
+HOLD = f"import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('', {ROCE_PORT})); time.sleep(60)"
+STATIC = "int main(void) { return 0; }\n"
+WORKS, FAILS = "it will work", "it will not work"
+
+
+def run(lab: Lab, tally: Tally, folder: Path) -> None:
+    """Runs all of them; `folder` takes what is made."""
+    tests: list[tuple[str, Callable[[], list[str]]]] = [
+        ("a program that works", lambda: _explains(lab.a, ["rping"], WORKS, _devices(lab.a))),
+        ("the port is shared with a process of ours", lambda: _shared(lab.a)),
+        ("the port is a stranger's", lambda: _taken(lab.a)),
+        ("a static program", lambda: _static(lab, folder)),
+        ("a program that changes its user", lambda: _set_id(lab.a, folder)),
+        ("rsockets and the drop-in", lambda: _explains(lab.a, ["--dropin", "rstream"], FAILS, ["install librdmacm1"])),
+    ]
+    for name, test in tests:
+        started = time.monotonic()
+        tally.record(f"airdma run --explain: {name}", test(), time.monotonic() - started)
+
+
+def _devices(host: Host) -> list[str]:
+    return [f"{devices.DEVICE} up {host.ipv4}", f"UDP {ROCE_PORT} is free at {host.ipv4}", "libairdma.so"]
+
+
+def _explains(host: Host, argv: list[str], verdict: str, wanted: list[str], prefix: list[str] | None = None) -> list[str]:
+    outcome = host.run([*(prefix or []), str(build.binary()), "run", "--explain", *argv])
+    complaints = [f"it does not say {words!r}" for words in [f"result    {verdict}", *wanted] if words not in outcome.stdout]
+    complaints += [] if outcome.returncode == (verdict != WORKS) else ["wrong exit status"]
+    return [*complaints, outcome.explain()] if complaints else []
+
+
+def _shared(host: Host) -> list[str]:
+    server = host.start(build.with_airdma(["rping", "-s", "-a", host.ipv4]))
+    try:
+        if not server.wait_listening(ROCE_PORT, "udp", host.namespace_path, 10):
+            return ["rping does not listen"]
+        wanted = [f"UDP {ROCE_PORT} at {host.ipv4}: shared with rping (process {server.pid})"]
+        return _explains(host, ["ibv_devices"], WORKS, wanted)
+    finally:
+        host.forget(server)
+
+
+def _taken(host: Host) -> list[str]:
+    stranger = host.start(["python3", "-c", HOLD])
+    try:
+        if not stranger.wait_listening(ROCE_PORT, "udp", host.namespace_path, 10):
+            return ["python does not listen"]
+        return _explains(host, ["rping"], FAILS, [f"(process {stranger.pid}) has it; end it"])
+    finally:
+        host.forget(stranger)
+
+
+def _static(lab: Lab, folder: Path) -> list[str]:
+    source, program = folder / "static.c", folder / "static"
+    source.write_text(STATIC, encoding="ascii")
+    compiled = lab.a.run(["cc", "-static", "-o", str(program), str(source)])
+    return _explains(lab.a, [str(program)], FAILS, ["is static"]) if compiled.ok else [compiled.explain()]
+
+
+def _set_id(host: Host, folder: Path) -> list[str]:
+    """Somebody who is not root, on a program of root's. Only real root has a second user to be."""
+    nobody = ["setpriv", "--reuid", "65534", "--clear-groups"]
+    if not host.run([*nobody, "true"]).ok:
+        return []
+    shell = folder / "shell"
+    shutil.copy("/bin/sh", shell)
+    shell.chmod(0o4755)
+    folder.chmod(0o755)
+    reachable = host.run([*nobody, str(build.binary()), "--version"]).ok and host.run([*nobody, str(shell), "-c", ":"]).ok
+    if not reachable or "nosuid" in host.run(["findmnt", "--noheadings", "--output", "OPTIONS", "--target", str(shell)]).stdout:
+        return []
+    return _explains(host, [str(shell)], FAILS, ["changes its user"], nobody)
