@@ -10,7 +10,7 @@ SYSTEM_OPTIONS ?=
 LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p airdma-shm --release --test loom
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint unit loom dropin system rdma-core rdma-core-check matrix bench clean
+.PHONY: help build demo test lint unit loom dropin system programs rdma-core rdma-core-check matrix bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,11 +24,12 @@ demo: build ## RDMA programs between two hosts without RDMA NIC, beside TCP (a m
 test: lint unit loom system rdma-core-check ## everything below: lints, unit tests, model checks, system tests
 	@echo "make test: all passed"
 
-lint: ## formatting, clippy with warnings denied, crate dependencies, MATRIX.md up to date
+lint: ## formatting, clippy with warnings denied, crate dependencies, MATRIX.md and docs/programs.md up to date
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(PYTHON) tests/architecture.py
 	$(PYTHON) tools/verbs_matrix.py --check
+	$(PYTHON) tools/programs_table.py --check
 
 unit: ## unit tests, golden vectors, simulated pairs, and the tests of the tools
 	$(CARGO) test --workspace
@@ -42,6 +43,9 @@ dropin: ## libibverbs.so.1 and librdmacm.so.1 for LD_LIBRARY_PATH, in target/rel
 
 system: build dropin ## unmodified programs on every kind of link (SYSTEM_OPTIONS=--full: all combinations)
 	$(PYTHON) tests/system/run.py $(SYSTEM_OPTIONS)
+
+programs: build ## the programs of docs/programs.md, which is written again (SYSTEM_OPTIONS="--only fio": some)
+	$(PYTHON) tests/system/run.py --programs $(SYSTEM_OPTIONS)
 
 rdma-core: build ## rdma-core's own tests; writes docs/rdma-core-tests.md
 	$(PYTHON) tests/rdma_core/run.py

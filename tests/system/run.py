@@ -28,16 +28,19 @@ import ucx  # noqa: E402
 from airdma_lab import build, privileges, requirements  # noqa: E402
 from airdma_lab.lab import Lab  # noqa: E402
 from case import Case, Tally  # noqa: E402
+from programs import record, running, table  # noqa: E402
 
 
 def main() -> int:
     arguments = _arguments()
     requirements.ensure([*requirements.LAB_TOOLS, *requirements.PERFTEST_TOOLS, *requirements.PINGPONG_TOOLS])
-    requirements.ensure(requirements.UCX_TOOLS)
+    requirements.ensure(requirements.PROGRAMS)
     requirements.ensure(["nft", "cc", "make", "iperf3", "sockperf", "rping", "rstream"])
     requirements.ensure_headers()
     build.require()
     privileges.enter()
+    if arguments.programs:
+        return _programs(arguments.only)
     with tempfile.TemporaryDirectory(prefix="airdma-tests-") as folder:
         verbs_check = Path(folder, "verbs_check")
         cases = [
@@ -55,8 +58,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--full", action="store_true", help="every program on every link with every impairment, both ways"
     )
-    parser.add_argument("--only", default="", metavar="REGEX", help="only pairs whose name matches")
+    parser.add_argument("--only", default="", metavar="REGEX", help="only pairs, or lines of --programs, whose name matches")
     parser.add_argument("--pairs-only", action="store_true", help="only pairs of programs, no tests of the tools")
+    parser.add_argument("--programs", action="store_true", help="only docs/programs.md: run its lines and write it again")
     parser.add_argument("--list", action="store_true", help="print the pairs' names and stop")
     return parser.parse_args()
 
@@ -81,8 +85,23 @@ def _run(cases: list[Case], pairs_only: bool, folder: Path) -> int:
             ucx.run(lab, tally)
             dropin.run(lab, tally, folder)
             explain.run(lab, tally, folder)
+            running.run(lab, tally, table.lines(), folder)
         interface_changes.run(tally)
         scenarios.run(tally)
+    return _close(tally, started)
+
+
+def _programs(only: str) -> int:
+    """Runs the lines of the table whose names match, and writes what was seen."""
+    tally = Tally()
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="airdma-tests-") as folder, Lab() as lab:
+        lines = [line for line in table.lines() if re.search(only, line.name)]
+        record.write(running.run(lab, tally, lines, Path(folder)))
+    return _close(tally, started)
+
+
+def _close(tally: Tally, started: float) -> int:
     for name, explanation in tally.failures.items():
         print(f"\n==== {name}\n{explanation}")
     print(f"\nsystem tests: {time.monotonic() - started:.0f} s")

@@ -14,6 +14,7 @@ from typing import IO
 
 _POLL_S = 0.002
 _TCP_LISTEN = "0A"
+_IDLE_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,21 @@ class Program:
             time.sleep(_POLL_S)
         return False
 
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Waits until all threads of the program have slept for a tenth of a second, without using the CPU; false if it
+        ends or the time is up first.
+        """
+        deadline = time.monotonic() + timeout_s
+        idle_since, used = time.monotonic(), -1
+        while time.monotonic() < deadline and not self._has_exited(0):
+            now_used = _cpu_ticks_if_asleep(self.pid)
+            if now_used is None or now_used != used:
+                idle_since, used = time.monotonic(), -1 if now_used is None else now_used
+            elif time.monotonic() - idle_since > _IDLE_S:
+                return True
+            time.sleep(_IDLE_S / 10)
+        return False
+
     def wait(self, timeout_s: float) -> Outcome:
         """Waits for the end, kills at the deadline, and returns the outcome. May be called again."""
         if self._outcome is None:
@@ -124,6 +140,17 @@ def _in_namespace(pid: int, namespace: Path) -> bool:
         return os.stat(f"/proc/{pid}/ns/net").st_ino == namespace.stat().st_ino
     except OSError:
         return False
+
+
+def _cpu_ticks_if_asleep(pid: int) -> int | None:
+    """What the program has used of the CPU; nothing if one of its threads runs, or if it is gone."""
+    try:
+        stats = [task.joinpath("stat").read_text(encoding="ascii") for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return None
+    # After the name, which may hold anything: the state, ten other things, user time, system time.
+    fields = [stat.rpartition(")")[2].split() for stat in stats]
+    return sum(int(of[11]) + int(of[12]) for of in fields) if all(of[0] == "S" for of in fields) else None
 
 
 def _is_bound(pid: int, port: int, protocol: str) -> bool:

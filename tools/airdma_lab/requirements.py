@@ -38,6 +38,12 @@ PACKAGES: dict[str, str] = {
     "rstream": "rdmacm-utils",
     "ucx_info": "ucx-utils",
     "ucx_perftest": "ucx-utils",
+    "rping": "rdmacm-utils",
+    "qperf": "qperf",
+    "fio": "fio",
+    "fi_pingpong": "libfabric-bin",
+    "mpirun": "openmpi-bin",
+    "mpicc": "libopenmpi-dev",
 }
 """Program -> package, for everything that anything under tools/ or tests/ starts."""
 
@@ -47,7 +53,8 @@ PYVERBS = {"/usr/lib/python3/dist-packages/pyverbs": "python3-pyverbs"}
 
 LAB_TOOLS = ["ip", "taskset", "setpriv", "unshare", "mount"]
 PERFTEST_TOOLS = [tool for tool, package in PACKAGES.items() if package == "perftest"]
-UCX_TOOLS = [tool for tool, package in PACKAGES.items() if package == "ucx-utils"]
+PROGRAMS = ["ucx_info", "ucx_perftest", "rping", "qperf", "fio", "fi_pingpong", "mpirun", "mpicc"]
+"""One of each package whose programs docs/programs.md names, besides perftest and the ping-pongs."""
 PINGPONG_TOOLS = [tool for tool, package in PACKAGES.items() if package == "ibverbs-utils"]
 
 

@@ -1,0 +1,100 @@
+"""What was seen when the lines of the table last ran, and the document that says it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+from airdma_lab import build
+from programs.line import Line
+from programs.table import LINES, NOT_YET, lines
+
+SEEN = Path(__file__).resolve().with_name("seen.json")
+"""Name of the line -> the version of its package when it last passed."""
+DOCUMENT = build.ROOT / "docs" / "programs.md"
+
+
+def write(results: dict[str, bool]) -> None:
+    """Records what has just been seen, and writes the document."""
+    seen = _seen()
+    for line in lines():
+        if line.name in results:
+            seen[line.name] = version(line.package) if results[line.name] else ""
+    known = {line.name for line in lines()}
+    kept = {name: seen[name] for name in sorted(seen) if name in known}
+    SEEN.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    DOCUMENT.write_text(render(), encoding="utf-8")
+
+
+def version(package: str) -> str:
+    """Of an installed Debian package; "-" for programs of the tests."""
+    if not package:
+        return "-"
+    query = ["dpkg-query", "--show", "--showformat=${Version}", package]
+    found = subprocess.run(query, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "?"
+
+
+def render() -> str:
+    """docs/programs.md."""
+    seen = _seen()
+    passed = sum(bool(seen.get(line.name)) for line in lines())
+    parts = [
+        "# Programs that run on airdma",
+        "Written by `make programs`, which runs them all; `make lint` checks that this page has every line of the table in "
+        "`tests/system/programs`, and `make test` runs each line. "
+        f"{passed} of {len(lines())} lines passed when they last ran.",
+        "Every program is the one that Debian 12 ships, unmodified, under `airdma run`, in two network namespaces joined by a "
+        "veth pair of MTU 1500. A line passes when both ends end as they should, what they print says that the work was done "
+        "(where the program can verify data, it does), and the counters of both devices show that the data crossed them. "
+        "`SERVER` and `CLIENT` are IPv4 addresses, `SERVER6` and `CLIENT6` IPv6 addresses; "
+        "`DEVICE` is the device's name, `GID` the index of its IPv4 GID, `DIR` a folder.",
+    ]
+    for title, group in LINES.items():
+        parts += [f"## {title}", _table(group, seen)]
+    parts += ["## Not yet", _not_yet()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(group: list[Line], seen: dict[str, str]) -> str:
+    rows = [
+        "| program | version | on the server | on the client | set up by | result |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for line in group:
+        found = seen.get(line.name, "")
+        package = f"{line.package} {found}" if line.package else "tests/system/programs"
+        setup = [f"`{name}={_readable(value)}`" for name, value in line.setup.items()]
+        setup += [line.note] if line.note else []
+        several = f"{line.clients} at the same time: " if line.clients > 1 else ""
+        cells = [
+            f"`{line.program}`",
+            package.strip(),
+            f"`{_readable(line.server)}`" if line.server else "",
+            f"{several}`{_readable(line.client)}`",
+            "; ".join(setup),
+            "passed" if found else "failed",
+        ]
+        rows.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
+    return "\n".join(rows)
+
+
+def _not_yet() -> str:
+    if not NOT_YET:
+        return "Nothing."
+    return "\n".join(
+        ["| command | why |", "| --- | --- |", *(f"| `{command}` | {why} |" for command, why in NOT_YET.items())]
+    )
+
+
+def _readable(command: str) -> str:
+    """The command as one would type it."""
+    command = command.replace("{folder}", "DIR")
+    return re.sub(r"\{(\w+)\}", lambda word: word.group(1).upper(), command)
+
+
+def _seen() -> dict[str, str]:
+    found: dict[str, str] = json.loads(SEEN.read_text(encoding="utf-8")) if SEEN.exists() else {}
+    return found
