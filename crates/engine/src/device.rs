@@ -18,6 +18,7 @@ use airdma_port::Port;
 use airdma_shm::{Cqe, RingConsumer, RingProducer, ring};
 use std::cell::UnsafeCell;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -277,6 +278,24 @@ impl Device {
             .map_err(|error| Error::system("asking for the interface", &error))?;
         let vlan = query.vlan(&info.interface);
         Ok(LinkAddress { mac, vlan })
+    }
+
+    /// Whether a packet from one of the device's addresses to `destination` can leave at once. Where not,
+    /// [`Device::ask_for_neighbour`] and look again.
+    ///
+    /// # Errors
+    /// What the kernel says of the route (`ENETUNREACH`, `EHOSTUNREACH`), and others of the system; `ENODEV` in a child after
+    /// fork.
+    pub fn knows_neighbour(&self, source: IpAddr, destination: IpAddr) -> Result<bool, Error> {
+        self.core().check_process()?;
+        let interface = self.info().interface_index;
+        neighbour::is_known(interface, source, destination)
+            .map_err(|error| Error::system("asking the kernel for the way", &error))
+    }
+
+    /// Lets the kernel ask on the link for the way to `destination`. Does not wait.
+    pub fn ask_for_neighbour(&self, source: IpAddr, destination: IpAddr) {
+        neighbour::ask(self.info().interface_index, source, destination);
     }
 
     /// The descriptor of the asynchronous events: readable while one waits, and then [`Device::wait_async_event`] does not

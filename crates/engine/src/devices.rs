@@ -176,7 +176,8 @@ fn unusable(text: &str) -> Vec<Ipv6Addr> {
     text.lines().filter_map(row).collect()
 }
 
-fn name_of(index: u32) -> Option<String> {
+/// The name of an interface.
+pub(crate) fn name_of(index: u32) -> Option<String> {
     let mut name = [0; libc::IF_NAMESIZE];
     // SAFETY: there is room for any interface's name and its end.
     let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };

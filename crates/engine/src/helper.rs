@@ -271,7 +271,7 @@ impl<'a> Loop<'a> {
 }
 
 /// Runs `spawn` with all signals blocked, which the new thread inherits: the application's handlers run in its own threads.
-fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
+pub fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: both point to a sigset_t, of which the first call fills the first and the second the other.

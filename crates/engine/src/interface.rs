@@ -78,6 +78,15 @@ impl InterfaceQuery {
         Ok(std::array::from_fn(|index| address.sa_data[index] as u8))
     }
 
+    /// Whether the kernel asks on the link for the addresses of others there (ARP, neighbour discovery).
+    pub(crate) fn asks_for_addresses(&self, name: &str) -> io::Result<bool> {
+        let mut request = request(name)?;
+        self.call(libc::SIOCGIFFLAGS, &mut request)?;
+        // SAFETY: the kernel has filled in this member of the union, and any bytes are an integer.
+        let flags = i32::from(unsafe { request.ifr_ifru.ifru_flags });
+        Ok(flags & (libc::IFF_NOARP | libc::IFF_LOOPBACK | libc::IFF_POINTOPOINT) == 0)
+    }
+
     /// Speed in Mb/s, where the driver knows.
     pub(crate) fn speed_mbps(&self, name: &str) -> Option<u32> {
         let mut command = EthtoolCommand {

@@ -80,6 +80,7 @@ pub use dm::Dm;
 pub use error::Error;
 pub use event_wait::{AsyncWait, ChannelWait, CmWait, EventWait};
 pub use gids::GidEntry;
+pub use helper::without_signals;
 pub use limits::{LIMITS, Limits};
 pub use memory::RegionChange;
 pub use mr::Mr;

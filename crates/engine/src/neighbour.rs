@@ -2,9 +2,11 @@
 //! is needed to read them. A destination that is not in the table is sent an empty datagram, so that the kernel asks for it.
 
 use crate::Error;
+use crate::devices::name_of;
+use crate::interface::InterfaceQuery;
 use std::io;
 use std::mem::size_of;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -47,16 +49,46 @@ pub(crate) fn resolve(
         }
         if !asked {
             asked = true;
-            // If it cannot be sent, nobody will answer: that is found out below.
-            let sent = UdpSocket::bind(SocketAddr::new(source, 0))
-                .and_then(|socket| socket.send_to(&[], SocketAddr::new(destination, DISCARD)));
-            drop(sent);
+            ask(interface, source, destination);
         }
         if start.elapsed() > PATIENCE {
             return Err(error(io::Error::from_raw_os_error(libc::EHOSTUNREACH)));
         }
         std::thread::sleep(LOOK_AGAIN);
     }
+}
+
+/// Whether a packet from `source` to `destination` can leave at once: where the kernel need not ask for an address on the link,
+/// or has it already. `interface` counts for link-local destinations only.
+///
+/// # Errors
+/// What the kernel says of the route (`ENETUNREACH`, `EHOSTUNREACH`), and those of the system.
+pub(crate) fn is_known(interface: u32, source: IpAddr, destination: IpAddr) -> io::Result<bool> {
+    if group(destination).is_some() {
+        return Ok(true);
+    }
+    let socket = Rtnetlink::new()?;
+    let route = socket.route(interface, source, destination)?;
+    let name = name_of(route.interface).ok_or(io::ErrorKind::NotFound)?;
+    if !route.has_neighbours || !InterfaceQuery::new()?.asks_for_addresses(&name)? {
+        return Ok(true);
+    }
+    let found = socket.neighbour(route.interface, route.next)?;
+    Ok(found.is_some())
+}
+
+/// Lets the kernel ask for what is behind `destination`; nobody waits for the answer here.
+pub(crate) fn ask(interface: u32, source: IpAddr, destination: IpAddr) {
+    let at = |ip: IpAddr, port| match ip {
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+            SocketAddr::from(SocketAddrV6::new(v6, port, 0, interface))
+        }
+        IpAddr::V4(_) | IpAddr::V6(_) => SocketAddr::new(ip, port),
+    };
+    let sent = UdpSocket::bind(at(source, 0))
+        .and_then(|socket| socket.send_to(&[], at(destination, DISCARD)));
+    // If it cannot be sent, nobody will answer: who waits finds that out.
+    drop(sent);
 }
 
 /// The address of a multicast group (RFC 1112, RFC 2464).
@@ -72,6 +104,15 @@ fn group(address: IpAddr) -> Option<[u8; 6]> {
         }
         IpAddr::V4(_) | IpAddr::V6(_) => None,
     }
+}
+
+/// Where the first link of a path leads.
+struct RouteFound {
+    /// The gateway, or the destination itself.
+    next: IpAddr,
+    interface: u32,
+    /// The destination is another host's, which has an address on the link.
+    has_neighbours: bool,
 }
 
 struct Rtnetlink(OwnedFd);
@@ -129,6 +170,50 @@ impl Rtnetlink {
             },
         )?;
         Ok(next)
+    }
+
+    /// The way from one of our addresses to a destination, as a socket bound to the address has it.
+    fn route(&self, interface: u32, source: IpAddr, destination: IpAddr) -> io::Result<RouteFound> {
+        let (to, from, oif) = (octets(destination), octets(source), interface.to_ne_bytes());
+        let mut body = [0; BODY];
+        (body[0], body[1]) = (family(destination), to.len() as u8 * 8);
+        let is_link_local = matches!(destination, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        let second: (u16, &[u8]) = if is_link_local {
+            (libc::RTA_OIF, &oif)
+        } else {
+            body[2] = from.len() as u8 * 8;
+            (libc::RTA_SRC, &from)
+        };
+        let mut found = RouteFound {
+            next: destination,
+            interface,
+            has_neighbours: true,
+        };
+        self.ask(
+            &request(
+                libc::RTM_GETROUTE,
+                0,
+                &body,
+                &[(libc::RTA_DST, &to), second],
+            ),
+            |kind, payload| {
+                if kind != libc::RTM_NEWROUTE {
+                    return;
+                }
+                found.has_neighbours = payload.get(7) == Some(&libc::RTN_UNICAST);
+                for (kind, value) in attributes_of(payload) {
+                    match kind {
+                        libc::RTA_GATEWAY => found.next = ip(value).unwrap_or(found.next),
+                        libc::RTA_OIF => {
+                            let index = value.try_into().map(u32::from_ne_bytes);
+                            found.interface = index.unwrap_or(found.interface);
+                        }
+                        _ => {}
+                    }
+                }
+            },
+        )?;
+        Ok(found)
     }
 
     /// What the table has of a neighbour.

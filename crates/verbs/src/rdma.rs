@@ -2,7 +2,7 @@
 //!
 //! - [`id`]: identifiers (`rdma_cm_id`), what they own, and how far they are;
 //! - [`channel`]: event channels; [`event`]: what the engine says, as events of C;
-//! - [`resolve`]: addresses, ports and routes; [`devices`]: the devices behind them;
+//! - [`resolve`]: addresses, ports and routes; [`resolver`]: who waits for neighbours; [`devices`]: the devices behind them;
 //! - [`connect`]: listen, connect, accept, reject, disconnect; [`queue_pair`]: the queue pairs of identifiers;
 //! - [`multicast`]: groups; [`endpoint`], [`addrinfo`]: `rdma_create_ep(3)` and what belongs to it;
 //! - [`mod@option`] and [`ports`]: `rdma_set_option(3)`, and ports that are taken.
@@ -23,3 +23,4 @@ pub mod option;
 pub mod ports;
 pub mod queue_pair;
 pub mod resolve;
+pub mod resolver;

@@ -5,7 +5,7 @@
 mod library;
 mod program;
 
-const PROGRAMS: [&str; 2] = ["cm_calls", "cm_events"];
+const PROGRAMS: [&str; 3] = ["cm_calls", "cm_events", "cm_waits"];
 
 #[test]
 fn arguments_and_states_that_are_not_allowed() {
@@ -15,6 +15,25 @@ fn arguments_and_states_that_are_not_allowed() {
 #[test]
 fn events_of_both_sides() {
     program::run("cm_events");
+}
+
+#[test]
+fn calls_that_wait_and_threads_that_share() {
+    program::run("cm_waits");
+}
+
+/// Two interfaces of one cable, with addresses of ours, on which the kernel asks for those of others.
+const NEIGHBOURS: &str = "ip link add va type veth peer name vb
+    ip addr add 10.9.0.1/24 dev va && ip addr add 10.9.0.2/24 dev vb && ip -6 addr add fd09::1/64 dev va nodad
+    ip link set va up && ip link set vb up
+    for i in $(seq 100); do
+        ip -6 -o addr show dev va scope link | grep -v tentative | grep -q fe80 && break
+        sleep 0.1
+    done";
+
+#[test]
+fn addresses_that_nobody_has() {
+    program::run_after("cm_neighbours", NEIGHBOURS);
 }
 
 #[test]

@@ -387,6 +387,7 @@ pub unsafe fn disconnect(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
         Phase::Connected | Phase::Accepted | Phase::Responded => true,
         Phase::Idle
         | Phase::Bound
+        | Phase::Resolving
         | Phase::AddressResolved
         | Phase::RouteResolved
         | Phase::Listening

@@ -8,7 +8,7 @@ use airdma_engine::{CmWait, EventWait};
 use super::abi::*;
 use super::channel::{self, Channel};
 use super::event;
-use super::id::{self, Id, Template};
+use super::id::{self, Id, Phase, Template};
 use super::{connect, queue_pair, resolve};
 use crate::abi::{ibv_pd, ibv_qp_init_attr};
 use crate::errno::Errno;
@@ -152,7 +152,9 @@ pub unsafe fn get_request(raw: *mut rdma_cm_id, out: *mut *mut rdma_cm_id) -> Re
     // SAFETY: the caller's listener and place.
     unsafe {
         let listener = Id::of(raw)?;
-        if !listener.is_synchronous() || out.is_null() {
+        let listens = listener.state().phase == Phase::Listening;
+        // Who does not listen would wait for ever.
+        if !listener.is_synchronous() || !listens || out.is_null() {
             return Err(Errno::INVALID);
         }
         acknowledge(raw)?;

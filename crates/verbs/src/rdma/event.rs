@@ -13,7 +13,7 @@ use airdma_engine::{CmNews, CmWait, Gid, Path};
 use super::abi::*;
 use super::channel::{Channel, Event, NO_PARAMETERS};
 use super::id::{self, Id, Peer, Phase};
-use super::{connect, devices, multicast, queue_pair};
+use super::{connect, devices, multicast, queue_pair, resolve};
 use crate::address as handles;
 use crate::blocking::{self, Attempt, Wait};
 use crate::errno::Errno;
@@ -68,7 +68,24 @@ unsafe fn own(id: &Id, number: u32) -> Option<*mut rdma_cm_event> {
         // SAFETY: the program's queue pair.
         return unsafe { multicast::joined(id, group) };
     }
-    Some(Event::hand_out(Event::plain(id.c(), number, 0), Vec::new()))
+    let (number, status) = match number {
+        RDMA_CM_EVENT_ADDR_RESOLVED => match resolve::address_resolved(id) {
+            Ok(()) => (number, 0),
+            Err(errno) => {
+                resolve::address_unresolved(id);
+                (RDMA_CM_EVENT_ADDR_ERROR, -errno.0)
+            }
+        },
+        RDMA_CM_EVENT_ADDR_ERROR => {
+            resolve::address_unresolved(id);
+            (number, -libc::ETIMEDOUT)
+        }
+        _ => (number, 0),
+    };
+    Some(Event::hand_out(
+        Event::plain(id.c(), number, status),
+        Vec::new(),
+    ))
 }
 
 unsafe fn told(id: &Id, cookie: u64, said: Said) -> Option<*mut rdma_cm_event> {

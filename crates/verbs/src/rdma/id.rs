@@ -15,7 +15,7 @@ use super::abi::*;
 use super::channel::{self, Channel};
 use super::devices::{self, CmaDevice, Place};
 use super::multicast::Membership;
-use super::{address, connect, ports};
+use super::{address, connect, ports, resolver};
 use crate::abi::{IBV_QPT_RC, IBV_QPT_UD, ibv_pd, ibv_qp_init_attr, ibv_qp_type, ibv_sa_path_rec};
 use crate::errno::Errno;
 use crate::live::{self, Affiliated};
@@ -58,6 +58,8 @@ pub enum Phase {
     Idle,
     /// It has a local address.
     Bound,
+    /// It waits for the neighbour behind its remote address.
+    Resolving,
     /// It has a local and a remote address.
     AddressResolved,
     /// It may connect.
@@ -124,6 +126,16 @@ pub struct Peer {
     pub flow_label: u32,
 }
 
+/// The outcome of address resolution.
+pub struct Resolved {
+    /// At which device.
+    pub place: Place,
+    /// Local address, without port.
+    pub source: SocketAddr,
+    /// Remote address and port.
+    pub destination: SocketAddr,
+}
+
 /// What an endpoint's new connections get: `rdma_create_ep(3)`.
 #[derive(Clone, Copy)]
 pub struct Template {
@@ -141,6 +153,8 @@ pub struct State {
     pub channel: Arc<CmChannel>,
     /// At which device.
     pub place: Option<Place>,
+    /// What it will have when its address is resolved.
+    pub resolving: Option<Resolved>,
     /// Local address and port.
     pub source: Option<SocketAddr>,
     /// Remote address and port.
@@ -360,6 +374,7 @@ pub unsafe fn make(
             phase: Phase::Idle,
             channel,
             place: None,
+            resolving: None,
             source: None,
             destination: None,
             holds_port: false,
@@ -407,6 +422,9 @@ pub unsafe fn destroy(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
 fn end(id: &Id) {
     let mut state = id.state();
     let channel = Arc::clone(&state.channel);
+    if state.resolving.take().is_some() {
+        resolver::cancel(id.cookie);
+    }
     for listening in state.listeners.drain(..) {
         live::leave(listening.cookie);
         listening.device.cm_close(listening.listener);
@@ -478,6 +496,9 @@ pub unsafe fn migrate(raw: *mut rdma_cm_id, to: *mut rdma_event_channel) -> Resu
         if let (Some(place), Some(connection)) = (&state.place, state.connection) {
             // A connection that is over has no more events.
             drop(place.device.cm_hand_over(connection, &channel, id.cookie));
+        }
+        if state.resolving.is_some() {
+            resolver::move_to(id.cookie, &channel);
         }
         state.channel.move_to(&channel, id.cookie);
         state.channel = channel;

@@ -1,14 +1,17 @@
-//! Addresses: binding, and the way to a peer. The kernel's routes decide; nothing is sent.
+//! Addresses: binding, and the way to a peer. The kernel's routes and neighbours decide.
 
 use std::ffi::c_int;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use libc::sockaddr;
 
 use super::abi::*;
 use super::devices::{self, Place};
 use super::endpoint::complete;
-use super::id::{Id, Phase, State};
+use super::id::{Id, Phase, Resolved, State};
+use super::resolver::{self, Search};
 use super::{address, ports};
 use crate::errno::Errno;
 use crate::object::Object;
@@ -68,13 +71,14 @@ fn scope_of(address: &SocketAddr) -> u32 {
     }
 }
 
-/// `rdma_resolve_addr(3)`. There is nothing to wait for, so the event follows at once; what the kernel says of the route is
-/// answered at once as well.
+/// `rdma_resolve_addr(3)`. What the kernel says of the route is answered at once, and the event follows at once where the
+/// neighbour is known or there is none to ask for; else it comes when the neighbour has answered, or as
+/// `RDMA_CM_EVENT_ADDR_ERROR` when `timeout_ms` is over.
 pub unsafe fn resolve_address(
     raw: *mut rdma_cm_id,
     source: *mut sockaddr,
     destination: *mut sockaddr,
-    _timeout_ms: c_int,
+    timeout_ms: c_int,
 ) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier and addresses.
     let (id, source, destination) = unsafe {
@@ -100,28 +104,93 @@ pub unsafe fn resolve_address(
         bind_to(id, &mut state, source)?;
     }
     let destination = known_destination(destination)?;
-    if state.place.is_none() {
-        let ip = address::source_for(&destination)?;
-        let scope = scope_of(&destination);
-        let place = devices::of_address(ip, scope)?;
-        if state.phase == Phase::Idle {
-            bind_to(id, &mut state, unspecified(&destination))?;
-        }
-        if let Some(source) = &mut state.source {
-            source.set_ip(ip);
-            if let SocketAddr::V6(v6) = source {
-                v6.set_scope_id(scope);
+    let resolved = match (&state.place, state.source) {
+        (Some(place), Some(source)) => Resolved {
+            place: place.clone(),
+            source,
+            destination,
+        },
+        _ => {
+            let scope = scope_of(&destination);
+            let ip = address::source_for(&destination)?;
+            Resolved {
+                place: devices::of_address(ip, scope)?,
+                source: with_scope(ip, scope),
+                destination,
             }
         }
-        id.settle(&mut state, place)?;
+    };
+    let (from, to) = (resolved.source.ip(), destination.ip());
+    let is_known = match resolved.place.device.knows_neighbour(from, to) {
+        Ok(is_known) => is_known,
+        Err(error) if NO_ROUTE.contains(&error.errno()) => return Err(Errno(error.errno())),
+        // Who may not ask the kernel finds out when there is no answer to a request.
+        Err(_) => true,
+    };
+    if state.phase == Phase::Idle {
+        bind_to(id, &mut state, unspecified(&destination))?;
     }
-    state.destination = Some(destination);
-    state.phase = Phase::AddressResolved;
-    id.show_route(&mut state);
-    state.channel.post(id.cookie(), RDMA_CM_EVENT_ADDR_RESOLVED);
+    if is_known {
+        settle(id, &mut state, resolved)?;
+        state.channel.post(id.cookie(), RDMA_CM_EVENT_ADDR_RESOLVED);
+    } else {
+        let wait = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
+        resolver::begin(Search {
+            cookie: id.cookie(),
+            channel: Arc::clone(&state.channel),
+            device: Arc::clone(&resolved.place.device),
+            source: from,
+            destination: to,
+            deadline: Instant::now() + wait,
+        })?;
+        state.resolving = Some(resolved);
+        state.phase = Phase::Resolving;
+    }
     drop(state);
     // SAFETY: the caller's identifier.
     unsafe { complete(raw) }
+}
+
+/// What the kernel says where no route leads to a destination.
+const NO_ROUTE: [c_int; 3] = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::EACCES];
+
+/// A neighbour was found, and the program fetches the event.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn address_resolved(id: &Id) -> Result<(), Errno> {
+    let mut state = id.state();
+    match state.resolving.take() {
+        Some(resolved) => settle(id, &mut state, resolved),
+        None => Ok(()),
+    }
+}
+
+/// No neighbour was found, and the program fetches the event: it may try again, there or elsewhere.
+pub fn address_unresolved(id: &Id) {
+    let mut state = id.state();
+    state.resolving = None;
+    state.phase = Phase::Bound;
+}
+
+fn settle(id: &Id, state: &mut State, resolved: Resolved) -> Result<(), Errno> {
+    if state.place.is_none() {
+        let mut source = resolved.source;
+        source.set_port(state.source.map_or(0, |source| source.port()));
+        state.source = Some(source);
+        id.settle(state, resolved.place)?;
+    }
+    state.destination = Some(resolved.destination);
+    state.phase = Phase::AddressResolved;
+    id.show_route(state);
+    Ok(())
+}
+
+fn with_scope(ip: IpAddr, scope: u32) -> SocketAddr {
+    match ip {
+        IpAddr::V4(v4) => SocketAddr::from((v4, 0)),
+        IpAddr::V6(v6) => SocketAddrV6::new(v6, 0, 0, scope).into(),
+    }
 }
 
 /// Where to: the unspecified address means this host, as for sockets.

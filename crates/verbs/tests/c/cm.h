@@ -1,6 +1,7 @@
 /* What the tests of rdma_* share: identifiers, their events, and connections of a process with itself. */
 #include "rules.h"
 #include <arpa/inet.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rdma_verbs.h>

@@ -1,0 +1,163 @@
+//! Addresses that nobody has answered for yet: `rdma_resolve_addr(3)` does not wait for the kernel's neighbour table, so a thread
+//! looks there until the answer has come or the time is over. It exists while there is something to look for.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use airdma_engine::{CmChannel, Device, without_signals};
+
+use super::abi::{RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED};
+use crate::errno::Errno;
+
+/// On a healthy link an answer takes less than a millisecond; what takes longer may take a little longer still.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+const LAST_LOOK: Duration = Duration::from_millis(16);
+
+/// The kernel gives up after three seconds; then it is made to ask again.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What is looked for.
+#[derive(Clone)]
+pub struct Search {
+    /// Under which the event goes out.
+    pub cookie: u64,
+    /// Where it goes.
+    pub channel: Arc<CmChannel>,
+    /// From which device,
+    pub device: Arc<Device>,
+    /// with which address,
+    pub source: IpAddr,
+    /// and where to.
+    pub destination: IpAddr,
+    /// When it ends in an error.
+    pub deadline: Instant,
+}
+
+struct Searching {
+    search: Search,
+    asked: Instant,
+}
+
+struct Table {
+    /// The process whose thread looks.
+    process: u32,
+    /// There is a thread.
+    looks: bool,
+    searches: Vec<Searching>,
+}
+
+static TABLE: Mutex<Table> = Mutex::new(Table {
+    process: 0,
+    looks: false,
+    searches: Vec::new(),
+});
+
+fn table() -> MutexGuard<'static, Table> {
+    let mut table = TABLE.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    if table.process != process {
+        table.process = process;
+        table.looks = false;
+        // What the parent looked for, its thread finds.
+        for searching in table.searches.drain(..) {
+            std::mem::forget(searching);
+        }
+    }
+    table
+}
+
+/// Begins to look. The event is `RDMA_CM_EVENT_ADDR_RESOLVED` or `RDMA_CM_EVENT_ADDR_ERROR`.
+///
+/// # Errors
+/// Those of starting a thread.
+pub fn begin(search: Search) -> Result<(), Errno> {
+    search
+        .device
+        .ask_for_neighbour(search.source, search.destination);
+    let mut table = table();
+    if !table.looks {
+        without_signals(|| {
+            std::thread::Builder::new()
+                .name("airdma-resolve".into())
+                .spawn(run)
+        })?;
+        table.looks = true;
+    }
+    table.searches.push(Searching {
+        search,
+        asked: Instant::now(),
+    });
+    Ok(())
+}
+
+/// Nobody waits for that event any more.
+pub fn cancel(cookie: u64) {
+    table().searches.retain(|one| one.search.cookie != cookie);
+}
+
+/// The event goes out through another channel.
+pub fn move_to(cookie: u64, channel: &Arc<CmChannel>) {
+    let mut table = table();
+    let searches = table.searches.iter_mut();
+    for one in searches.filter(|one| one.search.cookie == cookie) {
+        one.search.channel = Arc::clone(channel);
+    }
+}
+
+fn run() {
+    let mut pause = FIRST_LOOK;
+    loop {
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LAST_LOOK);
+        // The kernel is asked while others may use the table.
+        let searches: Vec<_> = {
+            let table = table();
+            let searches = table.searches.iter();
+            searches.map(|one| one.search.clone()).collect()
+        };
+        let over: Vec<_> = searches
+            .iter()
+            .filter_map(|search| Some((search.cookie, outcome(search)?)))
+            .collect();
+        let mut table = table();
+        for (cookie, event) in over {
+            let index = table
+                .searches
+                .iter()
+                .position(|one| one.search.cookie == cookie);
+            if let Some(index) = index {
+                let one = table.searches.remove(index);
+                one.search.channel.post(cookie, event);
+                pause = FIRST_LOOK;
+            }
+        }
+        for one in &mut table.searches {
+            if one.asked.elapsed() >= ASK_AGAIN {
+                one.asked = Instant::now();
+                let Search {
+                    source,
+                    destination,
+                    ..
+                } = one.search;
+                one.search.device.ask_for_neighbour(source, destination);
+            }
+        }
+        if table.searches.is_empty() {
+            table.looks = false;
+            return;
+        }
+    }
+}
+
+fn outcome(search: &Search) -> Option<u32> {
+    let known = search
+        .device
+        .knows_neighbour(search.source, search.destination);
+    match known {
+        Ok(true) => Some(RDMA_CM_EVENT_ADDR_RESOLVED),
+        Ok(false) | Err(_) => {
+            (Instant::now() >= search.deadline).then_some(RDMA_CM_EVENT_ADDR_ERROR)
+        }
+    }
+}
