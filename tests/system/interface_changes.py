@@ -49,11 +49,19 @@ def _missing(output: str, events: list[str]) -> list[str]:
     return []
 
 
+def _target(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except FileNotFoundError:  # closed meanwhile
+        return ""
+
+
 def _has_opened(program: Program) -> bool:
     deadline = time.monotonic() + _OPEN_S
     while time.monotonic() < deadline:
-        links = [os.readlink(fd) for fd in Path("/proc", str(program.pid), "fd").iterdir()]
-        if "anon_inode:[eventpoll]" in links:
+        links = [_target(fd) for fd in Path("/proc", str(program.pid), "fd").iterdir()]
+        # One of the device's helper, and then that of its events.
+        if links.count("anon_inode:[eventpoll]") >= 2:
             # It blocks in ibv_get_async_event a moment later; what changes before that waits for it.
             return True
         time.sleep(0.01)

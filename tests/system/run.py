@@ -22,6 +22,7 @@ import explain  # noqa: E402
 import host_programs  # noqa: E402
 import interface_changes  # noqa: E402
 import matrix  # noqa: E402
+import processes  # noqa: E402
 import runner  # noqa: E402
 import scenarios  # noqa: E402
 import ucx  # noqa: E402
@@ -83,6 +84,7 @@ def _run(cases: list[Case], pairs_only: bool, folder: Path) -> int:
     if not pairs_only:
         with Lab() as lab:
             ucx.run(lab, tally)
+            processes.run(lab, tally)
             dropin.run(lab, tally, folder)
             explain.run(lab, tally, folder)
             running.run(lab, tally, table.lines(), folder)

@@ -23,7 +23,7 @@ def run(tally: Tally) -> None:
     """Runs all of them."""
     tests: list[Callable[[], list[str]]] = [demo_cleans_up_after_ctrl_c, killed_lab_leaves_no_process]
     # Without root the whole suite already runs unprivileged.
-    if os.geteuid() == 0 and Path("/run").stat().st_uid == 0 and not _in_user_namespace():
+    if os.geteuid() == 0 and Path("/run").stat().st_uid == 0 and not in_user_namespace():
         tests.append(runs_without_root)
     for test in tests:
         started = time.monotonic()
@@ -126,7 +126,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _in_user_namespace() -> bool:
+def in_user_namespace() -> bool:
+    """Whether there are fewer users here than on the host."""
     # The initial user namespace maps every id to itself.
     return Path("/proc/self/uid_map").read_text(encoding="ascii").split() != ["0", "0", "4294967295"]
 

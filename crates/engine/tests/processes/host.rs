@@ -114,7 +114,12 @@ impl Process {
 
     /// Closes the device and ends.
     pub fn quit(&mut self) {
-        assert_eq!(self.ask("quit"), "quitting");
+        self.tell("quit");
+        self.await_end();
+    }
+
+    pub fn await_end(&mut self) {
+        assert_eq!(self.hear(), "quitting");
         assert_eq!(self.hear(), "gone");
         self.child.wait().unwrap();
     }

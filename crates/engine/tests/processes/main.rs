@@ -9,7 +9,7 @@ mod role;
 use common::isolated;
 use host::*;
 use std::collections::HashSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Two interfaces of one host: 10.9.0.1 and 10.9.1.1.
 const SETUP: &str = "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6\n\
@@ -162,6 +162,23 @@ fn many_processes_share_an_address() {
         for process in &mut all {
             assert!(rounds(&process.ask("run 5")) > 0);
         }
+        // Half of them leave, all at once; nobody waits long for the others.
+        let (first, second) = all.split_at_mut(32);
+        let start = Instant::now();
+        first.iter_mut().for_each(|process| process.tell("quit"));
+        first.iter_mut().for_each(Process::await_end);
+        assert!(start.elapsed() < Duration::from_secs(30));
+        for process in &mut *second {
+            assert!(rounds(&process.ask("run 5")) > 0);
+        }
+        let start = Instant::now();
+        second
+            .iter()
+            .for_each(|process| process.signal(libc::SIGKILL));
+        let mut last = Process::start("veth0");
+        connect_to_itself(&mut last);
+        assert!(rounds(&last.ask("run 50")) > 0);
+        assert!(start.elapsed() < Duration::from_secs(30));
     });
 }
 
@@ -205,7 +222,7 @@ fn after_a_death_no_packet_goes_astray() {
         // Nothing is under way: it is the kernel who tells the others.
         left[0].kill();
         left[2].kill();
-        pause(200);
+        pause(1000);
         for index in [1, 3, 4] {
             assert!(rounds(&right[index].ask("run 50")) > 0);
             assert!(rounds(&left[index].ask("run 50")) > 0);

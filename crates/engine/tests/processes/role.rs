@@ -81,7 +81,9 @@ impl Role {
                     hop_limit: 64,
                     ..Path::default()
                 };
-                connect(&self.end.qp, Qpn::new(qpn.parse().unwrap()), path);
+                to_rtr(&self.end.qp, Qpn::new(qpn.parse().unwrap()), path);
+                // Half a second before each of seven retries.
+                to_rts(&self.end.qp, 17);
                 self.peer = Some((va.parse().unwrap(), Rkey(rkey.parse().unwrap())));
                 "connected".into()
             }
@@ -171,7 +173,8 @@ impl Role {
         let (va, rkey) = self.peer.unwrap();
         let start = Instant::now();
         let mut rounds = 0_u32;
-        while start.elapsed() < time {
+        // Twice at least, however busy the machine is.
+        while start.elapsed() < time || rounds < 2 {
             let data = pattern(PART, rounds as u8);
             self.end.memory.fill(0, &data);
             // Long messages, which leave in segments, and short ones.

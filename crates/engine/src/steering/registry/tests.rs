@@ -145,6 +145,14 @@ fn a_lock_that_is_not_given_back_is_not_waited_for_for_ever() {
 }
 
 #[test]
+fn where_there_is_no_place_for_a_registry_there_is_none() {
+    for path in ["/proc/self/steering", "/nonexistent/steering", "/dev/null"] {
+        let refused = Registry::join_at(Path::new(path)).err().unwrap();
+        assert!(matches!(refused, JoinError::Impossible), "{path}");
+    }
+}
+
+#[test]
 fn the_last_takes_the_place_of_one_that_leaves() {
     let _alone = alone();
     let file = Directory::new("places");
