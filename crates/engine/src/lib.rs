@@ -87,6 +87,7 @@ pub use mr::Mr;
 pub use mw::{Mw, MwType};
 pub use pd::{Pd, PdUse, Prefetch};
 pub use post::{RecvPost, SendPost};
+pub use process::Process;
 pub use qp::{Qp, QpCaps, QpInit, RecvWr, SendFlags, SendWr};
 pub use send_batch::SendBatch;
 pub use srq::{Srq, SrqAttributes, SrqExtension, SrqPost};

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// A process.
-pub(crate) struct Process {
+pub struct Process {
     forks: u32,
     id: u32,
 }
 
 impl Process {
     /// This one.
-    pub(crate) fn current() -> Self {
+    pub fn current() -> Self {
         extern "C" fn in_child() {
             FORKS.fetch_add(1, Ordering::Relaxed);
         }
@@ -40,7 +40,7 @@ impl Process {
     }
 
     /// The same for certain, at the price of a system call.
-    pub(crate) fn is_current(&self) -> bool {
+    pub fn is_current(&self) -> bool {
         self.seems_current() && self.id == std::process::id()
     }
 }

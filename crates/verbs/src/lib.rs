@@ -32,6 +32,7 @@ mod live;
 mod memory;
 mod multicast;
 mod object;
+mod per_process;
 mod polling;
 mod port;
 mod post;

@@ -8,9 +8,10 @@
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use crate::object::Events;
+use crate::per_process::PerProcess;
 
 /// Events of one object that the application fetched and has to acknowledge.
 #[derive(Default)]
@@ -37,11 +38,11 @@ struct Live {
 // SAFETY: the pointer is handed to C only; nobody here follows it.
 unsafe impl Send for Live {}
 
-static LIVE: Mutex<BTreeMap<u64, Live>> = Mutex::new(BTreeMap::new());
+static LIVE: PerProcess<BTreeMap<u64, Live>> = PerProcess::new();
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 fn live() -> MutexGuard<'static, BTreeMap<u64, Live>> {
-    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
+    LIVE.lock()
 }
 
 /// A number for an object about to be created.

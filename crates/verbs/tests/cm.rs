@@ -37,6 +37,11 @@ fn addresses_that_nobody_has() {
 }
 
 #[test]
+fn processes_that_fork() {
+    program::run("cm_fork");
+}
+
+#[test]
 fn no_memory_is_lost_over_connections() {
     for name in PROGRAMS {
         program::run_in_valgrind(name);

@@ -4,14 +4,14 @@
 use std::ffi::c_int;
 use std::net::IpAddr;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use airdma_engine::{self as engine, LIMITS, Path};
 
 use crate::abi::{ibv_ah_attr, ibv_context, ibv_pd};
 use crate::context::{self, Context};
 use crate::errno::Errno;
+use crate::per_process::PerProcess;
 use crate::{device, memory};
 
 /// What librdmacm keeps of a device, as far as its rsockets look into it: see [`super::id::Tail`].
@@ -35,19 +35,8 @@ struct Opened {
 // SAFETY: contexts and domains of ours may be used by any thread.
 unsafe impl Send for Opened {}
 
-struct Table {
-    /// The process that filled it: a child opens devices of its own.
-    process: u32,
-    opened: Vec<Opened>,
-}
-
-static TABLE: Mutex<Table> = Mutex::new(Table {
-    process: 0,
-    opened: Vec::new(),
-});
-
-/// The process that filled the table, to be read without it.
-static FILLED_BY: AtomicU32 = AtomicU32::new(0);
+/// A child opens devices of its own: its parent's contexts are of no use there, and closing them is not the child's to do.
+static OPENED: PerProcess<Vec<Opened>> = PerProcess::new();
 
 /// A device, and the row of its GID table that holds an address.
 #[derive(Clone)]
@@ -65,27 +54,13 @@ pub struct Place {
 // SAFETY: as for `Opened`.
 unsafe impl Send for Place {}
 
-fn table() -> MutexGuard<'static, Table> {
-    let mut table = TABLE.lock().unwrap_or_else(PoisonError::into_inner);
-    let process = std::process::id();
-    if table.process != process {
-        table.process = process;
-        FILLED_BY.store(process, Ordering::Relaxed);
-        // The parent's contexts are of no use here, and closing them is not ours to do.
-        for opened in table.opened.drain(..) {
-            std::mem::forget(opened);
-        }
-    }
-    table
-}
-
-fn open_all(table: &mut Table) -> Result<(), Errno> {
+fn open_all(table: &mut Vec<Opened>) -> Result<(), Errno> {
     for info in engine::devices()? {
         let known = |opened: &Opened| {
             let open = opened.device.info();
             open.name == info.name && open.interface_index == info.interface_index
         };
-        if table.opened.iter().any(known) {
+        if table.iter().any(known) {
             continue;
         }
         let listed = device::pointer_of(&info);
@@ -94,7 +69,7 @@ fn open_all(table: &mut Table) -> Result<(), Errno> {
         // SAFETY: just opened.
         let device = Arc::clone(unsafe { Context::of(raw) }?.device());
         let max_qpsize = c_int::try_from(LIMITS.max_qp_wr).unwrap_or(c_int::MAX);
-        table.opened.push(Opened {
+        table.push(Opened {
             raw,
             device,
             pd: ptr::null_mut(),
@@ -113,7 +88,7 @@ fn open_all(table: &mut Table) -> Result<(), Errno> {
 /// # Errors
 /// `ENODEV` for an address without device, and what opening a device fails with.
 pub fn of_address(ip: IpAddr, scope: u32) -> Result<Place, Errno> {
-    let mut table = table();
+    let mut table = OPENED.lock();
     if let Some(place) = find(&table, ip, scope) {
         return Ok(place);
     }
@@ -121,8 +96,8 @@ pub fn of_address(ip: IpAddr, scope: u32) -> Result<Place, Errno> {
     find(&table, ip, scope).ok_or(Errno(libc::ENODEV))
 }
 
-fn find(table: &Table, ip: IpAddr, scope: u32) -> Option<Place> {
-    table.opened.iter().find_map(|opened| {
+fn find(table: &[Opened], ip: IpAddr, scope: u32) -> Option<Place> {
+    table.iter().find_map(|opened| {
         if scope != 0 && opened.device.info().interface_index != scope {
             return None;
         }
@@ -144,22 +119,18 @@ fn find(table: &Table, ip: IpAddr, scope: u32) -> Option<Place> {
 /// # Errors
 /// What opening one fails with.
 pub fn all() -> Result<Vec<(*mut ibv_context, Arc<engine::Device>)>, Errno> {
-    let mut table = table();
+    let mut table = OPENED.lock();
     open_all(&mut table)?;
-    let opened = table.opened.iter();
+    let opened = table.iter();
     Ok(opened
         .map(|opened| (opened.raw, Arc::clone(&opened.device)))
         .collect())
 }
 
-/// Those that this process has opened, for its exit handler; none in a child, where a thread of the parent's may hold the table
-/// for ever.
+/// Those that this process has opened, for its exit handler.
 pub fn opened() -> Vec<Arc<engine::Device>> {
-    if FILLED_BY.load(Ordering::Relaxed) != std::process::id() {
-        return Vec::new();
-    }
-    let table = table();
-    let opened = table.opened.iter();
+    let table = OPENED.lock();
+    let opened = table.iter();
     opened.map(|opened| Arc::clone(&opened.device)).collect()
 }
 
@@ -168,8 +139,8 @@ pub fn opened() -> Vec<Arc<engine::Device>> {
 /// # Errors
 /// `ENOMEM`.
 pub fn default_domain(verbs: *mut ibv_context) -> Result<*mut ibv_pd, Errno> {
-    let mut table = table();
-    let found = table.opened.iter_mut().find(|opened| opened.raw == verbs);
+    let mut table = OPENED.lock();
+    let found = table.iter_mut().find(|opened| opened.raw == verbs);
     let opened = found.ok_or(Errno(libc::ENODEV))?;
     if opened.pd.is_null() {
         // SAFETY: an open context.
@@ -185,8 +156,8 @@ pub fn loopback(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Option<Path> {
         return None;
     }
     let device = {
-        let table = table();
-        let opened = table.opened.iter().find(|opened| opened.pd == pd)?;
+        let table = OPENED.lock();
+        let opened = table.iter().find(|opened| opened.pd == pd)?;
         Arc::clone(&opened.device)
     };
     let gids = device.current().gids;

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::abi::rdma_port_space;
 use super::id::Options;
 use crate::errno::Errno;
+use crate::per_process::PerProcess;
 
 /// Who holds a port.
 #[derive(Clone, Copy)]
@@ -21,14 +21,10 @@ struct Holder {
 
 type Table = HashMap<(rdma_port_space, u16), Vec<Holder>>;
 
-static TABLE: Mutex<Option<Table>> = Mutex::new(None);
+static TABLE: PerProcess<Table> = PerProcess::new();
 
 /// Ports that are given to those who do not ask for one: the range of IANA (RFC 6335).
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_152..=65_535;
-
-fn table() -> MutexGuard<'static, Option<Table>> {
-    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// As in the kernel: a wildcard stands for both families, unless both holders keep to their own.
 fn overlap(a: &Holder, b: &Holder) -> bool {
@@ -48,8 +44,7 @@ pub fn take(
     options: &Options,
     cookie: u64,
 ) -> Result<u16, Errno> {
-    let mut table = table();
-    let table = table.get_or_insert_default();
+    let mut table = TABLE.lock();
     let holder = Holder {
         cookie,
         ip: address.ip(),
@@ -67,7 +62,7 @@ pub fn take(
         }
         address.port()
     } else {
-        free_port(table, space)?
+        free_port(&table, space)?
     };
     table.entry((space, port)).or_default().push(holder);
     Ok(port)
@@ -85,8 +80,7 @@ fn free_port(table: &Table, space: rdma_port_space) -> Result<u16, Errno> {
 
 /// The identifier does not need its port any more.
 pub fn give_back(space: rdma_port_space, port: u16, cookie: u64) {
-    let mut table = table();
-    let Some(table) = table.as_mut() else { return };
+    let mut table = TABLE.lock();
     if let Some(holders) = table.get_mut(&(space, port)) {
         holders.retain(|holder| holder.cookie != cookie);
         if holders.is_empty() {

@@ -1,0 +1,85 @@
+//! Tables of which each process has its own. A child after `fork(2)` begins with an empty one: what its parent has in the table is
+//! of no use to the child, and another thread of the parent may have held the lock at that moment, which nobody in the child will
+//! ever give back.
+
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use airdma_engine::Process;
+
+/// A table behind a lock.
+pub struct PerProcess<T: 'static> {
+    current: AtomicPtr<Owned<T>>,
+}
+
+struct Owned<T: 'static> {
+    process: Process,
+    table: Mutex<T>,
+    /// The parent's, which stays as it is: to drop what is in there is not ours.
+    _former: Option<&'static Owned<T>>,
+}
+
+impl<T: Default + Send> PerProcess<T> {
+    /// Each process's is empty when it looks first.
+    pub const fn new() -> Self {
+        PerProcess {
+            current: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// This process's table, locked.
+    pub fn lock(&'static self) -> MutexGuard<'static, T> {
+        loop {
+            let current = self.current.load(Ordering::Acquire);
+            // SAFETY: null, or leaked below.
+            let former: Option<&'static Owned<T>> = unsafe { current.as_ref() };
+            if let Some(owned) = former.filter(|owned| owned.process.is_current()) {
+                return owned.table.lock().unwrap_or_else(PoisonError::into_inner);
+            }
+            let fresh = Box::into_raw(Box::new(Owned {
+                process: Process::current(),
+                table: Mutex::new(T::default()),
+                _former: former,
+            }));
+            let (release, acquire) = (Ordering::Release, Ordering::Relaxed);
+            let exchanged = self
+                .current
+                .compare_exchange(current, fresh, release, acquire);
+            if exchanged.is_err() {
+                // SAFETY: another thread was faster, and nobody has seen this one.
+                drop(unsafe { Box::from_raw(fresh) });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_begins_with_an_empty_table_even_while_the_parents_is_locked() {
+        static TABLE: PerProcess<Vec<u32>> = PerProcess::new();
+        let mut held = TABLE.lock();
+        held.push(1);
+        // SAFETY: the child only looks at the table, allocates (which the C library allows) and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: a hang ends in a signal; ends the process.
+            unsafe {
+                libc::alarm(10);
+                let empty = TABLE.lock().is_empty();
+                TABLE.lock().push(2);
+                let kept = TABLE.lock().as_slice() == [2];
+                libc::_exit(i32::from(!(empty && kept)));
+            }
+        }
+        let mut status = -1;
+        // SAFETY: a child of ours and a local integer.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        drop(held);
+        assert_eq!(*TABLE.lock(), [1]);
+    }
+}
