@@ -6,7 +6,9 @@
 mod library;
 
 use std::io::ErrorKind;
+use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Runs a program with the library preloaded; `None` if it is not installed.
 fn run(program: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Option<Output> {
@@ -77,6 +79,57 @@ fn programs_that_never_touch_rdma_do_not_notice() {
     let output = run("ls", &["/"], &trace).unwrap();
     assert!(output.status.success());
     assert_eq!(text(&output.stderr), "");
+}
+
+/// The names of the system calls that a program makes once it is loaded, by strace; `None` where that cannot be had.
+fn system_calls(program: &[&str], preload: Option<&Path>) -> Option<Vec<String>> {
+    static TRACES: AtomicU32 = AtomicU32::new(0);
+    let number = TRACES.fetch_add(1, Ordering::Relaxed);
+    let trace = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("preload-{number}.strace"));
+    let mut strace = Command::new("strace");
+    strace.args(["--follow-forks", "--output"]).arg(&trace);
+    if let Some(library) = preload {
+        strace.arg(format!("--env=LD_PRELOAD={}", library.display()));
+    }
+    let output = strace.args(program).output();
+    if !output.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: strace is not installed, or may not trace");
+        return None;
+    }
+    let trace = std::fs::read_to_string(&trace).unwrap();
+    // The loader ends with the removal of its cache, after what it does for the first thread.
+    let calls = trace
+        .lines()
+        .skip_while(|line| !line.contains("set_robust_list("))
+        .skip_while(|line| !line.contains("munmap("))
+        .skip(1)
+        .filter_map(|line| line.split_once(' ')?.1.trim().split_once('('))
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    Some(calls)
+}
+
+#[test]
+fn a_program_that_only_loads_the_library_makes_no_system_call_more() {
+    let library = library::path();
+    for program in [&["true"][..], &["ls", "/"]] {
+        let Some(without) = system_calls(program, None) else {
+            return;
+        };
+        assert!(without.iter().any(|name| name == "exit_group"));
+        let with = system_calls(program, Some(&library)).unwrap();
+        assert_eq!(with, without, "{program:?}");
+    }
+}
+
+#[test]
+fn a_program_that_only_loads_the_library_has_no_descriptor_and_no_thread_more() {
+    for folder in ["/proc/self/fd", "/proc/self/task"] {
+        let count = |output: Output| text(&output.stdout).lines().count();
+        let with = run("ls", &["-1", folder], &[]).unwrap();
+        let without = Command::new("ls").args(["-1", folder]).output().unwrap();
+        assert_eq!(count(with), count(without), "{folder}");
+    }
 }
 
 #[test]
