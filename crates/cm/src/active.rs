@@ -2,7 +2,9 @@
 
 use airdma_transport::Time;
 use airdma_wire::Bth;
-use airdma_wire::cm::{About, CmMad, CmMessage, PathRecord, Rej, RejReason, Rep, Req, Rtu};
+use airdma_wire::cm::{
+    About, CmMad, CmMessage, PathRecord, Rej, RejReason, Rep, Req, Rtu, TransportService,
+};
 
 use crate::calls::{self, CmError, Connect};
 use crate::connection::{Connection, State};
@@ -56,7 +58,10 @@ impl Manager {
             rnr_retry_count: wanted.rnr_retry_count,
             cm_retries_max: self.config.retries_max.min(15),
             srq: wanted.srq,
-            extended_transport: 0,
+            extended_transport: match wanted.transport {
+                TransportService::Extended => EXTENDED_RELIABLE,
+                TransportService::Rc | TransportService::Uc | TransportService::Rd => 0,
+            },
             primary,
             alternate: PathRecord::NONE,
             private_data,
@@ -170,6 +175,9 @@ impl Manager {
             })));
     }
 }
+
+/// Extended transport type 1: XRC (IBTA annex A14.5.1).
+const EXTENDED_RELIABLE: u8 = 1;
 
 /// What the kernel writes where there are no LIDs.
 const LID_OF_ETHERNET: u16 = 0xffff;

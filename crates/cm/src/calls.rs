@@ -35,7 +35,7 @@ pub struct Connect<'a> {
     pub route: Route,
     /// Which service.
     pub service_id: ServiceId,
-    /// Kind of the connection.
+    /// Kind of the connection; [`TransportService::Extended`] stands for an extended reliable one.
     pub transport: TransportService,
     /// Our queue pair.
     pub qpn: Qpn,

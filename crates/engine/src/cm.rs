@@ -361,6 +361,14 @@ impl Device {
         self.with_gsi(|gsi, now| Ok(gsi.manager.answer(now, id, with)?))
     }
 
+    /// Gets ready for connections: [`Device::cm_listen`] and [`Device::cm_connect`] would do it otherwise.
+    ///
+    /// # Errors
+    /// The bind errors of the port; `ENODEV` in a child after fork.
+    pub fn cm_open(&self) -> Result<(), Error> {
+        self.bind_gsi()
+    }
+
     /// Binds the port, and makes queue pair 1.
     fn bind_gsi(&self) -> Result<(), Error> {
         let core = self.core();

@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use airdma_engine::{self as engine, DeviceInfo, Gid, Path};
 
@@ -45,7 +45,7 @@ pub unsafe fn create(
     let (pd, attr) = unsafe { (Pd::of(raw_pd)?, attr.as_ref().ok_or(Errno::INVALID)?) };
     let path = match devices::loopback(raw_pd, attr) {
         Some(path) => path,
-        None => path_of(attr)?,
+        None => path_of(&without_lid(attr, pd.engine().device()))?,
     };
     let engine = pd.engine().create_ah(path)?;
     let c = UnsafeCell::new(abi::ibv_ah {
@@ -116,7 +116,9 @@ pub unsafe fn resolve_ethernet(
     if mac.is_null() {
         return Err(Errno::INVALID);
     }
-    let found = context.device().resolve(&path_of(attr)?)?;
+    let found = context
+        .device()
+        .resolve(&path_of(&without_lid(attr, context.device()))?)?;
     // SAFETY: the caller's six bytes, and an integer unless it is NULL.
     unsafe {
         mac.cast::<[u8; 6]>().write(found.mac);
@@ -127,7 +129,7 @@ pub unsafe fn resolve_ethernet(
     Ok(())
 }
 
-/// The path an address vector describes. RoCE needs the GRH part, the LID part means nothing.
+/// The path an address vector describes. RoCE needs the GRH part, the LID part means nothing (but see [`without_lid`]).
 pub fn path_of(attr: &abi::ibv_ah_attr) -> Result<Path, Errno> {
     if attr.is_global == 0 {
         return Err(Errno::INVALID);
@@ -142,6 +144,53 @@ pub fn path_of(attr: &abi::ibv_ah_attr) -> Result<Path, Errno> {
         hop_limit: attr.grh.hop_limit,
         flow_label: attr.grh.flow_label & FLOW_LABEL_MASK,
     })
+}
+
+/// Whether ports have LIDs, for programs that know of nothing else (`AIRDMA_LIDS=1`): the low half of the IPv4 address.
+fn has_lids() -> bool {
+    static WANTED: OnceLock<bool> = OnceLock::new();
+    *WANTED.get_or_init(|| std::env::var_os("AIRDMA_LIDS").is_some_and(|value| value == "1"))
+}
+
+/// The LID of a device's port, 0 for none.
+pub fn lid_of(info: &DeviceInfo) -> u16 {
+    match first_v4(info) {
+        Some((_, address)) if has_lids() => u32::from(address) as u16,
+        Some(_) | None => 0,
+    }
+}
+
+/// An address vector without GRH that names a LID, where there are any, in the form that RoCE has; others as they are.
+pub fn without_lid(attr: &abi::ibv_ah_attr, device: &engine::Device) -> abi::ibv_ah_attr {
+    if attr.is_global != 0 || attr.dlid == 0 || !has_lids() {
+        return *attr;
+    }
+    let path = path_to_lid(attr.dlid, &device.current());
+    path.map_or(*attr, |path| abi::ibv_ah_attr {
+        port_num: attr.port_num,
+        ..attr_of(&path)
+    })
+}
+
+/// The path to the host of a LID: its address begins as ours does.
+fn path_to_lid(lid: u16, info: &DeviceInfo) -> Option<Path> {
+    let (row, own) = first_v4(info)?;
+    let address = Ipv4Addr::from(u32::from(own) & 0xffff_0000 | u32::from(lid));
+    Some(Path {
+        gid: Gid::from(IpAddr::V4(address)),
+        sgid_index: row,
+        hop_limit: 1,
+        ..Path::default()
+    })
+}
+
+fn first_v4(info: &DeviceInfo) -> Option<(u8, Ipv4Addr)> {
+    let rows = (0..=u8::MAX).zip(&info.gids);
+    rows.filter(|(_, row)| !row.is_empty())
+        .find_map(|(index, row)| match row.address {
+            IpAddr::V4(address) => Some((index, address)),
+            IpAddr::V6(_) => None,
+        })
 }
 
 /// The address vector of a path.
@@ -246,6 +295,15 @@ mod tests {
         attr.is_global = 1;
         attr.port_num = 2;
         assert_eq!(path_of(&attr), Err(Errno::INVALID));
+    }
+
+    #[test]
+    fn the_host_of_a_lid_is_a_neighbour() {
+        let info = info(&["fe80::1", "10.5.7.1"]);
+        assert_eq!(lid_of(&info), 0, "only where they are wanted");
+        let path = path_to_lid(0x0902, &info).unwrap();
+        assert_eq!(path.gid, gid("10.5.9.2"));
+        assert_eq!(path.sgid_index, 1);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use airdma_engine::{DeviceInfo, Limits, PathMtu};
 use crate::context::Context;
 use crate::errno::Errno;
 use crate::object::zeroed;
-use crate::{abi, device, rate};
+use crate::{abi, address, device, rate};
 
 /// The only port number.
 pub const PORT: u8 = 1;
@@ -332,6 +332,7 @@ fn port_attr(info: &DeviceInfo, limits: &Limits) -> abi::ibv_port_attr {
     };
     attr.max_mtu = PathMtu::M4096 as abi::ibv_mtu;
     attr.active_mtu = info.path_mtu as abi::ibv_mtu;
+    attr.lid = address::lid_of(info);
     attr.gid_tbl_len = clamp(gid_table_len(info));
     attr.port_cap_flags = PORT_CAP_FLAGS;
     attr.max_msg_sz = limits.max_message;

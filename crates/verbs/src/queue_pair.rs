@@ -270,7 +270,11 @@ pub unsafe fn modify(
     let (qp, attr) = unsafe { (Qp::of(raw)?, attr.as_ref().ok_or(Errno::INVALID)?) };
     let mask = AttrMask::from_bits(mask.cast_unsigned()).ok_or(Errno::INVALID)?;
     let mask = mask - without_meaning(qp.engine.qp_type());
-    let attributes = attributes_of(attr, mask)?;
+    let mut known = *attr;
+    if mask.contains(AttrMask::AV) {
+        known.ah_attr = address::without_lid(&attr.ah_attr, qp.engine.device());
+    }
+    let attributes = attributes_of(&known, mask)?;
     qp.engine.modify(&attributes, mask)?;
     if mask.contains(AttrMask::STATE) {
         // SAFETY: the public field follows the state, as rdma-core's library has it.

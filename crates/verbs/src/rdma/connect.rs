@@ -7,7 +7,7 @@ use std::sync::Once;
 
 use airdma_engine::cm_protocol::{
     Accept, Connect, IpAddressing, PortSpace, RejReason, Rep, Resolve, Route, ServiceId,
-    SidrAnswer, SidrStatus, TransportService,
+    SidrAnswer, SidrStatus,
 };
 use airdma_engine::{Gid, LIMITS, Qkey, Qpn};
 
@@ -225,7 +225,7 @@ pub unsafe fn connect(raw: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Resu
         let wanted = Connect {
             route,
             service_id,
-            transport: TransportService::Rc,
+            transport: id.transport(),
             qpn,
             psn: state.psn,
             path_mtu,

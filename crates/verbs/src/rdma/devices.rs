@@ -8,11 +8,14 @@ use std::sync::Arc;
 
 use airdma_engine::{self as engine, LIMITS, Path};
 
-use crate::abi::{ibv_ah_attr, ibv_context, ibv_pd};
+use crate::abi::{
+    IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_ah_attr, ibv_context, ibv_pd, ibv_xrcd,
+    ibv_xrcd_init_attr,
+};
 use crate::context::{self, Context};
 use crate::errno::Errno;
 use crate::per_process::PerProcess;
-use crate::{device, memory};
+use crate::{device, extended, memory};
 
 /// What librdmacm keeps of a device, as far as its rsockets look into it: see [`super::id::Tail`].
 #[repr(C)]
@@ -29,6 +32,8 @@ struct Opened {
     device: Arc<engine::Device>,
     /// The domain of queue pairs that were created without one.
     pd: *mut ibv_pd,
+    /// The same of extended connections.
+    xrcd: *mut ibv_xrcd,
     cma: &'static CmaDevice,
 }
 
@@ -73,6 +78,7 @@ fn open_all(table: &mut Vec<Opened>) -> Result<(), Errno> {
             raw,
             device,
             pd: ptr::null_mut(),
+            xrcd: ptr::null_mut(),
             cma: Box::leak(Box::new(CmaDevice {
                 before: [0; 9],
                 max_qpsize,
@@ -147,6 +153,26 @@ pub fn default_domain(verbs: *mut ibv_context) -> Result<*mut ibv_pd, Errno> {
         opened.pd = unsafe { memory::alloc_pd(verbs) }?;
     }
     Ok(opened.pd)
+}
+
+/// The domain of extended connections that were created without one, one for each device.
+///
+/// # Errors
+/// `ENOMEM`.
+pub fn default_extended_domain(verbs: *mut ibv_context) -> Result<*mut ibv_xrcd, Errno> {
+    let mut table = table();
+    let found = table.opened.iter_mut().find(|opened| opened.raw == verbs);
+    let opened = found.ok_or(Errno(libc::ENODEV))?;
+    if opened.xrcd.is_null() {
+        let mut attr = ibv_xrcd_init_attr {
+            comp_mask: IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+            fd: -1,
+            oflags: libc::O_CREAT,
+        };
+        // SAFETY: an open context.
+        opened.xrcd = unsafe { extended::open(verbs, &raw mut attr) }?;
+    }
+    Ok(opened.xrcd)
 }
 
 /// The path of an address vector that names nobody, in a default domain: rsockets for datagrams make one there, by LID, with

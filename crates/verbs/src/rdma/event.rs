@@ -194,7 +194,8 @@ unsafe fn requested(
         );
         None
     };
-    let Some(ends) = ends_of(listener, cookie, request.route.local, request.addressing) else {
+    let ends = ends_of(listener, cookie, request.route.local, request.addressing);
+    let Some(ends) = ends.filter(|_| request.transport == listener.transport()) else {
         return refuse(request);
     };
     // SAFETY: the program's listener.

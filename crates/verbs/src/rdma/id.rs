@@ -8,7 +8,9 @@ use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use airdma_engine as engine;
-use airdma_engine::cm_protocol::{ConnectionId, Event, ListenerId, SidrAnswer, SidrId, SidrStatus};
+use airdma_engine::cm_protocol::{
+    ConnectionId, Event, ListenerId, SidrAnswer, SidrId, SidrStatus, TransportService,
+};
 use airdma_engine::{CmChannel, CmNews, PathMtu, Psn, Qkey, Qpn};
 
 use super::abi::*;
@@ -16,7 +18,10 @@ use super::channel::{self, Channel};
 use super::devices::{self, CmaDevice, Place};
 use super::multicast::Membership;
 use super::{address, connect, ports, resolver};
-use crate::abi::{IBV_QPT_RC, IBV_QPT_UD, ibv_pd, ibv_qp_init_attr, ibv_qp_type, ibv_sa_path_rec};
+use crate::abi::{
+    IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_pd,
+    ibv_qp_init_attr, ibv_qp_type, ibv_sa_path_rec,
+};
 use crate::errno::Errno;
 use crate::live::{self, Affiliated};
 use crate::object::{Object, zeroed};
@@ -214,6 +219,16 @@ impl Id {
     pub fn space(&self) -> rdma_port_space {
         // SAFETY: set at the creation.
         unsafe { (*self.c()).ps }
+    }
+
+    /// The kind of its connections.
+    pub fn transport(&self) -> TransportService {
+        // SAFETY: as below.
+        match unsafe { (*self.c()).qp_type } {
+            IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => TransportService::Extended,
+            IBV_QPT_UC => TransportService::Uc,
+            _ => TransportService::Rc,
+        }
     }
 
     /// Whether it is about datagrams.

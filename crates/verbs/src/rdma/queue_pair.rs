@@ -7,6 +7,7 @@ use airdma_engine::{AttrMask, Gid, Path};
 
 use super::abi::*;
 use super::connect::HOP_LIMIT;
+use super::devices;
 use super::id::{Id, State};
 use crate::abi::*;
 use crate::errno::Errno;
@@ -58,6 +59,14 @@ pub unsafe fn create_ex(
         if !is_target && (init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || init.pd.is_null()) {
             init.comp_mask |= IBV_QP_INIT_ATTR_PD;
             init.pd = c.pd;
+        }
+        if is_target {
+            // A target has no protection domain.
+            init.comp_mask &= !IBV_QP_INIT_ATTR_PD;
+            if init.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 {
+                init.comp_mask |= IBV_QP_INIT_ATTR_XRCD;
+                init.xrcd = devices::default_extended_domain(c.verbs)?;
+            }
         }
         if !is_target && (*init.pd).context != c.verbs {
             return Err(Errno::INVALID);
@@ -212,7 +221,11 @@ pub unsafe fn create_srq_ex(
         }
         let is_extended =
             init.comp_mask & IBV_SRQ_INIT_ATTR_TYPE != 0 && init.srq_type == IBV_SRQT_XRC;
-        if is_extended && init.cq.is_null() {
+        if is_extended && init.comp_mask & IBV_SRQ_INIT_ATTR_XRCD == 0 {
+            init.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD;
+            init.xrcd = devices::default_extended_domain(c.verbs)?;
+        }
+        if is_extended && init.comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 {
             let mut with: ibv_qp_init_attr_ex = zeroed();
             with.qp_type = IBV_QPT_XRC_RECV;
             with.cap.max_recv_wr = init.attr.max_wr;

@@ -22,6 +22,18 @@ pub unsafe fn bind(raw: *mut rdma_cm_id, to: *mut sockaddr) -> Result<c_int, Err
     let (id, wanted) = unsafe { (Id::of(raw)?, address::read(to)?.ok_or(Errno::INVALID)?) };
     let mut state = id.state();
     bind_to(id, &mut state, wanted)?;
+    // Programs tell their port to others, and listen afterwards: from here on that takes no time. Why a device cannot be used
+    // is said when it is.
+    let devices = match &state.place {
+        Some(place) => vec![Arc::clone(&place.device)],
+        None => devices::all()?
+            .into_iter()
+            .map(|(_, device)| device)
+            .collect(),
+    };
+    for device in devices {
+        drop(device.cm_open());
+    }
     Ok(0)
 }
 
