@@ -160,8 +160,8 @@ pub fn default_domain(verbs: *mut ibv_context) -> Result<*mut ibv_pd, Errno> {
 /// # Errors
 /// `ENOMEM`.
 pub fn default_extended_domain(verbs: *mut ibv_context) -> Result<*mut ibv_xrcd, Errno> {
-    let mut table = table();
-    let found = table.opened.iter_mut().find(|opened| opened.raw == verbs);
+    let mut table = OPENED.lock();
+    let found = table.iter_mut().find(|opened| opened.raw == verbs);
     let opened = found.ok_or(Errno(libc::ENODEV))?;
     if opened.xrcd.is_null() {
         let mut attr = ibv_xrcd_init_attr {
