@@ -101,6 +101,20 @@ impl CmChannel {
         });
     }
 
+    /// Takes back a request that waits, with all that is about the same connection; false if none waits.
+    pub(crate) fn retract(&self, subject: Subject) -> bool {
+        let mut unseen = false;
+        self.extract(|item| {
+            let is_request = matches!(item.news, CmNews::Event(Event::ConnectRequest(_)));
+            unseen |= is_request && item.subject == Some(subject);
+            false
+        });
+        if unseen {
+            drop(self.extract(|item| item.subject == Some(subject)));
+        }
+        unseen
+    }
+
     /// What waits and is about `subject` carries another cookie, and comes through another channel.
     fn hand_over(&self, subject: Subject, other: &CmChannel, cookie: u64) {
         for item in self.extract(|item| item.subject == Some(subject)) {

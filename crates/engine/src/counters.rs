@@ -1,11 +1,13 @@
 //! What a worker counts, by name.
 //!
-//! Three sources in one list: the engine's own drops, the transport's events, the port's totals. The worker counts in
+//! Four sources in one list: the engine's own drops, the transport's events, those of the connection manager, the port's
+//! totals. The worker counts in
 //! plain memory; at the end of a round what changed is added to the file that all processes on this device share
 //! ([`crate::counters_file`]).
 
 use crate::DeviceInfo;
 use crate::counters_file::CountersFile;
+use airdma_cm as cm;
 use airdma_port::PortCounters;
 use airdma_transport::Counter;
 use std::sync::OnceLock;
@@ -34,7 +36,8 @@ const ENGINE_NAMES: [&str; 8] = [
     "port_failures",
 ];
 const TRANSPORT_START: usize = ENGINE_NAMES.len();
-const PORT_START: usize = TRANSPORT_START + Counter::ALL.len();
+const CM_START: usize = TRANSPORT_START + Counter::ALL.len();
+const PORT_START: usize = CM_START + cm::Counter::ALL.len();
 /// The port's counters are a struct of nothing but `u64`.
 const PORT_COUNT: usize = size_of::<PortCounters>() / size_of::<u64>();
 /// How many counters there are.
@@ -53,6 +56,7 @@ pub(crate) fn names() -> &'static [&'static str] {
         ENGINE_NAMES
             .into_iter()
             .chain(transport)
+            .chain(cm::Counter::ALL.iter().map(|counter| counter.name()))
             .chain(port)
             .collect()
     })
@@ -107,9 +111,21 @@ impl Counters {
         self.changed |= 1 << index;
     }
 
+    /// Takes over what the connection manager has counted.
+    pub(crate) fn take_cm(&mut self, manager: &cm::Manager) {
+        let values = cm::Counter::ALL
+            .iter()
+            .map(|&counter| manager.counter(counter));
+        self.take(CM_START, values);
+    }
+
     /// Takes over the port's totals.
     pub(crate) fn take_port(&mut self, port: PortCounters) {
-        for (index, (_, now)) in (PORT_START..).zip(port.named()) {
+        self.take(PORT_START, port.named().map(|(_, now)| now));
+    }
+
+    fn take(&mut self, start: usize, values: impl Iterator<Item = u64>) {
+        for (index, now) in (start..).zip(values) {
             if self.values[index] != now {
                 self.values[index] = now;
                 self.changed |= 1 << index;

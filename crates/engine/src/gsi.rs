@@ -143,11 +143,18 @@ impl Gsi {
 
     /// Takes out of the manager what it has to say, to others and to us.
     pub(crate) fn settle(&mut self) {
-        while let Some(datagram) = self.manager.poll_transmit() {
-            self.outbox.push_back(datagram);
-        }
+        self.fill_outbox();
         while let Some(event) = self.manager.poll_event() {
             self.tell(event);
+        }
+    }
+
+    /// What finds no room here waits in the manager, which drops what is too much.
+    fn fill_outbox(&mut self) {
+        while self.outbox.len() < OUTBOX_MAX
+            && let Some(datagram) = self.manager.poll_transmit()
+        {
+            self.outbox.push_back(datagram);
         }
     }
 
@@ -180,7 +187,10 @@ impl Gsi {
             Event::SidrUnreachable { id } => (Subject::Resolution(*id), true),
         };
         if let Some(owner) = self.owners.get(&subject) {
-            owner.channel.push(owner.cookie, subject, event);
+            // Of a connection that ended before anybody fetched the request nobody hears.
+            if !(is_last && owner.channel.retract(subject)) {
+                owner.channel.push(owner.cookie, subject, event);
+            }
         }
         if is_last {
             self.owners.remove(&subject);
@@ -198,6 +208,7 @@ impl Gsi {
         out: &mut [u8],
     ) -> Option<(usize, Destination)> {
         while let Some((route, mad)) = self.outbox.pop_front() {
+            self.fill_outbox();
             let local = route.local.to_ip();
             let row = rows.iter().position(|row| *row == Some(local));
             let Some(source_index) = row.and_then(|row| u8::try_from(row).ok()) else {
@@ -225,6 +236,9 @@ impl Gsi {
         None
     }
 }
+
+/// Datagrams that may wait here for the port.
+const OUTBOX_MAX: usize = 64;
 
 /// The bits of a traffic class that congestion marks use (RFC 3168).
 const ECN: u8 = 3;

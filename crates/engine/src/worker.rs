@@ -312,11 +312,14 @@ impl Worker {
         result.ok()
     }
 
-    /// Takes over the port's counters.
+    /// Takes over the counters of the port, and of queue pair 1.
     pub(crate) fn count_port(&mut self, now: Time) {
         self.port_counted = now;
         if let Some(link) = &self.link {
             self.tables.counters.take_port(link.port.counters());
+        }
+        if let Some(gsi) = &self.tables.gsi {
+            self.tables.counters.take_cm(&gsi.manager);
         }
     }
 

@@ -95,6 +95,11 @@ unsafe fn told(id: &Id, cookie: u64, said: Said) -> Option<*mut rdma_cm_event> {
             Vec::new(),
         ))
     };
+    let is_request = matches!(said, Said::ConnectRequest(_) | Said::SidrRequest(_));
+    if cookie != id.cookie() && !is_request {
+        // About a request that ended before anybody took it over from its listener.
+        return None;
+    }
     // SAFETY: the program's identifiers and queue pairs.
     unsafe {
         match said {

@@ -159,6 +159,20 @@ static void refusals(void)
 		else
 			CHECK(poll(&fd, 1, 10000) == 1);
 		destroy(active);
+		if (i == 0) {
+			struct rdma_cm_event *event;
+			double end = seconds() + 10;
+			while (poll(&fd, 1, 0) != 0 && seconds() < end)
+				usleep(1000);
+			int flags = fcntl(answers->fd, F_GETFL);
+			CHECK(fcntl(answers->fd, F_SETFL, flags | O_NONBLOCK) == 0);
+			FAILS("nobody asks any more", rdma_get_cm_event(answers, &event), EAGAIN);
+			CHECK(fcntl(answers->fd, F_SETFL, flags) == 0);
+			struct pair pair = connected(asks, answers, "127.0.0.1", PORT);
+			destroy(pair.active);
+			CHECK(EXPECT(answers, RDMA_CM_EVENT_DISCONNECTED) == 0);
+			destroy(pair.passive);
+		}
 		if (i == 1) {
 			/* 4: timeout, what the kernel says of a request that is taken back. */
 			CHECK(EXPECT(answers, RDMA_CM_EVENT_REJECTED) == 4);

@@ -1,0 +1,215 @@
+//! Strangers at queue pair 1: what they send is counted and bounded, and established connections go on.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use airdma_cm::{Config, Connect, Manager, Route};
+use airdma_engine::cm_protocol::{Event, IpAddressing, PortSpace, ServiceId, TransportService};
+use airdma_engine::*;
+use airdma_port::{Destination, Port, TransmitBatch, UdpConfig, UdpPort};
+use airdma_transport::Time;
+use airdma_wire::mad::{GSI_QKEY, MAD_LEN};
+use airdma_wire::{Bth, Deth, HEADERS_LEN_MAX, Headers, Opcode};
+use common::*;
+use std::net::IpAddr;
+
+const TCP_PORT: u16 = 7471;
+const BACKLOG: usize = 8;
+/// The port of `sockets`.
+const UDP_PORT: u16 = 24_791;
+
+/// A host of which nobody knows what it wants.
+struct Stranger {
+    gid: Gid,
+    victim: IpAddr,
+    port: UdpPort,
+    batch: TransmitBatch,
+    psn: Psn,
+}
+
+impl Stranger {
+    fn new(address: &str, victim: &str) -> Self {
+        let address: IpAddr = address.parse().unwrap();
+        let config = UdpConfig {
+            port: UDP_PORT,
+            ..UdpConfig::default()
+        };
+        Stranger {
+            gid: address.into(),
+            victim: victim.parse().unwrap(),
+            port: UdpPort::bind(&[address], 1, config).unwrap(),
+            batch: TransmitBatch::with_capacity(1 << 16, 64),
+            psn: Psn::new(0),
+        }
+    }
+
+    /// One datagram to queue pair 1, with a good checksum whatever is in it.
+    fn send(&mut self, payload: &[u8], qkey: Qkey) {
+        let bth = Bth::new(Opcode::UdSendOnly, Qpn::new(1), self.psn);
+        self.psn = self.psn.add(1);
+        let headers = Headers {
+            deth: Some(Deth {
+                qkey,
+                src_qpn: Qpn::new(1),
+            }),
+            ..Headers::new(bth)
+        };
+        let mut bytes = vec![0; HEADERS_LEN_MAX];
+        let length = headers.emit(&mut bytes);
+        bytes.truncate(length);
+        bytes.extend_from_slice(payload);
+        self.batch
+            .reserve(bytes.len())
+            .unwrap()
+            .copy_from_slice(&bytes);
+        let destination = Destination {
+            address: self.victim,
+            source_index: 0,
+            tos: 0,
+            hop_limit: 64,
+            flow_label: 0,
+        };
+        self.batch.commit(bytes.len(), destination);
+        self.port.transmit(&mut self.batch).unwrap();
+    }
+
+    /// As many requests as wanted, each from another queue pair, for a port.
+    fn requests(&self, count: u32, port: u16) -> Vec<[u8; MAD_LEN]> {
+        let mut config = Config::new(7, 1);
+        config.transmits_max = count as usize;
+        let mut manager = Manager::new(config);
+        let local = self.gid;
+        let remote = Gid::from(self.victim);
+        for number in 0..count {
+            let wanted = Connect {
+                route: Route {
+                    local,
+                    remote,
+                    traffic_class: 0,
+                },
+                service_id: ServiceId::of_port(PortSpace::TCP, port),
+                transport: TransportService::Rc,
+                qpn: Qpn::new(2 + number),
+                psn: PSN,
+                path_mtu: PathMtu::M1024,
+                responder_resources: 1,
+                initiator_depth: 1,
+                retry_count: 7,
+                rnr_retry_count: 7,
+                srq: false,
+                ack_timeout: 14,
+                flow_label: 0,
+                addressing: IpAddressing::new(local.to_ip(), 4711, remote.to_ip()),
+                private_data: b"me too",
+            };
+            manager.connect(Time::ZERO, &wanted).unwrap();
+        }
+        std::iter::from_fn(|| manager.poll_transmit())
+            .map(|(_, mad)| mad)
+            .collect()
+    }
+}
+
+/// One message there and back: the connection works.
+fn works(left: &End, right: &End, seed: u8) {
+    let data = pattern(2048, seed);
+    left.memory.fill(0, &data);
+    left.qp.post_send(&left.write(right, 0, 2048)).unwrap();
+    left.ok();
+    assert_eq!(right.memory.bytes(0, 2048), data);
+}
+
+#[test]
+fn a_flood_of_requests_is_bounded_and_connections_go_on() {
+    let (left, right) = sockets("127.0.9.5", "127.0.9.6");
+    let (active, passive) = pair_on(&left, &right, 4096);
+    let answers = CmChannel::new().unwrap();
+    let service = ServiceId::of_port(PortSpace::TCP, TCP_PORT);
+    right
+        .cm_listen(service, None, BACKLOG, &answers, 1)
+        .unwrap();
+    let mut stranger = Stranger::new("127.0.9.7", "127.0.9.6");
+    works(&active, &passive, 0);
+
+    let requests = stranger.requests(2000, TCP_PORT);
+    assert_eq!(requests.len(), 2000);
+    for (number, mad) in requests.iter().enumerate() {
+        stranger.send(mad, GSI_QKEY);
+        if number % 100 == 0 {
+            works(&active, &passive, (number / 100) as u8);
+        }
+    }
+    // A port that nobody listens at is answered, and remembered by nobody.
+    for mad in stranger.requests(500, TCP_PORT + 1) {
+        stranger.send(&mad, GSI_QKEY);
+    }
+    wait_until("the flood to be over", || {
+        works(&active, &passive, 77);
+        counter(&right, "cm_drop_backlog_full") > 100
+            && counter(&right, "cm_rejected_invalid_service") > 100
+    });
+    let mut requests = 0;
+    while let Some((cookie, news)) = answers.pop() {
+        assert_eq!(cookie, 1);
+        match news {
+            CmNews::Event(Event::ConnectRequest(request)) => right.cm_destroy(request.id),
+            other => panic!("{other:?}"),
+        }
+        requests += 1;
+    }
+    assert!((1..=BACKLOG).contains(&requests), "{requests}");
+    works(&active, &passive, 78);
+}
+
+#[test]
+fn what_is_malformed_or_somebody_elses_is_counted_and_dropped() {
+    let (left, right) = sockets("127.0.9.8", "127.0.9.9");
+    let (active, passive) = pair_on(&left, &right, 4096);
+    let answers = CmChannel::new().unwrap();
+    let service = ServiceId::of_port(PortSpace::TCP, TCP_PORT);
+    right
+        .cm_listen(service, None, BACKLOG, &answers, 1)
+        .unwrap();
+    let mut stranger = Stranger::new("127.0.9.10", "127.0.9.9");
+    let counted = |name: &str, send: &mut dyn FnMut()| {
+        let before = counter(&right, name);
+        send();
+        wait_until(name, || {
+            works(&active, &passive, 3);
+            counter(&right, name) > before
+        });
+    };
+    let good = stranger.requests(2, TCP_PORT);
+    counted("cm_drop_malformed", &mut || {
+        stranger.send(&[0; MAD_LEN], GSI_QKEY);
+    });
+    counted("cm_drop_malformed", &mut || {
+        stranger.send(&good[0][..100], GSI_QKEY);
+    });
+    counted("cm_drop_malformed", &mut || stranger.send(&[], GSI_QKEY));
+    // Not for queue pair 1's key.
+    counted("drop_unknown_qp", &mut || {
+        stranger.send(&good[0], Qkey(0x1111_1111));
+    });
+    assert!(!answers.has_news());
+    // A request from another address than its path names: spoofed, or relayed.
+    let forged = Stranger {
+        gid: Gid::from("127.0.9.66".parse::<IpAddr>().unwrap()),
+        ..Stranger::new("127.0.9.11", "127.0.9.9")
+    }
+    .requests(1, TCP_PORT);
+    counted("cm_drop_wrong_peer", &mut || {
+        stranger.send(&forged[0], GSI_QKEY);
+    });
+    assert!(!answers.has_news());
+    // One that is replayed is one.
+    stranger.send(&good[1], GSI_QKEY);
+    counted("cm_duplicates", &mut || {
+        stranger.send(&good[1], GSI_QKEY);
+    });
+    assert!(matches!(
+        answers.pop(),
+        Some((1, CmNews::Event(Event::ConnectRequest(_))))
+    ));
+    assert!(!answers.has_news());
+}
