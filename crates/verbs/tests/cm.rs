@@ -42,6 +42,11 @@ fn processes_that_fork() {
 }
 
 #[test]
+fn processes_that_die_at_any_moment() {
+    program::run("cm_death");
+}
+
+#[test]
 fn no_memory_is_lost_over_connections() {
     for name in PROGRAMS {
         program::run_in_valgrind(name);

@@ -1,0 +1,263 @@
+/* Processes that are killed, or end without a word, at any moment: the other side hears of it in time, and whoever comes next
+ * finds everything free. Processes are made before anything of RDMA is used. `SEED` replays a run. */
+#include "cm.h"
+#include <signal.h>
+#include <sys/wait.h>
+
+enum { PORT = 7400, DEADLINE_S = 30, SOON_S = 10, CONNECTIONS_MAX = 64 };
+
+static int ready[2];
+
+/* Who asks: connects, sends for a while, disconnects. Anything may fail. */
+static void asks_once(int port, int milliseconds)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_cm_id *id;
+	struct rdma_cm_event *event;
+	static char data[4096];
+	if (!channel || rdma_create_id(channel, &id, NULL, RDMA_PS_TCP))
+		_exit(3);
+	if (rdma_resolve_addr(id, NULL, at_port("127.0.0.1", port), 1000) || rdma_get_cm_event(channel, &event))
+		_exit(4);
+	rdma_ack_cm_event(event);
+	if (rdma_resolve_route(id, 1000) || rdma_get_cm_event(channel, &event))
+		_exit(5);
+	rdma_ack_cm_event(event);
+	give_qp(id);
+	struct ibv_mr *mr = ibv_reg_mr(id->pd, data, sizeof data, IBV_ACCESS_LOCAL_WRITE);
+	if (rdma_connect(id, NULL) || rdma_get_cm_event(channel, &event))
+		_exit(6);
+	int type = event->event;
+	rdma_ack_cm_event(event);
+	if (type != RDMA_CM_EVENT_ESTABLISHED)
+		_exit(7);
+	double end = seconds() + milliseconds / 1e3;
+	while (seconds() < end) {
+		struct ibv_wc wc;
+		int got;
+		if (rdma_post_send(id, NULL, data, sizeof data, mr, IBV_SEND_SIGNALED))
+			_exit(8);
+		while ((got = ibv_poll_cq(id->send_cq, 1, &wc)) == 0)
+			;
+		if (got < 0 || wc.status != IBV_WC_SUCCESS)
+			_exit(9);
+	}
+	rdma_disconnect(id);
+	if (rdma_get_cm_event(channel, &event) == 0)
+		rdma_ack_cm_event(event);
+	destroy(id);
+}
+
+/* Who answers: takes every connection, and receives until it ends, in whichever way. When the parent has closed its end of
+ * `control` all connections have to end soon. 0 if they did. */
+static int answers_all(int control)
+{
+	static struct rdma_cm_id *ids[CONNECTIONS_MAX];
+	static char data[4096];
+	struct rdma_event_channel *channel = new_channel();
+	struct rdma_cm_id *listen = listener(channel, RDMA_PS_TCP, "127.0.0.1", PORT);
+	int open = 0;
+	double end = 0;
+	CHECK(write(ready[1], "r", 1) == 1);
+	while (!end || (open && seconds() < end)) {
+		struct pollfd fd = { .fd = control, .events = POLLIN };
+		if (!end && poll(&fd, 1, 0) == 1)
+			end = seconds() + DEADLINE_S;
+		for (int i = 0; i < open; i++) {
+			struct ibv_wc wc;
+			while (ibv_poll_cq(ids[i]->recv_cq, 1, &wc) == 1)
+				if (wc.status == IBV_WC_SUCCESS)
+					CHECK(rdma_post_recv(ids[i], ids[i]->context, data, 4096, ids[i]->context) == 0);
+		}
+		struct rdma_cm_event *event = event_within(channel, 1);
+		if (!event)
+			continue;
+		int type = event->event;
+		struct rdma_cm_id *id = event->id;
+		CHECK(rdma_ack_cm_event(event) == 0);
+		if (type == RDMA_CM_EVENT_CONNECT_REQUEST) {
+			CHECK(open < CONNECTIONS_MAX);
+			ids[open++] = id;
+			give_qp(id);
+			id->context = ibv_reg_mr(id->pd, data, sizeof data, IBV_ACCESS_LOCAL_WRITE);
+			CHECK(id->context);
+			for (int i = 0; i < 8; i++)
+				CHECK(rdma_post_recv(id, id->context, data, 4096, id->context) == 0);
+			/* Who asked may be gone: then there is an event that says so. */
+			rdma_accept(id, NULL);
+		} else if (type != RDMA_CM_EVENT_ESTABLISHED) {
+			int i = 0;
+			while (i < open && ids[i] != id)
+				i++;
+			CHECK(i < open);
+			ids[i] = ids[--open];
+			struct ibv_mr *mr = id->context;
+			destroy(id);
+			CHECK(ibv_dereg_mr(mr) == 0);
+		}
+	}
+	destroy(listen);
+	if (open)
+		fprintf(stderr, "%d connections were never ended\n", open);
+	return open != 0;
+}
+
+struct server {
+	pid_t pid;
+	int control;
+};
+
+static struct server server(void)
+{
+	int control[2];
+	CHECK(pipe(control) == 0);
+	struct server new = { fork(), control[1] };
+	CHECK(new.pid >= 0);
+	if (new.pid == 0) {
+		close(control[1]);
+		_exit(answers_all(control[0]) ? 2 : 0);
+	}
+	close(control[0]);
+	return new;
+}
+
+static pid_t client(int milliseconds)
+{
+	pid_t pid = fork();
+	CHECK(pid >= 0);
+	if (pid)
+		return pid;
+	asks_once(PORT, milliseconds);
+	_exit(0);
+}
+
+/* The exit status, or -1 for one that was killed; the process is killed if it does not end. */
+static int ended(pid_t pid)
+{
+	double end = seconds() + DEADLINE_S + 10;
+	int status;
+	while (waitpid(pid, &status, WNOHANG) == 0) {
+		if (seconds() > end) {
+			kill(pid, SIGKILL);
+			waitpid(pid, &status, 0);
+			return -2;
+		}
+		usleep(1000);
+	}
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void await_ready(void)
+{
+	char byte;
+	struct pollfd fd = { .fd = ready[0], .events = POLLIN };
+	CHECK(poll(&fd, 1, 20000) == 1 && read(ready[0], &byte, 1) == 1);
+}
+
+/* Clients are killed at some moment: their server goes on, and hears of each, at the latest when the next one comes. */
+static void clients_die(int rounds)
+{
+	struct server serves = server();
+	await_ready();
+	for (int i = 0; i < rounds; i++) {
+		int moment = rand() % 12000;
+		pid_t dies = client(60000);
+		usleep(moment);
+		kill(dies, SIGKILL);
+		IS("it was killed", ended(dies), -1);
+		double start = seconds();
+		int status = ended(client(1));
+		if (status != 0 || seconds() - start > SOON_S)
+			RULE_BROKEN("the next client", "status %d, after %d us, in %.1f s", status, moment, seconds() - start);
+	}
+	close(serves.control);
+	IS("their server", ended(serves.pid), 0);
+}
+
+/* Servers are killed at some moment: the client is not left waiting, and the next server may listen at once. */
+static void servers_die(int rounds)
+{
+	for (int i = 0; i < rounds; i++) {
+		int moment = rand() % 12000;
+		struct server dies = server();
+		await_ready();
+		pid_t asks = client(1000);
+		usleep(moment);
+		kill(dies.pid, SIGKILL);
+		IS("it was killed", ended(dies.pid), -1);
+		close(dies.control);
+		double start = seconds();
+		struct server lives = server();
+		await_ready();
+		int status = ended(client(1));
+		if (status != 0 || seconds() - start > SOON_S)
+			RULE_BROKEN("the next client", "status %d, after %d us, in %.1f s", status, moment, seconds() - start);
+		/* A request that was lost with the server is repeated after 4.3 seconds, and reaches the next one. */
+		status = ended(asks);
+		if (status < 0 || seconds() - start > 15)
+			RULE_BROKEN("its client", "status %d, after %d us, in %.1f s", status, moment, seconds() - start);
+		close(lives.control);
+		IS("the next server", ended(lives.pid), 0);
+	}
+}
+
+/* Who ends without a word, or returns from main, leaves nobody waiting. */
+static void farewells(void)
+{
+	for (int forks = 0; forks < 2; forks++) {
+		pid_t pid = fork();
+		CHECK(pid >= 0);
+		if (pid == 0) {
+			struct rdma_event_channel *channel = new_channel();
+			struct rdma_cm_id *listen = listener(channel, RDMA_PS_TCP, "127.0.0.1", PORT);
+			CHECK(write(ready[1], "r", 1) == 1);
+			struct rdma_cm_id *id = requested(channel);
+			CHECK(rdma_accept(id, NULL) == 0);
+			CHECK(EXPECT(channel, RDMA_CM_EVENT_ESTABLISHED) == 0);
+			if (forks) {
+				/* The end of a child is not ours. */
+				pid_t child = fork();
+				if (child == 0)
+					exit(0);
+				CHECK(ended(child) == 0);
+				CHECK(rdma_post_send(id, NULL, NULL, 0, NULL, IBV_SEND_SIGNALED) == 0);
+				CHECK(awaited(id->send_cq).status == IBV_WC_SUCCESS);
+			}
+			(void)listen;
+			exit(0);
+		}
+		await_ready();
+		pid_t asks = fork();
+		CHECK(asks >= 0);
+		if (asks == 0) {
+			struct rdma_event_channel *channel = new_channel();
+			struct rdma_cm_id *id = routed(channel, RDMA_PS_TCP, "127.0.0.1", PORT);
+			give_qp(id);
+			struct ibv_recv_wr nothing = { 0 }, *bad;
+			CHECK(ibv_post_recv(id->qp, &nothing, &bad) == 0);
+			CHECK(rdma_connect(id, NULL) == 0);
+			CHECK(EXPECT(channel, RDMA_CM_EVENT_ESTABLISHED) == 0);
+			double start = seconds();
+			if (forks)
+				CHECK(awaited(id->recv_cq).status == IBV_WC_SUCCESS);
+			CHECK(EXPECT(channel, RDMA_CM_EVENT_DISCONNECTED) == 0);
+			CHECK(seconds() - start < 5);
+			_exit(0);
+		}
+		IS("who ended without a word", ended(pid), 0);
+		IS("who heard of it", ended(asks), 0);
+	}
+}
+
+int main(void)
+{
+	const char *given = getenv("SEED");
+	unsigned seed = given ? strtoul(given, NULL, 10) : (unsigned)(seconds() * 1e6);
+	fprintf(stderr, "SEED=%u\n", seed);
+	srand(seed);
+	CHECK(pipe(ready) == 0);
+	farewells();
+	clients_die(10);
+	servers_die(6);
+	return rules_hold();
+}
