@@ -36,6 +36,17 @@ fn addresses_that_nobody_has() {
     program::run_after("cm_neighbours", NEIGHBOURS);
 }
 
+/// Here the loopback interface is no device.
+const NO_LOOPBACK: &str = "unset AIRDMA_LOOPBACK
+    ip link add va type veth peer name vb
+    ip addr add 10.9.0.1/24 dev va && ip -6 addr add fd09::1/64 dev va nodad
+    ip link set va up && ip link set vb up";
+
+#[test]
+fn loopback_addresses_stand_for_this_host() {
+    program::run_after("cm_loopback", NO_LOOPBACK);
+}
+
 #[test]
 fn processes_that_fork() {
     program::run("cm_fork");

@@ -42,10 +42,18 @@ pub fn bind_to(id: &Id, state: &mut State, wanted: SocketAddr) -> Result<(), Err
     if state.phase != Phase::Idle {
         return Err(Errno::INVALID);
     }
-    let place = if wanted.ip().is_unspecified() {
-        None
+    let (wanted, place) = if wanted.ip().is_unspecified() {
+        (wanted, None)
     } else {
-        Some(place_of(&wanted)?)
+        match place_of(&wanted) {
+            Ok(place) => (wanted, Some(place)),
+            // As in the kernel: the loopback interface is no device, and its addresses stand for all of this host.
+            Err(Errno(libc::ENODEV)) if wanted.ip().is_loopback() => (
+                SocketAddr::new(unspecified(&wanted).ip(), wanted.port()),
+                None,
+            ),
+            Err(errno) => return Err(errno),
+        }
     };
     let port = ports::take(id.space(), &wanted, &state.options, id.cookie())?;
     let mut source = wanted;
@@ -205,9 +213,12 @@ fn with_scope(ip: IpAddr, scope: u32) -> SocketAddr {
     }
 }
 
-/// Where to: the unspecified address means this host, as for sockets.
+/// Where to: the unspecified address means this host, as for sockets, and so does a loopback address that no device has.
 fn known_destination(destination: SocketAddr) -> Result<SocketAddr, Errno> {
-    if !destination.ip().is_unspecified() {
+    let ip = destination.ip();
+    let means_this_host =
+        ip.is_unspecified() || (ip.is_loopback() && devices::of_address(ip, 0).is_err());
+    if !means_this_host {
         return Ok(destination);
     }
     let first = devices::all()?
