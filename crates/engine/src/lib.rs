@@ -85,6 +85,7 @@ pub use limits::{LIMITS, Limits};
 pub use memory::RegionChange;
 pub use mr::Mr;
 pub use mw::{Mw, MwType};
+pub use news::News;
 pub use pd::{Pd, PdUse, Prefetch};
 pub use post::{RecvPost, SendPost};
 pub use process::Process;

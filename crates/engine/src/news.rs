@@ -1,12 +1,12 @@
-//! Hearing of changes at one network interface, by `rtnetlink(7)`: no privilege, no thread.
+//! Hearing of changes at network interfaces, by `rtnetlink(7)`: no privilege, no thread.
 
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// A socket that gets a message whenever the interface or its addresses change. What the messages say is not looked at:
+/// A socket that gets a message whenever an interface or its addresses change. What the messages say is not looked at:
 /// whoever finds one asks the kernel for everything, so that none can be missed.
-pub(crate) struct News(OwnedFd);
+pub struct News(OwnedFd);
 
 /// Messages thrown away at once at most.
 const MESSAGES_MAX: usize = 1 << 16;
@@ -15,11 +15,28 @@ const MESSAGES_MAX: usize = 1 << 16;
 const INDEX_AT: u32 = 20;
 
 impl News {
-    /// Begins to listen in the network namespace of the calling thread.
+    /// Begins to listen for one interface, in the network namespace of the calling thread.
     ///
     /// # Errors
     /// Those of the system: descriptors, memory, a sandbox that forbids it.
     pub(crate) fn new(interface_index: u32) -> io::Result<Self> {
+        let news = Self::socket()?;
+        news.pass_only(interface_index)?;
+        news.subscribe()?;
+        Ok(news)
+    }
+
+    /// The same for all interfaces, those that do not exist yet among them.
+    ///
+    /// # Errors
+    /// As [`News::new`].
+    pub fn of_all() -> io::Result<Self> {
+        let news = Self::socket()?;
+        news.subscribe()?;
+        Ok(news)
+    }
+
+    fn socket() -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: plain integers.
         let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
@@ -27,10 +44,30 @@ impl News {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: `socket` just returned it, and nobody else knows it.
-        let news = News(unsafe { OwnedFd::from_raw_fd(fd) });
-        news.pass_only(interface_index)?;
-        news.subscribe()?;
-        Ok(news)
+        Ok(News(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Sleeps until something has changed.
+    ///
+    /// # Errors
+    /// Those of `poll(2)`.
+    pub fn wait(&self) -> io::Result<()> {
+        loop {
+            let mut fd = libc::pollfd {
+                fd: self.fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            // SAFETY: one descriptor, which lives until the call returns.
+            if unsafe { libc::poll(&raw mut fd, 1, -1) } < 0 {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            } else if self.drain() {
+                return Ok(());
+            }
+        }
     }
 
     pub(crate) fn fd(&self) -> RawFd {

@@ -48,6 +48,11 @@ fn loopback_addresses_stand_for_this_host() {
 }
 
 #[test]
+fn interfaces_that_come_while_one_listens() {
+    program::run_after("cm_arrivals", NO_LOOPBACK);
+}
+
+#[test]
 fn processes_that_fork() {
     program::run("cm_fork");
 }

@@ -9,17 +9,18 @@ use airdma_engine::cm_protocol::{
     Accept, Connect, IpAddressing, PortSpace, RejReason, Rep, Resolve, Route, ServiceId,
     SidrAnswer, SidrStatus,
 };
-use airdma_engine::{Gid, LIMITS, Qkey, Qpn};
+use airdma_engine::{self as engine, Gid, LIMITS, Qkey, Qpn};
 
 use super::abi::*;
-use super::devices;
 use super::endpoint::complete;
 use super::id::{Id, Listening, Options, Peer, Phase, State};
 use super::queue_pair;
+use super::{arrivals, devices};
 use crate::abi::ibv_ece;
 use crate::errno::Errno;
 use crate::live;
 use crate::object::Object;
+use crate::trace;
 
 /// What connections are sent with.
 pub const HOP_LIMIT: u8 = 64;
@@ -58,42 +59,94 @@ pub unsafe fn listen(raw: *mut rdma_cm_id, backlog: c_int) -> Result<c_int, Errn
         Ok(wanted @ 1..=BACKLOG_DEFAULT) => wanted,
         _ => BACKLOG_DEFAULT,
     };
-    let (places, local): (Vec<_>, _) = match &state.place {
-        Some(place) => (
-            vec![Arc::clone(&place.device)],
-            Some(Gid::from(source.ip())),
-        ),
+    let service = service(id, &source);
+    state.backlog = backlog;
+    let listened = match state.place.clone() {
+        Some(place) => {
+            let local = Some(Gid::from(source.ip()));
+            listen_at(id, &mut state, place.device, service, local)
+        }
         None => {
-            let all = devices::all()?;
-            let family = state.options.own_family.then(|| Gid::from(source.ip()));
-            (all.into_iter().map(|(_, device)| device).collect(), family)
+            // First, so that none is missed that comes meanwhile.
+            arrivals::watch(id.cookie());
+            listen_at_all(id, &mut state, service)
         }
     };
-    if places.is_empty() {
-        return Err(Errno(libc::ENODEV));
-    }
-    let service = service(id, &source);
-    for device in places {
-        let cookie = live::number();
-        live::alias(cookie, id.cookie());
-        match device.cm_listen(service, local, backlog, &state.channel, cookie) {
-            Ok(listener) => state.listeners.push(Listening {
-                cookie,
-                device,
-                listener,
-            }),
-            Err(error) => {
-                live::leave(cookie);
-                for listening in state.listeners.drain(..) {
-                    live::leave(listening.cookie);
-                    listening.device.cm_close(listening.listener);
-                }
-                return Err(error.into());
-            }
+    if let Err(errno) = listened {
+        arrivals::forget(id.cookie());
+        for listening in state.listeners.drain(..) {
+            live::leave(listening.cookie);
+            listening.device.cm_close(listening.listener);
         }
+        return Err(errno);
     }
     state.phase = Phase::Listening;
     Ok(0)
+}
+
+fn listen_at_all(id: &Id, state: &mut State, service: ServiceId) -> Result<(), Errno> {
+    let devices = devices::all()?;
+    if devices.is_empty() {
+        return Err(Errno(libc::ENODEV));
+    }
+    let local = wildcard(state);
+    for (_, device) in devices {
+        listen_at(id, state, device, service, local)?;
+    }
+    Ok(())
+}
+
+/// Which addresses a wildcard stands for: those of its family, or (`None`) all.
+fn wildcard(state: &State) -> Option<Gid> {
+    let source = state.source.filter(|_| state.options.own_family)?;
+    Some(Gid::from(source.ip()))
+}
+
+fn listen_at(
+    id: &Id,
+    state: &mut State,
+    device: Arc<engine::Device>,
+    service: ServiceId,
+    local: Option<Gid>,
+) -> Result<(), Errno> {
+    let cookie = live::number();
+    live::alias(cookie, id.cookie());
+    let listened = device.cm_listen(service, local, state.backlog, &state.channel, cookie);
+    match listened {
+        Ok(listener) => state.listeners.push(Listening {
+            cookie,
+            device,
+            listener,
+        }),
+        Err(error) => {
+            live::leave(cookie);
+            return Err(error.into());
+        }
+    }
+    Ok(())
+}
+
+/// Who listens at all addresses listens at these devices too.
+pub fn listen_also(id: &Id, devices: &[Arc<engine::Device>]) {
+    let mut state = id.state();
+    let (Phase::Listening, None, Some(source)) = (state.phase, &state.place, state.source) else {
+        return;
+    };
+    let (service, local) = (service(id, &source), wildcard(&state));
+    for device in devices {
+        let listens = |one: &Listening| Arc::ptr_eq(&one.device, device);
+        if state.listeners.iter().any(listens) {
+            continue;
+        }
+        let name = &device.info().name;
+        if let Err(errno) = listen_at(id, &mut state, Arc::clone(device), service, local) {
+            trace::complain(&format_args!(
+                "port {} is not listened to at {name}, which has come later: {}",
+                source.port(),
+                std::io::Error::from_raw_os_error(errno.0)
+            ));
+        }
+    }
 }
 
 /// The parameters of C, with what is left open filled in.

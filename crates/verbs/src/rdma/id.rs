@@ -17,7 +17,7 @@ use super::abi::*;
 use super::channel::{self, Channel};
 use super::devices::{self, CmaDevice, Place};
 use super::multicast::Membership;
-use super::{address, connect, ports, resolver};
+use super::{address, arrivals, connect, ports, resolver};
 use crate::abi::{
     IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_pd,
     ibv_qp_init_attr, ibv_qp_type, ibv_sa_path_rec,
@@ -174,6 +174,8 @@ pub struct State {
     pub question: Option<SidrId>,
     /// Its listeners.
     pub listeners: Vec<Listening>,
+    /// Requests that may wait at each of them.
+    pub backlog: usize,
     /// The other end, once it has said something.
     pub peer: Option<Peer>,
     /// Where the peer starts to send.
@@ -397,6 +399,7 @@ pub unsafe fn make(
             connection: None,
             question: None,
             listeners: Vec::new(),
+            backlog: 0,
             peer: None,
             psn: Psn::new(random() & 0x00ff_ffff),
             groups: Vec::new(),
@@ -440,6 +443,10 @@ fn end(id: &Id) {
     if state.resolving.take().is_some() {
         resolver::cancel(id.cookie);
     }
+    if state.phase == Phase::Listening {
+        arrivals::forget(id.cookie);
+    }
+    state.phase = Phase::Ended;
     for listening in state.listeners.drain(..) {
         live::leave(listening.cookie);
         listening.device.cm_close(listening.listener);

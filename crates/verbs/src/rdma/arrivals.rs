@@ -1,0 +1,66 @@
+//! Interfaces that come later, or get their first address later: who listens at all addresses listens there too, as in the kernel.
+//! A thread hears of them. It starts with the first such listener, and sleeps.
+
+use airdma_engine::{News, without_signals};
+
+use super::abi::rdma_cm_id;
+use super::id::Id;
+use super::{connect, devices};
+use crate::live;
+use crate::object::Object;
+use crate::per_process::PerProcess;
+
+#[derive(Default)]
+struct Table {
+    /// There is a thread.
+    hears: bool,
+    /// Who listens at all addresses.
+    listeners: Vec<u64>,
+}
+
+static TABLE: PerProcess<Table> = PerProcess::new();
+
+/// An identifier listens at all addresses, or is about to.
+pub fn watch(cookie: u64) {
+    let mut table = TABLE.lock();
+    table.listeners.push(cookie);
+    if !table.hears {
+        // Where it cannot be heard of them, those that are there now will do.
+        table.hears = News::of_all().is_ok_and(|news| {
+            let thread = std::thread::Builder::new().name("airdma-arrivals".into());
+            without_signals(|| thread.spawn(move || hear(&news))).is_ok()
+        });
+    }
+}
+
+/// It does not any more.
+pub fn forget(cookie: u64) {
+    TABLE.lock().listeners.retain(|other| *other != cookie);
+}
+
+fn hear(news: &News) {
+    while news.wait().is_ok() {
+        let listeners = TABLE.lock().listeners.clone();
+        if listeners.is_empty() {
+            continue;
+        }
+        let Ok(all) = devices::all() else {
+            // The next message comes when that has changed.
+            continue;
+        };
+        let all: Vec<_> = all.into_iter().map(|(_, device)| device).collect();
+        for cookie in listeners {
+            // Whoever destroys the identifier waits meanwhile.
+            let Some(raw) =
+                live::deliver::<rdma_cm_id>(cookie, |events| events.completion.deliver())
+            else {
+                continue;
+            };
+            // SAFETY: as said.
+            if let Ok(id) = unsafe { Id::of(raw.as_ptr()) } {
+                connect::listen_also(id, &all);
+                id.events().completion.acknowledge(1);
+            }
+        }
+    }
+}
