@@ -21,7 +21,7 @@ macro_rules! counters {
 counters! {
     /// Datagrams that are none of connection management, or that say nothing sensible.
     DropMalformed = "cm_drop_malformed",
-    /// Datagrams for a known communication id from another address than its peer's, or requests whose path names other addresses.
+    /// Datagrams for a known communication id from another address than its peer's, or requests that name other addresses than they travel between.
     DropWrongPeer = "cm_drop_wrong_peer",
     /// Datagrams whose other communication id or queue pair number is not the connection's.
     DropWrongId = "cm_drop_wrong_id",

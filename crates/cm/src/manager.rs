@@ -91,32 +91,30 @@ impl Manager {
         self.listeners.add(service_id, local, backlog)
     }
 
-    /// Ends a listener. Requests that were not polled yet are refused; those that were go on.
-    pub fn close(&mut self, now: Time, listener: ListenerId) {
+    /// Ends a listener. Requests that the program has not [taken](Self::taken) are refused; those that it has go on. Answers
+    /// which connections are gone with it.
+    #[allow(clippy::disallowed_methods, reason = "what is found is sorted")]
+    pub fn close(&mut self, now: Time, listener: ListenerId) -> Vec<ConnectionId> {
         self.listeners.remove(listener);
-        let mut unseen = Vec::new();
-        self.events.retain(|event| {
-            let id = match event {
-                Event::ConnectRequest(request) if request.listener == listener => request.id.0,
-                Event::SidrRequest(request) if request.listener == listener => request.id.0,
-                Event::ConnectRequest(_)
-                | Event::SidrRequest(_)
-                | Event::ConnectResponse(_)
-                | Event::Established { .. }
-                | Event::Rejected { .. }
-                | Event::Unreachable { .. }
-                | Event::Disconnected { .. }
-                | Event::TimewaitExit { .. }
-                | Event::SidrResponse(_)
-                | Event::SidrUnreachable { .. } => return true,
-            };
-            unseen.push(id);
-            false
-        });
-        for id in unseen {
-            self.destroy(now, ConnectionId(id));
-            self.destroy_sidr(now, SidrId(id));
+        let connections = self.connections.iter();
+        let mut refused: Vec<_> = connections
+            .filter(|(_, connection)| connection.pending_at == Some(listener))
+            .map(|(&id, _)| ConnectionId(id))
+            .collect();
+        let exchanges = self.exchanges.iter();
+        let mut unanswered: Vec<_> = exchanges
+            .filter(|(_, exchange)| exchange.pending_at == Some(listener))
+            .map(|(&id, _)| SidrId(id))
+            .collect();
+        refused.sort_unstable();
+        unanswered.sort_unstable();
+        for &id in &refused {
+            self.destroy(now, id);
         }
+        for id in unanswered {
+            self.destroy_sidr(now, id);
+        }
+        refused
     }
 
     /// A datagram that arrived at queue pair 1: `route` is where it came from (`remote`) and to (`local`).

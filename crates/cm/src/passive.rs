@@ -1,11 +1,11 @@
 //! The side that is asked: REQ in, REP out, RTU in (IBTA 12.9.7.2).
 
 use airdma_transport::Time;
-use airdma_wire::Qkey;
 use airdma_wire::cm::{
     About, CmMessage, IpAddressing, RejReason, Rep, Req, Rtu, ServiceId, TransportService,
 };
 use airdma_wire::mad::MadError;
+use airdma_wire::{Gid, Qkey};
 
 use crate::calls::{self, Accept, CmError};
 use crate::config::{SERVICE_TIMEOUT, TARGET_ACK_DELAY, duration_of};
@@ -90,6 +90,9 @@ impl Manager {
         else {
             return self.count(Counter::DropMalformed);
         };
+        if !is_between(addressing.as_ref(), route) {
+            return self.count(Counter::DropWrongPeer);
+        }
         let Some(listener) = self.listeners.find(req.service_id, route.local) else {
             self.count(Counter::RejectedInvalidService);
             let reason = RejReason::INVALID_SERVICE_ID;
@@ -226,4 +229,11 @@ pub(crate) fn addressing_of(
         (Some(_), Some((header, rest))) => Ok((Some(IpAddressing::from_bytes(header)?), rest)),
         (None, _) | (_, None) => Ok((None, field)),
     }
+}
+
+/// Whether a request names the addresses between which it travelled: whoever answers it sends there.
+pub(crate) fn is_between(addressing: Option<&IpAddressing>, route: Route) -> bool {
+    addressing.is_none_or(|addressing| {
+        Gid::from(addressing.src()) == route.remote && Gid::from(addressing.dst()) == route.local
+    })
 }

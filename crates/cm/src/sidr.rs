@@ -10,7 +10,7 @@ use crate::config::duration_of;
 use crate::connection::memory_of;
 use crate::event::{Event, SidrRequest, SidrResponse};
 use crate::manager::forget;
-use crate::passive::addressing_of;
+use crate::passive::{addressing_of, is_between};
 use crate::{Counter, ListenerId, Manager, Route, SidrId};
 
 /// One resolution.
@@ -24,7 +24,7 @@ pub(crate) struct Exchange {
     sent: Option<Box<[u8; MAD_LEN]>>,
     retries_left: u8,
     pub(crate) timer: Option<Time>,
-    pending_at: Option<ListenerId>,
+    pub(crate) pending_at: Option<ListenerId>,
     rest: Option<u64>,
 }
 
@@ -77,6 +77,21 @@ impl Manager {
         self.set_timer(id, Some(now + duration_of(self.config.response_timeout)));
         self.transmit_bytes(wanted.route, mad);
         Ok(SidrId(id))
+    }
+
+    /// The program has fetched who asks: that no longer counts against the backlog of the listener, nor ends with it.
+    ///
+    /// # Errors
+    /// [`CmError::Unknown`].
+    pub fn taken_sidr(&mut self, id: SidrId) -> Result<(), CmError> {
+        let exchange = match self.exchanges.get_mut(&id.0) {
+            Some(exchange) if exchange.side == Side::Asked => exchange,
+            Some(_) | None => return Err(CmError::Unknown),
+        };
+        if let Some(listener) = exchange.pending_at.take() {
+            self.listeners.remove_pending(listener);
+        }
+        Ok(())
     }
 
     /// Answers a resolution. The id is gone when this returns.
@@ -161,6 +176,9 @@ impl Manager {
         else {
             return self.count(Counter::DropMalformed);
         };
+        if !is_between(addressing.as_ref(), route) {
+            return self.count(Counter::DropWrongPeer);
+        }
         let Some(listener) = self.listeners.find(request.service_id, route.local) else {
             self.count(Counter::RejectedInvalidService);
             return self.refuse_sidr(route, transaction, request);

@@ -69,13 +69,15 @@ impl CmChannel {
         self.events.pop().map(|item| (item.cookie, item.news))
     }
 
-    /// Puts in an event of the front end's own.
+    /// Puts in an event of the front end's own; not in a child after fork, whose descriptor is the parent's as well.
     pub fn post(&self, cookie: u64, number: u32) {
-        self.events.push(CmItem {
-            cookie,
-            subject: None,
-            news: CmNews::Own(number),
-        });
+        if self.is_ours() {
+            self.events.push(CmItem {
+                cookie,
+                subject: None,
+                news: CmNews::Own(number),
+            });
+        }
     }
 
     /// Takes out what waits for `cookie`, the oldest first.
@@ -123,6 +125,9 @@ impl CmChannel {
     }
 
     fn extract(&self, mut is_wanted: impl FnMut(&CmItem) -> bool) -> Vec<CmItem> {
+        if !self.is_ours() {
+            return Vec::new();
+        }
         self.events.extract(|item| is_wanted(item))
     }
 
@@ -131,7 +136,8 @@ impl CmChannel {
         self.events.is_nonblocking()
     }
 
-    pub(crate) fn is_ours(&self) -> bool {
+    /// Whether this is the process that made it, and not a child of that.
+    pub fn is_ours(&self) -> bool {
         self.process.is_current()
     }
 }
@@ -195,7 +201,9 @@ impl Device {
     /// Ends a listener; requests that were not fetched are refused.
     pub fn cm_close(&self, listener: ListenerId) {
         let closed = self.with_gsi(|gsi, now| {
-            gsi.manager.close(now, listener);
+            for id in gsi.manager.close(now, listener) {
+                gsi.disown(Subject::Connection(id));
+            }
             gsi.disown(Subject::Listener(listener));
             Ok(gsi.services.remove(&listener))
         });
@@ -257,14 +265,7 @@ impl Device {
         listener: ListenerId,
         channel: &Arc<CmChannel>,
     ) -> Result<(), Error> {
-        self.with_gsi(|gsi, _| {
-            let subject = Subject::Listener(listener);
-            let owner = gsi.owner(subject).ok_or(Error::Gone("the listener"))?;
-            let cookie = owner.cookie;
-            let channel = Arc::clone(channel);
-            gsi.own(subject, Owner { channel, cookie });
-            Ok(())
-        })
+        self.with_gsi(|gsi, _| gsi.redirect(Subject::Listener(listener), channel))
     }
 
     /// Accepts a connection that a peer asked for. The queue pair should be in RTS.
@@ -365,6 +366,33 @@ impl Device {
             gsi.own(Subject::Resolution(id), Owner { channel, cookie });
             Ok(id)
         })
+    }
+
+    /// From now on the answer to a resolution comes through another channel.
+    ///
+    /// # Errors
+    /// `EINVAL` for a resolution that is over; `ENODEV` in a child after fork.
+    pub fn cm_move_resolution(&self, id: SidrId, channel: &Arc<CmChannel>) -> Result<(), Error> {
+        self.with_gsi(|gsi, _| gsi.redirect(Subject::Resolution(id), channel))
+    }
+
+    /// Somebody who looks for a datagram service was told to the program: it no longer goes with its listener, nor counts
+    /// against its backlog.
+    ///
+    /// # Errors
+    /// As [`Device::cm_accept`].
+    pub fn cm_fetched(&self, id: SidrId) -> Result<(), Error> {
+        self.with_gsi(|gsi, _| Ok(gsi.manager.taken_sidr(id)?))
+    }
+
+    /// Forgets a resolution: our own, of which no event comes any more, or one that we were asked for, and refuse.
+    pub fn cm_forget(&self, id: SidrId) {
+        let forgotten = self.with_gsi(|gsi, now| {
+            gsi.disown(Subject::Resolution(id));
+            gsi.manager.destroy_sidr(now, id);
+            Ok(())
+        });
+        drop(forgotten);
     }
 
     /// Answers who looks for a datagram service of ours.

@@ -1,6 +1,7 @@
 //! Queue pair 1, over which connection managers talk (the general services interface, IBTA 13.5.1): it exists as soon as
 //! somebody listens or connects.
 
+use crate::Error;
 use crate::cm::CmChannel;
 use crate::wills::Will;
 use airdma_cm::{Config, ConnectionId, Event, LastWords, ListenerId, Manager, Route, SidrId};
@@ -124,6 +125,21 @@ impl Gsi {
     /// Nobody hears of `subject` any more.
     pub(crate) fn disown(&mut self, subject: Subject) {
         self.owners.remove(&subject);
+    }
+
+    /// From now on events about `subject` come through another channel.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is over.
+    pub(crate) fn redirect(
+        &mut self,
+        subject: Subject,
+        channel: &Arc<CmChannel>,
+    ) -> Result<(), Error> {
+        let owner = self.owners.get_mut(&subject);
+        let owner = owner.ok_or(Error::Gone("what the events are about"))?;
+        owner.channel = Arc::clone(channel);
+        Ok(())
     }
 
     pub(crate) fn owner(&self, subject: Subject) -> Option<&Owner> {

@@ -110,10 +110,13 @@ pub(crate) fn of_the_dead(interface_index: u32) -> Vec<LastWords> {
     };
     for entry in entries.flatten() {
         let is_one = entry.file_name().to_string_lossy().starts_with(&prefix);
+        if !is_one {
+            continue;
+        }
         let Ok(file) = open_file(&entry.path(), false) else {
             continue;
         };
-        if is_one && lock(&file) {
+        if lock(&file) {
             all.extend(read(&file));
             let _ = std::fs::remove_file(entry.path());
         }

@@ -283,3 +283,21 @@ fn a_datagram_service_is_found() {
         other => panic!("{other:?}"),
     }
 }
+
+#[test]
+fn a_request_that_was_fetched_while_its_listener_is_closed_is_refused() {
+    let (left, right) = wired();
+    let (active, passive) = ends(&left, &right);
+    let (asks, answers) = (CmChannel::new().unwrap(), CmChannel::new().unwrap());
+    let listener = right.cm_listen(service(), None, 8, &answers, 1).unwrap();
+    left.cm_connect(&wanted(&active, &passive), &asks, 2)
+        .unwrap();
+    let request = request(&answers, 1);
+    right.cm_close(listener);
+    match next_event(&asks) {
+        (2, Event::Rejected { reason, .. }) => assert_eq!(reason, RejReason::CONSUMER),
+        other => panic!("{other:?}"),
+    }
+    let late = right.cm_hand_over(request.id, &answers, 3);
+    assert_eq!(late.unwrap_err().errno(), libc::EINVAL);
+}

@@ -205,3 +205,19 @@ fn a_refusal_outlives_the_wait_that_was_asked_for() {
     assert_eq!(b.next_timer(), 137_438);
     assert!(b.manager.is_idle());
 }
+
+#[test]
+fn a_request_that_names_other_addresses_is_dropped() {
+    let mut b = Bench::listening();
+    let last = IpAddressing::LEN - 1;
+    // The source ends before the destination begins.
+    for at in [last, last - 16] {
+        let mut forged = b.req();
+        forged.private_data[at] ^= 1;
+        b.arrives(forged);
+    }
+    assert_eq!(b.counted(Counter::DropWrongPeer), 2);
+    assert_eq!(b.events(), [""; 0]);
+    assert_eq!(b.sends(), [""; 0]);
+    assert!(b.manager.is_idle());
+}

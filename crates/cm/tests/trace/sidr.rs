@@ -122,3 +122,39 @@ fn a_request_that_is_destroyed_is_refused() {
     assert_eq!(b.sends(), ["SIDR_REP 2 0x0 0"]);
     assert_eq!(b.events(), [""; 0]);
 }
+
+#[test]
+fn a_closed_listener_refuses_what_was_polled_and_not_taken() {
+    for is_taken in [false, true] {
+        let mut b = Bench::new();
+        let listener = b.manager.listen(SERVICE_UDP, None, 1).unwrap();
+        b.arrives(request(&b));
+        let Some(Event::SidrRequest(asked)) = b.manager.poll_event() else {
+            panic!("no request");
+        };
+        if is_taken {
+            b.manager.taken_sidr(asked.id).unwrap();
+            // There is room for another.
+            let mut other = request(&b);
+            other.request_id = 8;
+            b.arrives(other);
+            assert_eq!(b.events(), ["SidrRequest"]);
+        }
+        b.manager.close(b.now, listener);
+        assert_eq!(b.sends(), ["SIDR_REP 2 0x0 0"]);
+        let taken = b.manager.taken_sidr(asked.id);
+        assert_eq!(taken.is_ok(), is_taken);
+    }
+}
+
+#[test]
+fn a_request_that_names_other_addresses_is_dropped() {
+    let mut b = Bench::new();
+    b.manager.listen(SERVICE_UDP, None, 1).unwrap();
+    let mut forged = request(&b);
+    forged.private_data[IpAddressing::LEN - 1] ^= 1;
+    b.arrives(forged);
+    assert_eq!(b.counted(Counter::DropWrongPeer), 1);
+    assert_eq!(b.events(), [""; 0]);
+    assert_eq!(b.sends(), [""; 0]);
+}

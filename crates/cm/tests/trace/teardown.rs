@@ -144,3 +144,25 @@ fn a_closed_listener_refuses_what_the_program_has_not_seen() {
     b.next_timer();
     assert!(b.manager.is_idle());
 }
+
+#[test]
+fn a_closed_listener_refuses_what_was_polled_and_not_taken() {
+    for is_taken in [false, true] {
+        let mut b = Bench::new();
+        let listener = b.manager.listen(SERVICE, None, 8).unwrap();
+        b.arrives(b.req());
+        assert_eq!(b.events(), ["ConnectRequest"]);
+        if is_taken {
+            b.manager.taken(b.id);
+        }
+        let refused = b.manager.close(b.now, listener);
+        let accepted = b.manager.accept(b.now, b.id, &accept());
+        if is_taken {
+            assert_eq!((refused, accepted), (Vec::new(), Ok(())));
+            assert_eq!(b.sends(), ["REP us 7"]);
+        } else {
+            assert_eq!((refused, accepted), (vec![b.id], Err(CmError::Unknown)));
+            assert_eq!(b.sends(), ["REJ us 7 Req consumer (28)"]);
+        }
+    }
+}
