@@ -4,9 +4,10 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use airdma_engine::CmChannel;
+use airdma_engine::{CmChannel, Error};
 
 use super::abi::*;
+use super::devices;
 use super::id::Id;
 use crate::errno::Errno;
 use crate::object::Object;
@@ -24,14 +25,31 @@ unsafe impl Object for Channel {
 }
 
 impl Channel {
+    /// The engine's channel behind a C pointer, to put something in.
+    ///
+    /// # Errors
+    /// `EINVAL` for NULL; `ENODEV` in a child after fork.
+    ///
+    /// # Safety
+    /// As for [`Object::of`].
+    pub unsafe fn ours<'a>(raw: *mut rdma_event_channel) -> Result<&'a Arc<CmChannel>, Errno> {
+        // SAFETY: the caller's promise.
+        let channel = unsafe { Channel::of(raw)? }.engine();
+        if !channel.is_ours() {
+            return Err(Error::Forked.into());
+        }
+        Ok(channel)
+    }
+
     /// The engine's channel.
     pub fn engine(&self) -> &Arc<CmChannel> {
         &self.engine
     }
 }
 
-/// `rdma_create_event_channel(3)`.
+/// `rdma_create_event_channel(3)`. As in rdma-core's library, there is none where there is no device.
 pub unsafe fn create() -> Result<*mut rdma_event_channel, Errno> {
+    devices::check_any()?;
     let engine = CmChannel::new()?;
     let c = UnsafeCell::new(rdma_event_channel { fd: engine.fd() });
     Ok(Box::new(Channel { c, engine }).into_raw())

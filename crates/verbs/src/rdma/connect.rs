@@ -46,7 +46,7 @@ fn service(id: &Id, address: &SocketAddr) -> ServiceId {
 /// `rdma_listen(3)`.
 pub unsafe fn listen(raw: *mut rdma_cm_id, backlog: c_int) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier.
-    let id = unsafe { Id::of(raw) }?;
+    let id = unsafe { Id::ours(raw) }?;
     let mut state = id.state();
     if state.phase == Phase::Idle {
         let any = SocketAddr::from(([0, 0, 0, 0], 0));
@@ -248,7 +248,7 @@ pub unsafe fn connect(raw: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Resu
     // SAFETY: the caller's identifier and parameters.
     let (id, parameters) = unsafe {
         let most = LIMITS.max_rd_atomic;
-        let id = Id::of(raw)?;
+        let id = Id::ours(raw)?;
         has_queue_pair_or_parameters(id, given)?;
         (id, Parameters::read(given, most, most)?)
     };
@@ -268,9 +268,10 @@ pub unsafe fn connect(raw: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Resu
             addressing,
             private_data: parameters.private_data,
         };
-        place
+        let resolution = place
             .device
             .cm_resolve(&wanted, &state.channel, id.cookie())?;
+        state.resolution = Some(resolution);
     } else {
         // SAFETY: the caller's queue pair.
         let (qpn, srq) = unsafe { parameters.queue_pair(id) };
@@ -317,7 +318,7 @@ pub unsafe fn connect(raw: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Resu
 /// `rdma_accept(3)`.
 pub unsafe fn accept(raw: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier.
-    let id = unsafe { Id::of(raw)? };
+    let id = unsafe { Id::ours(raw)? };
     let mut state = id.state();
     if state.phase != Phase::Requested {
         return Err(Errno::INVALID);
@@ -389,7 +390,7 @@ pub unsafe fn reject(
     length: u8,
 ) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier and data.
-    let (id, data) = unsafe { (Id::of(raw)?, bytes(data, length)) };
+    let (id, data) = unsafe { (Id::ours(raw)?, bytes(data, length)) };
     refuse(id, RejReason::CONSUMER, data)
 }
 
@@ -400,7 +401,7 @@ pub unsafe fn reject_ece(
     length: u8,
 ) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier and data.
-    let (id, data) = unsafe { (Id::of(raw)?, bytes(data, length)) };
+    let (id, data) = unsafe { (Id::ours(raw)?, bytes(data, length)) };
     refuse(id, VENDOR_OPTION_NOT_SUPPORTED, data)
 }
 
@@ -410,7 +411,7 @@ const VENDOR_OPTION_NOT_SUPPORTED: RejReason = RejReason(35);
 fn refuse(id: &Id, reason: RejReason, data: &[u8]) -> Result<c_int, Errno> {
     let mut state = id.state();
     let place = state.place.clone().ok_or(Errno::INVALID)?;
-    if let Some(question) = state.question.take() {
+    if let Some(question) = state.question {
         let answer = SidrAnswer {
             status: SidrStatus::REJECTED,
             qpn: Qpn::new(0),
@@ -418,6 +419,7 @@ fn refuse(id: &Id, reason: RejReason, data: &[u8]) -> Result<c_int, Errno> {
             private_data: data,
         };
         place.device.cm_answer(question, &answer)?;
+        state.question = None;
     } else {
         let connection = state.connection.ok_or(Errno::INVALID)?;
         place.device.cm_reject(connection, reason, data)?;
@@ -430,7 +432,7 @@ fn refuse(id: &Id, reason: RejReason, data: &[u8]) -> Result<c_int, Errno> {
 /// has disconnected already, there is nothing more to do.
 pub unsafe fn disconnect(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier.
-    let id = unsafe { Id::of(raw)? };
+    let id = unsafe { Id::ours(raw)? };
     let state = id.state();
     let (phase, place, connection) = (state.phase, state.place.clone(), state.connection);
     drop(state);
@@ -452,8 +454,13 @@ pub unsafe fn disconnect(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
     let (true, Some(place), Some(connection)) = (begun, place, connection) else {
         return Ok(0);
     };
+    let told = place.device.cm_disconnect(connection, &[]);
+    if told.is_err() && phase == Phase::Responded {
+        // Nobody was told that there is a connection, so no event says that it is over: as the kernel has it.
+        return Ok(0);
+    }
     // The peer may have been faster: its event is on the way.
-    drop(place.device.cm_disconnect(connection, &[]));
+    drop(told);
     // SAFETY: the caller's identifier.
     unsafe { complete(raw) }
 }
@@ -462,7 +469,7 @@ pub unsafe fn disconnect(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
 pub unsafe fn establish(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier.
     unsafe {
-        let id = Id::of(raw)?;
+        let id = Id::ours(raw)?;
         if !(*raw).qp.is_null() {
             return Err(Errno::INVALID);
         }
@@ -481,7 +488,7 @@ pub unsafe fn establish(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
 /// `rdma_notify(3)`: data has come before the peer's last message, so there is a connection.
 pub unsafe fn notify(raw: *mut rdma_cm_id, event: u32) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier.
-    let id = unsafe { Id::of(raw)? };
+    let id = unsafe { Id::ours(raw)? };
     let state = id.state();
     if event != crate::abi::IBV_EVENT_COMM_EST {
         return Err(Errno::INVALID);

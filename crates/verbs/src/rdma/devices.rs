@@ -4,7 +4,8 @@
 use std::ffi::c_int;
 use std::net::IpAddr;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once};
 
 use airdma_engine::{self as engine, LIMITS, Path};
 
@@ -15,7 +16,7 @@ use crate::abi::{
 use crate::context::{self, Context};
 use crate::errno::Errno;
 use crate::per_process::PerProcess;
-use crate::{device, extended, memory};
+use crate::{device, extended, memory, trace};
 
 /// What librdmacm keeps of a device, as far as its rsockets look into it: see [`super::id::Tail`].
 #[repr(C)]
@@ -118,6 +119,40 @@ fn find(table: &[Opened], ip: IpAddr, scope: u32) -> Option<Place> {
             cma: opened.cma,
         })
     })
+}
+
+/// # Errors
+/// `ENODEV` where there is no device at all, with words on standard error, once.
+pub fn check_any() -> Result<(), Errno> {
+    static SEEN: AtomicBool = AtomicBool::new(false);
+    static TOLD: Once = Once::new();
+    if SEEN.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    if engine::devices()?.is_empty() {
+        TOLD.call_once(|| {
+            trace::complain(
+                &"there is no device: no interface is up and has an IP address (the loopback interface counts if \
+                  AIRDMA_LOOPBACK=1 is set); `airdma devices` lists them",
+            );
+        });
+        return Err(Errno(libc::ENODEV));
+    }
+    SEEN.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Says, once, that an address is this host's, but no device's.
+pub fn complain_of(ip: IpAddr) {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| {
+        let hint = if ip.is_loopback() {
+            "the loopback interface is one if AIRDMA_LOOPBACK=1 is set"
+        } else {
+            "`airdma devices` lists theirs"
+        };
+        trace::complain(&format_args!("no device has the address {ip}: {hint}"));
+    });
 }
 
 /// All devices that there are.

@@ -75,6 +75,7 @@ pub unsafe fn create(
         }
         let space = rdma_port_space::try_from(info.ai_port_space).map_err(|_| Errno::INVALID)?;
         let qp_type = u32::try_from(info.ai_qp_type).map_err(|_| Errno::INVALID)?;
+        id::type_of(space)?;
         let raw = id::make(ptr::null_mut(), ptr::null_mut(), space, qp_type)?;
         let made = if info.ai_flags & RAI_PASSIVE != 0 {
             passive(raw, info, pd, init)
@@ -151,7 +152,7 @@ pub unsafe fn destroy(raw: *mut rdma_cm_id) {
 pub unsafe fn get_request(raw: *mut rdma_cm_id, out: *mut *mut rdma_cm_id) -> Result<c_int, Errno> {
     // SAFETY: the caller's listener and place.
     unsafe {
-        let listener = Id::of(raw)?;
+        let listener = Id::ours(raw)?;
         let listens = listener.state().phase == Phase::Listening;
         // Who does not listen would wait for ever.
         if !listener.is_synchronous() || !listens || out.is_null() {

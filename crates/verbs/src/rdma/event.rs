@@ -122,6 +122,7 @@ unsafe fn told(id: &Id, cookie: u64, said: Said) -> Option<*mut rdma_cm_event> {
                 Some(Event::hand_out(event, private_data))
             }
             Said::Unreachable { .. } | Said::SidrUnreachable { .. } => {
+                id.state().resolution = None;
                 over(id);
                 queue_pair::fail(id);
                 id.note_connect_error(libc::ETIMEDOUT);
@@ -304,7 +305,16 @@ unsafe fn asked(listener: &Id, cookie: u64, request: SidrRequest) -> Option<*mut
             return refuse(request);
         };
         let id = Id::of(raw).ok()?;
-        id.state().question = Some(request.id);
+        let mut state = id.state();
+        let place = state.place.as_ref();
+        if place.is_none_or(|place| place.device.cm_fetched(request.id).is_err()) {
+            // The listener went away meanwhile, and has refused.
+            drop(state);
+            let _ = id::destroy(raw);
+            return None;
+        }
+        state.question = Some(request.id);
+        drop(state);
         let mut event = Event::plain(raw, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
         event.listen_id = listener.c();
         Some(Event::hand_out(event, request.private_data))
@@ -366,6 +376,7 @@ unsafe fn responded(id: &Id, response: ConnectResponse) -> Option<*mut rdma_cm_e
 /// Where the datagrams of a service go.
 unsafe fn answered(id: &Id, response: SidrResponse) -> Option<*mut rdma_cm_event> {
     let mut state = id.state();
+    state.resolution = None;
     if response.status != SidrStatus::VALID {
         state.phase = Phase::Ended;
         let status = c_int::from(response.status.0);

@@ -8,10 +8,8 @@ use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use airdma_engine as engine;
-use airdma_engine::cm_protocol::{
-    ConnectionId, Event, ListenerId, SidrAnswer, SidrId, SidrStatus, TransportService,
-};
-use airdma_engine::{CmChannel, CmNews, PathMtu, Psn, Qkey, Qpn};
+use airdma_engine::cm_protocol::{ConnectionId, Event, ListenerId, SidrId, TransportService};
+use airdma_engine::{CmChannel, CmNews, PathMtu, Process, Psn, Qpn};
 
 use super::abi::*;
 use super::channel::{self, Channel};
@@ -45,6 +43,7 @@ pub struct Id {
     tail: UnsafeCell<Tail>,
     cookie: u64,
     events: Arc<Affiliated>,
+    process: Process,
     state: Mutex<State>,
 }
 
@@ -170,6 +169,8 @@ pub struct State {
     pub options: Options,
     /// Its connection.
     pub connection: Option<ConnectionId>,
+    /// It looks for a datagram service.
+    pub resolution: Option<SidrId>,
     /// Somebody looks for a datagram service, and waits for our answer.
     pub question: Option<SidrId>,
     /// Its listeners.
@@ -182,6 +183,8 @@ pub struct State {
     pub psn: Psn,
     /// Groups that it has joined.
     pub groups: Vec<Membership>,
+    /// How often it joined one.
+    pub joins: u32,
     /// What new connections of an endpoint get.
     pub template: Option<Template>,
     path: Option<Box<ibv_sa_path_rec>>,
@@ -191,6 +194,22 @@ pub struct State {
 unsafe impl Send for State {}
 
 impl Id {
+    /// The identifier behind a C pointer, for calls that do something with it.
+    ///
+    /// # Errors
+    /// `EINVAL` for NULL; `ENODEV` in a child after fork.
+    ///
+    /// # Safety
+    /// As for [`Object::of`].
+    pub unsafe fn ours<'a>(raw: *mut rdma_cm_id) -> Result<&'a Id, Errno> {
+        // SAFETY: the caller's promise.
+        let id = unsafe { Id::of(raw)? };
+        if !id.process.is_current() {
+            return Err(engine::Error::Forked.into());
+        }
+        Ok(id)
+    }
+
     /// Under which its events come.
     pub fn cookie(&self) -> u64 {
         self.cookie
@@ -336,17 +355,25 @@ pub unsafe fn create(
     context: *mut c_void,
     space: rdma_port_space,
 ) -> Result<c_int, Errno> {
-    let qp_type = match space {
-        RDMA_PS_TCP | RDMA_PS_IB => IBV_QPT_RC,
-        RDMA_PS_UDP | RDMA_PS_IPOIB => IBV_QPT_UD,
-        _ => return Err(Errno::INVALID),
-    };
+    let qp_type = type_of(space)?;
     if out.is_null() {
         return Err(Errno::INVALID);
     }
     // SAFETY: the caller's channel and place.
     unsafe { out.write(make(raw_channel, context, space, qp_type)?) };
     Ok(0)
+}
+
+/// The kind of queue pairs that a port space has.
+///
+/// # Errors
+/// `EINVAL` for a port space that there is not.
+pub fn type_of(space: rdma_port_space) -> Result<ibv_qp_type, Errno> {
+    match space {
+        RDMA_PS_TCP | RDMA_PS_IB => Ok(IBV_QPT_RC),
+        RDMA_PS_UDP | RDMA_PS_IPOIB => Ok(IBV_QPT_UD),
+        _ => Err(Errno::INVALID),
+    }
 }
 
 /// A new identifier; without channel it gets one of its own, and its calls wait.
@@ -365,7 +392,7 @@ pub unsafe fn make(
         } else {
             raw_channel
         };
-        (raw, Arc::clone(Channel::of(raw)?.engine()))
+        (raw, Arc::clone(Channel::ours(raw)?))
     };
     // SAFETY: integers, raw pointers, unions of integers.
     let mut c: rdma_cm_id = unsafe { zeroed() };
@@ -387,6 +414,7 @@ pub unsafe fn make(
         }),
         cookie,
         events: Arc::clone(&events),
+        process: Process::current(),
         state: Mutex::new(State {
             phase: Phase::Idle,
             channel,
@@ -397,12 +425,14 @@ pub unsafe fn make(
             holds_port: false,
             options: Options::default(),
             connection: None,
+            resolution: None,
             question: None,
             listeners: Vec::new(),
             backlog: 0,
             peer: None,
             psn: Psn::new(random() & 0x00ff_ffff),
             groups: Vec::new(),
+            joins: 0,
             template: None,
             path: None,
         }),
@@ -420,13 +450,16 @@ pub unsafe fn destroy(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier, given back here.
     unsafe {
         let id = Id::of(raw)?;
-        live::leave(id.cookie);
-        if !(*raw).event.is_null() {
-            channel::ack((*raw).event)?;
-            (*raw).event = ptr::null_mut();
+        // A child has nothing to end, and must not wait for threads that it has not got.
+        if id.process.is_current() {
+            live::leave(id.cookie);
+            if !(*raw).event.is_null() {
+                channel::ack((*raw).event)?;
+                (*raw).event = ptr::null_mut();
+            }
+            end(id);
+            id.events.wait_acknowledged();
         }
-        end(id);
-        id.events.wait_acknowledged();
         let id = Id::take(raw);
         if id.is_synchronous() {
             channel::destroy((*id.c()).channel);
@@ -449,20 +482,20 @@ fn end(id: &Id) {
     state.phase = Phase::Ended;
     for listening in state.listeners.drain(..) {
         live::leave(listening.cookie);
+        // What nobody has fetched is refused.
         listening.device.cm_close(listening.listener);
-        for news in channel.take(listening.cookie) {
-            refuse_unseen(&listening.device, news);
-        }
+        drop(channel.take(listening.cookie));
     }
     if let Some(place) = &state.place {
         if let Some(connection) = state.connection {
             place.device.cm_destroy(connection);
         }
-        if let Some(question) = state.question {
-            refuse_question(&place.device, question);
+        if let Some(question) = state.resolution.or(state.question) {
+            place.device.cm_forget(question);
         }
     }
     state.connection = None;
+    state.resolution = None;
     state.question = None;
     state.groups.clear();
     // What waits for the identifier is about nobody any more.
@@ -476,27 +509,16 @@ fn end(id: &Id) {
 pub fn refuse_unseen(device: &engine::Device, news: CmNews) {
     match news {
         CmNews::Event(Event::ConnectRequest(request)) => device.cm_destroy(request.id),
-        CmNews::Event(Event::SidrRequest(request)) => refuse_question(device, request.id),
+        CmNews::Event(Event::SidrRequest(request)) => device.cm_forget(request.id),
         CmNews::Event(_) | CmNews::Own(_) => {}
     }
-}
-
-fn refuse_question(device: &engine::Device, question: SidrId) {
-    let refusal = SidrAnswer {
-        status: SidrStatus::REJECTED,
-        qpn: Qpn::new(0),
-        qkey: Qkey(0),
-        private_data: &[],
-    };
-    // Where the question is gone, so is who asked.
-    drop(device.cm_answer(question, &refusal));
 }
 
 /// `rdma_migrate_id(3)`: events go to another channel from now on; without one, calls wait.
 pub unsafe fn migrate(raw: *mut rdma_cm_id, to: *mut rdma_event_channel) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier and channel; its own if it had none.
     unsafe {
-        let id = Id::of(raw)?;
+        let id = Id::ours(raw)?;
         if id.is_synchronous() && !(*raw).event.is_null() {
             channel::ack((*raw).event)?;
             (*raw).event = ptr::null_mut();
@@ -507,24 +529,8 @@ pub unsafe fn migrate(raw: *mut rdma_cm_id, to: *mut rdma_event_channel) -> Resu
         } else {
             to
         };
-        let channel = Arc::clone(Channel::of(to)?.engine());
-        let mut state = id.state();
-        for listening in &state.listeners {
-            listening
-                .device
-                .cm_move_listener(listening.listener, &channel)?;
-            state.channel.move_to(&channel, listening.cookie);
-        }
-        if let (Some(place), Some(connection)) = (&state.place, state.connection) {
-            // A connection that is over has no more events.
-            drop(place.device.cm_hand_over(connection, &channel, id.cookie));
-        }
-        if state.resolving.is_some() {
-            resolver::move_to(id.cookie, &channel);
-        }
-        state.channel.move_to(&channel, id.cookie);
-        state.channel = channel;
-        drop(state);
+        let channel = Arc::clone(Channel::ours(to)?);
+        redirect(id, channel);
         let was_synchronous = id.is_synchronous();
         let former = std::mem::replace(&mut (*raw).channel, to);
         (*id.tail.get()).sync = c_int::from(becomes_synchronous);
@@ -535,4 +541,27 @@ pub unsafe fn migrate(raw: *mut rdma_cm_id, to: *mut rdma_event_channel) -> Resu
         id.events.wait_acknowledged();
     }
     Ok(0)
+}
+
+/// Whatever will come for an identifier, and what waits for it, comes through another channel. What is over has no more events.
+fn redirect(id: &Id, channel: Arc<CmChannel>) {
+    let mut state = id.state();
+    for listening in &state.listeners {
+        let device = &listening.device;
+        drop(device.cm_move_listener(listening.listener, &channel));
+        state.channel.move_to(&channel, listening.cookie);
+    }
+    if let Some(place) = &state.place {
+        if let Some(connection) = state.connection {
+            drop(place.device.cm_hand_over(connection, &channel, id.cookie));
+        }
+        if let Some(resolution) = state.resolution {
+            drop(place.device.cm_move_resolution(resolution, &channel));
+        }
+    }
+    if state.resolving.is_some() {
+        resolver::move_to(id.cookie, &channel);
+    }
+    state.channel.move_to(&channel, id.cookie);
+    state.channel = channel;
 }

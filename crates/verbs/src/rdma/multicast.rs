@@ -17,7 +17,6 @@ use crate::abi::ibv_gid;
 use crate::address as handles;
 use crate::errno::Errno;
 use crate::multicast;
-use crate::object::Object;
 
 /// A group that an identifier has joined.
 #[derive(Clone, Copy)]
@@ -32,7 +31,6 @@ pub struct Membership {
 
 /// Own events from here on say that a group was joined: the rest is the number of the membership.
 const JOINED: u32 = 0x100;
-const NUMBERS: u32 = 0x00ff_ffff;
 
 /// Queue pair number of every group.
 const GROUP_QPN: u32 = 0x00ff_ffff;
@@ -85,18 +83,17 @@ unsafe fn join_as(
     only_sends: bool,
 ) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier and address.
-    let (id, group) = unsafe { (Id::of(raw)?, address::read(group)?.ok_or(Errno::INVALID)?) };
+    let (id, group) = unsafe { (Id::ours(raw)?, address::read(group)?.ok_or(Errno::INVALID)?) };
     let mut state = id.state();
     let is_bound = !matches!(state.phase, Phase::Idle | Phase::Listening);
     let may_join = is_bound && state.place.is_some() && id.is_datagram();
     if !may_join || !group.ip().is_multicast() {
         return Err(Errno::INVALID);
     }
-    let number = state.groups.iter().map(|one| one.number + 1).max();
-    let number = number.unwrap_or(0);
-    if number > NUMBERS {
-        return Err(Errno::NO_MEMORY);
-    }
+    // Each once: the event of a membership that was left may still be on the way.
+    let number = state.joins;
+    state.joins = number.checked_add(1).ok_or(Errno::NO_MEMORY)?;
+    let own_event = JOINED.checked_add(number).ok_or(Errno::NO_MEMORY)?;
     state.groups.push(Membership {
         number,
         group,
@@ -104,7 +101,7 @@ unsafe fn join_as(
         only_sends,
         attached: false,
     });
-    state.channel.post(id.cookie(), JOINED + number);
+    state.channel.post(id.cookie(), own_event);
     drop(state);
     // SAFETY: the caller's identifier.
     unsafe { complete(raw) }
@@ -154,7 +151,7 @@ pub unsafe fn joined(id: &Id, number: u32) -> Option<*mut rdma_cm_event> {
 /// `rdma_leave_multicast(3)`.
 pub unsafe fn leave(raw: *mut rdma_cm_id, group: *mut sockaddr) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier and address.
-    let (id, group) = unsafe { (Id::of(raw)?, address::read(group)?.ok_or(Errno::INVALID)?) };
+    let (id, group) = unsafe { (Id::ours(raw)?, address::read(group)?.ok_or(Errno::INVALID)?) };
     let mut state = id.state();
     let is_this = |one: &Membership| one.group.ip() == group.ip();
     let index = state.groups.iter().position(is_this);

@@ -5,7 +5,6 @@ use std::ffi::{c_int, c_void};
 use super::abi::*;
 use super::id::{Id, Phase};
 use crate::errno::Errno;
-use crate::object::Object;
 
 /// `rdma_set_option(3)`. What concerns InfiniBand's subnets (`RDMA_OPTION_IB`) is `ENOSYS`, as the kernel says of RoCE.
 pub unsafe fn set(
@@ -17,7 +16,7 @@ pub unsafe fn set(
 ) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier and value.
     unsafe {
-        let id = Id::of(raw)?;
+        let id = Id::ours(raw)?;
         let mut state = id.state();
         match (level, name) {
             (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => {

@@ -49,7 +49,7 @@ pub unsafe fn create_ex(
 ) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier and struct.
     unsafe {
-        let id = Id::of(raw)?;
+        let id = Id::ours(raw)?;
         let init = init.as_mut().ok_or(Errno::INVALID)?;
         let c = &mut *id.c();
         if c.verbs.is_null() || !c.qp.is_null() || c.qp_type != init.qp_type {
@@ -190,7 +190,8 @@ pub unsafe fn create_srq(
         extended.srq_context = init.srq_context;
         extended.attr = init.attr;
         extended.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
-        extended.srq_type = if (*raw).qp_type == IBV_QPT_XRC_RECV {
+        let c = Id::ours(raw)?.c();
+        extended.srq_type = if (*c).qp_type == IBV_QPT_XRC_RECV {
             IBV_SRQT_XRC
         } else {
             IBV_SRQT_BASIC
@@ -209,7 +210,7 @@ pub unsafe fn create_srq_ex(
 ) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier and struct.
     unsafe {
-        let id = Id::of(raw)?;
+        let id = Id::ours(raw)?;
         let init = init.as_mut().ok_or(Errno::INVALID)?;
         let c = &mut *id.c();
         if c.verbs.is_null() || !c.srq.is_null() {
@@ -323,7 +324,7 @@ pub unsafe fn init_attr(
 ) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier and structs.
     unsafe {
-        let id = Id::of(raw)?;
+        let id = Id::ours(raw)?;
         if attr.is_null() || mask.is_null() {
             return Err(Errno::INVALID);
         }

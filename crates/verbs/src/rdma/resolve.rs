@@ -19,7 +19,7 @@ use crate::object::Object;
 /// `rdma_bind_addr(3)`.
 pub unsafe fn bind(raw: *mut rdma_cm_id, to: *mut sockaddr) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier and address.
-    let (id, wanted) = unsafe { (Id::of(raw)?, address::read(to)?.ok_or(Errno::INVALID)?) };
+    let (id, wanted) = unsafe { (Id::ours(raw)?, address::read(to)?.ok_or(Errno::INVALID)?) };
     let mut state = id.state();
     bind_to(id, &mut state, wanted)?;
     // Programs tell their port to others, and listen afterwards: from here on that takes no time. Why a device cannot be used
@@ -42,6 +42,7 @@ pub fn bind_to(id: &Id, state: &mut State, wanted: SocketAddr) -> Result<(), Err
     if state.phase != Phase::Idle {
         return Err(Errno::INVALID);
     }
+    check_scope(&wanted)?;
     let (wanted, place) = if wanted.ip().is_unspecified() {
         (wanted, None)
     } else {
@@ -52,7 +53,12 @@ pub fn bind_to(id: &Id, state: &mut State, wanted: SocketAddr) -> Result<(), Err
                 SocketAddr::new(unspecified(&wanted).ip(), wanted.port()),
                 None,
             ),
-            Err(errno) => return Err(errno),
+            Err(errno) => {
+                if errno == Errno(libc::ENODEV) {
+                    devices::complain_of(wanted.ip());
+                }
+                return Err(errno);
+            }
         }
     };
     let port = ports::take(id.space(), &wanted, &state.options, id.cookie())?;
@@ -77,11 +83,20 @@ fn place_of(address: &SocketAddr) -> Result<Place, Errno> {
         let mut probe = *address;
         probe.set_port(0);
         if errno == Errno(libc::ENODEV) && UdpSocket::bind(probe).is_err() {
-            Errno(libc::EADDRNOTAVAIL)
-        } else {
-            errno
+            return Errno(libc::EADDRNOTAVAIL);
         }
+        errno
     })
+}
+
+/// As in the kernel: a link-local address means something together with its interface only.
+fn check_scope(address: &SocketAddr) -> Result<(), Errno> {
+    match address {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() && v6.scope_id() == 0 => {
+            Err(Errno::INVALID)
+        }
+        SocketAddr::V4(_) | SocketAddr::V6(_) => Ok(()),
+    }
 }
 
 fn scope_of(address: &SocketAddr) -> u32 {
@@ -103,7 +118,7 @@ pub unsafe fn resolve_address(
     // SAFETY: the caller's identifier and addresses.
     let (id, source, destination) = unsafe {
         (
-            Id::of(raw)?,
+            Id::ours(raw)?,
             address::read_if_any(source)?,
             address::read(destination)?.ok_or(Errno::INVALID)?,
         )
@@ -124,6 +139,7 @@ pub unsafe fn resolve_address(
         bind_to(id, &mut state, source)?;
     }
     let destination = known_destination(destination)?;
+    check_scope(&destination)?;
     let resolved = match (&state.place, state.source) {
         (Some(place), Some(source)) => Resolved {
             place: place.clone(),
@@ -133,8 +149,9 @@ pub unsafe fn resolve_address(
         _ => {
             let scope = scope_of(&destination);
             let ip = address::source_for(&destination)?;
+            let place = devices::of_address(ip, scope).inspect_err(|_| devices::complain_of(ip))?;
             Resolved {
-                place: devices::of_address(ip, scope)?,
+                place,
                 source: with_scope(ip, scope),
                 destination,
             }
@@ -241,7 +258,7 @@ pub fn unspecified(like: &SocketAddr) -> SocketAddr {
 /// `rdma_resolve_route(3)`.
 pub unsafe fn resolve_route(raw: *mut rdma_cm_id, _timeout_ms: c_int) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier.
-    let id = unsafe { Id::of(raw)? };
+    let id = unsafe { Id::ours(raw)? };
     let mut state = id.state();
     if state.phase != Phase::AddressResolved {
         return Err(Errno::INVALID);

@@ -2,13 +2,14 @@
 //! looks there until the answer has come or the time is over. It exists while there is something to look for.
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use airdma_engine::{CmChannel, Device, without_signals};
 
 use super::abi::{RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED};
 use crate::errno::Errno;
+use crate::per_process::PerProcess;
 
 /// On a healthy link an answer takes less than a millisecond; what takes longer may take a little longer still.
 const FIRST_LOOK: Duration = Duration::from_millis(1);
@@ -39,33 +40,15 @@ struct Searching {
     asked: Instant,
 }
 
+#[derive(Default)]
 struct Table {
-    /// The process whose thread looks.
-    process: u32,
     /// There is a thread.
     looks: bool,
     searches: Vec<Searching>,
 }
 
-static TABLE: Mutex<Table> = Mutex::new(Table {
-    process: 0,
-    looks: false,
-    searches: Vec::new(),
-});
-
-fn table() -> MutexGuard<'static, Table> {
-    let mut table = TABLE.lock().unwrap_or_else(PoisonError::into_inner);
-    let process = std::process::id();
-    if table.process != process {
-        table.process = process;
-        table.looks = false;
-        // What the parent looked for, its thread finds.
-        for searching in table.searches.drain(..) {
-            std::mem::forget(searching);
-        }
-    }
-    table
-}
+/// What a parent looks for, its thread finds.
+static TABLE: PerProcess<Table> = PerProcess::new();
 
 /// Begins to look. The event is `RDMA_CM_EVENT_ADDR_RESOLVED` or `RDMA_CM_EVENT_ADDR_ERROR`.
 ///
@@ -75,7 +58,7 @@ pub fn begin(search: Search) -> Result<(), Errno> {
     search
         .device
         .ask_for_neighbour(search.source, search.destination);
-    let mut table = table();
+    let mut table = TABLE.lock();
     if !table.looks {
         without_signals(|| {
             std::thread::Builder::new()
@@ -93,12 +76,15 @@ pub fn begin(search: Search) -> Result<(), Errno> {
 
 /// Nobody waits for that event any more.
 pub fn cancel(cookie: u64) {
-    table().searches.retain(|one| one.search.cookie != cookie);
+    TABLE
+        .lock()
+        .searches
+        .retain(|one| one.search.cookie != cookie);
 }
 
 /// The event goes out through another channel.
 pub fn move_to(cookie: u64, channel: &Arc<CmChannel>) {
-    let mut table = table();
+    let mut table = TABLE.lock();
     let searches = table.searches.iter_mut();
     for one in searches.filter(|one| one.search.cookie == cookie) {
         one.search.channel = Arc::clone(channel);
@@ -112,7 +98,7 @@ fn run() {
         pause = (pause * 2).min(LAST_LOOK);
         // The kernel is asked while others may use the table.
         let searches: Vec<_> = {
-            let table = table();
+            let table = TABLE.lock();
             let searches = table.searches.iter();
             searches.map(|one| one.search.clone()).collect()
         };
@@ -120,7 +106,7 @@ fn run() {
             .iter()
             .filter_map(|search| Some((search.cookie, outcome(search)?)))
             .collect();
-        let mut table = table();
+        let mut table = TABLE.lock();
         for (cookie, event) in over {
             let index = table
                 .searches

@@ -33,7 +33,10 @@ static inline struct rdma_cm_event *event_within(struct rdma_event_channel *chan
 	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
 	if (poll(&fd, 1, milliseconds) != 1)
 		return NULL;
-	CHECK(rdma_get_cm_event(channel, &event) == 0 && event);
+	int got = rdma_get_cm_event(channel, &event);
+	if (got != 0 && errno == EAGAIN)
+		return NULL; /* it was taken back */
+	CHECK(got == 0 && event);
 	return event;
 }
 

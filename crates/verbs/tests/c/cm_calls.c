@@ -31,6 +31,12 @@ static void nothing_at_all(void)
 	FAILS("no identifier to establish", rdma_establish(NULL), EINVAL);
 	FAILS("no identifier to notify", rdma_notify(NULL, IBV_EVENT_COMM_EST), EINVAL);
 	FAILS("no identifier with a queue pair", rdma_create_qp(NULL, NULL, NULL), EINVAL);
+	FAILS("no identifier with a longer queue pair", rdma_create_qp_ex(NULL, NULL), EINVAL);
+	FAILS("no identifier with a shared queue", rdma_create_srq(NULL, NULL, &(struct ibv_srq_init_attr){ 0 }), EINVAL);
+	FAILS("no identifier with a longer shared queue", rdma_create_srq_ex(NULL, NULL), EINVAL);
+	FAILS("no identifier to reject for its extensions", rdma_reject_ece(NULL, NULL, 0), EINVAL);
+	FAILS("no identifier of extensions", rdma_get_remote_ece(NULL, &ece), EINVAL);
+	FAILS("no identifier to join more", rdma_join_multicast_ex(NULL, NULL, NULL), EINVAL);
 	FAILS("no identifier with attributes", rdma_init_qp_attr(NULL, &attr, &mask), EINVAL);
 	FAILS("no identifier with options", rdma_set_option(NULL, 0, 0, &value, 1), EINVAL);
 	FAILS("no identifier to move", rdma_migrate_id(NULL, channel), EINVAL);
@@ -39,6 +45,10 @@ static void nothing_at_all(void)
 	FAILS("no listener", rdma_get_request(NULL, &id), EINVAL);
 	FAILS("no identifier with extensions", rdma_set_local_ece(NULL, &ece), EINVAL);
 	FAILS("an endpoint of nothing", rdma_create_ep(&id, NULL, NULL, NULL), EINVAL);
+	FAILS("an endpoint of an unknown port space", rdma_create_ep(&id, &(struct rdma_addrinfo){ .ai_port_space = 7 }, NULL, NULL),
+	      EINVAL);
+	FAILS("an endpoint without address", rdma_create_ep(&id, &(struct rdma_addrinfo){ .ai_port_space = RDMA_PS_TCP }, NULL, NULL),
+	      EINVAL);
 	IS("no source port", rdma_get_src_port(NULL), 0);
 	rdma_destroy_qp(NULL);
 	rdma_destroy_srq(NULL);
@@ -78,6 +88,8 @@ static void addresses(void)
 	FAILS("no address", rdma_bind_addr(id, NULL), EINVAL);
 	FAILS("an address of another host", rdma_bind_addr(id, at_port("192.0.2.9", 7000)), EADDRNOTAVAIL);
 	FAILS("an address of another host in IPv6", rdma_bind_addr(id, at_port("2001:db8::9", 7000)), EADDRNOTAVAIL);
+	FAILS("a link without interface", rdma_bind_addr(id, at_port("fe80::1", 7000)), EINVAL);
+	FAILS("resolving a link without interface", rdma_resolve_addr(id, NULL, at_port("fe80::1", 7000), 1000), EINVAL);
 	FAILS("resolving an address of another family", rdma_resolve_addr(id, NULL, (void *)&odd, 1000), EINVAL);
 	FAILS("resolving nothing", rdma_resolve_addr(id, NULL, NULL, 1000), EINVAL);
 	FAILS("no way there", rdma_resolve_addr(id, NULL, at_port("192.0.2.9", 1), 1000), ENETUNREACH);
@@ -265,9 +277,22 @@ static void groups(void)
 	CHECK(rdma_ack_cm_event(event) == 0);
 	IS("left", rdma_leave_multicast(id, at_port("239.1.2.3", 0)), 0);
 	FAILS("left twice", rdma_leave_multicast(id, at_port("239.1.2.3", 0)), EADDRNOTAVAIL);
-	/* Who leaves before the event is fetched never hears of the group. */
+	/* Who leaves before the event is fetched never hears of the group; who joins again hears of that once. */
 	IS("once more", rdma_join_multicast(id, at_port("239.1.2.3", 0), &number), 0);
 	IS("and left", rdma_leave_multicast(id, at_port("239.1.2.3", 0)), 0);
+	IS("and again", rdma_join_multicast(id, at_port("239.1.2.3", 0), id), 0);
+	event = EVENT(channel, RDMA_CM_EVENT_MULTICAST_JOIN);
+	CHECK(event->status == 0 && event->param.ud.private_data == id);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	IS("left at last", rdma_leave_multicast(id, at_port("239.1.2.3", 0)), 0);
+	/* A group of IPv6, and one to which is only sent. */
+	struct rdma_cm_join_mc_attr_ex sender = {
+		.comp_mask = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS,
+		.join_flags = RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, .addr = at_port("239.1.2.4", 0),
+	};
+	IS("a group to send to", rdma_join_multicast_ex(id, &sender, &number), 0);
+	CHECK(EXPECT(channel, RDMA_CM_EVENT_MULTICAST_JOIN) == 0);
+	IS("left", rdma_leave_multicast(id, at_port("239.1.2.4", 0)), 0);
 	int flags = fcntl(channel->fd, F_GETFL);
 	CHECK(fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK) == 0);
 	FAILS("no event", rdma_get_cm_event(channel, &event), EAGAIN);

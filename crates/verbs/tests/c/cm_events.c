@@ -404,6 +404,176 @@ static void services(void)
 	destroy(listen);
 }
 
+/* As much private data as a message holds arrives whole. */
+static int is_whole(const struct rdma_conn_param *param, const char *sent, unsigned length)
+{
+	return param->private_data_len == length && memcmp(param->private_data, sent, length) == 0;
+}
+
+static void as_much_as_fits(void)
+{
+	char data[200];
+	for (unsigned i = 0; i < sizeof data; i++)
+		data[i] = i + 1;
+	struct rdma_conn_param param = { .private_data = data };
+	for (int datagrams = 0; datagrams < 2; datagrams++) {
+		enum rdma_port_space space = datagrams ? RDMA_PS_UDP : RDMA_PS_TCP;
+		unsigned asked = datagrams ? 180 : 56, accepted = datagrams ? 136 : 196, refused = datagrams ? 136 : 148;
+		struct rdma_cm_id *listen = listener(answers, space, "127.0.0.1", PORT);
+		for (int rejects = 0; rejects < 2; rejects++) {
+			struct rdma_cm_id *active = routed(asks, space, "127.0.0.1", PORT);
+			give_qp(active);
+			param.private_data_len = asked + 1;
+			FAILS("a byte more", rdma_connect(active, &param), EINVAL);
+			param.private_data_len = asked;
+			CHECK(rdma_connect(active, &param) == 0);
+			struct rdma_cm_event *event = EVENT(answers, RDMA_CM_EVENT_CONNECT_REQUEST);
+			struct rdma_cm_id *passive = event->id;
+			CHECK(is_whole(&event->param.conn, data, asked));
+			CHECK(rdma_ack_cm_event(event) == 0);
+			give_qp(passive);
+			param.qp_num = passive->qp->qp_num;
+			if (rejects) {
+				FAILS("a byte more", rdma_reject(passive, data, refused + 1), EINVAL);
+				CHECK(rdma_reject(passive, data, refused) == 0);
+				event = EVENT(asks, datagrams ? RDMA_CM_EVENT_UNREACHABLE : RDMA_CM_EVENT_REJECTED);
+				CHECK(event->status == (datagrams ? 2 : 28));
+			} else {
+				param.private_data_len = accepted + 1;
+				FAILS("a byte more", rdma_accept(passive, &param), EINVAL);
+				param.private_data_len = accepted;
+				CHECK(rdma_accept(passive, &param) == 0);
+				event = EVENT(asks, RDMA_CM_EVENT_ESTABLISHED);
+				if (!datagrams)
+					CHECK(EXPECT(answers, RDMA_CM_EVENT_ESTABLISHED) == 0);
+			}
+			CHECK(is_whole(&event->param.conn, data, rejects ? refused : accepted));
+			CHECK(rdma_ack_cm_event(event) == 0);
+			destroy(active);
+			if (!rejects && !datagrams)
+				CHECK(EXPECT(answers, RDMA_CM_EVENT_DISCONNECTED) == 0);
+			destroy(passive);
+		}
+		destroy(listen);
+	}
+}
+
+/* Type of service and ACK timeout, at both ends. */
+static void options_are_obeyed(void)
+{
+	uint8_t tos = 0x28, code = 13;
+	struct rdma_cm_id *listen = listener(answers, RDMA_PS_TCP, "127.0.0.1", PORT);
+	struct rdma_cm_id *ids[2] = { new_id(asks, RDMA_PS_TCP) };
+	CHECK(rdma_set_option(ids[0], RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, 1) == 0);
+	CHECK(rdma_set_option(ids[0], RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &code, 1) == 0);
+	CHECK(rdma_resolve_addr(ids[0], NULL, at_port("127.0.0.1", PORT), 2000) == 0);
+	CHECK(EXPECT(asks, RDMA_CM_EVENT_ADDR_RESOLVED) == 0);
+	CHECK(rdma_resolve_route(ids[0], 2000) == 0);
+	CHECK(EXPECT(asks, RDMA_CM_EVENT_ROUTE_RESOLVED) == 0);
+	CHECK(ids[0]->route.path_rec->traffic_class == tos && ids[0]->route.path_rec->packet_life_time == code - 1);
+	give_qp(ids[0]);
+	CHECK(rdma_connect(ids[0], NULL) == 0);
+	ids[1] = requested(answers);
+	CHECK(rdma_accept(ids[1], NULL) == 0);
+	CHECK(EXPECT(asks, RDMA_CM_EVENT_ESTABLISHED) == 0);
+	CHECK(EXPECT(answers, RDMA_CM_EVENT_ESTABLISHED) == 0);
+	for (int i = 0; i < 2; i++) {
+		struct ibv_qp_attr attr;
+		struct ibv_qp_init_attr init;
+		CHECK(ibv_query_qp(ids[i]->qp, &attr, IBV_QP_AV | IBV_QP_TIMEOUT, &init) == 0);
+		IS("type of service", attr.ah_attr.grh.traffic_class, tos);
+		IS("ack timeout", attr.timeout, code);
+	}
+	transfer((struct pair){ ids[0], ids[1] });
+	destroy(ids[0]);
+	CHECK(EXPECT(answers, RDMA_CM_EVENT_DISCONNECTED) == 0);
+	destroy(ids[1]);
+	destroy(listen);
+}
+
+/* Who looks for a service may move meanwhile, or go; and so may who has it. */
+static void services_that_change(void)
+{
+	struct rdma_event_channel *third = new_channel();
+	struct rdma_cm_id *listen = listener(answers, RDMA_PS_UDP, "127.0.0.1", PORT), *active, *passive;
+	struct pollfd fd = { .fd = answers->fd, .events = POLLIN };
+	active = routed(asks, RDMA_PS_UDP, "127.0.0.1", PORT);
+	give_qp(active);
+	CHECK(rdma_connect(active, NULL) == 0);
+	passive = requested(answers);
+	CHECK(rdma_migrate_id(active, third) == 0);
+	/* What was fetched lives on without its listener. */
+	destroy(listen);
+	CHECK(rdma_accept(passive, NULL) == 0);
+	CHECK(EXPECT(third, RDMA_CM_EVENT_ESTABLISHED) == 0);
+	NOTHING(asks, 0);
+	destroy(active);
+	destroy(passive);
+	/* What was not is refused with it. */
+	listen = listener(answers, RDMA_PS_UDP, "127.0.0.1", PORT);
+	active = routed(third, RDMA_PS_UDP, "127.0.0.1", PORT);
+	give_qp(active);
+	CHECK(rdma_connect(active, NULL) == 0);
+	CHECK(poll(&fd, 1, 10000) == 1);
+	destroy(listen);
+	IS("refused", EXPECT(third, RDMA_CM_EVENT_UNREACHABLE), 2);
+	NOTHING(answers, 0);
+	destroy(active);
+	/* Who asked is gone: nobody minds the answer. */
+	listen = listener(answers, RDMA_PS_UDP, "127.0.0.1", PORT);
+	active = routed(third, RDMA_PS_UDP, "127.0.0.1", PORT);
+	give_qp(active);
+	CHECK(rdma_connect(active, NULL) == 0);
+	passive = requested(answers);
+	destroy(active);
+	CHECK(rdma_accept(passive, NULL) == 0);
+	NOTHING(third, 20);
+	destroy(passive);
+	destroy(listen);
+	rdma_destroy_event_channel(third);
+}
+
+/* One thread fetches requests while another takes the listener away: whoever asked is answered in any case. */
+static volatile int over;
+
+static void *refuses(void *unused)
+{
+	while (!over) {
+		struct rdma_cm_event *event = event_within(answers, 1);
+		if (!event)
+			continue;
+		CHECK(event->event == RDMA_CM_EVENT_CONNECT_REQUEST);
+		struct rdma_cm_id *id = event->id;
+		CHECK(rdma_ack_cm_event(event) == 0);
+		CHECK(rdma_destroy_id(id) == 0);
+	}
+	return unused;
+}
+
+static void listeners_that_go(void)
+{
+	enum { ROUNDS = 200 };
+	pthread_t thread;
+	int flags = fcntl(answers->fd, F_GETFL);
+	CHECK(fcntl(answers->fd, F_SETFL, flags | O_NONBLOCK) == 0);
+	CHECK(pthread_create(&thread, NULL, refuses, NULL) == 0);
+	for (int i = 0; i < ROUNDS; i++) {
+		struct rdma_cm_id *listen = listener(answers, RDMA_PS_TCP, "127.0.0.1", PORT);
+		struct rdma_cm_id *active = routed(asks, RDMA_PS_TCP, "127.0.0.1", PORT);
+		CHECK(rdma_connect(active, &(struct rdma_conn_param){ .qp_num = 2 + i }) == 0);
+		usleep(i % 20 * 10);
+		CHECK(rdma_destroy_id(listen) == 0);
+		double start = seconds();
+		int status = EXPECT(asks, RDMA_CM_EVENT_REJECTED);
+		/* 8: the listener was gone before. */
+		CHECK((status == 28 || status == 8) && seconds() - start < 4);
+		destroy(active);
+	}
+	over = 1;
+	CHECK(pthread_join(thread, NULL) == 0);
+	CHECK(fcntl(answers->fd, F_SETFL, flags) == 0);
+}
+
 /* More requests than the backlog wait until there is room: the peer asks again. */
 static void backlog(void)
 {
@@ -458,6 +628,10 @@ int main(void)
 	acknowledgements();
 	migration();
 	services();
+	services_that_change();
+	as_much_as_fits();
+	options_are_obeyed();
+	listeners_that_go();
 	backlog();
 	rdma_destroy_event_channel(asks);
 	rdma_destroy_event_channel(answers);

@@ -29,10 +29,28 @@ static void use_the_parents(struct rdma_cm_id *listen)
 {
 	struct rdma_cm_event *event;
 	struct ibv_qp_init_attr attr = small_qp(IBV_QPT_RC);
+	struct rdma_cm_id *id;
+	struct sockaddr *ip = at_port("127.0.0.1", PORT);
+	int yes = 1, mask;
+	struct ibv_qp_attr state = { .qp_state = IBV_QPS_INIT };
 	FAILS("get_cm_event", rdma_get_cm_event(answers, &event), ENODEV);
-	rdma_disconnect(pair.active);
-	FAILS("listen", rdma_listen(listen, 0), EINVAL);
+	FAILS("create_id", rdma_create_id(asks, &id, NULL, RDMA_PS_TCP), ENODEV);
+	FAILS("bind_addr", rdma_bind_addr(listen, ip), ENODEV);
+	FAILS("resolve_addr", rdma_resolve_addr(listen, NULL, ip, 1), ENODEV);
+	FAILS("resolve_route", rdma_resolve_route(pair.active, 1), ENODEV);
+	FAILS("listen", rdma_listen(listen, 0), ENODEV);
+	FAILS("get_request", rdma_get_request(listen, &id), ENODEV);
+	FAILS("connect", rdma_connect(pair.active, NULL), ENODEV);
+	FAILS("accept", rdma_accept(pair.passive, NULL), ENODEV);
 	FAILS("reject", rdma_reject(pair.passive, NULL, 0), ENODEV);
+	FAILS("establish", rdma_establish(pair.active), ENODEV);
+	FAILS("notify", rdma_notify(pair.passive, IBV_EVENT_COMM_EST), ENODEV);
+	FAILS("disconnect", rdma_disconnect(pair.active), ENODEV);
+	FAILS("migrate_id", rdma_migrate_id(pair.active, NULL), ENODEV);
+	FAILS("set_option", rdma_set_option(listen, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &yes, sizeof yes), ENODEV);
+	FAILS("join_multicast", rdma_join_multicast(listen, at_port("239.1.2.3", 0), NULL), ENODEV);
+	FAILS("leave_multicast", rdma_leave_multicast(listen, at_port("239.1.2.3", 0)), ENODEV);
+	FAILS("init_qp_attr", rdma_init_qp_attr(pair.active, &state, &mask), ENODEV);
 	FAILS("create_qp", rdma_create_qp(listen, pair.active->pd, &attr), ENODEV);
 	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND }, *bad;
 	IS("post_send", ibv_post_send(pair.active->qp, &wr, &bad), ENODEV);
@@ -40,6 +58,29 @@ static void use_the_parents(struct rdma_cm_id *listen)
 	rdma_destroy_qp(pair.active);
 	rdma_destroy_id(pair.active);
 	rdma_destroy_id(listen);
+	rdma_destroy_event_channel(asks);
+}
+
+/* Events that the parent has fetched, or has not, are not the child's. */
+static void forks_beside_events(void)
+{
+	struct rdma_cm_id *ids[2];
+	for (int i = 0; i < 2; i++) {
+		ids[i] = new_id(asks, RDMA_PS_TCP);
+		CHECK(rdma_resolve_addr(ids[i], NULL, at_port("127.0.0.1", PORT), 1000) == 0);
+	}
+	struct rdma_cm_event *fetched = EVENT(asks, RDMA_CM_EVENT_ADDR_RESOLVED);
+	pid_t child = forked();
+	if (child == 0) {
+		IS("destroying", rdma_destroy_id(ids[1]), 0);
+		IS("destroying what has an event out", rdma_destroy_id(ids[0]), 0);
+		exit(broken != 0);
+	}
+	ended_well(child);
+	CHECK(EXPECT(asks, RDMA_CM_EVENT_ADDR_RESOLVED) == 0);
+	CHECK(fetched->id == ids[0] && rdma_ack_cm_event(fetched) == 0);
+	destroy(ids[0]);
+	destroy(ids[1]);
 }
 
 /* One message from one process to the other. */
@@ -176,6 +217,7 @@ int main(void)
 	}
 	ended_well(child);
 
+	forks_beside_events();
 	forks_beside_calls();
 	transfer(pair);
 	NOTHING(asks, 50);

@@ -107,6 +107,45 @@ static void endpoints_that_cannot_be(void)
 	rdma_freeaddrinfo(info);
 }
 
+/* Datagrams: the answer is all that there is to wait for. */
+static void *answers_datagrams(void *listen)
+{
+	struct rdma_cm_id *id;
+	for (int i = 0; i < 2; i++) {
+		CHECK(rdma_get_request(listen, &id) == 0 && id->qp && id->qp_type == IBV_QPT_UD);
+		if (i == 0) {
+			struct rdma_conn_param param = { .qp_num = id->qp->qp_num };
+			CHECK(rdma_accept(id, &param) == 0);
+		} else {
+			CHECK(rdma_reject(id, NULL, 0) == 0);
+		}
+		rdma_destroy_ep(id);
+	}
+	return NULL;
+}
+
+static void endpoints_of_datagrams(void)
+{
+	pthread_t thread;
+	struct rdma_cm_id *ends[2];
+	struct ibv_qp_init_attr attr = small_qp(IBV_QPT_UD);
+	struct rdma_addrinfo *info = found("127.0.0.1", PORT, RAI_PASSIVE, RDMA_PS_UDP);
+	CHECK(rdma_create_ep(&ends[0], info, NULL, &attr) == 0 && rdma_listen(ends[0], 0) == 0);
+	rdma_freeaddrinfo(info);
+	CHECK(pthread_create(&thread, NULL, answers_datagrams, ends[0]) == 0);
+	info = found("127.0.0.1", PORT, 0, RDMA_PS_UDP);
+	for (int i = 0; i < 2; i++) {
+		attr = small_qp(IBV_QPT_UD);
+		CHECK(rdma_create_ep(&ends[1], info, NULL, &attr) == 0);
+		IS("connecting", rdma_connect(ends[1], NULL), i == 0 ? 0 : -1);
+		CHECK(ends[1]->event->event == (i == 0 ? RDMA_CM_EVENT_ESTABLISHED : RDMA_CM_EVENT_UNREACHABLE));
+		rdma_destroy_ep(ends[1]);
+	}
+	rdma_freeaddrinfo(info);
+	CHECK(pthread_join(thread, NULL) == 0);
+	rdma_destroy_ep(ends[0]);
+}
+
 /* From a channel to none and back. */
 static void changing_sides(void)
 {
@@ -263,6 +302,7 @@ int main(void)
 	answers = new_channel();
 	endpoints("127.0.0.1");
 	endpoints("::1");
+	endpoints_of_datagrams();
 	endpoints_that_cannot_be();
 	changing_sides();
 	two_threads_on_a_channel();
