@@ -18,6 +18,10 @@ use airdma_wire::cm::{RejReason, ServiceId};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a process that ends waits for its device: a round takes microseconds.
+const FAREWELL_TIME_MAX: Duration = Duration::from_millis(100);
 
 /// What a channel says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -336,17 +340,24 @@ impl Device {
     }
 
     /// The process ends: forgets every connection, so that the peers are told. Nothing happens in a child after fork, nor
-    /// where there were no connections.
+    /// where there were no connections, nor where the end has interrupted a thread that was at work on the device: then it is as if
+    /// the process were killed.
     pub fn cm_farewell(&self) {
-        let ended = self.with_gsi(|gsi, now| {
+        let core = self.core();
+        if core.check_process().is_err() {
+            return;
+        }
+        core.control_within(FAREWELL_TIME_MAX, |worker, now| {
+            let Some(gsi) = worker.tables.gsi.as_mut() else {
+                return;
+            };
             for id in gsi.connections() {
                 gsi.disown(Subject::Connection(id));
                 gsi.manager.destroy(now, id);
                 gsi.forget_connection(id);
             }
-            Ok(())
+            gsi.settle();
         });
-        drop(ended);
     }
 
     /// Looks for the queue pair of a datagram service. Events carry `cookie`.

@@ -49,6 +49,8 @@ const ROOM_ANYWHERE: RawFd = -2;
 
 /// Those who sleep are on their way out at once; one that is not (a stopped thread) must not hold up the others for ever.
 const AWAY_TIME_MAX: Duration = Duration::from_secs(1);
+/// Between two tries to get the worker, for those who do not wait for ever.
+const LOCK_PAUSE: Duration = Duration::from_micros(100);
 
 pub(crate) struct Core {
     pub(crate) info: DeviceInfo,
@@ -341,6 +343,29 @@ impl Core {
         let result = call(&mut worker, self.now());
         self.conclude(worker);
         result
+    }
+
+    /// As [`Core::control`], unless somebody keeps the worker for so long: whoever calls at the end of a process may have
+    /// interrupted him, and never give him the time to finish.
+    pub(crate) fn control_within<R>(
+        &self,
+        time: Duration,
+        call: impl FnOnce(&mut Worker, Time) -> R,
+    ) -> Option<R> {
+        let start = Instant::now();
+        let mut worker = loop {
+            match self.worker.try_lock() {
+                Ok(worker) => break worker,
+                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) if start.elapsed() < time => {
+                    std::thread::sleep(LOCK_PAUSE);
+                }
+                Err(TryLockError::WouldBlock) => return None,
+            }
+        };
+        let result = call(&mut worker, self.now());
+        self.conclude(worker);
+        Some(result)
     }
 
     /// As [`Core::control`], for what opens or closes sockets. Who sleeps on a closed one would keep it bound, and not hear

@@ -4,7 +4,7 @@
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use airdma_engine::Process;
 
@@ -30,12 +30,26 @@ impl<T: Default + Send> PerProcess<T> {
 
     /// This process's table, locked.
     pub fn lock(&'static self) -> MutexGuard<'static, T> {
+        let table = self.table();
+        table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, for whoever may have interrupted the one who has it locked: `None` if somebody has.
+    pub fn try_lock(&'static self) -> Option<MutexGuard<'static, T>> {
+        match self.table().try_lock() {
+            Ok(table) => Some(table),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn table(&'static self) -> &'static Mutex<T> {
         loop {
             let current = self.current.load(Ordering::Acquire);
             // SAFETY: null, or leaked below.
             let former: Option<&'static Owned<T>> = unsafe { current.as_ref() };
             if let Some(owned) = former.filter(|owned| owned.process.is_current()) {
-                return owned.table.lock().unwrap_or_else(PoisonError::into_inner);
+                return &owned.table;
             }
             let fresh = Box::into_raw(Box::new(Owned {
                 process: Process::current(),

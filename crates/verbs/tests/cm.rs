@@ -58,6 +58,11 @@ fn processes_that_fork() {
 }
 
 #[test]
+fn processes_that_exit_in_a_signal_handler() {
+    program::run("cm_exit");
+}
+
+#[test]
 fn processes_that_die_at_any_moment() {
     program::run("cm_death");
 }
