@@ -49,7 +49,7 @@ const ROOM_ANYWHERE: RawFd = -2;
 
 /// Those who sleep are on their way out at once; one that is not (a stopped thread) must not hold up the others for ever.
 const AWAY_TIME_MAX: Duration = Duration::from_secs(1);
-/// Between two tries to get the worker, for those who do not wait for ever.
+/// Between two tries to get the worker, for those who do not wait for ever, and between two rounds while time passes.
 const LOCK_PAUSE: Duration = Duration::from_micros(100);
 
 pub(crate) struct Core {
@@ -655,12 +655,21 @@ impl Core {
         }
         // They may be on their way out only.
         for pause in [0, 1, 5, 20] {
-            std::thread::sleep(Duration::from_millis(pause));
+            self.progress_for(Duration::from_millis(pause));
             if self.control(|worker, now| worker.mourn(now)) {
                 break;
             }
         }
         self.speak_for_the_dead();
+    }
+
+    /// Lets time pass, in which nobody has to wait for what comes.
+    fn progress_for(&self, time: Duration) {
+        let start = Instant::now();
+        while start.elapsed() < time {
+            self.try_progress(Work::All);
+            std::thread::sleep(LOCK_PAUSE);
+        }
     }
 
     /// Peers of processes that died at these addresses hear of it.

@@ -9,6 +9,8 @@ mod role;
 use common::isolated;
 use host::*;
 use std::collections::HashSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Two interfaces of one host: 10.9.0.1 and 10.9.1.1.
@@ -213,6 +215,52 @@ fn a_stopped_process_does_not_hold_up_the_others() {
             }
         },
     );
+}
+
+/// The registries of this namespace, and those of former ones with its number.
+fn registries() -> Vec<PathBuf> {
+    let namespace = std::fs::metadata("/proc/self/ns/net").unwrap().ino();
+    let of_ours = format!("-{namespace}-");
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let mut found = Vec::new();
+    for place in runtime.into_iter().chain([PathBuf::from("/tmp")]) {
+        let folders = std::fs::read_dir(place).into_iter().flatten().flatten();
+        let folders =
+            folders.filter(|folder| folder.file_name().to_string_lossy().starts_with("airdma"));
+        let files = folders.filter_map(|folder| std::fs::read_dir(folder.path()).ok());
+        for file in files.flatten().flatten() {
+            let name = file.file_name().to_string_lossy().into_owned();
+            if name.starts_with("steering-") && name.contains(&of_ours) {
+                found.push(file.path());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn false_alarms_do_not_hold_up_what_comes() {
+    isolated("false_alarms_do_not_hold_up_what_comes", SETUP, || {
+        let (mut left, mut right) = (Process::start("veth0"), Process::start("veth1"));
+        connect(&mut left, &mut right);
+        let undisturbed = rounds(&left.ask("run 500"));
+        left.tell("run 500");
+        // Whoever closes the registry may be one who leaves.
+        let registries = registries();
+        assert!(registries.len() >= 2);
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(400) {
+            for registry in &registries {
+                drop(std::fs::File::open(registry).unwrap());
+            }
+            pause(1);
+        }
+        let disturbed = rounds(&left.hear());
+        assert!(
+            disturbed > undisturbed / 5,
+            "{disturbed} rounds, {undisturbed} undisturbed"
+        );
+    });
 }
 
 #[test]
