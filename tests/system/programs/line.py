@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 RDMA = "rdma"
-"""`Line.ready`: the server listens by RDMA CM, which no table of the kernel shows."""
+"""`Line.ready`: the server listens by RDMA CM, which no table of the kernel shows, and sleeps until somebody comes."""
+
+SPINS = "spins"
+"""`Line.ready`: the same of a server that asks again and again whether somebody came."""
 
 STAGGER_S = 0.3
 """Between clients: the event loop of rping loses all but the last of requests that come at once, on any device."""
@@ -36,7 +39,7 @@ class Line:
     clients: int = 1
     """How many clients: each starts `STAGGER_S` after the one before, and they run at the same time."""
     ready: int | str = RDMA
-    """When the server is ready: the TCP port that it listens at, or `RDMA`."""
+    """When the server is ready: the TCP port that it listens at, "udp" and a UDP port, `RDMA`, or `SPINS`."""
     stays: bool = False
     """The server does not end by itself."""
     before: Callable[[Path], None] | None = None

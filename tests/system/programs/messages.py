@@ -19,6 +19,21 @@ _QPERF = [
     ("ver_rc_fetch_add", "msg_rate"),
     ("conf", "rem_node"),
 ]
+_QPERF_BY_LID = [
+    ("rc_lat", "latency"),
+    ("rc_bw", "bw"),
+    ("uc_lat", "latency"),
+    ("uc_bw", "bw"),
+    ("uc_bi_bw", "bw"),
+    ("uc_rdma_write_lat", "latency"),
+    ("uc_rdma_write_bw", "bw"),
+    ("uc_rdma_write_poll_lat", "latency"),
+    ("-m 1024 ud_lat", "latency"),
+    ("-m 1024 ud_bw", "bw"),
+    ("-m 1024 ud_bi_bw", "bw"),
+]
+"""What connects by what was told over TCP, which for qperf are no GIDs."""
+
 MESSAGES = [
     *(
         Line(
@@ -31,5 +46,17 @@ MESSAGES = [
             needs_device=test != "conf",
         )
         for test, word in _QPERF
+    ),
+    *(
+        Line(
+            "qperf",
+            "qperf",
+            f"qperf {{server}} -t 1 {test}",
+            (rf"^ +\w*{word}",),
+            setup={"AIRDMA_LIDS": "1"},
+            ready=19765,
+            stays=True,
+        )
+        for test, word in _QPERF_BY_LID
     ),
 ]

@@ -11,11 +11,12 @@ from airdma_lab import build, devices
 from airdma_lab.lab import Host, Lab
 from airdma_lab.program import Outcome, Program
 from case import Tally
-from programs.line import RDMA, STAGGER_S, Line
+from programs.line import RDMA, SPINS, STAGGER_S, Line
 
 ROCE_PORT = 4791
 START_S = 15.0
 LINGER_S = 15.0
+SPIN_S = 0.2
 MUST_NOT_RISE = ("drop_bad_icrc", "drop_short", "drop_truncated", "drop_oversized", "drop_malformed", "tx_errors")
 """Nothing damages packets here."""
 
@@ -44,6 +45,7 @@ def _words(lab: Lab, folder: Path) -> dict[str, str]:
         "folder": str(folder),
         "client_namespace": client.namespace,
         "server_namespace": server.namespace,
+        "rspreload": str(next(Path("/usr/lib").glob("*/rsocket/librspreload.so"), "")),
     }
 
 
@@ -101,10 +103,16 @@ def _argv(command: str, words: dict[str, str]) -> list[str]:
 
 
 def _is_ready(program: Program, host: Host, ready: int | str) -> bool:
-    if ready != RDMA:
-        return program.wait_listening(int(ready), "tcp", host.namespace_path, START_S)
-    # It listens a moment after its library has bound the port, and then waits.
-    return program.wait_listening(ROCE_PORT, "udp", host.namespace_path, START_S) and program.wait_idle(START_S)
+    if ready not in (RDMA, SPINS):
+        protocol, _, port = str(ready).rpartition(" ")
+        return program.wait_listening(int(port), protocol or "tcp", host.namespace_path, START_S)
+    if not program.wait_listening(ROCE_PORT, "udp", host.namespace_path, START_S):
+        return False
+    # It listens a moment after its library has bound the port.
+    if ready == RDMA:
+        return program.wait_idle(START_S)
+    time.sleep(SPIN_S)
+    return True
 
 
 def _found(pattern: str, outcome: Outcome, words: dict[str, str]) -> bool:

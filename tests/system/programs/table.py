@@ -5,8 +5,9 @@ from __future__ import annotations
 from programs.connections import CONNECTIONS
 from programs.line import Line
 from programs.messages import MESSAGES
+from programs.sockets import SOCKETS
 
-LINES: dict[str, list[Line]] = {"RDMA CM": CONNECTIONS, "Messages": MESSAGES}
+LINES: dict[str, list[Line]] = {"RDMA CM": CONNECTIONS, "rsockets": SOCKETS, "Messages": MESSAGES}
 """By section of docs/programs.md."""
 
 
@@ -16,9 +17,12 @@ def lines() -> list[Line]:
 
 
 NOT_YET: dict[str, str] = {
-    "qperf SERVER -t 1 uc_lat uc_bw uc_rdma_write_lat ud_lat ud_bw": (
-        "qperf names no GID, without which no RoCE device can reach its peer: a kernel's answers EINVAL as well"
+    "rstream -f gid -T r": "connects by InfiniBand addresses (AF_IB), which no RoCE device has",
+    "rstream -T a` at the client, `riostream -T a": (
+        "at the end the client gets the server's goodbye together with the last bytes, and takes POLLHUP for an error, on any device"
     ),
-    "rdma_xserver -c x": "`rdma_get_request` for extended reliable connections answers EINVAL",
+    "udpong` without `-b` at the server": "it listens at ::1 only, on any device",
+    "ib_send_bw -R -c UC`, `ib_send_bw -R -c XRC": "perftest 4.5 itself refuses them",
+    "ib_write_bw -R` to an IPv6 address": "perftest 4.5 asks for IPv4 addresses only",
 }
 """Command -> why it does not run."""

@@ -1,0 +1,133 @@
+"""What speaks through rdma-core's rsockets, which run on airdma: its own programs, and programs for TCP under librspreload."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from programs.line import SPINS, Line
+
+_RDMACM = "rdmacm-utils"
+_SOME = "-C 50 -S 20000"
+_DONE = (r"^custom +19k +50 +1 +1\.9m",)
+_PRELOADED = {"LD_PRELOAD": "{rspreload}"}
+_BEFORE = "librspreload stands before librdmacm, and `airdma run` puts airdma before both"
+_COPIED = 100_000_000
+"""Bytes. The server is stopped while it waits for the next, and the last that it counted is lost then."""
+
+
+def _rstream(mode: str, *, client_mode: str = "", note: str = "") -> Line:
+    return Line(
+        _RDMACM,
+        f"rstream {_SOME} {mode}",
+        f"rstream -s {{server}} {_SOME} {client_mode or mode}",
+        _DONE,
+        server_says=_DONE,
+        ready=SPINS,
+        bytes_min=2_000_000,
+        note=note,
+    )
+
+
+def _udpong(mode: str, *, server: str = "{server}", client: str = "{client}") -> Line:
+    return Line(
+        _RDMACM,
+        f"udpong -b {server} -C 100 -S 900 {mode}",
+        f"udpong -b {client} -s {server} -C 100 -S 900 {mode}",
+        (r"^custom +900 +200 ",),
+        ready="udp 7174",
+        stays=True,
+        bytes_min=90_000,
+    )
+
+
+def _make_file(folder: Path) -> None:
+    (folder / "sent").write_bytes(os.urandom(_COPIED))
+
+
+def _compare_file(folder: Path) -> list[str]:
+    sent, received = folder / "sent", folder / "received"
+    same = received.exists() and sent.read_bytes() == received.read_bytes()
+    sent.unlink()
+    received.unlink(missing_ok=True)
+    return [] if same else ["the copy differs"]
+
+
+SOCKETS = [
+    _rstream("-T v"),
+    _rstream("-T b -T v"),
+    _rstream("-T n -T v"),
+    _rstream(
+        "-T a -T v",
+        client_mode="-T v",
+        note="at the client, `-T a` takes the server's goodbye behind the last bytes for an error, on any device",
+    ),
+    _rstream("-T r -T v"),
+    Line(
+        _RDMACM,
+        f"rstream -p 7500 -k 5 -B 65536 -i 64 -I 10 {_SOME}",
+        f"rstream -s {{server}} -p 7500 -k 5 -B 65536 -i 64 -I 10 {_SOME}",
+        ("Keepalive: ON", r"^custom +19k +50 +10 +19m"),
+        ready=SPINS,
+        bytes_min=20_000_000,
+    ),
+    Line(
+        _RDMACM,
+        f"rstream -f ip -b {{server}} {_SOME} -T v",
+        f"rstream -f ip -s {{server}} {_SOME} -T v",
+        _DONE,
+        ready=SPINS,
+    ),
+    Line(
+        _RDMACM,
+        f"rstream -f ipv6 -b {{server6}} {_SOME} -T v",
+        f"rstream -f ipv6 -s {{server6}} {_SOME} -T v",
+        _DONE,
+        ready=SPINS,
+    ),
+    Line(
+        _RDMACM,
+        f"rstream {_SOME} -T s -T v",
+        f"rstream -s {{server}} {_SOME} -T s -T v",
+        _DONE,
+        server_says=_DONE,
+        ready=SPINS,
+        setup=_PRELOADED,
+        bytes_min=2_000_000,
+        note=_BEFORE,
+    ),
+    Line(
+        _RDMACM,
+        f"rstream {_SOME} -T f -T v",
+        f"rstream -s {{server}} {_SOME} -T f -T v",
+        _DONE,
+        ready=7471,
+        setup={**_PRELOADED, "RDMAV_FORK_SAFE": "1"},
+        stays=True,
+        bytes_min=2_000_000,
+        note=_BEFORE,
+    ),
+    Line(
+        _RDMACM,
+        f"riostream {_SOME} -T v",
+        f"riostream -s {{server}} {_SOME} -T v",
+        _DONE,
+        server_says=_DONE,
+        ready=SPINS,
+        bytes_min=2_000_000,
+    ),
+    Line(
+        _RDMACM,
+        "rcopy",
+        "rcopy {folder}/sent {server}:{folder}/received",
+        (f"^{_COPIED} bytes in",),
+        ready=SPINS,
+        stays=True,
+        bytes_min=_COPIED * 9 // 10,
+        before=_make_file,
+        after=_compare_file,
+        note="100 MB, compared",
+    ),
+    *(_udpong(f"-T e{mode}") for mode in ("", " -T a", " -T b", " -T n")),
+    _udpong("-T e", server="{server6}", client="{client6}"),
+]
