@@ -12,10 +12,9 @@
 
 use crate::DeviceInfo;
 use crate::counters::{COUNT, names};
-use crate::runtime_dir::{Locked, directory, network_namespace, open_file};
+use crate::runtime_dir::{self, Locked, directory, network_namespace, open_file};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,23 +75,8 @@ impl CountersFile {
         if file.metadata()?.len() != BYTES as u64 {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice; the file is BYTES long, and only processes of this
-        // user could cut it off, which they do not.
-        let at = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                BYTES,
-                access,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        if at == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let words = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        // Only processes of this user could cut it off, which they do not.
+        let words = runtime_dir::map(file, BYTES)?.cast();
         Ok(CountersFile { words })
     }
 

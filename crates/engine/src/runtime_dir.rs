@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::ptr::{self, NonNull};
 use std::time::Duration;
 
 /// The directory; made if need be.
@@ -87,6 +88,21 @@ pub fn open_file(path: &Path, create: bool) -> io::Result<File> {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     Ok(file)
+}
+
+/// A new mapping of the first `bytes` of a file, which all who map it share; `munmap(2)` ends it.
+///
+/// # Errors
+/// Those of `mmap(2)`.
+pub fn map(file: &File, bytes: usize) -> io::Result<NonNull<u8>> {
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let (flags, fd) = (libc::MAP_SHARED, file.as_raw_fd());
+    // SAFETY: at an address of the kernel's choice, where nothing is.
+    let at = unsafe { libc::mmap(ptr::null_mut(), bytes, access, flags, fd, 0) };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory.into())
 }
 
 /// A file that one process at a time may use. The lock belongs to the open file, which a mapping or a forked child may

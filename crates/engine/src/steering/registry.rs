@@ -9,7 +9,7 @@
 
 use super::departures::Departures;
 use crate::random::random_u32;
-use crate::runtime_dir::{open_file, shared_directory};
+use crate::runtime_dir::{map, open_file, shared_directory};
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
@@ -179,7 +179,8 @@ impl Registry {
             file.set_len(BYTES as u64)?;
         }
         let mut this = Registry {
-            map: map(&open_file(path, false)?)?,
+            // Of BYTES at least; only processes of this user could cut it off, which they do not.
+            map: map(&open_file(path, false)?, BYTES)?.cast(),
             file,
             me: Member(0),
             departures: Departures::of(path).ok(),
@@ -528,26 +529,6 @@ impl Drop for Registry {
 }
 
 const BYTES: usize = size_of::<Layout>();
-
-fn map(file: &File) -> io::Result<NonNull<Layout>> {
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice; the file is BYTES long, and only processes of this user could
-    // cut it off, which they do not.
-    let at = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            BYTES,
-            access,
-            libc::MAP_SHARED,
-            file.as_raw_fd(),
-            0,
-        )
-    };
-    if at == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory.into())
-}
 
 fn try_lock(file: &File) -> io::Result<bool> {
     // SAFETY: flock takes no pointer.
