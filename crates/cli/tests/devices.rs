@@ -27,7 +27,15 @@ fn the_loopback_device_is_listed_with_interface_and_address() {
 #[test]
 fn the_verbose_list_has_port_state_and_gids() {
     let text = String::from_utf8(devices(&["-v"]).stdout).unwrap();
-    for part in ["hca_id: airdma_lo", "PORT_ACTIVE", "active_mtu", "RoCE v2"] {
+    for part in [
+        "hca_id: airdma_lo",
+        "PORT_ACTIVE",
+        "active_mtu",
+        "RoCE v2",
+        "cm_drop_malformed",
+        "cm_drop_wrong_peer",
+        "cm_duplicates",
+    ] {
         assert!(text.contains(part), "{part} in {text}");
     }
 }
