@@ -281,15 +281,22 @@ impl Manager {
                     self.transmit_bytes(route, mad);
                 }
             }
-            (Side::Asking, None) => {
-                self.count(Counter::GaveUp);
-                self.remove_exchange(id);
-                let id = SidrId(id);
-                self.events.push_back(Event::SidrUnreachable { id });
-            }
+            (Side::Asking, None) => self.give_up_exchange(id),
             (Side::Answered, _) => self.rest_ends(id),
             (Side::Asked, _) => {}
         }
+    }
+
+    /// Nobody will answer our request.
+    pub(crate) fn give_up_exchange(&mut self, id: u32) {
+        let exchange = self.exchanges.get(&id);
+        if exchange.is_none_or(|exchange| exchange.side != Side::Asking) {
+            return;
+        }
+        self.count(Counter::GaveUp);
+        self.remove_exchange(id);
+        let id = SidrId(id);
+        self.events.push_back(Event::SidrUnreachable { id });
     }
 
     pub(crate) fn remove_exchange(&mut self, id: u32) {

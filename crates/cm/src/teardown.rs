@@ -2,7 +2,7 @@
 
 use airdma_transport::Time;
 use airdma_wire::Qpn;
-use airdma_wire::cm::{About, CmMad, CmMessage, Drep, Dreq, Mra, Rej, RejReason};
+use airdma_wire::cm::{About, CmMad, CmMessage, Drep, Dreq, Mra, Rej, RejReason, Rep, Req};
 
 use crate::calls::{self, CmError};
 use crate::config::{SERVICE_TIMEOUT, duration_of};
@@ -239,6 +239,34 @@ impl Manager {
             }
             State::Timewait | State::Refused => self.rest_ends(id),
             State::ReqReceived | State::RepReceived | State::Established => {}
+        }
+    }
+
+    /// A message of ours cannot leave: the address from which it should come is gone. Whoever waits for an answer is told at
+    /// once that there will be none, as by the kernel.
+    pub fn unsendable(&mut self, now: Time, mad: &[u8]) {
+        let Ok(CmMad { message, .. }) = CmMad::parse(mad) else {
+            return;
+        };
+        match message {
+            CmMessage::Req(Req { local_id, .. })
+            | CmMessage::Rep(Rep { local_id, .. })
+            | CmMessage::Dreq(Dreq { local_id, .. }) => {
+                let waits = self.connections.get(&local_id).is_some_and(|connection| {
+                    let state = connection.state;
+                    matches!(state, State::ReqSent | State::RepSent | State::DreqSent)
+                });
+                if waits {
+                    self.set_timer(local_id, None);
+                    self.give_up(now, local_id);
+                }
+            }
+            CmMessage::SidrReq(request) => self.give_up_exchange(request.request_id),
+            CmMessage::Mra(_)
+            | CmMessage::Rej(_)
+            | CmMessage::Rtu(_)
+            | CmMessage::Drep(_)
+            | CmMessage::SidrRep(_) => {}
         }
     }
 

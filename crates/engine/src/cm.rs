@@ -438,6 +438,8 @@ impl Device {
     ) -> Result<R, Error> {
         let core = self.core();
         core.check_process()?;
+        // Whoever waits for an answer to an address that is gone is to hear of that now.
+        core.take_news();
         core.control(|worker, now| {
             let gsi = worker.tables.gsi.as_mut();
             let gsi = gsi.ok_or(Error::Gone("the connection"))?;

@@ -217,9 +217,10 @@ impl Gsi {
         !self.outbox.is_empty()
     }
 
-    /// Writes the next datagram into `out`; what would leave from an address that is gone is forgotten.
+    /// Writes the next datagram into `out`; what would leave from an address that is gone leads to nothing.
     pub(crate) fn poll_transmit(
         &mut self,
+        now: Time,
         rows: &[Option<IpAddr>],
         out: &mut [u8],
     ) -> Option<(usize, Destination)> {
@@ -228,6 +229,8 @@ impl Gsi {
             let local = route.local.to_ip();
             let row = rows.iter().position(|row| *row == Some(local));
             let Some(source_index) = row.and_then(|row| u8::try_from(row).ok()) else {
+                self.manager.unsendable(now, &mad);
+                self.settle();
                 continue;
             };
             let bth = Bth::new(Opcode::UdSendOnly, Qpn::GSI, self.next_psn);

@@ -272,7 +272,7 @@ impl Tables {
             let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
                 return;
             };
-            if let Some((len, destination)) = gsi.poll_transmit(&self.rows, out) {
+            if let Some((len, destination)) = gsi.poll_transmit(now, &self.rows, out) {
                 batch.commit(len, destination);
                 budget -= len as i64;
             }

@@ -52,6 +52,14 @@ fn interfaces_that_come_while_one_listens() {
     program::run_after("cm_arrivals", NO_LOOPBACK);
 }
 
+/// Here there is no device at all, for a while.
+const NOWHERE: &str = "unset AIRDMA_LOOPBACK";
+
+#[test]
+fn no_device_no_address_no_port() {
+    program::run_after("cm_places", NOWHERE);
+}
+
 #[test]
 fn processes_that_fork() {
     program::run("cm_fork");

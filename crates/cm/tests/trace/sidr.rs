@@ -71,6 +71,11 @@ fn a_resolution_that_nobody_answers_is_given_up() {
     assert_eq!(b.sends().len(), 16);
     assert_eq!(b.events(), ["SidrUnreachable"]);
     assert!(b.manager.is_idle());
+    resolve(&mut b);
+    let (_, mad) = b.manager.poll_transmit().unwrap();
+    b.manager.unsendable(b.now, &mad);
+    assert_eq!(b.events(), ["SidrUnreachable"]);
+    assert!(b.manager.is_idle());
     let id = resolve(&mut b);
     b.manager.destroy_sidr(b.now, id);
     b.sends();

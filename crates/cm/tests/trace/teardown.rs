@@ -166,3 +166,43 @@ fn a_closed_listener_refuses_what_was_polled_and_not_taken() {
         }
     }
 }
+
+#[test]
+fn what_cannot_leave_is_given_up_at_once() {
+    let unsendable = |b: &mut Bench| {
+        let (_, mad) = b.manager.poll_transmit().unwrap();
+        b.manager.unsendable(b.now, &mad);
+    };
+    let mut b = Bench::new();
+    b.connect();
+    unsendable(&mut b);
+    assert_eq!(b.events(), ["Unreachable"]);
+    b.sends();
+    assert!(b.manager.is_idle());
+
+    let mut b = Bench::requested();
+    b.manager.accept(b.now, b.id, &accept()).unwrap();
+    unsendable(&mut b);
+    assert_eq!(b.events(), ["Unreachable"]);
+
+    let mut b = Bench::established();
+    b.manager.disconnect(b.now, b.id, &[]).unwrap();
+    unsendable(&mut b);
+    assert_eq!(b.events(), ["Disconnected 0"]);
+    b.next_timer();
+    assert_eq!(b.events(), ["TimewaitExit"]);
+    assert!(b.manager.is_idle());
+
+    // Nobody waits for an answer to the others, nor to words of other processes.
+    let mut b = Bench::answered();
+    b.manager.ready(b.id, b"").unwrap();
+    unsendable(&mut b);
+    b.manager.say(&LastWords {
+        route: b.route,
+        local_id: b.id.0,
+        remote_id: PEER,
+        remote_qpn: PEER_QPN,
+    });
+    unsendable(&mut b);
+    assert_eq!(b.events(), [""; 0]);
+}
