@@ -23,6 +23,10 @@ pub struct LastWords {
     pub remote_qpn: Qpn,
 }
 
+/// How often last words are repeated, and after which time (1.1 s). An answer may go to another process.
+const LAST_WORDS_AGAIN: u8 = 2;
+const LAST_WORDS_TIMEOUT: u8 = 18;
+
 impl Manager {
     /// What would end a connection that the peer may think is established.
     pub fn last_words(&self, id: ConnectionId) -> Option<LastWords> {
@@ -42,16 +46,23 @@ impl Manager {
         }
     }
 
-    /// Says the last words of somebody else's connection, once.
-    pub fn say(&mut self, words: &LastWords) {
-        let message = CmMessage::Dreq(Dreq {
-            local_id: words.local_id,
-            remote_id: words.remote_id,
-            remote_qpn: words.remote_qpn,
-            private_data: [0; Dreq::PRIVATE_DATA_LEN],
-        });
-        let transaction = self.new_transaction(words.local_id);
-        self.transmit(words.route, transaction, message);
+    /// Says the last words of somebody else's connection, and again if nobody answers.
+    pub fn say(&mut self, now: Time, words: &LastWords) {
+        let id = words.local_id;
+        let is_full = self.connections.len() >= self.config.connections_max;
+        if is_full || self.connections.contains_key(&id) || self.exchanges.contains_key(&id) {
+            return;
+        }
+        let transaction = self.new_transaction(id);
+        let mut connection =
+            Connection::new(State::DreqSent, words.route, transaction, &self.config, 0);
+        connection.remote_id = words.remote_id;
+        connection.remote_qpn = words.remote_qpn;
+        connection.known = false;
+        connection.retries_max = LAST_WORDS_AGAIN;
+        connection.response_timeout = duration_of(LAST_WORDS_TIMEOUT);
+        self.insert(id, connection);
+        self.begin_disconnect(now, id, [0; Dreq::PRIVATE_DATA_LEN]);
     }
 
     /// Says no to a [request](Event::ConnectRequest) or to a [response](Event::ConnectResponse), usually with

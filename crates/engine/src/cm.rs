@@ -356,7 +356,7 @@ impl Device {
                 gsi.manager.destroy(now, id);
                 gsi.forget_connection(id);
             }
-            gsi.settle();
+            gsi.fill_outbox();
         });
     }
 
@@ -444,7 +444,7 @@ impl Device {
             let gsi = worker.tables.gsi.as_mut();
             let gsi = gsi.ok_or(Error::Gone("the connection"))?;
             let result = call(gsi, now);
-            gsi.settle();
+            gsi.fill_outbox();
             result
         })
     }

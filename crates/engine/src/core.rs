@@ -27,7 +27,7 @@ use crate::process::Process;
 use crate::qp_shared::DOORBELLS;
 use crate::steering::{self, JoinError, Steering};
 use crate::wait::{Descriptors, Waited};
-use crate::wills;
+use crate::wills::Estate;
 use crate::worker::{Round, Work, Worker};
 use crate::{AsyncEvent, DeviceInfo, Error, Uncancelled};
 use airdma_port::impair::{Impaired, Impairment};
@@ -653,7 +653,7 @@ impl Core {
         if !self.steering.get().is_some_and(somebody_left) {
             return;
         }
-        // They may be on their way out only.
+        // They may be on their way out only. The device goes on meanwhile.
         for pause in [0, 1, 5, 20] {
             self.progress_for(Duration::from_millis(pause));
             if self.control(|worker, now| worker.mourn(now)) {
@@ -674,15 +674,16 @@ impl Core {
 
     /// Peers of processes that died at these addresses hear of it.
     fn speak_for_the_dead(&self) {
-        let words = wills::of_the_dead(self.info.interface_index);
-        if !words.is_empty() {
+        let estate = Estate::of(self.info.interface_index);
+        if !estate.words.is_empty() {
             self.control(|worker, now| {
                 worker.open_gsi(now, self.info.guid, self.info.interface_index);
                 if let Some(gsi) = &mut worker.tables.gsi {
-                    gsi.say(&words);
+                    gsi.say(now, &estate.words);
                 }
             });
         }
+        estate.settled();
     }
 
     /// Tells the processes that share the addresses that this one is gone. The device is of no use after that.

@@ -82,11 +82,11 @@ impl Gsi {
     }
 
     /// Says what others wanted to have said.
-    pub(crate) fn say(&mut self, all: &[LastWords]) {
+    pub(crate) fn say(&mut self, now: Time, all: &[LastWords]) {
         for words in all {
-            self.manager.say(words);
+            self.manager.say(now, words);
         }
-        self.settle();
+        self.fill_outbox();
     }
 
     /// Takes a packet to queue pair 1; false if it is none that managers send.
@@ -105,7 +105,7 @@ impl Gsi {
             traffic_class: arrival.tos & !ECN,
         };
         self.manager.handle_mad(now, route, packet.payload);
-        self.settle();
+        self.fill_outbox();
         true
     }
 
@@ -113,7 +113,7 @@ impl Gsi {
     pub(crate) fn expire(&mut self, now: Time) {
         if self.manager.poll_timeout().is_some_and(|due| due <= now) {
             self.manager.handle_timeout(now);
-            self.settle();
+            self.fill_outbox();
         }
     }
 
@@ -157,16 +157,17 @@ impl Gsi {
             .collect()
     }
 
-    /// Takes out of the manager what it has to say, to others and to us.
-    pub(crate) fn settle(&mut self) {
-        self.fill_outbox();
+    /// Tells the owners what has happened. That comes after what is to be sent has left: a program that ends when it hears of
+    /// the end of a connection has answered its peer.
+    pub(crate) fn tell_all(&mut self) {
         while let Some(event) = self.manager.poll_event() {
             self.tell(event);
         }
     }
 
-    /// What finds no room here waits in the manager, which drops what is too much.
-    fn fill_outbox(&mut self) {
+    /// Takes out of the manager what it has to say to others. What finds no room here waits there, and is dropped if it is too
+    /// much.
+    pub(crate) fn fill_outbox(&mut self) {
         while self.outbox.len() < OUTBOX_MAX
             && let Some(datagram) = self.manager.poll_transmit()
         {
@@ -230,7 +231,6 @@ impl Gsi {
             let row = rows.iter().position(|row| *row == Some(local));
             let Some(source_index) = row.and_then(|row| u8::try_from(row).ok()) else {
                 self.manager.unsendable(now, &mad);
-                self.settle();
                 continue;
             };
             let bth = Bth::new(Opcode::UdSendOnly, Qpn::GSI, self.next_psn);

@@ -99,29 +99,51 @@ impl Drop for Will {
 
 const TRIES: usize = 16;
 
-/// Takes the wills of processes that died here, each once, and answers what they say.
-pub(crate) fn of_the_dead(interface_index: u32) -> Vec<LastWords> {
-    let mut all = Vec::new();
-    let (Ok(directory), Ok(prefix)) = (shared_directory(), prefix(interface_index)) else {
-        return all;
-    };
-    let Ok(entries) = std::fs::read_dir(directory) else {
-        return all;
-    };
-    for entry in entries.flatten() {
-        let is_one = entry.file_name().to_string_lossy().starts_with(&prefix);
-        if !is_one {
-            continue;
-        }
-        let Ok(file) = open_file(&entry.path(), false) else {
-            continue;
+/// The wills of processes that died here, each taken by one process at a time. They are removed when they were carried out: if
+/// that one dies as well meanwhile, the next takes them.
+pub(crate) struct Estate {
+    /// What they say.
+    pub(crate) words: Vec<LastWords>,
+    /// The files, locked.
+    files: Vec<(File, PathBuf)>,
+}
+
+impl Estate {
+    /// What is left of processes that had the addresses of an interface.
+    pub(crate) fn of(interface_index: u32) -> Self {
+        let mut estate = Estate {
+            words: Vec::new(),
+            files: Vec::new(),
         };
-        if lock(&file) {
-            all.extend(read(&file));
-            let _ = std::fs::remove_file(entry.path());
+        let (Ok(directory), Ok(prefix)) = (shared_directory(), prefix(interface_index)) else {
+            return estate;
+        };
+        let Ok(entries) = std::fs::read_dir(directory) else {
+            return estate;
+        };
+        for entry in entries.flatten() {
+            // Other files are not touched: those who watch them would hear of it.
+            if !entry.file_name().to_string_lossy().starts_with(&prefix) {
+                continue;
+            }
+            let Ok(file) = open_file(&entry.path(), false) else {
+                continue;
+            };
+            // Whoever had it until now may have removed it.
+            if lock(&file) && entry.path().exists() {
+                estate.words.extend(read(&file));
+                estate.files.push((file, entry.path()));
+            }
+        }
+        estate
+    }
+
+    /// Everything was said.
+    pub(crate) fn settled(self) {
+        for (_locked, path) in &self.files {
+            let _ = std::fs::remove_file(path);
         }
     }
-    all
 }
 
 fn prefix(interface_index: u32) -> io::Result<String> {
@@ -206,13 +228,20 @@ mod tests {
         will.erase(ConnectionId(2));
         will.write(ConnectionId(4), &words(4));
         will.write(ConnectionId(4), &words(4));
-        assert_eq!(of_the_dead(NOWHERE), []);
+        assert_eq!(Estate::of(NOWHERE).words, []);
         // As the kernel does for who is killed: the lock is gone, the file is there.
         // SAFETY: flock takes no pointer.
         unsafe { libc::flock(will.fd(), libc::LOCK_UN) };
-        let said = of_the_dead(NOWHERE);
-        assert_eq!(said, [words(1), words(4), words(3)]);
-        assert_eq!(of_the_dead(NOWHERE), []);
+        let all = [words(1), words(4), words(3)];
+        let taken = Estate::of(NOWHERE);
+        assert_eq!(taken.words, all);
+        // One at a time; if that one dies before it has said everything, the next.
+        assert_eq!(Estate::of(NOWHERE).words, []);
+        drop(taken);
+        let taken = Estate::of(NOWHERE);
+        assert_eq!(taken.words, all);
+        taken.settled();
+        assert_eq!(Estate::of(NOWHERE).words, []);
     }
 
     #[test]

@@ -260,6 +260,9 @@ impl Worker {
             self.tables.expire(now);
         }
         self.transmit(now, &mut round);
+        if let Some(gsi) = &mut self.tables.gsi {
+            gsi.tell_all();
+        }
         if round.broke {
             self.tables.fail_all(now);
         }

@@ -197,12 +197,46 @@ fn what_cannot_leave_is_given_up_at_once() {
     let mut b = Bench::answered();
     b.manager.ready(b.id, b"").unwrap();
     unsendable(&mut b);
-    b.manager.say(&LastWords {
-        route: b.route,
-        local_id: b.id.0,
-        remote_id: PEER,
-        remote_qpn: PEER_QPN,
-    });
+    b.manager.say(
+        b.now,
+        &LastWords {
+            route: b.route,
+            local_id: b.id.0 ^ 1,
+            remote_id: PEER,
+            remote_qpn: PEER_QPN,
+        },
+    );
     unsendable(&mut b);
     assert_eq!(b.events(), [""; 0]);
+}
+
+#[test]
+fn the_last_words_of_others_are_said_until_they_are_heard() {
+    for is_heard in [false, true] {
+        let mut b = Bench::new();
+        b.id = ConnectionId(0x1234_5678);
+        let words = LastWords {
+            route: b.route,
+            local_id: b.id.0,
+            remote_id: PEER,
+            remote_qpn: PEER_QPN,
+        };
+        b.manager.say(b.now, &words);
+        b.manager.say(b.now, &words);
+        let dreq = format!("DREQ us 7 {PEER_QPN}");
+        assert_eq!(b.sends(), [dreq.as_str()]);
+        if is_heard {
+            b.arrives(b.drep());
+        } else {
+            for _ in 0..2 {
+                assert_eq!(b.next_timer(), 1_073);
+                assert_eq!(b.sends(), [dreq.as_str()]);
+            }
+            b.next_timer();
+        }
+        b.next_timer();
+        assert_eq!(b.sends(), [""; 0]);
+        assert_eq!(b.events(), [""; 0]);
+        assert!(b.manager.is_idle());
+    }
 }

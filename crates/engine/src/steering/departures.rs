@@ -1,5 +1,5 @@
-//! Hears of processes that end: the kernel tells who watches a file (inotify) that somebody has closed it, and a process that
-//! is killed closes everything.
+//! Hears of processes that end: the kernel tells who watches a file (inotify) that somebody who could write has closed it, and a
+//! process that is killed closes everything.
 
 use std::ffi::CString;
 use std::io;
@@ -24,7 +24,7 @@ impl Departures {
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         // SAFETY: the path ends with a zero, and lives until the call returns.
         let watch =
-            unsafe { libc::inotify_add_watch(fd.as_raw_fd(), path.as_ptr(), libc::IN_CLOSE) };
+            unsafe { libc::inotify_add_watch(fd.as_raw_fd(), path.as_ptr(), libc::IN_CLOSE_WRITE) };
         if watch < 0 {
             return Err(io::Error::last_os_error());
         }

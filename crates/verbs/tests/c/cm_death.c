@@ -249,13 +249,337 @@ static void farewells(void)
 	}
 }
 
+/* The same at moments that are chosen: one of two processes stops for good at some step, and is killed there; the other hears of
+ * it, and whoever comes next finds the port free. */
+struct stage {
+	const char *name;
+	void (*serves)(struct rdma_event_channel *channel);
+	void (*asks)(struct rdma_event_channel *channel, int port);
+	int server_dies, server_stops;
+};
+
+static int go[2];
+
+static void tell(void)
+{
+	CHECK(write(ready[1], "r", 1) == 1);
+}
+
+static void until_killed(void)
+{
+	tell();
+	for (;;)
+		pause();
+}
+
+static void until_told(void)
+{
+	char byte;
+	CHECK(read(go[0], &byte, 1) == 1);
+}
+
+/* A connection ends, or is refused, in time; datagrams may be lost with a process that dies, so what came before may be missing. */
+static void ends_soon(struct rdma_event_channel *channel)
+{
+	for (;;) {
+		struct rdma_cm_event *event = event_within(channel, SOON_S * 1000);
+		int type = event ? (int)event->event : -1;
+		if (!event || (type != RDMA_CM_EVENT_ESTABLISHED && type != RDMA_CM_EVENT_REJECTED &&
+			       type != RDMA_CM_EVENT_DISCONNECTED))
+			fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, event ? rdma_event_str(type) : "no event");
+		CHECK(event && rdma_ack_cm_event(event) == 0);
+		if (type != RDMA_CM_EVENT_ESTABLISHED) {
+			CHECK(type == RDMA_CM_EVENT_REJECTED || type == RDMA_CM_EVENT_DISCONNECTED);
+			return;
+		}
+	}
+}
+
+static void serves_nobody(struct rdma_event_channel *channel)
+{
+	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
+	CHECK(poll(&fd, 1, 10000) == 1);
+	until_killed();
+}
+
+static void serves_fetched(struct rdma_event_channel *channel)
+{
+	requested(channel);
+	until_killed();
+}
+
+static struct rdma_cm_id *accepted(struct rdma_event_channel *channel)
+{
+	struct rdma_cm_id *id = requested(channel);
+	CHECK(rdma_accept(id, NULL) == 0);
+	return id;
+}
+
+static void serves_accepted(struct rdma_event_channel *channel)
+{
+	accepted(channel);
+	until_killed();
+}
+
+static void serves_established(struct rdma_event_channel *channel)
+{
+	accepted(channel);
+	CHECK(EXPECT(channel, RDMA_CM_EVENT_ESTABLISHED) == 0);
+	until_killed();
+}
+
+static void serves_stopped(struct rdma_event_channel *channel)
+{
+	accepted(channel);
+	CHECK(EXPECT(channel, RDMA_CM_EVENT_ESTABLISHED) == 0);
+	raise(SIGSTOP);
+	ends_soon(channel);
+}
+
+static void serves_who_is_gone(struct rdma_event_channel *channel)
+{
+	struct pollfd fd = { .fd = channel->fd, .events = POLLIN };
+	until_told();
+	if (poll(&fd, 1, SOON_S * 1000) == 1) {
+		accepted(channel);
+		ends_soon(channel);
+	}
+}
+
+static void serves_who_goes(struct rdma_event_channel *channel)
+{
+	accepted(channel);
+	until_told();
+	ends_soon(channel);
+}
+
+static void serves_who_was_there(struct rdma_event_channel *channel)
+{
+	accepted(channel);
+	until_told();
+	ends_soon(channel);
+}
+
+static struct rdma_cm_id *asked(struct rdma_event_channel *channel, int port)
+{
+	struct rdma_cm_id *id = routed(channel, RDMA_PS_TCP, "127.0.0.1", port);
+	give_qp(id);
+	CHECK(rdma_connect(id, NULL) == 0);
+	return id;
+}
+
+static struct rdma_cm_id *responded(struct rdma_event_channel *channel, int port)
+{
+	struct rdma_cm_id *id = routed(channel, RDMA_PS_TCP, "127.0.0.1", port);
+	CHECK(rdma_connect(id, &(struct rdma_conn_param){ .qp_num = 0x1234 }) == 0);
+	CHECK(EXPECT(channel, RDMA_CM_EVENT_CONNECT_RESPONSE) == 0);
+	return id;
+}
+
+static void asks_in_vain(struct rdma_event_channel *channel, int port)
+{
+	asked(channel, port);
+	ends_soon(channel);
+}
+
+static void asks_late(struct rdma_event_channel *channel, int port)
+{
+	struct rdma_cm_id *id = responded(channel, port);
+	until_told();
+	/* Somebody may have told already. */
+	rdma_establish(id);
+	ends_soon(channel);
+}
+
+static void asks_and_loses(struct rdma_event_channel *channel, int port)
+{
+	asked(channel, port);
+	CHECK(EXPECT(channel, RDMA_CM_EVENT_ESTABLISHED) == 0);
+	until_told();
+	ends_soon(channel);
+}
+
+static void asks_and_dies(struct rdma_event_channel *channel, int port)
+{
+	asked(channel, port);
+	until_killed();
+}
+
+static void asks_and_dies_answered(struct rdma_event_channel *channel, int port)
+{
+	responded(channel, port);
+	until_killed();
+}
+
+static void asks_and_dies_connected(struct rdma_event_channel *channel, int port)
+{
+	asked(channel, port);
+	CHECK(EXPECT(channel, RDMA_CM_EVENT_ESTABLISHED) == 0);
+	until_killed();
+}
+
+static void asks_and_dies_ending(struct rdma_event_channel *channel, int port)
+{
+	struct rdma_cm_id *id = asked(channel, port);
+	CHECK(EXPECT(channel, RDMA_CM_EVENT_ESTABLISHED) == 0);
+	until_told();
+	CHECK(rdma_disconnect(id) == 0);
+	until_killed();
+}
+
+static void asks_and_ends(struct rdma_event_channel *channel, int port)
+{
+	struct rdma_cm_id *id = asked(channel, port);
+	CHECK(EXPECT(channel, RDMA_CM_EVENT_ESTABLISHED) == 0);
+	until_told();
+	CHECK(rdma_disconnect(id) == 0);
+	tell();
+	ends_soon(channel);
+}
+
+static const struct stage stages[] = {
+	{ "the server, before it fetched the request", serves_nobody, asks_in_vain, 1, 0 },
+	{ "the server, before it accepted", serves_fetched, asks_in_vain, 1, 0 },
+	{ "the server, before it heard the last message", serves_accepted, asks_late, 1, 0 },
+	{ "the server of a connection", serves_established, asks_and_loses, 1, 0 },
+	{ "the server, while the client ends the connection", serves_stopped, asks_and_ends, 1, 1 },
+	{ "the client, before it had an answer", serves_who_is_gone, asks_and_dies, 0, 0 },
+	{ "the client, before it said the last message", serves_who_goes, asks_and_dies_answered, 0, 0 },
+	{ "the client of a connection", serves_who_was_there, asks_and_dies_connected, 0, 0 },
+	{ "the client, while it ends the connection", serves_stopped, asks_and_dies_ending, 0, 1 },
+};
+
+enum { STAGES = sizeof stages / sizeof stages[0] };
+
+static pid_t serving(void (*serves)(struct rdma_event_channel *), int port)
+{
+	pid_t pid = fork();
+	CHECK(pid >= 0);
+	if (pid)
+		return pid;
+	struct rdma_event_channel *channel = new_channel();
+	listener(channel, RDMA_PS_TCP, "127.0.0.1", port);
+	tell();
+	serves(channel);
+	_exit(0);
+}
+
+static void serves_once(struct rdma_event_channel *channel)
+{
+	struct rdma_cm_id *id = accepted(channel);
+	static char data[4096];
+	struct ibv_mr *mr = ibv_reg_mr(id->pd, data, sizeof data, IBV_ACCESS_LOCAL_WRITE);
+	for (int i = 0; i < 8; i++)
+		CHECK(mr && rdma_post_recv(id, NULL, data, sizeof data, mr) == 0);
+	ends_soon(channel);
+}
+
+static int dies_at(const struct stage *stage, int port)
+{
+	int status = -1;
+	CHECK(pipe(ready) == 0 && pipe(go) == 0);
+	pid_t serves = serving(stage->serves, port);
+	await_ready();
+	pid_t asks = fork();
+	CHECK(asks >= 0);
+	if (asks == 0) {
+		stage->asks(new_channel(), port);
+		_exit(0);
+	}
+	if (stage->server_stops) {
+		CHECK(waitpid(serves, &status, WUNTRACED) == serves && WIFSTOPPED(status));
+		CHECK(write(go[1], "g", 1) == 1);
+	}
+	await_ready();
+	pid_t dies = stage->server_dies ? serves : asks, lives = stage->server_dies ? asks : serves;
+	kill(dies, SIGKILL);
+	IS(stage->name, ended(dies), -1);
+	CHECK(write(go[1], "g", 1) == 1);
+	kill(lives, SIGCONT);
+	if (stage->server_dies) {
+		/* Its place is free at once, while its client does not know yet. */
+		pid_t next = serving(serves_once, port + STAGES);
+		await_ready();
+		kill(next, SIGKILL);
+		IS("killed too", ended(next), -1);
+		IS(stage->name, ended(lives), 0);
+	} else {
+		IS(stage->name, ended(lives), 0);
+	}
+	pid_t next = serving(serves_once, port);
+	await_ready();
+	double start = seconds();
+	asks = fork();
+	CHECK(asks >= 0);
+	if (asks == 0) {
+		asks_once(port, 0);
+		_exit(0);
+	}
+	IS("the next client", ended(asks), 0);
+	IS("the next server", ended(next), 0);
+	IS("their time", seconds() - start < SOON_S, 1);
+	return broken;
+}
+
+static void at_each_stage(void)
+{
+	pid_t pids[STAGES];
+	for (int i = 0; i < STAGES; i++) {
+		pids[i] = fork();
+		CHECK(pids[i] >= 0);
+		if (pids[i] == 0)
+			_exit(dies_at(&stages[i], PORT + 10 + i));
+	}
+	for (int i = 0; i < STAGES; i++)
+		IS(stages[i].name, ended(pids[i]), 0);
+}
+
+/* A port that another process listens at is in use, for as long as it does. */
+static void waits(struct rdma_event_channel *channel)
+{
+	(void)channel;
+	until_told();
+}
+
+static void ports_of_others(void)
+{
+	CHECK(pipe(go) == 0);
+	pid_t other = serving(waits, PORT);
+	await_ready();
+	pid_t pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		struct rdma_event_channel *channel = new_channel();
+		const char *ips[] = { "127.0.0.1", "0.0.0.0" };
+		for (int i = 0; i < 2; i++) {
+			struct rdma_cm_id *id = new_id(channel, RDMA_PS_TCP);
+			CHECK(rdma_bind_addr(id, at_port(ips[i], PORT)) == 0);
+			if (i == 0)
+				FAILS("somebody else's port", rdma_listen(id, 0), EADDRINUSE);
+			destroy(id);
+		}
+		CHECK(write(go[1], "g", 1) == 1);
+		IS("another service", rdma_destroy_id(listener(channel, RDMA_PS_UDP, "127.0.0.1", PORT)), 0);
+		_exit(broken != 0);
+	}
+	IS("who wanted the port", ended(pid), 0);
+	IS("who had it", ended(other), 0);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0)
+		_exit(rdma_destroy_id(listener(new_channel(), RDMA_PS_TCP, "127.0.0.1", PORT)));
+	IS("who comes later", ended(pid), 0);
+}
+
 int main(void)
 {
 	const char *given = getenv("SEED");
 	unsigned seed = given ? strtoul(given, NULL, 10) : (unsigned)(seconds() * 1e6);
 	fprintf(stderr, "SEED=%u\n", seed);
 	srand(seed);
+	at_each_stage();
 	CHECK(pipe(ready) == 0);
+	ports_of_others();
 	farewells();
 	clients_die(10);
 	servers_die(6);
