@@ -34,6 +34,25 @@ _QPERF_BY_LID = [
 ]
 """What connects by what was told over TCP, which for qperf are no GIDs."""
 
+def _fio(verb: str, *, thread: bool, blocks: int, verify: bool = False, note: str = "") -> Line:
+    """Blocks of 64 KiB, from the client's memory to the server's. The server has a buffer for each block of verb=send: fio asks
+    for no repeat when the receiver is not ready.
+    """
+    fio = "fio --thread" if thread else "fio"
+    job = f"--ioengine=rdma --port=7777 --bs=64k --size={blocks * 64}k"
+    job += " --verify=crc32c" if verify else ""
+    return Line(
+        "fio",
+        f"{fio} --name=server {job} --rw=read --iodepth=128",
+        f"{fio} --name=client {job} --rw=write --hostname={{server}} --verb={verb} --iodepth=4"
+        + (" --do_verify=0 --verify_state_save=0" if verify else ""),
+        (rf"issued rwts: total=0,{blocks},0,0", "err= 0"),
+        server_says=("err= 0",),
+        bytes_min=blocks * 65536 // 2,
+        note=note,
+    )
+
+
 MESSAGES = [
     *(
         Line(
@@ -59,4 +78,8 @@ MESSAGES = [
         )
         for test, word in _QPERF_BY_LID
     ),
+    _fio("send", thread=False, blocks=128, verify=True, note="the server verifies each block"),
+    _fio("write", thread=False, blocks=1024),
+    _fio("write", thread=True, blocks=1024),
+    _fio("read", thread=True, blocks=1024),
 ]

@@ -19,9 +19,13 @@ def lines() -> list[Line]:
 NOT_YET: dict[str, str] = {
     "rstream -f gid -T r": "connects by InfiniBand addresses (AF_IB), which no RoCE device has",
     "rstream -T a` at the client, `riostream -T a": (
-        "at the end the client gets the server's goodbye together with the last bytes, and takes POLLHUP for an error, on any device"
+        "at the end the client gets the server's goodbye together with the last bytes, and takes POLLHUP for an error, on any "
+        "device"
     ),
     "udpong` without `-b` at the server": "it listens at ::1 only, on any device",
+    "fio --ioengine=rdma --rw=randrw`, `--rw=rw`, `--rw=randwrite": (
+        "fio 3.33 refuses them: its engine moves blocks from client to server, in order"
+    ),
     "ib_send_bw -R -c UC`, `ib_send_bw -R -c XRC": "perftest 4.5 itself refuses them",
     "ib_write_bw -R` to an IPv6 address": "perftest 4.5 asks for IPv4 addresses only",
 }
