@@ -79,6 +79,7 @@ impl Cq {
             return Err(Error::Forked);
         }
         core.note_poll();
+        self.shared.note_poll();
         let mut count = self.take(max, &mut sink);
         // A count lost between two threads does no harm.
         let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
@@ -116,8 +117,11 @@ impl Cq {
     }
 
     /// Asks for one event at the next completion that is added (with `solicited_only`: the next one that is
-    /// solicited or unsuccessful). Completions already in the queue raise none. Of a queue without a channel nobody hears, as
-    /// with the kernel's.
+    /// solicited or unsuccessful). Of a queue without a channel nobody hears, as with the kernel's.
+    ///
+    /// Completions already in the queue raise none while the program has not polled since the last event: it arms first and
+    /// polls then, as the manual says. One that has polled may wait now (UCX does): they raise the event at once, as they do
+    /// on hardware that is told with each arm how far the program has polled.
     ///
     /// # Errors
     /// `ENODEV` in a child after fork.
@@ -126,7 +130,27 @@ impl Cq {
             return Err(Error::Forked);
         }
         self.shared.arm(solicited_only);
+        if self.channel.is_some() && self.shared.polled() && self.holds_any(solicited_only) {
+            self.shared.raise();
+        }
         Ok(())
+    }
+
+    /// Is there a completion to take, or one that is solicited or unsuccessful?
+    fn holds_any(&self, solicited_only: bool) -> bool {
+        let mut consumer = self.lock();
+        let all = consumer.available();
+        let wanted = |n| {
+            let cqe: Option<Cqe> = consumer.ahead(n).map(|slot| slot.read_header());
+            cqe.is_some_and(|cqe| {
+                cqe.flags & Cqe::SOLICITED != 0 || cqe.status != Status::Success as u8
+            })
+        };
+        if solicited_only {
+            (0..all).any(wanted)
+        } else {
+            all > 0
+        }
     }
 
     /// How many completions fit.

@@ -17,6 +17,8 @@ pub(crate) struct CqShared {
     pub(crate) cookie: AtomicU64,
     /// One of the `ARMED_*` values.
     armed: AtomicU8,
+    /// The program has polled since the last event was raised.
+    polled: AtomicBool,
     /// A completion was lost because the ring was full.
     pub(crate) overrun: AtomicBool,
     pub(crate) channel: Option<Arc<ChannelEvents>>,
@@ -40,6 +42,7 @@ impl CqShared {
             id,
             cookie: AtomicU64::new(cookie),
             armed: AtomicU8::new(ARMED_NOT),
+            polled: AtomicBool::new(false),
             overrun: AtomicBool::new(false),
             channel: channel.map(|(channel, _)| channel),
             events,
@@ -55,20 +58,44 @@ impl CqShared {
             ARMED_ANY
         };
         self.armed.fetch_max(wanted, Ordering::SeqCst);
-        // Pairs with the fence in `notify`: either the worker sees that we are armed, or the poll that the
-        // application does after arming sees the completion.
+        // Pairs with the fence in `notify`: either the worker sees that we are armed, or who looks into the queue after
+        // arming sees the completion.
         fence(Ordering::SeqCst);
+    }
+
+    /// The program polls.
+    #[inline]
+    pub(crate) fn note_poll(&self) {
+        // Mostly it is set already, and this cache line is the worker's as well.
+        if !self.polled.load(Ordering::Relaxed) {
+            self.polled.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Has the program polled since the last event?
+    pub(crate) fn polled(&self) -> bool {
+        self.polled.load(Ordering::Relaxed)
     }
 
     /// A completion was published: raises the event if one was asked for.
     fn notify(&self, solicited: bool) {
-        let Some(channel) = &self.channel else {
+        if self.channel.is_none() {
             return;
-        };
+        }
         fence(Ordering::SeqCst);
         let armed = self.armed.load(Ordering::Relaxed);
         if armed == ARMED_ANY || (armed == ARMED_SOLICITED && solicited) {
-            self.armed.store(ARMED_NOT, Ordering::SeqCst);
+            self.raise();
+        }
+    }
+
+    /// Raises the event that was asked for, unless somebody else has just done it.
+    pub(crate) fn raise(&self) {
+        if self.armed.swap(ARMED_NOT, Ordering::SeqCst) == ARMED_NOT {
+            return;
+        }
+        self.polled.store(false, Ordering::Relaxed);
+        if let Some(channel) = &self.channel {
             channel.push((self.id, self.cookie.load(Ordering::Relaxed)));
         }
     }

@@ -85,6 +85,46 @@ fn an_arm_for_solicited_completions_lets_others_pass() {
     assert_eq!(right.channel.wait_event().unwrap(), 77);
 }
 
+/// UCX polls until the queue is empty, arms it, and waits without another look.
+#[test]
+fn who_polls_before_arming_hears_of_what_came_between() {
+    let (left, right) = pair(256);
+    set_nonblocking(right.channel.fd());
+    for wr_id in 0..5 {
+        right.recv(wr_id, 0, 8);
+    }
+    let poll = || right.cq.poll(8, |_| ()).unwrap();
+    let arrives = |flags| {
+        let mut wr = signalled(Operation::Send, left.memory.sge(0, 8));
+        wr.flags |= flags;
+        left.qp.post_send(&wr).unwrap();
+        left.ok();
+    };
+    assert_eq!(poll(), 0);
+    arrives(SendFlags::empty());
+    right.cq.arm(true).unwrap();
+    assert!(right.channel.wait_event().is_err(), "it is not solicited");
+    right.cq.arm(false).unwrap();
+    assert_eq!(right.channel.wait_event().unwrap(), 42);
+    right.cq.arm(false).unwrap();
+    let again = right.channel.wait_event();
+    assert!(again.is_err(), "who has not polled since the event will");
+    assert_eq!(poll(), 1);
+
+    // What the arm asks for now raises one event, not two.
+    arrives(SendFlags::SOLICITED);
+    assert_eq!(right.channel.wait_event().unwrap(), 42);
+    assert_eq!(poll(), 1);
+    arrives(SendFlags::empty());
+    arrives(SendFlags::SOLICITED);
+    right.cq.arm(true).unwrap();
+    assert_eq!(right.channel.wait_event().unwrap(), 42);
+    assert!(right.channel.wait_event().is_err());
+    assert_eq!(poll(), 2);
+    right.cq.arm(false).unwrap();
+    assert!(right.channel.wait_event().is_err(), "nothing is there");
+}
+
 #[test]
 fn the_descriptor_of_a_channel_becomes_readable_though_nobody_calls_the_library() {
     let (left, right) = pair(256);

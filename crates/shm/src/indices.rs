@@ -186,6 +186,12 @@ impl ConsumerIndex {
         Some(number)
     }
 
+    /// The number of the `n`-th slot ahead that is not yet taken, counted from 0.
+    #[must_use]
+    pub fn number(&self, n: u32) -> u32 {
+        self.taken.wrapping_add(n)
+    }
+
     /// How many slots are taken and not yet released.
     #[must_use]
     pub fn taken(&self) -> u32 {

@@ -186,6 +186,17 @@ impl RingConsumer {
         unsafe { SlotRef::new(self.memory.slot(number), self.memory.stride) }
     }
 
+    /// The `n`-th published slot ahead, counted from 0, without taking it. `None` when fewer are published.
+    #[must_use]
+    pub fn ahead(&mut self, n: u32) -> Option<SlotRef<'_>> {
+        if n >= self.available() {
+            return None;
+        }
+        let base = self.memory.slot(self.index.number(n));
+        // SAFETY: `RingMemory::slot` gives a whole slot within the block, which `self` keeps mapped while it is borrowed.
+        Some(unsafe { SlotRef::new(base, self.memory.stride) })
+    }
+
     /// Slots taken and not yet released.
     #[must_use]
     #[inline]
