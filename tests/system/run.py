@@ -25,7 +25,6 @@ import matrix  # noqa: E402
 import processes  # noqa: E402
 import runner  # noqa: E402
 import scenarios  # noqa: E402
-import ucx  # noqa: E402
 from airdma_lab import build, privileges, requirements  # noqa: E402
 from airdma_lab.lab import Lab  # noqa: E402
 from case import Case, Tally  # noqa: E402
@@ -83,7 +82,6 @@ def _run(cases: list[Case], pairs_only: bool, folder: Path) -> int:
                 runner.run_case(lab, case, tally)
     if not pairs_only:
         with Lab() as lab:
-            ucx.run(lab, tally)
             processes.run(lab, tally)
             dropin.run(lab, tally, folder)
             explain.run(lab, tally, folder)

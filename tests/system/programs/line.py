@@ -19,8 +19,8 @@ STAGGER_S = 0.3
 @dataclass(frozen=True)
 class Line:
     """What runs where. In commands and patterns, `{server}` is the server's IPv4 address, `{server6}` its IPv6 address,
-    `{client}` and `{client6}` the client's, `{device}` the RDMA device, `{gid}` the index of its IPv4 GID, and `{folder}` a
-    folder that both see. Commands are split as a shell would, and run without one.
+    `{client}` and `{client6}` the client's, `{device}` the RDMA device, `{gid}` and `{gid6}` the indices of its IPv4 and IPv6
+    GIDs, and `{folder}` a folder that both see. Commands are split as a shell would, and run without one.
     """
 
     package: str

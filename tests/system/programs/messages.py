@@ -1,4 +1,4 @@
-"""What exchanges messages over queue pairs: UCX, libfabric, MPI, qperf, fio."""
+"""What exchanges messages over queue pairs: qperf, fio."""
 
 from __future__ import annotations
 

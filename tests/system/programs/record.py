@@ -50,8 +50,8 @@ def render() -> str:
         "veth pair of MTU 1500. A line passes when both ends end as they should, what they print says that the work was done "
         "(where the program can verify data, it does), and the counters of both devices show that the data crossed them. "
         "`SERVER` and `CLIENT` are IPv4 addresses, `SERVER6` and `CLIENT6` IPv6 addresses; "
-        "`DEVICE` is the device's name, `GID` the index of its IPv4 GID, `DIR` a folder, `RSPRELOAD` the path of librdmacm's "
-        "`rsocket/librspreload.so`.",
+        "`DEVICE` is the device's name, `GID` and `GID6` the indices of its IPv4 and IPv6 GIDs, `DIR` a folder, `RSPRELOAD` the "
+        "path of librdmacm's `rsocket/librspreload.so`.",
     ]
     for title, group in LINES.items():
         parts += [f"## {title}", _table(group, seen)]

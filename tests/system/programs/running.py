@@ -42,6 +42,7 @@ def _words(lab: Lab, folder: Path) -> dict[str, str]:
         "client6": client.ipv6,
         "device": devices.DEVICE,
         "gid": str(devices.gid_index(server, 4)),
+        "gid6": str(devices.gid_index(server, 6)),
         "folder": str(folder),
         "client_namespace": client.namespace,
         "server_namespace": server.namespace,

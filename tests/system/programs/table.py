@@ -5,9 +5,15 @@ from __future__ import annotations
 from programs.connections import CONNECTIONS
 from programs.line import Line
 from programs.messages import MESSAGES
+from programs.middleware import MIDDLEWARE
 from programs.sockets import SOCKETS
 
-LINES: dict[str, list[Line]] = {"RDMA CM": CONNECTIONS, "rsockets": SOCKETS, "Messages": MESSAGES}
+LINES: dict[str, list[Line]] = {
+    "RDMA CM": CONNECTIONS,
+    "rsockets": SOCKETS,
+    "Messages": MESSAGES,
+    "Middleware": MIDDLEWARE,
+}
 """By section of docs/programs.md."""
 
 

@@ -1,0 +1,100 @@
+"""What other programs are built on: UCX, libfabric."""
+
+from __future__ import annotations
+
+from programs.line import SPINS, Line
+
+_UCX = "ucx-utils"
+_UCX_PORT = 13337
+_RC = "rc_verbs,ud_verbs:aux"
+"""What follows the colon only sets up connections."""
+_UCX_TESTS = {
+    _RC: [
+        ("tag_lat", 8, 1000, ""),
+        ("tag_lat", 8, 1000, "-E sleep -I"),
+        ("tag_bw", 65536, 500, ""),
+        ("tag_bw", 65536, 500, "-z"),
+        ("tag_bw", 65536, 100, "-T 4 -M multi"),
+        ("tag_bw", 1 << 20, 100, ""),
+        ("tag_sync_lat", 4096, 500, ""),
+        ("stream_lat", 8, 1000, ""),
+        ("stream_bw", 65536, 500, ""),
+        ("ucp_am_lat", 8, 1000, ""),
+        ("ucp_am_bw", 65536, 500, ""),
+        ("ucp_put_lat", 8, 1000, ""),
+        ("ucp_put_bw", 65536, 500, ""),
+        ("ucp_get", 65536, 200, ""),
+        ("ucp_add", 8, 500, ""),
+        ("ucp_fadd", 8, 500, ""),
+        ("ucp_swap", 8, 500, ""),
+        ("ucp_cswap", 8, 500, ""),
+    ],
+    "ud_verbs": [
+        ("tag_lat", 8, 1000, ""),
+        ("tag_bw", 65536, 200, ""),
+        ("stream_bw", 65536, 200, ""),
+        ("ucp_am_bw", 65536, 200, ""),
+        ("ucp_put_bw", 65536, 200, ""),
+        ("ucp_get", 65536, 100, ""),
+    ],
+}
+"""Transports -> test, bytes of a message, messages, options."""
+_FABRIC = "libfabric-bin"
+_FABRIC_PORT = 47592
+
+
+def _ucx_info() -> Line:
+    """Looks at devices through sysfs."""
+    found = [rf"Transport: {transport}\n# +Device: {{device}}:1" for transport in ("rc_verbs", "ud_verbs")]
+    return Line(_UCX, "", "ucx_info -d", (*found, "Connection manager: rdmacm"), needs_device=False)
+
+
+def _perftest(transports: str, test: str, size: int, count: int, options: str, gid: str = "{gid}") -> Line:
+    command = f"ucx_perftest -t {test} -s {size} -n {count} -w 10 -p {_UCX_PORT} {options}".strip()
+    return Line(
+        _UCX,
+        command,
+        f"{command} {{server}}",
+        (r"^Final: +\d",),
+        bytes_min=count * size,
+        setup={"UCX_TLS": transports, "UCX_NET_DEVICES": "{device}:1", "UCX_IB_GID_INDEX": gid},
+        ready=_UCX_PORT,
+    )
+
+
+def _io_demo(transports: str, option: str) -> Line:
+    """Connects by address, through RDMA CM; -q compares what arrives."""
+    command = f"io_demo -p {_UCX_PORT} -d 1:200000 -q {option}".strip()
+    return Line(
+        _UCX,
+        command,
+        f"{command} -o read,write -i 500 {{server}}",
+        (r"total min:500 max:500 total:500 .* read .* write ",),
+        bytes_min=10_000_000,
+        setup={"UCX_TLS": transports, "UCX_NET_DEVICES": "{device}:1", "UCX_SOCKADDR_TLS_PRIORITY": "rdmacm"},
+        ready=SPINS,
+        stays=True,
+    )
+
+
+def _pingpong(provider: str, kind: str, options: str) -> Line:
+    """Messages of 64 bytes to 1 MiB, datagrams of what fits; -c compares what arrives."""
+    command = f"fi_pingpong -p {provider} -e {kind} -c -I 20 {options}".strip()
+    last, least = ("1k", 40_000) if kind == "dgram" else ("1m", 40 << 20)
+    return Line(_FABRIC, command, f"{command} {{server}}", (rf"^{last} +20 +=20 ",), bytes_min=least, ready=_FABRIC_PORT)
+
+
+MIDDLEWARE = [
+    _ucx_info(),
+    *(_perftest(transports, *test) for transports, tests in _UCX_TESTS.items() for test in tests),
+    *(_perftest("ib", test, size, 500, "", "{gid6}") for test, size in (("tag_bw", 65536), ("ucp_get", 4096))),
+    _io_demo("rc_verbs", ""),
+    _io_demo("rc_verbs", "-A"),
+    _io_demo("ud_verbs", ""),
+    Line(_FABRIC, "", "fi_info -p verbs", ("provider: verbs", "domain: {device}", "type: FI_EP_MSG"), needs_device=False),
+    _pingpong("verbs", "msg", ""),
+    _pingpong("verbs", "dgram", ""),
+    _pingpong("'verbs;ofi_rxm'", "rdm", ""),
+    _pingpong("'verbs;ofi_rxm'", "rdm", "-m tagged"),
+    _pingpong("'verbs;ofi_rxd'", "rdm", ""),
+]
