@@ -55,7 +55,7 @@ def render() -> str:
     ]
     for title, group in LINES.items():
         parts += [f"## {title}", _table(group, seen)]
-    parts += ["## Not yet", _not_yet()]
+    parts += ["## What does not run", _not_yet()]
     return "\n\n".join(parts) + "\n"
 
 

@@ -17,16 +17,15 @@ _COPIED = 100_000_000
 """Bytes."""
 
 
-def _rstream(mode: str, *, client_mode: str = "", note: str = "") -> Line:
+def _stream(program: str, mode: str, *, client_mode: str = "") -> Line:
     return Line(
         _RDMACM,
-        f"rstream {_SOME} {mode}",
-        f"rstream -s {{server}} {_SOME} {client_mode or mode}",
+        f"{program} {_SOME} {mode}",
+        f"{program} -s {{server}} {_SOME} {client_mode or mode}",
         _DONE,
         server_says=_DONE,
         ready=SPINS,
         bytes_min=2_000_000,
-        note=note,
     )
 
 
@@ -60,15 +59,16 @@ def _compare_file(folder: Path) -> list[str]:
 
 
 SOCKETS = [
-    _rstream("-T v"),
-    _rstream("-T b -T v"),
-    _rstream("-T n -T v"),
-    _rstream(
-        "-T a -T v",
-        client_mode="-T v",
-        note="at the client, `-T a` takes the server's goodbye behind the last bytes for an error, on any device",
+    *(_stream("rstream", mode) for mode in ("-T v", "-T b -T v", "-T n -T v", "-T r -T v")),
+    _stream("rstream", "-T a -T v", client_mode="-T v"),
+    Line(
+        _RDMACM,
+        "rstream -C 20 -S 1000000 -T v",
+        "rstream -s {server} -C 20 -S 1000000 -T v",
+        (r"^custom +976k +20 ",),
+        ready=SPINS,
+        bytes_min=40_000_000,
     ),
-    _rstream("-T r -T v"),
     Line(
         _RDMACM,
         f"rstream -p 7500 -k 5 -B 65536 -i 64 -I 10 {_SOME}",
@@ -123,15 +123,7 @@ SOCKETS = [
         before=_compile_echo,
         note=f"`echo.c`, a plain TCP program; {_BEFORE}",
     ),
-    Line(
-        _RDMACM,
-        f"riostream {_SOME} -T v",
-        f"riostream -s {{server}} {_SOME} -T v",
-        _DONE,
-        server_says=_DONE,
-        ready=SPINS,
-        bytes_min=2_000_000,
-    ),
+    *(_stream("riostream", mode) for mode in ("-T v", "-T a -T v", "-T b -T v", "-T n -T v")),
     Line(
         _RDMACM,
         "rcopy",
