@@ -319,6 +319,49 @@ static void devices(void)
 	rdma_free_devices(list);
 }
 
+static void names(void)
+{
+	struct rdma_addrinfo *info, hints = { .ai_flags = RAI_FAMILY | RAI_PASSIVE, .ai_family = AF_INET6 };
+	IS("a passive address of IPv6", rdma_getaddrinfo(NULL, "7471", &hints, &info), 0);
+	CHECK(info->ai_family == AF_INET6 && info->ai_src_len == sizeof(struct sockaddr_in6) && info->ai_dst_len == 0);
+	struct sockaddr_in6 *passive = (void *)info->ai_src_addr;
+	CHECK(passive->sin6_family == AF_INET6 && passive->sin6_port == htons(7471));
+	CHECK(IN6_IS_ADDR_UNSPECIFIED(&passive->sin6_addr) && !info->ai_next);
+	rdma_freeaddrinfo(info);
+
+	hints.ai_flags = RAI_FAMILY;
+	IS("IPv4 as IPv6", rdma_getaddrinfo("127.0.0.1", "1", &hints, &info) != 0, 1);
+	IS("a service that there is not", rdma_getaddrinfo("127.0.0.1", "no such service", NULL, &info), EAI_SERVICE);
+
+	/* Where from is the caller's, where to is found; datagrams have their own port space and queue pairs. */
+	hints = (struct rdma_addrinfo){
+		.ai_port_space = RDMA_PS_UDP, .ai_src_addr = at_port("127.0.0.1", 9), .ai_src_len = sizeof(struct sockaddr_in),
+	};
+	IS("datagrams", rdma_getaddrinfo("127.0.0.2", "7472", &hints, &info), 0);
+	struct sockaddr_in *from = (void *)info->ai_src_addr, *to = (void *)info->ai_dst_addr;
+	CHECK(info->ai_qp_type == IBV_QPT_UD && info->ai_port_space == RDMA_PS_UDP && info->ai_family == AF_INET);
+	CHECK(from && from->sin_port == htons(9) && info->ai_src_len == sizeof *from);
+	CHECK(to && to->sin_port == htons(7472) && to->sin_addr.s_addr == htonl(0x7f000002) && info->ai_dst_len == sizeof *to);
+	CHECK((void *)from != (void *)hints.ai_src_addr);
+	rdma_freeaddrinfo(info);
+
+	/* Addresses that the caller has already. */
+	hints.ai_dst_addr = at_port("::1", 7);
+	hints.ai_src_addr = NULL;
+	IS("no name", rdma_getaddrinfo(NULL, NULL, &hints, &info), 0);
+	CHECK(info->ai_dst_addr && info->ai_dst_addr->sa_family == AF_INET6 && info->ai_family == AF_INET6);
+	rdma_freeaddrinfo(info);
+
+	/* A numeric host is not looked up, and one that is none is an error at once. */
+	hints = (struct rdma_addrinfo){ .ai_flags = RAI_NUMERICHOST | RAI_NOROUTE };
+	IS("a number", rdma_getaddrinfo("::1", "7473", &hints, &info), 0);
+	CHECK(info->ai_qp_type == IBV_QPT_RC && info->ai_route_len == 0 && !info->ai_src_addr);
+	rdma_freeaddrinfo(info);
+	errno = 0;
+	IS("nowhere to put it", rdma_getaddrinfo("::1", "7473", &hints, NULL), -1);
+	IS("and why", errno, EINVAL);
+}
+
 int main(void)
 {
 	channel = new_channel();
@@ -331,6 +374,7 @@ int main(void)
 	queue_pairs();
 	groups();
 	devices();
+	names();
 	rdma_destroy_event_channel(channel);
 	rdma_destroy_event_channel(other);
 	return rules_hold();
