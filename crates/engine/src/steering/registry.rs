@@ -201,7 +201,10 @@ impl Registry {
             layout.epoch.store(1, Ordering::Relaxed);
             layout.magic.store(MAGIC, Ordering::Release);
         }
-        this.bury_all(None);
+        if this.bury_all(None) > 0 {
+            // Places have moved, and it is not known how: as if a change were not finished.
+            this.begin();
+        }
         this.me = this.take_number()?;
         drop(unlock);
         Ok(this)

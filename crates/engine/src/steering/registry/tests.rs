@@ -109,6 +109,7 @@ fn what_a_killed_member_had_is_free_at_once() {
     assert_eq!(survivor.seated(HERE).count(), 1);
     let next = file.join();
     assert_eq!(next.seated(HERE).count(), 0);
+    assert!(next.begin(), "places have moved");
 }
 
 #[test]
