@@ -32,6 +32,8 @@ pub(crate) struct Worker {
     link: Option<Link>,
     pub(crate) tables: Tables,
     port_counted: Time,
+    /// Packets came or went since the port was counted.
+    port_moved: bool,
     flushed: Time,
     /// The port broke: it is not touched any more.
     broken: bool,
@@ -82,6 +84,7 @@ impl Worker {
             link: None,
             tables: Tables::new(),
             port_counted: Time::ZERO,
+            port_moved: false,
             flushed: Time::ZERO,
             broken: false,
         }
@@ -269,7 +272,11 @@ impl Worker {
         round.misrouted = std::mem::take(&mut self.tables.misrouted);
         round.more = self.tables.has_active() && !round.unsent && !self.broken;
         round.deadline = self.tables.deadline();
-        if now.duration_since(self.port_counted) >= COUNTERS_INTERVAL {
+        self.port_moved |= round.received > 0;
+        // The first quiet round may be the last of all: who sleeps then, or ends without a word, has counted everything.
+        if (round.received == 0 && self.port_moved)
+            || now.duration_since(self.port_counted) >= COUNTERS_INTERVAL
+        {
             self.count_port(now);
         }
         if round.received == 0 || now.duration_since(self.flushed) >= COUNTERS_INTERVAL {
@@ -298,6 +305,7 @@ impl Worker {
         if link.batch.is_empty() {
             return;
         }
+        self.port_moved = true;
         let result = link.port.transmit(&mut link.batch);
         round.unsent = !link.batch.is_empty();
         round.stopped_at = link.port.stopped_at();
@@ -318,6 +326,7 @@ impl Worker {
     /// Takes over the counters of the port, and of queue pair 1.
     pub(crate) fn count_port(&mut self, now: Time) {
         self.port_counted = now;
+        self.port_moved = false;
         if let Some(link) = &self.link {
             self.tables.counters.take_port(link.port.counters());
         }

@@ -128,8 +128,8 @@ def _growth(old: dict[str, int], new: dict[str, int]) -> dict[str, int]:
 
 def _counter_complaints(line: Line, grown: list[dict[str, int]]) -> list[str]:
     complaints = [f"{name} rose" for name in MUST_NOT_RISE if any(host[name] for host in grown)]
-    # What a process counted last is lost when it is stopped or ends by _exit; the other end has counted the same bytes.
-    crossed = sum(max(to["rx_bytes"], by["tx_bytes"]) for to, by in (grown, reversed(grown)))
+    # Also of processes that were stopped, or ended by _exit: what they counted is there when they have nothing to do.
+    crossed = sum(host["rx_bytes"] for host in grown)
     if line.needs_device and crossed < line.bytes_min:
         complaints.append(f"{crossed} bytes crossed the devices, not at least {line.bytes_min}")
     return complaints
