@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use airdma_engine as engine;
 
@@ -12,6 +12,7 @@ use crate::abi;
 use crate::context::Context;
 use crate::errno::Errno;
 use crate::object::Object;
+use crate::per_process::PerProcess;
 
 /// A domain.
 #[repr(C)]
@@ -38,11 +39,7 @@ impl Xrcd {
 type File = (u64, u64, u32);
 
 /// The domains that a file names, and how often each is open.
-static NAMED: Mutex<BTreeMap<File, (Arc<engine::Xrcd>, usize)>> = Mutex::new(BTreeMap::new());
-
-fn named() -> MutexGuard<'static, BTreeMap<File, (Arc<engine::Xrcd>, usize)>> {
-    NAMED.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static NAMED: PerProcess<BTreeMap<File, (Arc<engine::Xrcd>, usize)>> = PerProcess::new();
 
 /// `ibv_open_xrcd(3)`. Who opens the same file in the same process gets the same domain; with a descriptor of -1 it is
 /// nobody else's.
@@ -71,7 +68,7 @@ pub unsafe fn open(
 
 /// As `open(2)`: without `O_CREAT` the domain must exist (EAGAIN, as the kernel has it), with `O_EXCL` it must not (EINVAL).
 fn open_named(context: &Context, file: File, flags: c_int) -> Result<Arc<engine::Xrcd>, Errno> {
-    let mut named = named();
+    let mut named = NAMED.lock();
     if let Some((domain, opened)) = named.get_mut(&file) {
         if flags & libc::O_EXCL != 0 {
             return Err(Errno::INVALID);
@@ -103,7 +100,7 @@ pub unsafe fn close(raw: *mut abi::ibv_xrcd) -> Result<(), Errno> {
     // SAFETY: the caller's domain, given back if the engine lets it go.
     unsafe {
         let xrcd = Xrcd::of(raw)?;
-        let mut named = named();
+        let mut named = NAMED.lock();
         match xrcd
             .file
             .and_then(|file| Some((file, named.get_mut(&file)?)))
@@ -123,11 +120,7 @@ pub unsafe fn close(raw: *mut abi::ibv_xrcd) -> Result<(), Errno> {
 /// Target queue pairs by interface and number, and how many handles stand for each.
 type Targets = BTreeMap<(u32, u32), (Arc<engine::Qp>, usize)>;
 
-static TARGETS: Mutex<Targets> = Mutex::new(BTreeMap::new());
-
-fn targets() -> MutexGuard<'static, Targets> {
-    TARGETS.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static TARGETS: PerProcess<Targets> = PerProcess::new();
 
 fn key_of(qp: &engine::Qp) -> (u32, u32) {
     (qp.device().info().interface_index, qp.number().get())
@@ -135,12 +128,12 @@ fn key_of(qp: &engine::Qp) -> (u32, u32) {
 
 /// A target queue pair was created.
 pub fn enter_target(qp: &Arc<engine::Qp>) {
-    targets().insert(key_of(qp), (Arc::clone(qp), 1));
+    TARGETS.lock().insert(key_of(qp), (Arc::clone(qp), 1));
 }
 
 /// The target queue pair of that number in that domain, opened once more (`ibv_open_qp(3)`).
 pub fn open_target(number: u32, domain: &engine::Xrcd) -> Result<Arc<engine::Qp>, Errno> {
-    let mut targets = targets();
+    let mut targets = TARGETS.lock();
     let key = (domain.device().info().interface_index, number);
     let (qp, opened) = targets.get_mut(&key).ok_or(Errno(libc::ENOENT))?;
     if !qp.is_target_of(domain) {
@@ -152,7 +145,7 @@ pub fn open_target(number: u32, domain: &engine::Xrcd) -> Result<Arc<engine::Qp>
 
 /// A handle of a target queue pair goes; the last one takes the queue pair with it.
 pub fn close_target(qp: &engine::Qp) -> Result<(), Errno> {
-    let mut targets = targets();
+    let mut targets = TARGETS.lock();
     let key = key_of(qp);
     if let Some((_, opened)) = targets.get_mut(&key)
         && *opened > 1
