@@ -9,7 +9,7 @@ from pathlib import Path
 
 from airdma_lab import build
 from programs.line import Line
-from programs.table import LINES, NOT_YET, lines
+from programs.table import DOES_NOT_RUN, LINES, lines
 
 SEEN = Path(__file__).resolve().with_name("seen.json")
 """Name of the line -> the version of its package when it last passed."""
@@ -55,7 +55,7 @@ def render() -> str:
     ]
     for title, group in LINES.items():
         parts += [f"## {title}", _table(group, seen)]
-    parts += ["## What does not run", _not_yet()]
+    parts += ["## What does not run", _does_not_run()]
     return "\n\n".join(parts) + "\n"
 
 
@@ -82,11 +82,11 @@ def _table(group: list[Line], seen: dict[str, str]) -> str:
     return "\n".join(rows)
 
 
-def _not_yet() -> str:
-    if not NOT_YET:
+def _does_not_run() -> str:
+    if not DOES_NOT_RUN:
         return "Nothing."
     return "\n".join(
-        ["| command | why |", "| --- | --- |", *(f"| `{command}` | {why} |" for command, why in NOT_YET.items())]
+        ["| command | why |", "| --- | --- |", *(f"| {command} | {why} |" for command, why in DOES_NOT_RUN.items())]
     )
 
 

@@ -22,16 +22,16 @@ def lines() -> list[Line]:
     return [line for section in LINES.values() for line in section]
 
 
-NOT_YET: dict[str, str] = {
-    "rstream -f gid -T r": "connects by InfiniBand addresses (AF_IB), which no RoCE device has",
-    "rstream -T a` at the client": (
+DOES_NOT_RUN: dict[str, str] = {
+    "`rstream -f gid`": "connects by InfiniBand addresses (AF_IB), which no RoCE device has",
+    "`rstream -T a` at the client": (
         "rstream takes POLLHUP for an error while the last bytes are unread: the server closes when it has handed them over"
     ),
-    "udpong` without `-b` at the server": "it listens at ::1 only, on any device",
-    "fio --ioengine=rdma --rw=randrw`, `--rw=rw`, `--rw=randwrite": (
+    "`udpong` without `-b` at the server": "it listens at ::1 only, on any device",
+    "`fio --ioengine=rdma` with `--rw=randrw`, `--rw=rw`, `--rw=randwrite`": (
         "fio 3.33 refuses them: its engine moves blocks from client to server, in order"
     ),
-    "ib_send_bw -R -c UC`, `ib_send_bw -R -c XRC": "perftest 4.5 itself refuses them",
-    "ib_write_bw -R` to an IPv6 address": "perftest 4.5 asks for IPv4 addresses only",
+    "`ib_send_bw -R -c UC`, `ib_send_bw -R -c XRC`": "perftest 4.5 itself refuses them",
+    "`ib_write_bw -R` to an IPv6 address": "perftest 4.5 asks for IPv4 addresses only",
 }
-"""Command -> why it does not run."""
+"""What one would try -> why it does not run. Markdown."""
