@@ -44,7 +44,7 @@ dropin: ## libibverbs.so.1 and librdmacm.so.1 for LD_LIBRARY_PATH, in target/rel
 system: build dropin ## unmodified programs on every kind of link (SYSTEM_OPTIONS=--full: all combinations)
 	$(PYTHON) tests/system/run.py $(SYSTEM_OPTIONS)
 
-programs: build ## the programs of docs/programs.md, which is written again (SYSTEM_OPTIONS="--only fio": some)
+programs: build dropin ## the programs of docs/programs.md, which is written again (SYSTEM_OPTIONS="--only fio": some)
 	$(PYTHON) tests/system/run.py --programs $(SYSTEM_OPTIONS)
 
 rdma-core: build ## rdma-core's own tests; writes docs/rdma-core-tests.md

@@ -30,13 +30,10 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
     files = folder / "hidden"
     files.mkdir()
     hidden = _without_rdma_core(empty, files)
-    airdma = str(build.binary())
     tests: list[tuple[str, Callable[[], list[str]]]] = [
         # The genuine libraries are there as well under the preload; the drop-in is one file, under however many names.
         ("the drop-in's symbols have their versions", lambda: _reads(lab, _dropin([reader]), 1)),
-        ("dlvsym finds the preload's symbols", lambda: _reads(lab, build.with_airdma([reader]), 3)),
         ("a drop-in that is preloaded too is there once", lambda: _reads(lab, _both([reader]), 1)),
-        ("airdma run --dropin is that", lambda: _reads(lab, [airdma, "run", "--dropin", "--", reader], 1)),
         ("ibv_rc_pingpong on the drop-in", lambda: _pingpong(lab)),
         ("perftest loads with the drop-in", lambda: _loads(lab)),
         ("rping on the drop-in", lambda: _rping(lab, _dropin)),

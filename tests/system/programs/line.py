@@ -36,6 +36,8 @@ class Line:
     """How much must have crossed the devices, by their own counters: payload and headers of both directions together."""
     setup: Mapping[str, str] = field(default_factory=dict)
     """Environment of both ends."""
+    dropin: bool = False
+    """On the drop-in libraries, in place of the preloaded one."""
     clients: int = 1
     """How many clients: each starts `STAGGER_S` after the one before, and they run at the same time."""
     ready: int | str = RDMA
@@ -62,4 +64,5 @@ class Line:
         commands = [command for command in (self.server, self.client) if command]
         environment = [f"{name}={value}" for name, value in self.setup.items()]
         several = [f"x {self.clients}"] if self.clients > 1 else []
-        return " ".join([" <- ".join(commands), *several, *environment])
+        dropin = ["on the drop-in"] if self.dropin else []
+        return " ".join([" <- ".join(commands), *several, *environment, *dropin])

@@ -1,9 +1,13 @@
-"""What other programs are built on: UCX, libfabric."""
+"""What other programs are built on: UCX, Open MPI, libfabric."""
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 from programs.line import SPINS, Line
 
+HERE = Path(__file__).resolve().parent
 _UCX = "ucx-utils"
 _UCX_PORT = 13337
 _RC = "rc_verbs,ud_verbs:aux"
@@ -42,6 +46,15 @@ _UCX_TESTS = {
 _FABRIC = "libfabric-bin"
 _FABRIC_PORT = 47592
 
+_TWO_HOSTS = "{client}:2,{server}:2"
+_ONE_HOST = "{client}:4"
+_AGENT = """#!/bin/sh
+# Runs a command on the host that is namespace $1; $2 is the name by which mpirun calls it.
+namespace=$1
+shift 2
+exec ip netns exec "$namespace" setpriv --pdeathsig KILL sh -c "$*"
+"""
+
 
 def _ucx_info() -> Line:
     """Looks at devices through sysfs."""
@@ -77,6 +90,56 @@ def _io_demo(transports: str, option: str) -> Line:
     )
 
 
+def _compile_mpi(folder: Path) -> None:
+    agent, program = folder / "agent", folder / "mpi_check"
+    agent.write_text(_AGENT, encoding="utf-8")
+    agent.chmod(0o755)
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
+    argv = ["mpicc", *flags, "-o", str(program), str(HERE / "mpi_check.c")]
+    compiled = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if compiled.returncode != 0:
+        raise RuntimeError(compiled.stderr)
+
+
+def _mpi(hosts: str, options: str, **setup: str) -> Line:
+    ranks = sum(int(host.rpartition(":")[2]) for host in hosts.split(","))
+    return Line(
+        "openmpi-bin",
+        "",
+        f"mpirun --host {hosts} --bind-to none {options} --mca plm_rsh_agent '{{folder}}/agent {{server_namespace}}'"
+        " {folder}/mpi_check",
+        (f"^{ranks} ranks exchanged what they should",),
+        bytes_min=3_000_000 * ranks,
+        setup={"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **setup},
+        before=_compile_mpi,
+    )
+
+
+def _mpi_ucx(hosts: str, transports: str) -> Line:
+    """UCX may not use shared memory: even ranks of one host talk over the device."""
+    setup = {"UCX_TLS": transports, "UCX_NET_DEVICES": "{device}:1"}
+    return _mpi(hosts, "--mca pml ucx --mca osc ucx", **setup)
+
+
+def _compile_reader(folder: Path) -> None:
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
+    source = HERE.parent / "dropin_reader.c"
+    subprocess.run(["cc", *flags, "-o", str(folder / "dropin_reader"), str(source), "-ldl"], check=True)
+
+
+def _reader(dropin: bool) -> Line:
+    """Finds both libraries as NCCL does: dlopen(3), and each call by its version. The genuine ones lie beside the preload."""
+    return Line(
+        "",
+        "",
+        "{folder}/dropin_reader",
+        ("^{device}: MTU 1024", "^opened by librdmacm: {device}", f"^files: {1 if dropin else 3}$"),
+        before=_compile_reader,
+        needs_device=False,
+        dropin=dropin,
+    )
+
+
 def _pingpong(provider: str, kind: str, options: str) -> Line:
     """Messages of 64 bytes to 1 MiB, datagrams of what fits; -c compares what arrives."""
     command = f"fi_pingpong -p {provider} -e {kind} -c -I 20 {options}".strip()
@@ -91,6 +154,11 @@ MIDDLEWARE = [
     _io_demo("rc_verbs", ""),
     _io_demo("rc_verbs", "-A"),
     _io_demo("ud_verbs", ""),
+    # What UCX takes by itself. Two ranks of one host would take shared memory.
+    _mpi("{client}:1,{server}:1", "--mca pml ucx --mca osc ucx"),
+    *(_mpi_ucx(hosts, tls) for hosts in (_TWO_HOSTS, _ONE_HOST) for tls in (f"{_RC},self", "ud_verbs,self")),
+    _mpi(_TWO_HOSTS, "--mca pml cm --mca mtl ofi --mca osc pt2pt", FI_PROVIDER="verbs;ofi_rxm"),
+    *(_reader(dropin) for dropin in (False, True)),
     Line(_FABRIC, "", "fi_info -p verbs", ("provider: verbs", "domain: {device}", "type: FI_EP_MSG"), needs_device=False),
     _pingpong("verbs", "msg", ""),
     _pingpong("verbs", "dgram", ""),

@@ -68,6 +68,7 @@ def _table(group: list[Line], seen: dict[str, str]) -> str:
         found = seen.get(line.name, "")
         package = f"{line.package} {found}" if line.package else "tests/system/programs"
         setup = [f"`{name}={_readable(value)}`" for name, value in line.setup.items()]
+        setup += ["`airdma run --dropin`"] if line.dropin else []
         setup += [line.note] if line.note else []
         several = f"{line.clients} at the same time: " if line.clients > 1 else ""
         cells = [

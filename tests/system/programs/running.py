@@ -80,13 +80,13 @@ def _ends(served: Outcome | None, clients: list[Outcome]) -> list[tuple[str, Out
 
 def _run(server: Host, client: Host, line: Line, words: dict[str, str]) -> tuple[Outcome | None, list[Outcome]]:
     environment = {name: value.format(**words) for name, value in line.setup.items()}
-    program = server.start(_argv(line.server, words), environment) if line.server else None
+    program = server.start(_argv(line, line.server, words), environment) if line.server else None
     clients: list[Outcome] = []
     if program is None or _is_ready(program, server, line.ready):
         started = []
         for number in range(line.clients):
             time.sleep(STAGGER_S if number else 0)
-            started.append(client.start(_argv(line.client, words), environment))
+            started.append(client.start(_argv(line, line.client, words), environment))
         deadline = time.monotonic() + line.timeout_s
         for end in started:
             clients.append(end.wait(max(deadline - time.monotonic(), 0.0)))
@@ -99,8 +99,9 @@ def _run(server: Host, client: Host, line: Line, words: dict[str, str]) -> tuple
     return served, clients
 
 
-def _argv(command: str, words: dict[str, str]) -> list[str]:
-    return build.with_airdma(shlex.split(command.format(**words)))
+def _argv(line: Line, command: str, words: dict[str, str]) -> list[str]:
+    argv = shlex.split(command.format(**words))
+    return [str(build.binary()), "run", "--dropin", "--", *argv] if line.dropin else build.with_airdma(argv)
 
 
 def _is_ready(program: Program, host: Host, ready: int | str) -> bool:
