@@ -274,10 +274,10 @@ impl Worker {
         round.deadline = self.tables.deadline();
         self.port_moved |= round.received > 0;
         // The first quiet round may be the last of all: who sleeps then, or ends without a word, has counted everything.
-        if (round.received == 0 && self.port_moved)
-            || now.duration_since(self.port_counted) >= COUNTERS_INTERVAL
-        {
+        if now.duration_since(self.port_counted) >= COUNTERS_INTERVAL {
             self.count_port(now);
+        } else if round.received == 0 && self.port_moved {
+            self.take_counters();
         }
         if round.received == 0 || now.duration_since(self.flushed) >= COUNTERS_INTERVAL {
             self.flushed = now;
@@ -323,9 +323,16 @@ impl Worker {
         result.ok()
     }
 
-    /// Takes over the counters of the port, and of queue pair 1.
+    /// Takes over the counters of the port, with what the kernel dropped, and of queue pair 1.
     pub(crate) fn count_port(&mut self, now: Time) {
         self.port_counted = now;
+        if let Some(link) = &mut self.link {
+            link.port.look_for_drops();
+        }
+        self.take_counters();
+    }
+
+    fn take_counters(&mut self) {
         self.port_moved = false;
         if let Some(link) = &self.link {
             self.tables.counters.take_port(link.port.counters());

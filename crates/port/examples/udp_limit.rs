@@ -177,6 +177,7 @@ fn send(
         }
         port.transmit(&mut batch)?;
     }
+    port.look_for_drops();
     Ok(port.counters())
 }
 
@@ -219,6 +220,7 @@ fn receive(
             thread::yield_now();
         }
     }
+    port.look_for_drops();
     Ok(port.counters())
 }
 
@@ -264,6 +266,7 @@ fn alone(
         port.transmit(&mut batch)?;
         while take(settings, port, &mut memory, sent)? > 0 {}
     }
+    port.look_for_drops();
     Ok((port.counters(), port.counters()))
 }
 

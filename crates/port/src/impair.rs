@@ -330,6 +330,10 @@ impl<P: Port> Port for Impaired<P> {
         self.inner.counters()
     }
 
+    fn look_for_drops(&mut self) {
+        self.inner.look_for_drops();
+    }
+
     fn set_address(&mut self, source_index: u8, address: Option<IpAddr>) -> io::Result<()> {
         self.inner.set_address(source_index, address)
     }

@@ -86,8 +86,11 @@ pub trait Port: Send {
         None
     }
 
-    /// What happened so far.
+    /// What happened so far; what the kernel dropped, as of the last [`Port::look_for_drops`].
     fn counters(&self) -> PortCounters;
+
+    /// Finds out what the kernel has dropped: a system call for each socket.
+    fn look_for_drops(&mut self) {}
 
     /// Gives the local address `source_index` another value, or (`None`) takes it away. What waits to be sent from an address
     /// that is gone is dropped and counted.
@@ -165,6 +168,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn counters(&self) -> PortCounters {
         (**self).counters()
+    }
+
+    fn look_for_drops(&mut self) {
+        (**self).look_for_drops();
     }
 
     fn set_address(&mut self, source_index: u8, address: Option<IpAddr>) -> io::Result<()> {

@@ -270,19 +270,13 @@ impl Port for UdpPort {
         Some(socket.descriptor())
     }
 
-    /// `rx_overflow` is asked of the kernel at each call: one system call per address.
     fn counters(&self) -> PortCounters {
-        PortCounters {
-            rx_overflow: self.past_drops
-                + self
-                    .sockets
-                    .iter()
-                    .flatten()
-                    .chain(&self.groups)
-                    .map(Socket::drops)
-                    .sum::<u64>(),
-            ..self.counters
-        }
+        self.counters
+    }
+
+    fn look_for_drops(&mut self) {
+        let sockets = self.sockets.iter().flatten().chain(&self.groups);
+        self.counters.rx_overflow = self.past_drops + sockets.map(Socket::drops).sum::<u64>();
     }
 
     fn set_address(&mut self, source_index: u8, address: Option<IpAddr>) -> io::Result<()> {

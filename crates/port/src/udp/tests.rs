@@ -286,6 +286,26 @@ fn it_works_without_segmentation_and_without_coalescing() {
 }
 
 #[test]
+fn what_the_kernel_drops_is_found_out_when_asked_for() {
+    let (mut left, mut right) = pair();
+    // More than any receive buffer holds of packets that nobody fetches.
+    let mut batch = batch();
+    let mut sent = 0;
+    while right.counters().rx_overflow == 0 {
+        assert!(sent < 1 << 20);
+        for number in 0..500 {
+            add(&mut batch, &packet(1036, number), to(RIGHT));
+        }
+        left.transmit(&mut batch).unwrap();
+        sent += 500;
+        right.look_for_drops();
+    }
+    let dropped = right.counters().rx_overflow;
+    assert!(dropped <= sent);
+    assert_eq!(left.counters().rx_overflow, 0);
+}
+
+#[test]
 fn packets_for_two_processes_of_a_host_do_not_share_a_send() {
     let (mut left, mut right) = pair();
     let mut batch = batch();
