@@ -89,6 +89,8 @@ pub(crate) struct Connection {
     pub(crate) sent: Option<Box<[u8; MAD_LEN]>>,
     pub(crate) retries_left: u8,
     pub(crate) retries_max: u8,
+    /// The peer has asked for time to answer that message.
+    pub(crate) waits: bool,
     pub(crate) response_timeout: Duration,
     /// How long the peer may repeat what we have answered.
     pub(crate) memory: Duration,
@@ -125,6 +127,7 @@ impl Connection {
             sent: None,
             retries_left: config.retries_max,
             retries_max: config.retries_max,
+            waits: false,
             response_timeout,
             memory,
             memory_after_mra: memory + duration_of(SERVICE_TIMEOUT),

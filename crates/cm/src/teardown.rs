@@ -166,7 +166,7 @@ impl Manager {
 
     pub(crate) fn handle_mra(&mut self, now: Time, route: Route, mra: &Mra) {
         let id = mra.remote_id;
-        let Some(connection) = self.connections.get(&id) else {
+        let Some(connection) = self.connections.get_mut(&id) else {
             return self.count(Counter::DropUnknownId);
         };
         if !connection.route.same_ends(&route) {
@@ -181,6 +181,11 @@ impl Manager {
         if !expected {
             return self.count(Counter::DropUnexpected);
         }
+        if connection.waits {
+            // Once for each message, as the kernel has it, or a peer could put us off for ever.
+            return self.count(Counter::Duplicates);
+        }
+        connection.waits = true;
         let wait = duration_of(mra.service_timeout) + connection.response_timeout;
         self.set_timer(id, Some(now + wait));
     }
@@ -519,6 +524,7 @@ impl Manager {
         };
         connection.sent = Some(Box::new(mad.emit()));
         connection.retries_left = connection.retries_max;
+        connection.waits = false;
         let due = now + connection.response_timeout;
         self.set_timer(id, Some(due));
         self.send_again(id);

@@ -68,8 +68,11 @@ impl CmChannel {
         !self.events.is_empty()
     }
 
-    /// The next event, and the number under which its listener or connection was made.
+    /// The next event, and the number under which its listener or connection was made; none in a child after fork.
     pub fn pop(&self) -> Option<(u64, CmNews)> {
+        if !self.is_ours() {
+            return None;
+        }
         self.events.pop().map(|item| (item.cookie, item.news))
     }
 
@@ -93,10 +96,7 @@ impl CmChannel {
     /// What waits for `cookie` goes to another channel, in front of what came there already.
     pub fn move_to(&self, other: &CmChannel, cookie: u64) {
         let moved = self.extract(|item| item.cookie == cookie);
-        let later = other.extract(|item| item.cookie == cookie);
-        for item in moved.into_iter().chain(later) {
-            other.events.push(item);
-        }
+        other.events.push_in_front(moved);
     }
 
     pub(crate) fn push(&self, cookie: u64, subject: Subject, event: Event) {
@@ -181,41 +181,37 @@ impl Device {
     ) -> Result<ListenerId, Error> {
         self.bind_gsi()?;
         let address = local.map(|gid| gid.to_ip());
-        let listener = self.with_gsi(|gsi, _| {
+        let core = self.core();
+        core.check_process()?;
+        core.control(|worker, now| {
+            let gsi = worker.tables.gsi.as_mut();
+            let gsi = gsi.ok_or(Error::Gone("the connection"))?;
             let listener = gsi.manager.listen(service, local, backlog)?;
             let channel = Arc::clone(channel);
             gsi.own(Subject::Listener(listener), Owner { channel, cookie });
             gsi.services.insert(listener, (service, address));
-            Ok(listener)
-        })?;
-        let core = self.core();
-        let claimed = core.control(|worker, now| worker.claim_service(now, service.0, address));
-        if let Err(error) = claimed {
-            self.with_gsi(|gsi, now| {
-                gsi.services.remove(&listener);
-                gsi.manager.close(now, listener);
-                gsi.disown(Subject::Listener(listener));
-                Ok(())
-            })?;
-            return Err(error);
-        }
-        Ok(listener)
+            let claimed = worker.claim_service(now, service.0, address);
+            if let (Err(_), Some(gsi)) = (&claimed, worker.tables.gsi.as_mut()) {
+                gsi.close(now, listener);
+            }
+            claimed.map(|()| listener)
+        })
     }
 
-    /// Ends a listener; requests that were not fetched are refused.
+    /// Ends a listener; requests that were not fetched are refused. A child after fork has none.
     pub fn cm_close(&self, listener: ListenerId) {
-        let closed = self.with_gsi(|gsi, now| {
-            for id in gsi.manager.close(now, listener) {
-                gsi.disown(Subject::Connection(id));
-            }
-            gsi.disown(Subject::Listener(listener));
-            Ok(gsi.services.remove(&listener))
-        });
-        // A child after fork has no listeners.
-        if let Ok(Some((service, address))) = closed {
-            let core = self.core();
-            core.control(|worker, _| worker.give_back_service(service.0, address));
+        let core = self.core();
+        if core.check_process().is_err() {
+            return;
         }
+        core.control(|worker, now| {
+            let Some(gsi) = worker.tables.gsi.as_mut() else {
+                return;
+            };
+            if let Some((service, address)) = gsi.close(now, listener) {
+                worker.give_back_service(service.0, address);
+            }
+        });
     }
 
     /// Asks for a connection. Events carry `cookie`.

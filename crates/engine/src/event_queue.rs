@@ -40,6 +40,18 @@ impl<T> EventQueue<T> {
         }
     }
 
+    /// Puts events, the oldest first, before those that wait already. They count as having waited all the time, so there is room.
+    pub(crate) fn push_in_front(&self, events: Vec<T>) {
+        let mut waiting = self.lock();
+        let was_empty = waiting.is_empty();
+        for event in events.into_iter().rev() {
+            waiting.push_front(event);
+        }
+        if was_empty && !waiting.is_empty() {
+            self.descriptor.signal();
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
@@ -147,6 +159,18 @@ mod tests {
         assert!(readable(&queue));
         assert_eq!(queue.extract(|event| event % 2 == 1), [1, 3]);
         assert!(!readable(&queue));
+    }
+
+    #[test]
+    fn events_that_waited_elsewhere_come_first_in_their_order() {
+        let queue = EventQueue::new().unwrap();
+        queue.push_in_front(vec![]);
+        assert!(!readable(&queue));
+        queue.push_in_front(vec![3, 4]);
+        assert!(readable(&queue));
+        queue.push(5);
+        queue.push_in_front(vec![1, 2]);
+        assert_eq!(queue.extract(|_| true), [1, 2, 3, 4, 5]);
     }
 
     #[test]

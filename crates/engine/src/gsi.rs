@@ -56,6 +56,20 @@ impl Gsi {
         }
     }
 
+    /// Ends a listener, and refuses the requests that were not fetched. Returns what it listened for.
+    pub(crate) fn close(
+        &mut self,
+        now: Time,
+        listener: ListenerId,
+    ) -> Option<(ServiceId, Option<IpAddr>)> {
+        for id in self.manager.close(now, listener) {
+            self.disown(Subject::Connection(id));
+        }
+        self.disown(Subject::Listener(listener));
+        self.fill_outbox();
+        self.services.remove(&listener)
+    }
+
     /// There is a connection, or will be soon: if the process dies, the peer is to hear of it.
     pub(crate) fn note_connection(&mut self, id: ConnectionId) {
         if let Some(words) = self.manager.last_words(id) {

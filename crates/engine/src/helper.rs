@@ -208,12 +208,11 @@ impl<'a> Loop<'a> {
         let alarm = self.core.helper.alarm.fd();
         let start = Instant::now();
         // A signal cannot end it: they are blocked in this thread.
-        if self
-            .core
-            .sleep(&mut self.descriptors, alarm)
-            .unwrap_or(false)
-        {
-            self.alarmed();
+        match self.core.sleep(&mut self.descriptors, alarm) {
+            Ok(true) => self.alarmed(),
+            Ok(false) => {}
+            // The program has closed descriptors that are not its own, say.
+            Err(_) => std::thread::sleep(PAUSE_MAX),
         }
         let slept = start.elapsed();
         let round = self.core.try_progress(Work::All);

@@ -82,6 +82,10 @@ fn a_receipt_makes_the_request_wait_longer() {
     assert_eq!(b.next_timer(), RESPONSE_MS);
     b.arrives(b.mra(About::Other));
     assert_eq!(b.counted(Counter::DropUnexpected), 1);
+    // Nobody is put off twice.
+    b.arrives(b.mra(About::Req));
+    assert_eq!(b.counted(Counter::Duplicates), 1);
+    assert_eq!(b.next_timer(), RESPONSE_MS);
 }
 
 #[test]
