@@ -12,7 +12,7 @@
 
 use crate::DeviceInfo;
 use crate::counters::{COUNT, names};
-use crate::runtime_dir::{self, Locked, directory, network_namespace, open_file};
+use crate::runtime_dir::{self, Locked, directory, network_namespace, open_file, reserve};
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -56,7 +56,7 @@ impl CountersFile {
         for _ in 0..2 {
             let file = Locked::new(open_file(&path, true)?)?;
             if file.0.metadata()?.len() == 0 {
-                file.0.set_len(BYTES as u64)?;
+                reserve(&file.0, BYTES)?;
                 let mapped = Self::map(&file.0)?;
                 mapped.write_header();
                 return Ok(mapped);

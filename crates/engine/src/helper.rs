@@ -48,6 +48,8 @@ const GIVE_WAY: Duration = Duration::from_micros(20);
 const SLEEP_SHORT: Duration = Duration::from_micros(200);
 /// So when the last one was shorter, and nobody polls, the helper stays awake as long after a packet.
 const LINGER: Duration = Duration::from_micros(50);
+/// Alarms are looked at in between, however fast packets come.
+const STAY_MAX: Duration = Duration::from_millis(5);
 const SCORE_MAX: u32 = 32;
 const SCORE_EAGER: u32 = 8;
 const SCORE_MISSED: u32 = 4;
@@ -236,10 +238,13 @@ impl<'a> Loop<'a> {
 
     /// Goes on without sleeping while packets come, and for `linger` after the last, until others take over.
     fn stay(&self, linger: Duration) {
-        let mut last = Instant::now();
+        let start = Instant::now();
+        let mut last = start;
         while self.core.polls.load(Ordering::Relaxed) == self.polls_seen
             && self.core.waiters.load(Ordering::SeqCst) == 0
             && !self.core.helper.exit.load(Ordering::SeqCst)
+            && !self.core.wants_healing()
+            && start.elapsed() < STAY_MAX
         {
             match self.core.try_progress(Work::All) {
                 Some(round) if round.received > 0 => last = Instant::now(),

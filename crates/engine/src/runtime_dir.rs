@@ -90,6 +90,19 @@ pub fn open_file(path: &Path, create: bool) -> io::Result<File> {
     Ok(file)
 }
 
+/// Makes a file at least so long, with room on the disk for all of it: a mapping of a file without would end the program that
+/// writes there first (SIGBUS). It is never made shorter, since others may have mapped it.
+///
+/// # Errors
+/// `ENOSPC`, and what else `posix_fallocate(3)` fails with.
+pub fn reserve(file: &File, bytes: usize) -> io::Result<()> {
+    // SAFETY: plain integers.
+    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as libc::off_t) } {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
 /// A new mapping of the first `bytes` of a file, which all who map it share; `munmap(2)` ends it.
 ///
 /// # Errors

@@ -104,7 +104,10 @@ struct Change<'a> {
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        self.registry.finish();
+        // What was not put right is left to the next change.
+        if !self.in_doubt {
+            self.registry.finish();
+        }
         self.registry.unlock();
     }
 }
@@ -471,6 +474,7 @@ impl Steering {
             for &(_, seat) in change.inner.rows.iter().flatten() {
                 registry.set_place(seat, 0);
             }
+            change.in_doubt = false;
             return;
         }
         let epoch = registry.next_epoch();

@@ -44,7 +44,7 @@ pub(crate) const SERVICES_MAX: usize = 64;
 pub(crate) struct Plan {
     /// Ranges of queue pair numbers (bits 12 to 19), with their owners.
     pub(crate) ranges: Vec<(u8, u16)>,
-    /// Services that have listeners.
+    /// Services that have listeners, those first that matter most.
     pub(crate) services: Vec<(u64, u16)>,
     /// Who answers requests for services that nobody has.
     pub(crate) manager: Option<u16>,
@@ -54,7 +54,6 @@ impl Plan {
     /// The program.
     pub(crate) fn assemble(mut self) -> Vec<sock_filter> {
         self.ranges.sort_unstable();
-        self.services.sort_unstable();
         self.services.truncate(SERVICES_MAX);
         let mut code = Code::default();
         let (message, by_range, management, request, sidr_rep) = (

@@ -9,23 +9,23 @@
 
 use super::departures::Departures;
 use crate::random::random_u32;
-use crate::runtime_dir::{map, open_file, shared_directory};
+use crate::runtime_dir::{map, open_file, reserve, shared_directory};
 use std::fs::File;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Raised when the layout changes: processes of two versions do not share.
-const VERSION: u32 = 1;
-const MAGIC: u64 = u64::from_le_bytes(*b"airdmaS1");
+const VERSION: u32 = 2;
+const MAGIC: u64 = u64::from_le_bytes(*b"airdmaS2");
 
 pub(crate) const RANGES: usize = 256;
 const MEMBERS_MAX: usize = RANGES;
-const SEATS_MAX: usize = 4096;
-const LISTENERS_MAX: usize = 4096;
+const SEATS_MAX: usize = 2048;
+const LISTENERS_MAX: usize = 2048;
 
 /// Where the bytes are whose locks say who lives.
 const LIVES_AT: i64 = 1 << 40;
@@ -88,9 +88,12 @@ struct ListenerRow {
     /// It is gone, but what is said about its connections goes there until somebody else wants the service.
     closed: AtomicU32,
     service: Word,
-    /// All zero for every address.
+    /// The unspecified address for all of a family, [`EVERYWHERE`] for all addresses.
     address: [Word; 2],
 }
+
+/// What stands for every address: none that a socket can have.
+const EVERYWHERE: u128 = u128::MAX;
 
 /// A member, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,10 +177,7 @@ impl Registry {
 
     pub(crate) fn join_at(path: &Path) -> Result<Self, JoinError> {
         let file = open_file(path, true)?;
-        // Never made shorter: others may have mapped it.
-        if file.metadata()?.len() < BYTES as u64 {
-            file.set_len(BYTES as u64)?;
-        }
+        reserve(&file, BYTES)?;
         let mut this = Registry {
             // Of BYTES at least; only processes of this user could cut it off, which they do not.
             map: map(&open_file(path, false)?, BYTES)?.cast(),
@@ -420,28 +420,36 @@ impl Registry {
         (said >> 16 == epoch).then_some(said as u16)
     }
 
-    /// Registers a listener of ours.
+    /// Registers a listener of ours. Those of other processes must not overlap, as with sockets.
     pub(crate) fn listen(&self, service: u64, address: Option<IpAddr>) -> Result<(), ListenError> {
         let layout = self.layout();
         let wanted = address_bits(address);
         let mine = self.me.tag();
-        let mut place = None;
-        for (index, row) in layout.listeners.iter().enumerate() {
+        let of_service = |row: &ListenerRow| {
             let owner = row.owner.load(Ordering::Acquire);
-            if owner == 0 {
-                place = place.or(Some((index, row)));
-            } else if row.service.load(Ordering::Relaxed) == service
-                && load_address(&row.address) == wanted
-            {
-                if owner != mine && row.closed.load(Ordering::Relaxed) == 0 {
-                    return Err(ListenError::InUse);
-                }
-                // A closed one of anybody: it is ours now.
-                row.owner.store(0, Ordering::Release);
-                place = Some((index, row));
-            }
+            (owner != 0 && row.service.load(Ordering::Relaxed) == service)
+                .then(|| (owner, load_address(&row.address)))
+        };
+        let is_closed = |row: &ListenerRow| row.closed.load(Ordering::Relaxed) != 0;
+        let is_taken = layout.listeners.iter().any(|row| {
+            let other = of_service(row).filter(|&(owner, _)| owner != mine && !is_closed(row));
+            other.is_some_and(|(_, at)| overlap(at, wanted))
+        });
+        if is_taken {
+            return Err(ListenError::InUse);
         }
-        let (index, row) = place.ok_or(ListenError::Full)?;
+        let find = |is_wanted: &dyn Fn(&ListenerRow) -> bool| {
+            let mut rows = layout.listeners.iter().enumerate();
+            rows.find(|(_, row)| is_wanted(row))
+        };
+        let owner = |row: &ListenerRow| row.owner.load(Ordering::Relaxed);
+        // The same, which is ours or closed; a free one; and where there is no room any more, what is kept for late messages.
+        let (index, row) = find(&|row| of_service(row).is_some_and(|(_, at)| at == wanted))
+            .or_else(|| find(&|row| owner(row) == 0))
+            .or_else(|| find(&|row| owner(row) == mine && is_closed(row)))
+            .or_else(|| find(&is_closed))
+            .ok_or(ListenError::Full)?;
+        row.owner.store(0, Ordering::Release);
         layout
             .listeners_end
             .fetch_max(index as u64 + 1, Ordering::Relaxed);
@@ -468,8 +476,15 @@ impl Registry {
     /// The listeners that matter at an address, each service once; those for this address alone go first, then those that are not
     /// closed.
     pub(crate) fn listeners(&self, address: IpAddr) -> Vec<(u64, Member)> {
-        let here = address_bits(Some(address));
-        let everywhere = address_bits(None);
+        let rank = |at: u128| {
+            let of_family = if address.is_ipv4() {
+                IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+            } else {
+                IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+            };
+            let ranks = [Some(address), Some(of_family), None].map(address_bits);
+            ranks.iter().position(|&bits| bits == at)
+        };
         let layout = self.layout();
         let end = layout.listeners_end.load(Ordering::Relaxed) as usize;
         let mut found: Vec<_> = layout
@@ -478,19 +493,16 @@ impl Registry {
             .take(end)
             .filter_map(|row| {
                 let owner = Member::of(row.owner.load(Ordering::Acquire))?;
-                let at = load_address(&row.address);
+                let rank = rank(load_address(&row.address))?;
                 let closed = row.closed.load(Ordering::Relaxed);
                 let service = row.service.load(Ordering::Relaxed);
-                (at == here || at == everywhere).then_some((
-                    service,
-                    closed,
-                    at == everywhere,
-                    owner,
-                ))
+                Some((service, closed, rank, owner))
             })
             .collect();
-        found.sort_by_key(|&(service, closed, everywhere, _)| (service, closed, everywhere));
+        found.sort_by_key(|&(service, closed, rank, _)| (service, closed, rank));
         found.dedup_by_key(|&mut (service, ..)| service);
+        // The program of a group knows the first of them only.
+        found.sort_by_key(|&(service, closed, ..)| (closed, service));
         let strip = |(service, _, _, owner)| (service, owner);
         found.into_iter().map(strip).collect()
     }
@@ -590,9 +602,22 @@ fn address_bits(address: Option<IpAddr>) -> u128 {
     let ip = match address {
         Some(IpAddr::V4(ip)) => ip.to_ipv6_mapped(),
         Some(IpAddr::V6(ip)) => ip,
-        None => Ipv6Addr::UNSPECIFIED,
+        None => return EVERYWHERE,
     };
     ip.to_bits()
+}
+
+/// Whether somebody who listens at one would take what is for the other.
+fn overlap(a: u128, b: u128) -> bool {
+    let is_v4 = |bits: u128| Ipv6Addr::from_bits(bits).to_ipv4_mapped().is_some();
+    let covers = |wide: u128, bits: u128| {
+        let of_family = [
+            address_bits(Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED))),
+            address_bits(Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED))),
+        ];
+        wide == EVERYWHERE || (of_family.contains(&wide) && is_v4(wide) == is_v4(bits))
+    };
+    a == b || covers(a, b) || covers(b, a)
 }
 
 fn store_address(words: &[Word; 2], address: Option<IpAddr>) {

@@ -204,24 +204,57 @@ fn a_service_has_one_listener_at_an_address() {
     a.listen(2, Some(HERE)).unwrap();
     assert_eq!(b.listen(1, None), Err(ListenError::InUse));
     assert_eq!(b.listen(2, Some(HERE)), Err(ListenError::InUse));
-    // One for an address goes before one for all.
-    b.listen(1, Some(THERE)).unwrap();
+    // All addresses are this one too.
+    assert_eq!(b.listen(1, Some(THERE)), Err(ListenError::InUse));
+    assert_eq!(b.listen(2, None), Err(ListenError::InUse));
+    b.listen(2, Some(THERE)).unwrap();
     assert_eq!(b.listeners(HERE), [(1, a.me()), (2, a.me())]);
-    assert_eq!(b.listeners(THERE), [(1, b.me())]);
+    assert_eq!(b.listeners(THERE), [(1, a.me()), (2, b.me())]);
     // What is closed is still said, until somebody wants it.
     a.close_listener(1, None);
-    assert_eq!(b.listeners(HERE)[0], (1, a.me()));
+    assert_eq!(b.listeners(HERE), [(2, a.me()), (1, a.me())]);
+    b.listen(1, Some(THERE)).unwrap();
     b.listen(1, None).unwrap();
     assert_eq!(b.listeners(HERE)[0], (1, b.me()));
-    for service in 100.. {
-        match a.listen(service, None) {
-            Ok(()) => assert!(service < 100 + LISTENERS_MAX as u64),
-            Err(error) => {
-                assert_eq!(error, ListenError::Full);
-                break;
-            }
-        }
+}
+
+#[test]
+fn all_addresses_of_a_family_are_not_those_of_the_other() {
+    let _alone = alone();
+    let file = Directory::new("families");
+    let (a, b) = (file.join(), file.join());
+    let all = |like: IpAddr| match like {
+        IpAddr::V4(_) => Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+        IpAddr::V6(_) => Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED)),
+    };
+    a.listen(1, all(HERE)).unwrap();
+    b.listen(1, all(THERE)).unwrap();
+    assert_eq!(a.listeners(HERE), [(1, a.me())]);
+    assert_eq!(a.listeners(THERE), [(1, b.me())]);
+    assert_eq!(b.listen(1, Some(HERE)), Err(ListenError::InUse));
+    assert_eq!(a.listen(1, None), Err(ListenError::InUse));
+    // One's own may overlap: what says most goes first.
+    b.listen(2, None).unwrap();
+    b.listen(2, all(THERE)).unwrap();
+    b.close_listener(2, None);
+    assert_eq!(a.listeners(THERE), [(1, b.me()), (2, b.me())]);
+    assert_eq!(a.listen(2, all(THERE)), Err(ListenError::InUse));
+    a.listen(2, all(HERE)).unwrap();
+}
+
+#[test]
+fn closed_listeners_make_room_for_open_ones() {
+    let _alone = alone();
+    let file = Directory::new("closed");
+    let (a, b) = (file.join(), file.join());
+    for service in 0..3 * LISTENERS_MAX as u64 {
+        a.listen(service, None).unwrap();
+        a.close_listener(service, None);
     }
+    b.listen(7, None).unwrap();
+    assert_eq!(a.listeners(HERE)[0], (7, b.me()));
+    let open = (1..).map(|service| b.listen(1 << 32 | service, None));
+    assert_eq!(open.take_while(Result::is_ok).count(), LISTENERS_MAX - 1);
 }
 
 #[test]
