@@ -23,6 +23,6 @@ pub use config::Config;
 pub use connection::{ConnectionId, Route, SidrId};
 pub use counter::Counter;
 pub use event::{ConnectRequest, ConnectResponse, Event, SidrRequest, SidrResponse};
-pub use listener::ListenerId;
+pub use listener::{ListenerId, Takes};
 pub use manager::Manager;
 pub use teardown::LastWords;

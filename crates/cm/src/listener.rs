@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use airdma_wire::Gid;
-use airdma_wire::cm::ServiceId;
+use airdma_wire::cm::{ServiceId, TransportService};
 
 use crate::calls::CmError;
 
@@ -12,8 +12,23 @@ use crate::calls::CmError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId(pub u32);
 
+/// What a listener takes. Everything else that asks for its service is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// Connections of this kind.
+    Connections(TransportService),
+    /// Who looks for the queue pair of a datagram service (SIDR).
+    Datagrams,
+}
+
+impl Takes {
+    /// Reliable connections.
+    pub const RC: Self = Takes::Connections(TransportService::Rc);
+}
+
 #[derive(Debug)]
 struct Listener {
+    takes: Takes,
     service_id: ServiceId,
     local: Option<Gid>,
     backlog: usize,
@@ -31,6 +46,7 @@ impl Listeners {
     pub(crate) fn add(
         &mut self,
         service_id: ServiceId,
+        takes: Takes,
         local: Option<Gid>,
         backlog: usize,
     ) -> Result<ListenerId, CmError> {
@@ -45,6 +61,7 @@ impl Listeners {
         }
         let id = ListenerId(self.last_id);
         let listener = Listener {
+            takes,
             service_id,
             local,
             backlog: backlog.max(1),
@@ -73,6 +90,10 @@ impl Listeners {
             .into_iter()
             .find_map(|local| self.by_service.get(&(service_id, local)))
             .copied()
+    }
+
+    pub(crate) fn takes(&self, id: ListenerId) -> Option<Takes> {
+        self.by_id.get(&id).map(|listener| listener.takes)
     }
 
     /// Counts one more request; false if the backlog is full.

@@ -11,7 +11,7 @@ use crate::connection::{Connection, State};
 use crate::event::Event;
 use crate::listener::Listeners;
 use crate::sidr::Exchange;
-use crate::{CmError, Config, ConnectionId, Counter, ListenerId, Route, SidrId};
+use crate::{CmError, Config, ConnectionId, Counter, ListenerId, Route, SidrId, Takes};
 
 /// A connection manager: one for all the queue pairs of a process.
 ///
@@ -85,10 +85,11 @@ impl Manager {
     pub fn listen(
         &mut self,
         service_id: ServiceId,
+        takes: Takes,
         local: Option<Gid>,
         backlog: usize,
     ) -> Result<ListenerId, CmError> {
-        self.listeners.add(service_id, local, backlog)
+        self.listeners.add(service_id, takes, local, backlog)
     }
 
     /// Ends a listener. Requests that the program has not [taken](Self::taken) are refused; those that it has go on. Answers

@@ -8,10 +8,10 @@ use airdma_wire::mad::MadError;
 use airdma_wire::{Gid, Qkey};
 
 use crate::calls::{self, Accept, CmError};
-use crate::config::{SERVICE_TIMEOUT, TARGET_ACK_DELAY, duration_of};
+use crate::config::{MEMORY_MAX, SERVICE_TIMEOUT, TARGET_ACK_DELAY, duration_of};
 use crate::connection::{Connection, State, memory_of};
 use crate::event::{ConnectRequest, Event};
-use crate::{ConnectionId, Counter, ListenerId, Manager, Route};
+use crate::{ConnectionId, Counter, ListenerId, Manager, Route, Takes};
 
 impl Manager {
     /// The program has fetched the request: it no longer counts against the backlog of its listener, as a connection
@@ -98,6 +98,11 @@ impl Manager {
             let reason = RejReason::INVALID_SERVICE_ID;
             return self.refuse_stateless(route, transaction, 0, req.local_id, About::Req, reason);
         };
+        if self.listeners.takes(listener) != Some(Takes::Connections(req.transport)) {
+            self.count(Counter::RejectedInvalidService);
+            let reason = RejReason::INVALID_TRANSPORT_SERVICE;
+            return self.refuse_stateless(route, transaction, 0, req.local_id, About::Req, reason);
+        }
         if self.half_open >= self.config.half_open_max
             || self.connections.len() >= self.config.connections_max
         {
@@ -149,8 +154,10 @@ impl Manager {
         );
         connection.remote_id = req.local_id;
         connection.remote_qpn = req.qpn;
-        connection.response_timeout = duration_of(req.local_response_timeout);
         connection.retries_max = req.cm_retries_max;
+        // The peer may say how often we repeat ourselves, but not that we do so for half an hour.
+        let longest = MEMORY_MAX / (u32::from(req.cm_retries_max.min(15)) + 1);
+        connection.response_timeout = duration_of(req.local_response_timeout).min(longest);
         let repeats_after = duration_of(req.remote_response_timeout);
         connection.memory = memory_of(repeats_after, req.cm_retries_max);
         connection.memory_after_mra = connection.memory + duration_of(SERVICE_TIMEOUT);

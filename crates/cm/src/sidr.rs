@@ -11,7 +11,7 @@ use crate::connection::memory_of;
 use crate::event::{Event, SidrRequest, SidrResponse};
 use crate::manager::forget;
 use crate::passive::{addressing_of, is_between};
-use crate::{Counter, ListenerId, Manager, Route, SidrId};
+use crate::{Counter, ListenerId, Manager, Route, SidrId, Takes};
 
 /// One resolution.
 #[derive(Debug)]
@@ -183,6 +183,10 @@ impl Manager {
             self.count(Counter::RejectedInvalidService);
             return self.refuse_sidr(route, transaction, request);
         };
+        if self.listeners.takes(listener) != Some(Takes::Datagrams) {
+            self.count(Counter::RejectedInvalidService);
+            return self.refuse_sidr(route, transaction, request);
+        }
         if self.exchanges.len() >= self.config.connections_max {
             return self.count(Counter::DropHalfOpenFull);
         }

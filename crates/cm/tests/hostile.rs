@@ -43,12 +43,17 @@ impl Target {
         config.resting_max = 10;
         config.transmits_max = 30;
         let mut manager = Manager::new(config);
-        let listeners = services().map(|service| manager.listen(service, None, BACKLOG).unwrap());
+        let takes = [Takes::RC, Takes::Datagrams];
+        let listeners = takes
+            .into_iter()
+            .zip(services())
+            .map(|(takes, service)| manager.listen(service, takes, None, BACKLOG).unwrap())
+            .collect();
         Target {
             manager,
             random: Random::new(seed),
             now: Time::ZERO,
-            listeners: listeners.to_vec(),
+            listeners,
             ids: Vec::new(),
             sidr_ids: Vec::new(),
             corpus: Vec::new(),

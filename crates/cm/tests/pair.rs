@@ -67,8 +67,10 @@ impl World {
         let duplication = random.pick(&[0.0, 0.1, 0.5]);
         let managers = [seed * 2, seed * 2 + 1].map(|seed| {
             let mut manager = Manager::new(Config::new(seed, seed));
-            manager.listen(SERVICE, None, 4).unwrap();
-            manager.listen(SERVICE_UDP, None, 4).unwrap();
+            manager.listen(SERVICE, Takes::RC, None, 4).unwrap();
+            manager
+                .listen(SERVICE_UDP, Takes::Datagrams, None, 4)
+                .unwrap();
             manager
         });
         World {

@@ -10,7 +10,7 @@ use crate::gsi::{Gsi, Owner, Subject};
 use crate::process::Process;
 use crate::{Device, Error};
 use airdma_cm::{
-    Accept, CmError, Connect, ConnectionId, Event, ListenerId, Resolve, SidrAnswer, SidrId,
+    Accept, CmError, Connect, ConnectionId, Event, ListenerId, Resolve, SidrAnswer, SidrId, Takes,
 };
 use airdma_transport::Time;
 use airdma_wire::Gid;
@@ -18,7 +18,7 @@ use airdma_wire::cm::{RejReason, ServiceId};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a process that ends waits for its device: a round takes microseconds.
 const FAREWELL_TIME_MAX: Duration = Duration::from_millis(100);
@@ -174,6 +174,7 @@ impl Device {
     pub fn cm_listen(
         &self,
         service: ServiceId,
+        takes: Takes,
         local: Option<Gid>,
         backlog: usize,
         channel: &Arc<CmChannel>,
@@ -186,7 +187,7 @@ impl Device {
         core.control(|worker, now| {
             let gsi = worker.tables.gsi.as_mut();
             let gsi = gsi.ok_or(Error::Gone("the connection"))?;
-            let listener = gsi.manager.listen(service, local, backlog)?;
+            let listener = gsi.manager.listen(service, takes, local, backlog)?;
             let channel = Arc::clone(channel);
             gsi.own(Subject::Listener(listener), Owner { channel, cookie });
             gsi.services.insert(listener, (service, address));
@@ -343,17 +344,24 @@ impl Device {
         if core.check_process().is_err() {
             return;
         }
-        core.control_within(FAREWELL_TIME_MAX, |worker, now| {
-            let Some(gsi) = worker.tables.gsi.as_mut() else {
-                return;
-            };
+        let start = Instant::now();
+        let mut unsaid = core.control_within(FAREWELL_TIME_MAX, |worker, now| {
+            let gsi = worker.tables.gsi.as_mut()?;
             for id in gsi.connections() {
                 gsi.disown(Subject::Connection(id));
+                // What is lost of this is said by those who read our will.
                 gsi.manager.destroy(now, id);
-                gsi.forget_connection(id);
             }
             gsi.fill_outbox();
+            Some(())
         });
+        // One round sends some hundreds only.
+        while unsaid == Some(Some(())) && start.elapsed() < FAREWELL_TIME_MAX {
+            unsaid = core.control_within(FAREWELL_TIME_MAX, |worker, _| {
+                let gsi = worker.tables.gsi.as_mut()?;
+                gsi.has_transmits().then_some(())
+            });
+        }
     }
 
     /// Looks for the queue pair of a datagram service. Events carry `cookie`.

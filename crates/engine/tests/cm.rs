@@ -5,7 +5,7 @@ mod common;
 
 use airdma_engine::cm_protocol::{
     Accept, Connect, ConnectRequest, Event, IpAddressing, PortSpace, RejReason, Resolve, Route,
-    ServiceId, SidrAnswer, SidrStatus, TransportService,
+    ServiceId, SidrAnswer, SidrStatus, Takes, TransportService,
 };
 use airdma_engine::*;
 use common::*;
@@ -92,7 +92,9 @@ fn ends(left: &Arc<Device>, right: &Arc<Device>) -> (End, End) {
 fn connects_transfers_and_disconnects(left: &Arc<Device>, right: &Arc<Device>) {
     let (active, passive) = ends(left, right);
     let (asks, answers) = (CmChannel::new().unwrap(), CmChannel::new().unwrap());
-    let listener = right.cm_listen(service(), None, 8, &answers, 1).unwrap();
+    let listener = right
+        .cm_listen(service(), Takes::RC, None, 8, &answers, 1)
+        .unwrap();
     let id = left
         .cm_connect(&wanted(&active, &passive), &asks, 2)
         .unwrap();
@@ -162,7 +164,9 @@ fn a_port_without_listener_refuses() {
     // The other side has a connection manager, and another service.
     let (asks, answers) = (CmChannel::new().unwrap(), CmChannel::new().unwrap());
     let other = ServiceId::of_port(PortSpace::TCP, PORT + 1);
-    right.cm_listen(other, None, 8, &answers, 1).unwrap();
+    right
+        .cm_listen(other, Takes::RC, None, 8, &answers, 1)
+        .unwrap();
     left.cm_connect(&wanted(&active, &passive), &asks, 2)
         .unwrap();
     match next_event(&asks) {
@@ -178,7 +182,9 @@ fn who_listens_may_refuse_with_a_reason_of_its_own() {
     let (left, right) = wired();
     let (active, passive) = ends(&left, &right);
     let (asks, answers) = (CmChannel::new().unwrap(), CmChannel::new().unwrap());
-    right.cm_listen(service(), None, 8, &answers, 1).unwrap();
+    right
+        .cm_listen(service(), Takes::RC, None, 8, &answers, 1)
+        .unwrap();
     left.cm_connect(&wanted(&active, &passive), &asks, 2)
         .unwrap();
     let request = request(&answers, 1);
@@ -206,7 +212,9 @@ fn what_happened_to_a_request_before_it_was_taken_over_is_not_lost() {
     let (left, right) = wired();
     let (active, passive) = ends(&left, &right);
     let (asks, answers) = (CmChannel::new().unwrap(), CmChannel::new().unwrap());
-    right.cm_listen(service(), None, 8, &answers, 1).unwrap();
+    right
+        .cm_listen(service(), Takes::RC, None, 8, &answers, 1)
+        .unwrap();
     let id = left
         .cm_connect(&wanted(&active, &passive), &asks, 2)
         .unwrap();
@@ -236,11 +244,15 @@ fn what_happened_to_a_request_before_it_was_taken_over_is_not_lost() {
 fn a_service_has_one_listener_and_is_free_when_that_is_closed() {
     let (_left, right) = wired();
     let channel = CmChannel::new().unwrap();
-    let listener = right.cm_listen(service(), None, 8, &channel, 1).unwrap();
-    let second = right.cm_listen(service(), None, 8, &channel, 2);
+    let listener = right
+        .cm_listen(service(), Takes::RC, None, 8, &channel, 1)
+        .unwrap();
+    let second = right.cm_listen(service(), Takes::RC, None, 8, &channel, 2);
     assert_eq!(second.unwrap_err().errno(), libc::EADDRINUSE);
     right.cm_close(listener);
-    right.cm_listen(service(), None, 8, &channel, 3).unwrap();
+    right
+        .cm_listen(service(), Takes::RC, None, 8, &channel, 3)
+        .unwrap();
 }
 
 #[test]
@@ -249,7 +261,9 @@ fn a_datagram_service_is_found() {
     let end = End::new(&right, QpType::Ud, 4096);
     let (asks, answers) = (CmChannel::new().unwrap(), CmChannel::new().unwrap());
     let service = ServiceId::of_port(PortSpace::UDP, PORT);
-    right.cm_listen(service, None, 8, &answers, 1).unwrap();
+    right
+        .cm_listen(service, Takes::Datagrams, None, 8, &answers, 1)
+        .unwrap();
     let local = left.info().gids[0].gid;
     let remote = end.path().gid;
     let resolve = Resolve {
@@ -289,7 +303,9 @@ fn a_request_that_was_fetched_while_its_listener_is_closed_is_refused() {
     let (left, right) = wired();
     let (active, passive) = ends(&left, &right);
     let (asks, answers) = (CmChannel::new().unwrap(), CmChannel::new().unwrap());
-    let listener = right.cm_listen(service(), None, 8, &answers, 1).unwrap();
+    let listener = right
+        .cm_listen(service(), Takes::RC, None, 8, &answers, 1)
+        .unwrap();
     left.cm_connect(&wanted(&active, &passive), &asks, 2)
         .unwrap();
     let request = request(&answers, 1);

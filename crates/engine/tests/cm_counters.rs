@@ -5,7 +5,7 @@
 mod common;
 
 use airdma_engine::cm_protocol::{
-    Accept, ConnectionId, Event, IpAddressing, PortSpace, RejReason, ServiceId, SidrStatus,
+    Accept, ConnectionId, Event, IpAddressing, PortSpace, RejReason, ServiceId, SidrStatus, Takes,
     TransportService,
 };
 use airdma_engine::*;
@@ -241,7 +241,7 @@ impl Scene {
         let channel = CmChannel::new().unwrap();
         let service = ServiceId::of_port(PortSpace::TCP, TCP_PORT);
         device
-            .cm_listen(service, None, BACKLOG, &channel, 1)
+            .cm_listen(service, Takes::RC, None, BACKLOG, &channel, 1)
             .unwrap();
         let mut scene = Scene {
             device,

@@ -4,7 +4,9 @@
 mod common;
 
 use airdma_cm::{Config, Connect, Manager, Route};
-use airdma_engine::cm_protocol::{Event, IpAddressing, PortSpace, ServiceId, TransportService};
+use airdma_engine::cm_protocol::{
+    Event, IpAddressing, PortSpace, ServiceId, Takes, TransportService,
+};
 use airdma_engine::*;
 use airdma_port::{Destination, Port, TransmitBatch, UdpConfig, UdpPort};
 use airdma_transport::Time;
@@ -126,7 +128,7 @@ fn a_flood_of_requests_is_bounded_and_connections_go_on() {
     let answers = CmChannel::new().unwrap();
     let service = ServiceId::of_port(PortSpace::TCP, TCP_PORT);
     right
-        .cm_listen(service, None, BACKLOG, &answers, 1)
+        .cm_listen(service, Takes::RC, None, BACKLOG, &answers, 1)
         .unwrap();
     let mut stranger = Stranger::new("127.0.9.7", "127.0.9.6");
     works(&active, &passive, 0);
@@ -168,7 +170,7 @@ fn what_is_malformed_or_somebody_elses_is_counted_and_dropped() {
     let answers = CmChannel::new().unwrap();
     let service = ServiceId::of_port(PortSpace::TCP, TCP_PORT);
     right
-        .cm_listen(service, None, BACKLOG, &answers, 1)
+        .cm_listen(service, Takes::RC, None, BACKLOG, &answers, 1)
         .unwrap();
     let mut stranger = Stranger::new("127.0.9.10", "127.0.9.9");
     let counted = |name: &str, send: &mut dyn FnMut()| {

@@ -63,7 +63,7 @@ impl Bench {
 
     pub fn listening() -> Self {
         let mut b = Self::new();
-        b.manager.listen(SERVICE, None, 8).unwrap();
+        b.manager.listen(SERVICE, Takes::RC, None, 8).unwrap();
         b
     }
 

@@ -15,7 +15,7 @@ fn request(b: &mut Bench, n: u32) {
 #[test]
 fn requests_beyond_the_backlog_are_dropped_until_the_program_takes_some() {
     let mut b = Bench::new();
-    b.manager.listen(SERVICE, None, 3).unwrap();
+    b.manager.listen(SERVICE, Takes::RC, None, 3).unwrap();
     for n in 0..5 {
         request(&mut b, n);
     }
@@ -36,7 +36,7 @@ fn requests_beyond_the_backlog_are_dropped_until_the_program_takes_some() {
 #[test]
 fn half_open_connections_have_a_limit_over_all_listeners() {
     let mut b = Bench::with(|config| config.half_open_max = 2);
-    b.manager.listen(SERVICE, None, 100).unwrap();
+    b.manager.listen(SERVICE, Takes::RC, None, 100).unwrap();
     for n in 0..3 {
         request(&mut b, n);
     }
@@ -55,7 +55,7 @@ fn half_open_connections_have_a_limit_over_all_listeners() {
 #[test]
 fn the_oldest_of_too_many_ended_connections_goes_first() {
     let mut b = Bench::with(|config| config.resting_max = 2);
-    b.manager.listen(SERVICE, None, 100).unwrap();
+    b.manager.listen(SERVICE, Takes::RC, None, 100).unwrap();
     for n in 0..3 {
         request(&mut b, n);
         b.events();

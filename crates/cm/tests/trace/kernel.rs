@@ -102,7 +102,7 @@ fn we_answer_the_kernel_as_it_answers_itself() {
     let now = Time::ZERO;
     let mut manager = Manager::new(Config::new(1, 0xff_fe00_0502));
     let service_id = ServiceId::of_port(PortSpace::TCP, 7174);
-    manager.listen(service_id, None, 1).unwrap();
+    manager.listen(service_id, Takes::RC, None, 1).unwrap();
     let mut id = ConnectionId(0);
     manager.handle_mad(now, route(B, A), &captured(0x10, REQ, KERNEL_B, id));
     if let Some(Event::ConnectRequest(request)) = manager.poll_event() {

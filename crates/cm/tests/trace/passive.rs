@@ -100,11 +100,62 @@ fn nobody_listens() {
 }
 
 #[test]
+fn a_listener_takes_nothing_but_its_kind() {
+    let mut b = Bench::new();
+    b.manager.listen(SERVICE, Takes::RC, None, 8).unwrap();
+    let uc = Req {
+        transport: TransportService::Uc,
+        ..b.req()
+    };
+    b.arrives(uc);
+    assert_eq!(b.sends(), ["REJ 0 7 Req invalid transport service (9)"]);
+    b.arrives(SidrReq {
+        service_id: SERVICE,
+        ..crate::sidr::request(&b)
+    });
+    assert_eq!(b.sends(), ["SIDR_REP 1 0x0 0"]);
+    assert_eq!(b.events(), [""; 0]);
+    assert_eq!(b.counted(Counter::RejectedInvalidService), 2);
+    let mut b = Bench::new();
+    b.manager
+        .listen(SERVICE, Takes::Datagrams, None, 8)
+        .unwrap();
+    b.arrives(b.req());
+    assert_eq!(b.sends(), ["REJ 0 7 Req invalid transport service (9)"]);
+    assert_eq!(b.events(), [""; 0]);
+    assert!(b.manager.is_idle());
+}
+
+#[test]
+fn a_peer_cannot_have_us_repeat_ourselves_for_half_an_hour() {
+    let mut b = Bench::new();
+    b.manager.listen(SERVICE, Takes::RC, None, 8).unwrap();
+    let req = Req {
+        local_response_timeout: 31,
+        cm_retries_max: 15,
+        ..b.req()
+    };
+    b.arrives(req);
+    let Some(Event::ConnectRequest(request)) = b.manager.poll_event() else {
+        panic!("no request");
+    };
+    b.manager.accept(b.now, request.id, &accept()).unwrap();
+    let start = b.now;
+    while b.counted(Counter::GaveUp) == 0 {
+        b.next_timer();
+    }
+    assert_eq!(b.now.duration_since(start).as_secs(), 120);
+}
+
+#[test]
 fn who_names_an_address_goes_before_who_takes_all() {
     let mut b = Bench::new();
-    let all = b.manager.listen(SERVICE, None, 8).unwrap();
-    let one = b.manager.listen(SERVICE, Some(b.route.local), 8).unwrap();
-    let again = b.manager.listen(SERVICE, None, 8);
+    let all = b.manager.listen(SERVICE, Takes::RC, None, 8).unwrap();
+    let one = b
+        .manager
+        .listen(SERVICE, Takes::RC, Some(b.route.local), 8)
+        .unwrap();
+    let again = b.manager.listen(SERVICE, Takes::RC, None, 8);
     assert_eq!(again, Err(CmError::ServiceInUse));
     let mut req = b.req();
     for expected in [one, all] {

@@ -33,7 +33,7 @@ fn response(id: SidrId, status: SidrStatus) -> SidrRep {
     }
 }
 
-fn request(b: &Bench) -> SidrReq {
+pub fn request(b: &Bench) -> SidrReq {
     let mut private_data = [0; SidrReq::PRIVATE_DATA_LEN];
     private_data[..IpAddressing::LEN].copy_from_slice(&b.req().private_data[..IpAddressing::LEN]);
     SidrReq {
@@ -87,7 +87,9 @@ fn a_request_is_answered_again_when_it_is_repeated() {
     let mut b = Bench::new();
     b.arrives(request(&b));
     assert_eq!(b.sends(), ["SIDR_REP 1 0x0 0"]);
-    b.manager.listen(SERVICE_UDP, None, 1).unwrap();
+    b.manager
+        .listen(SERVICE_UDP, Takes::Datagrams, None, 1)
+        .unwrap();
     b.arrives(request(&b));
     b.arrives(request(&b));
     let Some(Event::SidrRequest(asked)) = b.manager.poll_event() else {
@@ -121,7 +123,10 @@ fn a_request_is_answered_again_when_it_is_repeated() {
 #[test]
 fn a_request_that_is_destroyed_is_refused() {
     let mut b = Bench::new();
-    let listener = b.manager.listen(SERVICE_UDP, None, 1).unwrap();
+    let listener = b
+        .manager
+        .listen(SERVICE_UDP, Takes::Datagrams, None, 1)
+        .unwrap();
     b.arrives(request(&b));
     b.manager.close(b.now, listener);
     assert_eq!(b.sends(), ["SIDR_REP 2 0x0 0"]);
@@ -132,7 +137,10 @@ fn a_request_that_is_destroyed_is_refused() {
 fn a_closed_listener_refuses_what_was_polled_and_not_taken() {
     for is_taken in [false, true] {
         let mut b = Bench::new();
-        let listener = b.manager.listen(SERVICE_UDP, None, 1).unwrap();
+        let listener = b
+            .manager
+            .listen(SERVICE_UDP, Takes::Datagrams, None, 1)
+            .unwrap();
         b.arrives(request(&b));
         let Some(Event::SidrRequest(asked)) = b.manager.poll_event() else {
             panic!("no request");
@@ -155,7 +163,9 @@ fn a_closed_listener_refuses_what_was_polled_and_not_taken() {
 #[test]
 fn a_request_that_names_other_addresses_is_dropped() {
     let mut b = Bench::new();
-    b.manager.listen(SERVICE_UDP, None, 1).unwrap();
+    b.manager
+        .listen(SERVICE_UDP, Takes::Datagrams, None, 1)
+        .unwrap();
     let mut forged = request(&b);
     forged.private_data[IpAddressing::LEN - 1] ^= 1;
     b.arrives(forged);

@@ -136,7 +136,7 @@ fn strangers_cannot_touch_a_connection() {
 #[test]
 fn a_closed_listener_refuses_what_the_program_has_not_seen() {
     let mut b = Bench::new();
-    let listener = b.manager.listen(SERVICE, None, 8).unwrap();
+    let listener = b.manager.listen(SERVICE, Takes::RC, None, 8).unwrap();
     b.arrives(b.req());
     b.manager.close(b.now, listener);
     assert_eq!(b.events(), [""; 0]);
@@ -149,7 +149,7 @@ fn a_closed_listener_refuses_what_the_program_has_not_seen() {
 fn a_closed_listener_refuses_what_was_polled_and_not_taken() {
     for is_taken in [false, true] {
         let mut b = Bench::new();
-        let listener = b.manager.listen(SERVICE, None, 8).unwrap();
+        let listener = b.manager.listen(SERVICE, Takes::RC, None, 8).unwrap();
         b.arrives(b.req());
         assert_eq!(b.events(), ["ConnectRequest"]);
         if is_taken {

@@ -3,7 +3,7 @@
 use crate::common::*;
 use airdma_engine::cm_protocol::{
     Accept, Connect, ConnectionId, Event, IpAddressing, ListenerId, PortSpace, RejReason, Route,
-    ServiceId, TransportService,
+    ServiceId, Takes, TransportService,
 };
 use airdma_engine::*;
 use std::io::{BufRead, Write};
@@ -91,7 +91,10 @@ impl Role {
             ["counter", name] => format!("{}", counter(&self.device, name)),
             ["listen", port] => {
                 let service = ServiceId::of_port(PortSpace::TCP, port.parse().unwrap());
-                match self.device.cm_listen(service, None, 8, &self.channel, 1) {
+                match self
+                    .device
+                    .cm_listen(service, Takes::RC, None, 8, &self.channel, 1)
+                {
                     Ok(listener) => {
                         self.listeners.push(listener);
                         "listening".into()

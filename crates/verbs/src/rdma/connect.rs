@@ -111,7 +111,8 @@ fn listen_at(
 ) -> Result<(), Errno> {
     let cookie = live::number();
     live::alias(cookie, id.cookie());
-    let listened = device.cm_listen(service, local, state.backlog, &state.channel, cookie);
+    let (takes, channel) = (id.takes(), &state.channel);
+    let listened = device.cm_listen(service, takes, local, state.backlog, channel, cookie);
     match listened {
         Ok(listener) => state.listeners.push(Listening {
             cookie,

@@ -201,7 +201,7 @@ unsafe fn requested(
         None
     };
     let ends = ends_of(listener, cookie, request.route.local, request.addressing);
-    let Some(ends) = ends.filter(|_| request.transport == listener.transport()) else {
+    let Some(ends) = ends else {
         return refuse(request);
     };
     // SAFETY: the program's listener.

@@ -8,7 +8,9 @@ use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use airdma_engine as engine;
-use airdma_engine::cm_protocol::{ConnectionId, Event, ListenerId, SidrId, TransportService};
+use airdma_engine::cm_protocol::{
+    ConnectionId, Event, ListenerId, SidrId, Takes, TransportService,
+};
 use airdma_engine::{CmChannel, CmNews, PathMtu, Process, Psn, Qpn};
 
 use super::abi::*;
@@ -249,6 +251,15 @@ impl Id {
             IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV => TransportService::Extended,
             IBV_QPT_UC => TransportService::Uc,
             _ => TransportService::Rc,
+        }
+    }
+
+    /// What it takes as a listener.
+    pub fn takes(&self) -> Takes {
+        if self.is_datagram() {
+            Takes::Datagrams
+        } else {
+            Takes::Connections(self.transport())
         }
     }
 
