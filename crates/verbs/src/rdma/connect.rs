@@ -9,7 +9,7 @@ use airdma_engine::cm_protocol::{
     Accept, Connect, IpAddressing, PortSpace, RejReason, Rep, Resolve, Route, ServiceId,
     SidrAnswer, SidrStatus,
 };
-use airdma_engine::{self as engine, Gid, LIMITS, Qkey, Qpn};
+use airdma_engine::{self as engine, CmChannel, Gid, LIMITS, Qkey, Qpn};
 
 use super::abi::*;
 use super::endpoint::complete;
@@ -74,9 +74,9 @@ pub unsafe fn listen(raw: *mut rdma_cm_id, backlog: c_int) -> Result<c_int, Errn
     };
     if let Err(errno) = listened {
         arrivals::forget(id.cookie());
+        let channel = Arc::clone(&state.channel);
         for listening in state.listeners.drain(..) {
-            live::leave(listening.cookie);
-            listening.device.cm_close(listening.listener);
+            stop_listening(&channel, &listening);
         }
         return Err(errno);
     }
@@ -85,15 +85,28 @@ pub unsafe fn listen(raw: *mut rdma_cm_id, backlog: c_int) -> Result<c_int, Errn
 }
 
 fn listen_at_all(id: &Id, state: &mut State, service: ServiceId) -> Result<(), Errno> {
-    let devices = devices::all()?;
-    if devices.is_empty() {
+    let local = wildcard(state);
+    for (_, device) in devices::all()? {
+        if has_address(&device) {
+            listen_at(id, state, device, service, local)?;
+        }
+    }
+    if state.listeners.is_empty() {
         return Err(Errno(libc::ENODEV));
     }
-    let local = wildcard(state);
-    for (_, device) in devices {
-        listen_at(id, state, device, service, local)?;
-    }
     Ok(())
+}
+
+/// Whether its interface is there, and has an address.
+fn has_address(device: &engine::Device) -> bool {
+    device.current().gids.iter().any(|row| !row.is_empty())
+}
+
+/// Requests that nobody has fetched are refused, and forgotten.
+pub fn stop_listening(channel: &CmChannel, listening: &Listening) {
+    live::leave(listening.cookie);
+    listening.device.cm_close(listening.listener);
+    drop(channel.take(listening.cookie));
 }
 
 /// Which addresses a wildcard stands for: those of its family, or (`None`) all.
@@ -127,14 +140,22 @@ fn listen_at(
     Ok(())
 }
 
-/// Who listens at all addresses listens at these devices too.
+/// Who listens at all addresses listens at these devices too, and no more at those that are gone.
 pub fn listen_also(id: &Id, devices: &[Arc<engine::Device>]) {
     let mut state = id.state();
     let (Phase::Listening, None, Some(source)) = (state.phase, &state.place, state.source) else {
         return;
     };
     let (service, local) = (service(id, &source), wildcard(&state));
-    for device in devices {
+    let channel = Arc::clone(&state.channel);
+    state.listeners.retain(|listening| {
+        let stays = has_address(&listening.device);
+        if !stays {
+            stop_listening(&channel, listening);
+        }
+        stays
+    });
+    for device in devices.iter().filter(|device| has_address(device)) {
         let listens = |one: &Listening| Arc::ptr_eq(&one.device, device);
         if state.listeners.iter().any(listens) {
             continue;
@@ -165,6 +186,7 @@ impl<'a> Parameters<'a> {
     /// Without parameters, and for 0xff (`RDMA_MAX_RESP_RES`), as much as there is.
     unsafe fn read(
         raw: *const rdma_conn_param,
+        is_datagram: bool,
         responder_max: u8,
         initiator_max: u8,
     ) -> Result<Self, Errno> {
@@ -181,7 +203,9 @@ impl<'a> Parameters<'a> {
                     qp_num: 0,
                 });
             };
+            // Datagrams have no depths: what stands there means nothing.
             let bounded = |wanted: u8, max: u8| match wanted {
+                _ if is_datagram => Ok(0),
                 u8::MAX => Ok(max),
                 wanted if wanted > LIMITS.max_rd_atomic => Err(Errno::INVALID),
                 wanted => Ok(wanted),
@@ -251,7 +275,7 @@ pub unsafe fn connect(raw: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Resu
         let most = LIMITS.max_rd_atomic;
         let id = Id::ours(raw)?;
         has_queue_pair_or_parameters(id, given)?;
-        (id, Parameters::read(given, most, most)?)
+        (id, Parameters::read(given, id.is_datagram(), most, most)?)
     };
     let mut state = id.state();
     if state.phase != Phase::RouteResolved {
@@ -332,6 +356,7 @@ pub unsafe fn accept(raw: *mut rdma_cm_id, given: *mut rdma_conn_param) -> Resul
         has_queue_pair_or_parameters(id, given)?;
         let parameters = Parameters::read(
             given,
+            id.is_datagram(),
             most(offered.map(|peer| peer.responder_resources)),
             most(offered.map(|peer| peer.initiator_depth)),
         )?;

@@ -60,7 +60,12 @@ pub struct Place {
 // SAFETY: as for `Opened`.
 unsafe impl Send for Place {}
 
+/// Opens what is not open. One that cannot be opened, as its interface may just be going, is in nobody's way.
+///
+/// # Errors
+/// Why none could be opened.
 fn open_all(table: &mut Vec<Opened>) -> Result<(), Errno> {
+    let mut failed = Ok(());
     for info in engine::devices()? {
         let known = |opened: &Opened| {
             let open = opened.device.info();
@@ -71,7 +76,13 @@ fn open_all(table: &mut Vec<Opened>) -> Result<(), Errno> {
         }
         let listed = device::pointer_of(&info);
         // SAFETY: a listed device.
-        let raw = unsafe { context::open(listed) }?;
+        let raw = match unsafe { context::open(listed) } {
+            Ok(raw) => raw,
+            Err(errno) => {
+                failed = Err(errno);
+                continue;
+            }
+        };
         // SAFETY: just opened.
         let device = Arc::clone(unsafe { Context::of(raw) }?.device());
         let max_qpsize = c_int::try_from(LIMITS.max_qp_wr).unwrap_or(c_int::MAX);
@@ -87,7 +98,7 @@ fn open_all(table: &mut Vec<Opened>) -> Result<(), Errno> {
             })),
         });
     }
-    Ok(())
+    if table.is_empty() { failed } else { Ok(()) }
 }
 
 /// The device that has an address; `scope` is the interface of a link-local one, or 0.

@@ -492,10 +492,7 @@ fn end(id: &Id) {
     }
     state.phase = Phase::Ended;
     for listening in state.listeners.drain(..) {
-        live::leave(listening.cookie);
-        // What nobody has fetched is refused.
-        listening.device.cm_close(listening.listener);
-        drop(channel.take(listening.cookie));
+        connect::stop_listening(&channel, &listening);
     }
     if let Some(place) = &state.place {
         if let Some(connection) = state.connection {

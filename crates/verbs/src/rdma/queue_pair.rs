@@ -393,7 +393,7 @@ fn fill(id: &Id, state: &State, attr: &mut ibv_qp_attr) -> Result<c_int, Errno> 
         IBV_QPS_RTS => {
             let peer = state.peer.as_ref().ok_or(Errno::INVALID)?;
             attr.sq_psn = peer.psn.get();
-            attr.timeout = peer.ack_timeout;
+            attr.timeout = state.options.ack_timeout.unwrap_or(peer.ack_timeout);
             attr.retry_cnt = peer.retry_count;
             attr.rnr_retry = peer.rnr_retry_count;
             attr.max_rd_atomic = peer.initiator_depth;

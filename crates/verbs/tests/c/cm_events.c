@@ -348,6 +348,8 @@ static void services(void)
 	struct rdma_cm_id *active = routed(asks, RDMA_PS_UDP, "127.0.0.1", PORT);
 	give_qp(active);
 	struct rdma_conn_param param = saying("where?");
+	/* Depths are for connections: what stands there means nothing. */
+	param.responder_resources = param.initiator_depth = 200;
 	char much[200] = "";
 	struct rdma_conn_param refused = { .private_data = much, .private_data_len = 181 };
 	FAILS("more private data than a question holds", rdma_connect(active, &refused), EINVAL);
@@ -461,7 +463,7 @@ static void as_much_as_fits(void)
 /* Type of service and ACK timeout, at both ends. */
 static void options_are_obeyed(void)
 {
-	uint8_t tos = 0x28, code = 13;
+	uint8_t tos = 0x28, code = 13, passive_code = 15;
 	struct rdma_cm_id *listen = listener(answers, RDMA_PS_TCP, "127.0.0.1", PORT);
 	struct rdma_cm_id *ids[2] = { new_id(asks, RDMA_PS_TCP) };
 	CHECK(rdma_set_option(ids[0], RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, 1) == 0);
@@ -474,6 +476,8 @@ static void options_are_obeyed(void)
 	give_qp(ids[0]);
 	CHECK(rdma_connect(ids[0], NULL) == 0);
 	ids[1] = requested(answers);
+	/* Who is asked gets what the other end says, or what it says itself. */
+	CHECK(rdma_set_option(ids[1], RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &passive_code, 1) == 0);
 	CHECK(rdma_accept(ids[1], NULL) == 0);
 	CHECK(EXPECT(asks, RDMA_CM_EVENT_ESTABLISHED) == 0);
 	CHECK(EXPECT(answers, RDMA_CM_EVENT_ESTABLISHED) == 0);
@@ -482,7 +486,7 @@ static void options_are_obeyed(void)
 		struct ibv_qp_init_attr init;
 		CHECK(ibv_query_qp(ids[i]->qp, &attr, IBV_QP_AV | IBV_QP_TIMEOUT, &init) == 0);
 		IS("type of service", attr.ah_attr.grh.traffic_class, tos);
-		IS("ack timeout", attr.timeout, code);
+		IS("ack timeout", attr.timeout, i ? passive_code : code);
 	}
 	transfer((struct pair){ ids[0], ids[1] });
 	destroy(ids[0]);
