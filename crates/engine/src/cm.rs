@@ -8,6 +8,7 @@
 use crate::event_queue::EventQueue;
 use crate::gsi::{Gsi, Owner, Subject};
 use crate::process::Process;
+use crate::worker::Worker;
 use crate::{Device, Error};
 use airdma_cm::{
     Accept, CmError, Connect, ConnectionId, Event, ListenerId, Resolve, SidrAnswer, SidrId, Takes,
@@ -345,23 +346,25 @@ impl Device {
             return;
         }
         let start = Instant::now();
-        let mut unsaid = core.control_within(FAREWELL_TIME_MAX, |worker, now| {
-            let gsi = worker.tables.gsi.as_mut()?;
+        core.control_within(FAREWELL_TIME_MAX, |worker, now| {
+            let Some(gsi) = worker.tables.gsi.as_mut() else {
+                return;
+            };
             for id in gsi.connections() {
                 gsi.disown(Subject::Connection(id));
                 // What is lost of this is said by those who read our will.
                 gsi.manager.destroy(now, id);
             }
             gsi.fill_outbox();
-            Some(())
         });
         // One round sends some hundreds only.
-        while unsaid == Some(Some(())) && start.elapsed() < FAREWELL_TIME_MAX {
-            unsaid = core.control_within(FAREWELL_TIME_MAX, |worker, _| {
-                let gsi = worker.tables.gsi.as_mut()?;
-                gsi.has_transmits().then_some(())
-            });
-        }
+        let has_more = |worker: &mut Worker, _| {
+            let gsi = worker.tables.gsi.as_ref();
+            gsi.is_some_and(Gsi::has_transmits)
+        };
+        while start.elapsed() < FAREWELL_TIME_MAX
+            && core.control_within(FAREWELL_TIME_MAX, has_more) == Some(true)
+        {}
     }
 
     /// Looks for the queue pair of a datagram service. Events carry `cookie`.

@@ -222,6 +222,36 @@ fn after_deaths_the_places_are_found_out() {
 }
 
 #[test]
+fn a_death_that_is_noticed_by_who_fails_is_not_forgotten() {
+    let _alone = alone();
+    let address = IpAddr::from([127, 0, 0, 80]);
+    let file = file("noticed");
+    let mut peer = peer();
+    let mut members: Vec<_> = (0..3).map(|_| Member::new(&file, address)).collect();
+    let listen = |steering: &Steering, ground: &mut Ground<'_>| steering.listen(7, None, ground);
+    members[2].with(listen).unwrap();
+    drop(members.remove(0));
+    // It buries the dead, and then finds that it may not listen: the places are still to be found out.
+    assert!(members[0].with(listen).is_err());
+    let done = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (healer, others) = members.split_first_mut().unwrap();
+        scope.spawn(move || {
+            while !done.load(Ordering::Relaxed) {
+                others[0].receive();
+            }
+        });
+        assert!(healer.with(|steering, ground| steering.mourn(ground)));
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(
+        delivered(&mut peer, address, &mut members),
+        all_get_their_own(&members, false)
+    );
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
 fn a_stranger_at_the_address_is_an_error() {
     let _alone = alone();
     let address = IpAddr::from([127, 0, 0, 74]);

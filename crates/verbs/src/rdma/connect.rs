@@ -85,21 +85,15 @@ pub unsafe fn listen(raw: *mut rdma_cm_id, backlog: c_int) -> Result<c_int, Errn
 }
 
 fn listen_at_all(id: &Id, state: &mut State, service: ServiceId) -> Result<(), Errno> {
-    let local = wildcard(state);
-    for (_, device) in devices::all()? {
-        if has_address(&device) {
-            listen_at(id, state, device, service, local)?;
-        }
-    }
-    if state.listeners.is_empty() {
+    let devices = devices::all()?;
+    if devices.is_empty() {
         return Err(Errno(libc::ENODEV));
     }
+    let local = wildcard(state);
+    for (_, device) in devices {
+        listen_at(id, state, device, service, local)?;
+    }
     Ok(())
-}
-
-/// Whether its interface is there, and has an address.
-fn has_address(device: &engine::Device) -> bool {
-    device.current().gids.iter().any(|row| !row.is_empty())
 }
 
 /// Requests that nobody has fetched are refused, and forgotten.
@@ -140,22 +134,14 @@ fn listen_at(
     Ok(())
 }
 
-/// Who listens at all addresses listens at these devices too, and no more at those that are gone.
+/// Who listens at all addresses listens at these devices too.
 pub fn listen_also(id: &Id, devices: &[Arc<engine::Device>]) {
     let mut state = id.state();
     let (Phase::Listening, None, Some(source)) = (state.phase, &state.place, state.source) else {
         return;
     };
     let (service, local) = (service(id, &source), wildcard(&state));
-    let channel = Arc::clone(&state.channel);
-    state.listeners.retain(|listening| {
-        let stays = has_address(&listening.device);
-        if !stays {
-            stop_listening(&channel, listening);
-        }
-        stays
-    });
-    for device in devices.iter().filter(|device| has_address(device)) {
+    for device in devices {
         let listens = |one: &Listening| Arc::ptr_eq(&one.device, device);
         if state.listeners.iter().any(listens) {
             continue;
