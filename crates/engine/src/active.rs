@@ -59,6 +59,10 @@ impl Active {
         self.line.retain(|&other| other != index);
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.line.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.line.is_empty()
     }

@@ -17,6 +17,7 @@
 //! - A timer set for earlier than the sleepers know: who ran the worker compares it with `sleep_until`.
 
 use crate::async_event::{AsyncEvents, EventOwner};
+use crate::clock::Clock;
 use crate::devices::look_at;
 use crate::eventfd::EventFd;
 use crate::gids::{GIDS_MAX, GidEntry, changes};
@@ -25,6 +26,8 @@ use crate::helper::Helper;
 use crate::news::News;
 use crate::process::Process;
 use crate::qp_shared::DOORBELLS;
+use crate::random::Random;
+use crate::simulated::Inventory;
 use crate::steering::{self, JoinError, Steering};
 use crate::wait::{Descriptors, Waited};
 use crate::wills::Estate;
@@ -65,7 +68,7 @@ pub(crate) struct Core {
     worker: Mutex<Worker>,
     /// The process that made it; after a fork the child has no helper, and maybe a worker locked for ever.
     process: Process,
-    started: Instant,
+    clock: Clock,
     /// The port's descriptors, once it is bound. They change while nobody sleeps on them.
     descriptors: Mutex<Vec<RawFd>>,
     /// They are about to change: nobody may sleep.
@@ -122,7 +125,7 @@ fn family_of(entry: &GidEntry) -> u8 {
 }
 
 impl Core {
-    pub(crate) fn new(info: DeviceInfo) -> io::Result<Self> {
+    pub(crate) fn new(info: DeviceInfo, clock: Clock, random: Random) -> io::Result<Self> {
         let arena = Arena::new();
         Ok(Core {
             families: Box::new(families_of(&info.gids)),
@@ -133,9 +136,9 @@ impl Core {
                 incomplete: false,
             }),
             doorbells: Doorbells::new(&arena, DOORBELLS)?,
-            worker: Mutex::new(Worker::new()),
+            worker: Mutex::new(Worker::new(random)),
             process: Process::current(),
-            started: Instant::now(),
+            clock,
             descriptors: Mutex::default(),
             changing: AtomicBool::new(false),
             polls: AtomicU64::new(0),
@@ -157,7 +160,7 @@ impl Core {
 
     /// As [`Core::new`], for an interface of the kernel's, whose changes are followed.
     pub(crate) fn watching(info: DeviceInfo) -> io::Result<Self> {
-        let mut core = Self::new(info)?;
+        let mut core = Self::new(info, Clock::running(), Random::Kernel)?;
         // Where a sandbox forbids it, the device is what it was when it was opened.
         core.news = News::new(core.info.interface_index).ok();
         if core.news.is_some() {
@@ -295,7 +298,28 @@ impl Core {
     }
 
     pub(crate) fn now(&self) -> Time {
-        Time::from_nanos(u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        self.clock.now()
+    }
+
+    /// Moves the clock of a simulation.
+    pub(crate) fn move_clock(&self, now: Duration) {
+        let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        self.clock.move_to(Time::from_nanos(nanos));
+    }
+
+    /// When the worker wants to be run again by itself, as of the last round.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        let due = self.next_due.load(Ordering::SeqCst);
+        (due != u64::MAX).then(|| Time::from_nanos(due))
+    }
+
+    /// What the device holds on to.
+    pub(crate) fn inventory(&self) -> Inventory {
+        let worker = self.lock();
+        Inventory {
+            ring_bytes: self.arena.used_bytes(),
+            ..worker.tables.inventory()
+        }
     }
 
     /// Somebody polls a completion queue. A count lost between two threads does no harm: it still rises.
@@ -714,6 +738,9 @@ impl Core {
     }
 
     fn start_helper(self: &Arc<Self>) -> Result<(), Error> {
+        if self.clock.is_moved() {
+            return Ok(());
+        }
         self.helper
             .start(self)
             .map_err(|error| Error::system("starting the helper thread of the device", &error))

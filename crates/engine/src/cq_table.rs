@@ -117,6 +117,11 @@ pub(crate) struct CqTable {
 }
 
 impl CqTable {
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.slots.iter().flatten().count()
+    }
+
     pub(crate) fn insert(
         &mut self,
         ring: RingProducer,

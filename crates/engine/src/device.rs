@@ -2,6 +2,7 @@
 
 use crate::async_event::AsyncEvents;
 use crate::channel::ChannelEvents;
+use crate::clock::Clock;
 use crate::core::Core;
 use crate::cq::CqOptions;
 use crate::cq_table::CqShared;
@@ -9,6 +10,7 @@ use crate::interface::InterfaceQuery;
 use crate::neighbour;
 use crate::pd::check_path;
 use crate::poll_set::PollSet;
+use crate::random::Random;
 use crate::use_count::UseCount;
 use crate::{
     AsyncEvent, AsyncWait, Channel, Cq, DeviceInfo, Dm, Error, EventWait, LIMITS, Limits, Path, Pd,
@@ -81,7 +83,12 @@ impl Device {
     /// Those of the system (descriptors, memory, threads).
     #[doc(hidden)]
     pub fn with_port(info: DeviceInfo, port: Box<dyn Port>) -> io::Result<Arc<Device>> {
-        let shared = Arc::new(SharedCore::new(Core::new(info)?));
+        Self::on_port(Core::new(info, Clock::running(), Random::Kernel)?, port)
+    }
+
+    /// The device of a worker that nobody shares.
+    pub(crate) fn on_port(core: Core, port: Box<dyn Port>) -> io::Result<Arc<Device>> {
+        let shared = Arc::new(SharedCore::new(core));
         shared.core.bind_port(port);
         Self::with_core(shared)
     }

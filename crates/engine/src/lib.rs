@@ -9,6 +9,7 @@ mod active;
 mod ah;
 mod async_event;
 mod channel;
+mod clock;
 mod cm;
 mod core;
 mod counters;
@@ -47,6 +48,8 @@ mod raw_frames;
 pub mod runtime_dir;
 mod send_batch;
 mod send_wqe;
+#[doc(hidden)]
+pub mod simulated;
 mod srq;
 mod srq_table;
 mod steering;

@@ -16,7 +16,7 @@ mod on_demand;
 pub(crate) mod presence;
 mod windows;
 
-use crate::random::random_u32;
+use crate::random::Random;
 use crate::{Access, Error, LIMITS};
 use airdma_transport::{AtomicOperation, LocalFault, RemoteAccess, RemoteFault};
 use std::collections::VecDeque;
@@ -34,6 +34,7 @@ const ACCESS_KNOWN: Access = Access::all();
 pub(crate) struct MemoryTable {
     regions: Vec<Region>,
     free: VecDeque<u32>,
+    random: Random,
 }
 
 /// A slot of the table. `key` 0 marks a free one; `tag` survives so that the next key differs.
@@ -116,6 +117,18 @@ pub(crate) struct Place {
 pub(crate) const OURSELVES: u32 = 0;
 
 impl MemoryTable {
+    pub(crate) fn new(random: Random) -> Self {
+        MemoryTable {
+            random,
+            ..MemoryTable::default()
+        }
+    }
+
+    /// How many regions and windows there are.
+    pub(crate) fn count(&self) -> usize {
+        self.regions.iter().filter(|region| region.key != 0).count()
+    }
+
     /// Registers memory and returns its key. The caller vouches that it stays mapped.
     pub(crate) fn register(
         &mut self,
@@ -161,7 +174,7 @@ impl MemoryTable {
                 ));
             }
         };
-        let tag = next_tag(self.regions[slot as usize].tag, tag_bits);
+        let tag = next_tag(&mut self.random, self.regions[slot as usize].tag, tag_bits);
         let key = slot << TAG_BITS | tag;
         self.regions[slot as usize] = Region { key, tag, ..region };
         Ok(key)
@@ -470,9 +483,9 @@ fn remote_right(access: RemoteAccess) -> Access {
 }
 
 /// A tag with the bits `fixed` among others, and not the last one.
-fn next_tag(last: u32, fixed: u32) -> u32 {
+fn next_tag(random: &mut Random, last: u32, fixed: u32) -> u32 {
     loop {
-        let tag = random_u32() & TAG_MASK | fixed;
+        let tag = random.next_u32() & TAG_MASK | fixed;
         if tag != 0 && tag != last {
             return tag;
         }

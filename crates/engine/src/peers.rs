@@ -61,6 +61,11 @@ impl Peers {
         }
     }
 
+    /// How many have users.
+    pub(crate) fn count(&self) -> usize {
+        self.peers.iter().filter(|peer| peer.users > 0).count()
+    }
+
     /// A queue pair connects to `address`.
     pub(crate) fn join(&mut self, address: IpAddr) -> PeerIndex {
         let known = self

@@ -10,7 +10,7 @@
 use crate::active::Turn;
 use crate::peers::PeerIndex;
 use crate::qp_host::QpSide;
-use crate::random::random_u32;
+use crate::random::Random;
 use crate::raw_frames::RawFrames;
 use crate::steering::range_of;
 use crate::{Error, LIMITS, QpType};
@@ -95,17 +95,19 @@ pub(crate) struct QpTable {
     /// Where each range stands there.
     order: Box<[u16; RANGES]>,
     start: u32,
+    random: Random,
 }
 
 impl QpTable {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(mut random: Random) -> Self {
         QpTable {
             slots: Vec::new(),
             generations: Vec::new(),
             free: VecDeque::new(),
             ranges: Vec::new(),
             order: Box::new([NOT_OURS; RANGES]),
-            start: random_u32(),
+            start: random.next_u32(),
+            random,
         }
     }
 
@@ -142,7 +144,7 @@ impl QpTable {
         let index = if fresh_ones && self.free.len() <= RESTING {
             self.slots.push(None);
             self.generations
-                .push((random_u32() % u32::from(GENERATION_MAX)) as u8);
+                .push((self.random.next_u32() % u32::from(GENERATION_MAX)) as u8);
             self.slots.len() as u32 - 1
         } else {
             self.free.pop_front().ok_or(Error::NoMemory(
@@ -165,6 +167,11 @@ impl QpTable {
 
     pub(crate) fn insert(&mut self, index: u32, slot: QpSlot) {
         self.slots[index as usize] = Some(Box::new(slot));
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.slots.iter().flatten().count()
     }
 
     /// One more than the largest index in use.
@@ -195,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_number_does_not_come_again_soon() {
-        let mut table = QpTable::new();
+        let mut table = QpTable::new(Random::Kernel);
         table.add_any_range();
         let mut seen = HashSet::new();
         for _ in 0..usize::from(GENERATION_MAX) * RESTING {
@@ -212,7 +219,7 @@ mod tests {
 
     #[test]
     fn the_table_is_full_at_the_limit() {
-        let mut table = QpTable::new();
+        let mut table = QpTable::new(Random::Kernel);
         let mut seen = HashSet::new();
         for _ in 0..LIMITS.max_qp {
             if table.wants_range() {
@@ -228,7 +235,7 @@ mod tests {
 
     #[test]
     fn numbers_are_of_the_ranges_that_were_taken() {
-        let mut table = QpTable::new();
+        let mut table = QpTable::new(Random::Kernel);
         assert_eq!(table.reserve().unwrap_err().errno(), libc::ENOMEM);
         for range in [9, 200] {
             assert!(table.wants_range());

@@ -38,6 +38,11 @@ pub(crate) struct SrqTable {
 }
 
 impl SrqTable {
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.slots.iter().flatten().count()
+    }
+
     /// Enters a queue, which gets the number that is returned.
     pub(crate) fn insert(&mut self, slot: SrqSlot) -> Result<u32, Error> {
         if self.free.len() <= RESTING && self.slots.len() < LIMITS.max_srq as usize {

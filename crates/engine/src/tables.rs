@@ -11,7 +11,9 @@ use crate::peers::{PeerIndex, Peers};
 use crate::qp_host::{QpHost, Receives};
 use crate::qp_shared::DOORBELLS;
 use crate::qp_table::{Connection, QpSlot, QpTable};
+use crate::random::Random;
 use crate::send_wqe;
+use crate::simulated::Inventory;
 use crate::srq_table::SrqTable;
 use crate::steering::{Member, Steering};
 use crate::timers::Timers;
@@ -49,13 +51,15 @@ pub(crate) struct Tables {
     timers: Timers,
     active: Active,
     peers: Peers,
+    /// For what else is left to chance.
+    pub(crate) random: Random,
 }
 
 impl Tables {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(mut random: Random) -> Self {
         Tables {
-            qps: QpTable::new(),
-            memory: MemoryTable::default(),
+            qps: QpTable::new(random.fork()),
+            memory: MemoryTable::new(random.fork()),
             srqs: SrqTable::default(),
             cqs: CqTable::default(),
             counters: Counters::new(),
@@ -67,6 +71,7 @@ impl Tables {
             timers: Timers::default(),
             active: Active::default(),
             peers: Peers::new(),
+            random,
         }
     }
 
@@ -501,6 +506,20 @@ impl Tables {
             }
         }
         self.srqs.remove(number);
+    }
+
+    /// What is held on to, but for memory of rings.
+    pub(crate) fn inventory(&self) -> Inventory {
+        Inventory {
+            queue_pairs: self.qps.count(),
+            regions: self.memory.count(),
+            completion_queues: self.cqs.count(),
+            shared_queues: self.srqs.count(),
+            timers: self.timers.count(),
+            waiting: self.active.count(),
+            peers: self.peers.count(),
+            ring_bytes: 0,
+        }
     }
 
     /// Takes a queue pair out.

@@ -56,6 +56,11 @@ impl Timers {
         }
     }
 
+    /// How many are set.
+    pub(crate) fn count(&self) -> usize {
+        self.heap.len()
+    }
+
     /// When to look again at the latest.
     pub(crate) fn next(&self) -> Option<Time> {
         self.heap.first().map(|&(time, _)| time)

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::counters::EngineCounter;
 use crate::gsi::Gsi;
-use crate::random::random_u32;
+use crate::random::Random;
 use crate::steering::{Ground, Steering};
 use crate::tables::{PACKET_LEN_MAX, ROUND_BYTES, Tables};
 use airdma_cm::Config;
@@ -79,10 +79,10 @@ pub(crate) struct Round {
 }
 
 impl Worker {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(random: Random) -> Self {
         Worker {
             link: None,
-            tables: Tables::new(),
+            tables: Tables::new(random),
             port_counted: Time::ZERO,
             port_moved: false,
             flushed: Time::ZERO,
@@ -197,7 +197,8 @@ impl Worker {
         if self.tables.qps.first_range().is_none() {
             self.add_range(now);
         }
-        let seed = u64::from(random_u32()) << 32 | u64::from(random_u32());
+        let random = &mut self.tables.random;
+        let seed = u64::from(random.next_u32()) << 32 | u64::from(random.next_u32());
         let id_tag = self.tables.qps.first_range();
         let config = Config::new(seed, guid);
         let config = Config { id_tag, ..config };

@@ -1,4 +1,5 @@
-//! Two ports joined in memory: for tests of what lies above, without sockets, privilege or a free UDP port.
+//! Ports in memory: two joined to each other, or one whose packets somebody else carries. For tests of what lies above,
+//! without sockets, privilege or a free UDP port.
 //!
 //! Packets are sealed and checked as on a network, so that a packet damaged by [`crate::impair`] is found and counted
 //! here too. Nothing is ever cut, coalesced or refused; a queue that is full drops, as a socket's does.
@@ -18,7 +19,8 @@ use crate::{Port, PortCounters, Received, TransmitBatch};
 /// One end of a pair.
 pub struct SimPort {
     addresses: Vec<IpAddr>,
-    peer_addresses: Vec<IpAddr>,
+    /// Who can be reached; `None`: whoever carries the packets knows.
+    peer_addresses: Option<Vec<IpAddr>>,
     inbox: Arc<Inbox>,
     peer_inbox: Arc<Inbox>,
     /// Frames taken out of the inbox by the receive call under way, so that no lock is held while they are handled.
@@ -42,7 +44,7 @@ pub fn pair(left: &[IpAddr], right: &[IpAddr]) -> io::Result<(SimPort, SimPort)>
     let port =
         |own: &[IpAddr], peer: &[IpAddr], inbox: &Arc<Inbox>, peer_inbox: &Arc<Inbox>| SimPort {
             addresses: own.to_vec(),
-            peer_addresses: peer.to_vec(),
+            peer_addresses: Some(peer.to_vec()),
             inbox: Arc::clone(inbox),
             peer_inbox: Arc::clone(peer_inbox),
             taken: Vec::with_capacity(FRAMES_MAX),
@@ -55,6 +57,46 @@ pub fn pair(left: &[IpAddr], right: &[IpAddr]) -> io::Result<(SimPort, SimPort)>
     ))
 }
 
+/// The other side of a port: somebody who carries its packets.
+pub struct Carrier {
+    outbox: Arc<Inbox>,
+    inbox: Arc<Inbox>,
+}
+
+/// Frames that a carrier leaves lying before the port takes no more.
+const OUTBOX_MAX: usize = 64;
+
+/// A port whose packets are carried by hand. Unlike a pair's, it takes no more than [`OUTBOX_MAX`] frames that nobody fetches:
+/// the rest stays in the batch, as with a socket whose buffer is full.
+///
+/// # Errors
+/// When the kernel has no event descriptor left.
+pub fn carried(addresses: &[IpAddr]) -> io::Result<(SimPort, Carrier)> {
+    let (inbox, outbox) = (Arc::new(Inbox::new()?), Arc::new(Inbox::new()?));
+    let port = SimPort {
+        addresses: addresses.to_vec(),
+        peer_addresses: None,
+        inbox: Arc::clone(&inbox),
+        peer_inbox: Arc::clone(&outbox),
+        taken: Vec::new(),
+        icrcs: IcrcCache::new(usize::from(u16::MAX)),
+        counters: PortCounters::default(),
+    };
+    Ok((port, Carrier { outbox, inbox }))
+}
+
+impl Carrier {
+    /// The next frame that the port sends.
+    pub fn take(&self) -> Option<Frame> {
+        self.outbox.lock().frames.pop_front()
+    }
+
+    /// Gives the port a frame to receive, whatever its ICRC says.
+    pub fn give(&self, frame: Frame) {
+        self.inbox.lock().frames.push_back(frame);
+    }
+}
+
 impl Port for SimPort {
     fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()> {
         if batch.is_empty() {
@@ -63,13 +105,18 @@ impl Port for SimPort {
         let mut queue = self.peer_inbox.lock();
         let was_empty = queue.frames.is_empty();
         while let Some(destination) = batch.next_destination() {
+            if self.peer_addresses.is_none() && queue.frames.len() >= OUTBOX_MAX {
+                self.counters.tx_again += 1;
+                break;
+            }
             let source = self
                 .addresses
                 .get(usize::from(destination.source_index))
                 .copied();
             let flow = source
                 .and_then(|source| Flow::new(source, destination.address, ROCE_PORT, ROCE_PORT));
-            let known = self.peer_addresses.contains(&destination.address);
+            let peers = self.peer_addresses.as_ref();
+            let known = peers.is_none_or(|peers| peers.contains(&destination.address));
             let (Some(source), Some(flow), true) = (source, flow, known) else {
                 self.counters.tx_errors += 1;
                 self.counters.tx_unreachable += 1;
@@ -97,7 +144,7 @@ impl Port for SimPort {
             });
             batch.advance(1);
         }
-        if was_empty && !queue.frames.is_empty() {
+        if was_empty && !queue.frames.is_empty() && self.peer_addresses.is_some() {
             self.peer_inbox.raise()?;
         }
         Ok(())
@@ -113,7 +160,7 @@ impl Port for SimPort {
             let mut queue = self.inbox.lock();
             let count = queue.frames.len().min(budget);
             self.taken.extend(queue.frames.drain(..count));
-            if count > 0 && queue.frames.is_empty() {
+            if count > 0 && queue.frames.is_empty() && self.peer_addresses.is_some() {
                 self.inbox.lower()?;
             }
         }
@@ -155,14 +202,21 @@ struct Queue {
     dropped: u64,
 }
 
-struct Frame {
-    source: IpAddr,
-    destination: IpAddr,
-    tos: u8,
-    ttl: u8,
-    flow_label: u32,
+/// A packet on its way.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    /// Address of the sender.
+    pub source: IpAddr,
+    /// Address of the receiver.
+    pub destination: IpAddr,
+    /// IPv4 TOS or IPv6 traffic class.
+    pub tos: u8,
+    /// IPv4 TTL or IPv6 hop limit.
+    pub ttl: u8,
+    /// IPv6 flow label; 0 for IPv4.
+    pub flow_label: u32,
     /// BTH to ICRC.
-    bytes: Vec<u8>,
+    pub bytes: Vec<u8>,
 }
 
 impl Inbox {

@@ -77,6 +77,14 @@ impl Arena {
         total(&self.shared.lock())
     }
 
+    /// Bytes of the blocks that are in use.
+    #[must_use]
+    pub fn used_bytes(&self) -> usize {
+        let chunks = self.shared.lock();
+        let free: usize = chunks.iter().map(|chunk| chunk.extents.free_bytes()).sum();
+        total(&chunks) - free
+    }
+
     /// Calls `handle` with the descriptor and the size of each chunk, to pass them on to another process.
     pub fn for_each_chunk(&self, mut handle: impl FnMut(BorrowedFd<'_>, usize)) {
         for chunk in self.shared.lock().iter() {

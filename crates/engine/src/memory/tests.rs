@@ -486,7 +486,7 @@ mod windows {
 
     #[test]
     fn the_last_key_of_a_window_is_not_the_next_one() {
-        assert!((0..100_000).all(|_| next_tag(0x8ff, 0x800) != 0x8ff));
+        assert!((0..100_000).all(|_| next_tag(&mut Random::Kernel, 0x8ff, 0x800) != 0x8ff));
         let mut fixture = bindable();
         let first = fixture.table.alloc_window(PD, false).unwrap();
         let mut bind = bind(&fixture, first, inc(first));

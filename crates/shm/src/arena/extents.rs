@@ -53,6 +53,11 @@ impl Extents {
         self.free.insert(start, len);
     }
 
+    /// Bytes that are not taken.
+    pub(super) fn free_bytes(&self) -> usize {
+        self.free.values().sum()
+    }
+
     /// Whether nothing is taken.
     pub(super) fn is_all_free(&self) -> bool {
         self.free.get(&0) == Some(&self.len)

@@ -1,0 +1,87 @@
+//! A device in a time of its own: what a simulation makes of it, and how it finds out what is left in it.
+//!
+//! No thread but the caller's runs it, its clock stands still until it is moved, and its keys and numbers come from a seed:
+//! so everything that it does can be repeated. All the rest is the device that programs use.
+
+use crate::clock::Clock;
+use crate::core::Core;
+use crate::random::Random;
+use crate::worker::Work;
+use crate::{Device, DeviceInfo};
+use airdma_port::Port;
+use airdma_transport::Time;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// Rounds at one moment after which a device counts as one that never comes to rest.
+const ROUNDS_MAX: u32 = 1_000_000;
+
+/// A device whose time the owner moves.
+pub struct Simulated {
+    device: Arc<Device>,
+}
+
+/// What a device holds on to; all zero once everything that was created is destroyed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Inventory {
+    /// Queue pairs.
+    pub queue_pairs: usize,
+    /// Memory regions and windows.
+    pub regions: usize,
+    /// Completion queues.
+    pub completion_queues: usize,
+    /// Shared receive queues.
+    pub shared_queues: usize,
+    /// Timers that are set.
+    pub timers: usize,
+    /// Queue pairs that wait for their turn to send.
+    pub waiting: usize,
+    /// Peers that a window is kept for.
+    pub peers: usize,
+    /// Bytes of shared memory that rings take.
+    pub ring_bytes: usize,
+}
+
+impl Simulated {
+    /// A device on this port.
+    ///
+    /// # Errors
+    /// Those of the system (descriptors, memory).
+    pub fn open(info: DeviceInfo, port: Box<dyn Port>, seed: u64) -> io::Result<Self> {
+        let clock = Clock::Moved(AtomicU64::new(0));
+        let core = Core::new(info, clock, Random::Seeded(seed))?;
+        let device = Device::on_port(core, port)?;
+        Ok(Simulated { device })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Moves its clock to `now` (since it was opened; never back), and lets it do all that is to be done by then.
+    pub fn run(&self, now: Duration) {
+        let core = self.device.core();
+        core.move_clock(now);
+        for _ in 0..ROUNDS_MAX {
+            let more = core.try_progress(Work::All).is_some_and(|round| round.more);
+            if !more {
+                return;
+            }
+        }
+        panic!("the device does not come to rest at {now:?}");
+    }
+
+    /// When it wants to be run again although nothing has come; `None` if never.
+    pub fn deadline(&self) -> Option<Duration> {
+        let deadline = self.device.core().deadline();
+        deadline.map(|at| Duration::from_nanos(Time::as_nanos(at)))
+    }
+
+    /// What it holds on to.
+    pub fn inventory(&self) -> Inventory {
+        self.device.core().inventory()
+    }
+}

@@ -1,0 +1,157 @@
+//! Devices whose time and packets are in somebody's hands.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use airdma_engine::simulated::{Inventory, Simulated};
+use airdma_engine::*;
+use airdma_port::sim::{Carrier, carried};
+use common::*;
+use std::net::IpAddr;
+use std::time::Duration;
+
+struct Host {
+    device: Simulated,
+    carrier: Carrier,
+    nothing: Inventory,
+}
+
+fn host(name: &str, address: [u8; 4]) -> Host {
+    let address = IpAddr::from(address);
+    let (port, carrier) = carried(&[address]).unwrap();
+    let device = Simulated::open(info(name, address), Box::new(port), 7).unwrap();
+    let nothing = device.inventory();
+    Host {
+        device,
+        carrier,
+        nothing,
+    }
+}
+
+/// Carries what `from` has sent, without the packets that `lose` says, and returns how long they were.
+fn carry(from: &Host, to: &Host, lose: impl Fn(usize) -> bool) -> Vec<usize> {
+    let frames = std::iter::from_fn(|| from.carrier.take());
+    let sent: Vec<_> = frames.collect();
+    let lengths = sent.iter().map(|frame| frame.bytes.len()).collect();
+    for (index, frame) in sent.into_iter().enumerate() {
+        if !lose(index) {
+            to.carrier.give(frame);
+        }
+    }
+    lengths
+}
+
+#[test]
+fn time_passes_when_it_is_moved_and_not_before() {
+    let (a, b) = (host("a", LEFT), host("b", RIGHT));
+    let left = End::new(a.device.device(), QpType::Rc, 4096);
+    let right = End::new(b.device.device(), QpType::Rc, 4096);
+    left.connect(&right);
+    right.connect(&left);
+    left.memory.fill(0, &pattern(3000, 1));
+    left.qp.post_send(&left.write(&right, 0, 3000)).unwrap();
+    assert_eq!(carry(&a, &b, |_| true).len(), 3);
+
+    // Timeout 14 is 67 ms: what was lost is sent again then, and not a nanosecond earlier.
+    let due = a.device.deadline().unwrap();
+    a.device.run(due - Duration::from_nanos(1));
+    assert!(carry(&a, &b, |_| false).is_empty());
+    std::thread::sleep(Duration::from_millis(80));
+    a.device.run(due - Duration::from_nanos(1));
+    assert!(carry(&a, &b, |_| false).is_empty());
+    a.device.run(due);
+    assert_eq!(carry(&a, &b, |_| false).len(), 3);
+
+    b.device.run(due);
+    assert_eq!(right.memory.bytes(0, 3000), pattern(3000, 1));
+    assert_eq!(carry(&b, &a, |_| false).len(), 1);
+    a.device.run(due);
+    assert_eq!(left.ok().opcode, CompletionOpcode::Write);
+    // A timer that is not needed any more comes up once, and does nothing.
+    a.device.run(due * 2);
+    assert_eq!(a.device.deadline(), None);
+    assert!(carry(&a, &b, |_| false).is_empty());
+}
+
+#[test]
+fn numbers_and_keys_follow_from_the_seed() {
+    let names = || {
+        let host = host("a", LEFT);
+        let end = End::new(host.device.device(), QpType::Rc, 64);
+        (end.qp.number(), end.memory.mr.rkey())
+    };
+    assert_eq!(names(), names());
+}
+
+fn connect_unreliable(qp: &Qp, peer: Qpn, path: Path) {
+    let attributes = QpAttributes {
+        port: 1,
+        access: ALL,
+        path,
+        path_mtu: PathMtu::M1024,
+        dest_qpn: peer,
+        ..QpAttributes::default()
+    };
+    let to = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
+    let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+    for (state, mask) in [
+        (QpState::Init, init),
+        (QpState::ReadyToReceive, to),
+        (QpState::ReadyToSend, AttrMask::SQ_PSN),
+    ] {
+        let attributes = QpAttributes {
+            state,
+            ..attributes
+        };
+        qp.modify(&attributes, mask | AttrMask::STATE).unwrap();
+    }
+}
+
+#[test]
+fn a_port_that_nobody_empties_stops_taking_packets_and_goes_on_later() {
+    let (a, b) = (host("a", LEFT), host("b", RIGHT));
+    let left = End::new(a.device.device(), QpType::Uc, 1 << 20);
+    let right = End::new(b.device.device(), QpType::Uc, 1 << 20);
+    for (end, peer) in [(&left, &right), (&right, &left)] {
+        connect_unreliable(&end.qp, peer.qp.number(), peer.path());
+    }
+    left.memory.fill(0, &pattern(100_000, 3));
+    left.qp.post_send(&left.write(&right, 0, 100_000)).unwrap();
+    let mut packets = 0;
+    let mut steps = 0;
+    while packets < 98 {
+        let carried = carry(&a, &b, |_| false).len();
+        assert!((1..=64).contains(&carried), "{carried} at once");
+        packets += carried;
+        a.device.run(Duration::ZERO);
+        b.device.run(Duration::ZERO);
+        steps += 1;
+    }
+    assert_eq!((packets, steps), (98, 2));
+    assert_eq!(right.memory.bytes(0, 100_000), pattern(100_000, 3));
+}
+
+#[test]
+fn the_inventory_is_empty_again_when_everything_is_destroyed() {
+    let (a, b) = (host("a", LEFT), host("b", RIGHT));
+    {
+        let left = End::new(a.device.device(), QpType::Rc, 4096);
+        let right = End::new(b.device.device(), QpType::Rc, 4096);
+        left.connect(&right);
+        left.qp.post_send(&left.write(&right, 0, 3000)).unwrap();
+        let Inventory {
+            queue_pairs,
+            regions,
+            completion_queues,
+            timers,
+            peers,
+            ring_bytes,
+            ..
+        } = a.device.inventory();
+        assert_eq!((queue_pairs, regions, completion_queues), (1, 1, 1));
+        assert_eq!((timers, peers), (1, 1));
+        assert!(ring_bytes > a.nothing.ring_bytes);
+    }
+    assert_eq!(a.device.inventory(), a.nothing);
+    assert_eq!(b.device.inventory(), b.nothing);
+}
