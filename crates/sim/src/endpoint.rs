@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 
 use airdma_transport::{
-    Access, Arrival, AttrMask, Bind, InvalidAttribute, QpAttributes, QpConfig, QpState, QpType,
-    QueuePair, Time, Transmit,
+    Access, AttrMask, Bind, InvalidAttribute, QpAttributes, QpConfig, QpState, QpType, QueuePair,
+    Time, Transmit,
 };
 use airdma_wire::{Packet, PathMtu, Qpn, Rkey};
 
-use crate::frame;
+use crate::frame::Frame;
 use crate::host::SimHost;
 use crate::memory::{Memory, Region, Sge};
 use crate::random::Random;
@@ -280,8 +280,8 @@ impl Endpoint {
     }
 
     /// Takes what the link delivered and says what became of it.
-    pub(crate) fn receive(&mut self, now: Time, arrival: &Arrival, bytes: &[u8]) -> Fate {
-        let Some(transport) = frame::open(arrival, bytes) else {
+    pub(crate) fn receive(&mut self, now: Time, frame: &Frame) -> Fate {
+        let Some(transport) = frame.open() else {
             self.counters.bad_icrc += 1;
             return Fate::BadIcrc;
         };
@@ -300,7 +300,7 @@ impl Endpoint {
         };
         self.counters.delivered += 1;
         self.with(qp, |queue_pair, host| {
-            queue_pair.handle_packet(now, arrival, &packet, host);
+            queue_pair.handle_packet(now, &frame.arrival(), &packet, host);
         });
         self.take_loss_signals();
         Fate::Delivered

@@ -6,86 +6,123 @@ use core::time::Duration;
 use airdma_transport::Time;
 use airdma_wire::Packet;
 
-use crate::frame;
 use crate::random::Random;
 use crate::trace::Fate;
+
+mod damage;
+mod line;
+mod loss;
+mod stage;
+
+pub use line::Marking;
+pub use loss::GilbertElliott;
+
+use line::{Line, Queue};
+use stage::Stage;
 
 /// Bits per second of `n` Gb/s.
 pub const fn gbit(n: u64) -> u64 {
     n * 1_000_000_000
 }
 
-/// What Ethernet, IPv4 and UDP add to a packet on the wire, preamble and gap included, in bytes.
-const OVERHEAD_BYTES: u64 = 66;
+/// Bits per second of `n` Mb/s.
+pub const fn mbit(n: u64) -> u64 {
+    n * 1_000_000
+}
+
+/// What Ethernet adds to an IP packet on the line, preamble, check sequence and gap included, in
+/// bytes.
+pub(crate) const ETHERNET_BYTES: u64 = 38;
 
 /// What the sending port takes before it makes the sender wait: as a socket's send buffer.
-const PORT_BACKLOG_BYTES: u64 = 64 * 1024;
+pub(crate) const PORT_BACKLOG_BYTES: u64 = 64 * 1024;
 
 /// How long a packet is held back at most, if not told otherwise.
 const HOLD_BACK_MAX: Duration = Duration::from_micros(100);
-
-/// Bits that one damage flips at most. CRC-32 finds every damage of up to three bits at our
-/// lengths.
-const FLIPS_MAX: u64 = 3;
-
-/// Offset in the BTH of the byte that the ICRC does not cover (FECN, BECN and reserved bits).
-const CONGESTION_AT: usize = 4;
-
-type Choice = Box<dyn FnMut(u64, &Packet<'_>) -> bool>;
-
-enum Stage {
-    Delay(Duration),
-    Rate {
-        bits_per_s: u64,
-        free_at: Time,
-    },
-    Bottleneck {
-        bits_per_s: u64,
-        bytes_max: u64,
-        free_at: Time,
-    },
-    Drop(f64),
-    DropIf(Choice),
-    Duplicate(f64),
-    Reorder {
-        probability: f64,
-        held_max: Duration,
-    },
-    Corrupt(f64),
-    Batch(Duration),
-}
 
 /// What a link did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounters {
     /// Packets that entered.
     pub entered: u64,
+    /// Their bytes, IP header to ICRC.
+    pub entered_bytes: u64,
+    /// Packets, copies among them, that came out at the other end.
+    pub left: u64,
+    /// Their bytes.
+    pub left_bytes: u64,
     /// Packets dropped, for whatever reason.
     pub dropped: u64,
+    /// Those of them that were lost by chance.
+    pub lost: u64,
+    /// Those of them that found a queue full.
+    pub overflowed: u64,
+    /// Those of them that were larger than the MTU.
+    pub too_large: u64,
     /// Copies made.
     pub duplicated: u64,
     /// Packets held back.
     pub held_back: u64,
-    /// Packets damaged.
+    /// Packets damaged or cut off.
     pub damaged: u64,
+    /// Packets marked in a congested queue.
+    pub marked: u64,
+    /// The most bytes that ever waited in one of its queues.
+    pub queue_longest_bytes: u64,
 }
 
-/// A packet that leaves the link.
-#[derive(Debug)]
+/// A packet on its way.
+#[derive(Clone, Debug)]
 pub(crate) struct Carried {
+    /// When it is where it is.
     pub(crate) at: Time,
-    pub(crate) bytes: Vec<u8>,
+    /// IP header to ICRC.
+    pub(crate) packet: Vec<u8>,
     pub(crate) damaged: bool,
+    /// Its number on the link that it passes.
+    pub(crate) number_here: u64,
+    pub(crate) trip: Trip,
+}
+
+/// What does not change on the way, and no damage reaches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trip {
+    /// The frame's number in its network.
+    pub(crate) number: u64,
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) sent: Time,
+    pub(crate) v6: bool,
+}
+
+/// What a link does with a packet for now: it leaves, or goes on at a stage once its time has come.
+#[derive(Debug)]
+pub(crate) enum Exit {
+    Leaves(Carried),
+    WaitsAt(usize, Carried),
+}
+
+struct Step {
+    stage: Stage,
+    /// Packets wait for their time in front of this stage, because a stage before broke their
+    /// order and this one needs it.
+    sorts: bool,
 }
 
 /// One direction of a network. Packets pass the stages in the order in which they were written.
+///
+/// Whatever a stage does to the order, the next one sees packets in order of time.
 #[derive(Default)]
 pub struct Link {
-    stages: Vec<Stage>,
+    steps: Vec<Step>,
+    broken_order: bool,
+    mtu: Option<usize>,
     cut: bool,
     counters: LinkCounters,
     /// What happened to the packet that passed last.
     fates: Vec<Fate>,
+    passing: Vec<Carried>,
+    passed: Vec<Carried>,
 }
 
 impl Link {
@@ -95,7 +132,9 @@ impl Link {
     }
 
     fn with(mut self, stage: Stage) -> Self {
-        self.stages.push(stage);
+        let sorts = self.broken_order && stage.needs_order();
+        self.broken_order = stage.breaks_order() || (self.broken_order && !sorts);
+        self.steps.push(Step { stage, sorts });
         self
     }
 
@@ -104,29 +143,61 @@ impl Link {
         self.with(Stage::Delay(delay))
     }
 
-    /// The sender's own line rate: the sender is made to wait when its port is full.
-    pub fn rate(self, bits_per_s: u64) -> Self {
-        assert!(bits_per_s > 0);
-        self.with(Stage::Rate {
-            bits_per_s,
-            free_at: Time::ZERO,
+    /// Every packet takes up to this much longer, any time as likely as any other, but none
+    /// overtakes another.
+    pub fn jitter(self, most: Duration) -> Self {
+        self.with(Stage::Jitter {
+            most,
+            keeps_order: true,
+            last: Time::ZERO,
         })
     }
 
-    /// A slower line on the way, with a queue of this many bytes in front of it; what finds it
-    /// full is dropped.
-    pub fn bottleneck(self, bits_per_s: u64, bytes_max: u64) -> Self {
-        assert!(bits_per_s > 0);
-        self.with(Stage::Bottleneck {
-            bits_per_s,
-            bytes_max,
-            free_at: Time::ZERO,
+    /// The same, and packets may overtake each other.
+    pub fn jitter_reordering(self, most: Duration) -> Self {
+        self.with(Stage::Jitter {
+            most,
+            keeps_order: false,
+            last: Time::ZERO,
         })
+    }
+
+    /// The sender's own line rate: the sender is made to wait when its port is full.
+    pub fn rate(self, bits_per_s: u64) -> Self {
+        self.with(Stage::Rate(Line::new(bits_per_s)))
+    }
+
+    /// A slower line on the way, with a queue of this many bytes in front of it; what finds it
+    /// full is dropped. Bytes are those on the line.
+    pub fn bottleneck(self, bits_per_s: u64, bytes_max: u64) -> Self {
+        self.marking_bottleneck(bits_per_s, bytes_max, Marking::Never)
+    }
+
+    /// A bottleneck that marks packets as RFC 3168 says, before it is full: those with ECT. The
+    /// others are dropped when it is full, and not before.
+    pub fn marking_bottleneck(self, bits_per_s: u64, bytes_max: u64, marking: Marking) -> Self {
+        let line = Line::new(bits_per_s);
+        self.with(Stage::Queue(Queue::new(line, bytes_max, marking)))
+    }
+
+    /// Drops IP packets of more than this many bytes, as routers do when DF is set. (They would
+    /// say so by ICMP; nobody listens to that here.)
+    pub fn mtu(mut self, bytes: usize) -> Self {
+        self.mtu = Some(bytes);
+        self
     }
 
     /// Loses packets with this probability.
     pub fn drop(self, probability: f64) -> Self {
         self.with(Stage::Drop(probability))
+    }
+
+    /// Loses packets in bursts.
+    pub fn drop_in_bursts(self, channel: GilbertElliott) -> Self {
+        self.with(Stage::Bursts {
+            channel,
+            bad: false,
+        })
     }
 
     /// Drops what `choice` says, which is asked with the packet's number on this link, from zero.
@@ -153,9 +224,21 @@ impl Link {
         })
     }
 
-    /// Flips up to three bits, or cuts off the end, with this probability.
+    /// Flips up to three bits of what the ICRC covers behind the UDP header, or cuts off the end,
+    /// with this probability. The headers in front stay right: only the ICRC can find it.
     pub fn corrupt(self, probability: f64) -> Self {
         self.with(Stage::Corrupt(probability))
+    }
+
+    /// Flips up to three bits anywhere in the IP packet with this probability.
+    pub fn corrupt_any(self, probability: f64) -> Self {
+        self.with(Stage::CorruptAny(probability))
+    }
+
+    /// Cuts off the end with this probability, anywhere from the first byte on, and leaves the
+    /// lengths in the headers as they are.
+    pub fn truncate(self, probability: f64) -> Self {
+        self.with(Stage::Truncate(probability))
     }
 
     /// The receiver looks only once in `period`, and finds all packets since.
@@ -169,223 +252,147 @@ impl Link {
         self.cut = cut;
     }
 
+    /// Changes the MTU for packets that come from now on.
+    pub fn set_mtu(&mut self, bytes: Option<usize>) {
+        self.mtu = bytes;
+    }
+
     /// What it did so far.
     pub fn counters(&self) -> LinkCounters {
-        self.counters
+        let queues = self.steps.iter().map(|step| match &step.stage {
+            Stage::Queue(queue) => queue.longest_bytes(),
+            Stage::Delay(_)
+            | Stage::Jitter { .. }
+            | Stage::Rate(_)
+            | Stage::Drop(_)
+            | Stage::DropIf(_)
+            | Stage::Bursts { .. }
+            | Stage::Duplicate(_)
+            | Stage::Reorder { .. }
+            | Stage::Corrupt(_)
+            | Stage::CorruptAny(_)
+            | Stage::Truncate(_)
+            | Stage::Batch(_) => 0,
+        });
+        LinkCounters {
+            queue_longest_bytes: queues.max().unwrap_or(0),
+            ..self.counters
+        }
     }
 
     /// When the sender may hand over the next packet.
     pub(crate) fn ready_at(&self) -> Time {
-        let waits = self.stages.iter().map(|stage| match stage {
-            Stage::Rate {
-                bits_per_s,
-                free_at,
-            } => {
-                let backlog = time_of(PORT_BACKLOG_BYTES, *bits_per_s);
-                Time::from_nanos(free_at.as_nanos().saturating_sub(nanos(backlog)))
-            }
-            Stage::Delay(_)
-            | Stage::Bottleneck { .. }
-            | Stage::Drop(_)
-            | Stage::DropIf(_)
-            | Stage::Duplicate(_)
-            | Stage::Reorder { .. }
-            | Stage::Corrupt(_)
-            | Stage::Batch(_) => Time::ZERO,
-        });
+        let waits = self.steps.iter().map(|step| step.stage.ready_at());
         waits.max().unwrap_or(Time::ZERO)
     }
 
-    /// What happened to the packet that passed last, in order.
+    /// What happened to the packet that was taken last, in order.
     pub(crate) fn fates(&self) -> &[Fate] {
         &self.fates
     }
 
-    /// Takes a packet and returns what will arrive, and when.
-    pub(crate) fn carry(&mut self, now: Time, bytes: Vec<u8>, random: &mut Random) -> Vec<Carried> {
-        let number = self.counters.entered;
+    /// Takes a packet from the sender.
+    pub(crate) fn enter(
+        &mut self,
+        mut carried: Carried,
+        random: &mut Random,
+        exits: &mut Vec<Exit>,
+    ) {
+        carried.number_here = self.counters.entered;
         self.counters.entered += 1;
+        self.counters.entered_bytes += carried.packet.len() as u64;
         self.fates.clear();
-        if self.cut {
-            self.counters.dropped += 1;
-            self.fates.push(Fate::Cut);
-            return Vec::new();
+        let dropped = if self.cut {
+            Some(Fate::Cut)
+        } else if self.mtu.is_some_and(|mtu| carried.packet.len() > mtu) {
+            Some(Fate::TooLarge)
+        } else {
+            None
+        };
+        if let Some(fate) = dropped {
+            self.counters.add(fate);
+            self.fates.push(fate);
+            return;
         }
-        let mut passing = vec![Carried {
-            at: now,
-            bytes,
-            damaged: false,
-        }];
-        for stage in &mut self.stages {
-            let mut next = Vec::with_capacity(passing.len());
-            for packet in passing {
-                let fate = stage.pass(number, packet, random, &mut next);
-                self.counters.add(fate);
-                self.fates.extend(fate);
+        self.pass(0, carried, random, exits);
+    }
+
+    /// Goes on with a packet that waited in front of stage `first`, at its time.
+    pub(crate) fn resume(
+        &mut self,
+        first: usize,
+        carried: Carried,
+        random: &mut Random,
+        exits: &mut Vec<Exit>,
+    ) {
+        self.fates.clear();
+        self.pass(first, carried, random, exits);
+    }
+
+    fn pass(&mut self, first: usize, carried: Carried, random: &mut Random, exits: &mut Vec<Exit>) {
+        self.passing.push(carried);
+        for index in first..self.steps.len() {
+            let step = &mut self.steps[index];
+            if step.sorts && index > first {
+                let waiting = self.passing.drain(..);
+                exits.extend(waiting.map(|carried| Exit::WaitsAt(index, carried)));
+                return;
             }
-            passing = next;
+            for carried in self.passing.drain(..) {
+                if let Some(fate) = step.stage.pass(carried, random, &mut self.passed) {
+                    self.counters.add(fate);
+                    self.fates.push(fate);
+                }
+            }
+            core::mem::swap(&mut self.passing, &mut self.passed);
         }
-        passing
+        for carried in self.passing.drain(..) {
+            self.counters.left += 1;
+            self.counters.left_bytes += carried.packet.len() as u64;
+            exits.push(Exit::Leaves(carried));
+        }
     }
 }
 
 impl LinkCounters {
-    fn add(&mut self, fate: Option<Fate>) {
+    fn add(&mut self, fate: Fate) {
+        self.dropped += u64::from(fate.is_drop());
         match fate {
-            Some(Fate::Lost | Fate::Filtered | Fate::Overflowed | Fate::Cut) => self.dropped += 1,
-            Some(Fate::Duplicated) => self.duplicated += 1,
-            Some(Fate::HeldBack) => self.held_back += 1,
-            Some(Fate::Damaged) => self.damaged += 1,
-            Some(
-                Fate::Sent
-                | Fate::Injected
-                | Fate::Delivered
-                | Fate::BadIcrc
-                | Fate::Malformed
-                | Fate::NoQueuePair,
-            )
-            | None => {}
+            Fate::Lost => self.lost += 1,
+            Fate::Overflowed => self.overflowed += 1,
+            Fate::TooLarge => self.too_large += 1,
+            Fate::Duplicated => self.duplicated += 1,
+            Fate::HeldBack => self.held_back += 1,
+            Fate::Damaged => self.damaged += 1,
+            Fate::Marked => self.marked += 1,
+            Fate::Filtered
+            | Fate::Cut
+            | Fate::Sent
+            | Fate::Injected
+            | Fate::NoRoute
+            | Fate::Delivered
+            | Fate::Refused(_)
+            | Fate::BadIcrc
+            | Fate::Malformed
+            | Fate::NoQueuePair => {}
         }
     }
 }
 
-impl Stage {
-    /// Passes one packet on to `next`, once, twice or not at all.
-    fn pass(
-        &mut self,
-        number: u64,
-        mut packet: Carried,
-        random: &mut Random,
-        next: &mut Vec<Carried>,
-    ) -> Option<Fate> {
-        let mut fate = None;
-        match self {
-            Stage::Delay(delay) => packet.at = packet.at + *delay,
-            Stage::Rate {
-                bits_per_s,
-                free_at,
-            } => packet.occupy(free_at, *bits_per_s),
-            Stage::Bottleneck {
-                bits_per_s,
-                bytes_max,
-                free_at,
-            } => {
-                let backlog = free_at.duration_since(packet.at);
-                if backlog > time_of(*bytes_max, *bits_per_s) {
-                    return Some(Fate::Overflowed);
-                }
-                packet.occupy(free_at, *bits_per_s);
-            }
-            Stage::Drop(probability) => {
-                if random.chance(*probability) {
-                    return Some(Fate::Lost);
-                }
-            }
-            Stage::DropIf(choice) => {
-                if frame::parse(&packet.bytes).is_ok_and(|packet| choice(number, &packet)) {
-                    return Some(Fate::Filtered);
-                }
-            }
-            Stage::Duplicate(probability) => {
-                if random.chance(*probability) {
-                    fate = Some(Fate::Duplicated);
-                    next.push(Carried {
-                        bytes: packet.bytes.clone(),
-                        ..packet
-                    });
-                }
-            }
-            Stage::Reorder {
-                probability,
-                held_max,
-            } => {
-                if random.chance(*probability) {
-                    fate = Some(Fate::HeldBack);
-                    let held = Duration::from_nanos(random.below(nanos(*held_max)));
-                    packet.at = packet.at + held;
-                }
-            }
-            Stage::Corrupt(probability) => {
-                if random.chance(*probability) {
-                    fate = Some(Fate::Damaged);
-                    packet.damaged = true;
-                    damage(&mut packet.bytes, random);
-                }
-            }
-            Stage::Batch(period) => {
-                let period = nanos(*period);
-                let at = packet.at.as_nanos().div_ceil(period) * period;
-                packet.at = Time::from_nanos(at);
-            }
-        }
-        next.push(packet);
-        fate
-    }
-}
-
-/// Damages bytes that the ICRC covers, or the ICRC itself.
-fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
-    if random.chance(0.125) {
-        let len = random.index(bytes.len());
-        bytes.truncate(len);
-        return;
-    }
-    let mut flipped = Vec::new();
-    for _ in 0..random.between(1, FLIPS_MAX) {
-        let bit = random.index(bytes.len() * 8);
-        if bit / 8 == CONGESTION_AT || flipped.contains(&bit) {
-            continue;
-        }
-        flipped.push(bit);
-        bytes[bit / 8] ^= 1 << (bit % 8);
-    }
-    if flipped.is_empty() {
-        bytes[0] ^= 1;
-    }
-}
-
-impl Carried {
-    /// Waits until the line is free, and takes it.
-    fn occupy(&mut self, free_at: &mut Time, bits_per_s: u64) {
-        let bytes = self.bytes.len() as u64 + OVERHEAD_BYTES;
-        *free_at = self.at.max(*free_at) + time_of(bytes, bits_per_s);
-        self.at = *free_at;
-    }
-}
-
-fn time_of(bytes: u64, bits_per_s: u64) -> Duration {
-    Duration::from_nanos((bytes * 8 * 1_000_000_000).div_ceil(bits_per_s))
-}
-
-fn nanos(duration: Duration) -> u64 {
+pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// As the link was written.
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&self.stages).finish()
-    }
-}
-
-impl fmt::Debug for Stage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Stage::Delay(delay) => write!(f, "delay({delay:?})"),
-            Stage::Rate { bits_per_s, .. } => write!(f, "rate({bits_per_s})"),
-            Stage::Bottleneck {
-                bits_per_s,
-                bytes_max,
-                ..
-            } => write!(f, "bottleneck({bits_per_s}, {bytes_max})"),
-            Stage::Drop(p) => write!(f, "drop({p:.4})"),
-            Stage::DropIf(_) => write!(f, "drop_if(..)"),
-            Stage::Duplicate(p) => write!(f, "duplicate({p:.4})"),
-            Stage::Reorder {
-                probability,
-                held_max,
-            } => write!(f, "reorder({probability:.4}, {held_max:?})"),
-            Stage::Corrupt(p) => write!(f, "corrupt({p:.4})"),
-            Stage::Batch(period) => write!(f, "batch({period:?})"),
+        write!(f, "Link::new()")?;
+        for step in &self.steps {
+            write!(f, ".{:?}", step.stage)?;
+        }
+        match self.mtu {
+            Some(mtu) => write!(f, ".mtu({mtu})"),
+            None => Ok(()),
         }
     }
 }

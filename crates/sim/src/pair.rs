@@ -3,7 +3,6 @@
 use core::fmt;
 use core::ops::{Index, IndexMut};
 use core::time::Duration;
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use airdma_transport::{Arrival, Datagram, QpState, QpType, Time};
@@ -11,10 +10,13 @@ use airdma_wire::{HEADERS_LEN_MAX, Headers, PathMtu, Psn, Qkey};
 
 use crate::capture::Capture;
 use crate::endpoint::Endpoint;
-use crate::frame;
-use crate::link::{Carried, Link};
+use crate::frame::{self, Frame};
+use crate::ip;
+use crate::link::Link;
+use crate::network::{Delivery, Network};
 use crate::random::Random;
 use crate::setup::{self, Setup};
+use crate::topology::Node;
 use crate::trace::{Fate, Record, Trace};
 
 /// Which endpoint.
@@ -39,15 +41,6 @@ impl Side {
     }
 }
 
-/// A packet under way, and all that the receiving port will know of it.
-#[derive(Debug)]
-struct Flying {
-    from: Side,
-    arrival: Arrival,
-    bytes: Vec<u8>,
-    damaged: bool,
-}
-
 /// Longest packet: largest headers, 4,096 bytes, padding.
 const PACKET_LEN_MAX: usize = HEADERS_LEN_MAX + 4096 + 3;
 
@@ -68,12 +61,7 @@ pub struct Pair {
     now: Time,
     steps: u64,
     endpoints: [Endpoint; 2],
-    /// By sender.
-    links: [Link; 2],
-    chances: [Random; 2],
-    /// By arrival, and in the order of departure among equals.
-    flying: BTreeMap<(Time, u64), Flying>,
-    launched: u64,
+    network: Network,
     trace: Trace,
     capture: Option<Capture>,
     out: Vec<u8>,
@@ -88,8 +76,11 @@ impl Pair {
 
     /// The same with other addresses.
     pub fn with_addresses(seed: u64, addresses: [IpAddr; 2], to_b: Link, to_a: Link) -> Self {
+        let mut network = Network::pair(seed, to_b, to_a).with_addresses(addresses.to_vec());
+        network.start_trace();
         let mut random = Random::new(seed);
-        let chances = [random.fork(), random.fork()];
+        // Those of the links.
+        let _ = [random.fork(), random.fork()];
         let endpoints = [
             Endpoint::new(addresses[0], 0x11, random.fork()),
             Endpoint::new(addresses[1], 0x0022_0022, random.fork()),
@@ -100,10 +91,7 @@ impl Pair {
             now: Time::ZERO,
             steps: 0,
             endpoints,
-            links: [to_b, to_a],
-            chances,
-            flying: BTreeMap::new(),
-            launched: 0,
+            network,
             trace: Trace::new(),
             capture: None,
             out: vec![0; PACKET_LEN_MAX],
@@ -189,7 +177,7 @@ impl Pair {
 
     /// The link that carries what `side` sends.
     pub fn link(&mut self, side: Side) -> &mut Link {
-        &mut self.links[side as usize]
+        self.network.link_mut(node(side), node(side.other()))
     }
 
     /// What happened so far.
@@ -200,7 +188,7 @@ impl Pair {
     /// Asserts that everything that was begun has ended: no packet under way, no timer, nothing in
     /// flight, no send request open.
     pub fn assert_nothing_left(&self) {
-        assert!(self.flying.is_empty(), "packets are under way");
+        assert_eq!(self.network.under_way(), 0, "packets are under way");
         for side in Side::BOTH {
             assert!(self[side].is_quiet(), "{side:?} is not quiet");
         }
@@ -222,14 +210,10 @@ impl Pair {
             source,
             ..self.arrival_from(from)
         };
-        let bytes = frame::seal(arrival.source, arrival.destination, &transport);
-        self.record(from, Fate::Injected, &bytes, false);
-        let packet = Carried {
-            at: self.now,
-            bytes,
-            damaged: false,
-        };
-        self.fly(from, arrival, packet);
+        let frame = Frame::seal(&arrival, &transport);
+        let to = from.other();
+        self.network.inject(self.now, to as usize, &frame);
+        self.take_trace();
     }
 
     fn arrival_from(&self, from: Side) -> Arrival {
@@ -290,26 +274,29 @@ impl Pair {
     }
 
     fn next_event(&self) -> Option<Time> {
-        let arrival = self.flying.first_key_value().map(|((at, _), _)| *at);
         let timers = self.endpoints.iter().filter_map(Endpoint::poll_timeout);
         let ports = Side::BOTH.iter().filter_map(|&side| {
-            let ready_at = self.links[side as usize].ready_at();
+            let ready_at = self.network.ready_at(side as usize);
             (ready_at > self.now && self[side].wants_transmit()).then_some(ready_at)
         });
-        timers.chain(ports).chain(arrival).min()
+        timers.chain(ports).chain(self.network.next_event()).min()
     }
 
     fn deliver(&mut self) {
-        while let Some(entry) = self.flying.first_entry() {
-            if entry.key().0 > self.now {
-                break;
-            }
-            let packet = entry.remove();
-            let to = &mut self.endpoints[packet.from.other() as usize];
-            let fate = to.receive(self.now, &packet.arrival, &packet.bytes);
-            self.record(packet.from, fate, &packet.bytes, packet.damaged);
+        let mut arrived = Vec::new();
+        self.network
+            .deliver(self.now, &mut |delivery| arrived.push(delivery));
+        self.take_trace();
+        for Delivery {
+            to, frame, damaged, ..
+        } in arrived
+        {
+            let to = Side::BOTH[to];
+            let now = self.now;
+            let fate = self[to].receive(now, &frame);
+            self.record(to.other(), fate, &frame.bytes, damaged);
             assert_eq!(
-                packet.damaged,
+                damaged,
                 fate == Fate::BadIcrc,
                 "the ICRC finds every damage and nothing else"
             );
@@ -319,7 +306,7 @@ impl Pair {
     /// Lets both endpoints send until they have nothing or their ports are full.
     fn pump(&mut self) {
         for side in Side::BOTH {
-            while self.links[side as usize].ready_at() <= self.now {
+            while self.network.ready_at(side as usize) <= self.now {
                 let endpoint = &mut self.endpoints[side as usize];
                 let Some(transmit) = endpoint.poll_transmit(self.now, &mut self.out) else {
                     break;
@@ -333,49 +320,41 @@ impl Pair {
                     flow_label: transmit.path.flow_label,
                     ..self.arrival_from(side)
                 };
-                let transport = &self.out[..transmit.len];
-                let bytes = frame::seal(arrival.source, arrival.destination, transport);
-                self.launch(side, arrival, bytes);
+                let frame = Frame::seal(&arrival, &self.out[..transmit.len]);
+                self.launch(side, frame);
             }
         }
     }
 
-    fn launch(&mut self, from: Side, arrival: Arrival, bytes: Vec<u8>) {
-        self.record(from, Fate::Sent, &bytes, false);
+    fn launch(&mut self, from: Side, frame: Frame) {
+        let packet = frame::parse(&frame.bytes).expect("queue pairs send well-formed packets");
+        assert!(packet.payload.len() <= PathMtu::M4096.bytes() as usize);
         if let Some(capture) = &mut self.capture {
-            capture.add(self.now, &frame::ip_packet(&arrival, &bytes));
+            capture.add(self.now, &ip::packet(&frame, false));
         }
-        let link = &mut self.links[from as usize];
-        let template = bytes.clone();
-        let carried = link.carry(self.now, bytes, &mut self.chances[from as usize]);
-        for index in 0..self.links[from as usize].fates().len() {
-            let fate = self.links[from as usize].fates()[index];
-            self.record(from, fate, &template, false);
-        }
-        for packet in carried {
-            self.fly(from, arrival, packet);
-        }
+        self.network.send(self.now, from as usize, frame);
+        self.take_trace();
     }
 
-    fn fly(&mut self, from: Side, arrival: Arrival, packet: Carried) {
-        let key = (packet.at, self.launched);
-        self.launched += 1;
-        let flying = Flying {
-            from,
-            arrival,
-            bytes: packet.bytes,
-            damaged: packet.damaged,
-        };
-        self.flying.insert(key, flying);
+    /// Takes over what the network noted. What became of a packet at its end is the endpoint's to
+    /// say, unless it never got there.
+    fn take_trace(&mut self) {
+        let passages = self.network.trace_mut().map(Trace::take);
+        for passage in passages.unwrap_or_default() {
+            if passage.fate != Fate::Delivered {
+                self.trace.add(Record {
+                    at: self.now,
+                    from: Side::BOTH[passage.to].other(),
+                    fate: passage.fate,
+                    headers: passage.headers,
+                    payload_len: passage.payload_len,
+                });
+            }
+        }
     }
 
     fn record(&mut self, from: Side, fate: Fate, bytes: &[u8], damaged: bool) {
-        let parsed = frame::parse(bytes);
-        if fate == Fate::Sent {
-            let packet = parsed.expect("queue pairs send well-formed packets");
-            assert!(packet.payload.len() <= PathMtu::M4096.bytes() as usize);
-        }
-        let packet = parsed.ok().filter(|_| !damaged);
+        let packet = frame::parse(bytes).ok().filter(|_| !damaged);
         self.trace.add(Record {
             at: self.now,
             from,
@@ -384,6 +363,10 @@ impl Pair {
             payload_len: packet.map_or(bytes.len(), |packet| packet.payload.len()),
         });
     }
+}
+
+fn node(side: Side) -> Node {
+    Node::Host(side as usize)
 }
 
 impl Index<Side> for Pair {
@@ -403,18 +386,10 @@ impl IndexMut<Side> for Pair {
 impl fmt::Debug for Pair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {} at {} ns", self.seed, self.now.as_nanos())?;
-        writeln!(
-            f,
-            "a to b: {:?} {:?}",
-            self.links[0],
-            self.links[0].counters()
-        )?;
-        writeln!(
-            f,
-            "b to a: {:?} {:?}",
-            self.links[1],
-            self.links[1].counters()
-        )?;
+        for side in Side::BOTH {
+            let link = self.network.link(node(side), node(side.other()));
+            writeln!(f, "{side:?} sends over {link:?} {:?}", link.counters())?;
+        }
         write!(f, "{}", self.trace)
     }
 }
