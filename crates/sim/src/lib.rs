@@ -39,6 +39,7 @@ mod rings;
 mod setup;
 mod topology;
 mod trace;
+pub mod wifi;
 
 pub use endpoint::{Endpoint, PortCounters};
 pub use frame::Frame;

@@ -1,0 +1,226 @@
+//! What a cell is like: radio, MAC limits, queues. Profiles by name for the usual ones.
+
+use core::time::Duration;
+
+use super::fading::Fading;
+use super::phy::{PPDU_NS_MAX, Phy, SIFS_NS, SLOT_NS, Standard};
+
+/// How a station contends (EDCA, 802.11-2020 10.23.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Slots that the medium must be idle after SIFS before a backoff counts down.
+    pub aifsn: u8,
+    /// Largest first backoff, in slots.
+    pub cw_min: u16,
+    /// Largest backoff after failures, in slots.
+    pub cw_max: u16,
+    /// How long a station may go on after it won; zero: one PPDU with its answer.
+    pub txop: Duration,
+}
+
+impl Access {
+    /// Best effort, as drivers set it (802.11-2020 table 9-155 allows a TXOP of 2,528 us, which
+    /// access points may announce; most, and ns-3, say 0).
+    pub const BEST_EFFORT: Access = Access {
+        aifsn: 3,
+        cw_min: 15,
+        cw_max: 1023,
+        txop: Duration::ZERO,
+    };
+
+    /// The idle time in front of the countdown: 43 us for best effort.
+    pub const fn aifs_ns(&self) -> u64 {
+        SIFS_NS + self.aifsn as u64 * SLOT_NS
+    }
+}
+
+/// Everything that is the same for all stations of a cell.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Profile {
+    /// Its name.
+    pub name: &'static str,
+    /// The radio.
+    pub phy: Phy,
+    /// Window of a block-ack agreement in MPDUs, and most MPDUs in a PPDU: 64 (HT, VHT), 256
+    /// (HE), 1024 (EHT) at most.
+    pub window: u16,
+    /// Longest A-MPDU in bytes: 65,535 (HT), 1,048,575 (VHT), 6,500,631 (HE), 15,523,200 (EHT) at
+    /// most.
+    pub ampdu_bytes_max: u32,
+    /// Longest PPDU in ns, 5,484,000 at most.
+    pub ppdu_ns_max: u64,
+    /// How its stations contend.
+    pub access: Access,
+    /// How often an MPDU is sent before it is given up (dot11ShortRetryLimit: the retry counter
+    /// counts failures, and the seventh is the last).
+    pub attempts_max: u8,
+    /// How old a packet may become at its sender before it is given up.
+    pub lifetime: Duration,
+    /// Packets that a station holds, those on the air included. By name: 25 ms at the ideal
+    /// goodput, to which SMUFF (NSDI 2024, figure 8) saw the delay grow.
+    pub queue_packets_max: usize,
+    /// A PPDU with more bytes is announced by RTS and CTS, so that a collision is short.
+    pub rts_above_bytes: Option<u32>,
+    /// An aggregate is what was waiting when its contention began (hardware that is handed whole
+    /// aggregates, as ath9k's); if false, what waits when it is sent (firmware that builds them).
+    pub aggregates_early: bool,
+    /// How its channels fade.
+    pub fading: Fading,
+}
+
+impl Profile {
+    /// 802.11n, 40 MHz, 2 streams, short guard interval: 300 Mb/s.
+    pub const N_40: Profile = Profile {
+        name: "n-40",
+        phy: Phy {
+            standard: Standard::Ht,
+            width_mhz: 40,
+            streams: 2,
+            guard_ns: 400,
+        },
+        window: 64,
+        ampdu_bytes_max: 65_535,
+        ppdu_ns_max: PPDU_NS_MAX,
+        access: Access::BEST_EFFORT,
+        attempts_max: 7,
+        lifetime: Duration::from_millis(512),
+        queue_packets_max: 500,
+        rts_above_bytes: None,
+        aggregates_early: true,
+        fading: Fading::INDOOR,
+    };
+
+    /// 802.11ac, 80 MHz, 2 streams, short guard interval: 867 Mb/s.
+    pub const AC_80: Profile = Profile {
+        name: "ac-80",
+        phy: Phy {
+            standard: Standard::Vht,
+            width_mhz: 80,
+            streams: 2,
+            guard_ns: 400,
+        },
+        ampdu_bytes_max: 1_048_575,
+        queue_packets_max: 1_400,
+        ..Profile::N_40
+    };
+
+    /// 802.11ac, 160 MHz, 2 streams, short guard interval: 1,733 Mb/s.
+    pub const AC_160: Profile = Profile {
+        name: "ac-160",
+        phy: Phy {
+            width_mhz: 160,
+            ..Profile::AC_80.phy
+        },
+        queue_packets_max: 2_400,
+        ..Profile::AC_80
+    };
+
+    /// 802.11ax, 80 MHz, 2 streams, guard interval 0.8 us: 1,201 Mb/s.
+    pub const AX_80: Profile = Profile {
+        name: "ax-80",
+        phy: Phy {
+            standard: Standard::He,
+            width_mhz: 80,
+            streams: 2,
+            guard_ns: 800,
+        },
+        window: 256,
+        ampdu_bytes_max: 6_500_631,
+        queue_packets_max: 2_200,
+        ..Profile::AC_80
+    };
+
+    /// 802.11ax, 160 MHz, 2 streams, guard interval 0.8 us: 2,402 Mb/s.
+    pub const AX_160: Profile = Profile {
+        name: "ax-160",
+        phy: Phy {
+            width_mhz: 160,
+            ..Profile::AX_80.phy
+        },
+        queue_packets_max: 4_100,
+        ..Profile::AX_80
+    };
+
+    /// 802.11be, 160 MHz, 2 streams, guard interval 0.8 us: 2,882 Mb/s.
+    pub const BE_160: Profile = Profile {
+        name: "be-160",
+        phy: Phy {
+            standard: Standard::Eht,
+            ..Profile::AX_160.phy
+        },
+        window: 1024,
+        ampdu_bytes_max: 15_523_200,
+        queue_packets_max: 5_400,
+        ..Profile::AX_160
+    };
+
+    /// 802.11be, 320 MHz, 2 streams, guard interval 0.8 us: 5,765 Mb/s.
+    pub const BE_320: Profile = Profile {
+        name: "be-320",
+        phy: Phy {
+            width_mhz: 320,
+            ..Profile::BE_160.phy
+        },
+        queue_packets_max: 10_300,
+        ..Profile::BE_160
+    };
+
+    /// Those that have a name.
+    pub const ALL: [Profile; 7] = [
+        Profile::N_40,
+        Profile::AC_80,
+        Profile::AC_160,
+        Profile::AX_80,
+        Profile::AX_160,
+        Profile::BE_160,
+        Profile::BE_320,
+    ];
+
+    /// The profile of this name.
+    pub fn named(name: &str) -> Option<Profile> {
+        Profile::ALL
+            .into_iter()
+            .find(|profile| profile.name == name)
+    }
+
+    /// The same without fading.
+    pub fn steady(mut self) -> Profile {
+        self.fading = Fading::NONE;
+        self
+    }
+
+    /// The noise that a receiver has in this width, in dBm: thermal noise of -174 dBm/Hz and a
+    /// noise figure of 7 dB. SNR = signal strength - noise.
+    pub fn noise_dbm(&self) -> f64 {
+        const NOISE_FIGURE_DB: f64 = 7.0;
+        -174.0 + 10.0 * (f64::from(self.phy.width_mhz) * 1e6).log10() + NOISE_FIGURE_DB
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn profiles_are_within_the_limits_of_their_standard() {
+        for profile in Profile::ALL {
+            let (window, bytes) = match profile.phy.standard {
+                Standard::Ht => (64, 65_535),
+                Standard::Vht => (64, 1_048_575),
+                Standard::He => (256, 6_500_631),
+                Standard::Eht => (1024, 15_523_200),
+            };
+            assert_eq!((profile.window, profile.ampdu_bytes_max), (window, bytes));
+            assert_eq!(profile.access.aifs_ns(), 43_000);
+            assert!(profile.phy.data_subcarriers() > 0);
+            assert_eq!(Profile::named(profile.name), Some(profile));
+        }
+        assert_eq!(Profile::named("ad"), None);
+    }
+
+    #[test]
+    fn noise_grows_with_the_width() {
+        assert!((Profile::AC_80.noise_dbm() + 88.0).abs() < 0.1);
+        assert!((Profile::BE_320.noise_dbm() + 82.0).abs() < 0.1);
+    }
+}

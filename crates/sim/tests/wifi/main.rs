@@ -1,0 +1,7 @@
+//! The Wi-Fi model against tables, against theory, and against its own promises.
+
+mod block_ack;
+mod calibration;
+mod contention;
+mod medium;
+mod rate;
