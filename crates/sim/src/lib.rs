@@ -34,6 +34,7 @@ mod medium;
 mod memory;
 mod network;
 mod pair;
+mod pcapng;
 mod random;
 mod rings;
 mod setup;

@@ -78,10 +78,20 @@ pub(crate) struct Carried {
     pub(crate) at: Time,
     /// IP header to ICRC.
     pub(crate) packet: Vec<u8>,
-    pub(crate) damaged: bool,
+    /// As it was before it was damaged.
+    pub(crate) original: Option<Box<[u8]>>,
     /// Its number on the link that it passes.
     pub(crate) number_here: u64,
     pub(crate) trip: Trip,
+}
+
+impl Carried {
+    /// Before it is damaged.
+    fn keep_original(&mut self) {
+        if self.original.is_none() {
+            self.original = Some(self.packet.as_slice().into());
+        }
+    }
 }
 
 /// What does not change on the way, and no damage reaches.
@@ -90,9 +100,17 @@ pub(crate) struct Trip {
     /// The frame's number in its network.
     pub(crate) number: u64,
     pub(crate) from: usize,
-    pub(crate) to: usize,
+    pub(crate) goal: Goal,
     pub(crate) sent: Time,
     pub(crate) v6: bool,
+}
+
+/// Whom a packet is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Goal {
+    Host(usize),
+    /// All hosts but the sender.
+    Everyone,
 }
 
 /// What a link does with a packet for now: it leaves, or goes on at a stage once its time has come.
@@ -355,7 +373,7 @@ impl Link {
 }
 
 impl LinkCounters {
-    fn add(&mut self, fate: Fate) {
+    pub(crate) fn add(&mut self, fate: Fate) {
         self.dropped += u64::from(fate.is_drop());
         match fate {
             Fate::Lost => self.lost += 1,

@@ -212,7 +212,8 @@ impl Pair {
         };
         let frame = Frame::seal(&arrival, &transport);
         let to = from.other();
-        self.network.inject(self.now, to as usize, &frame);
+        self.network
+            .inject(self.now, from as usize, to as usize, &frame);
         self.take_trace();
     }
 
@@ -288,17 +289,17 @@ impl Pair {
             .deliver(self.now, &mut |delivery| arrived.push(delivery));
         self.take_trace();
         for Delivery {
-            to, frame, damaged, ..
+            to, frame, harmed, ..
         } in arrived
         {
             let to = Side::BOTH[to];
             let now = self.now;
             let fate = self[to].receive(now, &frame);
-            self.record(to.other(), fate, &frame.bytes, damaged);
+            self.record(to.other(), fate, &frame.bytes, harmed);
             assert_eq!(
-                damaged,
+                harmed,
                 fate == Fate::BadIcrc,
-                "the ICRC finds every damage and nothing else"
+                "the ICRC finds all harm and nothing else"
             );
         }
     }
@@ -344,7 +345,7 @@ impl Pair {
             if passage.fate != Fate::Delivered {
                 self.trace.add(Record {
                     at: self.now,
-                    from: Side::BOTH[passage.to].other(),
+                    from: Side::BOTH[passage.from],
                     fate: passage.fate,
                     headers: passage.headers,
                     payload_len: passage.payload_len,

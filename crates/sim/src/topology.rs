@@ -3,7 +3,7 @@
 use core::fmt;
 use core::ops::Range;
 
-use crate::link::Link;
+use crate::link::{Link, LinkCounters};
 use crate::medium::Medium;
 use crate::network::Network;
 
@@ -25,6 +25,7 @@ pub(crate) enum Way {
         medium: usize,
         from: usize,
         to: usize,
+        counters: LinkCounters,
     },
 }
 
@@ -110,6 +111,7 @@ impl Topology {
                     medium: index,
                     from,
                     to,
+                    counters: LinkCounters::default(),
                 };
                 self.add(stations[from], stations[to], way);
             }

@@ -114,8 +114,8 @@ pub struct Passage {
     pub number: u64,
     /// Which host sent it.
     pub from: usize,
-    /// Which host it is for.
-    pub to: usize,
+    /// Which host it is for; `None` if for all others.
+    pub to: Option<usize>,
     /// On which line it happened; `None` at a host.
     pub line: Option<(Node, Node)>,
     /// What happened.
@@ -132,12 +132,12 @@ impl fmt::Display for Passage {
             Some((from, to)) => format!(" on {from:?} > {to:?}"),
             None => String::new(),
         };
+        let to = self.to.map_or("*".to_string(), |to| to.to_string());
         write!(
             f,
-            "{}  {:>2} > {:<2}  #{:<6} {:<11}",
+            "{}  {:>2} > {to:<2}  #{:<6} {:<11}",
             Micros(self.at),
             self.from,
-            self.to,
             self.number,
             format!("{:?}{place}", self.fate),
         )?;

@@ -175,21 +175,21 @@ impl Stage {
             Stage::Corrupt(probability) => {
                 if random.chance(*probability) {
                     fate = Some(Fate::Damaged);
-                    carried.damaged = true;
+                    carried.keep_original();
                     damage_transport(&mut carried.packet, random);
                 }
             }
             Stage::CorruptAny(probability) => {
                 if random.chance(*probability) {
                     fate = Some(Fate::Damaged);
-                    carried.damaged = true;
+                    carried.keep_original();
                     damage_anything(&mut carried.packet, random);
                 }
             }
             Stage::Truncate(probability) => {
                 if random.chance(*probability) {
                     fate = Some(Fate::Damaged);
-                    carried.damaged = true;
+                    carried.keep_original();
                     cut_off(&mut carried.packet, random);
                 }
             }

@@ -15,12 +15,12 @@ fn carried(at: Time, len: usize) -> Carried {
     Carried {
         at,
         packet,
-        damaged: false,
+        original: None,
         number_here: 0,
         trip: Trip {
             number: 0,
             from: 0,
-            to: 1,
+            goal: Goal::Host(1),
             sent: at,
             v6: false,
         },

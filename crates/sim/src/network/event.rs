@@ -1,0 +1,47 @@
+//! What is due when.
+
+use core::cmp::Ordering;
+
+use airdma_transport::Time;
+
+use crate::link::Carried;
+
+/// A packet that is somewhere at its time.
+pub(super) struct Event {
+    pub(super) at: Time,
+    pub(super) order: u64,
+    pub(super) place: Place,
+    pub(super) carried: Carried,
+}
+
+/// Where it is.
+#[derive(Clone, Copy)]
+pub(super) enum Place {
+    /// In front of a stage of the link of a wire.
+    Stage { wire: usize, stage: usize },
+    /// Where a wire ends.
+    End { wire: usize },
+    /// At a host, past all wires.
+    Host(usize),
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Event {}
+
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// The earliest is the greatest, as the heap wants it.
+impl Ord for Event {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at, other.order).cmp(&(self.at, self.order))
+    }
+}
