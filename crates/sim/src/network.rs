@@ -54,7 +54,8 @@ pub struct Delivery {
 /// ```
 /// use airdma_sim::{Frame, Link, Network, gbit};
 /// use airdma_transport::Time;
-/// ///
+/// use core::time::Duration;
+///
 /// let ns = Duration::from_nanos;
 /// let mut network = Network::star(
 ///     7,
