@@ -3,7 +3,9 @@
 use std::mem::offset_of;
 use std::slice;
 
-use airdma_engine::{Datagram, Operation, Qkey, QpType, Qpn, RecvWr, Rkey, SendFlags, SendWr, Sge};
+use airdma_engine::{
+    self as engine, Datagram, Operation, Qkey, QpType, Qpn, RecvWr, Rkey, SendFlags, SendWr, Sge,
+};
 
 use crate::abi;
 use crate::address::Ah;
@@ -171,14 +173,15 @@ unsafe fn operation(wr: &abi::ibv_send_wr) -> Result<Operation, Errno> {
     }
 }
 
-/// A scatter/gather list as the engine takes it: the C array itself.
+/// A scatter/gather list as the engine takes it: the C array itself. More elements than any queue takes are refused before one
+/// of them is looked at: such a count is a mistake, and the array hardly as long.
 #[inline]
 pub unsafe fn elements<'a>(list: *mut abi::ibv_sge, count: i32) -> Result<&'a [Sge], Errno> {
     let count = usize::try_from(count).map_err(|_| Errno::INVALID)?;
     if count == 0 {
         return Ok(&[]);
     }
-    if list.is_null() {
+    if list.is_null() || count > engine::LIMITS.max_sge as usize {
         return Err(Errno::INVALID);
     }
     // SAFETY: the caller's array has `count` elements, of the same layout (asserted below).
@@ -265,6 +268,18 @@ mod tests {
             assert_eq!(elements(ptr::null_mut(), 0), Ok(&[][..]));
             assert_eq!(elements(ptr::null_mut(), 1), Err(Errno::INVALID));
             assert_eq!(elements(ptr::null_mut(), -1), Err(Errno::INVALID));
+        }
+    }
+
+    #[test]
+    fn a_list_longer_than_any_queue_takes_is_refused_unseen() {
+        let mut list = [Sge::default(); 32];
+        // SAFETY: 32 elements are there, and more than that are not looked at.
+        unsafe {
+            let list = list.as_mut_ptr().cast();
+            assert_eq!(elements(list, 32).map(<[Sge]>::len), Ok(32));
+            assert_eq!(elements(list, 33), Err(Errno::INVALID));
+            assert_eq!(elements(list, i32::MAX), Err(Errno::INVALID));
         }
     }
 
