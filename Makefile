@@ -5,12 +5,14 @@ PYTHON ?= $(if $(wildcard /usr/bin/python3),/usr/bin/python3,python3)
 CARGO ?= cargo
 BENCH_OPTIONS ?=
 SYSTEM_OPTIONS ?=
+TARGET ?= packet icrc responder requester cm_mad cm_manager work_request
+SECONDS ?= 60
 
 # An own target folder: other flags would throw the ordinary build away.
 LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p airdma-shm --release --test loom
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint unit loom dropin system programs rdma-core rdma-core-check matrix bench clean
+.PHONY: help build demo test lint unit loom dropin system programs rdma-core rdma-core-check matrix bench fuzz coverage clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +57,17 @@ rdma-core-check: build ## the same, compared with docs/rdma-core-tests.md
 
 matrix: ## writes MATRIX.md: what is supported, and who uses it
 	$(PYTHON) tools/verbs_matrix.py
+
+fuzz: ## coverage-guided bytes against every target of fuzz/, or TARGET=name, for SECONDS=60 each (nightly)
+	@cargo fuzz --version >/dev/null 2>&1 || { echo "make fuzz: cargo install cargo-fuzz; rustup toolchain install nightly"; exit 2; }
+	for target in $(TARGET); do \
+	    mkdir -p fuzz/found/$$target; \
+	    cargo +nightly fuzz run --fuzz-dir fuzz $$target fuzz/found/$$target fuzz/corpus/$$target fuzz/regressions/$$target \
+	        -- -max_total_time=$(SECONDS) -max_len=2048 || exit 1; \
+	done
+
+coverage: ## lines and branches of wire and transport that tests and kept fuzz inputs reach (nightly)
+	$(PYTHON) tests/coverage.py
 
 bench: build ## bandwidth and latency by message size, beside TCP (BENCH_OPTIONS=--quick: two minutes)
 	$(PYTHON) tools/bench.py $(BENCH_OPTIONS)

@@ -19,7 +19,7 @@ pub(crate) const DATAGRAM_LEN_MIN: usize = Bth::LEN + ICRC_LEN;
 
 /// Two ends: the part of the IP and UDP headers that the ICRC covers and that does not change from packet to packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Flow {
+pub struct Flow {
     /// With identification 0.
     ip: IpPseudo,
     source_port: u16,
@@ -28,7 +28,7 @@ pub(crate) struct Flow {
 
 impl Flow {
     /// `None` when the addresses are of different families.
-    pub(crate) fn new(
+    pub fn new(
         source: IpAddr,
         destination: IpAddr,
         source_port: u16,
@@ -75,7 +75,7 @@ impl Flow {
 
 /// Computes and checks ICRCs. Remembers the constants of recent flows and lengths, and the images of identifications by
 /// length; the latter are allocated when a length first occurs.
-pub(crate) struct IcrcCache {
+pub struct IcrcCache {
     lines: [Option<Line>; LINES],
     spaces: IdSpaces,
 }
@@ -96,7 +96,7 @@ pub(crate) const CONGESTION_AT: usize = 4;
 
 impl IcrcCache {
     /// For packets of at most `len_max` bytes, BTH to pad.
-    pub(crate) fn new(len_max: usize) -> Self {
+    pub fn new(len_max: usize) -> Self {
         IcrcCache {
             lines: [None; LINES],
             spaces: IdSpaces::new(len_max),
@@ -104,7 +104,7 @@ impl IcrcCache {
     }
 
     /// ICRC of the packet `bytes` (BTH to pad) sent with IP identification `id`, which IPv6 does not have.
-    pub(crate) fn icrc(&mut self, flow: &Flow, id: u16, bytes: &[u8]) -> u32 {
+    pub fn icrc(&mut self, flow: &Flow, id: u16, bytes: &[u8]) -> u32 {
         self.icrc_without_id(flow, bytes) ^ self.image(flow, id, bytes.len())
     }
 
@@ -112,7 +112,7 @@ impl IcrcCache {
     ///
     /// `id` is the IP identification the packet should have had. If the ICRC is wrong for it, any other that makes it
     /// right will do (IPv4; see [`crate::udp`]).
-    pub(crate) fn check<'a>(&mut self, flow: &Flow, id: u16, datagram: &'a [u8]) -> Checked<'a> {
+    pub fn check<'a>(&mut self, flow: &Flow, id: u16, datagram: &'a [u8]) -> Checked<'a> {
         if datagram.len() < DATAGRAM_LEN_MIN {
             return Checked::Short;
         }
@@ -174,7 +174,7 @@ impl IcrcCache {
 
 /// What a look at an ICRC said; the bytes are BTH to pad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Checked<'a> {
+pub enum Checked<'a> {
     /// Right for the expected IP identification.
     Good(&'a [u8]),
     /// Right for another one.

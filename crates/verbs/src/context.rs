@@ -71,7 +71,8 @@ pub unsafe fn import(fd: c_int) -> Result<*mut abi::ibv_context, Errno> {
     Ok(hand_out(raw_device, device, token))
 }
 
-fn hand_out(
+/// A context for C.
+pub fn hand_out(
     raw_device: *mut abi::ibv_device,
     device: Arc<engine::Device>,
     token: OwnedFd,

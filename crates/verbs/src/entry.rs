@@ -11,7 +11,9 @@ use airdma_engine::Uncancelled;
 use crate::errno::{Answer, Errno};
 
 pub mod blocking;
+#[cfg(not(feature = "rlib"))]
 pub mod files;
+#[cfg(not(feature = "rlib"))]
 pub mod loader;
 pub mod polling;
 pub mod rdma;

@@ -7,6 +7,11 @@
 //!
 //! Nothing runs when the library is loaded: it is preloaded into programs that never touch RDMA.
 
+#![cfg_attr(
+    feature = "rlib",
+    allow(dead_code, missing_docs, clippy::missing_safety_doc)
+)]
+
 #[allow(
     dead_code,
     non_camel_case_types,
@@ -41,6 +46,8 @@ mod rate;
 mod rdma;
 mod redirect;
 mod registry;
+#[cfg(feature = "rlib")]
+pub mod rlib;
 mod shared_receive;
 mod sysfs;
 mod text;

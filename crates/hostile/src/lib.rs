@@ -1,0 +1,32 @@
+//! Hostile bytes: one module for each fuzz target, with a function `run(data)` that panics when something that must hold
+//! does not.
+//!
+//! The bytes are decoded into what a peer or a program may do wrong ([`input::Input`]), so that most of them get deep. Who
+//! provides them is open: libFuzzer (`fuzz/`), which looks for bytes that reach new code; `tests/replay.rs`, which repeats
+//! what libFuzzer found and adds random ones.
+
+pub mod cm_mad;
+pub mod cm_manager;
+pub mod host;
+pub mod icrc;
+pub mod input;
+pub mod packet;
+pub mod program;
+pub mod requester;
+pub mod responder;
+pub mod siege;
+pub mod work_request;
+
+/// A target: its name in `fuzz/`, and what it does with bytes.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// Every target.
+pub const TARGETS: &[Target] = &[
+    ("packet", packet::run),
+    ("icrc", icrc::run),
+    ("responder", responder::run),
+    ("requester", requester::run),
+    ("cm_mad", cm_mad::run),
+    ("cm_manager", cm_manager::run),
+    ("work_request", work_request::run),
+];

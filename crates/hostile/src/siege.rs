@@ -1,0 +1,731 @@
+//! A queue pair under siege: any service, any state, and whatever comes over the wire. The two targets that use it differ in
+//! what they do most, see [`crate::responder`] and [`crate::requester`].
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use airdma_transport::{
+    Access, Arrival, AttrMask, Bind, Datagram, MESSAGE_LEN_MAX, Operation, Path, QpAttributes,
+    QpConfig, QpState, QpType, QueuePair, SendRequest, Slot, Time,
+};
+use airdma_wire::{
+    Aeth, AtomicEth, Bth, Deth, HEADERS_LEN_MAX, Headers, Lkey, NakCode, Opcode, Packet, PathMtu,
+    Psn, Qkey, Qpn, Reth, Rkey, Syndrome, Transport, XrcEth,
+};
+
+use crate::host::{BASE, Buffer, Machine, VAST};
+use crate::input::Input;
+
+const QPN: Qpn = Qpn::new(0x11);
+const PEER: Qpn = Qpn::new(0x22);
+const QKEY: Qkey = Qkey(0x1234);
+
+/// Send requests, and receives, that may be posted at a time, as a ring would have it.
+const POSTED_MAX: usize = 64;
+
+/// Characters that the state of a queue pair takes when it is printed, the posted requests of a full ring included: a
+/// measure of memory. 128 READs remembered and their answers are most of it.
+const STATE_MAX: usize = 128 * 1024;
+
+/// Packets of ours that are remembered, to be answered.
+const SENT_MAX: usize = 128;
+
+/// A queue pair, its host, and the attacker's view of them.
+pub struct Siege {
+    queue_pair: QueuePair,
+    config: QpConfig,
+    /// Its memory and rings.
+    pub host: Machine,
+    now: Time,
+    out: Vec<u8>,
+    /// Where the attacker thinks that the responder is.
+    psn: Psn,
+    /// What the requester sent and was not answered, oldest first.
+    sent: VecDeque<Headers>,
+    last_packet: Vec<u8>,
+    idle_polls: u32,
+}
+
+impl Siege {
+    /// A queue pair of that service, in a state of the input's choice.
+    pub fn new(qp_type: QpType, input: &mut Input<'_>) -> Self {
+        let config = QpConfig {
+            qp_type,
+            qpn: QPN,
+            port_mtu: input.pick(&PathMtu::ALL),
+            shared_receives: qp_type != QpType::XrcReceive && input.one_in(4),
+        };
+        let mut siege = Siege {
+            queue_pair: QueuePair::new(config),
+            config,
+            host: Machine::new(QPN),
+            now: Time::ZERO,
+            out: vec![0; HEADERS_LEN_MAX + 4096 + 3],
+            psn: Psn::new(0),
+            sent: VecDeque::new(),
+            last_packet: Vec::new(),
+            idle_polls: 0,
+        };
+        let states = [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];
+        let attributes = attributes(input);
+        let last = input.pick(&[3, 3, 3, 3, 3, 3, 2, 1, 0]);
+        for state in &states[..last] {
+            let to = QpAttributes {
+                state: *state,
+                ..attributes
+            };
+            siege
+                .modify(&to, mask_to(qp_type, *state))
+                .expect("all that it asks for");
+        }
+        siege.psn = attributes.rq_psn;
+        siege
+    }
+
+    fn modify(&mut self, to: &QpAttributes, mask: AttrMask) -> Result<(), ()> {
+        let before = *self.queue_pair.attributes();
+        let outcome = self.queue_pair.modify(to, mask, &mut self.host);
+        let after = self.queue_pair.attributes();
+        if outcome.is_err() {
+            assert_eq!(*after, before, "a refused modify changed something");
+        } else if after.state == QpState::Reset {
+            self.host.forget_rings();
+            self.sent.clear();
+        }
+        self.host.granted = after.access;
+        outcome.map_err(|_| ())
+    }
+
+    /// Tries another state or other attributes: mostly what a transition asks for, sometimes anything.
+    pub fn modify_somehow(&mut self, input: &mut Input<'_>) {
+        let state = QpState::from_number(input.below(7) as u32).expect("a state");
+        let mut to = QpAttributes {
+            state,
+            ..attributes(input)
+        };
+        let mut mask = mask_to(self.config.qp_type, state);
+        if input.one_in(4) {
+            mask ^= AttrMask::from_bits_truncate(1 << input.below(26));
+            to.timeout = input.byte();
+            to.retry_count = input.byte();
+            to.max_rd_atomic = input.byte();
+        }
+        if self.modify(&to, mask).is_ok() && state == QpState::ReadyToReceive {
+            self.psn = to.rq_psn;
+        }
+    }
+
+    /// Posts a send request of any kind, where the verbs would let it through.
+    pub fn post_send(&mut self, input: &mut Input<'_>) {
+        let state = self.queue_pair.state();
+        let takes = state.sends() || matches!(state, QpState::SendQueueError | QpState::Error);
+        if !takes
+            || self.config.qp_type == QpType::XrcReceive
+            || self.host.sends_outstanding() >= POSTED_MAX
+        {
+            return;
+        }
+        let (va, rkey) = (address(input), Rkey(key(input)));
+        let imm = [1, 2, 3, 4];
+        let operation = match input.below(14) {
+            0 | 1 => Operation::Send,
+            2 => Operation::SendImm(imm),
+            3 => Operation::SendInvalidate(rkey),
+            4 | 5 => Operation::Write { va, rkey },
+            6 => Operation::WriteImm { va, rkey, imm },
+            7 | 8 => Operation::Read { va, rkey },
+            9 => Operation::CompareSwap {
+                va,
+                rkey,
+                compare: 1,
+                swap: 2,
+            },
+            10 => Operation::FetchAdd { va, rkey, add: 3 },
+            11 => Operation::AtomicWrite { va, rkey },
+            12 => Operation::LocalInvalidate(rkey),
+            _ => Operation::BindWindow(Bind {
+                window: rkey,
+                new_key: rkey,
+                region: Lkey(rkey.0),
+                va,
+                length: va,
+                access: Access::REMOTE_READ,
+            }),
+        };
+        let mut buffer = buffer(input, self.mtu());
+        if matches!(
+            operation,
+            Operation::CompareSwap { .. } | Operation::FetchAdd { .. }
+        ) {
+            buffer.length = 8;
+        }
+        let flags = input.byte();
+        let datagram = Datagram {
+            path: Path::default(),
+            qpn: PEER,
+            qkey: input.pick(&[QKEY, Qkey(1 << 31)]),
+        };
+        let request = SendRequest {
+            slot: Slot(0),
+            wr_id: 0,
+            operation,
+            length: buffer.length,
+            signalled: flags & 1 != 0,
+            solicited: flags & 2 != 0,
+            fence: flags & 4 != 0,
+            datagram: (self.config.qp_type == QpType::Ud).then_some(datagram),
+            srqn: 1,
+        };
+        let request = self.host.post_send(request, buffer);
+        self.queue_pair.post_send(request, &mut self.host);
+        if state == QpState::Error || state == QpState::SendQueueError {
+            assert_eq!(self.host.sends_outstanding(), 0, "not flushed in {state:?}");
+        }
+    }
+
+    /// Posts a receive, where the verbs would let it through.
+    pub fn post_receive(&mut self, input: &mut Input<'_>) {
+        let buffer = buffer(input, self.mtu());
+        if self.config.qp_type == QpType::XrcReceive {
+            return self.host.post_receive(buffer, Some(input.below(2)));
+        }
+        if self.queue_pair.state() != QpState::Reset
+            && self.host.receives_outstanding() < POSTED_MAX
+        {
+            self.host.post_receive(buffer, None);
+            self.queue_pair.flush_receives(&mut self.host);
+        }
+    }
+
+    /// A request of the peer: mostly the next one, in any way wrong.
+    pub fn attack_responder(&mut self, input: &mut Input<'_>) {
+        let opcode = self.opcode(input, Opcode::is_request);
+        let psn = near(self.psn, input);
+        let (headers, payload_len) = self.packet(opcode, psn, input);
+        let follows = psn == self.psn;
+        self.deliver(headers, payload_len);
+        if follows {
+            let bytes = headers.reth.map_or(0, |reth| reth.length);
+            let asks = opcode.on(Transport::Rc) == Some(Opcode::RcReadRequest);
+            let packets = if asks {
+                bytes.div_ceil(self.mtu()).max(1)
+            } else {
+                1
+            };
+            self.psn = psn.add(packets);
+        }
+    }
+
+    /// A whole message as it should be, but for where it goes and how long it is.
+    pub fn message(&mut self, input: &mut Input<'_>) {
+        let write = input.one_in(2);
+        let middles = input.below(4) as u32;
+        let opcodes = if write {
+            [
+                Opcode::RcWriteFirst,
+                Opcode::RcWriteMiddle,
+                Opcode::RcWriteLast,
+                Opcode::RcWriteLastImm,
+            ]
+        } else {
+            [
+                Opcode::RcSendFirst,
+                Opcode::RcSendMiddle,
+                Opcode::RcSendLast,
+                Opcode::RcSendLastInvalidate,
+            ]
+        };
+        let last = opcodes[2 + input.below(2)];
+        let (mtu, tail) = (self.mtu(), 1 + u32::from(input.byte()) % self.mtu());
+        let reth = Reth {
+            va: address(input),
+            rkey: Rkey(key(input)),
+            length: (1 + middles) * mtu + tail,
+        };
+        for index in 0..middles + 2 {
+            let (opcode, len) = match index {
+                0 => (opcodes[0], mtu),
+                _ if index <= middles => (opcodes[1], mtu),
+                _ => (last, tail),
+            };
+            let Some(opcode) = opcode.on(self.transport()) else {
+                return;
+            };
+            let (mut headers, _) = self.packet(opcode, self.psn, input);
+            headers.bth.pad = (len.wrapping_neg() & 3) as u8;
+            headers.reth = headers.reth.and(Some(reth));
+            self.deliver(headers, len);
+            self.psn = self.psn.add(1);
+        }
+    }
+
+    /// An answer of the peer: to something that was sent, in any way wrong.
+    pub fn attack_requester(&mut self, input: &mut Input<'_>) {
+        let opcode = self.opcode(input, |opcode| !opcode.is_request());
+        let about = input.below(SENT_MAX);
+        let sent = self.sent.get(about % self.sent.len().max(1));
+        let psn = sent.map_or(Psn::new(0), |sent| sent.bth.psn);
+        let (headers, payload_len) = self.packet(opcode, near(psn, input), input);
+        self.deliver(headers, payload_len);
+    }
+
+    /// The right answer to the oldest request that has none.
+    pub fn answer(&mut self, input: &mut Input<'_>) {
+        let Some(sent) = self.sent.pop_front() else {
+            return;
+        };
+        let plain = sent
+            .bth
+            .opcode
+            .on(Transport::Rc)
+            .expect("a request of ours");
+        let mut psn = sent.bth.psn;
+        let mtu = self.mtu();
+        let mut left = sent.reth.map_or(0, |reth| reth.length);
+        // A long READ is answered in part.
+        for index in 0..24 {
+            let (opcode, len) = if plain == Opcode::RcReadRequest {
+                let opcode = match (index == 0, left <= mtu) {
+                    (true, true) => Opcode::RcReadResponseOnly,
+                    (true, false) => Opcode::RcReadResponseFirst,
+                    (false, false) => Opcode::RcReadResponseMiddle,
+                    (false, true) => Opcode::RcReadResponseLast,
+                };
+                (opcode, left.min(mtu))
+            } else if plain == Opcode::RcAtomicWrite {
+                (Opcode::RcReadResponseOnly, 0)
+            } else if plain.is_send() || plain.is_write() {
+                (Opcode::RcAcknowledge, 0)
+            } else {
+                (Opcode::RcAtomicAcknowledge, 0)
+            };
+            let Some(opcode) = opcode.on(self.transport()) else {
+                return;
+            };
+            let (mut headers, _) = self.packet(opcode, psn, input);
+            headers.bth.pad = (len.wrapping_neg() & 3) as u8;
+            if let Some(aeth) = &mut headers.aeth {
+                aeth.syndrome = Syndrome::Ack { credits: 31 };
+            }
+            self.deliver(headers, len);
+            if plain != Opcode::RcReadRequest || left <= mtu {
+                return;
+            }
+            left -= mtu;
+            psn = psn.add(1);
+        }
+    }
+
+    /// Delivers the last packet again and again: state must not grow with it.
+    pub fn flood(&mut self) {
+        let bytes = std::mem::take(&mut self.last_packet);
+        for _ in 0..100 {
+            self.deliver_bytes(&bytes);
+        }
+        self.last_packet = bytes;
+    }
+
+    /// Lets the queue pair send up to so many packets.
+    pub fn poll(&mut self, packets: usize, credit: u32) {
+        for _ in 0..packets {
+            if self.poll_once(credit).is_none() {
+                break;
+            }
+        }
+    }
+
+    fn poll_once(&mut self, credit: u32) -> Option<()> {
+        let wanted = self.queue_pair.wants_transmit();
+        let qp = &mut self.queue_pair;
+        let transmit = qp.poll_transmit(self.now, credit, &mut self.host, &mut self.out);
+        let Some(transmit) = transmit else {
+            let stays = credit == u32::MAX && self.queue_pair.wants_transmit();
+            self.idle_polls = if stays { self.idle_polls + 1 } else { 0 };
+            assert!(
+                self.idle_polls < 3,
+                "wants to transmit for ever, and does not"
+            );
+            return None;
+        };
+        assert!(wanted, "wants_transmit was false, yet there was a packet");
+        self.idle_polls = 0;
+        let packet = Packet::parse(&self.out[..transmit.len]).expect("a packet of ours");
+        let (headers, payload_len) = (packet.headers, packet.payload.len());
+        self.check_sent(&headers, payload_len);
+        Some(())
+    }
+
+    fn check_sent(&mut self, headers: &Headers, payload_len: usize) {
+        let bth = &headers.bth;
+        let attributes = self.queue_pair.attributes();
+        assert_eq!(bth.opcode.transport(), self.transport());
+        assert_eq!(bth.pkey, Bth::PKEY_DEFAULT);
+        if self.config.qp_type.is_connected() {
+            assert_eq!(bth.dest_qpn, attributes.dest_qpn);
+            assert!(payload_len <= attributes.path_mtu.bytes() as usize);
+        } else {
+            assert!(payload_len <= self.config.port_mtu.bytes() as usize);
+        }
+        if bth.opcode.is_request() {
+            assert!(
+                attributes.state.sends(),
+                "a request in {:?}",
+                attributes.state
+            );
+            if self.config.qp_type != QpType::Ud && self.config.qp_type != QpType::Uc {
+                self.sent.push_back(*headers);
+                self.sent.truncate(SENT_MAX);
+            }
+        } else if let Some(aeth) = headers.aeth
+            && aeth.syndrome == Syndrome::Nak(NakCode::PsnSequenceError)
+        {
+            self.psn = bth.psn;
+        }
+    }
+
+    /// Lets time pass: to the next timer, or by any amount.
+    pub fn wait(&mut self, input: &mut Input<'_>) {
+        let due = self.queue_pair.poll_timeout();
+        let nanos = match input.below(4) {
+            0 | 1 => due.map_or(1, |due| due.duration_since(self.now).as_nanos() as u64),
+            2 => u64::from(input.u32()),
+            _ => 1 << input.below(44),
+        };
+        self.now = self.now + Duration::from_nanos(nanos);
+        if due.is_some_and(|due| due <= self.now) {
+            self.queue_pair.handle_timeout(self.now, &mut self.host);
+        } else {
+            let before = format!("{:?}", self.queue_pair);
+            self.queue_pair.handle_timeout(self.now, &mut self.host);
+            assert_eq!(
+                format!("{:?}", self.queue_pair),
+                before,
+                "acted on a timer that is not due"
+            );
+        }
+        let next = self.queue_pair.poll_timeout();
+        assert!(
+            next.is_none_or(|at| at > self.now),
+            "a timer that is due stays due"
+        );
+    }
+
+    /// A region vanishes, or comes back.
+    pub fn toggle_region(&mut self, input: &mut Input<'_>) {
+        let region = &mut self.host.regions[input.below(3)];
+        region.valid = !region.valid;
+    }
+
+    /// Owes the last acknowledgement once more.
+    pub fn farewell(&mut self) {
+        self.queue_pair.farewell();
+    }
+
+    /// What must hold at any time.
+    pub fn check(&mut self) {
+        if !self.queue_pair.wants_transmit() {
+            assert!(self.poll_once(u32::MAX).is_none());
+        }
+        let _ = self.queue_pair.take_loss_signal();
+        let state = self.queue_pair.state();
+        if !state.sends() {
+            assert_eq!(
+                self.queue_pair.poll_timeout(),
+                None,
+                "a timer runs in {state:?}"
+            );
+        }
+        if state == QpState::Error {
+            assert_eq!(
+                self.host.sends_outstanding(),
+                0,
+                "sends are left in the error state"
+            );
+            assert_eq!(
+                self.host.receives_taken(),
+                0,
+                "a receive is kept in the error state"
+            );
+        }
+        assert!(
+            self.host.receives_taken() <= 1,
+            "a responder has one message at a time"
+        );
+    }
+
+    /// Ends the siege: nothing grew, nothing was touched, and the move to error completes all that is left.
+    pub fn finish(mut self, input: &mut Input<'_>) {
+        let state = format!("{:?}", self.queue_pair);
+        assert!(
+            state.len() < STATE_MAX,
+            "{} characters of state",
+            state.len()
+        );
+        let to = |state| QpAttributes {
+            state,
+            ..QpAttributes::default()
+        };
+        let refused = self.queue_pair.state() == QpState::Error;
+        self.modify(&to(QpState::Error), AttrMask::STATE)
+            .expect("always allowed");
+        self.check();
+        let left = if self.config.shared_receives {
+            self.host.receives_taken()
+        } else {
+            self.host.receives_outstanding()
+        };
+        assert_eq!(left, 0, "receives are left in the error state");
+        self.post_send(input);
+        self.poll(2, u32::MAX);
+        // Who refused a request still answers what came before it, and says so; who was told to stop says nothing.
+        assert!(
+            refused || !self.queue_pair.wants_transmit(),
+            "still has to say something in the error state"
+        );
+        assert!(
+            self.host.is_intact(),
+            "memory that nobody was granted has changed"
+        );
+        self.modify(&to(QpState::Reset), AttrMask::STATE)
+            .expect("always allowed");
+        let fresh = format!("{:?}", QueuePair::new(self.config));
+        assert_eq!(
+            format!("{:?}", self.queue_pair),
+            fresh,
+            "something is left after reset"
+        );
+    }
+
+    fn mtu(&self) -> u32 {
+        self.queue_pair.attributes().path_mtu.bytes()
+    }
+
+    fn transport(&self) -> Transport {
+        match self.config.qp_type {
+            QpType::Rc => Transport::Rc,
+            QpType::Uc => Transport::Uc,
+            QpType::Ud | QpType::RawPacket => Transport::Ud,
+            QpType::XrcSend | QpType::XrcReceive => Transport::Xrc,
+        }
+    }
+
+    /// An opcode of this service and kind, now and then any.
+    fn opcode(&self, input: &mut Input<'_>, kind: impl Fn(Opcode) -> bool) -> Opcode {
+        if input.one_in(16) {
+            return input.pick(Opcode::ALL);
+        }
+        let transport = self.transport();
+        let fits = |opcode: &&Opcode| opcode.transport() == transport && kind(**opcode);
+        let fitting: Vec<&Opcode> = Opcode::ALL.iter().filter(fits).collect();
+        if fitting.is_empty() {
+            Opcode::Cnp
+        } else {
+            *input.pick(&fitting)
+        }
+    }
+
+    /// Headers as the opcode wants them, with values that are near what is right, and the length of a payload.
+    fn packet(&self, opcode: Opcode, psn: Psn, input: &mut Input<'_>) -> (Headers, u32) {
+        let mtu = self.mtu();
+        let payload_len = match input.below(8) {
+            7 => input.pick(&[0, 1, 8, mtu - 1, mtu, mtu + 1, mtu + 4]),
+            _ if opcode.is_first() || opcode.is_middle() => mtu,
+            _ if opcode.is_send() || opcode.is_write() || opcode.is_read_response() => {
+                1 + u32::from(input.byte()) % mtu
+            }
+            _ if opcode.on(Transport::Rc) == Some(Opcode::RcAtomicWrite) => 8,
+            _ => 0,
+        };
+        let mut bth = Bth::new(opcode, QPN, psn);
+        bth.pad = (payload_len.wrapping_neg() & 3) as u8;
+        let flags = input.byte();
+        bth.ack_request = flags & 1 != 0;
+        bth.solicited = flags & 2 != 0;
+        if flags >> 4 == 0xf {
+            (bth.pad, bth.fecn, bth.becn) = (flags & 3, true, true);
+            bth.pkey = input.pick(&[0, 0x7fff, 0x1234]);
+        }
+        let mut headers = Headers::new(bth);
+        let (rkey, va) = (Rkey(key(input)), address(input));
+        headers.deth = opcode.has_deth().then(|| Deth {
+            qkey: input.pick(&[QKEY, QKEY, QKEY, Qkey(0)]),
+            src_qpn: PEER,
+        });
+        headers.xrceth = opcode.has_xrceth().then(|| XrcEth {
+            srqn: input.pick(&[0, 0, 1, 1, 2, 0xff_ffff]),
+        });
+        headers.reth = opcode.has_reth().then(|| Reth {
+            va,
+            rkey,
+            length: match input.below(4) {
+                0 | 1 => payload_len,
+                2 => u32::from(input.u16()) % (4 * mtu),
+                _ => length(input, mtu),
+            },
+        });
+        headers.atomic_eth = opcode.has_atomic_eth().then_some(AtomicEth {
+            va,
+            rkey,
+            swap_add: 5,
+            compare: 7,
+        });
+        headers.aeth = opcode.has_aeth().then(|| Aeth {
+            syndrome: match input.below(8) {
+                0..=3 => Syndrome::Ack { credits: 31 },
+                _ => input
+                    .pick(&[
+                        0x20, 0x2c, 0x3f, 0x60, 0x61, 0x62, 0x63, 0x64, 0x65, 0x40, 0x80, 0xff, 0,
+                    ])
+                    .into(),
+            },
+            msn: input.byte().into(),
+        });
+        headers.atomic_ack = opcode.has_atomic_ack().then_some(9);
+        headers.imm = opcode.has_imm().then_some([1, 2, 3, 4]);
+        headers.ieth = opcode.has_ieth().then_some(rkey);
+        (headers, payload_len)
+    }
+
+    /// Sends a packet through the parser, as it would come from the port.
+    fn deliver(&mut self, headers: Headers, payload_len: u32) {
+        let mut bytes = vec![0; headers.len()];
+        headers.emit(&mut bytes);
+        bytes.resize(bytes.len() + payload_len as usize, 0xc3);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        self.deliver_bytes(&bytes);
+        self.last_packet = bytes;
+    }
+
+    fn deliver_bytes(&mut self, bytes: &[u8]) {
+        let Ok(packet) = Packet::parse(bytes) else {
+            return;
+        };
+        let addresses = [
+            IpAddr::from(Ipv4Addr::new(10, 0, 0, 1)),
+            IpAddr::from(Ipv6Addr::LOCALHOST),
+        ];
+        let arrival = Arrival {
+            source: addresses[usize::from(self.psn.get() as u8 & 1)],
+            destination: addresses[0],
+            tos: 0xff,
+            ttl: 1,
+            flow_label: u32::MAX,
+        };
+        self.queue_pair
+            .handle_packet(self.now, &arrival, &packet, &mut self.host);
+        self.host.granted = self.queue_pair.attributes().access;
+    }
+}
+
+/// Attributes that are in range.
+fn attributes(input: &mut Input<'_>) -> QpAttributes {
+    let [psns, counts, retries, access] = input.bytes();
+    let edges = [0, 5, 0xff_fffe, 0x80_0000].map(Psn::new);
+    QpAttributes {
+        path_mtu: PathMtu::ALL[usize::from(psns >> 4) % 5],
+        qkey: QKEY,
+        rq_psn: edges[usize::from(psns) & 3],
+        sq_psn: edges[usize::from(psns >> 2) & 3],
+        dest_qpn: PEER,
+        access: Access::from_bits_truncate(u32::from(if access < 0x80 { 0xff } else { access })),
+        port: 1,
+        max_rd_atomic: [0, 1, 2, 16][usize::from(counts) & 3],
+        max_dest_rd_atomic: [0, 1, 2, 128][usize::from(counts >> 2) & 3],
+        min_rnr_timer: counts >> 3,
+        timeout: retries >> 3,
+        retry_count: retries & 7,
+        rnr_retry: counts & 7,
+        en_sqd_async_notify: counts & 1 != 0,
+        ..QpAttributes::default()
+    }
+}
+
+/// What a transition to that state asks for.
+fn mask_to(qp_type: QpType, state: QpState) -> AttrMask {
+    let answers = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
+    let retries =
+        AttrMask::MAX_QP_RD_ATOMIC | AttrMask::RETRY_CNT | AttrMask::RNR_RETRY | AttrMask::TIMEOUT;
+    let none = AttrMask::empty();
+    let (receive, send) = match qp_type {
+        QpType::Rc => (answers, retries),
+        QpType::XrcSend => (none, retries),
+        QpType::XrcReceive => (answers, AttrMask::TIMEOUT),
+        QpType::Uc | QpType::Ud | QpType::RawPacket => (none, none),
+    };
+    let connected = qp_type.is_connected();
+    let mask = match state {
+        QpState::Init if connected => {
+            AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS
+        }
+        QpState::Init => AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY,
+        QpState::ReadyToReceive if connected => {
+            AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN | receive
+        }
+        QpState::ReadyToSend => AttrMask::SQ_PSN | send,
+        QpState::ReadyToReceive
+        | QpState::Reset
+        | QpState::SendQueueDrain
+        | QpState::SendQueueError
+        | QpState::Error => none,
+    };
+    mask | AttrMask::STATE
+}
+
+/// A sequence number at or around `psn`, or at the edges of its window.
+fn near(psn: Psn, input: &mut Input<'_>) -> Psn {
+    let away: i32 = match input.below(16) {
+        0..=9 => 0,
+        10 => 1,
+        11 => -1,
+        12 => i32::from(input.byte()) - 128,
+        13 => input.pick(&[0x7f_ffff, -0x80_0000, 0x7f_fffe, -0x7f_ffff]),
+        14 => -i32::from(input.byte() & 7),
+        _ => input.u32().cast_signed(),
+    };
+    psn.add(away.cast_unsigned())
+}
+
+/// A key: one that opens something, or none.
+fn key(input: &mut Input<'_>) -> u32 {
+    match input.below(8) {
+        0..=2 => 0x1100,
+        3 => 0x1200,
+        4 => 0x1300,
+        5 | 6 => VAST,
+        _ => input.pick(&[0, 1, 0x1101, u32::MAX]),
+    }
+}
+
+/// An address at or around the edges of the regions.
+fn address(input: &mut Input<'_>) -> u64 {
+    match input.below(4) {
+        0 | 1 => BASE + 1024 + 8 * u64::from(input.byte()),
+        2 => BASE.wrapping_add(input.number(&[0, 1024, 7 * 1024, 8 * 1024, 10 * 1024, 11 * 1024])),
+        _ => input.number(&[BASE, 0, u64::MAX, 1 << 63]),
+    }
+}
+
+fn length(input: &mut Input<'_>, mtu: u32) -> u32 {
+    match input.below(8) {
+        0 => 0,
+        1 => mtu,
+        2 => mtu + 1,
+        3 => u32::from(input.byte()),
+        4 => u32::from(input.u16()) % (8 * mtu),
+        5 => 64 * 1024 + mtu,
+        6 => MESSAGE_LEN_MAX - u32::from(input.byte() & 3),
+        _ => input.u32(),
+    }
+}
+
+/// Where the data of a request lie: mostly in memory that is there.
+fn buffer(input: &mut Input<'_>, mtu: u32) -> Buffer {
+    let key = key(input);
+    let length = length(input, mtu).min(MESSAGE_LEN_MAX);
+    Buffer {
+        key,
+        va: address(input),
+        length,
+    }
+}

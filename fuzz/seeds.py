@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""Writes seeds for the corpora: the packets and messages of the captures that the tests of `wire` hold."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CAPTURES = ROOT / "crates" / "wire" / "tests" / "vectors"
+LEN_MAX = 300
+"""Longer packets are the same with more payload."""
+
+
+def main() -> int:
+    out = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "fuzz" / "corpus"
+    for capture in sorted(CAPTURES.rglob("*.pcap")):
+        for ip_packet in ip_packets(capture.read_bytes()):
+            transport = ip_packet[48 if ip_packet[0] >> 4 == 6 else 28 :]
+            if len(transport) > LEN_MAX:
+                continue
+            write(out / "packet", transport)
+            write(out / "icrc", ip_packet)
+            if transport[5:8] == b"\x00\x00\x01":  # queue pair 1: a management datagram behind BTH and DETH
+                write(out / "cm_mad", transport[20:])
+                write(out / "cm_manager", b"\x00\x00\x0f" + transport[20:])
+    return 0
+
+
+def ip_packets(pcap: bytes) -> Iterator[bytes]:
+    """The RoCEv2 packets of a capture of Ethernet frames, from the IP header to the last pad byte."""
+    at = 24
+    while at < len(pcap):
+        captured = int.from_bytes(pcap[at + 8 : at + 12], "little")
+        frame, at = pcap[at + 16 : at + 16 + captured], at + 16 + captured
+        kind, packet = frame[12:14], frame[14:]
+        if kind == b"\x08\x00":
+            udp, length, protocol = 20, int.from_bytes(packet[2:4], "big"), packet[9]
+        elif kind == b"\x86\xdd":
+            udp, length, protocol = 40, 40 + int.from_bytes(packet[4:6], "big"), packet[6]
+        else:
+            continue
+        if protocol == 17 and packet[udp + 2 : udp + 4] == (4791).to_bytes(2, "big"):
+            yield packet[: length - 4]
+
+
+def write(folder: Path, data: bytes) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / hashlib.sha1(data).hexdigest()).write_bytes(data)  # as libFuzzer names its files
+
+
+if __name__ == "__main__":
+    sys.exit(main())
