@@ -29,6 +29,14 @@ impl Network {
         }
     }
 
+    /// From now on, a host reaches nobody and nobody reaches it.
+    pub fn isolate(&mut self, host: usize) {
+        for other in (0..self.hosts).filter(|&other| other != host) {
+            self.cut(host, other);
+            self.cut(other, host);
+        }
+    }
+
     /// Everybody reaches everybody again.
     pub fn heal(&mut self) {
         self.severed.fill(false);

@@ -1,6 +1,6 @@
 //! What is counted.
 
-use core::fmt::Write as _;
+use core::fmt::Display;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
@@ -69,62 +69,92 @@ impl Network {
         counters(&self.wires[self.wire(from, to)].way)
     }
 
-    /// What all lines did, as a table.
+    /// What the lines did that carried anything, and what became of frames between hosts, as two
+    /// tables.
     ///
     /// ```
-    /// use airdma_sim::{Link, Network};
+    /// use airdma_sim::{Frame, Link, Network};
+    /// use airdma_transport::Time;
     ///
-    /// let network = Network::pair(1, Link::new(), Link::new());
+    /// let mut network = Network::pair(1, Link::new().drop(1.0), Link::new());
+    /// let frame = Frame {
+    ///     source: network.address(0),
+    ///     destination: network.address(1),
+    ///     source_port: Frame::SOURCE_PORT,
+    ///     tos: 0,
+    ///     ttl: 64,
+    ///     flow_label: 0,
+    ///     bytes: vec![0; 72],
+    /// };
+    /// network.send(Time::ZERO, 0, frame);
     /// let table = network.table();
-    /// assert!(table.starts_with("line "));
-    /// assert_eq!(table.lines().count(), 3);
+    /// let squeezed: Vec<String> = table
+    ///     .lines()
+    ///     .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+    ///     .collect();
+    /// assert_eq!(squeezed[1], "Host(0) > Host(1) 1 100 0 1 1 0 0 0 0 0 0 0");
+    /// assert_eq!(squeezed[4], "0 > 1 1 0 1 0");
     /// ```
     pub fn table(&self) -> String {
-        let mut table = String::new();
         let names = [
             "entered",
             "bytes",
             "left",
             "dropped",
             "lost",
-            "overflow",
-            "too big",
+            "overflowed",
+            "too large",
             "copies",
-            "held",
+            "held back",
             "damaged",
             "marked",
             "queue max",
         ];
-        let _ = write!(table, "{:<24}", "line");
-        for name in names {
-            let _ = write!(table, "{name:>11}");
-        }
-        table.push('\n');
+        let mut table = row("line", &names);
         for wire in &self.wires {
-            let line = format!("{:?} > {:?}", wire.from, wire.to);
-            let _ = write!(table, "{line:<24}");
             let counters = counters(&wire.way);
-            let columns = [
-                counters.entered,
-                counters.entered_bytes,
-                counters.left,
-                counters.dropped,
-                counters.lost,
-                counters.overflowed,
-                counters.too_large,
-                counters.duplicated,
-                counters.held_back,
-                counters.damaged,
-                counters.marked,
-                counters.queue_longest_bytes,
-            ];
-            for column in columns {
-                let _ = write!(table, "{column:>11}");
+            if counters.entered > 0 {
+                let line = format!("{:?} > {:?}", wire.from, wire.to);
+                table.push_str(&row(&line, &columns(&counters)));
             }
-            table.push('\n');
+        }
+        let names = ["sent", "delivered", "lost", "longest ns"];
+        table.push('\n');
+        table.push_str(&row("path", &names));
+        for from in 0..self.hosts {
+            for to in 0..self.hosts {
+                let path = self.path(from, to);
+                if path.sent > 0 {
+                    let longest = u64::try_from(path.longest.as_nanos()).unwrap_or(u64::MAX);
+                    let columns = [path.sent, path.delivered, path.lost, longest];
+                    table.push_str(&row(&format!("{from} > {to}"), &columns));
+                }
+            }
         }
         table
     }
+}
+
+fn columns(counters: &LinkCounters) -> [u64; 12] {
+    [
+        counters.entered,
+        counters.entered_bytes,
+        counters.left,
+        counters.dropped,
+        counters.lost,
+        counters.overflowed,
+        counters.too_large,
+        counters.duplicated,
+        counters.held_back,
+        counters.damaged,
+        counters.marked,
+        counters.queue_longest_bytes,
+    ]
+}
+
+fn row(name: &str, columns: &[impl Display]) -> String {
+    let columns = columns.iter().map(|column| format!("{column:>12}"));
+    format!("{name:<24}{}\n", columns.collect::<String>())
 }
 
 fn counters(way: &Way) -> LinkCounters {

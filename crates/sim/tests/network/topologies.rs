@@ -1,9 +1,11 @@
 //! Ways through networks, and what can be cut.
 
-use airdma_sim::{Fate, Link, Network, Node, Topology, gbit};
+use airdma_sim::{
+    Delivery, Fate, GilbertElliott, Link, Marking, Network, Node, Random, Topology, gbit,
+};
 use airdma_transport::Time;
 
-use crate::scene::{deliveries, frame, us};
+use crate::scene::{deliveries, frame, ns, us};
 
 #[test]
 fn frames_take_the_way_with_the_fewest_lines() {
@@ -74,6 +76,10 @@ fn a_cut_is_one_way_and_a_partition_both() {
     assert_eq!(pairs, [(0, 0), (1, 1), (1, 2), (2, 1), (2, 2), (3, 3)]);
     network.heal();
     assert_eq!(reach(&mut network).len(), 16);
+    network.isolate(2);
+    let pairs = reach(&mut network);
+    assert_eq!(pairs.len(), 10);
+    assert!(pairs.iter().all(|&(from, to)| (from == 2) == (to == 2)));
 }
 
 #[test]
@@ -144,6 +150,79 @@ fn a_topology_prints_as_it_was_written() {
          .line(Switch(0), Host(0..=31), Link::new().bottleneck(gbit(100), 9000).drop(0.25))\n    \
          .network(7) at 0 ns"
     );
+}
+
+/// A link of stages drawn at random.
+fn draw_link(random: &mut Random) -> Link {
+    let mut link = Link::new();
+    for _ in 0..random.between(1, 6) {
+        let p = random.pick(&[0.01, 0.1, 0.5]);
+        let bits_per_s = gbit(random.pick(&[1, 10, 400]));
+        let bytes_max = random.between(1_000, 100_000);
+        link = match random.index(15) {
+            0 => link.rate(bits_per_s),
+            1 => link.delay(us(random.between(0, 50))),
+            2 => link.jitter(us(random.between(0, 50))),
+            3 => link.jitter_reordering(us(random.between(0, 50))),
+            4 => link.bottleneck(bits_per_s, bytes_max),
+            5 => link.marking_bottleneck(bits_per_s, bytes_max, Marking::Above(bytes_max / 2)),
+            6 => link.drop(p),
+            7 => link.drop_in_bursts(GilbertElliott::bursts(p / 2.0, 4.0)),
+            8 => link.duplicate(p),
+            9 => link.reorder_by(p, us(random.between(1, 500))),
+            10 => link.corrupt(p),
+            11 => link.corrupt_any(p),
+            12 => link.truncate(p),
+            13 => link.batch(us(random.between(1, 100))),
+            _ => link.drop_if(|number, _| number % 7 == 0),
+        };
+    }
+    link.mtu(random.pick(&[1500, 9000]))
+}
+
+#[test]
+fn every_packet_that_enters_a_link_leaves_it_or_is_counted() {
+    for seed in 0..300 {
+        let mut random = Random::new(seed);
+        let hosts = random.between(2, 5) as usize;
+        let mut drawn = (random.fork(), random.fork());
+        let up = |_| draw_link(&mut drawn.0);
+        let down = |_| draw_link(&mut drawn.1);
+        let mut network = Network::star(seed, hosts, up, down);
+        let mut now = Time::ZERO;
+        let mut arrived: Vec<Delivery> = Vec::new();
+        for _ in 0..200 {
+            now = now + ns(random.below(2_000));
+            network.deliver(now, &mut |delivery| arrived.push(delivery));
+            let (from, to) = (random.index(hosts), random.index(hosts));
+            let len = random.between(0, 2_000) as usize;
+            let frame = frame(&network, from, to, len);
+            network.send(now, from, frame);
+        }
+        arrived.extend(deliveries(&mut network));
+        assert_eq!(network.under_way(), 0);
+        assert!(arrived.windows(2).all(|pair| pair[0].at <= pair[1].at));
+        let mut reached = 0;
+        for host in 0..hosts {
+            let up = network.counters(Node::Host(host), Node::Switch(0));
+            let down = network.counters(Node::Switch(0), Node::Host(host));
+            for link in [up, down] {
+                assert_eq!(
+                    link.entered + link.duplicated,
+                    link.left + link.dropped,
+                    "seed {seed}"
+                );
+            }
+            let refused: u64 = network.refused(host).values().sum();
+            let loopback = network.path(host, host);
+            assert_eq!(loopback.lost, 0);
+            let got = arrived.iter().filter(|d| d.to == host).count() as u64;
+            assert_eq!(down.left + loopback.sent, got + refused, "seed {seed}");
+            reached += down.entered;
+        }
+        let left = |host| network.counters(Node::Host(host), Node::Switch(0)).left;
+        assert_eq!(reached, (0..hosts).map(left).sum::<u64>());
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Single losses, chosen one by one: what each costs.
 
-use airdma_sim::{Fate, Pair, Setup, Side};
+use airdma_sim::{Fate, Pair, Record, Setup, Side};
 use airdma_transport::{Counter, Operation, Status, Time};
 use airdma_wire::{Opcode, PathMtu, Psn};
 
@@ -177,4 +177,25 @@ fn a_long_message_is_acknowledged_on_the_way() {
     // One for every 32 KiB.
     assert!((30..=34).contains(&acks), "{acks}");
     assert_untroubled(&pair, qp);
+}
+
+/// What the IP layer does not refuse, and changed, the ICRC finds: [`Pair`] asserts it for each
+/// packet.
+#[test]
+fn bits_of_the_whole_packet_may_flip_and_its_end_may_be_missing() {
+    let hostile = || clean().corrupt_any(0.05).truncate(0.03);
+    let addresses = [["10.5.0.1", "10.5.0.2"], ["fd05::1", "fd05::2"]];
+    for addresses in addresses.map(|pair| pair.map(|text| text.parse().unwrap())) {
+        let mut pair = Pair::with_addresses(3, addresses, hostile(), hostile());
+        let qp = pair.connect(&Setup::default());
+        let data = pattern(100_000, 1);
+        let near = pair[Side::A].register(&data, open_access());
+        let far = open_region(&mut pair, Side::B, data.len());
+        post(&mut pair, qp, 1, write_to(&far), &near);
+        pair.run_until_idle();
+        assert!(pair[Side::B].bytes(&far) == data);
+        let refused = |r: &Record| matches!(r.fate, Fate::Refused(_));
+        assert!(pair.trace().count(refused) > 0);
+        assert!(pair[Side::B].port_counters().bad_icrc > 0);
+    }
 }
