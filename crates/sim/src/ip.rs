@@ -44,7 +44,9 @@ pub enum IpDrop {
 
 /// The whole IP packet of a frame. Without a UDP checksum, as RoCEv2 allows, unless one is wanted.
 pub(crate) fn packet(frame: &Frame, udp_checksum: bool) -> Vec<u8> {
-    let udp_len = (UDP_LEN + frame.bytes.len()) as u16;
+    let udp_len = UDP_LEN + frame.bytes.len();
+    assert!(IPV4_LEN + udp_len <= 0xffff, "a frame fits into a packet");
+    let udp_len = udp_len as u16;
     let area = grh_area(
         frame.source,
         frame.destination,

@@ -1,4 +1,9 @@
-//! Two endpoints in virtual time: the real protocol over a network made of sentences.
+//! The real protocol in virtual time, over networks made of sentences.
+//!
+//! A [`Link`] is one direction of a cable, a queue or a bad path: the stages that packets pass, in
+//! order. A [`Topology`] joins hosts and switches by links, or by a medium that they share
+//! ([`wifi`]), and becomes a [`Network`], which carries datagrams from host to host and knows what
+//! became of each. A [`Pair`] is a network of two, with a transport endpoint at each end:
 //!
 //! ```
 //! use airdma_sim::{Link, Pair, SendWr, Setup, Side, gbit};
@@ -19,8 +24,8 @@
 //! ```
 //!
 //! Everything that happens follows from one seed: the same seed replays the same packets at the
-//! same nanoseconds. Packets are the real bytes with a real ICRC, so damage on the way is found as
-//! on a real network. A [`Pair`] that is dropped by a failing test prints its seed and its packets.
+//! same nanoseconds. Packets are the real bytes, IP header to ICRC, so damage on the way is found as
+//! on a real network: by the IP layer of the receiver ([`IpDrop`]) or by the ICRC. A [`Pair`] that is dropped by a failing test prints its seed and its packets.
 
 #![forbid(unsafe_code)]
 
