@@ -76,8 +76,15 @@ impl Pair {
 
     /// The same with other addresses.
     pub fn with_addresses(seed: u64, addresses: [IpAddr; 2], to_b: Link, to_a: Link) -> Self {
-        let mut network = Network::pair(seed, to_b, to_a).with_addresses(addresses.to_vec());
+        let network = Network::pair(seed, to_b, to_a).with_addresses(addresses.to_vec());
+        Pair::over(seed, network)
+    }
+
+    /// Two endpoints, the hosts of any network with two hosts.
+    pub fn over(seed: u64, mut network: Network) -> Self {
+        assert_eq!(network.hosts(), 2, "a pair is two hosts");
         network.start_trace();
+        let addresses = [network.address(0), network.address(1)];
         let mut random = Random::new(seed);
         // Those of the links.
         let _ = [random.fork(), random.fork()];
@@ -387,11 +394,8 @@ impl IndexMut<Side> for Pair {
 impl fmt::Debug for Pair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {} at {} ns", self.seed, self.now.as_nanos())?;
-        for side in Side::BOTH {
-            let link = self.network.link(node(side), node(side.other()));
-            writeln!(f, "{side:?} sends over {link:?} {:?}", link.counters())?;
-        }
-        write!(f, "{}", self.trace)
+        writeln!(f, "{:?}", self.network)?;
+        write!(f, "{}{}", self.network.table(), self.trace)
     }
 }
 

@@ -25,6 +25,7 @@
 //! in `docs/design/010-wifi-model.md`.
 
 mod block_ack;
+mod cell;
 pub mod errors;
 mod fading;
 mod medium;
@@ -36,6 +37,7 @@ pub mod report;
 mod station;
 pub mod traffic;
 
+pub use cell::Cell;
 pub use fading::Fading;
 pub use medium::{Airtime, Medium, SNR_DB};
 pub use outcome::{Cause, Fate, Outcome, Overflow};

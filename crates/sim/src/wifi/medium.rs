@@ -202,6 +202,11 @@ impl Medium {
         peer.map_or(0, |peer| peer.agreement.widest())
     }
 
+    /// The latest moment that it was told.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
     /// When something happens next, if nobody enqueues.
     pub fn poll_at(&self) -> Option<Time> {
         match self.phase {

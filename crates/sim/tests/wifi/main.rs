@@ -4,4 +4,5 @@ mod block_ack;
 mod calibration;
 mod contention;
 mod medium;
+mod network;
 mod rate;
