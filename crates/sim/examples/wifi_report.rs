@@ -1,11 +1,26 @@
-//! Prints what the Wi-Fi model is calibrated against, and what acknowledgements cost on it.
+//! Prints what the Wi-Fi model is calibrated against, what acknowledgements cost on it, what it
+//! carries by SNR, and how fast it runs.
 
+use core::time::Duration;
 use std::io::Write;
 
-use airdma_sim::wifi::report;
+use airdma_sim::wifi::{Profile, report};
 
 fn main() -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", report::calibration())?;
-    write!(out, "{}", report::ack_cost())
+    writeln!(out, "{}", report::ack_cost())?;
+    writeln!(out, "{}", report::by_snr(&Profile::AC_80))?;
+
+    let length = Duration::from_secs(20);
+    #[allow(clippy::disallowed_methods, reason = "to measure the simulator itself")]
+    let start = std::time::Instant::now();
+    let measured = report::saturated(&Profile::BE_320, length);
+    let took = start.elapsed().as_secs_f64();
+    writeln!(
+        out,
+        "be-320, saturated, one ACK per 16 packets, {:.0} Mb/s: {:.0} virtual seconds per second",
+        measured.goodput_mbit,
+        length.as_secs_f64() / took,
+    )
 }

@@ -28,6 +28,7 @@ mod block_ack;
 mod cell;
 pub mod errors;
 mod fading;
+mod interference;
 mod medium;
 mod outcome;
 pub mod phy;
@@ -39,6 +40,7 @@ pub mod traffic;
 
 pub use cell::Cell;
 pub use fading::Fading;
+pub use interference::Interference;
 pub use medium::{Airtime, Medium, SNR_DB};
 pub use outcome::{Cause, Fate, Outcome, Overflow};
 pub use phy::{Phy, Standard};

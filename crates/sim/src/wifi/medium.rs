@@ -8,6 +8,7 @@ use airdma_transport::Time;
 use super::block_ack::Limits;
 use super::errors;
 use super::fading::Channel;
+use super::interference::Bursts;
 use super::outcome::{Outcome, Overflow};
 use super::phy::{
     ACK_BYTES, ANSWER_TIMEOUT_NS, BLOCK_ACK_REQUEST_BYTES, MPDU_BYTES_MAX, RTS_BYTES, SIFS_NS,
@@ -87,6 +88,7 @@ pub struct Medium {
     phase: Phase,
     stations: Vec<Station>,
     channels: BTreeMap<(usize, usize), Channel>,
+    bursts: Bursts,
     /// Who sends, and what; kept for their memory.
     on_air: Vec<Transmission>,
     spare: Vec<Vec<u64>>,
@@ -110,6 +112,7 @@ impl Medium {
             phase: Phase::Idle { since: Time::ZERO },
             stations: Vec::new(),
             channels: BTreeMap::new(),
+            bursts: Bursts::default(),
             on_air: Vec::new(),
             spare: Vec::new(),
             began: Time::ZERO,
@@ -581,7 +584,11 @@ impl Medium {
     fn snr_db(&mut self, station: usize, peer: usize, random: &mut Random) -> f64 {
         let to = self.stations[station].peer(peer).agreement.to().0;
         let (began, fading) = (self.began, self.profile.fading);
-        self.channel(station, to).snr_db(began, &fading, random)
+        let snr_db = self.channel(station, to).snr_db(began, &fading, random);
+        let noise_db = self.profile.interference.map_or(0.0, |interference| {
+            self.bursts.rise_db(began, &interference, random)
+        });
+        snr_db - noise_db
     }
 
     fn channel(&mut self, a: usize, b: usize) -> &mut Channel {

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use super::fading::Fading;
+use super::interference::Interference;
 use super::phy::{PPDU_NS_MAX, Phy, SIFS_NS, SLOT_NS, Standard};
 
 /// How a station contends (EDCA, 802.11-2020 10.23.2).
@@ -66,6 +67,8 @@ pub struct Profile {
     pub aggregates_early: bool,
     /// How its channels fade.
     pub fading: Fading,
+    /// Noise that nobody hears coming; none in those by name.
+    pub interference: Option<Interference>,
 }
 
 impl Profile {
@@ -88,6 +91,7 @@ impl Profile {
         rts_above_bytes: None,
         aggregates_early: true,
         fading: Fading::INDOOR,
+        interference: None,
     };
 
     /// 802.11ac, 80 MHz, 2 streams, short guard interval: 867 Mb/s.

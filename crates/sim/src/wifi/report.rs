@@ -43,14 +43,15 @@ pub fn reference() -> [Row; 10] {
 }
 
 /// How long each measurement lasts, in virtual time.
-const DURATION: Duration = Duration::from_secs(1);
+const DURATION: Duration = Duration::from_secs(3);
 
 /// The seed of all tables.
 const SEED: u64 = 1;
 
 /// What the model makes of a row of the reference table.
 pub fn calibrate(row: &Row) -> Measured {
-    one_way(row.profile.clone().steady(), Some(row.mcs), Acks::None)
+    let profile = row.profile.clone().steady();
+    one_way(profile, Some(row.mcs), Acks::None, DURATION)
 }
 
 /// Simulated goodput beside that of the reference table, in markdown.
@@ -100,7 +101,12 @@ const HOST: Duration = Duration::from_micros(2);
 /// packets of 1,500 bytes, the receiver answers with 52 bytes.
 pub fn acknowledged(profile: &Profile, acks: Acks) -> Measured {
     let mcs = profile.phy.mcs_max();
-    one_way(profile.clone().steady(), Some(mcs), acks)
+    one_way(profile.clone().steady(), Some(mcs), acks, DURATION)
+}
+
+/// A saturated sender and an acknowledgement for each 16 packets, to see how fast this runs.
+pub fn saturated(profile: &Profile, duration: Duration) -> Measured {
+    one_way(profile.clone(), None, Acks::Packets(16), duration)
 }
 
 /// Goodput by the number of acknowledgements, in markdown.
@@ -135,7 +141,40 @@ pub fn ack_cost() -> String {
     table
 }
 
-fn one_way(profile: Profile, mcs: Option<u8>, acks: Acks) -> Measured {
+/// SNRs of [`by_snr`], in dB.
+const SNRS_DB: [f64; 12] = [
+    -2.0, 0.0, 1.0, 3.0, 6.0, 9.0, 12.0, 15.0, 18.0, 22.0, 26.0, 30.0,
+];
+
+/// Goodput and residual loss by SNR, with fading and rate control, in markdown. The signal is what
+/// a receiver would show for it.
+pub fn by_snr(profile: &Profile) -> String {
+    let mut table = String::from(
+        "| profile | SNR dB | signal dBm | goodput Mb/s | lost above the MAC |\n\
+         |---|---|---|---|---|\n",
+    );
+    for snr_db in SNRS_DB {
+        let mut medium = Medium::new(profile.clone());
+        let (from, to) = (medium.add_station(), medium.add_station());
+        medium.set_snr(from, to, snr_db);
+        let mut flow = OneWay::new(medium, from, to, SEED);
+        flow.run_for(DURATION);
+        let measured = flow.run_for(DURATION * 10);
+        line(
+            &mut table,
+            format_args!(
+                "| {} | {snr_db:.0} | {:.0} | {:.0} | {:.3} % |",
+                profile.name,
+                snr_db + profile.noise_dbm(),
+                measured.goodput_mbit,
+                100.0 * measured.lost,
+            ),
+        );
+    }
+    table
+}
+
+fn one_way(profile: Profile, mcs: Option<u8>, acks: Acks, duration: Duration) -> Measured {
     let mut medium = Medium::new(profile);
     let (from, to) = (medium.add_station(), medium.add_station());
     medium.set_snr(from, to, 100.0);
@@ -144,8 +183,8 @@ fn one_way(profile: Profile, mcs: Option<u8>, acks: Acks) -> Measured {
     let mut flow = OneWay::new(medium, from, to, SEED);
     flow.acks = acks;
     flow.host = HOST;
-    flow.run_for(DURATION / 10);
-    flow.run_for(DURATION)
+    flow.run_for(duration / 20);
+    flow.run_for(duration)
 }
 
 fn line(table: &mut String, line: core::fmt::Arguments<'_>) {

@@ -5,6 +5,7 @@ use core::time::Duration;
 use airdma_transport::Time;
 
 use super::block_ack::{Agreement, Settled};
+use super::interference::exponential;
 use super::outcome::{Outcome, Overflow};
 use super::phy::{SIFS_NS, SLOT_NS};
 use super::profile::{Access, Profile};
@@ -319,10 +320,6 @@ impl Station {
     pub(crate) fn form(&mut self, at: Time) {
         self.formed_at = at;
     }
-}
-
-fn exponential(mean: Duration, random: &mut Random) -> Duration {
-    mean.mul_f64(-(1.0 - random.fraction()).ln())
 }
 
 fn nanos(duration: Duration) -> u64 {

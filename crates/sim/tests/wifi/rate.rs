@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use airdma_sim::wifi::traffic::OneWay;
-use airdma_sim::wifi::{Medium, Profile};
+use airdma_sim::wifi::{Interference, Medium, Profile};
 
 fn flow(profile: Profile, snr_db: f64, seed: u64) -> OneWay {
     let mut medium = Medium::new(profile);
@@ -96,4 +96,27 @@ fn losses_come_through_at_the_edge_only() {
     assert!(edge > 0.02 && edge < 0.98);
     assert!(near > 0.0 && near < edge);
     assert!(inside < 1e-4);
+}
+
+/// Bursts of noise longer than all retries together: the loss that the MAC does not repair.
+#[test]
+fn bursts_of_noise_lose_what_retries_do_not_repair() {
+    let lost = |interference| {
+        let profile = Profile {
+            interference,
+            ..Profile::AC_80
+        };
+        let mut flow = flow(profile, 12.0, 6);
+        flow.run_for(Duration::from_secs(1));
+        flow.run_for(Duration::from_secs(10)).lost
+    };
+    let noisy = lost(Some(Interference {
+        rise_db: 15.0,
+        on: Duration::from_millis(20),
+        off: Duration::from_millis(500),
+    }));
+    let quiet = lost(None);
+    eprintln!("lost with bursts {noisy:.5}, without {quiet:.6}");
+    assert!((2e-4..1e-2).contains(&noisy));
+    assert!(quiet < noisy / 10.0);
 }

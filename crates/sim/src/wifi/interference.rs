@@ -1,0 +1,94 @@
+//! Energy that the stations of a cell do not hear coming: radios on overlapping channels, hidden
+//! stations, microwave ovens. It raises the noise in bursts that no carrier sense avoids. A strong
+//! signal bears it with a slower scheme; a weak one loses packets for the length of a burst, and
+//! that is what retries do not repair.
+
+use core::time::Duration;
+
+use airdma_transport::Time;
+
+use crate::random::Random;
+
+/// Bursts of noise. Lengths are exponential with these means; a PPDU sees what is there when it
+/// begins.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interference {
+    /// How much a burst takes off the SNR, in dB.
+    pub rise_db: f64,
+    /// Mean length of a burst.
+    pub on: Duration,
+    /// Mean length of the time between two.
+    pub off: Duration,
+}
+
+/// Cycles without a look after which the state is drawn anew instead of followed.
+const CYCLES_MAX: u32 = 32;
+
+/// Where the bursts are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bursts {
+    is_on: bool,
+    until: Time,
+}
+
+impl Bursts {
+    /// What is taken off the SNR now, in dB.
+    pub(crate) fn rise_db(
+        &mut self,
+        now: Time,
+        interference: &Interference,
+        random: &mut Random,
+    ) -> f64 {
+        let Interference { rise_db, on, off } = *interference;
+        if now.duration_since(self.until) > (on + off) * CYCLES_MAX {
+            let share = on.as_secs_f64() / (on + off).as_secs_f64();
+            // As if it ended now: the exponential distribution does not remember.
+            self.is_on = !random.chance(share);
+            self.until = now;
+        }
+        while self.until <= now {
+            self.is_on = !self.is_on;
+            let mean = if self.is_on { on } else { off };
+            self.until = self.until + exponential(mean, random).max(Duration::from_nanos(1));
+        }
+        if self.is_on { rise_db } else { 0.0 }
+    }
+}
+
+/// A length with this mean, without memory.
+pub(crate) fn exponential(mean: Duration, random: &mut Random) -> Duration {
+    mean.mul_f64(-(1.0 - random.fraction()).ln())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BURSTS: Interference = Interference {
+        rise_db: 15.0,
+        on: Duration::from_millis(1),
+        off: Duration::from_millis(3),
+    };
+
+    /// Share of looks, this far apart, at which there is a burst.
+    fn share(apart: Duration) -> f64 {
+        let mut random = Random::new(1);
+        let mut bursts = Bursts::default();
+        let looks = 20_000;
+        let noisy = (0..looks)
+            .filter(|&look| bursts.rise_db(Time::ZERO + apart * look, &BURSTS, &mut random) > 0.0)
+            .count();
+        noisy as f64 / f64::from(looks)
+    }
+
+    #[test]
+    fn bursts_take_their_share_however_rarely_one_looks() {
+        for apart in [
+            Duration::from_micros(100),
+            Duration::from_millis(10),
+            Duration::from_secs(1),
+        ] {
+            assert!((share(apart) - 0.25).abs() < 0.03, "{}", share(apart));
+        }
+    }
+}
