@@ -21,6 +21,7 @@ import dropin  # noqa: E402
 import explain  # noqa: E402
 import host_programs  # noqa: E402
 import interface_changes  # noqa: E402
+import ip_layer  # noqa: E402
 import matrix  # noqa: E402
 import processes  # noqa: E402
 import runner  # noqa: E402
@@ -85,6 +86,7 @@ def _run(cases: list[Case], pairs_only: bool, folder: Path) -> int:
             processes.run(lab, tally)
             dropin.run(lab, tally, folder)
             explain.run(lab, tally, folder)
+            ip_layer.run(lab, tally)
             running.run(lab, tally, table.lines(), folder)
         interface_changes.run(tally)
         scenarios.run(tally)

@@ -142,20 +142,30 @@ fn set_word_v4(packet: &mut [u8], at: usize, word: u16) {
     packet[10..12].copy_from_slice(&(!sum).to_be_bytes());
 }
 
-/// What the host at `here` gets of a packet that the link layer calls IPv6 or not.
-pub(crate) fn receive(packet: &[u8], v6: bool, here: IpAddr) -> Result<Frame, IpDrop> {
+/// What the host at `here` gets of a packet of which the link layer says whether it is IPv6 and
+/// whether it is for a group. The host is in all groups.
+pub(crate) fn receive(packet: &[u8], v6: bool, group: bool, here: IpAddr) -> Result<Frame, IpDrop> {
     let (header, udp_at, end) = if v6 {
         receive_v6(packet)?
     } else {
         receive_v4(packet)?
     };
-    if !header.destination.is_multicast() && header.destination != here.to_canonical() {
+    let is_ours = if group {
+        header.destination.is_multicast()
+    } else {
+        header.destination == here.to_canonical()
+    };
+    if !is_ours {
         return Err(IpDrop::Address);
     }
     let datagram = &packet[..end];
     let udp = datagram.get(udp_at..udp_at + UDP_LEN);
     let udp = udp.ok_or(IpDrop::Truncated)?;
-    let udp_len = usize::from(word_at(udp, 4));
+    let udp_len = match usize::from(word_at(udp, 4)) {
+        // A jumbogram says nothing (RFC 2675), and Linux believes it of any packet.
+        0 if v6 => end - udp_at,
+        len => len,
+    };
     if udp_len < UDP_LEN || udp_at + udp_len > end {
         return Err(IpDrop::UdpLength);
     }

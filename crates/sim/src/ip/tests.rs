@@ -32,14 +32,14 @@ fn what_is_built_is_received() {
             assert_eq!(transport(&packet), frame.bytes);
             let (covered, icrc) = packet.split_last_chunk::<4>().unwrap();
             assert_eq!(icrc_of_ip_packet(covered), Some(u32::from_le_bytes(*icrc)));
-            let received = receive(&packet, ipv6, frame.destination);
+            let received = receive(&packet, ipv6, false, frame.destination);
             assert_eq!(received.as_ref(), Ok(&frame));
             // What the link layer pads is not looked at.
             let mut padded = packet.clone();
             padded.extend_from_slice(&[0xee; 9]);
-            assert_eq!(receive(&padded, ipv6, frame.destination), received);
+            assert_eq!(receive(&padded, ipv6, false, frame.destination), received);
             let elsewhere = frame.source;
-            let refused = receive(&packet, ipv6, elsewhere);
+            let refused = receive(&packet, ipv6, false, elsewhere);
             assert_eq!(refused, Err(IpDrop::Address));
         }
     }
@@ -56,7 +56,7 @@ fn every_bit_is_guarded_but_those_that_may_change() {
         for bit in 0..packet.len() * 8 {
             let mut packet = packet.clone();
             packet[bit / 8] ^= 0x80 >> (bit % 8);
-            let Ok(received) = receive(&packet, ipv6, frame.destination) else {
+            let Ok(received) = receive(&packet, ipv6, false, frame.destination) else {
                 refused += 1;
                 continue;
             };
@@ -95,7 +95,7 @@ fn a_udp_checksum_that_is_there_guards_all_that_udp_sees() {
         for bit in 0..packet.len() * 8 {
             let mut packet = packet.clone();
             packet[bit / 8] ^= 0x80 >> (bit % 8);
-            if let Ok(received) = receive(&packet, ipv6, frame.destination) {
+            if let Ok(received) = receive(&packet, ipv6, false, frame.destination) {
                 assert!(ipv6 && ((4..32).contains(&bit) || (56..64).contains(&bit)));
                 assert_eq!(received.bytes, frame.bytes);
             }
@@ -115,7 +115,7 @@ fn each_reason_to_refuse() {
             let sum = !sum(&packet[..20]);
             packet[10..12].copy_from_slice(&sum.to_be_bytes());
         }
-        receive(&packet, ipv6, frame.destination).unwrap_err()
+        receive(&packet, ipv6, false, frame.destination).unwrap_err()
     };
     for ipv6 in [false, true] {
         let ip_len = if ipv6 { 40 } else { 20 };
@@ -140,7 +140,7 @@ fn each_reason_to_refuse() {
             refused(ipv6, &|packet| packet[ip_len + 7] = 1),
             IpDrop::UdpChecksum
         );
-        for udp_len in [0, 7, 73, 0xffff_u16] {
+        for udp_len in [1, 7, 73, 0xffff_u16] {
             assert_eq!(
                 refused(ipv6, &|packet| packet[ip_len + 4..ip_len + 6]
                     .copy_from_slice(&udp_len.to_be_bytes())),
@@ -160,8 +160,38 @@ fn each_reason_to_refuse() {
     let frame = sealed(false);
     let mut wrong = packet(&frame, false);
     wrong[11] ^= 1;
-    let refusal = receive(&wrong, false, frame.destination);
+    let refusal = receive(&wrong, false, false, frame.destination);
     assert_eq!(refusal, Err(IpDrop::HeaderChecksum));
+}
+
+/// What a jumbogram may, and Linux lets any packet do.
+#[test]
+fn a_udp_length_of_zero_is_all_that_is_there_with_ipv6_only() {
+    for ipv6 in [false, true] {
+        let frame = sealed(ipv6);
+        let mut packet = packet(&frame, false);
+        let at = transport_at(&packet) - UDP_LEN;
+        packet[at + 4..at + 6].fill(0);
+        let received = receive(&packet, ipv6, false, frame.destination);
+        let expected = ipv6.then_some(frame).ok_or(IpDrop::UdpLength);
+        assert_eq!(received, expected);
+    }
+}
+
+#[test]
+fn a_packet_for_a_group_is_one_and_another_is_not() {
+    for ipv6 in [false, true] {
+        let mut frame = sealed(ipv6);
+        let here = frame.destination;
+        let group = if ipv6 { "ff15::1" } else { "239.1.1.1" };
+        let unicast = packet(&frame, false);
+        frame.destination = group.parse().unwrap();
+        let to_group = packet(&frame, false);
+        let address = Err(IpDrop::Address);
+        assert_eq!(receive(&unicast, ipv6, true, here), address);
+        assert_eq!(receive(&to_group, ipv6, false, here), address);
+        assert_eq!(receive(&to_group, ipv6, true, here), Ok(frame));
+    }
 }
 
 #[test]
@@ -172,20 +202,20 @@ fn a_mark_keeps_a_right_checksum_right_and_a_wrong_one_wrong() {
         let mut marked = packet(&frame, false);
         assert!(is_ecn_capable(&marked));
         mark_congestion(&mut marked);
-        let received = receive(&marked, false, frame.destination).unwrap();
+        let received = receive(&marked, false, false, frame.destination).unwrap();
         assert_eq!(received.tos, tos | CE);
         assert_eq!(received.open(), frame.open());
         let mut wrong = packet(&frame, false);
         wrong[10] ^= 4;
         mark_congestion(&mut wrong);
-        let refusal = receive(&wrong, false, frame.destination);
+        let refusal = receive(&wrong, false, false, frame.destination);
         assert_eq!(refusal, Err(IpDrop::HeaderChecksum));
     }
     let mut frame = sealed(true);
     let mut marked = packet(&frame, false);
     mark_congestion(&mut marked);
     frame.tos |= CE;
-    assert_eq!(receive(&marked, true, frame.destination), Ok(frame));
+    assert_eq!(receive(&marked, true, false, frame.destination), Ok(frame));
     for ipv6 in [false, true] {
         let mut frame = sealed(ipv6);
         frame.tos = 0xfc;

@@ -178,7 +178,8 @@ impl Network {
             self.path_mut(from, host).lost += 1;
             return self.record(None, Fate::Cut, &carried);
         }
-        let received = ip::receive(&carried.packet, v6, self.addresses[host]);
+        let group = carried.trip.goal == Goal::Everyone;
+        let received = ip::receive(&carried.packet, v6, group, self.addresses[host]);
         let fate = match &received {
             Ok(_) => Fate::Delivered,
             Err(reason) => Fate::Refused(*reason),
@@ -241,7 +242,9 @@ fn is_harmed(carried: &Carried, frame: &Frame) -> bool {
     let Some(original) = &carried.original else {
         return false;
     };
-    let Ok(sent) = ip::receive(original, carried.trip.v6, frame.destination) else {
+    let Trip { v6, goal, .. } = carried.trip;
+    let group = goal == Goal::Everyone;
+    let Ok(sent) = ip::receive(original, v6, group, frame.destination) else {
         return true;
     };
     let covered = |frame: &Frame| {
