@@ -128,20 +128,20 @@ pub struct Passage {
 
 impl fmt::Display for Passage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = match self.line {
-            Some((from, to)) => format!(" on {from:?} > {to:?}"),
-            None => String::new(),
-        };
         let to = self.to.map_or("*".to_string(), |to| to.to_string());
         write!(
             f,
-            "{}  {:>2} > {to:<2}  #{:<6} {:<11}",
+            "{}  {:>2} > {to:<2}  #{:<6} {:<10} ",
             Micros(self.at),
             self.from,
             self.number,
-            format!("{:?}{place}", self.fate),
+            format!("{:?}", self.fate),
         )?;
-        write_contents(f, self.headers.as_ref(), self.payload_len)
+        write_contents(f, self.headers.as_ref(), self.payload_len)?;
+        match self.line {
+            Some((from, to)) => write!(f, ", on {from:?} > {to:?}"),
+            None => Ok(()),
+        }
     }
 }
 

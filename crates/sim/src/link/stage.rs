@@ -227,7 +227,7 @@ impl fmt::Debug for Stage {
                     Marking::Never => write!(f, "bottleneck({rate}, {})", queue.bytes_max),
                     marking @ (Marking::Above(_) | Marking::Ramp { .. }) => write!(
                         f,
-                        "marking_bottleneck({rate}, {}, {marking:?})",
+                        "marking_bottleneck({rate}, {}, Marking::{marking:?})",
                         queue.bytes_max
                     ),
                 }

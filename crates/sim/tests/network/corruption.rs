@@ -61,3 +61,25 @@ fn with_a_udp_checksum_single_damage_never_reaches_the_icrc() {
     // Two flips that undo each other in the sum.
     assert!(reached < 60, "{reached}");
 }
+
+#[test]
+fn damage_behind_the_headers_is_left_to_the_icrc() {
+    for ipv6 in [false, true] {
+        let mut network = Network::pair(17, Link::new().corrupt(1.0), Link::new());
+        if ipv6 {
+            network = network.with_ipv6();
+        }
+        let mut lens = Vec::new();
+        for _ in 0..1000 {
+            let sent = packet(&network, 0, 1, &[7; 64]);
+            network.send(Time::ZERO, 0, sent);
+            network.deliver(Time::ZERO, &mut |got| {
+                assert!(got.damaged && got.harmed && got.frame.open().is_none());
+                lens.push(got.frame.bytes.len());
+            });
+        }
+        assert_eq!((lens.len(), network.refused(1).len()), (1000, 0));
+        let cut_off = lens.iter().filter(|&&len| len < 80).count();
+        assert!((80..180).contains(&cut_off), "an eighth: {cut_off}");
+    }
+}

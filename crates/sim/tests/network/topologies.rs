@@ -1,11 +1,11 @@
 //! Ways through networks, and what can be cut.
 
 use airdma_sim::{
-    Delivery, Fate, GilbertElliott, Link, Marking, Network, Node, Random, Topology, gbit,
+    Delivery, Fate, GilbertElliott, Link, Marking, Network, Node, Random, Topology, gbit, mbit,
 };
 use airdma_transport::Time;
 
-use crate::scene::{deliveries, frame, ns, us};
+use crate::scene::{deliveries, frame, ns, packet, us};
 
 #[test]
 fn frames_take_the_way_with_the_fewest_lines() {
@@ -149,6 +149,87 @@ fn a_topology_prints_as_it_was_written() {
          .line(Host(0..=31), Switch(0), Link::new().rate(gbit(100)).delay(1µs))\n    \
          .line(Switch(0), Host(0..=31), Link::new().bottleneck(gbit(100), 9000).drop(0.25))\n    \
          .network(7) at 0 ns"
+    );
+}
+
+#[test]
+fn a_link_prints_as_it_was_written() {
+    let p = GilbertElliott {
+        p: 0.01,
+        r: 0.25,
+        h: 0.5,
+        k: 1.0,
+    };
+    let ramp = Marking::Ramp {
+        kmin: 1000,
+        kmax: 2000,
+        pmax: 0.5,
+    };
+    let link = Link::new()
+        .rate(gbit(400))
+        .delay(ns(300))
+        .jitter(us(1))
+        .jitter_reordering(us(2))
+        .bottleneck(mbit(2500), 10_000)
+        .marking_bottleneck(1_234_567, 3000, Marking::Above(2000))
+        .marking_bottleneck(gbit(1), 3000, ramp)
+        .drop(0.5)
+        .drop_in_bursts(p)
+        .drop_if(|_, _| false)
+        .duplicate(0.25)
+        .reorder(0.125)
+        .reorder_by(1.0, us(5))
+        .corrupt(0.01)
+        .corrupt_any(0.02)
+        .truncate(0.03)
+        .batch(us(50))
+        .mtu(1500);
+    let expected = [
+        "Link::new()",
+        "rate(gbit(400))",
+        "delay(300ns)",
+        "jitter(1µs)",
+        "jitter_reordering(2µs)",
+        "bottleneck(mbit(2500), 10000)",
+        "marking_bottleneck(1234567, 3000, Marking::Above(2000))",
+        "marking_bottleneck(gbit(1), 3000, Marking::Ramp { kmin: 1000, kmax: 2000, pmax: 0.5 })",
+        "drop(0.5)",
+        "drop_in_bursts(GilbertElliott { p: 0.01, r: 0.25, h: 0.5, k: 1.0 })",
+        "drop_if(..)",
+        "duplicate(0.25)",
+        "reorder_by(0.125, 100µs)",
+        "reorder_by(1, 5µs)",
+        "corrupt(0.01)",
+        "corrupt_any(0.02)",
+        "truncate(0.03)",
+        "batch(50µs)",
+        "mtu(1500)",
+    ];
+    assert_eq!(format!("{link:?}"), expected.join("."));
+}
+
+#[test]
+fn a_line_of_the_trace_says_what_happened_where() {
+    let mut network = Network::star(
+        1,
+        2,
+        |_| Link::new().delay(us(2)),
+        |_| Link::new().drop(1.0),
+    );
+    network.start_trace();
+    let sent = packet(&network, 1, 0, &[0; 8]);
+    network.send(Time::from_nanos(1500), 1, sent);
+    deliveries(&mut network);
+    let records = network.trace().unwrap().records();
+    let lines: Vec<_> = records.map(ToString::to_string).collect();
+    assert_eq!(
+        lines,
+        [
+            "        1.500 us   1 > 0   #0      Sent       UC_SEND_ONLY             \
+             qp 0x11 psn 0x000007 8 B",
+            "        3.500 us   1 > 0   #0      Lost       UC_SEND_ONLY             \
+             qp 0x11 psn 0x000007 8 B, on Switch(0) > Host(0)",
+        ]
     );
 }
 
