@@ -9,7 +9,7 @@ TARGET ?= packet icrc responder requester cm_mad cm_manager work_request
 SECONDS ?= 60
 
 # An own target folder: other flags would throw the ordinary build away.
-LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p airdma-shm --release --test loom
+LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p airdma-shm -p airdma-engine --release --test loom
 
 .DEFAULT_GOAL := help
 .PHONY: help build demo test lint unit loom dropin system programs rdma-core rdma-core-check matrix bench fuzz coverage clean
@@ -37,7 +37,7 @@ unit: ## unit tests, golden vectors, simulated pairs, and the tests of the tools
 	$(CARGO) test --workspace
 	$(PYTHON) -m unittest discover --start-directory tests/lab --top-level-directory tests/lab
 
-loom: ## model checks of the shared rings
+loom: ## model checks of all that threads share (LOOM_MAX_PREEMPTIONS=5: go further)
 	$(LOOM)
 
 dropin: ## libibverbs.so.1 and librdmacm.so.1 for LD_LIBRARY_PATH, in target/release/dropin

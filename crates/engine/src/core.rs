@@ -1,20 +1,4 @@
-//! What the threads of a process share of one device: the worker and the way to wake whoever should run it.
-//!
-//! # Who runs the worker
-//!
-//! Whoever wants something of the device and finds the worker free: a thread that polls a completion queue, one that posts
-//! while nothing is under way, one that waits on a completion channel. The helper thread ([`crate::helper`]) does when
-//! nobody else comes.
-//!
-//! # Nothing is lost
-//!
-//! - A doorbell rung while somebody else holds the worker: the holder looks at the doorbells again after it has unlocked.
-//!   Ringing and looking for the lock on one side, unlocking and looking for doorbells on the other, with a SeqCst fence
-//!   between on both: one of them sees the other.
-//! - A doorbell rung while everybody sleeps: a sleeper announces itself (`sleepers`), fences, and looks at the doorbells
-//!   once more. A poster that does not run the worker itself knows that packets are under way, whose answer (or timer)
-//!   wakes a sleeper; or, for datagrams, it fences and finds no sleeper.
-//! - A timer set for earlier than the sleepers know: who ran the worker compares it with `sleep_until`.
+//! What the threads of a process share of one device: the worker, who runs it ([`crate::relay`]), and what it is run with.
 
 use crate::async_event::{AsyncEvents, EventOwner};
 use crate::clock::Clock;
@@ -27,6 +11,7 @@ use crate::news::News;
 use crate::process::Process;
 use crate::qp_shared::DOORBELLS;
 use crate::random::Random;
+use crate::relay::{Left, NEVER, NO_ROOM_WANTED, ROOM_ANYWHERE, Relay, Rounds};
 use crate::simulated::Inventory;
 use crate::steering::{self, JoinError, Steering};
 use crate::wait::{Descriptors, Waited};
@@ -40,18 +25,13 @@ use airdma_transport::Time;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
-
-/// Rounds that one caller runs at most before it goes back to its own business.
-const ROUNDS_MAX: usize = 8;
-
-const NO_ROOM_WANTED: RawFd = -1;
-const ROOM_ANYWHERE: RawFd = -2;
 
 /// Those who sleep are on their way out at once; one that is not (a stopped thread) must not hold up the others for ever.
 const AWAY_TIME_MAX: Duration = Duration::from_secs(1);
+const AWAY_PAUSE: Duration = Duration::from_micros(20);
 /// Between two tries to get the worker, for those who do not wait for ever, and between two rounds while time passes.
 const LOCK_PAUSE: Duration = Duration::from_micros(100);
 
@@ -65,30 +45,16 @@ pub(crate) struct Core {
     news: Option<News>,
     pub(crate) arena: Arena,
     pub(crate) doorbells: Doorbells,
-    worker: Mutex<Worker>,
+    relay: Relay<Worker>,
     /// The process that made it; after a fork the child has no helper, and maybe a worker locked for ever.
     process: Process,
     clock: Clock,
     /// The port's descriptors, once it is bound. They change while nobody sleeps on them.
     descriptors: Mutex<Vec<RawFd>>,
-    /// They are about to change: nobody may sleep.
-    changing: AtomicBool,
     /// Rises with each poll of a completion queue: whether somebody polls.
     pub(crate) polls: AtomicU64,
-    /// Threads blocked on a completion channel: they run the worker, and the helper stays away.
-    pub(crate) waiters: AtomicU32,
-    /// Threads asleep on the port's descriptors and `wake`.
-    sleepers: AtomicU32,
-    /// Until when at the latest, in nanoseconds: never later than the earliest that a sleeper will wake by itself.
-    sleep_until: AtomicU64,
-    /// When the worker wants to be run again, as of the last round: 0 for at once, `u64::MAX` for never by itself.
-    next_due: AtomicU64,
-    /// The descriptor at which packets wait for room, as of the last round; [`NO_ROOM_WANTED`], or [`ROOM_ANYWHERE`].
-    unsent: AtomicI32,
     /// The port broke: its descriptors would be ready for ever.
     broken: AtomicBool,
-    /// Wakes the sleepers.
-    wake: EventFd,
     pub(crate) helper: Helper,
     /// Who is told when the port breaks.
     listeners: Mutex<Vec<Weak<AsyncEvents>>>,
@@ -136,19 +102,12 @@ impl Core {
                 incomplete: false,
             }),
             doorbells: Doorbells::new(&arena, DOORBELLS)?,
-            worker: Mutex::new(Worker::new(random)),
+            relay: Relay::new(Worker::new(random), EventFd::nonblocking()?),
             process: Process::current(),
             clock,
             descriptors: Mutex::default(),
-            changing: AtomicBool::new(false),
             polls: AtomicU64::new(0),
-            waiters: AtomicU32::new(0),
-            sleepers: AtomicU32::new(0),
-            sleep_until: AtomicU64::new(u64::MAX),
-            next_due: AtomicU64::new(u64::MAX),
-            unsent: AtomicI32::new(NO_ROOM_WANTED),
             broken: AtomicBool::new(false),
-            wake: EventFd::nonblocking()?,
             helper: Helper::new()?,
             listeners: Mutex::default(),
             steering: OnceLock::new(),
@@ -309,16 +268,15 @@ impl Core {
 
     /// When the worker wants to be run again by itself, as of the last round.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        let due = self.next_due.load(Ordering::SeqCst);
-        (due != u64::MAX).then(|| Time::from_nanos(due))
+        let due = self.relay.due();
+        (due != NEVER).then(|| Time::from_nanos(due))
     }
 
     /// What the device holds on to.
     pub(crate) fn inventory(&self) -> Inventory {
-        let worker = self.lock();
         Inventory {
             ring_bytes: self.arena.used_bytes(),
-            ..worker.tables.inventory()
+            ..self.visit(|worker| worker.tables.inventory())
         }
     }
 
@@ -331,42 +289,29 @@ impl Core {
     /// Runs the worker if nobody else does. `None` if somebody does; they will see to what was posted before this call.
     /// Nothing at all happens in a child after fork.
     pub(crate) fn try_progress(&self, work: Work) -> Option<Round> {
-        let mut last = None;
-        if !self.seems_ours() {
-            return last;
+        self.run(CoreRounds::new(self, work))
+    }
+
+    /// The same for one who goes to bed next ([`Core::fall_asleep`]), or wakes the others when he does not.
+    pub(crate) fn progress_before_sleep(&self) -> Option<Round> {
+        self.run(CoreRounds {
+            goes_to_bed: true,
+            ..CoreRounds::new(self, Work::All)
+        })
+    }
+
+    fn run(&self, mut rounds: CoreRounds<'_>) -> Option<Round> {
+        if self.seems_ours() {
+            self.relay.try_run(&mut rounds);
         }
-        for _ in 0..ROUNDS_MAX {
-            // Pairs with the fence below in the thread that has the worker now.
-            fence(Ordering::SeqCst);
-            let mut worker = match self.worker.try_lock() {
-                Ok(worker) => worker,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => return last,
-            };
-            let round = self.round(&mut worker, work);
-            drop(worker);
-            self.after_round(&round);
-            let received = last.map_or(0, |last: Round| last.received);
-            last = Some(Round {
-                received: received + round.received,
-                ..round
-            });
-            fence(Ordering::SeqCst);
-            if self.doorbells.is_empty() {
-                return last;
-            }
-        }
-        // Others ring faster than we run: somebody else has to go on.
-        self.wake_sleepers();
-        last
+        rounds.last
     }
 
     /// Does something with the worker, whoever has it now, and lets the device draw the consequences at once.
     pub(crate) fn control<R>(&self, call: impl FnOnce(&mut Worker, Time) -> R) -> R {
-        let mut worker = self.lock();
-        let result = call(&mut worker, self.now());
-        self.conclude(worker);
-        result
+        let mut rounds = CoreRounds::new(self, Work::Transmit);
+        self.relay
+            .with(&mut rounds, |worker| call(worker, self.now()))
     }
 
     /// As [`Core::control`], unless somebody keeps the worker for so long: whoever calls at the end of a process may have
@@ -376,39 +321,28 @@ impl Core {
         time: Duration,
         call: impl FnOnce(&mut Worker, Time) -> R,
     ) -> Option<R> {
-        let start = Instant::now();
-        let mut worker = loop {
-            match self.worker.try_lock() {
-                Ok(worker) => break worker,
-                Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) if start.elapsed() < time => {
-                    std::thread::sleep(LOCK_PAUSE);
-                }
-                Err(TryLockError::WouldBlock) => return None,
-            }
-        };
-        let result = call(&mut worker, self.now());
-        self.conclude(worker);
-        Some(result)
+        let pause = wait_at_most(time, LOCK_PAUSE);
+        let mut rounds = CoreRounds::new(self, Work::Transmit);
+        self.relay
+            .with_within(&mut rounds, pause, |worker| call(worker, self.now()))
     }
 
     /// As [`Core::control`], for what opens or closes sockets. Who sleeps on a closed one would keep it bound, and not hear
     /// of a new one: so nobody sleeps meanwhile.
     pub(crate) fn control_sockets<R>(&self, call: impl FnOnce(&mut Worker, Time) -> R) -> R {
-        let mut worker = self.lock();
-        self.changing.store(true, Ordering::SeqCst);
-        // Pairs with the fence in `sleep`: who falls asleep has seen the flag, or is seen here.
-        fence(Ordering::SeqCst);
-        let start = Instant::now();
-        while self.sleepers.load(Ordering::SeqCst) > 0 && start.elapsed() < AWAY_TIME_MAX {
-            self.wake_sleepers();
-            std::thread::sleep(Duration::from_micros(20));
-        }
-        let result = call(&mut worker, self.now());
-        self.note_descriptors(&worker);
-        self.changing.store(false, Ordering::SeqCst);
-        self.conclude(worker);
-        result
+        let pause = wait_at_most(AWAY_TIME_MAX, AWAY_PAUSE);
+        let mut rounds = CoreRounds::new(self, Work::Transmit);
+        self.relay.with_nobody_asleep(&mut rounds, pause, |worker| {
+            let result = call(worker, self.now());
+            self.note_descriptors(worker);
+            result
+        })
+    }
+
+    /// Looks at the worker, or does something with it that leaves nothing to send.
+    fn visit<R>(&self, call: impl FnOnce(&mut Worker) -> R) -> R {
+        self.relay
+            .visit(&mut CoreRounds::new(self, Work::Transmit), call)
     }
 
     fn note_descriptors(&self, worker: &Worker) {
@@ -420,69 +354,13 @@ impl Core {
         worker.descriptors(&mut descriptors);
     }
 
-    /// Draws the consequences of what was done with the worker.
-    fn conclude(&self, mut worker: MutexGuard<'_, Worker>) {
-        let round = self.round(&mut worker, Work::Transmit);
-        drop(worker);
-        self.after_round(&round);
-        fence(Ordering::SeqCst);
-        if !self.doorbells.is_empty() {
-            self.try_progress(Work::Transmit);
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Worker> {
-        // A panic in a round is a bug of ours, and was reported; what it left is still better than none.
-        self.worker.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// One round, and a note of what it left to do for those who are about to sleep.
-    fn round(&self, worker: &mut Worker, work: Work) -> Round {
-        // Packets go and come in cancellation points.
-        let _whole = Uncancelled::new();
-        let round = worker.progress(&self.doorbells, self.now(), work);
-        let due = if round.more {
-            0
-        } else {
-            round.deadline.map_or(u64::MAX, Time::as_nanos)
-        };
-        self.next_due.store(due, Ordering::SeqCst);
-        let wanted = round.stopped_at.unwrap_or(ROOM_ANYWHERE);
-        let unsent = if round.unsent { wanted } else { NO_ROOM_WANTED };
-        self.unsent.store(unsent, Ordering::SeqCst);
-        round
-    }
-
-    /// Makes sure that somebody goes on where a round ended.
-    fn after_round(&self, round: &Round) {
-        if round.broke {
-            self.broken.store(true, Ordering::SeqCst);
-            self.tell_all(AsyncEvent::DeviceFatal);
-        }
-        if round.misrouted {
-            self.helper.wake();
-        }
-        if !self.has_sleepers() {
-            return;
-        }
-        let due = self.next_due.load(Ordering::SeqCst);
-        if round.unsent || due < self.sleep_until.load(Ordering::SeqCst) {
-            self.wake_sleepers();
-        }
-    }
-
     /// Whether somebody sleeps until there is work. If not, whoever is about to will see what was done before this call.
     pub(crate) fn has_sleepers(&self) -> bool {
-        fence(Ordering::SeqCst);
-        self.sleepers.load(Ordering::SeqCst) > 0
+        self.relay.has_sleepers()
     }
 
-    pub(crate) fn wake_sleepers(&self) {
-        self.wake.signal();
-    }
-
-    /// Sleeps until the port has something, a timer is due, somebody calls [`Core::wake_sleepers`], or `also` is
-    /// readable. Does not sleep at all if there is something to do. Returns whether `also` is readable.
+    /// Sleeps until the port has something, a timer is due, something is to be done, or `also` is readable. Does not sleep at all
+    /// if there is something to do. Returns whether `also` is readable.
     ///
     /// # Errors
     /// `EINTR`.
@@ -503,24 +381,11 @@ impl Core {
         descriptors: &mut Descriptors,
         also: RawFd,
     ) -> Option<Option<Duration>> {
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        // Pairs with the fences in `after_round` and `has_sleepers`: what was done before we announced ourselves is seen
-        // here, and who does something later sees us.
-        fence(Ordering::SeqCst);
-        let due = self.next_due.load(Ordering::SeqCst);
-        self.sleep_until.fetch_min(due, Ordering::SeqCst);
-        let now = self.now().as_nanos();
-        if !self.doorbells.is_empty() || due <= now {
-            self.leave_bed();
-            return None;
-        }
-        if self.changing.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-            self.leave_bed();
-            return None;
-        }
+        let now = || self.now().as_nanos();
+        let due = self.relay.fall_asleep(|| !self.doorbells.is_empty(), now)?;
         self.list(descriptors, also);
-        Some((due != u64::MAX).then(|| Duration::from_nanos(due - now)))
+        let timeout = (due != NEVER).then(|| Duration::from_nanos(due.saturating_sub(now())));
+        Some(timeout)
     }
 
     /// The second half of [`Core::sleep`].
@@ -530,28 +395,31 @@ impl Core {
         waited: io::Result<Waited>,
     ) -> io::Result<bool> {
         let ready = waited.map(|waited| waited == Waited::Ready);
-        if let Ok(true) = ready
-            && descriptors.is_ready(0)
-            && !self.changing.load(Ordering::SeqCst)
-        {
-            self.wake.clear();
-        }
-        self.leave_bed();
+        let called = matches!(ready, Ok(true)) && descriptors.is_ready(0);
+        self.relay.wake_up(called);
         Ok(ready? && descriptors.is_ready(1))
     }
 
     /// A thread sleeps no more.
     pub(crate) fn leave_bed(&self) {
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        // Too early is safe: it only makes others wake who need not wake.
-        self.sleep_until.store(u64::MAX, Ordering::SeqCst);
+        self.relay.leave_bed();
+    }
+
+    /// A thread that was blocked on a completion channel, and ran the worker, leaves.
+    pub(crate) fn stop_waiting(&self) {
+        self.helper.standby.leave(&self.relay, &self.helper.wake);
+    }
+
+    /// The helper sleeps with `nap` while there are such threads.
+    pub(crate) fn stand_by(&self, nap: impl FnOnce()) {
+        self.helper.standby.stand_by(&self.relay, nap);
     }
 
     /// What a sleeper sleeps on: `wake`, `also`, and the port's.
     fn list(&self, descriptors: &mut Descriptors, also: RawFd) {
-        let unsent = self.unsent.load(Ordering::SeqCst);
+        let unsent = self.relay.unsent();
         descriptors.clear();
-        descriptors.add(self.wake.fd());
+        descriptors.add(self.relay.wake().fd());
         descriptors.add(also);
         if self.broken.load(Ordering::SeqCst) {
             return;
@@ -577,9 +445,10 @@ impl Core {
         self.take_news();
         // Held so that the table does not change under the sockets.
         let state = self.state();
-        let mut worker = self.lock();
-        let is_first = !worker.is_bound();
-        if is_first {
+        let is_first = self.visit(|worker| -> Result<bool, Error> {
+            if worker.is_bound() {
+                return Ok(false);
+            }
             let (port, steering) = self.open_port(&state.current.gids)?;
             worker.tables.counters.share(&self.info);
             if let Some(steering) = &steering {
@@ -590,9 +459,9 @@ impl Core {
                     let _ = self.helper.watch(fd);
                 }
             }
-            self.install(&mut worker, port, &state.current.gids, steering);
-        }
-        drop(worker);
+            self.install(worker, port, &state.current.gids, steering);
+            Ok(true)
+        })?;
         drop(state);
         if is_first {
             self.speak_for_the_dead();
@@ -602,8 +471,7 @@ impl Core {
 
     /// Uses this port instead of sockets; the counters stay in this process.
     pub(crate) fn bind_port(&self, port: Box<dyn Port>) {
-        let mut worker = self.lock();
-        self.install(&mut worker, port, &self.info.gids, None);
+        self.visit(|worker| self.install(worker, port, &self.info.gids, None));
     }
 
     fn install(
@@ -615,6 +483,10 @@ impl Core {
     ) {
         worker.bind(port, addresses_of(rows), steering);
         self.note_descriptors(worker);
+        // A thread may be waiting on a completion channel already: it does not know of the sockets, and keeps the helper away.
+        if self.has_sleepers() {
+            self.relay.wake_sleepers();
+        }
     }
 
     /// The sockets; with other processes, where there can be any, and else for this one alone.
@@ -713,7 +585,7 @@ impl Core {
     /// Tells the processes that share the addresses that this one is gone. The device is of no use after that.
     pub(crate) fn leave(&self) {
         if self.steering.get().is_some() {
-            self.lock().leave(self.now());
+            self.visit(|worker| worker.leave(self.now()));
         }
     }
 
@@ -722,7 +594,7 @@ impl Core {
     pub(crate) fn abandon(&self) {
         let close = |fd: RawFd| {
             // SAFETY: plain integers; the new descriptor is one of ours, which nobody uses in this process.
-            unsafe { libc::dup3(self.wake.fd(), fd, libc::O_CLOEXEC) };
+            unsafe { libc::dup3(self.relay.wake().fd(), fd, libc::O_CLOEXEC) };
         };
         if let Some(steering) = self.steering.get() {
             close(steering.life());
@@ -731,10 +603,10 @@ impl Core {
                 descriptors.iter().copied().for_each(close);
             }
         }
-        if let Ok(worker) = self.worker.try_lock() {
+        self.relay.peek(|worker| {
             let gsi = worker.tables.gsi.as_ref();
             gsi.and_then(Gsi::will_fd).into_iter().for_each(close);
-        }
+        });
     }
 
     fn start_helper(self: &Arc<Self>) -> Result<(), Error> {
@@ -748,20 +620,24 @@ impl Core {
 
     /// Publishes the counters if nobody has the worker.
     pub(crate) fn try_count(&self) {
-        if self.is_ours()
-            && let Ok(mut worker) = self.worker.try_lock()
-        {
-            worker.count_port(self.now());
-            worker.tables.counters.flush();
+        if self.is_ours() {
+            let mut rounds = CoreRounds::new(self, Work::Transmit);
+            self.relay
+                .try_visit(&mut rounds, |worker| self.count(worker));
         }
     }
 
     /// The counters, the port's included.
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
-        let mut worker = self.lock();
+        self.visit(|worker| {
+            self.count(worker);
+            worker.tables.counters.named()
+        })
+    }
+
+    fn count(&self, worker: &mut Worker) {
         worker.count_port(self.now());
         worker.tables.counters.flush();
-        worker.tables.counters.named()
     }
 
     /// Adds to those who hear of what happens to the port.
@@ -784,3 +660,77 @@ impl Core {
         }
     }
 }
+
+/// Rounds of one caller.
+struct CoreRounds<'a> {
+    core: &'a Core,
+    work: Work,
+    /// The last one, with what all of them received.
+    last: Option<Round>,
+    goes_to_bed: bool,
+}
+
+impl<'a> CoreRounds<'a> {
+    fn new(core: &'a Core, work: Work) -> Self {
+        CoreRounds {
+            core,
+            work,
+            last: None,
+            goes_to_bed: false,
+        }
+    }
+}
+
+impl Rounds<Worker> for CoreRounds<'_> {
+    fn run(&mut self, worker: &mut Worker) -> Left {
+        // Packets go and come in cancellation points.
+        let _whole = Uncancelled::new();
+        let core = self.core;
+        let mut round = worker.progress(&core.doorbells, core.now(), self.work);
+        round.received += self.last.map_or(0, |last| last.received);
+        self.last = Some(round);
+        let wanted = round.stopped_at.unwrap_or(ROOM_ANYWHERE);
+        Left {
+            due: if round.more {
+                0
+            } else {
+                round.deadline.map_or(NEVER, Time::as_nanos)
+            },
+            unsent: if round.unsent { wanted } else { NO_ROOM_WANTED },
+        }
+    }
+
+    fn settle(&mut self) {
+        let Some(round) = self.last else { return };
+        if round.broke {
+            self.core.broken.store(true, Ordering::SeqCst);
+            self.core.tell_all(AsyncEvent::DeviceFatal);
+        }
+        if round.misrouted {
+            self.core.helper.wake();
+        }
+    }
+
+    fn is_rung(&self) -> bool {
+        !self.core.doorbells.is_empty()
+    }
+
+    fn goes_to_bed(&self) -> bool {
+        self.goes_to_bed
+    }
+}
+
+/// Pauses, until so much time has passed since the first.
+fn wait_at_most(time: Duration, pause: Duration) -> impl FnMut() -> bool {
+    let mut start = None;
+    move || {
+        let goes_on = start.get_or_insert_with(Instant::now).elapsed() < time;
+        if goes_on {
+            std::thread::sleep(pause);
+        }
+        goes_on
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -79,7 +79,7 @@ impl Cq {
             return Err(Error::Forked);
         }
         core.note_poll();
-        self.shared.note_poll();
+        self.shared.alarm.note_poll();
         let mut count = self.take(max, &mut sink);
         // A count lost between two threads does no harm.
         let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
@@ -119,9 +119,7 @@ impl Cq {
     /// Asks for one event at the next completion that is added (with `solicited_only`: the next one that is
     /// solicited or unsuccessful). Of a queue without a channel nobody hears, as with the kernel's.
     ///
-    /// Completions already in the queue raise none while the program has not polled since the last event: it arms first and
-    /// polls then, as the manual says. One that has polled may wait now (UCX does): they raise the event at once, as they do
-    /// on hardware that is told with each arm how far the program has polled.
+    /// Completions already in the queue raise one if the program has polled since the last event.
     ///
     /// # Errors
     /// `ENODEV` in a child after fork.
@@ -129,8 +127,8 @@ impl Cq {
         if !self.device.core().seems_ours() {
             return Err(Error::Forked);
         }
-        self.shared.arm(solicited_only);
-        if self.channel.is_some() && self.shared.polled() && self.holds_any(solicited_only) {
+        let holds_any = || self.channel.is_some() && self.holds_any(solicited_only);
+        if self.shared.alarm.arm(solicited_only, holds_any) {
             self.shared.raise();
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! The worker's side of completion queues: the producers of their rings.
 
+use crate::alarm::Alarm;
 use crate::async_event::{AsyncEvents, EventOwner};
 use crate::channel::ChannelEvents;
 use crate::counters::{Counters, EngineCounter};
@@ -8,27 +9,20 @@ use crate::{AsyncEvent, Error, LIMITS};
 use airdma_shm::{Cqe, RingProducer};
 use airdma_transport::{Completion, GrhHeader, Status};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What the worker and the application share of a completion queue beside its ring.
 pub(crate) struct CqShared {
     /// Unique in this process: whose events these are.
     pub(crate) id: u64,
     pub(crate) cookie: AtomicU64,
-    /// One of the `ARMED_*` values.
-    armed: AtomicU8,
-    /// The program has polled since the last event was raised.
-    polled: AtomicBool,
+    pub(crate) alarm: Alarm,
     /// A completion was lost because the ring was full.
     pub(crate) overrun: AtomicBool,
     pub(crate) channel: Option<Arc<ChannelEvents>>,
     pub(crate) events: Arc<AsyncEvents>,
     options: CqOptions,
 }
-
-const ARMED_NOT: u8 = 0;
-const ARMED_SOLICITED: u8 = 1;
-const ARMED_ANY: u8 = 2;
 
 impl CqShared {
     pub(crate) fn new(
@@ -41,8 +35,7 @@ impl CqShared {
         CqShared {
             id,
             cookie: AtomicU64::new(cookie),
-            armed: AtomicU8::new(ARMED_NOT),
-            polled: AtomicBool::new(false),
+            alarm: Alarm::new(),
             overrun: AtomicBool::new(false),
             channel: channel.map(|(channel, _)| channel),
             events,
@@ -50,51 +43,15 @@ impl CqShared {
         }
     }
 
-    /// Asks for an event at the next completion. Asking for any outlasts asking for solicited ones (IBTA 11.4.2.2).
-    pub(crate) fn arm(&self, solicited_only: bool) {
-        let wanted = if solicited_only {
-            ARMED_SOLICITED
-        } else {
-            ARMED_ANY
-        };
-        self.armed.fetch_max(wanted, Ordering::SeqCst);
-        // Pairs with the fence in `notify`: either the worker sees that we are armed, or who looks into the queue after
-        // arming sees the completion.
-        fence(Ordering::SeqCst);
-    }
-
-    /// The program polls.
-    #[inline]
-    pub(crate) fn note_poll(&self) {
-        // Mostly it is set already, and this cache line is the worker's as well.
-        if !self.polled.load(Ordering::Relaxed) {
-            self.polled.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// Has the program polled since the last event?
-    pub(crate) fn polled(&self) -> bool {
-        self.polled.load(Ordering::Relaxed)
-    }
-
     /// A completion was published: raises the event if one was asked for.
     fn notify(&self, solicited: bool) {
-        if self.channel.is_none() {
-            return;
-        }
-        fence(Ordering::SeqCst);
-        let armed = self.armed.load(Ordering::Relaxed);
-        if armed == ARMED_ANY || (armed == ARMED_SOLICITED && solicited) {
+        if self.channel.is_some() && self.alarm.completed(solicited) {
             self.raise();
         }
     }
 
-    /// Raises the event that was asked for, unless somebody else has just done it.
+    /// Raises the event that [`Alarm`] says is due.
     pub(crate) fn raise(&self) {
-        if self.armed.swap(ARMED_NOT, Ordering::SeqCst) == ARMED_NOT {
-            return;
-        }
-        self.polled.store(false, Ordering::Relaxed);
         if let Some(channel) = &self.channel {
             channel.push((self.id, self.cookie.load(Ordering::Relaxed)));
         }

@@ -1,10 +1,11 @@
 //! A queue of events behind a real descriptor: `poll(2)`, `epoll(7)` and `O_NONBLOCK` work on it.
 
 use crate::eventfd::EventFd;
+use crate::sync::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 
 /// Events that wait for the application. The descriptor is readable exactly while there are some: both change under
 /// the one lock. The lock is a leaf: nothing else is locked while it is held.
@@ -27,6 +28,11 @@ impl<T> EventQueue<T> {
 
     pub(crate) fn fd(&self) -> RawFd {
         self.descriptor.fd()
+    }
+
+    #[cfg(loom)]
+    pub(crate) fn descriptor(&self) -> &EventFd {
+        &self.descriptor
     }
 
     pub(crate) fn push(&self, event: T) {
@@ -108,7 +114,7 @@ pub(crate) fn is_nonblocking(fd: RawFd) -> bool {
     flags >= 0 && flags & libc::O_NONBLOCK != 0
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;

@@ -11,7 +11,6 @@ use crate::worker::Work;
 use crate::{AsyncEvent, Channel, CmChannel, CmNews, Device, Error};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// A wait for the events of one object.
@@ -120,11 +119,11 @@ impl EventWait for ChannelWait {
                 let none = || io::Error::from_raw_os_error(libc::EAGAIN);
                 return self.pop().ok_or_else(none).map(Some);
             }
-            core.waiters.fetch_add(1, Ordering::SeqCst);
+            core.helper.standby.enter();
             self.counted = true;
         }
         loop {
-            core.try_progress(Work::All);
+            core.progress_before_sleep();
             if let Some(cookie) = self.pop() {
                 return Ok(Some(cookie));
             }
@@ -155,14 +154,8 @@ impl Drop for ChannelWait {
         if self.asleep {
             core.leave_bed();
         }
-        if !self.counted {
-            return;
-        }
-        if core.waiters.fetch_sub(1, Ordering::SeqCst) == 1 {
-            core.helper.take_over();
-        } else if core.has_sleepers() {
-            // What woke us may have been meant for all of us: the others look for themselves.
-            core.wake_sleepers();
+        if self.counted {
+            core.stop_waiting();
         }
     }
 }

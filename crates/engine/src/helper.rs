@@ -28,12 +28,13 @@
 use crate::core::Core;
 use crate::eventfd::EventFd;
 use crate::poll_set::PollSet;
+use crate::standby::Standby;
 use crate::wait::Descriptors;
 use crate::worker::Work;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -59,10 +60,10 @@ const SCORE_USEFUL: u32 = 2;
 pub(crate) struct Helper {
     thread: Mutex<Option<JoinHandle<()>>>,
     exit: AtomicBool,
-    /// It sleeps until the last waiter leaves.
-    standing_by: AtomicBool,
+    /// Threads that run the worker while they are blocked.
+    pub(crate) standby: Standby,
     /// Wakes it, and it alone.
-    wake: EventFd,
+    pub(crate) wake: EventFd,
     /// Readable when `wake` is, or something else that the helper is to see to.
     alarm: PollSet,
 }
@@ -77,7 +78,7 @@ impl Helper {
             wake,
             thread: Mutex::default(),
             exit: AtomicBool::new(false),
-            standing_by: AtomicBool::new(false),
+            standby: Standby::new(),
         })
     }
 
@@ -118,14 +119,6 @@ impl Helper {
             thread.join().ok();
         }
     }
-
-    /// The last thread that was blocked on a completion channel leaves: nobody runs the worker but the helper now.
-    pub(crate) fn take_over(&self) {
-        fence(Ordering::SeqCst);
-        if self.standing_by.load(Ordering::SeqCst) {
-            self.wake.signal();
-        }
-    }
 }
 
 /// The helper's own side.
@@ -156,7 +149,7 @@ impl<'a> Loop<'a> {
             let polls = self.core.polls.load(Ordering::Relaxed);
             let polled = polls != self.polls_seen;
             self.polls_seen = polls;
-            if self.core.waiters.load(Ordering::SeqCst) > 0 {
+            if self.core.helper.standby.has_waiters() {
                 self.stand_by();
             } else if polled && self.score < SCORE_EAGER {
                 self.back_off();
@@ -168,13 +161,8 @@ impl<'a> Loop<'a> {
 
     /// Sleeps until no thread is blocked on a completion channel.
     fn stand_by(&mut self) {
-        let helper = &self.core.helper;
-        helper.standing_by.store(true, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        if self.core.waiters.load(Ordering::SeqCst) > 0 {
-            self.nap(None);
-        }
-        helper.standing_by.store(false, Ordering::SeqCst);
+        let core = self.core;
+        core.stand_by(|| self.nap(None));
     }
 
     /// Leaves the worker to those who poll, and finds out whether they fetch everything.
@@ -217,7 +205,7 @@ impl<'a> Loop<'a> {
             Err(_) => std::thread::sleep(PAUSE_MAX),
         }
         let slept = start.elapsed();
-        let round = self.core.try_progress(Work::All);
+        let round = self.core.progress_before_sleep();
         if round.is_none() {
             self.nap(Some(GIVE_WAY));
         }
@@ -241,12 +229,12 @@ impl<'a> Loop<'a> {
         let start = Instant::now();
         let mut last = start;
         while self.core.polls.load(Ordering::Relaxed) == self.polls_seen
-            && self.core.waiters.load(Ordering::SeqCst) == 0
+            && !self.core.helper.standby.has_waiters()
             && !self.core.helper.exit.load(Ordering::SeqCst)
             && !self.core.wants_healing()
             && start.elapsed() < STAY_MAX
         {
-            match self.core.try_progress(Work::All) {
+            match self.core.progress_before_sleep() {
                 Some(round) if round.received > 0 => last = Instant::now(),
                 Some(_) if last.elapsed() < linger => {}
                 Some(_) | None => return,
@@ -258,7 +246,7 @@ impl<'a> Loop<'a> {
         self.score = (self.score + by).min(SCORE_MAX);
     }
 
-    /// Sleeps without watching the port; [`Helper::stop`] and [`Helper::take_over`] end it early.
+    /// Sleeps without watching the port; [`Helper::stop`] and [`Standby::leave`] end it early.
     fn nap(&mut self, timeout: Option<Duration>) {
         self.descriptors.clear();
         self.descriptors.add(self.core.helper.alarm.fd());

@@ -4,9 +4,13 @@
 //! How a front end uses it: [`devices`] lists the interfaces, [`Device::open`] opens one, a [`Pd`] registers
 //! memory ([`Pd::reg_mr`]) and creates queue pairs ([`Pd::create_qp`]), a [`Cq`] is polled for completions, and a
 //! [`Channel`] blocks until an armed completion queue has one. Errors carry the `errno` of the man pages.
+//!
+//! With `--cfg loom` there is no such crate: `tests/loom` builds the protocols between threads by themselves.
+#![cfg(not(loom))]
 
 mod active;
 mod ah;
+mod alarm;
 mod async_event;
 mod channel;
 mod clock;
@@ -42,9 +46,11 @@ mod process;
 mod qp;
 mod qp_host;
 mod qp_shared;
+mod qp_state;
 mod qp_table;
 mod random;
 mod raw_frames;
+mod relay;
 pub mod runtime_dir;
 mod send_batch;
 mod send_wqe;
@@ -52,10 +58,13 @@ mod send_wqe;
 pub mod simulated;
 mod srq;
 mod srq_table;
+mod standby;
 mod steering;
+mod sync;
 mod tables;
 mod timers;
 mod uncancelled;
+mod urgency;
 mod use_count;
 mod wait;
 mod wills;

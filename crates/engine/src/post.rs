@@ -12,7 +12,6 @@ use crate::{
     Datagram, Error, LIMITS, Operation, Qp, QpState, QpType, RecvWr, SendFlags, SendWr, Sge,
 };
 use airdma_shm::{RecvWqe, RingProducer, SendWqe, SlotMut};
-use std::sync::atomic::{Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A list of send work requests being posted; the queue is locked for other threads meanwhile. Dropping it hands the worker
@@ -103,16 +102,13 @@ impl Drop for SendPost<'_> {
         }
         let (core, shared) = (self.qp.core(), &self.qp.shared);
         core.doorbells.ring(shared.doorbell());
-        // Pairs with the fence after a round: either we see `busy` as that round left it, or it sees the doorbell.
-        fence(Ordering::SeqCst);
-        let may_wait = match shared.qp_type {
-            QpType::Rc | QpType::XrcSend => shared.busy.load(Ordering::Relaxed),
-            QpType::Ud | QpType::Uc | QpType::XrcReceive | QpType::RawPacket => {
-                let polls = core.polls.load(Ordering::Relaxed);
-                shared.ran_at.swap(polls, Ordering::Relaxed) == polls && !core.has_sleepers()
-            }
+        let is_urgent = match shared.qp_type {
+            QpType::Rc | QpType::XrcSend => shared.urgency.of_request(),
+            QpType::Ud | QpType::Uc | QpType::XrcReceive | QpType::RawPacket => shared
+                .urgency
+                .of_datagram(&core.polls, || core.has_sleepers()),
         };
-        if !may_wait {
+        if is_urgent {
             core.try_progress(Work::Transmit);
         }
     }
@@ -145,7 +141,7 @@ impl<'a> RecvPost<'a> {
                 "the queue pair has no receive queue of its own: receives are posted to the shared one",
             ));
         }
-        match shared.state() {
+        match shared.state.get() {
             None | Some(QpState::Reset) => {
                 return Err(Error::Invalid("receives are posted from state INIT on"));
             }
@@ -187,10 +183,7 @@ impl Drop for RecvPost<'_> {
         if !self.pushed {
             return;
         }
-        // The responder takes receives when packets come; only a queue pair in ERROR must be told, to flush them.
-        // Pairs with the fence of a worker that puts it there.
-        fence(Ordering::SeqCst);
-        if self.qp.shared.state() == Some(QpState::Error) {
+        if self.qp.shared.state.is_error_after_post() {
             let core = self.qp.core();
             core.doorbells.ring(self.qp.shared.doorbell());
             core.try_progress(Work::Transmit);
@@ -243,7 +236,7 @@ fn check_request(qp: &Qp, wr: &SendWr<'_>, payload: &Payload) -> Result<(), Erro
 
 /// `ibv_post_send` in RESET, INIT and RTR is an immediate error (IBTA 10.8.2); in the error states requests are flushed.
 fn check_send_state(qp: &Qp) -> Result<(), Error> {
-    match qp.shared.state() {
+    match qp.shared.state.get() {
         Some(
             QpState::ReadyToSend
             | QpState::SendQueueDrain

@@ -216,7 +216,7 @@ impl Qp {
 
     /// Its state now; ERROR once destroyed.
     pub fn state(&self) -> QpState {
-        self.shared.state().unwrap_or(QpState::Error)
+        self.shared.state.get().unwrap_or(QpState::Error)
     }
 
     /// The granted sizes.
@@ -343,7 +343,7 @@ impl Qp {
         if !first {
             return Ok(());
         }
-        self.shared.set_gone();
+        self.shared.state.set_gone();
         // What it still owes its peer, acknowledgements above all, leaves first.
         for _ in 0..FAREWELLS {
             core.control(|worker, now| worker.tables.farewell(self.shared.index, now));

@@ -25,7 +25,6 @@ use airdma_transport::{
 use airdma_wire::{HEADERS_LEN_MAX, Packet, ParseError, PathMtu, Qpn};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
 /// Bytes that one round transmits at most, so that receiving is not kept waiting: two segmented sends.
 pub(crate) const ROUND_BYTES: i64 = 128 * 1024;
@@ -350,9 +349,9 @@ impl Tables {
         let (before, after) = (slot.in_flight, slot.qp.in_flight_bytes());
         let lost = slot.qp.take_loss_signal();
         slot.in_flight = after;
-        slot.side.shared.set_busy(after > 0);
+        slot.side.shared.urgency.set_busy(after > 0);
         let state = slot.qp.state();
-        let entered = slot.side.shared.set_state(state);
+        let entered = slot.side.shared.state.set(state);
         if let Some(connection) = slot.connection
             && (lost || before != after)
         {
@@ -360,9 +359,7 @@ impl Tables {
             self.note_flight(connection, (before, after), lost.then_some(now), mtu);
         }
         if entered && state == QpState::Error {
-            // Pairs with the fence of a poster of receives: either it sees the state and rings the doorbell, or its
-            // receive is seen here.
-            fence(Ordering::SeqCst);
+            // A receive whose poster did not see the state is seen here.
             self.with(index, |qp, host| qp.flush_receives(host));
         }
     }

@@ -1,13 +1,18 @@
 //! How many objects were made from an object, so that it is not destroyed under them.
 
 use crate::Error;
-use std::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering};
 
 const DESTROYED: u32 = 1 << 31;
 
 /// Users of an object, and whether it was destroyed.
-#[derive(Default)]
 pub(crate) struct UseCount(AtomicU32);
+
+impl Default for UseCount {
+    fn default() -> Self {
+        UseCount(AtomicU32::new(0))
+    }
+}
 
 impl UseCount {
     /// Counts one more user.
@@ -45,7 +50,7 @@ impl UseCount {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;

@@ -1,0 +1,48 @@
+//! Whether what was posted has to leave at once, or may wait for others to join it.
+
+use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
+
+/// Of one queue pair.
+pub(crate) struct Urgency {
+    /// Packets are under way (RC): their answer will make somebody run the worker.
+    busy: AtomicBool,
+    /// What the count of polls was at the last post of a datagram.
+    posted_at: AtomicU64,
+}
+
+impl Urgency {
+    pub(crate) fn new() -> Self {
+        Urgency {
+            busy: AtomicBool::new(false),
+            posted_at: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// The worker says whether packets are under way, before the fence after its round.
+    pub(crate) fn set_busy(&self, busy: bool) {
+        // A plain load first: this runs once per packet, and a write would take the line from the poster.
+        if self.busy.load(Ordering::Relaxed) != busy {
+            self.busy.store(busy, Ordering::Relaxed);
+        }
+    }
+
+    /// A request whose answer is waited for was posted, and the doorbell rung: whether its poster has to run the worker.
+    pub(crate) fn of_request(&self) -> bool {
+        // Pairs with the fence after a round: either we see `busy` as that round left it, or it sees the doorbell.
+        fence(Ordering::SeqCst);
+        !self.busy.load(Ordering::Relaxed)
+    }
+
+    /// The same for one without an answer: the first after a poll leaves at once, and the others wait for the next poll, unless
+    /// somebody sleeps, who would not hear of them.
+    pub(crate) fn of_datagram(
+        &self,
+        polls: &AtomicU64,
+        has_sleepers: impl FnOnce() -> bool,
+    ) -> bool {
+        // As above: either we see the poll, or that sees the doorbell.
+        fence(Ordering::SeqCst);
+        let polls = polls.load(Ordering::Relaxed);
+        self.posted_at.swap(polls, Ordering::Relaxed) != polls || has_sleepers()
+    }
+}

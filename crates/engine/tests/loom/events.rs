@@ -1,0 +1,43 @@
+//! A queue of events behind a descriptor.
+
+use crate::event_queue::EventQueue;
+use crate::eventfd::poll;
+use loom::sync::Arc;
+use loom::thread;
+
+#[test]
+fn two_who_wait_for_two_events_get_one_each() {
+    loom::model(|| {
+        let queue = Arc::new(EventQueue::new().unwrap());
+        let wait = |queue: &EventQueue<u32>| {
+            loop {
+                if let Some(event) = queue.pop() {
+                    return event;
+                }
+                poll(&[queue.descriptor()]);
+            }
+        };
+        let other = Arc::clone(&queue);
+        let other = thread::spawn(move || wait(&other));
+        queue.push(1);
+        queue.push(2);
+        let mine = wait(&queue);
+        assert_eq!(mine + other.join().unwrap(), 3);
+        assert!(!queue.descriptor().is_ready(), "readable, and empty");
+    });
+}
+
+#[test]
+fn the_descriptor_is_readable_as_long_as_events_wait() {
+    loom::model(|| {
+        let queue = Arc::new(EventQueue::new().unwrap());
+        queue.push(1);
+        let other = Arc::clone(&queue);
+        let other = thread::spawn(move || other.retain(|&event| event != 1));
+        queue.push(2);
+        other.join().unwrap();
+        assert!(queue.descriptor().is_ready());
+        assert_eq!(queue.pop(), Some(2));
+        assert!(!queue.descriptor().is_ready());
+    });
+}

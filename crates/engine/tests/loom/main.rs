@@ -1,0 +1,45 @@
+//! The engine's protocols between threads under loom: every interleaving, and every value the memory model lets a load
+//! return. The modules are the engine's own files; what they call of the kernel is in [`eventfd`].
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p airdma-engine --release --test loom`, or `make loom`. Models of three threads are
+//! bounded to some preemptions; `LOOM_MAX_PREEMPTIONS=5` goes further.
+#![cfg(loom)]
+#![allow(dead_code, clippy::unwrap_used)]
+
+#[path = "../../src/alarm.rs"]
+mod alarm;
+#[path = "../../src/error.rs"]
+mod error;
+#[path = "../../src/event_queue.rs"]
+mod event_queue;
+#[path = "../../src/qp_state.rs"]
+mod qp_state;
+#[path = "../../src/relay.rs"]
+mod relay;
+#[path = "../../src/standby.rs"]
+mod standby;
+#[path = "../../src/sync.rs"]
+mod sync;
+#[path = "../../src/urgency.rs"]
+mod urgency;
+#[path = "../../src/use_count.rs"]
+mod use_count;
+
+mod arming;
+mod counts;
+mod eventfd;
+mod events;
+mod posting;
+mod sleeping;
+mod taking_over;
+mod world;
+
+use airdma_transport::QpState;
+use error::Error;
+
+/// Explores a model whose threads are preempted so many times at most, or `LOOM_MAX_PREEMPTIONS` times.
+fn bounded(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound.get_or_insert(preemptions);
+    builder.check(model);
+}

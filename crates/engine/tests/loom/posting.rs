@@ -1,0 +1,166 @@
+//! Work is posted while others have the worker, give it back, or go to sleep: it is done, and once.
+
+use crate::QpState;
+use crate::bounded;
+use crate::eventfd::poll;
+use crate::qp_state::PublishedState;
+use crate::sync::AtomicU64;
+use crate::urgency::Urgency;
+use crate::world::World;
+use airdma_shm::indices::{ConsumerIndex, Indices, ProducerIndex};
+use loom::sync::Arc;
+use loom::thread;
+
+/// Posts beside another thread that does something with the worker; both are gone then, and nobody comes.
+fn post_beside(wanted: u32, other: impl Fn(&World) + Clone + Send + Sync + 'static) {
+    let world = World::new(wanted, |_| {});
+    let theirs = Arc::clone(&world);
+    let other = other.clone();
+    let thread = thread::spawn(move || other(&theirs));
+    world.post();
+    world.try_run();
+    thread.join().unwrap();
+    assert!(world.done.is_ready(), "what was posted is forgotten");
+}
+
+#[test]
+fn what_is_posted_beside_a_poll_is_done() {
+    loom::model(|| post_beside(1, World::try_run));
+}
+
+#[test]
+fn what_is_posted_beside_a_post_is_done() {
+    loom::model(|| {
+        post_beside(2, |world| {
+            world.post();
+            world.try_run();
+        });
+    });
+}
+
+#[test]
+fn what_is_posted_beside_a_control_call_is_done() {
+    loom::model(|| post_beside(1, |world| world.control(|_| {})));
+}
+
+#[test]
+fn what_is_posted_beside_one_who_only_looks_is_done() {
+    loom::model(|| post_beside(1, |world| world.visit(|_| {})));
+}
+
+#[test]
+fn what_three_post_is_done() {
+    bounded(3, || {
+        let world = World::new(3, |_| {});
+        let post = |world: &Arc<World>| {
+            let world = Arc::clone(world);
+            move || {
+                world.post();
+                world.try_run();
+            }
+        };
+        let threads = [thread::spawn(post(&world)), thread::spawn(post(&world))];
+        post(&world)();
+        threads.map(|thread| thread.join().unwrap());
+        assert!(world.done.is_ready(), "what was posted is forgotten");
+    });
+}
+
+/// The poster of a request leaves it to whoever fetches the answer to the one before, which is just being fetched.
+#[test]
+fn a_request_that_waits_for_an_answer_is_sent() {
+    loom::model(|| {
+        let urgency = Arc::new(Urgency::new());
+        urgency.set_busy(true);
+        let theirs = Arc::clone(&urgency);
+        let world = World::new(1, |worker| {
+            worker.first = Some(Box::new(move || theirs.set_busy(false)));
+        });
+        let fetcher = Arc::clone(&world);
+        let fetcher = thread::spawn(move || fetcher.try_run());
+        world.post();
+        if urgency.of_request() {
+            world.try_run();
+        }
+        fetcher.join().unwrap();
+        assert!(world.done.is_ready(), "the request is forgotten");
+    });
+}
+
+/// The poster of a datagram leaves it to whoever comes next: the helper, which is about to sleep, or does already.
+#[test]
+fn a_datagram_that_waits_is_sent_although_everybody_sleeps() {
+    bounded(4, || {
+        let world = World::new(1, |_| {});
+        let (urgency, polls) = (Urgency::new(), AtomicU64::new(7));
+        assert!(urgency.of_datagram(&polls, || false), "the first is urgent");
+        let helper = Arc::clone(&world);
+        let helper = thread::spawn(move || helper.help());
+        world.post();
+        if urgency.of_datagram(&polls, || world.relay.has_sleepers()) {
+            world.try_run();
+        }
+        poll(&[&world.done]);
+        world.stop_helper();
+        helper.join().unwrap();
+    });
+}
+
+/// The same beside a poll: it counts itself first, and runs the worker then.
+#[test]
+fn a_datagram_that_waits_for_the_next_poll_is_not_posted_after_it() {
+    loom::model(|| {
+        let world = World::new(1, |_| {});
+        let (urgency, polls) = (Urgency::new(), Arc::new(AtomicU64::new(7)));
+        assert!(urgency.of_datagram(&polls, || false));
+        let poller = (Arc::clone(&world), Arc::clone(&polls));
+        let poller = thread::spawn(move || {
+            poller.1.store(8, loom::sync::atomic::Ordering::Relaxed);
+            poller.0.try_run();
+        });
+        world.post();
+        let waits = !urgency.of_datagram(&polls, || world.relay.has_sleepers());
+        if !waits {
+            world.try_run();
+        }
+        poller.join().unwrap();
+        assert!(world.done.is_ready(), "nobody polls again");
+    });
+}
+
+/// A receive is posted to a queue pair that is just entering ERROR: it is flushed, by the one or the other.
+#[test]
+fn a_receive_that_is_posted_while_the_queue_pair_fails_is_flushed() {
+    loom::model(|| {
+        let indices = Indices::new(0);
+        let mut ring = ProducerIndex::attach(&indices, 1).unwrap();
+        let mut consumer = ConsumerIndex::attach(&indices, 1).unwrap();
+        let shared = Arc::new((indices, PublishedState::new(QpState::ReadyToReceive)));
+        let worker = Arc::clone(&shared);
+        let worker = thread::spawn(move || {
+            let (indices, state) = &*worker;
+            assert!(state.set(QpState::Error));
+            (consumer.take(indices).is_some(), consumer)
+        });
+        let (indices, state) = &*shared;
+        assert!(ring.has_free(indices, 1));
+        ring.publish(indices, 1);
+        let rings = state.is_error_after_post();
+        let (flushed, mut consumer) = worker.join().unwrap();
+        // The doorbell makes the worker look again.
+        let flushed = flushed || (rings && consumer.take(indices).is_some());
+        assert!(flushed, "the receive stays for ever");
+    });
+}
+
+#[test]
+fn a_queue_pair_that_is_destroyed_while_it_fails_stays_destroyed() {
+    loom::model(|| {
+        let state = Arc::new(PublishedState::new(QpState::ReadyToSend));
+        let worker = Arc::clone(&state);
+        let worker = thread::spawn(move || worker.set(QpState::Error));
+        state.set_gone();
+        worker.join().unwrap();
+        assert_eq!(state.get(), None);
+    });
+}

@@ -1,0 +1,137 @@
+//! Some sleep while others change what there is to wake for: who has to wake does.
+
+use crate::bounded;
+use crate::eventfd::poll;
+use crate::world::{LATER, SOON, World};
+use loom::sync::Arc;
+use loom::sync::atomic::Ordering;
+use loom::thread;
+
+/// With a helper thread on the side.
+fn with_helper(world: &Arc<World>, body: impl FnOnce()) {
+    let helper = Arc::clone(world);
+    let helper = thread::spawn(move || helper.help());
+    body();
+    world.stop_helper();
+    helper.join().unwrap();
+}
+
+#[test]
+fn the_helper_ends_when_it_is_told_to() {
+    loom::model(|| with_helper(&World::new(0, |_| {}), || {}));
+}
+
+#[test]
+fn packets_wake_the_helper() {
+    bounded(4, || {
+        let world = World::new(1, |_| {});
+        with_helper(&world, || {
+            world.port.signal();
+            poll(&[&world.done]);
+        });
+    });
+}
+
+/// Time passes until SOON: a sleeper that knows of a later time only does not wake by itself.
+#[test]
+fn a_timer_that_is_set_for_earlier_wakes_the_sleeper() {
+    bounded(4, || {
+        let world = World::new(1, |worker| worker.timer = LATER);
+        world.control(|_| {});
+        with_helper(&world, || {
+            world.control(|worker| worker.timer = SOON);
+            poll(&[&world.done]);
+        });
+    });
+}
+
+#[test]
+fn packets_that_wait_for_room_leave_when_there_is_some() {
+    bounded(4, || {
+        let world = World::new(1, |_| {});
+        with_helper(&world, || {
+            world.control(|worker| worker.unsent = true);
+            world.room.signal();
+            poll(&[&world.done]);
+        });
+    });
+}
+
+/// A sleeper that does not come back takes the wake that was meant for the helper, too.
+#[test]
+fn a_timer_is_not_lost_with_a_sleeper_that_leaves() {
+    bounded(2, || {
+        let world = World::new(1, |worker| worker.timer = LATER);
+        world.control(|_| {});
+        let other = Arc::clone(&world);
+        let other = thread::spawn(move || {
+            other.sleep(&other.done);
+            other.try_run();
+        });
+        with_helper(&world, || {
+            world.control(|worker| worker.timer = SOON);
+            poll(&[&world.done]);
+        });
+        other.join().unwrap();
+    });
+}
+
+/// A timer that fires sets the next one: whoever sleeps meanwhile must not think that somebody wakes for it.
+#[test]
+fn a_timer_that_follows_another_is_not_lost() {
+    bounded(2, || {
+        let world = World::new(2, |worker| {
+            worker.timer = SOON;
+            worker.next_timer = LATER;
+        });
+        let other = Arc::clone(&world);
+        let other = thread::spawn(move || {
+            other.sleep(&other.done);
+            other.try_run();
+        });
+        with_helper(&world, || {
+            world.try_run();
+            world.control(|worker| worker.timer = SOON);
+            poll(&[&world.done]);
+        });
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn nobody_sleeps_while_sockets_change() {
+    bounded(3, || {
+        let world = World::new(1, |_| {});
+        with_helper(&world, || {
+            world.change_sockets(|| {
+                assert_eq!(
+                    world.in_bed.load(Ordering::Relaxed),
+                    0,
+                    "asleep on a closed socket"
+                );
+            });
+            // And nobody oversleeps what comes after.
+            world.port.signal();
+            poll(&[&world.done]);
+        });
+    });
+}
+
+/// The first queue pair binds the port while a thread waits on a completion channel, which keeps the helper away.
+#[test]
+fn who_sleeps_already_hears_of_the_port() {
+    bounded(4, || {
+        let world = World::new(1, |_| {});
+        world.set_bound(false);
+        let waiter = Arc::clone(&world);
+        let waiter = thread::spawn(move || waiter.wait(&waiter.done));
+        world.visit(|_| {
+            world.set_bound(true);
+            if world.relay.has_sleepers() {
+                world.relay.wake_sleepers();
+            }
+        });
+        world.port.signal();
+        waiter.join().unwrap();
+    });
+}

@@ -1,0 +1,62 @@
+//! Threads that run the worker while they wait leave: the others, or the helper, go on.
+
+use crate::bounded;
+use crate::eventfd::{EventFd, poll};
+use crate::world::{LATER, SOON, World};
+use loom::sync::Arc;
+use loom::thread;
+
+#[test]
+fn the_helper_takes_over_from_the_last_waiter() {
+    bounded(4, || {
+        let world = World::new(1, |_| {});
+        let helper = Arc::clone(&world);
+        let helper = thread::spawn(move || helper.help());
+        // Its event is there at once.
+        let event = EventFd::default();
+        event.signal();
+        world.wait(&event);
+        // Packets that come now are the helper's.
+        world.port.signal();
+        poll(&[&world.done]);
+        world.stop_helper();
+        helper.join().unwrap();
+    });
+}
+
+#[test]
+fn the_helper_takes_over_what_the_last_waiter_was_woken_for() {
+    bounded(2, || {
+        let world = World::new(1, |worker| worker.timer = LATER);
+        world.control(|_| {});
+        let helper = Arc::clone(&world);
+        let helper = thread::spawn(move || helper.help());
+        let event = Arc::new(EventFd::default());
+        let waiter = (Arc::clone(&world), Arc::clone(&event));
+        let waiter = thread::spawn(move || waiter.0.wait(&waiter.1));
+        event.signal();
+        world.control(|worker| worker.timer = SOON);
+        poll(&[&world.done]);
+        waiter.join().unwrap();
+        world.stop_helper();
+        helper.join().unwrap();
+    });
+}
+
+/// Two wait, one's event comes: the other has to hear of what woke both.
+#[test]
+fn a_waiter_takes_over_from_another() {
+    bounded(2, || {
+        let world = World::new(1, |worker| worker.timer = LATER);
+        world.control(|_| {});
+        let event = Arc::new(EventFd::default());
+        let leaver = (Arc::clone(&world), Arc::clone(&event));
+        let leaver = thread::spawn(move || leaver.0.wait(&leaver.1));
+        let stayer = Arc::clone(&world);
+        let stayer = thread::spawn(move || stayer.wait(&stayer.done));
+        event.signal();
+        world.control(|worker| worker.timer = SOON);
+        leaver.join().unwrap();
+        stayer.join().unwrap();
+    });
+}

@@ -1,0 +1,245 @@
+//! A device that is small enough: one doorbell, one timer, one socket.
+
+use crate::eventfd::{EventFd, poll};
+use crate::relay::{Left, NEVER, NO_ROOM_WANTED, ROOM_ANYWHERE, Relay, Rounds};
+use crate::standby::Standby;
+use airdma_shm::doorbells::DoorbellWords;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// The time until which a model lets time pass: who sleeps until then wakes by itself, who sleeps longer must be woken.
+pub const SOON: u64 = 50;
+pub const LATER: u64 = 100;
+
+pub struct World {
+    pub relay: Relay<Worker>,
+    pub standby: Standby,
+    /// Wakes the helper.
+    pub helper: EventFd,
+    exit: AtomicBool,
+    /// Readable when the socket has packets, or room.
+    pub port: EventFd,
+    pub room: EventFd,
+    /// The port is bound: those who sleep know of its descriptor. One at a time changes or reads it.
+    bound: loom::sync::Mutex<bool>,
+    /// Readable when all is done that the model wants done.
+    pub done: EventFd,
+    summary: [AtomicU64; 1],
+    words: [AtomicU64; 1],
+    /// What was posted.
+    posted: AtomicU32,
+    /// Those in bed now.
+    pub in_bed: AtomicU32,
+}
+
+/// What only one at a time has.
+pub struct Worker {
+    /// Of `posted`, how much was seen to.
+    taken: u32,
+    /// When something is to be done by itself.
+    pub timer: u64,
+    /// What becomes of the timer when it fires.
+    pub next_timer: u64,
+    /// Packets wait for room in the port.
+    pub unsent: bool,
+    /// All is done after so many of posts taken, timers fired and packets received.
+    pub wanted: u32,
+    /// What happens in a round before anything else.
+    pub first: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl World {
+    pub fn new(wanted: u32, prepare: impl FnOnce(&mut Worker)) -> Arc<World> {
+        let mut worker = Worker {
+            taken: 0,
+            timer: NEVER,
+            next_timer: NEVER,
+            unsent: false,
+            wanted,
+            first: None,
+        };
+        prepare(&mut worker);
+        Arc::new(World {
+            relay: Relay::new(worker, EventFd::default()),
+            standby: Standby::new(),
+            helper: EventFd::default(),
+            exit: AtomicBool::new(false),
+            port: EventFd::default(),
+            room: EventFd::default(),
+            bound: loom::sync::Mutex::new(true),
+            done: EventFd::default(),
+            summary: [AtomicU64::new(0)],
+            words: [AtomicU64::new(0)],
+            posted: AtomicU32::new(0),
+            in_bed: AtomicU32::new(0),
+        })
+    }
+
+    fn bells(&self) -> DoorbellWords<'_> {
+        DoorbellWords::new(64, &self.summary, &self.words)
+    }
+
+    /// Leaves work, and rings.
+    pub fn post(&self) {
+        self.posted.fetch_add(1, Ordering::Relaxed);
+        self.bells().ring(0);
+    }
+
+    pub fn try_run(&self) {
+        self.relay.try_run(&mut self.rounds());
+    }
+
+    fn rounds(&self) -> Run<'_> {
+        Run {
+            world: self,
+            ran: false,
+            goes_to_bed: false,
+        }
+    }
+
+    /// As the helper and those who wait on a channel run the worker.
+    pub fn run_before_sleep(&self) {
+        let mut run = self.rounds();
+        run.goes_to_bed = true;
+        self.relay.try_run(&mut run);
+        if !run.ran {
+            // Somebody else has the worker, and is to go on first.
+            loom::thread::yield_now();
+        }
+    }
+
+    pub fn control(&self, call: impl FnOnce(&mut Worker)) {
+        self.relay.with(&mut self.rounds(), call);
+    }
+
+    pub fn visit(&self, call: impl FnOnce(&mut Worker)) {
+        self.relay.visit(&mut self.rounds(), call);
+    }
+
+    pub fn change_sockets(&self, call: impl FnOnce()) {
+        let pause = || {
+            loom::thread::yield_now();
+            true
+        };
+        self.relay
+            .with_nobody_asleep(&mut self.rounds(), pause, |_| call());
+    }
+
+    pub fn set_bound(&self, bound: bool) {
+        *self.bound.lock().unwrap() = bound;
+    }
+
+    /// As [`crate::relay::Relay::fall_asleep`] is used: sleeps once, if there is nothing to do.
+    pub fn sleep(&self, also: &EventFd) {
+        let is_rung = || !self.bells().is_empty();
+        let Some(due) = self.relay.fall_asleep(is_rung, || 0) else {
+            return;
+        };
+        let mut descriptors = vec![self.relay.wake(), also];
+        if *self.bound.lock().unwrap() {
+            descriptors.push(&self.port);
+            if self.relay.unsent() != NO_ROOM_WANTED {
+                descriptors.push(&self.room);
+            }
+        }
+        self.in_bed.fetch_add(1, Ordering::Relaxed);
+        if due > SOON {
+            poll(&descriptors);
+        }
+        self.in_bed.fetch_sub(1, Ordering::Relaxed);
+        self.relay.wake_up(self.relay.wake().is_ready());
+    }
+
+    /// The helper thread: stands by while others run the worker, and does so itself otherwise.
+    pub fn help(&self) {
+        while !self.exit.load(Ordering::SeqCst) {
+            if self.standby.has_waiters() {
+                self.standby.stand_by(&self.relay, || poll(&[&self.helper]));
+                self.helper.clear();
+            } else {
+                self.sleep(&self.helper);
+                self.helper.clear();
+                self.run_before_sleep();
+            }
+        }
+    }
+
+    /// Ends [`World::help`].
+    pub fn stop_helper(&self) {
+        self.exit.store(true, Ordering::SeqCst);
+        self.helper.signal();
+    }
+
+    /// A thread that runs the worker until `event` is there, which it takes.
+    pub fn wait(&self, event: &EventFd) {
+        self.standby.enter();
+        loop {
+            self.run_before_sleep();
+            if event.is_ready() {
+                break;
+            }
+            self.sleep(event);
+        }
+        self.standby.leave(&self.relay, &self.helper);
+    }
+}
+
+/// Rounds of one caller, and whether there were any.
+struct Run<'a> {
+    world: &'a World,
+    ran: bool,
+    goes_to_bed: bool,
+}
+
+impl Rounds<Worker> for Run<'_> {
+    fn run(&mut self, worker: &mut Worker) -> Left {
+        let world = self.world;
+        self.ran = true;
+        if let Some(first) = worker.first.take() {
+            first();
+        }
+        let mut did = 0;
+        world.bells().drain(|_| {
+            let posted = world.posted.load(Ordering::Relaxed);
+            did += posted - worker.taken;
+            worker.taken = posted;
+        });
+        if worker.timer <= SOON {
+            worker.timer = std::mem::replace(&mut worker.next_timer, NEVER);
+            did += 1;
+        }
+        if world.port.is_ready() {
+            world.port.clear();
+            did += 1;
+        }
+        if worker.unsent && world.room.is_ready() {
+            worker.unsent = false;
+            did += 1;
+        }
+        if did > 0 {
+            assert!(worker.wanted >= did, "done twice");
+            worker.wanted -= did;
+            if worker.wanted == 0 {
+                world.done.signal();
+            }
+        }
+        Left {
+            due: worker.timer,
+            unsent: if worker.unsent {
+                ROOM_ANYWHERE
+            } else {
+                NO_ROOM_WANTED
+            },
+        }
+    }
+
+    fn settle(&mut self) {}
+
+    fn is_rung(&self) -> bool {
+        !self.world.bells().is_empty()
+    }
+
+    fn goes_to_bed(&self) -> bool {
+        self.goes_to_bed
+    }
+}
