@@ -44,5 +44,5 @@ pub use interference::Interference;
 pub use medium::{Airtime, Medium, SNR_DB};
 pub use outcome::{Cause, Fate, Outcome, Overflow};
 pub use phy::{Phy, Standard};
-pub use profile::{Access, Profile};
+pub use profile::{Access, BadProfile, Profile};
 pub use station::{Backlog, Load, Rival, StationCounters, StationId};

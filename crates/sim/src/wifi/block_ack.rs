@@ -191,12 +191,13 @@ impl Agreement {
 
     /// A block-ack request was sent. If the receiver heard it, it does not wait for what was given
     /// up; if it heard none for long, its own timer has told it.
-    pub(crate) fn tell(&mut self, is_heard: bool) {
+    pub(crate) fn tell(&mut self, is_heard: bool, at: Time, out: &mut Vec<Outcome>) {
         self.requests += 1;
         if is_heard || self.requests == self.attempts_max {
             self.told = self.start;
             self.must_tell = false;
             self.requests = 0;
+            self.release(at, out);
         }
     }
 

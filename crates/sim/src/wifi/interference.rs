@@ -49,15 +49,16 @@ impl Bursts {
         while self.until <= now {
             self.is_on = !self.is_on;
             let mean = if self.is_on { on } else { off };
-            self.until = self.until + exponential(mean, random).max(Duration::from_nanos(1));
+            self.until = self.until + exponential(mean, random);
         }
         if self.is_on { rise_db } else { 0.0 }
     }
 }
 
-/// A length with this mean, without memory.
+/// A length with this mean, without memory; time goes on by 1 ns at least.
 pub(crate) fn exponential(mean: Duration, random: &mut Random) -> Duration {
-    mean.mul_f64(-(1.0 - random.fraction()).ln())
+    let length = mean.mul_f64(-(1.0 - random.fraction()).ln());
+    length.max(Duration::from_nanos(1))
 }
 
 #[cfg(test)]

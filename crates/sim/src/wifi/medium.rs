@@ -16,7 +16,7 @@ use super::phy::{
 };
 use super::profile::{Access, Profile};
 use super::rate_control::{Choice, PROBE_MPDUS_MAX};
-use super::station::{Backlog, Peer, Rival, Station, StationCounters, StationId};
+use super::station::{Backlog, Load, Peer, Rival, Station, StationCounters, StationId};
 use crate::random::Random;
 
 /// SNR between two stations if nothing else is said: enough for every scheme.
@@ -102,10 +102,9 @@ impl Medium {
     ///
     /// # Panics
     ///
-    /// If the radio's standard has no channel of its width.
+    /// If [`Profile::check`] finds something wrong.
     pub fn new(profile: Profile) -> Self {
-        assert!(profile.phy.data_subcarriers() > 0, "no such channel width");
-        assert!(profile.window > 0 && profile.attempts_max > 0);
+        assert_eq!(profile.check(), Ok(()));
         Medium {
             profile,
             now: Time::ZERO,
@@ -134,7 +133,14 @@ impl Medium {
     }
 
     /// Another station of somebody else, with an access of its own.
+    ///
+    /// # Panics
+    ///
+    /// If its bursts, or the pauses between them, have no length.
     pub fn add_rival(&mut self, rival: Rival, access: Access) -> StationId {
+        if let Load::OnOff { on, off } = rival.load {
+            assert!(!on.is_zero() && !off.is_zero(), "bursts and pauses last");
+        }
         let id = StationId(self.stations.len());
         self.stations
             .push(Station::rival(id, access, rival, self.now));
@@ -519,8 +525,7 @@ impl Medium {
         let is_heard = !random.chance(loss(BLOCK_ACK_REQUEST_BYTES));
         let answered = is_heard && !random.chance(loss(answer_bytes));
         let agreement = &mut self.stations[station].peer(peer).agreement;
-        agreement.tell(is_heard);
-        agreement.release(at, out);
+        agreement.tell(is_heard, at, out);
         answered
     }
 
@@ -534,7 +539,9 @@ impl Medium {
                 let settled = agreement.settle(&sent.chosen, false, at, out);
                 station.settled(settled);
             }
-            Frame::BlockAckRequest { peer, .. } => station.peer(peer).agreement.tell(false),
+            Frame::BlockAckRequest { peer, .. } => {
+                station.peer(peer).agreement.tell(false, at, out)
+            }
             Frame::Data { .. } | Frame::Rival => {}
         }
     }

@@ -187,6 +187,57 @@ impl Profile {
             .find(|profile| profile.name == name)
     }
 
+    /// Whether this can be: for profiles that people write.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, if something is.
+    pub fn check(&self) -> Result<(), BadProfile> {
+        let (window_max, ampdu_bytes_max) = self.phy.standard.aggregate_max();
+        let is_guard = match self.phy.standard {
+            Standard::Ht | Standard::Vht => [400, 800].contains(&self.phy.guard_ns),
+            Standard::He | Standard::Eht => [800, 1_600, 3_200].contains(&self.phy.guard_ns),
+        };
+        let Access {
+            aifsn,
+            cw_min,
+            cw_max,
+            ..
+        } = self.access;
+        let Fading {
+            sigma_db,
+            coherence,
+        } = self.fading;
+        let is_noise = self.interference.is_none_or(|noise| {
+            noise.rise_db.is_finite() && !noise.on.is_zero() && !noise.off.is_zero()
+        });
+        let rules = [
+            (self.phy.data_subcarriers() > 0, "no such channel width"),
+            ((1..=16).contains(&self.phy.streams), "1 to 16 streams"),
+            (is_guard, "no such guard interval"),
+            ((1..=window_max).contains(&self.window), "window"),
+            (
+                (1..=ampdu_bytes_max).contains(&self.ampdu_bytes_max),
+                "A-MPDU bytes",
+            ),
+            (
+                (1..=PPDU_NS_MAX).contains(&self.ppdu_ns_max),
+                "longest PPDU",
+            ),
+            (aifsn > 0 && cw_min <= cw_max, "access"),
+            (self.attempts_max > 0, "at least one attempt"),
+            (!self.lifetime.is_zero(), "lifetime"),
+            (self.queue_packets_max > 0, "queue"),
+            (sigma_db >= 0.0 && sigma_db.is_finite(), "fading"),
+            (!coherence.is_zero(), "coherence time"),
+            (is_noise, "interference"),
+        ];
+        match rules.iter().find(|(holds, _)| !holds) {
+            Some((_, what)) => Err(BadProfile(what)),
+            None => Ok(()),
+        }
+    }
+
     /// The same without fading.
     pub fn steady(mut self) -> Profile {
         self.fading = Fading::NONE;
@@ -201,6 +252,30 @@ impl Profile {
     }
 }
 
+impl Standard {
+    /// The widest block-ack window, and the most bytes of an A-MPDU.
+    pub const fn aggregate_max(self) -> (u16, u32) {
+        match self {
+            Standard::Ht => (64, 65_535),
+            Standard::Vht => (64, 1_048_575),
+            Standard::He => (256, 6_500_631),
+            Standard::Eht => (1024, 15_523_200),
+        }
+    }
+}
+
+/// A profile that no cell can have, and which part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadProfile(pub &'static str);
+
+impl core::fmt::Display for BadProfile {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "a cell cannot be like this: {}", self.0)
+    }
+}
+
+impl core::error::Error for BadProfile {}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,18 +283,45 @@ mod tests {
     #[test]
     fn profiles_are_within_the_limits_of_their_standard() {
         for profile in Profile::ALL {
-            let (window, bytes) = match profile.phy.standard {
-                Standard::Ht => (64, 65_535),
-                Standard::Vht => (64, 1_048_575),
-                Standard::He => (256, 6_500_631),
-                Standard::Eht => (1024, 15_523_200),
-            };
-            assert_eq!((profile.window, profile.ampdu_bytes_max), (window, bytes));
+            let limits = (profile.window, profile.ampdu_bytes_max);
+            assert_eq!(limits, profile.phy.standard.aggregate_max());
+            assert_eq!(profile.check(), Ok(()));
             assert_eq!(profile.access.aifs_ns(), 43_000);
             assert!(profile.phy.data_subcarriers() > 0);
             assert_eq!(Profile::named(profile.name), Some(profile));
         }
         assert_eq!(Profile::named("ad"), None);
+    }
+
+    #[test]
+    fn what_cannot_be_is_named() {
+        type Change = fn(&mut Profile);
+        let cases: [(&str, Change); 13] = [
+            ("no such channel width", |p| p.phy.width_mhz = 320),
+            ("1 to 16 streams", |p| p.phy.streams = 0),
+            ("no such guard interval", |p| p.phy.guard_ns = 3_200),
+            ("window", |p| p.window = 256),
+            ("A-MPDU bytes", |p| p.ampdu_bytes_max = 1_048_576),
+            ("longest PPDU", |p| p.ppdu_ns_max = 5_484_001),
+            ("access", |p| p.access.cw_min = 2_000),
+            ("at least one attempt", |p| p.attempts_max = 0),
+            ("lifetime", |p| p.lifetime = Duration::ZERO),
+            ("queue", |p| p.queue_packets_max = 0),
+            ("fading", |p| p.fading.sigma_db = f64::NAN),
+            ("coherence time", |p| p.fading.coherence = Duration::ZERO),
+            ("interference", |p| {
+                p.interference = Some(Interference {
+                    rise_db: 10.0,
+                    on: Duration::ZERO,
+                    off: Duration::from_secs(1),
+                });
+            }),
+        ];
+        for (what, change) in cases {
+            let mut profile = Profile::AC_80;
+            change(&mut profile);
+            assert_eq!(profile.check(), Err(BadProfile(what)));
+        }
     }
 
     #[test]

@@ -5,4 +5,5 @@ mod calibration;
 mod contention;
 mod medium;
 mod network;
+mod random_cells;
 mod rate;
