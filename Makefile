@@ -5,6 +5,9 @@ PYTHON ?= $(if $(wildcard /usr/bin/python3),/usr/bin/python3,python3)
 CARGO ?= cargo
 BENCH_OPTIONS ?=
 SYSTEM_OPTIONS ?=
+WORLDS ?= 20000
+FIRST ?= 0
+HOURS ?= 1
 TARGET ?= packet icrc responder requester cm_mad cm_manager work_request
 SECONDS ?= 60
 
@@ -12,7 +15,7 @@ SECONDS ?= 60
 LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p airdma-shm -p airdma-engine --release --test loom
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint unit loom dropin system programs rdma-core rdma-core-check matrix bench fuzz coverage clean
+.PHONY: help build demo test lint unit loom worlds soak dropin system programs rdma-core rdma-core-check matrix bench fuzz coverage clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,7 +26,7 @@ build: ## release binaries
 demo: build ## RDMA programs between two hosts without RDMA NIC, beside TCP (a minute; no root needed)
 	$(PYTHON) tools/demo.py
 
-test: lint unit loom system rdma-core-check ## everything below: lints, unit tests, model checks, system tests
+test: lint unit loom worlds system rdma-core-check ## everything below: lints, unit tests, model checks, system tests
 	@echo "make test: all passed"
 
 lint: ## formatting, clippy with warnings denied, crate dependencies, MATRIX.md and docs/programs.md up to date
@@ -39,6 +42,12 @@ unit: ## unit tests, golden vectors, simulated pairs, and the tests of the tools
 
 loom: ## model checks of all that threads share (LOOM_MAX_PREEMPTIONS=5: go further)
 	$(LOOM)
+
+worlds: build ## 20,000 random worlds in virtual time, judged by the reference model (WORLDS=n, FIRST=seed)
+	target/release/airdma sim --worlds $(WORLDS) --first $(FIRST)
+
+soak: build ## the same for HOURS=1, from a seed that nobody had before
+	target/release/airdma sim --hours $(HOURS) --first $$(date +%s)000000
 
 dropin: ## libibverbs.so.1 and librdmacm.so.1 for LD_LIBRARY_PATH, in target/release/dropin
 	CARGO="$(CARGO)" sh crates/verbs/dropin/build.sh

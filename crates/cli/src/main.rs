@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 mod devices;
 mod run;
 mod selftest;
+mod sim;
 
 /// RDMA for every network interface, in user space: no RDMA NIC, no kernel module.
 #[derive(Parser)]
@@ -63,6 +64,11 @@ enum Command {
     },
     /// Check what this kernel offers for RoCEv2 over sockets, and say what was found.
     Selftest,
+    /// Run random worlds in virtual time, and let a reference model judge them.
+    ///
+    /// Hosts, queue pairs, programs and a network that loses, repeats, reorders and damages packets all follow from one seed.
+    /// A failure prints it, and --seed N --trace replays it. Exits with 0 if the model was content, with 1 if not.
+    Sim(sim::Options),
 }
 
 fn main() -> ExitCode {
@@ -82,6 +88,7 @@ fn main() -> ExitCode {
         }
         Command::Devices { verbose, json } => devices::print(verbose, json),
         Command::Selftest => selftest::print(),
+        Command::Sim(options) => sim::sim(&options),
     };
     match outcome {
         Ok(code) => code,

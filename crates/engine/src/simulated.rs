@@ -11,6 +11,7 @@ use crate::{Device, DeviceInfo};
 use airdma_port::Port;
 use airdma_transport::Time;
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -61,7 +62,12 @@ impl Simulated {
         &self.device
     }
 
-    /// Moves its clock to `now` (since it was opened; never back), and lets it do all that is to be done by then.
+    /// Moves its clock to `now` (since it was opened; never back). Nothing happens.
+    pub fn move_clock(&self, now: Duration) {
+        self.device.core().move_clock(now);
+    }
+
+    /// Moves its clock to `now`, and lets it do all that is to be done by then.
     pub fn run(&self, now: Duration) {
         let core = self.device.core();
         core.move_clock(now);
@@ -83,5 +89,14 @@ impl Simulated {
     /// What it holds on to.
     pub fn inventory(&self) -> Inventory {
         self.device.core().inventory()
+    }
+}
+
+/// Makes the calls that wait for an event of this descriptor return `EAGAIN` when there is none.
+pub fn set_nonblocking(fd: RawFd) {
+    // SAFETY: plain integers; a descriptor that is none is refused.
+    unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
     }
 }

@@ -131,6 +131,7 @@ impl Port for SimPort {
             queue.push(bytes, |frame| {
                 frame.source = source;
                 frame.destination = destination.address;
+                frame.source_port = ROCE_PORT;
                 frame.tos = destination.tos;
                 frame.flow_label = if source.is_ipv6() {
                     destination.flow_label
@@ -209,6 +210,8 @@ pub struct Frame {
     pub source: IpAddr,
     /// Address of the receiver.
     pub destination: IpAddr,
+    /// UDP source port.
+    pub source_port: u16,
     /// IPv4 TOS or IPv6 traffic class.
     pub tos: u8,
     /// IPv4 TTL or IPv6 hop limit.
@@ -269,6 +272,7 @@ impl Frame {
         Frame {
             source: nowhere,
             destination: nowhere,
+            source_port: ROCE_PORT,
             tos: 0,
             ttl: 0,
             flow_label: 0,
@@ -283,7 +287,7 @@ impl Frame {
         handle: &mut dyn FnMut(Received<'_>),
     ) {
         counters.rx_buffers += 1;
-        let checked = Flow::new(self.source, self.destination, ROCE_PORT, ROCE_PORT)
+        let checked = Flow::new(self.source, self.destination, self.source_port, ROCE_PORT)
             .map_or(Checked::Bad, |flow| icrcs.check(&flow, 0, &self.bytes));
         match checked {
             Checked::Good(bytes) => {
@@ -292,7 +296,7 @@ impl Frame {
                 handle(Received {
                     forwarded: false,
                     source: self.source,
-                    source_port: ROCE_PORT,
+                    source_port: self.source_port,
                     destination: self.destination,
                     tos: self.tos,
                     ttl: self.ttl,

@@ -1,0 +1,214 @@
+//! `airdma sim`: random worlds in virtual time, judged by the reference model; one of them in detail.
+
+use airdma_proof::{Counts, Outcome, Plan, Soak, plan_of, run, shrink, soak};
+use anyhow::Context;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+#[derive(clap::Args)]
+pub struct Options {
+    /// Run the world of this seed, and say how it went.
+    #[arg(long, value_name = "N", conflicts_with_all = ["worlds", "hours"])]
+    seed: Option<u64>,
+    /// With --seed: print the event log, and write it and a capture of each host's packets to a folder.
+    #[arg(long, requires = "seed")]
+    trace: bool,
+    /// With --seed: if the world fails, leave out what can be left out, and print what remains.
+    #[arg(long, requires = "seed")]
+    shrink: bool,
+    /// The folder for --trace; airdma-sim-SEED if not given.
+    #[arg(long, value_name = "DIR", requires = "trace")]
+    out: Option<PathBuf>,
+    /// Run this many worlds.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    worlds: u64,
+    /// The seed of the first.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    first: u64,
+    /// Run worlds for this long instead.
+    #[arg(long, value_name = "H", conflicts_with = "worlds")]
+    hours: Option<f64>,
+    /// Threads; as many as there are processors if not given.
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Print what was counted as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Exits with 0 if the model was content with all worlds, with 1 if not.
+pub fn sim(options: &Options) -> anyhow::Result<ExitCode> {
+    // A world that panics is a failure like any other, and says so itself.
+    std::panic::set_hook(Box::new(|_| {}));
+    match options.seed {
+        Some(seed) => one(seed, options),
+        None => many(options),
+    }
+}
+
+fn many(options: &Options) -> anyhow::Result<ExitCode> {
+    let hours = options
+        .hours
+        .map(|hours| Duration::try_from_secs_f64(hours * 3600.0))
+        .transpose();
+    let hours = hours.context("--hours wants a number of hours that is not negative")?;
+    let threads = options
+        .threads
+        .or_else(|| Some(std::thread::available_parallelism().ok()?.get()));
+    let work = Soak {
+        first: options.first,
+        worlds: if hours.is_some() {
+            u64::MAX
+        } else {
+            options.worlds
+        },
+        time: hours,
+        threads: threads.unwrap_or(1),
+        failures_max: 20,
+    };
+    let report = soak(&work, |done| {
+        if hours.is_some() && done % 100_000 == 0 {
+            let _ = writeln!(io::stderr(), "{done} worlds");
+        }
+    });
+    let mut out = io::stdout();
+    for (seed, why) in &report.failures {
+        writeln!(out, "seed={seed} {why}")?;
+        writeln!(out, "  replay: airdma sim --seed {seed} --trace")?;
+    }
+    if options.json {
+        let mut counts = counted(&report.counts);
+        counts["failures"] = report.failures.len().into();
+        counts["seconds"] = report.time.as_secs_f64().into();
+        writeln!(out, "{counts}")?;
+    } else {
+        let rate = report.counts.worlds as f64 / report.time.as_secs_f64().max(1e-9);
+        writeln!(out, "{}", in_words(&report.counts))?;
+        writeln!(
+            out,
+            "{} failed; {:.1} s, {rate:.0} worlds a second",
+            report.failures.len(),
+            report.time.as_secs_f64()
+        )?;
+    }
+    Ok(code(report.failures.is_empty()))
+}
+
+fn code(good: bool) -> ExitCode {
+    if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn counted(counts: &Counts) -> serde_json::Value {
+    serde_json::json!({
+        "worlds": counts.worlds,
+        "actions": counts.actions,
+        "requests": counts.requests,
+        "request_bytes": counts.bytes,
+        "receives": counts.receives,
+        "completions": counts.completions,
+        "failed_completions": counts.failures,
+        "packets": counts.packets,
+        "packets_lost_or_damaged": counts.lost,
+        "hosts_killed": counts.kills,
+    })
+}
+
+fn in_words(counts: &Counts) -> String {
+    format!(
+        "{} worlds: {} actions, {} requests of {} bytes, {} receives, {} completions ({} of failure), {} packets, {} of them lost or damaged, {} hosts killed",
+        counts.worlds,
+        counts.actions,
+        counts.requests,
+        counts.bytes,
+        counts.receives,
+        counts.completions,
+        counts.failures,
+        counts.packets,
+        counts.lost,
+        counts.kills
+    )
+}
+
+fn one(seed: u64, options: &Options) -> anyhow::Result<ExitCode> {
+    let mut out = io::stdout();
+    let plan = plan_of(seed);
+    let outcome = run(plan.clone(), options.trace);
+    if options.trace {
+        let log = log_of(&plan, &outcome);
+        let folder = options
+            .out
+            .clone()
+            .unwrap_or_else(|| PathBuf::from(format!("airdma-sim-{seed}")));
+        write_files(&folder, &log, &outcome)
+            .with_context(|| format!("writing to {}", folder.display()))?;
+        write!(out, "{log}")?;
+        writeln!(
+            out,
+            "written to {}: events.log, and a capture of each host's packets",
+            folder.display()
+        )?;
+    }
+    writeln!(out, "{}", in_words(&outcome.counts))?;
+    match &outcome.failure {
+        None => writeln!(out, "seed={seed} went as it should")?,
+        Some(why) => writeln!(out, "seed={seed} {why}")?,
+    }
+    if options.shrink && outcome.failure.is_some() {
+        let small = shrink(&plan);
+        let small = Plan {
+            actions: small.actions,
+            ..plan
+        };
+        let again = run(small.clone(), true);
+        writeln!(out, "{} actions are enough:", small.actions.len())?;
+        write!(out, "{}", log_of(&small, &again))?;
+        writeln!(out, "{}", again.failure.unwrap_or_default())?;
+    }
+    Ok(code(outcome.failure.is_none()))
+}
+
+/// What there is, then everything that happened, in the order of time.
+fn log_of(plan: &Plan, outcome: &Outcome) -> String {
+    let mut log = String::new();
+    let Plan {
+        hosts,
+        network,
+        connections,
+        actions,
+        ..
+    } = plan;
+    let _ = writeln!(log, "{hosts} hosts, {network:?}");
+    for (index, connection) in connections.iter().enumerate() {
+        let _ = writeln!(
+            log,
+            "ends {} and {}: {connection:?}",
+            2 * index,
+            2 * index + 1
+        );
+    }
+    let _ = writeln!(log, "{} actions", actions.len());
+    for line in outcome.world.events() {
+        let _ = writeln!(log, "{line}");
+    }
+    log
+}
+
+fn write_files(folder: &Path, log: &str, outcome: &Outcome) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    fs::write(folder.join("events.log"), log)?;
+    for host in 0..outcome.world.hosts.len() {
+        fs::write(
+            folder.join(format!("host{host}.pcap")),
+            outcome.world.network.captured_at(host),
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! Which key opens what to whom.
+
+use crate::Step;
+use core::ops::Range;
+
+/// Rights, with the values of `ibv_access_flags`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rights(pub u32);
+
+impl Rights {
+    /// The host's own requests may write.
+    pub const LOCAL_WRITE: Rights = Rights(1);
+    /// Peers may write.
+    pub const REMOTE_WRITE: Rights = Rights(2);
+    /// Peers may read.
+    pub const REMOTE_READ: Rights = Rights(4);
+    /// Peers may do atomics.
+    pub const REMOTE_ATOMIC: Rights = Rights(8);
+    /// Windows may be bound in it.
+    pub const MW_BIND: Rights = Rights(16);
+
+    /// Whether all of `needed` are among these.
+    pub fn contain(self, needed: Rights) -> bool {
+        self.0 & needed.0 == needed.0
+    }
+}
+
+/// A period of which begin and end may be uncertain: each has an earliest and a latest step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// When it began.
+    pub from: (Step, Step),
+    /// When it ended.
+    pub until: (Step, Step),
+}
+
+impl Span {
+    /// Begun now, and not ended.
+    pub fn since(now: Step) -> Self {
+        Span {
+            from: (now, now),
+            until: (Step::MAX, Step::MAX),
+        }
+    }
+
+    /// Whether some step of `period` may lie in it.
+    pub fn touches(&self, period: (Step, Step)) -> bool {
+        self.from.0 <= period.1 && period.0 <= self.until.1
+    }
+
+    /// Whether every step of `period` certainly lies in it.
+    pub fn covers(&self, period: (Step, Step)) -> bool {
+        self.from.1 <= period.0 && period.1 < self.until.0
+    }
+}
+
+/// Who may use a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// Everybody in the protection domain: a region.
+    Domain,
+    /// The peer of one queue pair: a window of type 2.
+    QueuePair(usize),
+}
+
+/// What a key opens, for as long as it does.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// Host whose memory it is.
+    pub host: usize,
+    /// Protection domain.
+    pub domain: usize,
+    /// The key.
+    pub key: u32,
+    /// First address.
+    pub va: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Where the first byte is in the host's memory.
+    pub at: usize,
+    /// Rights.
+    pub rights: Rights,
+    /// Who may use it.
+    pub owner: Owner,
+    /// When.
+    pub span: Span,
+}
+
+/// One element of a scatter or gather list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sge {
+    /// Local key.
+    pub key: u32,
+    /// First address.
+    pub va: u64,
+    /// Bytes.
+    pub length: u32,
+}
+
+/// Who asks for an access: the queue pair on the side of the memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Asker {
+    /// Host whose memory it is.
+    pub host: usize,
+    /// Protection domain of the queue pair.
+    pub domain: usize,
+    /// The queue pair; `None` for the host's own requests, which windows do not serve.
+    pub peer_of: Option<usize>,
+}
+
+/// Whether an access may succeed, and whether it may fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// It may have been allowed at some step.
+    pub ever: bool,
+    /// It was certainly allowed all the time.
+    pub always: bool,
+    /// Where its first byte is, if it may be allowed.
+    pub at: Option<usize>,
+}
+
+impl Standing {
+    /// Of an access that touches nothing: no key is looked at (IBTA 9.7.5.2.4).
+    pub const EMPTY: Standing = Standing {
+        ever: true,
+        always: true,
+        at: None,
+    };
+
+    const REFUSED: Standing = Standing {
+        ever: false,
+        always: false,
+        at: None,
+    };
+}
+
+/// All keys that there ever were.
+#[derive(Debug, Default)]
+pub struct Grants {
+    regions: Vec<Region>,
+}
+
+impl Grants {
+    /// A key begins to open something.
+    pub fn add(&mut self, region: Region) {
+        self.regions.push(region);
+    }
+
+    /// What the key opens now, or may.
+    pub fn find(&mut self, host: usize, key: u32) -> Option<&mut Region> {
+        let mut regions = self.regions.iter_mut().rev();
+        regions.find(|region| {
+            region.host == host && region.key == key && region.span.until.0 == Step::MAX
+        })
+    }
+
+    /// The window of that key, whether it may be closed already or not.
+    pub fn window(&mut self, host: usize, key: u32) -> Option<&mut Region> {
+        let mut regions = self.regions.iter_mut().rev();
+        regions.find(|region| {
+            region.host == host && region.key == key && region.owner != Owner::Domain
+        })
+    }
+
+    /// Whether the bytes may be accessed during `period`.
+    pub fn standing(
+        &self,
+        asker: Asker,
+        sge: Sge,
+        needs: Rights,
+        period: (Step, Step),
+    ) -> Standing {
+        if sge.length == 0 {
+            return Standing::EMPTY;
+        }
+        let mut standing = Standing::REFUSED;
+        for region in self.regions.iter().rev() {
+            let fits = region.host == asker.host
+                && region.key == sge.key
+                && region.domain == asker.domain
+                && region.rights.contain(needs)
+                && region.serves(asker)
+                && region.span.touches(period);
+            if let Some(offset) = region.offset(sge).filter(|_| fits) {
+                standing.ever = true;
+                standing.always |= region.span.covers(period);
+                standing.at = standing.at.or(Some(region.at + offset));
+            }
+        }
+        standing
+    }
+
+    /// Whether windows may be open in these bytes of the host's memory.
+    pub fn windows_in(&self, host: usize, range: &Range<usize>, now: Step) -> bool {
+        self.regions.iter().any(|window| {
+            window.host == host
+                && window.owner != Owner::Domain
+                && window.at < range.end
+                && range.start < window.at + window.length as usize
+                && window.span.touches((now, now))
+        })
+    }
+}
+
+impl Region {
+    fn serves(&self, asker: Asker) -> bool {
+        match self.owner {
+            Owner::Domain => true,
+            Owner::QueuePair(qp) => asker.peer_of == Some(qp),
+        }
+    }
+
+    fn offset(&self, sge: Sge) -> Option<usize> {
+        let offset = sge.va.checked_sub(self.va)?;
+        let end = offset.checked_add(u64::from(sge.length))?;
+        (end <= self.length).then_some(offset as usize)
+    }
+}

@@ -1,0 +1,390 @@
+//! What one host's memory may hold.
+//!
+//! The judge sees all bytes after every step. Each change since the last look must have a cause that is under way: a
+//! message or a write of a peer that covers the byte and brings that value, an atomic that makes the new value out of the
+//! old one, or a place that was handed out to be filled (a posted receive, the target of a READ).
+
+use crate::{Step, Verdict};
+use core::ops::Range;
+
+/// One request of a flow: which queue pair sent it, and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct From {
+    /// Sender.
+    pub qp: usize,
+    /// Its requests are numbered in the order in which they were posted.
+    pub number: u64,
+}
+
+/// Bytes that a peer is about to write.
+#[derive(Clone, Debug)]
+pub struct Placement {
+    /// Identifier of the request.
+    pub id: u64,
+    /// Who writes.
+    pub from: From,
+    /// By which key.
+    pub key: u32,
+    /// Where.
+    pub at: usize,
+    /// What.
+    pub bytes: Vec<u8>,
+    /// The step in which it was posted.
+    pub begun: Step,
+    /// The step in which its success was reported.
+    pub settled: Option<Step>,
+}
+
+impl Placement {
+    fn byte(&self, at: usize) -> Option<u8> {
+        self.bytes.get(at.checked_sub(self.at)?).copied()
+    }
+
+    fn range(&self) -> Range<usize> {
+        self.at..self.at + self.bytes.len()
+    }
+
+    /// Whether this one is over before the other begins, on the wire: later in the same flow, or posted after its end.
+    fn precedes(&self, other: &Placement) -> bool {
+        let same_flow = self.from.qp == other.from.qp && self.from.number < other.from.number;
+        same_flow || self.settled.is_some_and(|settled| settled <= other.begun)
+    }
+}
+
+/// What an atomic does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Adds modulo 2^64.
+    Add(u64),
+    /// Stores the second if the value equals the first.
+    Swap(u64, u64),
+}
+
+impl Operation {
+    fn result(self, value: u64) -> u64 {
+        match self {
+            Operation::Add(add) => value.wrapping_add(add),
+            Operation::Swap(compare, swap) if value == compare => swap,
+            Operation::Swap(..) => value,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Cell {
+    id: u64,
+    qp: usize,
+    at: usize,
+    operation: Operation,
+    /// What it found, once it was seen to happen.
+    found: Option<u64>,
+    /// What the cell held since it was posted.
+    seen: Vec<u64>,
+}
+
+/// A READ under way: what each byte of its source has been.
+#[derive(Debug)]
+struct Reader {
+    id: u64,
+    at: usize,
+    /// What it held when the READ was posted.
+    first: Vec<u8>,
+    /// Whether that may be returned: not where an earlier write of the same flow was still under way.
+    first_counts: Vec<bool>,
+    /// What else it held since: place and value.
+    others: Vec<(usize, u8)>,
+}
+
+/// The memory of one host.
+#[derive(Debug)]
+pub struct Memory {
+    seen: Vec<u8>,
+    open: Vec<(u64, Range<usize>)>,
+    flying: Vec<Placement>,
+    settled: Vec<Placement>,
+    cells: Vec<Cell>,
+    readers: Vec<Reader>,
+}
+
+impl Memory {
+    /// Memory with these bytes.
+    pub fn new(bytes: &[u8]) -> Self {
+        Memory {
+            seen: bytes.to_vec(),
+            open: Vec::new(),
+            flying: Vec::new(),
+            settled: Vec::new(),
+            cells: Vec::new(),
+            readers: Vec::new(),
+        }
+    }
+
+    /// The bytes as they were seen last.
+    pub fn bytes(&self, range: Range<usize>) -> &[u8] {
+        &self.seen[range]
+    }
+
+    /// The host itself stores bytes.
+    pub fn store(&mut self, at: usize, bytes: &[u8], now: Step) {
+        for (offset, &byte) in bytes.iter().enumerate() {
+            self.change(at + offset, byte);
+        }
+        // A write that was under way may have landed before.
+        if !self.flying.is_empty() {
+            self.settled.push(Placement {
+                id: 0,
+                from: From {
+                    qp: usize::MAX,
+                    number: 0,
+                },
+                key: 0,
+                at,
+                bytes: bytes.to_vec(),
+                begun: now,
+                settled: Some(now),
+            });
+        }
+    }
+
+    fn change(&mut self, at: usize, byte: u8) {
+        self.seen[at] = byte;
+        for reader in &mut self.readers {
+            if at >= reader.at && at < reader.at + reader.first.len() {
+                reader.others.push((at, byte));
+            }
+        }
+    }
+
+    /// Looks at all bytes: what changed needs a cause.
+    ///
+    /// # Errors
+    /// A change without one.
+    pub fn observe(&mut self, actual: &[u8]) -> Verdict {
+        const STRIDE: usize = 64;
+        for start in (0..actual.len()).step_by(STRIDE) {
+            let end = (start + STRIDE).min(actual.len());
+            if actual[start..end] == self.seen[start..end] {
+                continue;
+            }
+            let mut at = start;
+            while at < end {
+                if actual[at] == self.seen[at] {
+                    at += 1;
+                } else if self.cell_changed(at, actual) {
+                    at = at / 8 * 8 + 8;
+                } else {
+                    self.explain(at, actual[at])?;
+                    self.change(at, actual[at]);
+                    at += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn explain(&self, at: usize, byte: u8) -> Verdict {
+        let is_open = self.open.iter().any(|(_, range)| range.contains(&at));
+        let brought = self
+            .flying
+            .iter()
+            .any(|placement| placement.byte(at) == Some(byte));
+        if is_open || brought {
+            return Ok(());
+        }
+        let covering: Vec<_> = self
+            .flying
+            .iter()
+            .filter(|placement| placement.byte(at).is_some())
+            .collect();
+        Err(format!(
+            "byte {at:#x} changed from {:#04x} to {byte:#04x}, and nothing under way brings that; what covers it: {:?}",
+            self.seen[at],
+            covering
+                .iter()
+                .map(|placement| (placement.from, placement.id))
+                .collect::<Vec<_>>(),
+        ))
+    }
+
+    /// Whether the eight bytes around `at` changed by an atomic that has not happened yet.
+    fn cell_changed(&mut self, at: usize, actual: &[u8]) -> bool {
+        let at = at / 8 * 8;
+        if !self.cells.iter().any(|cell| cell.at == at) {
+            return false;
+        }
+        let (before, after) = (word(&self.seen, at), word(actual, at));
+        let cause = self.cells.iter_mut().find(|cell| {
+            cell.at == at && cell.found.is_none() && cell.operation.result(before) == after
+        });
+        let Some(cause) = cause else {
+            return false;
+        };
+        cause.found = Some(before);
+        for cell in self.cells.iter_mut().filter(|cell| cell.at == at) {
+            cell.seen.push(after);
+        }
+        for (offset, &byte) in actual[at..at + 8].iter().enumerate() {
+            self.change(at + offset, byte);
+        }
+        true
+    }
+
+    /// Hands a place out to be filled.
+    pub fn open(&mut self, id: u64, range: Range<usize>) {
+        if !range.is_empty() {
+            self.open.push((id, range));
+        }
+    }
+
+    /// Takes all places of `id` back.
+    pub fn close(&mut self, id: u64) {
+        self.open.retain(|(open, _)| *open != id);
+    }
+
+    /// A peer is about to write.
+    pub fn begin_write(&mut self, placement: Placement) {
+        if !placement.bytes.is_empty() {
+            self.flying.push(placement);
+        }
+    }
+
+    /// A write has succeeded: its bytes are there, or those of a write that did not come before it.
+    ///
+    /// # Errors
+    /// They are not.
+    pub fn settle_write(&mut self, id: u64, now: Step) -> Verdict {
+        let Some(index) = self.flying.iter().position(|placement| placement.id == id) else {
+            return Ok(());
+        };
+        let mut placement = self.flying.swap_remove(index);
+        placement.settled = Some(now);
+        let rivals: Vec<_> = self
+            .flying
+            .iter()
+            .chain(&self.settled)
+            .filter(|rival| !rival.precedes(&placement))
+            .collect();
+        for at in placement.range() {
+            let byte = self.seen[at];
+            let expected = placement.byte(at) == Some(byte);
+            if !expected && !rivals.iter().any(|rival| rival.byte(at) == Some(byte)) {
+                return Err(format!(
+                    "write {id} succeeded, yet byte {at:#x} is {byte:#04x} instead of {:#04x}",
+                    placement.byte(at).unwrap_or(0)
+                ));
+            }
+        }
+        self.settled.push(placement);
+        let oldest = self
+            .flying
+            .iter()
+            .map(|placement| placement.begun)
+            .min()
+            .unwrap_or(now);
+        self.settled
+            .retain(|placement| placement.settled.is_some_and(|settled| settled > oldest));
+        Ok(())
+    }
+
+    /// No write of these changes anything any more: its target is closed, or its queue pair gone.
+    pub fn forget(&mut self, now: Step, gone: impl Fn(&Placement) -> bool) {
+        for mut placement in self.flying.extract_if(.., |placement| gone(placement)) {
+            // It may have landed after others that are still under way.
+            placement.settled = Some(now);
+            self.settled.push(placement);
+        }
+    }
+
+    /// The same for atomics of a queue pair.
+    pub fn forget_atomics(&mut self, qp: usize) {
+        self.cells.retain(|cell| cell.qp != qp);
+    }
+
+    /// A peer is about to read.
+    pub fn begin_read(&mut self, id: u64, from: From, range: Range<usize>) {
+        let writes = || self.flying.iter().chain(&self.settled);
+        let first_counts = range.clone().map(|at| {
+            let earlier = |write: &&Placement| {
+                write.settled.is_none() && write.from.qp == from.qp && write.byte(at).is_some()
+            };
+            // It came before the READ on the wire: what was there before it cannot be returned.
+            writes().filter(earlier).all(|write| {
+                let mut after = writes().filter(|other| !other.precedes(write));
+                after.any(|other| other.byte(at) == Some(self.seen[at]))
+            })
+        });
+        let reader = Reader {
+            id,
+            at: range.start,
+            first_counts: first_counts.collect(),
+            first: self.seen[range].to_vec(),
+            others: Vec::new(),
+        };
+        self.readers.push(reader);
+    }
+
+    /// A READ is over; `data` is what it returned, if it succeeded.
+    ///
+    /// # Errors
+    /// A byte that was not there while it was under way.
+    pub fn end_read(&mut self, id: u64, data: Option<&[u8]>) -> Verdict {
+        let Some(index) = self.readers.iter().position(|reader| reader.id == id) else {
+            return Ok(());
+        };
+        let reader = self.readers.swap_remove(index);
+        for (offset, &byte) in data.unwrap_or_default().iter().enumerate() {
+            let at = reader.at + offset;
+            let first = reader.first_counts[offset] && reader.first[offset] == byte;
+            if !first && !reader.others.contains(&(at, byte)) {
+                return Err(format!(
+                    "READ {id} returned {byte:#04x} for byte {at:#x}, which it did not hold meanwhile"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// A peer is about to do an atomic on the eight bytes at `at`.
+    pub fn begin_atomic(&mut self, id: u64, qp: usize, at: usize, operation: Operation) {
+        let seen = vec![word(&self.seen, at)];
+        self.cells.push(Cell {
+            id,
+            qp,
+            at,
+            operation,
+            found: None,
+            seen,
+        });
+    }
+
+    /// An atomic succeeded and returned `original`.
+    ///
+    /// # Errors
+    /// It was not done, or found something else.
+    pub fn settle_atomic(&mut self, id: u64, original: u64) -> Verdict {
+        let Some(index) = self.cells.iter().position(|cell| cell.id == id) else {
+            return Ok(());
+        };
+        let cell = self.cells.swap_remove(index);
+        match cell.found {
+            Some(found) if found == original => Ok(()),
+            Some(found) => Err(format!(
+                "atomic {id} returned {original:#x}, but it found {found:#x}"
+            )),
+            // It changed nothing; then the cell held what it returned, and that is not to be changed.
+            None if cell.operation.result(original) == original
+                && cell.seen.contains(&original) =>
+            {
+                Ok(())
+            }
+            None => Err(format!(
+                "atomic {id} returned {original:#x}, and was never seen to happen: {cell:?}"
+            )),
+        }
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let bytes = bytes[at..at + 8].try_into();
+    u64::from_ne_bytes(bytes.expect("eight bytes"))
+}

@@ -1,0 +1,15 @@
+//! Proof by simulation: random worlds in which the engine, as programs use it, runs over a simulated network, and a reference
+//! model ([`airdma_model`]) judges everything that programs see.
+
+pub mod choices;
+pub mod host;
+pub mod plan;
+pub mod program;
+pub mod run;
+pub mod soak;
+pub mod world;
+
+pub use plan::Plan;
+pub use run::{Outcome, bytes_of, plan_of, run};
+pub use soak::{Report, Soak, shrink, soak};
+pub use world::{Counts, World};

@@ -1,0 +1,444 @@
+//! A world and what happens in it, as plain data: decoded from bytes, printed, and shortened when it fails.
+//!
+//! Operands are numbers without meaning of their own; whoever carries an action out takes them modulo what there is then. So
+//! every list of actions can be run, and any part of a failing one may be left out.
+
+use crate::choices::Choices;
+use core::time::Duration;
+
+/// A world.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Of everything that the bytes do not choose: which packets are lost, keys, contents.
+    pub seed: u64,
+    /// What connects the hosts.
+    pub network: NetworkPlan,
+    /// How many hosts there are.
+    pub hosts: usize,
+    /// Addresses are IPv6.
+    pub v6: bool,
+    /// Pairs of queue pairs.
+    pub connections: Vec<Connection>,
+    /// Nothing goes wrong on purpose: then everything must go well.
+    pub careful: bool,
+    /// What happens, in order.
+    pub actions: Vec<Action>,
+}
+
+/// What connects the hosts.
+#[derive(Clone, Copy, Debug)]
+pub struct NetworkPlan {
+    /// One switch, instead of a link between any two.
+    pub star: bool,
+    /// What every link does.
+    pub link: LinkPlan,
+}
+
+/// One link. Probabilities are in 1/10,000.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct LinkPlan {
+    pub delay: Duration,
+    pub gbit: Option<u64>,
+    pub queue_bytes: Option<u64>,
+    pub loss: u32,
+    pub bursts: bool,
+    pub duplicate: u32,
+    pub reorder: u32,
+    pub held: Duration,
+    pub corrupt: u32,
+    pub truncate: u32,
+    pub jitter: Duration,
+}
+
+/// Services, in the order of their numbers here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Service {
+    Rc,
+    Uc,
+    Ud,
+}
+
+/// Two queue pairs that talk with each other.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct Connection {
+    pub service: Service,
+    /// Hosts; the second differs from the first.
+    pub hosts: [usize; 2],
+    pub mtu: u8,
+    pub timeout: u8,
+    pub retry_count: u8,
+    pub rnr_retry: u8,
+    pub min_rnr_timer: u8,
+    pub answers_max: u8,
+    /// Bits of what each side grants: read, write, atomic.
+    pub rights: [u8; 2],
+    pub signal_all: bool,
+    /// Whether each side takes its receives from its host's shared queue.
+    pub shared: [bool; 2],
+    /// Depth of its queues.
+    pub depth: u32,
+    /// Starting PSNs.
+    pub psns: [u32; 2],
+    /// Whether its completions go to the host's second queue: sends, receives.
+    pub cqs: [u8; 2],
+}
+
+/// One end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Whom {
+    /// Which connection.
+    pub connection: u8,
+    /// Which side.
+    pub side: u8,
+}
+
+/// What happens.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub enum Action {
+    Send {
+        whom: Whom,
+        requests: Vec<Send>,
+    },
+    Receive {
+        whom: Whom,
+        count: u8,
+        length: u16,
+        fault: Option<Fault>,
+    },
+    Poll {
+        host: u8,
+        cq: u8,
+    },
+    Arm {
+        host: u8,
+        cq: u8,
+        solicited: bool,
+    },
+    Event {
+        host: u8,
+    },
+    Pass {
+        time: Duration,
+    },
+    Store {
+        host: u8,
+        at: u16,
+        length: u8,
+    },
+    Fail {
+        whom: Whom,
+    },
+    Drain {
+        whom: Whom,
+    },
+    Resume {
+        whom: Whom,
+    },
+    Destroy {
+        whom: Whom,
+    },
+    Deregister {
+        host: u8,
+        region: u8,
+    },
+    Register {
+        host: u8,
+        region: u8,
+    },
+    Cut {
+        from: u8,
+        to: u8,
+        both: bool,
+    },
+    Heal,
+    Kill {
+        host: u8,
+    },
+}
+
+/// What a send request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Verb {
+    Send,
+    SendImmediate,
+    SendInvalidate,
+    Write,
+    WriteImmediate,
+    Read,
+    CompareSwap,
+    FetchAdd,
+    AtomicWrite,
+    Bind,
+    Invalidate,
+}
+
+/// A send request.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct Send {
+    pub verb: Verb,
+    pub length: u16,
+    /// Where in the peer's memory, or which cell, or which window.
+    pub place: u16,
+    /// Pieces of the list.
+    pub pieces: u8,
+    pub signalled: bool,
+    pub solicited: bool,
+    pub fence: bool,
+    pub inline: bool,
+    /// Goes by a window's key, if the peer has one.
+    pub window: bool,
+    pub fault: Option<Fault>,
+}
+
+/// What is wrong with a request on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A local key that opens nothing.
+    LocalKey,
+    /// A local part beyond its region.
+    LocalBounds,
+    /// A local region that may not be written.
+    LocalRight,
+    /// A remote key that opens nothing.
+    RemoteKey,
+    /// A remote part beyond its region.
+    RemoteBounds,
+    /// A remote region that does not grant it.
+    RemoteRight,
+    /// Not aligned.
+    Misaligned,
+}
+
+const FAULTS: [Fault; 7] = [
+    Fault::LocalKey,
+    Fault::LocalBounds,
+    Fault::LocalRight,
+    Fault::RemoteKey,
+    Fault::RemoteBounds,
+    Fault::RemoteRight,
+    Fault::Misaligned,
+];
+
+/// Lengths at which packets begin and end, for path MTUs of 256 to 4,096 bytes, as multiples of 1/8 of it.
+const LENGTHS: [u16; 16] = [
+    0, 1, 2, 3, 7, 8, 9, 64, 255, 256, 257, 511, 512, 513, 1024, 2049,
+];
+
+/// Longest message.
+pub const LENGTH_MAX: u16 = 4096;
+
+/// Actions of one world.
+const ACTIONS_MAX: usize = 400;
+
+impl Plan {
+    /// Decodes a world. All bytes make one.
+    pub fn decode(bytes: &[u8]) -> Plan {
+        let mut from = Choices::new(bytes);
+        let seed = from.word();
+        let hosts = from.pick(&[2, 2, 2, 3, 4]);
+        let v6 = from.chance(64);
+        let network = network(&mut from);
+        let connections = (0..=from.below(4))
+            .map(|_| connection(&mut from, hosts))
+            .collect();
+        let mut actions = Vec::new();
+        let faults = from.chance(100);
+        while !from.is_empty() && actions.len() < ACTIONS_MAX {
+            actions.push(action(&mut from, faults));
+        }
+        Plan {
+            seed,
+            network,
+            hosts,
+            v6,
+            connections,
+            careful: !faults,
+            actions,
+        }
+    }
+}
+
+fn network(from: &mut Choices<'_>) -> NetworkPlan {
+    let star = from.chance(60);
+    let micros = |n: u64| Duration::from_micros(n);
+    let calm = from.chance(80);
+    let mut rarely = |of: u32| {
+        if calm || !from.chance(100) {
+            0
+        } else {
+            from.below(of as usize) as u32
+        }
+    };
+    let (loss, duplicate, reorder) = (rarely(2000), rarely(1000), rarely(2000));
+    let (corrupt, truncate) = (rarely(500), rarely(200));
+    let link = LinkPlan {
+        delay: micros(from.pick(&[0, 1, 5, 20, 100])),
+        gbit: from.pick(&[None, Some(1), Some(10), Some(100), Some(400)]),
+        queue_bytes: from.pick(&[None, None, Some(16 << 10), Some(64 << 10)]),
+        loss,
+        bursts: from.chance(80),
+        duplicate,
+        reorder,
+        held: micros(from.pick(&[10, 100, 1000, 5000])),
+        corrupt,
+        truncate,
+        jitter: micros(from.pick(&[0, 0, 2, 50])),
+    };
+    NetworkPlan { star, link }
+}
+
+fn connection(from: &mut Choices<'_>, hosts: usize) -> Connection {
+    let first = from.below(hosts);
+    let second = (first + 1 + from.below(hosts - 1)) % hosts;
+    let near_the_end = from.chance(128);
+    let mut psn = || {
+        let psn = from.word() as u32 & 0x00ff_ffff;
+        if near_the_end {
+            0x00ff_fff0 | psn & 0xf
+        } else {
+            psn
+        }
+    };
+    let psns = [psn(), psn()];
+    Connection {
+        service: from.pick(&[
+            Service::Rc,
+            Service::Rc,
+            Service::Rc,
+            Service::Uc,
+            Service::Ud,
+        ]),
+        hosts: [first, second],
+        mtu: from.pick(&[1, 1, 2, 3]),
+        timeout: from.pick(&[8, 9, 10]),
+        retry_count: from.pick(&[7, 7, 6, 3, 1, 0]),
+        rnr_retry: from.pick(&[7, 7, 7, 3, 1, 0]),
+        min_rnr_timer: from.pick(&[1, 5, 12, 14]),
+        answers_max: from.pick(&[16, 4, 2, 1, 0]),
+        rights: [
+            from.pick(&[7, 7, 7, 7, 3, 5, 0]),
+            from.pick(&[7, 7, 7, 7, 3, 5, 0]),
+        ],
+        signal_all: from.chance(60),
+        shared: [from.chance(60), from.chance(60)],
+        depth: from.pick(&[16, 16, 4, 1]),
+        psns,
+        cqs: [from.below(2) as u8, from.below(2) as u8],
+    }
+}
+
+fn whom(from: &mut Choices<'_>) -> Whom {
+    let byte = from.byte();
+    Whom {
+        connection: byte >> 1,
+        side: byte & 1,
+    }
+}
+
+fn action(from: &mut Choices<'_>, faults: bool) -> Action {
+    match from.below(100) {
+        0..=29 => Action::Send {
+            whom: whom(from),
+            requests: (0..=from.below(4)).map(|_| send(from, faults)).collect(),
+        },
+        30..=46 => Action::Receive {
+            whom: whom(from),
+            count: 1 + from.below(4) as u8,
+            length: length(from).max(if from.chance(200) { 2048 } else { 0 }),
+            fault: fault(from, faults),
+        },
+        47..=61 => Action::Poll {
+            host: from.byte(),
+            cq: from.byte(),
+        },
+        62..=65 => Action::Arm {
+            host: from.byte(),
+            cq: from.byte(),
+            solicited: from.chance(90),
+        },
+        66..=68 => Action::Event { host: from.byte() },
+        69..=85 => Action::Pass {
+            time: Duration::from_nanos(
+                from.pick(&[1, 1000, 10_000, 100_000, 1_000_000, 5_000_000]),
+            ),
+        },
+        86..=89 => Action::Store {
+            host: from.byte(),
+            at: from.word() as u16,
+            length: from.byte(),
+        },
+        90 if faults => Action::Fail { whom: whom(from) },
+        91 => Action::Drain { whom: whom(from) },
+        92..=93 => Action::Resume { whom: whom(from) },
+        94 if faults => Action::Destroy { whom: whom(from) },
+        95 if faults => Action::Deregister {
+            host: from.byte(),
+            region: from.byte(),
+        },
+        96 => Action::Register {
+            host: from.byte(),
+            region: from.byte(),
+        },
+        97 if faults => Action::Cut {
+            from: from.byte(),
+            to: from.byte(),
+            both: from.chance(128),
+        },
+        98 => Action::Heal,
+        99 if faults && from.chance(64) => Action::Kill { host: from.byte() },
+        _ => Action::Pass {
+            time: Duration::from_micros(50),
+        },
+    }
+}
+
+fn length(from: &mut Choices<'_>) -> u16 {
+    if from.chance(200) {
+        from.pick(&LENGTHS)
+    } else {
+        from.below(usize::from(LENGTH_MAX) + 1) as u16
+    }
+}
+
+fn fault(from: &mut Choices<'_>, faults: bool) -> Option<Fault> {
+    (faults && from.chance(12)).then(|| from.pick(&FAULTS))
+}
+
+fn send(from: &mut Choices<'_>, faults: bool) -> Send {
+    const VERBS: [Verb; 16] = [
+        Verb::Send,
+        Verb::Send,
+        Verb::Send,
+        Verb::SendImmediate,
+        Verb::Write,
+        Verb::Write,
+        Verb::Write,
+        Verb::WriteImmediate,
+        Verb::Read,
+        Verb::Read,
+        Verb::CompareSwap,
+        Verb::FetchAdd,
+        Verb::AtomicWrite,
+        Verb::Bind,
+        Verb::Invalidate,
+        Verb::SendInvalidate,
+    ];
+    Send {
+        verb: from.pick(&VERBS),
+        length: length(from),
+        place: from.word() as u16,
+        pieces: 1 + from.below(4) as u8,
+        signalled: from.chance(180),
+        solicited: from.chance(60),
+        fence: from.chance(40),
+        inline: from.chance(40),
+        window: from.chance(80),
+        fault: fault(from, faults),
+    }
+}

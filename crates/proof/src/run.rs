@@ -1,0 +1,196 @@
+//! Worlds from beginning to end.
+
+use crate::host::RECEIVES;
+use crate::plan::Plan;
+use crate::world::{Counts, World};
+use airdma_sim::Random;
+use core::time::Duration;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Bytes that a seed is expanded to: of a program of up to a hundred actions or so.
+const PROGRAM_BYTES: u64 = 2400;
+
+/// Virtual time in which everything must have ended once nothing new is posted and the network is whole: 16 requests, each
+/// with 9 times the longest timeout that worlds have, and as much again for queues.
+const QUIET_MAX: Duration = Duration::from_secs(4);
+
+/// The bytes of the world of a seed.
+pub fn bytes_of(seed: u64) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    let length = random.between(120, PROGRAM_BYTES) as usize;
+    random.bytes(length)
+}
+
+/// The plan of the world of a seed.
+pub fn plan_of(seed: u64) -> Plan {
+    Plan::decode(&bytes_of(seed))
+}
+
+/// How a world ended.
+pub struct Outcome {
+    /// What went by.
+    pub counts: Counts,
+    /// What the judge said, if it was not content.
+    pub failure: Option<String>,
+    /// The world, as it was left.
+    pub world: World,
+}
+
+/// Runs a world from beginning to end.
+pub fn run(plan: Plan, logs: bool) -> Outcome {
+    let mut world = World::new(plan, logs);
+    let ended = catch_unwind(AssertUnwindSafe(|| live(&mut world)));
+    let failure = match ended {
+        Ok(Ok(())) => None,
+        Ok(Err(why)) => Some(why),
+        Err(panic) => Some(format!("panic: {}", text_of(&*panic))),
+    };
+    Outcome {
+        counts: world.total(),
+        failure,
+        world,
+    }
+}
+
+fn text_of(panic: &(dyn std::any::Any + std::marker::Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+        .unwrap_or_default()
+}
+
+fn live(world: &mut World) -> Result<(), String> {
+    for index in 0..world.plan.actions.len() {
+        let action = world.plan.actions[index].clone();
+        world
+            .act(&action)
+            .map_err(|why| format!("action {index}: {why}"))?;
+    }
+    world.end().map_err(|why| format!("at the end: {why}"))
+}
+
+impl World {
+    fn total(&self) -> Counts {
+        let mut counts = self.counts;
+        for from in 0..self.hosts.len() {
+            for to in 0..self.hosts.len() {
+                counts.lost += self.network.path(from, to).lost;
+            }
+        }
+        counts
+    }
+
+    fn living(&self) -> Vec<usize> {
+        (0..self.ends.len())
+            .filter(|&end| self.lives(end))
+            .collect()
+    }
+
+    fn poll_all(&mut self) -> Result<(), String> {
+        for host in 0..self.hosts.len() {
+            if self.hosts[host].alive {
+                self.judge.now += 1;
+                self.poll(host, 0)?;
+                self.poll(host, 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a signalled request of somebody alive is outstanding.
+    fn waits(&self) -> bool {
+        self.living()
+            .into_iter()
+            .any(|end| self.judge.sends(end).any(|(_, signalled)| signalled))
+    }
+
+    /// Everything that is under way ends, everything is destroyed, and nothing is left.
+    fn end(&mut self) -> Result<(), String> {
+        self.note(|_| "the end begins".to_owned());
+        self.network.heal();
+        let until = self.now + QUIET_MAX;
+        self.poll_all()?;
+        while self.waits() && self.now < until {
+            for end in self.living() {
+                self.resume(end)?;
+                let queue = self.judge.queue_pairs[end].receives;
+                while self.judge.receives(queue) < self.judge.messages_due(queue) {
+                    let before = self.judge.receives(queue);
+                    self.judge.now += 1;
+                    self.receive(end, RECEIVES.slot as u16, None)?;
+                    if self.judge.receives(queue) == before {
+                        break;
+                    }
+                }
+            }
+            self.pass(Duration::from_millis(2))?;
+            self.poll_all()?;
+        }
+        if self.waits() {
+            let open = self
+                .living()
+                .into_iter()
+                .flat_map(|end| self.judge.sends(end).map(move |(id, _)| (end, id)));
+            return Err(format!(
+                "{QUIET_MAX:?} after the last request these have not completed (end, request): {:?}",
+                open.collect::<Vec<_>>()
+            ));
+        }
+        self.flush()?;
+        self.take_down()
+    }
+
+    /// The error state completes everything at once.
+    fn flush(&mut self) -> Result<(), String> {
+        for end in self.living() {
+            self.fail_end(end)?;
+        }
+        self.poll_all()?;
+        for end in self.living() {
+            let open: Vec<_> = self
+                .judge
+                .sends(end)
+                .filter(|(_, signalled)| *signalled)
+                .collect();
+            let queue = self.judge.queue_pairs[end].receives;
+            let shared = queue < self.hosts.len();
+            let receives = if shared {
+                0
+            } else {
+                self.judge.receives(queue)
+            };
+            if !open.is_empty() || receives > 0 {
+                return Err(format!(
+                    "end {end} is in the error state, and sends {open:?} and {receives} receives were not flushed"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn take_down(&mut self) -> Result<(), String> {
+        for end in self.living() {
+            self.judge.now += 1;
+            self.destroy(end)?;
+        }
+        // What is still under way reaches nobody, and changes nothing.
+        self.pass(Duration::from_secs(1))?;
+        for index in 0..self.hosts.len() {
+            if !self.hosts[index].alive {
+                continue;
+            }
+            self.hosts[index]
+                .take_down()
+                .map_err(|why| format!("taking host {index} down: {why}"))?;
+            self.run(index)?;
+            let host = &self.hosts[index];
+            let left = host.device.inventory();
+            if left != host.nothing {
+                return Err(format!(
+                    "host {index} is left with {left:?} instead of {:?}",
+                    host.nothing
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,86 @@
+//! Worlds: what runs in `make worlds` in thousands, and what a replay owes.
+#![allow(clippy::unwrap_used)]
+
+use airdma_proof::plan::{Action, Service};
+use airdma_proof::{Plan, Soak, bytes_of, plan_of, run, soak};
+
+#[test]
+fn the_model_is_content_with_random_worlds() {
+    let report = soak(
+        &Soak {
+            first: 1_000_000,
+            worlds: 300,
+            time: None,
+            threads: 2,
+            failures_max: 1,
+        },
+        |_| {},
+    );
+    assert_eq!(report.failures, []);
+    // They were worth it.
+    let counts = report.counts;
+    assert_eq!(counts.worlds, 300);
+    assert!(counts.requests > 5_000, "{counts:?}");
+    assert!(counts.lost > 500, "{counts:?}");
+    assert!(counts.kills > 3, "{counts:?}");
+}
+
+#[test]
+fn a_seed_gives_the_same_packets_at_the_same_nanoseconds() {
+    for seed in [3, 4, 5, 100] {
+        let logs = || run(plan_of(seed), true);
+        let (first, second) = (logs(), logs());
+        assert_eq!(first.world.events(), second.world.events(), "seed {seed}");
+        for host in 0..first.world.hosts.len() {
+            let captures = [&first, &second].map(|run| run.world.network.captured_at(host));
+            assert_eq!(captures[0], captures[1], "seed {seed}, host {host}");
+        }
+    }
+}
+
+#[test]
+fn all_bytes_make_a_world() {
+    for length in 0..40 {
+        assert!(
+            run(Plan::decode(&bytes_of(7)[..length]), false)
+                .failure
+                .is_none()
+        );
+        let full = vec![0xff; length * 10];
+        assert!(run(Plan::decode(&full), false).failure.is_none());
+    }
+}
+
+#[test]
+fn worlds_are_of_every_kind() {
+    let plans: Vec<Plan> = (0..2000).map(plan_of).collect();
+    let some = |what: &str, is: fn(&Plan) -> bool| {
+        let share = plans.iter().filter(|plan| is(plan)).count();
+        assert!(share > 40, "{what}: {share} of {}", plans.len());
+    };
+    let has = |plan: &Plan, is: fn(&Action) -> bool| plan.actions.iter().any(is);
+    some("IPv6", |plan| plan.v6);
+    some("careful", |plan| plan.careful);
+    some("three hosts or more", |plan| plan.hosts > 2);
+    some("loss", |plan| plan.network.link.loss > 0);
+    some("corruption", |plan| plan.network.link.corrupt > 0);
+    some("datagrams", |plan| {
+        let mut connections = plan.connections.iter();
+        connections.any(|connection| connection.service == Service::Ud)
+    });
+    let kinds: [(&str, fn(&Action) -> bool); 5] = [
+        ("kills", |action| matches!(action, Action::Kill { .. })),
+        ("deregisters", |action| {
+            matches!(action, Action::Deregister { .. })
+        }),
+        ("cuts", |action| matches!(action, Action::Cut { .. })),
+        ("destroys", |action| {
+            matches!(action, Action::Destroy { .. })
+        }),
+        ("drains", |action| matches!(action, Action::Drain { .. })),
+    ];
+    for (what, is) in kinds {
+        let share = plans.iter().filter(|plan| has(plan, is)).count();
+        assert!(share > 40, "{what}: {share} of {}", plans.len());
+    }
+}
