@@ -8,7 +8,7 @@ SYSTEM_OPTIONS ?=
 WORLDS ?= 20000
 FIRST ?= 0
 HOURS ?= 1
-TARGET ?= packet icrc responder requester cm_mad cm_manager work_request
+TARGET ?= packet icrc responder requester cm_mad cm_manager work_request world
 SECONDS ?= 60
 
 # An own target folder: other flags would throw the ordinary build away.

@@ -16,6 +16,7 @@ pub mod requester;
 pub mod responder;
 pub mod siege;
 pub mod work_request;
+pub mod world;
 
 /// A target: its name in `fuzz/`, and what it does with bytes.
 pub type Target = (&'static str, fn(&[u8]));
@@ -29,4 +30,5 @@ pub const TARGETS: &[Target] = &[
     ("cm_mad", cm_mad::run),
     ("cm_manager", cm_manager::run),
     ("work_request", work_request::run),
+    ("world", world::run),
 ];

@@ -12,6 +12,9 @@ use airdma_sim::Random;
 /// Random inputs for each target.
 const RANDOM: u64 = 2_000;
 
+/// The same for whole worlds, of which `make worlds` runs thousands.
+const RANDOM_WORLDS: u64 = 50;
+
 /// Longest random input. libFuzzer's own limit is 4,096.
 const LENGTH_MAX: u64 = 1_024;
 
@@ -39,7 +42,12 @@ fn replay((name, run): Target) {
             run(&fs::read(&file).unwrap());
         }
     }
-    for seed in 0..RANDOM {
+    let random = if name == "world" {
+        RANDOM_WORLDS
+    } else {
+        RANDOM
+    };
+    for seed in 0..random {
         let _running = Running(name, format!("of seed {seed}"));
         let mut random = Random::new(seed);
         let len = random.below(LENGTH_MAX) as usize;
@@ -75,5 +83,6 @@ replays!(
     requester,
     cm_mad,
     cm_manager,
-    work_request
+    work_request,
+    world
 );

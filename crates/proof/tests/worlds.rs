@@ -68,19 +68,17 @@ fn worlds_are_of_every_kind() {
         let mut connections = plan.connections.iter();
         connections.any(|connection| connection.service == Service::Ud)
     });
-    let kinds: [(&str, fn(&Action) -> bool); 5] = [
-        ("kills", |action| matches!(action, Action::Kill { .. })),
-        ("deregisters", |action| {
-            matches!(action, Action::Deregister { .. })
-        }),
-        ("cuts", |action| matches!(action, Action::Cut { .. })),
-        ("destroys", |action| {
-            matches!(action, Action::Destroy { .. })
-        }),
-        ("drains", |action| matches!(action, Action::Drain { .. })),
-    ];
-    for (what, is) in kinds {
+    let acts = |what: &str, is: fn(&Action) -> bool| {
         let share = plans.iter().filter(|plan| has(plan, is)).count();
         assert!(share > 40, "{what}: {share} of {}", plans.len());
-    }
+    };
+    acts("kills", |action| matches!(action, Action::Kill { .. }));
+    acts("cuts", |action| matches!(action, Action::Cut { .. }));
+    acts("drains", |action| matches!(action, Action::Drain { .. }));
+    acts("destroys", |action| {
+        matches!(action, Action::Destroy { .. })
+    });
+    acts("deregisters", |action| {
+        matches!(action, Action::Deregister { .. })
+    });
 }
