@@ -80,6 +80,21 @@ impl Checked {
     }
 }
 
+#[derive(Debug)]
+struct Sending {
+    request: SendRequest,
+    buffer: Buffer,
+    /// Up to where its bytes were fetched or placed.
+    touched: u32,
+}
+
+impl Sending {
+    /// Whether it can have succeeded: all its bytes were fetched or placed.
+    fn is_done(&self) -> bool {
+        self.request.operation.is_local() || self.touched == self.request.length
+    }
+}
+
 /// Memory, rings and what came out.
 #[derive(Debug)]
 pub struct Machine {
@@ -91,8 +106,10 @@ pub struct Machine {
     pub granted: Access,
     last_write_check: Option<Checked>,
     read_checks: Vec<Checked>,
+    /// Accesses after which the first region vanishes, in the middle of whatever is going on.
+    pub vanishes_after: Option<u8>,
     /// Posted and not completed, oldest first.
-    sends: VecDeque<(SendRequest, Buffer)>,
+    sends: VecDeque<Sending>,
     /// The queue pair's own receives that are posted and not taken.
     receives: VecDeque<(Receive, Buffer)>,
     shared: [VecDeque<(Receive, Buffer)>; SHARED_QUEUES],
@@ -114,6 +131,7 @@ impl Machine {
             granted: Access::empty(),
             last_write_check: None,
             read_checks: Vec::new(),
+            vanishes_after: None,
             sends: VecDeque::new(),
             receives: VecDeque::new(),
             shared: Default::default(),
@@ -132,7 +150,11 @@ impl Machine {
             wr_id,
             ..request
         };
-        self.sends.push_back((request, buffer));
+        self.sends.push_back(Sending {
+            request,
+            buffer,
+            touched: 0,
+        });
         request
     }
 
@@ -203,6 +225,13 @@ impl Machine {
         length: usize,
         needs: Access,
     ) -> Option<Option<&mut [u8]>> {
+        if let Some(left) = &mut self.vanishes_after {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                self.vanishes_after = None;
+                self.regions[0].valid = false;
+            }
+        }
         if key == VAST {
             return Some(None);
         }
@@ -251,12 +280,13 @@ impl Machine {
             .ok_or(RemoteFault::Access)
     }
 
-    fn send_buffer(&self, slot: Slot) -> Buffer {
-        let mut sends = self.sends.iter();
-        sends
-            .find(|(request, _)| request.slot == slot)
-            .expect("a posted request")
-            .1
+    /// The list of a posted request, of which bytes up to `end` are fetched or placed now.
+    fn touch(&mut self, slot: Slot, end: usize) -> Buffer {
+        let mut sends = self.sends.iter_mut();
+        let sending = sends.find(|sending| sending.request.slot == slot);
+        let sending = sending.expect("a posted request");
+        sending.touched = sending.touched.max(end as u32);
+        sending.buffer
     }
 
     fn take(&mut self, receive: Option<(Receive, Buffer)>) -> Option<Receive> {
@@ -276,7 +306,7 @@ impl Machine {
 
 impl Host for Machine {
     fn gather(&mut self, slot: Slot, offset: u32, out: &mut [u8]) -> Result<(), LocalFault> {
-        let buffer = self.send_buffer(slot);
+        let buffer = self.touch(slot, offset as usize + out.len());
         match self.local(buffer, offset, out.len(), Access::empty())? {
             Some(bytes) => out.copy_from_slice(bytes),
             None => out.fill(0x5a),
@@ -285,7 +315,7 @@ impl Host for Machine {
     }
 
     fn scatter(&mut self, slot: Slot, offset: u32, data: &[u8]) -> Result<(), LocalFault> {
-        let buffer = self.send_buffer(slot);
+        let buffer = self.touch(slot, offset as usize + data.len());
         if let Some(bytes) = self.local(buffer, offset, data.len(), Access::LOCAL_WRITE)? {
             bytes.copy_from_slice(data);
         }
@@ -407,10 +437,12 @@ impl Host for Machine {
     }
 
     fn complete_send(&mut self, slot: Slot, completion: Option<Completion>) {
-        let (request, _) = self.sends.pop_front().expect("a send completes once");
+        let sending = self.sends.pop_front().expect("a send completes once");
+        let request = sending.request;
         assert_eq!(request.slot, slot, "sends complete in order");
         let Some(completion) = completion else {
             assert!(!request.signalled, "a signalled request ended silently");
+            assert!(sending.is_done(), "done without its data");
             return;
         };
         assert_eq!(
@@ -420,6 +452,7 @@ impl Host for Machine {
         assert!(request.signalled || completion.status != Status::Success);
         if completion.status == Status::Success {
             assert_eq!(completion.byte_len, request.length);
+            assert!(sending.is_done(), "success without its data");
         }
     }
 

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use airdma_port::icrc::{Checked, Flow, IcrcCache};
-use airdma_wire::{IdSpaces, IpPseudo, icrc, icrc_of_ip_packet};
+use airdma_wire::{IdSpace, IdSpaces, IpPseudo, icrc, icrc_of_ip_packet};
 
 use crate::input::Input;
 
@@ -167,6 +167,11 @@ impl IpPacket {
         let other = difference ^ u32::from(noise) << (noise % 17);
         if let Some(found) = spaces.recover(len, other) {
             assert_eq!(space.image(found), other);
+        }
+        // An identification two bytes further ahead is a polynomial of degree 16 to 31 here, even one of a single bit.
+        for id in [noise | 1, 1 << (noise % 16)] {
+            let ahead = IdSpace::for_transport_len(len + 2).image(id);
+            assert_eq!(spaces.recover(len, ahead), None);
         }
         assert!(spaces.for_transport_len(len + 1).is_none());
         assert!(spaces.for_transport_len(TRANSPORT_LEN_MAX + 4).is_none());

@@ -28,6 +28,7 @@ pub fn run(data: &[u8]) {
             17 if input.one_in(4) => siege.modify_somehow(&mut input),
             17 => siege.attack_requester(&mut input),
             18 => siege.toggle_region(&mut input),
+            _ if input.one_in(3) => siege.ask_much(&mut input),
             _ if input.one_in(2) => siege.flood(),
             _ => siege.farewell(),
         }

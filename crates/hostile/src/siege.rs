@@ -24,9 +24,8 @@ const QKEY: Qkey = Qkey(0x1234);
 /// Send requests, and receives, that may be posted at a time, as a ring would have it.
 const POSTED_MAX: usize = 64;
 
-/// Characters that the state of a queue pair takes when it is printed, the posted requests of a full ring included: a
-/// measure of memory. 128 READs remembered and their answers are most of it.
-const STATE_MAX: usize = 128 * 1024;
+/// READs that a peer asks for at once, if it asks for many.
+const ASKED: u32 = 80;
 
 /// Packets of ours that are remembered, to be answered.
 const SENT_MAX: usize = 128;
@@ -324,6 +323,7 @@ impl Siege {
             self.deliver_bytes(&bytes);
         }
         self.last_packet = bytes;
+        self.check_size();
     }
 
     /// Lets the queue pair send up to so many packets.
@@ -411,8 +411,47 @@ impl Siege {
         );
     }
 
-    /// A region vanishes, or comes back.
+    /// READs in sequence, or parts of one again, as fast as they can be asked for.
+    pub fn ask_much(&mut self, input: &mut Input<'_>) {
+        let Some(opcode) = Opcode::RcReadRequest.on(self.transport()) else {
+            return;
+        };
+        let mtu = self.mtu();
+        let [parts, served] = [input.one_in(2), input.one_in(2)];
+        let read = |psn: Psn, index: u32, length: u32| {
+            let mut headers = Headers::new(Bth::new(opcode, QPN, psn.add(index)));
+            let va = BASE + u64::from(index * mtu);
+            headers.xrceth = opcode.has_xrceth().then_some(XrcEth { srqn: 0 });
+            headers.reth = Some(Reth {
+                va,
+                rkey: Rkey(VAST),
+                length,
+            });
+            headers
+        };
+        let first = self.psn;
+        if parts {
+            self.deliver(read(first, 0, ASKED * mtu), 0);
+            self.poll(100, u32::MAX);
+        }
+        for index in 0..ASKED {
+            // From the end, so that none covers another.
+            let at = if parts { ASKED - 1 - index } else { index };
+            self.deliver(read(first, at, 1), 0);
+            if served {
+                self.poll(1, u32::MAX);
+            }
+        }
+        self.psn = first.add(ASKED);
+        self.check_size();
+    }
+
+    /// A region vanishes, now or in the middle of something, or comes back.
     pub fn toggle_region(&mut self, input: &mut Input<'_>) {
+        if input.one_in(2) {
+            self.host.vanishes_after = Some(1 + input.byte() % 8);
+            return;
+        }
         let region = &mut self.host.regions[input.below(3)];
         region.valid = !region.valid;
     }
@@ -456,12 +495,7 @@ impl Siege {
 
     /// Ends the siege: nothing grew, nothing was touched, and the move to error completes all that is left.
     pub fn finish(mut self, input: &mut Input<'_>) {
-        let state = format!("{:?}", self.queue_pair);
-        assert!(
-            state.len() < STATE_MAX,
-            "{} characters of state",
-            state.len()
-        );
+        self.check_size();
         let to = |state| QpAttributes {
             state,
             ..QpAttributes::default()
@@ -494,6 +528,20 @@ impl Siege {
             format!("{:?}", self.queue_pair),
             fresh,
             "something is left after reset"
+        );
+    }
+
+    /// What a queue pair may keep: posted requests, READs that it was asked for and answers to them, answers that it waits
+    /// for, and little else.
+    fn check_size(&self) {
+        let attributes = self.queue_pair.attributes();
+        let asked = usize::from(attributes.max_dest_rd_atomic.max(1));
+        let bound = 500 * self.host.sends_outstanding() + 600 * asked + 4000;
+        let size = format!("{:?}", self.queue_pair).len();
+        assert!(
+            size < bound,
+            "{size} characters of state, not {bound}, for {asked} requests: {:?}",
+            self.queue_pair
         );
     }
 
