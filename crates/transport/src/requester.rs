@@ -390,11 +390,10 @@ impl Requester {
         }
     }
 
+    /// While the peer is not ready nothing is under way, so that only one of the two timers runs.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        match (self.deadline, self.not_ready_until) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        debug_assert!(self.deadline.is_none() || self.not_ready_until.is_none());
+        self.deadline.or(self.not_ready_until)
     }
 
     pub(crate) fn handle_timeout<H: Host>(

@@ -226,6 +226,15 @@ mod tests {
     }
 
     #[test]
+    fn states_are_the_numbers_of_ibv_qp_state() {
+        for number in 0..=6 {
+            let state = QpState::from_number(number).map(|state| state as u32);
+            assert_eq!(state, Some(number));
+        }
+        assert_eq!(QpState::from_number(7), None);
+    }
+
+    #[test]
     fn only_unreliable_queue_pairs_recover_from_a_send_queue_error() {
         let broken = in_state(QpState::SendQueueError);
         let rts = to_state(QpState::ReadyToSend);
@@ -315,6 +324,9 @@ mod tests {
             assert_eq!(at.check(QpType::RawPacket, &to_state(to), given), Ok(to));
             at.state = to;
         }
+        let init = in_state(QpState::Init);
+        let again = init.check(QpType::RawPacket, &init, AttrMask::PORT);
+        assert_eq!(again, Ok(QpState::Init));
         let drain = to_state(QpState::SendQueueDrain);
         assert!(
             at.check(QpType::RawPacket, &drain, AttrMask::STATE)

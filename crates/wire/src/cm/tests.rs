@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use proptest::prelude::*;
 
 use super::*;
@@ -140,6 +142,21 @@ fn what_is_wrong_with_a_datagram_is_said() {
     assert_eq!(of(&addressing), Err(MadError::IpVersion(0)));
     addressing[0] = 0x10;
     assert_eq!(of(&addressing), Err(MadError::AddressingVersion(0x10)));
+}
+
+#[test]
+fn addresses_of_two_families_do_not_talk() {
+    let (v4, v6) = (Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into());
+    assert_eq!(IpAddressing::new(v4, 1, v6), None);
+    assert_eq!(IpAddressing::new(v6, 1, v4), None);
+}
+
+#[test]
+fn reasons_and_services_print_for_people() {
+    assert_eq!(RejReason::CONSUMER.to_string(), "consumer (28)");
+    assert_eq!(RejReason(99).to_string(), "other (99)");
+    let service = ServiceId::of_port(PortSpace::TCP, 80);
+    assert_eq!(format!("{service:?}"), "ServiceId(0x0000000001060050)");
 }
 
 #[test]
