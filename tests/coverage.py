@@ -3,7 +3,7 @@
 the fuzz corpora. Unit tests that stand in the file they test are counted with it.
 
   python3 tests/coverage.py            the table
-  python3 tests/coverage.py --missed   and the lines that nothing reaches
+  python3 tests/coverage.py --missed   and the lines that nothing reaches, and conditions that never held or always did
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def main() -> int:
     print(table(files))
     if "--missed" in sys.argv[1:]:
         for name, file in files:
-            lines = missed_lines(file)
-            if lines:
-                print(f"{name}: {', '.join(map(str, lines))}")
+            missed = [*map(str, missed_lines(file)), *one_sided_branches(file)]
+            if missed:
+                print(f"{name}: {', '.join(missed)}")
     return 0
 
 
@@ -79,7 +79,22 @@ def _cells(summaries: list[dict[str, Any]], kind: str) -> str:
 def missed_lines(file: dict[str, Any]) -> list[int]:
     """Lines where a region begins that was never entered."""
     segments = file["segments"]  # line, column, count, has count, begins a region, is a gap
-    return sorted({line for line, _, count, counted, begins, gap in segments if counted and begins and not gap and count == 0})
+    return sorted(
+        {line for line, _, count, counted, begins, gap in segments if counted and begins and not gap and count == 0}
+    )
+
+
+def one_sided_branches(file: dict[str, Any]) -> list[str]:
+    """Conditions that were evaluated, with one outcome. Each copy of a generic function counts, so the outcomes are summed."""
+    outcomes: dict[tuple[int, int], tuple[int, int]] = {}
+    for line, column, _, _, held, failed, *_ in file["branches"]:
+        before = outcomes.get((line, column), (0, 0))
+        outcomes[line, column] = (before[0] + held, before[1] + failed)
+    return [
+        f"{line}:{column} {'never' if held == 0 else 'always'}"
+        for (line, column), (held, failed) in sorted(outcomes.items())
+        if (held == 0) != (failed == 0)
+    ]
 
 
 def _runs(command: tuple[str, ...]) -> bool:

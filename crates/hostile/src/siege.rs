@@ -655,7 +655,7 @@ impl Siege {
         ];
         let arrival = Arrival {
             source: addresses[usize::from(self.psn.get() as u8 & 1)],
-            destination: addresses[0],
+            destination: addresses[usize::from(self.psn.get() as u8 >> 1 & 1)],
             tos: 0xff,
             ttl: 1,
             flow_label: u32::MAX,

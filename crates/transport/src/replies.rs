@@ -197,7 +197,7 @@ impl Replies {
             }
             Body::Read(read) => match emit_read(&reply, &read, peer, host, out) {
                 Ok((len, carried)) => {
-                    self.advance_read(read.done + carried, peer.mtu);
+                    self.advance_read(read.done + carried);
                     Some((len, Ok(())))
                 }
                 Err(fault) => {
@@ -212,7 +212,7 @@ impl Replies {
         }
     }
 
-    fn advance_read(&mut self, done: u32, mtu: u32) {
+    fn advance_read(&mut self, done: u32) {
         let Some(Reply {
             body: Body::Read(read),
             ..
@@ -221,7 +221,7 @@ impl Replies {
             return;
         };
         read.done = done;
-        if done >= read.length || read.packets == done.div_ceil(mtu).max(1) {
+        if done >= read.length {
             self.queue.pop_front();
         }
     }
