@@ -70,7 +70,7 @@ matrix: ## writes MATRIX.md: what is supported, and who uses it
 fuzz: ## coverage-guided bytes against every target of fuzz/, or TARGET=name, for SECONDS=60 each (nightly)
 	@cargo fuzz --version >/dev/null 2>&1 || { echo "make fuzz: cargo install cargo-fuzz; rustup toolchain install nightly"; exit 2; }
 	for target in $(TARGET); do \
-	    mkdir -p fuzz/found/$$target; \
+	    mkdir -p fuzz/found/$$target fuzz/regressions/$$target; \
 	    cargo +nightly fuzz run --fuzz-dir fuzz $$target fuzz/found/$$target fuzz/corpus/$$target fuzz/regressions/$$target \
 	        -- -max_total_time=$(SECONDS) -max_len=2048 || exit 1; \
 	done
