@@ -15,6 +15,7 @@ pub mod program;
 pub mod requester;
 pub mod responder;
 pub mod siege;
+pub mod values;
 pub mod work_request;
 pub mod world;
 
