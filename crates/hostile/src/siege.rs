@@ -465,6 +465,7 @@ impl Siege {
         if !self.queue_pair.wants_transmit() {
             assert!(self.poll_once(u32::MAX).is_none());
         }
+        self.check_progress();
         let _ = self.queue_pair.take_loss_signal();
         let state = self.queue_pair.state();
         if !state.sends() {
@@ -492,9 +493,46 @@ impl Siege {
         );
     }
 
+    /// Who has requests and nothing to send waits for a timer, unless told to wait for ever.
+    fn check_progress(&self) {
+        let attributes = self.queue_pair.attributes();
+        let waits = self.host.sends_outstanding() > 0 && !self.queue_pair.wants_transmit();
+        if !waits || attributes.state != QpState::ReadyToSend {
+            return;
+        }
+        let reliable = self.transport() == Transport::Rc || self.transport() == Transport::Xrc;
+        assert!(reliable, "an unreliable service does not wait");
+        let timer = self.queue_pair.poll_timeout().is_some();
+        assert!(
+            timer || attributes.timeout == 0,
+            "a request that waits for nothing"
+        );
+    }
+
+    /// The peer falls silent: what waits for it fails when the retries are used up.
+    fn check_silence(&mut self) {
+        let attributes = *self.queue_pair.attributes();
+        if attributes.timeout == 0 || attributes.state != QpState::ReadyToSend {
+            return;
+        }
+        // One for each retry, one more that finds none left, and one for a peer that was not ready.
+        let timeouts_max = usize::from(attributes.retry_count) + 2;
+        let mut timeouts = 0;
+        self.poll(20, u32::MAX);
+        while let Some(due) = self.queue_pair.poll_timeout() {
+            self.now = self.now.max(due);
+            self.queue_pair.handle_timeout(self.now, &mut self.host);
+            timeouts += 1;
+            assert!(timeouts <= timeouts_max, "repeats itself for ever");
+            self.poll(20, u32::MAX);
+            self.check();
+        }
+    }
+
     /// Ends the siege: nothing grew, nothing was touched, and the move to error completes all that is left.
     pub fn finish(mut self, input: &mut Input<'_>) {
         self.check_size();
+        self.check_silence();
         let to = |state| QpAttributes {
             state,
             ..QpAttributes::default()
