@@ -8,7 +8,7 @@ SYSTEM_OPTIONS ?=
 WORLDS ?= 20000
 FIRST ?= 0
 HOURS ?= 1
-TARGET ?= packet icrc responder requester cm_mad cm_manager work_request world
+TARGET ?=
 SECONDS ?= 60
 
 # An own target folder: other flags would throw the ordinary build away.
@@ -68,12 +68,7 @@ matrix: ## writes MATRIX.md: what is supported, and who uses it
 	$(PYTHON) tools/verbs_matrix.py
 
 fuzz: ## coverage-guided bytes against every target of fuzz/, or TARGET=name, for SECONDS=60 each (nightly)
-	@cargo fuzz --version >/dev/null 2>&1 || { echo "make fuzz: cargo install cargo-fuzz; rustup toolchain install nightly"; exit 2; }
-	for target in $(TARGET); do \
-	    mkdir -p fuzz/found/$$target fuzz/regressions/$$target; \
-	    cargo +nightly fuzz run --fuzz-dir fuzz $$target fuzz/found/$$target fuzz/corpus/$$target fuzz/regressions/$$target \
-	        -- -max_total_time=$(SECONDS) -max_len=2048 || exit 1; \
-	done
+	$(PYTHON) fuzz/run.py --seconds $(SECONDS) $(TARGET)
 
 coverage: ## lines and branches of wire and transport that tests and kept fuzz inputs reach (nightly)
 	$(PYTHON) tests/coverage.py

@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Runs the fuzz targets one after the other, and adds what was done to `executions.csv`: for each target the seconds and
+the executions of all runs that were recorded, and the inputs that failed.
+
+  python3 fuzz/run.py                        every target for a minute
+  python3 fuzz/run.py --seconds 3600 packet  one for an hour
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+FUZZ = Path(__file__).resolve().parent
+RECORD = FUZZ / "executions.csv"
+COLUMNS = ("target", "seconds", "executions", "failures")
+LENGTH_MAX = 2048
+"""Longest input in bytes. What a target decodes from as many is long enough to get anywhere, and fast."""
+
+
+def main() -> int:
+    targets = sorted(source.stem for source in (FUZZ / "fuzz_targets").glob("*.rs"))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(targets))
+    parser.add_argument("--seconds", type=int, default=60, help="for each target")
+    options = parser.parse_args()
+    unknown = set(options.targets) - set(targets)
+    if unknown:
+        parser.error(f"there is no target {', '.join(sorted(unknown))}")
+    if subprocess.run(["cargo", "+nightly", "fuzz", "--version"], capture_output=True, check=False).returncode != 0:
+        print("fuzz: rustup toolchain install nightly; cargo install cargo-fuzz", file=sys.stderr)
+        return 2
+    failed = [target for target in options.targets or targets if not run(target, options.seconds)]
+    for target in failed:
+        print(f"fuzz: {target} failed, see fuzz/artifacts/{target}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def run(target: str, seconds: int) -> bool:
+    """Runs one target, shows what libFuzzer says, and records it. False if an input failed."""
+    found, corpus, regressions = (FUZZ / kind / target for kind in ("found", "corpus", "regressions"))
+    for folder in (found, corpus, regressions):
+        folder.mkdir(parents=True, exist_ok=True)
+    command = [
+        "cargo",
+        "+nightly",
+        "fuzz",
+        "run",
+        "--fuzz-dir",
+        str(FUZZ),
+        target,
+        str(found),
+        str(corpus),
+        str(regressions),
+    ]
+    command += ["--", f"-max_total_time={seconds}", f"-max_len={LENGTH_MAX}", "-timeout=20", "-print_final_stats=1"]
+    executions, started = 0, None
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, errors="replace", cwd=FUZZ.parent) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            sys.stderr.write(line)
+            if line.startswith("INFO: Seed:"):
+                started = time.monotonic()
+            if number := re.match(r"stat::number_of_executed_units:\s+(\d+)", line):
+                executions = int(number[1])
+    if started is not None:
+        add(target, round(time.monotonic() - started), executions, int(process.returncode != 0))
+    return process.returncode == 0
+
+
+def add(target: str, seconds: int, executions: int, failures: int) -> None:
+    """Adds a run to the totals of its target."""
+    totals = recorded()
+    before = totals.get(target, (0, 0, 0))
+    totals[target] = (before[0] + seconds, before[1] + executions, before[2] + failures)
+    with RECORD.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows((name, *numbers) for name, numbers in sorted(totals.items()))
+
+
+def recorded() -> dict[str, tuple[int, int, int]]:
+    """Target -> seconds, executions, failures of all runs."""
+    if not RECORD.exists():
+        return {}
+    with RECORD.open(encoding="utf-8", newline="") as file:
+        return {row["target"]: tuple(int(row[column]) for column in COLUMNS[1:]) for row in csv.DictReader(file)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
