@@ -207,3 +207,67 @@ impl Network {
             .network(seed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::medium::Medium as _;
+
+    fn told(cell: &mut Cell, now: Time) -> Vec<(u64, Option<Fate>)> {
+        let mut told = Vec::new();
+        cell.advance(now, &mut |passed| told.push((passed.token, passed.dropped)));
+        told
+    }
+
+    /// Moves a cell to the moment at which its packet arrives, without asking it what arrived.
+    fn at_arrival(cell: &mut Cell) -> Time {
+        cell.enqueue(Time::ZERO, 0, 1, 1500, 7);
+        let begins = cell.poll_at().expect("it has something to send");
+        assert_eq!(told(cell, begins), []);
+        cell.poll_at().expect("it sends")
+    }
+
+    #[test]
+    fn what_arrives_while_another_packet_is_queued_is_told_at_once() {
+        let mut cell = Cell::new(1, Profile::AC_80.steady(), 2);
+        let arrives = at_arrival(&mut cell);
+        cell.enqueue(arrives, 1, 0, 60, 8);
+        assert_eq!(cell.poll_at(), Some(arrives));
+        assert_eq!(told(&mut cell, arrives), [(7, None)]);
+        assert!(cell.poll_at() > Some(arrives));
+    }
+
+    #[test]
+    fn a_full_queue_is_told_at_once() {
+        let profile = Profile {
+            queue_packets_max: 1,
+            ..Profile::AC_80.steady()
+        };
+        let mut cell = Cell::new(1, profile, 2);
+        cell.enqueue(Time::ZERO, 0, 1, 1500, 7);
+        cell.enqueue(Time::ZERO, 0, 1, 1500, 8);
+        assert_eq!(cell.poll_at(), Some(Time::ZERO));
+        let overflowed = (8, Some(Fate::Overflowed));
+        assert_eq!(told(&mut cell, Time::ZERO), [overflowed]);
+    }
+
+    #[test]
+    fn a_sender_waits_above_its_limit_and_no_longer() {
+        let mut cell = Cell::new(1, Profile::AC_80.steady(), 2).waits_above(1500);
+        cell.enqueue(Time::ZERO, 0, 1, 1500, 7);
+        assert_eq!(cell.ready_at(0), Time::ZERO);
+        cell.enqueue(Time::ZERO, 0, 1, 1500, 8);
+        assert!(cell.ready_at(0) > Time::ZERO);
+        assert_eq!(cell.ready_at(1), Time::ZERO);
+        while let Some(at) = cell.poll_at() {
+            told(&mut cell, at);
+        }
+        assert_eq!(cell.ready_at(0), Time::ZERO);
+    }
+
+    #[test]
+    fn a_cell_is_printed_as_it_was_written() {
+        let cell = Cell::new(1, Profile::AX_80, 3).snr(1, 20.5).waits_above(9);
+        assert_eq!(cell.sentence(), "wifi(ax-80).snr(1, 20.5).waits_above(9)");
+    }
+}

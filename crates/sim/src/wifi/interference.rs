@@ -92,4 +92,14 @@ mod tests {
             assert!((share(apart) - 0.25).abs() < 0.03, "{}", share(apart));
         }
     }
+
+    /// Years without a look cost two draws, not one for each burst.
+    #[test]
+    fn a_long_time_is_passed_over() {
+        let (mut random, mut twice) = (Random::new(2), Random::new(2));
+        let mut bursts = Bursts::default();
+        bursts.rise_db(Time::from_nanos(1 << 60), &BURSTS, &mut random);
+        let _ = [twice.next_u64(), twice.next_u64()];
+        assert_eq!(random.next_u64(), twice.next_u64());
+    }
 }
