@@ -115,6 +115,7 @@ fn counted(counts: &Counts) -> serde_json::Value {
         "receives": counts.receives,
         "completions": counts.completions,
         "failed_completions": counts.failures,
+        "events": counts.events,
         "packets": counts.packets,
         "packets_lost_or_damaged": counts.lost,
         "hosts_killed": counts.kills,
@@ -123,7 +124,7 @@ fn counted(counts: &Counts) -> serde_json::Value {
 
 fn in_words(counts: &Counts) -> String {
     format!(
-        "{} worlds: {} actions, {} requests of {} bytes, {} receives, {} completions ({} of failure), {} packets, {} of them lost or damaged, {} hosts killed",
+        "{} worlds: {} actions, {} requests of {} bytes, {} receives, {} completions ({} of failure), {} events, {} packets, {} of them lost or damaged, {} hosts killed",
         counts.worlds,
         counts.actions,
         counts.requests,
@@ -131,6 +132,7 @@ fn in_words(counts: &Counts) -> String {
         counts.receives,
         counts.completions,
         counts.failures,
+        counts.events,
         counts.packets,
         counts.lost,
         counts.kills

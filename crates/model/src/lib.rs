@@ -8,7 +8,8 @@
 //! |---|---|
 //! | [`memory`] | a byte changes only by a write, a response or a message that is under way and covers it; READs return what was there; atomics happen once, one after the other |
 //! | [`grants`] | which key opens what to whom, and when that is certain |
-//! | [`contract`] | completions: order, number, status, contents; events; that everything ends |
+//! | [`contract`] | completions: order, number, status, contents; asynchronous events; that everything ends |
+//! | [`events`] | completion events |
 //!
 //! Time is counted in steps: the driver counts on by one with everything that it does. Where packets make the moment of
 //! something uncertain, the judge knows an earliest and a latest step, and allows what either order allows.
@@ -18,6 +19,7 @@
 #![allow(clippy::wildcard_enum_match_arm)]
 
 pub mod contract;
+pub mod events;
 pub mod grants;
 pub mod memory;
 
@@ -25,6 +27,7 @@ pub use contract::{
     Atomic, Bind, Contract, Done, Kind, Life, Opcode, Path, QueuePair, Recv, Request, Service,
     Status,
 };
+pub use events::Alarm;
 pub use grants::{Asker, Grants, Owner, Region, Rights, Sge, Span, Standing};
 pub use memory::{Memory, Placement};
 

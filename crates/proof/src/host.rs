@@ -4,6 +4,7 @@ use airdma_engine::simulated::{Inventory, Simulated, set_nonblocking};
 use airdma_engine::{
     Access, Channel, Cq, DeviceInfo, Gid, GidEntry, Mr, PathMtu, Pd, Qp, Qpn, Srq, SrqAttributes,
 };
+use airdma_model::Alarm;
 use airdma_port::sim::{Carrier, carried};
 use core::ops::Range;
 use core::time::Duration;
@@ -150,6 +151,8 @@ pub struct Host {
     pub channel: Arc<Channel>,
     /// The shared receive queue, until it is destroyed.
     pub srq: Option<Arc<Srq>>,
+    /// What the judge knows of the completion queues.
+    pub alarms: [Alarm; 2],
     /// It runs.
     pub alive: bool,
     /// The longest that its packets waited for the port.
@@ -219,6 +222,7 @@ impl Host {
             cqs,
             channel,
             srq: Some(srq),
+            alarms: [Alarm::default(); 2],
             alive: true,
             port_wait: Duration::ZERO,
             waits_since: None,

@@ -13,6 +13,7 @@ use airdma_engine::{
 };
 use airdma_model as model;
 use airdma_model::{Kind, Request, Rights};
+use std::sync::Arc;
 
 /// Bits of a key that a bind may choose.
 const KEY_CHOSEN: u32 = 0xff;
@@ -813,13 +814,18 @@ impl World {
     ///
     /// # Errors
     /// What the judge says of them.
-    pub fn poll(&mut self, host: usize, cq: usize) -> Result<(), String> {
+    pub fn poll(&mut self, host: usize, number: usize) -> Result<(), String> {
         let mut found = Vec::new();
-        let cq = std::sync::Arc::clone(&self.hosts[host].cqs[cq]);
+        let cq = Arc::clone(&self.hosts[host].cqs[number]);
         let polled = cq.poll(usize::MAX, |completion| found.push(completion));
         polled.map_err(|error| format!("polling: {error}"))?;
         // Polling runs the device.
         self.run(host)?;
+        let special = found
+            .iter()
+            .filter(|completion| completion.solicited || completion.status != Status::Success);
+        let special = special.count();
+        self.hosts[host].alarms[number].poll(found.len(), special)?;
         for completion in found {
             self.complete(host, &completion)?;
         }
@@ -921,19 +927,47 @@ impl World {
         let Some(host) = self.host_of(host) else {
             return Ok(());
         };
-        let armed = self.hosts[host].cqs[usize::from(cq & 1)].arm(solicited);
-        armed.map_err(|error| format!("arming: {error}"))
+        let number = usize::from(cq & 1);
+        self.fetch_events(host)?;
+        // Some programs poll and then arm, others arm and then poll.
+        if cq & 2 == 0 {
+            self.poll(host, number)?;
+        }
+        let armed = self.hosts[host].cqs[number].arm(solicited);
+        armed.map_err(|error| format!("arming: {error}"))?;
+        self.hosts[host].alarms[number].arm(solicited);
+        if cq & 2 != 0 {
+            self.poll(host, number)?;
+        }
+        Ok(())
     }
 
     fn act_event(&mut self, host: u8) -> Result<(), String> {
-        let Some(host) = self.host_of(host) else {
-            return Ok(());
-        };
-        let channel = std::sync::Arc::clone(&self.hosts[host].channel);
-        match channel.wait_event() {
-            Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(format!("waiting for an event: {error}")),
+        match self.host_of(host) {
+            Some(host) => self.fetch_events(host),
+            None => Ok(()),
+        }
+    }
+
+    /// Fetches completion events until there is none.
+    ///
+    /// # Errors
+    /// One that should not be, or none where there should be.
+    pub fn fetch_events(&mut self, host: usize) -> Result<(), String> {
+        let channel = Arc::clone(&self.hosts[host].channel);
+        loop {
+            match channel.wait_event() {
+                Ok(cookie) => {
+                    self.counts.events += 1;
+                    self.hosts[host].alarms[cookie as usize].event()?;
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(format!("waiting for an event: {error}")),
+            }
+        }
+        for number in 0..self.hosts[host].alarms.len() {
+            let silence = self.hosts[host].alarms[number].silence();
+            silence.map_err(|why| format!("completion queue {number} of host {host}: {why}"))?;
         }
         self.run(host)
     }

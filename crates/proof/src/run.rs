@@ -91,6 +91,7 @@ impl World {
                 self.judge.now += 1;
                 self.poll(host, 0)?;
                 self.poll(host, 1)?;
+                self.fetch_events(host)?;
             }
         }
         Ok(())

@@ -33,6 +33,7 @@ pub struct Counts {
     pub failures: u64,
     pub kills: u64,
     pub bytes: u64,
+    pub events: u64,
 }
 
 impl Counts {
@@ -50,6 +51,7 @@ impl Counts {
             failures,
             kills,
             bytes,
+            events,
         } = other;
         self.worlds += worlds;
         self.actions += actions;
@@ -62,6 +64,7 @@ impl Counts {
         self.failures += failures;
         self.kills += kills;
         self.bytes += bytes;
+        self.events += events;
     }
 }
 
