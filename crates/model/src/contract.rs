@@ -721,7 +721,7 @@ impl Contract {
     }
 
     /// Whether the queue pair may be in the error state: it was put there, said so, failed by itself, or refused its peer.
-    fn may_have_failed(&self, qp: usize, path: Path) -> bool {
+    pub fn may_have_failed(&self, qp: usize, path: Path) -> bool {
         let of = &self.queue_pairs[qp];
         let by_itself = |posted: &Posted| {
             Status::FAILURES

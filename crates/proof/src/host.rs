@@ -2,7 +2,8 @@
 
 use airdma_engine::simulated::{Inventory, Simulated, set_nonblocking};
 use airdma_engine::{
-    Access, Channel, Cq, DeviceInfo, Gid, GidEntry, Mr, PathMtu, Pd, Qp, Qpn, Srq, SrqAttributes,
+    Access, Channel, Cq, DeviceInfo, Gid, GidEntry, Mr, PathMtu, Pd, Qp, QpEvent, Qpn, Srq,
+    SrqAttributes,
 };
 use airdma_model::Alarm;
 use airdma_port::sim::{Carrier, carried};
@@ -362,6 +363,10 @@ pub struct End {
     pub window: Option<Window>,
     /// In the drained state.
     pub drained: bool,
+    /// Asynchronous events that it had.
+    pub events: Vec<QpEvent>,
+    /// Events that it must have had, by what its peer was told.
+    pub owed: Vec<QpEvent>,
 }
 
 /// A memory window of type 2.

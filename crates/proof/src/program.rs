@@ -8,8 +8,9 @@ use crate::host::{
 use crate::plan::{Action, Fault, LENGTH_MAX, Send, Service, Verb, Whom};
 use crate::world::{QKEY, Ticket, World};
 use airdma_engine::{
-    Access, AttrMask, Bind, Completion, CompletionOpcode, Datagram, Error, Lkey, MwType, Operation,
-    QpAttributes, QpState, RecvWr, Rkey, SendFlags, SendWr, Sge, Status,
+    Access, AsyncEvent, AttrMask, Bind, Completion, CompletionOpcode, Datagram, Error, Lkey,
+    MwType, Operation, QpAttributes, QpEvent, QpState, Qpn, RecvWr, Rkey, SendFlags, SendWr, Sge,
+    Status,
 };
 use airdma_model as model;
 use airdma_model::{Kind, Request, Rights};
@@ -884,6 +885,13 @@ impl World {
             self.judge.sent(end, &done, path)
         };
         verdict.map_err(|why| format!("end {end}: {why}"))?;
+        let told = match done.status {
+            model::Status::RemoteAccess => Some(QpEvent::AccessError),
+            model::Status::RemoteInvalidRequest => Some(QpEvent::RequestError),
+            model::Status::RemoteOperation => Some(QpEvent::Fatal),
+            _ => None,
+        };
+        self.ends[end ^ 1].owed.extend(told);
         self.hosts[host].give_back(id);
         if !ticket.receives {
             let kept: Vec<u64> = self.judge.sends(end).map(|(id, _)| id).collect();
@@ -970,6 +978,52 @@ impl World {
             silence.map_err(|why| format!("completion queue {number} of host {host}: {why}"))?;
         }
         self.run(host)
+    }
+
+    /// Fetches asynchronous events until there is none.
+    ///
+    /// # Errors
+    /// One that nothing explains.
+    pub fn fetch_async_events(&mut self, host: usize) -> Result<(), String> {
+        let device = Arc::clone(self.hosts[host].device.device());
+        loop {
+            match device.wait_async_event() {
+                Ok(AsyncEvent::Qp { number, event, .. }) => self.take_event(host, number, event)?,
+                Ok(other) => return Err(format!("host {host} has the event {other:?}")),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(format!("waiting for an asynchronous event: {error}")),
+            }
+        }
+        self.run(host)
+    }
+
+    fn take_event(&mut self, host: usize, number: Qpn, event: QpEvent) -> Result<(), String> {
+        let mut ends = self.ends.iter();
+        let end = ends.position(|end| end.number == number && end.host == host);
+        let Some(end) = end.filter(|&end| self.lives(end)) else {
+            return Err(format!(
+                "{event:?} of queue pair {number}, which is not there"
+            ));
+        };
+        self.note(|_| format!("end {end} has the event {event:?}"));
+        let failed = self.judge.may_have_failed(end, self.path(end));
+        let connection = self.plan.connections[end / 2];
+        let explained = match event {
+            QpEvent::AccessError | QpEvent::RequestError | QpEvent::Fatal => failed,
+            QpEvent::LastWqeReached => failed && connection.shared[end % 2],
+            // Between two states that were asked for, maybe.
+            QpEvent::SendQueueDrained => true,
+            QpEvent::CommunicationEstablished => false,
+        };
+        let once = event == QpEvent::SendQueueDrained || !self.ends[end].events.contains(&event);
+        self.ends[end].events.push(event);
+        if explained && once {
+            return Ok(());
+        }
+        Err(format!(
+            "end {end} has the event {event:?}, which nothing explains: {:?}",
+            self.ends[end].events
+        ))
     }
 
     fn act_store(&mut self, host: u8, at: u16, length: u8) -> Result<(), String> {

@@ -1,6 +1,6 @@
 //! Worlds from beginning to end.
 
-use crate::host::RECEIVES;
+use crate::host::{End, RECEIVES};
 use crate::plan::Plan;
 use crate::world::{Counts, World};
 use airdma_sim::Random;
@@ -13,6 +13,9 @@ const PROGRAM_BYTES: u64 = 2400;
 /// Virtual time in which everything must have ended once nothing new is posted and the network is whole: 16 requests, each
 /// with 9 times the longest timeout that worlds have, and as much again for queues.
 const QUIET_MAX: Duration = Duration::from_secs(4);
+
+/// How long packets may still be under way, wait for a receiver, or be looked for, when the world comes to its end.
+const SETTLING_MAX: Duration = Duration::from_millis(20);
 
 /// The bytes of the world of a seed.
 pub fn bytes_of(seed: u64) -> Vec<u8> {
@@ -92,6 +95,7 @@ impl World {
                 self.poll(host, 0)?;
                 self.poll(host, 1)?;
                 self.fetch_events(host)?;
+                self.fetch_async_events(host)?;
             }
         }
         Ok(())
@@ -108,7 +112,8 @@ impl World {
     fn end(&mut self) -> Result<(), String> {
         self.note(|_| "the end begins".to_owned());
         self.network.heal();
-        let until = self.now + QUIET_MAX;
+        let start = self.now;
+        let until = start + QUIET_MAX;
         self.poll_all()?;
         while self.waits() && self.now < until {
             for end in self.living() {
@@ -125,6 +130,7 @@ impl World {
             }
             self.pass(Duration::from_millis(2))?;
             self.poll_all()?;
+            self.check_retries(start)?;
         }
         if self.waits() {
             let open = self
@@ -136,8 +142,43 @@ impl World {
                 open.collect::<Vec<_>>()
             ));
         }
+        self.check_events()?;
         self.flush()?;
         self.take_down()
+    }
+
+    /// Whose peer is gone has heard of it within its retry time.
+    fn check_retries(&self, start: Duration) -> Result<(), String> {
+        for end in self.living() {
+            let connection = self.plan.connections[end / 2];
+            let timeout = Duration::from_nanos(4096 << connection.timeout);
+            let retries = timeout * (u32::from(connection.retry_count) + 1);
+            let late = self.now > start + retries + SETTLING_MAX;
+            let mut open = self.judge.sends(end).filter(|(_, signalled)| *signalled);
+            if !self.lives(end ^ 1)
+                && late
+                && let Some((id, _)) = open.next()
+            {
+                return Err(format!(
+                    "the peer of end {end} is gone, and request {id} has not failed {:?} later",
+                    self.now - start
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Who refused a request has heard of it.
+    fn check_events(&self) -> Result<(), String> {
+        for end in self.living() {
+            let End { events, owed, .. } = &self.ends[end];
+            if let Some(missing) = owed.iter().find(|event| !events.contains(event)) {
+                return Err(format!(
+                    "end {end} refused its peer, and had no {missing:?}: {events:?}"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// The error state completes everything at once.

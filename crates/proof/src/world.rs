@@ -246,6 +246,8 @@ impl World {
             host: index,
             window: None,
             drained: false,
+            events: Vec::new(),
+            owed: Vec::new(),
         }
     }
 
