@@ -118,6 +118,7 @@ fn counted(counts: &Counts) -> serde_json::Value {
         "events": counts.events,
         "packets": counts.packets,
         "packets_lost_or_damaged": counts.lost,
+        "packets_delivered_damaged": counts.damaged,
         "hosts_killed": counts.kills,
     })
 }

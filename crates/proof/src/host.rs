@@ -156,6 +156,8 @@ pub struct Host {
     pub alarms: [Alarm; 2],
     /// It runs.
     pub alive: bool,
+    /// Packets that came to it with damage that its port must find.
+    pub harmed: u64,
     /// The longest that its packets waited for the port.
     pub port_wait: Duration,
     /// Since when they do.
@@ -225,6 +227,7 @@ impl Host {
             srq: Some(srq),
             alarms: [Alarm::default(); 2],
             alive: true,
+            harmed: 0,
             port_wait: Duration::ZERO,
             waits_since: None,
             nothing,

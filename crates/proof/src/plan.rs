@@ -28,6 +28,8 @@ pub struct Plan {
 /// What connects the hosts.
 #[derive(Clone, Copy, Debug)]
 pub struct NetworkPlan {
+    /// A Wi-Fi cell instead of links: its profile, as a number, and the SNR of its stations in dB.
+    pub wifi: Option<(u8, u8)>,
     /// One switch, instead of a link between any two.
     pub star: bool,
     /// What every link does.
@@ -290,7 +292,10 @@ fn network(from: &mut Choices<'_>) -> NetworkPlan {
         truncate,
         jitter: micros(from.pick(&[0, 0, 2, 50])),
     };
-    NetworkPlan { star, link }
+    let wifi = from
+        .chance(16)
+        .then(|| (from.byte(), 10 + from.below(30) as u8));
+    NetworkPlan { wifi, star, link }
 }
 
 fn connection(from: &mut Choices<'_>, hosts: usize) -> Connection {

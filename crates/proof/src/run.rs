@@ -225,6 +225,17 @@ impl World {
                 .map_err(|why| format!("taking host {index} down: {why}"))?;
             self.run(index)?;
             let host = &self.hosts[index];
+            let counters = host.device.device().counters();
+            let dropped = counters
+                .iter()
+                .filter(|(name, _)| ["drop_bad_icrc", "drop_short"].contains(name));
+            let found: u64 = dropped.map(|(_, count)| count).sum();
+            if found != host.harmed {
+                let harmed = host.harmed;
+                return Err(format!(
+                    "{harmed} damaged packets came to host {index}, and its port found {found}"
+                ));
+            }
             let left = host.device.inventory();
             if left != host.nothing {
                 return Err(format!(

@@ -9,7 +9,8 @@ use airdma_engine::{
 };
 use airdma_model::{Contract, Memory, Owner, QueuePair, Region, Rights, Span};
 use airdma_port::sim::Frame as PortFrame;
-use airdma_sim::{Frame, GilbertElliott, Link, Network, Random, gbit};
+use airdma_sim::wifi::{Cell, Profile};
+use airdma_sim::{Frame, GilbertElliott, Link, Network, Node, Random, Topology, gbit};
 use airdma_transport::Time;
 use core::time::Duration;
 use std::collections::HashMap;
@@ -392,6 +393,8 @@ impl World {
                 continue;
             }
             self.counts.packets += 1;
+            self.counts.damaged += u64::from(delivery.damaged);
+            self.hosts[to].harmed += u64::from(delivery.harmed);
             self.judge.now += 1;
             self.hosts[to].carrier.give(to_port(delivery.frame));
             self.run(to)?;
@@ -517,6 +520,18 @@ fn network(plan: &NetworkPlan, hosts: usize, seed: u64) -> Network {
         }
         link
     };
+    if let Some((profile, snr)) = plan.wifi {
+        let profile = Profile::ALL[usize::from(profile) % Profile::ALL.len()].clone();
+        let mut cell = Cell::new(seed, profile, hosts + 1).waits_above(64 << 10);
+        for station in 1..=hosts {
+            cell = cell.snr(station, f64::from(snr));
+        }
+        let nodes = std::iter::once(Node::Switch(0)).chain((0..hosts).map(Node::Host));
+        let topology = Topology::new().hosts(hosts).switches(1);
+        return topology
+            .share(cell, &nodes.collect::<Vec<_>>())
+            .network(seed);
+    }
     if plan.star {
         Network::star(seed, hosts, |_| link(), |_| link())
     } else {
