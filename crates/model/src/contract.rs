@@ -1162,6 +1162,28 @@ impl Contract {
         self.queue_pairs[qp].life = Life::Gone;
     }
 
+    /// The queue pair was reset, and begins anew: what was before is forgotten on both sides of it.
+    pub fn reset(&mut self, qp: usize) {
+        self.destroy(qp);
+        let of = &mut self.queue_pairs[qp];
+        of.life = Life::Running;
+        of.refused = false;
+        of.stopped = false;
+        of.drained = false;
+        of.messages.clear();
+        of.received = 0;
+    }
+
+    /// A window was given back: its key opens nothing from now on.
+    pub fn close_window(&mut self, host: usize, key: u32) {
+        let now = self.now;
+        for window in self.grants.windows(host, key) {
+            window.span.until.1 = window.span.until.1.min(now);
+            window.span.until.0 = window.span.until.0.min(now);
+        }
+        self.memories[host].forget(now, |placement| placement.key == key);
+    }
+
     /// A region was deregistered: its key opens nothing from now on, and what was under way to it stays out.
     pub fn deregister(&mut self, host: usize, key: u32) {
         let now = self.now;

@@ -14,6 +14,8 @@ pub struct Alarm {
     stale: bool,
     /// What has been polled since it was armed.
     polled: Polled,
+    /// Completions were taken out of the queue with their queue pair: an event of theirs may be left.
+    purged: bool,
     /// An event came that nothing polled explains yet: the next poll must.
     owed: bool,
 }
@@ -69,8 +71,14 @@ impl Alarm {
         if self.armed.take().is_none() {
             return Err("an event of a completion queue that is not armed".to_owned());
         }
-        self.owed = self.polled == Polled::Nothing;
+        self.owed = self.polled == Polled::Nothing && !std::mem::take(&mut self.purged);
         Ok(())
+    }
+
+    /// Completions were taken out of the queue: a queue pair was reset.
+    pub fn purge(&mut self) {
+        self.purged = true;
+        self.owed = false;
     }
 
     /// There is no event.

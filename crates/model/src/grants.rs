@@ -162,6 +162,14 @@ impl Grants {
         })
     }
 
+    /// All that a window with that key ever opened.
+    pub fn windows(&mut self, host: usize, key: u32) -> impl Iterator<Item = &mut Region> {
+        let regions = self.regions.iter_mut();
+        regions.filter(move |region| {
+            region.host == host && region.key == key && region.owner != Owner::Domain
+        })
+    }
+
     /// Whether the bytes may be accessed during `period`.
     pub fn standing(
         &self,

@@ -366,6 +366,8 @@ pub struct End {
     pub window: Option<Window>,
     /// In the drained state.
     pub drained: bool,
+    /// Packets of an earlier connection may come to it.
+    pub haunted: bool,
     /// Asynchronous events that it had.
     pub events: Vec<QpEvent>,
     /// Events that it must have had, by what its peer was told.

@@ -143,6 +143,10 @@ pub enum Action {
     Destroy {
         whom: Whom,
     },
+    Reconnect {
+        whom: Whom,
+        at_once: bool,
+    },
     Deregister {
         host: u8,
         region: u8,
@@ -394,6 +398,10 @@ fn action(from: &mut Choices<'_>, faults: bool) -> Action {
             from: from.byte(),
             to: from.byte(),
             both: from.chance(128),
+        },
+        98 if from.chance(128) => Action::Reconnect {
+            whom: whom(from),
+            at_once: from.chance(128),
         },
         98 => Action::Heal,
         99 if faults && from.chance(64) => Action::Kill { host: from.byte() },

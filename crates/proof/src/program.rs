@@ -14,10 +14,17 @@ use airdma_engine::{
 };
 use airdma_model as model;
 use airdma_model::{Kind, Request, Rights};
+use core::time::Duration;
 use std::sync::Arc;
 
 /// Bits of a key that a bind may choose.
 const KEY_CHOSEN: u32 = 0xff;
+
+/// How long a packet may be under way: what is held back longest, and queues.
+const LIFETIME_MAX: Duration = Duration::from_millis(50);
+
+/// By how much the numbers of a connection differ from those that it had before.
+const PSN_LEAP: u32 = 1 << 22;
 
 /// Bytes before a datagram.
 const GRH: usize = 40;
@@ -62,6 +69,9 @@ impl World {
             Action::Drain { whom } => self.with_end(*whom, World::drain),
             Action::Resume { whom } => self.with_end(*whom, World::resume),
             Action::Destroy { whom } => self.with_end(*whom, World::destroy),
+            Action::Reconnect { whom, at_once } => {
+                self.with_end(*whom, |world, end| world.reconnect(end, *at_once))
+            }
             Action::Deregister { host, region } => self.act_deregister(*host, *region),
             Action::Register { host, region } => self.act_register(*host, *region),
             Action::Cut { from, to, both } => self.act_cut(*from, *to, *both),
@@ -1118,24 +1128,79 @@ impl World {
         qp.destroy()
             .map_err(|error| format!("destroying end {end}: {error}"))?;
         let host = self.ends[end].host;
-        let outstanding: Vec<u64> = self.judge.sends(end).map(|(id, _)| id).collect();
+        let outstanding = self.outstanding(end);
         self.observe(host)?;
         self.judge.destroy(end);
-        let shared = self.plan.connections[end / 2].shared[end % 2];
-        let own = |ticket: &Ticket| ticket.end == end && ticket.receives && !shared;
-        let receives: Vec<u64> = self
-            .tickets
-            .iter()
-            .filter(|(_, ticket)| own(ticket))
-            .map(|(&id, _)| id)
-            .collect();
-        for id in outstanding.into_iter().chain(receives) {
+        for id in outstanding {
             self.hosts[host].give_back(id);
             if let Some(ticket) = self.tickets.get_mut(&id) {
                 ticket.orphan = true;
             }
         }
         self.run(host)
+    }
+
+    /// Resets both ends of a connection, and connects them again with other numbers.
+    fn reconnect(&mut self, end: usize, at_once: bool) -> Result<(), String> {
+        let (first, second) = (end & !1, end | 1);
+        if !self.lives(first) || !self.lives(second) {
+            return Ok(());
+        }
+        let reliable = self.plan.connections[end / 2].service == Service::Rc;
+        for end in [first, second] {
+            // Events are kept when a queue pair is reset: those of before are fetched before.
+            self.fetch_async_events(self.ends[end].host)?;
+            self.reset(end)?;
+        }
+        if at_once && reliable {
+            // What is still under way may come back as a ghost.
+            self.ends[first].haunted = true;
+            self.ends[second].haunted = true;
+        } else {
+            self.pass(LIFETIME_MAX)?;
+        }
+        for psn in &mut self.plan.connections[end / 2].psns {
+            *psn = (*psn + PSN_LEAP) & 0x00ff_ffff;
+        }
+        let connection = self.plan.connections[end / 2];
+        self.bring_up(connection, first, second);
+        self.bring_up(connection, second, first);
+        self.run(self.ends[first].host)?;
+        self.run(self.ends[second].host)
+    }
+
+    fn reset(&mut self, end: usize) -> Result<(), String> {
+        let host = self.ends[end].host;
+        if let Some(window) = self.ends[end].window.take() {
+            drop(window.mw);
+            self.judge.close_window(host, window.key);
+        }
+        self.modify(end, QpState::Reset)?;
+        self.observe(host)?;
+        for id in self.outstanding(end) {
+            self.hosts[host].give_back(id);
+            // It is taken out of the completion queue, or was never in it.
+            self.tickets.remove(&id);
+        }
+        self.judge.reset(end);
+        for alarm in &mut self.hosts[host].alarms {
+            alarm.purge();
+        }
+        let of = &mut self.ends[end];
+        of.drained = false;
+        of.events.clear();
+        of.owed.clear();
+        self.run(host)
+    }
+
+    /// What a queue pair has outstanding, without receives of a shared queue.
+    fn outstanding(&self, end: usize) -> Vec<u64> {
+        let shared = self.plan.connections[end / 2].shared[end % 2];
+        let own = |ticket: &Ticket| ticket.end == end && !(ticket.receives && shared);
+        let tickets = self.tickets.iter().filter(|(_, ticket)| own(ticket));
+        let mut ids: Vec<u64> = tickets.map(|(&id, _)| id).collect();
+        ids.sort_unstable();
+        ids
     }
 
     fn act_deregister(&mut self, host: u8, number: u8) -> Result<(), String> {

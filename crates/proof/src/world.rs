@@ -247,12 +247,14 @@ impl World {
             host: index,
             window: None,
             drained: false,
+            haunted: false,
             events: Vec::new(),
             owed: Vec::new(),
         }
     }
 
-    fn bring_up(&mut self, connection: Connection, own: usize, peer: usize) {
+    /// Moves a queue pair from RESET to ready-to-send.
+    pub fn bring_up(&mut self, connection: Connection, own: usize, peer: usize) {
         let side = own % 2;
         let reliable = connection.service == Service::Rc;
         let datagrams = connection.service == Service::Ud;
@@ -477,7 +479,9 @@ impl World {
         let lost = self.network.path(a, b).lost + self.network.path(b, a).lost;
         airdma_model::Path {
             lost,
-            slow: round_trip * 2 >= timeout || self.plan.network.link.reorder > 0,
+            slow: round_trip * 2 >= timeout
+                || self.plan.network.link.reorder > 0
+                || self.ends[end].haunted,
             disorderly: self.plan.network.link.reorder + self.plan.network.link.duplicate > 0,
         }
     }
