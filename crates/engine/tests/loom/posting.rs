@@ -45,7 +45,14 @@ fn what_is_posted_beside_a_control_call_is_done() {
 
 #[test]
 fn what_is_posted_beside_one_who_only_looks_is_done() {
-    loom::model(|| post_beside(1, |world| world.visit(|_| {})));
+    loom::model(|| {
+        post_beside(1, |world| {
+            world.visit(|_| {
+                // What takes time.
+                world.room.is_ready();
+            });
+        });
+    });
 }
 
 #[test]
