@@ -300,6 +300,7 @@ impl<W> Relay<W> {
     pub(crate) fn leave_bed(&self) {
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
         // Later than it is true is safe: it only makes sleepers wake who need not wake.
-        self.sleep_until.store(NEVER, Ordering::SeqCst);
+        // An exchange costs what this store costs, and loom knows where it stands among the others' `fetch_min`.
+        self.sleep_until.swap(NEVER, Ordering::SeqCst);
     }
 }

@@ -30,12 +30,11 @@ impl Standby {
         let is_last = self.waiters.fetch_sub(1, Ordering::SeqCst) == 1;
         // Pairs with the fence in `stand_by`.
         fence(Ordering::SeqCst);
-        if !is_last {
-            // What woke us may have been meant for all of us: the others look for themselves.
-            if relay.has_sleepers() {
-                relay.wake_sleepers();
-            }
-        } else if self.standing_by.load(Ordering::SeqCst) {
+        // What woke us may have been meant for all of us: the others look for themselves. The helper may be one of them.
+        if relay.has_sleepers() {
+            relay.wake_sleepers();
+        }
+        if is_last && self.standing_by.load(Ordering::SeqCst) {
             helper.signal();
         }
     }

@@ -8,7 +8,7 @@ use loom::thread;
 
 #[test]
 fn the_helper_takes_over_from_the_last_waiter() {
-    bounded(4, || {
+    bounded(3, || {
         let world = World::new(1, |_| {});
         let helper = Arc::clone(&world);
         let helper = thread::spawn(move || helper.help());

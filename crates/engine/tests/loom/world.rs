@@ -30,6 +30,8 @@ pub struct World {
     posted: AtomicU32,
     /// Those in bed now.
     pub in_bed: AtomicU32,
+    /// Time passes while somebody sleeps who wakes by himself, until SOON.
+    clock: AtomicU64,
 }
 
 /// What only one at a time has.
@@ -72,7 +74,12 @@ impl World {
             words: [AtomicU64::new(0)],
             posted: AtomicU32::new(0),
             in_bed: AtomicU32::new(0),
+            clock: AtomicU64::new(0),
         })
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.load(Ordering::Relaxed)
     }
 
     fn bells(&self) -> DoorbellWords<'_> {
@@ -83,6 +90,10 @@ impl World {
     pub fn post(&self) {
         self.posted.fetch_add(1, Ordering::Relaxed);
         self.bells().ring(0);
+    }
+
+    pub fn posted(&self) -> u32 {
+        self.posted.load(Ordering::Relaxed)
     }
 
     pub fn try_run(&self) {
@@ -132,7 +143,7 @@ impl World {
     /// As [`crate::relay::Relay::fall_asleep`] is used: sleeps once, if there is nothing to do.
     pub fn sleep(&self, also: &EventFd) {
         let is_rung = || !self.bells().is_empty();
-        let Some(due) = self.relay.fall_asleep(is_rung, || 0) else {
+        let Some(due) = self.relay.fall_asleep(is_rung, || self.now()) else {
             return;
         };
         let mut descriptors = vec![self.relay.wake(), also];
@@ -145,6 +156,8 @@ impl World {
         self.in_bed.fetch_add(1, Ordering::Relaxed);
         if due > SOON {
             poll(&descriptors);
+        } else {
+            self.clock.store(SOON, Ordering::Relaxed);
         }
         self.in_bed.fetch_sub(1, Ordering::Relaxed);
         self.relay.wake_up(self.relay.wake().is_ready());
@@ -204,7 +217,7 @@ impl Rounds<Worker> for Run<'_> {
             did += posted - worker.taken;
             worker.taken = posted;
         });
-        if worker.timer <= SOON {
+        if worker.timer <= world.now() {
             worker.timer = std::mem::replace(&mut worker.next_timer, NEVER);
             did += 1;
         }
