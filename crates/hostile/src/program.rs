@@ -11,8 +11,10 @@ use std::time::Duration;
 
 use airdma_engine::simulated::{Inventory, Simulated};
 use airdma_engine::{DeviceInfo, Gid, GidEntry, PathMtu};
-use airdma_port::sim::{Carrier, carried};
+use airdma_port::icrc::{Flow, IcrcCache};
+use airdma_port::sim::{Carrier, Frame, carried};
 use airdma_verbs::rlib::{abi, open, symbols};
+use airdma_wire::ROCE_PORT;
 
 use crate::input::Input;
 
@@ -49,12 +51,51 @@ pub struct Posted {
     pub receives: VecDeque<u64>,
 }
 
+/// What an intruder does to a packet on its way. It knows everything, and closes the packet with the right ICRC.
+#[derive(Clone, Copy, Debug)]
+pub enum Change {
+    /// Lets so many packets pass first.
+    Pass(u8),
+    /// Sets a byte.
+    Set(u8, u8),
+    /// Flips bits of a byte.
+    Flip(u8, u8),
+    /// Makes it so many words long.
+    Length(u8),
+    /// Lets it get lost.
+    Drop,
+    /// Sends an old one, so many packets back, in front of it.
+    Replay(u8),
+}
+
+impl Change {
+    /// A change of the input's choice.
+    pub fn decode(input: &mut Input<'_>) -> Self {
+        let [kind, at, value] = input.bytes();
+        match kind % 8 {
+            0 => Change::Pass(value % 8),
+            // The BTH and the first extended header.
+            1 | 2 => Change::Set(at % 40, value),
+            3 | 4 => Change::Flip(at % 40, value),
+            5 => Change::Length(value),
+            6 => Change::Drop,
+            _ => Change::Replay(value % FRAMES_KEPT),
+        }
+    }
+}
+
+/// Packets that an intruder keeps.
+const FRAMES_KEPT: u8 = 8;
+
 /// The program.
 pub struct Program {
     device: Simulated,
     carrier: Carrier,
     nothing: Inventory,
     now: Duration,
+    /// What happens to the next packets.
+    pub changes: VecDeque<Change>,
+    seen: VecDeque<Frame>,
     memory: Box<[u64]>,
     /// The context.
     pub context: *mut abi::ibv_context,
@@ -127,6 +168,8 @@ impl Program {
             carrier,
             nothing,
             now: Duration::ZERO,
+            changes: VecDeque::new(),
+            seen: VecDeque::new(),
             memory,
             context,
             pd: ptr::null_mut(),
@@ -366,7 +409,7 @@ impl Program {
             let mut idle = true;
             while let Some(frame) = self.carrier.take() {
                 idle = false;
-                self.carrier.give(frame);
+                self.carry(frame);
             }
             if idle {
                 break;
@@ -374,6 +417,38 @@ impl Program {
         }
         self.poll();
         assert!(!PANICKED.load(Ordering::Relaxed), "a panic was kept from C");
+    }
+
+    /// Carries a packet back to the device, with what happens to it on the way.
+    fn carry(&mut self, mut frame: Frame) {
+        self.seen.push_front(frame.clone());
+        self.seen.truncate(FRAMES_KEPT.into());
+        while let Some(change) = self.changes.pop_front() {
+            match change {
+                Change::Pass(0) => {}
+                Change::Pass(more) => {
+                    self.changes.push_front(Change::Pass(more - 1));
+                    break;
+                }
+                Change::Set(at, value) => {
+                    let byte = frame.bytes.get_mut(usize::from(at));
+                    byte.into_iter().for_each(|byte| *byte = value);
+                }
+                Change::Flip(at, bits) => {
+                    let byte = frame.bytes.get_mut(usize::from(at));
+                    byte.into_iter().for_each(|byte| *byte ^= bits);
+                }
+                Change::Length(words) => frame.bytes.resize(usize::from(words) * 4, 0),
+                Change::Drop => return,
+                Change::Replay(back) => {
+                    if let Some(old) = self.seen.get(usize::from(back)) {
+                        self.carrier.give(old.clone());
+                    }
+                }
+            }
+        }
+        seal(&mut frame);
+        self.carrier.give(frame);
     }
 
     fn poll(&mut self) {
@@ -474,6 +549,21 @@ impl Program {
         };
         assert_eq!(left, self.nothing);
     }
+}
+
+/// Puts the ICRC right.
+fn seal(frame: &mut Frame) {
+    let flow = Flow::new(
+        frame.source,
+        frame.destination,
+        frame.source_port,
+        ROCE_PORT,
+    );
+    let Some((transport, trailer)) = frame.bytes.split_last_chunk_mut() else {
+        return;
+    };
+    let flow = flow.expect("all addresses are of one family");
+    *trailer = IcrcCache::new(0).icrc(&flow, 0, transport).to_le_bytes();
 }
 
 fn info() -> DeviceInfo {

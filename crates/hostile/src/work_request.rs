@@ -1,5 +1,6 @@
 //! Work requests as C delivers them: lists and built batches with anything in them, in any state of the queue pair. What is
-//! wrong with a request is known here, and must be what the library says.
+//! wrong with a request is known here, and must be what the library says. What is sent comes back to the device, and may be
+//! changed on the way by somebody who knows everything.
 
 use std::mem::zeroed;
 use std::ptr;
@@ -7,7 +8,7 @@ use std::ptr;
 use airdma_verbs::rlib::abi;
 
 use crate::input::Input;
-use crate::program::{OPEN, Program, READABLE, call};
+use crate::program::{Change, OPEN, Program, READABLE, call};
 
 const EINVAL: i32 = 22;
 const ENOMEM: i32 = 12;
@@ -31,7 +32,13 @@ pub fn run(data: &[u8]) {
             6 | 7 => post_receives(&mut program, Some(qp), &mut input),
             8 => post_receives(&mut program, None, &mut input),
             9..=11 => build_batch(&mut program, qp, &mut input),
-            12 | 13 => program.run(0),
+            12 => program.run(0),
+            13 => {
+                let changes = 1 + input.below(4);
+                let changes = (0..changes).map(|_| Change::decode(&mut input));
+                program.changes.extend(changes);
+                program.run(0);
+            }
             14 => program.run(u64::from(input.u16())),
             _ => {
                 let states = [
