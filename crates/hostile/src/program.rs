@@ -102,9 +102,11 @@ pub struct Program {
     pd: *mut abi::ibv_pd,
     cq: *mut abi::ibv_cq,
     xrcd: *mut abi::ibv_xrcd,
-    /// A shared receive queue.
-    pub srq: *mut abi::ibv_srq,
-    /// Receives that were posted to it.
+    /// Shared receive queues: a plain one, and one for messages of extended connections.
+    pub srqs: [*mut abi::ibv_srq; 2],
+    /// The number of the latter.
+    pub srq_number: u32,
+    /// Receives that were posted to either.
     pub shared: Vec<u64>,
     /// Registered for everything.
     pub open: *mut abi::ibv_mr,
@@ -175,7 +177,8 @@ impl Program {
             pd: ptr::null_mut(),
             cq: ptr::null_mut(),
             xrcd: ptr::null_mut(),
-            srq: ptr::null_mut(),
+            srqs: [ptr::null_mut(); 2],
+            srq_number: 0,
             shared: Vec::new(),
             open: ptr::null_mut(),
             readable: ptr::null_mut(),
@@ -220,17 +223,36 @@ impl Program {
             };
             self.open = region(&OPEN, ALL_ACCESS);
             self.readable = region(&READABLE, abi::IBV_ACCESS_REMOTE_READ as i32);
-            self.srq = symbols::ibv_create_srq(self.pd, &raw mut srq);
+            self.srqs[0] = symbols::ibv_create_srq(self.pd, &raw mut srq);
             self.ah = symbols::ibv_create_ah(self.pd, &raw mut route);
             self.window = call!((*self.context).ops.alloc_mw, self.pd, abi::IBV_MW_TYPE_2);
             self.xrcd = call!(self.table().open_xrcd, self.context, &raw mut domain);
+            let mut extended = abi::ibv_srq_init_attr_ex {
+                attr: srq.attr,
+                comp_mask: abi::IBV_SRQ_INIT_ATTR_TYPE
+                    | abi::IBV_SRQ_INIT_ATTR_PD
+                    | abi::IBV_SRQ_INIT_ATTR_XRCD
+                    | abi::IBV_SRQ_INIT_ATTR_CQ,
+                srq_type: abi::IBV_SRQT_XRC,
+                pd: self.pd,
+                xrcd: self.xrcd,
+                cq: self.cq,
+                ..zeroed()
+            };
+            self.srqs[1] = call!(self.table().create_srq_ex, self.context, &raw mut extended);
+            call!(
+                self.table().get_srq_num,
+                self.srqs[1],
+                &raw mut self.srq_number
+            );
         }
-        let pointers: [*const (); 8] = [
+        let pointers: [*const (); 9] = [
             self.pd.cast(),
             self.cq.cast(),
             self.open.cast(),
             self.readable.cast(),
-            self.srq.cast(),
+            self.srqs[0].cast(),
+            self.srqs[1].cast(),
             self.ah.cast(),
             self.window.cast(),
             self.xrcd.cast(),
@@ -279,7 +301,7 @@ impl Program {
             max_inline_data: u32::from(inline & 0x7f),
         };
         if flags & 6 == 6 && qp_type != abi::IBV_QPT_XRC_SEND {
-            init.srq = self.srq;
+            init.srq = self.srqs[0];
         }
         init.comp_mask = abi::IBV_QP_INIT_ATTR_PD;
         if qp_type == abi::IBV_QPT_XRC_RECV {
@@ -533,7 +555,9 @@ impl Program {
             }
             failures.insert("window", call!((*self.context).ops.dealloc_mw, self.window));
             failures.insert("ah", symbols::ibv_destroy_ah(self.ah));
-            failures.insert("srq", symbols::ibv_destroy_srq(self.srq));
+            for srq in self.srqs {
+                *failures.entry("srq").or_default() |= symbols::ibv_destroy_srq(srq);
+            }
             failures.insert("xrcd", call!(self.table().close_xrcd, self.xrcd));
             failures.insert("open", symbols::ibv_dereg_mr(self.open));
             failures.insert("readable", symbols::ibv_dereg_mr(self.readable));

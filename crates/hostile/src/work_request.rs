@@ -181,7 +181,8 @@ impl Request {
         } else {
             wr.wr.rdma = abi::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey };
         }
-        wr.qp_type.xrc.remote_srqn = input.pick(&[0, 1, u32::MAX]);
+        let number = program.srq_number;
+        wr.qp_type.xrc.remote_srqn = input.pick(&[number, number, number, 0, u32::MAX]);
         let access = input.pick(&[0, 2, 7, u32::MAX]);
         wr.__bindgen_anon_2.bind_mw = abi::ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
             mw: if input.one_in(4) {
@@ -355,7 +356,12 @@ fn post_receives(program: &mut Program, index: Option<usize>, input: &mut Input<
             (errno, posted.cap.max_recv_sge, none || reset)
         }
         None => (
-            call!(ops.post_srq_recv, program.srq, next, &raw mut bad),
+            call!(
+                ops.post_srq_recv,
+                program.srqs[input.below(2)],
+                next,
+                &raw mut bad
+            ),
             2,
             false,
         ),
@@ -479,7 +485,10 @@ fn build_one(
             let ah = if null { ptr::null_mut() } else { program.ah };
             call!(table.wr_set_ud_addr, qp, ah, 5, 5);
         }
-        15 => call!(table.wr_set_xrc_srqn, qp, input.u32()),
+        15 => {
+            let number = input.pick(&[program.srq_number, u32::MAX]);
+            call!(table.wr_set_xrc_srqn, qp, number);
+        }
         16 => {
             let sge = element(program, input);
             call!(table.wr_set_sge, qp, sge.lkey, sge.addr, sge.length);
