@@ -29,12 +29,13 @@ demo: build ## RDMA programs between two hosts without RDMA NIC, beside TCP (a m
 test: lint unit loom worlds system rdma-core-check ## everything below: lints, unit tests, model checks, system tests
 	@echo "make test: all passed"
 
-lint: ## formatting, clippy with warnings denied, crate dependencies, MATRIX.md and docs/programs.md up to date
+lint: ## formatting, clippy with warnings denied, crate dependencies, MATRIX.md, docs/programs.md and docs/reliability.md up to date
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(PYTHON) tests/architecture.py
 	$(PYTHON) tools/verbs_matrix.py --check
 	$(PYTHON) tools/programs_table.py --check
+	$(PYTHON) tools/reliability.py check
 
 unit: ## unit tests, golden vectors, simulated pairs, and the tests of the tools
 	$(CARGO) test --workspace
@@ -46,8 +47,9 @@ loom: ## model checks of all that threads share (LOOM_MAX_PREEMPTIONS=5: go furt
 worlds: build ## 20,000 random worlds in virtual time, judged by the reference model (WORLDS=n, FIRST=seed)
 	target/release/airdma sim --worlds $(WORLDS) --first $(FIRST)
 
-soak: build ## the same for HOURS=1, from a seed that nobody had before
-	target/release/airdma sim --hours $(HOURS) --first $$(date +%s)000000
+soak: build ## the same for HOURS=1, from a seed that nobody had before; keeps the record for docs/reliability.md
+	$(PYTHON) tools/reliability.py worlds --hours $(HOURS)
+	$(PYTHON) tools/reliability.py write
 
 dropin: ## libibverbs.so.1 and librdmacm.so.1 for LD_LIBRARY_PATH, in target/release/dropin
 	CARGO="$(CARGO)" sh crates/verbs/dropin/build.sh

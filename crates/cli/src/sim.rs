@@ -1,6 +1,7 @@
 //! `airdma sim`: random worlds in virtual time, judged by the reference model; one of them in detail.
 
 use airdma_proof::{Counts, Outcome, Plan, Soak, plan_of, run, shrink, soak};
+use airdma_sim::wifi::report;
 use anyhow::Context;
 use std::fmt::Write as _;
 use std::fs;
@@ -35,6 +36,9 @@ pub struct Options {
     /// Threads; as many as there are processors if not given.
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    /// Print what the Wi-Fi model says of ideal goodput, beside the figures it is calibrated with, and what acknowledgements cost.
+    #[arg(long, conflicts_with_all = ["seed", "worlds", "hours"])]
+    wifi: bool,
     /// Print what was counted as JSON.
     #[arg(long)]
     json: bool,
@@ -45,9 +49,16 @@ pub fn sim(options: &Options) -> anyhow::Result<ExitCode> {
     // A world that panics is a failure like any other, and says so itself.
     std::panic::set_hook(Box::new(|_| {}));
     match options.seed {
+        _ if options.wifi => wifi(),
         Some(seed) => one(seed, options),
         None => many(options),
     }
+}
+
+fn wifi() -> anyhow::Result<ExitCode> {
+    let mut out = io::stdout();
+    writeln!(out, "{}\n{}", report::calibration(), report::ack_cost())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn many(options: &Options) -> anyhow::Result<ExitCode> {
