@@ -22,14 +22,13 @@ pub mod contract;
 pub mod events;
 pub mod grants;
 pub mod memory;
+pub mod request;
 
-pub use contract::{
-    Atomic, Bind, Contract, Done, Kind, Life, Opcode, Path, QueuePair, Recv, Request, Service,
-    Status,
-};
+pub use contract::{Contract, Life, QueuePair};
 pub use events::Alarm;
 pub use grants::{Asker, Grants, Owner, Region, Rights, Sge, Span, Standing};
 pub use memory::{Memory, Placement};
+pub use request::{Atomic, Bind, Done, Kind, Opcode, Path, Recv, Request, Service, Status};
 
 /// The driver's count of what it did.
 pub type Step = u64;

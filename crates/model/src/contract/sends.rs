@@ -1,0 +1,331 @@
+//! Send completions: their order, and whether something explains their status.
+
+use super::{Contract, Kind, Life, Opcode, Path, Posted, Request, Service, Status};
+use crate::grants::Asker;
+use crate::{Done, Rights, Span, Standing, Step, Verdict};
+
+impl Contract {
+    /// A send completion of `qp` was polled.
+    ///
+    /// # Errors
+    /// It is not what the contract says.
+    pub fn sent(&mut self, qp: usize, done: &Done, path: Path) -> Verdict {
+        let of = &self.queue_pairs[qp];
+        let Some(index) = of
+            .outstanding
+            .iter()
+            .position(|posted| posted.request.id == done.id)
+        else {
+            return Err(format!(
+                "a completion for send {}, which is not outstanding: {done:?}",
+                done.id
+            ));
+        };
+        if let Some(passed) = of
+            .outstanding
+            .iter()
+            .take(index)
+            .find(|posted| posted.request.signalled)
+        {
+            return Err(format!(
+                "send {} completed before the signalled send {}",
+                done.id, passed.request.id
+            ));
+        }
+        if index > 0 && of.stopped {
+            return Err(format!(
+                "send {} completed, and an earlier one was not flushed",
+                done.id
+            ));
+        }
+        for _ in 0..index {
+            self.retire(qp, true)?;
+        }
+        let posted = &self.queue_pairs[qp].outstanding[0];
+        if done.status == Status::Success && !posted.request.signalled {
+            return Err(format!("the unsignalled send {} completed", done.id));
+        }
+        if !self.allows(qp, posted, done.status, path) {
+            return Err(format!(
+                "send {} of queue pair {qp} ended with {:?}, which nothing explains: {:?} posted in step {}; path {path:?}, {} lost before",
+                done.id, done.status, posted.request.kind, posted.at, posted.lost
+            ));
+        }
+        if done.status == Status::Success {
+            let (opcode, length) = (
+                posted.request.kind.opcode(),
+                posted.request.payload.len() as u32,
+            );
+            let reads = matches!(
+                opcode,
+                Opcode::Read | Opcode::FetchAdd | Opcode::CompareSwap
+            );
+            if done.opcode != opcode || (reads && done.bytes != length) {
+                return Err(format!(
+                    "send {} is {opcode:?} of {length} bytes, its completion says {done:?}",
+                    done.id
+                ));
+            }
+        }
+        if done.status != Status::Success {
+            self.note_failure(qp, done.status);
+        }
+        if done.status == Status::MwBind
+            && let Kind::Bind(bind) = self.queue_pairs[qp].outstanding[0].request.kind
+        {
+            let host = self.queue_pairs[qp].host;
+            let now = self.now;
+            if let Some(window) = self.grants.find(host, bind.key) {
+                window.span = Span {
+                    from: (now, now),
+                    until: (now, now),
+                };
+            }
+        }
+        self.retire(qp, done.status == Status::Success)
+    }
+
+    /// The first request in line has failed: its peer may have refused it, and be in the error state.
+    pub(super) fn note_failure(&mut self, qp: usize, status: Status) {
+        let of = &self.queue_pairs[qp];
+        let refused = status.is_refusal() || self.may_be_refused(qp, &of.outstanding[0]);
+        if let Some(peer) = of.peer.filter(|_| refused) {
+            self.queue_pairs[peer].refused = true;
+        }
+        let of = &mut self.queue_pairs[qp];
+        of.stopped = true;
+        if of.service == Service::Rc {
+            of.life = Life::Failed;
+        }
+    }
+
+    /// Whether a request may end so now.
+    pub(super) fn allows(&self, qp: usize, posted: &Posted, status: Status, path: Path) -> bool {
+        let of = &self.queue_pairs[qp];
+        match status {
+            Status::Flush => of.stopped || self.may_have_failed(qp, path),
+            _ => !of.stopped && self.may_end(qp, posted, status, path),
+        }
+    }
+
+    /// Whether the queue pair may be in the error state: it was put there, said so, failed by itself, or refused its peer.
+    pub fn may_have_failed(&self, qp: usize, path: Path) -> bool {
+        let of = &self.queue_pairs[qp];
+        let by_itself = |posted: &Posted| {
+            Status::FAILURES
+                .iter()
+                .any(|&failure| self.may_end(qp, posted, failure, path))
+        };
+        let by_peer = |peer: usize| {
+            let mut asked = self.queue_pairs[peer].outstanding.iter();
+            asked.any(|posted| self.may_be_refused(peer, posted))
+        };
+        of.life != Life::Running
+            || of.refused
+            || self.may_fail_to_receive(qp)
+            || of.outstanding.iter().any(by_itself)
+            || of.peer.is_some_and(by_peer)
+    }
+
+    /// Whether a message may have found a receive that did not hold it.
+    pub(super) fn may_fail_to_receive(&self, qp: usize) -> bool {
+        let of = &self.queue_pairs[qp];
+        let queue = &self.queues[of.receives];
+        let mut sent = of
+            .peer
+            .iter()
+            .flat_map(|&peer| &self.queue_pairs[peer].messages);
+        queue.doubtful || sent.any(|message| message.bytes.len() > queue.shortest)
+    }
+
+    /// Whether the other end may refuse a request, which puts it into the error state.
+    pub(super) fn may_be_refused(&self, qp: usize, posted: &Posted) -> bool {
+        let calm = Path {
+            lost: posted.lost,
+            ..Path::default()
+        };
+        let mut refusals = Status::FAILURES
+            .into_iter()
+            .filter(|status| status.is_refusal());
+        refusals.any(|status| self.may_end(qp, posted, status, calm))
+    }
+
+    /// Whether the other end of `qp` may be deaf: gone, or in the error state.
+    pub(super) fn may_be_deaf(&self, qp: usize, peer: usize, path: Path) -> bool {
+        let other = &self.queue_pairs[peer];
+        let by_itself = |posted: &Posted| {
+            let calm = Path {
+                lost: posted.lost,
+                ..Path::default()
+            };
+            let tired = path.slow || path.lost - posted.lost > u64::from(other.retry_count);
+            let mut failures = Status::FAILURES
+                .into_iter()
+                .filter(|&status| status != Status::RetryExceeded);
+            tired || failures.any(|status| self.may_end(peer, posted, status, calm))
+        };
+        let by_us = |posted: &Posted| self.may_be_refused(qp, posted);
+        other.life != Life::Running
+            || other.refused
+            || other.outstanding.iter().any(by_itself)
+            || self.queue_pairs[qp].outstanding.iter().any(by_us)
+    }
+
+    /// Whether a request that is the first to fail, or succeeds, may end so now.
+    pub(super) fn may_end(&self, qp: usize, posted: &Posted, status: Status, path: Path) -> bool {
+        let of = &self.queue_pairs[qp];
+        let Request {
+            kind,
+            sges,
+            payload,
+            inline,
+            ..
+        } = &posted.request;
+        let period = (posted.at, self.now);
+        let lands = kind.is_answered() && !matches!(kind, Kind::AtomicWrite { .. });
+        let needs = if lands {
+            Rights::LOCAL_WRITE
+        } else {
+            Rights(0)
+        };
+        let local = if *inline {
+            Standing::EMPTY
+        } else {
+            self.local(qp, sges, needs, period)
+        };
+        let peer = of.peer.map(|peer| &self.queue_pairs[peer]);
+        let reliable = of.service == Service::Rc;
+        let remote = match (kind.access(), of.peer) {
+            (Some((key, va, needs)), Some(peer)) if reliable => {
+                self.remote(peer, key, va, payload.len(), needs, period)
+            }
+            _ => Standing::EMPTY,
+        };
+        let window = self.keys_standing(qp, kind, period);
+        let granted = kind
+            .access()
+            .is_none_or(|(_, _, needs)| peer.is_some_and(|peer| peer.rights.contain(needs)));
+        let aligned = match *kind {
+            Kind::Atomic { va, .. } | Kind::AtomicWrite { va, .. } => va % 8 == 0,
+            _ => true,
+        };
+        let queue = peer
+            .map(|peer| &self.queues[peer.receives])
+            .filter(|_| kind.takes_receive() && reliable);
+        let is_local = matches!(kind, Kind::Bind(_) | Kind::Invalidate { .. });
+        let too_long = of.service == Service::Ud && payload.len() > of.mtu;
+        let no_answers = kind.is_answered() && of.answers_max == 0;
+        let wrong_size = matches!(kind, Kind::AtomicWrite { .. }) && payload.len() != 8;
+        match status {
+            Status::Success => {
+                local.ever
+                    && remote.ever
+                    && window.ever
+                    && (granted || !reliable)
+                    && aligned
+                    && !too_long
+                    && !no_answers
+                    && !wrong_size
+            }
+            Status::LocalProtection => !is_local && !local.always,
+            Status::LocalLength => too_long || wrong_size,
+            Status::LocalQpOperation => no_answers,
+            Status::MwBind => is_local && !window.always,
+            Status::RemoteAccess => reliable && !is_local && (!remote.always || !window.always),
+            Status::RemoteInvalidRequest => {
+                reliable
+                    && (!granted
+                        || !aligned
+                        || queue.is_some_and(|queue| {
+                            matches!(kind, Kind::Send { .. }) && payload.len() > queue.shortest
+                        }))
+            }
+            Status::RemoteOperation => queue.is_some_and(|queue| queue.doubtful),
+            Status::RetryExceeded => {
+                let deaf = of.peer.is_some_and(|peer| self.may_be_deaf(qp, peer, path));
+                let lost = path.lost - posted.lost > u64::from(of.retry_count);
+                reliable && !is_local && (deaf || lost || path.slow)
+            }
+            Status::RnrRetryExceeded => {
+                let scarce = queue.and_then(|queue| queue.scarce);
+                let scarce = scarce.is_some_and(|scarce| scarce >= posted.at);
+                // A copy of a datagram takes a receive as well.
+                let copies =
+                    path.disorderly && peer.is_some_and(|peer| self.hears_unreliably(peer));
+                of.rnr_retry < 7 && queue.is_some() && (scarce || copies)
+            }
+            Status::BadResponse | Status::Flush => false,
+        }
+    }
+
+    /// Whether the keys that a request opens or closes may be, and certainly are, such that it can.
+    pub(super) fn keys_standing(&self, qp: usize, kind: &Kind, period: (Step, Step)) -> Standing {
+        let of = &self.queue_pairs[qp];
+        let doubtful = Standing {
+            ever: true,
+            always: false,
+            at: None,
+        };
+        match *kind {
+            Kind::Bind(bind) => {
+                let asker = Asker {
+                    host: of.host,
+                    domain: of.domain,
+                    peer_of: None,
+                };
+                let part = self
+                    .grants
+                    .standing(asker, bind.part, Rights::MW_BIND, period);
+                Standing {
+                    ever: part.ever,
+                    ..doubtful
+                }
+            }
+            Kind::Invalidate { .. }
+            | Kind::Send {
+                invalidate: Some(_),
+                ..
+            } => doubtful,
+            _ => Standing::EMPTY,
+        }
+    }
+
+    /// The first request in line is over.
+    pub(super) fn retire(&mut self, qp: usize, succeeded: bool) -> Verdict {
+        let Some(posted) = self.queue_pairs[qp].outstanding.pop_front() else {
+            return Ok(());
+        };
+        let (host, peer, service) = {
+            let of = &self.queue_pairs[qp];
+            (of.host, of.peer, of.service)
+        };
+        let Request { id, kind, sges, .. } = posted.request;
+        let data = succeeded.then(|| self.gather(qp, &sges));
+        self.memories[host].close(id);
+        let now = self.now;
+        let Some(peer) = peer else {
+            return Ok(());
+        };
+        let there = self.queue_pairs[peer].host;
+        match kind {
+            Kind::Write { .. } | Kind::AtomicWrite { .. }
+                if succeeded && service == Service::Rc =>
+            {
+                self.memories[there].settle_write(id, now)?;
+            }
+            Kind::Read { .. } => self.memories[there].end_read(id, data.as_deref())?,
+            Kind::Atomic { .. } => {
+                if let Some(original) = data.and_then(|data| data.get(..8)?.try_into().ok()) {
+                    self.memories[there].settle_atomic(id, u64::from_ne_bytes(original))?;
+                }
+            }
+            Kind::Bind(bind) if succeeded => {
+                if let Some(window) = self.grants.find(host, bind.key) {
+                    window.span.from.1 = window.span.from.1.min(now);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,235 @@
+//! What is posted, and what comes of it, in words of its own.
+
+use crate::{Rights, Sge};
+
+/// Service of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+/// `ibv_wc_status`, as far as it comes up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Status {
+    Success,
+    LocalLength,
+    LocalQpOperation,
+    LocalProtection,
+    Flush,
+    MwBind,
+    BadResponse,
+    RemoteInvalidRequest,
+    RemoteAccess,
+    RemoteOperation,
+    RetryExceeded,
+    RnrRetryExceeded,
+}
+
+impl Status {
+    /// What can end the first request that fails.
+    pub(crate) const FAILURES: [Status; 10] = [
+        Status::LocalLength,
+        Status::LocalQpOperation,
+        Status::LocalProtection,
+        Status::MwBind,
+        Status::BadResponse,
+        Status::RemoteInvalidRequest,
+        Status::RemoteAccess,
+        Status::RemoteOperation,
+        Status::RetryExceeded,
+        Status::RnrRetryExceeded,
+    ];
+
+    pub(crate) fn is_refusal(self) -> bool {
+        matches!(
+            self,
+            Status::RemoteInvalidRequest | Status::RemoteAccess | Status::RemoteOperation
+        )
+    }
+}
+
+/// `ibv_wc_opcode`, as far as it comes up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Opcode {
+    Send,
+    Write,
+    Read,
+    CompareSwap,
+    FetchAdd,
+    AtomicWrite,
+    Bind,
+    Invalidate,
+    Receive,
+    ReceiveImmediate,
+}
+
+/// An atomic on eight bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Atomic {
+    Add(u64),
+    Swap { compare: u64, swap: u64 },
+}
+
+/// What a window is to open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// Its key until now.
+    pub window: u32,
+    /// Its key from now on.
+    pub key: u32,
+    /// The memory, by the key of its region.
+    pub part: Sge,
+    /// What peers may do.
+    pub rights: Rights,
+}
+
+/// What a send request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Kind {
+    Send {
+        immediate: Option<u32>,
+        invalidate: Option<u32>,
+    },
+    Write {
+        key: u32,
+        va: u64,
+        immediate: Option<u32>,
+    },
+    AtomicWrite {
+        key: u32,
+        va: u64,
+    },
+    Read {
+        key: u32,
+        va: u64,
+    },
+    Atomic {
+        key: u32,
+        va: u64,
+        atomic: Atomic,
+    },
+    Bind(Bind),
+    Invalidate {
+        key: u32,
+    },
+}
+
+impl Kind {
+    pub(crate) fn opcode(&self) -> Opcode {
+        match self {
+            Kind::Send { .. } => Opcode::Send,
+            Kind::Write { .. } => Opcode::Write,
+            Kind::AtomicWrite { .. } => Opcode::AtomicWrite,
+            Kind::Read { .. } => Opcode::Read,
+            Kind::Atomic {
+                atomic: Atomic::Add(_),
+                ..
+            } => Opcode::FetchAdd,
+            Kind::Atomic {
+                atomic: Atomic::Swap { .. },
+                ..
+            } => Opcode::CompareSwap,
+            Kind::Bind(_) => Opcode::Bind,
+            Kind::Invalidate { .. } => Opcode::Invalidate,
+        }
+    }
+
+    /// Whether it takes one of the peer's receives.
+    pub(crate) fn takes_receive(&self) -> bool {
+        matches!(
+            self,
+            Kind::Send { .. }
+                | Kind::Write {
+                    immediate: Some(_),
+                    ..
+                }
+        )
+    }
+
+    /// What the peer must grant: key, address, rights.
+    pub(crate) fn access(&self) -> Option<(u32, u64, Rights)> {
+        match *self {
+            Kind::Write { key, va, .. } | Kind::AtomicWrite { key, va } => {
+                Some((key, va, Rights::REMOTE_WRITE))
+            }
+            Kind::Read { key, va } => Some((key, va, Rights::REMOTE_READ)),
+            Kind::Atomic { key, va, .. } => Some((key, va, Rights::REMOTE_ATOMIC)),
+            Kind::Send { .. } | Kind::Bind(_) | Kind::Invalidate { .. } => None,
+        }
+    }
+
+    pub(crate) fn is_answered(&self) -> bool {
+        matches!(
+            self,
+            Kind::Read { .. } | Kind::Atomic { .. } | Kind::AtomicWrite { .. }
+        )
+    }
+}
+
+/// A send request, as it was posted.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Its identifier, unique in the world.
+    pub id: u64,
+    /// What it does.
+    pub kind: Kind,
+    /// Its memory.
+    pub sges: Vec<Sge>,
+    /// The bytes of the message, as they were when it was posted; what a READ asks for is zeros.
+    pub payload: Vec<u8>,
+    /// The bytes were copied when it was posted, and no key is looked at.
+    pub inline: bool,
+    /// Success is to be reported.
+    pub signalled: bool,
+    /// Where a datagram goes.
+    pub to: Option<usize>,
+}
+
+/// A receive, as it was posted.
+#[derive(Clone, Debug)]
+pub struct Recv {
+    /// Its identifier, unique in the world.
+    pub id: u64,
+    /// Its memory.
+    pub sges: Vec<Sge>,
+}
+
+impl Recv {
+    pub(crate) fn length(&self) -> usize {
+        self.sges.iter().map(|sge| sge.length as usize).sum()
+    }
+}
+
+/// A completion.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)]
+pub struct Done {
+    pub id: u64,
+    pub status: Status,
+    pub opcode: Opcode,
+    pub bytes: u32,
+    pub immediate: Option<u32>,
+    pub invalidated: Option<u32>,
+    /// Sender of a datagram.
+    pub source: Option<usize>,
+}
+
+/// What the network did to packets between a queue pair and its peer, since the world began.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Path {
+    /// Packets that did not arrive whole, in both directions.
+    pub lost: u64,
+    /// Some took so long that a timer may have run out before.
+    pub slow: bool,
+    /// Some may have arrived twice, or after later ones.
+    pub disorderly: bool,
+}

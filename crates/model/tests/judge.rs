@@ -1,0 +1,360 @@
+//! The judge on histories that are right, and on the same with one thing wrong.
+
+use airdma_model::contract::QueuePair;
+use airdma_model::{
+    Atomic, Contract, Done, Kind, Life, Memory, Opcode, Owner, Path, Recv, Region, Request, Rights,
+    Service, Sge, Span, Status,
+};
+
+const KEY: u32 = 0x100;
+const VA: u64 = 0x1000;
+const BYTES: usize = 256;
+const CALM: Path = Path {
+    lost: 0,
+    slow: false,
+    disorderly: false,
+};
+
+/// Two hosts, a connection, and the bytes that hosts really have.
+struct Scene {
+    judge: Contract,
+    bytes: [Vec<u8>; 2],
+    last: u64,
+}
+
+impl Scene {
+    fn new(service: Service) -> Scene {
+        let mut judge = Contract::default();
+        let bytes = [vec![0; BYTES], vec![0; BYTES]];
+        for (host, bytes) in bytes.iter().enumerate() {
+            judge.memories.push(Memory::new(bytes));
+            judge.grants.add(Region {
+                host,
+                domain: 0,
+                key: KEY,
+                va: VA,
+                length: BYTES as u64 - 64,
+                at: 0,
+                rights: Rights(15),
+                owner: Owner::Domain,
+                span: Span::since(0),
+            });
+        }
+        for host in 0..2 {
+            let queue = judge.add_queue(false);
+            let mut qp = QueuePair::new(host, 0, service, queue);
+            qp.peer = Some(1 - host);
+            qp.rights = Rights(14);
+            qp.retry_count = 2;
+            qp.rnr_retry = 3;
+            qp.answers_max = 4;
+            qp.mtu = 1024;
+            judge.queue_pairs.push(qp);
+        }
+        Scene {
+            judge,
+            bytes,
+            last: 0,
+        }
+    }
+
+    /// Host 0 posts a request whose memory begins at `at`.
+    fn post(&mut self, kind: Kind, at: usize, payload: &[u8]) -> u64 {
+        self.last += 1;
+        self.judge.now += 1;
+        let request = Request {
+            id: self.last,
+            kind,
+            sges: vec![sge(at, payload.len())],
+            payload: payload.to_vec(),
+            inline: false,
+            signalled: true,
+            to: None,
+        };
+        self.judge.post_send(0, request, CALM);
+        self.last
+    }
+
+    /// Host 1 posts a receive.
+    fn receive(&mut self, at: usize, length: usize) -> u64 {
+        self.last += 1;
+        self.judge.now += 1;
+        let sges = vec![sge(at, length)];
+        self.judge.post_receive(
+            1,
+            Recv {
+                id: self.last,
+                sges,
+            },
+        );
+        self.last
+    }
+
+    /// Bytes change on a host, and the judge looks.
+    fn change(&mut self, host: usize, at: usize, bytes: &[u8]) -> Result<(), String> {
+        self.judge.now += 1;
+        self.bytes[host][at..at + bytes.len()].copy_from_slice(bytes);
+        self.judge.memories[host].observe(&self.bytes[host])
+    }
+
+    fn sent(&mut self, done: Done) -> Result<(), String> {
+        self.judge.now += 1;
+        self.judge.sent(0, &done, CALM)
+    }
+
+    fn received(&mut self, done: Done) -> Result<(), String> {
+        self.judge.now += 1;
+        self.judge.received(1, &done, CALM)
+    }
+}
+
+fn sge(at: usize, length: usize) -> Sge {
+    Sge {
+        key: KEY,
+        va: VA + at as u64,
+        length: length as u32,
+    }
+}
+
+fn write(at: usize) -> Kind {
+    Kind::Write {
+        key: KEY,
+        va: VA + at as u64,
+        immediate: None,
+    }
+}
+
+const SEND: Kind = Kind::Send {
+    immediate: None,
+    invalidate: None,
+};
+
+fn done(id: u64, status: Status, opcode: Opcode, bytes: u32) -> Done {
+    Done {
+        id,
+        status,
+        opcode,
+        bytes,
+        immediate: None,
+        invalidated: None,
+        source: None,
+    }
+}
+
+fn ok(id: u64, opcode: Opcode, bytes: u32) -> Done {
+    done(id, Status::Success, opcode, bytes)
+}
+
+fn refused(verdict: Result<(), String>, why: &str) {
+    let said = verdict.expect_err(why);
+    assert!(said.contains(why), "said: {said}");
+}
+
+#[test]
+fn a_write_is_placed_before_it_succeeds_and_nowhere_else() {
+    let mut scene = Scene::new(Service::Rc);
+    let id = scene.post(write(8), 0, b"abcd");
+    refused(scene.sent(ok(id, Opcode::Write, 4)), "succeeded, yet byte");
+
+    let mut scene = Scene::new(Service::Rc);
+    let id = scene.post(write(8), 0, b"abcd");
+    assert_eq!(scene.change(1, 8, b"abcd"), Ok(()));
+    assert_eq!(scene.sent(ok(id, Opcode::Write, 4)), Ok(()));
+    refused(scene.sent(ok(id, Opcode::Write, 4)), "not outstanding");
+    // Once more is once too often.
+    scene.judge.memories[1].store(8, b"wxyz", 9);
+    scene.bytes[1][8..12].copy_from_slice(b"wxyz");
+    refused(scene.change(1, 8, b"abcd"), "nothing under way brings that");
+
+    let mut scene = Scene::new(Service::Rc);
+    scene.post(write(8), 0, b"abcd");
+    refused(scene.change(1, 12, b"e"), "nothing under way brings that");
+    let mut scene = Scene::new(Service::Rc);
+    scene.post(write(8), 0, b"abcd");
+    refused(scene.change(1, 8, b"b"), "nothing under way brings that");
+    refused(scene.change(0, 8, b"a"), "nothing under way brings that");
+}
+
+#[test]
+fn a_write_to_what_is_not_granted_changes_nothing_and_fails() {
+    let mut scene = Scene::new(Service::Rc);
+    let id = scene.post(write(190), 0, b"abcd");
+    refused(scene.sent(ok(id, Opcode::Write, 4)), "nothing explains");
+    refused(scene.change(1, 190, b"ab"), "nothing under way brings that");
+    let failed = done(id, Status::RemoteAccess, Opcode::Write, 0);
+    assert_eq!(scene.sent(failed), Ok(()));
+    assert_eq!(scene.judge.queue_pairs[0].life, Life::Failed);
+
+    // What is granted may not be refused.
+    let mut scene = Scene::new(Service::Rc);
+    let id = scene.post(write(8), 0, b"abcd");
+    let failed = done(id, Status::RemoteAccess, Opcode::Write, 0);
+    refused(scene.sent(failed), "nothing explains");
+}
+
+#[test]
+fn after_deregistration_nothing_lands_any_more() {
+    let mut scene = Scene::new(Service::Rc);
+    let id = scene.post(write(8), 0, b"abcd");
+    assert_eq!(scene.change(1, 8, b"ab"), Ok(()));
+    scene.judge.now += 1;
+    scene.judge.deregister(1, KEY);
+    refused(scene.change(1, 10, b"cd"), "nothing under way brings that");
+    let failed = done(id, Status::RemoteAccess, Opcode::Write, 0);
+    assert_eq!(scene.sent(failed), Ok(()));
+}
+
+#[test]
+fn retries_run_out_for_a_reason_only() {
+    let status = Status::RetryExceeded;
+    let with = |path: Path| {
+        let mut scene = Scene::new(Service::Rc);
+        let id = scene.post(write(8), 0, b"abcd");
+        scene
+            .judge
+            .sent(0, &done(id, status, Opcode::Write, 0), path)
+    };
+    refused(with(CALM), "nothing explains");
+    refused(with(Path { lost: 2, ..CALM }), "nothing explains");
+    assert_eq!(with(Path { lost: 3, ..CALM }), Ok(()));
+    assert_eq!(with(Path { slow: true, ..CALM }), Ok(()));
+    let mut scene = Scene::new(Service::Rc);
+    let id = scene.post(write(8), 0, b"abcd");
+    scene.judge.queue_pairs[1].life = Life::Gone;
+    assert_eq!(scene.sent(done(id, status, Opcode::Write, 0)), Ok(()));
+}
+
+#[test]
+fn requests_complete_in_order_and_are_flushed_after_a_failure() {
+    let mut scene = Scene::new(Service::Rc);
+    let first = scene.post(write(8), 0, b"a");
+    let second = scene.post(write(9), 0, b"b");
+    assert_eq!(scene.change(1, 8, b"ab"), Ok(()));
+    refused(
+        scene.sent(ok(second, Opcode::Write, 1)),
+        "before the signalled send",
+    );
+    let flushed = done(first, Status::Flush, Opcode::Write, 0);
+    refused(scene.sent(flushed), "nothing explains");
+    scene.judge.fail(0);
+    assert_eq!(scene.sent(flushed), Ok(()));
+    refused(scene.sent(ok(second, Opcode::Write, 1)), "nothing explains");
+}
+
+#[test]
+fn messages_arrive_once_in_order_and_whole() {
+    let scene = |sent: &[&[u8]]| {
+        let mut scene = Scene::new(Service::Rc);
+        for payload in sent {
+            scene.post(SEND, 0, payload);
+        }
+        let receive = scene.receive(64, 8);
+        (scene, receive)
+    };
+    let (mut right, id) = scene(&[b"abc", b"xyz"]);
+    assert_eq!(right.change(1, 64, b"abc"), Ok(()));
+    assert_eq!(right.received(ok(id, Opcode::Receive, 3)), Ok(()));
+
+    let (mut second_first, id) = scene(&[b"abc", b"xyz"]);
+    assert_eq!(second_first.change(1, 64, b"xyz"), Ok(()));
+    refused(
+        second_first.received(ok(id, Opcode::Receive, 3)),
+        "not those of the message",
+    );
+    let (mut too_long, id) = scene(&[b"abc"]);
+    assert_eq!(too_long.change(1, 64, b"abc"), Ok(()));
+    refused(too_long.received(ok(id, Opcode::Receive, 4)), "it says");
+    let (mut behind, id) = scene(&[b"abc"]);
+    assert_eq!(behind.change(1, 64, b"abcd"), Ok(()));
+    refused(
+        behind.received(ok(id, Opcode::Receive, 3)),
+        "bytes behind the message",
+    );
+    let (mut from_nowhere, id) = scene(&[]);
+    refused(
+        from_nowhere.received(ok(id, Opcode::Receive, 0)),
+        "without a message",
+    );
+    let (mut flushed, id) = scene(&[b"abc"]);
+    let flush = done(id, Status::Flush, Opcode::Receive, 0);
+    refused(flushed.received(flush), "was flushed, and nothing explains");
+}
+
+#[test]
+fn receiver_not_ready_needs_a_receiver_that_was_not() {
+    let mut scene = Scene::new(Service::Rc);
+    scene.receive(64, 8);
+    let id = scene.post(SEND, 0, b"abc");
+    let failed = done(id, Status::RnrRetryExceeded, Opcode::Send, 0);
+    refused(scene.sent(failed), "nothing explains");
+    let mut scene = Scene::new(Service::Rc);
+    let id = scene.post(SEND, 0, b"abc");
+    let failed = done(id, Status::RnrRetryExceeded, Opcode::Send, 0);
+    assert_eq!(scene.sent(failed), Ok(()));
+}
+
+#[test]
+fn a_read_returns_what_was_there_meanwhile() {
+    let read = Kind::Read { key: KEY, va: VA };
+    let reads = |before: &[u8], after: &[u8], returned: &[u8]| {
+        let mut scene = Scene::new(Service::Rc);
+        scene.judge.memories[1].store(0, before, 0);
+        scene.bytes[1][..4].copy_from_slice(before);
+        let id = scene.post(read, 64, &[0; 4]);
+        scene.judge.now += 1;
+        scene.judge.memories[1].store(0, after, 2);
+        scene.bytes[1][..4].copy_from_slice(after);
+        scene.change(0, 64, returned)?;
+        scene.sent(ok(id, Opcode::Read, 4))
+    };
+    assert_eq!(reads(b"aaaa", b"bbbb", b"aaaa"), Ok(()));
+    assert_eq!(reads(b"aaaa", b"bbbb", b"abab"), Ok(()));
+    refused(reads(b"aaaa", b"bbbb", b"aaac"), "did not hold");
+
+    // It comes after an earlier write of the same queue pair.
+    let mut scene = Scene::new(Service::Rc);
+    scene.post(write(0), 128, b"new!");
+    let id = scene.post(read, 64, &[0; 4]);
+    assert_eq!(scene.change(1, 0, b"new!"), Ok(()));
+    assert_eq!(scene.sent(ok(1, Opcode::Write, 4)), Ok(()));
+    assert_eq!(scene.change(0, 64, b"\0\0\0\0"), Ok(()));
+    refused(scene.sent(ok(id, Opcode::Read, 4)), "did not hold");
+}
+
+#[test]
+fn an_atomic_happens_once_and_returns_what_it_found() {
+    let add = |add| Kind::Atomic {
+        key: KEY,
+        va: VA,
+        atomic: Atomic::Add(add),
+    };
+    let result = |returned: u64, happens: &[u64]| {
+        let mut scene = Scene::new(Service::Rc);
+        let id = scene.post(add(5), 64, &[0; 8]);
+        for value in happens {
+            scene.change(1, 0, &value.to_ne_bytes())?;
+        }
+        scene.change(0, 64, &returned.to_ne_bytes())?;
+        scene.sent(ok(id, Opcode::FetchAdd, 8))
+    };
+    assert_eq!(result(0, &[5]), Ok(()));
+    refused(result(0, &[]), "never seen to happen");
+    refused(result(5, &[5]), "it found");
+    refused(result(0, &[5, 10]), "nothing under way brings that");
+}
+
+#[test]
+fn datagrams_may_be_lost_but_not_made_up() {
+    let mut scene = Scene::new(Service::Uc);
+    scene.post(SEND, 0, b"abc");
+    scene.post(SEND, 0, b"xyz");
+    let (first, second) = (scene.receive(64, 8), scene.receive(72, 8));
+    assert_eq!(scene.change(1, 64, b"xyz"), Ok(()));
+    assert_eq!(scene.received(ok(first, Opcode::Receive, 3)), Ok(()));
+    // On a network that keeps the order, the first one cannot come any more.
+    assert_eq!(scene.change(1, 72, b"abc"), Ok(()));
+    refused(
+        scene.received(ok(second, Opcode::Receive, 3)),
+        "no message is like it",
+    );
+}

@@ -1,0 +1,234 @@
+//! Completions and events: taken from the engine, given to the judge.
+// What is not named here is as it is for everything else.
+#![allow(clippy::wildcard_enum_match_arm)]
+
+use super::*;
+
+impl World {
+    pub(super) fn act_poll(&mut self, host: u8, cq: u8) -> Result<(), String> {
+        match self.host_of(host) {
+            Some(host) => self.poll(host, usize::from(cq & 1)),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes all completions out of a queue.
+    ///
+    /// # Errors
+    /// What the judge says of them.
+    pub fn poll(&mut self, host: usize, number: usize) -> Result<(), String> {
+        let mut found = Vec::new();
+        let cq = Arc::clone(&self.hosts[host].cqs[number]);
+        let polled = cq.poll(usize::MAX, |completion| found.push(completion));
+        polled.map_err(|error| format!("polling: {error}"))?;
+        // Polling runs the device.
+        self.run(host)?;
+        let special = found
+            .iter()
+            .filter(|completion| completion.solicited || completion.status != Status::Success);
+        let special = special.count();
+        self.hosts[host].alarms[number].poll(found.len(), special)?;
+        for completion in found {
+            self.complete(host, &completion)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn complete(&mut self, host: usize, completion: &Completion) -> Result<(), String> {
+        let id = completion.wr_id;
+        self.note(|_| {
+            format!(
+                "host {host}: {id} completes, {:?} {:?} {} B",
+                completion.status, completion.opcode, completion.byte_len
+            )
+        });
+        self.counts.completions += 1;
+        self.counts.failures += u64::from(completion.status != Status::Success);
+        let Some(ticket) = self.tickets.remove(&id) else {
+            return Err(format!(
+                "a completion for {id}, which was never posted or completed before: {completion:?}"
+            ));
+        };
+        if ticket.orphan {
+            return Ok(());
+        }
+        let Some(end) = self
+            .ends
+            .iter()
+            .position(|end| end.number == completion.qpn && end.host == host)
+        else {
+            return Err(format!(
+                "a completion of a queue pair that is not there: {completion:?}"
+            ));
+        };
+        let shares =
+            self.judge.queue_pairs[end].receives == self.judge.queue_pairs[ticket.end].receives;
+        if end != ticket.end && !(ticket.receives && shares) {
+            return Err(format!(
+                "{id} was posted to end {}, and completed at end {end}",
+                ticket.end
+            ));
+        }
+        let done = model::Done {
+            id,
+            status: status(completion.status),
+            opcode: opcode(completion.opcode),
+            bytes: completion.byte_len,
+            immediate: completion.imm.map(u32::from_be_bytes),
+            invalidated: completion.invalidated.map(|key| key.0),
+            source: self.source_of(end, completion),
+        };
+        let path = self.path(end);
+        let unsignalled: Vec<u64> = self.judge.sends(end).map(|(id, _)| id).collect();
+        let verdict = if ticket.receives {
+            self.judge.received(end, &done, path)
+        } else {
+            self.judge.sent(end, &done, path)
+        };
+        verdict.map_err(|why| format!("end {end}: {why}"))?;
+        let told = match done.status {
+            model::Status::RemoteAccess => Some(QpEvent::AccessError),
+            model::Status::RemoteInvalidRequest => Some(QpEvent::RequestError),
+            model::Status::RemoteOperation => Some(QpEvent::Fatal),
+            _ => None,
+        };
+        self.ends[end ^ 1].owed.extend(told);
+        self.hosts[host].give_back(id);
+        if !ticket.receives {
+            let kept: Vec<u64> = self.judge.sends(end).map(|(id, _)| id).collect();
+            for gone in unsignalled.into_iter().filter(|id| !kept.contains(id)) {
+                self.hosts[host].give_back(gone);
+                self.tickets.remove(&gone);
+            }
+            self.settle_windows(end, completion);
+        }
+        Ok(())
+    }
+
+    /// After a bind or an invalidation completed, the window is as it was left.
+    pub(super) fn settle_windows(&mut self, end: usize, completion: &Completion) {
+        let about_windows = matches!(
+            completion.opcode,
+            CompletionOpcode::BindWindow | CompletionOpcode::LocalInvalidate
+        );
+        let outstanding = self.judge.sends(end).count();
+        for of in [end, end ^ 1] {
+            if let Some(window) = &mut self.ends[of].window
+                && (about_windows || outstanding == 0)
+                && window.pending > 0
+            {
+                window.pending -= 1;
+                if completion.status != Status::Success {
+                    window.opens = None;
+                }
+            }
+        }
+    }
+
+    pub(super) fn source_of(&self, end: usize, completion: &Completion) -> Option<usize> {
+        let from = self.ends[end ^ 1].host;
+        let mut ends = self.ends.iter().enumerate();
+        ends.find(|(_, other)| other.number == completion.src_qpn && other.host == from)
+            .map(|(index, _)| index)
+    }
+
+    pub(super) fn act_arm(&mut self, host: u8, cq: u8, solicited: bool) -> Result<(), String> {
+        let Some(host) = self.host_of(host) else {
+            return Ok(());
+        };
+        let number = usize::from(cq & 1);
+        self.fetch_events(host)?;
+        // Some programs poll and then arm, others arm and then poll.
+        if cq & 2 == 0 {
+            self.poll(host, number)?;
+        }
+        let armed = self.hosts[host].cqs[number].arm(solicited);
+        armed.map_err(|error| format!("arming: {error}"))?;
+        self.hosts[host].alarms[number].arm(solicited);
+        if cq & 2 != 0 {
+            self.poll(host, number)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn act_event(&mut self, host: u8) -> Result<(), String> {
+        match self.host_of(host) {
+            Some(host) => self.fetch_events(host),
+            None => Ok(()),
+        }
+    }
+
+    /// Fetches completion events until there is none.
+    ///
+    /// # Errors
+    /// One that should not be, or none where there should be.
+    pub fn fetch_events(&mut self, host: usize) -> Result<(), String> {
+        let channel = Arc::clone(&self.hosts[host].channel);
+        loop {
+            match channel.wait_event() {
+                Ok(cookie) => {
+                    self.counts.events += 1;
+                    self.hosts[host].alarms[cookie as usize].event()?;
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(format!("waiting for an event: {error}")),
+            }
+        }
+        for number in 0..self.hosts[host].alarms.len() {
+            let silence = self.hosts[host].alarms[number].silence();
+            silence.map_err(|why| format!("completion queue {number} of host {host}: {why}"))?;
+        }
+        self.run(host)
+    }
+
+    /// Fetches asynchronous events until there is none.
+    ///
+    /// # Errors
+    /// One that nothing explains.
+    pub fn fetch_async_events(&mut self, host: usize) -> Result<(), String> {
+        let device = Arc::clone(self.hosts[host].device.device());
+        loop {
+            match device.wait_async_event() {
+                Ok(AsyncEvent::Qp { number, event, .. }) => self.take_event(host, number, event)?,
+                Ok(other) => return Err(format!("host {host} has the event {other:?}")),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(format!("waiting for an asynchronous event: {error}")),
+            }
+        }
+        self.run(host)
+    }
+
+    pub(super) fn take_event(
+        &mut self,
+        host: usize,
+        number: Qpn,
+        event: QpEvent,
+    ) -> Result<(), String> {
+        let mut ends = self.ends.iter();
+        let end = ends.position(|end| end.number == number && end.host == host);
+        let Some(end) = end.filter(|&end| self.lives(end)) else {
+            return Err(format!(
+                "{event:?} of queue pair {number}, which is not there"
+            ));
+        };
+        self.note(|_| format!("end {end} has the event {event:?}"));
+        let failed = self.judge.may_have_failed(end, self.path(end));
+        let connection = self.plan.connections[end / 2];
+        let explained = match event {
+            QpEvent::AccessError | QpEvent::RequestError | QpEvent::Fatal => failed,
+            QpEvent::LastWqeReached => failed && connection.shared[end % 2],
+            // Between two states that were asked for, maybe.
+            QpEvent::SendQueueDrained => true,
+            QpEvent::CommunicationEstablished => false,
+        };
+        let once = event == QpEvent::SendQueueDrained || !self.ends[end].events.contains(&event);
+        self.ends[end].events.push(event);
+        if explained && once {
+            return Ok(());
+        }
+        Err(format!(
+            "end {end} has the event {event:?}, which nothing explains: {:?}",
+            self.ends[end].events
+        ))
+    }
+}

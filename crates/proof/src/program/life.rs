@@ -1,0 +1,247 @@
+//! How queue pairs, regions, links and hosts come to their end, and begin anew.
+// What is not named here is as it is for everything else.
+#![allow(clippy::wildcard_enum_match_arm)]
+
+use super::*;
+
+impl World {
+    /// Puts a queue pair into the error state.
+    pub(super) fn fail(&mut self, end: usize) -> Result<(), String> {
+        self.modify(end, QpState::Error)?;
+        self.judge.fail(end);
+        self.run(self.ends[end].host)
+    }
+
+    /// The same, for the end of a world.
+    ///
+    /// # Errors
+    /// What the judge says.
+    pub fn fail_end(&mut self, end: usize) -> Result<(), String> {
+        self.judge.now += 1;
+        self.fail(end)
+    }
+
+    pub(super) fn state_of(&self, end: usize) -> Option<QpState> {
+        self.ends[end]
+            .qp
+            .as_ref()?
+            .query()
+            .ok()
+            .map(|attributes| attributes.state)
+    }
+
+    pub(super) fn modify(&mut self, end: usize, state: QpState) -> Result<(), String> {
+        let Some(qp) = self.ends[end].qp.clone() else {
+            return Ok(());
+        };
+        self.note(|_| format!("end {end} is moved to {state:?}"));
+        let attributes = QpAttributes {
+            state,
+            ..QpAttributes::default()
+        };
+        qp.modify(&attributes, AttrMask::STATE)
+            .map_err(|error| format!("moving end {end} to {state:?}: {error}"))
+    }
+
+    pub(super) fn drain(&mut self, end: usize) -> Result<(), String> {
+        if self.state_of(end) != Some(QpState::ReadyToSend) {
+            return Ok(());
+        }
+        self.modify(end, QpState::SendQueueDrain)?;
+        self.ends[end].drained = true;
+        self.run(self.ends[end].host)
+    }
+
+    /// Lets a drained queue pair go on, if it is drained.
+    ///
+    /// # Errors
+    /// What the judge says.
+    pub fn resume(&mut self, end: usize) -> Result<(), String> {
+        let Some(qp) = self.ends[end].qp.clone() else {
+            return Ok(());
+        };
+        if !self.ends[end].drained || self.state_of(end) != Some(QpState::SendQueueDrain) {
+            return Ok(());
+        }
+        let attributes = QpAttributes {
+            state: QpState::ReadyToSend,
+            ..QpAttributes::default()
+        };
+        // Refused while something is still under way.
+        if qp.modify(&attributes, AttrMask::STATE).is_ok() {
+            self.ends[end].drained = false;
+        }
+        self.run(self.ends[end].host)
+    }
+
+    /// Destroys a queue pair.
+    ///
+    /// # Errors
+    /// What the judge says.
+    pub fn destroy(&mut self, end: usize) -> Result<(), String> {
+        let Some(qp) = self.ends[end].qp.take() else {
+            return Ok(());
+        };
+        self.note(|_| format!("end {end} is destroyed"));
+        self.ends[end].window = None;
+        qp.destroy()
+            .map_err(|error| format!("destroying end {end}: {error}"))?;
+        let host = self.ends[end].host;
+        let outstanding = self.outstanding(end);
+        self.observe(host)?;
+        self.judge.destroy(end);
+        for id in outstanding {
+            self.hosts[host].give_back(id);
+            if let Some(ticket) = self.tickets.get_mut(&id) {
+                ticket.orphan = true;
+            }
+        }
+        self.run(host)
+    }
+
+    /// Resets both ends of a connection, and connects them again with other numbers.
+    pub(super) fn reconnect(&mut self, end: usize, at_once: bool) -> Result<(), String> {
+        let (first, second) = (end & !1, end | 1);
+        if !self.lives(first) || !self.lives(second) {
+            return Ok(());
+        }
+        let reliable = self.plan.connections[end / 2].service == Service::Rc;
+        for end in [first, second] {
+            // Events are kept when a queue pair is reset: those of before are fetched before.
+            self.fetch_async_events(self.ends[end].host)?;
+            self.reset(end)?;
+        }
+        if at_once && reliable {
+            // What is still under way may come back as a ghost.
+            self.ends[first].haunted = true;
+            self.ends[second].haunted = true;
+        } else {
+            self.pass(LIFETIME_MAX)?;
+        }
+        for psn in &mut self.plan.connections[end / 2].psns {
+            *psn = (*psn + PSN_LEAP) & 0x00ff_ffff;
+        }
+        let connection = self.plan.connections[end / 2];
+        self.bring_up(connection, first, second);
+        self.bring_up(connection, second, first);
+        self.run(self.ends[first].host)?;
+        self.run(self.ends[second].host)
+    }
+
+    pub(super) fn reset(&mut self, end: usize) -> Result<(), String> {
+        let host = self.ends[end].host;
+        if let Some(window) = self.ends[end].window.take() {
+            drop(window.mw);
+            self.judge.close_window(host, window.key);
+        }
+        self.modify(end, QpState::Reset)?;
+        self.observe(host)?;
+        for id in self.outstanding(end) {
+            self.hosts[host].give_back(id);
+            // It is taken out of the completion queue, or was never in it.
+            self.tickets.remove(&id);
+        }
+        self.judge.reset(end);
+        for alarm in &mut self.hosts[host].alarms {
+            alarm.purge();
+        }
+        let of = &mut self.ends[end];
+        of.drained = false;
+        of.events.clear();
+        of.owed.clear();
+        self.run(host)
+    }
+
+    /// What a queue pair has outstanding, without receives of a shared queue.
+    pub(super) fn outstanding(&self, end: usize) -> Vec<u64> {
+        let shared = self.plan.connections[end / 2].shared[end % 2];
+        let own = |ticket: &Ticket| ticket.end == end && !(ticket.receives && shared);
+        let tickets = self.tickets.iter().filter(|(_, ticket)| own(ticket));
+        let mut ids: Vec<u64> = tickets.map(|(&id, _)| id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    pub(super) fn act_deregister(&mut self, host: u8, number: u8) -> Result<(), String> {
+        let Some(host) = self.host_of(host) else {
+            return Ok(());
+        };
+        let number = usize::from(number) % self.hosts[host].regions.len();
+        let registered = &mut self.hosts[host].regions[number];
+        let Some(mr) = registered.mr.clone() else {
+            return Ok(());
+        };
+        let key = registered.key;
+        match mr.deregister() {
+            Ok(()) => {
+                self.hosts[host].regions[number].mr = None;
+                self.note(|_| format!("host {host} deregisters region {number}"));
+                self.observe(host)?;
+                self.judge.deregister(host, key);
+                Ok(())
+            }
+            Err(Error::Busy(_)) if number == region::TARGETS => {
+                let area = TARGETS.range();
+                match self.judge.grants.windows_in(host, &area, self.judge.now) {
+                    true => Ok(()),
+                    false => Err(
+                        "deregistering says that windows are bound, and there is none".to_owned(),
+                    ),
+                }
+            }
+            Err(error) => Err(format!(
+                "deregistering region {number} of host {host}: {error}"
+            )),
+        }
+    }
+
+    pub(super) fn act_register(&mut self, host: u8, number: u8) -> Result<(), String> {
+        let Some(host) = self.host_of(host) else {
+            return Ok(());
+        };
+        let number = usize::from(number) % self.hosts[host].regions.len();
+        if self.hosts[host].regions[number].mr.is_some() {
+            return Ok(());
+        }
+        self.registrations += 1;
+        let registered = self.hosts[host].register(number, self.registrations);
+        self.hosts[host].regions[number] = registered;
+        self.note(|_| format!("host {host} registers region {number}"));
+        self.introduce_region(host, number);
+        Ok(())
+    }
+
+    pub(super) fn act_cut(&mut self, from: u8, to: u8, both: bool) -> Result<(), String> {
+        let from = usize::from(from) % self.hosts.len();
+        let to = usize::from(to) % self.hosts.len();
+        if from == to {
+            return Ok(());
+        }
+        self.note(|_| {
+            format!(
+                "nothing reaches host {to} from host {from} any more, {}",
+                if both { "nor back" } else { "but back" }
+            )
+        });
+        self.network.cut(from, to);
+        if both {
+            self.network.cut(to, from);
+        }
+        Ok(())
+    }
+
+    pub(super) fn act_kill(&mut self, host: u8) -> Result<(), String> {
+        let Some(host) = self.host_of(host) else {
+            return Ok(());
+        };
+        self.note(|_| format!("host {host} is killed"));
+        self.counts.kills += 1;
+        self.hosts[host].alive = false;
+        for end in 0..self.ends.len() {
+            if self.ends[end].host == host {
+                self.judge.queue_pairs[end].life = model::Life::Gone;
+            }
+        }
+        Ok(())
+    }
+}
