@@ -70,7 +70,7 @@ matrix: ## writes MATRIX.md: what is supported, and who uses it
 	$(PYTHON) tools/verbs_matrix.py
 
 fuzz: ## coverage-guided bytes against every target of fuzz/, or TARGET=name, for SECONDS=60 each (nightly)
-	$(PYTHON) fuzz/run.py --seconds $(SECONDS) $(TARGET)
+	$(PYTHON) fuzz/run.py --seconds $(SECONDS) $(TARGET); status=$$?; $(PYTHON) tools/reliability.py write; exit $$status
 
 coverage: ## lines and branches of wire and transport that tests and kept fuzz inputs reach (nightly)
 	$(PYTHON) tests/coverage.py
