@@ -80,6 +80,8 @@ struct Queue {
     shortest: usize,
     /// One had memory that may not have been accessible.
     doubtful: bool,
+    /// Receives of a shared queue that may have gone with queue pairs that held them.
+    vanished: usize,
     /// The last step in which there were fewer receives than messages for them.
     scarce: Option<Step>,
 }
@@ -155,6 +157,12 @@ impl Contract {
     /// Receives of a queue that have not completed.
     pub fn receives(&self, queue: usize) -> usize {
         self.queues[queue].posted.len()
+    }
+
+    /// Those of them that are certainly there.
+    pub fn receives_left(&self, queue: usize) -> usize {
+        self.receives(queue)
+            .saturating_sub(self.queues[queue].vanished)
     }
 
     /// Messages of connections that are under way and take a receive of this queue.
@@ -384,7 +392,7 @@ impl Contract {
     }
 
     fn note_scarcity(&mut self, queue: usize) {
-        if self.receives(queue) < self.messages_due(queue) + self.datagrams(queue) {
+        if self.receives_left(queue) < self.messages_due(queue) + self.datagrams(queue) {
             self.queues[queue].scarce = Some(self.now);
         }
     }
@@ -427,7 +435,10 @@ impl Contract {
             }
         }
         let queue = self.queue_pairs[qp].receives;
-        if !self.queues[queue].shared {
+        if self.queues[queue].shared {
+            // A message may have been arriving: its receive is gone with it.
+            self.queues[queue].vanished += 1;
+        } else {
             for accepted in std::mem::take(&mut self.queues[queue].posted) {
                 self.memories[host].close(accepted.recv.id);
             }

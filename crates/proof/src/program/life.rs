@@ -108,7 +108,15 @@ impl World {
         let reliable = self.plan.connections[end / 2].service == Service::Rc;
         for end in [first, second] {
             // Events are kept when a queue pair is reset: those of before are fetched before.
-            self.fetch_async_events(self.ends[end].host)?;
+            let host = self.ends[end].host;
+            self.fetch_async_events(host)?;
+            if self.plan.connections[end / 2].shared[end % 2] {
+                // Completions are not: nobody could tell any more which receives of the shared queue are left.
+                self.poll(host, 0)?;
+                self.poll(host, 1)?;
+            }
+        }
+        for end in [first, second] {
             self.reset(end)?;
         }
         if at_once && reliable {
