@@ -12,10 +12,19 @@ TARGET ?=
 SECONDS ?= 60
 
 # An own target folder: other flags would throw the ordinary build away.
-LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p airdma-shm -p airdma-engine --release --test loom
+LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p airdma-shm -p airdma-engine -p airdma-verbs --release --test loom
+
+
+# Both need a nightly toolchain with rust-src, and Miri. ThreadSanitizer must see the standard library, too.
+NIGHTLY ?= $(CARGO) +nightly
+THREADS_SECONDS ?= 20
+TSAN = RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan CARGO_PROFILE_DEV_OPT_LEVEL=1 \
+	AIRDMA_THREADS_SECONDS=$(THREADS_SECONDS) \
+	$(NIGHTLY) test -Zbuild-std --target $(shell rustc -vV | sed -n 's/^host: //p') -p airdma-engine --test threads
+MIRI = CARGO_TARGET_DIR=target/miri $(NIGHTLY) miri test -p airdma-shm --lib -- --skip arena::
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint unit loom worlds soak dropin system programs rdma-core rdma-core-check matrix bench fuzz coverage clean
+.PHONY: help build demo test lint unit loom tsan miri worlds soak dropin system programs rdma-core rdma-core-check matrix bench fuzz coverage clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +52,12 @@ unit: ## unit tests, golden vectors, simulated pairs, and the tests of the tools
 
 loom: ## model checks of all that threads share (LOOM_MAX_PREEMPTIONS=5: go further)
 	$(LOOM)
+
+tsan: ## many threads on shared objects under ThreadSanitizer (THREADS_SECONDS=20; nightly, rust-src)
+	$(TSAN)
+
+miri: ## the unsafe code of the shared rings under Miri (nightly)
+	$(MIRI)
 
 worlds: build ## 20,000 random worlds in virtual time, judged by the reference model (WORLDS=n, FIRST=seed)
 	target/release/airdma sim --worlds $(WORLDS) --first $(FIRST)

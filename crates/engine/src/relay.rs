@@ -289,8 +289,7 @@ impl<W> Relay<W> {
 
     /// A sleep is over; `called` says whether [`Relay::wake`] was ready.
     pub(crate) fn wake_up(&self, called: bool) {
-        // While something changes nobody is to sleep again.
-        if called && !self.changing.load(Ordering::SeqCst) {
+        if called {
             self.wake.clear();
         }
         self.leave_bed();

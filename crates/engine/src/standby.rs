@@ -22,32 +22,31 @@ impl Standby {
 
     /// A thread is going to run the worker until it leaves.
     pub(crate) fn enter(&self) {
-        self.waiters.fetch_add(1, Ordering::SeqCst);
+        self.waiters.fetch_add(1, Ordering::Relaxed);
     }
 
     /// It leaves: the others, or the helper, which `helper` wakes, go on.
     pub(crate) fn leave<W>(&self, relay: &Relay<W>, helper: &EventFd) {
-        let is_last = self.waiters.fetch_sub(1, Ordering::SeqCst) == 1;
-        // Pairs with the fence in `stand_by`.
-        fence(Ordering::SeqCst);
-        // What woke us may have been meant for all of us: the others look for themselves. The helper may be one of them.
+        let is_last = self.waiters.fetch_sub(1, Ordering::Relaxed) == 1;
+        // What woke us may have been meant for all of us: the others look for themselves. The helper may be one of them. The fence
+        // in here pairs with the one in `stand_by`, too.
         if relay.has_sleepers() {
             relay.wake_sleepers();
         }
-        if is_last && self.standing_by.load(Ordering::SeqCst) {
+        if is_last && self.standing_by.load(Ordering::Relaxed) {
             helper.signal();
         }
     }
 
     /// Whether there are any.
     pub(crate) fn has_waiters(&self) -> bool {
-        self.waiters.load(Ordering::SeqCst) > 0
+        self.waiters.load(Ordering::Relaxed) > 0
     }
 
     /// The helper sleeps with `nap`, which a signal ends, unless the last of them has left.
     pub(crate) fn stand_by<W>(&self, relay: &Relay<W>, nap: impl FnOnce()) {
-        self.standing_by.store(true, Ordering::SeqCst);
-        // Pairs with the fence in `leave`: who leaves sees the flag, or is seen here.
+        self.standing_by.store(true, Ordering::Relaxed);
+        // Pairs with the fence of `leave`: who leaves sees the flag, or is seen here.
         fence(Ordering::SeqCst);
         if self.has_waiters() {
             // What woke the helper may have been meant for them.
@@ -56,6 +55,6 @@ impl Standby {
             }
             nap();
         }
-        self.standing_by.store(false, Ordering::SeqCst);
+        self.standing_by.store(false, Ordering::Relaxed);
     }
 }

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
 
-use crate::object::Events;
+use crate::events::Events;
 use crate::per_process::PerProcess;
 
 /// Events of one object that the application fetched and has to acknowledge.

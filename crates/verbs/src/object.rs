@@ -4,7 +4,6 @@
 //! some write) its fields, therefore it lies in an `UnsafeCell`; everything behind it is Rust's alone.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::errno::Errno;
 
@@ -40,47 +39,6 @@ pub unsafe trait Object: Sized {
     }
 }
 
-/// Events that the application got for an object, and those it acknowledged. Destroying the object
-/// waits until they are equal (`ibv_get_cq_event(3)`, `ibv_get_async_event(3)`).
-#[derive(Default)]
-pub struct Events {
-    /// Delivered minus acknowledged; wraps like the C counters would.
-    outstanding: Mutex<u32>,
-    acknowledged: Condvar,
-}
-
-impl Events {
-    /// The application is about to get one event.
-    pub fn deliver(&self) {
-        let mut outstanding = self.lock();
-        *outstanding = outstanding.wrapping_add(1);
-    }
-
-    /// The application acknowledged `count` events; more than were delivered count as all.
-    pub fn acknowledge(&self, count: u32) {
-        let mut outstanding = self.lock();
-        *outstanding = outstanding.saturating_sub(count);
-        self.acknowledged.notify_all();
-    }
-
-    /// Blocks until every delivered event is acknowledged.
-    pub fn wait_acknowledged(&self) {
-        let mut outstanding = self.lock();
-        while *outstanding != 0 {
-            outstanding = self
-                .acknowledged
-                .wait(outstanding)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, u32> {
-        self.outstanding
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// A number for the `handle` field of a new object.
 pub fn next_handle() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -94,33 +52,4 @@ pub fn next_handle() -> u32 {
 pub unsafe fn zeroed<T>() -> T {
     // SAFETY: the caller's promise.
     unsafe { std::mem::zeroed() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::Arc;
-
-    #[test]
-    fn destruction_waits_for_the_last_acknowledgement() {
-        let events = Arc::new(Events::default());
-        events.deliver();
-        events.deliver();
-        events.acknowledge(1);
-        let waiter = std::thread::spawn({
-            let events = Arc::clone(&events);
-            move || events.wait_acknowledged()
-        });
-        assert!(!waiter.is_finished());
-        events.acknowledge(1);
-        waiter.join().unwrap();
-    }
-
-    #[test]
-    fn too_many_acknowledgements_do_not_wrap() {
-        let events = Events::default();
-        events.deliver();
-        events.acknowledge(5);
-        events.wait_acknowledged();
-    }
 }

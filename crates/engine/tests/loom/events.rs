@@ -41,3 +41,19 @@ fn the_descriptor_is_readable_as_long_as_events_wait() {
         assert!(!queue.descriptor().is_ready());
     });
 }
+
+/// For those who poll the descriptor themselves.
+#[test]
+fn a_pop_beside_a_push_leaves_the_descriptor_as_it_should_be() {
+    loom::model(|| {
+        let queue = Arc::new(EventQueue::new().unwrap());
+        queue.push(1);
+        let other = Arc::clone(&queue);
+        let other = thread::spawn(move || other.pop().unwrap());
+        queue.push(2);
+        assert_eq!(other.join().unwrap(), 1);
+        assert!(queue.descriptor().is_ready(), "an event nobody hears of");
+        assert_eq!(queue.pop(), Some(2));
+        assert!(!queue.descriptor().is_ready());
+    });
+}

@@ -68,7 +68,9 @@ fn what_three_post_is_done() {
         };
         let threads = [thread::spawn(post(&world)), thread::spawn(post(&world))];
         post(&world)();
-        threads.map(|thread| thread.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
         assert!(world.done.is_ready(), "what was posted is forgotten");
     });
 }

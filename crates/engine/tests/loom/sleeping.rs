@@ -60,7 +60,7 @@ fn packets_that_wait_for_room_leave_when_there_is_some() {
 /// A sleeper that does not come back takes the wake that was meant for the helper, too.
 #[test]
 fn a_timer_is_not_lost_with_a_sleeper_that_leaves() {
-    bounded(2, || {
+    bounded(1, || {
         let world = World::new(1, |worker| worker.timer = LATER);
         world.control(|_| {});
         let other = Arc::clone(&world);
@@ -121,6 +121,8 @@ fn nobody_sleeps_while_sockets_change() {
             world.port.signal();
             poll(&[&world.done]);
         });
+        let asleep = world.relay.fall_asleep(|| false, || 0);
+        assert!(asleep.is_some(), "nobody ever sleeps again");
     });
 }
 

@@ -60,3 +60,20 @@ fn a_waiter_takes_over_from_another() {
         stayer.join().unwrap();
     });
 }
+
+/// The helper, asleep like the waiter, takes the wake that was meant for both, and stands by.
+#[test]
+fn a_waiter_is_not_left_asleep_by_the_helper() {
+    bounded(2, || {
+        let world = World::new(1, |worker| worker.timer = LATER);
+        world.control(|_| {});
+        let helper = Arc::clone(&world);
+        let helper = thread::spawn(move || helper.help());
+        let waiter = Arc::clone(&world);
+        let waiter = thread::spawn(move || waiter.wait(&waiter.done));
+        world.control(|worker| worker.timer = SOON);
+        waiter.join().unwrap();
+        world.stop_helper();
+        helper.join().unwrap();
+    });
+}

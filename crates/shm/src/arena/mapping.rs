@@ -25,6 +25,9 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// A memfd of `len` zero bytes (whole pages), whose size is sealed: no process can cut it off under another (SIGBUS).
     pub(super) fn create(len: usize) -> io::Result<Self> {
+        if cfg!(miri) {
+            return Self::imitate(len);
+        }
         let fd = memfd()?;
         let size =
             libc::off_t::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
@@ -34,6 +37,15 @@ impl Mapping {
         // SAFETY: as above; F_ADD_SEALS takes an int.
         check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) })?;
         Self::map(fd, 0, len)
+    }
+
+    /// What stands for a memfd in Miri, which knows none: memory without a name.
+    fn imitate(len: usize) -> io::Result<Self> {
+        // SAFETY: plain integers.
+        let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
+        // SAFETY: the call above just opened it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Self::map_with(fd, 0, len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS)
     }
 
     /// Maps `len` bytes from `offset` on (whole pages) of a memfd that another process made.
@@ -57,6 +69,11 @@ impl Mapping {
     }
 
     fn map(fd: OwnedFd, offset: u64, len: usize) -> io::Result<Self> {
+        Self::map_with(fd, offset, len, libc::MAP_SHARED)
+    }
+
+    fn map_with(fd: OwnedFd, offset: u64, len: usize, flags: libc::c_int) -> io::Result<Self> {
+        let is_anonymous = flags & libc::MAP_ANONYMOUS != 0;
         let offset =
             libc::off_t::try_from(offset).map_err(|_| invalid("offset beyond any file"))?;
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
@@ -65,8 +82,8 @@ impl Mapping {
                 std::ptr::null_mut(),
                 len,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                fd.as_raw_fd(),
+                flags,
+                if is_anonymous { -1 } else { fd.as_raw_fd() },
                 offset,
             )
         };
@@ -109,7 +126,8 @@ impl Mapping {
         let page = page_size();
         let start = offset.next_multiple_of(page);
         let end = (offset + len) / page * page;
-        let punched = len >= PUNCH_MIN && start < end && self.punch(start, end - start);
+        let punched =
+            !cfg!(miri) && len >= PUNCH_MIN && start < end && self.punch(start, end - start);
         // Two ranges by hand (before and behind the hole), or all of it as the first and nothing as the second.
         let (first_end, second_start) = if punched {
             (start, end)
