@@ -100,6 +100,10 @@ fn an_idle_medium_is_taken_at_once() {
     let ppdu_ns = 44_000 + 5 * 3_600;
     let took = out[0].at.duration_since(now).as_nanos() as u64;
     assert!((ppdu_ns..=ppdu_ns + 9_000).contains(&took), "{took}");
+    // A single MPDU is answered by an Ack of 28 us, not by a block ack.
+    let airtime = medium.airtime();
+    assert_eq!(airtime.answered_ns, ppdu_ns + 16_000 + 28_000);
+    assert_eq!(airtime.busy_ns(), airtime.answered_ns);
 }
 
 #[test]
