@@ -5,6 +5,7 @@ PYTHON ?= $(if $(wildcard /usr/bin/python3),/usr/bin/python3,python3)
 CARGO ?= cargo
 BENCH_OPTIONS ?=
 SYSTEM_OPTIONS ?=
+MUTANTS_OPTIONS ?=
 WORLDS ?= 20000
 FIRST ?= 0
 HOURS ?= 1
@@ -24,7 +25,7 @@ TSAN = RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan CARGO_PROFILE
 MIRI = CARGO_TARGET_DIR=target/miri $(NIGHTLY) miri test -p airdma-shm --lib -- --skip arena::
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint unit loom tsan miri worlds soak dropin system programs rdma-core rdma-core-check matrix bench fuzz coverage clean
+.PHONY: help build demo test lint unit loom tsan miri worlds soak dropin system programs rdma-core rdma-core-check matrix bench fuzz coverage mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +90,9 @@ fuzz: ## coverage-guided bytes against every target of fuzz/, or TARGET=name, fo
 
 coverage: ## lines and branches of wire and transport that tests and kept fuzz inputs reach (nightly)
 	$(PYTHON) tests/coverage.py
+
+mutants: ## runs the tests against each mutant of transport and the engine's memory; goes on where it stopped
+	nice -n 19 $(PYTHON) tests/mutants/run.py $(MUTANTS_OPTIONS)
 
 bench: build ## bandwidth and latency by message size, beside TCP (BENCH_OPTIONS=--quick: two minutes)
 	$(PYTHON) tools/bench.py $(BENCH_OPTIONS)
