@@ -137,7 +137,7 @@ class Run:
     def all(self, chosen: list[Mutant]) -> None:
         if not chosen:
             return
-        copy_tree()
+        copy_tree({mutant.file for mutant in self.mutants} | {SWITCHED})
         left_out = self.build_all()
         self.measure()
         together = [mutant for mutant in chosen if mutant.number not in left_out]
@@ -242,12 +242,13 @@ def put(file: str, text: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def copy_tree() -> None:
+def copy_tree(but: set[str]) -> None:
+    """Brings the tree up to date, but for files that others are written for."""
     command = ("git", "ls-files", "--cached", "--others", "--exclude-standard", "Cargo.*", "crates", "fuzz")
     listing = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
     for file in listing:
         source, copy = ROOT / file, TREE / file
-        if source.is_file() and not (copy.exists() and copy.read_bytes() == source.read_bytes()):
+        if file not in but and source.is_file() and not (copy.exists() and copy.read_bytes() == source.read_bytes()):
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(source.read_bytes())
     wanted = set(listing)

@@ -387,6 +387,109 @@ fn on_demand_memory_is_there_without_the_first_thread() {
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
 }
 
+/// From now on the kernel refuses this thread, and it alone, to copy with `process_vm_readv` and `process_vm_writev`.
+fn sandbox(errno: libc::c_int) {
+    let jump = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    let answer = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut steps = [
+        step(load, 0, 0, 0), // the number of the system call
+        step(jump, 1, 0, libc::SYS_process_vm_readv as u32),
+        step(jump, 0, 1, libc::SYS_process_vm_writev as u32),
+        step(answer, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        step(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog {
+        len: steps.len() as u16,
+        filter: steps.as_mut_ptr(),
+    };
+    // SAFETY: a filter of that length, which the kernel copies.
+    let done = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+            | libc::prctl(
+                libc::PR_SET_SECCOMP,
+                libc::SECCOMP_MODE_FILTER,
+                &raw const program,
+            )
+    };
+    assert_eq!(done, 0);
+}
+
+#[test]
+fn on_demand_memory_is_there_in_a_sandbox_that_forbids_the_kernels_copies() {
+    for errno in [libc::EPERM, libc::ENOSYS] {
+        std::thread::spawn(move || {
+            let base = pages();
+            let address = base.expose_provenance() as u64;
+            let mut table = MemoryTable::default();
+            let key = table
+                .register(PD, address, 8192, address, ALL | Access::ON_DEMAND)
+                .unwrap();
+            let place = |va| Place {
+                pd: PD,
+                key,
+                va,
+                qp: 5,
+            };
+            sandbox(errno);
+            let mut out = [0; 4];
+            table
+                .write(place(address + 4090), Access::REMOTE_WRITE, b"abcd")
+                .unwrap();
+            table
+                .read(place(address + 4090), Access::REMOTE_READ, &mut out)
+                .unwrap();
+            assert_eq!(&out, b"abcd");
+            // SAFETY: the second page of the mapping above, to which nothing else refers.
+            unsafe { libc::munmap(base.wrapping_add(4096).cast(), 4096) };
+            assert_eq!(
+                table.write(place(address + 4094), Access::REMOTE_WRITE, b"efgh"),
+                Err(Refused)
+            );
+            assert_eq!(
+                table.read(place(address + 4094), Access::REMOTE_READ, &mut out),
+                Err(Refused)
+            );
+        })
+        .join()
+        .unwrap();
+    }
+}
+
+#[test]
+fn a_full_table_takes_no_more_until_a_slot_is_given_back() {
+    let mut table = MemoryTable::default();
+    let taken = Region {
+        key: 1,
+        ..Region::empty(PD)
+    };
+    table.regions = vec![taken; LIMITS.max_mr as usize - 1];
+    let last = table.register_empty(PD).unwrap();
+    assert_eq!(last >> TAG_BITS, LIMITS.max_mr - 1);
+    let refused = table.register_empty(PD).unwrap_err();
+    assert_eq!(refused.errno(), libc::ENOMEM);
+    assert_eq!(table.count(), LIMITS.max_mr as usize);
+    table.deregister(last).unwrap();
+    assert!(table.register_empty(PD).is_ok());
+}
+
+#[test]
+fn what_is_no_region_of_memory_is_not_registered_again() {
+    let mut fixture = Fixture::new(ALL, |address| address);
+    let table = &mut fixture.table;
+    let null = table.register_null(PD).unwrap();
+    let window = table.alloc_window(PD, true).unwrap();
+    let old = table.register_empty(PD).unwrap();
+    table.deregister(old).unwrap();
+    let change = RegionChange::default();
+    for key in [null, window, old, fixture.key ^ 1, u32::MAX] {
+        let refused = table.reregister(key, PD, &change).unwrap_err();
+        assert_eq!(refused.errno(), libc::EINVAL, "{key:#x}");
+    }
+    assert!(table.reregister(fixture.key, PD, &change).is_ok());
+}
+
 #[test]
 fn a_region_that_is_registered_again_keeps_its_key_and_nothing_else() {
     let mut fixture = Fixture::new(ALL, |address| address);

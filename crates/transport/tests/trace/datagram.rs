@@ -97,3 +97,22 @@ fn a_bad_send_stops_the_send_queue_only_and_it_can_be_restarted() {
     b.post_with(Operation::Send, 8, |r| r.datagram = to(QKEY));
     assert_eq!(b.sends().len(), 1);
 }
+
+#[test]
+fn what_the_sender_marked_as_solicited_is_solicited() {
+    let mut b = Bench::datagram();
+    b.post_with(Operation::Send, 8, |r| {
+        r.datagram = to(QKEY);
+        r.solicited = true;
+    });
+    let sent = b.sends_bytes().unwrap();
+    assert!(Packet::parse(&sent).unwrap().headers.bth.solicited);
+    b.log();
+    b.post_receive(1, 48);
+    b.arrives(Opcode::UdSendOnlyImm, 7, &[9; 8], |h| {
+        from_peer(QKEY)(h);
+        h.bth.solicited = true;
+        h.imm = Some([0, 0, 0, 6]);
+    });
+    assert_eq!(b.log(), ["recv 1 Success 48 imm=6 solicited"]);
+}

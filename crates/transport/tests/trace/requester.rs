@@ -511,3 +511,38 @@ fn the_error_state_flushes_in_order_and_reset_forgets() {
     assert_eq!(*b.qp.attributes(), QpAttributes::default());
     assert_eq!(b.log(), [""; 0]);
 }
+
+#[test]
+fn an_empty_message_needs_no_memory() {
+    for mut b in [Bench::connected(), Bench::unreliable()] {
+        b.host.local_fault = true;
+        b.post(Operation::Send, 0);
+        b.post(WRITE, 0);
+        assert_eq!(b.sends().len(), 2);
+        assert_eq!(b.qp.state(), QpState::ReadyToSend);
+    }
+}
+
+#[test]
+fn attributes_are_those_that_were_set_last() {
+    let mut b = Bench::connected();
+    let was = *b.qp.attributes();
+    assert_eq!(was.state, QpState::ReadyToSend);
+    assert_eq!(was.cur_state, QpState::ReadyToSend);
+    assert_eq!(was.sq_psn, attributes().sq_psn);
+    assert_eq!(was.rq_psn, attributes().rq_psn);
+    assert_eq!(was.dest_qpn, attributes().dest_qpn);
+    assert_eq!(was.timeout, attributes().timeout);
+    let new = QpAttributes {
+        min_rnr_timer: 3,
+        access: Access::REMOTE_READ,
+        ..QpAttributes::default()
+    };
+    b.qp.modify(&new, AttrMask::MIN_RNR_TIMER, &mut b.host)
+        .unwrap();
+    let expected = QpAttributes {
+        min_rnr_timer: 3,
+        ..was
+    };
+    assert_eq!(*b.qp.attributes(), expected);
+}

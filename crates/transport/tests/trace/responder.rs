@@ -468,3 +468,42 @@ fn a_queue_pair_that_goes_says_once_more_what_arrived() {
     b.qp.farewell();
     assert_eq!(b.sends(), [""; 0]);
 }
+
+#[test]
+fn a_repeated_read_of_memory_that_is_gone_is_not_answered() {
+    let mut b = Bench::connected();
+    b.read_arrives(100, REGION_VA, 8);
+    b.read_arrives(101, REGION_VA, 0);
+    assert_eq!(b.sends().len(), 2);
+    b.host.granted = false;
+    b.read_arrives(100, REGION_VA, 8);
+    assert_eq!(b.sends(), [""; 0]);
+    // One of nothing needs no memory.
+    b.read_arrives(101, REGION_VA, 0);
+    assert_eq!(b.sends(), ["ReadResponseOnly 101 msn=2"]);
+    assert_eq!(b.qp.state(), QpState::ReadyToSend);
+}
+
+#[test]
+fn empty_messages_need_no_memory() {
+    let mut b = Bench::connected();
+    b.post_receive(1, 0);
+    b.host.local_fault = true;
+    b.host.granted = false;
+    b.arrives(Opcode::RcSendOnly, 100, &[], |_| {});
+    b.write_arrives(Opcode::RcWriteOnly, 101, &[], reth(1, 0));
+    b.read_arrives(102, 1, 0);
+    assert_eq!(
+        b.sends(),
+        ["Acknowledge 101 msn=2", "ReadResponseOnly 102 msn=3"]
+    );
+    assert_eq!(b.log(), ["recv 1 Success 0"]);
+    let mut b = Bench::unreliable();
+    b.post_receive(1, 0);
+    b.host.local_fault = true;
+    b.host.granted = false;
+    b.arrives(Opcode::UcSendOnly, 100, &[], |_| {});
+    b.write_arrives(Opcode::UcWriteOnly, 101, &[], reth(1, 0));
+    assert_eq!(b.log(), ["recv 1 Success 0"]);
+    assert_eq!(b.counted(Counter::MessagesReceived), 2);
+}
