@@ -387,6 +387,34 @@ fn on_demand_memory_is_there_without_the_first_thread() {
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
 }
 
+#[test]
+fn memory_that_is_not_there_or_not_writable_is_told_from_memory_that_is() {
+    let base = pages();
+    let address = base.expose_provenance() as u64;
+    let check = |address, length, access| {
+        let checked = presence::check(address, length, access);
+        checked.map_err(|error| error.errno())
+    };
+    let (read, write) = (Access::empty(), Access::LOCAL_WRITE);
+    for (at, length) in [(0, 8192), (1, 8191), (4095, 2), (5000, 1)] {
+        assert_eq!(check(address + at, length, read), Ok(()));
+        assert_eq!(check(address + at, length, write), Ok(()));
+    }
+    // SAFETY: the first page of the mapping above, to which nothing else refers.
+    unsafe { libc::mprotect(base.cast(), 4096, libc::PROT_READ) };
+    assert_eq!(check(address + 1, 1, read), Ok(()));
+    assert_eq!(check(address + 1, 1, write), Err(libc::EFAULT));
+    assert_eq!(check(address + 4096, 4096, write), Ok(()));
+    // SAFETY: the second page, likewise.
+    unsafe { libc::munmap(base.wrapping_add(4096).cast(), 4096) };
+    for (at, length) in [(0, 4097), (4095, 2), (4096, 1), (5000, 100)] {
+        assert_eq!(check(address + at, length, read), Err(libc::EFAULT));
+    }
+    // Lengths that cannot be are for the table to refuse.
+    assert_eq!(check(address + 4096, 0, write), Ok(()));
+    assert_eq!(check(u64::MAX - 3, 4, write), Ok(()));
+}
+
 /// From now on the kernel refuses this thread, and it alone, to copy with `process_vm_readv` and `process_vm_writev`.
 fn sandbox(errno: libc::c_int) {
     let jump = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;

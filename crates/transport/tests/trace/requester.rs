@@ -546,3 +546,54 @@ fn attributes_are_those_that_were_set_last() {
     };
     assert_eq!(*b.qp.attributes(), expected);
 }
+
+#[test]
+fn nothing_is_sent_and_no_answer_taken_before_the_state_says_so() {
+    let ways = [
+        AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS,
+        AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN,
+    ];
+    let answers = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
+    for (qp_type, more) in [(QpType::Rc, answers), (QpType::Uc, AttrMask::empty())] {
+        let mut b = Bench::reset(qp_type);
+        for (state, mask) in [
+            (QpState::Init, ways[0]),
+            (QpState::ReadyToReceive, ways[1] | more),
+        ] {
+            let new = QpAttributes {
+                state,
+                ..attributes()
+            };
+            b.qp.modify(&new, mask | AttrMask::STATE, &mut b.host)
+                .unwrap();
+        }
+        b.post(Operation::Send, 8);
+        assert!(!b.qp.wants_transmit());
+        assert_eq!(b.sends(), [""; 0]);
+        assert_eq!(b.log(), [""; 0]);
+        if qp_type == QpType::Rc {
+            b.acknowledged(P0, ACK);
+            assert_eq!(b.counted(Counter::DropBadState), 1);
+        }
+    }
+}
+
+#[test]
+fn much_that_is_unanswered_is_asked_about_and_what_was_answered_long_ago_is_not() {
+    let mut b = Bench::connected();
+    for i in 0..3000 {
+        b.post(Operation::Send, 8);
+        b.sends();
+        b.acknowledged((P0 + i) & 0xff_ffff, ACK);
+    }
+    b.log();
+    b.post(Operation::Send, 8);
+    b.post(WRITE, 5000 * 256);
+    let sent = b.sends();
+    // No more than 4096 packets are under way, and the last of them asks.
+    assert_eq!(sent.len(), 4096);
+    let asking: Vec<_> = (0..4096).filter(|&i| sent[i].contains(" A")).collect();
+    let mut expected: Vec<_> = (0..4096).step_by(128).collect();
+    expected.push(4095);
+    assert_eq!(asking, expected);
+}

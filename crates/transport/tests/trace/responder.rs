@@ -507,3 +507,32 @@ fn empty_messages_need_no_memory() {
     assert_eq!(b.log(), ["recv 1 Success 0"]);
     assert_eq!(b.counted(Counter::MessagesReceived), 2);
 }
+
+#[test]
+fn answers_of_every_kind_wait_for_their_turn_together() {
+    let mut b = Bench::connected();
+    b.post_receive(1, 8);
+    let add = |h: &mut Headers| {
+        h.atomic_eth = Some(AtomicEth {
+            va: REGION_VA,
+            rkey: RKEY,
+            swap_add: 2,
+            compare: 0,
+        });
+    };
+    b.host.memory[..8].copy_from_slice(&40u64.to_ne_bytes());
+    b.arrives(Opcode::RcFetchAdd, 100, &[], add);
+    b.arrives(Opcode::RcFetchAdd, 101, &[], add);
+    b.arrives(Opcode::RcSendOnly, 102, &[0; 8], |_| {});
+    // Repeated before they were answered: answered once.
+    b.arrives(Opcode::RcFetchAdd, 100, &[], add);
+    b.arrives(Opcode::RcFetchAdd, 101, &[], add);
+    assert_eq!(
+        b.sends(),
+        [
+            "AtomicAcknowledge 100 msn=1 original=40",
+            "AtomicAcknowledge 101 msn=2 original=42",
+            "Acknowledge 102 msn=3"
+        ]
+    );
+}
