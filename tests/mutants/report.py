@@ -28,7 +28,9 @@ def write(mutants: list[Mutant], outcomes: dict[str, dict[str, Any]], check: boo
     text = page(mutants, outcomes, tomllib.loads(ACCEPTED.read_text(encoding="utf-8"))["survivor"])
     if check:
         same = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
-        print("mutants: docs/reliability/mutants.md " + ("is up to date" if same else "is not what `make mutants` would write"))
+        print(
+            "mutants: docs/reliability/mutants.md " + ("is up to date" if same else "is not what `make mutants` would write")
+        )
         return 0 if same else 1
     PAGE.parent.mkdir(parents=True, exist_ok=True)
     PAGE.write_text(text, encoding="utf-8")
@@ -48,12 +50,24 @@ def summary(mutants: list[Mutant], outcomes: dict[str, dict[str, Any]]) -> str:
 
 
 def page(mutants: list[Mutant], outcomes: dict[str, dict[str, Any]], accepted: list[dict[str, str]]) -> str:
-    parts = [HEAD, summary(mutants, outcomes), "", *_files(mutants, outcomes), "", *_stages(outcomes), "", *_survivors(mutants, outcomes, accepted)]
+    parts = [
+        HEAD,
+        summary(mutants, outcomes),
+        "",
+        *_files(mutants, outcomes),
+        "",
+        *_stages(outcomes),
+        "",
+        *_survivors(mutants, outcomes, accepted),
+    ]
     return "\n".join(parts) + "\n"
 
 
 def _files(mutants: list[Mutant], outcomes: dict[str, dict[str, Any]]) -> list[str]:
-    rows = ["| file | mutants | run | viable | caught | of them timeouts | survived | caught % |", "|---|--:|--:|--:|--:|--:|--:|--:|"]
+    rows = [
+        "| file | mutants | run | viable | caught | of them timeouts | survived | caught % |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
     for file in [*sorted({mutant.file for mutant in mutants}), "all"]:
         of_file = [mutant.name for mutant in mutants if file in ("all", mutant.file)]
         counts = Counter(outcomes[name]["outcome"] for name in of_file if name in outcomes)

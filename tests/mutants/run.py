@@ -17,11 +17,13 @@ run that was stopped goes on where it was. The order is random and always the sa
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -30,10 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import report  # noqa: E402
-from plant import SWITCH, SWITCH_CODE, Mutant, Planted, alone, plant  # noqa: E402
+import report
+from plant import SWITCH, SWITCH_CODE, Mutant, Planted, alone, plant
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "mutants"
@@ -91,7 +91,9 @@ def main() -> int:
             mutant
             for mutant in mutants
             if re.search(options.only or "", mutant.name)
-            and (mutant.name not in outcomes or options.only or (options.again and outcomes[mutant.name]["outcome"] == "missed"))
+            and (
+                mutant.name not in outcomes or options.only or (options.again and outcomes[mutant.name]["outcome"] == "missed")
+            )
         ]
         until = time.monotonic() + options.hours * 3600 if options.hours else None
         Run(mutants, until, options.jobs).all(chosen)
@@ -198,7 +200,7 @@ class Run:
             return
         outcome, by = "missed", None
         for stage in STAGES:
-            limit = int(5 + 10 * self.seconds[stage])
+            limit = int(3 + 4 * self.seconds[stage])
             results = [run(stage, number, limit) for _ in range(stage.times)]
             if "passed" not in results:
                 outcome, by = ("timeout" if "timeout" in results else "caught"), stage.name
@@ -270,7 +272,9 @@ def build(commands: tuple[tuple[str, ...], ...]) -> list[dict[str, Any]]:
         errors = [
             message["message"]
             for message in messages
-            if message["reason"] == "compiler-message" and message["message"]["level"] == "error" and message["message"]["spans"]
+            if message["reason"] == "compiler-message"
+            and message["message"]["level"] == "error"
+            and message["message"]["spans"]
         ]
         if errors:
             return errors
@@ -285,14 +289,8 @@ def build(commands: tuple[tuple[str, ...], ...]) -> list[dict[str, Any]]:
 
 
 def run(stage: Stage, number: int, limit: int | None) -> str:
-    """Runs a stage with this mutant: "passed", "failed" or "timeout"."""
+    """Runs a stage with this mutant for `limit` seconds of the processor at most: "passed", "failed" or "timeout"."""
     executable, folder = EXECUTABLES[stage.target]
-
-    def limits() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        if limit:
-            resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
 
     process = subprocess.Popen(
         (executable, *stage.arguments),
@@ -300,16 +298,19 @@ def run(stage: Stage, number: int, limit: int | None) -> str:
         env=os.environ | {SWITCH: str(number), "RUST_BACKTRACE": "0"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        preexec_fn=limits,
         start_new_session=True,
     )
+    limits = [(resource.RLIMIT_AS, MEMORY_MAX), (resource.RLIMIT_CORE, 0)] + ([(resource.RLIMIT_CPU, limit)] if limit else [])
+    for which, value in limits:
+        with contextlib.suppress(ProcessLookupError):  # it was quick
+            resource.prlimit(process.pid, which, (value, value))
     try:
         code = process.wait(limit * 10 if limit else None)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         return "timeout"
-    if code in (-24, -9):  # SIGXCPU
+    if code in (-signal.SIGXCPU, -signal.SIGKILL):
         return "timeout"
     return "failed" if code else "passed"
 

@@ -745,6 +745,26 @@ mod windows {
     }
 
     #[test]
+    fn a_window_is_bound_in_no_other_window() {
+        let mut fixture = bindable();
+        let outer = fixture.table.alloc_window(PD, true).unwrap();
+        let inner = fixture.table.alloc_window(PD, true).unwrap();
+        let open = Bind {
+            access: ALL | Access::MW_BIND,
+            ..bind(&fixture, outer, inc(outer))
+        };
+        fixture.table.bind(PD, QP, &open).unwrap();
+        let nested = Bind {
+            window: Rkey(inner),
+            new_key: Rkey(inc(inner)),
+            region: Lkey(inc(outer)),
+            access: Access::REMOTE_WRITE,
+            ..open
+        };
+        assert_eq!(fixture.table.bind(PD, QP, &nested), Err(Refused));
+    }
+
+    #[test]
     fn a_zero_based_window_counts_from_zero() {
         let mut fixture = bindable();
         let window = fixture.table.alloc_window(PD, true).unwrap();
