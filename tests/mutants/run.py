@@ -41,7 +41,7 @@ TREE = TARGET / "tree"
 OUTCOMES = TARGET / "outcomes.jsonl"
 LEFT_OUT = TARGET / "left_out.json"  # what does not compile with the others
 SWITCHED = "crates/transport/src/lib.rs"  # where `planted` goes
-MEMORY_MAX = 8 << 30
+MEMORY_MAX = 3 << 30
 
 
 @dataclass(frozen=True)

@@ -388,6 +388,31 @@ fn on_demand_memory_is_there_without_the_first_thread() {
 }
 
 #[test]
+fn all_of_the_address_space_is_opened_to_who_asks_for_all_of_it_only() {
+    let mut table = MemoryTable::default();
+    let on_demand = ALL | Access::ON_DEMAND;
+    let mut register =
+        |address, length, access| table.register(PD, address, length, address, access);
+    let bounded = [
+        register(0, 16, ALL).unwrap(),
+        register(0, 16, on_demand).unwrap(),
+        register(0x1000, 16, on_demand).unwrap(),
+    ];
+    for (address, access) in [(0x1000, on_demand), (0, ALL)] {
+        let refused = register(address, usize::MAX, access).unwrap_err();
+        assert_eq!(refused.errno(), libc::EINVAL);
+    }
+    let all = register(0, usize::MAX, on_demand).unwrap();
+    let at = |key, va| table.address_of(PD, key, va, 8, Access::REMOTE_READ);
+    for key in bounded {
+        assert_eq!(at(key, 0x2000), None);
+    }
+    assert_eq!(at(bounded[0], 8), Some(8));
+    assert_eq!(at(bounded[2], 0x1008), Some(0x1008));
+    assert_eq!(at(all, 0x2000), Some(0x2000));
+}
+
+#[test]
 fn memory_that_is_not_there_or_not_writable_is_told_from_memory_that_is() {
     let base = pages();
     let address = base.expose_provenance() as u64;
@@ -742,6 +767,25 @@ mod windows {
         fixture.table.free_window(window);
         assert_eq!(write(&fixture, good.new_key.0, good.va, QP), Err(Refused));
         fixture.table.deregister(fixture.key).unwrap();
+    }
+
+    #[test]
+    fn only_a_window_is_freed_and_only_by_a_key_of_its_own() {
+        let mut fixture = bindable();
+        let window = fixture.table.alloc_window(PD, true).unwrap();
+        let good = bind(&fixture, window, inc(window));
+        fixture.table.bind(PD, QP, &good).unwrap();
+        let other_slot = window ^ 1 << TAG_BITS;
+        let (region, other_tag) = (fixture.key, window ^ 0x100);
+        for key in [region, other_slot, other_tag, 0, u32::MAX] {
+            fixture.table.free_window(key);
+            assert_eq!(fixture.table.count(), 2, "{key:#x}");
+            assert_eq!(write(&fixture, good.new_key.0, good.va, QP), Ok(()));
+        }
+        fixture.table.free_window(good.new_key.0);
+        assert_eq!(fixture.table.count(), 1);
+        fixture.table.free_window(window);
+        assert_eq!(fixture.table.free.len(), 1, "not given back twice");
     }
 
     #[test]

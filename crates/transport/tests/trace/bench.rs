@@ -22,6 +22,8 @@ pub struct BenchHost {
     pub receives: VecDeque<Receive>,
     pub received: BTreeMap<u32, Vec<u8>>,
     pub log: Vec<String>,
+    /// The last completion of a receive, whole.
+    pub last: Option<Completion>,
     pub counters: BTreeMap<&'static str, u32>,
     pub local_fault: bool,
     pub bind_fault: bool,
@@ -148,6 +150,7 @@ impl Host for BenchHost {
     }
 
     fn complete_receive(&mut self, _: Slot, c: Completion) {
+        self.last = Some(c);
         let mut line = format!("recv {} {:?} {}", c.wr_id, c.status, c.byte_len);
         if let Some(imm) = c.imm {
             line += &format!(" imm={}", u32::from_be_bytes(imm));
@@ -172,6 +175,8 @@ pub struct Bench {
     pub host: BenchHost,
     pub now: Time,
     pub credit: u32,
+    /// What the IP headers of packets from the peer say.
+    pub arrival: Arrival,
     posted: u32,
 }
 
@@ -329,6 +334,13 @@ impl Bench {
             host,
             now: Time::ZERO,
             credit: u32::MAX,
+            arrival: Arrival {
+                source: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)),
+                destination: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)),
+                tos: 2,
+                ttl: 64,
+                flow_label: 0,
+            },
             posted: 0,
         }
     }
@@ -399,15 +411,8 @@ impl Bench {
         bytes[start..][..payload.len()].copy_from_slice(payload);
         bytes.truncate(start + payload.len() + usize::from(headers.bth.pad));
         let packet = Packet::parse(&bytes).unwrap();
-        let arrival = Arrival {
-            source: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)),
-            destination: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)),
-            tos: 2,
-            ttl: 64,
-            flow_label: 0,
-        };
         self.qp
-            .handle_packet(self.now, &arrival, &packet, &mut self.host);
+            .handle_packet(self.now, &self.arrival, &packet, &mut self.host);
     }
 
     pub fn acknowledged(&mut self, psn: u32, syndrome: Syndrome) {

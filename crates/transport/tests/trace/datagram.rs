@@ -1,5 +1,7 @@
 //! Unreliable datagrams.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use airdma_transport::*;
 use airdma_wire::*;
 
@@ -115,4 +117,37 @@ fn what_the_sender_marked_as_solicited_is_solicited() {
         h.imm = Some([0, 0, 0, 6]);
     });
     assert_eq!(b.log(), ["recv 1 Success 48 imm=6 solicited"]);
+}
+
+#[test]
+fn the_completion_says_who_sent_it_and_which_header_the_area_holds() {
+    let v4 = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+    let mapped = IpAddr::V6(Ipv4Addr::new(10, 0, 0, 2).to_ipv6_mapped());
+    let v6 = IpAddr::V6(Ipv6Addr::LOCALHOST);
+    for (source, destination, header, first) in [
+        (v4, v4, GrhHeader::Ipv4, 0),
+        (mapped, v4, GrhHeader::Ipv4, 0),
+        (v6, v6, GrhHeader::Ipv6, 0x60),
+        (v6, v4, GrhHeader::Ipv6, 0x60),
+        (mapped, v6, GrhHeader::Ipv6, 0x60),
+    ] {
+        let mut b = Bench::datagram();
+        b.post_receive(1, 48);
+        (b.arrival.source, b.arrival.destination) = (source, destination);
+        b.arrives(Opcode::UdSendOnly, 7, &[9; 8], from_peer(QKEY));
+        let completion = b.host.last.unwrap();
+        assert_eq!(completion.grh, Some(header));
+        assert_eq!(completion.src_qpn, Qpn::new(0x44));
+        assert_eq!(completion.qpn, Qpn::new(QPN));
+        assert_eq!(b.host.received[&1][0] & 0xf0, first);
+    }
+}
+
+#[test]
+fn an_empty_datagram_needs_no_memory() {
+    let mut b = Bench::datagram();
+    b.host.local_fault = true;
+    b.post_with(Operation::Send, 0, |r| r.datagram = to(QKEY));
+    assert_eq!(b.sends(), ["UdSendOnly 16777214"]);
+    assert_eq!(b.log(), ["send 0 Success"]);
 }

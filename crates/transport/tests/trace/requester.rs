@@ -329,6 +329,29 @@ fn a_response_of_the_wrong_kind_or_size_is_a_bad_response() {
     b.sends();
     response(&mut b, Opcode::RcReadResponseOnly, P0, &[1; 8]);
     assert_eq!(b.log(), ["send 0 BadResponse"]);
+
+    let add = Operation::FetchAdd {
+        va: 0x9000,
+        rkey: Rkey(5),
+        add: 3,
+    };
+    let mut b = Bench::connected();
+    b.post(add, 8);
+    b.sends();
+    response(&mut b, Opcode::RcReadResponseOnly, P0, &[]);
+    assert_eq!(b.log(), ["send 0 BadResponse"]);
+
+    let mut b = Bench::connected();
+    b.post(READ, 0);
+    b.sends();
+    b.arrives(Opcode::RcAtomicAcknowledge, P0, &[], |h| {
+        h.aeth = Some(Aeth {
+            syndrome: ACK,
+            msn: 1,
+        });
+        h.atomic_ack = Some(0x1234);
+    });
+    assert_eq!(b.log(), ["send 0 BadResponse"]);
 }
 
 #[test]
