@@ -231,6 +231,7 @@ fn registration_refuses_what_the_manual_refuses() {
         |address, length, iova, access| table.register(PD, address, length, iova, access);
     let refused = [
         register(0x1000, 0, 0, ALL),
+        register(0x1000, LIMITS.max_mr_size as usize + 1, 0, ALL),
         register(u64::MAX - 3, 4, 0, ALL),
         register(0x1000, 4, u64::MAX - 2, ALL),
         register(0x1000, 4, 0, Access::REMOTE_WRITE),
@@ -246,6 +247,7 @@ fn registration_refuses_what_the_manual_refuses() {
     }
     assert!(register(0x1000, 4, u64::MAX - 3, Access::REMOTE_READ).is_ok());
     assert!(register(0x1000, 4, 77, ALL | Access::RELAXED_ORDERING).is_ok());
+    assert!(register(0x1000, LIMITS.max_mr_size as usize, 0, ALL).is_ok());
 }
 
 #[test]

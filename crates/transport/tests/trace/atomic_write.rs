@@ -165,3 +165,14 @@ fn it_needs_the_right_to_write_and_a_key() {
     }
     assert_eq!(b.sends()[2], "Acknowledge 102 NAK InvalidRequest");
 }
+
+#[test]
+fn it_repeats_no_read_that_was_at_its_psn() {
+    let mut b = Bench::connected();
+    b.read_arrives(100, REGION_VA, 8);
+    b.sends();
+    let before = b.host.memory.clone();
+    arrives(&mut b, 100, REGION_VA, 8, &[7; 8]);
+    assert_eq!(b.sends(), [""; 0]);
+    assert!(b.host.memory == before);
+}

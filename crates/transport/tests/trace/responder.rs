@@ -536,3 +536,23 @@ fn answers_of_every_kind_wait_for_their_turn_together() {
         ]
     );
 }
+
+#[test]
+fn what_the_sender_marked_as_solicited_is_solicited() {
+    let mut b = Bench::connected();
+    b.post_receive(1, 8);
+    b.post_receive(2, 8);
+    b.arrives(Opcode::RcSendOnly, 100, &[9; 8], |h| h.bth.solicited = true);
+    b.arrives(Opcode::RcWriteOnlyImm, 101, &[9; 8], |h| {
+        h.bth.solicited = true;
+        h.reth = reth(REGION_VA, 8);
+        h.imm = Some([0, 0, 0, 5]);
+    });
+    assert_eq!(
+        b.log(),
+        [
+            "recv 1 Success 8 solicited",
+            "recv 2 Success 8 imm=5 solicited"
+        ]
+    );
+}

@@ -361,3 +361,38 @@ fn packets_of_another_service_are_dropped() {
     assert_eq!(b.counted(Counter::DropMalformed), 1);
     assert_eq!(b.sends(), [""; 0]);
 }
+
+#[test]
+fn what_the_sender_marked_as_solicited_is_solicited() {
+    let mut b = Bench::unreliable();
+    for operation in [
+        Operation::Send,
+        Operation::WriteImm {
+            va: 0x9000,
+            rkey: Rkey(5),
+            imm: [2; 4],
+        },
+    ] {
+        b.post_with(operation, 300, |r| r.solicited = true);
+        let marks: Vec<bool> = std::iter::from_fn(|| b.sends_bytes())
+            .map(|bytes| Packet::parse(&bytes).unwrap().headers.bth.solicited)
+            .collect();
+        assert_eq!(marks, [false, true], "the last packet says it");
+    }
+    b.log();
+    b.post_receive(1, 8);
+    b.post_receive(2, 8);
+    b.arrives(Opcode::UcSendOnly, 100, &[9; 8], |h| h.bth.solicited = true);
+    b.arrives(Opcode::UcWriteOnlyImm, 101, &[9; 8], |h| {
+        h.bth.solicited = true;
+        h.reth = reth(REGION_VA, 8);
+        h.imm = Some([0, 0, 0, 5]);
+    });
+    assert_eq!(
+        b.log(),
+        [
+            "recv 1 Success 8 solicited",
+            "recv 2 Success 8 imm=5 solicited"
+        ]
+    );
+}
