@@ -458,11 +458,14 @@ fn a_drain_finishes_what_was_begun_and_holds_the_rest() {
         &mut b.host,
     )
     .unwrap();
+    assert!(b.qp.attributes().sq_draining);
     b.post(WRITE, 8);
     assert_eq!(b.sends(), [""; 0]);
     b.acknowledged(P0, ACK);
     assert_eq!(b.log(), ["send 0 Success", "event SendQueueDrained"]);
+    assert!(!b.qp.attributes().sq_draining);
     b.modify(QpState::ReadyToSend);
+    assert!(!b.qp.attributes().sq_draining);
     assert_eq!(b.sends(), ["WriteOnly 16777215 A va=0x9000+8 [8]"]);
 }
 
