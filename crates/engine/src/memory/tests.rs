@@ -807,6 +807,32 @@ mod windows {
     }
 
     #[test]
+    fn the_windows_of_a_region_are_closed_together_and_those_of_others_stay_open() {
+        let mut fixture = bindable();
+        let address = fixture.memory.as_ptr().addr() as u64;
+        let table = &mut fixture.table;
+        let other = table
+            .register(PD, address + 32, 64, address + 32, ALL | Access::MW_BIND)
+            .unwrap();
+        let windows = [(); 3].map(|()| table.alloc_window(PD, true).unwrap());
+        let binds = windows.map(|window| bind(&fixture, window, inc(window)));
+        for bind in &binds[..2] {
+            fixture.table.bind(PD, QP, bind).unwrap();
+        }
+        let region = Lkey(other);
+        let third = Bind { region, ..binds[2] };
+        fixture.table.bind(PD, QP, &third).unwrap();
+        fixture.table.close_windows(fixture.key);
+        for (index, expected) in [Err(Refused), Err(Refused), Ok(())].into_iter().enumerate() {
+            let key = binds[index].new_key.0;
+            assert_eq!(write(&fixture, key, third.va, QP), expected, "{index}");
+        }
+        fixture.table.deregister(fixture.key).unwrap();
+        let refused = fixture.table.deregister(other).unwrap_err();
+        assert_eq!(refused.errno(), libc::EBUSY);
+    }
+
+    #[test]
     fn a_window_is_bound_in_no_other_window() {
         let mut fixture = bindable();
         let outer = fixture.table.alloc_window(PD, true).unwrap();

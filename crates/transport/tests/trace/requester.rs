@@ -623,3 +623,21 @@ fn much_that_is_unanswered_is_asked_about_and_what_was_answered_long_ago_is_not(
     expected.push(4095);
     assert_eq!(asking, expected);
 }
+
+#[test]
+fn a_loss_is_signalled_once_and_a_peer_that_is_not_ready_is_none() {
+    let mut b = Bench::connected();
+    b.post(Operation::Send, 8);
+    b.sends();
+    assert!(!b.qp.take_loss_signal());
+    b.acknowledged(P0, Syndrome::RnrNak { timer: 12 });
+    assert!(!b.qp.take_loss_signal());
+    b.next_timer();
+    b.sends();
+    b.next_timer();
+    assert!(b.qp.take_loss_signal());
+    assert!(!b.qp.take_loss_signal());
+    for mut b in [Bench::unreliable(), Bench::datagram()] {
+        assert!(!b.qp.take_loss_signal());
+    }
+}

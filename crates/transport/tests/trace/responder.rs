@@ -556,3 +556,19 @@ fn what_the_sender_marked_as_solicited_is_solicited() {
         ]
     );
 }
+
+#[test]
+fn a_read_that_is_repeated_before_it_is_answered_is_still_in_flight() {
+    refused(
+        |b| {
+            b.read_arrives(100, REGION_VA, 8);
+            b.read_arrives(101, REGION_VA, 8);
+            b.read_arrives(100, REGION_VA, 8);
+            b.read_arrives(102, REGION_VA, 8);
+            assert_eq!(b.sends_one().unwrap(), "ReadResponseOnly 100 msn=2 [8]");
+            assert_eq!(b.sends_one().unwrap(), "ReadResponseOnly 101 msn=2 [8]");
+        },
+        "Acknowledge 102 NAK InvalidRequest",
+        &FLUSHED,
+    );
+}
