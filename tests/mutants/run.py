@@ -50,26 +50,30 @@ class Stage:
 
     name: str
     target: str  # of cargo: package/target
+    build: tuple[str, ...]
     arguments: tuple[str, ...] = ()
-    times: int = 1  # as often it has to fail; more than once where threads and clocks have a say
+
+
+TRANSPORT = ("test", "--no-run", "-p", "airdma-transport", "--lib", "--test", "trace")
+ENGINE = ("test", "--no-run", "-p", "airdma-engine", "--lib")
+PAIR = ("test", "--no-run", "-p", "airdma-sim", "--test", "pair")
+CLI = ("build", "-p", "airdma-cli")
+
+
+def worlds(count: int, first: int) -> tuple[str, ...]:
+    return ("sim", "--threads", "1", "--worlds", str(count), "--first", str(first))
 
 
 # The cheapest first: most mutants do not get far.
 STAGES = (
-    Stage("packet traces", "airdma-transport/trace"),
-    Stage("unit tests", "airdma-transport/airdma_transport"),
-    Stage("unit tests", "airdma-engine/airdma_engine", ("memory::",)),
-    Stage("100 worlds", "airdma-cli/airdma", ("sim", "--threads", "1", "--worlds", "100", "--first", "1000000")),
-    Stage("simulated pairs", "airdma-sim/pair"),
-    Stage("1,000 worlds", "airdma-cli/airdma", ("sim", "--threads", "1", "--worlds", "1000", "--first", "0")),
+    Stage("packet traces", "airdma-transport/trace", TRANSPORT),
+    Stage("unit tests", "airdma-transport/airdma_transport", TRANSPORT),
+    Stage("unit tests", "airdma-engine/airdma_engine", ENGINE, ("memory::",)),
+    Stage("100 worlds", "airdma-cli/airdma", CLI, worlds(100, 1_000_000)),
+    Stage("simulated pairs", "airdma-sim/pair", PAIR),
+    Stage("1,000 worlds", "airdma-cli/airdma", CLI, worlds(1000, 0)),
 )
-CHECK = (("check", "-p", "airdma-engine", "-p", "airdma-cli", "-p", "airdma-sim"),)
-BUILD = (
-    ("test", "--no-run", "-p", "airdma-transport", "--lib", "--test", "trace"),
-    ("test", "--no-run", "-p", "airdma-engine", "--lib"),
-    ("test", "--no-run", "-p", "airdma-sim", "--test", "pair"),
-    ("build", "-p", "airdma-cli"),
-)
+CHECK = ("check", "-p", "airdma-engine", "-p", "airdma-cli", "-p", "airdma-sim")
 
 
 def main() -> int:
@@ -146,7 +150,7 @@ class Run:
         by_themselves = [mutant for mutant in chosen if mutant.number in left_out]
         print(f"mutants: {len(together)} of one build, {len(by_themselves)} by themselves", flush=True)
         with ThreadPoolExecutor(self.jobs) as pool:
-            list(pool.map(lambda mutant: self.one(mutant, mutant.number), together))
+            list(pool.map(self.one, together))
         for mutant in by_themselves:
             self.alone(mutant)
 
@@ -154,7 +158,7 @@ class Run:
         """Builds the tree with all mutants but those that do not compile in it, and returns the latter."""
         while True:
             planted = self.plant()
-            errors = build(CHECK) or build(BUILD)
+            errors = build(CHECK) or build(TRANSPORT) or build(ENGINE) or build(PAIR) or build(CLI)
             if not errors:
                 names = [mutant.name for mutant in self.mutants if mutant.number in self.refused]
                 LEFT_OUT.write_text(json.dumps({"constant": sorted(self.constant), "refused": names}), encoding="utf-8")
@@ -195,15 +199,16 @@ class Run:
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             self.seconds[stage] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    def one(self, mutant: Mutant, number: int) -> None:
+    def one(self, mutant: Mutant, by_itself: bool = False) -> None:
         if self.until and time.monotonic() > self.until:
             return
         outcome, by = "missed", None
         for stage in STAGES:
-            limit = int(3 + 4 * self.seconds[stage])
-            results = [run(stage, number, limit) for _ in range(stage.times)]
-            if "passed" not in results:
-                outcome, by = ("timeout" if "timeout" in results else "caught"), stage.name
+            if by_itself:
+                build(stage.build)
+            result = run(stage, 0 if by_itself else mutant.number, int(3 + 4 * self.seconds[stage]))
+            if result != "passed":
+                outcome, by = ("timeout" if result == "timeout" else "caught"), stage.name
                 break
         keep(mutant, outcome, by)
 
@@ -217,8 +222,7 @@ class Run:
         if build(CHECK):
             keep(mutant, "unviable", None)
             return
-        build(BUILD)
-        self.one(mutant, 0)
+        self.one(mutant, by_itself=True)
 
 
 HASHES: dict[str, str] = {}  # of the files as they were planted
@@ -262,29 +266,26 @@ def copy_tree(but: set[str]) -> None:
 EXECUTABLES: dict[str, tuple[str, str]] = {}  # by target: the file, and the folder to run it in
 
 
-def build(commands: tuple[tuple[str, ...], ...]) -> list[dict[str, Any]]:
+def build(arguments: tuple[str, ...]) -> list[dict[str, Any]]:
     """Runs cargo on the tree, and remembers the executables. Returns the compiler's errors."""
     environment = os.environ | {"CARGO_TARGET_DIR": str(TARGET / "build"), "RUSTFLAGS": "--cap-lints=allow"}
-    for arguments in commands:
-        command = ("cargo", *arguments, "--profile", "mutants", "--message-format", "json")
-        done = subprocess.run(command, cwd=TREE, env=environment, check=False, capture_output=True, text=True)
-        messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-        errors = [
-            message["message"]
-            for message in messages
-            if message["reason"] == "compiler-message"
-            and message["message"]["level"] == "error"
-            and message["message"]["spans"]
-        ]
-        if errors:
-            return errors
-        if done.returncode:
-            sys.exit(f"mutants: {' '.join(command)}\n{done.stderr}")
-        for message in messages:
-            if message["reason"] == "compiler-artifact" and message["executable"]:
-                package = Path(message["manifest_path"]).parent
-                target = f"airdma-{package.name}/{message['target']['name']}"
-                EXECUTABLES[target] = (message["executable"], str(package))
+    command = ("cargo", *arguments, "--profile", "mutants", "--message-format", "json")
+    done = subprocess.run(command, cwd=TREE, env=environment, check=False, capture_output=True, text=True)
+    messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    errors = [
+        message["message"]
+        for message in messages
+        if message["reason"] == "compiler-message" and message["message"]["level"] == "error" and message["message"]["spans"]
+    ]
+    if errors:
+        return errors
+    if done.returncode:
+        sys.exit(f"mutants: {' '.join(command)}\n{done.stderr}")
+    for message in messages:
+        if message["reason"] == "compiler-artifact" and message["executable"]:
+            package = Path(message["manifest_path"]).parent
+            target = f"airdma-{package.name}/{message['target']['name']}"
+            EXECUTABLES[target] = (message["executable"], str(package))
     return []
 
 

@@ -37,11 +37,11 @@ pub(crate) struct MemoryTable {
     random: Random,
 }
 
-/// A slot of the table. `key` 0 marks a free one; `tag` survives so that the next key differs.
+/// A slot of the table. `key` 0 marks a free one, which keeps the tag of its last key so that the next one differs.
 #[derive(Clone, Copy)]
 struct Region {
     key: u32,
-    tag: u32,
+    last_tag: u32,
     pd: u32,
     access: Access,
     address: usize,
@@ -165,7 +165,7 @@ impl MemoryTable {
         let slot = match self.free.pop_front() {
             Some(slot) => slot,
             None if self.regions.len() < LIMITS.max_mr as usize => {
-                self.regions.push(Region { tag: 0, ..region });
+                self.regions.push(region);
                 self.regions.len() as u32 - 1
             }
             None => {
@@ -174,9 +174,9 @@ impl MemoryTable {
                 ));
             }
         };
-        let tag = next_tag(&mut self.random, self.regions[slot as usize].tag, tag_bits);
-        let key = slot << TAG_BITS | tag;
-        self.regions[slot as usize] = Region { key, tag, ..region };
+        let last = self.regions[slot as usize].last_tag;
+        let key = slot << TAG_BITS | next_tag(&mut self.random, last, tag_bits);
+        self.regions[slot as usize] = Region { key, ..region };
         Ok(key)
     }
 
@@ -201,7 +201,7 @@ impl MemoryTable {
         if let Some(region) = self.regions.get_mut(slot as usize) {
             *region = Region {
                 // A bind may have chosen other bits than those it was given.
-                tag: region.key & TAG_MASK,
+                last_tag: region.key & TAG_MASK,
                 ..Region::empty(0)
             };
             self.free.push_back(slot);
@@ -232,11 +232,7 @@ impl MemoryTable {
             None => (region.address as u64, region.length as usize, region.iova),
         };
         let changed = Region::checked(pd, address, length, iova, access)?;
-        *region = Region {
-            key,
-            tag: region.tag,
-            ..changed
-        };
+        *region = Region { key, ..changed };
         Ok(())
     }
 
@@ -390,7 +386,7 @@ impl Region {
     fn empty(pd: u32) -> Region {
         Region {
             key: 0,
-            tag: 0,
+            last_tag: 0,
             pd,
             access: Access::empty(),
             address: 0,

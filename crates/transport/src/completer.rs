@@ -191,7 +191,7 @@ impl Requester {
                 self.place_read(attributes, &entry, packet.payload, host)?;
             }
             Operation::AtomicWrite { .. } if is_read_response && packet.payload.is_empty() => {}
-            Operation::CompareSwap { .. } | Operation::FetchAdd { .. } if !is_read_response => {
+            Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => {
                 let original = packet.headers.atomic_ack.ok_or(Status::BadResponse)?;
                 host.scatter(entry.request.slot, 0, &original.to_ne_bytes())
                     .map_err(|_| Status::LocalProtectionError)?;
@@ -202,8 +202,6 @@ impl Requester {
             | Operation::Write { .. }
             | Operation::WriteImm { .. }
             | Operation::Read { .. }
-            | Operation::CompareSwap { .. }
-            | Operation::FetchAdd { .. }
             | Operation::AtomicWrite { .. }
             | Operation::BindWindow(_)
             | Operation::LocalInvalidate(_) => return Err(Status::BadResponse),

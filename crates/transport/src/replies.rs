@@ -164,11 +164,12 @@ impl Replies {
         }
     }
 
+    /// Puts a reply before what speaks of its PSN or of later ones: an ACK would say that it went before.
     fn insert(&mut self, reply: Reply) {
         let at = self
             .queue
             .iter()
-            .position(|queued| queued.psn.distance_from(reply.psn) > 0)
+            .position(|queued| queued.psn.distance_from(reply.psn) >= 0)
             .unwrap_or(self.queue.len());
         self.queue.insert(at, reply);
     }

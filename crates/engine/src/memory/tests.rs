@@ -669,7 +669,10 @@ mod windows {
         fixture.table.bind(PD, QP, &bind).unwrap();
         fixture.table.free_window(first);
         let slot = (first >> TAG_BITS) as usize;
-        assert_eq!(fixture.table.regions[slot].tag, bind.new_key.0 & TAG_MASK);
+        assert_eq!(
+            fixture.table.regions[slot].last_tag,
+            bind.new_key.0 & TAG_MASK
+        );
     }
 
     #[test]

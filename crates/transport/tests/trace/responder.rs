@@ -572,3 +572,20 @@ fn a_read_that_is_repeated_before_it_is_answered_is_still_in_flight() {
         &FLUSHED,
     );
 }
+
+#[test]
+fn an_answer_goes_before_the_acknowledgement_that_speaks_of_it() {
+    let mut b = Bench::connected();
+    b.post_receive(1, 8);
+    b.arrives(Opcode::RcSendOnly, 100, &[0; 8], |_| {});
+    b.read_arrives(101, REGION_VA, 8);
+    b.sends();
+    // All of it was lost, and is sent again. The answer to the SEND speaks of all that was executed; after it, the
+    // peer would take the READ's response for lost.
+    b.arrives(Opcode::RcSendOnly, 100, &[0; 8], |_| {});
+    b.read_arrives(101, REGION_VA, 8);
+    assert_eq!(
+        b.sends(),
+        ["ReadResponseOnly 101 msn=2 [8]", "Acknowledge 101 msn=2"]
+    );
+}
