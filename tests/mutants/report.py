@@ -4,7 +4,6 @@ may survive stands."""
 from __future__ import annotations
 
 import re
-import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -88,19 +87,12 @@ def _stages(outcomes: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def _survivors(mutants: list[Mutant], outcomes: dict[str, dict[str, Any]], accepted: list[dict[str, str]]) -> list[str]:
-    lines = ["## Survivors", ""]
-    used = set()
     missed = [mutant for mutant in mutants if outcomes.get(mutant.name, {}).get("outcome") == "missed"]
+    lines = []
     for mutant in sorted(missed, key=lambda mutant: (mutant.file, mutant.line, mutant.column, mutant.what)):
-        entry = next((index for index, one in enumerate(accepted) if _is(one, mutant)), None)
-        used.add(entry)
-        reason = accepted[entry]["reason"] if entry is not None else "**no reason is known: a hole**"
+        reason = next((one["reason"] for one in accepted if _is(one, mutant)), "**no reason is known: a hole**")
         lines.append(f"- `{mutant.name}`: {reason}")
-    # An entry that means nothing any more is said, but only once all were run.
-    for index, one in enumerate(accepted):
-        if index not in used and len(outcomes) == len(mutants):
-            print(f"accepted.toml: no survivor is {one['file']}: {one['mutant']} ({one.get('line', '*')})", file=sys.stderr)
-    return lines if missed else [*lines, "None."]
+    return ["## Survivors", "", *(lines or ["None."])]
 
 
 def _is(one: dict[str, str], mutant: Mutant) -> bool:
