@@ -140,13 +140,19 @@ def page(worlds: list[Record], fuzz: list[dict[str, str]], findings: list[Record
         "`make loom` checks every interleaving of what threads share, `make tsan` runs the engine under ThreadSanitizer: "
         "[design/011-concurrency.md](design/011-concurrency.md) lists what is covered by which.\n",
         "## Planted faults\n",
-        f"`make mutants` plants faults and asks whether a test notices: [reliability/mutants.md](reliability/mutants.md).\n"
-        if MUTANTS.exists()
-        else "Not recorded yet.\n",
+        planted(),
         "## What was found\n",
         table(["found by", "what", "the test that fails without the fix"], [finding_row(finding) for finding in findings]),
     ]
     return "\n".join(parts)
+
+
+def planted() -> str:
+    """The sentence of `make mutants` about all of them."""
+    if not MUTANTS.exists():
+        return "Not recorded yet.\n"
+    result = next(line for line in MUTANTS.read_text("utf-8").splitlines() if "mutants were run" in line)
+    return f"`make mutants` plants faults and asks whether a test notices: [reliability/mutants.md](reliability/mutants.md).\n{result}\n"
 
 
 def total(records: list[Record], name: str) -> str:

@@ -49,7 +49,11 @@ pub(super) fn bring(at: *mut u8, length: usize) -> Result<(), Refused> {
 }
 
 fn bring_for(at: *mut u8, length: usize, access: Access) -> Result<(), Refused> {
-    presence::check(at.expose_provenance() as u64, length, access).map_err(|_| Refused)
+    if presence::is_touchable(at.expose_provenance() as u64, length, access) {
+        Ok(())
+    } else {
+        Err(Refused)
+    }
 }
 
 fn vector(base: *mut u8, length: usize) -> libc::iovec {

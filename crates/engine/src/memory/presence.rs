@@ -17,11 +17,9 @@ const PAGE: u64 = 4096;
 /// # Errors
 /// `EFAULT` for memory that cannot be read, or not written though `access` asks for it.
 pub(crate) fn check(addr: u64, length: usize, access: Access) -> Result<(), Error> {
-    let start = addr & !(PAGE - 1);
-    let Some(end) = addr.checked_add(length as u64).filter(|_| length > 0) else {
+    let Some((start, bytes)) = pages(addr, length) else {
         return Ok(()); // the table refuses it, with its own words
     };
-    let bytes = usize::try_from(end - start).unwrap_or(usize::MAX);
     let present = match populate(start, bytes, libc::MADV_POPULATE_READ) {
         Err(libc::EINVAL) => Ok(()),
         Ok(()) if access.contains(Access::LOCAL_WRITE) => {
@@ -34,6 +32,30 @@ pub(crate) fn check(addr: u64, length: usize, access: Access) -> Result<(), Erro
             .to_owned(),
         errno: libc::EFAULT,
     })
+}
+
+/// Whether we may touch memory ourselves, now, without ending in a fault. The benefit of the doubt goes to a kernel that does
+/// not know the advice at all, and to nothing else.
+pub(super) fn is_touchable(addr: u64, length: usize, access: Access) -> bool {
+    static PAGE_OF_OURS: u8 = 0;
+    let Some((start, bytes)) = pages(addr, length) else {
+        return false;
+    };
+    let of_ours = (&raw const PAGE_OF_OURS).addr() as u64 & !(PAGE - 1);
+    let read = populate(start, bytes, libc::MADV_POPULATE_READ);
+    if read == Err(libc::EINVAL) {
+        return populate(of_ours, 1, libc::MADV_POPULATE_READ) == read;
+    }
+    read.is_ok()
+        && (!access.contains(Access::LOCAL_WRITE)
+            || populate(start, bytes, libc::MADV_POPULATE_WRITE).is_ok())
+}
+
+/// Where the pages of some bytes begin, and how many bytes there are from there on; `None` if there are no such bytes.
+fn pages(addr: u64, length: usize) -> Option<(u64, usize)> {
+    let start = addr & !(PAGE - 1);
+    let end = addr.checked_add(length as u64).filter(|_| length > 0)?;
+    Some((start, usize::try_from(end - start).unwrap_or(usize::MAX)))
 }
 
 fn populate(start: u64, bytes: usize, advice: libc::c_int) -> Result<(), i32> {

@@ -360,6 +360,8 @@ fn on_demand_memory_may_go_away_and_come_back() {
         );
         let read = table.read(place, Access::REMOTE_READ, &mut [0; 4]);
         assert_eq!(read.is_ok(), readable);
+        let add = AtomicOperation::FetchAdd { add: 1 };
+        assert_eq!(table.atomic(place, add), Err(RemoteFault::Access));
     }
     let beyond = table.address_of(PD, explicit, address + 8190, 4, Access::empty());
     assert_eq!(beyond, None);
@@ -514,14 +516,18 @@ fn on_demand_memory_is_there_in_a_sandbox_that_forbids_the_kernels_copies() {
             assert_eq!(&out, b"abcd");
             // SAFETY: the second page of the mapping above, to which nothing else refers.
             unsafe { libc::munmap(base.wrapping_add(4096).cast(), 4096) };
-            assert_eq!(
-                table.write(place(address + 4094), Access::REMOTE_WRITE, b"efgh"),
-                Err(Refused)
-            );
-            assert_eq!(
-                table.read(place(address + 4094), Access::REMOTE_READ, &mut out),
-                Err(Refused)
-            );
+            let refused = |va, readable: bool| {
+                let read = table.read(place(va), Access::REMOTE_READ, &mut [0; 4]);
+                assert_eq!(read.is_ok(), readable);
+                let write = table.write(place(va), Access::REMOTE_WRITE, b"efgh");
+                assert_eq!(write, Err(Refused));
+            };
+            refused(address + 4094, false);
+            for (protection, readable) in [(libc::PROT_READ, true), (libc::PROT_NONE, false)] {
+                // SAFETY: the first page, likewise.
+                unsafe { libc::mprotect(base.cast(), 4096, protection) };
+                refused(address, readable);
+            }
         })
         .join()
         .unwrap();
