@@ -287,6 +287,7 @@ impl Contract {
                         key,
                         at,
                         bytes: request.payload.clone(),
+                        late: request.after.is_some(),
                         begun: self.now,
                         settled: None,
                     })
@@ -370,6 +371,17 @@ impl Contract {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// A READ has brought `data`: what a fenced write of it sends is known from now on.
+    fn reveal(&mut self, qp: usize, read: u64, data: &[u8]) {
+        let of = &self.queue_pairs[qp];
+        let mut writes = of.outstanding.iter();
+        let write = writes.find(|posted| posted.request.after == Some(read));
+        if let (Some(write), Some(peer)) = (write, of.peer) {
+            let (id, there) = (write.request.id, self.queue_pairs[peer].host);
+            self.memories[there].reveal(id, data);
         }
     }
 

@@ -29,6 +29,8 @@ pub struct Placement {
     pub at: usize,
     /// What.
     pub bytes: Vec<u8>,
+    /// What is not known yet: a READ brings it first. Only how much.
+    pub late: bool,
     /// The step in which it was posted.
     pub begun: Step,
     /// The step in which its success was reported.
@@ -36,8 +38,13 @@ pub struct Placement {
 }
 
 impl Placement {
-    fn byte(&self, at: usize) -> Option<u8> {
-        self.bytes.get(at.checked_sub(self.at)?).copied()
+    fn covers(&self, at: usize) -> bool {
+        self.range().contains(&at)
+    }
+
+    /// Whether it may leave that value there.
+    fn brings(&self, at: usize, byte: u8) -> bool {
+        self.covers(at) && (self.late || self.bytes[at - self.at] == byte)
     }
 
     fn range(&self) -> Range<usize> {
@@ -140,6 +147,7 @@ impl Memory {
                 key: 0,
                 at,
                 bytes: bytes.to_vec(),
+                late: false,
                 begun: now,
                 settled: Some(now),
             });
@@ -187,14 +195,14 @@ impl Memory {
         let brought = self
             .flying
             .iter()
-            .any(|placement| placement.byte(at) == Some(byte));
+            .any(|placement| placement.brings(at, byte));
         if is_open || brought {
             return Ok(());
         }
         let covering: Vec<_> = self
             .flying
             .iter()
-            .filter(|placement| placement.byte(at).is_some())
+            .filter(|placement| placement.covers(at))
             .collect();
         Err(format!(
             "byte {at:#x} changed from {:#04x} to {byte:#04x}, and nothing under way brings that; what covers it: {:?}",
@@ -248,6 +256,15 @@ impl Memory {
         }
     }
 
+    /// What a write brings is known from now on.
+    pub fn reveal(&mut self, id: u64, bytes: &[u8]) {
+        let write = self.flying.iter_mut().find(|write| write.id == id);
+        if let Some(write) = write.filter(|write| write.bytes.len() == bytes.len()) {
+            write.bytes.copy_from_slice(bytes);
+            write.late = false;
+        }
+    }
+
     /// A write has succeeded: its bytes are there, or those of a write that did not come before it.
     ///
     /// # Errors
@@ -266,11 +283,11 @@ impl Memory {
             .collect();
         for at in placement.range() {
             let byte = self.seen[at];
-            let expected = placement.byte(at) == Some(byte);
-            if !expected && !rivals.iter().any(|rival| rival.byte(at) == Some(byte)) {
+            let expected = placement.brings(at, byte);
+            if !expected && !rivals.iter().any(|rival| rival.brings(at, byte)) {
                 return Err(format!(
                     "write {id} succeeded, yet byte {at:#x} is {byte:#04x} instead of {:#04x}",
-                    placement.byte(at).unwrap_or(0)
+                    placement.bytes[at - placement.at]
                 ));
             }
         }
@@ -305,12 +322,12 @@ impl Memory {
         let writes = || self.flying.iter().chain(&self.settled);
         let first_counts = range.clone().map(|at| {
             let earlier = |write: &&Placement| {
-                write.settled.is_none() && write.from.qp == from.qp && write.byte(at).is_some()
+                write.settled.is_none() && write.from.qp == from.qp && write.covers(at)
             };
             // It came before the READ on the wire: what was there before it cannot be returned.
             writes().filter(earlier).all(|write| {
                 let mut after = writes().filter(|other| !other.precedes(write));
-                after.any(|other| other.byte(at) == Some(self.seen[at]))
+                after.any(|other| other.brings(at, self.seen[at]))
             })
         });
         let reader = Reader {

@@ -192,6 +192,8 @@ pub struct Request {
     pub signalled: bool,
     /// Where a datagram goes.
     pub to: Option<usize>,
+    /// The READ that brings the payload, for a write that is fenced: until that is done nobody knows the bytes.
+    pub after: Option<u64>,
 }
 
 /// A receive, as it was posted.

@@ -70,6 +70,7 @@ impl Scene {
             inline: false,
             signalled: true,
             to: None,
+            after: None,
         };
         self.judge.post_send(0, request, CALM);
         self.last

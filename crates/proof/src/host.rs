@@ -309,6 +309,13 @@ impl Host {
         }
     }
 
+    /// The landing of one request is another's from now on.
+    pub fn hand_over(&mut self, from: u64, to: u64) {
+        for slot in self.landings.iter_mut().filter(|slot| **slot == Some(from)) {
+            *slot = Some(to);
+        }
+    }
+
     fn slots(&mut self, area: Area) -> &mut Vec<Option<u64>> {
         match area.at {
             at if at == SOURCES.at => &mut self.sources,

@@ -181,6 +181,8 @@ pub enum Verb {
     AtomicWrite,
     Bind,
     Invalidate,
+    /// A READ, and a fenced WRITE of what it brings.
+    Echo,
 }
 
 /// A send request.
@@ -427,7 +429,7 @@ fn send(from: &mut Choices<'_>, faults: bool) -> Send {
     const VERBS: [Verb; 16] = [
         Verb::Send,
         Verb::Send,
-        Verb::Send,
+        Verb::Echo,
         Verb::SendImmediate,
         Verb::Write,
         Verb::Write,

@@ -132,11 +132,85 @@ impl World {
 
     /// Builds a request and posts it.
     fn send(&mut self, end: usize, send: &Send) -> Result<(), String> {
+        if self.verb_for(end, send.verb) == Verb::Echo {
+            return self.echo(end, send);
+        }
         let id = self.next_id();
-        let Some(built) = self.build(end, id, send) else {
-            self.hosts[self.ends[end].host].give_back(id);
+        match self.build(end, id, send) {
+            Some(built) => self.post(end, id, send, built, None).map(|_| ()),
+            None => {
+                self.hosts[self.ends[end].host].give_back(id);
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads from the peer, and writes what comes to another place there. The fence makes the write wait.
+    fn echo(&mut self, end: usize, send: &Send) -> Result<(), String> {
+        let (read, write) = (self.next_id(), self.next_id());
+        let plain = Send {
+            window: false,
+            fault: None,
+            ..*send
+        };
+        let length = usize::from(send.length.min(LENGTH_MAX));
+        let host = self.ends[end].host;
+        let Some(landing) = self.landing(end, read, &plain, length) else {
+            self.hosts[host].give_back(read);
             return Ok(());
         };
+        let (key, va) = self.target(end, &plain, length, false);
+        let built = Built {
+            kind: Kind::Read { key, va },
+            operation: Operation::Read {
+                va,
+                rkey: Rkey(key),
+            },
+            sges: landing.clone(),
+            payload: vec![0; length],
+        };
+        if !self.post(end, read, &plain, built, None)? {
+            return Ok(());
+        }
+        let elsewhere = Send {
+            place: send.place.rotate_left(5) ^ 0x0aaa,
+            ..plain
+        };
+        let (key, va) = self.target(end, &elsewhere, length, true);
+        let built = Built {
+            kind: Kind::Write {
+                key,
+                va,
+                immediate: None,
+            },
+            operation: Operation::Write {
+                va,
+                rkey: Rkey(key),
+            },
+            sges: landing,
+            payload: vec![0; length],
+        };
+        let fenced = Send {
+            fence: true,
+            inline: false,
+            ..plain
+        };
+        if self.post(end, write, &fenced, built, Some(read))? {
+            // What the READ brings stays there until it is written.
+            self.hosts[host].hand_over(read, write);
+        }
+        Ok(())
+    }
+
+    /// Posts a request. False if there was no room for it.
+    fn post(
+        &mut self,
+        end: usize,
+        id: u64,
+        send: &Send,
+        built: Built,
+        after: Option<u64>,
+    ) -> Result<bool, String> {
         let connection = self.plan.connections[end / 2];
         let inline = self.goes_inline(send, &built);
         let signalled = send.signalled || connection.signal_all;
@@ -160,7 +234,7 @@ impl World {
             srqn: 0,
         };
         let qp = self.ends[end].qp.clone();
-        let Some(qp) = qp else { return Ok(()) };
+        let Some(qp) = qp else { return Ok(false) };
         // The judge hears of it first: it may be on its way when the call returns.
         let request = Request {
             id,
@@ -170,6 +244,7 @@ impl World {
             inline,
             signalled,
             to: datagram.is_some().then_some(end ^ 1),
+            after,
         };
         let path = self.path(end);
         let outstanding = self.judge.sends(end).count() as u32;
@@ -177,7 +252,7 @@ impl World {
             Ok(()) => {}
             Err(Error::NoMemory(_)) if outstanding >= self.ends[end].granted.0 => {
                 self.hosts[self.ends[end].host].give_back(id);
-                return Ok(());
+                return Ok(false);
             }
             Err(error) => {
                 return Err(format!(
@@ -213,7 +288,7 @@ impl World {
                 self.scribble(end, sge);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     fn scribble(&mut self, end: usize, pointer: &Sge) {

@@ -313,7 +313,12 @@ impl Contract {
             {
                 self.memories[there].settle_write(id, now)?;
             }
-            Kind::Read { .. } => self.memories[there].end_read(id, data.as_deref())?,
+            Kind::Read { .. } => {
+                self.memories[there].end_read(id, data.as_deref())?;
+                if let Some(data) = data {
+                    self.reveal(qp, id, &data);
+                }
+            }
             Kind::Atomic { .. } => {
                 if let Some(original) = data.and_then(|data| data.get(..8)?.try_into().ok()) {
                     self.memories[there].settle_atomic(id, u64::from_ne_bytes(original))?;

@@ -13,7 +13,7 @@ impl World {
     pub(super) fn verb_for(&self, end: usize, verb: Verb) -> Verb {
         let connection = self.plan.connections[end / 2];
         let unreliable = match verb {
-            Verb::Read | Verb::AtomicWrite => Verb::Write,
+            Verb::Read | Verb::AtomicWrite | Verb::Echo => Verb::Write,
             Verb::CompareSwap | Verb::FetchAdd | Verb::SendInvalidate => Verb::Send,
             other => other,
         };
@@ -32,13 +32,14 @@ impl World {
         let rights = connection.rights[1 - end % 2];
         let needs = match verb {
             Verb::Read => 1,
+            Verb::Echo => 3,
             Verb::Write | Verb::WriteImmediate | Verb::AtomicWrite => 2,
             Verb::CompareSwap | Verb::FetchAdd => 4,
             _ => 0,
         };
         let answered = matches!(
             verb,
-            Verb::Read | Verb::CompareSwap | Verb::FetchAdd | Verb::AtomicWrite
+            Verb::Read | Verb::CompareSwap | Verb::FetchAdd | Verb::AtomicWrite | Verb::Echo
         );
         if rights & needs != needs || (answered && connection.answers_max == 0) {
             return Verb::Send;
@@ -80,6 +81,8 @@ impl World {
             Verb::AtomicWrite => self.build_atomic_write(end, id, send),
             Verb::Read => self.build_read(end, id, send, length),
             Verb::CompareSwap | Verb::FetchAdd => self.build_atomic(end, id, send, verb),
+            // Two requests: see `echo`.
+            Verb::Echo => None,
             Verb::Bind => self.build_bind(end, send),
             Verb::Invalidate => {
                 let key = self.closable_window(end)?;
