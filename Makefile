@@ -51,7 +51,7 @@ unit: ## unit tests, golden vectors, simulated pairs, and the tests of the tools
 	$(CARGO) test --workspace
 	$(PYTHON) -m unittest discover --start-directory tests/lab --top-level-directory tests/lab
 
-loom: ## model checks of all that threads share (LOOM_MAX_PREEMPTIONS=5: go further)
+loom: ## model checks of all that threads share (LOOM_MAX_PREEMPTIONS=3: go further)
 	$(LOOM)
 
 tsan: ## many threads on shared objects under ThreadSanitizer (THREADS_SECONDS=20; nightly, rust-src)

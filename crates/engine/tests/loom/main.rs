@@ -2,7 +2,7 @@
 //! return. The modules are the engine's own files; what they call of the kernel is in [`eventfd`].
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p airdma-engine --release --test loom`, or `make loom`. Models of three threads are
-//! bounded to some preemptions; `LOOM_MAX_PREEMPTIONS=5` goes further.
+//! bounded to some preemptions; `LOOM_MAX_PREEMPTIONS=3` goes further.
 #![cfg(loom)]
 #![allow(dead_code, clippy::unwrap_used)]
 

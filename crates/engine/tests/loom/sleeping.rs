@@ -60,7 +60,7 @@ fn packets_that_wait_for_room_leave_when_there_is_some() {
 /// A sleeper that does not come back takes the wake that was meant for the helper, too.
 #[test]
 fn a_timer_is_not_lost_with_a_sleeper_that_leaves() {
-    bounded(1, || {
+    bounded(2, || {
         let world = World::new(1, |worker| worker.timer = LATER);
         world.control(|_| {});
         let other = Arc::clone(&world);
@@ -79,7 +79,7 @@ fn a_timer_is_not_lost_with_a_sleeper_that_leaves() {
 /// A timer that fires sets the next one: whoever sleeps meanwhile must not think that somebody wakes for it.
 #[test]
 fn a_timer_that_follows_another_is_not_lost() {
-    bounded(1, || {
+    bounded(2, || {
         let world = World::new(2, |worker| {
             worker.timer = SOON;
             worker.next_timer = LATER;
