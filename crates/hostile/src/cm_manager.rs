@@ -211,8 +211,11 @@ impl Siege {
             };
             let _ = match input.below(3) {
                 0 => self.manager.taken_sidr(id),
-                1 => self.manager.answer(now, id, &with),
+                1 => self.manager.answer(now, id, &with).inspect(|()| {
+                    self.exchanges.remove(exchange);
+                }),
                 _ => {
+                    self.exchanges.remove(exchange);
                     self.manager.destroy_sidr(now, id);
                     Ok(())
                 }
@@ -252,6 +255,7 @@ impl Siege {
                 })
             }
             _ => {
+                self.connections.remove(connection);
                 self.manager.destroy(now, id);
                 Ok(())
             }
