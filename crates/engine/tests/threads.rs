@@ -265,7 +265,12 @@ fn come_and_go(hosts: &Hosts, device: &Arc<Device>) {
         let mut flushed = 0;
         wait_until("flushed requests", || {
             let flush = |completion: Completion| {
-                assert_eq!(completion.status, Status::WrFlushError);
+                // The first may run out of retries before the other thread has its turn.
+                let status = completion.status;
+                assert!(matches!(
+                    status,
+                    Status::WrFlushError | Status::RetryExceeded
+                ));
                 flushed += 1;
             };
             end.cq.poll(16, flush).unwrap();
