@@ -658,6 +658,7 @@ mod windows {
         let refused = fixture.table.deregister(fixture.key).unwrap_err();
         assert_eq!(refused.errno(), libc::EBUSY);
         assert_eq!(fixture.table.invalidate(PD, QP + 1, key), Err(Refused));
+        assert_eq!(fixture.table.invalidate(PD, QP, first), Err(Refused));
         fixture.table.invalidate(PD, QP, key).unwrap();
         assert_eq!(write(&fixture, key, bind.va, QP), Err(Refused));
         assert_eq!(fixture.table.invalidate(PD, QP, key), Err(Refused), "twice");
@@ -666,7 +667,8 @@ mod windows {
 
     #[test]
     fn the_last_key_of_a_window_is_not_the_next_one() {
-        assert!((0..100_000).all(|_| next_tag(&mut Random::Kernel, 0x8ff, 0x800) != 0x8ff));
+        let tags = || (0..100_000).map(|_| next_tag(&mut Random::Kernel, 0x8ff, 0x800));
+        assert!(tags().all(|tag| tag != 0x8ff && tag & 0x800 != 0));
         let mut fixture = bindable();
         let first = fixture.table.alloc_window(PD, false).unwrap();
         let mut bind = bind(&fixture, first, inc(first));
@@ -755,6 +757,21 @@ mod windows {
                 },
             ),
             (
+                "a key that the window does not have",
+                Bind {
+                    window: Rkey(window ^ 0x100),
+                    new_key: Rkey(inc(window ^ 0x100)),
+                    ..good
+                },
+            ),
+            (
+                "a key that the region does not have",
+                Bind {
+                    region: Lkey(fixture.key ^ 1),
+                    ..good
+                },
+            ),
+            (
                 "an unknown region",
                 Bind {
                     region: Lkey(0),
@@ -839,6 +856,19 @@ mod windows {
         fixture.table.deregister(fixture.key).unwrap();
         let refused = fixture.table.deregister(other).unwrap_err();
         assert_eq!(refused.errno(), libc::EBUSY);
+    }
+
+    #[test]
+    fn a_window_may_open_its_region_to_the_last_byte() {
+        let mut fixture = bindable();
+        let window = fixture.table.alloc_window(PD, true).unwrap();
+        let bind = Bind {
+            length: 56,
+            ..bind(&fixture, window, inc(window))
+        };
+        fixture.table.bind(PD, QP, &bind).unwrap();
+        assert_eq!(write(&fixture, inc(window), bind.va + 54, QP), Ok(()));
+        assert_eq!(write(&fixture, inc(window), bind.va + 55, QP), Err(Refused));
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub struct BenchHost {
     pub log: Vec<String>,
     /// The last completion of a receive, whole.
     pub last: Option<Completion>,
+    /// The last completion of a send request, whole.
+    pub last_sent: Option<Completion>,
     pub counters: BTreeMap<&'static str, u32>,
     pub local_fault: bool,
     pub bind_fault: bool,
@@ -142,6 +144,7 @@ impl Host for BenchHost {
     }
 
     fn complete_send(&mut self, slot: Slot, completion: Option<Completion>) {
+        self.last_sent = completion.or(self.last_sent);
         let line = match completion {
             Some(c) => format!("send {} {:?}", c.wr_id, c.status),
             None => format!("retire slot {}", slot.0),

@@ -641,3 +641,41 @@ fn a_loss_is_signalled_once_and_a_peer_that_is_not_ready_is_none() {
         assert!(!b.qp.take_loss_signal());
     }
 }
+
+#[test]
+fn the_completion_of_every_service_says_what_was_done_and_how_much() {
+    for (mut b, opcode) in [
+        (Bench::connected(), CompletionOpcode::Write),
+        (Bench::unreliable(), CompletionOpcode::Write),
+        (Bench::datagram(), CompletionOpcode::Send),
+    ] {
+        let writes = opcode == CompletionOpcode::Write;
+        let operation = if writes { WRITE } else { Operation::Send };
+        b.post_with(operation, 200, |r| {
+            r.datagram = Some(Datagram {
+                path: Path::default(),
+                qpn: Qpn::new(0x33),
+                qkey: QKEY,
+            });
+        });
+        b.sends();
+        b.acknowledged(P0, ACK);
+        let completion = b.host.last_sent.unwrap();
+        assert_eq!(completion.opcode, opcode);
+        assert_eq!(completion.byte_len, 200);
+        assert_eq!(completion.qpn, Qpn::new(QPN));
+    }
+}
+
+#[test]
+fn what_was_answered_unasked_is_not_asked_about() {
+    let mut b = Bench::connected();
+    b.post_with(Operation::Send, 8, |r| r.signalled = false);
+    b.post(Operation::Send, 8);
+    assert_eq!(b.sends_one().unwrap(), "SendOnly 16777214 [8]");
+    b.acknowledged(P0, ACK);
+    drain_with_event(&mut b);
+    assert!(!b.qp.wants_transmit());
+    assert_eq!(b.sends(), [""; 0]);
+    assert_eq!(b.log(), ["retire slot 0", "event SendQueueDrained"]);
+}

@@ -589,3 +589,61 @@ fn an_answer_goes_before_the_acknowledgement_that_speaks_of_it() {
         ["ReadResponseOnly 101 msn=2 [8]", "Acknowledge 101 msn=2"]
     );
 }
+
+#[test]
+fn nothing_else_arrives_in_the_middle_of_a_message() {
+    for (first, middle, last) in [
+        (
+            Opcode::RcWriteFirst,
+            Opcode::RcSendMiddle,
+            Opcode::RcSendLast,
+        ),
+        (
+            Opcode::RcSendFirst,
+            Opcode::RcWriteMiddle,
+            Opcode::RcWriteLast,
+        ),
+    ] {
+        for opcode in [
+            middle,
+            last,
+            Opcode::RcSendFirst,
+            Opcode::RcSendOnly,
+            Opcode::RcWriteFirst,
+            Opcode::RcWriteOnly,
+            Opcode::RcReadRequest,
+            Opcode::RcFetchAdd,
+            Opcode::RcAtomicWrite,
+        ] {
+            let mut b = Bench::connected();
+            b.host.memory[..256].fill(0);
+            b.post_receive(1, 600);
+            b.arrives(first, 100, &[0; 256], |h| {
+                h.reth = reth(REGION_VA, 512).filter(|_| first.has_reth());
+            });
+            let before = b.host.memory.clone();
+            let asks = [Opcode::RcReadRequest, Opcode::RcFetchAdd].contains(&opcode);
+            let payload: &[u8] = if asks {
+                &[]
+            } else if opcode == Opcode::RcAtomicWrite {
+                &[7; 8]
+            } else {
+                &[7; 256]
+            };
+            b.arrives(opcode, 101, payload, |h| {
+                let atomic = AtomicEth {
+                    va: REGION_VA,
+                    rkey: RKEY,
+                    swap_add: 2,
+                    compare: 0,
+                };
+                let length = 8.max(payload.len() as u32);
+                h.reth = reth(REGION_VA, length).filter(|_| opcode.has_reth());
+                h.atomic_eth = Some(atomic).filter(|_| opcode.has_atomic_eth());
+            });
+            let refused = "Acknowledge 101 NAK InvalidRequest";
+            assert_eq!(b.sends(), [refused], "{opcode:?}");
+            assert!(b.host.memory == before, "{opcode:?}");
+        }
+    }
+}
