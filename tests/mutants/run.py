@@ -5,6 +5,7 @@ which files), and writes docs/reliability/mutants.md.
   python3 tests/mutants/run.py                  those that have no outcome yet, then the report
   python3 tests/mutants/run.py --again          those that survived, once more: after a test was added
   python3 tests/mutants/run.py --only REGEX     those whose name matches
+  python3 tests/mutants/run.py --alone --only X built one by one, as cargo-mutants does: for few of them
   python3 tests/mutants/run.py --report         the report alone
   python3 tests/mutants/run.py --check          the report alone, compared with what is committed
 
@@ -42,6 +43,7 @@ OUTCOMES = TARGET / "outcomes.jsonl"
 LEFT_OUT = TARGET / "left_out.json"  # what does not compile with the others
 SWITCHED = "crates/transport/src/lib.rs"  # where `planted` goes
 MEMORY_MAX = 3 << 30
+SECONDS_UNKNOWN = 10.0  # of a stage that was not measured
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--again", action="store_true", help="run those that survived once more")
     parser.add_argument("--only", metavar="REGEX", help="run those whose name matches")
+    parser.add_argument("--alone", action="store_true", help="build each by itself")
     parser.add_argument("--hours", type=float, help="begin no more after this time")
     parser.add_argument("--jobs", type=int, default=1, help="run so many at a time")
     parser.add_argument("--report", action="store_true", help="write the report from what is there")
@@ -100,7 +103,11 @@ def main() -> int:
             )
         ]
         until = time.monotonic() + options.hours * 3600 if options.hours else None
-        Run(mutants, until, options.jobs).all(chosen)
+        work = Run(mutants, until, options.jobs)
+        if options.alone:
+            work.each_alone(chosen)
+        else:
+            work.all(chosen)
         outcomes = known(mutants)
     return report.write(mutants, outcomes, check=options.check)
 
@@ -155,6 +162,11 @@ class Run:
         for mutant in sorted(by_themselves, key=lambda mutant: mutant.number not in self.refused):
             self.alone(mutant)
 
+    def each_alone(self, chosen: list[Mutant]) -> None:
+        copy_tree(set())
+        for mutant in chosen:
+            self.alone(mutant)
+
     def build_all(self) -> set[int]:
         """Builds the tree with all mutants but those that do not compile in it, and returns the latter."""
         while True:
@@ -207,7 +219,7 @@ class Run:
         for stage in STAGES:
             if by_itself:
                 build(stage.build)
-            result = run(stage, 0 if by_itself else mutant.number, int(3 + 4 * self.seconds[stage]))
+            result = run(stage, 0 if by_itself else mutant.number, int(3 + 4 * self.seconds.get(stage, SECONDS_UNKNOWN)))
             if result != "passed":
                 outcome, by = ("timeout" if result == "timeout" else "caught"), stage.name
                 break
@@ -219,6 +231,7 @@ class Run:
             return
         for file in {other.file for other in self.mutants} | {SWITCHED}:
             put(file, original(file))
+        HASHES[mutant.file] = source_hash(mutant.file)
         put(mutant.file, alone(original(mutant.file), mutant))
         if build(CHECK):
             keep(mutant, "unviable", None)

@@ -647,3 +647,24 @@ fn nothing_else_arrives_in_the_middle_of_a_message() {
         }
     }
 }
+
+#[test]
+fn a_message_longer_than_any_is_invalid_whatever_the_key_opens() {
+    let refusals = [
+        (1 << 31, "Acknowledge 100 NAK InvalidRequest"),
+        ((1 << 31) - 1, "Acknowledge 100 NAK RemoteAccessError"),
+    ];
+    for (length, nak) in refusals {
+        let mut b = Bench::connected();
+        b.write_arrives(
+            Opcode::RcWriteFirst,
+            100,
+            &[0; 256],
+            reth(REGION_VA, length),
+        );
+        assert_eq!(b.sends(), [nak]);
+        let mut b = Bench::connected();
+        b.read_arrives(100, REGION_VA, length);
+        assert_eq!(b.sends(), [nak]);
+    }
+}
