@@ -18,7 +18,8 @@ ACCEPTED = Path(__file__).resolve().parent / "accepted.toml"
 HEAD = """# Mutants
 
 Does the net catch fish? cargo-mutants lists what could be wrong in `transport` and in the engine's memory: an operator, a
-result, a missing arm. `make mutants` plants each, runs the tests of the table below until one fails, and writes this page.
+result, a missing arm. `make mutants` plants each, runs tests until one fails, the cheapest first, and writes this page from
+what it saw. What survives stands below, with the reason from `tests/mutants/accepted.toml`.
 """
 
 
