@@ -859,6 +859,16 @@ mod windows {
     }
 
     #[test]
+    fn no_bind_can_choose_key_zero() {
+        let mut table = MemoryTable::default();
+        for _ in 0..100 {
+            let key = table.alloc_window(PD, false).unwrap();
+            assert_ne!(key & TAG_MASK & !0xff, 0, "{key:#x}");
+            assert_ne!(key & 0x800, 0, "{key:#x}");
+        }
+    }
+
+    #[test]
     fn a_window_may_open_its_region_to_the_last_byte() {
         let mut fixture = bindable();
         let window = fixture.table.alloc_window(PD, true).unwrap();
