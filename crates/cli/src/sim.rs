@@ -11,17 +11,21 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 #[derive(clap::Args)]
+#[command(group(clap::ArgGroup::new("world").args(["seed", "bytes"])))]
 pub struct Options {
     /// Run the world of this seed, and say how it went.
     #[arg(long, value_name = "N", conflicts_with_all = ["worlds", "hours"])]
     seed: Option<u64>,
-    /// With --seed: print the event log, and write it and a capture of each host's packets to a folder.
-    #[arg(long, requires = "seed")]
+    /// Run the world that these bytes make: what the fuzz target `world` found.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["worlds", "hours"])]
+    bytes: Option<PathBuf>,
+    /// With one world: print the event log, and write it and a capture of each host's packets to a folder.
+    #[arg(long, requires = "world")]
     trace: bool,
-    /// With --seed: if the world fails, leave out what can be left out, and print what remains.
-    #[arg(long, requires = "seed")]
+    /// With one world: if it fails, leave out what can be left out, and print what remains.
+    #[arg(long, requires = "world")]
     shrink: bool,
-    /// The folder for --trace; airdma-sim-SEED if not given.
+    /// The folder for --trace; airdma-sim-SEED, or airdma-sim-NAME after the file, if not given.
     #[arg(long, value_name = "DIR", requires = "trace")]
     out: Option<PathBuf>,
     /// Run this many worlds.
@@ -37,7 +41,7 @@ pub struct Options {
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
     /// Print what the Wi-Fi model says of ideal goodput, beside the figures it is calibrated with, and what acknowledgements cost.
-    #[arg(long, conflicts_with_all = ["seed", "worlds", "hours"])]
+    #[arg(long, conflicts_with_all = ["world", "worlds", "hours"])]
     wifi: bool,
     /// Print what was counted as JSON.
     #[arg(long)]
@@ -48,11 +52,28 @@ pub struct Options {
 pub fn sim(options: &Options) -> anyhow::Result<ExitCode> {
     // A world that panics is a failure like any other, and says so itself.
     std::panic::set_hook(Box::new(|_| {}));
-    match options.seed {
-        _ if options.wifi => wifi(),
-        Some(seed) => one(seed, options),
-        None => many(options),
+    if options.wifi {
+        return wifi();
     }
+    if let Some(seed) = options.seed {
+        return one(
+            &format!("seed={seed}"),
+            &seed.to_string(),
+            plan_of(seed),
+            options,
+        );
+    }
+    if let Some(file) = &options.bytes {
+        let bytes = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        return one(
+            &file.display().to_string(),
+            &name,
+            Plan::decode(&bytes),
+            options,
+        );
+    }
+    many(options)
 }
 
 fn wifi() -> anyhow::Result<ExitCode> {
@@ -151,16 +172,16 @@ fn in_words(counts: &Counts) -> String {
     )
 }
 
-fn one(seed: u64, options: &Options) -> anyhow::Result<ExitCode> {
+/// Runs one world, which is named so in words and in names of files.
+fn one(words: &str, name: &str, plan: Plan, options: &Options) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout();
-    let plan = plan_of(seed);
     let outcome = run(plan.clone(), options.trace);
     if options.trace {
         let log = log_of(&plan, &outcome);
         let folder = options
             .out
             .clone()
-            .unwrap_or_else(|| PathBuf::from(format!("airdma-sim-{seed}")));
+            .unwrap_or_else(|| PathBuf::from(format!("airdma-sim-{name}")));
         write_files(&folder, &log, &outcome)
             .with_context(|| format!("writing to {}", folder.display()))?;
         write!(out, "{log}")?;
@@ -172,8 +193,8 @@ fn one(seed: u64, options: &Options) -> anyhow::Result<ExitCode> {
     }
     writeln!(out, "{}", in_words(&outcome.counts))?;
     match &outcome.failure {
-        None => writeln!(out, "seed={seed} went as it should")?,
-        Some(why) => writeln!(out, "seed={seed} {why}")?,
+        None => writeln!(out, "{words} went as it should")?,
+        Some(why) => writeln!(out, "{words} {why}")?,
     }
     if options.shrink && outcome.failure.is_some() {
         let small = shrink(&plan);

@@ -37,6 +37,16 @@ fn a_seed_is_replayed_with_its_log_and_its_packets() {
 }
 
 #[test]
+fn bytes_of_the_fuzz_target_are_a_world_too() {
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/world");
+    let file = std::fs::read_dir(corpus).unwrap().next().unwrap().unwrap();
+    let file = file.path().display().to_string();
+    let output = sim(&["--bytes", &file]);
+    assert!(output.status.success());
+    assert!(text(&output).contains(&format!("{file} went as it should")));
+}
+
+#[test]
 fn worlds_are_counted() {
     let output = sim(&["--worlds", "20", "--first", "100", "--json"]);
     assert!(output.status.success());
@@ -73,6 +83,7 @@ fn what_cannot_be_is_refused() {
     refused(&["--seed", "five"], 2, "invalid");
     refused(&["--hours", "-1"], 2, "unexpected argument");
     refused(&["--hours=-1"], 1, "not negative");
+    refused(&["--bytes", "/nowhere"], 1, "reading /nowhere");
     let nowhere = ["--seed", "5", "--trace", "--out", "/proc/nowhere"];
     refused(&nowhere, 1, "writing to /proc/nowhere");
 }
