@@ -50,11 +50,8 @@ struct Peer {
 }
 
 impl Peers {
-    /// Ceiling from the environment, or the default.
-    pub(crate) fn new() -> Self {
-        let asked = std::env::var("AIRDMA_WINDOW_BYTES")
-            .ok()
-            .and_then(|text| text.parse().ok());
+    /// The ceiling that is asked for, or the default.
+    pub(crate) fn new(asked: Option<u32>) -> Self {
         Peers {
             peers: Vec::new(),
             window_max: asked.unwrap_or(WINDOW_BYTES_MAX).max(WINDOW_BYTES_MIN),

@@ -55,7 +55,8 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    pub(crate) fn new(mut random: Random) -> Self {
+    /// `window`: the ceiling of the window to one peer in bytes, if one is asked for.
+    pub(crate) fn new(mut random: Random, window: Option<u32>) -> Self {
         Tables {
             qps: QpTable::new(random.fork()),
             memory: MemoryTable::new(random.fork()),
@@ -69,7 +70,7 @@ impl Tables {
             rows: Vec::new(),
             timers: Timers::default(),
             active: Active::default(),
-            peers: Peers::new(),
+            peers: Peers::new(window),
             random,
         }
     }

@@ -79,10 +79,10 @@ pub(crate) struct Round {
 }
 
 impl Worker {
-    pub(crate) fn new(random: Random) -> Self {
+    pub(crate) fn new(random: Random, window: Option<u32>) -> Self {
         Worker {
             link: None,
-            tables: Tables::new(random),
+            tables: Tables::new(random, window),
             port_counted: Time::ZERO,
             port_moved: false,
             flushed: Time::ZERO,

@@ -245,6 +245,25 @@ impl Contract {
         sges.iter().filter_map(place).collect()
     }
 
+    /// Hands out the parts of a list that may be written, to be filled for `id`.
+    fn open(&mut self, qp: usize, id: u64, sges: &[Sge]) {
+        let of = &self.queue_pairs[qp];
+        let host = of.host;
+        let asker = Asker {
+            host,
+            domain: of.domain,
+            peer_of: None,
+        };
+        let from_now_on = (self.now, Step::MAX);
+        for &sge in sges {
+            let needs = Rights::LOCAL_WRITE;
+            let standing = self.grants.standing(asker, sge, needs, from_now_on);
+            if let Some(at) = standing.at {
+                self.memories[host].open(id, sge.key, at..at + sge.length as usize);
+            }
+        }
+    }
+
     fn gather(&self, qp: usize, sges: &[Sge]) -> Vec<u8> {
         let memory = &self.memories[self.queue_pairs[qp].host];
         let places = self.places(qp, sges);
@@ -256,9 +275,9 @@ impl Contract {
 
     /// A send request was accepted.
     pub fn post_send(&mut self, qp: usize, request: Request, path: Path) {
-        let (host, service, peer) = {
+        let (service, peer) = {
             let of = &self.queue_pairs[qp];
-            (of.host, of.service, of.peer)
+            (of.service, of.peer)
         };
         let number = self.queue_pairs[qp].posted;
         let from = From { qp, number };
@@ -271,9 +290,7 @@ impl Contract {
             });
         }
         if request.kind.is_answered() && !matches!(request.kind, Kind::AtomicWrite { .. }) {
-            for place in self.places(qp, &request.sges) {
-                self.memories[host].open(id, place);
-            }
+            self.open(qp, id, &request.sges);
         }
         if let (Some((key, va, needs)), Some(peer)) = (request.kind.access(), peer) {
             let length = request.payload.len();
@@ -387,10 +404,7 @@ impl Contract {
 
     /// A receive was accepted, by a queue pair or by the shared queue that `qp` uses.
     pub fn post_receive(&mut self, qp: usize, recv: Recv) {
-        let host = self.queue_pairs[qp].host;
-        for place in self.places(qp, &recv.sges) {
-            self.memories[host].open(recv.id, place);
-        }
+        self.open(qp, recv.id, &recv.sges);
         let standing = self.local(qp, &recv.sges, Rights::LOCAL_WRITE, (self.now, self.now));
         // What may not be written may be the program's to change.
         let before = standing.always.then(|| self.gather(qp, &recv.sges));
@@ -471,6 +485,15 @@ impl Contract {
         of.received = 0;
     }
 
+    /// A window was invalidated by now: what is under way by its key stays out.
+    fn certainly_closed(&mut self, host: usize, key: u32) {
+        let now = self.now;
+        if let Some(window) = self.grants.window(host, key) {
+            window.span.until.1 = window.span.until.1.min(now);
+        }
+        self.memories[host].forget(now, |placement| placement.key == key);
+    }
+
     /// A window was given back: its key opens nothing from now on.
     pub fn close_window(&mut self, host: usize, key: u32) {
         let now = self.now;
@@ -488,6 +511,7 @@ impl Contract {
             region.span.until = (now, now);
         }
         self.memories[host].forget(now, |placement| placement.key == key);
+        self.memories[host].close_region(key);
         for queue in &mut self.queues {
             let mut sges = queue.posted.iter().flat_map(|accepted| &accepted.recv.sges);
             queue.doubtful |= sges.any(|sge| sge.key == key);

@@ -102,11 +102,20 @@ struct Reader {
     others: Vec<(usize, u8)>,
 }
 
+/// A place that was handed out to be filled.
+#[derive(Debug)]
+struct Open {
+    id: u64,
+    /// By which key.
+    key: u32,
+    range: Range<usize>,
+}
+
 /// The memory of one host.
 #[derive(Debug)]
 pub struct Memory {
     seen: Vec<u8>,
-    open: Vec<(u64, Range<usize>)>,
+    open: Vec<Open>,
     flying: Vec<Placement>,
     settled: Vec<Placement>,
     cells: Vec<Cell>,
@@ -191,7 +200,7 @@ impl Memory {
     }
 
     fn explain(&self, at: usize, byte: u8) -> Verdict {
-        let is_open = self.open.iter().any(|(_, range)| range.contains(&at));
+        let is_open = self.open.iter().any(|open| open.range.contains(&at));
         let brought = self
             .flying
             .iter()
@@ -237,16 +246,21 @@ impl Memory {
         true
     }
 
-    /// Hands a place out to be filled.
-    pub fn open(&mut self, id: u64, range: Range<usize>) {
+    /// Hands a place out to be filled, by the key of its region.
+    pub fn open(&mut self, id: u64, key: u32, range: Range<usize>) {
         if !range.is_empty() {
-            self.open.push((id, range));
+            self.open.push(Open { id, key, range });
         }
     }
 
     /// Takes all places of `id` back.
     pub fn close(&mut self, id: u64) {
-        self.open.retain(|(open, _)| *open != id);
+        self.open.retain(|open| open.id != id);
+    }
+
+    /// Takes all places of a region back.
+    pub fn close_region(&mut self, key: u32) {
+        self.open.retain(|open| open.key != key);
     }
 
     /// A peer is about to write.

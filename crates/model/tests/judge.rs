@@ -60,6 +60,17 @@ impl Scene {
 
     /// Host 0 posts a request whose memory begins at `at`.
     fn post(&mut self, kind: Kind, at: usize, payload: &[u8]) -> u64 {
+        self.post_by(0, kind, at, payload, true)
+    }
+
+    fn post_by(
+        &mut self,
+        qp: usize,
+        kind: Kind,
+        at: usize,
+        payload: &[u8],
+        signalled: bool,
+    ) -> u64 {
         self.last += 1;
         self.judge.now += 1;
         let request = Request {
@@ -68,11 +79,11 @@ impl Scene {
             sges: vec![sge(at, payload.len())],
             payload: payload.to_vec(),
             inline: false,
-            signalled: true,
+            signalled,
             to: None,
             after: None,
         };
-        self.judge.post_send(0, request, CALM);
+        self.judge.post_send(qp, request, CALM);
         self.last
     }
 
@@ -358,4 +369,67 @@ fn datagrams_may_be_lost_but_not_made_up() {
         scene.received(ok(second, Opcode::Receive, 3)),
         "no message is like it",
     );
+}
+
+#[test]
+fn an_unsignalled_request_that_is_passed_over_must_have_been_able_to_succeed() {
+    let passed_over = |at: usize| {
+        let mut scene = Scene::new(Service::Rc);
+        scene.post_by(0, write(at), 0, b"ab", false);
+        let last = scene.post(write(8), 0, b"cd");
+        if at < 190 {
+            scene.change(1, at, b"ab")?;
+        }
+        scene.change(1, 8, b"cd")?;
+        scene.sent(ok(last, Opcode::Write, 2))
+    };
+    assert_eq!(passed_over(100), Ok(()));
+    refused(passed_over(191), "cannot have succeeded");
+}
+
+#[test]
+fn an_invalidated_window_is_closed_once_that_is_known() {
+    const WINDOW: u32 = 0x205;
+    let by_window = Kind::Write {
+        key: WINDOW,
+        va: VA + 16,
+        immediate: None,
+    };
+    let bind = Kind::Bind(airdma_model::Bind {
+        window: 0x200,
+        key: WINDOW,
+        part: sge(16, 32),
+        rights: Rights(2),
+    });
+    let mut scene = Scene::new(Service::Rc);
+    // What may be bound, which the scene does not grant otherwise.
+    let region = scene.judge.grants.find(1, KEY).expect("it is there");
+    region.rights = Rights(31);
+    let bound = scene.post_by(1, bind, 0, b"", true);
+    scene.judge.now += 1;
+    let done_bind = ok(bound, Opcode::Bind, 0);
+    assert_eq!(scene.judge.sent(1, &done_bind, CALM), Ok(()));
+    let id = scene.post(by_window, 0, b"in");
+    assert_eq!(scene.change(1, 16, b"in"), Ok(()));
+    assert_eq!(scene.sent(ok(id, Opcode::Write, 2)), Ok(()));
+
+    let invalidate = Kind::Invalidate { key: WINDOW };
+    let closed = scene.post_by(1, invalidate, 0, b"", true);
+    scene.judge.now += 1;
+    let done_closing = ok(closed, Opcode::Invalidate, 0);
+    assert_eq!(scene.judge.sent(1, &done_closing, CALM), Ok(()));
+    let id = scene.post(by_window, 0, b"no");
+    refused(scene.change(1, 16, b"no"), "nothing under way brings that");
+    refused(scene.sent(ok(id, Opcode::Write, 2)), "nothing explains");
+}
+
+#[test]
+fn a_posted_receive_ends_with_the_registration_of_its_memory() {
+    let mut scene = Scene::new(Service::Rc);
+    scene.receive(64, 8);
+    scene.post(SEND, 0, b"abcdef");
+    assert_eq!(scene.change(1, 64, b"abc"), Ok(()));
+    scene.judge.now += 1;
+    scene.judge.deregister(1, KEY);
+    refused(scene.change(1, 67, b"def"), "nothing under way brings that");
 }

@@ -39,6 +39,14 @@ impl Contract {
             ));
         }
         for _ in 0..index {
+            // Nobody says so, but it has succeeded.
+            let silent = &self.queue_pairs[qp].outstanding[0];
+            if !self.may_end(qp, silent, Status::Success, path) {
+                return Err(format!(
+                    "the unsignalled send {} was passed over, and cannot have succeeded: {:?}",
+                    silent.request.id, silent.request.kind
+                ));
+            }
             self.retire(qp, true)?;
         }
         let posted = &self.queue_pairs[qp].outstanding[0];
@@ -135,7 +143,10 @@ impl Contract {
             .peer
             .iter()
             .flat_map(|&peer| &self.queue_pairs[peer].messages);
-        queue.doubtful || sent.any(|message| message.bytes.len() > queue.shortest)
+        queue.doubtful
+            || sent.any(|message| {
+                matches!(message.kind, Kind::Send { .. }) && message.bytes.len() > queue.shortest
+            })
     }
 
     /// Whether the other end may refuse a request, which puts it into the error state.
@@ -324,6 +335,11 @@ impl Contract {
                     self.memories[there].settle_atomic(id, u64::from_ne_bytes(original))?;
                 }
             }
+            Kind::Invalidate { key } if succeeded => self.certainly_closed(host, key),
+            Kind::Send {
+                invalidate: Some(key),
+                ..
+            } if succeeded => self.certainly_closed(there, key),
             Kind::Bind(bind) if succeeded => {
                 if let Some(window) = self.grants.find(host, bind.key) {
                     window.span.from.1 = window.span.from.1.min(now);

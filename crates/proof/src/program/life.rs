@@ -83,7 +83,10 @@ impl World {
             return Ok(());
         };
         self.note(|_| format!("end {end} is destroyed"));
-        self.ends[end].window = None;
+        if let Some(window) = self.ends[end].window.take() {
+            drop(window.mw);
+            self.judge.close_window(self.ends[end].host, window.key);
+        }
         qp.destroy()
             .map_err(|error| format!("destroying end {end}: {error}"))?;
         let host = self.ends[end].host;
