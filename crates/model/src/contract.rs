@@ -54,6 +54,8 @@ pub struct QueuePair {
     outstanding: VecDeque<Posted>,
     posted: u64,
     messages: Vec<Message>,
+    /// Messages of its own whose success was reported.
+    delivered: usize,
     /// Messages of the peer that were received, or passed by.
     received: usize,
 }
@@ -67,6 +69,8 @@ struct Posted {
 
 #[derive(Clone, Debug)]
 struct Message {
+    /// Of the request.
+    number: u64,
     kind: Kind,
     bytes: Vec<u8>,
     to: Option<usize>,
@@ -76,6 +80,8 @@ struct Message {
 struct Queue {
     posted: VecDeque<Accepted>,
     shared: bool,
+    /// How many there ever were.
+    ever: usize,
     /// The shortest that there ever was.
     shortest: usize,
     /// One had memory that may not have been accessible.
@@ -132,6 +138,7 @@ impl QueuePair {
             outstanding: VecDeque::new(),
             posted: 0,
             messages: Vec::new(),
+            delivered: 0,
             received: 0,
         }
     }
@@ -284,6 +291,7 @@ impl Contract {
         let id = request.id;
         if request.kind.takes_receive() {
             self.queue_pairs[qp].messages.push(Message {
+                number,
                 kind: request.kind,
                 bytes: request.payload.clone(),
                 to: request.to,
@@ -411,6 +419,7 @@ impl Contract {
         let number = self.queue_pairs[qp].receives;
         let at = self.now;
         let queue = &mut self.queues[number];
+        queue.ever += 1;
         queue.doubtful |= !standing.always;
         queue.shortest = queue.shortest.min(recv.length());
         queue.posted.push_back(Accepted { recv, at, before });
@@ -468,6 +477,7 @@ impl Contract {
             for accepted in std::mem::take(&mut self.queues[queue].posted) {
                 self.memories[host].close(accepted.recv.id);
             }
+            self.queues[queue].ever = 0;
         }
         self.silence(qp);
         self.queue_pairs[qp].life = Life::Gone;
@@ -483,6 +493,7 @@ impl Contract {
         of.drained = false;
         of.messages.clear();
         of.received = 0;
+        of.delivered = 0;
     }
 
     /// A window was invalidated by now: what is under way by its key stays out.

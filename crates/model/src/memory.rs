@@ -289,22 +289,7 @@ impl Memory {
         };
         let mut placement = self.flying.swap_remove(index);
         placement.settled = Some(now);
-        let rivals: Vec<_> = self
-            .flying
-            .iter()
-            .chain(&self.settled)
-            .filter(|rival| !rival.precedes(&placement))
-            .collect();
-        for at in placement.range() {
-            let byte = self.seen[at];
-            let expected = placement.brings(at, byte);
-            if !expected && !rivals.iter().any(|rival| rival.brings(at, byte)) {
-                return Err(format!(
-                    "write {id} succeeded, yet byte {at:#x} is {byte:#04x} instead of {:#04x}",
-                    placement.bytes[at - placement.at]
-                ));
-            }
-        }
+        self.check_landed(&placement)?;
         self.settled.push(placement);
         let oldest = self
             .flying
@@ -314,6 +299,37 @@ impl Memory {
             .unwrap_or(now);
         self.settled
             .retain(|placement| placement.settled.is_some_and(|settled| settled > oldest));
+        Ok(())
+    }
+
+    /// A later message of a flow has arrived: all that it wrote before has landed.
+    ///
+    /// # Errors
+    /// Something has not.
+    pub fn check_flow(&self, from: From) -> Verdict {
+        let mut flow = self.flying.iter().filter(|write| {
+            write.from.qp == from.qp && write.from.number <= from.number && !write.late
+        });
+        flow.try_for_each(|write| self.check_landed(write))
+    }
+
+    /// The bytes of a write are there, or those of one that did not come before it.
+    fn check_landed(&self, write: &Placement) -> Verdict {
+        let others = self.flying.iter().chain(&self.settled);
+        let rivals: Vec<_> = others
+            .filter(|rival| rival.id != write.id && !rival.precedes(write))
+            .collect();
+        for at in write.range() {
+            let byte = self.seen[at];
+            let expected = write.brings(at, byte);
+            if !expected && !rivals.iter().any(|rival| rival.brings(at, byte)) {
+                return Err(format!(
+                    "write {} succeeded, yet byte {at:#x} is {byte:#04x} instead of {:#04x}",
+                    write.id,
+                    write.bytes[at - write.at]
+                ));
+            }
+        }
         Ok(())
     }
 

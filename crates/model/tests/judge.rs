@@ -433,3 +433,42 @@ fn a_posted_receive_ends_with_the_registration_of_its_memory() {
     scene.judge.deregister(1, KEY);
     refused(scene.change(1, 67, b"def"), "nothing under way brings that");
 }
+
+#[test]
+fn who_hears_of_a_message_finds_all_that_was_written_before() {
+    let heard = |lands: &[u8], lands_too: &[u8]| {
+        let mut scene = Scene::new(Service::Rc);
+        scene.post(write(100), 0, b"early");
+        let notify = Kind::Write {
+            key: KEY,
+            va: VA + 120,
+            immediate: Some(7),
+        };
+        scene.post(notify, 8, b"late");
+        let receive = scene.receive(64, 8);
+        scene.change(1, 100, lands)?;
+        scene.change(1, 120, lands_too)?;
+        scene.received(Done {
+            immediate: Some(7),
+            ..ok(receive, Opcode::ReceiveImmediate, 4)
+        })
+    };
+    assert_eq!(heard(b"early", b"late"), Ok(()));
+    refused(heard(b"early", b"lat"), "came before its data");
+    refused(heard(b"ear", b"late"), "came before its data");
+}
+
+#[test]
+fn a_message_that_succeeds_has_taken_a_receive_and_is_heard_of() {
+    let mut scene = Scene::new(Service::Rc);
+    let id = scene.post(SEND, 0, b"abc");
+    refused(scene.sent(ok(id, Opcode::Send, 3)), "has posted 0 receives");
+
+    let mut scene = Scene::new(Service::Rc);
+    let receive = scene.receive(64, 8);
+    let id = scene.post(SEND, 0, b"abc");
+    assert_eq!(scene.sent(ok(id, Opcode::Send, 3)), Ok(()));
+    scene.judge.fail(1);
+    let flush = done(receive, Status::Flush, Opcode::Receive, 0);
+    refused(scene.received(flush), "has not come");
+}

@@ -1,6 +1,7 @@
 //! Receive completions: which message it is, and what it left in memory.
 
 use super::{Accepted, Contract, Done, GRH, Kind, Life, Message, Opcode, Path, Service, Status};
+use crate::memory::From;
 use crate::{Rights, Verdict};
 
 impl Contract {
@@ -31,6 +32,14 @@ impl Contract {
             return Err(format!(
                 "receive {} was flushed, and nothing explains it",
                 done.id
+            ));
+        }
+        let of = &self.queue_pairs[qp];
+        let delivered = of.peer.map_or(0, |peer| self.queue_pairs[peer].delivered);
+        if done.status == Status::Flush && of.received < delivered {
+            return Err(format!(
+                "receive {} was flushed, and message {} that succeeded has not come",
+                done.id, of.received
             ));
         }
         if done.status != Status::Flush && self.queue_pairs[qp].drained {
@@ -135,6 +144,9 @@ impl Contract {
                         done.id, of.received
                     )
                 })?;
+                let (host, number) = (of.host, next.number);
+                let flow = self.memories[host].check_flow(From { qp: peer, number });
+                flow.map_err(|why| format!("receive {} came before its data: {why}", done.id))?;
                 of.received + 1
             }
             (Service::Uc, Some(peer)) => {

@@ -301,6 +301,21 @@ impl Contract {
         }
     }
 
+    /// A message has succeeded: it has taken one of the receives that the peer ever posted.
+    fn note_delivery(&mut self, qp: usize, peer: usize, id: u64) -> Verdict {
+        self.queue_pairs[qp].delivered += 1;
+        let delivered = self.queue_pairs[qp].delivered;
+        let other = &self.queue_pairs[peer];
+        let queue = &self.queues[other.receives];
+        if other.life == Life::Gone || queue.shared || queue.ever >= delivered {
+            return Ok(());
+        }
+        Err(format!(
+            "message {id} succeeded as number {delivered}, and its receiver has posted {} receives",
+            queue.ever
+        ))
+    }
+
     /// The first request in line is over.
     pub(super) fn retire(&mut self, qp: usize, succeeded: bool) -> Verdict {
         let Some(posted) = self.queue_pairs[qp].outstanding.pop_front() else {
@@ -318,6 +333,9 @@ impl Contract {
             return Ok(());
         };
         let there = self.queue_pairs[peer].host;
+        if succeeded && kind.takes_receive() && service == Service::Rc {
+            self.note_delivery(qp, peer, id)?;
+        }
         match kind {
             Kind::Write { .. } | Kind::AtomicWrite { .. }
                 if succeeded && service == Service::Rc =>
