@@ -50,8 +50,10 @@ pub struct Options {
 
 /// Exits with 0 if the model was content with all worlds, with 1 if not.
 pub fn sim(options: &Options) -> anyhow::Result<ExitCode> {
-    // A world that panics is a failure like any other, and says so itself.
-    std::panic::set_hook(Box::new(|_| {}));
+    if options.seed.is_none() && options.bytes.is_none() {
+        // A world that panics is a failure like any other, and says so in its turn.
+        std::panic::set_hook(Box::new(|_| {}));
+    }
     if options.wifi {
         return wifi();
     }

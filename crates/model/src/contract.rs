@@ -71,6 +71,7 @@ struct Posted {
 struct Message {
     /// Of the request.
     number: u64,
+    solicited: bool,
     kind: Kind,
     bytes: Vec<u8>,
     to: Option<usize>,
@@ -172,9 +173,17 @@ impl Contract {
             .saturating_sub(self.queues[queue].vanished)
     }
 
-    /// Messages of connections that are under way and take a receive of this queue.
+    /// Messages of connections that will come and take a receive of this queue, if all goes well.
     pub fn messages_due(&self, queue: usize) -> usize {
-        let due = |qp: &QueuePair| Some(self.queue_pairs[qp.peer?].messages.len() - qp.received);
+        self.messages(queue, |peer| peer.life == Life::Running && !peer.stopped)
+    }
+
+    /// Messages of peers that were not received.
+    fn messages(&self, queue: usize, of: impl Fn(&QueuePair) -> bool) -> usize {
+        let due = |qp: &QueuePair| {
+            let peer = &self.queue_pairs[qp.peer?];
+            of(peer).then_some(peer.messages.len() - qp.received)
+        };
         self.users(queue).filter_map(|(_, qp)| due(qp)).sum()
     }
 
@@ -292,6 +301,7 @@ impl Contract {
         if request.kind.takes_receive() {
             self.queue_pairs[qp].messages.push(Message {
                 number,
+                solicited: request.solicited,
                 kind: request.kind,
                 bytes: request.payload.clone(),
                 to: request.to,
@@ -427,7 +437,9 @@ impl Contract {
     }
 
     fn note_scarcity(&mut self, queue: usize) {
-        if self.receives_left(queue) < self.messages_due(queue) + self.datagrams(queue) {
+        // Those of a peer that has failed may still be on their way.
+        let messages = self.messages(queue, |_| true) + self.datagrams(queue);
+        if self.receives_left(queue) < messages {
             self.queues[queue].scarce = Some(self.now);
         }
     }

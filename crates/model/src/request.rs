@@ -190,6 +190,8 @@ pub struct Request {
     pub inline: bool,
     /// Success is to be reported.
     pub signalled: bool,
+    /// The receiver's completion is a solicited one.
+    pub solicited: bool,
     /// Where a datagram goes.
     pub to: Option<usize>,
     /// The READ that brings the payload, for a write that is fenced: until that is done nobody knows the bytes.
@@ -221,6 +223,7 @@ pub struct Done {
     pub bytes: u32,
     pub immediate: Option<u32>,
     pub invalidated: Option<u32>,
+    pub solicited: bool,
     /// Sender of a datagram.
     pub source: Option<usize>,
 }

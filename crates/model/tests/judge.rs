@@ -80,6 +80,7 @@ impl Scene {
             payload: payload.to_vec(),
             inline: false,
             signalled,
+            solicited: false,
             to: None,
             after: None,
         };
@@ -149,6 +150,7 @@ fn done(id: u64, status: Status, opcode: Opcode, bytes: u32) -> Done {
         bytes,
         immediate: None,
         invalidated: None,
+        solicited: false,
         source: None,
     }
 }

@@ -24,8 +24,8 @@ use std::sync::Arc;
 /// Bits of a key that a bind may choose.
 const KEY_CHOSEN: u32 = 0xff;
 
-/// How long a packet may be under way: what is held back longest, and queues.
-const LIFETIME_MAX: Duration = Duration::from_millis(50);
+/// How long packets may be under way: what is held back longest, and queues.
+const LIFETIME_MAX: Duration = Duration::from_millis(500);
 
 /// By how much the numbers of a connection differ from those that it had before.
 const PSN_LEAP: u32 = 1 << 22;
@@ -243,6 +243,7 @@ impl World {
             payload: built.payload,
             inline,
             signalled,
+            solicited: send.solicited,
             to: datagram.is_some().then_some(end ^ 1),
             after,
         };

@@ -115,6 +115,9 @@ impl Contract {
                     message.kind
                 ));
             }
+            if done.solicited != message.solicited {
+                return Err(format!("it says solicited: {}", done.solicited));
+            }
             let placed = if opcode == Opcode::Receive { length } else { 0 };
             let Some((filled, rest)) = now_there.split_at_checked(placed) else {
                 return Err("the message is longer than the receive".to_owned());

@@ -76,6 +76,7 @@ impl World {
             bytes: completion.byte_len,
             immediate: completion.imm.map(u32::from_be_bytes),
             invalidated: completion.invalidated.map(|key| key.0),
+            solicited: completion.solicited,
             source: self.source_of(end, completion),
         };
         let path = self.path(end);

@@ -127,7 +127,10 @@ impl World {
             self.ends[first].haunted = true;
             self.ends[second].haunted = true;
         } else {
-            self.pass(LIFETIME_MAX)?;
+            self.pass_until(self.now + LIFETIME_MAX, |world| {
+                let waits = world.hosts.iter().any(|host| host.waits_since.is_some());
+                world.network.under_way() == 0 && !waits
+            })?;
         }
         for psn in &mut self.plan.connections[end / 2].psns {
             *psn = (*psn + PSN_LEAP) & 0x00ff_ffff;
