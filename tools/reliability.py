@@ -132,7 +132,7 @@ def page(worlds: list[Record], fuzz: list[dict[str, str]], findings: list[Record
         "Hosts of the real engine, a simulated network, random programs, and the reference model (`crates/model`) as judge: "
         "`make worlds` runs the first 20,000 seeds, `make soak HOURS=n` others. `airdma sim --seed N --trace` replays one.\n",
         table(["what", "count"], [[words, total(worlds, name)] for name, words in WORLDS.items()]),
-        f"{len(worlds)} recorded runs, {hours(sum(record['seconds'] for record in worlds))} of two processors.\n",
+        f"{len(worlds)} recorded runs, {hours(sum(record['seconds'] for record in worlds))}.\n",
         "## Fuzzing\n",
         "Coverage-guided bytes (`make fuzz`, [fuzz/README.md](../fuzz/README.md)); `cargo test` replays what was kept.\n",
         table(["target", "executions", "time", "inputs that failed in these runs"], [fuzz_row(row) for row in fuzz]),
