@@ -216,13 +216,20 @@ fn one(words: &str, name: &str, plan: Plan, options: &Options) -> anyhow::Result
 fn log_of(plan: &Plan, outcome: &Outcome) -> String {
     let mut log = String::new();
     let Plan {
+        seed,
         hosts,
+        v6,
+        careful,
         network,
         connections,
         actions,
-        ..
     } = plan;
-    let _ = writeln!(log, "{hosts} hosts, {network:?}");
+    let family = if *v6 { "IPv6" } else { "IPv4" };
+    let faults = if *careful { "without" } else { "with" };
+    let _ = writeln!(
+        log,
+        "{hosts} hosts, {family}, {faults} faults on purpose, chance from {seed:#x}, {network:?}"
+    );
     for (index, connection) in connections.iter().enumerate() {
         let _ = writeln!(
             log,

@@ -65,6 +65,8 @@ struct Posted {
     request: Request,
     at: Step,
     lost: u64,
+    /// Whether the windows that it binds or closes may have been such that it can, and certainly were.
+    windows: (bool, bool),
 }
 
 #[derive(Clone, Debug)]
@@ -338,6 +340,7 @@ impl Contract {
                 _ => {}
             }
         }
+        let windows = self.windows_for(qp, &request.kind);
         self.begin_keys(qp, &request);
         let at = self.now;
         let of = &mut self.queue_pairs[qp];
@@ -346,11 +349,37 @@ impl Contract {
             request,
             at,
             lost: path.lost,
+            windows,
         });
         if service != Service::Ud
             && let Some(peer) = peer
         {
             self.note_scarcity(self.queue_pairs[peer].receives);
+        }
+    }
+
+    /// Whether the windows that a request binds or closes may be such that it can, and certainly are.
+    fn windows_for(&self, qp: usize, kind: &Kind) -> (bool, bool) {
+        let of = &self.queue_pairs[qp];
+        let now = self.now;
+        match (*kind, of.peer) {
+            (Kind::Invalidate { key }, _) => self.grants.bound(of.host, key, Some(qp), now),
+            (
+                Kind::Send {
+                    invalidate: Some(key),
+                    ..
+                },
+                Some(peer),
+            ) => {
+                let there = self.queue_pairs[peer].host;
+                self.grants.bound(there, key, Some(peer), now)
+            }
+            (Kind::Bind(bind), _) => {
+                // Bound once, it has to be closed first.
+                let (maybe, surely) = self.grants.bound(of.host, bind.window, None, now);
+                (!surely, !maybe)
+            }
+            _ => (true, true),
         }
     }
 
@@ -361,6 +390,9 @@ impl Contract {
             (of.host, of.domain, of.peer, self.now)
         };
         let mut close = |host: usize, key: u32| {
+            if let Some(window) = self.grants.window(host, key) {
+                window.closers += 1;
+            }
             if let Some(window) = self
                 .grants
                 .find(host, key)
@@ -398,6 +430,7 @@ impl Contract {
                         at,
                         rights: bind.rights,
                         owner: Owner::QueuePair(qp),
+                        closers: 0,
                         span: Span {
                             from: (now, Step::MAX),
                             until: (Step::MAX, Step::MAX),

@@ -84,6 +84,8 @@ pub struct Region {
     pub owner: Owner,
     /// When.
     pub span: Span,
+    /// Requests that close it, posted so far.
+    pub closers: u32,
 }
 
 /// One element of a scatter or gather list.
@@ -152,6 +154,33 @@ impl Grants {
         regions.find(|region| {
             region.host == host && region.key == key && region.span.until.0 == Step::MAX
         })
+    }
+
+    /// Whether a window is bound for a queue pair from `now` on, and whether that is certain: a key, and who may use it.
+    pub fn bound(&self, host: usize, key: u32, owner: Option<usize>, now: Step) -> (bool, bool) {
+        let windows = self.regions.iter().filter(|region| {
+            let owned = match region.owner {
+                Owner::QueuePair(qp) => owner.is_none_or(|owner| owner == qp),
+                Owner::Domain => false,
+            };
+            region.host == host && region.key == key && owned
+        });
+        windows.fold((false, false), |(maybe, surely), window| {
+            let Span { from, until } = window.span;
+            let open = window.span.touches((now, Step::MAX));
+            (
+                maybe || open,
+                surely || (from.1 <= now && until.0 == Step::MAX),
+            )
+        })
+    }
+
+    /// Requests that close the window of that key, posted so far.
+    pub fn closers(&self, host: usize, key: u32) -> u32 {
+        let windows = self.regions.iter().filter(|region| {
+            region.host == host && region.key == key && region.owner != Owner::Domain
+        });
+        windows.map(|window| window.closers).max().unwrap_or(0)
     }
 
     /// The window of that key, whether it may be closed already or not.

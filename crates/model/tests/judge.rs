@@ -38,6 +38,7 @@ impl Scene {
                 rights: Rights(15),
                 owner: Owner::Domain,
                 span: Span::since(0),
+                closers: 0,
             });
         }
         for host in 0..2 {
@@ -473,4 +474,55 @@ fn a_message_that_succeeds_has_taken_a_receive_and_is_heard_of() {
     scene.judge.fail(1);
     let flush = done(receive, Status::Flush, Opcode::Receive, 0);
     refused(scene.received(flush), "has not come");
+}
+
+#[test]
+fn windows_are_bound_when_free_and_closed_when_bound() {
+    const FIRST: u32 = 0x201;
+    let bind = |window, key| {
+        Kind::Bind(airdma_model::Bind {
+            window,
+            key,
+            part: sge(16, 32),
+            rights: Rights(2),
+        })
+    };
+    let close = |key| Kind::Invalidate { key };
+    let scene = || {
+        let mut scene = Scene::new(Service::Rc);
+        let region = scene.judge.grants.find(0, KEY).expect("it is there");
+        region.rights = Rights(31);
+        scene
+    };
+    let says = |scene: &mut Scene, kind: Kind, opcode: Opcode, status: Status| {
+        let id = scene.post(kind, 0, b"");
+        scene.sent(done(id, status, opcode, 0))
+    };
+    let (success, failure) = (Status::Success, Status::MwBind);
+    let bound = || {
+        let mut scene = scene();
+        assert_eq!(
+            says(&mut scene, bind(0x200, FIRST), Opcode::Bind, success),
+            Ok(())
+        );
+        scene
+    };
+
+    let free = says(&mut scene(), bind(0x200, FIRST), Opcode::Bind, failure);
+    refused(free, "nothing explains");
+    let twice = says(&mut bound(), bind(FIRST, 0x202), Opcode::Bind, success);
+    refused(twice, "nothing explains");
+    let twice = says(&mut bound(), bind(FIRST, 0x202), Opcode::Bind, failure);
+    assert_eq!(twice, Ok(()));
+    let unknown = says(&mut bound(), close(0x777), Opcode::Invalidate, success);
+    refused(unknown, "nothing explains");
+    let open = says(&mut bound(), close(FIRST), Opcode::Invalidate, failure);
+    refused(open, "nothing explains");
+    let mut closed = bound();
+    assert_eq!(
+        says(&mut closed, close(FIRST), Opcode::Invalidate, success),
+        Ok(())
+    );
+    let again = says(&mut closed, close(FIRST), Opcode::Invalidate, success);
+    refused(again, "nothing explains");
 }

@@ -76,29 +76,57 @@ pub fn soak(soak: &Soak, each: impl Fn(u64) + Sync) -> Report {
     report
 }
 
-/// Leaves out actions of a failing world for as long as what is left fails, by delta debugging (Zeller and Hildebrandt, 2002).
+/// What a failure is like, whatever its numbers are.
+fn kind(failure: &str) -> String {
+    // Numbers, and where it happened, do not matter.
+    let words = failure.split_whitespace().filter(|word| {
+        let number = word.contains(|c: char| c.is_ascii_digit());
+        !number && !["action", "at", "the", "end", "end:"].contains(word)
+    });
+    words.take(8).collect::<Vec<_>>().join(" ")
+}
+
+/// Leaves out actions of a failing world for as long as what is left fails in the same way, by delta debugging (Zeller and Hildebrandt, 2002).
 pub fn shrink(plan: &Plan) -> Plan {
     let with = |actions: Vec<Action>| Plan {
         actions,
         ..plan.clone()
     };
+    let fails = |actions: Vec<Action>| run(with(actions), false).failure.map(|why| kind(&why));
+    let before = fails(plan.actions.clone());
     let mut kept = plan.actions.clone();
     let mut chunk = kept.len().div_ceil(2);
     while chunk > 0 {
-        let before = kept.len();
+        let length = kept.len();
         let mut at = 0;
         while at < kept.len() {
             let end = (at + chunk).min(kept.len());
             let without: Vec<_> = kept[..at].iter().chain(&kept[end..]).cloned().collect();
-            if run(with(without.clone()), false).failure.is_some() {
+            if before.is_some() && fails(without.clone()) == before {
                 kept = without;
             } else {
                 at = end;
             }
         }
-        if kept.len() == before {
+        if kept.len() == length {
             chunk /= 2;
         }
     }
     with(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::kind;
+
+    #[test]
+    fn failures_of_a_kind_are_alike() {
+        let alike = [
+            "action 35: end 4: READ 6 returned 0xbc for byte 0x17d3a, which it did not hold",
+            "at the end: end 1: READ 34 returned 0xb1 for byte 0x13bd8, which it did not hold",
+        ];
+        assert_eq!(kind(alike[0]), kind(alike[1]));
+        let other = "at the end: end 4: write 10 succeeded, yet byte 0x187ab is 0xc3";
+        assert_ne!(kind(alike[0]), kind(other));
+    }
 }

@@ -181,6 +181,7 @@ impl World {
             rights: Rights(layout.access.bits()),
             owner: Owner::Domain,
             span: Span::since(self.judge.now),
+            closers: 0,
         });
     }
 

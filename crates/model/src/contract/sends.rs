@@ -212,7 +212,7 @@ impl Contract {
             }
             _ => Standing::EMPTY,
         };
-        let window = self.keys_standing(qp, kind, period);
+        let window = self.keys_standing(qp, posted, period);
         let granted = kind
             .access()
             .is_none_or(|(_, _, needs)| peer.is_some_and(|peer| peer.rights.contain(needs)));
@@ -270,34 +270,48 @@ impl Contract {
     }
 
     /// Whether the keys that a request opens or closes may be, and certainly are, such that it can.
-    pub(super) fn keys_standing(&self, qp: usize, kind: &Kind, period: (Step, Step)) -> Standing {
+    pub(super) fn keys_standing(
+        &self,
+        qp: usize,
+        posted: &Posted,
+        period: (Step, Step),
+    ) -> Standing {
         let of = &self.queue_pairs[qp];
-        let doubtful = Standing {
-            ever: true,
-            always: false,
-            at: None,
-        };
-        match *kind {
-            Kind::Bind(bind) => {
+        let (maybe, surely) = posted.windows;
+        match (posted.request.kind, of.peer) {
+            (Kind::Bind(bind), _) => {
                 let asker = Asker {
                     host: of.host,
                     domain: of.domain,
                     peer_of: None,
                 };
-                let part = self
-                    .grants
-                    .standing(asker, bind.part, Rights::MW_BIND, period);
+                let needs = Rights::MW_BIND;
+                let part = self.grants.standing(asker, bind.part, needs, period);
                 Standing {
-                    ever: part.ever,
-                    ..doubtful
+                    ever: maybe && part.ever,
+                    always: surely && part.always,
+                    at: None,
                 }
             }
-            Kind::Invalidate { .. }
-            | Kind::Send {
-                invalidate: Some(_),
-                ..
-            } => doubtful,
+            (Kind::Invalidate { key }, _) => self.closing(of.host, key, posted),
+            (
+                Kind::Send {
+                    invalidate: Some(key),
+                    ..
+                },
+                Some(peer),
+            ) => self.closing(self.queue_pairs[peer].host, key, posted),
             _ => Standing::EMPTY,
+        }
+    }
+
+    /// Whether a request that closes a window may find it open, and certainly does: somebody else may close it first.
+    fn closing(&self, host: usize, key: u32, posted: &Posted) -> Standing {
+        let (maybe, surely) = posted.windows;
+        Standing {
+            ever: maybe,
+            always: surely && self.grants.closers(host, key) <= 1,
+            at: None,
         }
     }
 
