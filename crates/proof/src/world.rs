@@ -481,12 +481,18 @@ impl World {
         let timeout = Duration::from_nanos(4096 << self.plan.connections[end / 2].timeout);
         let round_trip = under_way + waited.sum::<Duration>();
         let lost = self.network.path(a, b).lost + self.network.path(b, a).lost;
+        // A Wi-Fi cell keeps the order, and repeats nothing that has arrived.
+        let link = self.plan.network.link;
+        let cell = self.plan.network.wifi.is_some();
+        let (reorder, duplicate) = if cell {
+            (0, 0)
+        } else {
+            (link.reorder, link.duplicate)
+        };
         airdma_model::Path {
             lost,
-            slow: round_trip * 2 >= timeout
-                || self.plan.network.link.reorder > 0
-                || self.ends[end].haunted,
-            disorderly: self.plan.network.link.reorder + self.plan.network.link.duplicate > 0,
+            slow: round_trip * 2 >= timeout || reorder > 0 || self.ends[end].haunted,
+            disorderly: reorder + duplicate > 0,
         }
     }
 }
