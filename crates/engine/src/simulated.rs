@@ -7,10 +7,11 @@ use crate::clock::Clock;
 use crate::core::Core;
 use crate::random::Random;
 use crate::worker::Work;
-use crate::{Device, DeviceInfo};
+use crate::{Device, DeviceInfo, GidEntry, PathMtu};
 use airdma_port::Port;
 use airdma_transport::Time;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -18,6 +19,22 @@ use std::time::Duration;
 
 /// Rounds at one moment after which a device counts as one that never comes to rest.
 const ROUNDS_MAX: u32 = 1_000_000;
+
+/// An interface that is up, has this address and a path MTU of 1,024 bytes, and is nobody's.
+pub fn interface(name: &str, index: u32, address: IpAddr) -> DeviceInfo {
+    DeviceInfo {
+        name: format!("airdma_{name}"),
+        interface: name.to_owned(),
+        interface_index: index,
+        mtu: 1500,
+        mac: [2, 0, 0, 0, 0, index as u8],
+        guid: u64::from(index),
+        gids: vec![GidEntry::from(address)],
+        path_mtu: PathMtu::M1024,
+        up: true,
+        speed_mbps: None,
+    }
+}
 
 /// A device whose time the owner moves.
 pub struct Simulated {

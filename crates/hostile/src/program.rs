@@ -3,14 +3,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::mem::offset_of;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::ptr;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use airdma_engine::simulated::{Inventory, Simulated};
-use airdma_engine::{DeviceInfo, Gid, GidEntry, PathMtu};
+use airdma_engine::simulated::{Inventory, Simulated, interface};
+use airdma_engine::{Gid, PathMtu};
 use airdma_port::icrc::{Flow, IcrcCache};
 use airdma_port::sim::{Carrier, Frame, carried};
 use airdma_verbs::rlib::{abi, open, symbols};
@@ -156,7 +156,8 @@ impl Program {
     pub fn new(input: &mut Input<'_>) -> Self {
         watch_for_panics();
         let (port, carrier) = carried(&[ADDRESS.into()]).expect("descriptors");
-        let device = Simulated::open(info(), Box::new(port), 7).expect("memory");
+        let info = interface("hostile0", 1, ADDRESS.into());
+        let device = Simulated::open(info, Box::new(port), 7).expect("memory");
         let nothing = device.inventory();
         let context = open(device.device()).expect("descriptors");
         let mut memory = vec![0; MEMORY / 8].into_boxed_slice();
@@ -588,25 +589,6 @@ fn seal(frame: &mut Frame) {
     };
     let flow = flow.expect("all addresses are of one family");
     *trailer = IcrcCache::new(0).icrc(&flow, 0, transport).to_le_bytes();
-}
-
-fn info() -> DeviceInfo {
-    let address = IpAddr::from(ADDRESS);
-    DeviceInfo {
-        name: "airdma_hostile0".into(),
-        interface: "hostile0".into(),
-        interface_index: 1,
-        mtu: 1500,
-        mac: [2, 0, 0, 0, 0, 1],
-        guid: 1,
-        gids: vec![GidEntry {
-            gid: Gid::from(address),
-            address,
-        }],
-        path_mtu: PathMtu::M1024,
-        up: true,
-        speed_mbps: None,
-    }
 }
 
 fn pattern(at: usize) -> u8 {

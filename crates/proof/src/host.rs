@@ -1,10 +1,7 @@
 //! One host of a world: a device of the engine, its objects, and the memory that its program and its peers use.
 
-use airdma_engine::simulated::{Inventory, Simulated, set_nonblocking};
-use airdma_engine::{
-    Access, Channel, Cq, DeviceInfo, Gid, GidEntry, Mr, PathMtu, Pd, Qp, QpEvent, Qpn, Srq,
-    SrqAttributes,
-};
+use airdma_engine::simulated::{Inventory, Simulated, interface, set_nonblocking};
+use airdma_engine::{Access, Channel, Cq, Mr, Pd, Qp, QpEvent, Qpn, Srq, SrqAttributes};
 use airdma_model::Alarm;
 use airdma_port::sim::{Carrier, carried};
 use core::ops::Range;
@@ -173,21 +170,7 @@ pub struct Host {
 impl Host {
     /// A host with its regions and queues.
     pub fn new(index: usize, address: IpAddr, seed: u64) -> Host {
-        let info = DeviceInfo {
-            name: format!("airdma_sim{index}"),
-            interface: format!("sim{index}"),
-            interface_index: 1 + index as u32,
-            mtu: 1500,
-            mac: [2, 0, 0, 0, 0, index as u8],
-            guid: 1 + index as u64,
-            gids: vec![GidEntry {
-                gid: Gid::from(address),
-                address,
-            }],
-            path_mtu: PathMtu::M1024,
-            up: true,
-            speed_mbps: None,
-        };
+        let info = interface(&format!("sim{index}"), 1 + index as u32, address);
         let (port, carrier) = carried(&[address]).expect("a descriptor");
         let simulated = Simulated::open(info, Box::new(port), seed).expect("a device in memory");
         let nothing = simulated.inventory();

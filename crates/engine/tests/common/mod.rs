@@ -24,21 +24,7 @@ pub const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_ATOMIC);
 
 pub fn info(name: &str, address: IpAddr) -> DeviceInfo {
-    DeviceInfo {
-        name: format!("airdma_{name}"),
-        interface: name.into(),
-        interface_index: 1,
-        mtu: 1500,
-        mac: [2, 0, 0, 0, 0, 1],
-        guid: 1,
-        gids: vec![GidEntry {
-            gid: Gid::from(address),
-            address,
-        }],
-        path_mtu: PathMtu::M1024,
-        up: true,
-        speed_mbps: None,
-    }
+    simulated::interface(name, 1, address)
 }
 
 /// Two devices on the ends of a wire in memory.
