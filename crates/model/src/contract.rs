@@ -175,9 +175,11 @@ impl Contract {
             .saturating_sub(self.queues[queue].vanished)
     }
 
-    /// Messages of connections that will come and take a receive of this queue, if all goes well.
+    /// Messages that will come and take a receive of this queue, and wait until there is one: those of reliable connections.
     pub fn messages_due(&self, queue: usize) -> usize {
-        self.messages(queue, |peer| peer.life == Life::Running && !peer.stopped)
+        self.messages(queue, |peer| {
+            peer.service == Service::Rc && peer.life == Life::Running && !peer.stopped
+        })
     }
 
     /// Messages of peers that were not received.
