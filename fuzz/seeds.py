@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes seeds for the corpora: the packets and messages of the captures that the tests of `wire` hold."""
+"""Writes seeds for the corpora: the packets and messages of the captures that tests read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CAPTURES = ROOT / "crates" / "wire" / "tests" / "vectors"
+CAPTURES = ROOT / "crates" / "captures" / "vectors"
 LEN_MAX = 300
 """Longer packets are the same with more payload."""
 

@@ -12,10 +12,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PREFIX = "airdma-"
-ONLY_FOR_TESTS = {"sim"}
+ONLY_FOR_TESTS = {"sim", "captures"}
 """Crates that any other may use in its tests."""
 
-FORBIDS_UNSAFE = ("wire", "transport", "cm", "sim", "model")
+FORBIDS_UNSAFE = ("wire", "transport", "cm", "sim", "model", "captures")
 
 # Paths of machines that this project was written on mean nothing to a reader. The first letter in brackets keeps this
 # list from finding itself.

@@ -1,4 +1,4 @@
-//! A connection of the Linux kernel's rping (captured between two rxe 6.1, `crates/wire/tests/vectors/rxe-6.1/cm_rping`):
+//! A connection of the Linux kernel's rping (captured between two rxe 6.1, `crates/captures/vectors/rxe-6.1/cm_rping`):
 //! asked the same, we send the same.
 
 use std::net::Ipv4Addr;

@@ -2,14 +2,13 @@
 
 use std::net::Ipv4Addr;
 
+use airdma_captures as captures;
 use airdma_wire::cm::{
     About, CmMad, CmMessage, IpAddressing, PortSpace, Rej, RejReason, Req, ServiceId, SidrStatus,
     TransportService,
 };
 use airdma_wire::mad::MadError;
 use airdma_wire::{Gid, Packet, PathMtu, Psn, Qkey, Qpn};
-
-use crate::captures;
 
 fn datagrams(name: &str) -> Vec<Vec<u8>> {
     let payload = |captured: captures::Captured| {

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use airdma_captures::{self as captures, Captured, NEGATIVE};
 use airdma_wire::{Bth, HEADERS_LEN_MAX, IpPseudo, Packet, icrc_of_ip_packet};
-
-use crate::captures::{self, Captured, NEGATIVE};
 
 /// The bits of a byte of the packet that the ICRC leaves out (IBTA A17.3.3).
 fn uncovered_bits(captured: &Captured, at: usize) -> u8 {

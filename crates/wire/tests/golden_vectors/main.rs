@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
-mod captures;
 mod connections;
 mod damage;
 mod operations;

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs;
 use std::net::IpAddr;
 
+use airdma_captures as captures;
 use airdma_wire::{AtomicEth, Opcode, Packet, Psn, Qkey, Qpn, Reth, Rkey};
 use serde_json::Value;
-
-use crate::captures;
 
 /// Captures without loss or refusal: each operation appears once, in order.
 const CLEAN: [&str; 16] = [
@@ -78,8 +76,7 @@ impl Piece {
 }
 
 fn record(name: &str) -> Value {
-    let path = captures::vectors().join(format!("rxe-6.1/{name}.json"));
-    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+    captures::record(&format!("rxe-6.1/{name}"))
 }
 
 /// A number, or a string of hexadecimal digits behind 0x.

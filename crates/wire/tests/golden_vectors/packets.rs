@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
+use airdma_captures::{self as captures, CAPTURES, Captured, NEGATIVE, NEGATIVE_SENDER};
 use airdma_wire::{
     Deth, IdSpaces, IpPseudo, NakCode, Opcode, Packet, Qkey, Qpn, ROCE_PORT, Syndrome, icrc,
     icrc_of_ip_packet,
 };
-
-use crate::captures::{self, CAPTURES, Captured, NEGATIVE, NEGATIVE_SENDER};
 
 #[test]
 fn every_capture_there_is_is_listed() {

@@ -1,10 +1,18 @@
-//! Reads the captures, with as little help from the crate under test as possible.
+//! Packets that other implementations sent, and what their programs asked for: the files of `vectors`, read for tests
+//! with as little help from the crates under test as possible. See `vectors/README.md`.
+//!
+//! Everything here panics when a file is not what it should be.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used)] // for tests alone
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use airdma_wire::{IpPseudo, ROCE_PORT};
+use serde_json::Value;
 
 /// Every capture, and the number of RoCEv2 packets in it. An independent decoder counted the same.
 pub const CAPTURES: [(&str, usize); 35] = [
@@ -53,12 +61,17 @@ pub const NEGATIVE_SENDER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 
 /// A captured RoCEv2 packet.
 pub struct Captured {
+    /// When it was seen, since the first frame of the capture.
+    pub at: Duration,
     /// From the IP header to the last pad byte.
     pub ip_packet: Vec<u8>,
     /// Where the BTH starts in it.
     pub transport_at: usize,
+    /// What the ICRC covers of the IP header.
     pub ip: IpPseudo,
+    /// UDP source port.
     pub source_port: u16,
+    /// Its last four bytes.
     pub icrc: u32,
 }
 
@@ -68,10 +81,19 @@ impl Captured {
         &self.ip_packet[self.transport_at..]
     }
 
+    /// Who sent it.
     pub fn source(&self) -> IpAddr {
         match self.ip {
             IpPseudo::V4 { src, .. } => src.into(),
             IpPseudo::V6 { src, .. } => src.into(),
+        }
+    }
+
+    /// Where it went.
+    pub fn destination(&self) -> IpAddr {
+        match self.ip {
+            IpPseudo::V4 { dst, .. } => dst.into(),
+            IpPseudo::V6 { dst, .. } => dst.into(),
         }
     }
 
@@ -102,8 +124,15 @@ impl Captured {
     }
 }
 
+/// The folder of the files.
 pub fn vectors() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors")
+}
+
+/// What the programs of a capture asked for, and what completions they got: the file beside it.
+pub fn record(name: &str) -> Value {
+    let file = fs::read_to_string(vectors().join(format!("{name}.json"))).unwrap();
+    serde_json::from_str(&file).unwrap()
 }
 
 /// The RoCEv2 packets of a capture, in order. Panics if their number is not the expected one.
@@ -112,7 +141,7 @@ pub fn packets(name: &str) -> Vec<Captured> {
     let file = fs::read(vectors().join(format!("{name}.pcap"))).unwrap();
     let packets: Vec<_> = frames(&file)
         .iter()
-        .filter_map(|frame| roce(frame))
+        .filter_map(|(at, frame)| roce(*at, frame))
         .collect();
     assert_eq!(packets.len(), *expected, "RoCEv2 packets in {name}");
     packets
@@ -125,19 +154,24 @@ pub fn all_packets() -> impl Iterator<Item = (&'static str, Captured)> {
         .flat_map(|(name, _)| packets(name).into_iter().map(move |packet| (name, packet)))
 }
 
-/// The Ethernet frames of a pcap file with little-endian headers.
-fn frames(file: &[u8]) -> Vec<&[u8]> {
+/// The Ethernet frames of a pcap file with little-endian headers, and when each was seen after the first.
+fn frames(file: &[u8]) -> Vec<(Duration, &[u8])> {
     const LINK_TYPE_ETHERNET: u32 = 1;
     let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap());
     assert_eq!(word(0), 0xa1b2_c3d4, "pcap with microseconds");
     assert_eq!(word(20), LINK_TYPE_ETHERNET);
+
+    let moment = |at: usize| {
+        Duration::from_secs(word(at).into()) + Duration::from_micros(word(at + 4).into())
+    };
 
     let mut frames = Vec::new();
     let mut at = 24;
     while at < file.len() {
         let (captured_len, wire_len) = (word(at + 8) as usize, word(at + 12) as usize);
         assert_eq!(captured_len, wire_len, "no frame is cut");
-        frames.push(&file[at + 16..at + 16 + captured_len]);
+        let since_first = moment(at) - moment(24);
+        frames.push((since_first, &file[at + 16..at + 16 + captured_len]));
         at += 16 + captured_len;
     }
     assert_eq!(at, file.len());
@@ -145,7 +179,7 @@ fn frames(file: &[u8]) -> Vec<&[u8]> {
 }
 
 /// The RoCEv2 packet in a frame, if there is one.
-fn roce(frame: &[u8]) -> Option<Captured> {
+fn roce(at: Duration, frame: &[u8]) -> Option<Captured> {
     let be16 = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     let bytes = &frame[14..];
     let (udp_at, len, protocol, ip) = match be16(frame, 12) {
@@ -177,6 +211,7 @@ fn roce(frame: &[u8]) -> Option<Captured> {
     assert_eq!(usize::from(be16(bytes, udp_at + 4)), len - udp_at);
     let (ip_packet, icrc) = bytes[..len].split_last_chunk().unwrap();
     Some(Captured {
+        at,
         ip_packet: ip_packet.to_vec(),
         transport_at: udp_at + 8,
         ip,
