@@ -1,0 +1,73 @@
+//! Queue pairs against the captures of a kernel's rxe: ours stands in for one end, gets what the other end sent and when,
+//! and has to send what rxe sent there, complete what rxe completed, and leave the same memory. Where both are right in
+//! different ways, `rules.rs` says which rule of the specification leaves the choice.
+
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod machine;
+mod record;
+mod replay;
+mod rules;
+mod story;
+
+use record::{End, Record};
+use replay::Replay;
+use rules::Verdict;
+
+const CAPTURES: [&str; 22] = [
+    "rc_send",
+    "rc_send_imm",
+    "rc_write",
+    "rc_write_imm",
+    "rc_read",
+    "rc_atomic",
+    "rc_pipeline",
+    "rc_bidir",
+    "rc_rnr",
+    "rc_rnr_exceeded",
+    "rc_nak_access_write",
+    "rc_nak_access_read",
+    "rc_nak_recv_too_short",
+    "rc_loss",
+    "rc_ecn",
+    "rc_dscp",
+    "rc_mtu256",
+    "rc_mtu4096",
+    "rc_ipv6",
+    "uc",
+    "ud",
+    "ud_ipv6",
+];
+
+#[test]
+fn our_requester_does_what_rxes_did() {
+    stand_in_for(End::A);
+}
+
+#[test]
+fn our_responder_does_what_rxes_did() {
+    stand_in_for(End::B);
+}
+
+fn stand_in_for(end: End) {
+    let mut verdict = Verdict::new(end);
+    for name in CAPTURES {
+        let record = Record::read(name);
+        verdict.add(name, Replay::run(&record, end));
+    }
+    verdict.give();
+}
+
+/// So that a new capture is not forgotten here.
+#[test]
+fn every_recorded_capture_is_replayed() {
+    let mut recorded: Vec<_> = std::fs::read_dir(airdma_captures::vectors().join("rxe-6.1"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter_map(|name| name.strip_suffix(".json").map(str::to_owned))
+        .collect();
+    recorded.sort();
+    let mut replayed = CAPTURES.to_vec();
+    replayed.sort_unstable();
+    assert_eq!(recorded, replayed);
+}
