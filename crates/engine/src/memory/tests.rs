@@ -451,6 +451,15 @@ fn memory_that_is_not_there_or_not_writable_is_told_from_memory_that_is() {
     assert_eq!(check(address + 1, 1, write), Err(libc::EFAULT));
     assert_eq!(check(address + 4096, 4096, write), Ok(()));
     // SAFETY: the second page, likewise.
+    unsafe { libc::mprotect(base.wrapping_add(4096).cast(), 4096, libc::PROT_NONE) };
+    for (at, length) in [(0, 4097), (4095, 2), (4096, 1), (5000, 100)] {
+        assert_eq!(check(address + at, length, read), Err(libc::EFAULT));
+        assert_eq!(check(address + at, length, write), Err(libc::EFAULT));
+    }
+    // SAFETY: as above.
+    unsafe { libc::mprotect(base.wrapping_add(4096).cast(), 4096, libc::PROT_WRITE) };
+    assert_eq!(check(address + 4096, 4096, write), Ok(()));
+    // SAFETY: as above.
     unsafe { libc::munmap(base.wrapping_add(4096).cast(), 4096) };
     for (at, length) in [(0, 4097), (4095, 2), (4096, 1), (5000, 100)] {
         assert_eq!(check(address + at, length, read), Err(libc::EFAULT));
@@ -460,16 +469,76 @@ fn memory_that_is_not_there_or_not_writable_is_told_from_memory_that_is() {
     assert_eq!(check(u64::MAX - 3, 4, write), Ok(()));
 }
 
+#[test]
+fn memory_that_the_kernel_does_not_populate_is_judged_by_its_mapping() {
+    std::thread::spawn(|| {
+        let base = pages();
+        let address = base.expose_provenance() as u64;
+        // As a kernel that does not know the advice.
+        refuse(libc::EINVAL, [libc::SYS_madvise; 2]);
+        let (read, write) = (Access::empty(), Access::LOCAL_WRITE);
+        let check = |length, access| {
+            let is_there = presence::check(address, length, access).is_ok();
+            assert_eq!(is_there, presence::is_touchable(address, length, access));
+            is_there
+        };
+        assert!(check(8192, read) && check(8192, write));
+        for (protection, readable) in [(libc::PROT_READ, true), (libc::PROT_NONE, false)] {
+            // SAFETY: the second page of the mapping above, to which nothing else refers.
+            unsafe { libc::mprotect(base.wrapping_add(4096).cast(), 4096, protection) };
+            assert_eq!(check(4097, read), readable);
+            assert!(!check(4097, write) && check(4096, write));
+        }
+        // SAFETY: as above.
+        unsafe { libc::munmap(base.wrapping_add(4096).cast(), 4096) };
+        assert!(!check(4097, read) && check(4096, read));
+    })
+    .join()
+    .unwrap();
+}
+
+#[test]
+fn memory_of_which_nothing_can_be_found_out_is_taken_for_good() {
+    for knows_the_advice in [true, false] {
+        std::thread::spawn(move || {
+            let base = pages();
+            let address = base.expose_provenance() as u64;
+            // SAFETY: the mapping above, to which nothing else refers.
+            unsafe { libc::mprotect(base.cast(), 8192, libc::PROT_NONE) };
+            refuse(libc::EACCES, [libc::SYS_openat; 2]);
+            if !knows_the_advice {
+                refuse(libc::EINVAL, [libc::SYS_madvise; 2]);
+            }
+            for access in [Access::empty(), Access::LOCAL_WRITE] {
+                assert!(presence::check(address, 8192, access).is_ok());
+                // Whoever is to touch it himself is more careful.
+                let is_touchable = presence::is_touchable(address, 8192, access);
+                assert_eq!(is_touchable, !knows_the_advice);
+            }
+        })
+        .join()
+        .unwrap();
+    }
+}
+
 /// From now on the kernel refuses this thread, and it alone, to copy with `process_vm_readv` and `process_vm_writev`.
 fn sandbox(errno: libc::c_int) {
+    refuse(
+        errno,
+        [libc::SYS_process_vm_readv, libc::SYS_process_vm_writev],
+    );
+}
+
+/// From now on the kernel refuses these calls to this thread, and to it alone.
+fn refuse(errno: libc::c_int, [first, second]: [libc::c_long; 2]) {
     let jump = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     let answer = (libc::BPF_RET | libc::BPF_K) as u16;
     let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let mut steps = [
         step(load, 0, 0, 0), // the number of the system call
-        step(jump, 1, 0, libc::SYS_process_vm_readv as u32),
-        step(jump, 0, 1, libc::SYS_process_vm_writev as u32),
+        step(jump, 1, 0, first as u32),
+        step(jump, 0, 1, second as u32),
         step(answer, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
         step(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];

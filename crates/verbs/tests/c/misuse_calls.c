@@ -136,6 +136,10 @@ static void regions(void)
 	REFUSED("memory that is not there", ibv_reg_mr(pd, page + 4096, 4096, 0), EFAULT);
 	REFUSED("memory that is there in part", ibv_reg_mr(pd, page, 4097, 0), EFAULT);
 	REFUSED("memory that cannot be written", ibv_reg_mr(pd, page, 4096, write), EFAULT);
+	CHECK(mprotect(page, 4096, PROT_NONE) == 0);
+	REFUSED("memory that cannot be read", ibv_reg_mr(pd, page, 4096, IBV_ACCESS_REMOTE_READ), EFAULT);
+	REFUSED("memory that cannot be touched", ibv_reg_mr(pd, page, 4096, write), EFAULT);
+	CHECK(mprotect(page, 4096, PROT_READ) == 0);
 	struct ibv_mr *read_only = ibv_reg_mr(pd, page, 4096, IBV_ACCESS_REMOTE_READ);
 	IS("memory that is only read", read_only != NULL && ibv_dereg_mr(read_only) == 0, 1);
 	REFUSED("remote write without local", ibv_reg_mr(pd, memory, 64, IBV_ACCESS_REMOTE_WRITE), EINVAL);
