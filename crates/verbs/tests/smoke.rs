@@ -58,6 +58,23 @@ fn an_ethernet_address_is_resolved_from_a_gid() {
 }
 
 #[test]
+fn a_thread_that_waits_before_there_is_a_queue_pair_is_woken_by_another_host() {
+    program::run_after(
+        "waiter",
+        "set -e
+         ip link add v0 type veth peer name v1
+         unshare --net sleep 120 & peer=$!
+         trap 'kill $peer' EXIT
+         while ip link show v1 >/dev/null 2>&1; do ip link set v1 netns $peer; sleep 0.05; done
+         nsenter --target $peer --net sh -c 'ip link set v1 addrgenmode none up && ip address add 10.6.0.2/24 dev v1'
+         ip link set v0 addrgenmode none up
+         ip address add 10.6.0.1/24 dev v0
+         until ip link show v0 | grep -q LOWER_UP; do sleep 0.05; done
+         export OTHER_HOST=/proc/$peer/ns/net",
+    );
+}
+
+#[test]
 fn a_process_that_forks_while_it_opens_devices() {
     program::run("fork");
 }
