@@ -233,8 +233,7 @@ pub unsafe fn destroy_cq(raw: *mut abi::ibv_cq) -> Result<(), Errno> {
     unsafe {
         let cq = Cq::of(raw)?;
         cq.engine.destroy()?;
-        live::leave(cq.number);
-        cq.events.wait_acknowledged();
+        live::retire(cq.number, &cq.events);
         count_user((*raw).channel, -1);
         drop(Cq::take(raw));
     }

@@ -1,10 +1,8 @@
 //! Events that an application fetched, and has to acknowledge.
 
-#[cfg(loom)]
-use loom::sync::{Condvar, Mutex, MutexGuard};
 use std::sync::PoisonError;
-#[cfg(not(loom))]
-use std::sync::{Condvar, Mutex, MutexGuard};
+
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Events that the application got for an object, and those it acknowledged. Destroying the object
 /// waits until they are equal (`ibv_get_cq_event(3)`, `ibv_get_async_event(3)`).

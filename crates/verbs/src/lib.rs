@@ -53,6 +53,7 @@ mod registry;
 #[cfg(feature = "rlib")]
 pub mod rlib;
 mod shared_receive;
+mod sync;
 mod sysfs;
 mod text;
 mod token;

@@ -7,11 +7,10 @@
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, MutexGuard};
 
 use crate::events::Events;
 use crate::per_process::PerProcess;
+use crate::sync::{Arc, AtomicU64, MutexGuard, Ordering, shared};
 
 /// Events of one object that the application fetched and has to acknowledge.
 #[derive(Default)]
@@ -23,7 +22,7 @@ pub struct Affiliated {
 }
 
 impl Affiliated {
-    /// Blocks until all are acknowledged (`ibv_destroy_cq(3)`, `ibv_destroy_qp(3)`).
+    /// Blocks until all are acknowledged.
     pub fn wait_acknowledged(&self) {
         self.completion.wait_acknowledged();
         self.asynchronous.wait_acknowledged();
@@ -38,8 +37,8 @@ struct Live {
 // SAFETY: the pointer is handed to C only; nobody here follows it.
 unsafe impl Send for Live {}
 
-static LIVE: PerProcess<BTreeMap<u64, Live>> = PerProcess::new();
-static NEXT: AtomicU64 = AtomicU64::new(1);
+shared!(LIVE: PerProcess<BTreeMap<u64, Live>> = PerProcess::new());
+shared!(NEXT: AtomicU64 = AtomicU64::new(1));
 
 fn live() -> MutexGuard<'static, BTreeMap<u64, Live>> {
     LIVE.lock()
@@ -76,6 +75,13 @@ pub fn leave(number: u64) {
     live().remove(&number);
 }
 
+/// The same for an object that is being destroyed: blocks until the events that it got are acknowledged (`ibv_destroy_cq(3)`,
+/// `ibv_destroy_qp(3)`, `ibv_get_async_event(3)`). Whoever got one may use the object until then.
+pub fn retire(number: u64, events: &Affiliated) {
+    leave(number);
+    events.wait_acknowledged();
+}
+
 /// The object that an event belongs to, the event counted by `count`; `None` if it is gone.
 pub fn deliver<T>(number: u64, count: impl FnOnce(&Affiliated)) -> Option<NonNull<T>> {
     let live = live();
@@ -84,7 +90,7 @@ pub fn deliver<T>(number: u64, count: impl FnOnce(&Affiliated)) -> Option<NonNul
     Some(entry.object.cast())
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -3,10 +3,9 @@
 //! ever give back.
 
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{PoisonError, TryLockError};
 
-use airdma_engine::Process;
+use crate::sync::{AtomicPtr, Mutex, MutexGuard, Ordering, Process};
 
 /// A table behind a lock.
 pub struct PerProcess<T: 'static> {
@@ -22,7 +21,16 @@ struct Owned<T: 'static> {
 
 impl<T: Default + Send> PerProcess<T> {
     /// Each process's is empty when it looks first.
+    #[cfg(not(loom))]
     pub const fn new() -> Self {
+        PerProcess {
+            current: AtomicPtr::new(ptr::null_mut()),
+        }
+    }
+
+    /// As above: loom's atomics are not made at compile time.
+    #[cfg(loom)]
+    pub fn new() -> Self {
         PerProcess {
             current: AtomicPtr::new(ptr::null_mut()),
         }
@@ -68,7 +76,7 @@ impl<T: Default + Send> PerProcess<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

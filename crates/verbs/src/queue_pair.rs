@@ -253,8 +253,7 @@ pub unsafe fn destroy(raw: *mut abi::ibv_qp) -> Result<(), Errno> {
                 qp.engine.destroy()?;
             }
         }
-        live::leave(qp.number);
-        qp.events.wait_acknowledged();
+        live::retire(qp.number, &qp.events);
         drop(Qp::take(raw));
     }
     Ok(())

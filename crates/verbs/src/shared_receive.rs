@@ -175,8 +175,7 @@ pub unsafe fn destroy(raw: *mut abi::ibv_srq) -> Result<(), Errno> {
     unsafe {
         let srq = Srq::of(raw)?;
         srq.engine.destroy()?;
-        live::leave(srq.number);
-        srq.events.asynchronous.wait_acknowledged();
+        live::retire(srq.number, &srq.events);
         drop(Srq::take(raw));
     }
     Ok(())

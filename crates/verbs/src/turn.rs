@@ -1,7 +1,6 @@
 //! State that one thread at a time uses, from one C call to a later one.
 
-use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use crate::sync::{AtomicUsize, Ordering, UnsafeCell};
 
 /// What belongs to the thread whose turn it is.
 pub struct Turn<T> {
@@ -17,7 +16,7 @@ unsafe impl<T> Send for Turn<T> {}
 
 impl<T> Turn<T> {
     /// Nobody's turn.
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
         Turn {
             owner: AtomicUsize::new(0),
             state: UnsafeCell::new(None),
@@ -32,7 +31,7 @@ impl<T> Turn<T> {
             return None;
         }
         // SAFETY: this thread has the turn, and the reference does not outlive the C call it is in.
-        unsafe { (*self.state.get()).as_mut() }
+        self.state.with_mut(|state| unsafe { (*state).as_mut() })
     }
 
     /// Begins the calling thread's turn.
@@ -42,7 +41,7 @@ impl<T> Turn<T> {
     #[inline]
     pub unsafe fn begin(&self, state: T) {
         // SAFETY: the lock inside makes this thread the only one here.
-        unsafe { *self.state.get() = Some(state) };
+        self.state.with_mut(|at| unsafe { *at = Some(state) });
         self.owner.store(this_thread(), Ordering::Relaxed);
     }
 
@@ -52,20 +51,25 @@ impl<T> Turn<T> {
         self.mine()?;
         self.owner.store(0, Ordering::Relaxed);
         // SAFETY: this thread had the turn, and the state still holds the lock.
-        unsafe { (*self.state.get()).take() }
+        self.state.with_mut(|state| unsafe { (*state).take() })
     }
 }
 
 /// A number of the calling thread, not 0.
 #[inline]
 fn this_thread() -> usize {
+    #[cfg(not(loom))]
     thread_local! {
         static HERE: u8 = const { 0 };
+    }
+    #[cfg(loom)]
+    loom::thread_local! {
+        static HERE: u8 = 0;
     }
     HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;

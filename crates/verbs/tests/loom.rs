@@ -1,16 +1,93 @@
-//! Acknowledging events beside destroying their object, under loom.
+//! What threads share in the C ABI, under loom: every interleaving, and every value the memory model lets a load return. The
+//! modules are the crate's own files.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p airdma-verbs --release --test loom`
 #![cfg(loom)]
-#![allow(clippy::unwrap_used)]
+#![allow(
+    dead_code,
+    missing_docs,
+    clippy::new_without_default,
+    clippy::unwrap_used
+)]
 
 #[path = "../src/events.rs"]
 mod events;
+#[path = "../src/live.rs"]
+mod live;
+#[path = "../src/per_process.rs"]
+mod per_process;
+#[path = "../src/sync.rs"]
+mod sync;
+#[path = "../src/turn.rs"]
+mod turn;
 
 use events::Events;
-use loom::sync::Arc;
+use live::Affiliated;
+use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::sync::{Arc, Mutex, MutexGuard};
 use loom::thread;
+use per_process::PerProcess;
+use std::ptr::NonNull;
+use turn::Turn;
+
+/// The engine's `Process`: a number that a model changes where it forks, which it does with one thread.
+mod process {
+    use loom::cell::UnsafeCell;
+    use std::cell::Cell;
+
+    // Loom's threads are one of the system's.
+    std::thread_local! {
+        static CURRENT: Cell<u32> = const { Cell::new(0) };
+    }
+
+    pub struct Process(UnsafeCell<u32>);
+
+    // SAFETY: loom watches the cell.
+    unsafe impl Sync for Process {}
+
+    impl Process {
+        pub fn current() -> Self {
+            Process(UnsafeCell::new(CURRENT.get()))
+        }
+
+        pub fn is_current(&self) -> bool {
+            // SAFETY: loom checks that nobody writes to it.
+            self.0.with(|id| unsafe { *id } == CURRENT.get())
+        }
+    }
+
+    /// From now on the model is about this process.
+    pub fn go_on_as(process: u32) {
+        CURRENT.set(process);
+    }
+}
+
+/// A value that loom watches: a use that is not ordered after another's is reported.
+struct Watched(UnsafeCell<u32>);
+
+// SAFETY: loom watches it.
+unsafe impl Send for Watched {}
+// SAFETY: as above.
+unsafe impl Sync for Watched {}
+
+impl Default for Watched {
+    fn default() -> Self {
+        Watched(UnsafeCell::new(0))
+    }
+}
+
+impl Watched {
+    fn read(&self) -> u32 {
+        // SAFETY: loom checks that nobody writes to it.
+        self.0.with(|value| unsafe { *value })
+    }
+
+    fn add(&self, more: u32) {
+        // SAFETY: loom checks that nobody else has it.
+        self.0.with_mut(|value| unsafe { *value += more });
+    }
+}
 
 #[test]
 fn an_object_goes_when_all_its_events_are_acknowledged() {
@@ -50,5 +127,174 @@ fn two_who_wait_are_both_let_go() {
         events.wait_acknowledged();
         other.join().unwrap();
         acknowledger.join().unwrap();
+    });
+}
+
+/// Two threads fetch events of an object that a third one destroys: who gets one may use the object until it acknowledges.
+#[test]
+fn an_event_finds_its_object_alive_or_not_at_all() {
+    loom::model(|| {
+        let object = Arc::new(Watched::default());
+        let events = Arc::new(Affiliated::default());
+        let number = live::number();
+        live::enter(number, NonNull::from(&*object), &events);
+        let fetchers = [1, 2].map(|_| {
+            let (object, events) = (Arc::clone(&object), Arc::clone(&events));
+            thread::spawn(move || {
+                let count = |events: &Affiliated| events.completion.deliver();
+                if let Some(found) = live::deliver::<Watched>(number, count) {
+                    assert_eq!(found, NonNull::from(&*object));
+                    object.read();
+                    events.completion.acknowledge(1);
+                }
+            })
+        });
+        live::retire(number, &events);
+        object.add(1);
+        for fetcher in fetchers {
+            fetcher.join().unwrap();
+        }
+    });
+}
+
+/// An identifier listens under a number that is made while events of it are handed out.
+#[test]
+fn another_number_of_an_object_waits_for_its_events_as_well() {
+    loom::model(|| {
+        let object = Arc::new(Watched::default());
+        let events = Arc::new(Affiliated::default());
+        let (number, other) = (live::number(), live::number());
+        assert_ne!(number, other);
+        live::enter(number, NonNull::from(&*object), &events);
+        let fetcher = {
+            let (object, events) = (Arc::clone(&object), Arc::clone(&events));
+            thread::spawn(move || {
+                let count = |events: &Affiliated| events.completion.deliver();
+                if live::deliver::<Watched>(other, count).is_some() {
+                    object.read();
+                    events.completion.acknowledge(1);
+                }
+            })
+        };
+        live::alias(other, number);
+        live::leave(other);
+        live::retire(number, &events);
+        object.add(1);
+        fetcher.join().unwrap();
+    });
+}
+
+type Table = PerProcess<Watched>;
+
+/// Threads that look at a table at once add to the same one.
+fn add_at_once(table: &'static Table) {
+    let other = thread::spawn(|| table.lock().add(1));
+    table.lock().add(1);
+    other.join().unwrap();
+    assert_eq!(table.lock().read(), 2);
+}
+
+#[test]
+fn threads_that_look_first_at_once_share_one_table() {
+    loom::model(|| {
+        process::go_on_as(1);
+        add_at_once(Box::leak(Box::new(Table::new())));
+    });
+}
+
+/// The parent's table stays locked by a thread that the child has not got.
+#[test]
+fn threads_of_a_child_share_one_table_which_is_not_the_parents() {
+    loom::model(|| {
+        process::go_on_as(1);
+        let table: &'static Table = Box::leak(Box::new(Table::new()));
+        let held = table.lock();
+        held.add(5);
+        process::go_on_as(2);
+        add_at_once(table);
+        assert_eq!(held.read(), 5);
+    });
+}
+
+#[test]
+fn who_only_tries_sees_what_was_done_under_the_lock_or_nothing() {
+    loom::model(|| {
+        process::go_on_as(1);
+        let table: &'static Table = Box::leak(Box::new(Table::new()));
+        let other = thread::spawn(|| {
+            let held = table.lock();
+            held.add(1);
+            held.add(1);
+        });
+        if let Some(held) = table.try_lock() {
+            assert!(held.read() != 1);
+        }
+        other.join().unwrap();
+    });
+}
+
+/// A queue that threads poll in turns, as `ibv_start_poll` and `ibv_end_poll` do.
+#[derive(Default)]
+struct Queue {
+    lock: Mutex<()>,
+    taken: Watched,
+    turn: Turn<Current>,
+}
+
+struct Current {
+    _held: MutexGuard<'static, ()>,
+    wc: u32,
+}
+
+impl Default for Turn<Current> {
+    fn default() -> Self {
+        Turn::new()
+    }
+}
+
+impl Queue {
+    fn poll(&self) {
+        assert!(self.turn.mine().is_none());
+        let held = self.lock.lock().unwrap();
+        // SAFETY: given back by `end`, while the queue is there.
+        let _held =
+            unsafe { std::mem::transmute::<MutexGuard<'_, ()>, MutexGuard<'static, ()>>(held) };
+        self.taken.add(1);
+        let wc = self.taken.read();
+        // SAFETY: the state holds the lock.
+        unsafe { self.turn.begin(Current { _held, wc }) };
+        self.turn.mine().unwrap().wc += 10;
+        assert_eq!(self.turn.mine().unwrap().wc, wc + 10);
+        assert_eq!(self.turn.end().unwrap().wc, wc + 10);
+        assert!(self.turn.mine().is_none());
+    }
+}
+
+#[test]
+fn threads_take_turns() {
+    loom::model(|| {
+        let queue = Arc::new(Queue::default());
+        let other = Arc::clone(&queue);
+        let other = thread::spawn(move || other.poll());
+        queue.poll();
+        other.join().unwrap();
+        assert_eq!(queue.taken.read(), 2);
+    });
+}
+
+/// `ibv_wc_read_opcode`, and `ibv_end_poll` without a beginning, while others poll.
+#[test]
+fn who_has_no_turn_finds_nothing_and_ends_nothing() {
+    loom::model(|| {
+        let queue = Arc::new(Queue::default());
+        let pollers = [1, 2].map(|_| {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || queue.poll())
+        });
+        assert!(queue.turn.mine().is_none());
+        assert!(queue.turn.end().is_none());
+        for poller in pollers {
+            poller.join().unwrap();
+        }
     });
 }
