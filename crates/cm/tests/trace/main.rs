@@ -6,7 +6,6 @@
 mod active;
 mod bench;
 mod bounds;
-mod kernel;
 mod passive;
 mod sidr;
 mod teardown;
