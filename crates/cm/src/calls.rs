@@ -39,7 +39,7 @@ pub struct Connect<'a> {
     pub transport: TransportService,
     /// Our queue pair.
     pub qpn: Qpn,
-    /// Our first packet sequence number.
+    /// Sequence number of the first packet that the peer shall send.
     pub psn: Psn,
     /// Path MTU.
     pub path_mtu: PathMtu,
@@ -69,7 +69,7 @@ pub struct Connect<'a> {
 pub struct Accept<'a> {
     /// Our queue pair.
     pub qpn: Qpn,
-    /// Our first packet sequence number.
+    /// Sequence number of the first packet that the peer shall send.
     pub psn: Psn,
     /// READ and atomic requests that we answer at a time.
     pub responder_resources: u8,

@@ -71,7 +71,7 @@ pub struct ConnectRequest {
     pub transport: TransportService,
     /// The peer's queue pair.
     pub qpn: Qpn,
-    /// The peer's first packet sequence number.
+    /// Sequence number of the first packet that we shall send.
     pub psn: Psn,
     /// Path MTU.
     pub path_mtu: PathMtu,
@@ -102,7 +102,7 @@ pub struct ConnectResponse {
     pub id: ConnectionId,
     /// The peer's queue pair.
     pub qpn: Qpn,
-    /// The peer's first packet sequence number.
+    /// Sequence number of the first packet that we shall send.
     pub psn: Psn,
     /// READ and atomic requests that the peer answers at a time.
     pub responder_resources: u8,

@@ -26,7 +26,7 @@ pub struct Rep {
     pub qpn: Qpn,
     /// End-to-end context, 24 bits; reliable datagrams only.
     pub ee_context: u32,
-    /// Sequence number of the first packet that the sender will send.
+    /// Sequence number of the first packet that the receiver of this message will send, as the captures of kernels show.
     pub psn: Psn,
     /// READ and atomic requests that the sender answers at a time.
     pub responder_resources: u8,

@@ -50,7 +50,7 @@ pub struct Req {
     pub transport: TransportService,
     /// The sender uses end-to-end flow control.
     pub flow_control: bool,
-    /// Sequence number of the first packet that the sender will send.
+    /// Sequence number of the first packet that the receiver of this message will send, as the captures of kernels show.
     pub psn: Psn,
     /// The sender answers messages within 4.096 us * 2^code; 5 bits.
     pub local_response_timeout: u8,

@@ -174,6 +174,48 @@ fn refusals_and_resolutions_of_the_kernel_read_as_they_were_meant() {
     );
 }
 
+/// Who asks for a connection says where the other end shall start, and is told where to start itself.
+#[test]
+fn each_end_starts_at_the_sequence_number_that_the_other_told() {
+    let mut connections = 0;
+    for (name, _) in captures::CAPTURES {
+        let messages = messages(name);
+        for message in &messages {
+            let CmMessage::Rep(rep) = message else {
+                continue;
+            };
+            let asked = messages.iter().find_map(|message| {
+                let CmMessage::Req(req) = message else {
+                    return None;
+                };
+                (req.local_id == rep.remote_id).then_some(req)
+            });
+            let req = asked.unwrap();
+            let told = [
+                (req.primary.local_gid, rep.qpn, rep.psn),
+                (req.primary.remote_gid, req.qpn, req.psn),
+            ];
+            for (sender, qpn, psn) in told {
+                let started = first_request(name, sender, qpn);
+                assert!(started.is_none_or(|first| first == psn), "{name}");
+                connections += usize::from(started.is_some());
+            }
+        }
+    }
+    // Both ways of four connections of rping and two of ucmatose; cmtime sends nothing.
+    assert_eq!(connections, 12);
+}
+
+/// The sequence number of the first request from an address to a queue pair.
+fn first_request(name: &str, sender: Gid, qpn: Qpn) -> Option<Psn> {
+    captures::packets(name).iter().find_map(|captured| {
+        let packet = Packet::parse(captured.transport()).unwrap();
+        let bth = packet.headers.bth;
+        let matches = Gid::from(captured.source()) == sender && bth.dest_qpn == qpn;
+        (matches && bth.opcode.is_request()).then_some(bth.psn)
+    })
+}
+
 #[test]
 fn cut_or_damaged_datagrams_never_panic() {
     let (mut read, mut refused) = (0, 0);
