@@ -8,29 +8,28 @@ use airdma_transport::{
 };
 use airdma_wire::Rkey;
 
-use crate::record::BUFFER_LEN;
+use crate::memory::{Memory, Region};
 
 pub struct Machine {
-    pub memory: Vec<u8>,
-    pub base: u64,
-    pub rkey: Rkey,
+    pub memory: Memory,
+    pub regions: Vec<Region>,
     /// By slot: what a request sends, or the place for what it brings.
     pub messages: BTreeMap<u32, Vec<u8>>,
     pub receives: VecDeque<Receive>,
     /// By slot: where a receive lies in the memory.
-    pub receive_at: BTreeMap<u32, usize>,
+    pub receive_at: BTreeMap<u32, u64>,
     pub sent: Vec<Completion>,
     pub received: Vec<Completion>,
 }
 
 impl Machine {
-    fn range(&self, rkey: Rkey, va: u64, length: usize) -> Result<usize, RemoteFault> {
-        let offset = va.checked_sub(self.base).ok_or(RemoteFault::Access)?;
-        let offset = usize::try_from(offset).map_err(|_| RemoteFault::Access)?;
-        if rkey != self.rkey || offset + length > BUFFER_LEN {
-            return Err(RemoteFault::Access);
+    fn check(&self, rkey: Rkey, va: u64, length: usize) -> Result<(), RemoteFault> {
+        let holds = |region: &Region| region.holds(rkey, va, length as u64);
+        if self.regions.iter().any(holds) {
+            Ok(())
+        } else {
+            Err(RemoteFault::Access)
         }
-        Ok(offset)
     }
 }
 
@@ -55,8 +54,8 @@ impl Host for Machine {
     }
 
     fn scatter_receive(&mut self, slot: Slot, offset: u32, data: &[u8]) -> Result<(), LocalFault> {
-        let at = self.receive_at[&slot.0] + offset as usize;
-        self.memory[at..][..data.len()].copy_from_slice(data);
+        let va = self.receive_at[&slot.0] + u64::from(offset);
+        self.memory.write(va, data);
         Ok(())
     }
 
@@ -67,18 +66,18 @@ impl Host for Machine {
         length: u32,
         _: RemoteAccess,
     ) -> Result<(), RemoteFault> {
-        self.range(rkey, va, length as usize).map(|_| ())
+        self.check(rkey, va, length as usize)
     }
 
     fn read_remote(&mut self, rkey: Rkey, va: u64, out: &mut [u8]) -> Result<(), RemoteFault> {
-        let offset = self.range(rkey, va, out.len())?;
-        out.copy_from_slice(&self.memory[offset..][..out.len()]);
+        self.check(rkey, va, out.len())?;
+        out.copy_from_slice(&self.memory.read(va, out.len()));
         Ok(())
     }
 
     fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), RemoteFault> {
-        let offset = self.range(rkey, va, data.len())?;
-        self.memory[offset..][..data.len()].copy_from_slice(data);
+        self.check(rkey, va, data.len())?;
+        self.memory.write(va, data);
         Ok(())
     }
 
@@ -88,15 +87,14 @@ impl Host for Machine {
         va: u64,
         operation: AtomicOperation,
     ) -> Result<u64, RemoteFault> {
-        let offset = self.range(rkey, va, 8)?;
-        let cell = &mut self.memory[offset..][..8];
-        let original = u64::from_ne_bytes((&*cell).try_into().unwrap());
+        self.check(rkey, va, 8)?;
+        let original = self.memory.read_u64(va);
         let value = match operation {
             AtomicOperation::CompareSwap { compare, swap } if compare == original => swap,
             AtomicOperation::CompareSwap { .. } => original,
             AtomicOperation::FetchAdd { add } => original.wrapping_add(add),
         };
-        cell.copy_from_slice(&value.to_ne_bytes());
+        self.memory.write(va, &value.to_ne_bytes());
         Ok(original)
     }
 

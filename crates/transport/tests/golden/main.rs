@@ -5,9 +5,11 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod machine;
+mod memory;
 mod record;
 mod replay;
 mod rules;
+mod seen;
 mod story;
 
 use record::{End, Record};
@@ -39,13 +41,22 @@ const CAPTURES: [&str; 22] = [
     "ud_ipv6",
 ];
 
+/// Captures of programs on the connection manager, without a record, and their connections. In the last, one end is the
+/// rxe of Linux 6.12.
+const SEEN: [(&str, &str, usize); 4] = [
+    ("rxe-6.1/", "cm_rping", 1),
+    ("rxe-6.1/", "cm_rping_v6", 1),
+    ("rxe-6.1/", "cm_ucmatose", 2),
+    ("", "two-vm-rping", 2),
+];
+
 #[test]
-fn our_requester_does_what_rxes_did() {
+fn in_the_place_of_a_ours_does_what_rxe_did() {
     stand_in_for(End::A);
 }
 
 #[test]
-fn our_responder_does_what_rxes_did() {
+fn in_the_place_of_b_ours_does_what_rxe_did() {
     stand_in_for(End::B);
 }
 
@@ -74,6 +85,13 @@ fn stand_in_for(end: End) {
     for name in CAPTURES {
         let record = Record::read(name);
         verdict.add(name, Replay::run(&record, end));
+    }
+    for (folder, name, connections) in SEEN {
+        let records = seen::connections(folder, name);
+        assert_eq!(records.len(), connections, "connections of {name}");
+        for record in records {
+            verdict.add(name, Replay::run(&record, end));
+        }
     }
     verdict.give();
 }

@@ -1,11 +1,13 @@
 //! What the programs at both ends of a capture did: the JSON beside it, and the little that it leaves out.
 
 use std::net::{IpAddr, Ipv6Addr};
-use std::ops::Range;
 
+use airdma_captures::Captured;
 use airdma_transport::{Operation, QpType, Status};
-use airdma_wire::{PathMtu, Psn, Qpn, Rkey};
+use airdma_wire::{Packet, PathMtu, Psn, Qpn, Rkey};
 use serde_json::Value;
+
+use crate::memory::Region;
 
 /// One of the two ends: `a` asks, `b` answers, except in `rc_bidir`, where they take turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,17 +26,18 @@ impl End {
 }
 
 /// Bytes registered at each end: in `rc_nak_access_read` the first address behind them is asked for.
-pub const BUFFER_LEN: usize = 0x1_0000;
+const BUFFER_LEN: u64 = 0x1_0000;
 
 /// A queue pair and its memory, as recorded.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Side {
     pub address: IpAddr,
     pub qpn: Qpn,
     /// First PSN it sends.
     pub psn: Psn,
-    pub buffer: u64,
-    pub rkey: Rkey,
+    /// Where its receives begin.
+    pub receives_va: u64,
+    pub regions: Vec<Region>,
 }
 
 /// A completion that a program got. Of `None` only the number was recorded.
@@ -48,14 +51,19 @@ pub struct Recorded {
 }
 
 /// A send request, in the order of posting.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Posted {
     /// Place among all requests, which is also the id of the receive that it fills.
     pub wr_id: u64,
     pub from: End,
     pub operation: Operation,
     pub length: u32,
-    pub seed: u8,
+    /// Its bytes, or as many for what it brings.
+    pub message: Vec<u8>,
+    /// What it reads stood there from the beginning.
+    pub found: Option<(u64, Vec<u8>)>,
+    /// What it reads was put there just before.
+    pub put: Option<(u64, Vec<u8>)>,
     pub signalled: bool,
     pub solicited: bool,
     /// A receive was posted for it.
@@ -63,13 +71,6 @@ pub struct Posted {
     /// What an atomic returned and left behind, in the order of memory, where that was recorded.
     pub returned: Option<[u8; 8]>,
     pub remote_after: Option<[u8; 8]>,
-}
-
-impl Posted {
-    /// Byte i of every message is 7 * i + seed.
-    pub fn message(&self) -> Vec<u8> {
-        pattern(self.seed, self.length as usize)
-    }
 }
 
 /// A fetch-and-add or a compare-and-swap.
@@ -80,7 +81,8 @@ pub fn is_atomic(operation: &Operation) -> bool {
     )
 }
 
-pub fn pattern(seed: u8, length: usize) -> Vec<u8> {
+/// Byte i of every message is 7 * i + seed.
+fn pattern(seed: u8, length: usize) -> Vec<u8> {
     (0..length)
         .map(|i| (7 * i + usize::from(seed)) as u8)
         .collect()
@@ -101,7 +103,7 @@ pub struct Setup {
     pub timeout: u8,
     pub rnr_retry: u8,
     pub min_rnr_timer: u8,
-    /// Bytes of each receive, and from one to the next in the buffer.
+    /// Bytes of each receive, and from one to the next.
     pub receive_len: u32,
     pub receive_stride: u64,
     /// Requests that had to arrive before the receives were posted.
@@ -111,16 +113,18 @@ pub struct Setup {
 }
 
 impl Setup {
+    pub const USUAL: Self = Setup {
+        timeout: 14,
+        rnr_retry: 7,
+        min_rnr_timer: 12,
+        receive_len: 0x4000,
+        receive_stride: 0,
+        receives_follow: 0,
+        filled: true,
+    };
+
     fn of(name: &str) -> Self {
-        let usual = Setup {
-            timeout: 14,
-            rnr_retry: 7,
-            min_rnr_timer: 12,
-            receive_len: 0x4000,
-            receive_stride: 0,
-            receives_follow: 0,
-            filled: true,
-        };
+        let usual = Self::USUAL;
         match name {
             // The intervals between repetitions are those of 17 ms in a kernel that counts in 4 ms.
             "rc_loss" => Setup {
@@ -155,10 +159,12 @@ impl Setup {
 #[derive(Debug)]
 pub struct Record {
     pub name: &'static str,
+    /// The folder of the capture, with a slash.
+    pub folder: &'static str,
     pub service: QpType,
     pub path_mtu: PathMtu,
-    a: Side,
-    b: Side,
+    pub a: Side,
+    pub b: Side,
     pub batches: Vec<Batch>,
     pub setup: Setup,
 }
@@ -172,15 +178,33 @@ impl Record {
             "UD" => QpType::Ud,
             other => panic!("service {other}"),
         };
+        let setup = Setup::of(name);
         Record {
             name,
+            folder: "rxe-6.1/",
             service,
             path_mtu: path_mtu(number(&json["path_mtu"])),
             a: side(&json["a"]),
             b: side(&json["b"]),
-            batches: batches(name, json["ops"].as_array().unwrap()),
-            setup: Setup::of(name),
+            batches: batches(name, json["ops"].as_array().unwrap(), &setup),
+            setup,
         }
+    }
+
+    /// The packets of the capture that belong to these queue pairs, and who sent each.
+    pub fn packets(&self) -> Vec<(End, Captured)> {
+        let captured = airdma_captures::packets(&format!("{}{}", self.folder, self.name));
+        let of_end = |end: End, captured: &Captured| {
+            let packet = Packet::parse(captured.transport()).unwrap();
+            captured.source() == self.side(end).address
+                && packet.headers.bth.dest_qpn == self.side(end.peer()).qpn
+        };
+        let sender = |captured: &Captured| {
+            let mut ends = [End::A, End::B].into_iter();
+            ends.find(|end| of_end(*end, captured))
+        };
+        let with_sender = |captured: Captured| Some((sender(&captured)?, captured));
+        captured.into_iter().filter_map(with_sender).collect()
     }
 
     pub fn side(&self, end: End) -> &Side {
@@ -203,21 +227,14 @@ impl Record {
             .all(|recorded| recorded.status == Status::Success)
     }
 
-    /// Where the receive that a request fills lies in the buffer.
-    pub fn receive_offset(&self, wr_id: u64) -> u64 {
-        wr_id * self.setup.receive_stride
-    }
-
-    /// The range of a buffer that a request names, if it lies in it.
-    pub fn range(&self, end: End, va: u64, length: u32) -> Option<Range<usize>> {
-        let start = usize::try_from(va.checked_sub(self.side(end).buffer)?).ok()?;
-        let range = start..start.checked_add(length as usize)?;
-        (range.end <= BUFFER_LEN).then_some(range)
+    /// Where the receive lies that a request fills.
+    pub fn receive_va(&self, end: End, wr_id: u64) -> u64 {
+        self.side(end).receives_va + wr_id * self.setup.receive_stride
     }
 }
 
 /// An entry without a request ends the batch before it; one with completions is a batch of its own.
-fn batches(name: &str, entries: &[Value]) -> Vec<Batch> {
+fn batches(name: &str, entries: &[Value], setup: &Setup) -> Vec<Batch> {
     let mut batches = Vec::new();
     let mut waiting = Vec::new();
     for (wr_id, entry) in entries.iter().enumerate() {
@@ -226,7 +243,7 @@ fn batches(name: &str, entries: &[Value]) -> Vec<Batch> {
                 ("rc_bidir", 1) => End::B,
                 _ => End::A,
             };
-            waiting.push(posted(wr_id as u64, from, entry));
+            waiting.push(posted(wr_id as u64, from, entry, setup));
         }
         let Some(sent) = entry["wc"].as_array() else {
             continue;
@@ -248,7 +265,7 @@ fn batches(name: &str, entries: &[Value]) -> Vec<Batch> {
     batches
 }
 
-fn posted(wr_id: u64, from: End, entry: &Value) -> Posted {
+fn posted(wr_id: u64, from: End, entry: &Value, setup: &Setup) -> Posted {
     let va = || number(&entry["raddr"]);
     let rkey = || Rkey(number(&entry["rkey"]) as u32);
     let imm = || (number(&entry["imm"]) as u32).to_be_bytes();
@@ -282,16 +299,33 @@ fn posted(wr_id: u64, from: End, entry: &Value) -> Posted {
         },
         other => panic!("operation {other}"),
     };
+    let length = number(&entry["len"]);
+    let message = pattern(number(&entry["seed"]) as u8, length as usize);
+    let returned = bytes(&entry["returned"]);
+    let mut found = None;
+    if let Operation::Read { va, .. } = operation
+        && setup.filled
+    {
+        found = Some((va, message.clone()));
+    }
+    // The first atomic says what it found; the others follow from it.
+    if let Operation::FetchAdd { va, .. } = operation
+        && wr_id == 0
+    {
+        found = Some((va, returned.unwrap().to_vec()));
+    }
     Posted {
         wr_id,
         from,
         operation,
-        length: number(&entry["len"]) as u32,
-        seed: number(&entry["seed"]) as u8,
+        length: length as u32,
+        message,
+        found,
+        put: None,
         signalled: false,
         solicited: entry["solicited"].as_bool().unwrap_or(false),
         has_receive: false,
-        returned: bytes(&entry["returned"]),
+        returned,
         remote_after: bytes(&entry["remote_after"]),
     }
 }
@@ -302,8 +336,12 @@ fn side(json: &Value) -> Side {
         address: IpAddr::V6(gid).to_canonical(),
         qpn: Qpn::new(number(&json["qpn"]) as u32),
         psn: Psn::new(number(&json["sq_psn"]) as u32),
-        buffer: number(&json["buf"]),
-        rkey: Rkey(number(&json["rkey"]) as u32),
+        receives_va: number(&json["buf"]),
+        regions: vec![Region {
+            va: number(&json["buf"]),
+            length: BUFFER_LEN,
+            rkey: Rkey(number(&json["rkey"]) as u32),
+        }],
     }
 }
 

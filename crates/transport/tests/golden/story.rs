@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use airdma_transport::{Operation, QpType};
 use airdma_wire::GRH_LEN;
 
-use crate::record::{BUFFER_LEN, End, Posted, Record, pattern};
+use crate::memory::Memory;
+use crate::record::{End, Posted, Record};
 
+#[derive(Default)]
 pub struct Story {
     a: Memories,
     b: Memories,
@@ -14,24 +16,19 @@ pub struct Story {
     pub results: BTreeMap<u64, Vec<u8>>,
 }
 
+#[derive(Default)]
 struct Memories {
-    before: Vec<u8>,
-    after: Vec<u8>,
+    before: Memory,
+    after: Memory,
 }
 
 impl Story {
     pub fn of(record: &Record) -> Self {
-        let empty = || Memories {
-            before: vec![0; BUFFER_LEN],
-            after: Vec::new(),
-        };
-        let mut story = Story {
-            a: empty(),
-            b: empty(),
-            results: BTreeMap::new(),
-        };
+        let mut story = Story::default();
         for posted in record.posted() {
-            story.prepare(record, posted);
+            if let Some((va, found)) = &posted.found {
+                story.at(posted.from.peer()).before.write(*va, found);
+            }
         }
         for memories in [&mut story.a, &mut story.b] {
             memories.after.clone_from(&memories.before);
@@ -42,14 +39,14 @@ impl Story {
         story
     }
 
-    pub fn before(&self, end: End) -> &[u8] {
+    pub fn before(&self, end: End) -> &Memory {
         match end {
             End::A => &self.a.before,
             End::B => &self.b.before,
         }
     }
 
-    pub fn after(&self, end: End) -> &[u8] {
+    pub fn after(&self, end: End) -> &Memory {
         match end {
             End::A => &self.a.after,
             End::B => &self.b.after,
@@ -63,28 +60,12 @@ impl Story {
         }
     }
 
-    /// The memory that a request finds.
-    fn prepare(&mut self, record: &Record, posted: &Posted) {
-        let peer = posted.from.peer();
-        if let Operation::Read { va, .. } = posted.operation
-            && let Some(range) = record.range(peer, va, posted.length)
-            && record.setup.filled
-        {
-            let found = pattern(posted.seed, range.len());
-            self.at(peer).before[range].copy_from_slice(&found);
-        }
-        // The first atomic says what it found; the others follow from it.
-        if let Operation::FetchAdd { va, .. } = posted.operation
-            && posted.wr_id == 0
-        {
-            let range = record.range(peer, va, 8).unwrap();
-            self.at(peer).before[range].copy_from_slice(&posted.returned.unwrap());
-        }
-    }
-
     fn apply(&mut self, record: &Record, posted: &Posted) {
         let peer = posted.from.peer();
-        let length = posted.length;
+        let length = posted.length as usize;
+        if let Some((va, put)) = &posted.put {
+            self.at(peer).after.write(*va, put);
+        }
         match posted.operation {
             Operation::Send | Operation::SendImm(_) => {
                 let header = if record.service == QpType::Ud {
@@ -92,17 +73,14 @@ impl Story {
                 } else {
                     0
                 };
-                let start = record.receive_offset(posted.wr_id) as usize + header;
-                let target = &mut self.at(peer).after[start..][..length as usize];
-                target.copy_from_slice(&posted.message());
+                let va = record.receive_va(peer, posted.wr_id) + header as u64;
+                self.at(peer).after.write(va, &posted.message);
             }
             Operation::Write { va, .. } | Operation::WriteImm { va, .. } => {
-                let range = record.range(peer, va, length).unwrap();
-                self.at(peer).after[range].copy_from_slice(&posted.message());
+                self.at(peer).after.write(va, &posted.message);
             }
             Operation::Read { va, .. } => {
-                let range = record.range(peer, va, length).unwrap();
-                let brought = self.at(peer).after[range].to_vec();
+                let brought = self.at(peer).after.read(va, length);
                 self.results.insert(posted.wr_id, brought);
             }
             Operation::FetchAdd { va, add, .. } => {
@@ -128,14 +106,14 @@ impl Story {
         va: u64,
         change: impl FnOnce(u64) -> u64,
     ) {
-        let peer = posted.from.peer();
-        let range = record.range(peer, va, 8).unwrap();
-        let cell = &mut self.at(peer).after[range];
-        let found: [u8; 8] = (&*cell).try_into().unwrap();
-        cell.copy_from_slice(&change(u64::from_ne_bytes(found)).to_ne_bytes());
-        if let Some(returned) = posted.returned {
-            assert_eq!(found, returned, "the story of {} goes wrong", record.name);
-            assert_eq!(*cell, posted.remote_after.unwrap());
+        let memory = &mut self.at(posted.from.peer()).after;
+        let found = memory.read_u64(va);
+        let left = change(found).to_ne_bytes();
+        memory.write(va, &left);
+        let found = found.to_ne_bytes();
+        if let Some(recorded) = posted.returned {
+            assert_eq!(found, recorded, "the story of {} goes wrong", record.name);
+            assert_eq!(left, posted.remote_after.unwrap());
         }
         self.results.insert(posted.wr_id, found.to_vec());
     }
