@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Holds the workspace to ARCHITECTURE.md: who depends on whom, which crates are free of unsafe code, no stray paths."""
+"""Holds the workspace to ARCHITECTURE.md: who depends on whom, which crates are free of unsafe code, no stray paths;
+and what threads share to the table in docs/design/011-concurrency.md."""
 
 from __future__ import annotations
 
@@ -21,9 +22,20 @@ FORBIDS_UNSAFE = ("wire", "transport", "cm", "sim", "model", "captures")
 # list from finding itself.
 STRAY = re.compile(r"[/]work/|\.\.[/]shared|[/]root/|[/]home/\w+/|\.[l]ibrary/")
 
+SHARED = ROOT / "docs" / "design" / "011-concurrency.md"
+ATOMIC = r"(?:Atomic(?:Bool|Ptr|[IU](?:8|16|32|64|size))|\bWord)\b"
+FIELD = re.compile(rf"^ *(?:pub(?:\(\w+\))? )?(?:static )?(?:shared!\()?(\w+): [^=\n;(]*{ATOMIC}", re.MULTILINE)
+TUPLE = re.compile(rf"struct (\w+)\([^)]*{ATOMIC}")
+TESTS = re.compile(r"#\[cfg\((?:test|all\(test, not\(loom\)\))\)\]\nmod tests \{")
+
 
 def main() -> int:
-    complaints = [*dependency_complaints(_metadata(), _table()), *unsafe_complaints(), *stray_complaints()]
+    complaints = [
+        *dependency_complaints(_metadata(), _table()),
+        *unsafe_complaints(),
+        *stray_complaints(),
+        *shared_complaints(),
+    ]
     for complaint in complaints:
         print(f"architecture: {complaint}")
     print(f"architecture: {'FAILED' if complaints else 'ok'}")
@@ -84,6 +96,29 @@ def stray_complaints() -> list[str]:
             found = STRAY.search(path.read_text(encoding="utf-8", errors="ignore"))
             complaints += [f"{file} contains {found.group()!r}"] if found else []
     return complaints
+
+
+def shared_complaints() -> list[str]:
+    """Whatever threads or processes share is in the table that says who writes it, and what checks that. `hostile` is a test."""
+    named = shared_names(SHARED.read_text(encoding="utf-8"))
+    complaints = []
+    for path in sorted(ROOT.glob("crates/*/src/**/*.rs")):
+        if "tests" not in (path.stem, *path.parts) and "hostile" not in path.parts:
+            missing = sorted(atomics(path.read_text(encoding="utf-8")) - named)
+            complaints += [f"{path.relative_to(ROOT)}: `{name}` is not in {SHARED.name}" for name in missing]
+    return complaints
+
+
+def atomics(source: str) -> set[str]:
+    """Fields, statics and tuple structs of a Rust source that hold atomics; its tests are their own business."""
+    source = TESTS.split(source)[0]
+    return {*FIELD.findall(source), *TUPLE.findall(source)} - {"_pad"}
+
+
+def shared_names(markdown: str) -> set[str]:
+    """The words in code below "## What is shared"."""
+    table = markdown.partition("## What is shared")[2].partition("\n## ")[0]
+    return {word for code in re.findall(r"`([^`]+)`", table) for word in re.findall(r"\w+", code)}
 
 
 def _metadata() -> dict[str, Any]:

@@ -57,6 +57,27 @@ class Architecture(unittest.TestCase):
     def test_a_crate_only_in_the_table_is_found(self) -> None:
         self.assertEqual(len(self.complaints(wire=[])), 1)
 
+    def test_what_threads_share_is_found_in_the_source_but_for_its_tests(self) -> None:
+        source = """
+            struct Table {
+                pub(crate) polls: AtomicU64,
+                place: Box<[AtomicU8; 4]>,
+                secret: Word,
+                operation: AtomicOperation,
+            }
+            struct Real(AtomicPtr<c_void>);
+            static NEXT: AtomicU32 = AtomicU32::new(1);
+            shared!(LAST: AtomicU64 = AtomicU64::new(1));
+            let local = AtomicBool::new(false);
+        """
+        tests = "\n#[cfg(test)]\nmod tests {\n    static DONE: AtomicBool = AtomicBool::new(false);"
+        found = architecture.atomics(source + tests)
+        self.assertEqual(found, {"polls", "place", "secret", "Real", "NEXT", "LAST"})
+
+    def test_names_are_looked_for_in_the_table_only(self) -> None:
+        markdown = "`first`\n## What is shared\n| `Cq::polls`, `NEXT` of ports | last |\n\n## Found\n`later`"
+        self.assertEqual(architecture.shared_names(markdown), {"Cq", "polls", "NEXT"})
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -11,6 +11,7 @@
 mod departures;
 mod program;
 mod registry;
+mod rows;
 
 use crate::Error;
 use crate::runtime_dir::network_namespace;

@@ -5,9 +5,10 @@
 //! not what they were. Whether a member lives is not guessed from its process id: for its life it holds a lock on one byte, far
 //! behind the end of the file, which the kernel gives back too.
 //!
-//! Who only reads (whose is this range?) takes no lock, and may see what was true a moment ago.
+//! Who only reads (whose is this range?) takes no lock, and may see what was true a moment ago: see [`rows`](super::rows).
 
 use super::departures::Departures;
+use super::rows::{ListenerRow, MemberRow, RangeRow, Rounds, SeatRow, Socket, Word};
 use crate::random::random_u32;
 use crate::runtime_dir::{map, open_file, reserve, shared_directory};
 use std::fs::File;
@@ -16,11 +17,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Raised when the layout changes: processes of two versions do not share.
-const VERSION: u32 = 2;
-const MAGIC: u64 = u64::from_le_bytes(*b"airdmaS2");
+const VERSION: u32 = 3;
+const MAGIC: u64 = u64::from_le_bytes(*b"airdmaS3");
 
 pub(crate) const RANGES: usize = 256;
 const MEMBERS_MAX: usize = RANGES;
@@ -29,9 +30,6 @@ const LISTENERS_MAX: usize = 2048;
 
 /// Where the bytes are whose locks say who lives.
 const LIVES_AT: i64 = 1 << 40;
-
-/// A word that can be stored and loaded whole.
-type Word = AtomicU64;
 
 #[repr(C)]
 struct Layout {
@@ -43,7 +41,7 @@ struct Layout {
     /// Rises with each program that was attached.
     programs: Word,
     /// Rises with each round of probes.
-    epoch: Word,
+    epoch: Rounds,
     /// Rises with each range that is given back.
     clock: Word,
     /// Rows of the tables of sockets and listeners behind which all are free.
@@ -53,43 +51,6 @@ struct Layout {
     ranges: [RangeRow; RANGES],
     seats: [SeatRow; SEATS_MAX],
     listeners: [ListenerRow; LISTENERS_MAX],
-}
-
-#[repr(C)]
-struct MemberRow {
-    taken: AtomicU32,
-    /// It has a connection manager.
-    manages: AtomicU32,
-}
-
-#[repr(C)]
-struct RangeRow {
-    /// One more than the number of the member that has it.
-    owner: AtomicU32,
-    _pad: AtomicU32,
-    /// What the clock said when it was given back; 0 for never used.
-    rested: Word,
-}
-
-/// A socket of a member at an address.
-#[repr(C)]
-struct SeatRow {
-    owner: AtomicU32,
-    /// In the group of the address.
-    place: AtomicU32,
-    address: [Word; 2],
-    /// The last probe that came: epoch, and in the low 16 bits the place it was sent to.
-    probe: Word,
-}
-
-#[repr(C)]
-struct ListenerRow {
-    owner: AtomicU32,
-    /// It is gone, but what is said about its connections goes there until somebody else wants the service.
-    closed: AtomicU32,
-    service: Word,
-    /// The unspecified address for all of a family, [`EVERYWHERE`] for all addresses.
-    address: [Word; 2],
 }
 
 /// What stands for every address: none that a socket can have.
@@ -198,7 +159,7 @@ impl Registry {
         if layout.magic.load(Ordering::Acquire) != MAGIC {
             let secret = u64::from(random_u32()) << 32 | u64::from(random_u32());
             layout.secret.store(secret, Ordering::Relaxed);
-            layout.epoch.store(1, Ordering::Relaxed);
+            layout.epoch.start();
             layout.magic.store(MAGIC, Ordering::Release);
         }
         if this.bury_all(None) > 0 {
@@ -212,9 +173,8 @@ impl Registry {
 
     fn take_number(&self) -> io::Result<Member> {
         for (number, row) in (0..).zip(&self.layout().members) {
-            if row.taken.load(Ordering::Relaxed) == 0 && set_life(&self.file, Member(number)) {
-                row.manages.store(0, Ordering::Relaxed);
-                row.taken.store(1, Ordering::Release);
+            if !row.is_taken() && set_life(&self.file, Member(number)) {
+                row.take();
                 return Ok(Member(number));
             }
         }
@@ -273,10 +233,7 @@ impl Registry {
         let mut sockets = 0;
         for (number, row) in (0..).zip(&self.layout().members) {
             let member = Member(number);
-            if row.taken.load(Ordering::Relaxed) != 0
-                && Some(member) != except
-                && !lives(&self.file, member)
-            {
+            if row.is_taken() && Some(member) != except && !lives(&self.file, member) {
                 sockets += self.strip(member);
             }
         }
@@ -287,22 +244,18 @@ impl Registry {
     fn strip(&self, member: Member) -> usize {
         let layout = self.layout();
         let tag = member.tag();
-        let is_theirs = |owner: &AtomicU32| owner.load(Ordering::Relaxed) == tag;
-        for row in layout.ranges.iter().filter(|row| is_theirs(&row.owner)) {
-            let now = layout.clock.fetch_add(1, Ordering::Relaxed) + 1;
-            row.rested.store(now, Ordering::Relaxed);
-            row.owner.store(0, Ordering::Release);
+        for row in layout.ranges.iter().filter(|row| row.owner() == tag) {
+            row.give_back(layout.clock.fetch_add(1, Ordering::Relaxed) + 1);
         }
-        for row in layout.listeners.iter().filter(|row| is_theirs(&row.owner)) {
-            row.owner.store(0, Ordering::Release);
+        for row in layout.listeners.iter().filter(|row| row.owner() == tag) {
+            row.clear();
         }
         let mut sockets = 0;
-        for row in layout.seats.iter().filter(|row| is_theirs(&row.owner)) {
-            row.owner.store(0, Ordering::Release);
+        for row in layout.seats.iter().filter(|row| row.owner() == tag) {
+            row.clear();
             sockets += 1;
         }
-        let row = &layout.members[usize::from(member.0)];
-        row.taken.store(0, Ordering::Release);
+        layout.members[usize::from(member.0)].give_back();
         sockets
     }
 
@@ -316,16 +269,15 @@ impl Registry {
         let rows = &self.layout().ranges;
         let start = random_u32() as usize;
         let order = (0..RANGES).map(|step| (start + step) % RANGES);
-        let free = order.filter(|&range| rows[range].owner.load(Ordering::Relaxed) == 0);
-        let range = free.min_by_key(|&range| rows[range].rested.load(Ordering::Relaxed))?;
-        rows[range].owner.store(self.me.tag(), Ordering::Release);
+        let free = order.filter(|&range| rows[range].owner() == 0);
+        let range = free.min_by_key(|&range| rows[range].rested())?;
+        rows[range].take(self.me.tag());
         Some(range as u8)
     }
 
     /// Who has a range.
     pub(crate) fn owner(&self, range: u8) -> Option<Member> {
-        let row = &self.layout().ranges[usize::from(range)];
-        Member::of(row.owner.load(Ordering::Relaxed))
+        Member::of(self.layout().ranges[usize::from(range)].owner())
     }
 
     /// Ranges and their owners.
@@ -336,24 +288,23 @@ impl Registry {
     /// Enters a socket of ours.
     pub(crate) fn sit(&self, address: IpAddr, place: u16) -> Option<Seat> {
         let layout = self.layout();
-        let is_free = |row: &SeatRow| row.owner.load(Ordering::Relaxed) == 0;
-        let seat = layout.seats.iter().position(is_free)?;
-        let row = &layout.seats[seat];
+        let seat = layout.seats.iter().position(|row| row.owner() == 0)?;
         layout
             .seats_end
             .fetch_max(seat as u64 + 1, Ordering::Relaxed);
-        store_address(&row.address, Some(address));
-        row.place.store(u32::from(place), Ordering::Relaxed);
-        row.probe.store(0, Ordering::Relaxed);
-        row.owner.store(self.me.tag(), Ordering::Release);
+        layout.seats[seat].enter(Socket {
+            owner: self.me.tag(),
+            place,
+            address: address_bits(Some(address)),
+        });
         Some(Seat(seat))
     }
 
     /// Takes a socket of ours out; the one in the last place gets its place.
     pub(crate) fn stand_up(&self, seat: Seat, address: IpAddr) {
         let row = &self.layout().seats[seat.0];
-        let place = row.place.load(Ordering::Relaxed) as u16;
-        row.owner.store(0, Ordering::Release);
+        let place = row.place();
+        row.clear();
         let last = self.seated(address).max_by_key(|other| other.place);
         if let Some(last) = last.filter(|last| last.place > place) {
             self.set_place(last.seat, place);
@@ -361,8 +312,7 @@ impl Registry {
     }
 
     pub(crate) fn set_place(&self, seat: Seat, place: u16) {
-        let row = &self.layout().seats[seat.0];
-        row.place.store(u32::from(place), Ordering::Relaxed);
+        self.layout().seats[seat.0].set_place(place);
     }
 
     /// The sockets at an address.
@@ -371,12 +321,11 @@ impl Registry {
         let end = self.layout().seats_end.load(Ordering::Relaxed) as usize;
         let rows = self.layout().seats.iter().enumerate().take(end);
         rows.filter_map(move |(seat, row)| {
-            let owner = Member::of(row.owner.load(Ordering::Acquire))?;
-            let place = row.place.load(Ordering::Relaxed) as u16;
-            (load_address(&row.address) == wanted).then_some(Seated {
+            let socket = row.read().filter(|socket| socket.address == wanted)?;
+            Some(Seated {
                 seat: Seat(seat),
-                owner,
-                place,
+                owner: Member::of(socket.owner)?,
+                place: socket.place,
             })
         })
     }
@@ -389,35 +338,27 @@ impl Registry {
 
     /// Begins a round of probes, and returns its number.
     pub(crate) fn next_epoch(&self) -> u64 {
-        self.layout().epoch.fetch_add(1, Ordering::SeqCst) + 1
+        self.layout().epoch.next()
     }
 
-    /// A probe came to a socket of ours. One that was sent to a place where nobody is comes to somebody as well: the lowest of a
-    /// round is the true one.
+    /// A probe came to a socket of ours. Our threads take turns.
     pub(crate) fn probed(&self, address: IpAddr, place: u16, epoch: u64) {
         let layout = self.layout();
-        if epoch != layout.epoch.load(Ordering::SeqCst) {
-            return;
-        }
         let wanted = address_bits(Some(address));
-        let said = epoch << 16 | u64::from(place);
-        for row in &layout.seats {
-            if row.owner.load(Ordering::Relaxed) == self.me.tag()
-                && load_address(&row.address) == wanted
-            {
-                // Both words of one process: its threads take turns.
-                let before = row.probe.load(Ordering::SeqCst);
-                if before >> 16 != epoch || said < before {
-                    row.probe.store(said, Ordering::SeqCst);
-                }
+        for row in layout
+            .seats
+            .iter()
+            .filter(|row| row.owner() == self.me.tag())
+        {
+            if row.read().is_some_and(|socket| socket.address == wanted) {
+                row.probed(&layout.epoch, epoch, place);
             }
         }
     }
 
     /// What a probe of that round said.
     pub(crate) fn answer(&self, seat: Seat, epoch: u64) -> Option<u16> {
-        let said = self.layout().seats[seat.0].probe.load(Ordering::SeqCst);
-        (said >> 16 == epoch).then_some(said as u16)
+        self.layout().seats[seat.0].answer(epoch)
     }
 
     /// Registers a listener of ours. Those of other processes must not overlap, as with sockets.
@@ -425,15 +366,10 @@ impl Registry {
         let layout = self.layout();
         let wanted = address_bits(address);
         let mine = self.me.tag();
-        let of_service = |row: &ListenerRow| {
-            let owner = row.owner.load(Ordering::Acquire);
-            (owner != 0 && row.service.load(Ordering::Relaxed) == service)
-                .then(|| (owner, load_address(&row.address)))
-        };
-        let is_closed = |row: &ListenerRow| row.closed.load(Ordering::Relaxed) != 0;
+        let of_service = |row: &ListenerRow| row.read().filter(|it| it.service == service);
         let is_taken = layout.listeners.iter().any(|row| {
-            let other = of_service(row).filter(|&(owner, _)| owner != mine && !is_closed(row));
-            other.is_some_and(|(_, at)| overlap(at, wanted))
+            let other = of_service(row).filter(|it| it.owner != mine && !it.is_closed);
+            other.is_some_and(|it| overlap(it.address, wanted))
         });
         if is_taken {
             return Err(ListenError::InUse);
@@ -442,34 +378,23 @@ impl Registry {
             let mut rows = layout.listeners.iter().enumerate();
             rows.find(|(_, row)| is_wanted(row))
         };
-        let owner = |row: &ListenerRow| row.owner.load(Ordering::Relaxed);
         // The same, which is ours or closed; a free one; and where there is no room any more, what is kept for late messages.
-        let (index, row) = find(&|row| of_service(row).is_some_and(|(_, at)| at == wanted))
-            .or_else(|| find(&|row| owner(row) == 0))
-            .or_else(|| find(&|row| owner(row) == mine && is_closed(row)))
-            .or_else(|| find(&is_closed))
+        let (index, row) = find(&|row| of_service(row).is_some_and(|it| it.address == wanted))
+            .or_else(|| find(&|row| row.owner() == 0))
+            .or_else(|| find(&|row| row.owner() == mine && row.is_closed()))
+            .or_else(|| find(&ListenerRow::is_closed))
             .ok_or(ListenError::Full)?;
-        row.owner.store(0, Ordering::Release);
         layout
             .listeners_end
             .fetch_max(index as u64 + 1, Ordering::Relaxed);
-        row.service.store(service, Ordering::Relaxed);
-        store_address(&row.address, address);
-        row.closed.store(0, Ordering::Relaxed);
-        row.owner.store(mine, Ordering::Release);
+        row.enter(mine, service, wanted);
         Ok(())
     }
 
     /// A listener of ours is closed.
     pub(crate) fn close_listener(&self, service: u64, address: Option<IpAddr>) {
-        let wanted = address_bits(address);
         for row in &self.layout().listeners {
-            if row.owner.load(Ordering::Relaxed) == self.me.tag()
-                && row.service.load(Ordering::Relaxed) == service
-                && load_address(&row.address) == wanted
-            {
-                row.closed.store(1, Ordering::Relaxed);
-            }
+            row.close(self.me.tag(), service, address_bits(address));
         }
     }
 
@@ -492,11 +417,9 @@ impl Registry {
             .iter()
             .take(end)
             .filter_map(|row| {
-                let owner = Member::of(row.owner.load(Ordering::Acquire))?;
-                let rank = rank(load_address(&row.address))?;
-                let closed = row.closed.load(Ordering::Relaxed);
-                let service = row.service.load(Ordering::Relaxed);
-                Some((service, closed, rank, owner))
+                let it = row.read()?;
+                let rank = rank(it.address)?;
+                Some((it.service, it.is_closed, rank, Member::of(it.owner)?))
             })
             .collect();
         found.sort_by_key(|&(service, closed, rank, _)| (service, closed, rank));
@@ -509,16 +432,13 @@ impl Registry {
 
     /// This member answers requests for services that nobody has.
     pub(crate) fn manage(&self) {
-        let row = &self.layout().members[usize::from(self.me.0)];
-        row.manages.store(1, Ordering::Release);
+        self.layout().members[usize::from(self.me.0)].manage();
     }
 
     /// Some member that has a connection manager, and a socket at the address.
     pub(crate) fn manager(&self, address: IpAddr) -> Option<Seated> {
-        self.seated(address).find(|seated| {
-            let row = &self.layout().members[usize::from(seated.owner.0)];
-            row.manages.load(Ordering::Relaxed) != 0
-        })
+        self.seated(address)
+            .find(|seated| self.layout().members[usize::from(seated.owner.0)].manages())
     }
 
     /// How many programs were attached so far.
@@ -618,17 +538,6 @@ fn overlap(a: u128, b: u128) -> bool {
         wide == EVERYWHERE || (of_family.contains(&wide) && is_v4(wide) == is_v4(bits))
     };
     a == b || covers(a, b) || covers(b, a)
-}
-
-fn store_address(words: &[Word; 2], address: Option<IpAddr>) {
-    let bits = address_bits(address);
-    words[0].store((bits >> 64) as u64, Ordering::Relaxed);
-    words[1].store(bits as u64, Ordering::Relaxed);
-}
-
-fn load_address(words: &[Word; 2]) -> u128 {
-    let [high, low] = [&words[0], &words[1]].map(|word| u128::from(word.load(Ordering::Relaxed)));
-    high << 64 | low
 }
 
 #[cfg(test)]

@@ -16,6 +16,8 @@ mod event_queue;
 mod qp_state;
 #[path = "../../src/relay.rs"]
 mod relay;
+#[path = "../../src/steering/rows.rs"]
+mod rows;
 #[path = "../../src/standby.rs"]
 mod standby;
 #[path = "../../src/sync.rs"]
@@ -30,6 +32,7 @@ mod counts;
 mod eventfd;
 mod events;
 mod posting;
+mod sharing;
 mod sleeping;
 mod taking_over;
 mod world;
