@@ -15,6 +15,10 @@ SECONDS ?= 60
 # An own target folder: other flags would throw the ordinary build away.
 LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p airdma-shm -p airdma-engine -p airdma-verbs --release --test loom
 
+# Loom's source, as Cargo fetched it, with tests/loom/every-access.patch.
+LOOM_MENDED = target/loom-every-access
+LOOM_SOURCE = $(CARGO) metadata --format-version 1 | $(PYTHON) -c 'import json, pathlib, sys; \
+	print(*(pathlib.Path(p["manifest_path"]).parent for p in json.load(sys.stdin)["packages"] if p["name"] == "loom"))'
 
 # Both need a nightly toolchain with rust-src, and Miri. ThreadSanitizer must see the standard library, too.
 NIGHTLY ?= $(CARGO) +nightly
@@ -25,7 +29,7 @@ TSAN = RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan CARGO_PROFILE
 MIRI = CARGO_TARGET_DIR=target/miri $(NIGHTLY) miri test -p airdma-shm --lib -- --skip arena::
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint unit loom tsan miri worlds soak dropin system programs rdma-core rdma-core-check matrix bench fuzz coverage mutants clean
+.PHONY: help build demo test lint unit loom loom-every-access tsan miri worlds soak dropin system programs rdma-core rdma-core-check matrix bench fuzz coverage mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +57,12 @@ unit: ## unit tests, golden vectors, simulated pairs, and the tests of the tools
 
 loom: ## model checks of all that threads share (LOOM_MAX_PREEMPTIONS=3: go further)
 	$(LOOM)
+
+loom-every-access: ## the same with a loom that forgets no access (docs/design/011-concurrency.md says why)
+	rm -rf $(LOOM_MENDED)/loom && mkdir -p $(LOOM_MENDED)
+	cp -r "$$($(LOOM_SOURCE))" $(LOOM_MENDED)/loom
+	git apply --directory=$(LOOM_MENDED)/loom tests/loom/every-access.patch
+	$(LOOM) --target-dir $(LOOM_MENDED)/build --config 'paths = ["$(LOOM_MENDED)/loom"]'
 
 tsan: ## many threads on shared objects under ThreadSanitizer (THREADS_SECONDS=20; nightly, rust-src)
 	$(TSAN)

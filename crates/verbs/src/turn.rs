@@ -55,18 +55,20 @@ impl<T> Turn<T> {
     }
 }
 
-/// A number of the calling thread, not 0.
+/// A number of the calling thread, not 0. It may have been that of a thread that has ended, whose stores of it the caller then
+/// cannot see any more: memory that is freed is handed on in order (C11, 7.22.3).
 #[inline]
 fn this_thread() -> usize {
     #[cfg(not(loom))]
     thread_local! {
         static HERE: u8 = const { 0 };
     }
+    // Loom does not know that order: there, no number comes twice.
     #[cfg(loom)]
     loom::thread_local! {
-        static HERE: u8 = 0;
+        static HERE: &'static u8 = Box::leak(Box::new(0));
     }
-    HERE.with(|here| std::ptr::from_ref(here).addr())
+    HERE.with(|here| std::ptr::from_ref::<u8>(here).addr())
 }
 
 #[cfg(all(test, not(loom)))]
