@@ -108,6 +108,8 @@ struct Accepted {
 pub struct Contract {
     /// The present step.
     pub now: Step,
+    /// No program does anything wrong: then nothing fails but what the network makes fail.
+    pub careful: bool,
     /// By host.
     pub memories: Vec<Memory>,
     /// All keys.

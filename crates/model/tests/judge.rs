@@ -526,3 +526,22 @@ fn windows_are_bound_when_free_and_closed_when_bound() {
     let again = says(&mut closed, close(FIRST), Opcode::Invalidate, success);
     refused(again, "nothing explains");
 }
+
+#[test]
+fn where_nothing_is_wrong_only_the_network_makes_requests_fail() {
+    // Beyond what is granted: a failure, if the program may do such a thing.
+    let says = |careful: bool, status: Status, lost: u64| {
+        let mut scene = Scene::new(Service::Rc);
+        scene.judge.careful = careful;
+        let id = scene.post(write(190), 0, b"abcd");
+        let path = Path { lost, ..CALM };
+        scene
+            .judge
+            .sent(0, &done(id, status, Opcode::Write, 0), path)
+    };
+    assert_eq!(says(false, Status::RemoteAccess, 0), Ok(()));
+    refused(says(true, Status::RemoteAccess, 0), "nothing explains");
+    assert_eq!(says(true, Status::RetryExceeded, 3), Ok(()));
+    refused(says(true, Status::RetryExceeded, 0), "nothing explains");
+    refused(says(true, Status::Flush, 0), "nothing explains");
+}

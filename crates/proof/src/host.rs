@@ -370,8 +370,52 @@ pub struct Window {
     pub mw: Arc<airdma_engine::Mw>,
     /// Its key, with all that was posted to it.
     pub key: u32,
-    /// What it opens, or will: first address and length.
+    /// What it opens then: first address and length.
     pub opens: Option<(u64, u32)>,
-    /// Binds and invalidations whose completion was not seen.
-    pub pending: u32,
+    /// Its key and what it opens, as far as completions were seen; `None` if one was flushed that may have been done.
+    pub settled: Option<Opened>,
+    /// Binds and invalidations whose end was not seen, and what the window is after each.
+    pub pending: Vec<(u64, Opened)>,
+    /// Requests of the peer that go by its key and are not over, and whether they read.
+    pub users: Vec<(u64, bool)>,
+}
+
+/// A window's key, and the first address and length of what it opens.
+pub type Opened = (u32, Option<(u64, u32)>);
+
+impl Window {
+    /// One that opens nothing yet.
+    pub fn new(mw: Arc<airdma_engine::Mw>) -> Self {
+        let key = mw.first_rkey().0;
+        Window {
+            mw,
+            key,
+            opens: None,
+            settled: Some((key, None)),
+            pending: Vec::new(),
+            users: Vec::new(),
+        }
+    }
+
+    /// Whether it is certain what it opens.
+    pub fn is_known(&self) -> bool {
+        self.pending.is_empty() && self.settled.is_some()
+    }
+
+    /// A request is over, if it was one about this window: done, refused, or (`None`) perhaps the one, perhaps the other.
+    pub fn settle(&mut self, id: u64, done: Option<bool>) {
+        self.users.retain(|&(user, _)| user != id);
+        let Some(index) = self.pending.iter().position(|&(other, _)| other == id) else {
+            return;
+        };
+        let (_, after) = self.pending.remove(index);
+        match done {
+            Some(true) => self.settled = Some(after),
+            Some(false) => {}
+            None => self.settled = None,
+        }
+        if let (true, Some((key, opens))) = (self.pending.is_empty(), self.settled) {
+            (self.key, self.opens) = (key, opens);
+        }
+    }
 }

@@ -272,7 +272,7 @@ impl World {
         });
         self.counts.requests += 1;
         self.counts.bytes += request.payload.len() as u64;
-        self.note_window(end, &request.kind);
+        self.note_window(end, id, &request.kind);
         self.judge.post_send(end, request, path);
         self.tickets.insert(
             id,

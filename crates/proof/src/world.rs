@@ -147,6 +147,7 @@ impl World {
             registrations: 0,
             plan,
         };
+        world.judge.careful = world.plan.careful;
         world.introduce_hosts();
         for index in 0..world.plan.connections.len() {
             world.connect(world.plan.connections[index]);

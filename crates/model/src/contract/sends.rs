@@ -137,6 +137,9 @@ impl Contract {
 
     /// Whether a message may have found a receive that did not hold it.
     pub(super) fn may_fail_to_receive(&self, qp: usize) -> bool {
+        if self.careful {
+            return false;
+        }
         let of = &self.queue_pairs[qp];
         let queue = &self.queues[of.receives];
         let mut sent = of
@@ -184,6 +187,10 @@ impl Contract {
 
     /// Whether a request that is the first to fail, or succeeds, may end so now.
     pub(super) fn may_end(&self, qp: usize, posted: &Posted, status: Status, path: Path) -> bool {
+        let by_network = matches!(status, Status::RetryExceeded | Status::RnrRetryExceeded);
+        if self.careful && status != Status::Success && !by_network {
+            return false;
+        }
         let of = &self.queue_pairs[qp];
         let Request {
             kind,

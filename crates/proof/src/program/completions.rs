@@ -100,30 +100,22 @@ impl World {
             for gone in unsignalled.into_iter().filter(|id| !kept.contains(id)) {
                 self.hosts[host].give_back(gone);
                 self.tickets.remove(&gone);
-            }
-            self.settle_windows(end, completion);
-        }
-        Ok(())
-    }
-
-    /// After a bind or an invalidation completed, the window is as it was left.
-    pub(super) fn settle_windows(&mut self, end: usize, completion: &Completion) {
-        let about_windows = matches!(
-            completion.opcode,
-            CompletionOpcode::BindWindow | CompletionOpcode::LocalInvalidate
-        );
-        let outstanding = self.judge.sends(end).count();
-        for of in [end, end ^ 1] {
-            if let Some(window) = &mut self.ends[of].window
-                && (about_windows || outstanding == 0)
-                && window.pending > 0
-            {
-                window.pending -= 1;
-                if completion.status != Status::Success {
-                    window.opens = None;
+                // Passed over in silence: done. The one that completes is told apart here.
+                if gone != id {
+                    self.settle_windows(end, gone, Some(true));
                 }
             }
+            let done = match done.status {
+                model::Status::Success => Some(true),
+                // It may have been done, and the answer was lost.
+                model::Status::Flush
+                | model::Status::RetryExceeded
+                | model::Status::RnrRetryExceeded => None,
+                _ => Some(false),
+            };
+            self.settle_windows(end, id, done);
         }
+        Ok(())
     }
 
     pub(super) fn source_of(&self, end: usize, completion: &Completion) -> Option<usize> {
@@ -216,7 +208,9 @@ impl World {
         let failed = self.judge.may_have_failed(end, self.path(end));
         let connection = self.plan.connections[end / 2];
         let explained = match event {
-            QpEvent::AccessError | QpEvent::RequestError | QpEvent::Fatal => failed,
+            QpEvent::AccessError | QpEvent::RequestError | QpEvent::Fatal => {
+                failed && !self.careful()
+            }
             QpEvent::LastWqeReached => failed && connection.shared[end % 2],
             // Between two states that were asked for, maybe.
             QpEvent::SendQueueDrained => true,

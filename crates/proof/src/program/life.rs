@@ -95,6 +95,7 @@ impl World {
         self.judge.destroy(end);
         for id in outstanding {
             self.hosts[host].give_back(id);
+            self.settle_windows(end, id, None);
             if let Some(ticket) = self.tickets.get_mut(&id) {
                 ticket.orphan = true;
             }
@@ -152,6 +153,7 @@ impl World {
         self.observe(host)?;
         for id in self.outstanding(end) {
             self.hosts[host].give_back(id);
+            self.settle_windows(end, id, None);
             // It is taken out of the completion queue, or was never in it.
             self.tickets.remove(&id);
         }
@@ -254,6 +256,9 @@ impl World {
         for end in 0..self.ends.len() {
             if self.ends[end].host == host {
                 self.judge.queue_pairs[end].life = model::Life::Gone;
+                for id in self.outstanding(end) {
+                    self.settle_windows(end, id, None);
+                }
             }
         }
         Ok(())

@@ -72,7 +72,7 @@ impl World {
                 self.build_message(end, id, send, length, operation, (Some(immediate), None))
             }
             Verb::SendInvalidate => {
-                let key = self.closable_window(end ^ 1)?;
+                let key = self.closable_window(end, end ^ 1)?;
                 let operation = Operation::SendInvalidate(Rkey(key));
                 self.build_message(end, id, send, length, operation, (None, Some(key)))
             }
@@ -85,7 +85,7 @@ impl World {
             Verb::Echo => None,
             Verb::Bind => self.build_bind(end, send),
             Verb::Invalidate => {
-                let key = self.closable_window(end)?;
+                let key = self.closable_window(end, end)?;
                 Some(Built {
                     kind: Kind::Invalidate { key },
                     operation: Operation::LocalInvalidate(Rkey(key)),
@@ -216,11 +216,7 @@ impl World {
         if let Some((key, (va, bytes))) = opens
             && send.window
             && bytes as usize >= length
-            && (peer
-                .window
-                .as_ref()
-                .is_some_and(|window| window.pending == 0)
-                || !self.careful())
+            && (peer.window.as_ref().is_some_and(Window::is_known) || !self.careful())
         {
             let within = usize::from(send.place) % (bytes as usize - length + 1);
             return (key ^ key_mask, va + within as u64);
@@ -392,31 +388,29 @@ impl World {
         })
     }
 
-    /// The key of an end's window, if it may be closed: when nothing is to go wrong, only one that is surely open.
-    pub(super) fn closable_window(&self, end: usize) -> Option<u32> {
+    /// The key of an end's window, if `closer` may close it: when nothing is to go wrong, only one that is surely open, and
+    /// that nobody goes by who is not done by then. Writes of the peer are done before its message closes the window; what
+    /// its READs bring may be taken later.
+    pub(super) fn closable_window(&self, closer: usize, end: usize) -> Option<u32> {
         if !self.lives(end) {
             return None;
         }
         let window = self.ends[end].window.as_ref()?;
-        let surely_open = window.pending == 0 && window.opens.is_some();
-        (surely_open || !self.careful()).then_some(window.key)
+        let surely_open = window.is_known() && window.opens.is_some();
+        let mut users = window.users.iter();
+        let used = users.any(|&(_, reads)| reads || closer == end);
+        (surely_open && !used || !self.careful()).then_some(window.key)
     }
 
     pub(super) fn build_bind(&mut self, end: usize, send: &Send) -> Option<Built> {
         if self.ends[end].window.is_none() {
             let pd = &self.hosts[self.ends[end].host].pd;
             let mw = pd.alloc_mw(MwType::Two).ok()?;
-            let key = mw.first_rkey().0;
-            self.ends[end].window = Some(Window {
-                mw,
-                key,
-                opens: None,
-                pending: 0,
-            });
+            self.ends[end].window = Some(Window::new(mw));
         }
         let host = &self.hosts[self.ends[end].host];
         let window = self.ends[end].window.as_ref()?;
-        let free = window.pending == 0 && window.opens.is_none();
+        let free = window.is_known() && window.opens.is_none();
         if !free && self.careful() {
             return None;
         }
@@ -459,21 +453,41 @@ impl World {
     }
 
     /// Keeps what is known of windows in step with what is posted.
-    pub(super) fn note_window(&mut self, end: usize, kind: &Kind) {
-        let (of, bound) = match *kind {
+    pub(super) fn note_window(&mut self, end: usize, id: u64, kind: &Kind) {
+        let (of, after) = match *kind {
             Kind::Bind(bind) => (end, Some((bind.key, bind.part))),
             Kind::Invalidate { .. } => (end, None),
             Kind::Send {
                 invalidate: Some(_),
                 ..
             } => (end ^ 1, None),
+            Kind::Write { key, .. } | Kind::AtomicWrite { key, .. } => {
+                return self.note_window_user(end, id, key, false);
+            }
+            Kind::Read { key, .. } => return self.note_window_user(end, id, key, true),
             _ => return,
         };
         if let Some(window) = &mut self.ends[of].window {
-            window.pending += 1;
-            window.opens = bound.map(|(_, part)| (part.va, part.length));
-            if let Some((key, _)) = bound {
+            window.opens = after.map(|(_, part)| (part.va, part.length));
+            if let Some((key, _)) = after {
                 window.key = key;
+            }
+            window.pending.push((id, (window.key, window.opens)));
+        }
+    }
+
+    fn note_window_user(&mut self, end: usize, id: u64, key: u32, reads: bool) {
+        let window = self.ends[end ^ 1].window.as_mut();
+        if let Some(window) = window.filter(|window| window.key == key) {
+            window.users.push((id, reads));
+        }
+    }
+
+    /// A request of an end is over: what that says of windows. `None`: it may have been done or not.
+    pub(super) fn settle_windows(&mut self, end: usize, id: u64, done: Option<bool>) {
+        for of in [end, end ^ 1] {
+            if let Some(window) = &mut self.ends[of].window {
+                window.settle(id, done);
             }
         }
     }
