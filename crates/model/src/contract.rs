@@ -7,6 +7,7 @@ use crate::grants::{Asker, Owner, Region};
 use crate::memory::{From, Operation};
 use crate::request::{Atomic, Done, Kind, Opcode, Path, Recv, Request, Service, Status};
 use crate::{Grants, Memory, Placement, Rights, Sge, Span, Standing, Step};
+use core::time::Duration;
 use std::collections::VecDeque;
 
 /// What became of a queue pair.
@@ -35,8 +36,12 @@ pub struct QueuePair {
     pub rights: Rights,
     /// Its receive queue.
     pub receives: usize,
+    /// How long it waits for an answer, at least.
+    pub timeout: Duration,
     /// Retries after a timeout.
     pub retry_count: u8,
+    /// How long it makes its peer wait when it has no receive.
+    pub rnr_timer: Duration,
     /// Retries after an RNR NAK; 7 for ever.
     pub rnr_retry: u8,
     /// READs and atomics under way.
@@ -52,6 +57,8 @@ pub struct QueuePair {
     /// One of its receives was flushed: those that follow are.
     drained: bool,
     outstanding: VecDeque<Posted>,
+    /// Requests that did not succeed, or went with it: their packets may still come to the peer.
+    ghosts: Vec<Posted>,
     posted: u64,
     messages: Vec<Message>,
     /// Messages of its own whose success was reported.
@@ -64,7 +71,8 @@ pub struct QueuePair {
 struct Posted {
     request: Request,
     at: Step,
-    lost: u64,
+    /// The network as it was then.
+    path: Path,
     /// Whether the windows that it binds or closes may have been such that it can, and certainly were.
     windows: (bool, bool),
 }
@@ -132,7 +140,9 @@ impl QueuePair {
             peer: None,
             rights: Rights(0),
             receives,
+            timeout: Duration::ZERO,
             retry_count: 0,
+            rnr_timer: Duration::ZERO,
             rnr_retry: 0,
             answers_max: 0,
             mtu: 0,
@@ -141,6 +151,7 @@ impl QueuePair {
             stopped: false,
             drained: false,
             outstanding: VecDeque::new(),
+            ghosts: Vec::new(),
             posted: 0,
             messages: Vec::new(),
             delivered: 0,
@@ -352,7 +363,7 @@ impl Contract {
         of.outstanding.push_back(Posted {
             request,
             at,
-            lost: path.lost,
+            path,
             windows,
         });
         if service != Service::Ud
@@ -499,14 +510,6 @@ impl Contract {
     /// The queue pair was destroyed: nothing that it had outstanding completes or changes anything.
     pub fn destroy(&mut self, qp: usize) {
         let host = self.queue_pairs[qp].host;
-        let of = &self.queue_pairs[qp];
-        let doubtful = of
-            .outstanding
-            .iter()
-            .any(|posted| self.may_be_refused(qp, posted));
-        if let Some(peer) = of.peer.filter(|_| doubtful) {
-            self.queue_pairs[peer].refused = true;
-        }
         let outstanding = std::mem::take(&mut self.queue_pairs[qp].outstanding);
         let there = self.queue_pairs[qp]
             .peer
@@ -517,6 +520,7 @@ impl Contract {
                 // Without data there is nothing to be wrong.
                 self.memories[there].end_read(posted.request.id, None).ok();
             }
+            self.queue_pairs[qp].ghosts.push(posted);
         }
         let queue = self.queue_pairs[qp].receives;
         if self.queues[queue].shared {
@@ -541,6 +545,7 @@ impl Contract {
         of.stopped = false;
         of.drained = false;
         of.messages.clear();
+        of.ghosts.clear();
         of.received = 0;
         of.delivered = 0;
     }

@@ -1,6 +1,7 @@
 //! What is posted, and what comes of it, in words of its own.
 
 use crate::{Rights, Sge};
+use core::time::Duration;
 
 /// Service of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,13 +229,19 @@ pub struct Done {
     pub source: Option<usize>,
 }
 
-/// What the network did to packets between a queue pair and its peer, since the world began.
+/// What the network did to packets between a queue pair and its peer, in both directions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Path {
-    /// Packets that did not arrive whole, in both directions.
+    /// The present moment, since the world began.
+    pub now: Duration,
+    /// Packets that did not arrive whole.
     pub lost: u64,
-    /// Some took so long that a timer may have run out before.
-    pub slow: bool,
-    /// Some may have arrived twice, or after later ones.
+    /// Packets that came twice, or that others overtook.
+    pub astray: u64,
+    /// What was posted at this moment or before may have been answered after a timer ran out.
+    pub slow: Option<Duration>,
+    /// What was posted at this moment or before may have met packets of an earlier connection.
+    pub haunted: Option<Duration>,
+    /// Some packets may arrive twice, or after later ones.
     pub disorderly: bool,
 }

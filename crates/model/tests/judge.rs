@@ -5,14 +5,23 @@ use airdma_model::{
     Atomic, Contract, Done, Kind, Life, Memory, Opcode, Owner, Path, Recv, Region, Request, Rights,
     Service, Sge, Span, Status,
 };
+use core::time::Duration;
 
 const KEY: u32 = 0x100;
 const VA: u64 = 0x1000;
 const BYTES: usize = 256;
 const CALM: Path = Path {
+    now: Duration::from_millis(1),
     lost: 0,
-    slow: false,
+    astray: 0,
+    slow: None,
+    haunted: None,
     disorderly: false,
+};
+/// The same, after all timeouts and timers.
+const LATER: Path = Path {
+    now: Duration::from_millis(100),
+    ..CALM
 };
 
 /// Two hosts, a connection, and the bytes that hosts really have.
@@ -46,7 +55,9 @@ impl Scene {
             let mut qp = QueuePair::new(host, 0, service, queue);
             qp.peer = Some(1 - host);
             qp.rights = Rights(14);
+            qp.timeout = Duration::from_millis(4);
             qp.retry_count = 2;
+            qp.rnr_timer = Duration::from_millis(2);
             qp.rnr_retry = 3;
             qp.answers_max = 4;
             qp.mtu = 1024;
@@ -229,14 +240,76 @@ fn retries_run_out_for_a_reason_only() {
             .judge
             .sent(0, &done(id, status, Opcode::Write, 0), path)
     };
-    refused(with(CALM), "nothing explains");
-    refused(with(Path { lost: 2, ..CALM }), "nothing explains");
-    assert_eq!(with(Path { lost: 3, ..CALM }), Ok(()));
-    assert_eq!(with(Path { slow: true, ..CALM }), Ok(()));
+    refused(with(LATER), "nothing explains");
+    refused(with(Path { lost: 2, ..LATER }), "nothing explains");
+    assert_eq!(with(Path { lost: 3, ..LATER }), Ok(()));
+    let both = |astray| Path {
+        lost: 2,
+        astray,
+        ..LATER
+    };
+    assert_eq!(with(both(1)), Ok(()));
+    let slow = |slow| Path {
+        slow: Some(slow),
+        ..LATER
+    };
+    assert_eq!(with(slow(CALM.now)), Ok(()));
+    // That was before it was posted.
+    let before = CALM.now - Duration::from_nanos(1);
+    refused(with(slow(before)), "nothing explains");
+    let haunted = Path {
+        haunted: Some(CALM.now),
+        ..CALM
+    };
+    assert_eq!(with(haunted), Ok(()));
     let mut scene = Scene::new(Service::Rc);
     let id = scene.post(write(8), 0, b"abcd");
     scene.judge.queue_pairs[1].life = Life::Gone;
-    assert_eq!(scene.sent(done(id, status, Opcode::Write, 0)), Ok(()));
+    let failed = done(id, status, Opcode::Write, 0);
+    assert_eq!(scene.judge.sent(0, &failed, LATER), Ok(()));
+}
+
+#[test]
+fn retries_take_their_time() {
+    let since_posted = |millis, lost| Path {
+        now: CALM.now + Duration::from_millis(millis),
+        lost,
+        ..CALM
+    };
+    // Two retries, three timeouts of 4 ms; what a packet that was lost cost is no timeout.
+    let dead = |path: Path| {
+        let mut scene = Scene::new(Service::Rc);
+        let id = scene.post(write(8), 0, b"abcd");
+        scene.judge.queue_pairs[1].life = Life::Gone;
+        let failed = done(id, Status::RetryExceeded, Opcode::Write, 0);
+        scene.judge.sent(0, &failed, path)
+    };
+    refused(dead(since_posted(11, 0)), "nothing explains");
+    assert_eq!(dead(since_posted(12, 0)), Ok(()));
+    refused(dead(since_posted(7, 1)), "nothing explains");
+    assert_eq!(dead(since_posted(8, 1)), Ok(()));
+    // Three retries of a peer that says to wait for 2 ms.
+    let not_ready = |path: Path| {
+        let mut scene = Scene::new(Service::Rc);
+        let id = scene.post(SEND, 0, b"abc");
+        let failed = done(id, Status::RnrRetryExceeded, Opcode::Send, 0);
+        scene.judge.sent(0, &failed, path)
+    };
+    refused(not_ready(since_posted(5, 0)), "nothing explains");
+    assert_eq!(not_ready(since_posted(6, 0)), Ok(()));
+}
+
+#[test]
+fn a_request_may_be_refused_after_its_queue_pair_is_gone() {
+    let mut scene = Scene::new(Service::Rc);
+    scene.post(write(8), 0, b"abcd");
+    let receive = scene.receive(64, 8);
+    scene.judge.destroy(0);
+    let flush = done(receive, Status::Flush, Opcode::Receive, 0);
+    refused(scene.received(flush), "nothing explains");
+    scene.judge.now += 1;
+    scene.judge.deregister(1, KEY);
+    assert_eq!(scene.received(flush), Ok(()));
 }
 
 #[test]
@@ -301,11 +374,12 @@ fn receiver_not_ready_needs_a_receiver_that_was_not() {
     scene.receive(64, 8);
     let id = scene.post(SEND, 0, b"abc");
     let failed = done(id, Status::RnrRetryExceeded, Opcode::Send, 0);
-    refused(scene.sent(failed), "nothing explains");
+    let verdict = scene.judge.sent(0, &failed, LATER);
+    refused(verdict, "nothing explains");
     let mut scene = Scene::new(Service::Rc);
     let id = scene.post(SEND, 0, b"abc");
     let failed = done(id, Status::RnrRetryExceeded, Opcode::Send, 0);
-    assert_eq!(scene.sent(failed), Ok(()));
+    assert_eq!(scene.judge.sent(0, &failed, LATER), Ok(()));
 }
 
 #[test]
@@ -534,7 +608,7 @@ fn where_nothing_is_wrong_only_the_network_makes_requests_fail() {
         let mut scene = Scene::new(Service::Rc);
         scene.judge.careful = careful;
         let id = scene.post(write(190), 0, b"abcd");
-        let path = Path { lost, ..CALM };
+        let path = Path { lost, ..LATER };
         scene
             .judge
             .sent(0, &done(id, status, Opcode::Write, 0), path)

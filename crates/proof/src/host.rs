@@ -1,5 +1,6 @@
 //! One host of a world: a device of the engine, its objects, and the memory that its program and its peers use.
 
+use crate::delays::Delays;
 use airdma_engine::simulated::{Inventory, Simulated, interface, set_nonblocking};
 use airdma_engine::{Access, Channel, Cq, Mr, Pd, Qp, QpEvent, Qpn, Srq, SrqAttributes};
 use airdma_model::Alarm;
@@ -155,8 +156,8 @@ pub struct Host {
     pub alive: bool,
     /// Packets that came to it with damage that its port must find.
     pub harmed: u64,
-    /// The longest that its packets waited for the port.
-    pub port_wait: Duration,
+    /// How long its packets waited for the port.
+    pub port_waits: Delays,
     /// Since when they do.
     pub waits_since: Option<Duration>,
     /// What the device held on to before there was anything.
@@ -211,7 +212,7 @@ impl Host {
             alarms: [Alarm::default(); 2],
             alive: true,
             harmed: 0,
-            port_wait: Duration::ZERO,
+            port_waits: Delays::default(),
             waits_since: None,
             nothing,
             memory,
@@ -356,8 +357,8 @@ pub struct End {
     pub window: Option<Window>,
     /// In the drained state.
     pub drained: bool,
-    /// Packets of an earlier connection may come to it.
-    pub haunted: bool,
+    /// Packets of an earlier connection may have come to it until then; without end if they still may.
+    pub haunted: Option<Duration>,
     /// Asynchronous events that it had.
     pub events: Vec<QpEvent>,
     /// Events that it must have had, by what its peer was told.

@@ -2,6 +2,7 @@
 //! model ([`airdma_model`]) judges everything that programs see.
 
 pub mod choices;
+mod delays;
 pub mod host;
 pub mod plan;
 pub mod program;

@@ -2,7 +2,7 @@
 
 use crate::host::{End, RECEIVES};
 use crate::plan::Plan;
-use crate::world::{Counts, World};
+use crate::world::{Counts, World, timeout};
 use airdma_sim::Random;
 use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -151,8 +151,7 @@ impl World {
     fn check_retries(&self, start: Duration) -> Result<(), String> {
         for end in self.living() {
             let connection = self.plan.connections[end / 2];
-            let timeout = Duration::from_nanos(4096 << connection.timeout);
-            let retries = timeout * (u32::from(connection.retry_count) + 1);
+            let retries = timeout(&connection) * (u32::from(connection.retry_count) + 1);
             let late = self.now > start + retries + SETTLING_MAX;
             let mut open = self.judge.sends(end).filter(|(_, signalled)| *signalled);
             if !self.lives(end ^ 1)

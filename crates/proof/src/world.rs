@@ -2,6 +2,7 @@
 //!
 //! One packet arrives at a time, and after every packet, timer and action the judge looks at the memory of the host that ran.
 
+use crate::delays::{Delays, slow_since};
 use crate::host::{End, Host};
 use crate::plan::{Connection, NetworkPlan, Plan, Service};
 use airdma_engine::{
@@ -106,6 +107,8 @@ pub struct World {
     pub log: Option<Vec<(Duration, String)>>,
     /// Times that regions were registered again.
     pub registrations: u64,
+    /// How long packets were under way, at `from * hosts + to`.
+    delays: Vec<Delays>,
 }
 
 /// Times that a host may fill its port at one moment before it counts as one that never ends.
@@ -145,6 +148,7 @@ impl World {
             },
             log: logs.then(Vec::new),
             registrations: 0,
+            delays: vec![Delays::default(); plan.hosts * plan.hosts],
             plan,
         };
         world.judge.careful = world.plan.careful;
@@ -206,7 +210,9 @@ impl World {
             let mut qp = QueuePair::new(host, 0, service, queue);
             qp.peer = (connection.service != Service::Ud).then_some(first + 1 - side);
             qp.rights = Rights(granted(connection.rights[side]).bits());
+            qp.timeout = timeout(&connection);
             qp.retry_count = connection.retry_count;
+            qp.rnr_timer = rnr_timer(&connection);
             qp.rnr_retry = connection.rnr_retry;
             qp.answers_max = connection.answers_max;
             qp.mtu = 1024;
@@ -252,7 +258,7 @@ impl World {
             host: index,
             window: None,
             drained: false,
-            haunted: false,
+            haunted: None,
             events: Vec::new(),
             owed: Vec::new(),
         }
@@ -366,6 +372,7 @@ impl World {
             };
             self.move_clocks(self.now.max(at));
             self.happen()?;
+            self.lay_ghosts();
         }
         Err(format!("no end after {STEPS_MAX} steps, at {:?}", self.now))
     }
@@ -396,6 +403,8 @@ impl World {
             .deliver(time(self.now), &mut |delivery| deliveries.push(delivery));
         for delivery in deliveries {
             let to = delivery.to;
+            let delay = duration(delivery.at) - duration(delivery.sent);
+            self.delays[delivery.from * self.hosts.len() + to].add(self.now, delay);
             if !self.hosts[to].alive {
                 continue;
             }
@@ -449,7 +458,7 @@ impl World {
         }
         // It may have none, and then it is looked for in vain once.
         let since = *host.waits_since.get_or_insert(self.now);
-        host.port_wait = host.port_wait.max(self.now - since);
+        host.port_waits.add(self.now, self.now - since);
         if took > 0 {
             host.waits_since = Some(self.now);
         }
@@ -469,33 +478,76 @@ impl World {
     /// What the network did between an end and its peer.
     pub fn path(&self, end: usize) -> airdma_model::Path {
         let (a, b) = (self.ends[end].host, self.ends[end ^ 1].host);
-        let now = time(self.now);
-        let under_way =
-            self.network.longest_under_way(now, a, b) + self.network.longest_under_way(now, b, a);
-        let waited = [a, b].into_iter().map(|host| {
-            let host = &self.hosts[host];
-            let still = host
-                .waits_since
-                .map_or(Duration::ZERO, |since| self.now - since);
-            host.port_wait.max(still)
-        });
-        let timeout = Duration::from_nanos(4096 << self.plan.connections[end / 2].timeout);
-        let round_trip = under_way + waited.sum::<Duration>();
-        let lost = self.network.path(a, b).lost + self.network.path(b, a).lost;
+        let counted = [self.network.path(a, b), self.network.path(b, a)];
         // A Wi-Fi cell keeps the order, and repeats nothing that has arrived.
         let link = self.plan.network.link;
         let cell = self.plan.network.wifi.is_some();
-        let (reorder, duplicate) = if cell {
-            (0, 0)
-        } else {
-            (link.reorder, link.duplicate)
-        };
         airdma_model::Path {
-            lost,
-            slow: round_trip * 2 >= timeout || reorder > 0 || self.ends[end].haunted,
-            disorderly: reorder + duplicate > 0,
+            now: self.now,
+            lost: counted.iter().map(|path| path.lost).sum(),
+            astray: counted.iter().map(|path| path.astray).sum(),
+            slow: self.slow_since(end),
+            haunted: self.ends[end].haunted,
+            disorderly: !cell && link.reorder + link.duplicate > 0,
         }
     }
+
+    /// What was posted at that moment or before may have been answered after its timer ran out: by then a round trip could
+    /// take half a timeout.
+    fn slow_since(&self, end: usize) -> Option<Duration> {
+        let (a, b) = (self.ends[end].host, self.ends[end ^ 1].host);
+        let under_way = [(a, b), (b, a)].map(|(from, to)| {
+            let mut delays = self.delays[from * self.hosts.len() + to].clone();
+            let present = self.network.oldest_under_way(time(self.now), from, to);
+            delays.add(self.now, present);
+            delays
+        });
+        let waited = [a, b].map(|host| {
+            let host = &self.hosts[host];
+            let mut delays = host.port_waits.clone();
+            if let Some(since) = host.waits_since {
+                delays.add(self.now, self.now - since);
+            }
+            delays
+        });
+        let timeout = timeout(&self.plan.connections[end / 2]);
+        let [there, back] = under_way;
+        let [here, afar] = waited;
+        slow_since(&[there, back, here, afar], timeout / 2)
+    }
+
+    /// Nothing is under way, and nobody has anything to send.
+    pub fn is_quiet(&self) -> bool {
+        let alive = self.hosts.iter().filter(|host| host.alive);
+        let mut busy =
+            alive.map(|host| host.waits_since.is_some() || host.device.inventory().waiting > 0);
+        self.network.under_way() == 0 && !busy.any(|busy| busy)
+    }
+
+    /// Packets of earlier connections are gone once nothing is under way.
+    fn lay_ghosts(&mut self) {
+        let haunted = |end: &End| end.haunted == Some(Duration::MAX);
+        if self.ends.iter().any(haunted) && self.is_quiet() {
+            for end in self.ends.iter_mut().filter(|end| haunted(end)) {
+                end.haunted = Some(self.now);
+            }
+        }
+    }
+}
+
+/// How long a queue pair waits for an answer, at least.
+pub fn timeout(connection: &Connection) -> Duration {
+    Duration::from_nanos(4096 << connection.timeout)
+}
+
+/// How long a queue pair makes its peer wait that found no receive (IBTA table 45), for the values that plans have.
+fn rnr_timer(connection: &Connection) -> Duration {
+    Duration::from_micros(match connection.min_rnr_timer {
+        1 => 10,
+        5 => 60,
+        12 => 640,
+        _ => 1280,
+    })
 }
 
 fn network(plan: &NetworkPlan, hosts: usize, seed: u64) -> Network {

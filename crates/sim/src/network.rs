@@ -35,6 +35,10 @@ pub struct Delivery {
     pub at: Time,
     /// Which host.
     pub to: usize,
+    /// Which host sent it.
+    pub from: usize,
+    /// When.
+    pub sent: Time,
     /// What the host's IP layer hands on. The ICRC was not looked at.
     pub frame: Frame,
     /// Bits were flipped on the way, or the end was cut off.

@@ -1,6 +1,6 @@
 //! Send completions: their order, and whether something explains their status.
 
-use super::{Contract, Kind, Life, Opcode, Path, Posted, Request, Service, Status};
+use super::{Contract, Kind, Life, Opcode, Path, Posted, QueuePair, Request, Service, Status};
 use crate::grants::Asker;
 use crate::{Done, Rights, Span, Standing, Step, Verdict};
 
@@ -55,8 +55,8 @@ impl Contract {
         }
         if !self.allows(qp, posted, done.status, path) {
             return Err(format!(
-                "send {} of queue pair {qp} ended with {:?}, which nothing explains: {:?} posted in step {}; path {path:?}, {} lost before",
-                done.id, done.status, posted.request.kind, posted.at, posted.lost
+                "send {} of queue pair {qp} ended with {:?}, which nothing explains: {:?} posted in step {}; the network by now: {path:?}, and then: {:?}",
+                done.id, done.status, posted.request.kind, posted.at, posted.path
             ));
         }
         if done.status == Status::Success {
@@ -124,10 +124,7 @@ impl Contract {
                 .iter()
                 .any(|&failure| self.may_end(qp, posted, failure, path))
         };
-        let by_peer = |peer: usize| {
-            let mut asked = self.queue_pairs[peer].outstanding.iter();
-            asked.any(|posted| self.may_be_refused(peer, posted))
-        };
+        let by_peer = |peer: usize| self.may_be_refused_anything(peer);
         of.life != Life::Running
             || of.refused
             || self.may_fail_to_receive(qp)
@@ -154,14 +151,18 @@ impl Contract {
 
     /// Whether the other end may refuse a request, which puts it into the error state.
     pub(super) fn may_be_refused(&self, qp: usize, posted: &Posted) -> bool {
-        let calm = Path {
-            lost: posted.lost,
-            ..Path::default()
-        };
+        let calm = posted.calm();
         let mut refusals = Status::FAILURES
             .into_iter()
             .filter(|status| status.is_refusal());
         refusals.any(|status| self.may_end(qp, posted, status, calm))
+    }
+
+    /// Whether the other end may refuse one of the requests that may still come to it.
+    fn may_be_refused_anything(&self, qp: usize) -> bool {
+        let of = &self.queue_pairs[qp];
+        let mut all = of.outstanding.iter().chain(&of.ghosts);
+        all.any(|posted| self.may_be_refused(qp, posted))
     }
 
     /// Whether the other end of `qp` may be deaf: gone, or in the error state.
@@ -169,20 +170,19 @@ impl Contract {
         let other = &self.queue_pairs[peer];
         let by_itself = |posted: &Posted| {
             let calm = Path {
-                lost: posted.lost,
-                ..Path::default()
+                now: path.now,
+                ..posted.calm()
             };
-            let tired = path.slow || path.lost - posted.lost > u64::from(other.retry_count);
+            let tired = posted.may_be_tired(other, path) && posted.has_waited(other, path);
             let mut failures = Status::FAILURES
                 .into_iter()
                 .filter(|&status| status != Status::RetryExceeded);
             tired || failures.any(|status| self.may_end(peer, posted, status, calm))
         };
-        let by_us = |posted: &Posted| self.may_be_refused(qp, posted);
         other.life != Life::Running
             || other.refused
             || other.outstanding.iter().any(by_itself)
-            || self.queue_pairs[qp].outstanding.iter().any(by_us)
+            || self.may_be_refused_anything(qp)
     }
 
     /// Whether a request that is the first to fail, or succeeds, may end so now.
@@ -261,8 +261,8 @@ impl Contract {
             Status::RemoteOperation => queue.is_some_and(|queue| queue.doubtful),
             Status::RetryExceeded => {
                 let deaf = of.peer.is_some_and(|peer| self.may_be_deaf(qp, peer, path));
-                let lost = path.lost - posted.lost > u64::from(of.retry_count);
-                reliable && !is_local && (deaf || lost || path.slow)
+                let tired = deaf || posted.may_be_tired(of, path);
+                reliable && !is_local && tired && posted.has_waited(of, path)
             }
             Status::RnrRetryExceeded => {
                 let scarce = queue.and_then(|queue| queue.scarce);
@@ -270,7 +270,10 @@ impl Contract {
                 // A copy of a datagram takes a receive as well.
                 let copies =
                     path.disorderly && peer.is_some_and(|peer| self.hears_unreliably(peer));
-                of.rnr_retry < 7 && queue.is_some() && (scarce || copies)
+                // It is asked to come again that often, each time after a while.
+                let asked = peer.map(|peer| peer.rnr_timer * u32::from(of.rnr_retry));
+                let waited = asked.is_some_and(|asked| path.now - posted.path.now >= asked);
+                of.rnr_retry < 7 && queue.is_some() && (scarce || copies) && waited
             }
             Status::BadResponse | Status::Flush => false,
         }
@@ -346,10 +349,15 @@ impl Contract {
             let of = &self.queue_pairs[qp];
             (of.host, of.peer, of.service)
         };
-        let Request { id, kind, sges, .. } = posted.request;
-        let data = succeeded.then(|| self.gather(qp, &sges));
+        let Request {
+            id, kind, ref sges, ..
+        } = posted.request;
+        let data = succeeded.then(|| self.gather(qp, sges));
         self.memories[host].close(id);
         let now = self.now;
+        if !succeeded {
+            self.queue_pairs[qp].ghosts.push(posted);
+        }
         let Some(peer) = peer else {
             return Ok(());
         };
@@ -387,5 +395,37 @@ impl Contract {
             _ => {}
         }
         Ok(())
+    }
+}
+
+impl Posted {
+    /// The network as if nothing had happened since.
+    fn calm(&self) -> Path {
+        Path {
+            slow: None,
+            haunted: None,
+            ..self.path
+        }
+    }
+
+    /// Retries that the network may have cost without a timeout: each packet that is lost, doubled or late makes at most one
+    /// gap.
+    fn gaps_max(&self, path: Path) -> u64 {
+        if path.haunted >= Some(self.path.now) {
+            return u64::MAX;
+        }
+        path.lost - self.path.lost + path.astray - self.path.astray
+    }
+
+    /// Whether the network may have cost its queue pair all retries.
+    fn may_be_tired(&self, of: &QueuePair, path: Path) -> bool {
+        self.gaps_max(path) > u64::from(of.retry_count) || path.slow >= Some(self.path.now)
+    }
+
+    /// Whether it is under way for so long that all retries may be spent: those that no gap explains each take a timeout
+    /// (IBTA 9.7.6.1.3).
+    fn has_waited(&self, of: &QueuePair, path: Path) -> bool {
+        let timeouts = (u64::from(of.retry_count) + 1).saturating_sub(self.gaps_max(path));
+        path.now - self.path.now >= of.timeout * timeouts as u32
     }
 }

@@ -125,13 +125,10 @@ impl World {
         }
         if at_once && reliable {
             // What is still under way may come back as a ghost.
-            self.ends[first].haunted = true;
-            self.ends[second].haunted = true;
+            self.ends[first].haunted = Some(Duration::MAX);
+            self.ends[second].haunted = Some(Duration::MAX);
         } else {
-            self.pass_until(self.now + LIFETIME_MAX, |world| {
-                let waits = world.hosts.iter().any(|host| host.waits_since.is_some());
-                world.network.under_way() == 0 && !waits
-            })?;
+            self.pass_until(self.now + LIFETIME_MAX, World::is_quiet)?;
         }
         for psn in &mut self.plan.connections[end / 2].psns {
             *psn = (*psn + PSN_LEAP) & 0x00ff_ffff;

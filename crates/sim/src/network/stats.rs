@@ -22,6 +22,8 @@ pub struct PathCounters {
     /// later may count twice. A frame to a group that is lost counts for all whom it did not reach
     /// by then, and perhaps for some whom it did.
     pub lost: u64,
+    /// Times that a frame was doubled, or held back so that others overtake it.
+    pub astray: u64,
     /// The longest time that a frame that arrived was under way.
     pub longest: Duration,
 }
@@ -34,13 +36,18 @@ impl Network {
 
     /// The longest time that a frame from one host to another was under way, or is by now.
     pub fn longest_under_way(&self, now: Time, from: usize, to: usize) -> Duration {
+        let present = self.oldest_under_way(now, from, to);
+        present.max(self.path(from, to).longest)
+    }
+
+    /// How long that frame from one host to another is under way which was sent first.
+    pub fn oldest_under_way(&self, now: Time, from: usize, to: usize) -> Duration {
         let present = self
             .travellers()
             .map(|carried| carried.trip)
             .filter(|trip| trip.from == from && trip.goal == Goal::Host(to))
             .map(|trip| now.duration_since(trip.sent));
-        let present = present.max().unwrap_or_default();
-        present.max(self.path(from, to).longest)
+        present.max().unwrap_or_default()
     }
 
     /// Packets under way, copies among them.

@@ -105,6 +105,9 @@ impl Network {
             if fate.is_drop() || fate == Fate::Damaged {
                 self.each_path(&trip, |path| path.lost += 1);
             }
+            if matches!(fate, Fate::HeldBack | Fate::Duplicated) {
+                self.each_path(&trip, |path| path.astray += 1);
+            }
             if let Some(noted) = noted {
                 self.note(Passage { fate, ..noted });
             }
@@ -195,6 +198,8 @@ impl Network {
             Ok(frame) => each(Delivery {
                 at,
                 to: host,
+                from,
+                sent,
                 damaged,
                 harmed: is_harmed(&carried, &frame),
                 frame,
