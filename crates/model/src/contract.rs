@@ -2,6 +2,7 @@
 
 mod receives;
 mod sends;
+mod unreliable;
 
 use crate::grants::{Asker, Owner, Region};
 use crate::memory::{From, Operation};
@@ -59,8 +60,12 @@ pub struct QueuePair {
     outstanding: VecDeque<Posted>,
     /// Requests that did not succeed, or went with it: their packets may still come to the peer.
     ghosts: Vec<Posted>,
+    /// Writes of an unreliable connection that have left.
+    sent: Vec<Posted>,
     posted: u64,
     messages: Vec<Message>,
+    /// It may have taken a receive of a shared queue and keep it.
+    holds: bool,
     /// Messages of its own whose success was reported.
     delivered: usize,
     /// Messages of the peer that were received, or passed by.
@@ -81,6 +86,16 @@ struct Posted {
 struct Message {
     /// Of the request.
     number: u64,
+    /// The step in which it was posted.
+    at: Step,
+    /// The network as it was then.
+    path: Path,
+    /// Its receiver takes messages like it.
+    receivable: bool,
+    /// It was received.
+    heard: bool,
+    /// It comes no more.
+    over: bool,
     solicited: bool,
     kind: Kind,
     bytes: Vec<u8>,
@@ -152,8 +167,10 @@ impl QueuePair {
             drained: false,
             outstanding: VecDeque::new(),
             ghosts: Vec::new(),
+            sent: Vec::new(),
             posted: 0,
             messages: Vec::new(),
+            holds: false,
             delivered: 0,
             received: 0,
         }
@@ -215,11 +232,12 @@ impl Contract {
         users.any(|(_, user)| user.service != Service::Rc)
     }
 
-    /// Datagrams to users of this queue. Whether they arrive nobody knows.
+    /// Datagrams to users of this queue that may still come.
     fn datagrams(&self, queue: usize) -> usize {
         let sent = self.queue_pairs.iter().flat_map(|qp| &qp.messages);
         let is_user = |to| self.users(queue).any(|(qp, _)| to == Some(qp));
-        sent.filter(|message| is_user(message.to)).count()
+        sent.filter(|message| !message.over && !message.heard && is_user(message.to))
+            .count()
     }
 
     fn local(&self, qp: usize, sges: &[Sge], needs: Rights, period: (Step, Step)) -> Standing {
@@ -316,12 +334,22 @@ impl Contract {
         let from = From { qp, number };
         let id = request.id;
         if request.kind.takes_receive() {
+            let (to, head) = match service {
+                Service::Ud => (request.to, GRH),
+                Service::Uc | Service::Rc => (peer, 0),
+            };
+            let placed = match request.kind {
+                Kind::Send { .. } => head + request.payload.len(),
+                _ => 0,
+            };
+            let receivable = self.is_receivable(to, placed);
             self.queue_pairs[qp].messages.push(Message {
-                number,
+                receivable,
                 solicited: request.solicited,
                 kind: request.kind,
                 bytes: request.payload.clone(),
                 to: request.to,
+                ..Message::since(self.now, number, path)
             });
         }
         if request.kind.is_answered() && !matches!(request.kind, Kind::AtomicWrite { .. }) {
@@ -358,6 +386,7 @@ impl Contract {
         let windows = self.windows_for(qp, &request.kind);
         self.begin_keys(qp, &request);
         let at = self.now;
+        let to = request.to.or(peer);
         let of = &mut self.queue_pairs[qp];
         of.posted += 1;
         of.outstanding.push_back(Posted {
@@ -366,10 +395,8 @@ impl Contract {
             path,
             windows,
         });
-        if service != Service::Ud
-            && let Some(peer) = peer
-        {
-            self.note_scarcity(self.queue_pairs[peer].receives);
+        if let Some(to) = to {
+            self.note_scarcity(self.queue_pairs[to].receives);
         }
     }
 
@@ -487,7 +514,7 @@ impl Contract {
     fn note_scarcity(&mut self, queue: usize) {
         // Those of a peer that has failed may still be on their way.
         let messages = self.messages(queue, |_| true) + self.datagrams(queue);
-        if self.receives_left(queue) < messages {
+        if self.receives_left(queue) < messages + self.held(queue) {
             self.queues[queue].scarce = Some(self.now);
         }
     }
@@ -539,6 +566,7 @@ impl Contract {
     /// The queue pair was reset, and begins anew: what was before is forgotten on both sides of it.
     pub fn reset(&mut self, qp: usize) {
         self.destroy(qp);
+        self.excuse(qp);
         let of = &mut self.queue_pairs[qp];
         of.life = Life::Running;
         of.refused = false;
@@ -546,6 +574,8 @@ impl Contract {
         of.drained = false;
         of.messages.clear();
         of.ghosts.clear();
+        of.sent.clear();
+        of.holds = false;
         of.received = 0;
         of.delivered = 0;
     }

@@ -291,6 +291,25 @@ impl Memory {
         placement.settled = Some(now);
         self.check_landed(&placement)?;
         self.settled.push(placement);
+        self.forget_settled(now);
+        Ok(())
+    }
+
+    /// A write that nobody acknowledges is over: it has landed, or (unless it `must` have) not.
+    ///
+    /// # Errors
+    /// It has not.
+    pub fn settle_sent(&mut self, id: u64, must: bool, now: Step) -> Verdict {
+        if must {
+            return self.settle_write(id, now);
+        }
+        self.forget(now, |placement| placement.id == id);
+        self.forget_settled(now);
+        Ok(())
+    }
+
+    /// Writes that were over before all that are under way began.
+    fn forget_settled(&mut self, now: Step) {
         let oldest = self
             .flying
             .iter()
@@ -299,7 +318,6 @@ impl Memory {
             .unwrap_or(now);
         self.settled
             .retain(|placement| placement.settled.is_some_and(|settled| settled > oldest));
-        Ok(())
     }
 
     /// A later message of a flow has arrived: all that it wrote before has landed.

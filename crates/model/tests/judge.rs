@@ -619,3 +619,62 @@ fn where_nothing_is_wrong_only_the_network_makes_requests_fail() {
     refused(says(true, Status::RetryExceeded, 0), "nothing explains");
     refused(says(true, Status::Flush, 0), "nothing explains");
 }
+
+#[test]
+fn what_nobody_acknowledges_arrives_where_nothing_is_lost() {
+    let silent = |receives: bool, path: Path| {
+        let mut scene = Scene::new(Service::Uc);
+        if receives {
+            scene.receive(64, 8);
+        }
+        let id = scene.post(SEND, 0, b"abc");
+        scene.sent(ok(id, Opcode::Send, 3))?;
+        scene.judge.now += 1;
+        scene.judge.settle(0, path)
+    };
+    refused(silent(true, LATER), "has not arrived");
+    assert_eq!(silent(false, LATER), Ok(()));
+    assert_eq!(silent(true, Path { lost: 1, ..LATER }), Ok(()));
+    assert_eq!(silent(true, Path { astray: 1, ..LATER }), Ok(()));
+
+    // What was settled comes no more.
+    let mut scene = Scene::new(Service::Uc);
+    scene.post(SEND, 0, b"abc");
+    assert_eq!(scene.judge.settle(0, LATER), Ok(()));
+    let receive = scene.receive(64, 8);
+    assert_eq!(scene.change(1, 64, b"abc"), Ok(()));
+    let late = scene.received(ok(receive, Opcode::Receive, 3));
+    refused(late, "no message is like it");
+
+    // Of two that are alike it does not matter which was heard.
+    let mut scene = Scene::new(Service::Uc);
+    scene.post(SEND, 0, b"");
+    let receive = scene.receive(64, 8);
+    scene.judge.now += 1;
+    scene.judge.settle(0, LATER).expect("there was no receive");
+    scene.post(SEND, 0, b"");
+    let heard = scene.received(ok(receive, Opcode::Receive, 0));
+    assert_eq!(heard, Ok(()));
+    assert_eq!(scene.judge.settle(0, LATER), Ok(()));
+}
+
+#[test]
+fn writes_of_unreliable_connections_land_where_nothing_is_lost() {
+    let lands = |bytes: &[u8], path: Path| {
+        let mut scene = Scene::new(Service::Uc);
+        let id = scene.post(write(8), 0, b"abcd");
+        scene.change(1, 8, bytes)?;
+        scene.sent(ok(id, Opcode::Write, 4))?;
+        scene.judge.now += 1;
+        scene.judge.settle(0, path)?;
+        // It changes nothing any more.
+        scene.judge.memories[1].store(8, b"wxyz", 9);
+        scene.bytes[1][8..12].copy_from_slice(b"wxyz");
+        let late = scene.change(1, 8, b"abcd");
+        refused(late, "nothing under way brings that");
+        Ok(())
+    };
+    assert_eq!(lands(b"abcd", LATER), Ok(()));
+    refused(lands(b"ab", LATER), "instead of");
+    assert_eq!(lands(b"ab", Path { lost: 1, ..LATER }), Ok(()));
+}

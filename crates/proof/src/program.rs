@@ -27,6 +27,9 @@ const KEY_CHOSEN: u32 = 0xff;
 /// How long packets may be under way: what is held back longest, and queues.
 const LIFETIME_MAX: Duration = Duration::from_millis(500);
 
+/// A pause after which a program takes all that there is to take.
+const LONG: Duration = Duration::from_millis(5);
+
 /// By how much the numbers of a connection differ from those that it had before.
 const PSN_LEAP: u32 = 1 << 22;
 
@@ -52,6 +55,14 @@ impl World {
     pub fn act(&mut self, action: &Action) -> Result<(), String> {
         self.counts.actions += 1;
         self.judge.now += 1;
+        self.violent |= matches!(
+            action,
+            Action::Fail { .. }
+                | Action::Destroy { .. }
+                | Action::Reconnect { .. }
+                | Action::Cut { .. }
+                | Action::Kill { .. }
+        );
         match action {
             Action::Send { whom, requests } => self.act_send(*whom, requests),
             Action::Receive {
@@ -67,7 +78,14 @@ impl World {
                 solicited,
             } => self.act_arm(*host, *cq, *solicited),
             Action::Event { host } => self.act_event(*host),
-            Action::Pass { time } => self.pass(*time),
+            Action::Pass { time } => {
+                self.pass(*time)?;
+                // A long time: the program has nothing to do meanwhile but to look.
+                if *time >= LONG && self.is_quiet() {
+                    return self.poll_all();
+                }
+                Ok(())
+            }
             Action::Store { host, at, length } => self.act_store(*host, *at, *length),
             Action::Fail { whom } => self.with_end(*whom, World::fail),
             Action::Drain { whom } => self.with_end(*whom, World::drain),

@@ -88,7 +88,11 @@ impl World {
             .collect()
     }
 
-    fn poll_all(&mut self) -> Result<(), String> {
+    /// Takes everything that programs can take, and settles what nobody acknowledges if nothing is under way.
+    ///
+    /// # Errors
+    /// What the judge says.
+    pub fn poll_all(&mut self) -> Result<(), String> {
         for host in 0..self.hosts.len() {
             if self.hosts[host].alive {
                 self.judge.now += 1;
@@ -96,6 +100,17 @@ impl World {
                 self.poll(host, 1)?;
                 self.fetch_events(host)?;
                 self.fetch_async_events(host)?;
+            }
+        }
+        if !self.is_quiet() {
+            return Ok(());
+        }
+        self.judge.now += 1;
+        for end in 0..self.ends.len() {
+            // A send queue that drains keeps what it has not begun.
+            if !self.ends[end].drained {
+                let path = self.path(end);
+                self.judge.settle(end, path)?;
             }
         }
         Ok(())
@@ -143,6 +158,7 @@ impl World {
             ));
         }
         self.check_events()?;
+        self.check_calm()?;
         self.flush()?;
         self.take_down()
     }
@@ -178,6 +194,44 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Where nothing is lost, late or refused, nothing is sent twice, and nobody asks for anything again.
+    fn check_calm(&self) -> Result<(), String> {
+        let hosts = 0..self.hosts.len();
+        let paths = hosts.clone().flat_map(|from| {
+            let to = hosts.clone();
+            to.map(move |to| self.network.path(from, to))
+        });
+        let touched: u64 = paths.map(|path| path.lost + path.astray).sum();
+        let slow = (0..self.ends.len()).any(|end| self.slow_since(end).is_some());
+        if touched > 0 || slow || self.violent || self.counts.failures > 0 {
+            return Ok(());
+        }
+        let counted = |name: &str| -> u64 {
+            let all = self.hosts.iter().map(|host| {
+                let counters = host.device.device().counters();
+                let mut own = counters.into_iter().filter(|(other, _)| *other == name);
+                own.next().map_or(0, |(_, count)| count)
+            });
+            all.sum()
+        };
+        let mut none = vec!["timeouts", "naks_sent", "implied_naks", "drop_ghost"];
+        // Who finds no receive is asked again, and so is what came behind it.
+        if counted("rnr_naks_sent") == 0 {
+            none.push("out_of_order");
+            // Before a send queue rests, the last packet may be sent again to ask what is done.
+            if !self.drained {
+                none.extend(["retransmits", "duplicates"]);
+            }
+        }
+        match none.into_iter().find(|name| counted(name) > 0) {
+            Some(name) => Err(format!(
+                "the network was calm, and yet there are {} {name}",
+                counted(name)
+            )),
+            None => Ok(()),
+        }
     }
 
     /// The error state completes everything at once.

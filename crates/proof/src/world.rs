@@ -107,6 +107,10 @@ pub struct World {
     pub log: Option<Vec<(Duration, String)>>,
     /// Times that regions were registered again.
     pub registrations: u64,
+    /// A queue pair or a host came to its end before the world did, or a link was cut.
+    pub violent: bool,
+    /// A send queue was drained.
+    pub drained: bool,
     /// How long packets were under way, at `from * hosts + to`.
     delays: Vec<Delays>,
 }
@@ -148,6 +152,8 @@ impl World {
             },
             log: logs.then(Vec::new),
             registrations: 0,
+            violent: false,
+            drained: false,
             delays: vec![Delays::default(); plan.hosts * plan.hosts],
             plan,
         };
@@ -494,7 +500,7 @@ impl World {
 
     /// What was posted at that moment or before may have been answered after its timer ran out: by then a round trip could
     /// take half a timeout.
-    fn slow_since(&self, end: usize) -> Option<Duration> {
+    pub fn slow_since(&self, end: usize) -> Option<Duration> {
         let (a, b) = (self.ends[end].host, self.ends[end ^ 1].host);
         let under_way = [(a, b), (b, a)].map(|(from, to)| {
             let mut delays = self.delays[from * self.hosts.len() + to].clone();

@@ -53,11 +53,17 @@ impl Contract {
         };
         let host = self.queue_pairs[qp].host;
         self.memories[host].close(done.id);
+        let verdict = self.end_receive(qp, done, &accepted, path);
         self.note_scarcity(number);
+        verdict
+    }
+
+    /// A receive is over: why.
+    fn end_receive(&mut self, qp: usize, done: &Done, accepted: &Accepted, path: Path) -> Verdict {
         let period = (accepted.at, self.now);
         let standing = self.local(qp, &accepted.recv.sges, Rights::LOCAL_WRITE, period);
         match done.status {
-            Status::Success => self.receive_message(qp, done, &accepted, path),
+            Status::Success => self.receive_message(qp, done, accepted, path),
             Status::Flush => {
                 self.queue_pairs[qp].drained = true;
                 Ok(())
@@ -136,6 +142,7 @@ impl Contract {
             Ok(())
         };
         let of = &self.queue_pairs[qp];
+        let mut heard = None;
         let found = match (service, of.peer) {
             (Service::Rc, Some(peer)) => {
                 let next = self.queue_pairs[peer].messages.get(of.received);
@@ -153,35 +160,46 @@ impl Contract {
                 of.received + 1
             }
             (Service::Uc, Some(peer)) => {
-                let rest = self.queue_pairs[peer]
-                    .messages
-                    .iter()
-                    .enumerate()
-                    .skip(if path.disorderly { 0 } else { of.received });
-                let found = rest
-                    .into_iter()
-                    .find(|(_, message)| matches(message).is_ok());
-                let (index, _) = found.ok_or_else(|| {
+                let first = if path.disorderly { 0 } else { of.received };
+                let rest = self.queue_pairs[peer].messages.iter().enumerate();
+                let mut like = rest
+                    .skip(first)
+                    .filter(|(_, message)| matches(message).is_ok());
+                let (index, _) = like.next().ok_or_else(|| {
                     format!(
                         "receive {} of queue pair {qp}: no message is like it: {done:?}",
                         done.id
                     )
                 })?;
+                heard = Some((peer, index));
                 index + 1
             }
             _ => {
-                let source = done.source.and_then(|source| self.queue_pairs.get(source));
-                let sent = source.into_iter().flat_map(|source| &source.messages);
-                let mut to_us = sent.filter(|message| message.to == Some(qp));
-                if !to_us.any(|message| matches(message).is_ok()) {
+                let source = done
+                    .source
+                    .filter(|&source| source < self.queue_pairs.len());
+                let like = source.and_then(|source| {
+                    let all = self.queue_pairs[source].messages.iter().enumerate();
+                    let mut to_us = all.filter(|(_, message)| {
+                        message.to == Some(qp)
+                            && (path.disorderly || !message.heard && !message.over)
+                            && matches(message).is_ok()
+                    });
+                    to_us.next().map(|(index, _)| (source, index))
+                });
+                if like.is_none() {
                     return Err(format!(
                         "receive {} of queue pair {qp}: no datagram is like it: {done:?}",
                         done.id
                     ));
                 }
+                heard = like;
                 of.received
             }
         };
+        if let Some((sender, index)) = heard {
+            self.queue_pairs[sender].messages[index].heard = true;
+        }
         self.queue_pairs[qp].received = found;
         let host = self.queue_pairs[qp].host;
         let now = self.now;

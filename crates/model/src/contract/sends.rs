@@ -340,6 +340,15 @@ impl Contract {
         ))
     }
 
+    /// A request failed: it reads nothing any more.
+    fn end_failed(&mut self, id: u64, kind: &Kind, peer: usize) -> Verdict {
+        let there = self.queue_pairs[peer].host;
+        match kind {
+            Kind::Read { .. } => self.memories[there].end_read(id, None),
+            _ => Ok(()),
+        }
+    }
+
     /// The first request in line is over.
     pub(super) fn retire(&mut self, qp: usize, succeeded: bool) -> Verdict {
         let Some(posted) = self.queue_pairs[qp].outstanding.pop_front() else {
@@ -352,46 +361,44 @@ impl Contract {
         let Request {
             id, kind, ref sges, ..
         } = posted.request;
-        let data = succeeded.then(|| self.gather(qp, sges));
+        let data = self.gather(qp, sges);
         self.memories[host].close(id);
         let now = self.now;
-        if !succeeded {
-            self.queue_pairs[qp].ghosts.push(posted);
-        }
         let Some(peer) = peer else {
             return Ok(());
         };
+        if !succeeded {
+            self.queue_pairs[qp].ghosts.push(posted);
+            return self.end_failed(id, &kind, peer);
+        }
         let there = self.queue_pairs[peer].host;
-        if succeeded && kind.takes_receive() && service == Service::Rc {
+        if kind.takes_receive() && service == Service::Rc {
             self.note_delivery(qp, peer, id)?;
         }
         match kind {
-            Kind::Write { .. } | Kind::AtomicWrite { .. }
-                if succeeded && service == Service::Rc =>
-            {
+            Kind::Write { .. } | Kind::AtomicWrite { .. } if service == Service::Rc => {
                 self.memories[there].settle_write(id, now)?;
             }
             Kind::Read { .. } => {
-                self.memories[there].end_read(id, data.as_deref())?;
-                if let Some(data) = data {
-                    self.reveal(qp, id, &data);
-                }
+                self.memories[there].end_read(id, Some(&data))?;
+                self.reveal(qp, id, &data);
             }
             Kind::Atomic { .. } => {
-                if let Some(original) = data.and_then(|data| data.get(..8)?.try_into().ok()) {
+                if let Some(original) = data.get(..8).and_then(|data| data.try_into().ok()) {
                     self.memories[there].settle_atomic(id, u64::from_ne_bytes(original))?;
                 }
             }
-            Kind::Invalidate { key } if succeeded => self.certainly_closed(host, key),
+            Kind::Invalidate { key } => self.certainly_closed(host, key),
             Kind::Send {
                 invalidate: Some(key),
                 ..
-            } if succeeded => self.certainly_closed(there, key),
-            Kind::Bind(bind) if succeeded => {
+            } => self.certainly_closed(there, key),
+            Kind::Bind(bind) => {
                 if let Some(window) = self.grants.find(host, bind.key) {
                     window.span.from.1 = window.span.from.1.min(now);
                 }
             }
+            Kind::Write { .. } => self.queue_pairs[qp].sent.push(posted),
             _ => {}
         }
         Ok(())

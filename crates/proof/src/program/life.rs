@@ -48,6 +48,7 @@ impl World {
             return Ok(());
         }
         self.modify(end, QpState::SendQueueDrain)?;
+        self.drained = true;
         self.ends[end].drained = true;
         self.run(self.ends[end].host)
     }
