@@ -46,7 +46,7 @@ def _explains(host: Host, argv: list[str], verdict: str, wanted: list[str], pref
 def _shared(host: Host) -> list[str]:
     server = host.start(build.with_airdma(["rping", "-s", "-a", host.ipv4]))
     try:
-        if not server.wait_listening(ROCE_PORT, "udp", host.namespace_path, 10):
+        if not server.wait_listening(ROCE_PORT, "udp", 10):
             return ["rping does not listen"]
         wanted = [f"UDP {ROCE_PORT} at {host.ipv4}: shared with rping (process {server.pid})"]
         return _explains(host, ["ibv_devices"], WORKS, wanted)
@@ -57,7 +57,7 @@ def _shared(host: Host) -> list[str]:
 def _taken(host: Host) -> list[str]:
     stranger = host.start(["python3", "-c", HOLD])
     try:
-        if not stranger.wait_listening(ROCE_PORT, "udp", host.namespace_path, 10):
+        if not stranger.wait_listening(ROCE_PORT, "udp", 10):
             return ["python does not listen"]
         return _explains(host, ["rping"], FAILS, [f"(process {stranger.pid}) has it; end it"])
     finally:

@@ -41,7 +41,7 @@ def _started(lab_host: Host, argvs: list[list[str]]) -> list[Program]:
     """Servers, all of which listen."""
     servers = [lab_host.start(argv) for argv in argvs]
     for number, server in enumerate(servers):
-        server.wait_listening(FIRST_PORT + number, "tcp", lab_host.namespace_path, _START_S)
+        server.wait_listening(FIRST_PORT + number, "tcp", _START_S)
     return servers
 
 

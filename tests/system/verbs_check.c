@@ -3,45 +3,29 @@
  * byte at both ends, and checks that no byte beside the granted ranges changed. The stock ping-pongs look at one byte a
  * page, perftest at none: this is what says "data intact" in the system tests.
  *
- *   verbs_check [-g GID_INDEX] [-m PATH_MTU] [-r ROUNDS] [-u] [-e] [-l]     server
+ *   verbs_check [-d DEVICE] [-g GID_INDEX] [-m PATH_MTU] [-r ROUNDS] [-u] [-e] [-l]     server
  *   verbs_check [the same options] HOST                                     client
  *
  * -u: UD. -e: wrong key, wrong bounds, missing permission, no receive: each must fail as the specification says.
  * -l: the longest message, 2^31 - 1 bytes, each way; the most elements, 32; the most inline data, 512 bytes.
  * Exit status: 0 all good, 1 a check failed, 2 it could not be set up.
  */
-#define _GNU_SOURCE
-#include <arpa/inet.h>
+#define NAME "verbs_check"
+#include "verbs_pair.h"
 #include <endian.h>
-#include <infiniband/verbs.h>
-#include <netdb.h>
-#include <stdarg.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
-#define PORT "18515"
 #define AREA (8u << 20)
 #define GUARD 4096u
 #define GUARD_BYTE 0xa5
 #define MESSAGES_MAX 48
 #define SEND_DEPTH 64
-#define PATIENCE_S 40
 #define UD_QKEY 0x11111111
 #define GRH_BYTES 40
 #define ELEMENTS 32
 #define INLINE_BYTES 512
 #define LONGEST 0x7fffffffu
 #define REPEATED (16u << 20)
-
-#define CHECK(condition, ...) do { if (!(condition)) fail(1, __LINE__, __VA_ARGS__); } while (0)
-#define SETUP(condition, ...) do { if (!(condition)) fail(2, __LINE__, __VA_ARGS__); } while (0)
 
 /* The registered buffer: a guard, then three areas and the atomic's word, each with a guard behind it. */
 enum area { SOURCE, TARGET, RECEIVED, AREAS };
@@ -53,9 +37,10 @@ struct end { union ibv_gid gid; uint64_t address; uint32_t qpn, psn, rkey, read_
 struct step { uint64_t seed; uint32_t size, count, first_kind; };
 enum fault { NONE, WRONG_KEY, WRONG_BOUNDS, NO_PERMISSION, NO_RECEIVE, FAULTS };
 
-static int gid_index = 0, rounds = 1, control = -1, reads_max;
+static const char *device;
+static int gid_index = 0, rounds = 1, reads_max;
 static enum ibv_mtu path_mtu = 0;
-static bool datagrams, errors, limits, client;
+static bool datagrams, errors, limits;
 static struct ibv_context *context;
 static struct ibv_pd *pd;
 static struct ibv_cq *send_cq, *receive_cq;
@@ -64,81 +49,6 @@ static struct ibv_ah *ah;
 static struct ibv_mr *mr, *read_only_mr;
 static uint8_t *buffer;
 static struct end mine, theirs;
-
-__attribute__((noreturn, format(printf, 3, 4))) static void fail(int status, int line, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    fprintf(stderr, "verbs_check (%s) line %d: ", client ? "client" : "server", line);
-    vfprintf(stderr, format, arguments);
-    fprintf(stderr, "\n");
-    va_end(arguments);
-    exit(status);
-}
-
-/* ---- the control connection ---- */
-
-static void tell(const void *data, size_t length)
-{
-    SETUP(send(control, data, length, MSG_NOSIGNAL) == (ssize_t)length, "the peer is gone");
-}
-
-static void hear(void *data, size_t length)
-{
-    SETUP(recv(control, data, length, MSG_WAITALL) == (ssize_t)length, "the peer is gone");
-}
-
-static void barrier(void)
-{
-    char token = 'x';
-    tell(&token, 1);
-    hear(&token, 1);
-}
-
-static void connect_control(const char *host)
-{
-    struct addrinfo hints = { .ai_family = AF_INET, .ai_socktype = SOCK_STREAM, .ai_flags = host ? 0 : AI_PASSIVE }, *found;
-    SETUP(getaddrinfo(host, PORT, &hints, &found) == 0, "cannot resolve %s", host);
-    int s = socket(found->ai_family, SOCK_STREAM, 0), one = 1;
-    SETUP(s >= 0, "socket: %m");
-    setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (host) {
-        SETUP(connect(s, found->ai_addr, found->ai_addrlen) == 0, "connect: %m");
-        control = s;
-    } else {
-        SETUP(bind(s, found->ai_addr, found->ai_addrlen) == 0 && listen(s, 1) == 0, "listen: %m");
-        control = accept(s, NULL, NULL);
-        SETUP(control >= 0, "accept: %m");
-        close(s);
-    }
-    freeaddrinfo(found);
-}
-
-/* ---- patterns ---- */
-
-static uint64_t word_of(uint64_t seed, uint64_t index)
-{
-    uint64_t z = seed * 0x9e3779b97f4a7c15u + index * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 31)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 29);
-}
-
-static void fill(uint8_t *at, size_t length, uint64_t seed)
-{
-    for (size_t i = 0; i < length; i += 8) {
-        uint64_t word = word_of(seed, i / 8);
-        memcpy(at + i, &word, length - i < 8 ? length - i : 8);
-    }
-}
-
-static void check(const uint8_t *at, size_t length, uint64_t seed, const char *what)
-{
-    for (size_t i = 0; i < length; i += 8) {
-        uint64_t word = word_of(seed, i / 8);
-        size_t part = length - i < 8 ? length - i : 8;
-        CHECK(memcmp(at + i, &word, part) == 0, "%s of %zu bytes: wrong data at offset %zu", what, length, i);
-    }
-}
 
 static void check_untouched(size_t from, size_t to, const char *what)
 {
@@ -153,18 +63,14 @@ static uint64_t *results(void) { return (uint64_t *)(buffer + WORD_OFFSET) + 1; 
 
 static void open_device(void)
 {
-    struct ibv_device **devices = ibv_get_device_list(NULL);
-    SETUP(devices && devices[0], "no RDMA device");
-    context = ibv_open_device(devices[0]);
-    SETUP(context, "ibv_open_device: %m");
-    ibv_free_device_list(devices);
+    context = open_device_named(device);
     struct ibv_port_attr port;
     SETUP(ibv_query_port(context, 1, &port) == 0, "ibv_query_port");
     if (!path_mtu)
         path_mtu = port.active_mtu;
-    struct ibv_device_attr device;
-    SETUP(ibv_query_device(context, &device) == 0, "ibv_query_device");
-    reads_max = device.max_qp_rd_atom < 16 ? device.max_qp_rd_atom : 16;
+    struct ibv_device_attr limit;
+    SETUP(ibv_query_device(context, &limit) == 0, "ibv_query_device");
+    reads_max = limit.max_qp_rd_atom < 16 ? limit.max_qp_rd_atom : 16;
     SETUP(ibv_query_gid(context, 1, gid_index, &mine.gid) == 0, "ibv_query_gid(%d)", gid_index);
     SETUP(pd = ibv_alloc_pd(context), "ibv_alloc_pd: %m");
     SETUP(posix_memalign((void **)&buffer, 4096, BUFFER_BYTES) == 0, "no memory");
@@ -214,17 +120,6 @@ static void connect_qp(void)
     if (datagrams)
         SETUP(ah = ibv_create_ah(pd, &path), "ibv_create_ah: %m");
     barrier();
-}
-
-static struct ibv_wc completion(struct ibv_cq *cq, const char *what)
-{
-    struct ibv_wc wc;
-    time_t deadline = time(NULL) + PATIENCE_S;
-    int got;
-    while ((got = ibv_poll_cq(cq, 1, &wc)) == 0)
-        CHECK(time(NULL) < deadline, "%s: no completion within %d s", what, PATIENCE_S);
-    CHECK(got == 1, "%s: ibv_poll_cq returned %d", what, got);
-    return wc;
 }
 
 static void post_send(struct ibv_send_wr *wr)
@@ -590,8 +485,9 @@ static void run_limits(void)
 int main(int argc, char **argv)
 {
     int option;
-    while ((option = getopt(argc, argv, "g:m:r:uel")) != -1)
+    while ((option = getopt(argc, argv, "d:g:m:r:uel")) != -1)
         switch (option) {
+        case 'd': device = optarg; break;
         case 'g': gid_index = atoi(optarg); break;
         case 'm': path_mtu = __builtin_ctz(atoi(optarg) / 128); break;
         case 'r': rounds = atoi(optarg); break;

@@ -46,7 +46,7 @@ class Host:
         launcher = ["ip", "netns", "exec", self.namespace, "setpriv", "--pdeathsig", "KILL"]
         launcher += ["taskset", "--cpu-list", str(self.core)]
         environment = {"XDG_RUNTIME_DIR": str(self.runtime), **(environment or {})}
-        program = Program(argv, launcher=launcher, environment=environment)
+        program = Program(argv, launcher=launcher, environment=environment, namespace=self.namespace_path)
         self._programs.append(program)
         return program
 

@@ -51,7 +51,7 @@ def run_pair(
     """
     server = server_host.start(server_argv, environment)
     client = None
-    if server.wait_listening(port, protocol, server_host.namespace_path, _START_S):
+    if server.wait_listening(port, protocol, _START_S):
         client = client_host.run(client_argv, environment, timeout_s)
     # Nobody will connect to a server without a client, and a failed client's server may wait for ever.
     linger_s = _LINGER_S if client and client.ok else 1.0 if client else 0.0

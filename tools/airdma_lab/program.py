@@ -44,9 +44,15 @@ class Outcome:
 class Program:
     """A child process whose output goes to files, so that it can never block on us."""
 
-    def __init__(self, argv: list[str], *, launcher: list[str], environment: dict[str, str]) -> None:
-        """Starts `launcher + argv`. Each part of the launcher must exec the next, so that our child is the program."""
+    def __init__(
+        self, argv: list[str], *, launcher: list[str], environment: dict[str, str], namespace: Path
+    ) -> None:
+        """Starts `launcher + argv`. Each part of the launcher must exec the next, so that our child is the program.
+
+        The launcher enters the network namespace whose file is `namespace`.
+        """
         self.argv = tuple(argv)
+        self._namespace = namespace
         self._stdout = tempfile.TemporaryFile()
         self._stderr = tempfile.TemporaryFile()
         self._started = time.monotonic()
@@ -68,7 +74,7 @@ class Program:
     def pid(self) -> int:
         return self._child.pid
 
-    def wait_listening(self, port: int, protocol: str, namespace: Path, timeout_s: float) -> bool:
+    def wait_listening(self, port: int, protocol: str, timeout_s: float) -> bool:
         """Waits until someone in the program's network namespace listens; false if it ends or the time is up first.
 
         `protocol` is "tcp" or "udp".
@@ -76,7 +82,7 @@ class Program:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and not self._has_exited(0):
             # Before the launcher has entered the namespace, /proc/PID/net still shows the one we came from.
-            if _in_namespace(self.pid, namespace) and _is_bound(self.pid, port, protocol):
+            if _in_namespace(self.pid, self._namespace) and _is_bound(self.pid, port, protocol):
                 return True
             time.sleep(_POLL_S)
         return False

@@ -44,6 +44,12 @@ PACKAGES: dict[str, str] = {
     "fi_pingpong": "libfabric-bin",
     "mpirun": "openmpi-bin",
     "mpicc": "libopenmpi-dev",
+    "qemu-system-x86_64": "qemu-system-x86",
+    "mkfs.ext4": "e2fsprogs",
+    "depmod": "kmod",
+    "dpkg-deb": "dpkg",
+    "tcpdump": "tcpdump",
+    "tshark": "tshark",
 }
 """Program -> package, for everything that anything under tools/ or tests/ starts."""
 
@@ -55,12 +61,18 @@ LAB_TOOLS = ["ip", "taskset", "setpriv", "unshare", "mount"]
 PERFTEST_TOOLS = [tool for tool, package in PACKAGES.items() if package == "perftest"]
 PROGRAMS = ["ucx_info", "ucx_perftest", "rping", "qperf", "fio", "fi_pingpong", "mpirun", "mpicc"]
 """One of each package whose programs docs/programs.md names, besides perftest and the ping-pongs."""
+INTEROP_TOOLS = ["qemu-system-x86_64", "mkfs.ext4", "depmod", "dpkg-deb", "tcpdump", "tshark", "cc"]
 PINGPONG_TOOLS = [tool for tool, package in PACKAGES.items() if package == "ibverbs-utils"]
 
 
 def ensure(tools: Iterable[str]) -> None:
     """Returns when all `tools` can be run. Root gets missing ones by apt; others get their names and exit code 2."""
     _bring({tool: PACKAGES[tool] for tool in tools}, _can_run)
+
+
+def missing(tools: Iterable[str]) -> list[str]:
+    """Those that cannot be run."""
+    return [tool for tool in tools if not _can_run(tool)]
 
 
 def ensure_headers() -> None:

@@ -7,10 +7,10 @@ import shlex
 import time
 from pathlib import Path
 
-from airdma_lab import build, devices
-from airdma_lab.lab import Host, Lab
-from airdma_lab.program import Outcome, Program
+from airdma_lab.lab import Lab
+from airdma_lab.program import Outcome
 from case import Tally
+from programs.end import AirdmaEnd, End, Running
 from programs.line import RDMA, SPINS, STAGGER_S, Line
 
 ROCE_PORT = 4791
@@ -22,51 +22,55 @@ MUST_NOT_RISE = ("drop_bad_icrc", "drop_short", "drop_truncated", "drop_oversize
 
 
 def run(lab: Lab, tally: Tally, lines: list[Line], folder: Path) -> dict[str, bool]:
-    """Runs each; returns whether it worked, by name."""
+    """Runs each between the hosts of a lab, host `a` being the server; returns whether it worked, by name."""
+    server, client = AirdmaEnd(lab.a, folder), AirdmaEnd(lab.b, folder)
     results = {}
-    words = _words(lab, folder)
+    words = words_of(server, client)
     for line in lines:
         started = time.monotonic()
-        complaints = _complaints(lab, line, words, folder)
+        complaints = complaints_of(server, client, line, words, folder)
         tally.record(line.name, complaints, time.monotonic() - started)
         results[line.name] = not complaints
     return results
 
 
-def _words(lab: Lab, folder: Path) -> dict[str, str]:
-    server, client = lab.a, lab.b
-    return {
+Words = tuple[dict[str, str], dict[str, str]]
+"""What the names in commands stand for, at the server and at the client."""
+
+
+def words_of(server: End, client: End) -> Words:
+    """They do not change while a lab is there."""
+    own = [dict(end.words()) for end in (server, client)]
+    both = {
         "server": server.ipv4,
         "server6": server.ipv6,
         "client": client.ipv4,
         "client6": client.ipv6,
-        "device": devices.DEVICE,
-        "gid": str(devices.gid_index(server, 4)),
-        "gid6": str(devices.gid_index(server, 6)),
-        "folder": str(folder),
-        "client_namespace": client.namespace,
-        "server_namespace": server.namespace,
-        "rspreload": str(next(Path("/usr/lib").glob("*/rsocket/librspreload.so"), "")),
+        "client_namespace": own[1]["namespace"],
+        "server_namespace": own[0]["namespace"],
     }
+    return {**own[0], **both}, {**own[1], **both}
 
 
-def _complaints(lab: Lab, line: Line, words: dict[str, str], folder: Path) -> list[str]:
-    server, client = lab.a, lab.b
+def complaints_of(
+    server: End, client: End, line: Line, words: Words, folder: Path, spoiled: bool = False
+) -> list[str]:
+    """Runs one line. Returns what went wrong, and then all that both ends said. `spoiled`: something damages packets."""
     if line.before:
         line.before(folder)
-    before = [devices.counters(host) for host in (server, client)]
+    before = [end.counters() for end in (server, client)]
     served, clients = _run(server, client, line, words)
-    grown = [_growth(old, devices.counters(host)) for old, host in zip(before, (server, client), strict=True)]
+    grown = [_growth(old, end.counters()) for old, end in zip(before, (server, client), strict=True)]
     complaints = [f"the {end} failed" for end, outcome in _ends(served, clients) if not outcome.ok]
     if not clients:
         complaints.append("the server is not ready")
     for pattern in line.says:
-        complaints += [f"the client does not say {pattern}" for end in clients if not _found(pattern, end, words)]
+        complaints += [f"the client does not say {pattern}" for end in clients if not _found(pattern, end, words[1])]
     for pattern in line.server_says if served else ():
-        complaints += [] if _found(pattern, served, words) else [f"the server does not say {pattern}"]
+        complaints += [] if _found(pattern, served, words[0]) else [f"the server does not say {pattern}"]
     if line.after and not complaints:
         complaints += line.after(folder)
-    complaints += _counter_complaints(line, grown)
+    complaints += _counter_complaints(line, grown, spoiled)
     if complaints:
         complaints += [f"--- {end}\n{outcome.explain()}" for end, outcome in _ends(served, clients)]
         moved = [{name: rise for name, rise in host.items() if rise} for host in grown]
@@ -78,15 +82,15 @@ def _ends(served: Outcome | None, clients: list[Outcome]) -> list[tuple[str, Out
     return [*([("server", served)] if served else []), *(("client", outcome) for outcome in clients)]
 
 
-def _run(server: Host, client: Host, line: Line, words: dict[str, str]) -> tuple[Outcome | None, list[Outcome]]:
-    environment = {name: value.format(**words) for name, value in line.setup.items()}
-    program = server.start(_argv(line, line.server, words), environment) if line.server else None
+def _run(server: End, client: End, line: Line, words: Words) -> tuple[Outcome | None, list[Outcome]]:
+    environments = [{name: value.format(**own) for name, value in line.setup.items()} for own in words]
+    program = server.start(line, _argv(line.server, words[0]), environments[0]) if line.server else None
     clients: list[Outcome] = []
-    if program is None or _is_ready(program, server, line.ready):
+    if program is None or _is_ready(program, line.ready):
         started = []
         for number in range(line.clients):
             time.sleep(STAGGER_S if number else 0)
-            started.append(client.start(_argv(line, line.client, words), environment))
+            started.append(client.start(line, _argv(line.client, words[1]), environments[1]))
         deadline = time.monotonic() + line.timeout_s
         for end in started:
             clients.append(end.wait(max(deadline - time.monotonic(), 0.0)))
@@ -99,16 +103,15 @@ def _run(server: Host, client: Host, line: Line, words: dict[str, str]) -> tuple
     return served, clients
 
 
-def _argv(line: Line, command: str, words: dict[str, str]) -> list[str]:
-    argv = shlex.split(command.format(**words))
-    return [str(build.binary()), "run", "--dropin", "--", *argv] if line.dropin else build.with_airdma(argv)
+def _argv(command: str, words: dict[str, str]) -> list[str]:
+    return shlex.split(command.format(**words))
 
 
-def _is_ready(program: Program, host: Host, ready: int | str) -> bool:
+def _is_ready(program: Running, ready: int | str) -> bool:
     if ready not in (RDMA, SPINS):
         protocol, _, port = str(ready).rpartition(" ")
-        return program.wait_listening(int(port), protocol or "tcp", host.namespace_path, START_S)
-    if not program.wait_listening(ROCE_PORT, "udp", host.namespace_path, START_S):
+        return program.wait_listening(int(port), protocol or "tcp", START_S)
+    if not program.wait_listening(ROCE_PORT, "udp", START_S):
         return False
     # It listens a moment after its library has bound the port.
     if ready == RDMA:
@@ -127,8 +130,11 @@ def _growth(old: dict[str, int], new: dict[str, int]) -> dict[str, int]:
     return {name: value - old[name] for name, value in new.items()}
 
 
-def _counter_complaints(line: Line, grown: list[dict[str, int]]) -> list[str]:
-    complaints = [f"{name} rose" for name in MUST_NOT_RISE if any(host[name] for host in grown)]
+def _counter_complaints(line: Line, grown: list[dict[str, int]], spoiled: bool) -> list[str]:
+    # Every counter is asked for by a name that must exist: one that was renamed would no longer be checked.
+    known = {name for host in grown for name in host}
+    complaints = [f"there is no counter {name}" for name in MUST_NOT_RISE if name not in known]
+    complaints += [f"{name} rose" for name in MUST_NOT_RISE if not spoiled and any(host.get(name, 0) for host in grown)]
     # Also of processes that were stopped, or ended by _exit: what they counted is there when they have nothing to do.
     crossed = sum(host["rx_bytes"] for host in grown)
     if line.needs_device and crossed < line.bytes_min:
