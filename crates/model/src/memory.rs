@@ -178,6 +178,10 @@ impl Memory {
     /// A change without one.
     pub fn observe(&mut self, actual: &[u8]) -> Verdict {
         const STRIDE: usize = 64;
+        // As is most often the case, and all at once is fastest.
+        if actual == self.seen {
+            return Ok(());
+        }
         for start in (0..actual.len()).step_by(STRIDE) {
             let end = (start + STRIDE).min(actual.len());
             if actual[start..end] == self.seen[start..end] {
