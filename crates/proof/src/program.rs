@@ -30,8 +30,9 @@ const LIFETIME_MAX: Duration = Duration::from_millis(500);
 /// A pause after which a program takes all that there is to take.
 const LONG: Duration = Duration::from_millis(5);
 
-/// By how much the numbers of a connection differ from those that it had before.
-const PSN_LEAP: u32 = 1 << 22;
+/// By how much the numbers of a connection differ from those that it had before. Not a power of two: whoever reconnects
+/// again and again must not meet numbers whose packets are still under way.
+const PSN_LEAP: u32 = (1 << 22) + 0x821;
 
 /// Bytes before a datagram.
 const GRH: usize = 40;
