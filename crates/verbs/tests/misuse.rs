@@ -44,3 +44,8 @@ fn no_memory_is_lost_over_mistakes() {
 fn a_parent_goes_on_and_a_child_is_told_what_is_not_its_own() {
     program::run("fork_in_use");
 }
+
+#[test]
+fn memory_is_registered_after_the_main_thread_has_ended() {
+    program::run("main_has_ended");
+}

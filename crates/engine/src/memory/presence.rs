@@ -14,9 +14,8 @@
 //! as any use of it would.
 
 use crate::{Access, Error};
+use std::sync::OnceLock;
 use std::{fs, io, str};
-
-const PAGE: u64 = 4096;
 
 /// # Errors
 /// `EFAULT` for memory that cannot be read, or not written though `access` asks for it.
@@ -36,33 +35,49 @@ pub(crate) fn check(addr: u64, length: usize, access: Access) -> Result<(), Erro
 }
 
 /// Whether we may touch memory ourselves, now, without ending in a fault. The benefit of the doubt goes to a kernel that does
-/// not know the advice at all, and to nothing else.
+/// not know the advice at all, and to nothing else: a device may take its memory away.
 pub(super) fn is_touchable(addr: u64, length: usize, access: Access) -> bool {
     static PAGE_OF_OURS: u8 = 0;
     let Some((start, bytes)) = pages(addr, length) else {
         return false;
     };
-    let of_ours = (&raw const PAGE_OF_OURS).addr() as u64 & !(PAGE - 1);
-    permits(start, bytes, access)
-        .unwrap_or_else(|| populate(of_ours, 1, libc::MADV_POPULATE_READ) == Err(libc::EINVAL))
+    let (advice, right) = needs(access);
+    match populate(start, bytes, advice) {
+        Ok(()) => true,
+        Err(libc::EINVAL) => {
+            let of_ours = (&raw const PAGE_OF_OURS).addr() as u64 & !(page() - 1);
+            let is_unknown = populate(of_ours, 1, libc::MADV_POPULATE_READ) == Err(libc::EINVAL);
+            is_unknown && maps_permit(start, bytes, right).unwrap_or(true)
+        }
+        Err(_) => false,
+    }
 }
 
 /// Whether pages can be read, or written if `access` asks for it. They are there afterwards. `None` if it cannot be found out.
 fn permits(start: u64, bytes: usize, access: Access) -> Option<bool> {
-    // What can be written can be read: processors that Linux runs on know no other memory.
-    let (advice, right) = if access.contains(Access::LOCAL_WRITE) {
+    let (advice, right) = needs(access);
+    match populate(start, bytes, advice) {
+        Ok(()) => Some(true),
+        Err(libc::EINVAL) => maps_permit(start, bytes, right),
+        Err(_) => Some(false),
+    }
+}
+
+/// What has to be asked for, and the right that a mapping must have. What can be written can be read: processors that Linux runs
+/// on know no other memory.
+fn needs(access: Access) -> (libc::c_int, u8) {
+    if access.contains(Access::LOCAL_WRITE) {
         (libc::MADV_POPULATE_WRITE, b'w')
     } else {
         (libc::MADV_POPULATE_READ, b'r')
-    };
-    match populate(start, bytes, advice) {
-        Ok(()) => Some(true),
-        Err(libc::EINVAL) => {
-            let mappings = fs::read("/proc/self/maps").ok()?;
-            Some(is_mapped(&mappings, start, bytes, right))
-        }
-        Err(_) => Some(false),
     }
+}
+
+/// What the list of mappings says; `None` if there is none.
+fn maps_permit(start: u64, bytes: usize, right: u8) -> Option<bool> {
+    // The process's own list is empty once `main`'s thread ended with `pthread_exit`.
+    let mappings = fs::read("/proc/thread-self/maps").ok()?;
+    (!mappings.is_empty()).then(|| is_mapped(&mappings, start, bytes, right))
 }
 
 /// Whether a list of mappings, as `proc_pid_maps(5)` has it, covers bytes with mappings of that right.
@@ -97,9 +112,16 @@ fn mapping(line: &[u8]) -> Option<(u64, u64, &[u8])> {
 
 /// Where the pages of some bytes begin, and how many bytes there are from there on; `None` if there are no such bytes.
 fn pages(addr: u64, length: usize) -> Option<(u64, usize)> {
-    let start = addr & !(PAGE - 1);
+    let start = addr & !(page() - 1);
     let end = addr.checked_add(length as u64).filter(|_| length > 0)?;
     Some((start, usize::try_from(end - start).unwrap_or(usize::MAX)))
+}
+
+fn page() -> u64 {
+    static BYTES: OnceLock<u64> = OnceLock::new();
+    // SAFETY: no arguments but a number.
+    *BYTES
+        .get_or_init(|| u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096))
 }
 
 fn populate(start: u64, bytes: usize, advice: libc::c_int) -> Result<(), i32> {
