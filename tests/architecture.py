@@ -20,7 +20,7 @@ FORBIDS_UNSAFE = ("wire", "transport", "cm", "sim", "model", "captures")
 
 # Paths of machines that this project was written on mean nothing to a reader. The first letter in brackets keeps this
 # list from finding itself.
-STRAY = re.compile(r"[/]work/|\.\.[/]shared|[/]root/|[/]home/\w+/|\.[l]ibrary/")
+STRAY = re.compile(r"[/]work/|\.\.[/]shared|[/]root/|[/]home/\w+/|[/]tmp/(?:wt|target)-|\.[l]ibrary/")
 
 SHARED = ROOT / "docs" / "design" / "011-concurrency.md"
 ATOMIC = r"(?:Atomic(?:Bool|Ptr|[IU](?:8|16|32|64|size))|\bWord)\b"
