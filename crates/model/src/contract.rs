@@ -1,5 +1,6 @@
 //! The contract of queue pairs: what completes, when, how, and with what.
 
+mod head;
 mod receives;
 mod sends;
 mod unreliable;
@@ -10,6 +11,7 @@ use crate::request::{Atomic, Done, Kind, Opcode, Path, Recv, Request, Service, S
 use crate::{Grants, Memory, Placement, Rights, Sge, Span, Standing, Step};
 use core::time::Duration;
 use std::collections::VecDeque;
+use std::net::IpAddr;
 
 /// What became of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +137,8 @@ pub struct Contract {
     pub careful: bool,
     /// By host.
     pub memories: Vec<Memory>,
+    /// Addresses, by host.
+    pub addresses: Vec<IpAddr>,
     /// All keys.
     pub grants: Grants,
     /// By number.

@@ -6,6 +6,7 @@ use airdma_model::{
     Service, Sge, Span, Status,
 };
 use core::time::Duration;
+use std::net::IpAddr;
 
 const KEY: u32 = 0x100;
 const VA: u64 = 0x1000;
@@ -36,6 +37,7 @@ impl Scene {
         let mut judge = Contract::default();
         let bytes = [vec![0; BYTES], vec![0; BYTES]];
         for (host, bytes) in bytes.iter().enumerate() {
+            judge.addresses.push(IpAddr::from([10, 0, 0, host as u8]));
             judge.memories.push(Memory::new(bytes));
             judge.grants.add(Region {
                 host,
@@ -97,6 +99,25 @@ impl Scene {
             after: None,
         };
         self.judge.post_send(qp, request, CALM);
+        self.last
+    }
+
+    /// Host 0 posts a datagram.
+    fn send_to(&mut self, to: usize, payload: &[u8]) -> u64 {
+        self.last += 1;
+        self.judge.now += 1;
+        let request = Request {
+            id: self.last,
+            kind: SEND,
+            sges: vec![sge(0, payload.len())],
+            payload: payload.to_vec(),
+            inline: false,
+            signalled: true,
+            solicited: false,
+            to: Some(to),
+            after: None,
+        };
+        self.judge.post_send(0, request, CALM);
         self.last
     }
 
@@ -677,4 +698,41 @@ fn writes_of_unreliable_connections_land_where_nothing_is_lost() {
     assert_eq!(lands(b"abcd", LATER), Ok(()));
     refused(lands(b"ab", LATER), "instead of");
     assert_eq!(lands(b"ab", Path { lost: 1, ..LATER }), Ok(()));
+}
+
+#[test]
+fn before_a_datagram_stands_where_it_came_from() {
+    // The header of the packet of three bytes from 10.0.0.0 to 10.0.0.1, as captured by hand.
+    let head = |last: u8| {
+        let mut head = [0; 40];
+        head[20..24].copy_from_slice(&[0x45, 0, 0, 56]);
+        head[26..30].copy_from_slice(&[0x40, 0, 64, 17]);
+        head[32..40].copy_from_slice(&[10, 0, 0, 0, 10, 0, 0, last]);
+        let words = head[20..].chunks(2);
+        let sum: u32 = words
+            .map(|word| u32::from(word[0]) << 8 | u32::from(word[1]))
+            .sum();
+        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+        head[30..32].copy_from_slice(&sum.to_be_bytes());
+        head
+    };
+    let received = |head: &[u8]| {
+        let mut scene = Scene::new(Service::Ud);
+        scene.judge.queue_pairs[0].peer = None;
+        scene.judge.queue_pairs[1].peer = None;
+        let receive = scene.receive(64, 64);
+        scene.send_to(1, b"abc");
+        scene.change(1, 64, head)?;
+        scene.change(1, 104, b"abc")?;
+        scene.received(Done {
+            source: Some(0),
+            ..ok(receive, Opcode::Receive, 43)
+        })
+    };
+    assert_eq!(received(&head(1)), Ok(()));
+    refused(received(&head(2)), "the bytes before it");
+    let mut other_protocol = head(1);
+    other_protocol[29] = 6;
+    refused(received(&other_protocol), "the bytes before it");
+    refused(received(&[0; 40]), "the bytes before it");
 }

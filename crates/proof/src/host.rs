@@ -357,6 +357,8 @@ pub struct End {
     pub window: Option<Window>,
     /// In the drained state.
     pub drained: bool,
+    /// It was told to drain, and has not said that it did.
+    pub draining: bool,
     /// Packets of an earlier connection may have come to it until then; without end if they still may.
     pub haunted: Option<Duration>,
     /// Asynchronous events that it had.

@@ -3,6 +3,7 @@
 use crate::host::{End, RECEIVES};
 use crate::plan::Plan;
 use crate::world::{Counts, World, timeout};
+use airdma_engine::RecvWr;
 use airdma_sim::Random;
 use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -258,8 +259,37 @@ impl World {
                     "end {end} is in the error state, and sends {open:?} and {receives} receives were not flushed"
                 ));
             }
+            self.check_last_receive(end)?;
+        }
+        for host in 0..self.hosts.len() {
+            self.check_shared_queue(host)?;
         }
         Ok(())
+    }
+
+    /// Nobody uses a shared queue any more: what was posted to it and did not complete is still in it, but for what went with
+    /// queue pairs that were destroyed.
+    fn check_shared_queue(&mut self, host: usize) -> Result<(), String> {
+        let (most, least) = (self.judge.receives(host), self.judge.receives_left(host));
+        let of = &self.hosts[host];
+        let Some(srq) = of.srq.as_ref().filter(|_| of.alive) else {
+            return Ok(());
+        };
+        let room = srq.query().max_wr as usize;
+        let nothing = RecvWr {
+            wr_id: 0,
+            sges: &[],
+        };
+        let free = (0..=room)
+            .take_while(|_| srq.begin_post().push(&nothing).is_ok())
+            .count();
+        let left = room.saturating_sub(free);
+        if (least..=most).contains(&left) {
+            return Ok(());
+        }
+        Err(format!(
+            "the shared queue of host {host} holds {left} receives, and should hold {least} to {most}"
+        ))
     }
 
     fn take_down(&mut self) -> Result<(), String> {

@@ -167,6 +167,7 @@ impl World {
 
     fn introduce_hosts(&mut self) {
         for index in 0..self.hosts.len() {
+            self.judge.addresses.push(self.hosts[index].address);
             self.judge
                 .memories
                 .push(Memory::new(self.hosts[index].bytes()));
@@ -264,6 +265,7 @@ impl World {
             host: index,
             window: None,
             drained: false,
+            draining: false,
             haunted: None,
             events: Vec::new(),
             owed: Vec::new(),

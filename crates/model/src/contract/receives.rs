@@ -1,6 +1,8 @@
 //! Receive completions: which message it is, and what it left in memory.
 
-use super::{Accepted, Contract, Done, GRH, Kind, Life, Message, Opcode, Path, Service, Status};
+use super::{
+    Accepted, Contract, Done, GRH, Kind, Life, Message, Opcode, Path, Service, Status, head,
+};
 use crate::memory::From;
 use crate::{Rights, Verdict};
 
@@ -101,7 +103,7 @@ impl Contract {
         path: Path,
     ) -> Verdict {
         let service = self.queue_pairs[qp].service;
-        let head = if service == Service::Ud { GRH } else { 0 };
+        let before = if service == Service::Ud { GRH } else { 0 };
         let now_there = self.gather(qp, &accepted.recv.sges);
         let matches = |message: &Message| -> Verdict {
             let (opcode, immediate, invalidate) = match message.kind {
@@ -112,7 +114,7 @@ impl Contract {
                 Kind::Write { immediate, .. } => (Opcode::ReceiveImmediate, immediate, None),
                 _ => return Err("no message takes a receive".to_owned()),
             };
-            let length = message.bytes.len() + head;
+            let length = message.bytes.len() + before;
             if (done.opcode, done.immediate, done.invalidated) != (opcode, immediate, invalidate)
                 || done.bytes as usize != length
             {
@@ -128,15 +130,15 @@ impl Contract {
             let Some((filled, rest)) = now_there.split_at_checked(placed) else {
                 return Err("the message is longer than the receive".to_owned());
             };
-            if placed > 0 && filled[head..] != message.bytes[..] {
+            if placed > 0 && filled[before..] != message.bytes[..] {
                 return Err(format!(
                     "its {} bytes are not those of the message",
                     message.bytes.len()
                 ));
             }
             // What is left of a message that was given up stays behind the next one in the same receive.
-            let before = accepted.before.as_ref().filter(|_| service == Service::Rc);
-            if before.is_some_and(|before| rest != &before[placed..]) {
+            let earlier = accepted.before.as_ref().filter(|_| service == Service::Rc);
+            if earlier.is_some_and(|earlier| rest != &earlier[placed..]) {
                 return Err("bytes behind the message changed".to_owned());
             }
             Ok(())
@@ -192,6 +194,13 @@ impl Contract {
                         "receive {} of queue pair {qp}: no datagram is like it: {done:?}",
                         done.id
                     ));
+                }
+                if let Some((source, index)) = like {
+                    let hosts = (self.queue_pairs[source].host, of.host);
+                    let between = (self.addresses[hosts.0], self.addresses[hosts.1]);
+                    let bytes = self.queue_pairs[source].messages[index].bytes.len();
+                    head::check(&now_there[..GRH], between, bytes, done.immediate.is_some())
+                        .map_err(|why| format!("receive {} of queue pair {qp}: {why}", done.id))?;
                 }
                 heard = like;
                 of.received

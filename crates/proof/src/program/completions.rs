@@ -212,8 +212,7 @@ impl World {
                 failed && !self.careful()
             }
             QpEvent::LastWqeReached => failed && connection.shared[end % 2],
-            // Between two states that were asked for, maybe.
-            QpEvent::SendQueueDrained => true,
+            QpEvent::SendQueueDrained => std::mem::take(&mut self.ends[end].draining),
             QpEvent::CommunicationEstablished => false,
         };
         let once = event == QpEvent::SendQueueDrained || !self.ends[end].events.contains(&event);

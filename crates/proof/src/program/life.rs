@@ -3,6 +3,7 @@
 #![allow(clippy::wildcard_enum_match_arm)]
 
 use super::*;
+use crate::host::End;
 
 impl World {
     /// Puts a queue pair into the error state.
@@ -47,8 +48,19 @@ impl World {
         if self.state_of(end) != Some(QpState::ReadyToSend) {
             return Ok(());
         }
-        self.modify(end, QpState::SendQueueDrain)?;
+        let Some(qp) = self.ends[end].qp.clone() else {
+            return Ok(());
+        };
+        self.note(|_| format!("end {end} is told to drain"));
+        let attributes = QpAttributes {
+            state: QpState::SendQueueDrain,
+            en_sqd_async_notify: true,
+            ..QpAttributes::default()
+        };
+        qp.modify(&attributes, AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY)
+            .map_err(|error| format!("draining end {end}: {error}"))?;
         self.drained = true;
+        self.ends[end].draining = true;
         self.ends[end].drained = true;
         self.run(self.ends[end].host)
     }
@@ -68,9 +80,15 @@ impl World {
             state: QpState::ReadyToSend,
             ..QpAttributes::default()
         };
-        // Refused while something is still under way.
+        let rests = qp.query().is_ok_and(|attributes| !attributes.sq_draining);
         if qp.modify(&attributes, AttrMask::STATE).is_ok() {
             self.ends[end].drained = false;
+            self.fetch_async_events(self.ends[end].host)?;
+            if std::mem::take(&mut self.ends[end].draining) && rests {
+                return Err(format!(
+                    "end {end} goes on, and never said that it was drained"
+                ));
+            }
         }
         self.run(self.ends[end].host)
     }
@@ -141,11 +159,30 @@ impl World {
         self.run(self.ends[second].host)
     }
 
+    /// A queue pair in the error state has said that it takes nothing more from the shared queue.
+    ///
+    /// # Errors
+    /// It has not.
+    pub fn check_last_receive(&self, end: usize) -> Result<(), String> {
+        let End { events, .. } = &self.ends[end];
+        let shared = self.plan.connections[end / 2].shared[end % 2];
+        if shared && !events.contains(&QpEvent::LastWqeReached) {
+            return Err(format!(
+                "end {end} failed, and had no {:?} of its shared queue: {events:?}",
+                QpEvent::LastWqeReached
+            ));
+        }
+        Ok(())
+    }
+
     pub(super) fn reset(&mut self, end: usize) -> Result<(), String> {
         let host = self.ends[end].host;
         if let Some(window) = self.ends[end].window.take() {
             drop(window.mw);
             self.judge.close_window(host, window.key);
+        }
+        if self.state_of(end) == Some(QpState::Error) {
+            self.check_last_receive(end)?;
         }
         self.modify(end, QpState::Reset)?;
         self.observe(host)?;
@@ -161,6 +198,7 @@ impl World {
         }
         let of = &mut self.ends[end];
         of.drained = false;
+        of.draining = false;
         of.events.clear();
         of.owed.clear();
         self.run(host)
