@@ -1,6 +1,6 @@
 //! `airdma sim`: random worlds in virtual time, judged by the reference model; one of them in detail.
 
-use airdma_proof::{Counts, Outcome, Plan, Soak, plan_of, run, shrink, soak};
+use airdma_proof::{Counts, Outcome, Plan, SLOW, Soak, plan_of, run, shrink, soak};
 use airdma_sim::wifi::report;
 use anyhow::Context;
 use std::fmt::Write as _;
@@ -104,11 +104,16 @@ fn many(options: &Options) -> anyhow::Result<ExitCode> {
         threads: threads.unwrap_or(1),
         failures_max: 20,
     };
-    let report = soak(&work, |done| {
+    let each = |done| {
         if hours.is_some() && done % 100_000 == 0 {
             let _ = writeln!(io::stderr(), "{done} worlds");
         }
-    });
+    };
+    let slow = |seed| {
+        let seconds = SLOW.as_secs();
+        let _ = writeln!(io::stderr(), "seed={seed} runs for more than {seconds} s");
+    };
+    let report = soak(&work, each, slow);
     let mut out = io::stdout();
     for (seed, why) in &report.failures {
         writeln!(out, "seed={seed} {why}")?;

@@ -6,7 +6,7 @@ mod sends;
 mod unreliable;
 
 use crate::grants::{Asker, Owner, Region};
-use crate::memory::{From, Operation};
+use crate::memory::{Operation, Origin};
 use crate::request::{Atomic, Done, Kind, Opcode, Path, Recv, Request, Service, Status};
 use crate::{Grants, Memory, Placement, Rights, Sge, Span, Standing, Step};
 use core::time::Duration;
@@ -35,8 +35,10 @@ pub struct QueuePair {
     pub service: Service,
     /// The other end of a connection.
     pub peer: Option<usize>,
-    /// What it grants its peer.
+    /// What it grants its peer, or did at some time.
     pub rights: Rights,
+    /// What it grants ever since.
+    pub rights_surely: Rights,
     /// Its receive queue.
     pub receives: usize,
     /// How long it waits for an answer, at least.
@@ -158,6 +160,7 @@ impl QueuePair {
             service,
             peer: None,
             rights: Rights(0),
+            rights_surely: Rights(0),
             receives,
             timeout: Duration::ZERO,
             retry_count: 0,
@@ -207,6 +210,33 @@ impl Contract {
     pub fn receives_left(&self, queue: usize) -> usize {
         self.receives(queue)
             .saturating_sub(self.queues[queue].vanished)
+    }
+
+    /// Those of a shared queue that are certainly there although nobody polled.
+    pub fn receives_at_least(&self, queue: usize) -> usize {
+        let taken = self.messages(queue, |_| true) + self.datagrams(queue) + self.held(queue);
+        self.receives_left(queue).saturating_sub(taken)
+    }
+
+    /// Whether a datagram of one queue pair to another may still come.
+    pub fn sends_to(&self, from: usize, to: usize) -> bool {
+        let mut messages = self.queue_pairs[from].messages.iter();
+        messages.any(|message| message.to == Some(to))
+    }
+
+    /// A queue pair grants its peer something else from now on.
+    pub fn grant(&mut self, qp: usize, rights: Rights) {
+        let of = &mut self.queue_pairs[qp];
+        of.rights = Rights(of.rights.0 | rights.0);
+        of.rights_surely = Rights(of.rights_surely.0 & rights.0);
+    }
+
+    /// The send queue of a queue pair runs again after a failure; all that was posted was flushed.
+    pub fn restart(&mut self, qp: usize) {
+        for message in &mut self.queue_pairs[qp].messages {
+            message.receivable = false;
+        }
+        self.queue_pairs[qp].stopped = false;
     }
 
     /// Messages that will come and take a receive of this queue, and wait until there is one: those of reliable connections.
@@ -335,7 +365,7 @@ impl Contract {
             (of.service, of.peer)
         };
         let number = self.queue_pairs[qp].posted;
-        let from = From { qp, number };
+        let from = Origin { qp, number };
         let id = request.id;
         if request.kind.takes_receive() {
             let (to, head) = match service {
@@ -576,7 +606,8 @@ impl Contract {
         of.refused = false;
         of.stopped = false;
         of.drained = false;
-        of.messages.clear();
+        // Datagrams that have left may be heard of by others.
+        of.messages.retain(|message| message.to.is_some());
         of.ghosts.clear();
         of.sent.clear();
         of.holds = false;

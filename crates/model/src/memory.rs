@@ -9,7 +9,7 @@ use core::ops::Range;
 
 /// One request of a flow: which queue pair sent it, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct From {
+pub struct Origin {
     /// Sender.
     pub qp: usize,
     /// Its requests are numbered in the order in which they were posted.
@@ -22,7 +22,7 @@ pub struct Placement {
     /// Identifier of the request.
     pub id: u64,
     /// Who writes.
-    pub from: From,
+    pub from: Origin,
     /// By which key.
     pub key: u32,
     /// Where.
@@ -149,7 +149,7 @@ impl Memory {
         if !self.flying.is_empty() {
             self.settled.push(Placement {
                 id: 0,
-                from: From {
+                from: Origin {
                     qp: usize::MAX,
                     number: 0,
                 },
@@ -328,7 +328,7 @@ impl Memory {
     ///
     /// # Errors
     /// Something has not.
-    pub fn check_flow(&self, from: From) -> Verdict {
+    pub fn check_flow(&self, from: Origin) -> Verdict {
         let mut flow = self.flying.iter().filter(|write| {
             write.from.qp == from.qp && write.from.number <= from.number && !write.late
         });
@@ -370,7 +370,7 @@ impl Memory {
     }
 
     /// A peer is about to read.
-    pub fn begin_read(&mut self, id: u64, from: From, range: Range<usize>) {
+    pub fn begin_read(&mut self, id: u64, from: Origin, range: Range<usize>) {
         let writes = || self.flying.iter().chain(&self.settled);
         let first_counts = range.clone().map(|at| {
             let earlier = |write: &&Placement| {

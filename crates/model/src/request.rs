@@ -4,7 +4,7 @@ use crate::{Rights, Sge};
 use core::time::Duration;
 
 /// Service of a queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Service {
     /// Reliable connection.
     Rc,
@@ -15,7 +15,7 @@ pub enum Service {
 }
 
 /// `ibv_wc_status`, as far as it comes up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Status {
     Success,
@@ -56,7 +56,7 @@ impl Status {
 }
 
 /// `ibv_wc_opcode`, as far as it comes up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Opcode {
     Send,

@@ -57,6 +57,7 @@ impl Scene {
             let mut qp = QueuePair::new(host, 0, service, queue);
             qp.peer = Some(1 - host);
             qp.rights = Rights(14);
+            qp.rights_surely = qp.rights;
             qp.timeout = Duration::from_millis(4);
             qp.retry_count = 2;
             qp.rnr_timer = Duration::from_millis(2);
@@ -651,7 +652,7 @@ fn what_nobody_acknowledges_arrives_where_nothing_is_lost() {
         let id = scene.post(SEND, 0, b"abc");
         scene.sent(ok(id, Opcode::Send, 3))?;
         scene.judge.now += 1;
-        scene.judge.settle(0, path)
+        scene.judge.settle(0, 1, path)
     };
     refused(silent(true, LATER), "has not arrived");
     assert_eq!(silent(false, LATER), Ok(()));
@@ -661,7 +662,7 @@ fn what_nobody_acknowledges_arrives_where_nothing_is_lost() {
     // What was settled comes no more.
     let mut scene = Scene::new(Service::Uc);
     scene.post(SEND, 0, b"abc");
-    assert_eq!(scene.judge.settle(0, LATER), Ok(()));
+    assert_eq!(scene.judge.settle(0, 1, LATER), Ok(()));
     let receive = scene.receive(64, 8);
     assert_eq!(scene.change(1, 64, b"abc"), Ok(()));
     let late = scene.received(ok(receive, Opcode::Receive, 3));
@@ -672,11 +673,14 @@ fn what_nobody_acknowledges_arrives_where_nothing_is_lost() {
     scene.post(SEND, 0, b"");
     let receive = scene.receive(64, 8);
     scene.judge.now += 1;
-    scene.judge.settle(0, LATER).expect("there was no receive");
+    scene
+        .judge
+        .settle(0, 1, LATER)
+        .expect("there was no receive");
     scene.post(SEND, 0, b"");
     let heard = scene.received(ok(receive, Opcode::Receive, 0));
     assert_eq!(heard, Ok(()));
-    assert_eq!(scene.judge.settle(0, LATER), Ok(()));
+    assert_eq!(scene.judge.settle(0, 1, LATER), Ok(()));
 }
 
 #[test]
@@ -687,7 +691,7 @@ fn writes_of_unreliable_connections_land_where_nothing_is_lost() {
         scene.change(1, 8, bytes)?;
         scene.sent(ok(id, Opcode::Write, 4))?;
         scene.judge.now += 1;
-        scene.judge.settle(0, path)?;
+        scene.judge.settle(0, 1, path)?;
         // It changes nothing any more.
         scene.judge.memories[1].store(8, b"wxyz", 9);
         scene.bytes[1][8..12].copy_from_slice(b"wxyz");

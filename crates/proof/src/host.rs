@@ -4,9 +4,10 @@ use crate::delays::Delays;
 use airdma_engine::simulated::{Inventory, Simulated, interface, set_nonblocking};
 use airdma_engine::{Access, Channel, Cq, Mr, Pd, Qp, QpEvent, Qpn, Srq, SrqAttributes};
 use airdma_model::Alarm;
-use airdma_port::sim::{Carrier, carried};
+use airdma_port::sim::{Carrier, Frame, carried};
 use core::ops::Range;
 use core::time::Duration;
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -137,6 +138,8 @@ pub struct Host {
     pub device: Simulated,
     /// Where its packets lie.
     pub carrier: Carrier,
+    /// Packets to itself.
+    pub to_itself: VecDeque<Frame>,
     /// Its address.
     pub address: IpAddr,
     /// Protection domain of everything but foreign regions.
@@ -152,6 +155,8 @@ pub struct Host {
     pub srq: Option<Arc<Srq>>,
     /// What the judge knows of the completion queues.
     pub alarms: [Alarm; 2],
+    /// The alarm of the shared queue, and how low that may have been since.
+    pub limit: Option<(usize, usize)>,
     /// It runs.
     pub alive: bool,
     /// Packets that came to it with damage that its port must find.
@@ -202,6 +207,7 @@ impl Host {
         let mut host = Host {
             device: simulated,
             carrier,
+            to_itself: VecDeque::new(),
             address,
             pd,
             foreign,
@@ -210,6 +216,7 @@ impl Host {
             channel,
             srq: Some(srq),
             alarms: [Alarm::default(); 2],
+            limit: None,
             alive: true,
             harmed: 0,
             port_waits: Delays::default(),

@@ -12,5 +12,5 @@ pub mod world;
 
 pub use plan::Plan;
 pub use run::{Outcome, bytes_of, plan_of, run};
-pub use soak::{Report, Soak, shrink, soak};
+pub use soak::{Report, SLOW, Soak, shrink, soak};
 pub use world::{Counts, World};

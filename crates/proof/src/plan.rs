@@ -67,7 +67,7 @@ pub enum Service {
 #[allow(missing_docs)]
 pub struct Connection {
     pub service: Service,
-    /// Hosts; the second differs from the first.
+    /// Hosts; both ends may be on one.
     pub hosts: [usize; 2],
     pub mtu: u8,
     pub timeout: u8,
@@ -103,7 +103,7 @@ pub struct Whom {
 pub enum Action {
     Send {
         whom: Whom,
-        requests: Vec<Send>,
+        requests: Vec<Job>,
     },
     Receive {
         whom: Whom,
@@ -164,6 +164,17 @@ pub enum Action {
     Kill {
         host: u8,
     },
+    /// An alarm for when fewer receives are left in the shared queue.
+    Limit {
+        host: u8,
+        receives: u8,
+    },
+    /// Other attributes while it runs: the RNR timer, and what is granted (bits as in [`Connection::rights`]).
+    Tune {
+        whom: Whom,
+        min_rnr_timer: u8,
+        rights: u8,
+    },
 }
 
 /// What a send request does.
@@ -188,7 +199,7 @@ pub enum Verb {
 /// A send request.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
-pub struct Send {
+pub struct Job {
     pub verb: Verb,
     pub length: u16,
     /// Where in the peer's memory, or which cell, or which window.
@@ -252,13 +263,26 @@ impl Plan {
         let hosts = from.pick(&[2, 2, 2, 3, 4]);
         let v6 = from.chance(64);
         let network = network(&mut from);
-        let connections = (0..=from.below(4))
+        let mut connections: Vec<_> = (0..=from.below(4))
             .map(|_| connection(&mut from, hosts))
             .collect();
+        for (index, connection) in connections.iter_mut().enumerate() {
+            if unforeseen(seed, index as u64).is_multiple_of(8) {
+                connection.hosts[1] = connection.hosts[0];
+            }
+        }
         let mut actions = Vec::new();
         let faults = from.chance(100);
         while !from.is_empty() && actions.len() < ACTIONS_MAX {
-            actions.push(action(&mut from, faults));
+            let index = actions.len() as u64;
+            let mut next = action(&mut from, faults, unforeseen(seed, 100 + index));
+            if let Action::Receive { fault, .. } = &mut next
+                && faults
+                && unforeseen(seed, 1000 + index).is_multiple_of(6)
+            {
+                *fault = fault.or(Some(Fault::LocalKey));
+            }
+            actions.push(next);
         }
         Plan {
             seed,
@@ -270,6 +294,13 @@ impl Plan {
             actions,
         }
     }
+}
+
+/// Choices that came later than the others take no bytes, so that what bytes meant before they mean still: they come out of the
+/// seed.
+fn unforeseen(seed: u64, of: u64) -> u64 {
+    let mixed = (seed ^ of).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32
 }
 
 fn network(from: &mut Choices<'_>) -> NetworkPlan {
@@ -352,7 +383,7 @@ fn whom(from: &mut Choices<'_>) -> Whom {
     }
 }
 
-fn action(from: &mut Choices<'_>, faults: bool) -> Action {
+fn action(from: &mut Choices<'_>, faults: bool, chance: u64) -> Action {
     match from.below(100) {
         0..=29 => Action::Send {
             whom: whom(from),
@@ -407,6 +438,25 @@ fn action(from: &mut Choices<'_>, faults: bool) -> Action {
         },
         98 => Action::Heal,
         99 if faults && from.chance(64) => Action::Kill { host: from.byte() },
+        _ => unusual(chance),
+    }
+}
+
+fn unusual(chance: u64) -> Action {
+    let byte = |index: u32| (chance >> (8 * index)) as u8;
+    match byte(0) % 4 {
+        0 => Action::Limit {
+            host: byte(1),
+            receives: 1 + byte(2) % 12,
+        },
+        1 => Action::Tune {
+            whom: Whom {
+                connection: byte(1) >> 1,
+                side: byte(1) & 1,
+            },
+            min_rnr_timer: [1, 5, 12, 14][usize::from(byte(2) % 4)],
+            rights: byte(3) % 8,
+        },
         _ => Action::Pass {
             time: Duration::from_micros(50),
         },
@@ -425,7 +475,7 @@ fn fault(from: &mut Choices<'_>, faults: bool) -> Option<Fault> {
     (faults && from.chance(12)).then(|| from.pick(&FAULTS))
 }
 
-fn send(from: &mut Choices<'_>, faults: bool) -> Send {
+fn send(from: &mut Choices<'_>, faults: bool) -> Job {
     const VERBS: [Verb; 16] = [
         Verb::Send,
         Verb::Send,
@@ -444,7 +494,7 @@ fn send(from: &mut Choices<'_>, faults: bool) -> Send {
         Verb::Invalidate,
         Verb::SendInvalidate,
     ];
-    Send {
+    Job {
         verb: from.pick(&VERBS),
         length: length(from),
         place: from.word() as u16,

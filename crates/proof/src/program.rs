@@ -9,7 +9,7 @@ mod requests;
 use crate::host::{
     Area, CELLS, LANDINGS, RECEIVES, RECEIVES_USED, SOURCES, TARGETS, Window, region,
 };
-use crate::plan::{Action, Fault, LENGTH_MAX, Send, Service, Verb, Whom};
+use crate::plan::{Action, Fault, Job, LENGTH_MAX, Service, Verb, Whom};
 use crate::world::{QKEY, Ticket, World};
 use airdma_engine::{
     Access, AsyncEvent, AttrMask, Bind, Completion, CompletionOpcode, Datagram, Error, Lkey,
@@ -103,6 +103,12 @@ impl World {
                 Ok(())
             }
             Action::Kill { host } => self.act_kill(*host),
+            Action::Limit { host, receives } => self.act_limit(*host, *receives),
+            Action::Tune {
+                whom,
+                min_rnr_timer,
+                rights,
+            } => self.with_end(*whom, |world, end| world.tune(end, *min_rnr_timer, *rights)),
         }
     }
 
@@ -138,7 +144,7 @@ impl World {
         self.last_id
     }
 
-    fn act_send(&mut self, whom: Whom, requests: &[Send]) -> Result<(), String> {
+    fn act_send(&mut self, whom: Whom, requests: &[Job]) -> Result<(), String> {
         let end = self.end_of(whom);
         if !self.lives(end) {
             return Ok(());
@@ -150,7 +156,7 @@ impl World {
     }
 
     /// Builds a request and posts it.
-    fn send(&mut self, end: usize, send: &Send) -> Result<(), String> {
+    fn send(&mut self, end: usize, send: &Job) -> Result<(), String> {
         if self.verb_for(end, send.verb) == Verb::Echo {
             return self.echo(end, send);
         }
@@ -165,9 +171,9 @@ impl World {
     }
 
     /// Reads from the peer, and writes what comes to another place there. The fence makes the write wait.
-    fn echo(&mut self, end: usize, send: &Send) -> Result<(), String> {
+    fn echo(&mut self, end: usize, send: &Job) -> Result<(), String> {
         let (read, write) = (self.next_id(), self.next_id());
-        let plain = Send {
+        let plain = Job {
             window: false,
             fault: None,
             ..*send
@@ -191,7 +197,7 @@ impl World {
         if !self.post(end, read, &plain, built, None)? {
             return Ok(());
         }
-        let elsewhere = Send {
+        let elsewhere = Job {
             place: send.place.rotate_left(5) ^ 0x0aaa,
             ..plain
         };
@@ -209,7 +215,7 @@ impl World {
             sges: landing,
             payload: vec![0; length],
         };
-        let fenced = Send {
+        let fenced = Job {
             fence: true,
             inline: false,
             ..plain
@@ -226,7 +232,7 @@ impl World {
         &mut self,
         end: usize,
         id: u64,
-        send: &Send,
+        send: &Job,
         built: Built,
         after: Option<u64>,
     ) -> Result<bool, String> {
@@ -243,7 +249,8 @@ impl World {
         } else {
             built.sges.clone()
         };
-        let datagram = (connection.service == Service::Ud).then(|| self.datagram_to(end ^ 1));
+        let to = (connection.service == Service::Ud).then(|| self.receiver_of(end, send));
+        let datagram = to.map(|to| self.datagram_to(to));
         let wr = SendWr {
             wr_id: id,
             operation: built.operation,
@@ -263,10 +270,10 @@ impl World {
             inline,
             signalled,
             solicited: send.solicited,
-            to: datagram.is_some().then_some(end ^ 1),
+            to,
             after,
         };
-        let path = self.path(end);
+        let path = self.path_to(end, to.unwrap_or(end ^ 1));
         let outstanding = self.judge.sends(end).count() as u32;
         match qp.post_send(&wr) {
             Ok(()) => {}
@@ -326,7 +333,7 @@ impl World {
         self.judge.memories[host].store(at, bytes, now);
     }
 
-    fn goes_inline(&self, send: &Send, built: &Built) -> bool {
+    fn goes_inline(&self, send: &Job, built: &Built) -> bool {
         let sends = match built.kind {
             Kind::Send { .. } | Kind::Write { .. } | Kind::AtomicWrite { .. } => true,
             Kind::Read { .. } | Kind::Atomic { .. } | Kind::Bind(_) | Kind::Invalidate { .. } => {
@@ -348,6 +355,18 @@ impl World {
                 ..*sge
             })
             .collect()
+    }
+
+    /// Who gets a datagram: mostly the other end, else any that takes datagrams.
+    fn receiver_of(&self, end: usize, send: &Job) -> usize {
+        let takes = |other: &usize| {
+            self.plan.connections[other / 2].service == Service::Ud && *other != end
+        };
+        let all: Vec<usize> = (0..self.ends.len()).filter(takes).collect();
+        match send.place & 3 {
+            0 => all[usize::from(send.place >> 2) % all.len()],
+            _ => end ^ 1,
+        }
     }
 
     fn datagram_to(&self, end: usize) -> Datagram {
@@ -429,6 +448,9 @@ impl World {
         let Some(qp) = self.ends[end].qp.clone() else {
             return Ok(());
         };
+        if shared {
+            self.note_level(index);
+        }
         let srq = self.hosts[index].srq.as_ref().filter(|_| shared);
         let posted = match srq {
             Some(srq) => srq.begin_post().push(&wr),

@@ -110,8 +110,15 @@ impl World {
         for end in 0..self.ends.len() {
             // A send queue that drains keeps what it has not begun.
             if !self.ends[end].drained {
-                let path = self.path(end);
-                self.judge.settle(end, path)?;
+                for to in 0..self.ends.len() {
+                    let path = self.path_to(end, to);
+                    self.judge.settle(end, to, path)?;
+                }
+            }
+        }
+        for host in 0..self.hosts.len() {
+            if self.hosts[host].alive {
+                self.check_limit(host)?;
             }
         }
         Ok(())

@@ -2,9 +2,9 @@
 
 use crate::plan::{Action, Plan};
 use crate::run::{plan_of, run};
-use crate::world::Counts;
-use std::sync::Mutex;
+use crate::world::{Counts, Seen};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// Which worlds are run, and how.
@@ -27,19 +27,58 @@ pub struct Soak {
 pub struct Report {
     /// What went by.
     pub counts: Counts,
+    /// What completed, and how.
+    pub seen: Seen,
     /// Seeds that failed, and why, in the order of the seeds.
     pub failures: Vec<(u64, String)>,
     /// How long it took.
     pub time: Duration,
 }
 
-/// Runs worlds. `each` is called now and then with the number of worlds that are done.
-pub fn soak(soak: &Soak, each: impl Fn(u64) + Sync) -> Report {
+/// Real time after which the seed of a world that still runs is told: it may never end.
+pub const SLOW: Duration = Duration::from_secs(30);
+
+/// The worlds that run now, since when, and whether somebody heard that they take long.
+#[derive(Default)]
+struct Watch {
+    running: Mutex<Vec<(u64, Instant, bool)>>,
+}
+
+impl Watch {
+    fn running(&self) -> MutexGuard<'_, Vec<(u64, Instant, bool)>> {
+        self.running.lock().expect("nobody panics with it")
+    }
+
+    fn during<T>(&self, seed: u64, run: impl FnOnce() -> T) -> T {
+        self.running().push((seed, Instant::now(), false));
+        let outcome = run();
+        self.running().retain(|(other, ..)| *other != seed);
+        outcome
+    }
+
+    /// Those that take long by now, each once.
+    fn slow(&self) -> Vec<u64> {
+        let mut running = self.running();
+        let slow = running
+            .iter_mut()
+            .filter(|(_, since, told)| !told && since.elapsed() > SLOW);
+        slow.map(|(seed, _, told)| {
+            *told = true;
+            *seed
+        })
+        .collect()
+    }
+}
+
+/// Runs worlds. `each` is called now and then with the number of worlds that are done, `slow` with the seed of a world that takes
+/// longer than [`SLOW`].
+pub fn soak(soak: &Soak, each: impl Fn(u64) + Sync, slow: impl Fn(u64)) -> Report {
     let start = Instant::now();
     let next = AtomicU64::new(0);
     let done = AtomicU64::new(0);
     let enough = AtomicBool::new(false);
     let report = Mutex::new(Report::default());
+    let watch = Watch::default();
     let in_time = || soak.time.is_none_or(|time| start.elapsed() < time);
     let work = || {
         while !enough.load(Ordering::Relaxed) && in_time() {
@@ -48,9 +87,12 @@ pub fn soak(soak: &Soak, each: impl Fn(u64) + Sync) -> Report {
                 return;
             }
             let seed = soak.first.wrapping_add(index);
-            let outcome = run(plan_of(seed), false);
+            let outcome = watch.during(seed, || run(plan_of(seed), false));
             let mut report = report.lock().expect("nobody panics with it");
             report.counts.add(&outcome.counts);
+            for (of, count) in outcome.world.seen {
+                *report.seen.entry(of).or_default() += count;
+            }
             if let Some(why) = outcome.failure {
                 report.failures.push((seed, why));
                 enough.store(
@@ -66,8 +108,15 @@ pub fn soak(soak: &Soak, each: impl Fn(u64) + Sync) -> Report {
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..soak.threads.max(1) {
-            scope.spawn(work);
+        let workers: Vec<_> = (0..soak.threads.max(1))
+            .map(|_| scope.spawn(work))
+            .collect();
+        while !workers.iter().all(|worker| worker.is_finished()) {
+            // Not a thread that sleeps for longer: it would hold up the end.
+            std::thread::sleep(Duration::from_millis(20));
+            for seed in watch.slow() {
+                slow(seed);
+            }
         }
     });
     let mut report = report.into_inner().expect("nobody panics with it");

@@ -70,6 +70,16 @@ impl Counts {
     }
 }
 
+/// Completions, by what they are of: how many.
+pub type Seen = HashMap<
+    (
+        airdma_model::Service,
+        airdma_model::Opcode,
+        airdma_model::Status,
+    ),
+    u64,
+>;
+
 /// What is outstanding under an identifier.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticket {
@@ -103,6 +113,8 @@ pub struct World {
     pub random: Random,
     /// What went by.
     pub counts: Counts,
+    /// What completed, and how, and how often.
+    pub seen: Seen,
     /// What happened, in words, if somebody wants to know.
     pub log: Option<Vec<(Duration, String)>>,
     /// Times that regions were registered again.
@@ -150,6 +162,7 @@ impl World {
                 worlds: 1,
                 ..Counts::default()
             },
+            seen: Seen::new(),
             log: logs.then(Vec::new),
             registrations: 0,
             violent: false,
@@ -216,10 +229,8 @@ impl World {
             };
             let mut qp = QueuePair::new(host, 0, service, queue);
             qp.peer = (connection.service != Service::Ud).then_some(first + 1 - side);
-            qp.rights = Rights(granted(connection.rights[side]).bits());
             qp.timeout = timeout(&connection);
             qp.retry_count = connection.retry_count;
-            qp.rnr_timer = rnr_timer(&connection);
             qp.rnr_retry = connection.rnr_retry;
             qp.answers_max = connection.answers_max;
             qp.mtu = 1024;
@@ -318,6 +329,10 @@ impl World {
                 | AttrMask::TIMEOUT;
         }
         let states = [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];
+        let of = &mut self.judge.queue_pairs[own];
+        of.rights = Rights(attributes.access.bits());
+        of.rights_surely = of.rights;
+        of.rnr_timer = rnr_timer(connection.min_rnr_timer);
         let qp = self.ends[own].qp.as_ref().expect("just created");
         for (state, mask) in states.into_iter().zip(masks) {
             let attributes = QpAttributes {
@@ -441,9 +456,16 @@ impl World {
     pub fn run(&mut self, index: usize) -> Result<(), String> {
         for _ in 0..ROUNDS_MAX {
             self.hosts[index].device.run(self.now);
-            if !self.collect(index) {
-                return self.observe(index);
+            if self.collect(index) {
+                continue;
             }
+            self.observe(index)?;
+            // One packet at a time, as from elsewhere.
+            let Some(frame) = self.hosts[index].to_itself.pop_front() else {
+                return Ok(());
+            };
+            self.judge.now += 1;
+            self.hosts[index].carrier.give(frame);
         }
         Err(format!("host {index} sends without end at {:?}", self.now))
     }
@@ -456,6 +478,11 @@ impl World {
                 break;
             };
             took += 1;
+            if frame.destination == self.hosts[index].address {
+                // To itself: no network sees it.
+                self.hosts[index].to_itself.push_back(frame);
+                continue;
+            }
             self.network.send(time(self.now), index, to_network(frame));
         }
         let host = &mut self.hosts[index];
@@ -485,7 +512,12 @@ impl World {
 
     /// What the network did between an end and its peer.
     pub fn path(&self, end: usize) -> airdma_model::Path {
-        let (a, b) = (self.ends[end].host, self.ends[end ^ 1].host);
+        self.path_to(end, end ^ 1)
+    }
+
+    /// The same between any two ends.
+    pub fn path_to(&self, end: usize, other: usize) -> airdma_model::Path {
+        let (a, b) = (self.ends[end].host, self.ends[other].host);
         let counted = [self.network.path(a, b), self.network.path(b, a)];
         // A Wi-Fi cell keeps the order, and repeats nothing that has arrived.
         let link = self.plan.network.link;
@@ -549,8 +581,8 @@ pub fn timeout(connection: &Connection) -> Duration {
 }
 
 /// How long a queue pair makes its peer wait that found no receive (IBTA table 45), for the values that plans have.
-fn rnr_timer(connection: &Connection) -> Duration {
-    Duration::from_micros(match connection.min_rnr_timer {
+pub fn rnr_timer(number: u8) -> Duration {
+    Duration::from_micros(match number {
         1 => 10,
         5 => 60,
         12 => 640,
@@ -614,7 +646,8 @@ fn network(plan: &NetworkPlan, hosts: usize, seed: u64) -> Network {
     }
 }
 
-fn granted(bits: u8) -> Access {
+/// What bits of a plan grant.
+pub fn granted(bits: u8) -> Access {
     let rights = [
         Access::REMOTE_READ,
         Access::REMOTE_WRITE,

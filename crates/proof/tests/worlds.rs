@@ -1,28 +1,87 @@
 //! Worlds: what runs in `make worlds` in thousands, and what a replay owes.
 #![allow(clippy::unwrap_used)]
 
-use airdma_proof::plan::{Action, Service};
-use airdma_proof::{Plan, Soak, bytes_of, plan_of, run, soak};
+use airdma_model::{Opcode, Service, Status};
+use airdma_proof::plan::{self, Action};
+use airdma_proof::{Plan, Report, Soak, bytes_of, plan_of, run, soak};
 
 #[test]
 fn the_model_is_content_with_random_worlds() {
     let report = soak(
         &Soak {
             first: 1_000_000,
-            worlds: 300,
+            worlds: 400,
             time: None,
             threads: 2,
             failures_max: 1,
         },
         |_| {},
+        |seed| eprintln!("seed={seed} takes long"),
     );
-    assert_eq!(report.failures, []);
+    if let Some((seed, why)) = report.failures.first() {
+        panic!("seed={seed} {why}");
+    }
     // They were worth it.
     let counts = report.counts;
-    assert_eq!(counts.worlds, 300);
+    assert_eq!(counts.worlds, 400);
     assert!(counts.requests > 5_000, "{counts:?}");
     assert!(counts.lost > 500, "{counts:?}");
     assert!(counts.kills > 3, "{counts:?}");
+    everything_was_seen(&report);
+}
+
+/// Each verb of each service succeeded, and each status came that can come at all.
+fn everything_was_seen(report: &Report) {
+    let count = |is: &dyn Fn(Service, Opcode, Status) -> bool| -> u64 {
+        let seen = report.seen.iter();
+        seen.filter(|((service, opcode, status), _)| is(*service, *opcode, *status))
+            .map(|(_, count)| count)
+            .sum()
+    };
+    let everywhere = [Opcode::Send, Opcode::Receive];
+    let connected = [
+        Opcode::Write,
+        Opcode::ReceiveImmediate,
+        Opcode::Bind,
+        Opcode::Invalidate,
+    ];
+    let reliable = [
+        Opcode::Read,
+        Opcode::CompareSwap,
+        Opcode::FetchAdd,
+        Opcode::AtomicWrite,
+    ];
+    let verbs = [
+        (
+            Service::Rc,
+            [&everywhere[..], &connected, &reliable].concat(),
+        ),
+        (Service::Uc, [&everywhere[..], &connected].concat()),
+        (Service::Ud, everywhere.to_vec()),
+    ];
+    for (service, opcodes) in verbs {
+        for opcode in opcodes {
+            let succeeded =
+                count(&|of, what, how| (of, what, how) == (service, opcode, Status::Success));
+            assert!(succeeded >= 5, "{service:?} {opcode:?}: {succeeded}");
+        }
+    }
+    let statuses = [
+        Status::LocalLength,
+        Status::LocalQpOperation,
+        Status::LocalProtection,
+        Status::Flush,
+        Status::MwBind,
+        Status::RemoteInvalidRequest,
+        Status::RemoteAccess,
+        Status::RemoteOperation,
+        Status::RetryExceeded,
+        Status::RnrRetryExceeded,
+    ];
+    for status in statuses {
+        let came = count(&|_, _, how| how == status);
+        assert!(came >= 2, "{status:?}: {came}");
+    }
 }
 
 #[test]
@@ -74,9 +133,13 @@ fn worlds_are_of_every_kind() {
     some("three hosts or more", |plan| plan.hosts > 2);
     some("loss", |plan| plan.network.link.loss > 0);
     some("corruption", |plan| plan.network.link.corrupt > 0);
+    some("both ends on one host", |plan| {
+        let mut connections = plan.connections.iter();
+        connections.any(|connection| connection.hosts[0] == connection.hosts[1])
+    });
     some("datagrams", |plan| {
         let mut connections = plan.connections.iter();
-        connections.any(|connection| connection.service == Service::Ud)
+        connections.any(|connection| connection.service == plan::Service::Ud)
     });
     let acts = |what: &str, is: fn(&Action) -> bool| {
         let share = plans.iter().filter(|plan| has(plan, is)).count();
@@ -87,6 +150,10 @@ fn worlds_are_of_every_kind() {
     acts("drains", |action| matches!(action, Action::Drain { .. }));
     acts("destroys", |action| {
         matches!(action, Action::Destroy { .. })
+    });
+    acts("limits", |action| matches!(action, Action::Limit { .. }));
+    acts("changes of attributes", |action| {
+        matches!(action, Action::Tune { .. })
     });
     acts("deregisters", |action| {
         matches!(action, Action::Deregister { .. })

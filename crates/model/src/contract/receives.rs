@@ -3,7 +3,7 @@
 use super::{
     Accepted, Contract, Done, GRH, Kind, Life, Message, Opcode, Path, Service, Status, head,
 };
-use crate::memory::From;
+use crate::memory::Origin;
 use crate::{Rights, Verdict};
 
 impl Contract {
@@ -157,7 +157,7 @@ impl Contract {
                     )
                 })?;
                 let (host, number) = (of.host, next.number);
-                let flow = self.memories[host].check_flow(From { qp: peer, number });
+                let flow = self.memories[host].check_flow(Origin { qp: peer, number });
                 flow.map_err(|why| format!("receive {} came before its data: {why}", done.id))?;
                 of.received + 1
             }

@@ -223,6 +223,9 @@ impl Contract {
         let granted = kind
             .access()
             .is_none_or(|(_, _, needs)| peer.is_some_and(|peer| peer.rights.contain(needs)));
+        let surely_granted = kind
+            .access()
+            .is_none_or(|(_, _, needs)| peer.is_some_and(|peer| peer.rights_surely.contain(needs)));
         let aligned = match *kind {
             Kind::Atomic { va, .. } | Kind::AtomicWrite { va, .. } => va % 8 == 0,
             _ => true,
@@ -252,7 +255,7 @@ impl Contract {
             Status::RemoteAccess => reliable && !is_local && (!remote.always || !window.always),
             Status::RemoteInvalidRequest => {
                 reliable
-                    && (!granted
+                    && (!surely_granted
                         || !aligned
                         || queue.is_some_and(|queue| {
                             matches!(kind, Kind::Send { .. }) && payload.len() > queue.shortest
@@ -421,7 +424,9 @@ impl Posted {
         if path.haunted >= Some(self.path.now) {
             return u64::MAX;
         }
-        path.lost - self.path.lost + path.astray - self.path.astray
+        // Of datagrams, which have no retries, the paths differ.
+        let (lost, astray) = (self.path.lost, self.path.astray);
+        path.lost.saturating_sub(lost) + path.astray.saturating_sub(astray)
     }
 
     /// Whether the network may have cost its queue pair all retries.

@@ -4,18 +4,24 @@ use super::{Contract, Kind, Life, Message, Path, QueuePair, Service};
 use crate::{Rights, Step, Verdict};
 
 impl Contract {
-    /// Nothing is under way between a queue pair and its peer, all that it could send has left, and all completions were
+    /// Nothing is under way between a queue pair and one that it sends to, all that it could send has left, and all completions were
     /// polled: what has not arrived will not, and had better have a reason.
     ///
     /// # Errors
     /// It has none.
-    pub fn settle(&mut self, qp: usize, path: Path) -> Verdict {
-        self.settle_ghosts(qp);
-        if self.queue_pairs[qp].service == Service::Rc {
-            return Ok(());
+    pub fn settle(&mut self, qp: usize, to: usize, path: Path) -> Verdict {
+        match self.queue_pairs[qp].service {
+            Service::Ud => self.settle_messages(qp, to, path),
+            Service::Uc | Service::Rc if self.queue_pairs[qp].peer != Some(to) => Ok(()),
+            Service::Rc => {
+                self.settle_ghosts(qp);
+                Ok(())
+            }
+            Service::Uc => {
+                self.settle_messages(qp, to, path)?;
+                self.settle_writes(qp, path)
+            }
         }
-        self.settle_messages(qp, path)?;
-        self.settle_writes(qp, path)
     }
 
     /// The packets of requests that failed have come by now, and were refused or not.
@@ -64,12 +70,13 @@ impl Contract {
         };
         let needs = Rights::REMOTE_WRITE;
         let standing = self.remote(peer, key, va, length, needs, (posted, self.now));
-        standing.always && self.queue_pairs[peer].rights.contain(needs)
+        standing.always && self.queue_pairs[peer].rights_surely.contain(needs)
     }
 
-    fn settle_messages(&mut self, qp: usize, path: Path) -> Verdict {
+    fn settle_messages(&mut self, qp: usize, to: usize, path: Path) -> Verdict {
         let of = &self.queue_pairs[qp];
-        let open = || of.messages.iter().filter(|message| !message.over);
+        let goes = |message: &Message| !message.over && message.to.is_none_or(|other| other == to);
+        let open = || of.messages.iter().filter(|message| goes(message));
         let (due, lucky): (Vec<_>, Vec<_>) = open()
             .filter(|message| message.heard != self.is_due(qp, message, path))
             .partition(|message| !message.heard);
@@ -88,13 +95,10 @@ impl Contract {
         }
         let silent = open().any(|message| !message.heard);
         let (peer, all) = (of.peer, of.messages.len());
-        let mut receivers: Vec<usize> = open().filter_map(|message| message.to.or(peer)).collect();
-        receivers.retain(|_| silent);
-        for to in receivers {
-            // Of what came in part the receive is kept.
-            self.queue_pairs[to].holds = true;
-        }
-        for message in &mut self.queue_pairs[qp].messages {
+        // Of what came in part the receive is kept.
+        self.queue_pairs[to].holds |= silent;
+        let messages = &mut self.queue_pairs[qp].messages;
+        for message in messages.iter_mut().filter(|message| goes(message)) {
             message.over = true;
         }
         if let Some(peer) = peer {

@@ -79,6 +79,9 @@ impl World {
             solicited: completion.solicited,
             source: self.source_of(end, completion),
         };
+        let service = self.judge.queue_pairs[end].service;
+        let seen = self.seen.entry((service, done.opcode, done.status));
+        *seen.or_default() += 1;
         let path = self.path(end);
         let unsignalled: Vec<u64> = self.judge.sends(end).map(|(id, _)| id).collect();
         let verdict = if ticket.receives {
@@ -118,11 +121,14 @@ impl World {
         Ok(())
     }
 
+    /// Who sent a datagram: on which host the judge finds out by the header before it.
     pub(super) fn source_of(&self, end: usize, completion: &Completion) -> Option<usize> {
-        let from = self.ends[end ^ 1].host;
-        let mut ends = self.ends.iter().enumerate();
-        ends.find(|(_, other)| other.number == completion.src_qpn && other.host == from)
-            .map(|(index, _)| index)
+        let sent = |from: usize| {
+            let other = &self.ends[from];
+            other.number == completion.src_qpn && self.judge.sends_to(from, end)
+        };
+        let others = [end ^ 1].into_iter().chain(0..self.ends.len());
+        others.into_iter().find(|&from| sent(from))
     }
 
     pub(super) fn act_arm(&mut self, host: u8, cq: u8, solicited: bool) -> Result<(), String> {
@@ -183,6 +189,7 @@ impl World {
         loop {
             match device.wait_async_event() {
                 Ok(AsyncEvent::Qp { number, event, .. }) => self.take_event(host, number, event)?,
+                Ok(AsyncEvent::SrqLimitReached { .. }) => self.take_limit(host)?,
                 Ok(other) => return Err(format!("host {host} has the event {other:?}")),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(format!("waiting for an asynchronous event: {error}")),
@@ -224,5 +231,55 @@ impl World {
             "end {end} has the event {event:?}, which nothing explains: {:?}",
             self.ends[end].events
         ))
+    }
+
+    /// Fewer receives are left in the shared queue than somebody wanted.
+    fn take_limit(&mut self, host: usize) -> Result<(), String> {
+        self.note(|_| format!("the shared queue of host {host} runs low"));
+        self.note_level(host);
+        match self.hosts[host].limit.take() {
+            Some((limit, lowest)) if lowest < limit => Ok(()),
+            other => Err(format!(
+                "the shared queue of host {host} says that it runs low; limit and lowest level were {other:?}"
+            )),
+        }
+    }
+
+    /// Remembers how low a shared queue may have been since its alarm was set.
+    pub(super) fn note_level(&mut self, host: usize) {
+        let level = self.judge.receives_at_least(host);
+        if let Some((_, lowest)) = &mut self.hosts[host].limit {
+            *lowest = level.min(*lowest);
+        }
+    }
+
+    pub(super) fn act_limit(&mut self, host: u8, receives: u8) -> Result<(), String> {
+        let Some(host) = self.host_of(host) else {
+            return Ok(());
+        };
+        self.fetch_async_events(host)?;
+        let Some(srq) = self.hosts[host].srq.clone() else {
+            return Ok(());
+        };
+        self.note(|_| format!("the alarm of the shared queue of host {host} is at {receives}"));
+        srq.set_limit(u32::from(receives))
+            .map_err(|error| format!("the limit of host {host}: {error}"))?;
+        self.hosts[host].limit = Some((usize::from(receives), usize::MAX));
+        self.note_level(host);
+        self.fetch_async_events(host)
+    }
+
+    /// All completions were polled and all events fetched, and nothing is under way: what is low has said so.
+    ///
+    /// # Errors
+    /// It has not.
+    pub fn check_limit(&self, host: usize) -> Result<(), String> {
+        let receives = self.judge.receives(host);
+        match self.hosts[host].limit {
+            Some((limit, _)) if receives < limit => Err(format!(
+                "{receives} receives are left in the shared queue of host {host}, and its alarm at {limit} was not raised"
+            )),
+            _ => Ok(()),
+        }
     }
 }

@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::host::End;
+use crate::world::{granted, rnr_timer};
 
 impl World {
     /// Puts a queue pair into the error state.
@@ -73,6 +74,9 @@ impl World {
         let Some(qp) = self.ends[end].qp.clone() else {
             return Ok(());
         };
+        if self.state_of(end) == Some(QpState::SendQueueError) {
+            return self.restart(end);
+        }
         if !self.ends[end].drained || self.state_of(end) != Some(QpState::SendQueueDrain) {
             return Ok(());
         }
@@ -90,6 +94,56 @@ impl World {
                 ));
             }
         }
+        self.run(self.ends[end].host)
+    }
+
+    /// Lets the send queue of an unreliable service run again after a failure, which flushed all that was posted.
+    fn restart(&mut self, end: usize) -> Result<(), String> {
+        let host = self.ends[end].host;
+        self.poll(host, 0)?;
+        self.poll(host, 1)?;
+        if let Some((id, _)) = self.judge.sends(end).next() {
+            return Err(format!(
+                "the send queue of end {end} is in the error state, and {id} was not flushed"
+            ));
+        }
+        self.modify(end, QpState::ReadyToSend)?;
+        self.judge.restart(end);
+        self.ends[end].drained = false;
+        self.ends[end].draining = false;
+        self.run(host)
+    }
+
+    /// Changes attributes of a connection that runs.
+    pub(super) fn tune(&mut self, end: usize, timer: u8, rights: u8) -> Result<(), String> {
+        let connection = self.plan.connections[end / 2];
+        let runs = self.state_of(end) == Some(QpState::ReadyToSend);
+        if !runs || connection.service == Service::Ud {
+            return Ok(());
+        }
+        let mut attributes = QpAttributes {
+            state: QpState::ReadyToSend,
+            ..QpAttributes::default()
+        };
+        let mut mask = AttrMask::STATE;
+        if connection.service == Service::Rc {
+            attributes.min_rnr_timer = timer;
+            mask |= AttrMask::MIN_RNR_TIMER;
+            let of = &mut self.judge.queue_pairs[end];
+            of.rnr_timer = of.rnr_timer.min(rnr_timer(timer));
+        }
+        if !self.careful() {
+            attributes.access = granted(rights);
+            mask |= AttrMask::ACCESS_FLAGS;
+            let rights = Rights(attributes.access.bits());
+            self.judge.grant(end, rights);
+        }
+        self.note(|_| format!("end {end} is tuned: RNR timer {timer}, rights {rights}"));
+        let Some(qp) = self.ends[end].qp.clone() else {
+            return Ok(());
+        };
+        qp.modify(&attributes, mask)
+            .map_err(|error| format!("tuning end {end}: {error}"))?;
         self.run(self.ends[end].host)
     }
 
