@@ -250,7 +250,7 @@ impl Contract {
     fn messages(&self, queue: usize, of: impl Fn(&QueuePair) -> bool) -> usize {
         let due = |qp: &QueuePair| {
             let peer = &self.queue_pairs[qp.peer?];
-            of(peer).then_some(peer.messages.len() - qp.received)
+            of(peer).then_some(peer.messages.len().saturating_sub(qp.received))
         };
         self.users(queue).filter_map(|(_, qp)| due(qp)).sum()
     }
