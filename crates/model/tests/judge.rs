@@ -740,3 +740,31 @@ fn before_a_datagram_stands_where_it_came_from() {
     refused(received(&other_protocol), "the bytes before it");
     refused(received(&[0; 40]), "the bytes before it");
 }
+
+#[test]
+fn rights_that_changed_may_hold_or_not() {
+    let status = |granted: u32, status: Status| {
+        let mut scene = Scene::new(Service::Rc);
+        scene.judge.grant(1, Rights(granted));
+        let id = scene.post(write(8), 0, b"abcd");
+        scene.change(1, 8, b"abcd")?;
+        scene.sent(done(id, status, Opcode::Write, 4))
+    };
+    let refusal = Status::RemoteInvalidRequest;
+    assert_eq!(status(0, Status::Success), Ok(()));
+    assert_eq!(status(0, refusal), Ok(()));
+    assert_eq!(status(14, Status::Success), Ok(()));
+    refused(status(14, refusal), "nothing explains");
+}
+
+#[test]
+fn a_send_queue_that_runs_again_completes_again() {
+    let mut scene = Scene::new(Service::Uc);
+    let beyond = scene.post(SEND, 190, b"abc");
+    let failed = done(beyond, Status::LocalProtection, Opcode::Send, 0);
+    assert_eq!(scene.sent(failed), Ok(()));
+    let next = scene.post(SEND, 0, b"abc");
+    refused(scene.sent(ok(next, Opcode::Send, 3)), "nothing explains");
+    scene.judge.restart(0);
+    assert_eq!(scene.sent(ok(next, Opcode::Send, 3)), Ok(()));
+}

@@ -166,7 +166,22 @@ pub fn shrink(plan: &Plan) -> Plan {
 
 #[cfg(test)]
 mod tests {
-    use super::kind;
+    use super::{SLOW, Watch, kind};
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn a_world_that_takes_long_is_told_once() {
+        let watch = Watch::default();
+        let Some(long_ago) = Instant::now().checked_sub(SLOW + Duration::from_secs(1)) else {
+            return; // the clock is as young as that
+        };
+        watch.running().push((7, long_ago, false));
+        watch.during(8, || {
+            assert_eq!(watch.slow(), [7]);
+            assert_eq!(watch.slow(), []);
+        });
+        assert_eq!(watch.running().len(), 1);
+    }
 
     #[test]
     fn failures_of_a_kind_are_alike() {

@@ -89,10 +89,10 @@ fn a_seed_gives_the_same_packets_at_the_same_nanoseconds() {
     for seed in [3, 4, 5, 100] {
         let logs = || run(plan_of(seed), true);
         let (first, second) = (logs(), logs());
-        assert_eq!(first.world.events(), second.world.events(), "seed {seed}");
+        assert_eq!(first.world.events(), second.world.events(), "seed={seed}");
         for host in 0..first.world.hosts.len() {
             let captures = [&first, &second].map(|run| run.world.network.captured_at(host));
-            assert_eq!(captures[0], captures[1], "seed {seed}, host {host}");
+            assert_eq!(captures[0], captures[1], "seed={seed}, host {host}");
         }
     }
 }
@@ -110,13 +110,11 @@ fn worlds_that_failed_once_go_as_they_should() {
 #[test]
 fn all_bytes_make_a_world() {
     for length in 0..40 {
-        assert!(
-            run(Plan::decode(&bytes_of(7)[..length]), false)
-                .failure
-                .is_none()
-        );
+        let failure = |bytes: &[u8]| run(Plan::decode(bytes), false).failure;
+        let part = &bytes_of(7)[..length];
+        assert_eq!(failure(part), None, "{length} bytes of seed=7");
         let full = vec![0xff; length * 10];
-        assert!(run(Plan::decode(&full), false).failure.is_none());
+        assert_eq!(failure(&full), None, "{} bytes of ones", full.len());
     }
 }
 
