@@ -142,7 +142,9 @@ impl World {
             for end in self.living() {
                 self.resume(end)?;
                 let queue = self.judge.queue_pairs[end].receives;
-                while self.judge.receives_left(queue) < self.judge.messages_due(queue) {
+                while self.judge.receives_left(queue)
+                    < self.judge.messages_due(queue) + self.judge.held(queue)
+                {
                     let before = self.judge.receives(queue);
                     self.judge.now += 1;
                     self.receive(end, RECEIVES.slot as u16, None)?;

@@ -130,9 +130,14 @@ impl Contract {
         Ok(())
     }
 
-    /// Receives of a shared queue that users of unreliable services may have taken and keep.
-    pub(super) fn held(&self, queue: usize) -> usize {
-        let held = self.users(queue).filter(|(_, user)| user.holds);
+    /// Receives of a shared queue that its users may have taken and keep: of messages that never came whole.
+    pub fn held(&self, queue: usize) -> usize {
+        let held = self.users(queue).filter(|(_, user)| {
+            let peer = user.peer.map(|peer| &self.queue_pairs[peer]);
+            let given_up =
+                peer.is_some_and(|peer| !peer.sends() && peer.messages.len() > user.received);
+            user.holds || given_up
+        });
         if self.queues[queue].shared {
             held.count()
         } else {
