@@ -6,6 +6,7 @@ CARGO ?= cargo
 BENCH_OPTIONS ?=
 SYSTEM_OPTIONS ?=
 MUTANTS_OPTIONS ?=
+INTEROP_OPTIONS ?=
 WORLDS ?= 20000
 FIRST ?= 0
 HOURS ?= 1
@@ -29,7 +30,7 @@ TSAN = RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan CARGO_PROFILE
 MIRI = CARGO_TARGET_DIR=target/miri $(NIGHTLY) miri test -p airdma-shm --lib -- --skip arena::
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint unit loom loom-every-access tsan miri worlds soak dropin system programs rdma-core rdma-core-check matrix bench fuzz coverage mutants clean
+.PHONY: help build demo test lint unit loom loom-every-access tsan miri worlds soak dropin system programs interop interop-quick interop-beside rdma-core rdma-core-check matrix bench fuzz coverage mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,7 +41,8 @@ build: ## release binaries
 demo: build ## RDMA programs between two hosts without RDMA NIC, beside TCP (a minute; no root needed)
 	$(PYTHON) tools/demo.py
 
-test: lint unit loom worlds system rdma-core-check ## everything below: lints, unit tests, model checks, system tests
+test: lint unit loom worlds system interop-quick rdma-core-check ## everything below: lints, unit tests, model checks, system tests
+	@cat target/interop-skipped 2> /dev/null || true
 	@echo "make test: all passed"
 
 lint: ## formatting, clippy with warnings denied, crate dependencies, MATRIX.md, docs/programs.md and docs/reliability.md up to date
@@ -50,6 +52,7 @@ lint: ## formatting, clippy with warnings denied, crate dependencies, MATRIX.md,
 	$(PYTHON) tools/verbs_matrix.py --check
 	$(PYTHON) tools/programs_table.py --check
 	$(PYTHON) tools/reliability.py check
+	$(PYTHON) tests/interop/document.py --check
 
 unit: ## unit tests, golden vectors, simulated pairs, and the tests of the tools
 	$(CARGO) test --workspace
@@ -85,6 +88,15 @@ system: build dropin ## unmodified programs on every kind of link (SYSTEM_OPTION
 
 programs: build dropin ## the programs of docs/programs.md, which is written again (SYSTEM_OPTIONS="--only fio": some)
 	$(PYTHON) tests/system/run.py --programs $(SYSTEM_OPTIONS)
+
+interop: build ## every scenario against the rxe of a stock kernel in QEMU; writes docs/interop.md (INTEROP_OPTIONS="--only REGEX --kernel 6.12")
+	$(PYTHON) tests/interop/run.py $(INTEROP_OPTIONS)
+
+interop-quick: build ## the part of it that `make test` runs; says so where there is no QEMU
+	$(PYTHON) tests/interop/run.py --quick --or-skip
+
+interop-beside: build ## airdma and rxe beside each other in that guest, by the same programs (about 15 minutes)
+	$(PYTHON) tests/interop/beside.py --write
 
 rdma-core: build ## rdma-core's own tests; writes docs/rdma-core-tests.md
 	$(PYTHON) tests/rdma_core/run.py

@@ -3,10 +3,10 @@
  * byte at both ends, and checks that no byte beside the granted ranges changed. The stock ping-pongs look at one byte a
  * page, perftest at none: this is what says "data intact" in the system tests.
  *
- *   verbs_check [-d DEVICE] [-g GID_INDEX] [-m PATH_MTU] [-r ROUNDS] [-u] [-e] [-l]     server
+ *   verbs_check [-d DEVICE] [-g GID_INDEX] [-m PATH_MTU] [-r ROUNDS] [-w SECONDS] [-u] [-e] [-l]     server
  *   verbs_check [the same options] HOST                                     client
  *
- * -u: UD. -e: wrong key, wrong bounds, missing permission, no receive: each must fail as the specification says.
+ * -w: how long a completion may take, 40 s if not given. -u: UD. -e: wrong key, wrong bounds, missing permission, no receive: each must fail as the specification says.
  * -l: the longest message, 2^31 - 1 bytes, each way; the most elements, 32; the most inline data, 512 bytes.
  * Exit status: 0 all good, 1 a check failed, 2 it could not be set up.
  */
@@ -485,12 +485,13 @@ static void run_limits(void)
 int main(int argc, char **argv)
 {
     int option;
-    while ((option = getopt(argc, argv, "d:g:m:r:uel")) != -1)
+    while ((option = getopt(argc, argv, "d:g:m:r:w:uel")) != -1)
         switch (option) {
         case 'd': device = optarg; break;
         case 'g': gid_index = atoi(optarg); break;
         case 'm': path_mtu = __builtin_ctz(atoi(optarg) / 128); break;
         case 'r': rounds = atoi(optarg); break;
+        case 'w': patience_s = atoi(optarg); break;
         case 'u': datagrams = true; break;
         case 'e': errors = true; break;
         case 'l': limits = true; break;

@@ -19,13 +19,13 @@
 #include <unistd.h>
 
 #define PORT "18515"
-#define PATIENCE_S 40
 
 /* Exit status 1: a check failed; 2: it could not be set up. */
 #define CHECK(condition, ...) do { if (!(condition)) fail(1, __LINE__, __VA_ARGS__); } while (0)
 #define SETUP(condition, ...) do { if (!(condition)) fail(2, __LINE__, __VA_ARGS__); } while (0)
 
 static bool client;
+static int patience_s = 40; /* for each completion */
 static int control = -1;
 
 __attribute__((noreturn, format(printf, 3, 4))) static inline void fail(int status, int line, const char *format, ...)
@@ -122,10 +122,10 @@ static inline void check(const uint8_t *at, size_t length, uint64_t seed, const 
 static inline struct ibv_wc completion(struct ibv_cq *cq, const char *what)
 {
     struct ibv_wc wc;
-    time_t deadline = time(NULL) + PATIENCE_S;
+    time_t deadline = time(NULL) + patience_s;
     int got;
     while ((got = ibv_poll_cq(cq, 1, &wc)) == 0)
-        CHECK(time(NULL) < deadline, "%s: no completion within %d s", what, PATIENCE_S);
+        CHECK(time(NULL) < deadline, "%s: no completion within %d s", what, patience_s);
     CHECK(got == 1, "%s: ibv_poll_cq returned %d", what, got);
     return wc;
 }

@@ -167,7 +167,7 @@ static int unreliable(void)
                 uint8_t expected[SLOT];
                 fill(expected, sizes[s], messages);
                 const volatile uint8_t *last = slot(2) + sizes[s] - 1;
-                for (int i = 0; sizes[s] && *last != expected[sizes[s] - 1] && i < PATIENCE_S * 1000; i++)
+                for (int i = 0; sizes[s] && *last != expected[sizes[s] - 1] && i < patience_s * 1000; i++)
                     usleep(1000);
             }
             if (!client) {
@@ -202,6 +202,7 @@ static int shared(void)
         if (client)
             continue;
         int message = ntohl(wc.imm_data), pair = message % pairs;
+        CHECK(message >= 0 && message < pairs * PER_PAIR, "message %d of %d", message, pairs * PER_PAIR);
         CHECK(wc.qp_num == qps[pair]->qp_num, "message %d on queue pair %x", message, wc.qp_num);
         CHECK(message > last[pair], "message %d after %d", message, last[pair]);
         last[pair] = message;
@@ -254,16 +255,14 @@ static int patient(void)
     enum { MESSAGES = 8, LENGTH = 3000, WAIT_US = 100000 };
     create(IBV_QPT_RC, 0, 0);
     connect_all();
-    if (!client) {
-        usleep(WAIT_US);
-        for (int i = 0; i < MESSAGES; i++) {
-            receive(0, i, LENGTH);
-            usleep(WAIT_US / 20);
-        }
-    }
     for (int i = 0; i < MESSAGES && client; i++) {
         fill(slot(i), LENGTH, i);
         posted(request(0, i, IBV_WR_SEND, i, LENGTH, 0));
+    }
+    barrier(); /* the first is on its way */
+    for (int i = 0; i < MESSAGES && !client; i++) {
+        usleep(i ? WAIT_US / 20 : WAIT_US);
+        receive(0, i, LENGTH);
     }
     for (int i = 0; i < MESSAGES; i++) {
         struct ibv_wc wc = success(client ? send_cq : receive_cq, "message");

@@ -23,26 +23,27 @@ def enter() -> None:
         return
     if os.geteuid() == 0:
         return
-    _check_user_namespaces()
+    reason = refusal()
+    if reason:
+        print(reason, file=sys.stderr)
+        sys.exit(2)
     os.environ[_MARKER] = "1"
     sys.stdout.flush()
     os.execvp(_UNSHARE[0], [*_UNSHARE, "--", sys.executable, *sys.orig_argv[1:]])
 
 
-def _check_user_namespaces() -> None:
+def refusal() -> str:
+    """Why `enter` would fail, and what to do about it; "" if it would not."""
+    if os.geteuid() == 0 or _MARKER in os.environ:
+        return ""
     # Mounting is part of the probe: Ubuntu's AppArmor lets the namespace be made and then refuses everything in it.
     probe = subprocess.run(
         [*_UNSHARE, "--", "mount", "-t", "tmpfs", "tmpfs", "/run"], capture_output=True, text=True, check=False
     )
-    if probe.returncode != 0:
-        sys.exit(_fail(probe.stderr.strip()))
-
-
-def _fail(reason: str) -> int:
-    print(
-        f"This needs root or unprivileged user namespaces, and has neither ({reason}).\n"
+    if probe.returncode == 0:
+        return ""
+    return (
+        f"This needs root or unprivileged user namespaces, and has neither ({probe.stderr.strip()}).\n"
         "Run it with sudo, or allow them: sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu), "
-        "sysctl -w kernel.unprivileged_userns_clone=1 (older Debian).",
-        file=sys.stderr,
+        "sysctl -w kernel.unprivileged_userns_clone=1 (older Debian)."
     )
-    return 2

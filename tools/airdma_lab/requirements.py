@@ -48,7 +48,7 @@ PACKAGES: dict[str, str] = {
     "mkfs.ext4": "e2fsprogs",
     "depmod": "kmod",
     "dpkg-deb": "dpkg",
-    "tcpdump": "tcpdump",
+    "dumpcap": "wireshark-common",
     "tshark": "tshark",
 }
 """Program -> package, for everything that anything under tools/ or tests/ starts."""
@@ -61,7 +61,7 @@ LAB_TOOLS = ["ip", "taskset", "setpriv", "unshare", "mount"]
 PERFTEST_TOOLS = [tool for tool, package in PACKAGES.items() if package == "perftest"]
 PROGRAMS = ["ucx_info", "ucx_perftest", "rping", "qperf", "fio", "fi_pingpong", "mpirun", "mpicc"]
 """One of each package whose programs docs/programs.md names, besides perftest and the ping-pongs."""
-INTEROP_TOOLS = ["qemu-system-x86_64", "mkfs.ext4", "depmod", "dpkg-deb", "tcpdump", "tshark", "cc"]
+INTEROP_TOOLS = ["qemu-system-x86_64", "mkfs.ext4", "depmod", "dpkg-deb", "dumpcap", "tshark", "cc"]
 PINGPONG_TOOLS = [tool for tool, package in PACKAGES.items() if package == "ibverbs-utils"]
 
 

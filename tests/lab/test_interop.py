@@ -1,0 +1,64 @@
+"""Tests of what judges the runs against rxe: the look at captures, and the names of the scenarios."""
+
+from __future__ import annotations
+
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "system"), str(ROOT / "tests" / "interop")]
+
+import captures  # noqa: E402
+import events  # noqa: E402
+import table  # noqa: E402
+import wifi  # noqa: E402
+
+VECTORS = ROOT / "crates" / "captures" / "vectors"
+REQUESTER = {"rc_send.pcap": "10.5.0.1", "rc_ipv6.pcap": "fd05::1", "rc_mtu4096.pcap": "10.5.0.1", "ud_ipv6.pcap": "fd05::1"}
+
+
+class Captures(unittest.TestCase):
+    def test_what_rxe_sent_is_right(self) -> None:
+        for name, address in REQUESTER.items():
+            found = captures.Findings()
+            for number, frame in enumerate(captures.frames(_vector(name)), 1):
+                captures.inspect_frame(frame, address, number, found)
+            self.assertGreater(found.packets, 3, name)
+            self.assertEqual(found.bad, [], name)
+
+    def test_a_flipped_bit_is_seen_wherever_it_is(self) -> None:
+        frame = next(captures.frames(_vector("rc_send.pcap")))
+        # Routers may change the reserved bits behind the BTH's key, and rxe's packets have no UDP checksum.
+        masked = 14 + 20 + 8 + 4
+        for position in range(14 + 20, len(frame)):
+            damaged = bytearray(frame)
+            damaged[position] ^= 0x10
+            found = captures.Findings()
+            captures.inspect_frame(bytes(damaged), "10.5.0.1", 1, found)
+            self.assertEqual(bool(found.bad), position != masked, position)
+
+    def test_packets_of_others_do_not_count(self) -> None:
+        found = captures.Findings()
+        captures.inspect_frame(next(captures.frames(_vector("rc_send.pcap"))), "10.5.0.9", 1, found)
+        self.assertEqual((found.packets, found.bad), (0, []))
+
+
+class Names(unittest.TestCase):
+    def test_each_has_its_own(self) -> None:
+        for quick in (False, True):
+            names = [name for name, _ in [*table.work(quick), *events.work(), *wifi.work()]]
+            self.assertEqual(len(names), len(set(names)))
+
+    def test_make_test_runs_some_of_everything(self) -> None:
+        names = {name for name, _ in table.work(True)}
+        for wanted in ("verbs_check [", "IPv6", "rping", "netem loss", "mtu4200", "refusals", "cmtime"):
+            self.assertTrue(any(wanted in name for name in names), wanted)
+
+
+def _vector(name: str) -> Path:
+    return next(VECTORS.rglob(name))
+
+
+if __name__ == "__main__":
+    unittest.main()
