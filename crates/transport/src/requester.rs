@@ -289,6 +289,7 @@ impl Requester {
             draining || self.failure.is_some()
         };
         let asks_again = held_back && self.is_unasked();
+        let before = (self.next, self.cursor);
         let entry = match sendable {
             Some(entry) if credit > 0 => entry,
             Some(_) | None if asks_again => self.step_back(),
@@ -297,8 +298,7 @@ impl Requester {
         if entry.request.operation.is_read_or_atomic()
             && let Err(status) = check_answered(&entry.request, attributes)
         {
-            self.failure = Some(status);
-            return None;
+            return self.give_up(status, turn, attributes, host, out);
         }
         let mtu = attributes.path_mtu.bytes();
         let index = u32::try_from(self.next - entry.first).expect("an entry has < 2^32 packets");
@@ -319,8 +319,12 @@ impl Requester {
                 .gather(entry.request.slot, packet.offset, target)
                 .is_err()
             {
-                self.failure = Some(Status::LocalProtectionError);
-                return None;
+                if asks_again && self.failure.is_some() {
+                    // It was sent before, and may have arrived: the question waits for the timer.
+                    (self.next, self.cursor) = before;
+                    return None;
+                }
+                return self.give_up(Status::LocalProtectionError, turn, attributes, host, out);
             }
         }
         let end = payload_end + usize::from(headers.bth.pad);
@@ -334,6 +338,24 @@ impl Requester {
             host,
         );
         Some(end)
+    }
+
+    /// The request at the cursor cannot be sent: nothing follows what was sent before, which has to be asked about then. Whoever
+    /// sees no packet takes it that the path has no room.
+    #[cold]
+    fn give_up<H: Host>(
+        &mut self,
+        status: Status,
+        turn: &Turn,
+        attributes: &QpAttributes,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Option<usize> {
+        self.failure = Some(status);
+        if self.is_unasked() {
+            return self.poll_transmit(turn, attributes, host, out);
+        }
+        None
     }
 
     /// An answer is asked for when the message ends and somebody waits for it, and when much is

@@ -28,6 +28,8 @@ pub struct BenchHost {
     pub last_sent: Option<Completion>,
     pub counters: BTreeMap<&'static str, u32>,
     pub local_fault: bool,
+    /// The memory of that one request is gone.
+    pub faulty: Option<u32>,
     pub bind_fault: bool,
 }
 
@@ -43,7 +45,7 @@ impl BenchHost {
 
 impl Host for BenchHost {
     fn gather(&mut self, slot: Slot, offset: u32, out: &mut [u8]) -> Result<(), LocalFault> {
-        if self.local_fault {
+        if self.local_fault || self.faulty == Some(slot.0) {
             return Err(LocalFault);
         }
         let message = &self.messages[&slot.0];

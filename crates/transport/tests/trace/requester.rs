@@ -442,6 +442,34 @@ fn a_request_that_cannot_be_sent_lets_the_earlier_ones_complete() {
     assert_eq!(b.qp.state(), QpState::Error);
 }
 
+/// Whoever sees no packet takes it that the path has no room, and waits for an answer that nobody would give.
+#[test]
+fn what_nobody_asked_about_is_asked_about_at_once_when_nothing_can_follow() {
+    let asked = [
+        "WriteOnly 16777214 va=0x9000+8 [8]",
+        "WriteOnly 16777214 A va=0x9000+8 [8]",
+    ];
+    let mut b = Bench::connected();
+    b.post_with(WRITE, 8, |r| r.signalled = false);
+    b.post(WRITE, 8);
+    b.host.faulty = Some(1);
+    let sent = [b.sends_one().unwrap(), b.sends_one().unwrap()];
+    assert_eq!(sent, asked);
+    b.acknowledged(P0, ACK);
+    assert_eq!(b.log(), ["retire slot 0", "send 1 LocalProtectionError"]);
+
+    // An atomic write is of eight bytes.
+    let mut b = Bench::connected();
+    b.post_with(WRITE, 8, |r| r.signalled = false);
+    let (va, rkey) = (0x9000, Rkey(5));
+    b.post(Operation::AtomicWrite { va, rkey }, 4);
+    let sent = [b.sends_one().unwrap(), b.sends_one().unwrap()];
+    assert_eq!(sent, asked);
+    assert_eq!(b.sends_one(), None);
+    b.acknowledged(P0, ACK);
+    assert_eq!(b.log(), ["retire slot 0", "send 1 LocalLengthError"]);
+}
+
 #[test]
 fn a_drain_finishes_what_was_begun_and_holds_the_rest() {
     let mut b = Bench::connected();
