@@ -488,6 +488,7 @@ impl Contract {
                 }
             }
             Kind::Bind(bind) => {
+                self.grants.promise(host, bind.key);
                 let asker = Asker {
                     host,
                     domain,

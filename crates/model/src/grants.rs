@@ -140,6 +140,8 @@ impl Standing {
 #[derive(Debug, Default)]
 pub struct Grants {
     regions: Vec<Region>,
+    /// Keys that binds were to give to windows of a host, and that no bind which succeeded has given yet.
+    promised: Vec<(usize, u32)>,
 }
 
 impl Grants {
@@ -173,6 +175,21 @@ impl Grants {
                 surely || (from.1 <= now && until.0 == Step::MAX),
             )
         })
+    }
+
+    /// A bind that was posted gives that key to a window, if it succeeds.
+    pub fn promise(&mut self, host: usize, key: u32) {
+        self.promised.push((host, key));
+    }
+
+    /// It has succeeded.
+    pub fn give(&mut self, host: usize, key: u32) {
+        self.promised.retain(|&promised| promised != (host, key));
+    }
+
+    /// Whether it is uncertain that a window has that key: a bind that did not succeed gave it.
+    pub fn is_only_promised(&self, host: usize, key: u32) -> bool {
+        self.promised.contains(&(host, key))
     }
 
     /// Requests that close the window of that key, posted so far.

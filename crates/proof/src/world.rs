@@ -510,6 +510,13 @@ impl World {
         seen.map_err(|why| format!("memory of host {index}: {why}"))
     }
 
+    /// Whether packets may arrive twice, or after later ones.
+    pub fn is_disorderly(&self) -> bool {
+        // A Wi-Fi cell keeps the order, and repeats nothing that has arrived.
+        let link = self.plan.network.link;
+        self.plan.network.wifi.is_none() && link.reorder + link.duplicate > 0
+    }
+
     /// What the network did between an end and its peer.
     pub fn path(&self, end: usize) -> airdma_model::Path {
         self.path_to(end, end ^ 1)
@@ -519,16 +526,13 @@ impl World {
     pub fn path_to(&self, end: usize, other: usize) -> airdma_model::Path {
         let (a, b) = (self.ends[end].host, self.ends[other].host);
         let counted = [self.network.path(a, b), self.network.path(b, a)];
-        // A Wi-Fi cell keeps the order, and repeats nothing that has arrived.
-        let link = self.plan.network.link;
-        let cell = self.plan.network.wifi.is_some();
         airdma_model::Path {
             now: self.now,
             lost: counted.iter().map(|path| path.lost).sum(),
             astray: counted.iter().map(|path| path.astray).sum(),
             slow: self.slow_since(end),
             haunted: self.ends[end].haunted,
-            disorderly: !cell && link.reorder + link.duplicate > 0,
+            disorderly: self.is_disorderly(),
         }
     }
 

@@ -82,6 +82,8 @@ pub(crate) struct Carried {
     pub(crate) original: Option<Box<[u8]>>,
     /// Its number on the link that it passes.
     pub(crate) number_here: u64,
+    /// It was held back, and others overtook it.
+    pub(crate) late: bool,
     pub(crate) trip: Trip,
 }
 

@@ -213,6 +213,7 @@ impl Network {
             packet: ip::packet(frame, self.udp_checksums),
             original: None,
             number_here: 0,
+            late: false,
             trip: Trip {
                 number: self.frames - 1,
                 from,

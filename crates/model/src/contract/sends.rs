@@ -300,9 +300,10 @@ impl Contract {
                 };
                 let needs = Rights::MW_BIND;
                 let part = self.grants.standing(asker, bind.part, needs, period);
+                let is_named = !self.grants.is_only_promised(of.host, bind.window);
                 Standing {
                     ever: maybe && part.ever,
-                    always: surely && part.always,
+                    always: surely && part.always && is_named,
                     at: None,
                 }
             }
@@ -397,6 +398,7 @@ impl Contract {
                 ..
             } => self.certainly_closed(there, key),
             Kind::Bind(bind) => {
+                self.grants.give(host, bind.key);
                 if let Some(window) = self.grants.find(host, bind.key) {
                     window.span.from.1 = window.span.from.1.min(now);
                 }

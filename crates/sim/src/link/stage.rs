@@ -170,6 +170,7 @@ impl Stage {
                     fate = Some(Fate::HeldBack);
                     let held = Duration::from_nanos(random.below(nanos(*held_max)));
                     carried.at = carried.at + held;
+                    carried.late = true;
                 }
             }
             Stage::Corrupt(probability) => {

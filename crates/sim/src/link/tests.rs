@@ -17,6 +17,7 @@ fn carried(at: Time, len: usize) -> Carried {
         packet,
         original: None,
         number_here: 0,
+        late: false,
         trip: Trip {
             number: 0,
             from: 0,

@@ -22,7 +22,7 @@ pub struct PathCounters {
     /// later may count twice. A frame to a group that is lost counts for all whom it did not reach
     /// by then, and perhaps for some whom it did.
     pub lost: u64,
-    /// Times that a frame was doubled, or held back so that others overtake it.
+    /// Times that a frame was doubled, or held back so that others overtake it, and arrivals of the latter.
     pub astray: u64,
     /// The longest time that a frame that arrived was under way.
     pub longest: Duration,

@@ -176,7 +176,7 @@ impl Network {
     /// What a host does with a packet that arrives.
     fn receive(&mut self, host: usize, carried: Carried, each: &mut dyn FnMut(Delivery)) {
         let Trip { from, sent, v6, .. } = carried.trip;
-        let at = carried.at;
+        let Carried { at, late, .. } = carried;
         if carried.trip.goal == Goal::Everyone && self.severed[from * self.hosts + host] {
             self.path_mut(from, host).lost += 1;
             return self.record(None, Fate::Cut, &carried);
@@ -192,6 +192,7 @@ impl Network {
         let damaged = carried.original.is_some();
         let path = self.path_mut(from, host);
         path.longest = path.longest.max(at.duration_since(sent));
+        path.astray += u64::from(late);
         path.delivered += u64::from(!damaged && received.is_ok());
         path.lost += u64::from(!damaged && received.is_err());
         match received {
