@@ -471,6 +471,25 @@ fn what_nobody_asked_about_is_asked_about_at_once_when_nothing_can_follow() {
 }
 
 #[test]
+fn a_drain_whose_question_cannot_be_asked_fails_the_request() {
+    let mut b = Bench::connected();
+    b.post_with(WRITE, 8, |r| r.signalled = false);
+    b.post(WRITE, 8);
+    assert_eq!(b.sends_one().unwrap(), "WriteOnly 16777214 va=0x9000+8 [8]");
+    let drain = QpAttributes {
+        state: QpState::SendQueueDrain,
+        ..attributes()
+    };
+    b.qp.modify(&drain, AttrMask::STATE, &mut b.host).unwrap();
+    b.host.local_fault = true;
+    assert_eq!(b.sends(), [""; 0]);
+    assert_eq!(
+        b.log(),
+        ["send 0 LocalProtectionError", "send 1 WrFlushError"]
+    );
+}
+
+#[test]
 fn a_drain_finishes_what_was_begun_and_holds_the_rest() {
     let mut b = Bench::connected();
     b.post(WRITE, 8);
