@@ -289,7 +289,6 @@ impl Requester {
             draining || self.failure.is_some()
         };
         let asks_again = held_back && self.is_unasked();
-        let before = (self.next, self.cursor);
         let entry = match sendable {
             Some(entry) if credit > 0 => entry,
             Some(_) | None if asks_again => self.step_back(),
@@ -319,11 +318,6 @@ impl Requester {
                 .gather(entry.request.slot, packet.offset, target)
                 .is_err()
             {
-                if asks_again && self.failure.is_some() {
-                    // It was sent before, and may have arrived: the question waits for the timer.
-                    (self.next, self.cursor) = before;
-                    return None;
-                }
                 return self.give_up(Status::LocalProtectionError, turn, attributes, host, out);
             }
         }

@@ -423,13 +423,10 @@ fn a_request_that_cannot_be_sent_lets_the_earlier_ones_complete() {
     b.post(WRITE, 8);
     b.post(WRITE, 8);
     assert_eq!(b.sends_one().unwrap(), "WriteOnly 16777214 va=0x9000+8 [8]");
-    b.host.local_fault = true;
-    // Nobody asked about the first one yet; now its answer is needed. Its bytes come from the
-    // same memory, so the fault must be over for it to be sent again.
-    assert_eq!(b.sends_one(), None);
-    assert_eq!(b.log(), [""; 0]);
-    b.host.local_fault = false;
+    b.host.faulty = Some(1);
+    // Nobody asked about the first one yet; now its answer is needed.
     assert_eq!(b.sends(), ["WriteOnly 16777214 A va=0x9000+8 [8]"]);
+    assert_eq!(b.log(), [""; 0]);
     b.acknowledged(P0, ACK);
     assert_eq!(
         b.log(),
@@ -440,6 +437,20 @@ fn a_request_that_cannot_be_sent_lets_the_earlier_ones_complete() {
         ]
     );
     assert_eq!(b.qp.state(), QpState::Error);
+}
+
+#[test]
+fn an_earlier_request_whose_memory_is_gone_too_fails_in_its_place() {
+    let mut b = Bench::connected();
+    b.post_with(WRITE, 8, |r| r.signalled = false);
+    b.post(WRITE, 8);
+    assert_eq!(b.sends_one().unwrap(), "WriteOnly 16777214 va=0x9000+8 [8]");
+    b.host.local_fault = true;
+    assert_eq!(b.sends(), [""; 0]);
+    assert_eq!(
+        b.log(),
+        ["send 0 LocalProtectionError", "send 1 WrFlushError"]
+    );
 }
 
 /// Whoever sees no packet takes it that the path has no room, and waits for an answer that nobody would give.
