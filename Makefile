@@ -95,7 +95,7 @@ interop: build ## every scenario against the rxe of a stock kernel in QEMU; writ
 interop-quick: build ## the part of it that `make test` runs; says so where there is no QEMU
 	$(PYTHON) tests/interop/run.py --quick --or-skip
 
-interop-beside: build ## airdma and rxe beside each other in that guest, by the same programs (about 15 minutes)
+interop-beside: build ## airdma and rxe beside each other in that guest, by the same programs
 	$(PYTHON) tests/interop/beside.py --write
 
 rdma-core: build ## rdma-core's own tests; writes docs/rdma-core-tests.md

@@ -29,7 +29,7 @@ import document  # noqa: E402
 import image  # noqa: E402
 import prepare  # noqa: E402
 from airdma_lab import build, perftest, privileges  # noqa: E402
-from airdma_lab.lab import Lab  # noqa: E402
+from airdma_lab.lab import Lab, LabError  # noqa: E402
 from guest import HOST_FOLDER, Guest, GuestError  # noqa: E402
 
 SERVER = "10.79.0.2"
@@ -194,4 +194,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except (LabError, GuestError) as error:
+        print(f"interop: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -58,7 +58,6 @@ class RxeEnd:
             "gid6": index[_gid(self.ipv6)],
             "folder": f"{HOST_FOLDER}/bin",
             "namespace": "",
-            "rspreload": "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so",
         }
 
     def start(self, line: Line, argv: list[str], environment: dict[str, str]) -> Running:
@@ -97,7 +96,6 @@ class AirdmaGuestEnd:
             "gid6": str(addresses.index(ipaddress.ip_address(self.ipv6))),
             "folder": f"{HOST_FOLDER}/bin",
             "namespace": self._namespace,
-            "rspreload": "",
         }
 
     def start(self, line: Line, argv: list[str], environment: dict[str, str]) -> Running:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from airdma_lab.lab import INTERFACE, Host, Lab, LabError
@@ -76,7 +77,7 @@ class Job:
             self.signal(signal.SIGTERM)
             outcome = self.wait(timeout_s)
             if outcome.returncode == -signal.SIGTERM:
-                self._outcome = Outcome(**{**vars(outcome), "returncode": 0})
+                self._outcome = replace(outcome, returncode=0)
         return self.wait(0)
 
     def signal(self, number: signal.Signals) -> None:

@@ -28,11 +28,10 @@ import table  # noqa: E402
 import wifi  # noqa: E402
 from airdma_lab import build, privileges  # noqa: E402
 from airdma_lab.lab import Lab, LabError  # noqa: E402
-from stand import KEPT, Stand  # noqa: E402
 from ends import RxeEnd  # noqa: E402
 from guest import BootError, Guest, GuestError  # noqa: E402
 from programs.end import AirdmaEnd  # noqa: E402
-
+from stand import KEPT, Stand  # noqa: E402
 
 PROGRAMS = {"verbs_check": ["-libverbs"], "verbs_services": ["-libverbs"], "cm_check": ["-lrdmacm", "-libverbs"]}
 """Those of tests/system that are compiled here, and what they are linked with."""
@@ -110,6 +109,6 @@ def _stand(lab: Lab, guest: Guest, folder: Path) -> Stand:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except LabError as error:
+    except (LabError, GuestError) as error:
         print(f"interop: {error}", file=sys.stderr)
         sys.exit(1)

@@ -65,7 +65,7 @@ def _wrong_packets(link: Link, file: Path, grown: Mapping[str, dict[str, int]]) 
     return [*missing, *(complaint for of in found for complaint in of.bad[:10])]
 
 
-def _idle_netem(statistics: str, arguments: str) -> list[str]:
+def idle_netem(statistics: str, arguments: str) -> list[str]:
     """`tc -s qdisc show` of both directions: each has had packets, and of many has lost some if it should."""
     counts = [tuple(map(int, pair)) for pair in re.findall(r"Sent \d+ bytes (\d+) pkt \(dropped (\d+)", statistics)]
     complaints = [] if len(counts) == 2 else [f"netem is not there: {statistics}"]
@@ -124,7 +124,7 @@ class Stand:
         finally:
             with suppress(GuestError):
                 seen = self.guest.script("for end in eth0 ifb0; do tc -s qdisc show dev $end root; done")
-                complaints += _idle_netem(seen, arguments)
+                complaints += idle_netem(seen, arguments)
                 self.guest.script("tc qdisc del dev eth0 ingress; tc qdisc del dev eth0 root; tc qdisc del dev ifb0 root")
 
     def run_line(self, link: Link, line: Line, direction: str, where: str = "", netem: str = "") -> None:

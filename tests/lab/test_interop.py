@@ -11,6 +11,7 @@ sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "system"), str(ROOT / 
 
 import captures  # noqa: E402
 import events  # noqa: E402
+import stand  # noqa: E402
 import table  # noqa: E402
 import wifi  # noqa: E402
 
@@ -42,6 +43,19 @@ class Captures(unittest.TestCase):
         found = captures.Findings()
         captures.inspect_frame(next(captures.frames(_vector("rc_send.pcap"))), "10.5.0.9", 1, found)
         self.assertEqual((found.packets, found.bad), (0, []))
+
+
+class Netem(unittest.TestCase):
+    SEEN = "qdisc netem 8001: root\n Sent 9 bytes {0} pkt (dropped {1}, overlimits 0 requeues 0)\n"
+
+    def test_one_that_did_its_work_is_no_complaint(self) -> None:
+        seen = self.SEEN.format(30_000, 30) + self.SEEN.format(20, 0)
+        self.assertEqual(stand.idle_netem(seen, "loss 1%"), [])
+
+    def test_one_that_did_nothing_is(self) -> None:
+        one, none = self.SEEN.format(30_000, 0), self.SEEN.format(0, 0)
+        for seen, arguments in ((one + none, "delay 5ms"), (one, "delay 5ms"), ("", "delay 5ms"), (one + one, "loss 1%")):
+            self.assertEqual(len(stand.idle_netem(seen, arguments)), 1, (seen, arguments))
 
 
 class Names(unittest.TestCase):
