@@ -134,6 +134,21 @@ impl CmMessage {
         }
     }
 
+    /// What the specification calls the message (IBTA table 99).
+    pub const fn name(&self) -> &'static str {
+        match self {
+            CmMessage::Req(_) => "REQ",
+            CmMessage::Mra(_) => "MRA",
+            CmMessage::Rej(_) => "REJ",
+            CmMessage::Rep(_) => "REP",
+            CmMessage::Rtu(_) => "RTU",
+            CmMessage::Dreq(_) => "DREQ",
+            CmMessage::Drep(_) => "DREP",
+            CmMessage::SidrReq(_) => "SIDR_REQ",
+            CmMessage::SidrRep(_) => "SIDR_REP",
+        }
+    }
+
     fn parse(attribute: u16, body: &[u8; MAD_BODY_LEN]) -> Result<Self, MadError> {
         Ok(match attribute {
             REQ => CmMessage::Req(Req::from_body(body)?),

@@ -96,7 +96,7 @@ impl Replay {
     fn pass_over(&mut self, count: usize) {
         for (_, mad) in self.ours.drain(..count) {
             self.differences
-                .push(format!("{}: only ours", name_of(&mad.message)));
+                .push(format!("{}: only ours", mad.message.name()));
         }
     }
 
@@ -123,7 +123,7 @@ impl Replay {
 
     /// Whether the program hears of a datagram what stands in it.
     fn compare_event(&mut self, message: &CmMessage, event: Option<Event>) {
-        let name = name_of(message);
+        let name = message.name();
         let told = match (message, event) {
             (CmMessage::Req(req), Some(Event::ConnectRequest(told))) => {
                 self.asked_by.insert(req.local_id, told.id.0);
@@ -201,8 +201,8 @@ impl Replay {
     fn kernel_sends(&mut self, datagram: &Datagram) {
         self.call(datagram);
         self.collect();
-        let name = name_of(&datagram.mad.message);
-        let same = |(_, mad): &(Route, CmMad)| name_of(&mad.message) == name;
+        let name = datagram.mad.message.name();
+        let same = |(_, mad): &(Route, CmMad)| mad.message.name() == name;
         let Some(at) = self.ours.iter().position(same) else {
             return self.differences.push(format!("{name}: only the kernel's"));
         };
@@ -366,20 +366,6 @@ fn accepted(rep: &Rep) -> Accept<'_> {
         rnr_retry_count: rep.rnr_retry_count,
         srq: rep.srq,
         private_data: &rep.private_data,
-    }
-}
-
-fn name_of(message: &CmMessage) -> &'static str {
-    match message {
-        CmMessage::Req(_) => "REQ",
-        CmMessage::Mra(_) => "MRA",
-        CmMessage::Rej(_) => "REJ",
-        CmMessage::Rep(_) => "REP",
-        CmMessage::Rtu(_) => "RTU",
-        CmMessage::Dreq(_) => "DREQ",
-        CmMessage::Drep(_) => "DREP",
-        CmMessage::SidrReq(_) => "SIDR_REQ",
-        CmMessage::SidrRep(_) => "SIDR_REP",
     }
 }
 

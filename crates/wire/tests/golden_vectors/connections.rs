@@ -28,18 +28,7 @@ fn messages(name: &str) -> Vec<CmMessage> {
 }
 
 fn names(name: &str) -> String {
-    let attribute = |message: &CmMessage| match message {
-        CmMessage::Req(_) => "REQ",
-        CmMessage::Mra(_) => "MRA",
-        CmMessage::Rej(_) => "REJ",
-        CmMessage::Rep(_) => "REP",
-        CmMessage::Rtu(_) => "RTU",
-        CmMessage::Dreq(_) => "DREQ",
-        CmMessage::Drep(_) => "DREP",
-        CmMessage::SidrReq(_) => "SIDR_REQ",
-        CmMessage::SidrRep(_) => "SIDR_REP",
-    };
-    let names: Vec<_> = messages(name).iter().map(attribute).collect();
+    let names: Vec<_> = messages(name).iter().map(CmMessage::name).collect();
     names.join(" ")
 }
 
