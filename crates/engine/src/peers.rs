@@ -11,7 +11,13 @@
 //! | floor | 8 KiB | two packets of the largest MTU: acknowledgements keep coming |
 //! | ceiling | 256 KiB, `AIRDMA_WINDOW_BYTES` | see [`WINDOW_BYTES_MAX`] |
 //!
-//! A window never stalls: with nothing in flight one packet may go whatever its size.
+//! A window never stalls: with nothing in flight one packet may go whatever its size. Whom it holds back waits in line, and
+//! one at a time is let go on: the next when that one has sent all it had, or when more is acknowledged. So everyone has
+//! a turn, and an acknowledgement costs the same however many wait.
+//!
+//! A peer that did not answer in time is silent until something is acknowledged again. Meanwhile each queue pair has one packet
+//! under way, its probe, whatever the window says: all of them find out by their own timers, side by side, if nobody is
+//! there, and nobody fills a path that may be dead.
 
 use airdma_transport::Time;
 use std::collections::VecDeque;
@@ -25,6 +31,8 @@ const WINDOW_BYTES_MAX: u32 = 256 * 1024;
 const WINDOW_BYTES_START: u32 = 64 * 1024;
 const WINDOW_BYTES_MIN: u32 = 8 * 1024;
 const DECREASE_INTERVAL: Duration = Duration::from_micros(100);
+/// Credit for one packet, which asks for an acknowledgement because no more may follow.
+const PROBE: u32 = 1;
 
 /// The peers of one worker. A peer exists while a queue pair is connected to it.
 pub(crate) struct Peers {
@@ -45,6 +53,7 @@ struct Peer {
     acked: u32,
     in_flight: u64,
     decreased_at: Option<Time>,
+    silent: bool,
     /// Queue pairs that have packets but no room in the window, oldest first.
     blocked: VecDeque<u32>,
 }
@@ -89,13 +98,13 @@ impl Peers {
         peer.blocked.retain(|&other| other != queue_pair);
     }
 
-    /// Bytes of new data that may go now.
-    pub(crate) fn credit(&self, index: PeerIndex) -> u32 {
+    /// Bytes of new data that a queue pair with `in_flight` bytes under way may send now, unless it `waits` in line.
+    pub(crate) fn credit(&self, index: PeerIndex, in_flight: u32, waits: bool) -> u32 {
         let peer = &self.peers[index.0 as usize];
-        if peer.in_flight == 0 {
-            return u32::MAX;
+        if peer.silent {
+            return if in_flight == 0 { PROBE } else { 0 };
         }
-        u32::try_from(u64::from(peer.window).saturating_sub(peer.in_flight)).unwrap_or(0)
+        if waits { 0 } else { peer.room() }
     }
 
     /// The bytes in flight of one queue pair changed. Fewer are `acknowledged`, unless they were given up as lost.
@@ -110,6 +119,7 @@ impl Peers {
         let window_max = self.window_max;
         let peer = self.peer(index);
         if acknowledged && after < before {
+            peer.silent = false;
             peer.grow(before - after, mtu, window_max);
         }
         peer.in_flight = peer.in_flight + u64::from(after) - u64::from(before);
@@ -131,6 +141,16 @@ impl Peers {
         true
     }
 
+    /// The peer did not answer in time. Returns who waited for its window: it holds nobody back any more.
+    pub(crate) fn fell_silent(&mut self, index: PeerIndex) -> VecDeque<u32> {
+        let peer = self.peer(index);
+        if std::mem::replace(&mut peer.silent, true) {
+            // Who waits now has its probe under way.
+            return VecDeque::new();
+        }
+        std::mem::take(&mut peer.blocked)
+    }
+
     /// A queue pair has packets that the window holds back.
     pub(crate) fn block(&mut self, index: PeerIndex, queue_pair: u32) {
         self.peer(index).blocked.push_back(queue_pair);
@@ -138,10 +158,11 @@ impl Peers {
 
     /// The next queue pair that the window held back and need no longer.
     pub(crate) fn unblock(&mut self, index: PeerIndex) -> Option<u32> {
-        if self.credit(index) < WINDOW_BYTES_MIN / 2 {
+        let peer = self.peer(index);
+        if peer.silent || peer.room() < WINDOW_BYTES_MIN / 2 {
             return None;
         }
-        self.peer(index).blocked.pop_front()
+        peer.blocked.pop_front()
     }
 
     fn peer(&mut self, index: PeerIndex) -> &mut Peer {
@@ -159,8 +180,17 @@ impl Peer {
             acked: 0,
             in_flight: 0,
             decreased_at: None,
+            silent: false,
             blocked: VecDeque::new(),
         }
+    }
+
+    /// Bytes that the window takes now.
+    fn room(&self) -> u32 {
+        if self.in_flight == 0 {
+            return u32::MAX;
+        }
+        u32::try_from(u64::from(self.window).saturating_sub(self.in_flight)).unwrap_or(0)
     }
 
     fn grow(&mut self, acked: u32, mtu: u32, window_max: u32) {
@@ -185,6 +215,13 @@ mod tests {
 
     const MTU: u32 = 1024;
 
+    impl Peers {
+        /// What one who has something under way, and waits for nobody, may send.
+        fn room(&self, index: PeerIndex) -> u32 {
+            self.credit(index, 1, false)
+        }
+    }
+
     fn peers() -> (Peers, PeerIndex) {
         let mut peers = Peers {
             peers: Vec::new(),
@@ -198,15 +235,15 @@ mod tests {
     fn the_window_doubles_until_a_loss_and_creeps_afterwards() {
         let (mut peers, peer) = peers();
         peers.update(peer, 0, WINDOW_BYTES_START, true, MTU);
-        assert_eq!(peers.credit(peer), 0);
+        assert_eq!(peers.room(peer), 0);
         peers.update(peer, WINDOW_BYTES_START, 0, true, MTU);
         peers.update(peer, 0, WINDOW_BYTES_START, true, MTU);
-        assert_eq!(peers.credit(peer), WINDOW_BYTES_START);
+        assert_eq!(peers.room(peer), WINDOW_BYTES_START);
         peers.lost(peer, Time::from_nanos(1));
-        assert_eq!(peers.credit(peer), 0);
+        assert_eq!(peers.room(peer), 0);
         peers.update(peer, WINDOW_BYTES_START, 0, true, MTU);
         peers.update(peer, 0, MTU, true, MTU);
-        assert_eq!(peers.credit(peer), WINDOW_BYTES_START);
+        assert_eq!(peers.room(peer), WINDOW_BYTES_START);
     }
 
     #[test]
@@ -216,19 +253,19 @@ mod tests {
         for nanos in 0..50_000 {
             peers.lost(peer, Time::from_nanos(nanos));
         }
-        assert_eq!(peers.credit(peer), WINDOW_BYTES_START / 2 - 1);
+        assert_eq!(peers.room(peer), WINDOW_BYTES_START / 2 - 1);
         for micros in 1..100 {
             peers.lost(peer, Time::from_nanos(micros * 200_000));
         }
-        assert_eq!(peers.credit(peer), WINDOW_BYTES_MIN - 1);
+        assert_eq!(peers.room(peer), WINDOW_BYTES_MIN - 1);
     }
 
     #[test]
     fn with_nothing_in_flight_anything_may_go() {
         let (mut peers, peer) = peers();
-        assert_eq!(peers.credit(peer), u32::MAX);
+        assert_eq!(peers.room(peer), u32::MAX);
         peers.update(peer, 0, 10 << 20, true, MTU);
-        assert_eq!(peers.credit(peer), 0);
+        assert_eq!(peers.room(peer), 0);
         peers.block(peer, 7);
         assert_eq!(peers.unblock(peer), None);
         peers.update(peer, 10 << 20, 0, true, MTU);
@@ -245,10 +282,48 @@ mod tests {
         assert_ne!(first, other);
         peers.update(first, 0, 40_000, true, MTU);
         peers.update(second, 0, 20_000, true, MTU);
-        assert_eq!(peers.credit(first), WINDOW_BYTES_START - 60_000);
+        assert_eq!(peers.room(first), WINDOW_BYTES_START - 60_000);
         peers.leave(first, 0, 40_000);
         peers.leave(second, 1, 20_000);
         assert_eq!(peers.join(IpAddr::from([192, 0, 2, 3])), first);
-        assert_eq!(peers.credit(first), u32::MAX);
+        assert_eq!(peers.room(first), u32::MAX);
+    }
+
+    #[test]
+    fn who_waits_gets_nothing_until_it_is_let_go_on() {
+        let (mut peers, peer) = peers();
+        peers.update(peer, 0, WINDOW_BYTES_START, true, MTU);
+        for queue_pair in [3, 1, 2] {
+            peers.block(peer, queue_pair);
+        }
+        peers.update(peer, WINDOW_BYTES_START, MTU, true, MTU);
+        assert_eq!(peers.credit(peer, 0, true), 0);
+        assert!(peers.credit(peer, 0, false) > MTU);
+        let order = std::iter::from_fn(|| peers.unblock(peer));
+        assert_eq!(order.collect::<Vec<_>>(), [3, 1, 2]);
+    }
+
+    #[test]
+    fn to_a_silent_peer_each_sends_one_packet_whatever_the_window_says() {
+        let (mut peers, peer) = peers();
+        peers.update(peer, 0, WINDOW_BYTES_START, true, MTU);
+        peers.block(peer, 1);
+        peers.block(peer, 2);
+        assert_eq!(peers.fell_silent(peer), [1, 2]);
+        for waits in [false, true] {
+            assert_eq!(peers.credit(peer, 0, waits), PROBE);
+            assert_eq!(peers.credit(peer, MTU, waits), 0);
+        }
+        // Their probes are under way.
+        peers.block(peer, 2);
+        peers.block(peer, 1);
+        assert!(peers.fell_silent(peer).is_empty());
+        // What is given up was not acknowledged.
+        peers.update(peer, WINDOW_BYTES_START, MTU, false, MTU);
+        assert_eq!(peers.credit(peer, MTU, false), 0);
+        assert_eq!(peers.unblock(peer), None);
+        peers.update(peer, MTU, 0, true, MTU);
+        assert_eq!(peers.unblock(peer), Some(2));
+        assert_eq!(peers.credit(peer, MTU, false), u32::MAX);
     }
 }

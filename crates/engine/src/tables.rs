@@ -20,7 +20,7 @@ use crate::timers::Timers;
 use crate::{AttrMask, Error, QpAttributes, QpState, QpType};
 use airdma_port::{Destination, Received, TransmitBatch};
 use airdma_transport::{
-    Arrival, Completion, CompletionOpcode, Host, Path, QpEvent, QueuePair, Slot, Status, Time,
+    Arrival, Completion, CompletionOpcode, Host, Loss, Path, QpEvent, QueuePair, Slot, Status, Time,
 };
 use airdma_wire::{HEADERS_LEN_MAX, Packet, ParseError, PathMtu, Qpn};
 use std::net::IpAddr;
@@ -293,9 +293,10 @@ impl Tables {
                 self.active.leave(None);
                 continue;
             };
-            let credit = slot
-                .connection
-                .map_or(u32::MAX, |connection| self.peers.credit(connection.peer));
+            let credit = slot.connection.map_or(u32::MAX, |connection| {
+                self.peers
+                    .credit(connection.peer, slot.in_flight, slot.blocked)
+            });
             let transmit = self
                 .with(index, |qp, host| qp.poll_transmit(now, credit, host, out))
                 .flatten();
@@ -322,11 +323,12 @@ impl Tables {
             return self.active.leave(None);
         };
         self.active.leave(Some(&mut slot.turn));
-        if let Some(connection) = slot.connection
-            && slot.qp.wants_transmit()
-            && !std::mem::replace(&mut slot.blocked, true)
-        {
-            self.peers.block(connection.peer, index);
+        if let Some(Connection { peer, .. }) = slot.connection {
+            if !slot.qp.wants_transmit() {
+                self.unblock(peer);
+            } else if !std::mem::replace(&mut slot.blocked, true) {
+                self.peers.block(peer, index);
+            }
         }
         self.note(index, now);
     }
@@ -348,16 +350,23 @@ impl Tables {
         };
         self.timers.set(index, slot.qp.poll_timeout());
         let (before, after) = (slot.in_flight, slot.qp.in_flight_bytes());
-        let lost = slot.qp.take_loss_signal();
+        let lost = slot.qp.take_loss();
         slot.in_flight = after;
         slot.side.shared.urgency.set_busy(after > 0);
         let state = slot.qp.state();
         let entered = slot.side.shared.state.set(state);
-        if let Some(connection) = slot.connection
-            && (lost || before != after)
+        if let Some(Connection { peer, .. }) = slot.connection
+            && (lost.is_some() || before != after)
         {
+            let acknowledged = lost.is_none() && state.sends();
             let mtu = slot.qp.attributes().path_mtu.bytes();
-            self.note_flight(connection, (before, after), lost.then_some(now), mtu);
+            if let Some(loss) = lost {
+                self.note_loss(peer, loss, now);
+            }
+            self.peers.update(peer, before, after, acknowledged, mtu);
+            if after < before {
+                self.unblock(peer);
+            }
         }
         if entered && state == QpState::Error {
             // A receive whose poster did not see the state is seen here.
@@ -365,33 +374,28 @@ impl Tables {
         }
     }
 
-    fn note_flight(
-        &mut self,
-        connection: Connection,
-        flight: (u32, u32),
-        lost: Option<Time>,
-        mtu: u32,
-    ) {
-        if let Some(now) = lost
-            && self.peers.lost(connection.peer, now)
-        {
+    fn note_loss(&mut self, peer: PeerIndex, loss: Loss, now: Time) {
+        if self.peers.lost(peer, now) {
             self.counters.count(EngineCounter::WindowDecreases);
         }
-        let (before, after) = flight;
-        self.peers
-            .update(connection.peer, before, after, lost.is_none(), mtu);
-        if after < before {
-            self.unblock(connection.peer);
+        if loss == Loss::Timeout {
+            for index in self.peers.fell_silent(peer) {
+                self.go_on(index);
+            }
         }
     }
 
-    /// Lets those go on whom the window held back, as far as it has room now.
+    /// Lets the next one go on whom the window held back, if it has room now.
     fn unblock(&mut self, peer: PeerIndex) {
-        while let Some(index) = self.peers.unblock(peer) {
-            if let Some(slot) = self.qps.slot(index) {
-                slot.blocked = false;
-                self.active.join(index, &mut slot.turn);
-            }
+        if let Some(index) = self.peers.unblock(peer) {
+            self.go_on(index);
+        }
+    }
+
+    fn go_on(&mut self, index: u32) {
+        if let Some(slot) = self.qps.slot(index) {
+            slot.blocked = false;
+            self.active.join(index, &mut slot.turn);
         }
     }
 

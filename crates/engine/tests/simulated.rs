@@ -59,12 +59,14 @@ fn time_passes_when_it_is_moved_and_not_before() {
     std::thread::sleep(Duration::from_millis(80));
     a.device.run(due - Duration::from_nanos(1));
     assert!(carry(&a, &b, |_| false).is_empty());
-    a.device.run(due);
-    assert_eq!(carry(&a, &b, |_| false).len(), 3);
-
-    b.device.run(due);
+    // One packet asks whether anybody is there; who hears of it sends the rest.
+    for packets in [1, 2] {
+        a.device.run(due);
+        assert_eq!(carry(&a, &b, |_| false).len(), packets);
+        b.device.run(due);
+        assert_eq!(carry(&b, &a, |_| false).len(), 1);
+    }
     assert_eq!(right.memory.bytes(0, 3000), pattern(3000, 1));
-    assert_eq!(carry(&b, &a, |_| false).len(), 1);
     a.device.run(due);
     assert_eq!(left.ok().opcode, CompletionOpcode::Write);
     // A timer that is not needed any more comes up once, and does nothing.
@@ -154,4 +156,74 @@ fn the_inventory_is_empty_again_when_everything_is_destroyed() {
     }
     assert_eq!(a.device.inventory(), a.nothing);
     assert_eq!(b.device.inventory(), b.nothing);
+}
+
+/// `count` connected pairs, whose left ends have a megabyte each to write.
+fn pairs(a: &Host, b: &Host, count: usize) -> Vec<(End, End)> {
+    let pair = |_| {
+        let left = End::new(a.device.device(), QpType::Rc, 1 << 20);
+        let right = End::new(b.device.device(), QpType::Rc, 1 << 20);
+        left.connect(&right);
+        right.connect(&left);
+        (left, right)
+    };
+    (0..count).map(pair).collect()
+}
+
+#[test]
+fn retries_towards_a_dead_host_run_side_by_side() {
+    let (a, b) = (host("a", LEFT), host("b", RIGHT));
+    let pairs = pairs(&a, &b, 8);
+    for (left, right) in &pairs {
+        left.qp.post_send(&left.write(right, 0, 1 << 20)).unwrap();
+    }
+    let lose_all = |now| {
+        a.device.run(now);
+        while !carry(&a, &b, |_| true).is_empty() {
+            a.device.run(now);
+        }
+    };
+    let mut now = Duration::ZERO;
+    lose_all(now);
+    while let Some(next) = a.device.deadline() {
+        now = next;
+        lose_all(now);
+    }
+    for (left, _) in &pairs {
+        assert_eq!(left.complete().status, Status::RetryExceeded);
+    }
+    // Timeout 14 is 67.1 ms. The first fills the window, and only its timer lets the others begin.
+    let timeout = Duration::from_nanos(4096 << 14);
+    assert!(now <= timeout * (1 + 8), "{now:?}");
+}
+
+#[test]
+fn one_that_always_has_more_to_send_lets_the_others_have_their_turn() {
+    let (a, b) = (host("a", LEFT), host("b", RIGHT));
+    let pairs = pairs(&a, &b, 3);
+    let (greedy, modest) = pairs.split_at(1);
+    let [(left, right)] = greedy else {
+        unreachable!()
+    };
+    for _ in 0..16 {
+        left.qp.post_send(&left.write(right, 0, 1 << 20)).unwrap();
+    }
+    for (left, right) in modest {
+        left.qp.post_send(&left.write(right, 0, 3000)).unwrap();
+    }
+    // One packet at a time, as on a wire, so that an acknowledgement makes room for some.
+    let mut on_the_wire = std::collections::VecDeque::new();
+    let (mut packets, mut done) = (0, 0);
+    while done < modest.len() {
+        on_the_wire.extend(std::iter::from_fn(|| a.carrier.take()));
+        b.carrier.give(on_the_wire.pop_front().unwrap());
+        packets += 1;
+        b.device.run(Duration::ZERO);
+        carry(&b, &a, |_| false);
+        a.device.run(Duration::ZERO);
+        for (left, _) in modest {
+            done += left.cq.poll(1, |_| ()).unwrap();
+        }
+        assert!(packets < 1024, "one message of the greedy went before");
+    }
 }

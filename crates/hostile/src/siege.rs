@@ -466,7 +466,7 @@ impl Siege {
             assert!(self.poll_once(u32::MAX).is_none());
         }
         self.check_progress();
-        let _ = self.queue_pair.take_loss_signal();
+        let _ = self.queue_pair.take_loss();
         let state = self.queue_pair.state();
         if !state.sends() {
             assert_eq!(

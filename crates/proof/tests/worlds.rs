@@ -121,10 +121,20 @@ fn worlds_that_failed_once_go_as_they_should() {
 /// Worlds in which the engine was wrong once.
 #[test]
 fn worlds_that_found_a_fault_go_as_they_should() {
-    // A request that could not be sent came after one about which nobody had asked: its timer had to run out.
-    let unasked = 1_795_287_314_836_767;
-    let failure = run(plan_of(unasked), false).failure;
-    assert_eq!(failure, None, "seed={unasked}");
+    for (seed, _fault) in [
+        (
+            1_795_287_314_836_767,
+            "a request that could not be sent came after one about which nobody had asked: its timer had to run out",
+        ),
+        (
+            1_795_289_712_518_026,
+            "queue pairs to a dead host waited for the window until the one before them had failed",
+        ),
+        (1_795_289_712_317_197, "the same, from the other end"),
+    ] {
+        let failure = run(plan_of(seed), false).failure;
+        assert_eq!(failure, None, "seed={seed}");
+    }
 }
 
 #[test]

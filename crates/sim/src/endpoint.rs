@@ -275,7 +275,7 @@ impl Endpoint {
 
     fn take_loss_signals(&mut self) {
         for member in &mut self.members {
-            self.losses_signalled += u64::from(member.queue_pair.take_loss_signal());
+            self.losses_signalled += u64::from(member.queue_pair.take_loss().is_some());
         }
     }
 

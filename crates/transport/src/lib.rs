@@ -32,5 +32,6 @@ pub use host::{
     AtomicOperation, Host, LocalFault, QpEvent, Receive, RemoteAccess, RemoteFault, Slot,
 };
 pub use queue_pair::{Arrival, QpConfig, QueuePair, Transmit};
+pub use requester::Loss;
 pub use time::Time;
 pub use work::{Bind, Datagram, MESSAGE_LEN_MAX, Operation, Path, SendRequest};

@@ -11,7 +11,7 @@ use crate::datagram::Datagrams;
 use crate::host::{Host, QpEvent};
 use crate::replies::Peer;
 use crate::request_packet::DEFAULT_PKEY;
-use crate::requester::{Requester, Turn};
+use crate::requester::{Loss, Requester, Turn};
 use crate::responder::Responder;
 use crate::time::Time;
 use crate::unreliable_requester::UnreliableRequester;
@@ -574,11 +574,11 @@ impl QueuePair {
         }
     }
 
-    /// Whether something was lost since this was last asked: the window of the path backs off.
-    pub fn take_loss_signal(&mut self) -> bool {
+    /// What was lost since this was last asked: the window of the path backs off.
+    pub fn take_loss(&mut self) -> Option<Loss> {
         match &mut self.service {
-            Service::Connected { requester, .. } => requester.take_loss_signal(),
-            Service::Unreliable { .. } | Service::Datagram(_) => false,
+            Service::Connected { requester, .. } => requester.take_loss(),
+            Service::Unreliable { .. } | Service::Datagram(_) => None,
         }
     }
 }

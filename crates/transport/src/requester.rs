@@ -80,6 +80,15 @@ impl Entry {
     }
 }
 
+/// How a requester found out that packets were lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// An answer showed it: the peer is there.
+    Gap,
+    /// No answer came in time: perhaps nobody is there.
+    Timeout,
+}
+
 /// What a requester has to know when it is its turn to send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
@@ -116,7 +125,7 @@ pub(crate) struct Requester {
     /// The sequence that was rewound to without any progress since: further hints at the same
     /// gap are not followed, the timer is (one retransmission per gap).
     rewound_at: Option<u64>,
-    loss_signal: bool,
+    loss: Option<Loss>,
     /// The request at `cursor` cannot be sent. It fails when those before it are answered.
     failure: Option<Status>,
 }
@@ -139,7 +148,7 @@ impl Requester {
             retries_left: 0,
             not_ready_retries_left: 0,
             rewound_at: None,
-            loss_signal: false,
+            loss: None,
             failure: None,
         }
     }
@@ -164,8 +173,8 @@ impl Requester {
         u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
-    pub(crate) fn take_loss_signal(&mut self) -> bool {
-        std::mem::take(&mut self.loss_signal)
+    pub(crate) fn take_loss(&mut self) -> Option<Loss> {
+        self.loss.take()
     }
 
     /// Whether everything that was begun is done; what has not begun may wait.
@@ -422,14 +431,14 @@ impl Requester {
         }
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             host.count(Counter::Timeouts);
-            self.rewind();
+            self.rewind(Some(Loss::Timeout));
             self.spend_retry()?;
         }
         Ok(())
     }
 
     /// Goes back to the oldest unacknowledged packet.
-    fn rewind(&mut self) {
+    fn rewind(&mut self, loss: Option<Loss>) {
         self.next = self.acked;
         self.cursor = 0;
         self.answers_due.clear();
@@ -437,7 +446,7 @@ impl Requester {
         self.deadline = None;
         self.rewound_at = Some(self.acked);
         self.failure = None; // found again when its turn comes
-        self.loss_signal = true;
+        self.loss = loss;
     }
 
     fn spend_retry(&mut self) -> Result<(), Status> {
@@ -453,7 +462,7 @@ impl Requester {
         if self.rewound_at == Some(self.acked) {
             return Ok(());
         }
-        self.rewind();
+        self.rewind(Some(Loss::Gap));
         self.spend_retry()
     }
 
@@ -468,8 +477,7 @@ impl Requester {
                 .checked_sub(1)
                 .ok_or(Status::RnrRetryExceeded)?;
         }
-        self.rewind();
-        self.loss_signal = false;
+        self.rewind(None);
         self.not_ready_until = Some(now + rnr_timer(timer));
         Ok(())
     }

@@ -88,7 +88,7 @@ fn a_sequence_nak_rewinds_once_to_the_gap() {
         ["WriteMiddle 16777215 [256]", "WriteLast 0 A [88]"]
     );
     assert_eq!(b.counted(Counter::Retransmits), 2);
-    assert!(b.qp.take_loss_signal());
+    assert_eq!(b.qp.take_loss(), Some(Loss::Gap));
     b.acknowledged(P1, GAP);
     assert_eq!(b.sends(), [""; 0]);
     b.acknowledged(0, ACK);
@@ -687,16 +687,16 @@ fn a_loss_is_signalled_once_and_a_peer_that_is_not_ready_is_none() {
     let mut b = Bench::connected();
     b.post(Operation::Send, 8);
     b.sends();
-    assert!(!b.qp.take_loss_signal());
+    assert_eq!(b.qp.take_loss(), None);
     b.acknowledged(P0, Syndrome::RnrNak { timer: 12 });
-    assert!(!b.qp.take_loss_signal());
+    assert_eq!(b.qp.take_loss(), None);
     b.next_timer();
     b.sends();
     b.next_timer();
-    assert!(b.qp.take_loss_signal());
-    assert!(!b.qp.take_loss_signal());
+    assert_eq!(b.qp.take_loss(), Some(Loss::Timeout));
+    assert_eq!(b.qp.take_loss(), None);
     for mut b in [Bench::unreliable(), Bench::datagram()] {
-        assert!(!b.qp.take_loss_signal());
+        assert_eq!(b.qp.take_loss(), None);
     }
 }
 
