@@ -7,6 +7,7 @@ BENCH_OPTIONS ?=
 SYSTEM_OPTIONS ?=
 MUTANTS_OPTIONS ?=
 INTEROP_OPTIONS ?=
+INSTRUCTIONS_OPTIONS ?=
 WORLDS ?= 20000
 FIRST ?= 0
 HOURS ?= 1
@@ -30,7 +31,7 @@ TSAN = RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan CARGO_PROFILE
 MIRI = CARGO_TARGET_DIR=target/miri $(NIGHTLY) miri test -p airdma-shm --lib -- --skip arena::
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint unit loom loom-every-access tsan miri worlds soak dropin system programs interop interop-quick interop-beside rdma-core rdma-core-check matrix bench fuzz coverage mutants clean
+.PHONY: help build demo test lint unit loom loom-every-access tsan miri worlds soak dropin system programs interop interop-quick interop-beside rdma-core rdma-core-check matrix bench instructions instructions-write fuzz coverage mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,11 +42,11 @@ build: ## release binaries
 demo: build ## RDMA programs between two hosts without RDMA NIC, beside TCP (a minute; no root needed)
 	$(PYTHON) tools/demo.py
 
-test: lint unit loom worlds system interop-quick rdma-core-check ## everything below: lints, unit tests, model checks, system tests
+test: lint unit loom worlds instructions system interop-quick rdma-core-check ## everything below: lints, unit tests, model checks, system tests
 	@cat target/interop-skipped 2> /dev/null || true
 	@echo "make test: all passed"
 
-lint: ## formatting, clippy with warnings denied, crate dependencies, MATRIX.md, docs/programs.md and docs/reliability.md up to date
+lint: ## formatting, clippy with warnings denied, crate dependencies, MATRIX.md and the tables in docs up to date
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(PYTHON) tests/architecture.py
@@ -53,6 +54,7 @@ lint: ## formatting, clippy with warnings denied, crate dependencies, MATRIX.md,
 	$(PYTHON) tools/programs_table.py --check
 	$(PYTHON) tools/reliability.py check
 	$(PYTHON) tests/interop/document.py --check
+	$(PYTHON) tests/instructions/run.py --check-table
 
 unit: ## unit tests, golden vectors, simulated pairs, and the tests of the tools
 	$(CARGO) test --workspace
@@ -118,6 +120,12 @@ mutants: ## runs the tests against each mutant of transport and the engine's mem
 
 bench: build ## bandwidth and latency by message size, beside TCP (BENCH_OPTIONS=--quick: two minutes)
 	$(PYTHON) tools/bench.py $(BENCH_OPTIONS)
+
+instructions: build ## counts the instructions of the hot paths, and compares them with docs/benchmarks/instructions.json (a minute)
+	$(PYTHON) tests/instructions/run.py $(INSTRUCTIONS_OPTIONS)
+
+instructions-write: build ## the same, and keeps the numbers (INSTRUCTIONS_OPTIONS="--only REGEX": some)
+	$(PYTHON) tests/instructions/run.py --write $(INSTRUCTIONS_OPTIONS)
 
 clean:
 	$(CARGO) clean

@@ -50,6 +50,8 @@ PACKAGES: dict[str, str] = {
     "dpkg-deb": "dpkg",
     "dumpcap": "wireshark-common",
     "tshark": "tshark",
+    "valgrind": "valgrind",
+    "strace": "strace",
 }
 """Program -> package, for everything that anything under tools/ or tests/ starts."""
 

@@ -1,0 +1,75 @@
+"""What has changed since the numbers were kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from callgrind import SIDES
+from record import Record, total
+
+TOLERANCE = 0.02
+"""Another place in the program, or other things inlined around it, change a scenario by up to 1 %."""
+SMALLEST = 4.0
+"""Instructions that nobody asks about, however few there were."""
+FLAT = {"idle_256": "idle_1", "idle_4096": "idle_1", "busy_256": "busy_16", "busy_4096": "busy_16"}
+"""Scenarios with many queue pairs, and that with few which they cost as much as."""
+FLAT_TOLERANCE = 0.01
+NAMED = 6
+"""Functions that a complaint names."""
+
+
+@dataclass
+class Verdict:
+    """What a comparison says."""
+
+    grown: list[str]
+    shrunk: list[str]
+    other: list[str]
+    """Scenarios that are new, or gone."""
+
+
+def compare(kept: Record, now: Record) -> Verdict:
+    """Each side of each scenario by itself."""
+    verdict = Verdict([], [], [])
+    before, after = kept["scenarios"], now["scenarios"]
+    for name, scenario in after.items():
+        if name not in before:
+            verdict.other.append(f"{name} is new: it has no number yet")
+            continue
+        for side in SIDES:
+            old, new = before[name][side], scenario[side]
+            if abs(new - old) <= max(TOLERANCE * old, SMALLEST):
+                continue
+            line = f"{name}, {_SIDES[side]}: {old:,.0f} -> {new:,.0f} instructions ({new / max(old, 1) - 1:+.1%})"
+            if new > old:
+                verdict.grown += [line, *_functions(before[name], scenario, 1)]
+            else:
+                verdict.shrunk += [line, *_functions(before[name], scenario, -1)]
+    verdict.other += [f"{name} is gone" for name in before.keys() - after.keys()]
+    return verdict
+
+
+_SIDES = {"near": "the end that asks", "far": "the end that serves"}
+
+
+def _functions(old: Record, new: Record, sign: int) -> Iterable[str]:
+    """Those that changed most in that direction, both sides together."""
+    before, after = old["functions"], new["functions"]
+    changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in before.keys() | after.keys()}
+    ordered = sorted(changes.items(), key=lambda change: -sign * change[1])
+    return [f"    {change:+10,.1f}  {name}" for name, change in ordered[:NAMED] if sign * change >= 1]
+
+
+def not_flat(now: Record) -> list[str]:
+    """Scenarios that cost more beside many queue pairs than beside few. True of any compiler."""
+    complaints = []
+    scenarios = now["scenarios"]
+    for many, few in FLAT.items():
+        if many not in scenarios or few not in scenarios:
+            continue
+        old, new = total(scenarios[few]), total(scenarios[many])
+        if new > old * (1 + FLAT_TOLERANCE):
+            complaints += [f"{many} takes {new:,.0f} instructions, {few} takes {old:,.0f}"]
+            complaints += _functions(scenarios[few], scenarios[many], 1)
+    return complaints

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Counts the instructions of the hot paths and compares them with docs/benchmarks/instructions.json.
+
+Fails when a scenario takes more than 2 % more than what is kept there, and says which functions have grown. With another compiler,
+valgrind, C library or CPU it says so and shows the differences, which then prove nothing. Needs `make build`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "tools"))
+
+import callgrind  # noqa: E402
+import compare  # noqa: E402
+import record  # noqa: E402
+from airdma_lab import build, requirements  # noqa: E402
+
+
+def main() -> int:
+    arguments = _arguments()
+    if arguments.check_table:
+        return _check_table()
+    requirements.ensure(["valgrind"])
+    build.require()
+    program = build.binary().with_name("airdma-instructions")
+    wanted = arguments.show or arguments.only
+    what = {name: text for name, text in callgrind.scenarios(program).items() if re.search(wanted, name)}
+    started = time.monotonic()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        counts = dict(zip(what, pool.map(lambda name: callgrind.count(program, name), what)))
+    now = record.of(counts, what)
+    print(f"instructions: {len(counts)} scenarios counted in {time.monotonic() - started:.0f} s")
+    if arguments.show:
+        return _show(now)
+    if arguments.write:
+        return _write(now, bool(wanted))
+    return _judge(now, bool(wanted))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="keep the numbers instead of comparing with them")
+    parser.add_argument("--only", default="", metavar="REGEX", help="only scenarios whose names match")
+    parser.add_argument("--show", default="", metavar="REGEX", help="list the functions of these scenarios, and stop")
+    parser.add_argument("--check-table", action="store_true", help="only whether instructions.md shows instructions.json")
+    return parser.parse_args()
+
+
+def _check_table() -> int:
+    if record.is_rendered():
+        return 0
+    print("instructions: docs/benchmarks/instructions.md does not show what instructions.json holds: make instructions-write")
+    return 1
+
+
+def _show(now: record.Record) -> int:
+    for name, scenario in now["scenarios"].items():
+        sides = f"{scenario['near']:,.0f} where it is asked for, {scenario['far']:,.0f} where it is served"
+        print(f"\n{name}: {scenario['what']}: {sides}, {scenario['packets']:g} packets")
+        for function, value in scenario["functions"].items():
+            a_packet = value / scenario["packets"] if scenario["packets"] else 0.0
+            print(f"{value:14,.1f} {a_packet:10,.1f}  {function}")
+    return 0
+
+
+def _write(now: record.Record, is_part: bool) -> int:
+    kept = record.read()
+    if is_part and kept:
+        if kept["environment"] != now["environment"]:
+            print("instructions: a part can be kept only beside numbers of the same compiler, valgrind and CPU")
+            return 2
+        now = {**kept, "scenarios": {**kept["scenarios"], **now["scenarios"]}}
+    record.write(now)
+    print(f"instructions: wrote {record.RECORD.relative_to(record.ROOT)} and {record.TABLE.name}")
+    return 0
+
+
+def _judge(now: record.Record, is_part: bool) -> int:
+    not_flat = compare.not_flat(now)
+    if not_flat:
+        _say("they grow with the number of queue pairs", not_flat)
+    kept = record.read()
+    if kept is None:
+        print("instructions: nothing is kept to compare with: make instructions-write")
+        return 1
+    if is_part:
+        kept = {**kept, "scenarios": {name: kept["scenarios"][name] for name in now["scenarios"] if name in kept["scenarios"]}}
+    verdict = compare.compare(kept, now)
+    differences = [
+        f"{key}: {now['environment'].get(key)}, kept were those of {value}"
+        for key, value in kept["environment"].items()
+        if now["environment"].get(key) != value
+    ]
+    if differences:
+        _say("COUNTED, NOT COMPARED: the numbers that are kept come from elsewhere", differences)
+    if verdict.grown:
+        _say(f"more than {compare.TOLERANCE:.0%} more", verdict.grown)
+    if verdict.shrunk:
+        _say(f"more than {compare.TOLERANCE:.0%} less: keep that, by make instructions-write", verdict.shrunk)
+    if verdict.other:
+        _say("not the scenarios that are kept: make instructions-write", verdict.other)
+    failed = bool(not_flat) or (not differences and bool(verdict.grown or verdict.other))
+    print(f"instructions: {'FAILED' if failed else 'ok'}")
+    return 1 if failed else 0
+
+
+def _say(title: str, lines: list[str]) -> None:
+    print(f"instructions: {title}")
+    for line in lines:
+        print(f"  {line}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""How counts of instructions are read, and what a comparison of them says."""
+
+from __future__ import annotations
+
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "instructions")]
+
+import callgrind  # noqa: E402
+import compare  # noqa: E402
+import record  # noqa: E402
+
+PROFILE = """\
+# callgrind format
+version: 1
+positions: line
+events: Ir
+summary: 177
+
+ob=(1) /target/program
+fl=(1) main.rs
+fn=(1) airdma_near
+16 5
++2 1
+cfi=(2) queue.rs
+cfn=(2) Queue::push
+calls=1 30
+* 171
+fi=(2)
+40 3
+
+fn=(2)
+30 100
+fi=(1)
+-4 50
+cfn=(3) Queue::push'2
+calls=2 30
++1 21
+
+fn=(3)
+30 21
+totals: 180
+"""
+
+
+def numbers(near: float, far: float = 0.0, **functions: float) -> record.Record:
+    return {"what": "", "near": near, "far": far, "packets": 1.0, "functions": functions}
+
+
+def of(**scenarios: record.Record) -> record.Record:
+    return {"environment": {}, "scenarios": scenarios}
+
+
+class Reading(unittest.TestCase):
+    def test_a_function_has_its_own_instructions_inlined_or_not_and_not_those_of_what_it_calls(self) -> None:
+        self.assertEqual(callgrind.by_function(PROFILE), {"airdma_near": 9, "Queue::push": 171})
+
+
+class Comparing(unittest.TestCase):
+    def test_within_the_tolerance_nothing_is_said(self) -> None:
+        verdict = compare.compare(of(write=numbers(1000, 50)), of(write=numbers(1020, 46)))
+        self.assertEqual((verdict.grown, verdict.shrunk, verdict.other), ([], [], []))
+
+    def test_who_has_grown_is_named_with_what_made_it_grow(self) -> None:
+        before = of(write=numbers(1000, push=400, drain=600))
+        verdict = compare.compare(before, of(write=numbers(1100, push=380, drain=600, lock=120)))
+        self.assertEqual(verdict.shrunk, [])
+        self.assertEqual(len(verdict.grown), 2)
+        self.assertIn("write, the end that asks: 1,000 -> 1,100 instructions (+10.0%)", verdict.grown[0])
+        self.assertIn("+120.0  lock", verdict.grown[1])
+
+    def test_one_side_cannot_hide_behind_the_other(self) -> None:
+        verdict = compare.compare(of(write=numbers(1000, 1000)), of(write=numbers(900, 1100)))
+        self.assertTrue(verdict.grown and verdict.shrunk)
+
+    def test_a_scenario_without_a_number_is_not_passed_over(self) -> None:
+        verdict = compare.compare(of(old=numbers(1)), of(new=numbers(1)))
+        self.assertEqual(len(verdict.other), 2)
+
+    def test_many_queue_pairs_may_not_cost_more_than_few(self) -> None:
+        self.assertEqual(compare.not_flat(of(idle_1=numbers(1000), idle_4096=numbers(1009))), [])
+        self.assertTrue(compare.not_flat(of(idle_1=numbers(1000), idle_4096=numbers(1011))))
+
+
+class Table(unittest.TestCase):
+    def test_the_table_that_is_kept_shows_the_numbers_that_are_kept(self) -> None:
+        self.assertTrue(record.is_rendered())
+
+
+if __name__ == "__main__":
+    unittest.main()
