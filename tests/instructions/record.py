@@ -97,10 +97,11 @@ def render(record: Record) -> str:
         "fails when anything takes more than 2 % more. Counted by callgrind in a release build, after warm-up: the same binary "
         "gives the same numbers, however busy the machine is. What is counted stands in `crates/instructions`.",
         f"Counted with {environment}.",
-        "Three things to know before reading them as time. System calls are not in them, nor is what the kernel does. Valgrind knows "
-        "neither AVX-512 nor wide carry-less multiplication, so the sum of the ICRC takes its 128-bit way there, half an "
-        "instruction for a byte, where a new CPU takes an eighth; `rep movsb`, with which the C library copies 2 KiB and "
-        "more, counts once for each byte. And an instruction that waits for memory counts like any other.",
+        "What they do not say: system calls are not in them, nor what the kernel does, nor looks at the clock, which is moved by hand "
+        "here; an instruction that waits for memory counts like any other. Valgrind has neither AVX-512 nor wide carry-less "
+        "multiplication, so the sum of the ICRC goes its 128-bit way, half an instruction for a byte, which a newer CPU "
+        "does not need. Copies are the C library's, 32 bytes at a time: a tenth of an instruction for a byte. It would make long ones "
+        "by `rep movsb`, a single instruction that callgrind counts once for each byte: that is switched off.",
         "The wire in memory, between all devices but those on sockets, is part of no program: queues with a lock, and one more copy. "
         "Both ends poll and pay: the asking end posts and polls until its request completes, the other polls once for each "
         "time that it does.",
