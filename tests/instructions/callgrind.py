@@ -1,18 +1,30 @@
-"""Runs a scenario under callgrind, and reads how many instructions each function took."""
+"""Runs a scenario under callgrind, and reads how many instructions each function took, and how many of them were atomic."""
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
 import subprocess
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 SIDES = ("near", "far")
 """The functions `airdma_near` and `airdma_far` of the program: what runs in them is counted."""
+
+
+@dataclass
+class Profile:
+    """Of each function, callees not included."""
+
+    instructions: Counter[str]
+    locked: Counter[str]
+    """Those that read and write memory in one (x86: with a lock prefix, or `xchg`): taking a lock is one, giving it back another,
+    and so is each change of a count of references."""
 
 
 @dataclass
@@ -22,16 +34,16 @@ class Counts:
     times: int
     packets: int
     cpu: str
-    sides: dict[str, Counter[str]]
-    """Instructions by function, callees not included, of each side."""
+    sides: dict[str, Profile]
 
-    def total(self, side: str | None = None) -> int:
-        return sum(self.functions(side).values())
+    def total(self, side: str) -> int:
+        return self.sides[side].instructions.total()
 
-    def functions(self, side: str | None = None) -> Counter[str]:
-        if side:
-            return self.sides[side]
-        return sum(self.sides.values(), Counter())
+    def functions(self) -> Counter[str]:
+        return sum((profile.instructions for profile in self.sides.values()), Counter())
+
+    def locked(self) -> Counter[str]:
+        return sum((profile.locked for profile in self.sides.values()), Counter())
 
 
 def scenarios(program: Path) -> dict[str, str]:
@@ -48,12 +60,13 @@ def count(program: Path, scenario: str) -> Counts:
         with tempfile.TemporaryDirectory(prefix="airdma-instructions-") as folder:
             out = Path(folder, "out")
             valgrind = ["valgrind", "--tool=callgrind", "--error-exitcode=9", f"--callgrind-out-file={out}"]
+            valgrind += ["--dump-instr=yes", "--compress-pos=no"]
             command = [*_steady(), *valgrind, f"--toggle-collect=airdma_{side}", str(program), scenario]
             done = subprocess.run(command, capture_output=True, text=True, env=_environment())
             if done.returncode != 0:
                 raise RuntimeError(f"{' '.join(command)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
             said = done.stdout
-            sides[side] = by_function(out.read_text())
+            sides[side] = by_function(out.read_text(), locked_addresses)
     facts = dict(line.split(" ", 1) for line in said.splitlines())
     return Counts(int(facts["times"]), int(facts["packets"]), facts["cpu"], sides)
 
@@ -74,24 +87,53 @@ def _steady() -> list[str]:
     return []
 
 
-def by_function(profile: str) -> Counter[str]:
-    """Instructions of each function, callees not included, from callgrind's format 1 with one event."""
-    names: dict[str, str] = {}
-    costs: Counter[str] = Counter()
+def by_function(profile: str, locked_in: Callable[[str], Set[int]]) -> Profile:
+    """Reads callgrind's format 1, with addresses and lines, none of them relative, and one event. `locked_in` says where the
+    atomic instructions of a file are.
+    """
+    functions: dict[str, str] = {}
+    objects: dict[str, str] = {}
+    counts = Profile(Counter(), Counter())
     function = ""
+    locked: Set[int] = frozenset()
     of_callee = False
     for line in profile.splitlines():
-        if line.startswith(("fn=", "cfn=")):
-            name = _name(line.split("=", 1)[1], names)
-            if line.startswith("fn="):
-                function = name
+        if line.startswith("fn="):
+            function = _name(line[3:], functions)
+        elif line.startswith("cfn="):
+            _name(line[4:], functions)
+        elif line.startswith("ob="):
+            locked = locked_in(_name(line[3:], objects))
+        elif line.startswith("cob="):
+            _name(line[4:], objects)
         elif line.startswith("calls="):
             of_callee = True
-        elif line[:1].isdigit() or line[:1] in ("+", "-", "*"):
+        elif line.startswith("0x"):
+            address, _, cost = line.split()
             if not of_callee:
-                costs[function] += int(line.split()[1])
+                counts.instructions[function] += int(cost)
+                if int(address, 16) in locked:
+                    counts.locked[function] += int(cost)
             of_callee = False
-    return +costs
+    return counts
+
+
+@functools.cache
+def locked_addresses(file: str) -> Set[int]:
+    """Where the atomic instructions of a program or library are; none, where they are called otherwise than on x86."""
+    if not Path(file).is_file():
+        return frozenset()
+    command = ["objdump", "--disassemble", "--no-show-raw-insn", file]
+    listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return locked_in(listing)
+
+
+def locked_in(listing: str) -> Set[int]:
+    """The same of a listing of objdump's."""
+    return frozenset(int(address, 16) for address in _LOCKED.findall(listing))
+
+
+_LOCKED = re.compile(r"^ *([0-9a-f]+):\t(?:lock |xchg +[^\n]*\()", re.MULTILINE)
 
 
 def _name(text: str, names: dict[str, str]) -> str:

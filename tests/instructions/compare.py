@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from callgrind import SIDES
-from record import Record, total
+from record import OVER_SOCKETS, Record, locked, total
 
 TOLERANCE = 0.02
 """Another place in the program, or other things inlined around it, change a scenario by up to 1 %."""
@@ -15,6 +15,10 @@ SMALLEST = 4.0
 FLAT = {"idle_256": "idle_1", "idle_4096": "idle_1", "busy_256": "busy_16", "busy_4096": "busy_16"}
 """Scenarios with many queue pairs, and that with few which they cost as much as."""
 FLAT_TOLERANCE = 0.01
+LOCKED_TOLERANCE = 0.05
+"""Atomic instructions are few: a new one for each message is one too many."""
+LOCKED_PER_PACKET = {OVER_SOCKETS: 1.0, "udp_batch_1k": 0.0}
+"""A lock for each packet would be two at least, at either end."""
 NAMED = 6
 """Functions that a complaint names."""
 
@@ -46,8 +50,19 @@ def compare(kept: Record, now: Record) -> Verdict:
                 verdict.grown += [line, *_functions(before[name], scenario, 1)]
             else:
                 verdict.shrunk += [line, *_functions(before[name], scenario, -1)]
+        _compare_locked(name, before[name], scenario, verdict)
     verdict.other += [f"{name} is gone" for name in before.keys() - after.keys()]
     return verdict
+
+
+def _compare_locked(name: str, old: Record, new: Record, verdict: Verdict) -> None:
+    change = locked(new) - locked(old)
+    if abs(change) <= max(TOLERANCE * locked(old), LOCKED_TOLERANCE):
+        return
+    changes = {key: new["locked"].get(key, 0.0) - old["locked"].get(key, 0.0) for key in new["locked"] | old["locked"]}
+    lines = [f"{name}: {locked(old):.2f} -> {locked(new):.2f} atomic instructions"]
+    lines += [f"    {value:+10.2f}  {key}" for key, value in changes.items() if value * change > 0]
+    (verdict.grown if change > 0 else verdict.shrunk).extend(lines)
 
 
 _SIDES = {"near": "the end that asks", "far": "the end that serves"}
@@ -59,6 +74,17 @@ def _functions(old: Record, new: Record, sign: int) -> Iterable[str]:
     changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in before.keys() | after.keys()}
     ordered = sorted(changes.items(), key=lambda change: -sign * change[1])
     return [f"    {change:+10,.1f}  {name}" for name, change in ordered[:NAMED] if sign * change >= 1]
+
+
+def locks_per_packet(now: Record) -> list[str]:
+    """Scenarios that take a lock for each packet. True of any compiler."""
+    complaints = []
+    for name, most in LOCKED_PER_PACKET.items():
+        scenario = now["scenarios"].get(name)
+        if scenario and locked(scenario) / scenario["packets"] > most:
+            complaints.append(f"{name}: {locked(scenario) / scenario['packets']:.2f} atomic instructions a packet, {most:g} at most")
+            complaints += [f"    {value:10.2f}  {function}" for function, value in scenario["locked"].items()]
+    return complaints
 
 
 def not_flat(now: Record) -> list[str]:

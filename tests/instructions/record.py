@@ -30,6 +30,7 @@ KINDS = {
 SHOWN = ("write_64", "write_64_list", "write_1m_mtu1024", "write_64k_sockets", "c_post_send")
 """Scenarios of which the table lists the functions."""
 SHOWN_FUNCTIONS = 16
+OVER_SOCKETS = "write_64k_sockets"
 
 Record = dict[str, Any]
 
@@ -56,13 +57,15 @@ def of(counts: Mapping[str, Counts], what: Mapping[str, str]) -> Record:
 def _scenario(found: Counts) -> Record:
     sides = {side: round(found.total(side) / found.times, 2) for side in SIDES}
     functions: Counter[str] = Counter()
+    whole = sum(found.total(side) for side in SIDES)
     for name, instructions in found.functions().items():
-        is_small = instructions < SMALLEST_SHARE * found.total()
+        is_small = instructions < SMALLEST_SHARE * whole
         functions[REST if is_small else name] += instructions
     return {
         **sides,
         "packets": round(found.packets / found.times, 3),
         "functions": {name: round(value / found.times, 1) for name, value in functions.most_common()},
+        "locked": {name: round(value / found.times, 3) for name, value in found.locked().most_common()},
     }
 
 
@@ -88,6 +91,11 @@ def total(scenario: Record) -> float:
     return sum(scenario[side] for side in SIDES)
 
 
+def locked(scenario: Record) -> float:
+    """Atomic ones of both ends for one time."""
+    return sum(scenario["locked"].values())
+
+
 def render(record: Record) -> str:
     """The table, as Markdown."""
     environment = ", ".join(f"{key} {value}" for key, value in record["environment"].items())
@@ -107,6 +115,8 @@ def render(record: Record) -> str:
         "time that it does.",
         "## For each message, and for each packet of the asking and the serving end together",
         _table(record["scenarios"]),
+        "## Locks",
+        _locks(record["scenarios"]),
         "## Where they go",
         "The functions themselves, without those that they call; what was inlined belongs to the function that it is in. "
         "`python3 tests/instructions/run.py --show NAME` lists any scenario.",
@@ -119,8 +129,8 @@ def render(record: Record) -> str:
 
 def _table(scenarios: Mapping[str, Record]) -> str:
     lines = [
-        "| what | name | both ends | asking | serving | a packet | sum of the ICRC | copies | wire in memory |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| what | name | both ends | asking | serving | a packet | sum of the ICRC | copies | wire in memory | atomic |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for name, scenario in scenarios.items():
         both = total(scenario)
@@ -128,9 +138,28 @@ def _table(scenarios: Mapping[str, Record]) -> str:
         shares = " | ".join(f"{_share(scenario, kind):.0%}" for kind in KINDS.values())
         lines.append(
             f"| {scenario['what']} | `{name}` | {both:,.0f} | {scenario['near']:,.0f} | {scenario['far']:,.0f} "
-            f"| {a_packet} | {shares} |"
+            f"| {a_packet} | {shares} | {locked(scenario):,.1f} |"
         )
     return "\n".join(lines)
+
+
+def _locks(scenarios: Mapping[str, Record]) -> str:
+    """What the atomic instructions say of locks."""
+    text = (
+        "The last column counts atomic instructions, of both ends: a lock that nobody else wants costs two, one to take it and one to "
+        "give it back. Locks are taken for each list that is posted (the queue's), for each poll (the completion queue's, twice when "
+        "the first look finds nothing), and for each round of the worker (the device's); none for a packet, and none for a "
+        "request of a list. The rest are fences and doorbells of the same rounds, and `pthread_setcancelstate`. The wire in memory has "
+        "locks of its own."
+    )
+    sockets = scenarios.get(OVER_SOCKETS)
+    if sockets is None:
+        return text
+    functions = ", ".join(f"`{name}` {value:g}" for name, value in sockets["locked"].items())
+    return (
+        f"{text} Over sockets, 64 KiB in {sockets['packets']:.0f} packets with the acknowledgement take {locked(sockets):.0f}, which is "
+        f"{locked(sockets) / sockets['packets']:.2f} a packet: {functions}."
+    )
 
 
 def _share(scenario: Record, kind: re.Pattern[str]) -> float:

@@ -28,7 +28,7 @@ def main() -> int:
     arguments = _arguments()
     if arguments.check_table:
         return _check_table()
-    requirements.ensure(["valgrind"])
+    requirements.ensure(["valgrind", "objdump"])
     build.require()
     program = build.binary().with_name("airdma-instructions")
     wanted = arguments.show or arguments.only
@@ -87,6 +87,9 @@ def _judge(now: record.Record, is_part: bool) -> int:
     not_flat = compare.not_flat(now)
     if not_flat:
         _say("they grow with the number of queue pairs", not_flat)
+    locks = compare.locks_per_packet(now)
+    if locks:
+        _say("locks are taken for packets", locks)
     kept = record.read()
     if kept is None:
         print("instructions: nothing is kept to compare with: make instructions-write")
@@ -107,7 +110,7 @@ def _judge(now: record.Record, is_part: bool) -> int:
         _say(f"more than {compare.TOLERANCE:.0%} less: keep that, by make instructions-write", verdict.shrunk)
     if verdict.other:
         _say("not the scenarios that are kept: make instructions-write", verdict.other)
-    failed = bool(not_flat) or (not differences and bool(verdict.grown or verdict.other))
+    failed = bool(not_flat or locks) or (not differences and bool(verdict.grown or verdict.other))
     print(f"instructions: {'FAILED' if failed else 'ok'}")
     return 1 if failed else 0
 

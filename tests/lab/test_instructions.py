@@ -16,38 +16,45 @@ import record  # noqa: E402
 PROFILE = """\
 # callgrind format
 version: 1
-positions: line
+positions: instr line
 events: Ir
 summary: 177
 
 ob=(1) /target/program
 fl=(1) main.rs
 fn=(1) airdma_near
-16 5
-+2 1
+0x10 16 5
+0x14 18 1
+cob=(2) /lib/libqueue.so
 cfi=(2) queue.rs
 cfn=(2) Queue::push
-calls=1 30
-* 171
+calls=1 0x30 30
+0x18 18 171
 fi=(2)
-40 3
+0x1c 40 3
 
+ob=(2)
 fn=(2)
-30 100
+0x30 30 100
 fi=(1)
--4 50
+0x10 26 50
 cfn=(3) Queue::push'2
-calls=2 30
-+1 21
+calls=2 0x30 30
+0x38 27 21
 
 fn=(3)
-30 21
+0x30 30 21
 totals: 180
 """
+LOCKED = {"/target/program": {0x10, 0x18}, "/lib/libqueue.so": {0x30}}
 
 
 def numbers(near: float, far: float = 0.0, **functions: float) -> record.Record:
-    return {"what": "", "near": near, "far": far, "packets": 1.0, "functions": functions}
+    return {"what": "", "near": near, "far": far, "packets": 1.0, "functions": functions, "locked": {}}
+
+
+def locking(**functions: float) -> record.Record:
+    return {**numbers(1000), "locked": functions}
 
 
 def of(**scenarios: record.Record) -> record.Record:
@@ -56,7 +63,16 @@ def of(**scenarios: record.Record) -> record.Record:
 
 class Reading(unittest.TestCase):
     def test_a_function_has_its_own_instructions_inlined_or_not_and_not_those_of_what_it_calls(self) -> None:
-        self.assertEqual(callgrind.by_function(PROFILE), {"airdma_near": 9, "Queue::push": 171})
+        profile = callgrind.by_function(PROFILE, LOCKED.__getitem__)
+        self.assertEqual(profile.instructions, {"airdma_near": 9, "Queue::push": 171})
+
+    def test_atomic_instructions_are_counted_where_they_are_and_in_their_own_file_only(self) -> None:
+        profile = callgrind.by_function(PROFILE, LOCKED.__getitem__)
+        self.assertEqual(profile.locked, {"airdma_near": 5, "Queue::push": 121})
+
+    def test_what_reads_and_writes_memory_in_one_is_atomic(self) -> None:
+        listing = "  10:\tlock cmpxchg %ecx,(%rdi)\n  1a:\txchg   %eax,(%rdi)\n  1c:\txchg   %ax,%ax\n 20:\tmov    %eax,(%rdi)\n"
+        self.assertEqual(callgrind.locked_in(listing), {0x10, 0x1A})
 
 
 class Comparing(unittest.TestCase):
@@ -83,6 +99,14 @@ class Comparing(unittest.TestCase):
     def test_many_queue_pairs_may_not_cost_more_than_few(self) -> None:
         self.assertEqual(compare.not_flat(of(idle_1=numbers(1000), idle_4096=numbers(1009))), [])
         self.assertTrue(compare.not_flat(of(idle_1=numbers(1000), idle_4096=numbers(1011))))
+
+    def test_a_new_lock_for_each_message_is_seen_among_many_instructions(self) -> None:
+        verdict = compare.compare(of(write=locking(poll=2)), of(write=locking(poll=2, post=1)))
+        self.assertEqual(verdict.grown, ["write: 2.00 -> 3.00 atomic instructions", "         +1.00  post"])
+
+    def test_packets_take_no_lock_whatever_is_kept(self) -> None:
+        self.assertEqual(compare.locks_per_packet(of(write_64k_sockets=locking(poll=1))), [])
+        self.assertTrue(compare.locks_per_packet(of(write_64k_sockets=locking(poll=1, receive=2))))
 
 
 class Table(unittest.TestCase):

@@ -51,6 +51,7 @@ PACKAGES: dict[str, str] = {
     "dumpcap": "wireshark-common",
     "tshark": "tshark",
     "valgrind": "valgrind",
+    "objdump": "binutils",
     "strace": "strace",
 }
 """Program -> package, for everything that anything under tools/ or tests/ starts."""
