@@ -7,6 +7,8 @@
 //! | [`slot`] | [`SlotMut`] and [`SlotRef`]: copies into and out of one slot |
 //! | [`wqe`], [`cqe`] | the `#[repr(C)]` layouts of work requests and completions |
 //! | [`doorbells`] | [`Doorbells`]: one bit per queue pair, "has new work" |
+//! | [`doorbell_queue`] | [`DoorbellQueue`], [`DoorbellProducer`]: many producers, one consumer, and a producer that dies stops nobody |
+//! | [`producers`] | [`Producers`]: which processes those are, and which of them live |
 //! | [`indices`] | the index protocol of the ring, apart from its storage, as loom checks it |
 //!
 //! Three rules hold everywhere:
@@ -15,7 +17,7 @@
 //! 2. **Nothing is trusted that the other side wrote.** Indices are masked and counts clamped; what cannot be is
 //!    reported as [`Corrupt`] and never leads out of bounds. Slots are copied out word by word with atomic loads, so a
 //!    concurrent write by a hostile process gives a torn value, never undefined behaviour; no reference to such bytes exists.
-//! 3. **Orderings are stated** where the atomics are used, and the protocols run under loom (`tests/loom.rs`).
+//! 3. **Orderings are stated** where the atomics are used, and the protocols run under loom (`tests/loom`).
 //!
 //! ```
 //! use airdma_shm::{Arena, SendWqe, Sge, ring};
@@ -36,16 +38,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! With `--cfg loom` only [`indices`], the bit protocol of [`doorbells`] and the layouts are built: loom's atomics have no
+//! With `--cfg loom` only [`indices`], the protocols of [`doorbells`] and [`doorbell_queue`], and the layouts are built: loom's atomics have no
 //! fixed layout and cannot lie in shared memory.
 
 #[cfg(not(loom))]
 pub mod arena;
 pub mod corrupt;
 pub mod cqe;
+pub mod doorbell_queue;
 pub mod doorbells;
 pub mod indices;
 pub mod pod;
+#[cfg(not(loom))]
+pub mod producers;
 #[cfg(not(loom))]
 pub mod ring;
 #[cfg(not(loom))]
@@ -58,8 +63,12 @@ pub use arena::{Arena, Block};
 pub use corrupt::Corrupt;
 pub use cqe::Cqe;
 #[cfg(not(loom))]
+pub use doorbell_queue::{DoorbellProducer, DoorbellQueue};
+#[cfg(not(loom))]
 pub use doorbells::{DOORBELLS_MAX, Doorbells};
 pub use pod::Pod;
+#[cfg(not(loom))]
+pub use producers::Producers;
 #[cfg(not(loom))]
 pub use ring::{RingConsumer, RingProducer, ring};
 #[cfg(not(loom))]

@@ -4,6 +4,8 @@
 #![cfg(loom)]
 #![allow(clippy::unwrap_used)]
 
+mod doorbell_queue;
+
 use airdma_shm::doorbells::{DoorbellWords, summaries_for, words_for};
 use airdma_shm::indices::{ConsumerIndex, Indices, ProducerIndex};
 use loom::cell::UnsafeCell;

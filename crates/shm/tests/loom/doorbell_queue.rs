@@ -1,0 +1,374 @@
+//! The doorbell queue: two producers and a consumer, blocks that come round again, producers that stop anywhere, and those that
+//! come back after their block was reclaimed.
+
+use airdma_shm::doorbell_queue::{
+    ASK_AFTER_NS, Full, PAYLOAD_WORDS, Payload, ProducerId, QueueBlock, QueueConsumer, QueueWords,
+    RECLAIM_AFTER_NS, Reclaimed, Take,
+};
+use loom::model::Builder;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use loom::thread;
+
+const CAPACITY: u32 = 2;
+/// Before the wrap-around of positions.
+const START: u32 = u32::MAX;
+
+const ONE: ProducerId = ProducerId::new(1).unwrap();
+const TWO: ProducerId = ProducerId::new(2).unwrap();
+
+struct Queue {
+    tail: AtomicU32,
+    blocks: Vec<QueueBlock>,
+    /// Of [`ONE`]: its process is gone.
+    gone: AtomicBool,
+}
+
+impl Queue {
+    fn new() -> (Arc<Queue>, Consumer) {
+        let block = |index| QueueBlock::new(index, START, CAPACITY);
+        let queue = Arc::new(Queue {
+            tail: AtomicU32::new(START),
+            blocks: (0..CAPACITY).map(block).collect(),
+            gone: AtomicBool::new(false),
+        });
+        let consumer = Consumer {
+            queue: Arc::clone(&queue),
+            end: QueueConsumer::new(CAPACITY, START),
+            seen: Vec::new(),
+            now_ns: 0,
+        };
+        (queue, consumer)
+    }
+
+    fn words(&self) -> QueueWords<'_> {
+        QueueWords::new(&self.tail, &self.blocks)
+    }
+
+    fn push(&self, id: ProducerId, value: u64) -> Result<(), Full> {
+        loop {
+            let position = self.words().reserve(id)?;
+            self.words().write(position, &payload(value));
+            if self.words().commit(position, id).is_ok() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn push_when_there_is_room(&self, id: ProducerId, value: u64) {
+        while self.push(id, value).is_err() {
+            thread::yield_now();
+        }
+    }
+}
+
+fn payload(value: u64) -> Payload {
+    [value; PAYLOAD_WORDS]
+}
+
+struct Consumer {
+    queue: Arc<Queue>,
+    end: QueueConsumer,
+    /// Who said what, in the order in which it was taken.
+    seen: Vec<(ProducerId, u64)>,
+    now_ns: u64,
+}
+
+impl Consumer {
+    /// Takes one item, if there is one; true if so.
+    fn take(&mut self) -> bool {
+        let gone = || self.queue.gone.load(Ordering::Acquire);
+        let found = self
+            .end
+            .take(self.queue.words(), self.now_ns, |id| id != ONE || !gone());
+        let Take::Item(item) = found else {
+            return false;
+        };
+        let value = item.payload[0];
+        assert_eq!(item.payload, payload(value), "a torn item");
+        self.seen.push((item.producer.unwrap(), value));
+        true
+    }
+
+    /// Takes until there were `count` items, `step_ns` apart.
+    fn take_until(&mut self, count: usize, step_ns: u64) {
+        while self.seen.len() < count {
+            self.now_ns += step_ns;
+            if !self.take() {
+                thread::yield_now();
+            }
+        }
+    }
+
+    fn of(&self, id: ProducerId) -> Vec<u64> {
+        let theirs = self.seen.iter().filter(|(owner, _)| *owner == id);
+        theirs.map(|(_, value)| *value).collect()
+    }
+
+    /// Takes nothing, however long it waits.
+    fn finds_nothing(&mut self) {
+        self.seen.clear();
+        for _ in 0..3 {
+            while self.take() {}
+            self.now_ns += RECLAIM_AFTER_NS;
+        }
+        assert_eq!(self.seen, [], "an item too many");
+    }
+
+    /// All blocks can be used, and nothing was there that should not have been.
+    fn is_sound(&mut self) {
+        self.finds_nothing();
+        // Blocks that are passed over come back when producers have gone by.
+        for value in 0..=u64::from(CAPACITY) {
+            self.queue.push(TWO, value).unwrap();
+            assert!(self.take() && !self.take());
+            self.now_ns += RECLAIM_AFTER_NS;
+        }
+        self.finds_nothing();
+        self.queue.push(TWO, 100).unwrap();
+        self.queue.push(TWO, 101).unwrap();
+        assert_eq!(self.queue.push(TWO, 102), Err(Full));
+        while self.take() {}
+        assert_eq!(self.of(TWO), [100, 101]);
+        assert_eq!((self.end.dropped(), self.end.quarantined()), (0, 0));
+    }
+}
+
+fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound.get_or_insert(preemptions);
+    builder.check(run);
+}
+
+#[test]
+fn items_of_two_producers_arrive_once_and_whole() {
+    model(2, || {
+        let (queue, mut consumer) = Queue::new();
+        let producers = [(ONE, 1), (TWO, 2)].map(|(id, value)| {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || queue.push(id, value).unwrap())
+        });
+        consumer.take_until(2, 0);
+        for producer in producers {
+            producer.join().unwrap();
+        }
+        assert_eq!((consumer.of(ONE), consumer.of(TWO)), (vec![1], vec![2]));
+        assert_eq!(consumer.end.reclaimed(), 0);
+        consumer.is_sound();
+    });
+}
+
+#[test]
+fn a_full_queue_says_so_and_blocks_come_round_again() {
+    model(3, || {
+        let (queue, mut consumer) = Queue::new();
+        let theirs = Arc::clone(&queue);
+        let producer = thread::spawn(move || {
+            for value in 1..=4 {
+                theirs.push_when_there_is_room(ONE, value);
+            }
+        });
+        consumer.take_until(4, 0);
+        producer.join().unwrap();
+        assert_eq!(consumer.of(ONE), [1, 2, 3, 4]);
+        consumer.is_sound();
+    });
+}
+
+#[test]
+fn two_producers_and_one_free_block() {
+    model(2, || {
+        let (queue, mut consumer) = Queue::new();
+        queue.push(TWO, 1).unwrap();
+        let producers = [(ONE, 11), (TWO, 2)].map(|(id, value)| {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || queue.push_when_there_is_room(id, value))
+        });
+        consumer.take_until(3, 0);
+        for producer in producers {
+            producer.join().unwrap();
+        }
+        assert_eq!((consumer.of(ONE), consumer.of(TWO)), (vec![11], vec![1, 2]));
+    });
+}
+
+/// How far a producer gets before its process ends.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+enum Stop {
+    /// It has exchanged the word of the block, and not moved `tail`.
+    Reserving,
+    Reserved,
+    Writing,
+    Written,
+    Committed,
+}
+
+impl Stop {
+    const ALL: [Stop; 5] = [
+        Stop::Reserving,
+        Stop::Reserved,
+        Stop::Writing,
+        Stop::Written,
+        Stop::Committed,
+    ];
+
+    /// Enqueues up to there.
+    fn go(self, queue: &Queue) {
+        if self == Stop::Reserving {
+            // The tail it moves is not the one that the others look at.
+            let tail = AtomicU32::new(queue.tail.load(Ordering::Relaxed));
+            let _ = QueueWords::new(&tail, &queue.blocks).reserve(ONE);
+            return;
+        }
+        let position = queue.words().reserve(ONE).unwrap();
+        if self >= Stop::Writing {
+            let mut half = payload(1);
+            half[1] = 0;
+            queue.words().write(position, &half);
+        }
+        if self >= Stop::Written {
+            queue.words().write(position, &payload(1));
+        }
+        if self >= Stop::Committed {
+            queue.words().commit(position, ONE).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_producer_that_dies_anywhere_stops_nobody() {
+    for stop in Stop::ALL {
+        model(2, move || {
+            let (queue, mut consumer) = Queue::new();
+            let (dying, other) = (Arc::clone(&queue), Arc::clone(&queue));
+            let dying = thread::spawn(move || {
+                stop.go(&dying);
+                dying.gone.store(true, Ordering::Release);
+            });
+            let other = thread::spawn(move || other.push_when_there_is_room(TWO, 2));
+            // The clock never gets as far as to reclaim from those who live.
+            let committed = usize::from(stop == Stop::Committed);
+            while consumer.seen.len() < 1 + committed {
+                consumer.now_ns = (consumer.now_ns + ASK_AFTER_NS).min(RECLAIM_AFTER_NS - 1);
+                if !consumer.take() {
+                    thread::yield_now();
+                }
+            }
+            dying.join().unwrap();
+            other.join().unwrap();
+            assert_eq!(consumer.of(TWO), [2]);
+            assert_eq!(consumer.of(ONE), vec![1; committed]);
+            consumer.is_sound();
+        });
+    }
+}
+
+#[test]
+fn a_thread_that_ends_anywhere_costs_a_block_until_its_process_ends() {
+    for stop in Stop::ALL {
+        model(2, move || {
+            let (queue, mut consumer) = Queue::new();
+            let (dying, other) = (Arc::clone(&queue), Arc::clone(&queue));
+            let dying = thread::spawn(move || stop.go(&dying));
+            let other = thread::spawn(move || other.push_when_there_is_room(TWO, 2));
+            dying.join().unwrap();
+            let committed = usize::from(stop == Stop::Committed);
+            consumer.take_until(1 + committed, RECLAIM_AFTER_NS);
+            other.join().unwrap();
+            assert_eq!(consumer.of(TWO).len(), 1);
+            queue.gone.store(true, Ordering::Release);
+            consumer.is_sound();
+        });
+    }
+}
+
+#[test]
+fn an_item_is_committed_or_reclaimed_and_not_both() {
+    model(3, || {
+        let (queue, mut consumer) = Queue::new();
+        let slow = Arc::clone(&queue);
+        let position = queue.words().reserve(ONE).unwrap();
+        let slow = thread::spawn(move || {
+            slow.words().write(position, &payload(1));
+            slow.words().commit(position, ONE)
+        });
+        for _ in 0..2 {
+            consumer.take();
+            consumer.now_ns += RECLAIM_AFTER_NS;
+        }
+        let committed = slow.join().unwrap();
+        while consumer.take() {}
+        let expected: &[u64] = if committed.is_ok() { &[1] } else { &[] };
+        assert_eq!(consumer.of(ONE), expected);
+        assert_eq!(consumer.end.reclaimed(), u64::from(committed.is_err()));
+        consumer.is_sound();
+    });
+}
+
+#[test]
+fn who_comes_back_late_writes_into_nobodys_item() {
+    model(2, || {
+        let (queue, mut consumer) = Queue::new();
+        let position = queue.words().reserve(ONE).unwrap();
+        assert!(!consumer.take());
+        consumer.now_ns += RECLAIM_AFTER_NS;
+        assert!(!consumer.take());
+        assert_eq!(
+            (consumer.end.reclaimed(), consumer.end.quarantined()),
+            (1, 1)
+        );
+        let (late, other) = (Arc::clone(&queue), Arc::clone(&queue));
+        let late = thread::spawn(move || {
+            late.words().write(position, &payload(1));
+            assert_eq!(late.words().commit(position, ONE), Err(Reclaimed));
+        });
+        let other = thread::spawn(move || {
+            for value in 2..=3 {
+                other.push_when_there_is_room(TWO, value);
+            }
+        });
+        consumer.take_until(2, 0);
+        late.join().unwrap();
+        other.join().unwrap();
+        assert_eq!(consumer.seen, [(TWO, 2), (TWO, 3)]);
+        consumer.is_sound();
+    });
+}
+
+#[test]
+fn who_posts_again_after_a_reclaim_is_heard_once() {
+    model(2, || {
+        let (queue, mut consumer) = Queue::new();
+        let (slow, other) = (Arc::clone(&queue), Arc::clone(&queue));
+        let slow = thread::spawn(move || slow.push_when_there_is_room(ONE, 1));
+        let other = thread::spawn(move || other.push_when_there_is_room(TWO, 2));
+        // Whoever is caught between two steps is taken for slow, at most once each.
+        for _ in 0..3 {
+            consumer.take();
+            consumer.now_ns += RECLAIM_AFTER_NS;
+        }
+        consumer.take_until(2, 0);
+        slow.join().unwrap();
+        other.join().unwrap();
+        assert_eq!((consumer.of(ONE), consumer.of(TWO)), (vec![1], vec![2]));
+        consumer.is_sound();
+    });
+}
+
+#[test]
+fn a_reservation_that_is_given_back_is_passed_over() {
+    model(2, || {
+        let (queue, mut consumer) = Queue::new();
+        let (idle, other) = (Arc::clone(&queue), Arc::clone(&queue));
+        let idle = thread::spawn(move || {
+            let position = idle.words().reserve(ONE).unwrap();
+            idle.words().abandon(position, ONE);
+        });
+        let other = thread::spawn(move || other.push_when_there_is_room(TWO, 2));
+        consumer.take_until(1, 0);
+        idle.join().unwrap();
+        other.join().unwrap();
+        assert_eq!(consumer.of(TWO), [2]);
+        consumer.is_sound();
+    });
+}
