@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod devices;
 mod run;
 mod selftest;
@@ -69,6 +70,23 @@ enum Command {
     /// Hosts, queue pairs, programs and a network that loses, repeats, reorders and damages packets all follow from one seed.
     /// A failure prints it, and --seed N --trace replays it. Exits with 0 if the model was content, with 1 if not.
     Sim(sim::Options),
+    /// Measure airdma beside kernel TCP and others, in turns, on links made for it.
+    ///
+    /// Makes two hosts as network namespaces joined by a veth, with root or, without, in a user namespace; measures
+    /// airdma by perftest, and beside it iperf3, sockperf, bare UDP, ucx_perftest and fi_pingpong, at each size in
+    /// turns, one core a side; prints a table while it runs; writes every sample (JSON), a page with tables, the
+    /// targets and where airdma loses (Markdown), and plots (SVG, PNG). Run it on a machine that does nothing else.
+    /// Leaves nothing behind, after Ctrl-C, too, and then writes what it has.
+    ///
+    /// Programs that are not installed are named, with the Debian package that has them, and left out; without
+    /// perftest nothing can be measured.
+    ///
+    /// Exits with 0 if all was measured, with 1 if a run failed (what both ends said is in the JSON file), with 2 if
+    /// nothing can be measured here, with 128 and the signal's number if it was stopped.
+    Bench(bench::Options),
+    /// One end of a measurement of `airdma bench`.
+    #[command(hide = true)]
+    BenchEnd(bench::EndOptions),
 }
 
 fn main() -> ExitCode {
@@ -89,6 +107,8 @@ fn main() -> ExitCode {
         Command::Devices { verbose, json } => devices::print(verbose, json),
         Command::Selftest => selftest::print(),
         Command::Sim(options) => sim::sim(&options),
+        Command::Bench(options) => return bench::bench(options),
+        Command::BenchEnd(options) => bench::end(options),
     };
     match outcome {
         Ok(code) => code,

@@ -1,0 +1,37 @@
+//! By how much a process grows with queue pairs.
+
+use std::fs;
+
+use airdma_lab::INTERFACE;
+use anyhow::Context;
+
+use super::verbs::Verbs;
+use crate::peer::Grown;
+
+/// Made before the first is counted: tables that grow, code that is read in.
+const WARM_UP: u64 = 64;
+
+/// Makes `pairs` queue pairs, and looks at the process before and after.
+pub fn grow(pairs: u64) -> anyhow::Result<Grown> {
+    let verbs = Verbs::open(INTERFACE)?;
+    for _ in 0..WARM_UP {
+        verbs.connected_pair()?;
+    }
+    let before = resident_bytes()?;
+    for number in 0..pairs {
+        let nth = || format!("queue pair {number}");
+        verbs.connected_pair().with_context(nth)?;
+    }
+    let bytes = resident_bytes()?.saturating_sub(before);
+    Ok(Grown { pairs, bytes })
+}
+
+/// What of the process is in memory.
+fn resident_bytes() -> anyhow::Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let kib = status.lines().find_map(|line| {
+        let size = line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?;
+        size.parse::<u64>().ok()
+    });
+    Ok(kib.context("no VmRSS in /proc/self/status")? * 1024)
+}

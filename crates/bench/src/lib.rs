@@ -1,0 +1,245 @@
+//! `airdma bench`: airdma beside its peers, in turns, on links that it makes itself.
+//!
+//! [`suite`] lists what is measured, [`peer`] knows each program's command line and output, [`run`] takes the samples between
+//! two hosts of `airdma-lab`, [`measurement`] keeps all of them, [`targets`] and [`report`] say what follows, [`plot`] draws it.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use airdma_lab::LabError;
+use anyhow::{Context, bail, ensure};
+use regex::Regex;
+
+mod end;
+mod machine;
+mod measurement;
+mod peer;
+mod plot;
+mod report;
+mod run;
+mod selection;
+mod suite;
+mod table;
+mod targets;
+mod tools;
+mod units;
+
+pub use end::{End, run as run_end};
+
+use measurement::{FORMAT, LinkFacts, Measurement};
+use suite::Series;
+
+/// What the user wants.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What takes a few minutes.
+    pub quick: bool,
+    /// Cases whose name matches.
+    pub only: Option<String>,
+    /// Beside the peers.
+    pub peers: bool,
+    /// Only print the names of the cases.
+    pub list: bool,
+    /// Samples of each.
+    pub runs: u32,
+    /// How long a run of bandwidth lasts.
+    pub seconds: u32,
+    /// Files to write, without their endings.
+    pub output: PathBuf,
+    /// Only write table and plots of this JSON file again.
+    pub render: Option<PathBuf>,
+    /// The version of airdma.
+    pub version: &'static str,
+}
+
+/// Exit status when nothing can be measured here.
+const CANNOT: u8 = 2;
+
+/// Measures, prints and writes. Call it before any thread is started.
+///
+/// 0: all that was chosen was measured. 1: a run failed. 2: nothing can be measured here, and the message says what to do.
+/// 128 and a signal's number: stopped by it; what was measured until then is written all the same.
+pub fn bench(options: &Options) -> ExitCode {
+    match try_bench(options) {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "airdma bench: {error:#}");
+            ExitCode::from(CANNOT)
+        }
+    }
+}
+
+fn try_bench(options: &Options) -> anyhow::Result<ExitCode> {
+    if let Some(file) = &options.render {
+        let taken = load(file)?;
+        write_page(&taken, &file.with_extension(""))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let only = options.only.as_deref().map(Regex::new).transpose();
+    let only = only.context("--only wants a regular expression")?;
+    let all = selection::choose(suite::all(options.quick), only.as_ref(), options.peers);
+    ensure!(
+        !all.is_empty(),
+        "no case has such a name: `airdma bench --list` prints them all"
+    );
+    if options.list {
+        return list(&all);
+    }
+    let (series, missing) = selection::installed(all);
+    let mut err = io::stderr();
+    for gone in &missing {
+        let (program, package, count) = (&gone.program, &gone.package, gone.labels.len());
+        writeln!(
+            err,
+            "airdma bench: {program} is not installed ({package}): {count} series left out"
+        )?;
+    }
+    let of_perftest = missing.iter().find(|missing| missing.package == "perftest");
+    if let Some(missing) = of_perftest {
+        let program = &missing.program;
+        bail!("{program} is not installed, by which airdma is measured: apt-get install perftest");
+    }
+    ensure!(
+        !series.is_empty(),
+        "of the programs that were chosen none is installed"
+    );
+    airdma_lab::enter()?;
+    measure(options, &series, missing)
+}
+
+fn list(all: &[Series]) -> anyhow::Result<ExitCode> {
+    let mut out = io::stdout();
+    for series in all {
+        for x in &series.xs {
+            writeln!(out, "{:<45} {}", series.case(*x), series.label)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measure(
+    options: &Options,
+    series: &[Series],
+    missing: Vec<measurement::Missing>,
+) -> anyhow::Result<ExitCode> {
+    let airdma = std::env::current_exe().context("finding this binary")?;
+    let effort = run::Effort {
+        runs: options.runs.max(1),
+        seconds: options.seconds.max(1),
+        airdma: airdma.to_string_lossy().into_owned(),
+    };
+    let mut taken = begin(options, &effort, series, missing);
+    // Now, not after half an hour: a folder that is not there, or not ours.
+    save(&taken, &options.output)?;
+    let outcome = run::measure(series, &effort, &mut taken, |taken| {
+        save(taken, &options.output)
+    });
+    let mut code = ExitCode::from(u8::from(taken.failures() > 0));
+    if let Err(error) = outcome {
+        let Some(LabError::Interrupted(signal)) = error.downcast_ref() else {
+            return Err(error);
+        };
+        taken.interrupted = true;
+        code = ExitCode::from(128 + *signal as u8);
+    }
+    save(&taken, &options.output)?;
+    write_page(&taken, &options.output)?;
+    let mut out = io::stdout();
+    let rows = report::target_rows(&taken);
+    let measured: Vec<_> = rows.into_iter().filter(|row| row[1] != "-").collect();
+    if measured.len() > 1 {
+        writeln!(out, "\n{}", table::aligned(&measured))?;
+    }
+    writeln!(out, "\nWhere airdma loses:\n{}", report::losses(&taken))?;
+    Ok(code)
+}
+
+fn begin(
+    options: &Options,
+    effort: &run::Effort,
+    series: &[Series],
+    missing: Vec<measurement::Missing>,
+) -> Measurement {
+    let mut programs: Vec<&str> = series.iter().flat_map(Series::programs).collect();
+    programs.sort_unstable();
+    programs.dedup();
+    let mut links: Vec<LinkFacts> = Vec::new();
+    for link in series.iter().map(|series| series.link) {
+        if links.iter().all(|known| known.name != link.name) {
+            links.push(LinkFacts {
+                name: link.name.into(),
+                label: link.label.into(),
+                mtu: link.cable.mtu,
+            });
+        }
+    }
+    let words = std::env::args().skip(1);
+    Measurement {
+        format: FORMAT,
+        command: format!("airdma {}", words.collect::<Vec<_>>().join(" ")),
+        started: machine::now(),
+        runs: effort.runs,
+        seconds: effort.seconds,
+        interrupted: false,
+        machine: machine::describe(),
+        versions: machine::versions(options.version, &programs),
+        missing,
+        links,
+        curves: Vec::new(),
+    }
+}
+
+fn load(file: &Path) -> anyhow::Result<Measurement> {
+    let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+    let taken: Measurement = serde_json::from_str(&text)
+        .with_context(|| format!("{} is not a result of airdma bench", file.display()))?;
+    ensure!(
+        taken.format == FORMAT,
+        "{} has another form",
+        file.display()
+    );
+    Ok(taken)
+}
+
+fn save(taken: &Measurement, stem: &Path) -> anyhow::Result<()> {
+    let mut text = serde_json::to_string_pretty(taken)?;
+    text.push('\n');
+    write(&with_ending(stem, "json"), text.as_bytes())
+}
+
+fn write_page(taken: &Measurement, stem: &Path) -> anyhow::Result<()> {
+    let name = stem.file_name().context("--output wants a file name")?;
+    let name = name.to_string_lossy();
+    let page = with_ending(stem, "md");
+    write(&page, report::markdown(taken, &name).as_bytes())?;
+    let mut files = vec![page];
+    files.extend(plot::save(taken, stem)?);
+    let files: Vec<String> = files
+        .iter()
+        .map(|file| file.display().to_string())
+        .collect();
+    writeln!(io::stdout(), "\nwrote {}", files.join(", "))?;
+    Ok(())
+}
+
+/// `with_extension` would take what follows a dot in the name for one.
+fn with_ending(stem: &Path, ending: &str) -> PathBuf {
+    PathBuf::from(format!("{}.{ending}", stem.display()))
+}
+
+fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    if let Some(folder) = path.parent() {
+        let making = || format!("making {}", folder.display());
+        fs::create_dir_all(folder).with_context(making)?;
+    }
+    fs::write(path, bytes).with_context(|| format!("writing {}", path.display()))
+}
+
+/// A reader that went away (`airdma bench --list | head -1`) is no failure.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<io::Error>();
+    error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}

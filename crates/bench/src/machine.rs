@@ -1,0 +1,125 @@
+//! The machine that a measurement was taken on, and the versions of what was compared.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::{Command, Stdio};
+
+use crate::tools;
+
+/// What a reader needs to judge the numbers.
+pub fn describe() -> BTreeMap<String, String> {
+    let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
+    let (cpus, memory, release) = (
+        read("/proc/cpuinfo"),
+        read("/proc/meminfo"),
+        read("/etc/os-release"),
+    );
+    let virtual_machine = field(&cpus, "flags").is_some_and(|flags| flags.contains("hypervisor"));
+    let cpu = field(&cpus, "model name").unwrap_or("unknown");
+    let kib = field(&memory, "MemTotal").and_then(|text| text.split(' ').next()?.parse().ok());
+    let system = release
+        .lines()
+        .find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    let facts = [
+        (
+            "cpu",
+            format!(
+                "{cpu}{}",
+                if virtual_machine {
+                    ", virtual machine"
+                } else {
+                    ""
+                }
+            ),
+        ),
+        (
+            "cores",
+            std::thread::available_parallelism()
+                .map_or("unknown".into(), |cores| cores.to_string()),
+        ),
+        ("load_before", load().unwrap_or_else(|| "unknown".into())),
+        (
+            "memory",
+            kib.map_or("unknown".into(), |kib: u64| {
+                format!("{:.0} GiB", kib as f64 / f64::from(1 << 20))
+            }),
+        ),
+        (
+            "kernel",
+            format!("Linux {}", read("/proc/sys/kernel/osrelease").trim()),
+        ),
+        (
+            "system",
+            system.unwrap_or("unknown").trim_matches('"').to_owned(),
+        ),
+    ];
+    facts.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+/// Versions of the programs compared, by package where there is one: perftest calls itself 6.06 in every release of
+/// these years.
+pub fn versions(airdma: &str, programs: &[&str]) -> BTreeMap<String, String> {
+    let mut versions = BTreeMap::from([("airdma".to_owned(), airdma.to_owned())]);
+    for program in programs.iter().filter(|program| **program != "tcp_bbr") {
+        let package = tools::package(program);
+        versions
+            .entry(package.to_owned())
+            .or_insert_with(|| version(program, package));
+    }
+    versions
+}
+
+fn version(program: &str, package: &str) -> String {
+    let query = ["-W", "-f", "${Version}", package];
+    let packaged = output("dpkg-query", &query).filter(|text| !text.is_empty());
+    let own = || {
+        let path = tools::find(program)?;
+        let text = output(path.to_str()?, &["--version"])?;
+        Some(text.lines().next()?.trim().to_owned())
+    };
+    packaged.or_else(own).unwrap_or_else(|| "unknown".into())
+}
+
+/// How busy the machine was before the measurement: the load of the last minute.
+fn load() -> Option<String> {
+    let text = fs::read_to_string("/proc/loadavg").ok()?;
+    Some(text.split(' ').next()?.to_owned())
+}
+
+/// The time of day, UTC.
+pub fn now() -> String {
+    // SAFETY: the time lives through its call; what `gmtime_r` fills is plain data.
+    let parts = unsafe {
+        let now = libc::time(std::ptr::null_mut());
+        let mut parts = std::mem::zeroed::<libc::tm>();
+        libc::gmtime_r(&now, &mut parts);
+        parts
+    };
+    let (year, month) = (parts.tm_year + 1900, parts.tm_mon + 1);
+    format!(
+        "{year}-{month:02}-{:02} {:02}:{:02} UTC",
+        parts.tm_mday, parts.tm_hour, parts.tm_min
+    )
+}
+
+/// What follows `name :` first.
+fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == name).then(|| value.trim())
+    })
+}
+
+fn output(program: &str, arguments: &[&str]) -> Option<String> {
+    let mut command = Command::new(program);
+    let output = command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    output
+        .status
+        .success()
+        .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}

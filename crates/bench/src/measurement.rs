@@ -1,0 +1,263 @@
+//! All samples of a benchmark, as they stand in the JSON file, and what follows from them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Figure {
+    /// Gb/s by message size.
+    Bandwidth,
+    /// Microseconds by message size: half a round trip.
+    Latency,
+    /// Millions of messages a second by message size.
+    MessageRate,
+    /// CPU seconds of both ends for 10^9 bytes, by message size.
+    Cpu,
+    /// Gb/s by number of queue pairs.
+    QueuePairs,
+    /// Bytes of an idle queue pair, by their number.
+    IdleMemory,
+    /// Connections a second, by their number.
+    Connections,
+}
+
+impl Figure {
+    /// As it stands in names of cases.
+    pub fn name(self) -> &'static str {
+        match self {
+            Figure::Bandwidth => "bandwidth",
+            Figure::Latency => "latency",
+            Figure::MessageRate => "message-rate",
+            Figure::Cpu => "cpu",
+            Figure::QueuePairs => "queue-pairs",
+            Figure::IdleMemory => "idle-memory",
+            Figure::Connections => "connections",
+        }
+    }
+
+    /// What the values are, with their unit.
+    pub fn title(self) -> &'static str {
+        match self {
+            Figure::Bandwidth => "Bandwidth, Gb/s",
+            Figure::Latency => "Latency, us, half a round trip (READ: a whole one)",
+            Figure::MessageRate => "Messages, millions a second",
+            Figure::Cpu => "CPU seconds of both ends for 10^9 bytes",
+            Figure::QueuePairs => "Bandwidth by number of queue pairs, Gb/s, same load",
+            Figure::IdleMemory => "Memory of an idle RC queue pair, bytes",
+            Figure::Connections => "Connections a second",
+        }
+    }
+
+    /// What `x` is.
+    pub fn x_title(self) -> &'static str {
+        match self {
+            Figure::Bandwidth | Figure::Latency | Figure::MessageRate | Figure::Cpu => "message",
+            Figure::QueuePairs | Figure::IdleMemory => "queue pairs",
+            Figure::Connections => "connections",
+        }
+    }
+
+    /// `x` as people read it.
+    pub fn x_text(self, x: u64) -> String {
+        match self {
+            Figure::Bandwidth | Figure::Latency | Figure::MessageRate | Figure::Cpu => {
+                crate::units::size(x)
+            }
+            Figure::QueuePairs | Figure::IdleMemory | Figure::Connections => {
+                crate::units::thousands(x)
+            }
+        }
+    }
+
+    /// Whether a larger value is the better one.
+    pub fn more_is_better(self) -> bool {
+        match self {
+            Figure::Bandwidth | Figure::MessageRate | Figure::QueuePairs | Figure::Connections => {
+                true
+            }
+            Figure::Latency | Figure::Cpu | Figure::IdleMemory => false,
+        }
+    }
+}
+
+/// One run.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Sample {
+    /// In the figure's unit.
+    pub value: f64,
+    /// 99th percentile of the run, where the program gives one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99: Option<f64>,
+    /// CPU seconds of both ends, from their start to their end.
+    pub cpu_s: f64,
+    /// Payload moved, where the program says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved_bytes: Option<u64>,
+}
+
+/// All runs at one `x`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+pub struct Point {
+    /// In the order they were taken.
+    pub samples: Vec<Sample>,
+    /// What both ends said in runs that gave no result.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<String>,
+    /// The server's command line, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// The client's command line.
+    pub client: String,
+}
+
+impl Point {
+    /// The median of the values; none without samples.
+    pub fn median(&self) -> Option<f64> {
+        median(self.samples.iter().map(|sample| sample.value))
+    }
+
+    /// The median of the 99th percentiles.
+    pub fn median_p99(&self) -> Option<f64> {
+        median(self.samples.iter().filter_map(|sample| sample.p99))
+    }
+
+    /// Smallest and largest value.
+    pub fn spread(&self) -> Option<(f64, f64)> {
+        let values = || self.samples.iter().map(|sample| sample.value);
+        let low = values().min_by(f64::total_cmp)?;
+        Some((low, values().max_by(f64::total_cmp)?))
+    }
+}
+
+/// The median; of an even number the mean of the two in the middle.
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let upper = *values.get(values.len() / 2)?;
+    Some(if values.len().is_multiple_of(2) {
+        (values[values.len() / 2 - 1] + upper) / 2.0
+    } else {
+        upper
+    })
+}
+
+/// One program on one link: a line of a plot.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Curve {
+    /// What is measured.
+    pub figure: Figure,
+    /// The link's name.
+    pub link: String,
+    /// Its name in cases.
+    pub name: String,
+    /// Its name for people.
+    pub label: String,
+    /// One of those that airdma is compared with.
+    pub peer: bool,
+    /// By message size or count.
+    pub points: BTreeMap<u64, Point>,
+}
+
+/// A program that is not installed, and what was not measured therefore.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Missing {
+    /// The program.
+    pub program: String,
+    /// The Debian package that has it.
+    pub package: String,
+    /// The labels of what it would have measured.
+    pub labels: Vec<String>,
+}
+
+/// A link between the two hosts.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct LinkFacts {
+    /// Its name in cases.
+    pub name: String,
+    /// What it is, in words.
+    pub label: String,
+    /// In bytes.
+    pub mtu: u32,
+}
+
+/// Everything that one benchmark learned.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Measurement {
+    /// Of this file's form: 2. (Form 1 was that of an older program.)
+    pub format: u32,
+    /// The command line.
+    pub command: String,
+    /// When it began, UTC.
+    pub started: String,
+    /// Samples of everything.
+    pub runs: u32,
+    /// How long a run of bandwidth lasted.
+    pub seconds: u32,
+    /// It was stopped before its end.
+    pub interrupted: bool,
+    /// The machine's.
+    pub machine: BTreeMap<String, String>,
+    /// Of the programs compared.
+    pub versions: BTreeMap<String, String>,
+    /// What was not measured, for want of a program.
+    pub missing: Vec<Missing>,
+    /// The links, in order.
+    pub links: Vec<LinkFacts>,
+    /// In the order they were first measured.
+    pub curves: Vec<Curve>,
+}
+
+/// The form of JSON files that this program writes and reads.
+pub const FORMAT: u32 = 2;
+
+impl Measurement {
+    /// One curve, if it was measured.
+    pub fn curve(&self, figure: Figure, link: &str, name: &str) -> Option<&Curve> {
+        self.curves
+            .iter()
+            .find(|curve| curve.figure == figure && curve.link == link && curve.name == name)
+    }
+
+    /// One point of it.
+    pub fn point(&self, figure: Figure, link: &str, name: &str, x: u64) -> Option<&Point> {
+        self.curve(figure, link, name)?.points.get(&x)
+    }
+
+    /// The curves of one figure on one link.
+    pub fn curves_of(&self, figure: Figure, link: &str) -> Vec<&Curve> {
+        let wanted = |curve: &&Curve| curve.figure == figure && curve.link == link;
+        self.curves.iter().filter(wanted).collect()
+    }
+
+    /// Figures and links of which something was measured, in order.
+    pub fn groups(&self) -> Vec<(Figure, &LinkFacts)> {
+        let mut groups = Vec::new();
+        for curve in &self.curves {
+            let link = self.links.iter().find(|link| link.name == curve.link);
+            let group = link.map(|link| (curve.figure, link));
+            groups.extend(group.filter(|group| !groups.contains(group)));
+        }
+        groups
+    }
+
+    /// How many runs gave no result.
+    pub fn failures(&self) -> usize {
+        let points = self.curves.iter().flat_map(|curve| curve.points.values());
+        points.map(|point| point.failures.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn median_is_in_the_middle() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), Some(2.0));
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0].into_iter()), Some(2.5));
+        assert_eq!(median([].into_iter()), None);
+    }
+}

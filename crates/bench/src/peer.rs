@@ -1,0 +1,82 @@
+//! What is measured: programs, each with its command line and the reader of what it prints.
+
+use airdma_lab::Listening;
+
+mod cm_time;
+mod fabric;
+mod idle_pairs;
+mod iperf;
+mod perftest;
+mod sockperf;
+mod ucx;
+mod udp;
+
+pub use cm_time::CmTime;
+pub use fabric::PingPong;
+pub use idle_pairs::{Grown, IdlePairs};
+pub use iperf::Iperf;
+pub use perftest::{Bandwidth, Latency, Pairs};
+pub use sockperf::Sockperf;
+pub use ucx::Ucx;
+pub use udp::{Datagrams, Received};
+
+/// Where a run takes place.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The server's address.
+    pub server: String,
+    /// Of the link, in bytes.
+    pub mtu: u32,
+    /// How long a run of bandwidth lasts.
+    pub seconds: u32,
+    /// The `airdma` binary.
+    pub airdma: String,
+}
+
+/// A server and its client; or one program alone, as the client.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Program and arguments of the server.
+    pub server: Option<Vec<String>>,
+    /// How one sees that it is ready.
+    pub listening: Listening,
+    /// It has to be ended.
+    pub stays: bool,
+    /// Program and arguments of the client.
+    pub client: Vec<String>,
+}
+
+/// What one run says.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reading {
+    /// In the unit of the figure.
+    pub value: f64,
+    /// 99th percentile, where the program gives one.
+    pub p99: Option<f64>,
+    /// Payload moved, where the program says.
+    pub moved_bytes: Option<u64>,
+}
+
+/// A program that is measured for one number, `x`: a message size or a count.
+pub trait Peer {
+    /// What has to be installed.
+    fn programs(&self) -> Vec<&'static str>;
+
+    /// What to run.
+    fn plan(&self, place: &Place, x: u64) -> Plan;
+
+    /// What the two ends printed; none if there is no result in it.
+    fn read(&self, server: &str, client: &str, x: u64) -> Option<Reading>;
+}
+
+/// A command line from words.
+fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
+    words.map(str::to_owned).into()
+}
+
+/// The command that runs `command` on airdma.
+fn on_airdma(place: &Place, command: Vec<String>) -> Vec<String> {
+    let mut all = vec![place.airdma.clone(), "run".into(), "--".into()];
+    all.extend(command);
+    all
+}

@@ -1,0 +1,269 @@
+//! The measurement as pictures: for each link bandwidth and latency by message size, and their ratios to TCP.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use anyhow::{Result, anyhow};
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::register_font;
+
+use crate::measurement::{Curve, Figure, LinkFacts, Measurement, Point};
+
+const SIZE: (u32, u32) = (1200, 760);
+const FONT: &str = "sans-serif";
+const OURS: [RGBColor; 4] = [
+    RGBColor(209, 73, 91),
+    RGBColor(27, 108, 168),
+    RGBColor(46, 139, 87),
+    RGBColor(150, 90, 180),
+];
+const PEERS: [RGBColor; 6] = [
+    RGBColor(70, 70, 70),
+    RGBColor(150, 150, 150),
+    RGBColor(200, 170, 60),
+    RGBColor(120, 160, 170),
+    RGBColor(190, 130, 100),
+    RGBColor(110, 140, 90),
+];
+
+/// What is drawn: by message size, and compared with TCP.
+const DRAWN: [(Figure, &str); 2] = [
+    (Figure::Bandwidth, "tcp_cubic"),
+    (Figure::Latency, "sockperf_tcp"),
+];
+
+/// Links with something to draw: name and label.
+pub fn links(taken: &Measurement) -> Vec<(String, String)> {
+    let has = |link: &&LinkFacts| {
+        DRAWN
+            .iter()
+            .any(|(figure, _)| !panels(taken, *figure, link).is_empty())
+    };
+    let links = taken.links.iter().filter(has);
+    links
+        .map(|link| (link.name.clone(), link.label.clone()))
+        .collect()
+}
+
+/// The name of a plot's file.
+pub fn file(stem: &str, link: &str, ending: &str) -> String {
+    format!("{stem}-{link}.{ending}")
+}
+
+/// Writes STEM-LINK.svg and STEM-LINK.png for each link.
+pub fn save(taken: &Measurement, stem: &Path) -> Result<Vec<PathBuf>> {
+    load_font();
+    let stem = stem.display().to_string();
+    let mut files = Vec::new();
+    for (name, _) in links(taken) {
+        let Some(link) = taken.links.iter().find(|link| link.name == name) else {
+            continue;
+        };
+        let [svg, png] = ["svg", "png"].map(|ending| PathBuf::from(file(&stem, &name, ending)));
+        draw(
+            taken,
+            link,
+            &SVGBackend::new(&svg, SIZE).into_drawing_area(),
+        )?;
+        draw(
+            taken,
+            link,
+            &BitMapBackend::new(&png, SIZE).into_drawing_area(),
+        )?;
+        files.extend([svg, png]);
+    }
+    Ok(files)
+}
+
+/// The binary brings its font: a server often has none.
+fn load_font() {
+    static LOADED: Once = Once::new();
+    LOADED.call_once(|| {
+        // It fails for bytes that are no font alone.
+        let _ = register_font(FONT, FontStyle::Normal, dejavu::sans::regular());
+    });
+}
+
+/// Curves with values, ours before the peers, so that the legend reads so.
+fn panels<'a>(taken: &'a Measurement, figure: Figure, link: &LinkFacts) -> Vec<&'a Curve> {
+    let mut curves = taken.curves_of(figure, &link.name);
+    curves.retain(|curve| curve.points.values().any(|point| point.median().is_some()));
+    curves.sort_by_key(|curve| curve.peer);
+    curves
+}
+
+type Area<B> = DrawingArea<B, Shift>;
+
+fn draw<B: DrawingBackend>(taken: &Measurement, link: &LinkFacts, area: &Area<B>) -> Result<()> {
+    area.fill(&WHITE).map_err(failed)?;
+    let halves: Vec<_> = DRAWN
+        .into_iter()
+        .filter(|(figure, _)| !panels(taken, *figure, link).is_empty())
+        .collect();
+    let columns = area.split_evenly((1, halves.len()));
+    for ((figure, tcp), column) in halves.into_iter().zip(columns) {
+        let curves = panels(taken, figure, link);
+        let (above, below) = column.split_vertically((60).percent_height());
+        values(figure, link, &curves, &above)?;
+        let peer = curves.iter().find(|curve| curve.name == tcp);
+        if let Some(peer) = peer {
+            ratios(figure, &curves, peer, &below)?;
+        }
+    }
+    area.present().map_err(failed)
+}
+
+fn values<B: DrawingBackend>(
+    figure: Figure,
+    link: &LinkFacts,
+    curves: &[&Curve],
+    area: &Area<B>,
+) -> Result<()> {
+    let medians = curves.iter().flat_map(|curve| medians(curve));
+    let all: Vec<(u64, f64)> = medians.filter(|(_, value)| *value > 0.0).collect();
+    let low = all.iter().map(|(_, value)| *value).fold(f64::MAX, f64::min);
+    let high = all.iter().map(|(_, value)| *value).fold(0.0, f64::max);
+    let mut chart = ChartBuilder::on(area)
+        .caption(format!("{}; {}", figure.title(), link.label), (FONT, 15))
+        .margin(8)
+        .x_label_area_size(28)
+        .y_label_area_size(46)
+        .build_cartesian_2d(
+            spread(all.iter().map(|(x, _)| *x)).log_scale().base(2.0),
+            (low * 0.7..high * 1.6).log_scale(),
+        )
+        .map_err(failed)?;
+    chart
+        .configure_mesh()
+        .x_label_formatter(&|x| figure.x_text(*x as u64))
+        .light_line_style(WHITE)
+        .bold_line_style(BLACK.mix(0.12))
+        .label_style((FONT, 12))
+        .draw()
+        .map_err(failed)?;
+    for (curve, colour) in coloured(curves) {
+        let points: Vec<(f64, f64)> = medians_of(curve);
+        let style = colour.stroke_width(if curve.peer { 1 } else { 2 });
+        let line = LineSeries::new(points, style).point_size(3);
+        chart
+            .draw_series(line)
+            .map_err(failed)?
+            .label(curve.label.as_str())
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 16, y)], style));
+        let bars = curve.points.iter().filter_map(|(x, point)| {
+            let (low, high) = point.spread()?;
+            let ends = vec![(*x as f64, low), (*x as f64, high)];
+            Some(PathElement::new(ends, colour.mix(0.5)))
+        });
+        chart.draw_series(bars).map_err(failed)?;
+    }
+    let corner = if figure.more_is_better() {
+        SeriesLabelPosition::LowerRight
+    } else {
+        SeriesLabelPosition::UpperLeft
+    };
+    chart
+        .configure_series_labels()
+        .position(corner)
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK.mix(0.3))
+        .label_font((FONT, 11))
+        .draw()
+        .map_err(failed)
+}
+
+fn ratios<B: DrawingBackend>(
+    figure: Figure,
+    curves: &[&Curve],
+    peer: &Curve,
+    area: &Area<B>,
+) -> Result<()> {
+    let mut lines = Vec::new();
+    for (curve, colour) in coloured(curves) {
+        // READ's whole round trip is not half of one.
+        if curve.peer || curve.name == "read_lat" {
+            continue;
+        }
+        let ratio = |(x, point): (&u64, &Point)| {
+            let theirs = peer.points.get(x)?.median()?;
+            Some((*x as f64, point.median()? / theirs))
+        };
+        let points: Vec<(f64, f64)> = curve.points.iter().filter_map(ratio).collect();
+        lines.push((points, colour));
+    }
+    let all = lines.iter().flat_map(|(points, _)| points);
+    let high = all.map(|(_, ratio)| *ratio).fold(1.0, f64::max);
+    let better = if figure.more_is_better() {
+        "more"
+    } else {
+        "less"
+    };
+    let xs = peer.points.keys().copied();
+    let xs = xs.chain(curves.iter().flat_map(|curve| curve.points.keys().copied()));
+    let range = spread(xs);
+    let mut chart = ChartBuilder::on(area)
+        .caption(format!("x {} ({better} is better)", peer.label), (FONT, 15))
+        .margin(8)
+        .x_label_area_size(28)
+        .y_label_area_size(46)
+        .build_cartesian_2d(range.clone().log_scale().base(2.0), 0.0..high * 1.15)
+        .map_err(failed)?;
+    chart
+        .configure_mesh()
+        .x_label_formatter(&|x| figure.x_text(*x as u64))
+        .light_line_style(WHITE)
+        .bold_line_style(BLACK.mix(0.12))
+        .label_style((FONT, 12))
+        .draw()
+        .map_err(failed)?;
+    let one = vec![(range.start, 1.0), (range.end, 1.0)];
+    chart
+        .draw_series([PathElement::new(one, BLACK)])
+        .map_err(failed)?;
+    for (points, colour) in lines {
+        let line = LineSeries::new(points, colour.stroke_width(2)).point_size(3);
+        chart.draw_series(line).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// The range of the sizes, with a little room: one size alone is a range, too.
+fn spread(xs: impl Iterator<Item = u64> + Clone) -> Range<f64> {
+    let low = xs.clone().min().unwrap_or(1).max(1) as f64;
+    let high = xs.max().unwrap_or(1).max(1) as f64;
+    low / 1.5..high * 1.5
+}
+
+fn medians(curve: &Curve) -> Vec<(u64, f64)> {
+    let points = curve.points.iter();
+    points
+        .filter_map(|(x, point)| Some((*x, point.median()?)))
+        .collect()
+}
+
+fn medians_of(curve: &Curve) -> Vec<(f64, f64)> {
+    let known = medians(curve).into_iter();
+    known
+        .filter(|(_, value)| *value > 0.0)
+        .map(|(x, value)| (x as f64, value))
+        .collect()
+}
+
+fn coloured<'a>(curves: &[&'a Curve]) -> Vec<(&'a Curve, RGBColor)> {
+    let (mut ours, mut peers) = (OURS.iter().cycle(), PEERS.iter().cycle());
+    let colour = |curve: &&'a Curve| {
+        let next = if curve.peer {
+            peers.next()
+        } else {
+            ours.next()
+        };
+        (*curve, next.copied().unwrap_or(BLACK))
+    };
+    curves.iter().map(colour).collect()
+}
+
+fn failed(error: impl std::fmt::Display) -> anyhow::Error {
+    anyhow!("drawing: {error}")
+}

@@ -1,0 +1,242 @@
+//! The measurement in words and tables.
+
+use std::fmt::Write as _;
+
+use crate::measurement::{Curve, Figure, LinkFacts, Measurement, Point};
+use crate::targets;
+use crate::units;
+use crate::{plot, table};
+
+/// The whole page; `name` is the stem of the plots' and the data's files.
+pub fn markdown(taken: &Measurement, name: &str) -> String {
+    let mut page = format!("# Benchmark: {name}\n\n{}\n", how(taken, name));
+    for (link, label) in plot::links(taken) {
+        let file = plot::file(name, &link, "svg");
+        let _ = write!(
+            page,
+            "\n![bandwidth, latency and ratios to TCP by message size; {label}]({file})\n"
+        );
+    }
+    let _ = write!(
+        page,
+        "\n## Targets\n\n{}\n\nRatios are of medians, on a veth of MTU 1500. \"The best TCP\" is CUBIC or BBR, whichever did \
+         better.\n\n## Where airdma loses\n\n{}\n\n## What failed, and what was not measured\n\n{}\n",
+        table::markdown(&target_rows(taken), 1),
+        losses(taken),
+        gaps(taken)
+    );
+    for (figure, link) in taken.groups() {
+        let rows = table::markdown(&rows(taken, figure, link), 1);
+        let _ = write!(page, "\n## {}; {}\n\n{rows}\n", figure.title(), link.label);
+        if figure == Figure::Latency {
+            let rows = table::markdown(&p99_rows(taken, link), 1);
+            let _ = write!(page, "\n99th percentiles, us:\n\n{rows}\n");
+        }
+    }
+    let _ = write!(
+        page,
+        "\n## Commands\n\nAt the largest `x` of each:\n\n{}",
+        commands(taken)
+    );
+    page
+}
+
+/// The targets as a table.
+pub fn target_rows(taken: &Measurement) -> Vec<Vec<String>> {
+    let mut rows = vec![
+        ["what", "reached", "target", "met"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    for verdict in targets::verdicts(taken) {
+        rows.push(vec![
+            verdict.what.clone(),
+            verdict.reached_text(),
+            verdict.goal_text(),
+            verdict.word().to_owned(),
+        ]);
+    }
+    rows
+}
+
+fn how(taken: &Measurement, name: &str) -> String {
+    let list = |facts: &std::collections::BTreeMap<String, String>| {
+        let facts = facts.iter().map(|(key, value)| format!("{key} {value}"));
+        facts.collect::<Vec<_>>().join(", ")
+    };
+    let stopped = if taken.interrupted {
+        "**Stopped before its end: what is below is what was measured until then.** "
+    } else {
+        ""
+    };
+    format!(
+        "{stopped}Two network namespaces joined by a veth, one core a side. Medians of {} runs (smallest to largest in \
+         brackets) of {} s each; at each size all programs take turns. CPU is user and system time of both programs, from their \
+         start to their end. perftest polls, and so takes its core for as long as it runs, unless it says sleeping; sockperf \
+         blocks in its receive call, unless it says polling, and sends 65,507 bytes at most. TCP with writes of up to 8 KiB runs \
+         without Nagle's algorithm, unless it says otherwise.\n\n\
+         Machine: {}. Versions: {}. Begun {}: `{}`. All samples: [{name}.json]({name}.json).",
+        taken.runs,
+        taken.seconds,
+        list(&taken.machine),
+        list(&taken.versions),
+        taken.started,
+        taken.command
+    )
+}
+
+/// In plain words, from the numbers: every peer that did better than airdma, and where; and the targets that were missed.
+pub fn losses(taken: &Measurement) -> String {
+    let mut lines = Vec::new();
+    for (figure, link) in taken.groups() {
+        let curves = taken.curves_of(figure, &link.name);
+        for ours in curves.iter().filter(|curve| !curve.peer) {
+            // A whole round trip is not half of one.
+            if ours.name == "read_lat" {
+                continue;
+            }
+            for theirs in curves.iter().filter(|curve| curve.peer) {
+                lines.extend(lost(figure, link, ours, theirs));
+            }
+        }
+    }
+    let missed = targets::verdicts(taken);
+    for verdict in missed.iter().filter(|verdict| verdict.word() == "NO") {
+        lines.push(format!(
+            "- Target missed: {}: {}, not {}.",
+            verdict.what,
+            verdict.reached_text(),
+            verdict.goal_text()
+        ));
+    }
+    if lines.is_empty() {
+        return "Nowhere in this run.".into();
+    }
+    lines.join("\n")
+}
+
+fn lost(figure: Figure, link: &LinkFacts, ours: &Curve, theirs: &Curve) -> Option<String> {
+    let mut cells = Vec::new();
+    let mut compared = 0;
+    for (x, point) in &ours.points {
+        let (mine, other) = (point.median(), theirs.points.get(x).and_then(Point::median));
+        let (Some(mine), Some(other)) = (mine, other) else {
+            continue;
+        };
+        compared += 1;
+        let behind = if figure.more_is_better() {
+            mine < other
+        } else {
+            mine > other
+        };
+        if behind && other > 0.0 {
+            cells.push(format!("{:.2}x at {}", mine / other, figure.x_text(*x)));
+        }
+    }
+    let verb = match figure {
+        Figure::Bandwidth | Figure::QueuePairs => "is slower than",
+        Figure::Latency => "takes longer than",
+        Figure::Cpu => "costs more CPU for a byte than",
+        Figure::MessageRate | Figure::Connections => "does less than",
+        Figure::IdleMemory => "takes more memory than",
+    };
+    let everywhere = if cells.len() == compared && compared > 1 {
+        " at every size measured"
+    } else {
+        ""
+    };
+    (!cells.is_empty()).then(|| {
+        let (ours, theirs, link) = (&ours.label, &theirs.label, &link.label);
+        format!(
+            "- {ours} {verb} {theirs}{everywhere} ({link}): {}.",
+            cells.join(", ")
+        )
+    })
+}
+
+fn gaps(taken: &Measurement) -> String {
+    let mut lines = Vec::new();
+    for missing in &taken.missing {
+        let (program, package) = (&missing.program, &missing.package);
+        let labels = missing.labels.join("; ");
+        lines.push(format!(
+            "- `{program}` is not installed ({package}): {labels}."
+        ));
+    }
+    for curve in &taken.curves {
+        for (x, point) in curve
+            .points
+            .iter()
+            .filter(|(_, point)| !point.failures.is_empty())
+        {
+            let runs = point.failures.len() + point.samples.len();
+            let (label, x) = (&curve.label, curve.figure.x_text(*x));
+            let (failed, link) = (point.failures.len(), &curve.link);
+            let figure = curve.figure.name();
+            lines.push(format!("- {label}, {figure} of {x} on {link}: {failed} of {runs} runs failed; what both ends said is in the JSON file."));
+        }
+    }
+    if lines.is_empty() {
+        return "Nothing.".into();
+    }
+    lines.join("\n")
+}
+
+fn rows(taken: &Measurement, figure: Figure, link: &LinkFacts) -> Vec<Vec<String>> {
+    cells(taken, figure, link, |point| {
+        let Some((low, high)) = point.spread() else {
+            return "failed".into();
+        };
+        let [median, low, high] =
+            [point.median().unwrap_or(low), low, high].map(units::three_digits);
+        format!("{median} ({low}-{high})")
+    })
+}
+
+fn p99_rows(taken: &Measurement, link: &LinkFacts) -> Vec<Vec<String>> {
+    cells(taken, Figure::Latency, link, |point| {
+        point.median_p99().map_or("-".into(), units::three_digits)
+    })
+}
+
+fn cells(
+    taken: &Measurement,
+    figure: Figure,
+    link: &LinkFacts,
+    cell: impl Fn(&Point) -> String,
+) -> Vec<Vec<String>> {
+    let curves = taken.curves_of(figure, &link.name);
+    let mut titles = vec![figure.x_title().to_owned()];
+    titles.extend(curves.iter().map(|curve| curve.label.clone()));
+    let mut xs: Vec<u64> = curves
+        .iter()
+        .flat_map(|curve| curve.points.keys().copied())
+        .collect();
+    xs.sort_unstable();
+    xs.dedup();
+    let mut rows = vec![titles];
+    for x in xs {
+        let mut row = vec![figure.x_text(x)];
+        for curve in &curves {
+            row.push(curve.points.get(&x).map_or("-".into(), &cell));
+        }
+        rows.push(row);
+    }
+    rows
+}
+
+fn commands(taken: &Measurement) -> String {
+    let mut text = String::new();
+    for curve in &taken.curves {
+        let Some(point) = curve.points.values().last() else {
+            continue;
+        };
+        let (label, figure, link) = (&curve.label, curve.figure.name(), &curve.link);
+        let _ = write!(text, "- {label}, {figure}, {link}: ");
+        if let Some(server) = &point.server {
+            let _ = write!(text, "`{server}`, then ");
+        }
+        let _ = writeln!(text, "`{}`", point.client);
+    }
+    text
+}

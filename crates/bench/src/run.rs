@@ -1,0 +1,274 @@
+//! Takes the samples: all programs in turn at each size, so that a slow spell of the machine hits them alike.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use airdma_lab::{Lab, LabError, Server};
+
+use crate::measurement::{Curve, Figure, Measurement, Point, Sample};
+use crate::peer::{Place, Plan};
+use crate::suite::{Link, Series};
+use crate::units;
+
+/// Beyond the length of a run, for what starts, warms up and ends.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How much of everything.
+pub struct Effort {
+    /// Samples of each case.
+    pub runs: u32,
+    /// How long a run of bandwidth lasts.
+    pub seconds: u32,
+    /// The `airdma` binary.
+    pub airdma: String,
+}
+
+/// Measures all `series` into `taken`, and hands it to `kept` whenever a line of the live table is full.
+///
+/// Fails only if the hosts cannot be made or the user wants to stop; what was measured until then is in `taken`. A run that
+/// gives no result is kept as failed.
+pub fn measure(
+    series: &[Series],
+    effort: &Effort,
+    taken: &mut Measurement,
+    mut kept: impl FnMut(&Measurement) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    for link in links(series) {
+        let of_link = || series.iter().filter(|series| series.link == link);
+        let lab = Lab::new(link.cable)?;
+        let place = Place {
+            server: lab.b.ipv4.to_string(),
+            mtu: link.cable.mtu,
+            seconds: effort.seconds,
+            airdma: effort.airdma.clone(),
+        };
+        check(&lab, &place)?;
+        let mut figures: Vec<Figure> = of_link().map(|series| series.figure).collect();
+        figures.dedup();
+        for figure in figures {
+            let group: Vec<&Series> = of_link().filter(|series| series.figure == figure).collect();
+            let live = Live::new(link, figure, &group)?;
+            for x in xs(&group) {
+                let row: Vec<_> = group
+                    .iter()
+                    .filter(|series| series.xs.contains(&x))
+                    .collect();
+                for _ in 0..effort.runs {
+                    for series in &row {
+                        let sample = one(&lab, &place, series, x)?;
+                        let point = point(taken, series, x);
+                        add(point, sample);
+                        live.show(x, taken, false)?;
+                    }
+                }
+                live.show(x, taken, true)?;
+                kept(taken)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The links in order of their first use.
+fn links(series: &[Series]) -> Vec<Link> {
+    let mut links = Vec::new();
+    for series in series {
+        if !links.contains(&series.link) {
+            links.push(series.link);
+        }
+    }
+    links
+}
+
+fn xs(group: &[&Series]) -> Vec<u64> {
+    let mut xs: Vec<u64> = group.iter().flat_map(|series| series.xs.clone()).collect();
+    xs.sort_unstable();
+    xs.dedup();
+    xs
+}
+
+/// Whether airdma runs at all: otherwise every run of it would fail alike.
+fn check(lab: &Lab, place: &Place) -> anyhow::Result<()> {
+    let words = [&place.airdma, "run", "--", "true"].map(str::to_owned);
+    let outcome = lab.run_alone(&words, PATIENCE)?;
+    anyhow::ensure!(
+        outcome.ok,
+        "airdma cannot run programs here:\n{}",
+        outcome.explain()
+    );
+    Ok(())
+}
+
+/// One run: its command lines, and its sample or what both ends said.
+struct Run {
+    server: Option<String>,
+    client: String,
+    sample: Result<Sample, String>,
+}
+
+fn one(lab: &Lab, place: &Place, series: &Series, x: u64) -> anyhow::Result<Run> {
+    let plan = series.program.plan(place, x);
+    let limit = PATIENCE + Duration::from_secs(u64::from(place.seconds) * 4);
+    let sample = match run(lab, &plan, limit) {
+        Ok(said) => sample(series, x, said),
+        Err(LabError::Interrupted(signal)) => return Err(LabError::Interrupted(signal).into()),
+        Err(error) => Err(error.to_string()),
+    };
+    Ok(Run {
+        server: plan.server.map(|command| shown(&command, place)),
+        client: shown(&plan.client, place),
+        sample,
+    })
+}
+
+/// What both ends printed and used, or how they failed.
+type Said = Result<(String, String, f64), String>;
+
+fn run(lab: &Lab, plan: &Plan, limit: Duration) -> Result<Said, LabError> {
+    let Some(server) = &plan.server else {
+        let outcome = lab.run_alone(&plan.client, limit)?;
+        let said = (String::new(), outcome.stdout.clone(), outcome.cpu_s);
+        return Ok(if outcome.ok {
+            Ok(said)
+        } else {
+            Err(outcome.explain())
+        });
+    };
+    let server = Server {
+        command: server,
+        listening: plan.listening,
+        stays: plan.stays,
+    };
+    let pair = lab.run_pair(server, &plan.client, limit)?;
+    Ok(match pair.output() {
+        Some(client) => Ok((pair.server.stdout.clone(), client.to_owned(), pair.cpu_s())),
+        None => Err(pair.explain()),
+    })
+}
+
+fn sample(series: &Series, x: u64, said: Said) -> Result<Sample, String> {
+    let (server, client, cpu_s) = said?;
+    let reading = series.program.read(&server, &client, x);
+    let nothing = || format!("no result in:\n--- server\n{server}\n--- client\n{client}");
+    let reading = reading.ok_or_else(nothing)?;
+    let value = if series.figure == Figure::Cpu {
+        let moved = reading.moved_bytes.filter(|moved| *moved > 0);
+        cpu_s / (moved.ok_or_else(nothing)? as f64 / 1e9)
+    } else {
+        reading.value
+    };
+    Ok(Sample {
+        value,
+        p99: reading.p99,
+        cpu_s,
+        moved_bytes: reading.moved_bytes,
+    })
+}
+
+/// A command line as one would type it: without the path of our own binary.
+fn shown(command: &[String], place: &Place) -> String {
+    let words = command.iter().map(|word| {
+        if *word == place.airdma {
+            "airdma"
+        } else {
+            word
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn point<'a>(taken: &'a mut Measurement, series: &Series, x: u64) -> &'a mut Point {
+    let is_it = |curve: &Curve| {
+        (curve.figure, curve.link.as_str(), curve.name.as_str())
+            == (series.figure, series.link.name, series.name)
+    };
+    let at = taken.curves.iter().position(is_it).unwrap_or_else(|| {
+        taken.curves.push(Curve {
+            figure: series.figure,
+            link: series.link.name.into(),
+            name: series.name.into(),
+            label: series.label.into(),
+            peer: series.peer,
+            points: Default::default(),
+        });
+        taken.curves.len() - 1
+    });
+    taken.curves[at].points.entry(x).or_default()
+}
+
+fn add(point: &mut Point, run: Run) {
+    (point.server, point.client) = (run.server, run.client);
+    match run.sample {
+        Ok(sample) => point.samples.push(sample),
+        Err(failure) => point.failures.push(failure),
+    }
+}
+
+/// The table on the terminal: a line for each size, whose medians change while samples come in.
+struct Live {
+    figure: Figure,
+    link: &'static str,
+    columns: Vec<&'static str>,
+    rewrites: bool,
+}
+
+const FIRST_COLUMN: usize = 10;
+
+impl Live {
+    fn new(link: Link, figure: Figure, group: &[&Series]) -> io::Result<Live> {
+        let columns: Vec<&str> = group.iter().map(|series| series.name).collect();
+        let live = Live {
+            figure,
+            link: link.name,
+            columns,
+            rewrites: io::stdout().is_terminal(),
+        };
+        let mut out = io::stdout();
+        let titles = live.columns.iter().fold(String::new(), |mut line, column| {
+            let _ = write!(line, "  {column:>width$}", width = live.width(column));
+            line
+        });
+        writeln!(out, "\n{}; {}", figure.title(), link.label)?;
+        writeln!(out, "{:<FIRST_COLUMN$}{titles}", figure.x_title())?;
+        Ok(live)
+    }
+
+    fn width(&self, column: &str) -> usize {
+        column.len().max(8)
+    }
+
+    /// The line of `x`; the last time with an end.
+    fn show(&self, x: u64, taken: &Measurement, last: bool) -> io::Result<()> {
+        if !self.rewrites && !last {
+            return Ok(());
+        }
+        let mut line = format!("{:<FIRST_COLUMN$}", self.figure.x_text(x));
+        let mut failures = String::new();
+        for column in &self.columns {
+            let point = taken.point(self.figure, self.link, column, x);
+            let failed = point.map_or(0, |point| point.failures.len());
+            let cell = match point.and_then(Point::median) {
+                Some(median) if failed > 0 => format!("{}!", units::three_digits(median)),
+                Some(median) => units::three_digits(median),
+                None if failed > 0 => "failed".into(),
+                None => String::new(),
+            };
+            let _ = write!(line, "  {cell:>width$}", width = self.width(column));
+            if last && let Some(text) = point.and_then(|point| point.failures.last()) {
+                let case = format!("{}/{}/{column}/{x}", self.figure.name(), self.link);
+                let _ = write!(
+                    failures,
+                    "{failed} failed of {case}, the last so:\n{text}\n"
+                );
+            }
+        }
+        let mut out = io::stdout();
+        match (self.rewrites, last) {
+            (true, true) => write!(out, "\r{line}\n{failures}")?,
+            (true, false) => write!(out, "\r{line}")?,
+            (false, _) => write!(out, "{line}\n{failures}")?,
+        }
+        out.flush()
+    }
+}

@@ -1,0 +1,209 @@
+//! What airdma sets out to reach, and whether it did in this run.
+
+use crate::measurement::{Curve, Figure, Measurement, Point};
+use crate::suite::VETH_1500;
+use crate::units;
+
+/// One goal.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// What is compared, in words.
+    pub what: String,
+    /// The figure reached; none if this run did not measure it.
+    pub reached: Option<f64>,
+    /// The goal.
+    pub goal: f64,
+    /// More is better; otherwise less.
+    pub at_least: bool,
+    /// "x" for a ratio.
+    pub unit: &'static str,
+}
+
+impl Verdict {
+    /// "yes", "NO", or "not measured".
+    pub fn word(&self) -> &'static str {
+        match self.reached {
+            None => "not measured",
+            Some(reached) if self.met(reached) => "yes",
+            Some(_) => "NO",
+        }
+    }
+
+    /// "1.30x", or "-".
+    pub fn reached_text(&self) -> String {
+        self.reached.map_or("-".into(), |value| self.text(value))
+    }
+
+    /// ">= 1.3x".
+    pub fn goal_text(&self) -> String {
+        let sign = if self.at_least { ">=" } else { "<=" };
+        format!("{sign} {}", self.text(self.goal))
+    }
+
+    fn met(&self, reached: f64) -> bool {
+        if self.at_least {
+            reached >= self.goal
+        } else {
+            reached <= self.goal
+        }
+    }
+
+    fn text(&self, value: f64) -> String {
+        if self.unit == "x" {
+            format!("{value:.2}x")
+        } else {
+            format!("{}{}", units::three_digits(value), self.unit)
+        }
+    }
+}
+
+/// Every goal that this benchmark measures, on the veth of MTU 1500.
+pub fn verdicts(taken: &Measurement) -> Vec<Verdict> {
+    let mut all = Vec::new();
+    for size in [1 << 20, 65_536, 8192, 1024] {
+        for (name, what) in OPERATIONS {
+            bandwidth(&mut all, taken, name, what, size);
+        }
+    }
+    for size in [1 << 20, 30_000] {
+        for (name, what) in CPU {
+            let tcp = best(taken, Figure::Cpu, &TCP, size, f64::min);
+            let ours = median(taken, Figure::Cpu, name, size);
+            let what = format!(
+                "CPU seconds per GB, {what}, {}, to TCP's",
+                units::size(size)
+            );
+            all.push(at_most(what, ours, tcp, 0.6));
+        }
+    }
+    latency(&mut all, taken);
+    all.push(Verdict {
+        what: "message rate, WRITE of 64 B, batches of 16, one core a side".into(),
+        reached: median(taken, Figure::MessageRate, "write_16", 64),
+        goal: 1.0,
+        at_least: true,
+        unit: " M/s",
+    });
+    all.push(Verdict {
+        what: "bandwidth at the worst number of queue pairs, to the best".into(),
+        reached: flatness(taken),
+        goal: 0.85,
+        at_least: true,
+        unit: "x",
+    });
+    all.push(Verdict {
+        what: "memory of an idle RC queue pair, its rings of one entry included".into(),
+        reached: any(taken, Figure::IdleMemory, "idle_pairs"),
+        goal: 4096.0,
+        at_least: false,
+        unit: " B",
+    });
+    all.push(Verdict {
+        what: "connections by rdma_cm, 2,000 begun together".into(),
+        reached: median(taken, Figure::Connections, "cmtime", 2000),
+        goal: 10_000.0,
+        at_least: true,
+        unit: "/s",
+    });
+    all
+}
+
+const OPERATIONS: [(&str, &str); 3] = [
+    ("write_bw", "ib_write_bw"),
+    ("read_bw", "ib_read_bw"),
+    ("send_bw", "ib_send_bw"),
+];
+const CPU: [(&str, &str); 2] = [
+    ("send_events", "ib_send_bw -e"),
+    ("write_bw", "ib_write_bw"),
+];
+const TCP: [&str; 2] = ["tcp_cubic", "tcp_bbr"];
+
+fn bandwidth(all: &mut Vec<Verdict>, taken: &Measurement, name: &str, what: &str, size: u64) {
+    let ours = median(taken, Figure::Bandwidth, name, size);
+    let tcp = best(taken, Figure::Bandwidth, &TCP, size, f64::max);
+    let goal = if size <= 1024 { 2.0 } else { 1.3 };
+    let size_text = units::size(size);
+    let to_tcp = format!("{what}, {size_text}, to the best TCP");
+    all.push(at_least(to_tcp, ours, tcp, goal));
+    if size >= 65_536 {
+        let limit = median(taken, Figure::Bandwidth, "udp_gso", size);
+        let to_limit = format!("{what}, {size_text}, to bare UDP with GSO and GRO");
+        all.push(at_least(to_limit, ours, limit, 0.8));
+    }
+}
+
+fn latency(all: &mut Vec<Verdict>, taken: &Measurement) {
+    let point = |name| taken.point(Figure::Latency, VETH_1500.name, name, 64);
+    type Value = fn(&Point) -> Option<f64>;
+    let of: [(&str, Value); 2] = [("median", Point::median), ("p99", Point::median_p99)];
+    for (name, what) in [("send_lat", "ib_send_lat"), ("write_lat", "ib_write_lat")] {
+        for (which, value) in of {
+            for (peer, label, goal) in [
+                ("sockperf_tcp", "sockperf TCP's", 0.6),
+                ("sockperf_udp", "sockperf UDP's", 0.8),
+            ] {
+                let text = format!("{what}, 64 B, {which}, to {label}");
+                let (ours, theirs) = (point(name).and_then(value), point(peer).and_then(value));
+                all.push(at_most(text, ours, theirs, goal));
+            }
+        }
+    }
+}
+
+fn at_least(what: String, ours: Option<f64>, theirs: Option<f64>, goal: f64) -> Verdict {
+    Verdict {
+        what,
+        reached: ratio(ours, theirs),
+        goal,
+        at_least: true,
+        unit: "x",
+    }
+}
+
+fn at_most(what: String, ours: Option<f64>, theirs: Option<f64>, goal: f64) -> Verdict {
+    Verdict {
+        at_least: false,
+        ..at_least(what, ours, theirs, goal)
+    }
+}
+
+fn ratio(ours: Option<f64>, theirs: Option<f64>) -> Option<f64> {
+    let theirs = theirs.filter(|value| *value > 0.0)?;
+    Some(ours? / theirs)
+}
+
+fn median(taken: &Measurement, figure: Figure, name: &str, x: u64) -> Option<f64> {
+    taken.point(figure, VETH_1500.name, name, x)?.median()
+}
+
+fn any(taken: &Measurement, figure: Figure, name: &str) -> Option<f64> {
+    let curve = taken.curve(figure, VETH_1500.name, name)?;
+    curve.points.values().last()?.median()
+}
+
+fn best(
+    taken: &Measurement,
+    figure: Figure,
+    names: &[&str],
+    x: u64,
+    better: fn(f64, f64) -> f64,
+) -> Option<f64> {
+    let medians = names
+        .iter()
+        .filter_map(|name| median(taken, figure, name, x));
+    medians.reduce(better)
+}
+
+/// Smallest median over largest, if more than one number of queue pairs was measured and none failed altogether.
+fn flatness(taken: &Measurement) -> Option<f64> {
+    let curve: &Curve = taken.curve(Figure::QueuePairs, VETH_1500.name, "write_pairs")?;
+    let medians: Vec<f64> = curve
+        .points
+        .values()
+        .map(|point| point.median().unwrap_or(0.0))
+        .collect();
+    let largest = medians.iter().copied().reduce(f64::max)?;
+    let smallest = medians.iter().copied().reduce(f64::min)?;
+    (medians.len() > 1).then(|| ratio(Some(smallest), Some(largest)))?
+}

@@ -1,0 +1,52 @@
+//! Programs of others that are measured, and the Debian packages that bring them.
+
+use std::env;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Program, and the package of Debian 12 that has it.
+pub const PACKAGES: [(&str, &str); 13] = [
+    ("ib_send_bw", "perftest"),
+    ("ib_send_lat", "perftest"),
+    ("ib_write_bw", "perftest"),
+    ("ib_write_lat", "perftest"),
+    ("ib_read_bw", "perftest"),
+    ("ib_read_lat", "perftest"),
+    ("iperf3", "iperf3"),
+    ("sockperf", "sockperf"),
+    ("ucx_perftest", "ucx-utils"),
+    ("fi_pingpong", "libfabric-bin"),
+    ("cmtime", "rdmacm-utils"),
+    ("nft", "nftables"),
+    ("tcp_bbr", "a kernel with the module tcp_bbr"),
+];
+
+/// The package that has `program`.
+pub fn package(program: &str) -> &'static str {
+    let found = PACKAGES.iter().find(|(name, _)| *name == program);
+    found.map_or("unknown", |(_, package)| package)
+}
+
+/// Where a program is; none if it is not installed. TCP's BBR counts as a program: it is there if the kernel has it.
+pub fn find(program: &str) -> Option<PathBuf> {
+    if program == "tcp_bbr" {
+        let file = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+        let algorithms = std::fs::read_to_string(file).unwrap_or_default();
+        let has = algorithms
+            .split_ascii_whitespace()
+            .any(|name| name == "bbr");
+        return has.then(|| file.into());
+    }
+    let path = env::var_os("PATH").unwrap_or_default();
+    // A user's PATH often lacks the sbin folders, where Debian keeps nft.
+    let sbin = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    env::split_paths(&path)
+        .chain(sbin)
+        .map(|folder| folder.join(program))
+        .find(|file| can_run(file))
+}
+
+fn can_run(file: &Path) -> bool {
+    file.metadata()
+        .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}

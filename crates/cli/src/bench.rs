@@ -1,0 +1,106 @@
+//! `airdma bench`, and the ends of its measurements.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use airdma_bench::End;
+
+#[derive(clap::Args)]
+pub struct Options {
+    /// A few sizes, three samples of each, no large MTUs: some minutes in place of most of an hour.
+    #[arg(long)]
+    quick: bool,
+    /// Only cases whose name (FIGURE/LINK/SERIES/SIZE, see --list) matches, and the peers that they are compared with.
+    #[arg(long, value_name = "REGEX")]
+    only: Option<String>,
+    /// Without the peers, unless --only names them.
+    #[arg(long)]
+    no_peers: bool,
+    /// Print the names of the cases, and measure nothing.
+    #[arg(long)]
+    list: bool,
+    /// Samples of each case [default: 5, with --quick 3].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: Option<u32>,
+    /// How long each sample of bandwidth takes, in seconds.
+    #[arg(long, value_name = "S", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=600))]
+    seconds: u32,
+    /// The files to write: STEM.json, STEM.md, STEM-LINK.svg and STEM-LINK.png.
+    #[arg(long, value_name = "STEM", default_value = "airdma-bench")]
+    output: PathBuf,
+    /// Measure nothing: write page and plots of this JSON file again, beside it.
+    #[arg(long, value_name = "JSON", conflicts_with_all = ["quick", "only", "no_peers", "list", "runs", "seconds", "output"])]
+    render: Option<PathBuf>,
+}
+
+/// Measures.
+pub fn bench(options: Options) -> ExitCode {
+    let runs = if options.quick { 3 } else { 5 };
+    airdma_bench::bench(&airdma_bench::Options {
+        quick: options.quick,
+        only: options.only,
+        peers: !options.no_peers,
+        list: options.list,
+        runs: options.runs.unwrap_or(runs),
+        seconds: options.seconds,
+        output: options.output,
+        render: options.render,
+        version: env!("CARGO_PKG_VERSION"),
+    })
+}
+
+#[derive(clap::Args)]
+pub struct EndOptions {
+    #[command(subcommand)]
+    end: EndCommand,
+}
+
+#[derive(clap::Subcommand)]
+enum EndCommand {
+    UdpReceive {
+        #[arg(long)]
+        port: u16,
+        #[arg(long)]
+        offload: bool,
+    },
+    UdpSend {
+        #[arg(long)]
+        to: SocketAddr,
+        #[arg(long)]
+        datagram: usize,
+        #[arg(long)]
+        message: usize,
+        #[arg(long)]
+        seconds: u32,
+        #[arg(long)]
+        offload: bool,
+    },
+    IdlePairs {
+        #[arg(long)]
+        pairs: u64,
+    },
+}
+
+/// Is one end of a measurement.
+pub fn end(options: EndOptions) -> anyhow::Result<ExitCode> {
+    let end = match options.end {
+        EndCommand::UdpReceive { port, offload } => End::UdpReceive { port, offload },
+        EndCommand::UdpSend {
+            to,
+            datagram,
+            message,
+            seconds,
+            offload,
+        } => End::UdpSend {
+            to,
+            datagram,
+            message,
+            seconds,
+            offload,
+        },
+        EndCommand::IdlePairs { pairs } => End::IdlePairs { pairs },
+    };
+    airdma_bench::run_end(&end)?;
+    Ok(ExitCode::SUCCESS)
+}

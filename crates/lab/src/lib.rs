@@ -1,0 +1,25 @@
+//! Two hosts joined by one cable, for measurements: network namespaces and a veth pair, and programs in them.
+//!
+//! [`enter`] comes first, before any thread: it gives the process a network namespace of its own, with root or, without,
+//! in a user namespace. A [`Lab`] then makes the two hosts. The namespaces have no names: they last as long as somebody
+//! holds them, so nothing is left behind, not even after SIGKILL. Programs die with the thread that started them.
+
+mod error;
+mod host;
+mod interrupts;
+mod loss;
+mod namespace;
+mod netlink;
+mod pair;
+mod privileges;
+mod program;
+mod runtime_dir;
+mod topology;
+
+pub use error::LabError;
+pub use host::Host;
+pub use namespace::Namespace;
+pub use pair::{Listening, Pair, Server};
+pub use privileges::enter;
+pub use program::{Outcome, Program};
+pub use topology::{Cable, INTERFACE, Lab};

@@ -1,0 +1,50 @@
+//! A network namespace without a name, held by a descriptor.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::panic;
+use std::thread;
+
+use crate::error::checked;
+
+/// A network namespace, there for as long as this, a process or a thread in it is.
+#[derive(Debug)]
+pub struct Namespace(OwnedFd);
+
+impl Namespace {
+    /// A new one, empty but for a loopback interface that is down. Needs CAP_SYS_ADMIN.
+    pub fn new() -> io::Result<Namespace> {
+        let made = || {
+            // SAFETY: takes flags alone; concerns this thread, which ends here.
+            checked(unsafe { libc::unshare(libc::CLONE_NEWNET) })?;
+            File::open("/proc/thread-self/ns/net")
+        };
+        let file = thread::scope(|scope| scope.spawn(made).join());
+        Ok(Namespace(OwnedFd::from(unwound(file)?)))
+    }
+
+    /// What `work` returns when a thread of its own runs it in this namespace.
+    pub fn within<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        let inside = || {
+            self.join()?;
+            work()
+        };
+        unwound(thread::scope(|scope| scope.spawn(inside).join()))
+    }
+
+    /// Moves the calling thread into this namespace.
+    pub(crate) fn join(&self) -> io::Result<()> {
+        // SAFETY: the descriptor is open, and is one of a network namespace.
+        checked(unsafe { libc::setns(self.raw(), libc::CLONE_NEWNET) }).map(drop)
+    }
+
+    pub(crate) fn raw(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// A panic of the thread goes on in ours.
+fn unwound<T>(joined: thread::Result<T>) -> T {
+    joined.unwrap_or_else(|payload| panic::resume_unwind(payload))
+}

@@ -1,0 +1,298 @@
+//! One running program, what became of it and what it cost.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek};
+use std::mem;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use crate::error::{LabError, Tried, checked};
+use crate::interrupts::{Interrupts, unblock_all};
+use crate::namespace::Namespace;
+
+/// How a program ended, what it printed and what it cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// How it ended: in words, as `explain` says them.
+    pub end: String,
+    /// It ended by itself with status 0, or as it was asked to.
+    pub ok: bool,
+    /// What it printed.
+    pub stdout: String,
+    /// What it complained about.
+    pub stderr: String,
+    /// From start to end, in seconds.
+    pub wall_s: f64,
+    /// User plus system time of the process and its children, in seconds.
+    pub cpu_s: f64,
+}
+
+impl Outcome {
+    /// Everything a reader of a failed run wants to see.
+    pub fn explain(&self) -> String {
+        let command = self.command.join(" ");
+        let Outcome {
+            end,
+            wall_s,
+            stdout,
+            stderr,
+            ..
+        } = self;
+        format!("$ {command}\n{end} after {wall_s:.1} s\n{stdout}{stderr}")
+    }
+}
+
+/// A child process whose output goes to memory, so that it can never block on us. Killed when this is dropped.
+pub struct Program {
+    command: Vec<String>,
+    child: Child,
+    exit: OwnedFd,
+    stdout: File,
+    stderr: File,
+    started: Instant,
+    ended: bool,
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "{} ({})", self.command.join(" "), self.child.id())
+    }
+}
+
+impl Program {
+    /// Starts `command` in `namespace`, on one core, with these variables beside our own. It dies with the calling thread.
+    pub(crate) fn start(
+        command: &[String],
+        namespace: &Namespace,
+        core: usize,
+        variables: &[(String, String)],
+    ) -> Result<Program, LabError> {
+        let (name, arguments) = command.split_first().ok_or_else(|| LabError::Refused {
+            what: "starting a program".into(),
+            error: io::ErrorKind::InvalidInput.into(),
+        })?;
+        let started = Instant::now();
+        Program::spawn(name, arguments, namespace, core, variables)
+            .map(|(child, exit, stdout, stderr)| Program {
+                command: command.to_vec(),
+                child,
+                exit,
+                stdout,
+                stderr,
+                started,
+                ended: false,
+            })
+            .tried(format!("starting {name}"))
+    }
+
+    fn spawn(
+        name: &str,
+        arguments: &[String],
+        namespace: &Namespace,
+        core: usize,
+        variables: &[(String, String)],
+    ) -> io::Result<(Child, OwnedFd, File, File)> {
+        let (stdout, stderr) = (memory()?, memory()?);
+        let network = namespace.raw();
+        let mut command = Command::new(name);
+        command
+            .args(arguments)
+            .envs(variables.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(stdout.try_clone()?)
+            .stderr(stderr.try_clone()?);
+        // SAFETY: `in_child` makes system calls alone, allocates nothing, and `network` stays open until `spawn` returns.
+        unsafe { command.pre_exec(move || in_child(network, core)) };
+        let child = command.spawn()?;
+        // SAFETY: the child is not yet waited for, so the number is its own; the descriptor is new and nobody else's.
+        let exit = unsafe {
+            let exit = libc::syscall(libc::SYS_pidfd_open, child.id(), 0);
+            OwnedFd::from_raw_fd(checked(exit as libc::c_int)?)
+        };
+        Ok((child, exit, stdout, stderr))
+    }
+
+    /// The process' number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for the end, kills at the deadline.
+    pub(crate) fn wait(
+        mut self,
+        limit: Duration,
+        interrupts: &Interrupts,
+    ) -> Result<Outcome, LabError> {
+        let exited = self.has_exited(limit, Some(interrupts))?;
+        self.finish(!exited)
+    }
+
+    /// Asks the program to end. One that obeys counts as having ended well.
+    pub(crate) fn stop(mut self, interrupts: &Interrupts) -> Result<Outcome, LabError> {
+        let asked = !self.has_exited(Duration::ZERO, None)?;
+        if asked {
+            self.signal(libc::SIGTERM);
+        }
+        let exited = self.has_exited(STOP, Some(interrupts))?;
+        let outcome = self.finish(!exited)?;
+        Ok(Outcome {
+            ok: outcome.ok || (asked && exited),
+            ..outcome
+        })
+    }
+
+    /// Whether the program has ended, or does within `limit`.
+    pub(crate) fn has_exited(
+        &mut self,
+        limit: Duration,
+        interrupts: Option<&Interrupts>,
+    ) -> Result<bool, LabError> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let signals = interrupts.map_or(-1, Interrupts::raw);
+            let mut waits = [self.exit.as_raw_fd(), signals].map(|fd| libc::pollfd {
+                fd,
+                events: libc::POLLIN,
+                revents: 0,
+            });
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left_ms = left.as_millis().min(i32::MAX as u128) as i32;
+            // SAFETY: two descriptors, both open or -1, which poll passes over.
+            let found = unsafe { libc::poll(waits.as_mut_ptr(), 2, left_ms) };
+            if waits[0].revents != 0 {
+                return Ok(true);
+            }
+            if let Some(signal) = interrupts.and_then(Interrupts::take) {
+                return Err(LabError::Interrupted(signal));
+            }
+            if found == 0 && deadline <= Instant::now() + Duration::from_millis(1) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// The end, which has come, or comes now by SIGKILL.
+    fn finish(&mut self, killed: bool) -> Result<Outcome, LabError> {
+        let wall_s = self.started.elapsed().as_secs_f64();
+        let (status, cpu_s) = self.reap(killed).tried("waiting for a program")?;
+        Ok(Outcome {
+            command: mem::take(&mut self.command),
+            end: if killed {
+                "still running, killed".into()
+            } else {
+                status.to_string()
+            },
+            ok: status.success(),
+            stdout: contents(&mut self.stdout),
+            stderr: contents(&mut self.stderr),
+            wall_s,
+            cpu_s,
+        })
+    }
+
+    fn reap(&mut self, kill: bool) -> io::Result<(ExitStatus, f64)> {
+        if kill {
+            self.signal(libc::SIGKILL);
+        }
+        let (mut status, mut usage) = (0, mem::MaybeUninit::<libc::rusage>::uninit());
+        self.ended = true;
+        let usage = loop {
+            // SAFETY: both live through the call, and `usage` is read only after the kernel filled it.
+            unsafe {
+                let pid = self.child.id() as libc::pid_t;
+                match checked(libc::wait4(pid, &mut status, 0, usage.as_mut_ptr())) {
+                    Ok(_) => break usage.assume_init(),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+        let cpu_s = seconds(usage.ru_utime) + seconds(usage.ru_stime);
+        Ok((ExitStatus::from_raw(status), cpu_s))
+    }
+
+    fn signal(&self, signal: libc::c_int) {
+        let nothing = ptr::null::<libc::siginfo_t>();
+        // SAFETY: the descriptor stands for our child, whatever happens to its number; no details are handed over.
+        unsafe {
+            libc::syscall(
+                libc::SYS_pidfd_send_signal,
+                self.exit.as_raw_fd(),
+                signal,
+                nothing,
+                0,
+            )
+        };
+    }
+
+    /// A file of /proc/PID, if the program is still there.
+    pub(crate) fn proc(&self, file: &str) -> Option<String> {
+        fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).ok()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if !self.ended {
+            let _ = self.reap(true);
+        }
+    }
+}
+
+/// How long a program may take to obey SIGTERM.
+const STOP: Duration = Duration::from_secs(5);
+
+/// A file in memory.
+fn memory() -> io::Result<File> {
+    // SAFETY: the name is a C string; the descriptor is new and nobody else's.
+    unsafe {
+        let fd = checked(libc::memfd_create(c"output".as_ptr(), libc::MFD_CLOEXEC))?;
+        Ok(File::from(OwnedFd::from_raw_fd(fd)))
+    }
+}
+
+fn contents(file: &mut File) -> String {
+    let mut bytes = Vec::new();
+    let _ = file.rewind().and_then(|()| file.read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// What the child does before it becomes the program: system calls alone.
+fn in_child(network: libc::c_int, core: usize) -> io::Result<()> {
+    unblock_all();
+    // SAFETY: all of these concern the child alone; strings are C strings, `cores` is plain data that lives through its call.
+    unsafe {
+        // Whatever becomes of us, even SIGKILL, leaves no program running.
+        checked(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL))?;
+        // A session of its own, and so a scheduling group of its own (sched_autogroup): two hosts do not share one weight,
+        // as a client that spins on one core and a server that sleeps on the other otherwise would; the server would then
+        // wait hundreds of milliseconds for any third program on its core.
+        checked(libc::setsid())?;
+        let mut cores: libc::cpu_set_t = mem::zeroed();
+        libc::CPU_SET(core, &mut cores);
+        checked(libc::sched_setaffinity(0, mem::size_of_val(&cores), &cores))?;
+        checked(libc::setns(network, libc::CLONE_NEWNET))?;
+        // What /sys shows belongs to the namespace of who mounted it. Where mounting is forbidden (some containers) the
+        // program sees the interfaces of the outer host there; none of those measured looks.
+        if libc::unshare(libc::CLONE_NEWNS) == 0 {
+            let none = ptr::null();
+            let private = libc::MS_REC | libc::MS_SLAVE;
+            libc::mount(none, c"/".as_ptr(), none, private, ptr::null());
+            libc::mount(
+                c"sysfs".as_ptr(),
+                c"/sys".as_ptr(),
+                c"sysfs".as_ptr(),
+                0,
+                ptr::null(),
+            );
+        }
+    }
+    Ok(())
+}

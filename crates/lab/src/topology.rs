@@ -1,0 +1,184 @@
+//! Two hosts and the cable between them.
+
+use std::fs;
+use std::io;
+use std::mem;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::{LabError, Tried, checked};
+use crate::host::Host;
+use crate::interrupts::Interrupts;
+use crate::namespace::Namespace;
+use crate::netlink::Route;
+use crate::runtime_dir::RuntimeDir;
+
+/// What the cable's ends are called on both hosts.
+pub const INTERFACE: &str = "eth0";
+
+/// What joins two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cable {
+    /// Of both ends, in bytes.
+    pub mtu: u32,
+    /// Whether segmented (GSO) packets cross in one piece, as they do on a veth; otherwise each packet crosses alone.
+    pub segmented: bool,
+    /// One of so many packets is lost at random, either way; none if 0.
+    pub lost_one_in: u32,
+}
+
+impl Default for Cable {
+    fn default() -> Cable {
+        Cable {
+            mtu: 1500,
+            segmented: true,
+            lost_one_in: 0,
+        }
+    }
+}
+
+/// Two hosts joined by a veth pair. Both are gone when this is dropped, or when the process ends, however it does.
+#[derive(Debug)]
+pub struct Lab {
+    /// One host.
+    pub a: Host,
+    /// The other.
+    pub b: Host,
+    /// What joins them.
+    pub cable: Cable,
+    pub(crate) interrupts: Interrupts,
+    _runtime: RuntimeDir,
+}
+
+impl Lab {
+    /// Makes the hosts and waits until packets can cross. After [`crate::enter`]; from then on Ctrl-C ends what is waited
+    /// for with [`LabError::Interrupted`].
+    pub fn new(cable: Cable) -> Result<Lab, LabError> {
+        let runtime = RuntimeDir::new().tried("making a folder for what programs keep")?;
+        let cores = cores();
+        let variable = (
+            "XDG_RUNTIME_DIR".to_owned(),
+            runtime.path().display().to_string(),
+        );
+        let host = |number: u8| {
+            Ok(Host {
+                namespace: Namespace::new().tried("making a network namespace")?,
+                ipv4: IpAddr::V4(Ipv4Addr::new(10, 77, 0, number)),
+                ipv6: IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, number.into())),
+                core: cores[usize::from(number - 1) % cores.len()],
+                variables: vec![variable.clone()],
+            })
+        };
+        let lab = Lab {
+            a: host(1)?,
+            b: host(2)?,
+            cable,
+            interrupts: Interrupts::block().tried("waiting for signals")?,
+            _runtime: runtime,
+        };
+        lab.connect()?;
+        Ok(lab)
+    }
+
+    /// How many cores the hosts have together: 1 or 2.
+    pub fn cores(&self) -> usize {
+        if self.a.core == self.b.core { 1 } else { 2 }
+    }
+
+    /// What `work` returns on host a; sockets that it makes stay there.
+    pub fn on_a<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        self.a.namespace.within(work)
+    }
+
+    /// The same on host b.
+    pub fn on_b<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        self.b.namespace.within(work)
+    }
+
+    fn connect(&self) -> Result<(), LabError> {
+        let far = self.b.namespace.raw();
+        for host in [&self.a, &self.b] {
+            // Without this the link-local addresses would be unusable for the first second or two.
+            let dad = || fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0");
+            // No file where the kernel has no IPv6.
+            let _ = host.namespace.within(dad);
+        }
+        let mtu = self.cable.mtu;
+        self.a
+            .namespace
+            .within(|| Route::open()?.add_veth(INTERFACE, mtu, far))
+            .tried("making a veth pair")?;
+        for host in [&self.a, &self.b] {
+            host.namespace
+                .within(|| self.configure(host))
+                .tried(format!("giving {INTERFACE} its addresses"))?;
+        }
+        for (host, name) in [(&self.a, 'a'), (&self.b, 'b')] {
+            let up = host.namespace.within(wait_up);
+            if !up.tried("waiting for the carrier")? {
+                return Err(LabError::Down(name));
+            }
+            if self.cable.lost_one_in > 0 {
+                host.drop_one_in(self.cable.lost_one_in)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn configure(&self, host: &Host) -> io::Result<()> {
+        let mut route = Route::open()?;
+        let index = interface(INTERFACE)?;
+        if !self.cable.segmented {
+            route.forbid_segmented(index)?;
+        }
+        route.add_address(index, host.ipv4, 24)?;
+        // An older kernel, or one without IPv6, has no such address; nothing measured needs it.
+        let _ = route.add_address(index, host.ipv6, 64);
+        route.set_up(interface("lo")?)?;
+        route.set_up(index)
+    }
+}
+
+/// The number of an interface, in the namespace of the calling thread.
+fn interface(name: &str) -> io::Result<u32> {
+    let name = std::ffi::CString::new(name)?;
+    // SAFETY: a C string that lives through the call.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
+}
+
+/// The kernel tells interfaces at most once a second that their carrier changed. Until then the port is down.
+fn wait_up() -> io::Result<bool> {
+    let mut route = Route::open()?;
+    let index = interface(INTERFACE)?;
+    let deadline = Instant::now() + UP;
+    while !route.is_up(index)? {
+        if Instant::now() > deadline {
+            return Ok(false);
+        }
+        thread::sleep(POLL);
+    }
+    Ok(true)
+}
+
+/// The cores that we may use; at least one.
+fn cores() -> Vec<usize> {
+    // SAFETY: plain data that the call fills.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = mem::zeroed();
+        match checked(libc::sched_getaffinity(0, mem::size_of_val(&set), &mut set)) {
+            Ok(_) => set,
+            // More than 1,024 cores: the first two will do.
+            Err(_) => return vec![0, 1],
+        }
+    };
+    // SAFETY: the numbers are below the set's size.
+    let has = |core: &usize| unsafe { libc::CPU_ISSET(*core, &set) };
+    (0..libc::CPU_SETSIZE as usize).filter(has).collect()
+}
+
+const UP: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(20);
