@@ -1,6 +1,6 @@
 # airdma: `make demo` to see it, `make test` to check everything, `make bench` to measure it.
 
-# Debian's python3-matplotlib belongs to Debian's interpreter, not to one from pyenv or conda.
+# Debian's python3-pyverbs belongs to Debian's interpreter, not to one from pyenv or conda.
 PYTHON ?= $(if $(wildcard /usr/bin/python3),/usr/bin/python3,python3)
 CARGO ?= cargo
 BENCH_OPTIONS ?=
@@ -118,8 +118,8 @@ coverage: ## lines and branches of wire and transport that tests and kept fuzz i
 mutants: ## runs the tests against each mutant of transport and the engine's memory; goes on where it stopped
 	nice -n 19 $(PYTHON) tests/mutants/run.py $(MUTANTS_OPTIONS)
 
-bench: build ## bandwidth and latency by message size, beside TCP (BENCH_OPTIONS=--quick: two minutes)
-	$(PYTHON) tools/bench.py $(BENCH_OPTIONS)
+bench: build ## airdma beside TCP, bare UDP and others, half an hour; writes target/bench/latest.* (BENCH_OPTIONS=--quick: minutes)
+	target/release/airdma bench --output target/bench/latest $(BENCH_OPTIONS)
 
 instructions: build ## counts the instructions of the hot paths, and compares them with docs/benchmarks/instructions.json (a minute)
 	$(PYTHON) tests/instructions/run.py $(INSTRUCTIONS_OPTIONS)

@@ -17,6 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "tools"))
 
+import benchmark  # noqa: E402
 import dropin  # noqa: E402
 import explain  # noqa: E402
 import host_programs  # noqa: E402
@@ -88,6 +89,7 @@ def _run(cases: list[Case], pairs_only: bool, folder: Path) -> int:
             explain.run(lab, tally, folder)
             ip_layer.run(lab, tally)
             running.run(lab, tally, table.lines(), folder)
+        benchmark.run(tally, folder)
         interface_changes.run(tally)
         scenarios.run(tally)
     return _close(tally, started)

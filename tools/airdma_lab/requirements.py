@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -57,7 +56,6 @@ PACKAGES: dict[str, str] = {
 """Program -> package, for everything that anything under tools/ or tests/ starts."""
 
 HEADERS = {"/usr/include/infiniband/verbs.h": "libibverbs-dev", "/usr/include/rdma/rdma_cma.h": "librdmacm-dev"}
-MODULES = {"matplotlib": "python3-matplotlib"}
 PYVERBS = {"/usr/lib/python3/dist-packages/pyverbs": "python3-pyverbs"}
 
 LAB_TOOLS = ["ip", "taskset", "setpriv", "unshare", "mount"]
@@ -86,11 +84,6 @@ def ensure_headers() -> None:
 def ensure_pyverbs() -> None:
     """The same for rdma-core's tests and the module they call, both of one package, for Debian's own interpreter."""
     _bring(PYVERBS, lambda folder: Path(folder).exists())
-
-
-def ensure_modules() -> None:
-    """The same for what the plots import, which has to suit *this* interpreter."""
-    _bring(MODULES, lambda module: importlib.util.find_spec(module) is not None)
 
 
 def _bring(packages: dict[str, str], is_there: Callable[[str], bool]) -> None:

@@ -132,6 +132,9 @@ fn measure(
         airdma: airdma.to_string_lossy().into_owned(),
     };
     let mut taken = begin(options, &effort, series, missing);
+    if let Some(warning) = machine::warning(&taken.machine) {
+        writeln!(io::stderr(), "airdma bench: {warning}")?;
+    }
     // Now, not after half an hour: a folder that is not there, or not ours.
     save(&taken, &options.output)?;
     let outcome = run::measure(series, &effort, &mut taken, |taken| {
@@ -149,9 +152,8 @@ fn measure(
     write_page(&taken, &options.output)?;
     let mut out = io::stdout();
     let rows = report::target_rows(&taken);
-    let measured: Vec<_> = rows.into_iter().filter(|row| row[1] != "-").collect();
-    if measured.len() > 1 {
-        writeln!(out, "\n{}", table::aligned(&measured))?;
+    if rows.len() > 1 {
+        writeln!(out, "\n{}", table::aligned(&rows))?;
     }
     writeln!(out, "\nWhere airdma loses:\n{}", report::losses(&taken))?;
     Ok(code)

@@ -80,6 +80,21 @@ fn version(program: &str, package: &str) -> String {
     packaged.or_else(own).unwrap_or_else(|| "unknown".into())
 }
 
+/// What makes the numbers doubtful, if something does.
+pub fn warning(machine: &BTreeMap<String, String>) -> Option<String> {
+    let number = |name: &str| machine.get(name)?.parse::<f64>().ok();
+    if number("cores") == Some(1.0) {
+        return Some("there is one core: both hosts share it".into());
+    }
+    let load = number("load_before").filter(|load| *load > BUSY)?;
+    Some(format!(
+        "the machine does something else (load {load}): the numbers will be rough"
+    ))
+}
+
+/// A load beyond which somebody else runs.
+const BUSY: f64 = 0.7;
+
 /// How busy the machine was before the measurement: the load of the last minute.
 fn load() -> Option<String> {
     let text = fs::read_to_string("/proc/loadavg").ok()?;

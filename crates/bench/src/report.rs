@@ -19,9 +19,8 @@ pub fn markdown(taken: &Measurement, name: &str) -> String {
     }
     let _ = write!(
         page,
-        "\n## Targets\n\n{}\n\nRatios are of medians, on a veth of MTU 1500. \"The best TCP\" is CUBIC or BBR, whichever did \
-         better.\n\n## Where airdma loses\n\n{}\n\n## What failed, and what was not measured\n\n{}\n",
-        table::markdown(&target_rows(taken), 1),
+        "\n## Targets\n\n{}\n\n## Where airdma loses\n\n{}\n\n## What failed, and what was not measured\n\n{}\n",
+        targets_text(taken),
         losses(taken),
         gaps(taken)
     );
@@ -48,7 +47,10 @@ pub fn target_rows(taken: &Measurement) -> Vec<Vec<String>> {
             .map(str::to_owned)
             .to_vec(),
     ];
-    for verdict in targets::verdicts(taken) {
+    for verdict in targets::verdicts(taken)
+        .iter()
+        .filter(|verdict| verdict.reached.is_some())
+    {
         rows.push(vec![
             verdict.what.clone(),
             verdict.reached_text(),
@@ -57,6 +59,17 @@ pub fn target_rows(taken: &Measurement) -> Vec<Vec<String>> {
         ]);
     }
     rows
+}
+
+fn targets_text(taken: &Measurement) -> String {
+    let rows = target_rows(taken);
+    if rows.len() == 1 {
+        return "None of them was measured in this run.".into();
+    }
+    let table = table::markdown(&rows, 1);
+    format!(
+        "{table}\n\nRatios are of medians, on a veth of MTU 1500. \"The best TCP\" is CUBIC or BBR, whichever did better."
+    )
 }
 
 fn how(taken: &Measurement, name: &str) -> String {
@@ -156,6 +169,17 @@ fn lost(figure: Figure, link: &LinkFacts, ours: &Curve, theirs: &Curve) -> Optio
 
 fn gaps(taken: &Measurement) -> String {
     let mut lines = Vec::new();
+    let verdicts = targets::verdicts(taken);
+    let unknown = verdicts.iter().filter(|verdict| verdict.reached.is_none());
+    let unknown = unknown
+        .map(|verdict| verdict.what.as_str())
+        .collect::<Vec<_>>();
+    if !unknown.is_empty() {
+        lines.push(format!(
+            "- Targets not measured in this run: {}.",
+            unknown.join("; ")
+        ));
+    }
     for missing in &taken.missing {
         let (program, package) = (&missing.program, &missing.package);
         let labels = missing.labels.join("; ");

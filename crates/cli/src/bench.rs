@@ -8,7 +8,7 @@ use airdma_bench::End;
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// A few sizes, three samples of each, no large MTUs: some minutes in place of most of an hour.
+    /// A few sizes, three samples of each, no large MTUs: some minutes in place of half an hour.
     #[arg(long)]
     quick: bool,
     /// Only cases whose name (FIGURE/LINK/SERIES/SIZE, see --list) matches, and the peers that they are compared with.
@@ -27,7 +27,12 @@ pub struct Options {
     #[arg(long, value_name = "S", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
     /// The files to write: STEM.json, STEM.md, STEM-LINK.svg and STEM-LINK.png.
-    #[arg(long, value_name = "STEM", default_value = "airdma-bench")]
+    #[arg(
+        long,
+        value_name = "STEM",
+        default_value = "airdma-bench",
+        overrides_with = "output"
+    )]
     output: PathBuf,
     /// Measure nothing: write page and plots of this JSON file again, beside it.
     #[arg(long, value_name = "JSON", conflicts_with_all = ["quick", "only", "no_peers", "list", "runs", "seconds", "output"])]
