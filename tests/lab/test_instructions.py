@@ -1,4 +1,4 @@
-"""How counts of instructions are read, and what a comparison of them says."""
+"""How counts of instructions and of system calls are read, and what a comparison of them says."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "instructions")]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "system"), str(ROOT / "tests" / "instructions")]
 
 import callgrind  # noqa: E402
 import compare  # noqa: E402
 import record  # noqa: E402
+import system_calls  # noqa: E402
 
 PROFILE = """\
 # callgrind format
@@ -112,6 +113,23 @@ class Comparing(unittest.TestCase):
 class Table(unittest.TestCase):
     def test_the_table_that_is_kept_shows_the_numbers_that_are_kept(self) -> None:
         self.assertTrue(record.is_rendered())
+
+
+SUMMARY = """\
+    calls    errors syscall
+--------- --------- ----------------
+    30253     29000 recvmmsg
+     2590           sendmmsg
+        2         2 access
+--------- --------- ----------------
+    32845     29002 total
+"""
+
+
+class SystemCalls(unittest.TestCase):
+    def test_polls_that_found_nothing_do_not_count(self) -> None:
+        counted = system_calls.succeeded(SUMMARY)
+        self.assertEqual(counted, {"recvmmsg": 1253, "sendmmsg": 2590, "access": 0})
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ import matrix  # noqa: E402
 import processes  # noqa: E402
 import runner  # noqa: E402
 import scenarios  # noqa: E402
+import system_calls  # noqa: E402
 from airdma_lab import build, privileges, requirements  # noqa: E402
 from airdma_lab.lab import Lab  # noqa: E402
 from case import Case, Tally  # noqa: E402
@@ -88,6 +89,7 @@ def _run(cases: list[Case], pairs_only: bool, folder: Path) -> int:
             dropin.run(lab, tally, folder)
             explain.run(lab, tally, folder)
             ip_layer.run(lab, tally)
+            system_calls.run(lab, tally)
             running.run(lab, tally, table.lines(), folder)
         benchmark.run(tally, folder)
         interface_changes.run(tally)

@@ -141,14 +141,20 @@ impl Peers {
         true
     }
 
-    /// The peer did not answer in time. Returns who waited for its window: it holds nobody back any more.
-    pub(crate) fn fell_silent(&mut self, index: PeerIndex) -> VecDeque<u32> {
+    /// The peer did not answer in time. Returns how many waited for its window: it holds nobody back any more, and they are to be
+    /// let go ([`Peers::let_go`]).
+    pub(crate) fn fell_silent(&mut self, index: PeerIndex) -> usize {
         let peer = self.peer(index);
         if std::mem::replace(&mut peer.silent, true) {
             // Who waits now has its probe under way.
-            return VecDeque::new();
+            return 0;
         }
-        std::mem::take(&mut peer.blocked)
+        peer.blocked.len()
+    }
+
+    /// The next queue pair in line, whatever the window says.
+    pub(crate) fn let_go(&mut self, index: PeerIndex) -> Option<u32> {
+        self.peer(index).blocked.pop_front()
     }
 
     /// A queue pair has packets that the window holds back.
@@ -309,7 +315,9 @@ mod tests {
         peers.update(peer, 0, WINDOW_BYTES_START, true, MTU);
         peers.block(peer, 1);
         peers.block(peer, 2);
-        assert_eq!(peers.fell_silent(peer), [1, 2]);
+        assert_eq!(peers.fell_silent(peer), 2);
+        let order = std::iter::from_fn(|| peers.let_go(peer));
+        assert_eq!(order.collect::<Vec<_>>(), [1, 2]);
         for waits in [false, true] {
             assert_eq!(peers.credit(peer, 0, waits), PROBE);
             assert_eq!(peers.credit(peer, MTU, waits), 0);
@@ -317,7 +325,7 @@ mod tests {
         // Their probes are under way.
         peers.block(peer, 2);
         peers.block(peer, 1);
-        assert!(peers.fell_silent(peer).is_empty());
+        assert_eq!(peers.fell_silent(peer), 0);
         // What is given up was not acknowledged.
         peers.update(peer, WINDOW_BYTES_START, MTU, false, MTU);
         assert_eq!(peers.credit(peer, MTU, false), 0);

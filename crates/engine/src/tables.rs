@@ -379,8 +379,10 @@ impl Tables {
             self.counters.count(EngineCounter::WindowDecreases);
         }
         if loss == Loss::Timeout {
-            for index in self.peers.fell_silent(peer) {
-                self.go_on(index);
+            for _ in 0..self.peers.fell_silent(peer) {
+                if let Some(index) = self.peers.let_go(peer) {
+                    self.go_on(index);
+                }
             }
         }
     }
