@@ -91,7 +91,7 @@ pub struct Sample {
     /// 99th percentile of the run, where the program gives one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p99: Option<f64>,
-    /// CPU seconds of both ends, from their start to their end.
+    /// CPU seconds of both ends, from their start to their end, and of soft interrupts.
     pub cpu_s: f64,
     /// Payload moved, where the program says.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -13,11 +13,10 @@ use crate::measurement::{Curve, Figure, LinkFacts, Measurement, Point};
 
 const SIZE: (u32, u32) = (1200, 760);
 const FONT: &str = "sans-serif";
-const OURS: [RGBColor; 4] = [
-    RGBColor(209, 73, 91),
-    RGBColor(27, 108, 168),
-    RGBColor(46, 139, 87),
-    RGBColor(150, 90, 180),
+const OURS: [(&str, RGBColor); 3] = [
+    ("write", RGBColor(209, 73, 91)),
+    ("send", RGBColor(27, 108, 168)),
+    ("read", RGBColor(46, 139, 87)),
 ];
 const PEERS: [RGBColor; 6] = [
     RGBColor(70, 70, 70),
@@ -251,15 +250,13 @@ fn medians_of(curve: &Curve) -> Vec<(f64, f64)> {
         .collect()
 }
 
+/// The same colour for an operation in every panel; peers in their order.
 fn coloured<'a>(curves: &[&'a Curve]) -> Vec<(&'a Curve, RGBColor)> {
-    let (mut ours, mut peers) = (OURS.iter().cycle(), PEERS.iter().cycle());
+    let mut peers = PEERS.iter().copied().cycle();
     let colour = |curve: &&'a Curve| {
-        let next = if curve.peer {
-            peers.next()
-        } else {
-            ours.next()
-        };
-        (*curve, next.copied().unwrap_or(BLACK))
+        let ours = OURS.iter().find(|(name, _)| curve.name.starts_with(name));
+        let ours = ours.map(|(_, colour)| *colour).filter(|_| !curve.peer);
+        (*curve, ours.or_else(|| peers.next()).unwrap_or(BLACK))
     };
     curves.iter().map(colour).collect()
 }

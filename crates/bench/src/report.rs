@@ -85,7 +85,7 @@ fn how(taken: &Measurement, name: &str) -> String {
     format!(
         "{stopped}Two network namespaces joined by a veth, one core a side. Medians of {} runs (smallest to largest in \
          brackets) of {} s each; at each size all programs take turns. CPU is user and system time of both programs, from their \
-         start to their end. perftest polls, and so takes its core for as long as it runs, unless it says sleeping; sockperf \
+         start to their end, and of soft interrupts on their cores where the kernel counts those apart. perftest polls, and so takes its core for as long as it runs, unless it says sleeping; sockperf \
          blocks in its receive call, unless it says polling, and sends 65,507 bytes at most. TCP with writes of up to 8 KiB runs \
          without Nagle's algorithm, unless it says otherwise.\n\n\
          Machine: {}. Versions: {}. Begun {}: `{}`. All samples: [{name}.json]({name}.json).",

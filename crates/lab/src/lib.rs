@@ -14,6 +14,7 @@ mod pair;
 mod privileges;
 mod program;
 mod runtime_dir;
+mod soft_interrupts;
 mod topology;
 
 pub use error::LabError;

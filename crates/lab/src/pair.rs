@@ -36,6 +36,8 @@ pub struct Pair {
     pub server: Outcome,
     /// The client's.
     pub client: Option<Outcome>,
+    /// What the kernel did meanwhile for packets on the cores of both, at nobody's expense, in seconds.
+    pub soft_interrupts_s: f64,
 }
 
 impl Pair {
@@ -45,9 +47,10 @@ impl Pair {
         (self.server.ok && client.ok).then_some(&client.stdout)
     }
 
-    /// CPU seconds of both ends together.
+    /// CPU seconds of both ends together, and of the soft interrupts that no program paid for.
     pub fn cpu_s(&self) -> f64 {
-        self.server.cpu_s + self.client.as_ref().map_or(0.0, |client| client.cpu_s)
+        let client = self.client.as_ref().map_or(0.0, |client| client.cpu_s);
+        self.server.cpu_s + client + self.soft_interrupts_s
     }
 
     /// What both ends said.
@@ -71,6 +74,7 @@ impl Lab {
         client: &[String],
         limit: Duration,
     ) -> Result<Pair, LabError> {
+        let before_s = self.soft_interrupts.total_s();
         let mut process = self.b.start(server.command)?;
         let ready = self.wait_ready(&mut process, server.listening)?;
         let client = if ready {
@@ -89,7 +93,11 @@ impl Lab {
         } else {
             process.wait(linger, &self.interrupts)?
         };
-        Ok(Pair { server, client })
+        Ok(Pair {
+            server,
+            client,
+            soft_interrupts_s: self.soft_interrupts.total_s() - before_s,
+        })
     }
 
     /// Runs a program on host a, to its end or for `limit`.
@@ -156,11 +164,17 @@ fn cpu_ticks_if_asleep(program: &Program) -> Option<u64> {
 }
 
 fn ticks_if_asleep(stat: &str) -> Option<u64> {
+    let (state, ticks) = ticks(stat)?;
+    (state == "S").then_some(ticks)
+}
+
+/// State and CPU time of a thread, from its file `stat`.
+pub fn ticks(stat: &str) -> Option<(&str, u64)> {
     // After the name, which may hold anything: the state, ten other things, user time, system time.
     let (_, after) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = after.split_ascii_whitespace().collect();
     let ticks = |index: usize| fields.get(index)?.parse::<u64>().ok();
-    (*fields.first()? == "S").then_some(ticks(11)? + ticks(12)?)
+    Some((fields.first()?, ticks(11)? + ticks(12)?))
 }
 
 #[cfg(test)]

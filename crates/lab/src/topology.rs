@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::mem;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use crate::interrupts::Interrupts;
 use crate::namespace::Namespace;
 use crate::netlink::Route;
 use crate::runtime_dir::RuntimeDir;
+use crate::soft_interrupts::{SoftInterrupts, are_apart};
 
 /// What the cable's ends are called on both hosts.
 pub const INTERFACE: &str = "eth0";
@@ -48,6 +49,7 @@ pub struct Lab {
     /// What joins them.
     pub cable: Cable,
     pub(crate) interrupts: Interrupts,
+    pub(crate) soft_interrupts: SoftInterrupts,
     _runtime: RuntimeDir,
 }
 
@@ -70,20 +72,35 @@ impl Lab {
                 variables: vec![variable.clone()],
             })
         };
-        let lab = Lab {
-            a: host(1)?,
-            b: host(2)?,
+        let (a, b) = (host(1)?, host(2)?);
+        let mut lab = Lab {
+            soft_interrupts: SoftInterrupts::new(vec![a.core, b.core], false),
+            a,
+            b,
             cable,
             interrupts: Interrupts::block().tried("waiting for signals")?,
             _runtime: runtime,
         };
         lab.connect()?;
+        let apart = lab.probe().tried("sending to the other host")?;
+        lab.soft_interrupts = SoftInterrupts::new(vec![lab.a.core, lab.b.core], apart);
         Ok(lab)
     }
 
     /// How many cores the hosts have together: 1 or 2.
     pub fn cores(&self) -> usize {
         if self.a.core == self.b.core { 1 } else { 2 }
+    }
+
+    /// Whether programs do not pay for soft interrupts. Where the kernel does not say, they do.
+    fn probe(&self) -> io::Result<bool> {
+        let receiver = self.on_b(|| UdpSocket::bind((self.b.ipv4, 0)))?;
+        let to = receiver.local_addr()?;
+        self.on_a(|| {
+            let sender = UdpSocket::bind((self.a.ipv4, 0))?;
+            sender.connect(to)?;
+            Ok(are_apart(&sender).unwrap_or(false))
+        })
     }
 
     /// What `work` returns on host a; sockets that it makes stay there.
