@@ -19,8 +19,8 @@ LOCKED_TOLERANCE = 0.05
 """Atomic instructions are few: a new one for each message is one too many."""
 LOCKED_PER_PACKET = {OVER_SOCKETS: 1.0, "udp_batch_1k": 0.0}
 """A lock for each packet would be two at least, at either end."""
-NAMED = 6
-"""Functions that a complaint names."""
+NAMED = 5
+"""Functions that a complaint names, in either direction."""
 
 
 @dataclass
@@ -41,18 +41,27 @@ def compare(kept: Record, now: Record) -> Verdict:
         if name not in before:
             verdict.other.append(f"{name} is new: it has no number yet")
             continue
-        for side in SIDES:
-            old, new = before[name][side], scenario[side]
-            if abs(new - old) <= max(TOLERANCE * old, SMALLEST):
-                continue
-            line = f"{name}, {_SIDES[side]}: {old:,.0f} -> {new:,.0f} instructions ({new / max(old, 1) - 1:+.1%})"
-            if new > old:
-                verdict.grown += [line, *_functions(before[name], scenario, 1)]
-            else:
-                verdict.shrunk += [line, *_functions(before[name], scenario, -1)]
-        _compare_locked(name, before[name], scenario, verdict)
+        old = before[name]
+        signs = {_sign(old[side], scenario[side]) for side in SIDES}
+        line = f"{name}: {', '.join(_change(side, old[side], scenario[side]) for side in SIDES if scenario[side] or old[side])}"
+        if 1 in signs:
+            verdict.grown += [line, *_functions(old, scenario)]
+        elif -1 in signs:
+            verdict.shrunk.append(line)
+        _compare_locked(name, old, scenario, verdict)
     verdict.other += [f"{name} is gone" for name in before.keys() - after.keys()]
     return verdict
+
+
+def _sign(old: float, new: float) -> int:
+    """1 for more, -1 for less, 0 for about the same."""
+    if abs(new - old) <= max(TOLERANCE * old, SMALLEST):
+        return 0
+    return 1 if new > old else -1
+
+
+def _change(side: str, old: float, new: float) -> str:
+    return f"{_SIDES[side]} {old:,.0f} -> {new:,.0f} ({new / max(old, 1) - 1:+.1%})"
 
 
 def _compare_locked(name: str, old: Record, new: Record, verdict: Verdict) -> None:
@@ -65,15 +74,17 @@ def _compare_locked(name: str, old: Record, new: Record, verdict: Verdict) -> No
     (verdict.grown if change > 0 else verdict.shrunk).extend(lines)
 
 
-_SIDES = {"near": "the end that asks", "far": "the end that serves"}
+_SIDES = {"near": "asking", "far": "serving"}
 
 
-def _functions(old: Record, new: Record, sign: int) -> Iterable[str]:
-    """Those that changed most in that direction, both sides together."""
+def _functions(old: Record, new: Record) -> Iterable[str]:
+    """Those that changed most, both sides together. What is inlined now and was not, or the other way round, shows as two of them."""
     before, after = old["functions"], new["functions"]
     changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in before.keys() | after.keys()}
-    ordered = sorted(changes.items(), key=lambda change: -sign * change[1])
-    return [f"    {change:+10,.1f}  {name}" for name, change in ordered[:NAMED] if sign * change >= 1]
+    ordered = sorted(changes.items(), key=lambda change: -change[1])
+    more = [change for change in ordered[:NAMED] if change[1] >= 1]
+    less = [change for change in ordered[-NAMED:] if change[1] <= -1]
+    return [f"    {change:+10,.1f}  {name}" for name, change in more + less]
 
 
 def locks_per_packet(now: Record) -> list[str]:
@@ -97,5 +108,5 @@ def not_flat(now: Record) -> list[str]:
         old, new = total(scenarios[few]), total(scenarios[many])
         if new > old * (1 + FLAT_TOLERANCE):
             complaints += [f"{many} takes {new:,.0f} instructions, {few} takes {old:,.0f}"]
-            complaints += _functions(scenarios[few], scenarios[many], 1)
+            complaints += _functions(scenarios[few], scenarios[many])
     return complaints

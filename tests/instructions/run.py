@@ -2,7 +2,8 @@
 """Counts the instructions of the hot paths and compares them with docs/benchmarks/instructions.json.
 
 Fails when a scenario takes more than 2 % more than what is kept there, and says which functions have grown. With another compiler,
-valgrind, C library or CPU it says so and shows the differences, which then prove nothing. Needs `make build`.
+valgrind, C library or CPU it says so and shows the differences, which then prove nothing; `--against REVISION` builds what was
+before with the same tools, and compares with that. Needs `make build`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -33,16 +35,18 @@ def main() -> int:
     program = build.binary().with_name("airdma-instructions")
     wanted = arguments.show or arguments.only
     what = {name: text for name, text in callgrind.scenarios(program).items() if re.search(wanted, name)}
-    started = time.monotonic()
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        counts = dict(zip(what, pool.map(lambda name: callgrind.count(program, name), what)))
-    now = record.of(counts, what)
-    print(f"instructions: {len(counts)} scenarios counted in {time.monotonic() - started:.0f} s")
+    now = _count(program, what)
     if arguments.show:
         return _show(now)
     if arguments.write:
         return _write(now, bool(wanted))
-    return _judge(now, bool(wanted))
+    kept = _count_revision(arguments.against, wanted) if arguments.against else record.read()
+    if kept is None:
+        print("instructions: nothing is kept to compare with: make instructions-write")
+        return 1
+    if wanted:
+        kept = {**kept, "scenarios": {name: kept["scenarios"][name] for name in what if name in kept["scenarios"]}}
+    return _judge(kept, now)
 
 
 def _arguments() -> argparse.Namespace:
@@ -50,8 +54,33 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help="keep the numbers instead of comparing with them")
     parser.add_argument("--only", default="", metavar="REGEX", help="only scenarios whose names match")
     parser.add_argument("--show", default="", metavar="REGEX", help="list the functions of these scenarios, and stop")
+    parser.add_argument("--against", metavar="REVISION", help="compare with another revision, built for that, not with what is kept")
     parser.add_argument("--check-table", action="store_true", help="only whether instructions.md shows instructions.json")
     return parser.parse_args()
+
+
+def _count(program: Path, what: dict[str, str]) -> record.Record:
+    started = time.monotonic()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        counts = dict(zip(what, pool.map(lambda name: callgrind.count(program, name), what)))
+    print(f"instructions: {len(counts)} scenarios counted in {time.monotonic() - started:.0f} s")
+    return record.of(counts, what)
+
+
+def _count_revision(revision: str, wanted: str) -> record.Record:
+    """The same of another revision of this repository, built by the same compiler."""
+    target = build.binary().parents[1] / "instructions-against"
+    source = target / "source"
+    git = ["git", "-C", str(record.ROOT), "worktree"]
+    subprocess.run([*git, "add", "--quiet", "--force", "--detach", str(source), revision], check=True)
+    try:
+        cargo = [os.environ.get("CARGO", "cargo"), "build", "--release", "--package", "airdma-instructions"]
+        subprocess.run(cargo, cwd=source, env={**os.environ, "CARGO_TARGET_DIR": str(target)}, check=True)
+        program = target / "release" / "airdma-instructions"
+        what = {name: text for name, text in callgrind.scenarios(program).items() if re.search(wanted, name)}
+        return _count(program, what)
+    finally:
+        subprocess.run([*git, "remove", "--force", str(source)], check=False)
 
 
 def _check_table() -> int:
@@ -83,19 +112,13 @@ def _write(now: record.Record, is_part: bool) -> int:
     return 0
 
 
-def _judge(now: record.Record, is_part: bool) -> int:
+def _judge(kept: record.Record, now: record.Record) -> int:
     not_flat = compare.not_flat(now)
     if not_flat:
         _say("they grow with the number of queue pairs", not_flat)
     locks = compare.locks_per_packet(now)
     if locks:
         _say("locks are taken for packets", locks)
-    kept = record.read()
-    if kept is None:
-        print("instructions: nothing is kept to compare with: make instructions-write")
-        return 1
-    if is_part:
-        kept = {**kept, "scenarios": {name: kept["scenarios"][name] for name in now["scenarios"] if name in kept["scenarios"]}}
     verdict = compare.compare(kept, now)
     differences = [
         f"{key}: {now['environment'].get(key)}, kept were those of {value}"

@@ -38,7 +38,7 @@ def main() -> int:
     arguments = _arguments()
     requirements.ensure([*requirements.LAB_TOOLS, *requirements.PERFTEST_TOOLS, *requirements.PINGPONG_TOOLS])
     requirements.ensure(requirements.PROGRAMS)
-    requirements.ensure(["nft", "cc", "make", "iperf3", "sockperf", "rping", "rstream"])
+    requirements.ensure(["nft", "cc", "make", "iperf3", "sockperf", "rping", "rstream", "strace"])
     requirements.ensure_headers()
     build.require()
     privileges.enter()

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from airdma_lab import build, devices, perftest, requirements
+from airdma_lab import build, devices, perftest
 from airdma_lab.lab import Lab
 from airdma_lab.pair import run_pair
 from case import Tally
@@ -48,7 +48,6 @@ TRAFFIC = [
 
 
 def run(lab: Lab, tally: Tally) -> None:
-    requirements.ensure(["strace"])
     for traffic in TRAFFIC:
         started = time.monotonic()
         complaints, figures = _measure(lab, traffic)
