@@ -54,6 +54,9 @@ pub struct Options {
     pub version: &'static str,
 }
 
+/// What a run takes beside what it measures.
+const OVERHEAD_S: f64 = 0.7;
+
 /// Exit status when nothing can be measured here.
 const CANNOT: u8 = 2;
 
@@ -135,6 +138,16 @@ fn measure(
     if let Some(warning) = machine::warning(&taken.machine) {
         writeln!(io::stderr(), "airdma bench: {warning}")?;
     }
+    let runs: u32 = series
+        .iter()
+        .map(|series| series.xs.len() as u32)
+        .sum::<u32>()
+        * effort.runs;
+    let minutes = f64::from(runs) * (f64::from(effort.seconds) + OVERHEAD_S) / 60.0;
+    writeln!(
+        io::stderr(),
+        "airdma bench: {runs} runs, about {minutes:.0} minutes"
+    )?;
     // Now, not after half an hour: a folder that is not there, or not ours.
     save(&taken, &options.output)?;
     let outcome = run::measure(series, &effort, &mut taken, |taken| {

@@ -251,6 +251,60 @@ impl Measurement {
 }
 
 #[cfg(test)]
+pub mod made_up {
+    //! A measurement for tests.
+
+    use super::*;
+
+    /// One link, `veth-1500`, and these values: figure, series, whether it is a peer, size, samples.
+    pub fn measurement(values: &[(Figure, &str, bool, u64, &[f64])]) -> Measurement {
+        let mut taken = Measurement {
+            format: FORMAT,
+            command: "airdma bench".into(),
+            started: "2026-01-01 00:00 UTC".into(),
+            runs: 3,
+            seconds: 1,
+            interrupted: false,
+            machine: BTreeMap::new(),
+            versions: BTreeMap::new(),
+            missing: Vec::new(),
+            links: vec![LinkFacts {
+                name: "veth-1500".into(),
+                label: "veth, MTU 1500".into(),
+                mtu: 1500,
+            }],
+            curves: Vec::new(),
+        };
+        for (figure, name, peer, x, samples) in values {
+            if taken.curve(*figure, "veth-1500", name).is_none() {
+                taken.curves.push(Curve {
+                    figure: *figure,
+                    link: "veth-1500".into(),
+                    name: (*name).into(),
+                    label: format!("label of {name}"),
+                    peer: *peer,
+                    points: BTreeMap::new(),
+                });
+            }
+            let is_it = |curve: &&mut Curve| curve.figure == *figure && curve.name == *name;
+            let curve = taken.curves.iter_mut().find(is_it).unwrap();
+            let sample = |value: &f64| Sample {
+                value: *value,
+                p99: Some(value * 2.0),
+                cpu_s: 1.0,
+                moved_bytes: None,
+            };
+            let point = Point {
+                samples: samples.iter().map(sample).collect(),
+                ..Point::default()
+            };
+            curve.points.insert(*x, point);
+        }
+        taken
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

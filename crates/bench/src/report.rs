@@ -264,3 +264,71 @@ fn commands(taken: &Measurement) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measurement::made_up::measurement;
+    use crate::measurement::{Missing, Point};
+
+    fn taken() -> Measurement {
+        measurement(&[
+            (Figure::Bandwidth, "write_bw", false, 64, &[1.0]),
+            (Figure::Bandwidth, "write_bw", false, 1024, &[5.0]),
+            (Figure::Bandwidth, "tcp_cubic", true, 64, &[2.0]),
+            (Figure::Bandwidth, "tcp_cubic", true, 1024, &[4.0]),
+            (Figure::Latency, "send_lat", false, 64, &[5.0]),
+            (Figure::Latency, "read_lat", false, 64, &[9.0]),
+            (Figure::Latency, "sockperf_tcp", true, 64, &[4.0]),
+        ])
+    }
+
+    #[test]
+    fn where_we_lose_follows_from_the_numbers() {
+        let text = losses(&taken());
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[0],
+            "- label of write_bw is slower than label of tcp_cubic (veth, MTU 1500): 0.50x at 64 B."
+        );
+        assert_eq!(
+            lines[1],
+            "- label of send_lat takes longer than label of sockperf_tcp (veth, MTU 1500): 1.25x at 64 B."
+        );
+        assert!(lines[2].starts_with("- Target missed: "), "{text}");
+        // A whole round trip is not compared with half of one.
+        assert!(!text.contains("label of read_lat"), "{text}");
+        let good = measurement(&[
+            (Figure::Bandwidth, "write_bw", false, 64, &[3.0]),
+            (Figure::Bandwidth, "tcp_cubic", true, 64, &[2.0]),
+        ]);
+        assert_eq!(losses(&good), "Nowhere in this run.");
+    }
+
+    #[test]
+    fn the_page_names_what_failed_and_what_is_missing() {
+        let mut taken = taken();
+        taken.interrupted = true;
+        taken.missing.push(Missing {
+            program: "ucx_perftest".into(),
+            package: "ucx-utils".into(),
+            labels: vec!["UCX (bandwidth, veth)".into()],
+        });
+        let failed = Point {
+            failures: vec!["--- server".into()],
+            ..Point::default()
+        };
+        taken.curves[0].points.insert(4096, failed);
+        let page = markdown(&taken, "name");
+        for words in [
+            "**Stopped before its end",
+            "- `ucx_perftest` is not installed (ucx-utils): UCX (bandwidth, veth).",
+            "bandwidth of 4 KiB on veth-1500: 1 of 1 runs failed",
+            "| 4 KiB   |            failed |",
+            "(name-veth-1500.svg)",
+            "- Targets not measured in this run: ",
+        ] {
+            assert!(page.contains(words), "{words:?} in\n{page}");
+        }
+    }
+}

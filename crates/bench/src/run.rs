@@ -220,12 +220,16 @@ const FIRST_COLUMN: usize = 10;
 impl Live {
     fn new(link: Link, figure: Figure, group: &[&Series]) -> io::Result<Live> {
         let columns: Vec<&str> = group.iter().map(|series| series.name).collect();
-        let live = Live {
+        let mut live = Live {
             figure,
             link: link.name,
             columns,
-            rewrites: io::stdout().is_terminal(),
+            rewrites: false,
         };
+        let columns = live.columns.iter();
+        let width = FIRST_COLUMN + columns.map(|name| live.width(name) + 2).sum::<usize>();
+        // A line that the terminal breaks in two cannot be written over.
+        live.rewrites = terminal_width().is_some_and(|columns| width <= columns);
         let mut out = io::stdout();
         let titles = live.columns.iter().fold(String::new(), |mut line, column| {
             let _ = write!(line, "  {column:>width$}", width = live.width(column));
@@ -273,6 +277,20 @@ impl Live {
         }
         out.flush()
     }
+}
+
+/// Of the terminal that we print to, in characters; none if it is a file or a pipe.
+fn terminal_width() -> Option<usize> {
+    if !io::stdout().is_terminal() {
+        return None;
+    }
+    // SAFETY: plain data that the call fills.
+    let size = unsafe {
+        let mut size = std::mem::zeroed::<libc::winsize>();
+        let result = libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size);
+        (result == 0).then_some(size)?
+    };
+    Some(usize::from(size.ws_col))
 }
 
 #[cfg(test)]

@@ -207,3 +207,111 @@ fn flatness(taken: &Measurement) -> Option<f64> {
     let smallest = medians.iter().copied().reduce(f64::min)?;
     (medians.len() > 1).then(|| ratio(Some(smallest), Some(largest)))?
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measurement::made_up::measurement;
+
+    fn verdict(taken: &Measurement, what: &str) -> Verdict {
+        let mut all = verdicts(taken).into_iter();
+        all.find(|verdict| verdict.what == what).unwrap()
+    }
+
+    #[test]
+    fn bandwidth_is_held_against_the_better_tcp_and_the_limit() {
+        let size = 65_536;
+        let taken = measurement(&[
+            (
+                Figure::Bandwidth,
+                "write_bw",
+                false,
+                size,
+                &[26.0, 20.0, 27.0],
+            ),
+            (
+                Figure::Bandwidth,
+                "tcp_cubic",
+                true,
+                size,
+                &[10.0, 10.0, 99.0],
+            ),
+            (Figure::Bandwidth, "tcp_bbr", true, size, &[20.0]),
+            (Figure::Bandwidth, "udp_gso", true, size, &[40.0]),
+        ]);
+        let to_tcp = verdict(&taken, "ib_write_bw, 64 KiB, to the best TCP");
+        assert_eq!(
+            (to_tcp.reached_text(), to_tcp.word()),
+            ("1.30x".into(), "yes")
+        );
+        assert_eq!(to_tcp.goal_text(), ">= 1.30x");
+        let to_limit = verdict(&taken, "ib_write_bw, 64 KiB, to bare UDP with GSO and GRO");
+        assert_eq!(
+            (to_limit.reached_text(), to_limit.word()),
+            ("0.65x".into(), "NO")
+        );
+        let other = verdict(&taken, "ib_read_bw, 64 KiB, to the best TCP");
+        assert_eq!(
+            (other.reached_text(), other.word()),
+            ("-".into(), "not measured")
+        );
+    }
+
+    #[test]
+    fn latency_and_cpu_are_better_when_less() {
+        let taken = measurement(&[
+            (Figure::Latency, "send_lat", false, 64, &[5.0]),
+            (Figure::Latency, "sockperf_tcp", true, 64, &[10.0]),
+            (Figure::Latency, "sockperf_udp", true, 64, &[6.0]),
+            (Figure::Cpu, "send_events", false, 30_000, &[0.5]),
+            (Figure::Cpu, "tcp_cubic", true, 30_000, &[0.9]),
+            (Figure::Cpu, "tcp_bbr", true, 30_000, &[0.8]),
+        ]);
+        let reached = |what: &str| {
+            let verdict = verdict(&taken, what);
+            (verdict.reached_text(), verdict.word())
+        };
+        assert_eq!(
+            reached("ib_send_lat, 64 B, median, to sockperf TCP's"),
+            ("0.50x".into(), "yes")
+        );
+        assert_eq!(
+            reached("ib_send_lat, 64 B, p99, to sockperf UDP's"),
+            ("0.83x".into(), "NO")
+        );
+        let cpu = reached("CPU seconds per GB, ib_send_bw -e, 30,000 B, to TCP's");
+        assert_eq!(cpu, ("0.62x".into(), "NO"));
+    }
+
+    #[test]
+    fn one_number_of_queue_pairs_says_nothing_and_a_failed_one_is_no_bandwidth() {
+        let what = "bandwidth at the worst number of queue pairs, to the best";
+        let one = (
+            Figure::QueuePairs,
+            "write_pairs",
+            false,
+            1,
+            [10.0].as_slice(),
+        );
+        assert_eq!(verdict(&measurement(&[one]), what).word(), "not measured");
+        let many = (
+            Figure::QueuePairs,
+            "write_pairs",
+            false,
+            256,
+            [9.0].as_slice(),
+        );
+        assert_eq!(
+            verdict(&measurement(&[one, many]), what).reached_text(),
+            "0.90x"
+        );
+        let none = (
+            Figure::QueuePairs,
+            "write_pairs",
+            false,
+            4096,
+            [].as_slice(),
+        );
+        assert_eq!(verdict(&measurement(&[one, many, none]), what).word(), "NO");
+    }
+}

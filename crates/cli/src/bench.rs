@@ -6,6 +6,23 @@ use std::process::ExitCode;
 
 use airdma_bench::End;
 
+pub const EXAMPLES: &str = "\
+Examples:
+  airdma bench --quick
+      some minutes, to airdma-bench.json, .md, -veth-1500.svg, ...
+  airdma bench --only 'bandwidth/veth-1500/write_bw' --runs 3
+      WRITE by message size, and its peers
+  airdma bench --only 'latency/.*/64$'
+      latency of 64 B
+  airdma bench --no-peers --only 'queue-pairs|idle-memory|connections'
+      what concerns airdma alone
+
+Figures: bandwidth (Gb/s by message size), latency (us), message-rate (millions a second), cpu (seconds of both
+ends for 10^9 bytes), queue-pairs (Gb/s by their number), idle-memory (bytes of each), connections (a second).
+
+Programs measured, and their Debian packages: perftest, iperf3, sockperf, ucx_perftest (ucx-utils), fi_pingpong
+(libfabric-bin), cmtime (rdmacm-utils); nft (nftables) for the lossy link.";
+
 #[derive(clap::Args)]
 pub struct Options {
     /// A few sizes, three samples of each, no large MTUs: some minutes in place of half an hour.

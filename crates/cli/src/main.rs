@@ -83,6 +83,7 @@ enum Command {
     ///
     /// Exits with 0 if all was measured, with 1 if a run failed (what both ends said is in the JSON file), with 2 if
     /// nothing can be measured here, with 128 and the signal's number if it was stopped.
+    #[command(after_long_help = bench::EXAMPLES)]
     Bench(bench::Options),
     /// One end of a measurement of `airdma bench`.
     #[command(hide = true)]

@@ -4,6 +4,7 @@ use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
+use std::sync::OnceLock;
 
 use crate::error::checked;
 
@@ -14,6 +15,7 @@ const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 pub struct Interrupts {
     signals: OwnedFd,
     before: libc::sigset_t,
+    taken: OnceLock<i32>,
 }
 
 impl Interrupts {
@@ -29,7 +31,12 @@ impl Interrupts {
             }
             let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
             let signals = OwnedFd::from_raw_fd(checked(libc::signalfd(-1, &set, flags))?);
-            Ok(Interrupts { signals, before })
+            let taken = OnceLock::new();
+            Ok(Interrupts {
+                signals,
+                before,
+                taken,
+            })
         }
     }
 
@@ -42,17 +49,21 @@ impl Interrupts {
         let mut info = mem::MaybeUninit::<libc::signalfd_siginfo>::uninit();
         let size = mem::size_of::<libc::signalfd_siginfo>();
         // SAFETY: the kernel writes at most `size` bytes into `info`, or none; it is read only if it wrote all.
-        unsafe {
+        let signal = unsafe {
             let length = libc::read(self.raw(), info.as_mut_ptr().cast(), size);
             (length == size as isize).then(|| info.assume_init().ssi_signo as i32)
+        };
+        if let Some(signal) = signal {
+            let _ = self.taken.set(signal);
         }
+        signal
     }
 }
 
 impl Drop for Interrupts {
     fn drop(&mut self) {
-        // A second Ctrl-C, meant for what we have already ended, must not end the process half-way.
-        while self.take().is_some() {}
+        // A second Ctrl-C, meant for what we have already ended, must not end the process half-way. The first one must.
+        while self.taken.get().is_some() && self.take().is_some() {}
         // SAFETY: the set is one that this call gave.
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, ptr::null_mut()) };
     }
