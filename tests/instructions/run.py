@@ -33,8 +33,10 @@ def main() -> int:
     requirements.ensure(["valgrind", "objdump"])
     build.require()
     program = build.binary().with_name("airdma-instructions")
-    wanted = arguments.show or arguments.only
+    wanted = arguments.show or arguments.caches or arguments.only
     what = {name: text for name, text in callgrind.scenarios(program).items() if re.search(wanted, name)}
+    if arguments.caches:
+        return _show_caches(program, list(what))
     now = _count(program, what)
     if arguments.show:
         return _show(now)
@@ -54,6 +56,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help="keep the numbers instead of comparing with them")
     parser.add_argument("--only", default="", metavar="REGEX", help="only scenarios whose names match")
     parser.add_argument("--show", default="", metavar="REGEX", help="list the functions of these scenarios, and stop")
+    parser.add_argument("--caches", default="", metavar="REGEX", help="what these scenarios miss in simulated caches, and stop")
     parser.add_argument("--against", metavar="REVISION", help="compare with another revision, built for that, not with what is kept")
     parser.add_argument("--check-table", action="store_true", help="only whether instructions.md shows instructions.json")
     return parser.parse_args()
@@ -97,6 +100,15 @@ def _show(now: record.Record) -> int:
         for function, value in scenario["functions"].items():
             a_packet = value / scenario["packets"] if scenario["packets"] else 0.0
             print(f"{value:14,.1f} {a_packet:10,.1f}  {function}")
+    return 0
+
+
+def _show_caches(program: Path, names: list[str]) -> int:
+    """Not compared: where memory lies decides, and the next build puts it elsewhere."""
+    print("each time, both ends                 I1    D1 read   D1 write    L2 read   L2 write")
+    for name in names:
+        misses = callgrind.cache_misses(program, name)
+        print(f"{name:30}" + "".join(f" {misses[event]:10.1f}" for event in ("I1mr", "D1mr", "D1mw", "DLmr", "DLmw")))
     return 0
 
 
