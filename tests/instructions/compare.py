@@ -19,6 +19,8 @@ LOCKED_TOLERANCE = 0.05
 """Atomic instructions are few: a new one for each message is one too many."""
 LOCKED_PER_PACKET = {OVER_SOCKETS: 1.0, "udp_batch_1k": 0.0}
 """A lock for each packet would be two at least, at either end."""
+ALLOCATOR_SHARE = 0.001
+"""Of all instructions: while a window grows, so does the wire in memory. An allocation for each packet would be 2 %."""
 NAMED = 5
 """Functions that a complaint names, in either direction."""
 
@@ -96,6 +98,15 @@ def locks_per_packet(now: Record) -> list[str]:
             complaints.append(f"{name}: {locked(scenario) / scenario['packets']:.2f} atomic instructions a packet, {most:g} at most")
             complaints += [f"    {value:10.2f}  {function}" for function, value in scenario["locked"].items()]
     return complaints
+
+
+def allocations(now: Record) -> list[str]:
+    """Scenarios that call the allocator although they are warm. True of any compiler."""
+    return [
+        f"{name}: {scenario['allocator']:,.2f} instructions in the allocator"
+        for name, scenario in now["scenarios"].items()
+        if scenario["allocator"] > ALLOCATOR_SHARE * total(scenario)
+    ]
 
 
 def not_flat(now: Record) -> list[str]:

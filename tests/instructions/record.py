@@ -30,6 +30,7 @@ KINDS = {
 SHOWN = ("write_64", "write_64_list", "write_1m_mtu1024", "write_64k_sockets", "c_post_send")
 """Scenarios of which the table lists the functions."""
 SHOWN_FUNCTIONS = 16
+ALLOCATOR = re.compile(r"^(?:_int_|__libc_|__GI_|__rust_|__rdl_)*(?:malloc|calloc|realloc|free|alloc|alloc_zeroed|dealloc|memalign)$")
 OVER_SOCKETS = "write_64k_sockets"
 
 Record = dict[str, Any]
@@ -65,6 +66,7 @@ def _scenario(found: Counts) -> Record:
         **sides,
         "packets": round(found.packets / found.times, 3),
         "functions": {name: round(value / found.times, 1) for name, value in functions.most_common()},
+        "allocator": round(sum(value for name, value in found.functions().items() if ALLOCATOR.search(name)) / found.times, 3),
         "locked": {name: round(value / found.times, 3) for name, value in found.locked().most_common()},
     }
 
@@ -115,6 +117,7 @@ def render(record: Record) -> str:
         "time that it does.",
         "## For each message, and for each packet of the asking and the serving end together",
         _table(record["scenarios"]),
+        "No packet and no message calls the allocator; that is checked, too.",
         "## Locks",
         _locks(record["scenarios"]),
         "## Where they go",

@@ -125,12 +125,14 @@ def _write(now: record.Record, is_part: bool) -> int:
 
 
 def _judge(kept: record.Record, now: record.Record) -> int:
-    not_flat = compare.not_flat(now)
-    if not_flat:
-        _say("they grow with the number of queue pairs", not_flat)
-    locks = compare.locks_per_packet(now)
-    if locks:
-        _say("locks are taken for packets", locks)
+    promises = {
+        "they grow with the number of queue pairs": compare.not_flat(now),
+        "locks are taken for packets": compare.locks_per_packet(now),
+        "memory is allocated after warm-up": compare.allocations(now),
+    }
+    for title, complaints in promises.items():
+        if complaints:
+            _say(title, complaints)
     verdict = compare.compare(kept, now)
     differences = [
         f"{key}: {now['environment'].get(key)}, kept were those of {value}"
@@ -145,7 +147,7 @@ def _judge(kept: record.Record, now: record.Record) -> int:
         _say(f"more than {compare.TOLERANCE:.0%} less: keep that, by make instructions-write", verdict.shrunk)
     if verdict.other:
         _say("not the scenarios that are kept: make instructions-write", verdict.other)
-    failed = bool(not_flat or locks) or (not differences and bool(verdict.grown or verdict.other))
+    failed = any(promises.values()) or (not differences and bool(verdict.grown or verdict.other))
     print(f"instructions: {'FAILED' if failed else 'ok'}")
     return 1 if failed else 0
 

@@ -51,7 +51,7 @@ LOCKED = {"/target/program": {0x10, 0x18}, "/lib/libqueue.so": {0x30}}
 
 
 def numbers(near: float, far: float = 0.0, **functions: float) -> record.Record:
-    return {"what": "", "near": near, "far": far, "packets": 1.0, "functions": functions, "locked": {}}
+    return {"what": "", "near": near, "far": far, "packets": 1.0, "functions": functions, "allocator": 0.0, "locked": {}}
 
 
 def locking(**functions: float) -> record.Record:
@@ -109,6 +109,15 @@ class Comparing(unittest.TestCase):
     def test_packets_take_no_lock_whatever_is_kept(self) -> None:
         self.assertEqual(compare.locks_per_packet(of(write_64k_sockets=locking(poll=1))), [])
         self.assertTrue(compare.locks_per_packet(of(write_64k_sockets=locking(poll=1, receive=2))))
+
+    def test_who_allocates_is_named_whatever_is_kept(self) -> None:
+        self.assertEqual(compare.allocations(of(write=numbers(1000))), [])
+        self.assertTrue(compare.allocations(of(write={**numbers(1000), "allocator": 0.25})))
+
+    def test_the_allocator_is_known_by_its_names(self) -> None:
+        names = ["malloc", "_int_malloc", "__libc_calloc", "realloc", "free", "__rust_alloc", "_int_free"]
+        self.assertTrue(all(record.ALLOCATOR.search(name) for name in names))
+        self.assertFalse(record.ALLOCATOR.search("airdma_engine::pd::Pd::alloc_mw"))
 
 
 class Table(unittest.TestCase):
