@@ -112,7 +112,7 @@ class Comparing(unittest.TestCase):
 
     def test_who_allocates_is_named_whatever_is_kept(self) -> None:
         self.assertEqual(compare.allocations(of(write=numbers(1000))), [])
-        self.assertTrue(compare.allocations(of(write={**numbers(1000), "allocator": 0.25})))
+        self.assertTrue(compare.allocations(of(write={**numbers(1000), "allocator": 20.0})))
 
     def test_the_allocator_is_known_by_its_names(self) -> None:
         names = ["malloc", "_int_malloc", "__libc_calloc", "realloc", "free", "__rust_alloc", "_int_free"]
