@@ -146,7 +146,7 @@ fn measure(
     let minutes = f64::from(runs) * (f64::from(effort.seconds) + OVERHEAD_S) / 60.0;
     writeln!(
         io::stderr(),
-        "airdma bench: {runs} runs, about {minutes:.0} minutes"
+        "airdma bench: {runs} runs, about {minutes:.0} min"
     )?;
     // Now, not after half an hour: a folder that is not there, or not ours.
     save(&taken, &options.output)?;

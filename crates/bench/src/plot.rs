@@ -1,11 +1,12 @@
-//! The measurement as pictures: for each link bandwidth and latency by message size, and their ratios to TCP.
+//! The measurement as pictures: for each link bandwidth and latency by message size, and their ratios to TCP; CPU, and
+//! bandwidth by number of queue pairs.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use anyhow::{Result, anyhow};
-use plotters::coord::Shift;
+use plotters::coord::{CoordTranslate, Shift};
 use plotters::prelude::*;
 use plotters::style::register_font;
 
@@ -13,7 +14,8 @@ use crate::measurement::{Curve, Figure, LinkFacts, Measurement, Point};
 
 const SIZE: (u32, u32) = (1200, 760);
 const FONT: &str = "sans-serif";
-const OURS: [(&str, RGBColor); 3] = [
+const OURS: [(&str, RGBColor); 4] = [
+    ("send_events", RGBColor(150, 90, 180)),
     ("write", RGBColor(209, 73, 91)),
     ("send", RGBColor(27, 108, 168)),
     ("read", RGBColor(46, 139, 87)),
@@ -27,48 +29,86 @@ const PEERS: [RGBColor; 6] = [
     RGBColor(110, 140, 90),
 ];
 
-/// What is drawn: by message size, and compared with TCP.
+/// What is drawn by message size, and compared with which TCP.
 const DRAWN: [(Figure, &str); 2] = [
     (Figure::Bandwidth, "tcp_cubic"),
     (Figure::Latency, "sockperf_tcp"),
 ];
 
-/// Links with something to draw: name and label.
-pub fn links(taken: &Measurement) -> Vec<(String, String)> {
-    let has = |link: &&LinkFacts| {
-        DRAWN
-            .iter()
-            .any(|(figure, _)| !panels(taken, *figure, link).is_empty())
+/// One picture of one link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Bandwidth and latency, and their ratios to TCP.
+    BySize,
+    /// CPU, and bandwidth by number of queue pairs.
+    Cost,
+}
+
+impl Kind {
+    fn figures(self) -> &'static [Figure] {
+        match self {
+            Kind::BySize => &[Figure::Bandwidth, Figure::Latency],
+            Kind::Cost => &[Figure::Cpu, Figure::QueuePairs],
+        }
+    }
+}
+
+/// The pictures: which part of the file's name follows the stem, and what one sees.
+pub fn pictures(taken: &Measurement) -> Vec<(String, String)> {
+    let all = all(taken).into_iter().map(|(link, kind)| match kind {
+        Kind::BySize => (
+            link.name.clone(),
+            format!(
+                "bandwidth, latency and their ratios to TCP by message size; {}",
+                link.label
+            ),
+        ),
+        Kind::Cost => (
+            format!("{}-cost", link.name),
+            format!(
+                "CPU for a gigabyte, and bandwidth by number of queue pairs; {}",
+                link.label
+            ),
+        ),
+    });
+    all.collect()
+}
+
+fn all(taken: &Measurement) -> Vec<(&LinkFacts, Kind)> {
+    let kinds = [Kind::BySize, Kind::Cost];
+    let all = taken
+        .links
+        .iter()
+        .flat_map(|link| kinds.map(|kind| (link, kind)));
+    let has = |(link, kind): &(&LinkFacts, Kind)| {
+        let mut figures = kind.figures().iter();
+        figures.any(|figure| !panels(taken, *figure, link).is_empty())
     };
-    let links = taken.links.iter().filter(has);
-    links
-        .map(|link| (link.name.clone(), link.label.clone()))
-        .collect()
+    all.filter(has).collect()
 }
 
-/// The name of a plot's file.
-pub fn file(stem: &str, link: &str, ending: &str) -> String {
-    format!("{stem}-{link}.{ending}")
+/// The name of a picture's file.
+pub fn file(stem: &str, picture: &str, ending: &str) -> String {
+    format!("{stem}-{picture}.{ending}")
 }
 
-/// Writes STEM-LINK.svg and STEM-LINK.png for each link.
+/// Writes each picture as SVG and PNG.
 pub fn save(taken: &Measurement, stem: &Path) -> Result<Vec<PathBuf>> {
     load_font();
     let stem = stem.display().to_string();
     let mut files = Vec::new();
-    for (name, _) in links(taken) {
-        let Some(link) = taken.links.iter().find(|link| link.name == name) else {
-            continue;
-        };
+    for ((link, kind), (name, _)) in all(taken).into_iter().zip(pictures(taken)) {
         let [svg, png] = ["svg", "png"].map(|ending| PathBuf::from(file(&stem, &name, ending)));
         draw(
             taken,
             link,
+            kind,
             &SVGBackend::new(&svg, SIZE).into_drawing_area(),
         )?;
         draw(
             taken,
             link,
+            kind,
             &BitMapBackend::new(&png, SIZE).into_drawing_area(),
         )?;
         files.extend([svg, png]);
@@ -95,23 +135,94 @@ fn panels<'a>(taken: &'a Measurement, figure: Figure, link: &LinkFacts) -> Vec<&
 
 type Area<B> = DrawingArea<B, Shift>;
 
-fn draw<B: DrawingBackend>(taken: &Measurement, link: &LinkFacts, area: &Area<B>) -> Result<()> {
+fn draw<B: DrawingBackend>(
+    taken: &Measurement,
+    link: &LinkFacts,
+    kind: Kind,
+    area: &Area<B>,
+) -> Result<()> {
     area.fill(&WHITE).map_err(failed)?;
-    let halves: Vec<_> = DRAWN
-        .into_iter()
-        .filter(|(figure, _)| !panels(taken, *figure, link).is_empty())
+    let figures = kind.figures().iter().copied();
+    let figures: Vec<Figure> = figures
+        .filter(|figure| !panels(taken, *figure, link).is_empty())
         .collect();
-    let columns = area.split_evenly((1, halves.len()));
-    for ((figure, tcp), column) in halves.into_iter().zip(columns) {
+    let columns = area.split_evenly((1, figures.len()));
+    for (figure, column) in figures.into_iter().zip(columns) {
         let curves = panels(taken, figure, link);
+        if figure == Figure::Cpu {
+            bars(figure, link, &curves, &column)?;
+            continue;
+        }
+        let tcp = DRAWN.iter().find(|(drawn, _)| *drawn == figure);
+        let peer = tcp.and_then(|(_, name)| curves.iter().find(|curve| curve.name == *name));
+        let Some(peer) = peer else {
+            values(figure, link, &curves, &column)?;
+            continue;
+        };
         let (above, below) = column.split_vertically((60).percent_height());
         values(figure, link, &curves, &above)?;
-        let peer = curves.iter().find(|curve| curve.name == tcp);
-        if let Some(peer) = peer {
-            ratios(figure, &curves, peer, &below)?;
-        }
+        ratios(figure, &curves, peer, &below)?;
     }
     area.present().map_err(failed)
+}
+
+/// A bar for each curve at each size.
+fn bars<B: DrawingBackend>(
+    figure: Figure,
+    link: &LinkFacts,
+    curves: &[&Curve],
+    area: &Area<B>,
+) -> Result<()> {
+    let mut sizes: Vec<u64> = curves
+        .iter()
+        .flat_map(|curve| curve.points.keys().copied())
+        .collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    // One place for each bar, and one between sizes.
+    let places = curves.len() + 1;
+    let high = curves.iter().flat_map(|curve| medians_of(curve));
+    let high = high.map(|(_, value)| value).fold(0.0, f64::max);
+    let mut chart = ChartBuilder::on(area)
+        .caption(format!("{}; {}", figure.title(), link.label), (FONT, 15))
+        .margin(8)
+        .x_label_area_size(28)
+        .y_label_area_size(46)
+        // Room for the legend above the bars.
+        .build_cartesian_2d(0.0..(places * sizes.len()) as f64, 0.0..high * 1.6)
+        .map_err(failed)?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .disable_x_axis()
+        .light_line_style(WHITE)
+        .bold_line_style(BLACK.mix(0.12))
+        .label_style((FONT, 12))
+        .draw()
+        .map_err(failed)?;
+    for (number, (curve, colour)) in coloured(curves).into_iter().enumerate() {
+        let rectangle = |(x, point): (&u64, &Point)| {
+            let at = sizes.iter().position(|size| size == x)? * places + number;
+            let corners = [(at as f64 + 0.1, 0.0), (at as f64 + 0.9, point.median()?)];
+            Some(Rectangle::new(corners, colour.filled()))
+        };
+        let rectangles: Vec<_> = curve.points.iter().filter_map(rectangle).collect();
+        chart
+            .draw_series(rectangles)
+            .map_err(failed)?
+            .label(curve.label.as_str())
+            .legend(move |(x, y)| Rectangle::new([(x, y - 4), (x + 12, y + 4)], colour.filled()));
+    }
+    let names = sizes.iter().enumerate().map(|(at, size)| {
+        let of_size = curves
+            .iter()
+            .filter_map(|curve| curve.points.get(size)?.median());
+        let highest = of_size.fold(0.0, f64::max);
+        let place = ((at * places) as f64 + 0.1, highest + high * 0.05);
+        Text::new(figure.x_text(*size), place, (FONT, 13))
+    });
+    chart.draw_series(names).map_err(failed)?;
+    legend(&mut chart, SeriesLabelPosition::UpperRight)
 }
 
 fn values<B: DrawingBackend>(
@@ -124,6 +235,12 @@ fn values<B: DrawingBackend>(
     let all: Vec<(u64, f64)> = medians.filter(|(_, value)| *value > 0.0).collect();
     let low = all.iter().map(|(_, value)| *value).fold(f64::MAX, f64::min);
     let high = all.iter().map(|(_, value)| *value).fold(0.0, f64::max);
+    // What should be flat looks so if it is nearly so.
+    let low = if figure == Figure::QueuePairs {
+        low.min(high / 20.0)
+    } else {
+        low
+    };
     let mut chart = ChartBuilder::on(area)
         .caption(format!("{}; {}", figure.title(), link.label), (FONT, 15))
         .margin(8)
@@ -163,9 +280,16 @@ fn values<B: DrawingBackend>(
     } else {
         SeriesLabelPosition::UpperLeft
     };
+    legend(&mut chart, corner)
+}
+
+fn legend<'a, B: DrawingBackend + 'a, C: CoordTranslate>(
+    chart: &mut ChartContext<'a, B, C>,
+    at: SeriesLabelPosition,
+) -> Result<()> {
     chart
         .configure_series_labels()
-        .position(corner)
+        .position(at)
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK.mix(0.3))
         .label_font((FONT, 11))
@@ -263,4 +387,38 @@ fn coloured<'a>(curves: &[&'a Curve]) -> Vec<(&'a Curve, RGBColor)> {
 
 fn failed(error: impl std::fmt::Display) -> anyhow::Error {
     anyhow!("drawing: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::measurement::made_up::measurement;
+
+    #[test]
+    fn every_picture_of_the_page_is_drawn() {
+        let taken = measurement(&[
+            (Figure::Bandwidth, "write_bw", false, 64, &[1.0, 2.0]),
+            (Figure::Bandwidth, "write_bw", false, 1024, &[5.0]),
+            (Figure::Bandwidth, "tcp_cubic", true, 64, &[2.0]),
+            // All its runs failed.
+            (Figure::Bandwidth, "tcp_bbr", true, 64, &[]),
+            (Figure::Latency, "send_lat", false, 64, &[5.0]),
+            (Figure::Cpu, "write_bw", false, 30_000, &[0.5]),
+            (Figure::QueuePairs, "write_pairs", false, 1, &[0.0]),
+        ]);
+        let folder = std::env::temp_dir().join(format!("airdma-plot-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let files = save(&taken, &folder.join("run")).unwrap();
+        let names: Vec<String> = pictures(&taken).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["veth-1500", "veth-1500-cost"]);
+        assert_eq!(files.len(), 4);
+        let svg = fs::read_to_string(folder.join(file("run", "veth-1500", "svg"))).unwrap();
+        assert!(svg.contains("label of tcp_cubic") && !svg.contains("label of tcp_bbr"));
+        let png = fs::read(folder.join(file("run", "veth-1500-cost", "png"))).unwrap();
+        assert!(png.starts_with(b"\x89PNG"));
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(pictures(&measurement(&[])), []);
+    }
 }

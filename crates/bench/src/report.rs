@@ -10,12 +10,9 @@ use crate::{plot, table};
 /// The whole page; `name` is the stem of the plots' and the data's files.
 pub fn markdown(taken: &Measurement, name: &str) -> String {
     let mut page = format!("# Benchmark: {name}\n\n{}\n", how(taken, name));
-    for (link, label) in plot::links(taken) {
-        let file = plot::file(name, &link, "svg");
-        let _ = write!(
-            page,
-            "\n![bandwidth, latency and ratios to TCP by message size; {label}]({file})\n"
-        );
+    for (picture, seen) in plot::pictures(taken) {
+        let file = plot::file(name, &picture, "svg");
+        let _ = write!(page, "\n![{seen}]({file})\n");
     }
     let _ = write!(
         page,

@@ -43,7 +43,7 @@ pub struct Options {
     /// How long each sample of bandwidth takes, in seconds.
     #[arg(long, value_name = "S", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
-    /// The files to write: STEM.json, STEM.md, STEM-LINK.svg and STEM-LINK.png.
+    /// The files to write: STEM.json, STEM.md, and pictures of each link (STEM-LINK.svg, .png).
     #[arg(
         long,
         value_name = "STEM",
