@@ -384,6 +384,8 @@ pub struct Window {
     pub opens: Option<(u64, u32)>,
     /// Its key and what it opens, as far as completions were seen; `None` if one was flushed that may have been done.
     pub settled: Option<Opened>,
+    /// The last request that was done, by when it was posted.
+    settled_by: u64,
     /// Binds and invalidations whose end was not seen, and what the window is after each.
     pub pending: Vec<(u64, Opened)>,
     /// Requests of the peer that go by its key and are not over, and whether they read.
@@ -402,6 +404,7 @@ impl Window {
             key,
             opens: None,
             settled: Some((key, None)),
+            settled_by: 0,
             pending: Vec::new(),
             users: Vec::new(),
         }
@@ -420,8 +423,12 @@ impl Window {
         };
         let (_, after) = self.pending.remove(index);
         match done {
-            Some(true) => self.settled = Some(after),
-            Some(false) => {}
+            // The peer invalidates too, and may see that it has when later requests are long done here.
+            Some(true) if id > self.settled_by => {
+                self.settled = Some(after);
+                self.settled_by = id;
+            }
+            Some(_) => {}
             None => self.settled = None,
         }
         if let (true, Some((key, opens))) = (self.pending.is_empty(), self.settled) {

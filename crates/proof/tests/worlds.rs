@@ -131,6 +131,10 @@ fn worlds_that_found_a_fault_go_as_they_should() {
             "queue pairs to a dead host waited for the window until the one before them had failed",
         ),
         (1_795_289_712_317_197, "the same, from the other end"),
+        (
+            1_795_293_787_345_279,
+            "of the program's own: it learned late of an invalidation, and took the window's key back to what it was",
+        ),
     ] {
         let failure = run(plan_of(seed), false).failure;
         assert_eq!(failure, None, "seed={seed}");
