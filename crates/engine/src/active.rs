@@ -22,6 +22,13 @@ pub(crate) struct Turn {
     deficit: i64,
 }
 
+impl Turn {
+    /// Bytes that it may still send, at least one while it stands in line.
+    pub(crate) fn deficit(&self) -> i64 {
+        self.deficit
+    }
+}
+
 impl Active {
     /// Puts a queue pair at the end of the line, unless it stands there already.
     pub(crate) fn join(&mut self, index: u32, turn: &mut Turn) {
@@ -38,8 +45,8 @@ impl Active {
     }
 
     /// The first one sent `bytes`. When its turn is over it goes to the end of the line.
-    pub(crate) fn charge(&mut self, turn: &mut Turn, bytes: usize) {
-        turn.deficit -= bytes as i64;
+    pub(crate) fn charge(&mut self, turn: &mut Turn, bytes: i64) {
+        turn.deficit -= bytes;
         if turn.deficit <= 0 {
             turn.deficit += QUANTUM_BYTES;
             self.line.rotate_left(1);
@@ -85,7 +92,7 @@ mod tests {
         while sent.iter().sum::<usize>() < 100 * QUANTUM_BYTES as usize {
             let first = active.first().map_or(0, |first| first as usize);
             sent[first] += packet[first];
-            active.charge(&mut turns[first], packet[first]);
+            active.charge(&mut turns[first], packet[first] as i64);
         }
         assert!(
             sent[0].abs_diff(sent[1]) <= QUANTUM_BYTES as usize + 4096,

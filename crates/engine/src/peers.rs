@@ -98,13 +98,22 @@ impl Peers {
         peer.blocked.retain(|&other| other != queue_pair);
     }
 
-    /// Bytes of new data that a queue pair with `in_flight` bytes under way may send now, unless it `waits` in line.
-    pub(crate) fn credit(&self, index: PeerIndex, in_flight: u32, waits: bool) -> u32 {
+    /// Bytes of new data that a queue pair may send now which has so many in flight (as last noted, and really), unless it
+    /// `waits` in line.
+    pub(crate) fn credit(
+        &self,
+        index: PeerIndex,
+        (noted, in_flight): (u32, u32),
+        waits: bool,
+    ) -> u32 {
         let peer = &self.peers[index.0 as usize];
         if peer.silent {
             return if in_flight == 0 { PROBE } else { 0 };
         }
-        if waits { 0 } else { peer.room() }
+        if waits {
+            return 0;
+        }
+        peer.room(peer.in_flight + u64::from(in_flight) - u64::from(noted))
     }
 
     /// The bytes in flight of one queue pair changed. Fewer are `acknowledged`, unless they were given up as lost.
@@ -157,6 +166,11 @@ impl Peers {
         self.peer(index).blocked.pop_front()
     }
 
+    /// Something came from the peer.
+    pub(crate) fn answered(&mut self, index: PeerIndex) {
+        self.peer(index).silent = false;
+    }
+
     /// A queue pair has packets that the window holds back.
     pub(crate) fn block(&mut self, index: PeerIndex, queue_pair: u32) {
         self.peer(index).blocked.push_back(queue_pair);
@@ -165,7 +179,7 @@ impl Peers {
     /// The next queue pair that the window held back and need no longer.
     pub(crate) fn unblock(&mut self, index: PeerIndex) -> Option<u32> {
         let peer = self.peer(index);
-        if peer.silent || peer.room() < WINDOW_BYTES_MIN / 2 {
+        if peer.silent || peer.room(peer.in_flight) < WINDOW_BYTES_MIN / 2 {
             return None;
         }
         peer.blocked.pop_front()
@@ -191,12 +205,12 @@ impl Peer {
         }
     }
 
-    /// Bytes that the window takes now.
-    fn room(&self) -> u32 {
-        if self.in_flight == 0 {
+    /// Bytes that the window takes with so many in flight.
+    fn room(&self, in_flight: u64) -> u32 {
+        if in_flight == 0 {
             return u32::MAX;
         }
-        u32::try_from(u64::from(self.window).saturating_sub(self.in_flight)).unwrap_or(0)
+        u32::try_from(u64::from(self.window).saturating_sub(in_flight)).unwrap_or(0)
     }
 
     fn grow(&mut self, acked: u32, mtu: u32, window_max: u32) {
@@ -224,7 +238,7 @@ mod tests {
     impl Peers {
         /// What one who has something under way, and waits for nobody, may send.
         fn room(&self, index: PeerIndex) -> u32 {
-            self.credit(index, 1, false)
+            self.credit(index, (1, 1), false)
         }
     }
 
@@ -303,8 +317,8 @@ mod tests {
             peers.block(peer, queue_pair);
         }
         peers.update(peer, WINDOW_BYTES_START, MTU, true, MTU);
-        assert_eq!(peers.credit(peer, 0, true), 0);
-        assert!(peers.credit(peer, 0, false) > MTU);
+        assert_eq!(peers.credit(peer, (0, 0), true), 0);
+        assert!(peers.credit(peer, (0, 0), false) > MTU);
         let order = std::iter::from_fn(|| peers.unblock(peer));
         assert_eq!(order.collect::<Vec<_>>(), [3, 1, 2]);
     }
@@ -319,8 +333,8 @@ mod tests {
         let order = std::iter::from_fn(|| peers.let_go(peer));
         assert_eq!(order.collect::<Vec<_>>(), [1, 2]);
         for waits in [false, true] {
-            assert_eq!(peers.credit(peer, 0, waits), PROBE);
-            assert_eq!(peers.credit(peer, MTU, waits), 0);
+            assert_eq!(peers.credit(peer, (0, 0), waits), PROBE);
+            assert_eq!(peers.credit(peer, (MTU, MTU), waits), 0);
         }
         // Their probes are under way.
         peers.block(peer, 2);
@@ -328,10 +342,10 @@ mod tests {
         assert_eq!(peers.fell_silent(peer), 0);
         // What is given up was not acknowledged.
         peers.update(peer, WINDOW_BYTES_START, MTU, false, MTU);
-        assert_eq!(peers.credit(peer, MTU, false), 0);
+        assert_eq!(peers.credit(peer, (MTU, MTU), false), 0);
         assert_eq!(peers.unblock(peer), None);
         peers.update(peer, MTU, 0, true, MTU);
         assert_eq!(peers.unblock(peer), Some(2));
-        assert_eq!(peers.credit(peer, MTU, false), u32::MAX);
+        assert_eq!(peers.credit(peer, (MTU, MTU), false), u32::MAX);
     }
 }

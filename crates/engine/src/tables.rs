@@ -32,6 +32,16 @@ pub(crate) const ROUND_BYTES: i64 = 128 * 1024;
 /// Room for any packet, BTH to pad.
 pub(crate) const PACKET_LEN_MAX: usize = HEADERS_LEN_MAX + PathMtu::M4096.bytes() as usize + 3;
 
+/// Why a turn to transmit ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TurnEnd {
+    /// All was sent that it may send.
+    Used,
+    /// There is nothing to send, or no room in the peer's window.
+    NothingToSend,
+    BatchFull,
+}
+
 pub(crate) struct Tables {
     pub(crate) qps: QpTable,
     pub(crate) memory: MemoryTable,
@@ -47,6 +57,8 @@ pub(crate) struct Tables {
     pub(crate) gsi: Option<Gsi>,
     /// The addresses of the GID table, as the port has them.
     pub(crate) rows: Vec<Option<IpAddr>>,
+    /// The queue pair that took packets last, and has not been settled since.
+    unsettled: Option<u32>,
     timers: Timers,
     active: Active,
     peers: Peers,
@@ -68,6 +80,7 @@ impl Tables {
             misrouted: false,
             gsi: None,
             rows: Vec::new(),
+            unsettled: None,
             timers: Timers::default(),
             active: Active::default(),
             peers: Peers::new(window),
@@ -75,7 +88,8 @@ impl Tables {
         }
     }
 
-    /// Takes one packet that the port has verified. What is wrong with it is counted by reason.
+    /// Takes one packet that the port has verified. What is wrong with it is counted by reason. After the last comes
+    /// [`settle_received`](Self::settle_received).
     pub(crate) fn receive(&mut self, now: Time, received: &Received<'_>) {
         let packet = match Packet::parse(received.bytes) {
             Ok(packet) => packet,
@@ -109,10 +123,21 @@ impl Tables {
             let srq = self.srqs.of_domain(named.srqn, domain);
             slot.side.pd = srq.map_or(NO_PD, |srq| srq.pd);
         }
+        if self.unsettled != Some(index) {
+            self.settle_received(now);
+            self.unsettled = Some(index);
+        }
         self.with(index, |qp, host| {
             qp.handle_packet(now, &arrival, &packet, host)
         });
-        self.settle(index, now);
+    }
+
+    /// Draws the consequences of the packets that were taken. Most packets follow one for the same queue pair, so that is
+    /// done when one comes for another, and to be done after the last.
+    pub(crate) fn settle_received(&mut self, now: Time) {
+        if let Some(index) = self.unsettled.take() {
+            self.settle(index, now);
+        }
     }
 
     /// Nobody here has that number; another process may.
@@ -286,35 +311,60 @@ impl Tables {
             let Some(index) = self.active.first() else {
                 return;
             };
-            let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
+            let (sent, end) = self.take_turn(index, now, budget, batch);
+            budget -= sent;
+            if end == TurnEnd::BatchFull {
                 return;
-            };
-            let Some(slot) = self.qps.slot(index) else {
-                self.active.leave(None);
-                continue;
-            };
-            let credit = slot.connection.map_or(u32::MAX, |connection| {
-                self.peers
-                    .credit(connection.peer, slot.in_flight, slot.blocked)
-            });
-            let transmit = self
-                .with(index, |qp, host| qp.poll_transmit(now, credit, host, out))
-                .flatten();
-            if let Some(transmit) = transmit {
-                batch.commit(transmit.len, destination(&transmit.path));
-                budget -= transmit.len as i64;
-                self.charge(index, transmit.len, now);
-            } else {
-                self.end_turn(index, now);
             }
         }
     }
 
-    fn charge(&mut self, index: u32, bytes: usize, now: Time) {
-        if let Some(slot) = self.qps.slot(index) {
-            self.active.charge(&mut slot.turn, bytes);
+    /// Lets the first in line transmit `allowance` bytes at most, and its last packet beyond; returns how many it did.
+    /// What follows from it is drawn once, at the end.
+    fn take_turn(
+        &mut self,
+        index: u32,
+        now: Time,
+        allowance: i64,
+        batch: &mut TransmitBatch,
+    ) -> (i64, TurnEnd) {
+        let Some(slot) = self.qps.slot(index) else {
+            self.active.leave(None);
+            return (0, TurnEnd::NothingToSend);
+        };
+        let QpSlot { qp, side, .. } = slot;
+        let mut host = QpHost {
+            side,
+            memory: &mut self.memory,
+            srqs: &mut self.srqs,
+            cqs: &mut self.cqs,
+            counters: &mut self.counters,
+        };
+        let allowance = allowance.min(slot.turn.deficit());
+        let mut sent = 0;
+        let end = loop {
+            if sent >= allowance {
+                break TurnEnd::Used;
+            }
+            let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
+                break TurnEnd::BatchFull;
+            };
+            let credit = slot.connection.map_or(u32::MAX, |connection| {
+                let in_flight = (slot.in_flight, qp.in_flight_bytes());
+                self.peers.credit(connection.peer, in_flight, slot.blocked)
+            });
+            let Some(transmit) = qp.poll_transmit(now, credit, &mut host, out) else {
+                break TurnEnd::NothingToSend;
+            };
+            batch.commit(transmit.len, destination(&transmit.path));
+            sent += transmit.len as i64;
+        };
+        self.active.charge(&mut slot.turn, sent);
+        match end {
+            TurnEnd::NothingToSend => self.end_turn(index, now),
+            TurnEnd::Used | TurnEnd::BatchFull => self.note(index, now),
         }
-        self.note(index, now);
+        (sent, end)
     }
 
     /// The first in line has nothing to send now, or no room in its peer's window.
@@ -378,10 +428,13 @@ impl Tables {
         if self.peers.lost(peer, now) {
             self.counters.count(EngineCounter::WindowDecreases);
         }
-        if loss == Loss::Timeout {
-            for _ in 0..self.peers.fell_silent(peer) {
-                if let Some(index) = self.peers.let_go(peer) {
-                    self.go_on(index);
+        match loss {
+            Loss::Gap => self.peers.answered(peer),
+            Loss::Timeout => {
+                for _ in 0..self.peers.fell_silent(peer) {
+                    if let Some(index) = self.peers.let_go(peer) {
+                        self.go_on(index);
+                    }
                 }
             }
         }

@@ -163,7 +163,9 @@ impl Worker {
             port: &mut *link.port,
             receive: &mut |received| tables.receive(now, &received),
         };
-        Some(call(steering.as_deref(), &mut ground))
+        let result = call(steering.as_deref(), &mut ground);
+        self.tables.settle_received(now);
+        Some(result)
     }
 
     /// Takes a position for a queue pair, and gives it its number.
@@ -295,6 +297,7 @@ impl Worker {
         let result = link.port.receive(RECEIVE_PACKETS, &mut |received| {
             tables.receive(now, &received)
         });
+        tables.settle_received(now);
         self.check(result, round).unwrap_or(0)
     }
 
