@@ -342,6 +342,7 @@ impl Tables {
         };
         let allowance = allowance.min(slot.turn.deficit());
         let mut sent = 0;
+        let mut last_path = None;
         let end = loop {
             if sent >= allowance {
                 break TurnEnd::Used;
@@ -356,7 +357,12 @@ impl Tables {
             let Some(transmit) = qp.poll_transmit(now, credit, &mut host, out) else {
                 break TurnEnd::NothingToSend;
             };
-            batch.commit(transmit.len, destination(&transmit.path));
+            if last_path == Some(transmit.path) {
+                batch.commit_another(transmit.len);
+            } else {
+                batch.commit(transmit.len, destination(&transmit.path));
+                last_path = Some(transmit.path);
+            }
             sent += transmit.len as i64;
         };
         self.active.charge(&mut slot.turn, sent);

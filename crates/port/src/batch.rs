@@ -126,6 +126,7 @@ impl TransmitBatch {
 
     /// Room for one packet of up to `len_max` bytes (BTH to pad), or `None` when the batch is full. The slice is
     /// scratch, with arbitrary content, until [`TransmitBatch::commit`]; a second call before that takes it back.
+    #[inline]
     pub fn reserve(&mut self, len_max: usize) -> Option<&mut [u8]> {
         let needed = len_max.checked_add(ICRC_LEN)?;
         let fits = |batch: &Self| {
@@ -146,6 +147,22 @@ impl TransmitBatch {
     /// # Panics
     /// If nothing is reserved, `len` exceeds the reservation, or `len` is not a multiple of 4 (the pad is missing).
     pub fn commit(&mut self, len: usize, destination: Destination) {
+        self.push(len, Some(destination));
+    }
+
+    /// As [`commit`](Self::commit), with the destination of the packet that was committed before.
+    ///
+    /// # Panics
+    /// As it, and if none waits.
+    #[inline]
+    pub fn commit_another(&mut self, len: usize) {
+        assert!(!self.is_empty(), "there is no packet before this one");
+        self.push(len, None);
+    }
+
+    /// `None`: the destination of the packet before.
+    #[inline]
+    fn push(&mut self, len: usize, destination: Option<Destination>) {
         assert!(
             len <= self.reserved && len > 0,
             "commit of {len} bytes, reserved were {}",
@@ -157,7 +174,10 @@ impl TransmitBatch {
         );
         self.reserved = 0;
         let recipient = Recipient::of(&self.buffer[self.tail..self.tail + len]);
-        if self.destinations.last() != Some(&destination) || !recipient.is_same(self.recipient) {
+        let last = self.destinations.last().copied();
+        let goes_on =
+            (destination.is_none() || destination == last) && recipient.is_same(self.recipient);
+        if let Some(destination) = destination.or(last).filter(|_| !goes_on) {
             self.destinations.push(destination);
         }
         self.recipient = recipient;
@@ -239,6 +259,7 @@ impl TransmitBatch {
 
     /// Writes the ICRC behind the `index`-th waiting packet, for the IP identification `id`. Cheap when that is done
     /// already.
+    #[inline]
     pub(crate) fn seal(&mut self, index: usize, flow: &Flow, id: u16, icrcs: &mut IcrcCache) {
         let entry = &mut self.entries[self.head + index];
         if entry.sealed_for == Some(id) {

@@ -26,6 +26,7 @@ pub(crate) struct RequestPacket {
 }
 
 impl RequestPacket {
+    #[inline]
     pub(crate) fn new(entry: &Entry, index: u32, mtu: u32) -> Self {
         let request = &entry.request;
         match request.operation {
@@ -50,6 +51,7 @@ impl RequestPacket {
         }
     }
 
+    #[inline]
     fn data(entry: &Entry, index: u32, mtu: u32) -> Self {
         let request = &entry.request;
         let offset = index * mtu;

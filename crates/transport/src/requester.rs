@@ -310,15 +310,19 @@ impl Requester {
         }
         let mtu = attributes.path_mtu.bytes();
         let index = u32::try_from(self.next - entry.first).expect("an entry has < 2^32 packets");
-        let packet = RequestPacket::new(&entry, index, mtu);
-        let mut headers = packet.headers;
-        headers.bth.dest_qpn = attributes.dest_qpn;
-        headers.bth.psn = self.psn_of(self.next);
-        headers.bth.ack_request =
+        let mut packet = RequestPacket::new(&entry, index, mtu);
+        let ack_request =
             asks_again || self.asks_for_ack(&entry, &packet, credit.saturating_sub(mtu), mtu);
+        let bth = &mut packet.headers.bth;
+        bth.dest_qpn = attributes.dest_qpn;
+        bth.psn = self.psn_of(self.next);
+        bth.ack_request = ack_request;
+        let pad = usize::from(bth.pad);
         let headers_len = match turn.transport {
-            Transport::Xrc => emit_extended(headers, entry.request.srqn, out),
-            Transport::Rc | Transport::Uc | Transport::Ud | Transport::Cnp => headers.emit(out),
+            Transport::Xrc => emit_extended(packet.headers, entry.request.srqn, out),
+            Transport::Rc | Transport::Uc | Transport::Ud | Transport::Cnp => {
+                packet.headers.emit(out)
+            }
         };
         let payload_end = headers_len + packet.payload_len as usize;
         if packet.payload_len > 0 {
@@ -330,16 +334,9 @@ impl Requester {
                 return self.give_up(Status::LocalProtectionError, turn, attributes, host, out);
             }
         }
-        let end = payload_end + usize::from(headers.bth.pad);
+        let end = payload_end + pad;
         out[payload_end..end].fill(0);
-        self.sent(
-            now,
-            attributes,
-            &entry,
-            &packet,
-            headers.bth.ack_request,
-            host,
-        );
+        self.sent(now, attributes, &entry, &packet, ack_request, host);
         Some(end)
     }
 
