@@ -86,6 +86,8 @@ pub(crate) struct Responder {
     spare: Option<Receive>,
     /// A NAK was sent for the present gap: silence until the expected packet comes.
     gap_reported: bool,
+    /// PSN of the latest packet of a SEND or WRITE that was executed.
+    placed: Option<Psn>,
     executed: VecDeque<Executed>,
     pub(crate) replies: Replies,
 }
@@ -151,7 +153,11 @@ impl Responder {
     /// READs and atomics have queued their own answer.
     fn answer(&mut self, packet: &Packet<'_>) {
         let bth = &packet.headers.bth;
-        if bth.ack_request && (bth.opcode.is_send() || bth.opcode.is_write()) {
+        if !(bth.opcode.is_send() || bth.opcode.is_write()) {
+            return;
+        }
+        self.placed = Some(bth.psn);
+        if bth.ack_request {
             self.replies.acknowledge(bth.psn, self.msn);
         }
     }
@@ -440,10 +446,13 @@ impl Responder {
         }
     }
 
-    /// Owes an ACK for all that was executed so far.
+    /// Owes an ACK for the SENDs and WRITEs that were executed so far. It does not name a later READ or atomic: those have
+    /// answers of their own, and where a network changes the order and the ACK comes before the answer, rxe completes
+    /// the atomic without its result.
     fn acknowledge_again(&mut self) {
-        let last = self.expected.add(MSN_MASK);
-        self.replies.acknowledge(last, self.msn);
+        if let Some(placed) = self.placed {
+            self.replies.acknowledge(placed, self.msn);
+        }
     }
 
     /// Owes the latest ACK once more if any message was completed.

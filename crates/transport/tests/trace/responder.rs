@@ -452,13 +452,13 @@ fn a_queue_pair_that_goes_says_once_more_what_arrived() {
         [
             "ReadResponseFirst 101 msn=2 [256]",
             "ReadResponseLast 102 msn=2 [44]",
-            "Acknowledge 102 msn=2"
+            "Acknowledge 100 msn=2"
         ]
     );
     b.modify(QpState::Error);
     b.qp.farewell();
     assert!(b.qp.wants_transmit());
-    assert_eq!(b.sends(), ["Acknowledge 102 msn=2"]);
+    assert_eq!(b.sends(), ["Acknowledge 100 msn=2"]);
     b.modify(QpState::Reset);
     b.qp.farewell();
     assert_eq!(b.sends(), [""; 0]);
@@ -577,17 +577,46 @@ fn a_read_that_is_repeated_before_it_is_answered_is_still_in_flight() {
 fn an_answer_goes_before_the_acknowledgement_that_speaks_of_it() {
     let mut b = Bench::connected();
     b.post_receive(1, 8);
-    b.arrives(Opcode::RcSendOnly, 100, &[0; 8], |_| {});
-    b.read_arrives(101, REGION_VA, 8);
+    b.read_arrives(100, REGION_VA, 8);
+    b.arrives(Opcode::RcSendOnly, 101, &[0; 8], |_| {});
     b.sends();
-    // All of it was lost, and is sent again. The answer to the SEND speaks of all that was executed; after it, the
-    // peer would take the READ's response for lost.
-    b.arrives(Opcode::RcSendOnly, 100, &[0; 8], |_| {});
-    b.read_arrives(101, REGION_VA, 8);
+    // All of it was lost, and is sent again; the network changed the order. After the ACK, the peer would take the READ's
+    // response for lost.
+    b.arrives(Opcode::RcSendOnly, 101, &[0; 8], |_| {});
+    b.read_arrives(100, REGION_VA, 8);
     assert_eq!(
         b.sends(),
-        ["ReadResponseOnly 101 msn=2 [8]", "Acknowledge 101 msn=2"]
+        ["ReadResponseOnly 100 msn=2 [8]", "Acknowledge 101 msn=2"]
     );
+}
+
+/// Seen with rxe over a network that changes the order: the ACK came before the answer to the atomic, and rxe completed the
+/// atomic without its result.
+#[test]
+fn an_acknowledgement_that_is_repeated_names_no_read_and_no_atomic() {
+    let mut b = Bench::connected();
+    b.post_receive(1, 8);
+    b.arrives(Opcode::RcSendOnly, 100, &[0; 8], |_| {});
+    b.read_arrives(101, REGION_VA, 300);
+    let add = |h: &mut Headers| {
+        h.atomic_eth = Some(AtomicEth {
+            va: REGION_VA,
+            rkey: RKEY,
+            swap_add: 2,
+            compare: 0,
+        });
+    };
+    b.arrives(Opcode::RcFetchAdd, 103, &[], add);
+    b.sends();
+    b.arrives(Opcode::RcSendOnly, 100, &[0; 8], |_| {});
+    assert_eq!(b.sends(), ["Acknowledge 100 msn=3"]);
+    b.qp.farewell();
+    assert_eq!(b.sends(), ["Acknowledge 100 msn=3"]);
+    let mut b = Bench::connected();
+    b.arrives(Opcode::RcFetchAdd, 100, &[], add);
+    b.sends();
+    b.qp.farewell();
+    assert_eq!(b.sends(), [""; 0]);
 }
 
 #[test]
