@@ -18,12 +18,14 @@ use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// A link comes up after a while, and with it the route to its address.
 const SETUP: &str = "ip link add veth0 type veth peer name veth1
     ip -6 address add fd09::1/64 dev veth0 nodad
     ip -6 address add fd09::2/128 dev lo nodad
     ip -6 address add fd09::3/128 dev lo nodad
     ip link set veth1 up
-    ip link set veth0 up";
+    ip link set veth0 up
+    until ip -6 route get fd09::1 | grep -q ^local; do sleep 0.01; done";
 
 const OURS: Ipv6Addr = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 1);
 const PEERS: Ipv6Addr = Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 2);
@@ -138,7 +140,8 @@ fn req(local_id: u32, qpn: Qpn, port: u16) -> Req {
         primary: PathRecord {
             local_gid: PEERS.into_gid(),
             remote_gid: OURS.into_gid(),
-            ack_timeout: 14,
+            // The timewait that comes of it, 4.3 s, outlasts the test.
+            ack_timeout: 20,
             ..PathRecord::NONE
         },
         alternate: PathRecord::NONE,
