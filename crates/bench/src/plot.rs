@@ -128,7 +128,8 @@ fn load_font() {
 /// Curves with values, ours before the peers, so that the legend reads so.
 fn panels<'a>(taken: &'a Measurement, figure: Figure, link: &LinkFacts) -> Vec<&'a Curve> {
     let mut curves = taken.curves_of(figure, &link.name);
-    curves.retain(|curve| curve.points.values().any(|point| point.median().is_some()));
+    // Logarithms of nothing are none: without a value above 0 there is nothing to draw.
+    curves.retain(|curve| !medians_of(curve).is_empty());
     curves.sort_by_key(|curve| curve.peer);
     curves
 }
@@ -231,8 +232,7 @@ fn values<B: DrawingBackend>(
     curves: &[&Curve],
     area: &Area<B>,
 ) -> Result<()> {
-    let medians = curves.iter().flat_map(|curve| medians(curve));
-    let all: Vec<(u64, f64)> = medians.filter(|(_, value)| *value > 0.0).collect();
+    let all: Vec<(f64, f64)> = curves.iter().flat_map(|curve| medians_of(curve)).collect();
     let low = all.iter().map(|(_, value)| *value).fold(f64::MAX, f64::min);
     let high = all.iter().map(|(_, value)| *value).fold(0.0, f64::max);
     // What should be flat looks so if it is nearly so.
@@ -247,7 +247,9 @@ fn values<B: DrawingBackend>(
         .x_label_area_size(28)
         .y_label_area_size(46)
         .build_cartesian_2d(
-            spread(all.iter().map(|(x, _)| *x)).log_scale().base(2.0),
+            spread(all.iter().map(|(x, _)| *x as u64))
+                .log_scale()
+                .base(2.0),
             (low * 0.7..high * 1.6).log_scale(),
         )
         .map_err(failed)?;
@@ -359,18 +361,12 @@ fn spread(xs: impl Iterator<Item = u64> + Clone) -> Range<f64> {
     low / 1.5..high * 1.5
 }
 
-fn medians(curve: &Curve) -> Vec<(u64, f64)> {
-    let points = curve.points.iter();
-    points
-        .filter_map(|(x, point)| Some((*x, point.median()?)))
-        .collect()
-}
-
+/// What a logarithmic axis can show of it.
 fn medians_of(curve: &Curve) -> Vec<(f64, f64)> {
-    let known = medians(curve).into_iter();
-    known
-        .filter(|(_, value)| *value > 0.0)
-        .map(|(x, value)| (x as f64, value))
+    let points = curve.points.iter();
+    let medians = points.filter_map(|(x, point)| Some((*x as f64, point.median()?)));
+    medians
+        .filter(|(_, value)| *value > 0.0 && value.is_finite())
         .collect()
 }
 
@@ -406,7 +402,15 @@ mod tests {
             (Figure::Bandwidth, "tcp_bbr", true, 64, &[]),
             (Figure::Latency, "send_lat", false, 64, &[5.0]),
             (Figure::Cpu, "write_bw", false, 30_000, &[0.5]),
+            // Nothing came through.
             (Figure::QueuePairs, "write_pairs", false, 1, &[0.0]),
+            (
+                Figure::QueuePairs,
+                "write_pairs",
+                false,
+                16,
+                &[f64::INFINITY],
+            ),
         ]);
         let folder = std::env::temp_dir().join(format!("airdma-plot-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();

@@ -153,6 +153,8 @@ fn sample(series: &Series, x: u64, said: Said) -> Result<Sample, String> {
     let (server, client, cpu_s) = said?;
     let reading = series.program.read(&server, &client, x);
     let nothing = || format!("no result in:\n--- server\n{server}\n--- client\n{client}");
+    // perftest prints "inf" for what it could not time.
+    let reading = reading.filter(|reading| reading.value.is_finite());
     let reading = reading.ok_or_else(nothing)?;
     let value = if series.figure == Figure::Cpu {
         let moved = reading.moved_bytes.filter(|moved| *moved > 0);
@@ -323,6 +325,12 @@ mod tests {
             failed,
             "no result in:\n--- server\nready\n--- client\nall is well"
         );
+    }
+
+    #[test]
+    fn infinity_is_no_result() {
+        let said = Ok((String::new(), TABLE.replace("0.077954", "inf"), 0.5));
+        assert!(sample(&series(Figure::Bandwidth, "write_bw"), 65_536, said).is_err());
     }
 
     #[test]
