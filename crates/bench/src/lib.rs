@@ -134,6 +134,7 @@ fn measure(
         seconds: options.seconds.max(1),
         airdma: airdma.to_string_lossy().into_owned(),
     };
+    let known_missing = missing.len();
     let mut taken = begin(options, &effort, series, missing);
     if let Some(warning) = machine::warning(&taken.machine) {
         writeln!(io::stderr(), "airdma bench: {warning}")?;
@@ -153,7 +154,9 @@ fn measure(
     let outcome = run::measure(series, &effort, &mut taken, |taken| {
         save(taken, &options.output)
     });
-    let mut code = ExitCode::from(u8::from(taken.failures() > 0));
+    // Programs that are not installed were known before; a link that cannot be made has failed.
+    let failed = taken.failures() > 0 || taken.missing.len() > known_missing;
+    let mut code = ExitCode::from(u8::from(failed));
     if let Err(error) = outcome {
         let Some(LabError::Interrupted(signal)) = error.downcast_ref() else {
             return Err(error);

@@ -161,12 +161,12 @@ pub struct Curve {
     pub points: BTreeMap<u64, Point>,
 }
 
-/// A program that is not installed, and what was not measured therefore.
+/// A program that is not installed, or a link that cannot be made, and what was not measured therefore.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Missing {
-    /// The program.
+    /// The program; or "link" and its name.
     pub program: String,
-    /// The Debian package that has it.
+    /// The Debian package that has it; or why the link cannot be made.
     pub package: String,
     /// The labels of what it would have measured.
     pub labels: Vec<String>,

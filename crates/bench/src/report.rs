@@ -180,9 +180,7 @@ fn gaps(taken: &Measurement) -> String {
     for missing in &taken.missing {
         let (program, package) = (&missing.program, &missing.package);
         let labels = missing.labels.join("; ");
-        lines.push(format!(
-            "- `{program}` is not installed ({package}): {labels}."
-        ));
+        lines.push(format!("- `{program}` is not there ({package}): {labels}."));
     }
     for curve in &taken.curves {
         for (x, point) in curve
@@ -319,7 +317,7 @@ mod tests {
         let page = markdown(&taken, "name");
         for words in [
             "**Stopped before its end",
-            "- `ucx_perftest` is not installed (ucx-utils): UCX (bandwidth, veth).",
+            "- `ucx_perftest` is not there (ucx-utils): UCX (bandwidth, veth).",
             "bandwidth of 4 KiB on veth-1500: 1 of 1 runs failed",
             "| 4 KiB   |            failed |",
             "(name-veth-1500.svg)",

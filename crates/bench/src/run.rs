@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use airdma_lab::{Lab, LabError, Server};
 
-use crate::measurement::{Curve, Figure, Measurement, Point, Sample};
+use crate::measurement::{Curve, Figure, Measurement, Missing, Point, Sample};
 use crate::peer::{Place, Plan};
 use crate::suite::{Link, Series};
 use crate::units;
@@ -26,7 +26,7 @@ pub struct Effort {
 
 /// Measures all `series` into `taken`, and hands it to `kept` whenever a line of the live table is full.
 ///
-/// Fails only if the hosts cannot be made or the user wants to stop; what was measured until then is in `taken`. A run that
+/// Fails only if no hosts can be made, airdma does not run, or the user wants to stop; what was measured until then is in `taken`. A run that
 /// gives no result is kept as failed.
 pub fn measure(
     series: &[Series],
@@ -36,7 +36,16 @@ pub fn measure(
 ) -> anyhow::Result<()> {
     for link in links(series) {
         let of_link = || series.iter().filter(|series| series.link == link);
-        let lab = Lab::new(link.cable)?;
+        let lab = match Lab::new(link.cable) {
+            Ok(lab) => lab,
+            // One link that this kernel cannot make must not cost the others.
+            Err(error) if links(series).len() > 1 && !matches!(error, LabError::Interrupted(_)) => {
+                writeln!(io::stderr(), "airdma bench: no link {}: {error}", link.name)?;
+                taken.missing.push(not_made(link, &error, of_link()));
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
         let place = Place {
             server: lab.b.ipv4.to_string(),
             mtu: link.cable.mtu,
@@ -70,6 +79,15 @@ pub fn measure(
         }
     }
     Ok(())
+}
+
+fn not_made<'a>(link: Link, error: &LabError, series: impl Iterator<Item = &'a Series>) -> Missing {
+    let label = |series: &Series| format!("{} ({})", series.label, series.figure.name());
+    Missing {
+        program: format!("link {}", link.name),
+        package: error.to_string(),
+        labels: series.map(label).collect(),
+    }
 }
 
 /// The links in order of their first use.

@@ -168,7 +168,29 @@ fn a_peer_that_is_not_installed_is_named_with_its_package() {
         "{complaint}"
     );
     assert_eq!(bench.json()["missing"][0]["program"], "sockperf");
-    assert!(bench.page().contains("`sockperf` is not installed"));
+    assert!(bench.page().contains("`sockperf` is not there (sockperf)"));
+}
+
+#[test]
+fn a_link_that_cannot_be_made_does_not_cost_the_others() {
+    let bench = Bench::new("no-link");
+    bench.program("nft", "echo no such expression >&2; exit 1");
+    let only = "/(veth-1500|lossy)/udp_gso/65536$";
+    let Some(output) = bench.run(&["--only", only, "--runs", "1"]) else {
+        return;
+    };
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        complaint.contains("no link lossy") && complaint.contains("no such expression"),
+        "{complaint}"
+    );
+    assert!(value(&bench.json()).is_some());
+    assert!(
+        bench.page().contains("`link lossy` is not there"),
+        "{}",
+        bench.page()
+    );
 }
 
 #[test]
