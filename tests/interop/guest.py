@@ -231,14 +231,16 @@ class Guest:
     def capture_inside(self, interface: str, file: Path) -> Iterator[None]:
         """Writes what crosses an interface of the guest to a pcap."""
         name = f"{interface}.pcap"
-        options = ["-U", "--immediate-mode", "-B", "65536", "-s", "0", "-Z", "root"]
-        job = self.start(["tcpdump", "-i", interface, "-w", f"{HOST_FOLDER}/{name}", *options, "udp port 4791"])
+        # Each place of the buffer has room for the longest packet asked for, and the host's folder is slow.
+        options = ["--immediate-mode", "-B", "65536", "-s", "2048", "-Z", "root"]
+        job = self.start(["tcpdump", "-i", interface, "-w", f"/tmp/{name}", *options, "udp port 4791"])
         self.script(f"until grep -q listening {HOST_FOLDER}/jobs/{job.name}.err; do sleep 0.05; done")
         try:
             yield
         finally:
             with contextlib.suppress(GuestError):
                 job.stop()
+            self.script(f"mv /tmp/{name} {HOST_FOLDER}/")
             self.folder.joinpath(name).replace(file)
 
     def _within(self, argv: list[str]) -> list[str]:

@@ -65,13 +65,13 @@ def _run_between_radios(mode: str, stand: Stand) -> None:
         capture = partial(stand.guest.capture_inside, here)
         airdma = AirdmaGuestEnd(stand.guest, there, THERE_IPV4, THERE_IPV6, "w1")
         other = AirdmaGuestEnd(stand.guest, here, HERE_IPV4, HERE_IPV6)
-        both = Link({"airdma": airdma, "airdma here": other}, (THERE_IPV4, HERE_IPV4), capture)
+        both = Link({"airdma": airdma, "airdma here": other}, (THERE_IPV4, THERE_IPV6, HERE_IPV4, HERE_IPV6), capture)
         stand.judge(both, f"the queue of {here} is noqueue [Wi-Fi {mode}]", lambda: _queue(stand, here))
         for line in LINES:
             stand.run_line(both, line, "airdma -> airdma here", f"Wi-Fi {mode}")
         rxe = RxeEnd(stand.guest, here, HERE_IPV4, HERE_IPV6)
         rxe.set_up()
-        mixed = Link({"airdma": airdma, "rxe": rxe}, (THERE_IPV4,), capture)
+        mixed = Link({"airdma": airdma, "rxe": rxe}, (THERE_IPV4, THERE_IPV6), capture)
         for line in LINES:
             for direction in DIRECTIONS:
                 stand.run_line(mixed, line, direction, f"Wi-Fi {mode}")
