@@ -199,28 +199,30 @@ fn a_repeated_read_is_not_one_more_in_flight() {
     assert_eq!(lines[3], "ReadResponseOnly 103 msn=4 [8]");
 }
 
+/// Of a FETCH and ADD of 2 to the first word of the region.
+fn adds_two(headers: &mut Headers) {
+    headers.atomic_eth = Some(AtomicEth {
+        va: REGION_VA,
+        rkey: RKEY,
+        swap_add: 2,
+        compare: 0,
+    });
+}
+
 #[test]
 fn a_duplicate_atomic_is_replayed_not_executed() {
     let mut b = Bench::connected();
     b.host.memory[..8].copy_from_slice(&40u64.to_ne_bytes());
-    let add = |h: &mut Headers| {
-        h.atomic_eth = Some(AtomicEth {
-            va: REGION_VA,
-            rkey: RKEY,
-            swap_add: 2,
-            compare: 0,
-        });
-    };
-    b.arrives(Opcode::RcFetchAdd, 100, &[], add);
+    b.arrives(Opcode::RcFetchAdd, 100, &[], adds_two);
     assert_eq!(b.sends(), ["AtomicAcknowledge 100 msn=1 original=40"]);
-    b.arrives(Opcode::RcFetchAdd, 100, &[], add);
+    b.arrives(Opcode::RcFetchAdd, 100, &[], adds_two);
     assert_eq!(b.sends(), ["AtomicAcknowledge 100 msn=1 original=40"]);
     assert_eq!(b.host.memory[..8], 42u64.to_ne_bytes());
     // Two more push the first out of the cache of max_dest_rd_atomic = 2: then it is not answered.
-    b.arrives(Opcode::RcFetchAdd, 101, &[], add);
-    b.arrives(Opcode::RcFetchAdd, 102, &[], add);
+    b.arrives(Opcode::RcFetchAdd, 101, &[], adds_two);
+    b.arrives(Opcode::RcFetchAdd, 102, &[], adds_two);
     b.sends();
-    b.arrives(Opcode::RcFetchAdd, 100, &[], add);
+    b.arrives(Opcode::RcFetchAdd, 100, &[], adds_two);
     assert_eq!(b.sends(), [""; 0]);
     assert_eq!(b.host.memory[..8], 46u64.to_ne_bytes());
 }
@@ -512,21 +514,13 @@ fn empty_messages_need_no_memory() {
 fn answers_of_every_kind_wait_for_their_turn_together() {
     let mut b = Bench::connected();
     b.post_receive(1, 8);
-    let add = |h: &mut Headers| {
-        h.atomic_eth = Some(AtomicEth {
-            va: REGION_VA,
-            rkey: RKEY,
-            swap_add: 2,
-            compare: 0,
-        });
-    };
     b.host.memory[..8].copy_from_slice(&40u64.to_ne_bytes());
-    b.arrives(Opcode::RcFetchAdd, 100, &[], add);
-    b.arrives(Opcode::RcFetchAdd, 101, &[], add);
+    b.arrives(Opcode::RcFetchAdd, 100, &[], adds_two);
+    b.arrives(Opcode::RcFetchAdd, 101, &[], adds_two);
     b.arrives(Opcode::RcSendOnly, 102, &[0; 8], |_| {});
     // Repeated before they were answered: answered once.
-    b.arrives(Opcode::RcFetchAdd, 100, &[], add);
-    b.arrives(Opcode::RcFetchAdd, 101, &[], add);
+    b.arrives(Opcode::RcFetchAdd, 100, &[], adds_two);
+    b.arrives(Opcode::RcFetchAdd, 101, &[], adds_two);
     assert_eq!(
         b.sends(),
         [
@@ -598,22 +592,14 @@ fn an_acknowledgement_that_is_repeated_names_no_read_and_no_atomic() {
     b.post_receive(1, 8);
     b.arrives(Opcode::RcSendOnly, 100, &[0; 8], |_| {});
     b.read_arrives(101, REGION_VA, 300);
-    let add = |h: &mut Headers| {
-        h.atomic_eth = Some(AtomicEth {
-            va: REGION_VA,
-            rkey: RKEY,
-            swap_add: 2,
-            compare: 0,
-        });
-    };
-    b.arrives(Opcode::RcFetchAdd, 103, &[], add);
+    b.arrives(Opcode::RcFetchAdd, 103, &[], adds_two);
     b.sends();
     b.arrives(Opcode::RcSendOnly, 100, &[0; 8], |_| {});
     assert_eq!(b.sends(), ["Acknowledge 100 msn=3"]);
     b.qp.farewell();
     assert_eq!(b.sends(), ["Acknowledge 100 msn=3"]);
     let mut b = Bench::connected();
-    b.arrives(Opcode::RcFetchAdd, 100, &[], add);
+    b.arrives(Opcode::RcFetchAdd, 100, &[], adds_two);
     b.sends();
     b.qp.farewell();
     assert_eq!(b.sends(), [""; 0]);
