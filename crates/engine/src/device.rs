@@ -11,7 +11,6 @@ use crate::neighbour;
 use crate::pd::check_path;
 use crate::poll_set::PollSet;
 use crate::random::Random;
-use crate::use_count::UseCount;
 use crate::{
     AsyncEvent, AsyncWait, Channel, Cq, DeviceInfo, Dm, Error, EventWait, LIMITS, Limits, Path, Pd,
     Xrcd,
@@ -187,11 +186,7 @@ impl Device {
         self.core().check_process()?;
         let events = ChannelEvents::new()
             .map_err(|error| Error::system("creating a completion channel", &error))?;
-        Ok(Arc::new(Channel {
-            device: Arc::clone(self),
-            events: Arc::new(events),
-            users: UseCount::default(),
-        }))
+        Ok(Arc::new(Channel::new(self, events)))
     }
 
     /// Creates a completion queue of at least `entries` entries ([`Cq::capacity`] tells how many). With a channel,

@@ -89,7 +89,7 @@ impl ChannelWait {
     pub fn new(channel: &Arc<Channel>) -> Self {
         ChannelWait {
             channel: Arc::clone(channel),
-            descriptors: Descriptors::default(),
+            descriptors: channel.take_bed(),
             timeout: None,
             counted: false,
             asleep: false,
@@ -157,6 +157,7 @@ impl Drop for ChannelWait {
         if self.counted {
             core.stop_waiting();
         }
+        self.channel.give_bed(std::mem::take(&mut self.descriptors));
     }
 }
 

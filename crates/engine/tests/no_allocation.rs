@@ -12,6 +12,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, TryRecvError};
 use std::time::Duration;
 
 struct Counting;
@@ -54,6 +55,7 @@ fn nothing_allocates_after_warm_up() {
     datagrams();
     shared_receives();
     receivers_that_are_late();
+    completion_events();
     losses();
 }
 
@@ -288,6 +290,37 @@ fn receivers_that_are_late() {
     assert_eq!(polls, 0);
     let naks = counter(&left.device, "rnr_naks_received");
     assert!(naks >= 100, "{naks} in 400 messages");
+}
+
+/// The receiver sleeps until something completes: the sender, another thread, gives it the time to fall asleep.
+fn completion_events() {
+    let (left, right) = sockets("127.0.0.27", "127.0.0.28");
+    let (left, right) = pair_on(&left, &right, 4096);
+    let wanted = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let (end, ended) = mpsc::channel::<()>();
+        let (left, wanted) = (&left, &wanted);
+        scope.spawn(move || {
+            let mut sent = 0;
+            // Ends with the other thread, whatever ends that.
+            while ended.try_recv() == Err(TryRecvError::Empty) {
+                std::thread::sleep(Duration::from_micros(300));
+                if sent < wanted.load(Ordering::Acquire) {
+                    sent += 1;
+                    post(left, Operation::Send, 3000, None);
+                    left.ok();
+                }
+            }
+        });
+        let _end = end;
+        measure("completion events", || {
+            right.recv(1, 0, 3000);
+            right.cq.arm(false).unwrap();
+            wanted.fetch_add(1, Ordering::Release);
+            right.channel.wait_event().unwrap();
+            right.ok();
+        });
+    });
 }
 
 /// Packets get lost, doubled, damaged and out of order, both ways, on devices whose time is in our hands: which ones, and what comes
