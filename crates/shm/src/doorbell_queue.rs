@@ -37,17 +37,18 @@
 //!   block up to then, which is why nobody else has got it meanwhile: the block is passed over, lap after lap, until its owner
 //!   lets go of it, which is the last thing the failed commit does, or until its process is gone.
 //!
-//! The consumer notes when it first saw each reservation, not only that at the head: any number of producers that die together
-//! cost the others one timeout, not one each. The clock and the question who lives are the caller's.
+//! When the head has been held for [`ASK_AFTER_NS`], the consumer notes what is in use behind it, too: any number of producers that
+//! die together cost the others one timeout, not one each, if it looks again when [`Take::Held`] says so. The clock and the
+//! question who lives are the caller's.
 //!
 //! # Orderings
 //!
 //! *Items*: the holder writes the block, then exchanges with Release; the consumer loads the word with Acquire.
 //! *Blocks that come back*: the consumer has read the block, then stores `Free` with Release; who reserves it does so with
 //! Acquire. Who lets go of a reclaimed block does so with Release, which the consumer acquires before it frees it.
-//! *`tail`* carries nothing but one fact: it is moved past a position with Release by somebody who has seen that the position is
-//! not `Free`; the consumer that acquires it sees no older word than that. So `Free(head)` with `tail` beyond `head` is
-//! no honest producer's doing.
+//! *`tail`* carries nothing, and is relaxed: a position is passed by one who has exchanged or seen its word as no longer `Free`, and no
+//! two exchanges find the same word. So `Free(head)`, found by an exchange, with `tail` beyond `head` is no honest
+//! producer's doing.
 //!
 //! # What is not trusted
 //!
@@ -267,7 +268,7 @@ impl<'a> QueueWords<'a> {
         let next = position.wrapping_add(1);
         match self
             .tail
-            .compare_exchange(position, next, Ordering::Release, Ordering::Relaxed)
+            .compare_exchange(position, next, Ordering::Relaxed, Ordering::Relaxed)
         {
             Ok(_) => next,
             Err(now) => now,
@@ -314,11 +315,21 @@ pub struct QueueConsumer {
     watched: u32,
     /// For each block.
     watches: Box<[Watch]>,
-    /// When to ask for the owner of the block at the head, once it was seen reserved there.
-    ask: Option<(u32, u64)>,
+    /// The block at the head was seen reserved there.
+    held: Option<Held>,
+    /// How often there was nothing.
+    quiet: u32,
     reclaimed: u64,
     dropped: u64,
     quarantined: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    position: u32,
+    since_ns: u64,
+    /// When to ask for its owner.
+    ask_at_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -337,7 +348,8 @@ impl QueueConsumer {
             head: start,
             watched: start,
             watches: vec![Watch::default(); capacity as usize].into_boxed_slice(),
-            ask: None,
+            held: None,
+            quiet: 0,
             reclaimed: 0,
             dropped: 0,
             quarantined: 0,
@@ -380,7 +392,7 @@ impl QueueConsumer {
             }
             let answer = match word.state {
                 State::Ready => return Take::Item(self.consume(queue, block, word)),
-                State::Free => self.look_at_tail(queue),
+                State::Free => self.find_nothing(queue),
                 State::Reserved => self.wait_for(queue, word, now_ns, &mut lives),
                 State::Skip => self.skip(queue, word, now_ns, &mut lives),
             };
@@ -415,9 +427,19 @@ impl QueueConsumer {
         }
     }
 
+    /// The block at the head is free. Producers fight for the line of `tail`, so it is left alone most of the time.
+    #[inline]
+    fn find_nothing(&mut self, queue: QueueWords<'_>) -> Option<Take> {
+        self.quiet = self.quiet.wrapping_add(1);
+        if !self.quiet.is_multiple_of(QUIET_LOOKS) {
+            return Some(Take::Empty);
+        }
+        self.look_at_tail(queue)
+    }
+
     /// The block at the head is free: so nothing is there, unless `tail` is where it cannot be.
     fn look_at_tail(&mut self, queue: QueueWords<'_>) -> Option<Take> {
-        let tail = queue.tail.load(Ordering::Acquire);
+        let tail = queue.tail.load(Ordering::Relaxed);
         let ahead = signed(tail, self.head);
         let capacity = queue.capacity() as i32;
         if !(-capacity..=capacity).contains(&ahead) {
@@ -449,25 +471,24 @@ impl QueueConsumer {
         now_ns: u64,
         lives: &mut impl FnMut(ProducerId) -> bool,
     ) -> Option<Take> {
-        self.watch(queue, now_ns);
-        let since_ns = self.watch_of_head().since_ns;
-        let held_ns = now_ns.saturating_sub(since_ns);
-        let ask_at = match self.ask {
-            Some((position, at)) if position == self.head => at,
-            Some(_) | None => since_ns.saturating_add(ASK_AFTER_NS),
-        };
-        let next = if now_ns >= ask_at && !is_there(word, lives) {
+        let mut held = self.held_at_head(now_ns);
+        let held_ns = now_ns.saturating_sub(held.since_ns);
+        if held_ns >= ASK_AFTER_NS {
+            // Not before: most are committed at once, and a look at all blocks takes them from their producers' caches.
+            self.watch(queue, now_ns - ASK_AFTER_NS);
+        }
+        let asks = now_ns >= held.ask_at_ns;
+        let next = if asks && !is_there(word, lives) {
             self.next_lap(queue, State::Free, NOBODY)
         } else if held_ns >= RECLAIM_AFTER_NS {
             self.next_lap(queue, State::Skip, word.owner)
         } else {
-            let ask_at = if now_ns >= ask_at {
-                now_ns.saturating_add(held_ns)
-            } else {
-                ask_at
-            };
-            self.ask = Some((self.head, ask_at));
-            let until_ns = ask_at.min(since_ns.saturating_add(RECLAIM_AFTER_NS));
+            if asks {
+                held.ask_at_ns = now_ns.saturating_add(held_ns);
+            }
+            self.held = Some(held);
+            let reclaim_at_ns = held.since_ns.saturating_add(RECLAIM_AFTER_NS);
+            let until_ns = held.ask_at_ns.min(reclaim_at_ns);
             return Some(Take::Held { until_ns });
         };
         if self.replace(queue, word, next) {
@@ -484,6 +505,26 @@ impl QueueConsumer {
         None
     }
 
+    /// Since when the block at the head has been held, as far as was seen.
+    fn held_at_head(&mut self, now_ns: u64) -> Held {
+        if let Some(held) = self.held
+            && held.position == self.head
+        {
+            return held;
+        }
+        let was_seen = signed(self.watched, self.head) > 0;
+        let since_ns = if was_seen {
+            self.watch_of_head().since_ns
+        } else {
+            now_ns
+        };
+        Held {
+            position: self.head,
+            since_ns,
+            ask_at_ns: since_ns.saturating_add(ASK_AFTER_NS),
+        }
+    }
+
     /// The position at the head is to be skipped, once producers have done so.
     #[cold]
     fn skip(
@@ -493,7 +534,7 @@ impl QueueConsumer {
         now_ns: u64,
         lives: &mut impl FnMut(ProducerId) -> bool,
     ) -> Option<Take> {
-        let ahead = signed(queue.tail.load(Ordering::Acquire), self.head);
+        let ahead = signed(queue.tail.load(Ordering::Relaxed), self.head);
         if ahead <= 0 || ahead > queue.capacity() as i32 {
             return self.look_at_tail(queue);
         }
@@ -524,8 +565,8 @@ impl QueueConsumer {
         None
     }
 
-    /// Notes for each block in use that was not seen before that it is seen now.
-    fn watch(&mut self, queue: QueueWords<'_>, now_ns: u64) {
+    /// Notes for each block in use that was not seen before that it has been so since then.
+    fn watch(&mut self, queue: QueueWords<'_>, since_ns: u64) {
         if signed(self.watched, self.head) < 0 {
             self.watched = self.head;
         }
@@ -538,7 +579,7 @@ impl QueueConsumer {
             let index = self.watched as usize & (self.watches.len() - 1);
             let watch = &mut self.watches[index];
             if !watch.quarantined {
-                watch.since_ns = now_ns;
+                watch.since_ns = since_ns;
             }
             self.watched = self.watched.wrapping_add(1);
         }
@@ -566,8 +607,8 @@ impl QueueConsumer {
 
     fn replace(&mut self, queue: QueueWords<'_>, old: Word, new: Word) -> bool {
         let word = &queue.block(self.head).word;
-        // Acquire: what the last holder wrote comes before what the next one writes, whom Release lets in.
-        word.compare_exchange(old.pack(), new.pack(), Ordering::AcqRel, Ordering::Relaxed)
+        // Whatever `take` acquired with the old word comes before what the next holder writes, whom Release lets in.
+        word.compare_exchange(old.pack(), new.pack(), Ordering::Release, Ordering::Relaxed)
             .is_ok()
     }
 }
@@ -635,6 +676,7 @@ const NOBODY: u32 = 0;
 const OWNER_BITS: u32 = 30;
 const OWNER_MASK: u32 = (1 << OWNER_BITS) - 1;
 const TRIES_MIN: u32 = 1024;
+const QUIET_LOOKS: u32 = if cfg!(loom) { 1 } else { 16 };
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<QueueBlock>() == 64 && align_of::<QueueBlock>() == 64);

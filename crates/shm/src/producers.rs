@@ -88,6 +88,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri starts no processes")]
     fn a_process_lives_until_it_has_ended() {
         let mut producers = Producers::new();
         let own = producers.admit(std::process::id()).unwrap();

@@ -5,6 +5,7 @@ use airdma_shm::doorbell_queue::{
     ASK_AFTER_NS, Full, PAYLOAD_WORDS, Payload, ProducerId, QueueBlock, QueueConsumer, QueueWords,
     RECLAIM_AFTER_NS, Reclaimed, Take,
 };
+use loom::cell::UnsafeCell;
 use loom::model::Builder;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -20,6 +21,8 @@ const TWO: ProducerId = ProducerId::new(2).unwrap();
 struct Queue {
     tail: AtomicU32,
     blocks: Vec<QueueBlock>,
+    /// Loom watches that whoever writes to a block does so after all who did before, which it cannot see in atomics.
+    writers: Vec<UnsafeCell<()>>,
     /// Of [`ONE`]: its process is gone.
     gone: AtomicBool,
 }
@@ -30,6 +33,7 @@ impl Queue {
         let queue = Arc::new(Queue {
             tail: AtomicU32::new(START),
             blocks: (0..CAPACITY).map(block).collect(),
+            writers: (0..CAPACITY).map(|_| UnsafeCell::new(())).collect(),
             gone: AtomicBool::new(false),
         });
         let consumer = Consumer {
@@ -45,10 +49,15 @@ impl Queue {
         QueueWords::new(&self.tail, &self.blocks)
     }
 
+    fn write(&self, position: u32, payload: &Payload) {
+        let writer = &self.writers[(position & (CAPACITY - 1)) as usize];
+        writer.with_mut(|_| self.words().write(position, payload));
+    }
+
     fn push(&self, id: ProducerId, value: u64) -> Result<(), Full> {
         loop {
             let position = self.words().reserve(id)?;
-            self.words().write(position, &payload(value));
+            self.write(position, &payload(value));
             if self.words().commit(position, id).is_ok() {
                 return Ok(());
             }
@@ -224,10 +233,10 @@ impl Stop {
         if self >= Stop::Writing {
             let mut half = payload(1);
             half[1] = 0;
-            queue.words().write(position, &half);
+            queue.write(position, &half);
         }
         if self >= Stop::Written {
-            queue.words().write(position, &payload(1));
+            queue.write(position, &payload(1));
         }
         if self >= Stop::Committed {
             queue.words().commit(position, ONE).unwrap();
@@ -246,14 +255,8 @@ fn a_producer_that_dies_anywhere_stops_nobody() {
                 dying.gone.store(true, Ordering::Release);
             });
             let other = thread::spawn(move || other.push_when_there_is_room(TWO, 2));
-            // The clock never gets as far as to reclaim from those who live.
             let committed = usize::from(stop == Stop::Committed);
-            while consumer.seen.len() < 1 + committed {
-                consumer.now_ns = (consumer.now_ns + ASK_AFTER_NS).min(RECLAIM_AFTER_NS - 1);
-                if !consumer.take() {
-                    thread::yield_now();
-                }
-            }
+            consumer.take_until(1 + committed, ASK_AFTER_NS);
             dying.join().unwrap();
             other.join().unwrap();
             assert_eq!(consumer.of(TWO), [2]);
@@ -261,6 +264,27 @@ fn a_producer_that_dies_anywhere_stops_nobody() {
             consumer.is_sound();
         });
     }
+}
+
+#[test]
+fn who_gets_a_dead_ones_block_writes_after_it() {
+    model(2, || {
+        let (queue, mut consumer) = Queue::new();
+        let position = queue.words().reserve(ONE).unwrap();
+        queue.push(TWO, 2).unwrap();
+        let (dying, other) = (Arc::clone(&queue), Arc::clone(&queue));
+        let dying = thread::spawn(move || {
+            dying.write(position, &payload(1));
+            dying.gone.store(true, Ordering::Release);
+        });
+        // The first block that comes free is the dead one's.
+        let other = thread::spawn(move || other.push_when_there_is_room(TWO, 3));
+        dying.join().unwrap();
+        consumer.take_until(2, ASK_AFTER_NS);
+        other.join().unwrap();
+        assert_eq!(consumer.of(TWO), [2, 3]);
+        consumer.is_sound();
+    });
 }
 
 #[test]
@@ -289,7 +313,7 @@ fn an_item_is_committed_or_reclaimed_and_not_both() {
         let slow = Arc::clone(&queue);
         let position = queue.words().reserve(ONE).unwrap();
         let slow = thread::spawn(move || {
-            slow.words().write(position, &payload(1));
+            slow.write(position, &payload(1));
             slow.words().commit(position, ONE)
         });
         for _ in 0..2 {
@@ -317,20 +341,43 @@ fn who_comes_back_late_writes_into_nobodys_item() {
             (consumer.end.reclaimed(), consumer.end.quarantined()),
             (1, 1)
         );
+        // The next block in turn is the one that was reclaimed.
+        queue.push(TWO, 2).unwrap();
+        assert!(consumer.take());
         let (late, other) = (Arc::clone(&queue), Arc::clone(&queue));
         let late = thread::spawn(move || {
-            late.words().write(position, &payload(1));
+            late.write(position, &payload(1));
             assert_eq!(late.words().commit(position, ONE), Err(Reclaimed));
         });
-        let other = thread::spawn(move || {
-            for value in 2..=3 {
-                other.push_when_there_is_room(TWO, value);
-            }
-        });
+        let other = thread::spawn(move || other.push_when_there_is_room(TWO, 3));
         consumer.take_until(2, 0);
         late.join().unwrap();
         other.join().unwrap();
         assert_eq!(consumer.seen, [(TWO, 2), (TWO, 3)]);
+        consumer.is_sound();
+    });
+}
+
+#[test]
+fn a_block_that_was_let_go_of_has_another_writer_afterwards() {
+    model(3, || {
+        let (queue, mut consumer) = Queue::new();
+        let position = queue.words().reserve(ONE).unwrap();
+        assert!(!consumer.take());
+        consumer.now_ns += RECLAIM_AFTER_NS;
+        assert!(!consumer.take());
+        let late = Arc::clone(&queue);
+        let late = thread::spawn(move || {
+            late.write(position, &payload(1));
+            assert_eq!(late.words().commit(position, ONE), Err(Reclaimed));
+        });
+        // One block, and both as soon as the late one has let go.
+        for value in 2..=5 {
+            queue.push(TWO, value).unwrap();
+            consumer.take_until(value as usize - 1, 0);
+        }
+        late.join().unwrap();
+        assert_eq!(consumer.of(TWO), [2, 3, 4, 5]);
         consumer.is_sound();
     });
 }
