@@ -20,6 +20,8 @@ from case import Tally
 
 FEW, MORE = 1600, 4800
 """Messages of the two runs."""
+PATIENT = ["-F", "-u", "18"]
+"""A second for each try: half of one for all of them is too short for a program under strace on a busy machine."""
 BY_TIME = {"ppoll", "poll", "getsockopt", "clock_nanosleep", "sched_yield"}
 """Calls that follow time."""
 STRAY_MAX = 16
@@ -58,7 +60,7 @@ def _measure(lab: Lab, traffic: Traffic) -> tuple[list[str], str]:
     """Complaints, and the figures in words."""
     runs = []
     for messages in (FEW, MORE):
-        counted = _run(lab, [*traffic.argv, "-F", "-n", str(messages)])
+        counted = _run(lab, [*traffic.argv, *PATIENT, "-n", str(messages)])
         if isinstance(counted, str):
             return [counted], "not run"
         runs.append(counted)
