@@ -5,8 +5,9 @@ mod common;
 
 use airdma_engine::simulated::Simulated;
 use airdma_engine::*;
+use airdma_port::Port;
 use airdma_port::impair::Impaired;
-use airdma_port::sim;
+use airdma_port::sim::{self, SimPort};
 use common::*;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::IpAddr;
@@ -273,23 +274,70 @@ fn shared_receives() {
     drop(qps);
 }
 
-/// Most messages are refused once at least, and sent again.
-fn receivers_that_are_late() {
-    let (left, right) = sockets("127.0.0.27", "127.0.0.28");
-    let (left, right) = pair_on(&left, &right, 4096);
-    let mut polls = 0;
-    measure("late receives", || {
-        post(&left, Operation::Send, 3000, None);
-        for _ in 0..10 {
-            polls += right.cq.poll(1, |_| {}).unwrap();
+/// Two ends on devices whose time is in our hands: what happens is the same each time.
+struct Moved {
+    hosts: [Simulated; 2],
+    left: End,
+    right: End,
+    now: Duration,
+}
+
+impl Moved {
+    /// `port` says what becomes of each end's packets.
+    fn new(port: impl Fn(SimPort, u64) -> Box<dyn Port>) -> Self {
+        let addresses = [LEFT, RIGHT].map(IpAddr::from);
+        let (a, b) = sim::pair(&addresses[..1], &addresses[1..]).unwrap();
+        let host = |end, address, seed| {
+            Simulated::open(info("host", address), port(end, seed), seed).unwrap()
+        };
+        let hosts = [host(a, addresses[0], 3), host(b, addresses[1], 4)];
+        let [left, right] = hosts
+            .each_ref()
+            .map(|host| End::new(host.device(), QpType::Rc, 1 << 16));
+        left.connect(&right);
+        right.connect(&left);
+        let now = Duration::ZERO;
+        Moved {
+            hosts,
+            left,
+            right,
+            now,
         }
-        right.recv(1, 0, 3000);
-        left.ok();
-        right.ok();
+    }
+
+    fn run(&self) {
+        self.hosts.iter().for_each(|host| host.run(self.now));
+    }
+
+    /// Lets time pass until something has completed there, well.
+    fn complete(&mut self, end: fn(&Self) -> &End) {
+        let mut count = 0;
+        while count == 0 {
+            // A timer takes 67 ms.
+            self.now += Duration::from_millis(1);
+            self.run();
+            let check = |completion: Completion| assert_eq!(completion.status, Status::Success);
+            count = end(self).cq.poll(1, check).unwrap();
+        }
+    }
+}
+
+/// Each message is refused, and sent again.
+fn receivers_that_are_late() {
+    let mut ends = Moved::new(|port, _| Box::new(port));
+    let mut messages = 0;
+    measure("late receives", || {
+        post(&ends.left, Operation::Send, 3000, None);
+        ends.run();
+        ends.right.recv(1, 0, 3000);
+        ends.complete(|ends| &ends.left);
+        ends.complete(|ends| &ends.right);
+        messages += 1;
     });
-    assert_eq!(polls, 0);
-    let naks = counter(&left.device, "rnr_naks_received");
-    assert!(naks >= 100, "{naks} in 400 messages");
+    assert_eq!(
+        counter(ends.hosts[0].device(), "rnr_naks_received"),
+        messages
+    );
 }
 
 /// The receiver sleeps until something completes: the sender, another thread, gives it the time to fall asleep.
@@ -323,50 +371,29 @@ fn completion_events() {
     });
 }
 
-/// Packets get lost, doubled, damaged and out of order, both ways, on devices whose time is in our hands: which ones, and what comes
-/// of it, is the same each time.
+/// Packets get lost, doubled, damaged and out of order, both ways.
 fn losses() {
-    let addresses = [LEFT, RIGHT].map(IpAddr::from);
-    let (a, b) = sim::pair(&addresses[..1], &addresses[1..]).unwrap();
-    let host = |port, address, seed| {
+    let mut ends = Moved::new(|port, seed| {
         let spec = format!("drop=2%,dup=2%,reorder=2%,corrupt=2%,seed={seed}");
-        let port = Impaired::new(port, spec.parse().unwrap());
-        Simulated::open(info("host", address), Box::new(port), seed).unwrap()
-    };
-    let hosts = [host(a, addresses[0], 3), host(b, addresses[1], 4)];
-    let [left, right] = hosts
-        .each_ref()
-        .map(|host| End::new(host.device(), QpType::Rc, 1 << 16));
-    left.connect(&right);
-    right.connect(&left);
-    let (va, rkey) = (right.memory.address(), right.memory.mr.rkey());
+        Box::new(Impaired::new(port, spec.parse().unwrap()))
+    });
+    let (va, rkey) = (ends.right.memory.address(), ends.right.memory.mr.rkey());
     let operations = [
         (Operation::Write { va, rkey }, 50_000),
         (Operation::Read { va, rkey }, 50_000),
         (Operation::Send, 3000),
         (Operation::FetchAdd { va, rkey, add: 1 }, 8),
     ];
-    let mut now = Duration::ZERO;
-    let mut complete = |end: &End| {
-        let mut count = 0;
-        while count == 0 {
-            // A timer takes 67 ms.
-            now += Duration::from_millis(1);
-            hosts.iter().for_each(|host| host.run(now));
-            let check = |completion: Completion| assert_eq!(completion.status, Status::Success);
-            count = end.cq.poll(1, check).unwrap();
-        }
-    };
     let mut round = || {
         for (operation, length) in operations {
             let is_received = takes_a_receive(&operation);
             if is_received {
-                right.recv(1, 0, length);
+                ends.right.recv(1, 0, length);
             }
-            post(&left, operation, length, None);
-            complete(&left);
+            post(&ends.left, operation, length, None);
+            ends.complete(|ends| &ends.left);
             if is_received {
-                complete(&right);
+                ends.complete(|ends| &ends.right);
             }
         }
     };
@@ -375,6 +402,7 @@ fn losses() {
         round();
     }
     measure("a bad network", round);
-    assert!(counter(&left.device, "retransmits") > 1000);
-    assert!(counter(&left.device, "timeouts") > 10);
+    let device = ends.hosts[0].device();
+    assert!(counter(device, "retransmits") > 1000);
+    assert!(counter(device, "timeouts") > 10);
 }
