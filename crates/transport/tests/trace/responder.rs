@@ -439,6 +439,11 @@ fn a_queue_pair_that_goes_says_once_more_what_arrived() {
     let mut b = Bench::connected();
     b.qp.farewell();
     assert_eq!(b.sends(), [""; 0], "nothing arrived");
+    let mut part = Bench::connected();
+    part.post_receive(1, 1000);
+    part.arrives(Opcode::RcSendFirst, 100, &[7; 256], |_| {});
+    part.qp.farewell();
+    assert_eq!(part.sends(), [""; 0], "no whole message arrived");
     b.post_receive(1, 8);
     b.arrives(Opcode::RcSendOnly, 100, &[7; 8], |_| {});
     b.qp.farewell();
