@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod devices;
+mod link;
 mod run;
 mod selftest;
 mod sim;
@@ -85,6 +86,13 @@ enum Command {
     /// nothing can be measured here, with 128 and the signal's number if it was stopped.
     #[command(after_long_help = bench::EXAMPLES)]
     Bench(bench::Options),
+    /// An emulated Wi-Fi link between two hosts on this machine, in real time and without root.
+    ///
+    /// One medium for both directions, frames in aggregates, a rate that moves, a driver's queue, and the loss that the
+    /// MAC did not repair. Two network namespaces are joined by a veth pair; HTB, a queue and nftables at each end follow
+    /// a model of the Wi-Fi MAC, several hundred times a second.
+    #[command(after_long_help = link::EXAMPLES, subcommand)]
+    Link(link::LinkCommand),
     /// One end of a measurement of `airdma bench`.
     #[command(hide = true)]
     BenchEnd(bench::EndOptions),
@@ -109,6 +117,7 @@ fn main() -> ExitCode {
         Command::Selftest => selftest::print(),
         Command::Sim(options) => sim::sim(&options),
         Command::Bench(options) => return bench::bench(options),
+        Command::Link(command) => link::link(command),
         Command::BenchEnd(options) => bench::end(options),
     };
     match outcome {

@@ -40,6 +40,7 @@ impl Interrupts {
         }
     }
 
+    /// Readable when a signal came.
     pub fn raw(&self) -> RawFd {
         self.signals.as_raw_fd()
     }

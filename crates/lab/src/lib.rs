@@ -19,8 +19,10 @@ mod topology;
 
 pub use error::LabError;
 pub use host::Host;
+pub use interrupts::Interrupts;
 pub use namespace::Namespace;
+pub use netlink::Route;
 pub use pair::{Listening, Pair, Server};
 pub use privileges::enter;
 pub use program::{Outcome, Program};
-pub use topology::{Cable, INTERFACE, Lab};
+pub use topology::{Cable, INTERFACE, Lab, configure, interface, wait_up};

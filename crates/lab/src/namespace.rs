@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::panic;
+use std::path::Path;
 use std::thread;
 
 use crate::error::checked;
@@ -24,6 +25,11 @@ impl Namespace {
         Ok(Namespace(OwnedFd::from(unwound(file)?)))
     }
 
+    /// The one that a file stands for: `/proc/PID/ns/net`, or a name of `ip netns`.
+    pub fn open(path: &Path) -> io::Result<Namespace> {
+        Ok(Namespace(File::open(path)?.into()))
+    }
+
     /// What `work` returns when a thread of its own runs it in this namespace.
     pub fn within<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
         let inside = || {
@@ -34,12 +40,13 @@ impl Namespace {
     }
 
     /// Moves the calling thread into this namespace.
-    pub(crate) fn join(&self) -> io::Result<()> {
+    pub fn join(&self) -> io::Result<()> {
         // SAFETY: the descriptor is open, and is one of a network namespace.
         checked(unsafe { libc::setns(self.raw(), libc::CLONE_NEWNET) }).map(drop)
     }
 
-    pub(crate) fn raw(&self) -> RawFd {
+    /// Its descriptor, open for as long as this lives.
+    pub fn raw(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 }

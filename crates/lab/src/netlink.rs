@@ -25,6 +25,7 @@ pub struct Route {
 }
 
 impl Route {
+    /// In the namespace of the calling thread.
     pub fn open() -> io::Result<Route> {
         let socket = Socket::new(NETLINK_ROUTE)?;
         socket.connect(&SocketAddr::new(0, 0))?;
@@ -55,6 +56,13 @@ impl Route {
             RouteNetlinkMessage::NewLink(near),
             NLM_F_CREATE | NLM_F_EXCL,
         )
+    }
+
+    /// Removes an interface; of a veth pair, both ends.
+    pub fn remove(&mut self, index: u32) -> io::Result<()> {
+        let mut link = LinkMessage::default();
+        link.header.index = index;
+        self.acknowledged(RouteNetlinkMessage::DelLink(link), 0)
     }
 
     /// Brings an interface up.

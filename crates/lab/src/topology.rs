@@ -132,7 +132,7 @@ impl Lab {
                 .tried(format!("giving {INTERFACE} its addresses"))?;
         }
         for (host, name) in [(&self.a, 'a'), (&self.b, 'b')] {
-            let up = host.namespace.within(wait_up);
+            let up = host.namespace.within(|| wait_up(INTERFACE));
             if !up.tried("waiting for the carrier")? {
                 return Err(LabError::Down(name));
             }
@@ -144,21 +144,26 @@ impl Lab {
     }
 
     fn configure(&self, host: &Host) -> io::Result<()> {
-        let mut route = Route::open()?;
-        let index = interface(INTERFACE)?;
-        if !self.cable.segmented {
-            route.forbid_segmented(index)?;
-        }
-        route.add_address(index, host.ipv4, 24)?;
-        // An older kernel, or one without IPv6, has no such address; nothing measured needs it.
-        let _ = route.add_address(index, host.ipv6, 64);
-        route.set_up(interface("lo")?)?;
-        route.set_up(index)
+        configure(INTERFACE, host.ipv4, host.ipv6, self.cable.segmented)
     }
 }
 
+/// Gives an interface, in the namespace of the calling thread, its addresses and brings it up. `segmented`: as in [`Cable`].
+pub fn configure(name: &str, ipv4: IpAddr, ipv6: IpAddr, segmented: bool) -> io::Result<()> {
+    let mut route = Route::open()?;
+    let index = interface(name)?;
+    if !segmented {
+        route.forbid_segmented(index)?;
+    }
+    route.add_address(index, ipv4, 24)?;
+    // An older kernel, or one without IPv6, has no such address; nothing measured needs it.
+    let _ = route.add_address(index, ipv6, 64);
+    route.set_up(interface("lo")?)?;
+    route.set_up(index)
+}
+
 /// The number of an interface, in the namespace of the calling thread.
-fn interface(name: &str) -> io::Result<u32> {
+pub fn interface(name: &str) -> io::Result<u32> {
     let name = std::ffi::CString::new(name)?;
     // SAFETY: a C string that lives through the call.
     match unsafe { libc::if_nametoindex(name.as_ptr()) } {
@@ -167,10 +172,11 @@ fn interface(name: &str) -> io::Result<u32> {
     }
 }
 
-/// The kernel tells interfaces at most once a second that their carrier changed. Until then the port is down.
-fn wait_up() -> io::Result<bool> {
+/// Waits until packets can cross from an interface in the namespace of the calling thread; false after ten seconds. The
+/// kernel tells interfaces at most once a second that their carrier changed. Until then the port is down.
+pub fn wait_up(name: &str) -> io::Result<bool> {
     let mut route = Route::open()?;
-    let index = interface(INTERFACE)?;
+    let index = interface(name)?;
     let deadline = Instant::now() + UP;
     while !route.is_up(index)? {
         if Instant::now() > deadline {

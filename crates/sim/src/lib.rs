@@ -61,3 +61,5 @@ pub use rings::{Rings, SendWr};
 pub use setup::Setup;
 pub use topology::{Node, Topology};
 pub use trace::{Fate, Passage, Record, Trace};
+
+pub use airdma_transport::Time;

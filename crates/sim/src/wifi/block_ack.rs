@@ -52,7 +52,7 @@ pub(crate) struct Settled {
 }
 
 /// One direction between two stations.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Agreement {
     from: StationId,
     to: StationId,

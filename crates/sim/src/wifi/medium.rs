@@ -81,7 +81,9 @@ struct Transmission {
 /// Order of calls: [`advance`](Medium::advance) to the present before each
 /// [`enqueue`](Medium::enqueue), and again at [`poll_at`](Medium::poll_at), which is never late but
 /// may be early. The work of `advance` is bound by the frames that fit into the time that passed.
-#[derive(Debug)]
+///
+/// A clone is the same cell from there on: an emulator asks it what is going to happen.
+#[derive(Clone, Debug)]
 pub struct Medium {
     profile: Profile,
     now: Time,

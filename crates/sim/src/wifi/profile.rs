@@ -4,7 +4,11 @@ use core::time::Duration;
 
 use super::fading::Fading;
 use super::interference::Interference;
-use super::phy::{PPDU_NS_MAX, Phy, SIFS_NS, SLOT_NS, Standard};
+use super::phy::{
+    PPDU_NS_MAX, Phy, SIFS_NS, SLOT_NS, Standard, answer_mbit, block_ack_bytes, legacy_ns,
+    mpdu_bytes, subframe_bytes,
+};
+use super::traffic::{HEADERS_BYTES, PACKET_BYTES};
 
 /// How a station contends (EDCA, 802.11-2020 10.23.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,6 +242,26 @@ impl Profile {
         }
     }
 
+    /// UDP goodput of one saturated direction of packets of 1,500 bytes in which nothing is lost, in Mb/s: an
+    /// aggregate per AIFS, mean backoff, PPDU, SIFS and block ack. The analytic table that the model is held against.
+    ///
+    /// # Panics
+    ///
+    /// If the standard has no such scheme.
+    pub fn ideal_goodput_mbit(&self, mcs: u8) -> f64 {
+        assert!(mcs <= self.phy.mcs_max(), "no such scheme");
+        let subframe = u64::from(subframe_bytes(mpdu_bytes(PACKET_BYTES)));
+        let fitting = self.phy.bytes_within(mcs, self.ppdu_ns_max);
+        let bytes_max = fitting.min(u64::from(self.ampdu_bytes_max));
+        let mpdus = (bytes_max / subframe).clamp(1, u64::from(self.window));
+        let backoff_ns = u64::from(self.access.cw_min) * SLOT_NS / 2;
+        let answer_ns = legacy_ns(answer_mbit(mcs), block_ack_bytes(self.window));
+        let ppdu_ns = self.phy.ppdu_ns(mcs, mpdus * subframe);
+        let cycle_ns = self.access.aifs_ns() + backoff_ns + ppdu_ns + SIFS_NS + answer_ns;
+        let payload_bits = 8 * mpdus * u64::from(PACKET_BYTES - HEADERS_BYTES);
+        payload_bits as f64 * 1e3 / cycle_ns as f64
+    }
+
     /// The same without fading.
     pub fn steady(mut self) -> Profile {
         self.fading = Fading::NONE;
@@ -321,6 +345,15 @@ mod tests {
             let mut profile = Profile::AC_80;
             change(&mut profile);
             assert_eq!(profile.check(), Err(BadProfile(what)));
+        }
+    }
+
+    #[test]
+    fn ideal_goodput_is_that_of_the_reference() {
+        for row in crate::wifi::report::reference() {
+            let found = row.profile.ideal_goodput_mbit(row.mcs);
+            let deviation = found / row.goodput_mbit - 1.0;
+            assert!(deviation.abs() < 0.005, "{}: {found}", row.profile.name);
         }
     }
 

@@ -75,20 +75,20 @@ pub struct StationCounters {
 }
 
 /// A receiver that a station sends to.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) agreement: Agreement,
     pub(crate) control: RateControl,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct RivalState {
     rival: Rival,
     is_on: bool,
     toggles_at: Option<Time>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Station {
     id: StationId,
     pub(crate) access: Access,

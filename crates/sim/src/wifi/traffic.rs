@@ -14,7 +14,7 @@ use crate::random::Random;
 pub const PACKET_BYTES: u32 = 1_500;
 
 /// What is not counted of it: the headers of IPv4 and UDP.
-const HEADERS_BYTES: u32 = 28;
+pub const HEADERS_BYTES: u32 = 28;
 
 /// An IP packet with a TCP acknowledgement and its timestamps.
 pub const ACK_PACKET_BYTES: u32 = 52;

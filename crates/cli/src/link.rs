@@ -1,0 +1,471 @@
+//! `airdma link`: an emulated Wi-Fi link between two hosts.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use airdma_link::{
+    DirectionStatus, Folder, Joined, Options, Profile, Record, Side, Signal, Status, Walk,
+};
+use anyhow::{Context, bail};
+
+pub const EXAMPLES: &str = "\
+Examples:
+  airdma link up --profile wifi5-80
+  airdma link exec B -- iperf3 -s -D
+  airdma link exec A -- iperf3 -c 10.78.0.2
+  airdma link status --watch
+  airdma link down
+      TCP over 80 MHz of Wi-Fi 5; A is 10.78.0.1 and fd78::1, B is 10.78.0.2 and fd78::2
+
+  airdma link up --name hall --profile wifi6-80 --walk away --seed 3 --stations 4
+      somebody walks away, among four other stations
+
+  airdma link profiles wifi6-80 > mine.toml; airdma link up --profile mine.toml --snr 18
+      a radio of your own";
+
+#[derive(clap::Subcommand)]
+pub enum LinkCommand {
+    /// Make a link between two new hosts, A and B; it stays until `down`.
+    ///
+    /// The hosts are network namespaces, made without root (in a user namespace), with root also known to `ip netns`
+    /// as NAME-a and NAME-b. A process in the background drives the link.
+    Up(UpOptions),
+    /// Run a command on host A or B.
+    ///
+    /// It finds the address of the other host in AIRDMA_LINK_PEER. Exits as the command does, with 127 if it is not found.
+    Exec {
+        /// A or B.
+        #[arg(value_parser = parse_side)]
+        host: Side,
+        /// Which link.
+        #[arg(long, value_name = "NAME", default_value = NAME)]
+        name: String,
+        /// The command and its arguments.
+        #[arg(
+            required = true,
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "CMD"
+        )]
+        command: Vec<OsString>,
+    },
+    /// Say how links are: rate, airtime by use, queue, retries, loss.
+    Status {
+        /// Which link; all that are up if not given.
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+        /// Again every half second, until Ctrl-C.
+        #[arg(short, long)]
+        watch: bool,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// End a link and the programs on it, and leave nothing behind.
+    Down {
+        /// Which.
+        #[arg(value_name = "NAME", default_value = NAME)]
+        name: String,
+        /// All links of this user, and what is left of those that crashed.
+        #[arg(long)]
+        all: bool,
+    },
+    /// List the profiles that come with airdma, or print one: a beginning of your own.
+    Profiles {
+        /// Which to print.
+        #[arg(value_name = "NAME")]
+        name: Option<String>,
+    },
+    /// Print the SNR over time of somebody who walks, as a trace for --trace.
+    Walk {
+        /// toward, away or random.
+        #[arg(value_parser = parse_walk)]
+        walk: Walk,
+        /// Path loss and noise are those of this profile.
+        #[arg(long, value_name = "NAME", default_value = "wifi5-80")]
+        profile: String,
+        /// Another walk for each.
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        seed: u64,
+    },
+    /// The process that drives a link.
+    #[command(hide = true)]
+    Serve {
+        #[arg(long)]
+        name: String,
+        #[arg(long)]
+        options: String,
+    },
+}
+
+const NAME: &str = "air";
+
+#[derive(clap::Args)]
+pub struct UpOptions {
+    #[command(flatten)]
+    link: LinkOptions,
+    /// What to call it.
+    #[arg(long, value_name = "NAME", default_value = NAME)]
+    name: String,
+    /// Stay in the foreground, say how it is, and end it on Ctrl-C.
+    #[arg(short, long)]
+    foreground: bool,
+}
+
+/// What a link is like.
+#[derive(clap::Args)]
+#[command(group(clap::ArgGroup::new("signal").args(["snr", "distance", "trace", "walk"])))]
+pub struct LinkOptions {
+    /// wifi4-40, wifi5-80, wifi5-160, wifi6-80, wifi6-160, wifi7-320, or a file of your own (FILE.toml).
+    #[arg(long, value_name = "NAME", default_value = "wifi5-80")]
+    profile: String,
+    /// Signal to noise, in dB [default: the profile's, 35].
+    #[arg(long, value_name = "DB", allow_hyphen_values = true)]
+    snr: Option<f64>,
+    /// Signal to noise at this distance, in metres.
+    #[arg(long, value_name = "M", allow_hyphen_values = true)]
+    distance: Option<f64>,
+    /// Signal to noise, or rate, over time: CSV below a line "time_s,snr_db" or "time_s,rate_mbit".
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Somebody walks: toward, away or random.
+    #[arg(long, value_name = "HOW", value_parser = parse_walk)]
+    walk: Option<Walk>,
+    /// Other stations on the channel, each with bursts of its own.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    stations: usize,
+    /// Loss of each packet, beside what the MAC loses: 0 to 1.
+    #[arg(
+        long,
+        value_name = "P",
+        default_value_t = 0.0,
+        allow_hyphen_values = true
+    )]
+    loss: f64,
+    /// Of all that is random.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// One scheme in place of rate control.
+    #[arg(long, value_name = "N")]
+    mcs: Option<u8>,
+}
+
+impl LinkOptions {
+    fn options(self) -> Options {
+        Options {
+            profile: self.profile,
+            snr: self.snr,
+            distance: self.distance,
+            trace: self.trace,
+            walk: self.walk,
+            stations: self.stations,
+            loss: self.loss,
+            seed: self.seed,
+            mcs: self.mcs,
+        }
+    }
+}
+
+fn parse_side(word: &str) -> Result<Side, String> {
+    Side::parse(word).ok_or_else(|| "a host is A or B".into())
+}
+
+fn parse_walk(word: &str) -> Result<Walk, String> {
+    match word {
+        "toward" => Ok(Walk::Toward),
+        "away" => Ok(Walk::Away),
+        "random" => Ok(Walk::Random),
+        _ => Err("one walks toward, away or random".into()),
+    }
+}
+
+/// Does what was asked.
+pub fn link(command: LinkCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        LinkCommand::Up(options) => up(options),
+        LinkCommand::Exec {
+            host,
+            name,
+            command,
+        } => exec(host, &name, &command),
+        LinkCommand::Status { name, watch, json } => status(name.as_deref(), watch, json),
+        LinkCommand::Down { name, all } => down(&name, all),
+        LinkCommand::Profiles { name } => profiles(name.as_deref()),
+        LinkCommand::Walk {
+            walk,
+            profile,
+            seed,
+        } => {
+            let profile = Profile::find(&profile)?;
+            write!(io::stdout(), "{}", Signal::walk(walk, &profile, seed).csv())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        LinkCommand::Serve { name, options } => serve(&name, &options),
+    }
+}
+
+fn up(up: UpOptions) -> anyhow::Result<ExitCode> {
+    let folder = Folder::of(&up.name)?;
+    let options = up.link.options();
+    // What is wrong with them is said here, not in the background.
+    options.plan()?;
+    if up.foreground {
+        let watch = io::stdout().is_terminal();
+        let ready = |record: &Record| {
+            let _ = introduce(record);
+        };
+        airdma_link::serve(&folder, &options, ready, |status| {
+            if watch {
+                let _ = writeln!(io::stdout(), "{}", in_words(status));
+            }
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let airdma = std::env::current_exe().context("finding this binary")?;
+    let mut command = Command::new(airdma);
+    command
+        .args(["link", "serve", "--name", &up.name, "--options"])
+        .arg(serde_json::to_string(&options)?)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    // SAFETY: one system call: the terminal's Ctrl-C is not the link's.
+    unsafe {
+        command.pre_exec(|| match libc::setsid() {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        })
+    };
+    let mut child = command.spawn().context("starting the link's process")?;
+    let stdout = child.stdout.take().context("reading what it says")?;
+    let mut said = BufReader::new(stdout);
+    let mut first = String::new();
+    said.read_line(&mut first)?;
+    if first == READY {
+        let record = folder.record().context("the link is gone again")?;
+        introduce(&record)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    said.read_to_string(&mut first)?;
+    child.wait()?;
+    let reason = first.trim();
+    bail!(
+        "{}",
+        if reason.is_empty() {
+            "the link's process was killed"
+        } else {
+            reason
+        }
+    )
+}
+
+/// What the process in the background says when packets can cross.
+const READY: &str = "up\n";
+
+/// Drives a link; says on standard output that it is up, or why not, and then nothing.
+fn serve(name: &str, options: &str) -> anyhow::Result<ExitCode> {
+    let folder = Folder::of(name)?;
+    let options: Options = serde_json::from_str(options)?;
+    let ready = |_: &Record| {
+        let _ = write!(io::stdout(), "{READY}");
+        let _ = io::stdout().flush();
+        silence();
+    };
+    match airdma_link::serve(&folder, &options, ready, |_| {}) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => {
+            writeln!(io::stdout(), "{error}")?;
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+/// Whoever reads our output can see its end. The working directory is nobody's business any more.
+fn silence() {
+    if let Ok(null) = File::options().write(true).open("/dev/null") {
+        // SAFETY: both descriptors are open.
+        unsafe { libc::dup2(null.as_raw_fd(), libc::STDOUT_FILENO) };
+    }
+    let _ = std::env::set_current_dir("/");
+}
+
+fn introduce(record: &Record) -> io::Result<()> {
+    let mut out = io::stdout();
+    let [a, b] = &record.addresses;
+    let name = if record.name == NAME {
+        String::new()
+    } else {
+        format!(" --name {}", record.name)
+    };
+    writeln!(out, "{} is up: {}", record.name, record.words)?;
+    writeln!(out, "  A {a}, B {b}, interface {}", airdma_link::INTERFACE)?;
+    if let Some([a, b]) = &record.names {
+        writeln!(out, "  ip netns: {a}, {b}")?;
+    }
+    writeln!(out, "  airdma link exec A{name} -- ping -c 3 {b}")
+}
+
+fn exec(host: Side, name: &str, command: &[OsString]) -> anyhow::Result<ExitCode> {
+    let folder = Folder::of(name)?;
+    let record = found(&folder)?;
+    let joined = Joined::new(&record, host)?;
+    let Some((program, arguments)) = command.split_first() else {
+        bail!("no command");
+    };
+    let error = Command::new(program)
+        .args(arguments)
+        .envs(joined.variables)
+        .exec();
+    let is_missing = error.kind() == io::ErrorKind::NotFound;
+    let code = if is_missing { 127 } else { 126 };
+    crate::complain(&format!("{}: {error}", program.to_string_lossy()));
+    Ok(ExitCode::from(code))
+}
+
+/// The record of a link that is up.
+fn found(folder: &Folder) -> anyhow::Result<Record> {
+    let name = folder.name();
+    match folder.record() {
+        Some(record) if record.is_up() => Ok(record),
+        Some(_) => bail!("the link {name} has crashed: airdma link down {name}"),
+        None => bail!("no link called {name} is up: airdma link up --name {name}"),
+    }
+}
+
+fn status(name: Option<&str>, watch: bool, json: bool) -> anyhow::Result<ExitCode> {
+    let mut out = io::stdout();
+    loop {
+        let folders = match name {
+            Some(name) => {
+                let folder = Folder::of(name)?;
+                found(&folder)?;
+                vec![folder]
+            }
+            None => Folder::all()?,
+        };
+        if folders.is_empty() && !json {
+            writeln!(out, "no link is up")?;
+        }
+        let mut all = serde_json::Map::new();
+        for folder in folders {
+            let Some(record) = folder.record() else {
+                continue;
+            };
+            if !record.is_up() {
+                writeln!(
+                    out,
+                    "{}: crashed; airdma link down {}",
+                    record.name, record.name
+                )?;
+                continue;
+            }
+            let status = folder.status().unwrap_or_default();
+            if json {
+                all.insert(record.name, serde_json::to_value(status)?);
+            } else {
+                writeln!(
+                    out,
+                    "{}: {}\n{}",
+                    record.name,
+                    record.words,
+                    in_words(&status)
+                )?;
+            }
+        }
+        if json {
+            writeln!(out, "{}", serde_json::Value::Object(all))?;
+        }
+        if !watch {
+            return Ok(ExitCode::SUCCESS);
+        }
+        thread::sleep(Duration::from_millis(500));
+    }
+}
+
+fn in_words(status: &Status) -> String {
+    let [a, b, others, collided] = status.airtime.map(|share| share * 100.0);
+    let mut words = format!(
+        "  {:.1} s up, SNR {:.1} dB; airtime A {a:.0} %, B {b:.0} %, others {others:.0} %, in collisions {collided:.0} %; \
+         controller {:.1} % of a core, at most {:.1} ms late",
+        status.up_s,
+        status.snr_db,
+        status.cpu * 100.0,
+        status.late_ms
+    );
+    for (way, direction) in ["A to B", "B to A"].iter().zip(&status.directions) {
+        words.push_str(&direction_in_words(way, direction));
+    }
+    words
+}
+
+fn direction_in_words(way: &str, direction: &DirectionStatus) -> String {
+    let mcs = direction.mcs.map_or("-".into(), |mcs| mcs.to_string());
+    format!(
+        "\n  {way}: {:.1} Mb/s of {:.1}, MCS {mcs}, queue {} packets ({} KB), {} dropped by it; retries {:.1} %, \
+         lost {} of {}, loss now {:.2} %",
+        direction.mbit,
+        direction.rate_mbit,
+        direction.backlog_packets,
+        direction.backlog_bytes / 1000,
+        direction.dropped,
+        direction.retries * 100.0,
+        direction.lost,
+        direction.lost + direction.delivered,
+        direction.loss * 100.0
+    )
+}
+
+fn down(name: &str, all: bool) -> anyhow::Result<ExitCode> {
+    let folders = if all {
+        Folder::all()?
+    } else {
+        let folder = Folder::of(name)?;
+        if folder.record().is_none() {
+            bail!("no link called {name} is up");
+        }
+        vec![folder]
+    };
+    let mut failed = false;
+    for folder in folders {
+        match airdma_link::down(&folder) {
+            Ok(programs) => writeln!(
+                io::stdout(),
+                "{} is down, and {programs} programs on it",
+                folder.name()
+            )?,
+            Err(error) => {
+                crate::complain(&error.to_string());
+                failed = true;
+            }
+        }
+    }
+    Ok(ExitCode::from(u8::from(failed)))
+}
+
+fn profiles(name: Option<&str>) -> anyhow::Result<ExitCode> {
+    let mut out = io::stdout();
+    match name {
+        None => {
+            for name in Profile::names() {
+                let text = Profile::text(name).unwrap_or_default();
+                let about = text.lines().next().unwrap_or_default();
+                writeln!(out, "{name:<10} {}", about.trim_start_matches("# "))?;
+            }
+        }
+        Some(name) => match Profile::text(name) {
+            Some(text) => write!(out, "{text}")?,
+            None => {
+                Profile::find(name)?;
+                bail!("{name} is a file of yours");
+            }
+        },
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,67 @@
+//! What can go wrong while a link is made, used or ended.
+
+use std::io;
+
+use airdma_lab::LabError;
+
+/// Why there is no such link. The text says what was tried, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// A profile or a trace that no link can have.
+    #[error("{file}:{line}: {what}")]
+    Text {
+        /// The file, or the name of a profile that comes with airdma.
+        file: String,
+        /// Counted from 1; 0 if it is not about a line.
+        line: usize,
+        /// What is wrong and what would be right.
+        what: String,
+    },
+    /// Something the caller asked for cannot be.
+    #[error("{0}")]
+    Asked(String),
+    /// A step was refused.
+    #[error("{what}: {error}{hint}")]
+    Refused {
+        /// The step.
+        what: String,
+        /// What the kernel said.
+        error: io::Error,
+        /// What can be done, on a line of its own, or nothing.
+        hint: &'static str,
+    },
+    /// Namespaces are not to be had, or not as they should be.
+    #[error(transparent)]
+    Lab(#[from] LabError),
+}
+
+/// Gives an error of the kernel the name of what was tried.
+pub(crate) trait Tried<T> {
+    fn tried(self, what: impl Into<String>) -> Result<T, LinkError>;
+}
+
+impl<T> Tried<T> for io::Result<T> {
+    fn tried(self, what: impl Into<String>) -> Result<T, LinkError> {
+        self.map_err(|error| {
+            let what = what.into();
+            let hint = hint(&what, &error);
+            LinkError::Refused { what, error, hint }
+        })
+    }
+}
+
+/// What the kernel means by errors that say little.
+fn hint(what: &str, error: &io::Error) -> &'static str {
+    let number = error.raw_os_error();
+    let missing = [libc::ENOENT, libc::EOPNOTSUPP];
+    let is_missing = number.is_some_and(|number| missing.contains(&number));
+    if is_missing && what.contains("HTB") {
+        "\n  this kernel has no HTB (CONFIG_NET_SCH_HTB): modprobe sch_htb, as root"
+    } else if is_missing && what.contains("nftables") {
+        "\n  this kernel has no nftables for devices (CONFIG_NF_TABLES_NETDEV, CONFIG_NFT_NUMGEN): modprobe nf_tables nft_numgen, as root"
+    } else if number == Some(libc::EPERM) {
+        "\n  this needs CAP_NET_ADMIN in the namespace: run it with sudo, or in `unshare -Urn`"
+    } else {
+        ""
+    }
+}

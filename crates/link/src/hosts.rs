@@ -1,0 +1,251 @@
+//! The two hosts: network namespaces joined by a veth pair, with addresses.
+
+use std::fs::{self, File};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::RawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::ptr;
+
+use airdma_lab::{Namespace, Route, configure, interface, wait_up};
+
+use crate::air::Side;
+use crate::error::{LinkError, Tried};
+
+/// What the radio is called on both hosts.
+pub const INTERFACE: &str = "air0";
+/// Of Wi-Fi, as everybody uses it.
+pub(crate) const MTU: u32 = 1500;
+const NAMED: &str = "/run/netns";
+
+/// Two hosts. Gone when this is dropped, or when the process ends and no program is in them.
+#[derive(Debug)]
+pub struct Hosts {
+    namespaces: [Namespace; 2],
+    names: Option<[String; 2]>,
+}
+
+impl Side {
+    /// As on the command line.
+    pub fn parse(word: &str) -> Option<Side> {
+        match word {
+            "A" | "a" => Some(Side::A),
+            "B" | "b" => Some(Side::B),
+            _ => None,
+        }
+    }
+
+    /// As in names.
+    pub const fn letter(self) -> char {
+        match self {
+            Side::A => 'a',
+            Side::B => 'b',
+        }
+    }
+}
+
+/// The address of a host.
+pub fn ipv4(side: Side) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 78, 0, 1 + side.index() as u8))
+}
+
+/// The IPv6 address of a host.
+pub fn ipv6(side: Side) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::new(
+        0xfd78,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        1 + side.index() as u16,
+    ))
+}
+
+impl Hosts {
+    /// Makes them, and waits until packets can cross. After [`airdma_lab::enter`]. With root they get names for `ip netns`
+    /// that begin with `name`.
+    pub fn new(name: &str) -> Result<Hosts, LinkError> {
+        let make = || Namespace::new().tried("making a network namespace");
+        let namespaces = [make()?, make()?];
+        let mut hosts = Hosts {
+            namespaces,
+            names: None,
+        };
+        hosts.connect()?;
+        if is_real_root() {
+            hosts.publish(name)?;
+        }
+        Ok(hosts)
+    }
+
+    /// What `work` returns on a host; sockets that it makes stay there.
+    pub fn on<T: Send>(
+        &self,
+        side: Side,
+        work: impl FnOnce() -> io::Result<T> + Send,
+    ) -> io::Result<T> {
+        self.namespaces[side.index()].within(work)
+    }
+
+    /// Descriptors of the namespaces.
+    pub fn descriptors(&self) -> [RawFd; 2] {
+        [0, 1].map(|index| self.namespaces[index].raw())
+    }
+
+    /// Their numbers.
+    pub fn numbers(&self) -> io::Result<[u64; 2]> {
+        let [a, b] = self.descriptors().map(number_of);
+        Ok([a?, b?])
+    }
+
+    /// Names of `ip netns`, if they have any.
+    pub fn names(&self) -> Option<&[String; 2]> {
+        self.names.as_ref()
+    }
+
+    fn connect(&self) -> Result<(), LinkError> {
+        let [_, far] = self.descriptors();
+        for side in Side::BOTH {
+            // Without this the link-local addresses would be unusable for the first second or two. No file where the
+            // kernel has no IPv6.
+            let dad = || fs::write("/proc/sys/net/ipv6/conf/default/accept_dad", "0");
+            let _ = self.on(side, dad);
+        }
+        self.on(Side::A, || Route::open()?.add_veth(INTERFACE, MTU, far))
+            .tried("making a veth pair")?;
+        for side in Side::BOTH {
+            // Not segmented: each packet takes the air, and is lost, by itself.
+            self.on(side, || configure(INTERFACE, ipv4(side), ipv6(side), false))
+                .tried(format!("giving {INTERFACE} its addresses"))?;
+        }
+        for side in Side::BOTH {
+            let up = self.on(side, || wait_up(INTERFACE));
+            if !up.tried("waiting for the carrier")? {
+                return Err(LinkError::Asked(format!(
+                    "the interface of host {side:?} does not come up"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the namespaces names, as `ip netns add` does.
+    fn publish(&mut self, name: &str) -> Result<(), LinkError> {
+        let names = Side::BOTH.map(|side| format!("{name}-{}", side.letter()));
+        share_folder().tried(format!("sharing {NAMED}"))?;
+        let descriptors = self.descriptors();
+        let mut made: Vec<&String> = Vec::new();
+        for (name, descriptor) in names.iter().zip(descriptors) {
+            let path = Path::new(NAMED).join(name);
+            let bound = File::create_new(&path)
+                .and_then(|_| bind(Path::new(&format!("/proc/self/fd/{descriptor}")), &path));
+            if let Err(error) = bound {
+                if error.kind() != io::ErrorKind::AlreadyExists {
+                    let _ = fs::remove_file(&path);
+                }
+                made.into_iter().for_each(|name| unname(name));
+                return Err(error).tried(format!("naming a namespace {}", path.display()));
+            }
+            made.push(name);
+        }
+        self.names = Some(names);
+        Ok(())
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        // Programs may still be in the namespaces: the interfaces go now.
+        let remove = || Route::open()?.remove(interface(INTERFACE)?);
+        let _ = self.on(Side::A, remove);
+        for name in self.names.iter().flatten() {
+            unname(name);
+        }
+    }
+}
+
+/// Takes a name away that [`Hosts`] gave.
+pub(crate) fn unname(name: &str) {
+    let path = Path::new(NAMED).join(name);
+    if let Ok(text) = c_string(&path) {
+        // SAFETY: a C string that lives through the call.
+        unsafe { libc::umount2(text.as_ptr(), libc::MNT_DETACH) };
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// The number of the namespace behind a descriptor.
+fn number_of(descriptor: RawFd) -> io::Result<u64> {
+    Ok(fs::metadata(format!("/proc/self/fd/{descriptor}"))?.ino())
+}
+
+/// Root of the machine, not of a user namespace.
+fn is_real_root() -> bool {
+    // SAFETY: only reads who we are.
+    let is_root = unsafe { libc::geteuid() } == 0;
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    is_root && map.split_ascii_whitespace().nth(2) == Some("4294967295")
+}
+
+/// Names appear in every mount namespace that gets what happens in this folder.
+fn share_folder() -> io::Result<()> {
+    fs::create_dir_all(NAMED)?;
+    let folder = c_string(Path::new(NAMED))?;
+    let none = c"none";
+    // SAFETY: C strings that live through the calls.
+    unsafe {
+        let share = || {
+            let flags = libc::MS_SHARED | libc::MS_REC;
+            libc::mount(
+                none.as_ptr(),
+                folder.as_ptr(),
+                none.as_ptr(),
+                flags,
+                ptr::null(),
+            )
+        };
+        if share() == 0 {
+            return Ok(());
+        }
+        let flags = libc::MS_BIND | libc::MS_REC;
+        let bound = libc::mount(
+            folder.as_ptr(),
+            folder.as_ptr(),
+            none.as_ptr(),
+            flags,
+            ptr::null(),
+        );
+        if bound == 0 && share() == 0 {
+            return Ok(());
+        }
+    }
+    Err(io::Error::last_os_error())
+}
+
+fn bind(from: &Path, to: &Path) -> io::Result<()> {
+    let (from, to) = (c_string(from)?, c_string(to)?);
+    // SAFETY: C strings that live through the call.
+    let bound = unsafe {
+        libc::mount(
+            from.as_ptr(),
+            to.as_ptr(),
+            c"none".as_ptr(),
+            libc::MS_BIND,
+            ptr::null(),
+        )
+    };
+    if bound == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+fn c_string(path: &Path) -> io::Result<std::ffi::CString> {
+    Ok(std::ffi::CString::new(
+        PathBuf::from(path).into_os_string().into_encoded_bytes(),
+    )?)
+}

@@ -1,0 +1,128 @@
+//! Loss behind the radio: nftables drops packets that arrive at an interface, each by itself, before any protocol sees them.
+
+use std::io;
+
+use netlink_sys::protocols::NETLINK_NETFILTER;
+
+use crate::netlink::{ACK, APPEND, CREATE, Conversation, Messages};
+
+const TABLE: &str = "airdma_link";
+const CHAIN: &str = "loss";
+/// NFPROTO_NETDEV, version 0.
+const NETDEV: u8 = 5;
+const SUBSYSTEM: u16 = 10;
+const BATCH_BEGIN: u16 = 0x10;
+const BATCH_END: u16 = 0x11;
+const NEW_TABLE: u16 = SUBSYSTEM << 8;
+const NEW_CHAIN: u16 = SUBSYSTEM << 8 | 3;
+const NEW_RULE: u16 = SUBSYSTEM << 8 | 6;
+const DELETE_RULE: u16 = SUBSYSTEM << 8 | 8;
+
+/// Probabilities are multiples of one in so many.
+const PARTS: u32 = 1 << 20;
+
+/// Loses packets that arrive at an interface.
+pub struct Loss {
+    conversation: Conversation,
+    /// Of `PARTS`.
+    parts: u32,
+}
+
+impl Loss {
+    /// At the interface of this name, in the namespace of the calling thread. Loses nothing yet.
+    pub fn new(interface: &str) -> io::Result<Loss> {
+        let mut conversation = Conversation::begin(NETLINK_NETFILTER)?;
+        let make = batch()
+            .message(NEW_TABLE, CREATE | ACK, &[NETDEV, 0, 0, 0])
+            .string(1, TABLE)
+            .message(NEW_CHAIN, CREATE | ACK, &[NETDEV, 0, 0, 0])
+            .string(1, TABLE)
+            .string(3, CHAIN)
+            .nested(4, |hook| {
+                // Ingress, before everything else, at this device.
+                hook.number(1, 0).number(2, 0).string(3, interface)
+            })
+            .string(7, "filter");
+        conversation.tell(&end(make))?;
+        Ok(Loss {
+            conversation,
+            parts: 0,
+        })
+    }
+
+    /// The probability from now on that an arriving packet is lost.
+    pub fn set(&mut self, probability: f64) -> io::Result<()> {
+        let parts = (probability.clamp(0.0, 1.0) * f64::from(PARTS)).round() as u32;
+        if parts == self.parts {
+            return Ok(());
+        }
+        let mut change = batch();
+        if self.parts > 0 {
+            change = in_chain(change, DELETE_RULE, 0);
+        }
+        if parts > 0 {
+            change =
+                in_chain(change, NEW_RULE, CREATE | APPEND).nested(4, |list| rule(list, parts));
+        }
+        self.conversation.tell(&end(change))?;
+        self.parts = parts;
+        Ok(())
+    }
+
+    /// The probability now.
+    pub fn probability(&self) -> f64 {
+        f64::from(self.parts) / f64::from(PARTS)
+    }
+}
+
+/// A transaction: all of it happens or nothing.
+fn batch() -> Messages {
+    Messages::default().message(BATCH_BEGIN, 0, &[0, 0, 0, SUBSYSTEM as u8])
+}
+
+fn end(messages: Messages) -> Messages {
+    messages.message(BATCH_END, 0, &[0, 0, 0, SUBSYSTEM as u8])
+}
+
+fn in_chain(messages: Messages, kind: u16, flags: u16) -> Messages {
+    messages
+        .message(kind, flags | ACK, &[NETDEV, 0, 0, 0])
+        .string(1, TABLE)
+        .string(2, CHAIN)
+}
+
+/// numgen random mod PARTS < parts drop
+fn rule(list: Messages, parts: u32) -> Messages {
+    const REGISTER: u32 = 1;
+    let random = |data: Messages| {
+        data.number(1, REGISTER)
+            .number(2, PARTS)
+            .number(3, 1)
+            .number(4, 0)
+    };
+    // Comparisons are of bytes: the number has to be in network order.
+    let order = |data: Messages| {
+        data.number(1, REGISTER)
+            .number(2, REGISTER)
+            .number(3, 1)
+            .number(4, 4)
+            .number(5, 4)
+    };
+    let less = |data: Messages| {
+        data.number(1, REGISTER)
+            .number(2, 2)
+            .nested(3, |value| value.number(1, parts))
+    };
+    let drop = |data: Messages| {
+        data.number(1, 0)
+            .nested(2, |value| value.nested(2, |verdict| verdict.number(1, 0)))
+    };
+    let list = expression(list, "numgen", random);
+    let list = expression(list, "byteorder", order);
+    let list = expression(list, "cmp", less);
+    expression(list, "immediate", drop)
+}
+
+fn expression(list: Messages, name: &str, data: impl FnOnce(Messages) -> Messages) -> Messages {
+    list.nested(1, |element| element.string(1, name).nested(2, data))
+}

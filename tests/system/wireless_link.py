@@ -1,0 +1,204 @@
+"""`airdma link`: real links, with real packets on them, and what is left of them afterwards."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from airdma_lab import build
+from case import Tally
+
+PACKET_BYTES = 1472
+SLOW = ["--profile", "wifi5-80", "--mcs", "0", "--snr", "60"]
+SLOW_MBIT = 60.7
+"""UDP goodput of 802.11ac, 80 MHz, two streams, MCS 0: few packets, so that a busy machine carries it too."""
+
+SEND = f"""
+import os, socket, sys, time
+to = (os.environ["AIRDMA_LINK_PEER"], 9)
+end = time.monotonic() + float(sys.argv[1])
+pause = float(sys.argv[2])
+socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+socket.setsockopt(1, 7, 8 << 20)
+while time.monotonic() < end:
+    socket.sendto(bytes({PACKET_BYTES}), to)
+    if pause:
+        time.sleep(pause)
+"""
+COUNT = """
+import socket, sys, time
+socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+socket.setsockopt(1, 8, 8 << 20)
+socket.bind(("", 9))
+print("ready", flush=True)
+count, first, last = 0, None, None
+socket.settimeout(15)
+try:
+    while True:
+        socket.recv(2000)
+        last = time.monotonic()
+        first = first or last
+        count += 1
+        socket.settimeout(1)
+except TimeoutError:
+    print(count, last - first if first else 0)
+"""
+
+
+def run(tally: Tally, folder: Path) -> None:
+    """Runs all of them."""
+    tests: list[tuple[str, Callable[[], list[str]]]] = [
+        ("the rate is the radio's", _rate),
+        ("lost packets are lost one by one", _loss),
+        ("nothing is left of a link", _ends),
+        ("a crash leaves nothing that down does not remove", _crash),
+        ("Ctrl-C ends a link in the foreground", _interrupted),
+        ("what cannot be is said", lambda: _refusals(folder)),
+    ]
+    for name, test in tests:
+        started = time.monotonic()
+        try:
+            complaints = test()
+        finally:
+            _airdma("down", "--all")
+        tally.record(f"airdma link: {name}", complaints, time.monotonic() - started)
+
+
+def _airdma(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [str(build.binary()), "link", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def _up(*words: str) -> None:
+    result = _airdma("up", *words)
+    if result.returncode != 0:
+        raise RuntimeError(result.stdout + result.stderr)
+
+
+def _packets(seconds: float, pause: float = 0) -> tuple[int, float]:
+    """Sends from A to B; how many arrived, in how many seconds."""
+    link = [str(build.binary()), "link", "exec"]
+    counter = subprocess.Popen([*link, "B", "--", "python3", "-c", COUNT], stdout=subprocess.PIPE, text=True)
+    assert counter.stdout
+    counter.stdout.readline()
+    sender = [*link, "A", "--", "python3", "-c", SEND, str(seconds), str(pause)]
+    subprocess.run(sender, check=True, timeout=60)
+    count, took = counter.communicate(timeout=60)[0].split()
+    return int(count), float(took)
+
+
+def _rate() -> list[str]:
+    _up(*SLOW)
+    mbit = []
+    for _ in range(3):
+        count, seconds = _packets(1.5)
+        mbit.append(count * PACKET_BYTES * 8 / max(seconds, 0.1) / 1e6)
+        if abs(mbit[-1] / SLOW_MBIT - 1) < 0.1:
+            status = _airdma("status").stdout
+            return [] if re.search(r"A to B: .* MCS 0, queue", status) else ["status", status]
+    return [f"{mbit} Mb/s of UDP in place of {SLOW_MBIT}"]
+
+
+def _loss() -> list[str]:
+    _up(*SLOW, "--loss", "0.25")
+    count, _ = _packets(2, pause=0.001)
+    status = _airdma("status", "--json").stdout
+    found = re.search(r'"delivered":(\d+)', status)
+    sent = int(found.group(1)) if found else 0
+    share = 1 - count / max(sent, 1)
+    good = sent > 300 and 0.15 < share < 0.35
+    return [] if good else [f"{count} of {sent} arrived with a loss of 0.25", status]
+
+
+def _ends() -> list[str]:
+    before = _processes()
+    _up(*SLOW)
+    program = subprocess.Popen([str(build.binary()), "link", "exec", "A", "--", "sleep", "600"])
+    _wait(lambda: "sleep" in _command(program.pid))
+    result = _airdma("down")
+    complaints = [] if "1 programs" in result.stdout else [result.stdout + result.stderr]
+    complaints += [] if program.wait(10) != 0 else ["the program ended well"]
+    complaints += [] if "no link is up" in _airdma("status").stdout else ["it is still there"]
+    left = _processes() - before
+    return [*complaints, *([f"processes are left: {left}"] if left else [])]
+
+
+def _crash() -> list[str]:
+    _up(*SLOW)
+    program = subprocess.Popen([str(build.binary()), "link", "exec", "B", "--", "sleep", "600"])
+    _wait(lambda: "sleep" in _command(program.pid))
+    for controller in _processes():
+        os.kill(controller, signal.SIGKILL)
+    _wait(lambda: not _processes())
+    complaints = [] if "crashed" in _airdma("status").stdout else ["status does not say that it crashed"]
+    refused = _airdma("exec", "A", "--", "true")
+    complaints += [] if "airdma link down" in refused.stderr else ["exec: " + refused.stderr]
+    # The next takes the name, and ends what the other left.
+    _up(*SLOW)
+    complaints += [] if program.wait(10) != 0 else ["the program ended well"]
+    _airdma("down", "--all")
+    return complaints + [] if "no link is up" in _airdma("status").stdout else [*complaints, "it is still there"]
+
+
+def _interrupted() -> list[str]:
+    command = [str(build.binary()), "link", "up", "--foreground", *SLOW]
+    link = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert link.stdout
+    first = link.stdout.readline()
+    link.send_signal(signal.SIGINT)
+    ended = link.wait(20)
+    complaints = [] if "is up" in first else [first]
+    complaints += [] if ended == 0 else [f"exit status {ended}"]
+    return complaints + ([] if "no link is up" in _airdma("status").stdout else ["it is still there"])
+
+
+def _refusals(folder: Path) -> list[str]:
+    profile = folder / "absurd.toml"
+    text = _airdma("profiles", "wifi5-80").stdout
+    profile.write_text(text.replace("snr_db = 35.0", "snr_db = nan"), encoding="utf-8")
+    trace = folder / "absurd.csv"
+    trace.write_text("time_s,rate_mbit\n0,100\n1,-5\n", encoding="utf-8")
+    _up("--name", "first", *SLOW)
+    cases = [
+        (["up", "--name", "first"], "a link called first is up"),
+        (["up", "--name", "../x"], "cannot be called"),
+        (["up", "--profile", str(profile)], "absurd.toml:30: snr_db is NaN"),
+        (["up", "--trace", str(trace)], "absurd.csv:3: the rate in Mb/s is -5"),
+        (["up", "--profile", "wifi9"], "no profile is called wifi9"),
+        (["up", "--loss", "2"], "--loss 2: it must be between 0 and 1"),
+        (["exec", "A", "--name", "second", "--", "true"], "no link called second is up"),
+        (["down", "second"], "no link called second is up"),
+        (["exec", "C", "--", "true"], "a host is A or B"),
+        (["exec", "A", "--name", "first", "--", "/not/there"], "/not/there"),
+    ]
+    complaints = []
+    for words, expected in cases:
+        result = _airdma(*words)
+        if result.returncode == 0 or expected not in result.stderr:
+            complaints.append(f"{words}: {result.returncode}, {result.stdout}{result.stderr}")
+    return complaints
+
+
+def _processes() -> set[int]:
+    """Controllers of links that this binary drives."""
+    binary = str(build.binary())
+    numbers = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+    return {number for number in numbers if _command(number).startswith(f"{binary} link serve")}
+
+
+def _command(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text(encoding="utf-8").replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
