@@ -2,16 +2,19 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::Duration;
 
+use airdma_link::calibrate::{Calibration, SECTIONS};
+use airdma_link::traffic::Traffic;
 use airdma_link::{
-    DirectionStatus, Folder, Joined, Options, Profile, Record, Side, Signal, Status, Walk,
+    DirectionStatus, Folder, Joined, Options, Profile, READY, Record, Side, Signal, Status, Walk,
 };
 use anyhow::{Context, bail};
 
@@ -95,6 +98,24 @@ pub enum LinkCommand {
         #[arg(long, value_name = "N", default_value_t = 1)]
         seed: u64,
     },
+    /// Measure what links do, beside what they should, and print it as a page (Markdown).
+    ///
+    /// UDP against the analytic table, TCP's share, what acknowledgements cost, round trips under load, loss by signal, how fast
+    /// throughput changes, what the emulation costs. For a machine that does nothing else; some ten minutes.
+    Calibrate {
+        /// Only these: goodput, tcp, acks, delay, loss, changes, cpu.
+        #[arg(long, value_name = "SECTION", value_delimiter = ',')]
+        only: Vec<String>,
+        /// How long each flow lasts, in seconds.
+        #[arg(long, value_name = "S", default_value_t = 5.0)]
+        seconds: f64,
+        /// How often each is measured.
+        #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+        runs: u32,
+    },
+    /// One end of a measurement.
+    #[command(hide = true)]
+    Traffic(TrafficOptions),
     /// The process that drives a link.
     #[command(hide = true)]
     Serve {
@@ -155,10 +176,14 @@ pub struct LinkOptions {
     /// One scheme in place of rate control.
     #[arg(long, value_name = "N")]
     mcs: Option<u8>,
+    /// No radio: the bare veth pair, to compare with.
+    #[arg(long)]
+    plain: bool,
 }
 
 impl LinkOptions {
-    fn options(self) -> Options {
+    /// In the words of the library.
+    pub fn options(self) -> Options {
         Options {
             profile: self.profile,
             snr: self.snr,
@@ -169,6 +194,7 @@ impl LinkOptions {
             loss: self.loss,
             seed: self.seed,
             mcs: self.mcs,
+            plain: self.plain,
         }
     }
 }
@@ -207,6 +233,12 @@ pub fn link(command: LinkCommand) -> anyhow::Result<ExitCode> {
             write!(io::stdout(), "{}", Signal::walk(walk, &profile, seed).csv())?;
             Ok(ExitCode::SUCCESS)
         }
+        LinkCommand::Calibrate {
+            only,
+            seconds,
+            runs,
+        } => calibrate(&only, seconds, runs as usize),
+        LinkCommand::Traffic(options) => traffic(options),
         LinkCommand::Serve { name, options } => serve(&name, &options),
     }
 }
@@ -214,8 +246,6 @@ pub fn link(command: LinkCommand) -> anyhow::Result<ExitCode> {
 fn up(up: UpOptions) -> anyhow::Result<ExitCode> {
     let folder = Folder::of(&up.name)?;
     let options = up.link.options();
-    // What is wrong with them is said here, not in the background.
-    options.plan()?;
     if up.foreground {
         let watch = io::stdout().is_terminal();
         let ready = |record: &Record| {
@@ -229,45 +259,9 @@ fn up(up: UpOptions) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let airdma = std::env::current_exe().context("finding this binary")?;
-    let mut command = Command::new(airdma);
-    command
-        .args(["link", "serve", "--name", &up.name, "--options"])
-        .arg(serde_json::to_string(&options)?)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null());
-    // SAFETY: one system call: the terminal's Ctrl-C is not the link's.
-    unsafe {
-        command.pre_exec(|| match libc::setsid() {
-            -1 => Err(io::Error::last_os_error()),
-            _ => Ok(()),
-        })
-    };
-    let mut child = command.spawn().context("starting the link's process")?;
-    let stdout = child.stdout.take().context("reading what it says")?;
-    let mut said = BufReader::new(stdout);
-    let mut first = String::new();
-    said.read_line(&mut first)?;
-    if first == READY {
-        let record = folder.record().context("the link is gone again")?;
-        introduce(&record)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    said.read_to_string(&mut first)?;
-    child.wait()?;
-    let reason = first.trim();
-    bail!(
-        "{}",
-        if reason.is_empty() {
-            "the link's process was killed"
-        } else {
-            reason
-        }
-    )
+    introduce(&airdma_link::start(&airdma, &folder, &options, false)?)?;
+    Ok(ExitCode::SUCCESS)
 }
-
-/// What the process in the background says when packets can cross.
-const READY: &str = "up\n";
 
 /// Drives a link; says on standard output that it is up, or why not, and then nothing.
 fn serve(name: &str, options: &str) -> anyhow::Result<ExitCode> {
@@ -466,6 +460,108 @@ fn profiles(name: Option<&str>) -> anyhow::Result<ExitCode> {
                 bail!("{name} is a file of yours");
             }
         },
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[derive(clap::Args)]
+pub struct TrafficOptions {
+    #[command(subcommand)]
+    end: TrafficEnd,
+}
+
+#[derive(clap::Subcommand)]
+enum TrafficEnd {
+    UdpSend {
+        #[arg(long)]
+        to: SocketAddr,
+        #[arg(long)]
+        seconds: f64,
+        #[arg(long)]
+        mbit: Option<f64>,
+    },
+    UdpReceive {
+        #[arg(long)]
+        port: u16,
+        #[arg(long, default_value_t = 0)]
+        answer_each: u64,
+    },
+    TcpSend {
+        #[arg(long)]
+        to: SocketAddr,
+        #[arg(long)]
+        seconds: f64,
+        #[arg(long, default_value_t = u64::MAX)]
+        bytes: u64,
+        #[arg(long, default_value = "cubic")]
+        congestion: String,
+    },
+    TcpReceive {
+        #[arg(long)]
+        port: u16,
+    },
+    Echo {
+        #[arg(long)]
+        port: u16,
+    },
+    Ping {
+        #[arg(long)]
+        to: SocketAddr,
+        #[arg(long)]
+        seconds: f64,
+        #[arg(long, default_value_t = 0.01)]
+        apart: f64,
+    },
+}
+
+fn traffic(options: TrafficOptions) -> anyhow::Result<ExitCode> {
+    let time = |seconds: f64| Duration::try_from_secs_f64(seconds).context("a time");
+    let traffic = match options.end {
+        TrafficEnd::UdpSend { to, seconds, mbit } => Traffic::UdpSend {
+            to,
+            time: time(seconds)?,
+            mbit,
+        },
+        TrafficEnd::UdpReceive { port, answer_each } => Traffic::UdpReceive { port, answer_each },
+        TrafficEnd::TcpSend {
+            to,
+            seconds,
+            bytes,
+            congestion,
+        } => Traffic::TcpSend {
+            to,
+            time: time(seconds)?,
+            bytes,
+            congestion,
+        },
+        TrafficEnd::TcpReceive { port } => Traffic::TcpReceive { port },
+        TrafficEnd::Echo { port } => Traffic::Echo { port },
+        TrafficEnd::Ping { to, seconds, apart } => Traffic::Ping {
+            to,
+            time: time(seconds)?,
+            apart: time(apart)?,
+        },
+    };
+    let found = airdma_link::traffic::run(&traffic)?;
+    writeln!(io::stdout(), "{}", serde_json::to_string(&found)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn calibrate(only: &[String], seconds: f64, runs: usize) -> anyhow::Result<ExitCode> {
+    if !(2.0..=600.0).contains(&seconds) {
+        bail!("--seconds {seconds}: it must be between 2 and 600");
+    }
+    let airdma = std::env::current_exe().context("finding this binary")?;
+    let calibration = Calibration {
+        airdma: &airdma,
+        seconds,
+        runs,
+    };
+    let all = SECTIONS.map(String::from);
+    let sections = if only.is_empty() { &all[..] } else { only };
+    for section in sections {
+        writeln!(io::stdout(), "{}", calibration.section(section)?)?;
+        io::stdout().flush()?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,6 +2,7 @@
 
 use airdma_proof::{Counts, Outcome, Plan, SLOW, Soak, plan_of, run, shrink, soak};
 use airdma_sim::wifi::report;
+use airdma_sim::wifi::traffic::Acks;
 use anyhow::Context;
 use std::fmt::Write as _;
 use std::fs;
@@ -10,9 +11,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::link::LinkOptions;
+
 #[derive(clap::Args)]
-#[command(group(clap::ArgGroup::new("world").args(["seed", "bytes"])))]
+#[command(group(clap::ArgGroup::new("world").args(["seed", "bytes"])), args_conflicts_with_subcommands = true)]
 pub struct Options {
+    #[command(subcommand)]
+    part: Option<Part>,
     /// Run the world of this seed, and say how it went.
     #[arg(long, value_name = "N", conflicts_with_all = ["worlds", "hours"])]
     seed: Option<u64>,
@@ -48,8 +53,59 @@ pub struct Options {
     json: bool,
 }
 
+#[derive(clap::Subcommand)]
+enum Part {
+    /// A link of `airdma link` in virtual time: the same profiles, signals and stations, the same again from the same seed.
+    ///
+    /// A sends packets of 1,500 bytes as fast as they go, B answers as asked. Prints a row of CSV for each interval.
+    Link(TwinOptions),
+}
+
+#[derive(clap::Args)]
+struct TwinOptions {
+    #[command(flatten)]
+    link: LinkOptions,
+    /// For how long, in virtual seconds [default: as long as the trace or walk, or 10].
+    #[arg(long, value_name = "S")]
+    seconds: Option<f64>,
+    /// How long a row stands for, in seconds: a multiple of 0.01.
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    every: f64,
+    /// B answers one of so many packets, with 52 bytes; none if 0.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    acks: u64,
+    /// A keeps so many packets in its queue [default: the profile's]; TCP keeps about 1 ms.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    queue: Option<u32>,
+}
+
+fn twin(options: TwinOptions) -> anyhow::Result<ExitCode> {
+    let plan = options.link.options().plan()?;
+    let known = plan.signal.duration().as_secs_f64();
+    let usual = if known > 0.0 { known } else { 10.0 };
+    let time = |seconds: f64, what: &str| {
+        let time = Duration::try_from_secs_f64(seconds).ok();
+        let time = time.filter(|time| (0.01..=1e6).contains(&time.as_secs_f64()));
+        time.with_context(|| format!("{what} {seconds}: it must be between 0.01 and 1,000,000"))
+    };
+    let duration = time(options.seconds.unwrap_or(usual), "--seconds")?;
+    let every = time(options.every, "--every")?;
+    let acks = match options.acks {
+        0 => Acks::None,
+        packets => Acks::Packets(packets),
+    };
+    let queue = options.queue.map(|packets| packets as usize);
+    let rows = airdma_link::twin::run(&plan, acks, queue, every, duration);
+    write!(io::stdout(), "{}", airdma_link::twin::csv(&rows))?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Exits with 0 if the model was content with all worlds, with 1 if not.
-pub fn sim(options: &Options) -> anyhow::Result<ExitCode> {
+pub fn sim(mut options: Options) -> anyhow::Result<ExitCode> {
+    if let Some(Part::Link(twin_options)) = options.part.take() {
+        return twin(twin_options);
+    }
+    let options = &options;
     if options.seed.is_none() && options.bytes.is_none() {
         // A world that panics is a failure like any other, and says so in its turn.
         std::panic::set_hook(Box::new(|_| {}));

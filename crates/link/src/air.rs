@@ -12,11 +12,12 @@
 
 use std::time::Duration;
 
-use airdma_sim::wifi::{Airtime, Fate, Load, Medium, Outcome, Rival, StationCounters, StationId};
+use airdma_sim::wifi::{Airtime, Fate, Medium, Outcome, StationCounters, StationId};
 use airdma_sim::{Random, Time};
 
-use crate::profile::{Others, Profile};
+use crate::profile::Profile;
 use crate::shaper::{Counted, FRAME_HEADER_BYTES};
+use crate::twin::cell;
 
 /// How far ahead the copy is asked: long enough that some aggregates end, the longest of which lasts 5.5 ms.
 const HORIZON: Duration = Duration::from_millis(12);
@@ -118,20 +119,8 @@ pub struct Air {
 impl Air {
     /// At time zero: two hosts, and so many stations of somebody else. The same seed and the same counters give the same.
     pub fn new(profile: &Profile, stations: usize, seed: u64) -> Air {
-        let mut mac = profile.mac.clone();
         // The queue is the kernel's; the model only has to follow.
-        mac.queue_packets_max = usize::MAX;
-        let mut medium = Medium::new(mac);
-        let (a, b) = (medium.add_station(), medium.add_station());
-        let Others { ppdu, on, off } = profile.others;
-        for _ in 0..stations {
-            let rival = Rival {
-                ppdu,
-                load: Load::OnOff { on, off },
-            };
-            let access = medium.profile().access;
-            medium.add_rival(rival, access);
-        }
+        let (medium, [a, b]) = cell(profile, stations, usize::MAX);
         let direction = |from, to| Direction {
             from,
             to,

@@ -38,6 +38,8 @@ pub struct Plan {
     pub seed: u64,
     /// One scheme instead of rate control.
     pub mcs: Option<u8>,
+    /// No radio at all.
+    pub plain: bool,
 }
 
 /// How a link is, over the last half second if nothing else is said.
@@ -280,7 +282,7 @@ impl End {
 }
 
 /// Of this process, user and system.
-fn cpu_time() -> Duration {
+pub(crate) fn cpu_time() -> Duration {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::uninit();
     // SAFETY: plain data that the call fills, and read only if it did.
     let usage = unsafe {

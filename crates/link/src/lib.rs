@@ -8,18 +8,23 @@
 //! What it can and cannot do is in `docs/design/017-the-emulated-link.md`.
 
 mod air;
+pub mod calibrate;
 mod controller;
 mod error;
 mod folder;
 mod hosts;
 mod join;
 mod loss;
+pub mod measure;
 mod netlink;
 mod options;
 mod profile;
 mod serve;
 mod shaper;
 mod signal;
+mod start;
+pub mod traffic;
+pub mod twin;
 
 pub use air::{Air, Order, Seen, Side, Used};
 pub use controller::{Controller, DirectionStatus, Plan, STEP, Status};
@@ -31,3 +36,4 @@ pub use options::Options;
 pub use profile::{Others, PathLoss, Profile};
 pub use serve::{down, serve};
 pub use signal::{Signal, Walk};
+pub use start::{READY, on_host, start};

@@ -94,28 +94,24 @@ fn in_chain(messages: Messages, kind: u16, flags: u16) -> Messages {
 /// numgen random mod PARTS < parts drop
 fn rule(list: Messages, parts: u32) -> Messages {
     const REGISTER: u32 = 1;
+    const RANDOM: u32 = 1;
+    const LESS: u32 = 2;
     let random = |data: Messages| {
-        data.number(1, REGISTER)
-            .number(2, PARTS)
-            .number(3, 1)
-            .number(4, 0)
+        let data = data.number(1, REGISTER).number(2, PARTS);
+        data.number(3, RANDOM).number(4, 0)
     };
     // Comparisons are of bytes: the number has to be in network order.
     let order = |data: Messages| {
-        data.number(1, REGISTER)
-            .number(2, REGISTER)
-            .number(3, 1)
-            .number(4, 4)
-            .number(5, 4)
+        let data = data.number(1, REGISTER).number(2, REGISTER);
+        data.number(3, 1).number(4, 4).number(5, 4)
     };
     let less = |data: Messages| {
-        data.number(1, REGISTER)
-            .number(2, 2)
-            .nested(3, |value| value.number(1, parts))
+        let data = data.number(1, REGISTER).number(2, LESS);
+        data.nested(3, |value| value.number(1, parts))
     };
     let drop = |data: Messages| {
-        data.number(1, 0)
-            .nested(2, |value| value.nested(2, |verdict| verdict.number(1, 0)))
+        let verdict = |value: Messages| value.nested(2, |verdict| verdict.number(1, 0));
+        data.number(1, 0).nested(2, verdict)
     };
     let list = expression(list, "numgen", random);
     let list = expression(list, "byteorder", order);

@@ -31,6 +31,8 @@ pub struct Options {
     pub seed: u64,
     /// One scheme instead of rate control.
     pub mcs: Option<u8>,
+    /// No radio: the bare veth pair, to compare with.
+    pub plain: bool,
 }
 
 /// More are more than a channel has room for.
@@ -49,6 +51,7 @@ impl Default for Options {
             loss: 0.0,
             seed: 1,
             mcs: None,
+            plain: false,
         }
     }
 }
@@ -97,6 +100,7 @@ impl Options {
             loss: self.loss,
             seed: self.seed,
             mcs: self.mcs,
+            plain: self.plain,
         })
     }
 
@@ -122,6 +126,7 @@ impl Options {
         );
         add("loss", (self.loss > 0.0).then(|| self.loss.to_string()));
         add("mcs", self.mcs.map(|value| value.to_string()));
+        add("plain", self.plain.then(String::new));
         add("seed", Some(self.seed.to_string()));
         words
     }

@@ -38,7 +38,10 @@ pub fn serve(
     let interrupts = Interrupts::block().tried("waiting for signals")?;
     enter()?;
     let hosts = Hosts::new(&folder.name())?;
-    let mut controller = Controller::new(&hosts, &plan)?;
+    let mut controller = match plan.plain {
+        true => None,
+        false => Some(Controller::new(&hosts, &plan)?),
+    };
     let process = std::process::id();
     let record = Record {
         name: folder.name(),
@@ -51,10 +54,20 @@ pub fn serve(
         addresses: Side::BOTH.map(|side| ipv4(side).to_string()),
         words: options.words(),
     };
-    folder.save_status(&controller.status())?;
+    if let Some(controller) = &mut controller {
+        folder.save_status(&controller.status())?;
+    }
     folder.save_record(&record)?;
     ready(&record);
-    let outcome = drive(&mut controller, &interrupts, folder, &mut each);
+    let outcome = match &mut controller {
+        Some(controller) => drive(controller, &interrupts, folder, &mut each),
+        None => {
+            while interrupts.take().is_none() {
+                wait_until(Instant::now() + STOP, &interrupts);
+            }
+            Ok(())
+        }
+    };
     end_programs(&record);
     outcome
 }
