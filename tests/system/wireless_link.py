@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -59,6 +60,8 @@ def run(tally: Tally, folder: Path) -> None:
         ("a crash leaves nothing that down does not remove", _crash),
         ("Ctrl-C ends a link in the foreground", _interrupted),
         ("what cannot be is said", lambda: _refusals(folder)),
+        ("virtual time is the same again", _twin),
+        ("airdma bench wireless", lambda: _bench(folder)),
     ]
     for name, test in tests:
         started = time.monotonic()
@@ -182,6 +185,27 @@ def _refusals(folder: Path) -> list[str]:
         if result.returncode == 0 or expected not in result.stderr:
             complaints.append(f"{words}: {result.returncode}, {result.stdout}{result.stderr}")
     return complaints
+
+
+def _twin() -> list[str]:
+    command = [str(build.binary()), "sim", "link", "--walk", "away", "--seed", "3", "--acks", "2", "--every", "5"]
+    twice = [subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout for _ in range(2)]
+    rows = twice[0].splitlines()
+    complaints = [] if twice[0] == twice[1] else ["two runs differ"]
+    goodput = [float(row.split(",")[3]) for row in rows[1:]]
+    return complaints if len(rows) > 8 and goodput[0] > 2 * goodput[-1] else [*complaints, *rows]
+
+
+def _bench(folder: Path) -> list[str]:
+    stem = folder / "wireless"
+    chosen = ["--only", "poor/(udp|tcp_cubic)/1$", "--megabytes", "1", "--runs", "1", "--output", str(stem)]
+    command = [str(build.binary()), "bench", "wireless", *chosen]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    cases = json.loads(stem.with_suffix(".json").read_text(encoding="utf-8"))["cases"] if not result.returncode else []
+    sampled = {case["transport"] for case in cases if case["samples"][0]["mbit"] > 0}
+    page = stem.with_suffix(".md").read_text(encoding="utf-8") if cases else ""
+    good = sampled == {"udp", "tcp_cubic"} and "of the line rate" in page
+    return [] if good else [result.stdout + result.stderr, page]
 
 
 def _processes() -> set[int]:

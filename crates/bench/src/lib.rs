@@ -25,8 +25,10 @@ mod table;
 mod targets;
 mod tools;
 mod units;
+mod wireless;
 
 pub use end::{End, run as run_end};
+pub use wireless::{Wireless, wireless};
 
 use measurement::{FORMAT, LinkFacts, Measurement};
 use suite::Series;

@@ -116,6 +116,71 @@ pub fn save(taken: &Measurement, stem: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
+/// What changes over time, in seconds: one picture, as SVG and PNG. The first curve is what the others are compared with.
+pub fn over_time(
+    stem: &Path,
+    title: &str,
+    curves: &[(String, Vec<(f64, f64)>)],
+) -> Result<Vec<PathBuf>> {
+    load_font();
+    let [svg, png] =
+        ["svg", "png"].map(|ending| PathBuf::from(format!("{}.{ending}", stem.display())));
+    draw_over_time(
+        title,
+        curves,
+        &SVGBackend::new(&svg, SIZE).into_drawing_area(),
+    )?;
+    draw_over_time(
+        title,
+        curves,
+        &BitMapBackend::new(&png, SIZE).into_drawing_area(),
+    )?;
+    Ok(vec![svg, png])
+}
+
+fn draw_over_time<B: DrawingBackend>(
+    title: &str,
+    curves: &[(String, Vec<(f64, f64)>)],
+    area: &Area<B>,
+) -> Result<()> {
+    let points = || curves.iter().flat_map(|(_, points)| points);
+    let last = points().fold(1.0f64, |last, (x, _)| last.max(*x));
+    let most = points().fold(1.0f64, |most, (_, y)| most.max(*y));
+    area.fill(&WHITE).map_err(failed)?;
+    let mut chart = ChartBuilder::on(area)
+        .caption(title, (FONT, 24))
+        .margin(16)
+        .x_label_area_size(40)
+        .y_label_area_size(70)
+        .build_cartesian_2d(0.0..last, 0.0..most * 1.05)
+        .map_err(failed)?;
+    let mesh = &mut chart.configure_mesh();
+    mesh.x_desc("seconds")
+        .y_desc("Mb/s")
+        .label_style((FONT, 16));
+    mesh.draw().map_err(failed)?;
+    let colours = [
+        PEERS[1], OURS[2].1, OURS[3].1, PEERS[2], OURS[1].1, OURS[0].1,
+    ];
+    for ((name, points), colour) in curves.iter().zip(colours.into_iter().cycle()) {
+        let line = LineSeries::new(points.iter().copied(), colour.stroke_width(3));
+        let drawn = chart.draw_series(line).map_err(failed)?;
+        drawn
+            .label(name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 24, y)], colour.stroke_width(3)));
+    }
+    let labels = &mut chart.configure_series_labels();
+    labels
+        .label_font((FONT, 18))
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK);
+    labels
+        .position(SeriesLabelPosition::UpperRight)
+        .draw()
+        .map_err(failed)?;
+    area.present().map_err(failed)
+}
+
 /// The binary brings its font: a server often has none.
 fn load_font() {
     static LOADED: Once = Once::new();

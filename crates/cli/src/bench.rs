@@ -24,7 +24,10 @@ Programs measured, and their Debian packages: perftest, iperf3, sockperf, ucx_pe
 (libfabric-bin), cmtime (rdmacm-utils); nft (nftables) for the lossy link.";
 
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Options {
+    #[command(subcommand)]
+    part: Option<Part>,
     /// A few sizes, three samples of each, no large MTUs: some minutes in place of half an hour.
     #[arg(long)]
     quick: bool,
@@ -56,10 +59,52 @@ pub struct Options {
     render: Option<PathBuf>,
 }
 
+#[derive(clap::Subcommand)]
+enum Part {
+    /// Transports on an emulated Wi-Fi link (`airdma link`), each alone on it, in turns: goodput beside bare UDP, completion
+    /// time, ping beside it, CPU, answers.
+    ///
+    /// Signals: good (35 dB), fair (20), poor (10), loss of 0.1, 1 and 5 % at a good signal, walks away and toward. Writes
+    /// STEM.json, STEM.md and pictures of the walks.
+    Wireless(WirelessOptions),
+}
+
+#[derive(clap::Args)]
+struct WirelessOptions {
+    /// The kernel's TCP, CUBIC and BBR, too.
+    #[arg(long)]
+    peers: bool,
+    /// Only cases whose name (SIGNAL/TRANSPORT/MB) matches: 'good/.*', 'airdma_write'.
+    #[arg(long, value_name = "REGEX")]
+    only: Option<String>,
+    /// How much is moved, in MB: one or more, with commas.
+    #[arg(long, value_name = "MB", value_delimiter = ',', default_values_t = [10, 100], value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    megabytes: Vec<u64>,
+    /// Samples of each.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    /// Which radio: a name, or FILE.toml.
+    #[arg(long, value_name = "NAME", default_value = "wifi5-80")]
+    profile: String,
+    /// The files to write.
+    #[arg(long, value_name = "STEM", default_value = "airdma-wireless")]
+    output: PathBuf,
+}
+
 /// Measures.
-pub fn bench(options: Options) -> ExitCode {
+pub fn bench(mut options: Options) -> anyhow::Result<ExitCode> {
+    if let Some(Part::Wireless(wireless)) = options.part.take() {
+        return airdma_bench::wireless(&airdma_bench::Wireless {
+            peers: wireless.peers,
+            only: wireless.only,
+            megabytes: wireless.megabytes,
+            runs: wireless.runs,
+            profile: wireless.profile,
+            output: wireless.output,
+        });
+    }
     let runs = if options.quick { 3 } else { 5 };
-    airdma_bench::bench(&airdma_bench::Options {
+    Ok(airdma_bench::bench(&airdma_bench::Options {
         quick: options.quick,
         only: options.only,
         peers: !options.no_peers,
@@ -69,7 +114,7 @@ pub fn bench(options: Options) -> ExitCode {
         output: options.output,
         render: options.render,
         version: env!("CARGO_PKG_VERSION"),
-    })
+    }))
 }
 
 #[derive(clap::Args)]

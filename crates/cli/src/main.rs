@@ -116,7 +116,7 @@ fn main() -> ExitCode {
         Command::Devices { verbose, json } => devices::print(verbose, json),
         Command::Selftest => selftest::print(),
         Command::Sim(options) => sim::sim(options),
-        Command::Bench(options) => return bench::bench(options),
+        Command::Bench(options) => bench::bench(options),
         Command::Link(command) => link::link(command),
         Command::BenchEnd(options) => bench::end(options),
     };

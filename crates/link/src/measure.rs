@@ -1,11 +1,14 @@
 //! Links that last as long as a measurement, and programs on them.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::mem;
 use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::air::Side;
 use crate::controller::Status;
@@ -19,6 +22,9 @@ use crate::traffic::Found;
 
 /// Of the ends of measurements.
 pub const PORT: u16 = 5201;
+/// No measurement takes longer.
+const LONGEST: Duration = Duration::from_secs(600);
+const POLL: Duration = Duration::from_millis(5);
 
 /// A link that is ended when this is dropped, or when the process ends.
 #[derive(Debug)]
@@ -33,6 +39,7 @@ pub struct Running {
     child: Child,
     stdout: BufReader<ChildStdout>,
     what: String,
+    reaped: bool,
 }
 
 impl Link {
@@ -62,7 +69,7 @@ impl Link {
     /// If it cannot be started.
     pub fn start(&self, side: Side, program: &str, words: &[&str]) -> Result<Running, LinkError> {
         let mut command = self.command(side, program, words);
-        command.stdout(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::null());
         let what = format!("{program} {} on host {side:?}", words.join(" "));
         let mut child = command.spawn().tried(format!("starting {what}"))?;
         let stdout = child.stdout.take();
@@ -71,6 +78,7 @@ impl Link {
             child,
             stdout: BufReader::new(stdout),
             what,
+            reaped: false,
         })
     }
 
@@ -121,44 +129,111 @@ impl Drop for Link {
     }
 }
 
+/// How a program ended.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ended {
+    /// What it printed.
+    pub text: String,
+    /// User and system time, in seconds.
+    pub cpu_s: f64,
+}
+
 impl Running {
     /// Waits for the end, and reads the last line that one of our own ends says.
     ///
     /// # Errors
     ///
-    /// If it fails.
+    /// If it fails, or takes more than ten minutes.
     pub fn found(self) -> Result<Found, LinkError> {
         let what = self.what.clone();
-        let text = self.output()?;
+        let text = self.ended(LONGEST)?.text;
         let last = text.lines().last().unwrap_or_default();
         serde_json::from_str(last).map_err(|_| LinkError::Asked(format!("{what}: {text}")))
     }
 
-    /// Waits for the end, which must be a good one; what it printed.
+    /// Waits for the end, which must be a good one and come in time.
     ///
     /// # Errors
     ///
-    /// If it fails.
-    pub fn output(mut self) -> Result<String, LinkError> {
-        let mut text = String::new();
-        let read = self.stdout.read_to_string(&mut text);
-        read.tried(format!("reading what {} says", self.what))?;
-        let status = self
-            .child
-            .wait()
-            .tried(format!("waiting for {}", self.what))?;
-        if status.success() {
-            Ok(text)
-        } else {
-            Err(LinkError::Asked(format!("{}: {status} {text}", self.what)))
+    /// If it fails, or is killed because it takes longer: what it printed until then.
+    pub fn ended(mut self, limit: Duration) -> Result<Ended, LinkError> {
+        let deadline = Instant::now() + limit;
+        let what = mem::take(&mut self.what);
+        let (stdout, child) = (&mut self.stdout, &mut self.child);
+        let (text, status, cpu_s) = thread::scope(|scope| {
+            let reader = scope.spawn(move || {
+                let mut bytes = Vec::new();
+                let _ = stdout.read_to_end(&mut bytes);
+                String::from_utf8_lossy(&bytes).into_owned()
+            });
+            let mut killed = false;
+            let (status, cpu_s) = loop {
+                if let Some(ended) = reaped(child.id()) {
+                    break ended;
+                }
+                if Instant::now() > deadline && !killed {
+                    killed = true;
+                    let _ = child.kill();
+                }
+                thread::sleep(POLL);
+            };
+            (reader.join().unwrap_or_default(), status, cpu_s)
+        });
+        self.reaped = true;
+        if status == 0 {
+            return Ok(Ended { text, cpu_s });
+        }
+        let how = std::process::ExitStatus::from_raw(status);
+        let last: Vec<&str> = text.lines().rev().take(3).collect();
+        let last = last.into_iter().rev().collect::<Vec<_>>().join("; ");
+        Err(LinkError::Asked(format!("{what}: {how}; {last}")))
+    }
+
+    /// Waits until it listens at a port of TCP; false if it does not within ten seconds.
+    pub fn listens(&self, port: u16) -> bool {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let place = format!(":{port:04X} ");
+        while Instant::now() < deadline {
+            let tables = ["tcp", "tcp6"].map(|table| {
+                let file = format!("/proc/{}/net/{table}", self.child.id());
+                fs::read_to_string(file).unwrap_or_default()
+            });
+            let mut lines = tables.iter().flat_map(|table| table.lines());
+            // State 0A is LISTEN.
+            if lines.any(|line| line.contains(&place) && line.contains(" 0A ")) {
+                return true;
+            }
+            thread::sleep(POLL);
+        }
+        false
+    }
+}
+
+/// The end of a child and the time that it took, if it has ended.
+fn reaped(process: u32) -> Option<(i32, f64)> {
+    let (mut status, mut usage) = (0, mem::MaybeUninit::<libc::rusage>::uninit());
+    // SAFETY: both live through the call; `usage` is read only after the kernel filled it.
+    unsafe {
+        let process = process as libc::pid_t;
+        let found = libc::wait4(process, &mut status, libc::WNOHANG, usage.as_mut_ptr());
+        match found {
+            0 => None,
+            -1 => Some((-1, 0.0)),
+            _ => {
+                let usage = usage.assume_init();
+                let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+                Some((status, seconds(usage.ru_utime) + seconds(usage.ru_stime)))
+            }
         }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if !self.reaped {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
     }
 }
 

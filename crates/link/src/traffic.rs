@@ -18,6 +18,8 @@ const ANSWER_BYTES: usize = 24;
 const SOCKETS: usize = 40;
 const SILENCE: Duration = Duration::from_secs(1);
 const FIRST: Duration = Duration::from_secs(10);
+/// The echo is gone.
+const PING_SILENCE: Duration = Duration::from_secs(2);
 /// Of TCP's calls.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -61,7 +63,7 @@ pub enum Traffic {
         /// At any address.
         port: u16,
     },
-    /// Asks an echo again and again.
+    /// Asks an echo again and again, until it is silent.
     Ping {
         /// The echo.
         to: SocketAddr,
@@ -316,7 +318,8 @@ fn ping(to: SocketAddr, time: Duration, apart: Duration) -> io::Result<Found> {
     let mut found = Found::default();
     let mut sent = Vec::new();
     let mut bytes = [0; 64];
-    while began.elapsed() < time + SILENCE && (found.packets as usize) < 1 + sent.len() {
+    let mut answered = began;
+    while began.elapsed() < time + SILENCE && answered.elapsed() < PING_SILENCE {
         let now = Instant::now();
         if now - began < time && began + apart * sent.len() as u32 <= now {
             let number = (sent.len() as u64).to_be_bytes();
@@ -332,6 +335,7 @@ fn ping(to: SocketAddr, time: Duration, apart: Duration) -> io::Result<Found> {
                     .round_trips_ms
                     .push(sent.elapsed().as_secs_f64() * 1e3);
                 found.packets += 1;
+                answered = Instant::now();
             }
         }
     }
