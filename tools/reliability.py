@@ -69,7 +69,7 @@ def keep(record: Record) -> None:
 
 
 def commit() -> str:
-    command = ["git", "rev-parse", "--short", "HEAD"]
+    command = ["git", "describe", "--always", "--dirty"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 

@@ -178,6 +178,8 @@ fn many(options: &Options) -> anyhow::Result<ExitCode> {
     if options.json {
         let mut counts = counted(&report.counts);
         counts["failures"] = report.failures.len().into();
+        let failed: Vec<u64> = report.failures.iter().map(|(seed, _)| *seed).collect();
+        counts["failed_seeds"] = failed.into();
         counts["seconds"] = report.time.as_secs_f64().into();
         writeln!(out, "{counts}")?;
     } else {

@@ -119,7 +119,7 @@ impl CmMad {
 }
 
 impl CmMessage {
-    /// Attribute id of the message (IBTA table 99).
+    /// Attribute id of the message (IBTA 12.6).
     pub const fn attribute(&self) -> u16 {
         match self {
             CmMessage::Req(_) => REQ,
@@ -134,7 +134,7 @@ impl CmMessage {
         }
     }
 
-    /// What the specification calls the message (IBTA table 99).
+    /// What the specification calls the message (IBTA 12.6).
     pub const fn name(&self) -> &'static str {
         match self {
             CmMessage::Req(_) => "REQ",
