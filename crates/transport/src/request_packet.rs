@@ -124,7 +124,9 @@ impl RequestPacket {
         });
         headers.reth = Some(Reth {
             va: va.wrapping_add(u64::from(offset)),
-            rkey,
+            // Without bytes no key is looked at (IBTA C9-88). The rxe of Linux 6.12 takes it for 0 when it executes such a READ, compares
+            // it when the request comes again, and does not answer any other.
+            rkey: if length == 0 { Rkey(0) } else { rkey },
             length,
         });
         RequestPacket {

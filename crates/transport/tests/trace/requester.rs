@@ -737,3 +737,16 @@ fn what_was_answered_unasked_is_not_asked_about() {
     assert_eq!(b.sends(), [""; 0]);
     assert_eq!(b.log(), ["retire slot 0", "event SendQueueDrained"]);
 }
+
+#[test]
+fn a_read_of_no_bytes_names_no_key_so_that_rxe_answers_it_when_it_comes_again() {
+    let mut b = Bench::connected();
+    let (va, rkey) = (REGION_VA, RKEY);
+    b.post(Operation::Read { va, rkey }, 0);
+    b.post(Operation::Read { va, rkey }, 1);
+    for key in [Rkey(0), rkey] {
+        let bytes = b.sends_bytes().unwrap();
+        let reth = Packet::parse(&bytes).unwrap().headers.reth.unwrap();
+        assert_eq!((reth.va, reth.rkey), (va, key));
+    }
+}
