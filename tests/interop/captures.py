@@ -57,18 +57,22 @@ def inspect_frame(frame: bytes, ours: str, number: int, findings: Findings) -> N
         length = (packet[0] & 0xF) * 4
         source = str(ipaddress.IPv4Address(packet[12:16]))
         packet = packet[: struct.unpack("!H", packet[2:4])[0]]
-        pseudo = packet[12:20] + struct.pack("!BBH", 0, 17, len(packet) - length)
         fragment = struct.unpack("!H", packet[6:8])[0] & 0x3FFF
     elif ethertype == 0x86DD:
         length = 40
         source = str(ipaddress.IPv6Address(packet[8:24]))
         packet = packet[: 40 + struct.unpack("!H", packet[4:6])[0]]
-        pseudo = packet[8:40] + struct.pack("!IHBB", len(packet) - length, 0, 0, 17)
         fragment = packet[6] == 44
     else:
         return
     if source != ours:
+        # Maybe damaged, where that is what netem does to them.
         return
+    transport = len(packet) - length
+    if ethertype == 0x0800:
+        pseudo = packet[12:20] + struct.pack("!BBH", 0, 17, transport)
+    else:
+        pseudo = packet[8:40] + struct.pack("!IHBB", transport, 0, 0, 17)
     findings.packets += 1
     if fragment:
         return
