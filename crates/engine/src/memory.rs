@@ -18,7 +18,7 @@ mod windows;
 
 use crate::random::Random;
 use crate::{Access, Error, LIMITS};
-use airdma_transport::{AtomicOperation, LocalFault, RemoteAccess, RemoteFault};
+use airdma_transport::{AtomicOperation, LocalFault, RemoteAccess, RemoteFault, Spread};
 use std::collections::VecDeque;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -273,6 +273,43 @@ impl MemoryTable {
         // `deregister`, which needs the same exclusive access to this table that the caller's worker has. `out` is a
         // buffer of ours outside any region. The application may write meanwhile: it gets the bytes it deserves.
         unsafe { ptr::copy_nonoverlapping(from.cast_const(), out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    /// Copies what lies together out to the parts of `spread`, with one look at key and bounds.
+    pub(crate) fn read_run(
+        &self,
+        place: Place,
+        right: Access,
+        out: &mut [u8],
+        spread: Spread,
+    ) -> Result<(), Refused> {
+        let (from, backing) = self.find(place, spread.bytes() as u64, right)?;
+        if backing != Backing::Mapped {
+            return self.read_parts(place, right, out, spread);
+        }
+        for (index, part) in spread.parts(out).enumerate() {
+            // SAFETY: as in `read`; `find` placed the bytes of all parts together at `from`.
+            unsafe {
+                let from = from.add(index * spread.len).cast_const();
+                ptr::copy_nonoverlapping(from, part.as_mut_ptr(), part.len());
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn read_parts(
+        &self,
+        mut place: Place,
+        right: Access,
+        out: &mut [u8],
+        spread: Spread,
+    ) -> Result<(), Refused> {
+        for part in spread.parts(out) {
+            self.read(place, right, part)?;
+            place.va = place.va.wrapping_add(part.len() as u64);
+        }
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use crate::{Access, AsyncEvent};
 use airdma_shm::{Corrupt, RecvWqe, RingConsumer, SendWqe, Sge, SlotRef, Wqe};
 use airdma_transport::{
     AtomicOperation, Bind, Completion, Counter, Host, LocalFault, QpEvent, Receive, RemoteAccess,
-    RemoteFault, Slot,
+    RemoteFault, Slot, Spread,
 };
 use airdma_wire::Rkey;
 use std::ops::Range;
@@ -79,6 +79,33 @@ impl Host for QpHost<'_> {
         for piece in pieces {
             let (place, range) = piece?.at(pd);
             self.memory.read(place, Access::empty(), &mut out[range])?;
+        }
+        Ok(())
+    }
+
+    fn gather_run(
+        &mut self,
+        slot: Slot,
+        mut offset: u32,
+        out: &mut [u8],
+        spread: Spread,
+    ) -> Result<(), LocalFault> {
+        let ring = self.side.send.slot(slot.0);
+        let header: SendWqe = ring.read_header();
+        if header.flags & SendWqe::INLINE == 0 {
+            let list = InSlot::<SendWqe>::new(ring);
+            let count = u32::from(header.sge_count);
+            let mut pieces = Pieces::new(list, count, offset, spread.bytes());
+            if let Some(Ok(piece)) = pieces.next()
+                && piece.range.len() == spread.bytes()
+            {
+                let (place, _) = piece.at(self.side.pd);
+                return Ok(self.memory.read_run(place, Access::empty(), out, spread)?);
+            }
+        }
+        for part in spread.parts(out) {
+            self.gather(slot, offset, part)?;
+            offset += part.len() as u32;
         }
         Ok(())
     }
@@ -164,6 +191,19 @@ impl Host for QpHost<'_> {
         } else {
             Err(RemoteFault::Access)
         }
+    }
+
+    fn read_remote_run(
+        &mut self,
+        rkey: Rkey,
+        va: u64,
+        out: &mut [u8],
+        spread: Spread,
+    ) -> Result<(), RemoteFault> {
+        let right = Access::REMOTE_READ;
+        Ok(self
+            .memory
+            .read_run(self.place(rkey, va), right, out, spread)?)
     }
 
     fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), RemoteFault> {

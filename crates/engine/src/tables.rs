@@ -22,7 +22,7 @@ use airdma_port::{Destination, Received, TransmitBatch};
 use airdma_transport::{
     Arrival, Completion, CompletionOpcode, Host, Loss, Path, QpEvent, QueuePair, Slot, Status, Time,
 };
-use airdma_wire::{HEADERS_LEN_MAX, Packet, ParseError, PathMtu, Qpn};
+use airdma_wire::{Bth, HEADERS_LEN_MAX, Packet, ParseError, PathMtu, Qpn, split_middle};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -91,6 +91,11 @@ impl Tables {
     /// Takes one packet that the port has verified. What is wrong with it is counted by reason. After the last comes
     /// [`settle_received`](Self::settle_received).
     pub(crate) fn receive(&mut self, now: Time, received: &Received<'_>) {
+        if let Some((bth, payload)) = split_middle(received.bytes)
+            && self.receive_middle(now, received, &bth, payload)
+        {
+            return;
+        }
         let packet = match Packet::parse(received.bytes) {
             Ok(packet) => packet,
             Err(error) => return self.drop_malformed(error),
@@ -123,13 +128,38 @@ impl Tables {
             let srq = self.srqs.of_domain(named.srqn, domain);
             slot.side.pd = srq.map_or(NO_PD, |srq| srq.pd);
         }
+        self.takes_packets(index, now);
+        self.with(index, |qp, host| {
+            qp.handle_packet(now, &arrival, &packet, host)
+        });
+    }
+
+    /// Takes a packet from the middle of a message, if it is the one that comes next; see [`QueuePair::take_middle`].
+    fn receive_middle(
+        &mut self,
+        now: Time,
+        received: &Received<'_>,
+        bth: &Bth,
+        payload: &[u8],
+    ) -> bool {
+        let Some(index) = self.qps.find(bth.dest_qpn) else {
+            return false;
+        };
+        let slot = self.qps.slot(index);
+        if !slot.is_some_and(|slot| slot.accepts(received.source, received.destination)) {
+            return false;
+        }
+        self.takes_packets(index, now);
+        self.with(index, |qp, host| qp.take_middle(now, bth, payload, host))
+            .unwrap_or(false)
+    }
+
+    /// The queue pair takes packets; another that did before is settled.
+    fn takes_packets(&mut self, index: u32, now: Time) {
         if self.unsettled != Some(index) {
             self.settle_received(now);
             self.unsettled = Some(index);
         }
-        self.with(index, |qp, host| {
-            qp.handle_packet(now, &arrival, &packet, host)
-        });
     }
 
     /// Draws the consequences of the packets that were taken. Most packets follow one for the same queue pair, so that is
@@ -341,19 +371,32 @@ impl Tables {
             counters: &mut self.counters,
         };
         let allowance = allowance.min(slot.turn.deficit());
+        let mtu = qp.attributes().path_mtu.bytes() as usize;
         let mut sent = 0;
         let mut last_path = None;
+        let mut full = false;
         let end = loop {
             if sent >= allowance {
                 break TurnEnd::Used;
             }
-            let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
-                break TurnEnd::BatchFull;
-            };
             let credit = slot.connection.map_or(u32::MAX, |connection| {
                 let in_flight = (slot.in_flight, qp.in_flight_bytes());
                 self.peers.credit(connection.peer, in_flight, slot.blocked)
             });
+            if full {
+                let len = Bth::LEN + mtu;
+                let packets = ((allowance - sent) as usize).div_ceil(len);
+                let out = batch.reserve_run(len, packets);
+                if let Some(run) = qp.poll_run(now, credit, packets, &mut host, out) {
+                    batch.commit_run(run.len, run.packets);
+                    sent += (run.packets * run.len) as i64;
+                    full = false;
+                    continue;
+                }
+            }
+            let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
+                break TurnEnd::BatchFull;
+            };
             let Some(transmit) = qp.poll_transmit(now, credit, &mut host, out) else {
                 break TurnEnd::NothingToSend;
             };
@@ -364,6 +407,8 @@ impl Tables {
                 last_path = Some(transmit.path);
             }
             sent += transmit.len as i64;
+            // Only behind such a packet its message may go on.
+            full = transmit.len > mtu;
         };
         self.active.charge(&mut slot.turn, sent);
         match end {

@@ -191,6 +191,42 @@ impl TransmitBatch {
         self.tail += len + ICRC_LEN;
     }
 
+    /// Room for packets of one length, `len` bytes each (BTH to pad), for up to `packets` of them: they stand `len` + 4 bytes apart, which
+    /// leaves room for the ICRC of each. Shorter than asked for where the batch has no more room. Otherwise as
+    /// [`reserve`](Self::reserve).
+    pub fn reserve_run(&mut self, len: usize, packets: usize) -> &mut [u8] {
+        let each = len + ICRC_LEN;
+        let room = (self.buffer.len() - self.tail) / each;
+        let packets = packets.min(room).min(self.entries_max - self.entries.len());
+        self.reserved = packets * each;
+        &mut self.buffer[self.tail..self.tail + self.reserved]
+    }
+
+    /// Makes the first `packets` of the reserved run the next packets, for the queue pair and the destination of the packet that was
+    /// committed before.
+    ///
+    /// # Panics
+    /// If none waits, `packets` exceed the reservation, or `len` is not a multiple of 4.
+    pub fn commit_run(&mut self, len: usize, packets: usize) {
+        assert!(!self.is_empty(), "there is no packet before this run");
+        let each = len + ICRC_LEN;
+        assert!(
+            packets * each <= self.reserved && len.is_multiple_of(4),
+            "commit of {packets} packets of {len} bytes, reserved were {} bytes",
+            self.reserved
+        );
+        self.reserved = 0;
+        let run = self.destinations.len() as u32 - 1;
+        self.entries.extend((0..packets).map(|index| Entry {
+            offset: (self.tail + index * each) as u32,
+            len: len as u32,
+            sealed_for: None,
+            damage: None,
+            run,
+        }));
+        self.tail += packets * each;
+    }
+
     /// No packet waits.
     pub fn is_empty(&self) -> bool {
         self.head == self.entries.len()

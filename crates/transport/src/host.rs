@@ -83,6 +83,33 @@ pub enum QpEvent {
     LastWqeReached,
 }
 
+/// Where the payloads of a run of packets stand in the buffer that it is written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spread {
+    /// Offset of the first.
+    pub start: usize,
+    /// Bytes of each.
+    pub len: usize,
+    /// From the start of one to the start of the next.
+    pub stride: usize,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl Spread {
+    /// Bytes of all together.
+    pub fn bytes(&self) -> usize {
+        self.len * self.count
+    }
+
+    /// Each in turn.
+    pub fn parts<'a>(&self, out: &'a mut [u8]) -> impl Iterator<Item = &'a mut [u8]> + use<'a> {
+        let Spread { len, count, .. } = *self;
+        let rest = out[self.start..].chunks_mut(self.stride);
+        rest.take(count).map(move |part| &mut part[..len])
+    }
+}
+
 /// What one queue pair may touch during one call: its rings, the memory of its protection
 /// domain, its completion queues. The engine and the simulator each build one per call.
 ///
@@ -91,6 +118,21 @@ pub enum QpEvent {
 pub trait Host {
     /// Copies bytes `offset..offset + out.len()` of the message of send request `slot`.
     fn gather(&mut self, slot: Slot, offset: u32, out: &mut [u8]) -> Result<(), LocalFault>;
+
+    /// As [`gather`](Self::gather), into each part of `spread` in turn. On a fault nothing is known of what was copied.
+    fn gather_run(
+        &mut self,
+        slot: Slot,
+        mut offset: u32,
+        out: &mut [u8],
+        spread: Spread,
+    ) -> Result<(), LocalFault> {
+        for part in spread.parts(out) {
+            self.gather(slot, offset, part)?;
+            offset += spread.len as u32;
+        }
+        Ok(())
+    }
 
     /// Places response data at `offset` of the scatter list of send request `slot`.
     fn scatter(&mut self, slot: Slot, offset: u32, data: &[u8]) -> Result<(), LocalFault>;
@@ -118,6 +160,21 @@ pub trait Host {
 
     /// Copies registered memory for an RDMA READ.
     fn read_remote(&mut self, rkey: Rkey, va: u64, out: &mut [u8]) -> Result<(), RemoteFault>;
+
+    /// As [`read_remote`](Self::read_remote), into each part of `spread` in turn. On a fault nothing is known of what was copied.
+    fn read_remote_run(
+        &mut self,
+        rkey: Rkey,
+        mut va: u64,
+        out: &mut [u8],
+        spread: Spread,
+    ) -> Result<(), RemoteFault> {
+        for part in spread.parts(out) {
+            self.read_remote(rkey, va, part)?;
+            va = va.wrapping_add(spread.len as u64);
+        }
+        Ok(())
+    }
 
     /// Places data of an RDMA WRITE.
     fn write_remote(&mut self, rkey: Rkey, va: u64, data: &[u8]) -> Result<(), RemoteFault>;

@@ -19,6 +19,7 @@ mod replies;
 mod request_packet;
 mod requester;
 mod responder;
+mod run;
 mod time;
 mod transition;
 mod unreliable_requester;
@@ -29,9 +30,10 @@ pub use attributes::{Access, AttrMask, InvalidAttribute, QpAttributes, QpState, 
 pub use completion::{Completion, CompletionOpcode, GrhHeader, Status};
 pub use counter::Counter;
 pub use host::{
-    AtomicOperation, Host, LocalFault, QpEvent, Receive, RemoteAccess, RemoteFault, Slot,
+    AtomicOperation, Host, LocalFault, QpEvent, Receive, RemoteAccess, RemoteFault, Slot, Spread,
 };
 pub use queue_pair::{Arrival, QpConfig, QueuePair, Transmit};
 pub use requester::Loss;
+pub use run::Run;
 pub use time::Time;
 pub use work::{Bind, Datagram, MESSAGE_LEN_MAX, Operation, Path, SendRequest};

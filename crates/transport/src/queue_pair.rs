@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use airdma_wire::{Opcode, Packet, PathMtu, Qpn, Transport};
+use airdma_wire::{Bth, Opcode, Packet, PathMtu, Qpn, Transport};
 
 use crate::attributes::{AttrMask, InvalidAttribute, QpAttributes, QpState, QpType};
 use crate::completion::{Completion, CompletionOpcode, Status};
@@ -13,6 +13,7 @@ use crate::replies::Peer;
 use crate::request_packet::DEFAULT_PKEY;
 use crate::requester::{Loss, Requester, Turn};
 use crate::responder::Responder;
+use crate::run::Run;
 use crate::time::Time;
 use crate::unreliable_requester::UnreliableRequester;
 use crate::unreliable_responder::UnreliableResponder;
@@ -281,6 +282,34 @@ impl QueuePair {
         }
     }
 
+    /// Takes a packet from the middle of a SEND, a WRITE or a READ response, if it is the one that comes next: `bth` its only header,
+    /// `payload` what follows. False: nothing was done, and [`handle_packet`](Self::handle_packet) is to see it.
+    pub fn take_middle<H: Host>(
+        &mut self,
+        now: Time,
+        bth: &Bth,
+        payload: &[u8],
+        host: &mut H,
+    ) -> bool {
+        let Service::Connected {
+            requester,
+            responder,
+        } = &mut self.service
+        else {
+            return false;
+        };
+        let partition = bth.pkey & PARTITION_MASK == DEFAULT_PKEY & PARTITION_MASK;
+        let expected = self.transport == Transport::Rc && partition && bth.pad == 0;
+        if !expected || !self.attributes.state.receives() {
+            return false;
+        }
+        // In the middle of a message nothing completes: no failure has its turn, and no drain ends.
+        if bth.opcode == Opcode::RcReadResponseMiddle {
+            return requester.take_middle(now, &self.attributes, bth, payload, host);
+        }
+        responder.take_middle(&self.attributes, bth, payload, host)
+    }
+
     /// An extended connection is one half of a reliable one, and its packets say the same.
     #[cold]
     fn handle_extended<H: Host>(&mut self, now: Time, packet: &Packet<'_>, host: &mut H) {
@@ -433,13 +462,7 @@ impl QueuePair {
         host: &mut H,
         out: &mut [u8],
     ) -> Option<Transmit> {
-        let turn = Turn {
-            now,
-            qpn: self.config.qpn,
-            transport: self.transport,
-            draining: self.is_draining(),
-            credit,
-        };
+        let turn = self.turn(now, credit);
         let len = match &self.service {
             Service::Connected { .. } => self
                 .poll_reply(host, out)
@@ -453,18 +476,60 @@ impl QueuePair {
         })
     }
 
+    fn turn(&self, now: Time, credit: u32) -> Turn {
+        Turn {
+            now,
+            qpn: self.config.qpn,
+            transport: self.transport,
+            draining: self.is_draining(),
+            credit,
+        }
+    }
+
+    fn peer(&self) -> Peer {
+        Peer {
+            qpn: self.attributes.dest_qpn,
+            mtu: self.attributes.path_mtu.bytes(),
+            transport: self.transport,
+        }
+    }
+
+    /// As [`poll_transmit`](Self::poll_transmit), for up to `packets_max` packets at once where they follow in the middle of a message,
+    /// as they do after one that carries a path MTU. They are written one behind the other, with room for the ICRC after each. `None`
+    /// says that there is no such run, and nothing else.
+    pub fn poll_run<H: Host>(
+        &mut self,
+        now: Time,
+        credit: u32,
+        packets_max: usize,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Option<Run> {
+        if self.transport != Transport::Rc {
+            return None;
+        }
+        let (turn, peer) = (self.turn(now, credit), self.peer());
+        let Service::Connected {
+            requester,
+            responder,
+        } = &mut self.service
+        else {
+            return None;
+        };
+        if !responder.replies.is_empty() {
+            return responder.replies.poll_run(&peer, packets_max, host, out);
+        }
+        requester.poll_run(&turn, &self.attributes, packets_max, host, out)
+    }
+
     fn poll_reply<H: Host>(&mut self, host: &mut H, out: &mut [u8]) -> Option<usize> {
+        let peer = self.peer();
         let Service::Connected { responder, .. } = &mut self.service else {
             return None;
         };
         if responder.replies.is_empty() {
             return None;
         }
-        let peer = Peer {
-            qpn: self.attributes.dest_qpn,
-            mtu: self.attributes.path_mtu.bytes(),
-            transport: self.transport,
-        };
         let (len, outcome) = responder.replies.poll_transmit(&peer, host, out)?;
         if outcome.is_err() {
             host.count(Counter::RemoteAccessErrors);

@@ -213,7 +213,16 @@ impl Replies {
         }
     }
 
-    fn advance_read(&mut self, done: u32) {
+    /// The READ that is being answered, if its first packet was written, and the PSN of the next one.
+    pub(crate) fn read_in_progress(&self, mtu: u32) -> Option<(ReadResponse, Psn)> {
+        let reply = self.queue.front()?;
+        match reply.body {
+            Body::Read(read) if read.done > 0 => Some((read, reply.psn.add(read.done / mtu))),
+            Body::Read(_) | Body::Acknowledge(_) | Body::Atomic { .. } => None,
+        }
+    }
+
+    pub(crate) fn advance_read(&mut self, done: u32) {
         let Some(Reply {
             body: Body::Read(read),
             ..

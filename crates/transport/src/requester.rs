@@ -187,7 +187,7 @@ impl Requester {
     }
 
     /// The entry to send from, if nothing but the window holds it back.
-    fn sendable(&self, attributes: &QpAttributes, draining: bool) -> Option<&Entry> {
+    pub(crate) fn sendable(&self, attributes: &QpAttributes, draining: bool) -> Option<&Entry> {
         if self.not_ready_until.is_some() || self.next == self.posted || self.failure.is_some() {
             return None;
         }
@@ -374,11 +374,38 @@ impl Requester {
     ) -> bool {
         let end = self.next + u64::from(packet.packets);
         let waited_for = entry.request.signalled || end == self.posted || self.next < self.sent_max;
-        let in_flight = end - self.acked;
         (packet.ends_message && waited_for)
             || packet.answer_len > 0
-            || self.bytes_since_ack_request + mtu >= ACK_INTERVAL_BYTES.min(credit_left / 4)
-            || in_flight >= IN_FLIGHT_PACKETS_MAX
+            || self.much_is_unanswered(end, credit_left, mtu)
+    }
+
+    fn much_is_unanswered(&self, end: u64, credit_left: u32, mtu: u32) -> bool {
+        self.bytes_since_ack_request + mtu >= ACK_INTERVAL_BYTES.min(credit_left / 4)
+            || end - self.acked >= IN_FLIGHT_PACKETS_MAX
+    }
+
+    /// Packets that may still become unacknowledged.
+    pub(crate) fn packets_in_flight_left(&self) -> u64 {
+        IN_FLIGHT_PACKETS_MAX.saturating_sub(self.next - self.acked)
+    }
+
+    /// Accounts for one new packet in the middle of a message, of one MTU, and says whether it asks for an acknowledgement.
+    #[inline]
+    pub(crate) fn sent_middle(&mut self, credit: u32, mtu: u32) -> bool {
+        let end = self.next + 1;
+        let asks = self.much_is_unanswered(end, credit.saturating_sub(mtu), mtu);
+        self.next = end;
+        self.sent_max = end;
+        self.note_asked(asks, mtu);
+        asks
+    }
+
+    fn note_asked(&mut self, asked: bool, mtu: u32) {
+        self.bytes_since_ack_request = if asked {
+            0
+        } else {
+            self.bytes_since_ack_request + mtu
+        };
     }
 
     fn sent<H: Host>(
@@ -401,12 +428,7 @@ impl Requester {
         if self.next == entry.end() {
             self.cursor += 1;
         }
-        let carried = attributes.path_mtu.bytes();
-        self.bytes_since_ack_request = if ack_requested {
-            0
-        } else {
-            self.bytes_since_ack_request + carried
-        };
+        self.note_asked(ack_requested, attributes.path_mtu.bytes());
         if self.deadline.is_none() {
             self.deadline = deadline(now, attributes);
         }
@@ -534,7 +556,7 @@ impl Requester {
         }
     }
 
-    fn psn_of(&self, sequence: u64) -> Psn {
+    pub(crate) fn psn_of(&self, sequence: u64) -> Psn {
         self.first_psn.add((sequence & 0x00ff_ffff) as u32)
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use airdma_wire::{NakCode, Opcode, Packet, Psn, Qpn, Reth, Rkey, Syndrome};
+use airdma_wire::{Bth, NakCode, Opcode, Packet, Psn, Qpn, Reth, Rkey, Syndrome};
 
 use crate::attributes::{Access, QpAttributes};
 use crate::completion::{Completion, CompletionOpcode, Status};
@@ -78,10 +78,10 @@ impl From<LocalFault> for Fault {
 
 #[derive(Debug, Default)]
 pub(crate) struct Responder {
-    expected: Psn,
+    pub(crate) expected: Psn,
     /// Messages completed, modulo 2^24.
     msn: u32,
-    inbound: Option<Inbound>,
+    pub(crate) inbound: Option<Inbound>,
     /// A receive taken for a WRITE with immediate data whose last packet is being executed.
     spare: Option<Receive>,
     /// A NAK was sent for the present gap: silence until the expected packet comes.
@@ -126,9 +126,14 @@ impl Responder {
         }
         match self.execute(attributes, qpn, packet, host) {
             Ok(packets) => {
-                self.gap_reported = false;
-                self.expected = self.expected.add(packets);
-                self.answer(packet);
+                let bth = &packet.headers.bth;
+                if bth.opcode.is_send() || bth.opcode.is_write() {
+                    self.executed_data(bth);
+                } else {
+                    // It has queued its own answer.
+                    self.gap_reported = false;
+                    self.expected = self.expected.add(packets);
+                }
                 Ok(())
             }
             Err(Fault::NotReady) => {
@@ -150,12 +155,11 @@ impl Responder {
         }
     }
 
-    /// READs and atomics have queued their own answer.
-    fn answer(&mut self, packet: &Packet<'_>) {
-        let bth = &packet.headers.bth;
-        if !(bth.opcode.is_send() || bth.opcode.is_write()) {
-            return;
-        }
+    /// The expected packet of a SEND or WRITE was executed.
+    #[inline]
+    pub(crate) fn executed_data(&mut self, bth: &Bth) {
+        self.gap_reported = false;
+        self.expected = self.expected.add(1);
         self.placed = Some(bth.psn);
         if bth.ack_request {
             self.replies.acknowledge(bth.psn, self.msn);

@@ -61,7 +61,7 @@ pub use immediate::{IETH_LEN, IMMEDIATE_LEN};
 pub use ip::IpPseudo;
 pub use mtu::PathMtu;
 pub use opcode::{Opcode, Transport, UnknownOpcode};
-pub use packet::{HEADERS_LEN_MAX, Headers, Packet, ParseError};
+pub use packet::{HEADERS_LEN_MAX, Headers, Packet, ParseError, split_middle};
 pub use reth::Reth;
 pub use rnr::{ack_timeout, rnr_timer};
 pub use udp::ROCE_PORT;

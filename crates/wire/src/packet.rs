@@ -18,6 +18,20 @@ use crate::{
 /// The most bytes that the headers of one packet take: BTH, XRCETH and AtomicETH.
 pub const HEADERS_LEN_MAX: usize = Bth::LEN + XrcEth::LEN + AtomicEth::LEN;
 
+/// The base transport header and the payload of a packet from the middle of a SEND, a WRITE or a READ response of a reliable
+/// connection, which has no other header. `None` for all others; the pad and the payload's length are not looked at.
+#[inline]
+pub fn split_middle(bytes: &[u8]) -> Option<(Bth, &[u8])> {
+    const SEND: u8 = Opcode::RcSendMiddle as u8;
+    const WRITE: u8 = Opcode::RcWriteMiddle as u8;
+    const READ_RESPONSE: u8 = Opcode::RcReadResponseMiddle as u8;
+    let (header, payload) = bytes.split_first_chunk::<{ Bth::LEN }>()?;
+    match header[0] {
+        SEND | WRITE | READ_RESPONSE => Some((Bth::from_bytes(header).ok()?, payload)),
+        _ => None,
+    }
+}
+
 /// Why bytes are no packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {

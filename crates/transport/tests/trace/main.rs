@@ -10,5 +10,6 @@ mod extended;
 mod local;
 mod requester;
 mod responder;
+mod run;
 mod shared_receives;
 mod unreliable;

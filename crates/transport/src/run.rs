@@ -1,0 +1,247 @@
+//! Runs of middle packets.
+//!
+//! Most packets of long messages stand in the middle of one. They carry one path MTU, have no header but the BTH, and two that
+//! follow each other differ in their PSN and their data alone. So they are written many at a time, and taken without a look at what
+//! they cannot have. What is done to a run is what is done to its packets one by one: whatever is out of the ordinary (a loss,
+//! a fault, no credit) is left to the code for one packet, which comes to the same place by itself.
+
+use airdma_wire::{Bth, ICRC_LEN, Opcode, Psn, Qpn};
+
+use crate::attributes::QpAttributes;
+use crate::host::{Host, RemoteFault, Spread};
+use crate::replies::{Peer, Replies};
+use crate::request_packet::request_bth;
+use crate::requester::{Requester, Turn};
+use crate::responder::{Inbound, Responder};
+use crate::time::Time;
+use crate::work::Operation;
+
+/// Packets that were written one behind the other, with room for an ICRC after each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// How many.
+    pub packets: usize,
+    /// Bytes of each, BTH to payload. They stand 4 bytes more apart.
+    pub len: usize,
+}
+
+/// Fewer are no run.
+const PACKETS_MIN: usize = 2;
+
+impl Run {
+    fn new(packets: usize, mtu: u32) -> Option<Self> {
+        (packets >= PACKETS_MIN).then_some(Run {
+            packets,
+            len: Bth::LEN + mtu as usize,
+        })
+    }
+
+    /// How many packets there is room for.
+    fn room(out: &[u8], mtu: u32) -> usize {
+        out.len() / (Bth::LEN + mtu as usize + ICRC_LEN)
+    }
+
+    fn stride(&self) -> usize {
+        self.len + ICRC_LEN
+    }
+
+    fn payloads(&self) -> Spread {
+        Spread {
+            start: Bth::LEN,
+            len: self.len - Bth::LEN,
+            stride: self.stride(),
+            count: self.packets,
+        }
+    }
+}
+
+/// Who a run is for, and what it is.
+struct Headers {
+    opcode: Opcode,
+    dest_qpn: Qpn,
+    first: Psn,
+}
+
+impl Headers {
+    /// Writes the BTH of each packet; `asks` says whether the one with that index asks for an acknowledgement.
+    fn emit(&self, run: &Run, out: &mut [u8], mut asks: impl FnMut(u32) -> bool) {
+        let mut bth = Bth {
+            opcode: self.opcode,
+            dest_qpn: self.dest_qpn,
+            psn: self.first,
+            ..request_bth()
+        };
+        for (index, packet) in (0..).zip(out.chunks_mut(run.stride()).take(run.packets)) {
+            bth.ack_request = asks(index);
+            packet[..Bth::LEN].copy_from_slice(&bth.to_bytes());
+            bth.psn = bth.psn.add(1);
+        }
+    }
+}
+
+impl Requester {
+    /// Writes what [`poll_transmit`](Self::poll_transmit) would write next, as far as it is new middle packets of one SEND or WRITE.
+    /// `packets_max`: how many at most.
+    pub(crate) fn poll_run<H: Host>(
+        &mut self,
+        turn: &Turn,
+        attributes: &QpAttributes,
+        packets_max: usize,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Option<Run> {
+        // With nothing under way the window takes one packet whatever its size, no timer runs, and what is sent again is counted.
+        if self.next != self.sent_max || self.next == self.acked || self.locals > 0 {
+            return None;
+        }
+        let entry = self.sendable(attributes, turn.draining)?;
+        let opcode = match entry.request.operation {
+            Operation::Write { .. } | Operation::WriteImm { .. } => Opcode::RcWriteMiddle,
+            Operation::Send | Operation::SendImm(_) | Operation::SendInvalidate(_) => {
+                Opcode::RcSendMiddle
+            }
+            Operation::Read { .. }
+            | Operation::CompareSwap { .. }
+            | Operation::FetchAdd { .. }
+            | Operation::AtomicWrite { .. }
+            | Operation::BindWindow(_)
+            | Operation::LocalInvalidate(_) => return None,
+        };
+        let index = self.next - entry.first;
+        if index == 0 {
+            return None;
+        }
+        let mtu = attributes.path_mtu.bytes();
+        let middle = u64::from(entry.packets - 1) - index;
+        let packets = (middle.min(self.packets_in_flight_left()) as usize)
+            .min(turn.credit.div_ceil(mtu) as usize)
+            .min(packets_max)
+            .min(Run::room(out, mtu));
+        let run = Run::new(packets, mtu)?;
+        let (slot, offset) = (entry.request.slot, index as u32 * mtu);
+        host.gather_run(slot, offset, out, run.payloads()).ok()?;
+        let headers = Headers {
+            opcode,
+            dest_qpn: attributes.dest_qpn,
+            first: self.psn_of(self.next),
+        };
+        headers.emit(&run, out, |index| {
+            self.sent_middle(turn.credit - index * mtu, mtu)
+        });
+        Some(run)
+    }
+}
+
+impl Replies {
+    /// Writes what [`poll_transmit`](Self::poll_transmit) would write next, as far as it is middle packets of one READ response.
+    pub(crate) fn poll_run<H: Host>(
+        &mut self,
+        peer: &Peer,
+        packets_max: usize,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Option<Run> {
+        let (read, first) = self.read_in_progress(peer.mtu)?;
+        let middle = (read.length - read.done).div_ceil(peer.mtu) - 1;
+        let packets = (middle as usize)
+            .min(packets_max)
+            .min(Run::room(out, peer.mtu));
+        let run = Run::new(packets, peer.mtu)?;
+        let va = read.va.wrapping_add(u64::from(read.done));
+        let copied: Result<(), RemoteFault> =
+            host.read_remote_run(read.rkey, va, out, run.payloads());
+        copied.ok()?;
+        let headers = Headers {
+            opcode: Opcode::RcReadResponseMiddle,
+            dest_qpn: peer.qpn,
+            first,
+        };
+        headers.emit(&run, out, |_| false);
+        self.advance_read(read.done + run.payloads().bytes() as u32);
+        Some(run)
+    }
+}
+
+impl Responder {
+    /// Takes a middle packet of the SEND or WRITE that is arriving, if it is the one that is expected. False: nothing was done, and
+    /// [`handle_request`](Self::handle_request) is to see it.
+    pub(crate) fn take_middle<H: Host>(
+        &mut self,
+        attributes: &QpAttributes,
+        bth: &Bth,
+        payload: &[u8],
+        host: &mut H,
+    ) -> bool {
+        let mtu = attributes.path_mtu.bytes();
+        if bth.psn != self.expected || payload.len() != mtu as usize {
+            return false;
+        }
+        // The last packet has something left to carry, so it is not reached.
+        let placed = match (&mut self.inbound, bth.opcode) {
+            (
+                Some(Inbound::Write {
+                    rkey,
+                    va,
+                    length,
+                    placed,
+                }),
+                Opcode::RcWriteMiddle,
+            ) if *length - *placed > mtu => {
+                let va = va.wrapping_add(u64::from(*placed));
+                if host.write_remote(*rkey, va, payload).is_err() {
+                    return false;
+                }
+                placed
+            }
+            (Some(Inbound::Send { receive, placed }), Opcode::RcSendMiddle)
+                if receive.length - *placed >= mtu =>
+            {
+                let scattered = host.scatter_receive(receive.slot, *placed, payload);
+                if scattered.is_err() {
+                    return false;
+                }
+                placed
+            }
+            _ => return false,
+        };
+        *placed += mtu;
+        self.executed_data(bth);
+        true
+    }
+}
+
+impl Requester {
+    /// Takes a middle packet of the READ response that is arriving, if it is the one that is expected. False: nothing was done, and
+    /// [`handle_response`](Self::handle_response) is to see it.
+    pub(crate) fn take_middle<H: Host>(
+        &mut self,
+        now: Time,
+        attributes: &QpAttributes,
+        bth: &Bth,
+        payload: &[u8],
+        host: &mut H,
+    ) -> bool {
+        let mtu = attributes.path_mtu.bytes();
+        if self.acked >= self.sent_max
+            || bth.psn != self.psn_of(self.acked)
+            || payload.len() != mtu as usize
+        {
+            return false;
+        }
+        let Some(entry) = self.queue.front() else {
+            return false;
+        };
+        let is_read = matches!(entry.request.operation, Operation::Read { .. });
+        if !is_read || entry.end() - self.acked < 2 {
+            return false;
+        }
+        let offset = (self.acked - entry.first) as u32 * mtu;
+        let slot = entry.request.slot;
+        if host.scatter(slot, offset, payload).is_err() {
+            return false;
+        }
+        self.acked += 1;
+        self.progressed(now, attributes);
+        true
+    }
+}
