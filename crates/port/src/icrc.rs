@@ -10,9 +10,12 @@
 //! packet and kept, so that the others cost one sum over their own contiguous bytes: at 1,036 bytes 46 ns instead of 73,
 //! at 16 bytes 5 instead of 25 (AMD Zen 5). The image of the identification is that of [`airdma_wire::IdSpace`].
 
+mod sum;
+
 use std::net::{IpAddr, Ipv6Addr};
 
 use airdma_wire::{Bth, ICRC_LEN, IdSpaces, IpPseudo};
+use sum::Sum;
 
 /// Shortest RoCEv2 datagram: a BTH and an ICRC.
 pub(crate) const DATAGRAM_LEN_MIN: usize = Bth::LEN + ICRC_LEN;
@@ -80,8 +83,7 @@ pub struct IcrcCache {
     last: Line,
     lines: [Option<Line>; LINES],
     spaces: IdSpaces,
-    /// A sum of nothing. Making one asks what the CPU can, which takes as long as the sum of a short packet.
-    empty_sum: crc32fast::Hasher,
+    sum: Sum,
 }
 
 #[derive(Clone, Copy)]
@@ -119,7 +121,7 @@ impl IcrcCache {
             },
             lines: [None; LINES],
             spaces: IdSpaces::new(len_max),
-            empty_sum: crc32fast::Hasher::new(),
+            sum: Sum::new(),
         }
     }
 
@@ -157,9 +159,7 @@ impl IcrcCache {
         let Some(&congestion) = bytes.get(CONGESTION_AT) else {
             return flow.icrc(bytes);
         };
-        let mut sum = self.empty_sum.clone();
-        sum.update(bytes);
-        let sum = sum.finalize();
+        let sum = self.sum.of(bytes);
         // Mostly as the packet before.
         if self.last.len != bytes.len()
             || self.last.congestion != congestion

@@ -1,0 +1,247 @@
+//! CRC-32 of one packet at a time.
+//!
+//! The crate crc32fast is made for long inputs. At the length of most packets, 1,036 bytes, what it does at the end of an input takes as
+//! long as the rest: it joins its streams one after the other. Where the CPU multiplies 512 bits without carries at once
+//! (AVX-512 with VPCLMULQDQ: Intel since Ice Lake, AMD since Zen 4), this does the same with fewer steps in a row:
+//!
+//! ```text
+//!   zeros | packet .....................................|     zeros in front change nothing: no step for a short end
+//!   | 64 B | 64 B | 64 B | 64 B | 64 B | ... | 64 B |
+//!      a0     a1     a2     a3     a0    ...    a3            four sums; each round moves them by 256 B: times x^2048
+//!      \______\______\______/
+//!              |  times x^1536, x^1024, x^512, 1              all four at once
+//!              a: four lanes of 16 B
+//!              |  times x^384, x^256, x^128, 1                all four at once
+//!              16 B, and from there as everybody (Gopal et al., Fast CRC Computation Using PCLMULQDQ, Intel 2009)
+//! ```
+//!
+//! What it brings is in docs/design/016. Everywhere else, and for short packets, it is crc32fast.
+
+/// Shorter packets are left to crc32fast, which is as fast there, and so is what is no packet: their length is a multiple of 4.
+#[cfg(target_arch = "x86_64")]
+const WIDE_LEN_MIN: usize = 128;
+
+/// Sums packets.
+pub(crate) struct Sum {
+    /// A sum of nothing. Making one asks what the CPU can, which takes as long as the sum of a short packet.
+    empty: crc32fast::Hasher,
+    #[cfg(target_arch = "x86_64")]
+    wide: Option<wide::Wide>,
+}
+
+impl Sum {
+    pub(crate) fn new() -> Self {
+        Sum {
+            empty: crc32fast::Hasher::new(),
+            #[cfg(target_arch = "x86_64")]
+            wide: wide::Wide::new(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn of(&self, bytes: &[u8]) -> u32 {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(wide) = self.wide
+            && bytes.len() >= WIDE_LEN_MIN
+            && bytes.len().is_multiple_of(4)
+        {
+            return wide.sum(bytes);
+        }
+        let mut sum = self.empty.clone();
+        sum.update(bytes);
+        sum.finalize()
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod wide {
+    use std::arch::x86_64::*;
+
+    /// Proof that the CPU has what [`sum`] needs.
+    #[derive(Clone, Copy)]
+    pub(super) struct Wide(());
+
+    impl Wide {
+        pub(super) fn new() -> Option<Self> {
+            let there = is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("vpclmulqdq")
+                && is_x86_feature_detected!("pclmulqdq")
+                && is_x86_feature_detected!("sse4.1");
+            there.then_some(Wide(()))
+        }
+
+        /// CRC-32 of a multiple of 4 bytes, at least 4: the first four lie in one block.
+        #[inline]
+        pub(super) fn sum(self, bytes: &[u8]) -> u32 {
+            let len = bytes.len();
+            assert!(
+                len >= 4 && len.is_multiple_of(4),
+                "{len} bytes are no packet"
+            );
+            // SAFETY: `new` found all features of the CPU that `sum` is compiled for.
+            unsafe { sum(bytes) }
+        }
+    }
+
+    const BLOCK: usize = 64;
+
+    // Polynomials are written as the bits come: the lowest power is the highest bit. A factor has 33 bits, of which the lowest stays
+    // empty, because the product of two such numbers lacks a bit at the lower end.
+
+    /// P(x) without x^32.
+    const P: u32 = 0xedb8_8320;
+
+    const fn power_of_x(exponent: usize) -> u32 {
+        let mut power = 1 << 31;
+        let mut done = 0;
+        while done < exponent {
+            power = (power >> 1) ^ if power & 1 == 1 { P } else { 0 };
+            done += 1;
+        }
+        power
+    }
+
+    /// What 16 bytes are multiplied with to move them by so many bits: the factors of their first and of their second half, which are 64
+    /// bits apart, reduced modulo P.
+    const fn factors(bits: usize) -> [i64; 2] {
+        [
+            (power_of_x(bits + 32) as i64) << 1,
+            (power_of_x(bits - 32) as i64) << 1,
+        ]
+    }
+
+    const LOOP: [i64; 2] = factors(2048);
+    const SUMS: [[i64; 2]; 3] = [factors(1536), factors(1024), factors(512)];
+    const LANES: [[i64; 2]; 3] = [factors(384), factors(256), factors(128)];
+    const LAST: [i64; 2] = factors(128);
+    /// x^64.
+    const HALF: i64 = (power_of_x(64) as i64) << 1;
+    /// P(x) with x^32, and the quotient of x^64 by it (Barrett's reduction).
+    const BARRETT: [i64; 2] = [0x1_db71_0641, 0x1_f701_1641];
+
+    #[target_feature(enable = "avx512f,avx512bw,vpclmulqdq,pclmulqdq,sse4.1")]
+    fn sum(bytes: &[u8]) -> u32 {
+        let head = (bytes.len() - 1) % BLOCK + 1;
+        let (first, blocks) = bytes.split_at(head);
+        // The sums stand in the order of their bytes, the first block so that the last of all is `sums[3]`.
+        let (before, rounds) = blocks.split_at(blocks.len() % (4 * BLOCK));
+        let mut sums = [_mm512_setzero_si512(); 4];
+        let place = 3 - before.len() / BLOCK;
+        sums[place] = preset(first);
+        for (sum, block) in sums[place + 1..].iter_mut().zip(before.chunks_exact(BLOCK)) {
+            *sum = load(block);
+        }
+        let around = every_lane(LOOP);
+        for round in rounds.chunks_exact(4 * BLOCK) {
+            for (sum, block) in sums.iter_mut().zip(round.chunks_exact(BLOCK)) {
+                *sum = moved_to(load(block), *sum, around);
+            }
+        }
+        let [a, b, c, d] = sums;
+        let [from_a, from_b, from_c] = SUMS.map(|factors| every_lane(factors));
+        let all = moved_to(moved_to(moved_to(d, a, from_a), b, from_b), c, from_c);
+        finish(join_lanes(all))
+    }
+
+    /// The first bytes at the end of a block of zeros, with the first four inverted, as the sum begins.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn preset(first: &[u8]) -> __m512i {
+        let empty = BLOCK - first.len();
+        let mask = u64::MAX << empty;
+        let from = first.as_ptr().wrapping_sub(empty);
+        // SAFETY: the mask selects the bytes of `first`; what it does not select is not accessed.
+        let bytes = unsafe { _mm512_maskz_loadu_epi8(mask, from.cast()) };
+        _mm512_xor_si512(bytes, _mm512_maskz_set1_epi8(0xf << empty, -1))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn load(block: &[u8]) -> __m512i {
+        assert_eq!(block.len(), BLOCK);
+        // SAFETY: a block has 64 bytes, as was just seen, and may lie anywhere.
+        unsafe { _mm512_loadu_si512(block.as_ptr().cast()) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn every_lane([low, high]: [i64; 2]) -> __m512i {
+        _mm512_set_epi64(high, low, high, low, high, low, high, low)
+    }
+
+    /// `to` plus each lane of `sum` times its factors.
+    #[inline]
+    #[target_feature(enable = "avx512f,vpclmulqdq")]
+    fn moved_to(to: __m512i, sum: __m512i, factors: __m512i) -> __m512i {
+        const XOR: i32 = 0x96;
+        let low = _mm512_clmulepi64_epi128(sum, factors, 0x00);
+        let high = _mm512_clmulepi64_epi128(sum, factors, 0x11);
+        _mm512_ternarylogic_epi64(to, low, high, XOR)
+    }
+
+    /// What the four lanes are together: the last stays where it is.
+    #[inline]
+    #[target_feature(enable = "avx512f,vpclmulqdq")]
+    fn join_lanes(sum: __m512i) -> __m128i {
+        let [a, b, c] = LANES;
+        let factors = _mm512_set_epi64(0, 0, c[1], c[0], b[1], b[0], a[1], a[0]);
+        let last = _mm512_maskz_mov_epi64(0b1100_0000, sum);
+        let moved = moved_to(last, sum, factors);
+        let halves = _mm256_xor_si256(
+            _mm512_castsi512_si256(moved),
+            _mm512_extracti64x4_epi64(moved, 1),
+        );
+        _mm_xor_si128(
+            _mm256_castsi256_si128(halves),
+            _mm256_extracti128_si256(halves, 1),
+        )
+    }
+
+    /// Reduces 16 bytes to the 4 of the sum, and inverts them.
+    #[inline]
+    #[target_feature(enable = "pclmulqdq,sse4.1")]
+    fn finish(sum: __m128i) -> u32 {
+        let low = _mm_set_epi32(0, 0, 0, -1);
+        let [_, to_the_second] = LAST;
+        let sum = _mm_xor_si128(
+            _mm_clmulepi64_si128(sum, _mm_set_epi64x(0, to_the_second), 0x00),
+            _mm_srli_si128(sum, 8),
+        );
+        let sum = _mm_xor_si128(
+            _mm_clmulepi64_si128(_mm_and_si128(sum, low), _mm_set_epi64x(0, HALF), 0x00),
+            _mm_srli_si128(sum, 4),
+        );
+        let [p, quotient] = BARRETT.map(|factor| _mm_set_epi64x(0, factor));
+        let times = _mm_clmulepi64_si128(_mm_and_si128(sum, low), quotient, 0x00);
+        let excess = _mm_clmulepi64_si128(_mm_and_si128(times, low), p, 0x00);
+        !(_mm_extract_epi32(_mm_xor_si128(sum, excess), 1) as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_those_of_crc32fast_at_every_length_and_place() {
+        let sum = Sum::new();
+        let mut state = 1_u32;
+        let bytes: Vec<u8> = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        })
+        .take(9_100)
+        .collect();
+        for len in (4..1_200).chain([4_096, 4_108, 4_124, 9_000]) {
+            for start in [0, 1, 28, 63] {
+                let packet = &bytes[start..start + len];
+                assert_eq!(
+                    sum.of(packet),
+                    crc32fast::hash(packet),
+                    "{len} from {start}"
+                );
+            }
+        }
+    }
+}
