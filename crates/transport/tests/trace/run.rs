@@ -150,7 +150,7 @@ fn exchange(seed: u64, runs: bool) -> (Trace, Shortcuts) {
         ends: [Bench::connected(), Bench::connected()],
         wires: Default::default(),
         window: 0,
-        cuts: runs.then(|| Dice(!seed)),
+        cuts: runs.then_some(Dice(!seed)),
         trace: Trace::default(),
         shortcuts: Shortcuts::default(),
     };
