@@ -14,7 +14,8 @@ use std::time::Duration;
 use airdma_link::calibrate::{Calibration, SECTIONS};
 use airdma_link::traffic::Traffic;
 use airdma_link::{
-    DirectionStatus, Folder, Joined, Options, Profile, READY, Record, Side, Signal, Status, Walk,
+    DirectionStatus, Folder, Joined, Options, Place, Profile, READY, Record, Side, Signal, Status,
+    Walk,
 };
 use anyhow::{Context, bail};
 
@@ -135,6 +136,11 @@ pub struct UpOptions {
     /// What to call it.
     #[arg(long, value_name = "NAME", default_value = NAME)]
     name: String,
+    /// Between two interfaces that are there and can reach each other, in place of two new hosts: each is INTERFACE,
+    /// NETNS:INTERFACE (of `ip netns`) or PROCESS:INTERFACE. What they send is queued, what they get is lost. Needs
+    /// CAP_NET_ADMIN over them; what was put there goes with the link.
+    #[arg(long, value_name = "A,B", conflicts_with = "plain")]
+    between: Option<String>,
     /// Stay in the foreground, say how it is, and end it on Ctrl-C.
     #[arg(short, long)]
     foreground: bool,
@@ -195,6 +201,7 @@ impl LinkOptions {
             seed: self.seed,
             mcs: self.mcs,
             plain: self.plain,
+            between: None,
         }
     }
 }
@@ -245,7 +252,12 @@ pub fn link(command: LinkCommand) -> anyhow::Result<ExitCode> {
 
 fn up(up: UpOptions) -> anyhow::Result<ExitCode> {
     let folder = Folder::of(&up.name)?;
-    let options = up.link.options();
+    let mut options = up.link.options();
+    if let Some(places) = &up.between {
+        let two = places.split_once(',');
+        let (a, b) = two.context("--between wants two interfaces with a comma between")?;
+        options.between = Some([Place::parse(a)?, Place::parse(b)?]);
+    }
     if up.foreground {
         let watch = io::stdout().is_terminal();
         let ready = |record: &Record| {
@@ -299,6 +311,9 @@ fn introduce(record: &Record) -> io::Result<()> {
         format!(" --name {}", record.name)
     };
     writeln!(out, "{} is up: {}", record.name, record.words)?;
+    if record.given.is_some() {
+        return Ok(());
+    }
     writeln!(out, "  A {a}, B {b}, interface {}", airdma_link::INTERFACE)?;
     if let Some([a, b]) = &record.names {
         writeln!(out, "  ip netns: {a}, {b}")?;
@@ -329,7 +344,10 @@ fn found(folder: &Folder) -> anyhow::Result<Record> {
     match folder.record() {
         Some(record) if record.is_up() => Ok(record),
         Some(_) => bail!("the link {name} has crashed: airdma link down {name}"),
-        None => bail!("no link called {name} is up: airdma link up --name {name}"),
+        None => match folder.end() {
+            Some(reason) => bail!("the link {name} has ended: {reason}"),
+            None => bail!("no link called {name} is up: airdma link up --name {name}"),
+        },
     }
 }
 

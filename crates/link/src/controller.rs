@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::air::{Air, Order, Seen, Side, Used};
 use crate::error::{LinkError, Tried};
-use crate::hosts::{Hosts, INTERFACE, MTU};
+use crate::hosts::Hosts;
 use crate::loss::Loss;
 use crate::profile::Profile;
 use crate::shaper::Shaper;
@@ -86,6 +86,8 @@ pub struct DirectionStatus {
 
 /// What stands at one host.
 struct End {
+    /// What its radio is called.
+    interface: String,
     shaper: Shaper,
     /// For what arrives here.
     loss: Loss,
@@ -168,8 +170,10 @@ impl Controller {
         let at = now - self.began;
         self.air.set_snr(self.signal.snr_db(at));
         for (end, side) in self.ends.iter_mut().zip(Side::BOTH) {
-            let gone =
-                format!("reading the queue at {INTERFACE} of host {side:?}, which may be gone");
+            let gone = format!(
+                "reading the queue at {} of host {side:?}, which may be gone",
+                end.interface
+            );
             let seen = end.shaper.counted().tried(gone)?;
             let more = seen.dropped.wrapping_sub(end.dropped_raw);
             end.dropped += u64::from(more);
@@ -251,18 +255,23 @@ impl Controller {
 impl End {
     fn new(hosts: &Hosts, side: Side, profile: &Profile) -> Result<End, LinkError> {
         let queue = profile.mac.queue_packets_max as u32;
+        let name = hosts.interface(side);
+        let mtu = hosts
+            .mtu(side)
+            .tried(format!("looking at {name} of host {side:?}"))?;
         let mut step = "finding the radio";
         let shaper = hosts.on(side, || {
-            let index = airdma_lab::interface(INTERFACE)?;
-            Shaper::new(index, MTU, queue, FIRST_BYTES_PER_S).map_err(|(error, what)| {
+            let index = airdma_lab::interface(name)?;
+            Shaper::new(index, mtu, queue, FIRST_BYTES_PER_S).map_err(|(error, what)| {
                 step = what;
                 error
             })
         });
-        let shaper = shaper.tried(format!("{step} at {INTERFACE} of host {side:?}"))?;
-        let loss = hosts.on(side, || Loss::new(INTERFACE));
-        let what = format!("preparing loss by nftables at {INTERFACE} of host {side:?}");
+        let shaper = shaper.tried(format!("{step} at {name} of host {side:?}"))?;
+        let loss = hosts.on(side, || Loss::new(name));
+        let what = format!("preparing loss by nftables at {name} of host {side:?}");
         Ok(End {
+            interface: name.into(),
             shaper,
             loss: loss.tried(what)?,
             rate: FIRST_BYTES_PER_S,
@@ -278,6 +287,15 @@ impl End {
         }
         self.rate = bytes_per_s;
         self.shaper.set_rate(bytes_per_s)
+    }
+}
+
+/// Takes away what a controller put at given interfaces. Where there is nothing any more, nothing is to be done.
+pub(crate) fn clear(hosts: &Hosts) {
+    for side in Side::BOTH {
+        let name = hosts.interface(side);
+        let _ = hosts.on(side, || Shaper::remove(airdma_lab::interface(name)?));
+        let _ = hosts.on(side, || Loss::remove(name));
     }
 }
 

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::controller::Status;
 use crate::error::{LinkError, Tried};
+use crate::hosts::Place;
 
 const RECORD: &str = "link.json";
 const STATUS: &str = "status.json";
-const LOG: &str = "log";
 
 /// The folder of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +40,8 @@ pub struct Record {
     pub addresses: [String; 2],
     /// What was asked for, in words.
     pub words: String,
+    /// Interfaces that were there before, and stay.
+    pub given: Option<[Place; 2]>,
 }
 
 impl Folder {
@@ -82,11 +84,6 @@ impl Folder {
         name.to_string_lossy().into_owned()
     }
 
-    /// Where the controller says what it has to complain about.
-    pub fn log(&self) -> PathBuf {
-        self.0.join(LOG)
-    }
-
     /// What others need to know, if it is there.
     pub fn record(&self) -> Option<Record> {
         serde_json::from_str(&fs::read_to_string(self.0.join(RECORD)).ok()?).ok()
@@ -119,6 +116,23 @@ impl Folder {
         fs::write(&new, text)
             .and_then(|()| fs::rename(&new, self.0.join(name)))
             .tried(what())
+    }
+
+    /// Why the last link of this name ended, if not because it was told to.
+    pub fn end(&self) -> Option<String> {
+        fs::read_to_string(self.end_file()).ok()
+    }
+
+    /// For those who look for it later; none: forget it. Nothing can be done if it cannot be written.
+    pub(crate) fn save_end(&self, reason: Option<&str>) {
+        let _ = match reason {
+            Some(reason) => fs::write(self.end_file(), reason),
+            None => fs::remove_file(self.end_file()),
+        };
+    }
+
+    fn end_file(&self) -> PathBuf {
+        self.0.with_extension("end")
     }
 
     /// Removes it.

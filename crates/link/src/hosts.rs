@@ -2,13 +2,15 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::RawFd;
+use std::mem;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
 
 use airdma_lab::{Namespace, Route, configure, interface, wait_up};
+use serde::{Deserialize, Serialize};
 
 use crate::air::Side;
 use crate::error::{LinkError, Tried};
@@ -16,14 +18,68 @@ use crate::error::{LinkError, Tried};
 /// What the radio is called on both hosts.
 pub const INTERFACE: &str = "air0";
 /// Of Wi-Fi, as everybody uses it.
-pub(crate) const MTU: u32 = 1500;
+const MTU: u32 = 1500;
 const NAMED: &str = "/run/netns";
 
-/// Two hosts. Gone when this is dropped, or when the process ends and no program is in them.
+/// Two hosts. Gone when this is dropped, or when the process ends and no program is in them; those that were given stay.
 #[derive(Debug)]
 pub struct Hosts {
     namespaces: [Namespace; 2],
     names: Option<[String; 2]>,
+    given: Option<[Place; 2]>,
+}
+
+/// An interface that is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// A name of `ip netns`, or a process in the namespace; none: this one.
+    pub namespace: Option<String>,
+    /// The interface.
+    pub interface: String,
+}
+
+impl Place {
+    /// From `INTERFACE`, `NETNS:INTERFACE` or `PROCESS:INTERFACE`.
+    ///
+    /// # Errors
+    ///
+    /// If it is none of these.
+    pub fn parse(word: &str) -> Result<Place, LinkError> {
+        let (namespace, interface) = match word.rsplit_once(':') {
+            Some((namespace, interface)) => (Some(namespace.to_owned()), interface),
+            None => (None, word),
+        };
+        let is_name = |name: &str| !name.is_empty() && !name.contains(['/', ' ']);
+        if is_name(interface) && interface.len() < 16 && namespace.as_deref().is_none_or(is_name) {
+            let interface = interface.to_owned();
+            return Ok(Place {
+                namespace,
+                interface,
+            });
+        }
+        Err(LinkError::Asked(format!(
+            "{word:?} is no interface: INTERFACE, NETNS:INTERFACE or PROCESS:INTERFACE"
+        )))
+    }
+
+    /// As on the command line.
+    pub fn words(&self) -> String {
+        match &self.namespace {
+            Some(namespace) => format!("{namespace}:{}", self.interface),
+            None => self.interface.clone(),
+        }
+    }
+
+    fn open(&self) -> Result<Namespace, LinkError> {
+        let file = match &self.namespace {
+            None => "/proc/self/ns/net".into(),
+            Some(process) if process.bytes().all(|byte| byte.is_ascii_digit()) => {
+                format!("/proc/{process}/ns/net")
+            }
+            Some(name) => format!("{NAMED}/{name}"),
+        };
+        Namespace::open(Path::new(&file)).tried(format!("opening the namespace {file}"))
+    }
 }
 
 impl Side {
@@ -73,12 +129,43 @@ impl Hosts {
         let mut hosts = Hosts {
             namespaces,
             names: None,
+            given: None,
         };
         hosts.connect()?;
         if is_real_root() {
             hosts.publish(name)?;
         }
         Ok(hosts)
+    }
+
+    /// Interfaces that are there, and can reach each other; addresses are their owner's business.
+    pub fn given(places: &[Place; 2]) -> Result<Hosts, LinkError> {
+        let [a, b] = places;
+        let hosts = Hosts {
+            namespaces: [a.open()?, b.open()?],
+            names: None,
+            given: Some(places.clone()),
+        };
+        for side in Side::BOTH {
+            let place = &places[side.index()];
+            let found = hosts.on(side, || interface(&place.interface));
+            found.tried(format!("looking for the interface {}", place.words()))?;
+        }
+        Ok(hosts)
+    }
+
+    /// What the radio of a host is called.
+    pub fn interface(&self, side: Side) -> &str {
+        match &self.given {
+            Some(places) => &places[side.index()].interface,
+            None => INTERFACE,
+        }
+    }
+
+    /// How long its packets may be, in bytes.
+    pub fn mtu(&self, side: Side) -> io::Result<u32> {
+        let name = self.interface(side);
+        self.on(side, || mtu(name))
     }
 
     /// What `work` returns on a host; sockets that it makes stay there.
@@ -158,6 +245,9 @@ impl Hosts {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
+        if self.given.is_some() {
+            return;
+        }
         // Programs may still be in the namespaces: the interfaces go now.
         let remove = || Route::open()?.remove(interface(INTERFACE)?);
         let _ = self.on(Side::A, remove);
@@ -174,6 +264,23 @@ pub(crate) fn unname(name: &str) {
         // SAFETY: a C string that lives through the call.
         unsafe { libc::umount2(text.as_ptr(), libc::MNT_DETACH) };
         let _ = fs::remove_file(path);
+    }
+}
+
+/// Of an interface in the namespace of the calling thread.
+fn mtu(name: &str) -> io::Result<u32> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    // SAFETY: plain data without pointers, of which all zeros is a value.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes().take(15)) {
+        *to = from as libc::c_char;
+    }
+    // SAFETY: the request lives through the call; the kernel writes the number that is read then.
+    unsafe {
+        if libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &mut request) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(request.ifr_ifru.ifru_mtu as u32)
     }
 }
 

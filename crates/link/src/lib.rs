@@ -30,7 +30,7 @@ pub use air::{Air, Order, Seen, Side, Used};
 pub use controller::{Controller, DirectionStatus, Plan, STEP, Status};
 pub use error::LinkError;
 pub use folder::{Folder, Record};
-pub use hosts::{Hosts, INTERFACE, ipv4, ipv6};
+pub use hosts::{Hosts, INTERFACE, Place, ipv4, ipv6};
 pub use join::{Joined, end_programs};
 pub use options::Options;
 pub use profile::{Others, PathLoss, Profile};

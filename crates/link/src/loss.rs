@@ -6,7 +6,6 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use crate::netlink::{ACK, APPEND, CREATE, Conversation, Messages};
 
-const TABLE: &str = "airdma_link";
 const CHAIN: &str = "loss";
 /// NFPROTO_NETDEV, version 0.
 const NETDEV: u8 = 5;
@@ -14,6 +13,7 @@ const SUBSYSTEM: u16 = 10;
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
 const NEW_TABLE: u16 = SUBSYSTEM << 8;
+const DELETE_TABLE: u16 = SUBSYSTEM << 8 | 2;
 const NEW_CHAIN: u16 = SUBSYSTEM << 8 | 3;
 const NEW_RULE: u16 = SUBSYSTEM << 8 | 6;
 const DELETE_RULE: u16 = SUBSYSTEM << 8 | 8;
@@ -24,6 +24,7 @@ const PARTS: u32 = 1 << 20;
 /// Loses packets that arrive at an interface.
 pub struct Loss {
     conversation: Conversation,
+    table: String,
     /// Of `PARTS`.
     parts: u32,
 }
@@ -32,11 +33,12 @@ impl Loss {
     /// At the interface of this name, in the namespace of the calling thread. Loses nothing yet.
     pub fn new(interface: &str) -> io::Result<Loss> {
         let mut conversation = Conversation::begin(NETLINK_NETFILTER)?;
+        let table = table(interface);
         let make = batch()
             .message(NEW_TABLE, CREATE | ACK, &[NETDEV, 0, 0, 0])
-            .string(1, TABLE)
+            .string(1, &table)
             .message(NEW_CHAIN, CREATE | ACK, &[NETDEV, 0, 0, 0])
-            .string(1, TABLE)
+            .string(1, &table)
             .string(3, CHAIN)
             .nested(4, |hook| {
                 // Ingress, before everything else, at this device.
@@ -46,6 +48,7 @@ impl Loss {
         conversation.tell(&end(make))?;
         Ok(Loss {
             conversation,
+            table,
             parts: 0,
         })
     }
@@ -58,21 +61,42 @@ impl Loss {
         }
         let mut change = batch();
         if self.parts > 0 {
-            change = in_chain(change, DELETE_RULE, 0);
+            change = self.in_chain(change, DELETE_RULE, 0);
         }
         if parts > 0 {
-            change =
-                in_chain(change, NEW_RULE, CREATE | APPEND).nested(4, |list| rule(list, parts));
+            change = self
+                .in_chain(change, NEW_RULE, CREATE | APPEND)
+                .nested(4, |list| rule(list, parts));
         }
         self.conversation.tell(&end(change))?;
         self.parts = parts;
         Ok(())
     }
 
+    fn in_chain(&self, messages: Messages, kind: u16, flags: u16) -> Messages {
+        messages
+            .message(kind, flags | ACK, &[NETDEV, 0, 0, 0])
+            .string(1, &self.table)
+            .string(2, CHAIN)
+    }
+
+    /// Loses nothing any more at an interface in the namespace of the calling thread.
+    pub fn remove(interface: &str) -> io::Result<()> {
+        let remove = batch()
+            .message(DELETE_TABLE, ACK, &[NETDEV, 0, 0, 0])
+            .string(1, &table(interface));
+        Conversation::begin(NETLINK_NETFILTER)?.tell(&end(remove))
+    }
+
     /// The probability now.
     pub fn probability(&self) -> f64 {
         f64::from(self.parts) / f64::from(PARTS)
     }
+}
+
+/// Two interfaces of a link may be in one namespace.
+fn table(interface: &str) -> String {
+    format!("airdma_link_{interface}")
 }
 
 /// A transaction: all of it happens or nothing.
@@ -82,13 +106,6 @@ fn batch() -> Messages {
 
 fn end(messages: Messages) -> Messages {
     messages.message(BATCH_END, 0, &[0, 0, 0, SUBSYSTEM as u8])
-}
-
-fn in_chain(messages: Messages, kind: u16, flags: u16) -> Messages {
-    messages
-        .message(kind, flags | ACK, &[NETDEV, 0, 0, 0])
-        .string(1, TABLE)
-        .string(2, CHAIN)
 }
 
 /// numgen random mod PARTS < parts drop

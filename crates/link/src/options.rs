@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::controller::Plan;
 use crate::error::LinkError;
+use crate::hosts::Place;
 use crate::profile::Profile;
 use crate::signal::{Signal, Walk};
 
@@ -33,6 +34,8 @@ pub struct Options {
     pub mcs: Option<u8>,
     /// No radio: the bare veth pair, to compare with.
     pub plain: bool,
+    /// Two interfaces that are there, in place of two new hosts.
+    pub between: Option<[Place; 2]>,
 }
 
 /// More are more than a channel has room for.
@@ -52,6 +55,7 @@ impl Default for Options {
             seed: 1,
             mcs: None,
             plain: false,
+            between: None,
         }
     }
 }
@@ -127,6 +131,11 @@ impl Options {
         add("loss", (self.loss > 0.0).then(|| self.loss.to_string()));
         add("mcs", self.mcs.map(|value| value.to_string()));
         add("plain", self.plain.then(String::new));
+        let between = self.between.as_ref();
+        add(
+            "between",
+            between.map(|[a, b]| format!("{},{}", a.words(), b.words())),
+        );
         add("seed", Some(self.seed.to_string()));
         words
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use airdma_lab::{Interrupts, LabError, enter};
 
 use crate::air::Side;
-use crate::controller::{Controller, Status};
+use crate::controller::{Controller, Status, clear};
 use crate::error::{LinkError, Tried};
 use crate::folder::{Folder, Record, began};
 use crate::hosts::{Hosts, ipv4, unname};
@@ -34,10 +34,17 @@ pub fn serve(
 ) -> Result<(), LinkError> {
     let plan = options.plan()?;
     claim(folder)?;
+    folder.save_end(None);
     let _removed = Removed(folder);
     let interrupts = Interrupts::block().tried("waiting for signals")?;
-    enter()?;
-    let hosts = Hosts::new(&folder.name())?;
+    let hosts = match &options.between {
+        Some(places) => Hosts::given(places)?,
+        None => {
+            enter()?;
+            Hosts::new(&folder.name())?
+        }
+    };
+    let _cleared = options.between.as_ref().map(|_| Cleared(&hosts));
     let mut controller = match plan.plain {
         true => None,
         false => Some(Controller::new(&hosts, &plan)?),
@@ -53,6 +60,7 @@ pub fn serve(
         names: hosts.names().cloned(),
         addresses: Side::BOTH.map(|side| ipv4(side).to_string()),
         words: options.words(),
+        given: options.between.clone(),
     };
     if let Some(controller) = &mut controller {
         folder.save_status(&controller.status())?;
@@ -68,7 +76,12 @@ pub fn serve(
             Ok(())
         }
     };
-    end_programs(&record);
+    if options.between.is_none() {
+        end_programs(&record);
+    }
+    if let Err(error) = &outcome {
+        folder.save_end(Some(&error.to_string()));
+    }
     outcome
 }
 
@@ -140,7 +153,11 @@ pub fn down(folder: &Folder) -> Result<usize, LinkError> {
         folder.remove()?;
         return Ok(0);
     };
-    let programs = end_programs(&record);
+    // On interfaces that were given, programs are somebody else's.
+    let programs = match record.given {
+        Some(_) => 0,
+        None => end_programs(&record),
+    };
     if record.is_up() {
         end(&record)?;
     }
@@ -148,6 +165,13 @@ pub fn down(folder: &Folder) -> Result<usize, LinkError> {
     if folder.record().is_some_and(|left| left.id == record.id) {
         for name in record.names.iter().flatten() {
             unname(name);
+        }
+        if let Some(hosts) = record
+            .given
+            .as_ref()
+            .and_then(|places| Hosts::given(places).ok())
+        {
+            clear(&hosts);
         }
         folder.remove()?;
     }
@@ -181,6 +205,15 @@ fn unique() -> Result<u64, LinkError> {
         .read_exact(&mut bytes)
         .tried("reading /dev/urandom")?;
     Ok(u64::from_ne_bytes(bytes))
+}
+
+/// Takes away what was put at given interfaces when it is dropped.
+struct Cleared<'a>(&'a Hosts);
+
+impl Drop for Cleared<'_> {
+    fn drop(&mut self) {
+        clear(self.0);
+    }
 }
 
 /// Removes the folder when it is dropped.

@@ -16,6 +16,7 @@ use crate::netlink::{
 pub const FRAME_HEADER_BYTES: u64 = 14;
 
 const NEW_QDISC: u16 = 36;
+const DELETE_QDISC: u16 = 37;
 const NEW_CLASS: u16 = 40;
 const GET_CLASS: u16 = 42;
 const KIND: u16 = 1;
@@ -176,6 +177,12 @@ impl Shaper {
             }
         })?;
         found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))
+    }
+
+    /// Lets everything pass again at an interface, in the namespace of the calling thread.
+    pub fn remove(index: u32) -> io::Result<()> {
+        let remove = Messages::default().message(DELETE_QDISC, ACK, &tcmsg(index, HTB, ROOT));
+        Conversation::begin(NETLINK_ROUTE)?.tell(&remove)
     }
 
     fn request(&self, kind: u16, flags: u16, handle: u32, parent: u32) -> Messages {
