@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Program, and the package of Debian 12 that has it.
-pub const PACKAGES: [(&str, &str); 13] = [
+pub const PACKAGES: [(&str, &str); 14] = [
     ("ib_send_bw", "perftest"),
     ("ib_send_lat", "perftest"),
     ("ib_write_bw", "perftest"),
@@ -18,6 +18,7 @@ pub const PACKAGES: [(&str, &str); 13] = [
     ("fi_pingpong", "libfabric-bin"),
     ("cmtime", "rdmacm-utils"),
     ("nft", "nftables"),
+    ("rsync", "rsync"),
     ("tcp_bbr", "a kernel with the module tcp_bbr"),
 ];
 

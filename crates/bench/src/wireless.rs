@@ -1,20 +1,23 @@
 //! `airdma bench wireless`: today's transports on an emulated Wi-Fi link, each alone on it, in turns.
 
-use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use airdma_link::measure::{Ended, Link, PORT, Running, target};
-use airdma_link::traffic::Found;
+use airdma_link::measure::{Link, PORT};
 use airdma_link::{Options as LinkOptions, Side, Walk, ipv4};
 use anyhow::{Context, ensure};
 use regex::Regex;
-use serde::{Deserialize, Serialize};
 
-use crate::{machine, plot, table, tools};
+use crate::{machine, plot};
+
+mod taken;
+mod transport;
+
+use taken::{Beside, Case, LOOK, Sample, Taken, curves, line, markdown, middle, save};
+use transport::{LIMIT, TRANSPORTS, Transport, flow};
 
 /// What the user wants.
 #[derive(Clone, Debug)]
@@ -32,24 +35,6 @@ pub struct Wireless {
     /// Files to write, without their endings.
     pub output: PathBuf,
 }
-
-/// What moves the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Transport {
-    /// As much as the queue takes, nothing sent again: what is possible.
-    Udp,
-    /// The kernel's, with this congestion control.
-    Tcp(&'static str),
-    /// airdma as it is: RC with go-back-N, without any care for radio.
-    Write,
-}
-
-const TRANSPORTS: [Transport; 4] = [
-    Transport::Udp,
-    Transport::Tcp("cubic"),
-    Transport::Tcp("bbr"),
-    Transport::Write,
-];
 
 /// A kind of link, and its name.
 struct Signal {
@@ -87,87 +72,13 @@ const fn walking(name: &'static str, walk: Walk) -> Signal {
         walk: Some(walk),
     }
 }
-
 /// Of walks, so that all transports meet the same.
 const WALK_SEED: u64 = 3;
-/// What is not there by then has failed.
-const LIMIT: Duration = Duration::from_secs(60);
 /// How long the practical line rate is looked for.
 const UDP_S: f64 = 4.0;
-const SECOND_BINS: usize = 50;
-/// Of airdma's writes.
-const MESSAGE_BYTES: u64 = 65_536;
-const PERFTEST_PORT: u16 = 18_515;
-const LOOK: Duration = Duration::from_millis(500);
-
-/// One run.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Sample {
-    /// Payload, in Mb/s; of UDP the best second.
-    mbit: f64,
-    /// Payload that arrived.
-    bytes: f64,
-    /// From the first byte to the last, in seconds.
-    seconds: f64,
-    /// CPU time of both ends for 10^9 bytes, in seconds.
-    cpu_s_per_gb: f64,
-    /// Packets from the receiver for 10^6 bytes, those of ping not counted.
-    answers_per_mb: f64,
-    /// Round trips beside it, in ms: median and 95 %.
-    ping_ms: [f64; 2],
-    /// What arrived over the link in each half second, in Mb/s, and the radio's rate by the table.
-    over_time: Vec<[f64; 2]>,
-    /// Why it failed, if it did.
-    error: Option<String>,
-}
-
-/// A cell of the table.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Case {
-    signal: String,
-    link: String,
-    transport: String,
-    megabytes: u64,
-    samples: Vec<Sample>,
-}
-
-/// Everything that was measured.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Taken {
-    format: u32,
-    command: String,
-    started: String,
-    machine: std::collections::BTreeMap<String, String>,
-    cases: Vec<Case>,
-}
-
-impl Transport {
-    fn name(self) -> &'static str {
-        match self {
-            Transport::Udp => "udp",
-            Transport::Tcp("bbr") => "tcp_bbr",
-            Transport::Tcp(_) => "tcp_cubic",
-            Transport::Write => "airdma_write",
-        }
-    }
-
-    fn is_peer(self) -> bool {
-        matches!(self, Transport::Tcp(_))
-    }
-
-    /// Whether this machine has it; else what to do.
-    fn missing(self) -> Option<&'static str> {
-        match self {
-            Transport::Tcp("bbr") if tools::find("tcp_bbr").is_none() => {
-                Some(tools::package("tcp_bbr"))
-            }
-            Transport::Write if tools::find("ib_write_bw").is_none() => {
-                Some(tools::package("ib_write_bw"))
-            }
-            Transport::Udp | Transport::Tcp(_) | Transport::Write => None,
-        }
-    }
-}
+/// How long TCP is looked at beside others.
+const BESIDE_S: f64 = 5.0;
+const FOREGROUND: u16 = PORT + 2;
 
 impl Signal {
     fn options(&self, profile: &str, seed: u64) -> LinkOptions {
@@ -198,85 +109,118 @@ pub fn wireless(options: &Wireless) -> anyhow::Result<ExitCode> {
         started: machine::now(),
         machine: machine::describe(),
         cases: Vec::new(),
+        beside: Vec::new(),
     };
     for transport in TRANSPORTS {
-        if let Some(package) = transport.missing() {
+        if let Some(what) = transport.missing() {
             let name = transport.name();
             writeln!(
                 io::stderr(),
-                "airdma bench: {name} is left out: it needs {package}"
+                "airdma bench: {name} is left out: it needs {what}"
             )?;
         }
     }
     for signal in &SIGNALS {
         for &megabytes in &options.megabytes {
-            let wanted = |transport: &Transport| {
-                let name = format!("{}/{}/{megabytes}", signal.name, transport.name());
-                let chosen = only
-                    .as_ref()
-                    .map_or(!transport.is_peer() || options.peers, |only| {
-                        only.is_match(&name)
-                    });
-                // The line rate and a walk have no size.
-                let sized = !matches!(transport, Transport::Udp) && signal.walk.is_none();
-                let once = sized || megabytes == options.megabytes[0];
-                chosen && once && transport.missing().is_none()
-            };
-            let chosen: Vec<Transport> = TRANSPORTS.into_iter().filter(wanted).collect();
-            let mut cases: Vec<Case> = chosen
-                .iter()
-                .map(|transport| Case {
-                    signal: signal.name.into(),
-                    link: signal.options(&options.profile, 1).words(),
-                    transport: transport.name().into(),
-                    megabytes,
-                    samples: Vec::new(),
-                })
-                .collect();
-            let runs = if signal.walk.is_some() {
-                1
-            } else {
-                options.runs
-            };
-            for run in 0..runs {
-                for (case, transport) in cases.iter_mut().zip(&chosen) {
-                    let link = signal.options(&options.profile, u64::from(run) + 1);
-                    case.samples
-                        .push(sample(&airdma, &link, *transport, megabytes)?);
-                }
-            }
-            for case in &cases {
-                writeln!(io::stdout(), "{}", line(case))?;
-            }
+            let chosen = chosen(options, only.as_ref(), signal, megabytes);
+            let cases = cases(&airdma, options, signal, megabytes, &chosen)?;
             taken.cases.extend(cases);
             save(&taken, &options.output)?;
         }
     }
+    for transport in TRANSPORTS {
+        let name = format!("beside/{}", transport.name());
+        let chosen = only
+            .as_ref()
+            .map_or(options.peers, |only| only.is_match(&name));
+        if chosen && transport != Transport::Rsync && transport.missing().is_none() {
+            taken.beside.push(beside(&airdma, options, transport)?);
+            save(&taken, &options.output)?;
+        }
+    }
+    let is_empty = taken.cases.is_empty() && taken.beside.is_empty();
     ensure!(
-        !taken.cases.is_empty(),
-        "no case has such a name (SIGNAL/TRANSPORT/MB)"
+        !is_empty,
+        "no case has such a name (SIGNAL/TRANSPORT/MB, beside/TRANSPORT)"
     );
+    write_page(&taken, options)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What of a signal and a size is wanted, and can be.
+fn chosen(
+    options: &Wireless,
+    only: Option<&Regex>,
+    signal: &Signal,
+    megabytes: u64,
+) -> Vec<Transport> {
+    let wanted = |transport: &Transport| {
+        let name = format!("{}/{}/{megabytes}", signal.name, transport.name());
+        let is_usual = !transport.is_peer() || options.peers;
+        let is_wanted = only.map_or(is_usual, |only| only.is_match(&name));
+        // The line rate and a walk have no size.
+        let has_size = *transport != Transport::Udp && signal.walk.is_none();
+        let is_new = has_size || options.megabytes.first() == Some(&megabytes);
+        // A file has an end, a walk does not wait for it.
+        let can_walk = signal.walk.is_none() || *transport != Transport::Rsync;
+        is_wanted && is_new && can_walk && transport.missing().is_none()
+    };
+    TRANSPORTS.into_iter().filter(wanted).collect()
+}
+
+/// Measures them in turns, and says what was found.
+fn cases(
+    airdma: &Path,
+    options: &Wireless,
+    signal: &Signal,
+    megabytes: u64,
+    transports: &[Transport],
+) -> anyhow::Result<Vec<Case>> {
+    let empty = |transport: &Transport| Case {
+        signal: signal.name.into(),
+        link: signal.options(&options.profile, 1).words(),
+        transport: transport.name().into(),
+        megabytes,
+        samples: Vec::new(),
+    };
+    let mut cases: Vec<Case> = transports.iter().map(empty).collect();
+    let runs = if signal.walk.is_some() {
+        1
+    } else {
+        options.runs
+    };
+    for run in 0..runs {
+        let link = signal.options(&options.profile, u64::from(run) + 1);
+        for (case, transport) in cases.iter_mut().zip(transports) {
+            let sample = sample(airdma, &link, *transport, megabytes)?;
+            case.samples.push(sample);
+        }
+    }
+    for case in &cases {
+        writeln!(io::stdout(), "{}", line(case))?;
+    }
+    Ok(cases)
+}
+
+fn write_page(taken: &Taken, options: &Wireless) -> anyhow::Result<()> {
     let page = PathBuf::from(format!("{}.md", options.output.display()));
-    std::fs::write(&page, markdown(&taken))?;
+    std::fs::write(&page, markdown(taken))
+        .with_context(|| format!("writing {}", page.display()))?;
     writeln!(io::stdout(), "\nwrote {}", page.display())?;
-    let walks = taken.cases.iter().filter(|case| is_walk(&case.signal));
-    for name in ["away", "toward"] {
-        let curves: Vec<(String, Vec<(f64, f64)>)> = curves(walks.clone(), name);
+    for signal in SIGNALS.iter().filter(|signal| signal.walk.is_some()) {
+        let curves = curves(taken.cases.iter(), signal.name);
         if !curves.is_empty() {
-            let title = format!("{}, walking {name}: what arrived, in Mb/s", options.profile);
-            let stem = PathBuf::from(format!("{}-{name}", options.output.display()));
+            let title = format!(
+                "{}, walking {}: what arrived, in Mb/s",
+                options.profile, signal.name
+            );
+            let stem = PathBuf::from(format!("{}-{}", options.output.display(), signal.name));
             for file in plot::over_time(&stem, &title, &curves)? {
                 writeln!(io::stdout(), "wrote {}", file.display())?;
             }
         }
     }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn is_walk(name: &str) -> bool {
-    SIGNALS
-        .iter()
-        .any(|signal| signal.name == name && signal.walk.is_some())
+    Ok(())
 }
 
 /// One run on a link of its own. What fails is a result.
@@ -293,7 +237,7 @@ fn sample(
     let seconds = match transport {
         _ if is_walk => walk_s,
         Transport::Udp => UDP_S,
-        Transport::Tcp(_) | Transport::Write => LIMIT.as_secs_f64(),
+        Transport::Tcp(_) | Transport::Write | Transport::Rsync => LIMIT.as_secs_f64(),
     };
     let bytes = if is_walk {
         u64::MAX
@@ -311,7 +255,7 @@ fn sample(
     let began = Instant::now();
     let mut over_time = Vec::new();
     let mut sample = thread::scope(|scope| {
-        let flow = scope.spawn(|| flow(&link, airdma, transport, bytes, seconds));
+        let flow = scope.spawn(|| flow(&link, airdma, transport, bytes, seconds, PORT));
         while !flow.is_finished() {
             thread::sleep(LOOK.min(Duration::from_millis(50)));
             if began.elapsed().as_secs_f64() > LOOK.as_secs_f64() * (over_time.len() + 1) as f64 {
@@ -344,265 +288,76 @@ fn sample(
     Ok(sample)
 }
 
-/// The bytes, from A to B.
-fn flow(
-    link: &Link,
-    airdma: &Path,
-    transport: Transport,
-    bytes: u64,
-    seconds: f64,
-) -> Result<Sample, airdma_link::LinkError> {
-    let (port, to, seconds) = (PORT.to_string(), target(), seconds.to_string());
-    match transport {
-        Transport::Udp => {
-            let receive = ["udp-receive", "--port", &port];
-            let send = ["udp-send", "--to", &to, "--seconds", &seconds];
-            let [sent, came] = link.flow(&receive, &send)?;
-            let mut sample = of(&sent, &came);
-            sample.mbit = came.best_mbit(SECOND_BINS);
-            Ok(sample)
-        }
-        Transport::Tcp(congestion) => {
-            let receive = ["tcp-receive", "--port", &port];
-            let bytes = bytes.to_string();
-            let send = [
-                "tcp-send",
-                "--to",
-                &to,
-                "--seconds",
-                &seconds,
-                "--bytes",
-                &bytes,
-                "--congestion",
-                congestion,
-            ];
-            let [sent, came] = link.flow(&receive, &send)?;
-            Ok(of(&sent, &came))
-        }
-        Transport::Write => write(link, airdma, bytes, &seconds),
-    }
-}
-
-fn of(sent: &Found, came: &Found) -> Sample {
-    Sample {
-        mbit: came.mbit(),
-        bytes: came.bytes as f64,
-        seconds: came.seconds,
-        cpu_s_per_gb: (sent.cpu_s + came.cpu_s) / (came.bytes.max(1) as f64 / 1e9),
-        ..Sample::default()
-    }
-}
-
-/// perftest's WRITE of 64 KiB: so many, or for so long.
-fn write(
-    link: &Link,
-    airdma: &Path,
-    bytes: u64,
-    seconds: &str,
-) -> Result<Sample, airdma_link::LinkError> {
-    let airdma = airdma.to_string_lossy();
-    let size = MESSAGE_BYTES.to_string();
-    let count = bytes.div_ceil(MESSAGE_BYTES).to_string();
-    let whole = seconds.split('.').next().unwrap_or("10").to_owned();
-    let mut words = vec!["run", "--", "ib_write_bw", "--report_gbits", "-s", &size];
-    match bytes {
-        u64::MAX => words.extend(["-D", &whole]),
-        _ => words.extend(["-n", &count]),
-    }
-    let server: Running = link.start(Side::B, &airdma, &words)?;
-    server.listens(PERFTEST_PORT);
-    let host = ipv4(Side::B).to_string();
-    words.push(&host);
-    let limit = LIMIT + Duration::from_secs(30);
-    let client: Ended = link.start(Side::A, &airdma, &words)?.ended(limit)?;
-    let server: Ended = server.ended(limit)?;
-    let failed = |what: &str| airdma_link::LinkError::Asked(format!("ib_write_bw: {what}"));
-    // "65536 1000 0.34 0.26 0.000503": size, count, peak, mean in Gb/s, millions a second.
-    let row = client.text.lines().find_map(|line| {
-        let numbers: Vec<f64> = line
-            .split_ascii_whitespace()
-            .map_while(|word| word.parse().ok())
-            .collect();
-        (numbers.len() == 5).then_some(numbers)
-    });
-    let row = row.ok_or_else(|| failed(client.text.lines().last().unwrap_or("no table")))?;
-    let (moved, mbit) = (row[0] * row[1], row[3] * 1e3);
-    Ok(Sample {
-        mbit,
-        bytes: moved,
-        seconds: moved * 8.0 / 1e6 / mbit.max(1e-9),
-        cpu_s_per_gb: (client.cpu_s + server.cpu_s) / (moved.max(1.0) / 1e9),
-        ..Sample::default()
-    })
-}
-
-/// The median of what was measured, if anything was.
-fn median(case: &Case, value: impl Fn(&Sample) -> f64) -> Option<f64> {
-    let good = case.samples.iter().filter(|sample| sample.error.is_none());
-    let mut values: Vec<f64> = good.map(value).filter(|value| value.is_finite()).collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
-}
-
-fn failures(case: &Case) -> usize {
-    let failed = case.samples.iter().filter(|sample| sample.error.is_some());
-    failed.count()
-}
-
-fn line(case: &Case) -> String {
-    let mbit = median(case, |sample| sample.mbit)
-        .map_or("failed".into(), |mbit| format!("{mbit:.0} Mb/s"));
-    format!(
-        "{:<32} {mbit}, {} of {} failed",
-        format!("{}/{}/{}", case.signal, case.transport, case.megabytes),
-        failures(case),
-        case.samples.len()
-    )
-}
-
-fn save(taken: &Taken, stem: &Path) -> anyhow::Result<()> {
-    let file = PathBuf::from(format!("{}.json", stem.display()));
-    let mut text = serde_json::to_string_pretty(taken)?;
-    text.push('\n');
-    std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
-}
-
-fn markdown(taken: &Taken) -> String {
-    let mut text = String::from("# Transports on an emulated Wi-Fi link\n\n");
-    let _ = writeln!(text, "`{}`, {}.\n", taken.command, taken.started);
-    for (what, value) in &taken.machine {
-        let _ = writeln!(text, "- {what}: {value}");
-    }
-    text.push_str(
-        "\nMedians. The line rate is the best second of bare UDP on that link. A failed run is one that did not end well within a minute; \
-         why is in the JSON file.\n",
-    );
-    for signal in &SIGNALS {
-        let cases: Vec<&Case> = taken
-            .cases
-            .iter()
-            .filter(|case| case.signal == signal.name)
-            .collect();
-        let Some(first) = cases.first() else { continue };
-        let _ = writeln!(
-            text,
-            "\n## {}\n\n`airdma link up {}`\n",
-            signal.name, first.link
-        );
-        let udp = cases.iter().find(|case| case.transport == "udp");
-        let line = udp.and_then(|case| median(case, |sample| sample.mbit));
-        let mut rows = vec![
-            [
-                "transport",
-                "MB",
-                "Mb/s",
-                "of the line rate",
-                "seconds",
-                "CPU s/GB",
-                "answers/MB",
-                "ping ms",
-                "ping 95 %",
-                "failed",
-            ]
-            .map(String::from)
-            .to_vec(),
-        ];
-        for case in cases {
-            let cell = |value: Option<f64>, digits: usize| {
-                value.map_or("-".into(), |value| format!("{value:.digits$}"))
-            };
-            let mbit = median(case, |sample| sample.mbit);
-            let size = match (&*case.transport, signal.walk) {
-                ("udp", _) | (_, Some(_)) => "-".into(),
-                _ => case.megabytes.to_string(),
-            };
-            rows.push(vec![
-                case.transport.clone(),
-                size,
-                cell(mbit, 0),
-                cell(mbit.zip(line).map(|(mbit, line)| mbit / line), 2),
-                cell(median(case, |sample| sample.seconds), 2),
-                cell(median(case, |sample| sample.cpu_s_per_gb), 2),
-                cell(median(case, |sample| sample.answers_per_mb), 0),
-                cell(median(case, |sample| sample.ping_ms[0]), 1),
-                cell(median(case, |sample| sample.ping_ms[1]), 1),
-                format!("{} of {}", failures(case), case.samples.len()),
-            ]);
-        }
-        let _ = writeln!(text, "{}", table::markdown(&rows, 1));
-    }
-    text
-}
-
-/// What arrived over time, by transport, and what the radio would have carried.
-fn curves<'a>(
-    cases: impl Iterator<Item = &'a Case>,
-    signal: &str,
-) -> Vec<(String, Vec<(f64, f64)>)> {
-    let mut curves = Vec::new();
-    let points = |sample: &Sample, which: usize| -> Vec<(f64, f64)> {
-        let rows = sample.over_time.iter().enumerate();
-        rows.map(|(index, row)| (LOOK.as_secs_f64() * (index + 1) as f64, row[which]))
-            .collect()
+/// TCP CUBIC alone, and beside a transport, on links of their own.
+fn beside(airdma: &Path, options: &Wireless, transport: Transport) -> anyhow::Result<Beside> {
+    let mut found = Beside {
+        transport: transport.name().into(),
+        alone_mbit: Vec::new(),
+        beside_mbit: Vec::new(),
+        errors: Vec::new(),
     };
-    for case in cases.filter(|case| case.signal == signal) {
-        if let Some(sample) = case.samples.first() {
-            if curves.is_empty() {
-                curves.push(("the radio, by the table".to_owned(), points(sample, 1)));
+    for run in 0..options.runs {
+        let good = SIGNALS[0].options(&options.profile, u64::from(run) + 1);
+        let cubic = Transport::Tcp("cubic");
+        let tcp = |link: &Link| flow(link, airdma, cubic, u64::MAX, BESIDE_S, FOREGROUND);
+        let link = Link::new(airdma, &good)?;
+        found.alone_mbit.push(tcp(&link)?.mbit);
+        drop(link);
+        let link = Link::new(airdma, &good)?;
+        let longer = BESIDE_S + 1.0;
+        let mbit = thread::scope(|scope| {
+            let other = scope.spawn(|| flow(&link, airdma, transport, u64::MAX, longer, PORT));
+            // It is in full swing when TCP comes.
+            thread::sleep(LOOK);
+            let mbit = tcp(&link).map(|sample| sample.mbit);
+            match other.join() {
+                Ok(other) => other.and(mbit),
+                Err(panic) => std::panic::resume_unwind(panic),
             }
-            curves.push((case.transport.clone(), points(sample, 0)));
+        });
+        match mbit {
+            Ok(mbit) => found.beside_mbit.push(mbit),
+            // If one of the two does not survive, there is nothing to compare.
+            Err(error) => found.errors.push(error.to_string()),
         }
     }
-    curves
+    let [alone, both] = [&found.alone_mbit, &found.beside_mbit];
+    let [alone, both] = [alone, both].map(|runs| middle(runs.clone()).unwrap_or(f64::NAN));
+    let name = format!("beside/{}", found.transport);
+    writeln!(
+        io::stdout(),
+        "{name:<32} TCP CUBIC {both:.0} of {alone:.0} Mb/s"
+    )?;
+    Ok(found)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn case(transport: &str, mbit: &[f64]) -> Case {
-        let sample = |mbit: &f64| Sample {
-            mbit: *mbit,
-            error: (*mbit == 0.0).then(|| "no".into()),
-            ping_ms: [f64::NAN; 2],
-            ..Sample::default()
-        };
-        Case {
-            signal: "good".into(),
-            link: "--snr 35".into(),
-            transport: transport.into(),
-            megabytes: 10,
-            samples: mbit.iter().map(sample).collect(),
-        }
-    }
-
-    #[test]
-    fn a_failed_run_is_no_sample_and_is_said() {
-        let cases = vec![
-            case("udp", &[600.0]),
-            case("tcp_cubic", &[300.0, 0.0, 200.0, 400.0]),
-            case("airdma_write", &[0.0]),
-        ];
-        let taken = Taken {
-            format: 1,
-            command: "airdma bench wireless".into(),
-            started: "now".into(),
-            machine: Default::default(),
-            cases,
-        };
-        let page = markdown(&taken);
-        let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| ")).collect();
-        assert!(
-            rows[3].contains(" 300 ") && rows[3].contains("0.50") && rows[3].contains("1 of 4"),
-            "{page}"
-        );
-        assert!(rows[4].contains("1 of 1"), "{page}");
-    }
-
     #[test]
     fn signals_can_be() {
         for signal in &SIGNALS {
             signal.options("wifi5-80", 1).plan().unwrap();
         }
+    }
+
+    #[test]
+    fn what_has_no_size_is_measured_once() {
+        let options = Wireless {
+            peers: true,
+            only: None,
+            megabytes: vec![10, 100],
+            runs: 1,
+            profile: "wifi5-80".into(),
+            output: "x".into(),
+        };
+        let has_udp = |signal: usize, megabytes| {
+            chosen(&options, None, &SIGNALS[signal], megabytes).contains(&Transport::Udp)
+        };
+        assert!(has_udp(0, 10) && !has_udp(0, 100));
+        assert!(chosen(&options, None, &SIGNALS[6], 100).is_empty());
+        let none = Regex::new("^fair/").unwrap();
+        assert!(chosen(&options, Some(&none), &SIGNALS[0], 10).is_empty());
     }
 }

@@ -71,7 +71,7 @@ enum Part {
 
 #[derive(clap::Args)]
 struct WirelessOptions {
-    /// The kernel's TCP, CUBIC and BBR, too.
+    /// The kernel's TCP (CUBIC and BBR) and rsync, too.
     #[arg(long)]
     peers: bool,
     /// Only cases whose name (SIGNAL/TRANSPORT/MB) matches: 'good/.*', 'airdma_write'.

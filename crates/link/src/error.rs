@@ -59,9 +59,39 @@ fn hint(what: &str, error: &io::Error) -> &'static str {
         "\n  this kernel has no HTB (CONFIG_NET_SCH_HTB): modprobe sch_htb, as root"
     } else if is_missing && what.contains("nftables") {
         "\n  this kernel has no nftables for devices (CONFIG_NF_TABLES_NETDEV, CONFIG_NFT_NUMGEN): modprobe nf_tables nft_numgen, as root"
+    } else if number == Some(libc::EEXIST) && what.contains("HTB") {
+        "\n  somebody shapes this interface already: `tc qdisc del dev INTERFACE root`, or `airdma link down` of the other link"
     } else if number == Some(libc::EPERM) {
         "\n  this needs CAP_NET_ADMIN in the namespace: run it with sudo, or in `unshare -Urn`"
     } else {
         ""
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_lacks_is_said() {
+        let refused = |what: &str, number: i32| {
+            let error: io::Result<()> = Err(io::Error::from_raw_os_error(number));
+            error.tried(what).unwrap_err().to_string()
+        };
+        let said = refused("adding HTB at air0 of host A", libc::ENOENT);
+        assert!(
+            said.starts_with("adding HTB at air0 of host A: No such file"),
+            "{said}"
+        );
+        assert!(said.contains("modprobe sch_htb"), "{said}");
+        let said = refused(
+            "preparing loss by nftables at air0 of host B",
+            libc::EOPNOTSUPP,
+        );
+        assert!(said.contains("CONFIG_NF_TABLES_NETDEV"), "{said}");
+        let said = refused("adding HTB at eth0 of host A", libc::EPERM);
+        assert!(said.contains("CAP_NET_ADMIN"), "{said}");
+        let said = refused("adding HTB at eth0 of host A", libc::EEXIST);
+        assert!(said.contains("tc qdisc del"), "{said}");
     }
 }
