@@ -33,6 +33,7 @@ PACKAGES: dict[str, str] = {
     "ib_read_lat": "perftest",
     "ib_atomic_bw": "perftest",
     "ib_atomic_lat": "perftest",
+    "perf": "linux-perf",
     "rping": "rdmacm-utils",
     "rstream": "rdmacm-utils",
     "ucx_info": "ucx-utils",

@@ -193,9 +193,14 @@ impl<'a> Loop<'a> {
 
     fn somebody_polls(&self) -> bool {
         let before = self.core.polls.load(Ordering::Relaxed);
-        let start = Instant::now();
-        while start.elapsed() < GLANCE {
-            std::hint::spin_loop();
+        if self.goes_first {
+            // Whoever polls may have been preempted by us. The kernel lets no thread of this priority oversleep.
+            std::thread::sleep(GLANCE);
+        } else {
+            let start = Instant::now();
+            while start.elapsed() < GLANCE {
+                std::hint::spin_loop();
+            }
         }
         self.core.polls.load(Ordering::Relaxed) != before
     }
@@ -214,12 +219,18 @@ impl<'a> Loop<'a> {
             Err(_) => std::thread::sleep(PAUSE_MAX),
         }
         let slept = start.elapsed();
-        let round = self.core.progress_before_sleep();
+        // A program that polls now and then, and otherwise waits on its memory, is about to answer what came.
+        let work = if polled {
+            Work::KeepAcknowledgement
+        } else {
+            Work::All
+        };
+        let round = self.core.progress_before_sleep(work);
         if round.is_none() {
-            self.nap(Some(GIVE_WAY));
+            self.nap(Some(if self.goes_first { GLANCE } else { GIVE_WAY }));
         }
         let useful = round.is_some_and(|round| round.received > 0);
-        if useful {
+        if useful && !round.is_some_and(|round| round.kept) {
             self.stay(if !polled && slept < SLEEP_SHORT {
                 LINGER
             } else {
@@ -244,7 +255,7 @@ impl<'a> Loop<'a> {
             && !self.core.wants_healing()
             && start.elapsed() < most
         {
-            match self.core.progress_before_sleep() {
+            match self.core.progress_before_sleep(Work::All) {
                 Some(round) if round.received > 0 => last = Instant::now(),
                 Some(_) if last.elapsed() < linger => {}
                 Some(_) | None => return,

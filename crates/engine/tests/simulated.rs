@@ -227,3 +227,49 @@ fn one_that_always_has_more_to_send_lets_the_others_have_their_turn() {
         assert!(packets < 1024, "one message of the greedy went before");
     }
 }
+
+/// In a ping-pong the answer proper does not wait for the acknowledgement, which is sent by the next round at the latest.
+#[test]
+fn an_acknowledgement_waits_for_what_is_sent_in_return_or_for_the_next_poll() {
+    let (a, b) = (host("a", LEFT), host("b", RIGHT));
+    let left = End::new(a.device.device(), QpType::Rc, 4096);
+    let right = End::new(b.device.device(), QpType::Rc, 4096);
+    left.connect(&right);
+    right.connect(&left);
+    left.recv(0, 0, 64);
+    for wr_id in 1..4 {
+        right.recv(wr_id, 0, 64);
+    }
+    left.send(Operation::Send, 64, 8);
+    assert_eq!(carry(&a, &b, |_| false).len(), 1);
+    assert_eq!(right.ok().wr_id, 1);
+    assert!(carry(&b, &a, |_| false).is_empty(), "the acknowledgement");
+    assert!(b.device.deadline().is_some(), "it is not forgotten");
+    right.send(Operation::Send, 64, 8);
+    let lengths = carry(&b, &a, |_| false);
+    assert!(lengths.len() == 2 && lengths[0] > lengths[1], "{lengths:?}");
+    assert_eq!(left.ok().opcode, CompletionOpcode::Receive);
+    assert_eq!(left.ok().opcode, CompletionOpcode::Send);
+    assert_eq!(left.cq.poll(1, |_| {}).unwrap(), 0);
+    assert_eq!(carry(&a, &b, |_| false).len(), 1);
+    assert_eq!(right.ok().opcode, CompletionOpcode::Send);
+
+    left.send(Operation::Send, 64, 8);
+    carry(&a, &b, |_| false);
+    assert_eq!(right.ok().wr_id, 2);
+    assert!(carry(&b, &a, |_| false).is_empty());
+    assert_eq!(right.cq.poll(1, |_| {}).unwrap(), 0);
+    assert_eq!(carry(&b, &a, |_| false).len(), 1);
+
+    // More than a ping is acknowledged at once.
+    for _ in 0..3 {
+        left.send(Operation::Send, 64, 8);
+    }
+    a.device.run(Duration::ZERO);
+    for _ in 0..3 {
+        right.recv(3, 0, 64);
+    }
+    assert_eq!(carry(&a, &b, |_| false).len(), 3);
+    assert_eq!(right.ok().wr_id, 3);
+    assert_eq!(carry(&b, &a, |_| false).len(), 1);
+}
