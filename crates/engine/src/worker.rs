@@ -63,7 +63,8 @@ pub(crate) enum Work {
     /// Everything.
     All,
     /// Everything; but where a message came in, and an acknowledgement is all that is to be sent, that waits: for what the program
-    /// sends in return, or for the next round, which is to come within [`KEPT_MAX`].
+    /// sends in return, or for the next round. A thread that polls comes again, and if not, the helper looks, 1 ms later at most; a
+    /// thread that sleeps next wakes after [`KEPT_MAX`].
     KeepAcknowledgement,
     /// Takes what was posted and transmits; the network is not asked for packets. For a poster, who wants its own request
     /// to leave and nothing else.
