@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import statistics
 import subprocess
 import time
 from collections.abc import Callable
@@ -104,10 +105,10 @@ def _rate() -> list[str]:
     for _ in range(3):
         count, seconds = _packets(1.5)
         mbit.append(count * PACKET_BYTES * 8 / max(seconds, 0.1) / 1e6)
-        if abs(mbit[-1] / SLOW_MBIT - 1) < 0.1:
-            status = _airdma("status").stdout
-            return [] if re.search(r"A to B: .* MCS 0, queue", status) else ["status", status]
-    return [f"{mbit} Mb/s of UDP in place of {SLOW_MBIT}"]
+    if abs(statistics.median(mbit) / SLOW_MBIT - 1) > 0.1:
+        return [f"{mbit} Mb/s of UDP in place of {SLOW_MBIT}"]
+    status = _airdma("status").stdout
+    return [] if re.search(r"A to B: .* MCS 0, queue", status) else ["status", status]
 
 
 def _loss() -> list[str]:
