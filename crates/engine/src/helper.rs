@@ -20,9 +20,6 @@
 //! A host that only serves one-sided operations is watched for by the helper alone. While packets follow each other
 //! closely it does not sleep between them ([`LINGER`]), since each sleep costs more than the packets it waits for.
 //!
-//! Where it is permitted, the helper preempts the program as a soft interrupt would ([`crate::scheduling`]). Then it makes way for
-//! [`PAUSE_MIN`] after each [`FIRST_MAX`] of work.
-//!
 //! "Nobody was about to fetch": the count of polls stands still for [`GLANCE`], some times what a polling loop takes.
 //!
 //! After `fork(2)` the child has no helper. Nothing hangs there: objects of the parent refuse control calls
@@ -31,7 +28,6 @@
 use crate::core::Core;
 use crate::eventfd::EventFd;
 use crate::poll_set::PollSet;
-use crate::scheduling;
 use crate::standby::Standby;
 use crate::wait::Descriptors;
 use crate::worker::Work;
@@ -55,8 +51,6 @@ const SLEEP_SHORT: Duration = Duration::from_micros(200);
 const LINGER: Duration = Duration::from_micros(50);
 /// Alarms are looked at in between, however fast packets come.
 const STAY_MAX: Duration = Duration::from_millis(5);
-/// The same where nobody can preempt the helper; then it makes way for others.
-const FIRST_MAX: Duration = Duration::from_millis(1);
 const SCORE_MAX: u32 = 32;
 const SCORE_EAGER: u32 = 8;
 const SCORE_MISSED: u32 = 4;
@@ -130,8 +124,6 @@ impl Helper {
 /// The helper's own side.
 struct Loop<'a> {
     core: &'a Core,
-    /// It preempts the threads of the program.
-    goes_first: bool,
     polls_seen: u64,
     pause: Duration,
     score: u32,
@@ -142,7 +134,6 @@ impl<'a> Loop<'a> {
     fn new(core: &'a Core) -> Self {
         Loop {
             core,
-            goes_first: scheduling::go_before_others(),
             polls_seen: 0,
             pause: PAUSE_MIN,
             score: 0,
@@ -193,14 +184,9 @@ impl<'a> Loop<'a> {
 
     fn somebody_polls(&self) -> bool {
         let before = self.core.polls.load(Ordering::Relaxed);
-        if self.goes_first {
-            // Whoever polls may have been preempted by us. The kernel lets no thread of this priority oversleep.
-            std::thread::sleep(GLANCE);
-        } else {
-            let start = Instant::now();
-            while start.elapsed() < GLANCE {
-                std::hint::spin_loop();
-            }
+        let start = Instant::now();
+        while start.elapsed() < GLANCE {
+            std::hint::spin_loop();
         }
         self.core.polls.load(Ordering::Relaxed) != before
     }
@@ -227,7 +213,7 @@ impl<'a> Loop<'a> {
         };
         let round = self.core.progress_before_sleep(work);
         if round.is_none() {
-            self.nap(Some(if self.goes_first { GLANCE } else { GIVE_WAY }));
+            self.nap(Some(GIVE_WAY));
         }
         let useful = round.is_some_and(|round| round.received > 0);
         if useful && !round.is_some_and(|round| round.kept) {
@@ -248,22 +234,17 @@ impl<'a> Loop<'a> {
     fn stay(&self, linger: Duration) {
         let start = Instant::now();
         let mut last = start;
-        let most = if self.goes_first { FIRST_MAX } else { STAY_MAX };
         while self.core.polls.load(Ordering::Relaxed) == self.polls_seen
             && !self.core.helper.standby.has_waiters()
             && !self.core.helper.exit.load(Ordering::SeqCst)
             && !self.core.wants_healing()
-            && start.elapsed() < most
+            && start.elapsed() < STAY_MAX
         {
             match self.core.progress_before_sleep(Work::All) {
                 Some(round) if round.received > 0 => last = Instant::now(),
                 Some(_) if last.elapsed() < linger => {}
                 Some(_) | None => return,
             }
-        }
-        if self.goes_first {
-            // Whoever else wants this processor has a turn, however fast packets come.
-            std::thread::sleep(PAUSE_MIN);
         }
     }
 

@@ -52,7 +52,6 @@ mod random;
 mod raw_frames;
 mod relay;
 pub mod runtime_dir;
-mod scheduling;
 mod send_batch;
 mod send_wqe;
 #[doc(hidden)]

@@ -66,7 +66,7 @@ pub fn remark(name: &str, value: &str, devices: &[String]) -> Option<Remark> {
 }
 
 /// airdma's, and what each does.
-const OURS: [(&str, &str); 7] = [
+const OURS: [(&str, &str); 6] = [
     ("AIRDMA_LIB", "where libairdma.so is"),
     (
         "AIRDMA_IMPAIR",
@@ -76,10 +76,6 @@ const OURS: [(&str, &str); 7] = [
     (
         "AIRDMA_SEGMENTATION",
         "off makes one datagram of each packet",
-    ),
-    (
-        "AIRDMA_REALTIME",
-        "0 keeps the helper thread from preempting the program",
     ),
     ("AIRDMA_LOOPBACK", "1 makes the loopback interface a device"),
     ("AIRDMA_TRACE", "verbs prints the calls"),
