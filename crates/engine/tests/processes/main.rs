@@ -243,7 +243,7 @@ fn false_alarms_do_not_hold_up_what_comes() {
     isolated("false_alarms_do_not_hold_up_what_comes", SETUP, || {
         let (mut left, mut right) = (Process::start("veth0"), Process::start("veth1"));
         connect(&mut left, &mut right);
-        let undisturbed = rounds(&left.ask("run 500"));
+        let before = rounds(&left.ask("run 500"));
         left.tell("run 500");
         // Whoever closes the registry may be one who leaves.
         let registries = registries();
@@ -256,6 +256,8 @@ fn false_alarms_do_not_hold_up_what_comes() {
             pause(1);
         }
         let disturbed = rounds(&left.hear());
+        // What other tests leave of the machine changes from moment to moment.
+        let undisturbed = before.min(rounds(&left.ask("run 500")));
         assert!(
             disturbed > undisturbed / 5,
             "{disturbed} rounds, {undisturbed} undisturbed"
