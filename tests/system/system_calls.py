@@ -44,7 +44,7 @@ TRAFFIC = [
     Traffic(["ib_write_bw", "-s", "65536"], 4, 4, "64 packets of 1 KiB are at most four bursts"),
     Traffic(["ib_read_bw", "-s", "65536"], 4, 4, "64 packets of 1 KiB are at most four bursts"),
     Traffic(["ib_write_bw", "-s", "64", "-l", "16"], 2 / 16, 2 / 16, "a list of 16 is at most two bursts"),
-    Traffic(["ib_send_lat", "-s", "64"], 1.25, 1.25, "a message there and one back, each with the acknowledgement of the other"),
+    Traffic(["ib_send_lat", "-s", "64"], 2.25, 2.25, "a message there and one back, and their acknowledgements"),
 ]
 """Round trips may lose a quarter of a call to what strace itself delays."""
 

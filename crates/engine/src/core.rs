@@ -16,7 +16,7 @@ use crate::simulated::Inventory;
 use crate::steering::{self, JoinError, Steering};
 use crate::wait::{Descriptors, Waited};
 use crate::wills::Estate;
-use crate::worker::{KEPT_MAX, Round, Work, Worker};
+use crate::worker::{Round, Work, Worker};
 use crate::{AsyncEvent, DeviceInfo, Error, Uncancelled};
 use airdma_port::impair::{Impaired, Impairment};
 use airdma_port::{BindError, Port, UdpConfig, UdpPort};
@@ -304,21 +304,11 @@ impl Core {
         self.run(CoreRounds::new(self, work))
     }
 
-    /// The same for one who polls, and comes again. Whoever sleeps meanwhile would have to be told of what is kept.
-    pub(crate) fn progress_of_poll(&self) {
-        let work = if self.has_sleepers() {
-            Work::All
-        } else {
-            Work::KeepAcknowledgement
-        };
-        self.try_progress(work);
-    }
-
     /// The same for one who goes to bed next ([`Core::fall_asleep`]), or wakes the others when he does not.
-    pub(crate) fn progress_before_sleep(&self, work: Work) -> Option<Round> {
+    pub(crate) fn progress_before_sleep(&self) -> Option<Round> {
         self.run(CoreRounds {
             goes_to_bed: true,
-            ..CoreRounds::new(self, work)
+            ..CoreRounds::new(self, Work::All)
         })
     }
 
@@ -640,10 +630,9 @@ impl Core {
             .map_err(|error| Error::system("starting the helper thread of the device", &error))
     }
 
-    /// Sends what the last poll left for the next, and publishes the counters, if nobody has the worker.
-    pub(crate) fn last_words(&self) {
+    /// Publishes the counters if nobody has the worker.
+    pub(crate) fn try_count(&self) {
         if self.is_ours() {
-            self.try_progress(Work::Transmit);
             let mut rounds = CoreRounds::new(self, Work::Transmit);
             self.relay
                 .try_visit(&mut rounds, |worker| self.count(worker));
@@ -709,18 +698,15 @@ impl Rounds<Worker> for CoreRounds<'_> {
         // Packets go and come in cancellation points.
         let _whole = Uncancelled::new();
         let core = self.core;
-        let now = core.now();
-        let mut round = worker.progress(&core.doorbells, now, self.work);
+        let mut round = worker.progress(&core.doorbells, core.now(), self.work);
         round.received += self.last.map_or(0, |last| last.received);
         self.last = Some(round);
         let wanted = round.stopped_at.unwrap_or(ROOM_ANYWHERE);
-        let deadline = round.deadline.map_or(NEVER, Time::as_nanos);
-        let kept = (now + KEPT_MAX).as_nanos();
         Left {
-            due: match round {
-                Round { more: true, .. } => 0,
-                Round { kept: true, .. } => deadline.min(kept),
-                Round { .. } => deadline,
+            due: if round.more {
+                0
+            } else {
+                round.deadline.map_or(NEVER, Time::as_nanos)
             },
             unsent: if round.unsent { wanted } else { NO_ROOM_WANTED },
         }

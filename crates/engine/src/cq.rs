@@ -3,6 +3,7 @@
 use crate::async_event::EventOwner;
 use crate::cq_table::CqShared;
 use crate::use_count::UseCount;
+use crate::worker::Work;
 use crate::{Channel, Completion, CompletionOpcode, Device, Error, GrhHeader, Status};
 use airdma_shm::{Cqe, RingConsumer};
 use airdma_wire::{Qpn, Rkey};
@@ -84,7 +85,7 @@ impl Cq {
         let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
         self.polls.store(polls, Ordering::Relaxed);
         if count == 0 || polls.is_multiple_of(POLLS_PER_ROUND) {
-            core.progress_of_poll();
+            core.try_progress(Work::All);
             count += self.take(max - count, &mut sink);
         }
         if count == 0 && max > 0 && self.shared.overrun.load(Ordering::Acquire) {

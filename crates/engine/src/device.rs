@@ -67,7 +67,7 @@ impl Device {
             Some(shared) => shared,
             None => {
                 let shared = Arc::new(SharedCore::new(Core::watching(info.clone())?));
-                finish_at_exit();
+                count_at_exit();
                 open.push(Arc::downgrade(&shared));
                 shared
             }
@@ -392,14 +392,13 @@ fn hold_while_forking() {
     });
 }
 
-/// Many programs end without closing their devices; an acknowledgement that they owe, and what was counted last, must not be lost with
-/// them.
-fn finish_at_exit() {
-    extern "C" fn finish_all() {
+/// Many programs end without closing their devices; what was counted last must not be lost with them.
+fn count_at_exit() {
+    extern "C" fn count_all() {
         // A thread that holds a lock at exit keeps it: then the last counts are lost, and nothing hangs.
         let Ok(open) = OPEN.try_lock() else { return };
         for shared in open.iter().filter_map(Weak::upgrade) {
-            shared.core.last_words();
+            shared.core.try_count();
             // Dropping the last reference here would end the helper in the middle of the process's own end.
             std::mem::forget(shared);
         }
@@ -407,7 +406,7 @@ fn finish_at_exit() {
     static REGISTERED: std::sync::Once = std::sync::Once::new();
     // SAFETY: the handler is a plain function that lives as long as the library.
     REGISTERED.call_once(|| unsafe {
-        libc::atexit(finish_all);
+        libc::atexit(count_all);
     });
 }
 

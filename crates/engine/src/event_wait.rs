@@ -123,7 +123,7 @@ impl EventWait for ChannelWait {
             self.counted = true;
         }
         loop {
-            core.progress_before_sleep(Work::All);
+            core.progress_before_sleep();
             if let Some(cookie) = self.pop() {
                 return Ok(Some(cookie));
             }

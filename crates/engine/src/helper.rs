@@ -205,18 +205,12 @@ impl<'a> Loop<'a> {
             Err(_) => std::thread::sleep(PAUSE_MAX),
         }
         let slept = start.elapsed();
-        // A program that polls now and then, and otherwise waits on its memory, is about to answer what came.
-        let work = if polled {
-            Work::KeepAcknowledgement
-        } else {
-            Work::All
-        };
-        let round = self.core.progress_before_sleep(work);
+        let round = self.core.progress_before_sleep();
         if round.is_none() {
             self.nap(Some(GIVE_WAY));
         }
         let useful = round.is_some_and(|round| round.received > 0);
-        if useful && !round.is_some_and(|round| round.kept) {
+        if useful {
             self.stay(if !polled && slept < SLEEP_SHORT {
                 LINGER
             } else {
@@ -240,7 +234,7 @@ impl<'a> Loop<'a> {
             && !self.core.wants_healing()
             && start.elapsed() < STAY_MAX
         {
-            match self.core.progress_before_sleep(Work::All) {
+            match self.core.progress_before_sleep() {
                 Some(round) if round.received > 0 => last = Instant::now(),
                 Some(_) if last.elapsed() < linger => {}
                 Some(_) | None => return,

@@ -325,16 +325,6 @@ impl Tables {
         !self.active.is_empty() || self.gsi.as_ref().is_some_and(Gsi::has_transmits)
     }
 
-    /// Whether all that is to be sent is one acknowledgement.
-    pub(crate) fn owes_one_acknowledgement(&mut self) -> bool {
-        if self.active.count() != 1 || self.gsi.as_ref().is_some_and(Gsi::has_transmits) {
-            return false;
-        }
-        let first = self.active.first();
-        let slot = first.and_then(|index| self.qps.slot(index));
-        slot.is_some_and(|slot| slot.qp.owes_only_acknowledgement())
-    }
-
     /// Fills the batch with what the queue pairs have to send, fairly, up to [`ROUND_BYTES`] or until it is full.
     pub(crate) fn fill(&mut self, now: Time, batch: &mut TransmitBatch) {
         let mut budget = ROUND_BYTES;

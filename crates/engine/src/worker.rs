@@ -34,8 +34,6 @@ pub(crate) struct Worker {
     port_counted: Time,
     /// Packets came or went since the port was counted.
     port_moved: bool,
-    /// The last round kept an acknowledgement for this one.
-    kept: bool,
     flushed: Time,
     /// The port broke: it is not touched any more.
     broken: bool,
@@ -51,21 +49,11 @@ struct Link {
     everywhere: u32,
 }
 
-/// Packets of a round after which an acknowledgement may wait: more are no ping-pong.
-const KEPT_PACKETS_MAX: usize = 2;
-
-/// How long it may wait. Peers ask again after milliseconds.
-pub(crate) const KEPT_MAX: Duration = Duration::from_micros(50);
-
 /// What a round does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Everything.
     All,
-    /// Everything; but where a message came in, and an acknowledgement is all that is to be sent, that waits: for what the program
-    /// sends in return, or for the next round. A thread that polls comes again, and if not, the helper looks, 1 ms later at most; a
-    /// thread that sleeps next wakes after [`KEPT_MAX`].
-    KeepAcknowledgement,
     /// Takes what was posted and transmits; the network is not asked for packets. For a poster, who wants its own request
     /// to leave and nothing else.
     Transmit,
@@ -78,8 +66,6 @@ pub(crate) struct Round {
     pub(crate) received: usize,
     /// There is more to do at once.
     pub(crate) more: bool,
-    /// An acknowledgement was kept for the next round.
-    pub(crate) kept: bool,
     /// Packets wait until the port can take them.
     pub(crate) unsent: bool,
     /// At which descriptor, if not at any.
@@ -99,7 +85,6 @@ impl Worker {
             tables: Tables::new(random, window),
             port_counted: Time::ZERO,
             port_moved: false,
-            kept: false,
             flushed: Time::ZERO,
             broken: false,
         }
@@ -276,15 +261,11 @@ impl Worker {
     pub(crate) fn progress(&mut self, doorbells: &Doorbells, now: Time, work: Work) -> Round {
         let mut round = Round::default();
         doorbells.drain(|doorbell| self.tables.answer(doorbell, now));
-        if work != Work::Transmit {
+        if work == Work::All {
             round.received = self.receive(now, &mut round);
             self.tables.expire(now);
         }
-        self.kept = work == Work::KeepAcknowledgement && !self.kept && self.may_keep(&round);
-        round.kept = self.kept;
-        if !self.kept {
-            self.transmit(now, &mut round);
-        }
+        self.transmit(now, &mut round);
         if let Some(gsi) = &mut self.tables.gsi {
             gsi.tell_all();
         }
@@ -292,7 +273,7 @@ impl Worker {
             self.tables.fail_all(now);
         }
         round.misrouted = std::mem::take(&mut self.tables.misrouted);
-        round.more = self.tables.has_active() && !round.unsent && !round.kept && !self.broken;
+        round.more = self.tables.has_active() && !round.unsent && !self.broken;
         round.deadline = self.tables.deadline();
         self.port_moved |= round.received > 0;
         // The first quiet round may be the last of all: who sleeps then, or ends without a word, has counted everything.
@@ -306,13 +287,6 @@ impl Worker {
             self.tables.counters.flush();
         }
         round
-    }
-
-    fn may_keep(&mut self, round: &Round) -> bool {
-        let nothing_waits = (self.link.as_ref()).is_some_and(|link| link.batch.is_empty());
-        (1..=KEPT_PACKETS_MAX).contains(&round.received)
-            && nothing_waits
-            && self.tables.owes_one_acknowledgement()
     }
 
     fn receive(&mut self, now: Time, round: &mut Round) -> usize {

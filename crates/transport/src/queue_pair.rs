@@ -94,8 +94,6 @@ pub struct QueuePair {
     /// The first packet was seen, or the move to ready-to-send made.
     established: bool,
     drain_reported: bool,
-    /// The last packet was a request that went before an acknowledgement.
-    overtook: bool,
 }
 
 impl QueuePair {
@@ -119,7 +117,6 @@ impl QueuePair {
             service,
             established: false,
             drain_reported: false,
-            overtook: false,
         }
     }
 
@@ -451,26 +448,13 @@ impl QueuePair {
         }
     }
 
-    /// Whether all that it has to send is an acknowledgement.
-    pub fn owes_only_acknowledgement(&self) -> bool {
-        let Service::Connected {
-            requester,
-            responder,
-        } = &self.service
-        else {
-            return false;
-        };
-        responder.replies.is_acknowledgement()
-            && !requester.wants_transmit(&self.attributes, self.is_draining())
-    }
-
     fn is_draining(&self) -> bool {
         self.attributes.state == QpState::SendQueueDrain
     }
 
     /// Writes the next packet into `out`, which holds the largest headers, 4,096 bytes and the
     /// padding. Answers go first and are not counted against `credit`, the bytes that the window
-    /// of the path still takes; but one request goes before an acknowledgement, for whose peer it is mostly the answer proper. Local requests whose turn has come are done on the way, credit or not.
+    /// of the path still takes. Local requests whose turn has come are done on the way, credit or not.
     pub fn poll_transmit<H: Host>(
         &mut self,
         now: Time,
@@ -480,18 +464,9 @@ impl QueuePair {
     ) -> Option<Transmit> {
         let turn = self.turn(now, credit);
         let len = match &self.service {
-            Service::Connected { responder, .. } => {
-                let goes_first = responder.replies.is_acknowledgement() && !self.overtook;
-                let overtaking = if goes_first {
-                    self.poll_request(&turn, host, out)
-                } else {
-                    None
-                };
-                self.overtook = overtaking.is_some();
-                overtaking
-                    .or_else(|| self.poll_reply(host, out))
-                    .or_else(|| self.poll_request(&turn, host, out))?
-            }
+            Service::Connected { .. } => self
+                .poll_reply(host, out)
+                .or_else(|| self.poll_request(&turn, host, out))?,
             Service::Unreliable { .. } => self.poll_unreliable(&turn, host, out)?,
             Service::Datagram(_) => return self.poll_datagram(host, out),
         };

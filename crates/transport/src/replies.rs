@@ -78,12 +78,6 @@ impl Replies {
         self.queue.is_empty()
     }
 
-    /// Whether all that is owed is that something came.
-    pub(crate) fn is_acknowledgement(&self) -> bool {
-        let is_ack = |reply: &Reply| matches!(reply.body, Body::Acknowledge(Syndrome::Ack { .. }));
-        self.queue.len() == 1 && self.queue.front().is_some_and(is_ack)
-    }
-
     pub(crate) fn clear(&mut self) {
         self.queue.clear();
     }

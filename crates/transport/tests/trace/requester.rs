@@ -750,27 +750,3 @@ fn a_read_of_no_bytes_names_no_key_so_that_rxe_answers_it_when_it_comes_again() 
         assert_eq!((reth.va, reth.rkey), (va, key));
     }
 }
-
-#[test]
-fn one_request_goes_before_an_acknowledgement_and_none_before_a_nak() {
-    let mut b = Bench::connected();
-    b.post_receive(1, 8);
-    b.arrives(Opcode::RcSendOnly, 100, &[0; 8], |_| {});
-    b.post(Operation::Send, 4);
-    b.post(Operation::Send, 4);
-    assert_eq!(
-        b.sends(),
-        [
-            "SendOnly 16777214 A [4]",
-            "Acknowledge 100 msn=1",
-            "SendOnly 16777215 A [4]"
-        ]
-    );
-    // Out of order.
-    b.arrives(Opcode::RcSendOnly, 102, &[0; 8], |_| {});
-    b.post(Operation::Send, 4);
-    assert_eq!(
-        b.sends(),
-        ["Acknowledge 101 NAK PsnSequenceError", "SendOnly 0 A [4]"]
-    );
-}
