@@ -13,7 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PREFIX = "airdma-"
-ONLY_FOR_TESTS = {"sim", "captures"}
+ONLY_FOR_TESTS = {"sim", "captures", "lab"}
 """Crates that any other may use in its tests."""
 
 FORBIDS_UNSAFE = ("wire", "transport", "cm", "sim", "model", "captures")

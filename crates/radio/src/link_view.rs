@@ -1,0 +1,219 @@
+//! What is known of one interface, as fresh as its reader wants it and no fresher than it is worth.
+
+use std::time::{Duration, Instant};
+
+use crate::nl80211::{Nl80211, Station, Survey, WirelessInterface};
+use crate::qdisc::{Queue, QueueReader};
+use crate::unreadable::Unreadable;
+
+/// How old a reading may be before the kernel is asked again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Of the queue. Default 1 ms: a reading takes microseconds, and a Wi-Fi station sends a burst every few milliseconds.
+    pub queue: Duration,
+    /// Of channel and stations. Default 100 ms, twice as long as rate control (minstrel) takes for a step: the driver may
+    /// ask its firmware, which takes milliseconds.
+    pub stations: Duration,
+    /// Of how busy the channel is. Default 1 s: drivers count in milliseconds, and add up rarely.
+    pub survey: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace {
+            queue: Duration::from_millis(1),
+            stations: Duration::from_millis(100),
+            survey: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Something read, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aged<T> {
+    /// What was read, or why it could not be.
+    pub value: Result<T, Unreadable>,
+    /// When it was asked for.
+    pub taken: Option<Instant>,
+}
+
+impl<T> Aged<T> {
+    fn never() -> Aged<T> {
+        Aged {
+            value: Err(Unreadable::NotYet),
+            taken: None,
+        }
+    }
+
+    /// How old it is; for ever, if it was never read.
+    pub fn age(&self, now: Instant) -> Duration {
+        self.taken
+            .map_or(Duration::MAX, |taken| now.saturating_duration_since(taken))
+    }
+
+    fn renew(
+        &mut self,
+        now: Instant,
+        pace: Duration,
+        read: impl FnOnce() -> Result<T, Unreadable>,
+    ) {
+        if self.age(now) >= pace && !self.is_final() {
+            self.value = read();
+            self.taken = Some(now);
+        }
+    }
+
+    /// There is nothing to read, for the reason that another reading gave.
+    fn withdraw<U>(&mut self, other: &Aged<U>) {
+        if let Err(reason) = &other.value {
+            self.value = Err(*reason);
+            self.taken = other.taken;
+        }
+    }
+
+    /// Reasons that hold for as long as the interface is there: an interface does not become a wireless one.
+    fn is_final(&self) -> bool {
+        matches!(
+            self.value,
+            Err(Unreadable::NoNl80211 | Unreadable::NotWireless)
+        )
+    }
+}
+
+/// Which of our buffers on the way out can be read at an interface, and what is in them.
+#[derive(Clone, Debug)]
+pub struct LinkReading {
+    /// The queue in front of it.
+    pub queue: Aged<Queue>,
+    /// What kind of wireless interface it is, and its channel.
+    pub wireless: Aged<WirelessInterface>,
+    /// Whom it talks with: of a station its access point, otherwise every peer. With what waits for each in mac80211's
+    /// queues, where the kernel says that.
+    pub stations: Aged<Vec<Station>>,
+    /// How busy its channel is.
+    pub survey: Aged<Survey>,
+}
+
+/// Reads all that is known of one interface; ask as often as you like. It belongs to the network namespace of the thread
+/// that opened it.
+pub struct LinkView {
+    index: u32,
+    pace: Pace,
+    queue: Result<QueueReader, Unreadable>,
+    wireless: Result<Nl80211, Unreadable>,
+    reading: LinkReading,
+}
+
+impl LinkView {
+    /// Of the interface with this number. That there is none, or no more, is something that can be read.
+    pub fn open(index: u32) -> LinkView {
+        LinkView::with_pace(index, Pace::default())
+    }
+
+    /// At another pace.
+    pub fn with_pace(index: u32, pace: Pace) -> LinkView {
+        LinkView {
+            index,
+            pace,
+            queue: QueueReader::open(index).map_err(Unreadable::from),
+            wireless: Nl80211::open(),
+            reading: LinkReading {
+                queue: Aged::never(),
+                wireless: Aged::never(),
+                stations: Aged::never(),
+                survey: Aged::never(),
+            },
+        }
+    }
+
+    /// The number of the interface.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// What is known at `now`. Asks the kernel for what is older than its pace.
+    pub fn read(&mut self, now: Instant) -> &LinkReading {
+        self.read_queue(now);
+        self.read_wireless(now);
+        &self.reading
+    }
+
+    /// The queue alone, for who looks at each burst: never waits for a wireless driver.
+    pub fn read_queue(&mut self, now: Instant) -> &Aged<Queue> {
+        let read = || opened(&mut self.queue)?.read();
+        self.reading.queue.renew(now, self.pace.queue, read);
+        &self.reading.queue
+    }
+
+    fn read_wireless(&mut self, now: Instant) {
+        let LinkReading {
+            wireless,
+            stations,
+            survey,
+            ..
+        } = &mut self.reading;
+        let index = self.index;
+        let nl80211 = &mut self.wireless;
+        wireless.renew(now, self.pace.stations, || {
+            opened(nl80211)?.interface(index)
+        });
+        let Ok(interface) = &wireless.value else {
+            stations.withdraw(wireless);
+            survey.withdraw(wireless);
+            return;
+        };
+        let frequency = interface.channel.map(|channel| channel.frequency_mhz);
+        stations.renew(now, self.pace.stations, || opened(nl80211)?.stations(index));
+        survey.renew(now, self.pace.survey, || {
+            opened(nl80211)?.survey(index, frequency)
+        });
+    }
+}
+
+fn opened<T>(reader: &mut Result<T, Unreadable>) -> Result<&mut T, Unreadable> {
+    reader.as_mut().map_err(|reason| *reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PACE: Duration = Duration::from_millis(10);
+
+    #[test]
+    fn the_kernel_is_asked_once_per_pace() {
+        let start = Instant::now();
+        let mut aged = Aged::never();
+        assert_eq!(aged.age(start), Duration::MAX);
+        let mut asked = 0;
+        for ms in 0..100 {
+            let now = start + Duration::from_millis(ms);
+            aged.renew(now, PACE, || {
+                asked += 1;
+                Ok(ms)
+            });
+            assert!(aged.age(now) < PACE);
+            assert_eq!(aged.value, Ok(ms / 10 * 10));
+        }
+        assert_eq!(asked, 10);
+    }
+
+    #[test]
+    fn what_cannot_change_is_not_asked_again() {
+        let start = Instant::now();
+        let mut aged = Aged::never();
+        let mut answers = [
+            Err(Unreadable::NoInterface),
+            Ok(1),
+            Err(Unreadable::NotWireless),
+            Ok(2),
+        ]
+        .into_iter();
+        for ms in [0, 10, 20, 30] {
+            let now = start + Duration::from_millis(ms);
+            aged.renew(now, PACE, || answers.next().unwrap());
+        }
+        assert_eq!(aged.value, Err(Unreadable::NotWireless));
+        assert_eq!(answers.len(), 1);
+    }
+}
