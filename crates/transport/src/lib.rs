@@ -15,6 +15,7 @@ mod datagram;
 mod host;
 mod local;
 mod queue_pair;
+pub mod rate;
 mod replies;
 mod request_packet;
 mod requester;

@@ -1,0 +1,316 @@
+//! The buffer orchestrator (SMUFF, NSDI 2024, 3.3 and 3.4): the sending rate follows how full the buffers of the path are.
+//!
+//! On a path of one hop both ends see every buffer. So the sender does not probe for losses: it keeps in the bottleneck's buffer what
+//! that needs to stay busy, whatever its rate does next, and nothing more anywhere. [`buffer`](super::buffer) has the equations for one
+//! buffer; the rate is what the strictest allows, `v_0 = max(min_i(v_i + (X_target_i - X_i) / d_i), 0)`.
+//!
+//! | buffer | emptied by | seen | `d_i` |
+//! |---|---|---|---|
+//! | send queue of this host | the line | here, at each tick | 4 ms (SMUFF 3.4) |
+//! | instead of it, where the kernel does not show it: the path | the line | as `v` times the wait in queues, from round trips | smoothed RTT |
+//! | receiver's socket | its transport | by feedback | smoothed RTT |
+//! | receiver's application | program or disk | by feedback | smoothed RTT |
+//!
+//! There is no slow start: a first burst of 64 KiB shows the rates, and the first feedback sets `v_0` by them. Until then no more is
+//! under way.
+//!
+//! Silence: the rate is held for 4 RTT, 100 ms at least, then halved with each RTT, 25 ms at least, down to 64 KiB/s: a packet every
+//! 60 ms asks whether somebody is there, and the first answer brings the rate back. If the receiver *says* that it is full, nothing
+//! is sent, as long as it keeps saying so.
+//!
+//! Losses do not change the rate: on radio they are no sign of a full queue, and a full queue is seen. Nor do congestion marks.
+
+use core::time::Duration;
+
+use super::buffer::{Aim, Buffer, Kind, Verdict};
+use super::{Acknowledged, Feedback, Occupancy, Rate, RateController, Reading, Rtt};
+use crate::Time;
+
+/// Control latency of a buffer on this host, and the time between two looks at it.
+const TICK: Duration = Duration::from_millis(4);
+/// A tick that comes later is as good as one that comes then.
+const TICK_MAX: Duration = Duration::from_millis(100);
+/// The least control latency of a remote buffer: feedback takes a millisecond to be worth something.
+const REMOTE_MIN: Duration = Duration::from_millis(1);
+/// Round trip before the first was measured.
+const RTT_UNKNOWN: Duration = Duration::from_millis(10);
+
+/// What is sent before anything is known.
+const FIRST_BYTES: u64 = 64 * 1024;
+const FIRST_TIME: Duration = Duration::from_millis(1);
+
+/// How long the rate is held without feedback, at least.
+const HOLD_MIN: Duration = Duration::from_millis(100);
+const HALVING_MIN: Duration = Duration::from_millis(25);
+const HALVINGS_MAX: u32 = 40;
+/// Ticks get rarer while the peer is silent.
+const TICK_DOUBLINGS_MAX: u32 = 4;
+/// The rate at which a silent peer is asked.
+const PROBE_RATE: Rate = Rate::from_bytes_per_s(64 * 1024);
+/// What was measured longer ago is forgotten.
+const IDLE_MAX: Duration = Duration::from_secs(1);
+
+/// Rate control by the occupancy of buffers. See the table in `docs/design/018-rate-control.md` for what it was held against.
+#[derive(Clone, Debug)]
+pub struct BufferOrchestrator {
+    aim: Aim,
+    rtt: Rtt,
+    send_queue: Buffer,
+    /// Stands in for the send queue where that cannot be seen.
+    path: Buffer,
+    socket: Buffer,
+    application: Buffer,
+    is_send_queue_seen: bool,
+    /// When the first byte was sent since the controller was new, or had been idle.
+    began: Option<Time>,
+    active_at: Time,
+    /// Sent since the last tick.
+    sent: u64,
+    /// Taken out of the send queue by the line since it began.
+    drained: u64,
+    ticked_at: Time,
+    /// How long the last tick took.
+    tick: Duration,
+    tick_at: Option<Time>,
+    feedback_at: Option<Time>,
+    /// Since when something that was sent has not been answered by feedback.
+    silent_since: Option<Time>,
+    halvings: u32,
+    v0: Rate,
+    absurd: u64,
+}
+
+impl BufferOrchestrator {
+    /// A controller for a peer of which nothing is known.
+    pub fn new(aim: Aim) -> Self {
+        BufferOrchestrator {
+            aim,
+            rtt: Rtt::new(),
+            send_queue: Buffer::new(Kind::Network, aim),
+            // How long packets take varies by more than a shorter queue would.
+            path: Buffer::new(Kind::Network, Aim::Throughput),
+            socket: Buffer::new(Kind::Processor, aim),
+            application: Buffer::new(Kind::Processor, aim),
+            is_send_queue_seen: false,
+            began: None,
+            active_at: Time::ZERO,
+            sent: 0,
+            drained: 0,
+            ticked_at: Time::ZERO,
+            tick: TICK,
+            tick_at: None,
+            feedback_at: None,
+            silent_since: None,
+            halvings: 0,
+            v0: Rate::of(FIRST_BYTES, FIRST_TIME),
+            absurd: 0,
+        }
+    }
+
+    /// Readings and round trips that could not be true, and were bounded or ignored.
+    pub fn absurd(&self) -> u64 {
+        self.absurd.saturating_add(self.rtt.absurd())
+    }
+
+    fn d_remote(&self) -> Duration {
+        let rtt = self.rtt.smoothed().unwrap_or(RTT_UNKNOWN);
+        rtt.max(REMOTE_MIN)
+    }
+
+    /// The first byte after a time in which everything may have changed.
+    fn begin(&mut self, now: Time) {
+        let rtt = self.rtt;
+        let absurd = self.absurd;
+        *self = BufferOrchestrator::new(self.aim);
+        self.rtt = rtt;
+        self.absurd = absurd;
+        self.began = Some(now);
+    }
+
+    fn note(&mut self, verdict: Verdict) {
+        self.absurd = self
+            .absurd
+            .saturating_add(u64::from(verdict == Verdict::Absurd));
+    }
+
+    fn observe_send_queue(&mut self, now: Time, occupancy: Occupancy) {
+        // What others put into the queue counts as what did not leave.
+        let came_and_was = self.send_queue.x().saturating_add(self.sent);
+        let left = came_and_was.saturating_sub(occupancy.bytes);
+        self.drained = self.drained.saturating_add(left);
+        let began = self.began.unwrap_or(now);
+        let at = Time::ZERO + now.duration_since(began);
+        let reading = Reading {
+            occupancy,
+            drained_bytes: self.drained,
+        };
+        let verdict = self.send_queue.observe(at, &reading, self.tick);
+        self.note(verdict);
+    }
+
+    /// What the receiver got by now is what the path let through; how long packets waited says what is in it.
+    fn observe_path(&mut self, feedback: &Feedback) {
+        let socket = &feedback.socket;
+        let x = self.path.v().bytes_in(self.rtt.queueing());
+        let reading = Reading {
+            occupancy: Occupancy {
+                bytes: x,
+                capacity: None,
+            },
+            drained_bytes: socket.drained_bytes.saturating_add(socket.occupancy.bytes),
+        };
+        let _ = self.path.observe(feedback.at, &reading, self.d_path());
+    }
+
+    /// SMUFF equation 8.
+    fn update(&mut self, now: Time) {
+        let d = self.d_remote();
+        let of = |buffer: &Buffer, d| {
+            let v0 = || buffer.v0(buffer.x_target(d), d);
+            buffer.is_observed().then(v0)
+        };
+        let line = if self.is_send_queue_seen {
+            of(&self.send_queue, self.tick)
+        } else {
+            self.path_v0(now)
+        };
+        let socket = of(&self.socket, d);
+        let application = of(&self.application, d);
+        let strictest = [line, socket, application].into_iter().flatten().min();
+        self.v0 = strictest.unwrap_or(self.v0);
+    }
+
+    fn path_v0(&self, now: Time) -> Option<Rate> {
+        let x_target = if self.rtt.is_shortest_old(now) {
+            // It can only be measured with an empty path.
+            0
+        } else {
+            self.path.x_target(self.d_path())
+        };
+        let v0 = || self.path.v0(x_target, self.d_remote()).max(PROBE_RATE);
+        self.path.is_observed().then(v0)
+    }
+
+    /// Control latency of the path without its queue, which would else ask for more because there is more.
+    fn d_path(&self) -> Duration {
+        self.rtt.shortest().max(TICK)
+    }
+
+    /// How long the peer owes an answer, as a number of halvings of the rate.
+    fn note_silence(&mut self, now: Time) {
+        let Some(since) = self.silent_since else {
+            self.halvings = 0;
+            return;
+        };
+        let rtt = self.d_remote();
+        let hold = (rtt * 4).max(HOLD_MIN);
+        let silent = now.duration_since(since);
+        self.halvings = match silent.checked_sub(hold) {
+            None => 0,
+            Some(over) => {
+                let steps = over.as_nanos() / rtt.max(HALVING_MIN).as_nanos();
+                u32::try_from(steps).map_or(HALVINGS_MAX, |steps| (steps + 1).min(HALVINGS_MAX))
+            }
+        };
+    }
+
+    /// The next tick, if there is anything to look at.
+    fn arm(&mut self, now: Time) {
+        let is_asking = self.halvings > 0 && self.rate() <= PROBE_RATE;
+        let is_waiting = self.silent_since.is_some() && !is_asking;
+        let is_filled = self.is_send_queue_seen && self.send_queue.x() > 0;
+        let is_busy = self.sent > 0 || is_filled || is_waiting;
+        let doublings = self.halvings.min(TICK_DOUBLINGS_MAX);
+        self.tick_at = is_busy.then(|| now + TICK * (1 << doublings));
+    }
+}
+
+impl RateController for BufferOrchestrator {
+    fn handle_sent(&mut self, now: Time, bytes: u64) {
+        if self.began.is_none() || now.duration_since(self.active_at) > IDLE_MAX {
+            self.begin(now);
+        }
+        self.active_at = now;
+        self.sent = self.sent.saturating_add(bytes);
+        self.silent_since = self.silent_since.or(Some(now));
+        if self.tick_at.is_none() {
+            self.ticked_at = now;
+            self.tick_at = Some(now + TICK);
+        }
+    }
+
+    fn handle_acknowledged(&mut self, _now: Time, _acknowledged: Acknowledged) {}
+
+    fn handle_lost(&mut self, _now: Time, _bytes: u64) {}
+
+    fn handle_cnp(&mut self, _now: Time) {}
+
+    fn handle_rtt(&mut self, now: Time, sample: Duration) {
+        self.rtt.handle_sample(now, sample);
+    }
+
+    fn handle_feedback(&mut self, now: Time, feedback: &Feedback) {
+        let d = self.d_remote();
+        let socket = self.socket.observe(feedback.at, &feedback.socket, d);
+        if socket == Verdict::Late {
+            return;
+        }
+        self.note(socket);
+        if let Some(reading) = &feedback.application {
+            let verdict = self.application.observe(feedback.at, reading, d);
+            self.note(verdict);
+        }
+        self.observe_path(feedback);
+        self.active_at = now;
+        self.feedback_at = Some(now);
+        self.silent_since = None;
+        self.halvings = 0;
+        self.update(now);
+        if self.v0 < PROBE_RATE {
+            // Nothing will be sent that could be answered: if it does not speak up by itself, it is asked.
+            self.silent_since = Some(now);
+            self.tick_at = self.tick_at.or(Some(now + TICK));
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Time, send_queue: Option<Occupancy>) {
+        self.tick = now.duration_since(self.ticked_at).clamp(TICK, TICK_MAX);
+        self.is_send_queue_seen = send_queue.is_some();
+        if let Some(occupancy) = send_queue {
+            self.observe_send_queue(now, occupancy);
+        }
+        self.note_silence(now);
+        self.update(now);
+        self.arm(now);
+        self.ticked_at = now;
+        self.sent = 0;
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.tick_at
+    }
+
+    fn rate(&self) -> Rate {
+        if self.halvings == 0 {
+            return self.v0;
+        }
+        self.v0.times(1, 1 << self.halvings).max(PROBE_RATE)
+    }
+
+    /// Twice what the rate has under way in a round trip, so that it is the rate that holds the sender back unless nobody answers.
+    fn window(&self) -> u64 {
+        if self.feedback_at.is_none() {
+            return FIRST_BYTES;
+        }
+        let round = self.d_remote() + self.tick;
+        let bytes = self.rate().bytes_in(round).saturating_mul(2);
+        bytes.max(FIRST_BYTES)
+    }
+
+    fn rtt(&self) -> &Rtt {
+        &self.rtt
+    }
+}
+
+#[cfg(test)]
+mod tests;
