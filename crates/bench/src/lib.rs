@@ -28,7 +28,7 @@ mod units;
 mod wireless;
 
 pub use end::{End, run as run_end};
-pub use wireless::{Wireless, wireless};
+pub use wireless::{There, Wireless, wireless};
 
 use measurement::{FORMAT, LinkFacts, Measurement};
 use suite::Series;

@@ -12,6 +12,10 @@ use plotters::style::register_font;
 
 use crate::measurement::{Curve, Figure, LinkFacts, Measurement, Point};
 
+mod grouped;
+
+pub use grouped::{Bars, Panel, grouped};
+
 const SIZE: (u32, u32) = (1200, 760);
 const FONT: &str = "sans-serif";
 const OURS: [(&str, RGBColor); 4] = [
@@ -116,15 +120,13 @@ pub fn save(taken: &Measurement, stem: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
+/// A name, a colour, and points by time.
+pub type Line = (String, RGBColor, Vec<(f64, f64)>);
+
 /// What changes over time, in seconds: one picture, as SVG and PNG. The first curve is what the others are compared with.
-pub fn over_time(
-    stem: &Path,
-    title: &str,
-    curves: &[(String, Vec<(f64, f64)>)],
-) -> Result<Vec<PathBuf>> {
+pub fn over_time(stem: &Path, title: &str, curves: &[Line]) -> Result<Vec<PathBuf>> {
     load_font();
-    let [svg, png] =
-        ["svg", "png"].map(|ending| PathBuf::from(format!("{}.{ending}", stem.display())));
+    let [svg, png] = with_endings(stem);
     draw_over_time(
         title,
         curves,
@@ -138,12 +140,13 @@ pub fn over_time(
     Ok(vec![svg, png])
 }
 
-fn draw_over_time<B: DrawingBackend>(
-    title: &str,
-    curves: &[(String, Vec<(f64, f64)>)],
-    area: &Area<B>,
-) -> Result<()> {
-    let points = || curves.iter().flat_map(|(_, points)| points);
+/// The two files of a picture.
+fn with_endings(stem: &Path) -> [PathBuf; 2] {
+    ["svg", "png"].map(|ending| PathBuf::from(format!("{}.{ending}", stem.display())))
+}
+
+fn draw_over_time<B: DrawingBackend>(title: &str, curves: &[Line], area: &Area<B>) -> Result<()> {
+    let points = || curves.iter().flat_map(|(_, _, points)| points);
     let last = points().fold(1.0f64, |last, (x, _)| last.max(*x));
     let most = points().fold(1.0f64, |most, (_, y)| most.max(*y));
     area.fill(&WHITE).map_err(failed)?;
@@ -159,10 +162,8 @@ fn draw_over_time<B: DrawingBackend>(
         .y_desc("Mb/s")
         .label_style((FONT, 16));
     mesh.draw().map_err(failed)?;
-    let colours = [
-        PEERS[1], OURS[2].1, OURS[3].1, PEERS[2], OURS[1].1, OURS[0].1,
-    ];
-    for ((name, points), colour) in curves.iter().zip(colours.into_iter().cycle()) {
+    for (name, colour, points) in curves {
+        let colour = *colour;
         let line = LineSeries::new(points.iter().copied(), colour.stroke_width(3));
         let drawn = chart.draw_series(line).map_err(failed)?;
         drawn

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Program, and the package of Debian 12 that has it.
-pub const PACKAGES: [(&str, &str); 14] = [
+pub const PACKAGES: [(&str, &str); 17] = [
     ("ib_send_bw", "perftest"),
     ("ib_send_lat", "perftest"),
     ("ib_write_bw", "perftest"),
@@ -19,6 +19,9 @@ pub const PACKAGES: [(&str, &str); 14] = [
     ("cmtime", "rdmacm-utils"),
     ("nft", "nftables"),
     ("rsync", "rsync"),
+    ("ssh", "openssh-client"),
+    ("scp", "openssh-client"),
+    ("sshd", "openssh-server"),
     ("tcp_bbr", "a kernel with the module tcp_bbr"),
 ];
 

@@ -1,96 +1,62 @@
 //! `airdma bench wireless`: today's transports on an emulated Wi-Fi link, each alone on it, in turns.
+//!
+//! [`plan`] says what is measured, [`transport`] and [`ssh`] know how each of them is run, [`run`] takes a sample, [`taken`] keeps
+//! all of them, [`page`] and [`pictures`] show them.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use airdma_link::measure::{Link, PORT};
-use airdma_link::{Options as LinkOptions, Side, Walk, ipv4};
 use anyhow::{Context, ensure};
 use regex::Regex;
 
-use crate::{machine, plot};
+use crate::{machine, with_ending};
 
+mod page;
+mod pictures;
+mod plan;
+mod run;
+mod ssh;
 mod taken;
 mod transport;
 
-use taken::{Beside, Case, LOOK, Sample, Taken, curves, line, markdown, middle, save};
-use transport::{LIMIT, TRANSPORTS, Transport, flow};
+use plan::{Row, SIGNALS, beside_runs, beside_s};
+use taken::{Session, Taken, load, save};
+use transport::{TRANSPORTS, Transport};
 
 /// What the user wants.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Wireless {
     /// Beside airdma and bare UDP.
     pub peers: bool,
-    /// Only cases whose name (SIGNAL/TRANSPORT/MB) matches.
+    /// Only cases whose name (SIGNAL/TRANSPORT/MB, beside/TRANSPORT) matches.
     pub only: Option<String>,
-    /// Sizes, in MB.
+    /// Only print the names of the cases, and how long they take.
+    pub list: bool,
+    /// Sizes, in MB; what is usual for a signal if there is none.
     pub megabytes: Vec<u64>,
-    /// Samples of each.
-    pub runs: u32,
+    /// Samples of each, if not the usual.
+    pub runs: Option<u32>,
     /// A profile.
     pub profile: String,
     /// Files to write, without their endings.
     pub output: PathBuf,
+    /// What to do with a file that is there.
+    pub there: There,
+    /// Only write page and pictures of this JSON file again.
+    pub render: Option<PathBuf>,
 }
 
-/// A kind of link, and its name.
-struct Signal {
-    name: &'static str,
-    snr_db: f64,
-    loss: f64,
-    walk: Option<Walk>,
-}
-
-const SIGNALS: [Signal; 8] = [
-    steady("good", 35.0, 0.0),
-    steady("fair", 20.0, 0.0),
-    steady("poor", 10.0, 0.0),
-    steady("loss-0.1", 35.0, 0.001),
-    steady("loss-1", 35.0, 0.01),
-    steady("loss-5", 35.0, 0.05),
-    walking("away", Walk::Away),
-    walking("toward", Walk::Toward),
-];
-
-const fn steady(name: &'static str, snr_db: f64, loss: f64) -> Signal {
-    Signal {
-        name,
-        snr_db,
-        loss,
-        walk: None,
-    }
-}
-
-const fn walking(name: &'static str, walk: Walk) -> Signal {
-    Signal {
-        name,
-        snr_db: 0.0,
-        loss: 0.0,
-        walk: Some(walk),
-    }
-}
-/// Of walks, so that all transports meet the same.
-const WALK_SEED: u64 = 3;
-/// How long the practical line rate is looked for.
-const UDP_S: f64 = 4.0;
-/// How long TCP is looked at beside others.
-const BESIDE_S: f64 = 5.0;
-const FOREGROUND: u16 = PORT + 2;
-
-impl Signal {
-    fn options(&self, profile: &str, seed: u64) -> LinkOptions {
-        LinkOptions {
-            profile: profile.into(),
-            snr: self.walk.is_none().then_some(self.snr_db),
-            walk: self.walk,
-            loss: self.loss,
-            seed: if self.walk.is_some() { WALK_SEED } else { seed },
-            ..LinkOptions::default()
-        }
-    }
+/// What to do with the samples of the JSON file if it is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum There {
+    /// They go.
+    #[default]
+    Replace,
+    /// They stay, and only what is missing is measured.
+    Resume,
+    /// They stay, but for those of the cases that are measured now.
+    Merge,
 }
 
 /// Measures, prints a table, and writes files.
@@ -99,265 +65,216 @@ impl Signal {
 ///
 /// If no link can be made here, or the files cannot be written.
 pub fn wireless(options: &Wireless) -> anyhow::Result<ExitCode> {
-    let airdma = std::env::current_exe().context("finding this binary")?;
+    if let Some(file) = &options.render {
+        let taken = load(file)?;
+        write_page(&taken, &file.with_extension(""))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let only = options.only.as_deref().map(Regex::new).transpose();
-    let only = only.context("--only")?;
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let mut taken = Taken {
-        format: 1,
-        command: format!("airdma {}", words.join(" ")),
-        started: machine::now(),
-        machine: machine::describe(),
-        cases: Vec::new(),
-        beside: Vec::new(),
-    };
-    for transport in TRANSPORTS {
-        if let Some(what) = transport.missing() {
-            let name = transport.name();
-            writeln!(
-                io::stderr(),
-                "airdma bench: {name} is left out: it needs {what}"
-            )?;
-        }
-    }
-    for signal in &SIGNALS {
-        for &megabytes in &options.megabytes {
-            let chosen = chosen(options, only.as_ref(), signal, megabytes);
-            let cases = cases(&airdma, options, signal, megabytes, &chosen)?;
-            taken.cases.extend(cases);
-            save(&taken, &options.output)?;
-        }
-    }
-    for transport in TRANSPORTS {
-        let name = format!("beside/{}", transport.name());
-        let chosen = only
-            .as_ref()
-            .map_or(options.peers, |only| only.is_match(&name));
-        if chosen && transport != Transport::Rsync && transport.missing().is_none() {
-            taken.beside.push(beside(&airdma, options, transport)?);
-            save(&taken, &options.output)?;
-        }
-    }
-    let is_empty = taken.cases.is_empty() && taken.beside.is_empty();
+    let only = only.context("--only wants a regular expression")?;
+    let rows = plan::rows(options, only.as_ref());
+    let beside = plan::beside(options, only.as_ref());
     ensure!(
-        !is_empty,
-        "no case has such a name (SIGNAL/TRANSPORT/MB, beside/TRANSPORT)"
+        !rows.is_empty() || !beside.is_empty(),
+        "no case has such a name (SIGNAL/TRANSPORT/MB, beside/TRANSPORT): --list prints them all"
     );
-    write_page(&taken, options)?;
+    let mut taken = begin(options, &rows, &beside)?;
+    let minutes = left_s(&mut taken, options, &rows, &beside)? / 60.0;
+    if options.list {
+        for row in &rows {
+            writeln!(io::stdout(), "{:<32} {} runs", row.name(), row.runs)?;
+        }
+        for transport in &beside {
+            let (name, runs) = (transport.name(), beside_runs(options));
+            writeln!(io::stdout(), "{:<32} {runs} runs", format!("beside/{name}"))?;
+        }
+        writeln!(io::stdout(), "about {minutes:.0} min")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut err = io::stderr();
+    for missing in &taken.missing {
+        writeln!(err, "airdma bench: left out: {missing}")?;
+    }
+    if let Some(warning) = taken
+        .sessions
+        .last()
+        .and_then(|last| machine::warning(&last.machine))
+    {
+        writeln!(err, "airdma bench: {warning}")?;
+    }
+    writeln!(err, "airdma bench: about {minutes:.0} min")?;
+    // Now, not after half an hour: a folder that is not there, or not ours.
+    save(&taken, &options.output)?;
+    measure(&mut taken, options, &rows, &beside)?;
+    write_page(&taken, &options.output)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What of a signal and a size is wanted, and can be.
-fn chosen(
-    options: &Wireless,
-    only: Option<&Regex>,
-    signal: &Signal,
-    megabytes: u64,
-) -> Vec<Transport> {
-    let wanted = |transport: &Transport| {
-        let name = format!("{}/{}/{megabytes}", signal.name, transport.name());
-        let is_usual = !transport.is_peer() || options.peers;
-        let is_wanted = only.map_or(is_usual, |only| only.is_match(&name));
-        // The line rate and a walk have no size.
-        let has_size = *transport != Transport::Udp && signal.walk.is_none();
-        let is_new = has_size || options.megabytes.first() == Some(&megabytes);
-        // A file has an end, a walk does not wait for it.
-        let can_walk = signal.walk.is_none() || *transport != Transport::Rsync;
-        is_wanted && is_new && can_walk && transport.missing().is_none()
+/// What there is already, and what is said of this session.
+fn begin(options: &Wireless, rows: &[Row], beside: &[Transport]) -> anyhow::Result<Taken> {
+    let file = taken::file(&options.output);
+    let mut taken = match options.there {
+        There::Resume | There::Merge if file.exists() => load(&file)?,
+        There::Replace | There::Resume | There::Merge => Taken::new(&options.profile),
     };
-    TRANSPORTS.into_iter().filter(wanted).collect()
-}
-
-/// Measures them in turns, and says what was found.
-fn cases(
-    airdma: &Path,
-    options: &Wireless,
-    signal: &Signal,
-    megabytes: u64,
-    transports: &[Transport],
-) -> anyhow::Result<Vec<Case>> {
-    let empty = |transport: &Transport| Case {
-        signal: signal.name.into(),
-        link: signal.options(&options.profile, 1).words(),
-        transport: transport.name().into(),
-        megabytes,
-        samples: Vec::new(),
-    };
-    let mut cases: Vec<Case> = transports.iter().map(empty).collect();
-    let runs = if signal.walk.is_some() {
-        1
-    } else {
-        options.runs
-    };
-    for run in 0..runs {
-        let link = signal.options(&options.profile, u64::from(run) + 1);
-        for (case, transport) in cases.iter_mut().zip(transports) {
-            let sample = sample(airdma, &link, *transport, megabytes)?;
-            case.samples.push(sample);
+    ensure!(
+        taken.profile == options.profile,
+        "{} is of links of {}: choose another --output, or --profile {}",
+        file.display(),
+        taken.profile,
+        taken.profile
+    );
+    if options.there == There::Merge {
+        for row in rows {
+            taken.case(row).samples.clear();
+        }
+        for transport in beside {
+            taken
+                .beside
+                .retain(|beside| beside.transport != transport.name());
         }
     }
-    for case in &cases {
-        writeln!(io::stdout(), "{}", line(case))?;
-    }
-    Ok(cases)
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    taken.sessions.push(Session {
+        command: format!("airdma {}", words.join(" ")),
+        started: machine::now(),
+        machine: machine::describe(),
+    });
+    let missing = TRANSPORTS.into_iter().filter_map(|transport| {
+        let what = transport.missing()?;
+        Some(format!("{}: {what}", transport.name()))
+    });
+    taken.missing = missing.collect();
+    Ok(taken)
 }
 
-fn write_page(taken: &Taken, options: &Wireless) -> anyhow::Result<()> {
-    let page = PathBuf::from(format!("{}.md", options.output.display()));
-    std::fs::write(&page, markdown(taken))
-        .with_context(|| format!("writing {}", page.display()))?;
-    writeln!(io::stdout(), "\nwrote {}", page.display())?;
-    for signal in SIGNALS.iter().filter(|signal| signal.walk.is_some()) {
-        let curves = curves(taken.cases.iter(), signal.name);
-        if !curves.is_empty() {
-            let title = format!(
-                "{}, walking {}: what arrived, in Mb/s",
-                options.profile, signal.name
-            );
-            let stem = PathBuf::from(format!("{}-{}", options.output.display(), signal.name));
-            for file in plot::over_time(&stem, &title, &curves)? {
-                writeln!(io::stdout(), "wrote {}", file.display())?;
-            }
+/// About how long the rest takes, in seconds.
+fn left_s(
+    taken: &mut Taken,
+    options: &Wireless,
+    rows: &[Row],
+    beside: &[Transport],
+) -> anyhow::Result<f64> {
+    let mut seconds = 0.0;
+    for row in rows {
+        let done = taken.case(row).samples.len();
+        let left = (row.runs as usize).saturating_sub(done);
+        seconds += left as f64 * row.guessed_s(&options.profile)?;
+    }
+    for transport in beside {
+        let done = taken.beside(*transport).alone_mbit.len();
+        let left = (beside_runs(options) as usize).saturating_sub(done);
+        seconds += left as f64 * beside_s();
+    }
+    Ok(seconds)
+}
+
+/// What is not there yet. Each sample is saved.
+fn measure(
+    taken: &mut Taken,
+    options: &Wireless,
+    rows: &[Row],
+    beside: &[Transport],
+) -> anyhow::Result<()> {
+    let airdma = std::env::current_exe().context("finding this binary")?;
+    for turn in rows.chunk_by(|one, other| one.is_beside(other)) {
+        in_turns(taken, options, turn, &airdma)?;
+    }
+    for transport in beside {
+        for run in taken.beside(*transport).alone_mbit.len() as u32..beside_runs(options) {
+            let link = SIGNALS[0].options(&options.profile, u64::from(run) + 1);
+            run::beside(&airdma, &link, *transport, taken.beside(*transport))?;
+            save(taken, &options.output)?;
         }
+        let found = taken.beside(*transport);
+        let [alone, both] = [&found.alone_mbit, &found.beside_mbit]
+            .map(|runs| taken::middle(runs.clone()).unwrap_or(f64::NAN));
+        let name = format!("beside/{}", found.transport);
+        writeln!(
+            io::stdout(),
+            "{name:<32} TCP CUBIC {both:.0} of {alone:.0} Mb/s"
+        )?;
     }
     Ok(())
 }
 
-/// One run on a link of its own. What fails is a result.
-fn sample(
+fn in_turns(
+    taken: &mut Taken,
+    options: &Wireless,
+    turn: &[Row],
     airdma: &Path,
-    options: &LinkOptions,
-    transport: Transport,
-    megabytes: u64,
-) -> anyhow::Result<Sample> {
-    let link = Link::new(airdma, options)?;
-    let plan = options.plan()?;
-    let walk_s = plan.signal.duration().as_secs_f64();
-    let is_walk = options.walk.is_some();
-    let seconds = match transport {
-        _ if is_walk => walk_s,
-        Transport::Udp => UDP_S,
-        Transport::Tcp(_) | Transport::Write | Transport::Rsync => LIMIT.as_secs_f64(),
-    };
-    let bytes = if is_walk {
-        u64::MAX
-    } else {
-        megabytes * 1_000_000
-    };
-    let echo_port = PORT + 1;
-    let echo = link.traffic(Side::B, &["echo", "--port", &echo_port.to_string()])?;
-    let to = format!("{}:{echo_port}", ipv4(Side::B));
-    let ping_s = seconds.to_string();
-    let ping = link.traffic(
-        Side::A,
-        &["ping", "--to", &to, "--seconds", &ping_s, "--apart", "0.05"],
-    )?;
-    let began = Instant::now();
-    let mut over_time = Vec::new();
-    let mut sample = thread::scope(|scope| {
-        let flow = scope.spawn(|| flow(&link, airdma, transport, bytes, seconds, PORT));
-        while !flow.is_finished() {
-            thread::sleep(LOOK.min(Duration::from_millis(50)));
-            if began.elapsed().as_secs_f64() > LOOK.as_secs_f64() * (over_time.len() + 1) as f64 {
-                let at = Duration::from_secs_f64(link.status().up_s);
-                let rate = plan.profile.goodput_mbit(plan.signal.snr_db(at));
-                over_time.push([link.status().directions[0].mbit, rate]);
+) -> anyhow::Result<()> {
+    let runs = turn.first().map_or(0, |row| row.runs);
+    for run in 0..runs {
+        for row in turn {
+            if taken.case(row).samples.len() > run as usize {
+                continue;
             }
-        }
-        match flow.join() {
-            Ok(flow) => flow.unwrap_or_else(|error| Sample {
-                error: Some(error.to_string()),
-                ..Sample::default()
-            }),
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    });
-    sample.over_time = over_time;
-    // The link's own count is half a second old.
-    thread::sleep(LOOK + Duration::from_millis(50));
-    let back = &link.status().directions[1];
-    drop(echo);
-    // It ends when nobody answers.
-    let pinged = ping.found().unwrap_or_default();
-    let mut times = pinged.round_trips_ms.clone();
-    times.sort_by(f64::total_cmp);
-    let at = |share: f64| times.get((times.len() as f64 * share) as usize).copied();
-    sample.ping_ms = [at(0.5).unwrap_or(f64::NAN), at(0.95).unwrap_or(f64::NAN)];
-    let answers = (back.delivered + back.lost).saturating_sub(pinged.packets);
-    sample.answers_per_mb = answers as f64 * 1e6 / sample.bytes.max(1.0);
-    Ok(sample)
-}
-
-/// TCP CUBIC alone, and beside a transport, on links of their own.
-fn beside(airdma: &Path, options: &Wireless, transport: Transport) -> anyhow::Result<Beside> {
-    let mut found = Beside {
-        transport: transport.name().into(),
-        alone_mbit: Vec::new(),
-        beside_mbit: Vec::new(),
-        errors: Vec::new(),
-    };
-    for run in 0..options.runs {
-        let good = SIGNALS[0].options(&options.profile, u64::from(run) + 1);
-        let cubic = Transport::Tcp("cubic");
-        let tcp = |link: &Link| flow(link, airdma, cubic, u64::MAX, BESIDE_S, FOREGROUND);
-        let link = Link::new(airdma, &good)?;
-        found.alone_mbit.push(tcp(&link)?.mbit);
-        drop(link);
-        let link = Link::new(airdma, &good)?;
-        let longer = BESIDE_S + 1.0;
-        let mbit = thread::scope(|scope| {
-            let other = scope.spawn(|| flow(&link, airdma, transport, u64::MAX, longer, PORT));
-            // It is in full swing when TCP comes.
-            thread::sleep(LOOK);
-            let mbit = tcp(&link).map(|sample| sample.mbit);
-            match other.join() {
-                Ok(other) => other.and(mbit),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        });
-        match mbit {
-            Ok(mbit) => found.beside_mbit.push(mbit),
-            // If one of the two does not survive, there is nothing to compare.
-            Err(error) => found.errors.push(error.to_string()),
+            let link = row.signal.options(&options.profile, u64::from(run) + 1);
+            let sample = run::sample(airdma, &link, row.transport, row.megabytes)?;
+            taken.case(row).samples.push(sample);
+            save(taken, &options.output)?;
         }
     }
-    let [alone, both] = [&found.alone_mbit, &found.beside_mbit];
-    let [alone, both] = [alone, both].map(|runs| middle(runs.clone()).unwrap_or(f64::NAN));
-    let name = format!("beside/{}", found.transport);
+    for row in turn {
+        writeln!(io::stdout(), "{}", taken.case(row).line())?;
+    }
+    Ok(())
+}
+
+fn write_page(taken: &Taken, stem: &Path) -> anyhow::Result<()> {
+    let name = stem.file_name().context("--output wants a file name")?;
+    let name = name.to_string_lossy();
+    let pictures = pictures::save(taken, stem)?;
+    let shown: Vec<(String, String)> = pictures
+        .iter()
+        .map(|(part, what)| (format!("{name}-{part}.svg"), what.clone()))
+        .collect();
+    let page = with_ending(stem, "md");
+    std::fs::write(&page, page::markdown(taken, &shown))
+        .with_context(|| format!("writing {}", page.display()))?;
+    let (page, count) = (page.display(), pictures.len());
     writeln!(
         io::stdout(),
-        "{name:<32} TCP CUBIC {both:.0} of {alone:.0} Mb/s"
+        "\nwrote {page} and {count} pictures (SVG, PNG) beside it"
     )?;
-    Ok(found)
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use super::taken::made_up;
     use super::*;
 
     #[test]
-    fn signals_can_be() {
-        for signal in &SIGNALS {
-            signal.options("wifi5-80", 1).plan().unwrap();
-        }
-    }
-
-    #[test]
-    fn what_has_no_size_is_measured_once() {
-        let options = Wireless {
+    fn a_run_goes_on_and_a_row_is_measured_again() {
+        let stem = std::env::temp_dir().join(format!("airdma-resume-{}", std::process::id()));
+        let mut options = Wireless {
             peers: true,
-            only: None,
-            megabytes: vec![10, 100],
-            runs: 1,
             profile: "wifi5-80".into(),
-            output: "x".into(),
+            output: stem.clone(),
+            there: There::Resume,
+            ..Wireless::default()
         };
-        let has_udp = |signal: usize, megabytes| {
-            chosen(&options, None, &SIGNALS[signal], megabytes).contains(&Transport::Udp)
-        };
-        assert!(has_udp(0, 10) && !has_udp(0, 100));
-        assert!(chosen(&options, None, &SIGNALS[6], 100).is_empty());
-        let none = Regex::new("^fair/").unwrap();
-        assert!(chosen(&options, Some(&none), &SIGNALS[0], 10).is_empty());
+        let only = Regex::new("^good/(udp|tcp_cubic)/10$").unwrap();
+        let rows = plan::rows(&options, Some(&only));
+        let before = made_up::taken(vec![
+            made_up::case("good", "udp", 10, &[600.0; 3]),
+            made_up::case("good", "tcp_cubic", 10, &[300.0]),
+            made_up::case("poor", "tcp_cubic", 10, &[100.0]),
+        ]);
+        save(&before, &stem).unwrap();
+        let mut taken = begin(&options, &rows, &[]).unwrap();
+        let of_two = 2.0 * rows[1].guessed_s("wifi5-80").unwrap();
+        let left = left_s(&mut taken, &options, &rows, &[]).unwrap();
+        assert!((left - of_two).abs() < 1e-9, "{left} s are left");
+        assert_eq!(taken.sessions.len(), 2);
+        options.there = There::Merge;
+        let taken = begin(&options, &rows, &[]).unwrap();
+        let kept: Vec<usize> = taken.cases.iter().map(|case| case.samples.len()).collect();
+        assert_eq!(kept, [0, 0, 1]);
+        options.profile = "wifi6-80".into();
+        assert!(begin(&options, &rows, &[]).is_err());
+        std::fs::remove_file(taken::file(&stem)).unwrap();
     }
 }

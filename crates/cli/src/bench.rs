@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use airdma_bench::End;
+use airdma_bench::{End, There};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -64,31 +64,45 @@ enum Part {
     /// Transports on an emulated Wi-Fi link (`airdma link`), each alone on it, in turns: goodput beside bare UDP, completion
     /// time, ping beside it, CPU, answers.
     ///
-    /// Signals: good (35 dB), fair (20), poor (10), loss of 0.1, 1 and 5 % at a good signal, walks away and toward. Writes
-    /// STEM.json, STEM.md and pictures of the walks.
+    /// Signals: good (35 dB), fair (20), poor (10), loss of 0.1, 1 and 5 % at a good signal, walks away and toward; then what
+    /// each leaves to a flow of TCP beside it. Says first how long it takes. Writes STEM.json, after each run, and STEM.md and
+    /// pictures (STEM-FIGURE.svg, .png) at the end.
     Wireless(WirelessOptions),
 }
 
 #[derive(clap::Args)]
 struct WirelessOptions {
-    /// The kernel's TCP (CUBIC and BBR) and rsync, too.
+    /// The kernel's TCP (CUBIC and BBR), QUIC (quinn, CUBIC and BBR), and scp and rsync over ssh (as root), too.
     #[arg(long)]
     peers: bool,
-    /// Only cases whose name (SIGNAL/TRANSPORT/MB) matches: 'good/.*', 'airdma_write'.
+    /// Only cases whose name (SIGNAL/TRANSPORT/MB, beside/TRANSPORT, see --list) matches: 'good/.*', 'airdma_write'.
     #[arg(long, value_name = "REGEX")]
     only: Option<String>,
-    /// How much is moved, in MB: one or more, with commas.
-    #[arg(long, value_name = "MB", value_delimiter = ',', default_values_t = [10, 100], value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    /// Print the names of the cases and how long they take, and measure nothing.
+    #[arg(long)]
+    list: bool,
+    /// How much is moved, in MB: one or more, with commas [default: 10, 100 and once 1000 at a good signal, 10 and 100 at a
+    /// fair and a poor one, 10 with loss].
+    #[arg(long, value_name = "MB", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=100_000))]
     megabytes: Vec<u64>,
-    /// Samples of each.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    runs: u32,
+    /// Samples of each [default: 3].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: Option<u32>,
     /// Which radio: a name, or FILE.toml.
     #[arg(long, value_name = "NAME", default_value = "wifi5-80")]
     profile: String,
     /// The files to write.
     #[arg(long, value_name = "STEM", default_value = "airdma-wireless")]
     output: PathBuf,
+    /// Go on with an interrupted run: keep what STEM.json has, and measure what is missing in it.
+    #[arg(long, conflicts_with = "merge")]
+    resume: bool,
+    /// Measure the chosen cases, and keep the others that STEM.json has.
+    #[arg(long)]
+    merge: bool,
+    /// Measure nothing: write page and pictures of this JSON file again, beside it.
+    #[arg(long, value_name = "JSON", conflicts_with_all = ["peers", "only", "list", "megabytes", "runs", "resume", "merge"])]
+    render: Option<PathBuf>,
 }
 
 /// Measures.
@@ -97,10 +111,17 @@ pub fn bench(mut options: Options) -> anyhow::Result<ExitCode> {
         return airdma_bench::wireless(&airdma_bench::Wireless {
             peers: wireless.peers,
             only: wireless.only,
+            list: wireless.list,
             megabytes: wireless.megabytes,
             runs: wireless.runs,
             profile: wireless.profile,
             output: wireless.output,
+            there: match (wireless.resume, wireless.merge) {
+                (true, _) => There::Resume,
+                (_, true) => There::Merge,
+                (false, false) => There::Replace,
+            },
+            render: wireless.render,
         });
     }
     let runs = if options.quick { 3 } else { 5 };

@@ -24,5 +24,5 @@ pub use namespace::Namespace;
 pub use netlink::Route;
 pub use pair::{Listening, Pair, Server};
 pub use privileges::enter;
-pub use program::{Outcome, Program};
+pub use program::{Outcome, Program, memory_file};
 pub use topology::{Cable, INTERFACE, Lab, configure, interface, wait_up};

@@ -98,7 +98,7 @@ impl Program {
         core: usize,
         variables: &[(String, String)],
     ) -> io::Result<(Child, OwnedFd, File, File)> {
-        let (stdout, stderr) = (memory()?, memory()?);
+        let (stdout, stderr) = (memory_file()?, memory_file()?);
         let network = namespace.raw();
         let mut command = Command::new(name);
         command
@@ -249,8 +249,12 @@ impl Drop for Program {
 /// How long a program may take to obey SIGTERM.
 const STOP: Duration = Duration::from_secs(5);
 
-/// A file in memory.
-fn memory() -> io::Result<File> {
+/// A file in memory, for what a program prints: unlike a pipe it never blocks it.
+///
+/// # Errors
+///
+/// If the kernel has none.
+pub fn memory_file() -> io::Result<File> {
     // SAFETY: the name is a C string; the descriptor is new and nobody else's.
     unsafe {
         let fd = checked(libc::memfd_create(c"output".as_ptr(), libc::MFD_CLOEXEC))?;

@@ -10,7 +10,7 @@ use airdma_sim::wifi::traffic::Acks;
 
 use crate::air::Side;
 use crate::error::LinkError;
-use crate::measure::{Link, PORT, settle, target};
+use crate::measure::{Link, PORT, TRAFFIC, settle, target};
 use crate::options::Options;
 use crate::profile::Profile;
 use crate::traffic::{BIN, Found};
@@ -78,8 +78,9 @@ impl Calibration<'_> {
         } else {
             &["udp-receive", "--port", &port, "--answer-each", answer_each]
         };
-        let send = [words, &["--to", &to, "--seconds", &seconds]].concat();
-        link.flow(receive, &send)
+        let receive = [&TRAFFIC[..], receive].concat();
+        let send = [&TRAFFIC[..], words, &["--to", &to, "--seconds", &seconds]].concat();
+        link.flow(self.airdma, &receive, &send)
     }
 
     fn goodput(&self) -> Result<String, LinkError> {
@@ -285,21 +286,15 @@ impl Calibration<'_> {
                 ..Options::default()
             })?;
             let echo_port = (PORT + 1).to_string();
-            let echo = link.traffic(Side::B, &["echo", "--port", &echo_port])?;
+            let echo = [&TRAFFIC[..], &["echo", "--port", &echo_port]].concat();
+            let echo = link.own_ready(Side::B, &echo)?;
             let to = format!("{}:{echo_port}", crate::ipv4(Side::B));
             let seconds = self.seconds.to_string();
-            let ping = [
-                "ping",
-                "--to",
-                &to,
-                "--seconds",
-                &seconds,
-                "--apart",
-                "0.01",
-            ];
+            let ping = ["ping", "--to", &to, "--seconds", &seconds];
+            let ping = [&TRAFFIC[..], &ping, &["--apart", "0.01"]].concat();
             let mbit = load.map(|load| (load * line).to_string());
             let found = match &mbit {
-                Some(mbit) if mbit == "0" => link.traffic(Side::A, &ping)?.found()?,
+                Some(mbit) if mbit == "0" => link.own(Side::A, &ping)?.found()?,
                 _ => thread::scope(|scope| {
                     let mut words = vec!["udp-send"];
                     if let Some(mbit) = &mbit {
@@ -311,7 +306,7 @@ impl Calibration<'_> {
                     });
                     // The queue has to fill before it can be seen.
                     thread::sleep(Duration::from_millis(300));
-                    let found = link.traffic(Side::A, &ping).and_then(|ping| ping.found());
+                    let found = link.own(Side::A, &ping).and_then(|ping| ping.found());
                     match flow.join() {
                         Ok(flow) => flow.and(found),
                         Err(panic) => std::panic::resume_unwind(panic),

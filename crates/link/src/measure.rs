@@ -1,14 +1,19 @@
 //! Links that last as long as a measurement, and programs on them.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::mem;
 use std::net::SocketAddr;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use airdma_lab::memory_file;
+use serde::{Deserialize, Serialize};
 
 use crate::air::Side;
 use crate::controller::Status;
@@ -22,15 +27,25 @@ use crate::traffic::Found;
 
 /// Of the ends of measurements.
 pub const PORT: u16 = 5201;
+/// How the command lines of our own ends ([`crate::traffic`]) begin.
+pub const TRAFFIC: [&str; 2] = ["link", "traffic"];
 /// No measurement takes longer.
 const LONGEST: Duration = Duration::from_secs(600);
 const POLL: Duration = Duration::from_millis(5);
+/// So much of what a program complains about is kept.
+const COMPLAINT_BYTES_MAX: usize = 4096;
+/// How long a server's last children may take to end.
+const CHILDREN: Duration = Duration::from_secs(1);
+/// How long a server may take to obey SIGTERM.
+const STOP: Duration = Duration::from_secs(3);
 
 /// A link that is ended when this is dropped, or when the process ends.
 #[derive(Debug)]
 pub struct Link {
     airdma: PathBuf,
     folder: Folder,
+    /// Each program that was started, and what it complains about.
+    complaints: Mutex<Vec<(String, File)>>,
 }
 
 /// A program on a host, of which the output is wanted. Killed when this is dropped.
@@ -54,12 +69,29 @@ impl Link {
         Ok(Link {
             airdma: airdma.into(),
             folder,
+            complaints: Mutex::default(),
         })
     }
 
     /// What the link says of itself.
     pub fn status(&self) -> Status {
         self.folder.status().unwrap_or_default()
+    }
+
+    /// What the programs on it complained about until now (standard error): each with its command, the latest first.
+    pub fn complaints(&self) -> Vec<Complaint> {
+        let files = self.complaints.lock();
+        let files = files.unwrap_or_else(PoisonError::into_inner);
+        let read = |(command, file): &(String, File)| {
+            let mut bytes = [0; COMPLAINT_BYTES_MAX];
+            // At a place of its own: the program goes on where it was.
+            let length = file.read_at(&mut bytes, 0).unwrap_or(0);
+            (length > 0).then(|| Complaint {
+                command: command.clone(),
+                said: String::from_utf8_lossy(&bytes[..length]).into_owned(),
+            })
+        };
+        files.iter().rev().filter_map(read).collect()
     }
 
     /// Starts a program on a host.
@@ -69,9 +101,16 @@ impl Link {
     /// If it cannot be started.
     pub fn start(&self, side: Side, program: &str, words: &[&str]) -> Result<Running, LinkError> {
         let mut command = self.command(side, program, words);
-        command.stdout(Stdio::piped()).stderr(Stdio::null());
         let what = format!("{program} {} on host {side:?}", words.join(" "));
-        let mut child = command.spawn().tried(format!("starting {what}"))?;
+        let starting = || format!("starting {what}");
+        let complaint = memory_file().tried(starting())?;
+        let stderr = complaint.try_clone().tried(starting())?;
+        command.stdout(Stdio::piped()).stderr(stderr);
+        let files = self.complaints.lock();
+        let mut files = files.unwrap_or_else(PoisonError::into_inner);
+        files.push((what.clone(), complaint));
+        drop(files);
+        let mut child = command.spawn().tried(starting())?;
         let stdout = child.stdout.take();
         let stdout = stdout.ok_or_else(|| LinkError::Asked(format!("{what}: no output")))?;
         Ok(Running {
@@ -88,37 +127,39 @@ impl Link {
         command
     }
 
-    /// Starts one of our own ends, and waits until it is ready if it is one that waits.
+    /// Starts this binary, with the words after `airdma`.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn own(&self, side: Side, words: &[&str]) -> Result<Running, LinkError> {
+        self.start(side, &self.airdma.to_string_lossy(), words)
+    }
+
+    /// The same with one that waits for another, once it is ready.
     ///
     /// # Errors
     ///
     /// If it cannot be started, or ends before it is ready.
-    pub fn traffic(&self, side: Side, words: &[&str]) -> Result<Running, LinkError> {
-        let airdma = self.airdma.to_string_lossy();
-        let all = [&["link", "traffic"], words].concat();
-        let mut running = self.start(side, &airdma, &all)?;
-        let waits = ["udp-receive", "tcp-receive", "echo"];
-        if words.first().is_some_and(|word| waits.contains(word)) {
-            let mut line = String::new();
-            running
-                .stdout
-                .read_line(&mut line)
-                .tried("waiting for an end")?;
-            if line != "ready\n" {
-                return Err(LinkError::Asked(format!("{}: {line}", running.what)));
-            }
-        }
-        Ok(running)
+    pub fn own_ready(&self, side: Side, words: &[&str]) -> Result<Running, LinkError> {
+        self.own(side, words)?.ready()
     }
 
-    /// A sender on A, and a receiver on B that is there first: what each found.
+    /// A sender on A, and a receiver on B that is there first: what each found. `program` is this binary, or another whose
+    /// ends say the same.
     ///
     /// # Errors
     ///
     /// If one of them fails.
-    pub fn flow(&self, receive: &[&str], send: &[&str]) -> Result<[Found; 2], LinkError> {
-        let receiver = self.traffic(Side::B, receive)?;
-        let sender = self.traffic(Side::A, send)?;
+    pub fn flow(
+        &self,
+        program: &Path,
+        receive: &[&str],
+        send: &[&str],
+    ) -> Result<[Found; 2], LinkError> {
+        let program = program.to_string_lossy();
+        let receiver = self.start(Side::B, &program, receive)?.ready()?;
+        let sender = self.start(Side::A, &program, send)?;
         Ok([sender.found()?, receiver.found()?])
     }
 }
@@ -127,6 +168,15 @@ impl Drop for Link {
     fn drop(&mut self) {
         let _ = down(&self.folder);
     }
+}
+
+/// What a program wrote to its standard error, or the beginning of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Complaint {
+    /// Its command line, and where it ran.
+    pub command: String,
+    /// The text.
+    pub said: String,
 }
 
 /// How a program ended.
@@ -139,6 +189,21 @@ pub struct Ended {
 }
 
 impl Running {
+    /// Waits until it says that it is ready.
+    ///
+    /// # Errors
+    ///
+    /// If it ends before.
+    fn ready(mut self) -> Result<Running, LinkError> {
+        let mut line = String::new();
+        let read = self.stdout.read_line(&mut line);
+        read.tried("waiting for an end")?;
+        if line != "ready\n" {
+            return Err(LinkError::Asked(format!("{}: {line}", self.what)));
+        }
+        Ok(self)
+    }
+
     /// Waits for the end, and reads the last line that one of our own ends says.
     ///
     /// # Errors
@@ -187,6 +252,38 @@ impl Running {
         let last: Vec<&str> = text.lines().rev().take(3).collect();
         let last = last.into_iter().rev().collect::<Vec<_>>().join("; ");
         Err(LinkError::Asked(format!("{what}: {how}; {last}")))
+    }
+
+    /// Ends a server that has nothing left to do: user and system time, that of its children as well.
+    ///
+    /// # Errors
+    ///
+    /// If it has ended before, or does not end.
+    pub fn stopped(mut self) -> Result<f64, LinkError> {
+        let process = self.child.id();
+        // A child that nobody waited for would not be counted.
+        let children = format!("/proc/{process}/task/{process}/children");
+        let deadline = Instant::now() + CHILDREN;
+        let busy = || fs::read_to_string(&children).is_ok_and(|numbers| !numbers.is_empty());
+        while busy() && Instant::now() < deadline {
+            thread::sleep(POLL);
+        }
+        let gone = reaped(process);
+        // SAFETY: takes numbers alone. It is our child, and was not waited for unless it is gone.
+        if gone.is_none() && unsafe { libc::kill(process as libc::pid_t, libc::SIGTERM) } == 0 {
+            let deadline = Instant::now() + STOP;
+            while Instant::now() < deadline {
+                if let Some((_, cpu_s)) = reaped(process) {
+                    self.reaped = true;
+                    return Ok(cpu_s);
+                }
+                thread::sleep(POLL);
+            }
+        }
+        self.reaped = gone.is_some();
+        let what = mem::take(&mut self.what);
+        let how = gone.map_or("does not end", |_| "has ended before it was asked to");
+        Err(LinkError::Asked(format!("{what} {how}")))
     }
 
     /// Waits until it listens at a port of TCP; false if it does not within ten seconds.

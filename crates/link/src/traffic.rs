@@ -3,7 +3,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -63,7 +63,7 @@ pub enum Traffic {
         /// At any address.
         port: u16,
     },
-    /// Asks an echo again and again, until it is silent.
+    /// Asks an echo, which has to be there, again and again, until it is gone or silent.
     Ping {
         /// The echo.
         to: SocketAddr,
@@ -85,6 +85,8 @@ pub struct Found {
     pub seconds: f64,
     /// Packets that are missing among those that were numbered.
     pub missing: u64,
+    /// Of those, the ones that arrived and found the receiver's socket full.
+    pub overflowed: u64,
     /// Bytes in each bin since the first.
     pub bins: Vec<u64>,
     /// Round trips in ms, in order of time; those without an answer are not there.
@@ -125,27 +127,36 @@ pub fn run(traffic: &Traffic) -> io::Result<Found> {
         Traffic::Echo { port } => echo(*port)?,
         Traffic::Ping { to, time, apart } => ping(*to, *time, *apart)?,
     };
-    found.cpu_s = crate::controller::cpu_time().as_secs_f64();
+    found.cpu_s = cpu_s();
     Ok(found)
 }
 
+/// User and system time of this process until now.
+pub fn cpu_s() -> f64 {
+    crate::controller::cpu_time().as_secs_f64()
+}
+
 /// Bytes by time.
-struct Bins {
+#[derive(Debug)]
+pub struct Bins {
     began: Option<Instant>,
     last: Instant,
     found: Found,
 }
 
-impl Bins {
-    fn new() -> Bins {
+impl Default for Bins {
+    fn default() -> Bins {
         Bins {
             began: None,
             last: Instant::now(),
             found: Found::default(),
         }
     }
+}
 
-    fn count(&mut self, bytes: usize) {
+impl Bins {
+    /// So many arrived now.
+    pub fn count(&mut self, bytes: usize) {
         let now = Instant::now();
         let began = *self.began.get_or_insert(now);
         let index = ((now - began).as_nanos() / BIN.as_nanos()) as usize;
@@ -158,7 +169,8 @@ impl Bins {
         self.last = now;
     }
 
-    fn found(mut self) -> Found {
+    /// What arrived, from the first to the last.
+    pub fn found(mut self) -> Found {
         let seconds = self.began.map(|began| self.last - began);
         self.found.seconds = seconds.unwrap_or_default().as_secs_f64();
         self.found
@@ -171,7 +183,8 @@ fn udp_send(to: SocketAddr, time: Duration, mbit: Option<f64>) -> io::Result<Fou
         let socket = UdpSocket::bind(any(to, 0))?;
         socket.connect(to)?;
         socket.set_nonblocking(mbit.is_none())?;
-        enlarge(socket.as_raw_fd(), libc::SO_SNDBUF);
+        // As much as the kernel lets anybody have, and no more: it is the queue that shall be full.
+        set_buffer(&socket, libc::SO_SNDBUF)?;
         sockets.push(socket);
     }
     let mut payload = [0; PAYLOAD_BYTES];
@@ -230,10 +243,13 @@ fn wait_writable(sockets: &[UdpSocket]) {
 
 fn udp_receive(port: u16, answer_each: u64) -> io::Result<Found> {
     let socket = UdpSocket::bind(("::", port)).or_else(|_| UdpSocket::bind(("0.0.0.0", port)))?;
-    enlarge(socket.as_raw_fd(), libc::SO_RCVBUF);
+    // A receiver that the scheduler forgets for 10 ms would lose what the radio did not; the host of a link lets us.
+    if set_buffer(&socket, libc::SO_RCVBUFFORCE).is_err() {
+        set_buffer(&socket, libc::SO_RCVBUF)?;
+    }
     socket.set_read_timeout(Some(FIRST))?;
     ready()?;
-    let mut bins = Bins::new();
+    let mut bins = Bins::default();
     let mut highest = 0;
     let mut bytes = [0; 2048];
     while let Some((length, from)) = received(socket.recv_from(&mut bytes))? {
@@ -250,7 +266,30 @@ fn udp_receive(port: u16, answer_each: u64) -> io::Result<Found> {
     }
     let mut found = bins.found();
     found.missing = (highest + 1).saturating_sub(found.packets);
+    found.overflowed = overflowed(&socket)?;
     Ok(found)
+}
+
+/// How many datagrams found the socket full.
+fn overflowed(socket: &UdpSocket) -> io::Result<u64> {
+    /// SK_MEMINFO_DROPS: the last of so many numbers.
+    const DROPS: usize = 8;
+    let mut numbers = [0u32; DROPS + 1];
+    let mut length = size_of_val(&numbers) as libc::socklen_t;
+    // SAFETY: the socket is open; the numbers and their length live through the call.
+    let got = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            numbers.as_mut_ptr().cast(),
+            &mut length,
+        )
+    };
+    if got != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(numbers[DROPS].into())
 }
 
 fn tcp_send(to: SocketAddr, time: Duration, bytes: u64, congestion: &str) -> io::Result<Found> {
@@ -285,7 +324,7 @@ fn tcp_receive(port: u16) -> io::Result<Found> {
         TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)))?;
     ready()?;
     let (mut stream, _) = listener.accept()?;
-    let mut bins = Bins::new();
+    let mut bins = Bins::default();
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         match stream.read(&mut chunk) {
@@ -302,7 +341,7 @@ fn echo(port: u16) -> io::Result<Found> {
     let socket = UdpSocket::bind(("::", port)).or_else(|_| UdpSocket::bind(("0.0.0.0", port)))?;
     socket.set_read_timeout(Some(FIRST))?;
     ready()?;
-    let mut bins = Bins::new();
+    let mut bins = Bins::default();
     let mut bytes = [0; 2048];
     while let Some((length, from)) = received(socket.recv_from(&mut bytes))? {
         bins.count(length);
@@ -323,20 +362,25 @@ fn ping(to: SocketAddr, time: Duration, apart: Duration) -> io::Result<Found> {
         let now = Instant::now();
         if now - began < time && began + apart * sent.len() as u32 <= now {
             let number = (sent.len() as u64).to_be_bytes();
-            // Whoever does not listen yet has lost it.
+            // An error is one of an earlier datagram: that the echo is gone is seen by the next.
             let _ = socket.send(&number);
             sent.push(now);
         }
         socket.set_read_timeout(Some(apart.min(Duration::from_millis(5))))?;
-        if let Ok(8) = socket.recv(&mut bytes) {
-            let number = bytes[..8].try_into().map_or(0, u64::from_be_bytes);
-            if let Some(sent) = sent.get(number as usize) {
-                found
-                    .round_trips_ms
-                    .push(sent.elapsed().as_secs_f64() * 1e3);
-                found.packets += 1;
-                answered = Instant::now();
+        match socket.recv(&mut bytes) {
+            Ok(8) => {
+                let number = bytes[..8].try_into().map_or(0, u64::from_be_bytes);
+                if let Some(sent) = sent.get(number as usize) {
+                    found
+                        .round_trips_ms
+                        .push(sent.elapsed().as_secs_f64() * 1e3);
+                    found.packets += 1;
+                    answered = Instant::now();
+                }
             }
+            // The echo was there before us: it has ended, and so do we.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => break,
+            Ok(_) | Err(_) => {}
         }
     }
     found.missing = sent.len() as u64 - found.packets;
@@ -354,7 +398,11 @@ fn received(result: io::Result<(usize, SocketAddr)>) -> io::Result<Option<(usize
 }
 
 /// Whoever started us may start the other end now.
-fn ready() -> io::Result<()> {
+///
+/// # Errors
+///
+/// If nobody listens.
+pub fn ready() -> io::Result<()> {
     writeln!(io::stdout(), "ready")?;
     io::stdout().flush()
 }
@@ -367,13 +415,17 @@ fn any(like: SocketAddr, port: u16) -> (IpAddr, u16) {
     (any, port)
 }
 
-/// As large as the kernel lets us.
-fn enlarge(socket: RawFd, which: libc::c_int) {
+fn set_buffer(socket: &UdpSocket, which: libc::c_int) -> io::Result<()> {
     let bytes: libc::c_int = 8 << 20;
     let length = size_of::<libc::c_int>() as libc::socklen_t;
     let value = (&raw const bytes).cast();
     // SAFETY: the value lives through the call, with its length.
-    unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, which, value, length) };
+    let set =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, which, value, length) };
+    if set != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,16 +1,19 @@
-//! What was measured, as JSON and as a page.
+//! What was measured: every sample, as it stands in the JSON file.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context;
+use airdma_link::measure::Complaint;
+use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::SIGNALS;
-use crate::table;
+use super::plan::{Row, SIGNALS};
+use super::transport::Transport;
 
+/// Of the file.
+pub const FORMAT: u32 = 2;
 /// How often one looks at what arrived.
 pub const LOOK: Duration = Duration::from_millis(500);
 
@@ -21,18 +24,34 @@ pub struct Sample {
     pub mbit: f64,
     /// Payload that arrived.
     pub bytes: f64,
-    /// From the first byte to the last, in seconds.
+    /// From the first byte to the last, in seconds; of programs that copy files, from start to end.
     pub seconds: f64,
     /// CPU time of both ends for 10^9 bytes, in seconds.
     pub cpu_s_per_gb: f64,
     /// Packets from the receiver for 10^6 bytes, those of ping not counted.
     pub answers_per_mb: f64,
-    /// Round trips beside it, in ms: median and 95 %.
-    pub ping_ms: [f64; 2],
+    /// Round trips beside it, in ms: median and 95 %; none if none came back.
+    pub ping_ms: Option<[f64; 2]>,
     /// What arrived over the link in each half second, in Mb/s, and the radio's rate by the table.
     pub over_time: Vec<[f64; 2]>,
     /// Why it failed, if it did.
     pub error: Option<String>,
+    /// And what its programs said to that, the latest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub complaints: Vec<Complaint>,
+}
+
+impl Sample {
+    /// So many bytes in so many seconds, at this cost of both ends.
+    pub fn moved(bytes: f64, seconds: f64, cpu_s: f64) -> Sample {
+        Sample {
+            mbit: bytes * 8.0 / 1e6 / seconds.max(1e-9),
+            bytes,
+            seconds,
+            cpu_s_per_gb: cpu_s / (bytes.max(1.0) / 1e9),
+            ..Sample::default()
+        }
+    }
 }
 
 /// A cell of the table.
@@ -45,19 +64,8 @@ pub struct Case {
     pub samples: Vec<Sample>,
 }
 
-/// Everything that was measured.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Taken {
-    pub format: u32,
-    pub command: String,
-    pub started: String,
-    pub machine: BTreeMap<String, String>,
-    pub cases: Vec<Case>,
-    pub beside: Vec<Beside>,
-}
-
 /// What a transport leaves to a flow of TCP CUBIC beside it, at a good signal.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Beside {
     pub transport: String,
     /// Of TCP, alone and beside it, in Mb/s: each run.
@@ -67,10 +75,136 @@ pub struct Beside {
     pub errors: Vec<String>,
 }
 
-/// The median of what was measured, if anything was.
-fn median(case: &Case, value: impl Fn(&Sample) -> f64) -> Option<f64> {
-    let good = case.samples.iter().filter(|sample| sample.error.is_none());
-    middle(good.map(value).collect())
+/// A command by which some of it was measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Session {
+    pub command: String,
+    pub started: String,
+    pub machine: BTreeMap<String, String>,
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Taken {
+    pub format: u32,
+    pub profile: String,
+    /// More than one if it was interrupted, or rows were measured again.
+    pub sessions: Vec<Session>,
+    /// Peers that were left out, and why.
+    pub missing: Vec<String>,
+    pub cases: Vec<Case>,
+    pub beside: Vec<Beside>,
+}
+
+impl Taken {
+    pub fn new(profile: &str) -> Taken {
+        Taken {
+            format: FORMAT,
+            profile: profile.into(),
+            sessions: Vec::new(),
+            missing: Vec::new(),
+            cases: Vec::new(),
+            beside: Vec::new(),
+        }
+    }
+
+    /// What there is of a row, which may be nothing.
+    pub fn case(&mut self, row: &Row) -> &mut Case {
+        let (signal, transport) = (row.signal.name, row.transport.name());
+        let is_it = |case: &Case| {
+            case.signal == signal && case.transport == transport && case.megabytes == row.megabytes
+        };
+        let at = self.cases.iter().position(is_it).unwrap_or_else(|| {
+            self.cases.push(Case {
+                signal: signal.into(),
+                link: row.signal.options(&self.profile, 1).words(),
+                transport: transport.into(),
+                megabytes: row.megabytes,
+                samples: Vec::new(),
+            });
+            self.cases.len() - 1
+        });
+        &mut self.cases[at]
+    }
+
+    /// What there is of TCP beside a transport.
+    pub fn beside(&mut self, transport: Transport) -> &mut Beside {
+        let name = transport.name();
+        let found = self
+            .beside
+            .iter()
+            .position(|beside| beside.transport == name);
+        let at = found.unwrap_or_else(|| {
+            self.beside.push(Beside {
+                transport: name.into(),
+                ..Beside::default()
+            });
+            self.beside.len() - 1
+        });
+        &mut self.beside[at]
+    }
+
+    /// Cases of a signal that were measured, the smallest first.
+    pub fn of(&self, signal: &str) -> Vec<&Case> {
+        let is_it = |case: &&Case| case.signal == signal && !case.samples.is_empty();
+        let cases = self.cases.iter().filter(is_it);
+        let mut cases: Vec<&Case> = cases.collect();
+        cases.sort_by_key(|case| case.megabytes);
+        cases
+    }
+
+    /// Sizes of files, the smallest first.
+    pub fn sizes(&self) -> Vec<u64> {
+        let is_walk = |case: &&Case| {
+            let signal = SIGNALS.iter().find(|signal| signal.name == case.signal);
+            signal.is_none_or(|signal| signal.walk.is_some())
+        };
+        let cases = self.cases.iter().filter(|case| !is_walk(case));
+        let mut sizes: Vec<u64> = cases.map(|case| case.megabytes).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        sizes
+    }
+}
+
+impl Case {
+    pub fn name(&self) -> String {
+        format!("{}/{}/{}", self.signal, self.transport, self.megabytes)
+    }
+
+    /// The median of what was measured, if anything was.
+    pub fn median(&self, value: impl Fn(&Sample) -> f64) -> Option<f64> {
+        let good = self.samples.iter().filter(|sample| sample.error.is_none());
+        middle(good.map(value).collect())
+    }
+
+    /// Round trips beside it, in ms: the median (0) or 95 % (1).
+    pub fn ping_ms(&self, which: usize) -> Option<f64> {
+        self.median(|sample| sample.ping_ms.map_or(f64::NAN, |ping| ping[which]))
+    }
+
+    pub fn failures(&self) -> usize {
+        let failed = self.samples.iter().filter(|sample| sample.error.is_some());
+        failed.count()
+    }
+
+    /// In words: the median, and how often it failed and why.
+    pub fn line(&self) -> String {
+        let mbit = self.median(|sample| sample.mbit);
+        let mbit = mbit.map_or("failed".into(), |mbit| format!("{mbit:.0} Mb/s"));
+        let (failed, all) = (self.failures(), self.samples.len());
+        let mut line = format!("{:<32} {mbit}, {failed} of {all} failed", self.name());
+        let bad = self.samples.iter().find(|sample| sample.error.is_some());
+        if let Some(bad) = bad {
+            let error = bad.error.as_deref().unwrap_or_default();
+            line += &format!("\n  {}", error.lines().next().unwrap_or_default());
+            let said = bad.complaints.iter().flat_map(|said| said.said.lines());
+            if let Some(first) = { said }.find(|line| !line.trim().is_empty()) {
+                line += &format!("\n  {first}");
+            }
+        }
+        line
+    }
 }
 
 /// The median of what is a number.
@@ -80,191 +214,96 @@ pub fn middle(mut values: Vec<f64>) -> Option<f64> {
     values.get(values.len() / 2).copied()
 }
 
-fn failures(case: &Case) -> usize {
-    let failed = case.samples.iter().filter(|sample| sample.error.is_some());
-    failed.count()
+/// The JSON file of an output.
+pub fn file(stem: &Path) -> PathBuf {
+    PathBuf::from(format!("{}.json", stem.display()))
 }
 
-pub fn line(case: &Case) -> String {
-    let mbit = median(case, |sample| sample.mbit)
-        .map_or("failed".into(), |mbit| format!("{mbit:.0} Mb/s"));
-    format!(
-        "{:<32} {mbit}, {} of {} failed",
-        format!("{}/{}/{}", case.signal, case.transport, case.megabytes),
-        failures(case),
-        case.samples.len()
-    )
+/// What a file has; it must be of these links.
+pub fn load(file: &Path) -> anyhow::Result<Taken> {
+    let shown = file.display();
+    let text = fs::read_to_string(file).with_context(|| format!("reading {shown}"))?;
+    let taken: Taken = serde_json::from_str(&text)
+        .with_context(|| format!("{shown} is no result of this version's bench wireless"))?;
+    ensure!(taken.format == FORMAT, "{shown} has another form");
+    Ok(taken)
 }
 
+/// Whole or not at all: an interrupted run goes on from it.
 pub fn save(taken: &Taken, stem: &Path) -> anyhow::Result<()> {
-    let file = PathBuf::from(format!("{}.json", stem.display()));
+    let file = file(stem);
+    let part = file.with_extension("json.part");
     let mut text = serde_json::to_string_pretty(taken)?;
     text.push('\n');
-    std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))
-}
-
-pub fn markdown(taken: &Taken) -> String {
-    let mut text = String::from("# Transports on an emulated Wi-Fi link\n\n");
-    let _ = writeln!(text, "`{}`, {}.\n", taken.command, taken.started);
-    for (what, value) in &taken.machine {
-        let _ = writeln!(text, "- {what}: {value}");
-    }
-    text.push_str(
-        "\nMedians. The line rate is the best second of bare UDP on that link. A failed run is one that did not end well within a minute; \
-         why is in the JSON file.\n",
-    );
-    for signal in &SIGNALS {
-        let cases: Vec<&Case> = taken
-            .cases
-            .iter()
-            .filter(|case| case.signal == signal.name)
-            .collect();
-        let Some(first) = cases.first() else { continue };
-        let _ = writeln!(
-            text,
-            "\n## {}\n\n`airdma link up {}`\n",
-            signal.name, first.link
-        );
-        let udp = cases.iter().find(|case| case.transport == "udp");
-        let line = udp.and_then(|case| median(case, |sample| sample.mbit));
-        let mut rows = vec![
-            [
-                "transport",
-                "MB",
-                "Mb/s",
-                "of the line rate",
-                "seconds",
-                "CPU s/GB",
-                "answers/MB",
-                "ping ms",
-                "ping 95 %",
-                "failed",
-            ]
-            .map(String::from)
-            .to_vec(),
-        ];
-        for case in cases {
-            let cell = |value: Option<f64>, digits: usize| {
-                value.map_or("-".into(), |value| format!("{value:.digits$}"))
-            };
-            let mbit = median(case, |sample| sample.mbit);
-            let size = match (&*case.transport, signal.walk) {
-                ("udp", _) | (_, Some(_)) => "-".into(),
-                _ => case.megabytes.to_string(),
-            };
-            rows.push(vec![
-                case.transport.clone(),
-                size,
-                cell(mbit, 0),
-                cell(mbit.zip(line).map(|(mbit, line)| mbit / line), 2),
-                cell(median(case, |sample| sample.seconds), 2),
-                cell(median(case, |sample| sample.cpu_s_per_gb), 2),
-                cell(median(case, |sample| sample.answers_per_mb), 0),
-                cell(median(case, |sample| sample.ping_ms[0]), 1),
-                cell(median(case, |sample| sample.ping_ms[1]), 1),
-                format!("{} of {}", failures(case), case.samples.len()),
-            ]);
-        }
-        let _ = writeln!(text, "{}", table::markdown(&rows, 1));
-    }
-    if !taken.beside.is_empty() {
-        text.push_str(
-            "\n## A flow of TCP CUBIC beside it\n\nAt a good signal, for five seconds. Half would be fair.\n\n",
-        );
-        let titles = [
-            "beside",
-            "Mb/s alone",
-            "Mb/s beside",
-            "share left",
-            "failed",
-        ];
-        let mut rows = vec![titles.map(String::from).to_vec()];
-        for beside in &taken.beside {
-            let [alone, both] = [&beside.alone_mbit, &beside.beside_mbit]
-                .map(|runs| middle(runs.clone()).unwrap_or(f64::NAN));
-            let share = both / alone;
-            let numbers = [
-                format!("{alone:.0}"),
-                format!("{both:.0}"),
-                format!("{share:.2}"),
-                format!("{} of {}", beside.errors.len(), beside.alone_mbit.len()),
-            ];
-            rows.push([vec![beside.transport.clone()], numbers.to_vec()].concat());
-        }
-        let _ = writeln!(text, "{}", table::markdown(&rows, 1));
-    }
-    text
-}
-
-/// What arrived over time, by transport, and what the radio would have carried.
-pub fn curves<'a>(
-    cases: impl Iterator<Item = &'a Case>,
-    signal: &str,
-) -> Vec<(String, Vec<(f64, f64)>)> {
-    let mut curves = Vec::new();
-    let points = |sample: &Sample, which: usize| -> Vec<(f64, f64)> {
-        let rows = sample.over_time.iter().enumerate();
-        rows.map(|(index, row)| (LOOK.as_secs_f64() * (index + 1) as f64, row[which]))
-            .collect()
-    };
-    for case in cases.filter(|case| case.signal == signal) {
-        if let Some(sample) = case.samples.first() {
-            if curves.is_empty() {
-                curves.push(("the radio, by the table".to_owned(), points(sample, 1)));
-            }
-            curves.push((case.transport.clone(), points(sample, 0)));
-        }
-    }
-    curves
+    let writing = || format!("writing {}", file.display());
+    fs::write(&part, text).with_context(writing)?;
+    fs::rename(&part, &file).with_context(writing)
 }
 
 #[cfg(test)]
-mod tests {
+pub mod made_up {
     use super::*;
 
-    fn case(transport: &str, mbit: &[f64]) -> Case {
+    /// A case of these rates; a run of 0 Mb/s has failed.
+    pub fn case(signal: &str, transport: &str, megabytes: u64, mbit: &[f64]) -> Case {
         let sample = |mbit: &f64| Sample {
             mbit: *mbit,
-            error: (*mbit == 0.0).then(|| "no".into()),
-            ping_ms: [f64::NAN; 2],
+            seconds: 80.0 / mbit.max(1.0),
+            cpu_s_per_gb: 1.5,
+            ping_ms: Some([1.0, 20.0]),
+            over_time: vec![[*mbit, 500.0]; 4],
+            error: (*mbit == 0.0).then(|| "it ended with 1".into()),
+            complaints: match *mbit == 0.0 {
+                true => vec![Complaint {
+                    command: "scp".into(),
+                    said: "\nno such host\n".into(),
+                }],
+                false => Vec::new(),
+            },
             ..Sample::default()
         };
         Case {
-            signal: "good".into(),
+            signal: signal.into(),
             link: "--snr 35".into(),
             transport: transport.into(),
-            megabytes: 10,
+            megabytes,
             samples: mbit.iter().map(sample).collect(),
         }
     }
 
-    #[test]
-    fn a_failed_run_is_no_sample_and_is_said() {
-        let cases = vec![
-            case("udp", &[600.0]),
-            case("tcp_cubic", &[300.0, 0.0, 200.0, 400.0]),
-            case("airdma_write", &[0.0]),
-        ];
-        let taken = Taken {
-            format: 1,
+    pub fn taken(cases: Vec<Case>) -> Taken {
+        let mut taken = Taken::new("wifi5-80");
+        taken.sessions.push(Session {
             command: "airdma bench wireless".into(),
             started: "now".into(),
             machine: Default::default(),
-            cases,
-            beside: vec![Beside {
-                transport: "udp".into(),
-                alone_mbit: vec![400.0],
-                beside_mbit: vec![100.0],
-                errors: vec!["no".into()],
-            }],
-        };
-        let page = markdown(&taken);
-        let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| ")).collect();
-        assert!(
-            rows[3].contains(" 300 ") && rows[3].contains("0.50") && rows[3].contains("1 of 4"),
-            "{page}"
-        );
-        assert!(rows[4].contains("1 of 1"), "{page}");
-        assert!(page.contains("0.25"), "{page}");
+        });
+        taken.cases = cases;
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::made_up::{case, taken};
+    use super::*;
+
+    #[test]
+    fn a_failed_run_says_why() {
+        let line = case("good", "scp", 10, &[300.0, 0.0]).line();
+        assert!(line.contains("300 Mb/s, 1 of 2 failed"), "{line}");
+        assert!(line.contains("it ended with 1\n  no such host"), "{line}");
+    }
+
+    #[test]
+    fn what_was_saved_is_loaded_again() {
+        let stem = std::env::temp_dir().join(format!("airdma-taken-{}", std::process::id()));
+        let before = taken(vec![case("good", "scp", 10, &[300.0, 0.0])]);
+        save(&before, &stem).unwrap();
+        let after = load(&file(&stem)).unwrap();
+        assert_eq!(after.cases[0].line(), before.cases[0].line());
+        fs::write(file(&stem), "{\"format\": 1}").unwrap();
+        assert!(load(&file(&stem)).is_err());
+        fs::remove_file(file(&stem)).unwrap();
     }
 }

@@ -1,24 +1,24 @@
 //! What moves the bytes over a link, and how each is run.
 
-use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use airdma_link::measure::{Ended, Link, Running};
+use airdma_link::measure::{Ended, Link, Running, TRAFFIC};
 use airdma_link::traffic::Found;
 use airdma_link::{LinkError, Side, ipv4};
 
+use super::ssh::{Copier, copy};
 use super::taken::Sample;
 use crate::tools;
 
 const SECOND_BINS: usize = 50;
-/// What is not there by then has failed.
-pub const LIMIT: Duration = Duration::from_secs(60);
+/// What is slower than this has failed, but for its first minute.
+const SLOWEST_MBIT: f64 = 50.0;
+const MINUTE: Duration = Duration::from_secs(60);
 /// Of airdma's writes.
 const MESSAGE_BYTES: u64 = 65_536;
 const PERFTEST_PORT: u16 = 18_515;
-const RSYNC_PORT: u16 = 8_730;
 
 /// What moves the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,19 +27,24 @@ pub enum Transport {
     Udp,
     /// The kernel's, with this congestion control.
     Tcp(&'static str),
+    /// One stream by quinn, with this congestion control.
+    Quic(&'static str),
     /// airdma as it is: RC with go-back-N, without any care for radio.
     Write,
-    /// A file by rsync, whole, from memory to memory, to a daemon.
-    Rsync,
+    /// A file over ssh.
+    File(Copier),
 }
 
 /// All of them.
-pub const TRANSPORTS: [Transport; 5] = [
+pub const TRANSPORTS: [Transport; 8] = [
     Transport::Udp,
     Transport::Tcp("cubic"),
     Transport::Tcp("bbr"),
+    Transport::Quic("cubic"),
+    Transport::Quic("bbr"),
     Transport::Write,
-    Transport::Rsync,
+    Transport::File(Copier::Scp),
+    Transport::File(Copier::Rsync),
 ];
 
 impl Transport {
@@ -49,31 +54,56 @@ impl Transport {
             Transport::Udp => "udp",
             Transport::Tcp("bbr") => "tcp_bbr",
             Transport::Tcp(_) => "tcp_cubic",
+            Transport::Quic("bbr") => "quic_bbr",
+            Transport::Quic(_) => "quic_cubic",
             Transport::Write => "airdma_write",
-            Transport::Rsync => "rsync",
+            Transport::File(Copier::Scp) => "scp",
+            Transport::File(Copier::Rsync) => "rsync",
         }
     }
 
     /// Whether it is somebody else's.
     pub fn is_peer(self) -> bool {
-        matches!(self, Transport::Tcp(_) | Transport::Rsync)
+        !matches!(self, Transport::Udp | Transport::Write)
     }
 
-    /// Whether this machine has it; else what to do.
-    pub fn missing(self) -> Option<&'static str> {
-        match self {
-            Transport::Tcp("bbr") if tools::find("tcp_bbr").is_none() => {
-                Some(tools::package("tcp_bbr"))
-            }
-            Transport::Write if tools::find("ib_write_bw").is_none() => {
-                Some(tools::package("ib_write_bw"))
-            }
-            Transport::Rsync if tools::find("rsync").is_none() => Some(tools::package("rsync")),
-            Transport::Rsync if !may_set_groups() => {
-                Some("root outside of a user namespace, since its daemon sets its groups")
-            }
-            Transport::Udp | Transport::Tcp(_) | Transport::Write | Transport::Rsync => None,
+    /// Whether it cannot go on for as long as one likes.
+    pub fn moves_files(self) -> bool {
+        matches!(self, Transport::File(_))
+    }
+
+    /// What this machine lacks for it; none if it can be measured.
+    pub fn missing(self) -> Option<String> {
+        let programs: &[&str] = match self {
+            Transport::Udp | Transport::Tcp("cubic") | Transport::Quic(_) => &[],
+            Transport::Tcp(_) => &["tcp_bbr"],
+            Transport::Write => &["ib_write_bw"],
+            Transport::File(Copier::Scp) => &["scp", "sshd"],
+            Transport::File(Copier::Rsync) => &["rsync", "ssh", "sshd"],
+        };
+        if let (Transport::Quic(_), None) = (self, quic()) {
+            return Some(
+                "airdma-quic is not beside this binary: cargo build --release -p airdma-quic"
+                    .into(),
+            );
         }
+        let gone = programs
+            .iter()
+            .find(|program| tools::find(program).is_none());
+        if let Some(program) = gone {
+            let package = tools::package(program);
+            return Some(format!("{program} is not installed: {package}"));
+        }
+        let may = !self.moves_files() || may_set_groups();
+        (!may).then(|| "sshd needs root outside of a user namespace".into())
+    }
+}
+
+/// How long so many bytes may take.
+pub fn limit(bytes: u64) -> Duration {
+    match bytes {
+        u64::MAX => MINUTE,
+        bytes => MINUTE + Duration::from_secs_f64(bytes as f64 * 8.0 / 1e6 / SLOWEST_MBIT),
     }
 }
 
@@ -87,58 +117,60 @@ pub fn flow(
     port: u16,
 ) -> Result<Sample, LinkError> {
     let to = SocketAddr::new(ipv4(Side::B), port).to_string();
-    let (port, seconds) = (port.to_string(), seconds.to_string());
-    match transport {
+    let (port, time, count) = (port.to_string(), seconds.to_string(), bytes.to_string());
+    let to_and_time = ["--to", &to, "--seconds", &time];
+    let [sent, came] = match transport {
+        Transport::Write => return write(link, airdma, bytes, seconds),
+        Transport::File(program) => return copy(link, program, bytes),
         Transport::Udp => {
-            let receive = ["udp-receive", "--port", &port];
-            let send = ["udp-send", "--to", &to, "--seconds", &seconds];
-            let [sent, came] = link.flow(&receive, &send)?;
+            let receive = [&TRAFFIC[..], &["udp-receive", "--port", &port]].concat();
+            let send = [&TRAFFIC[..], &["udp-send"], &to_and_time].concat();
+            let [sent, came] = link.flow(airdma, &receive, &send)?;
             let mut sample = of(&sent, &came);
             sample.mbit = came.best_mbit(SECOND_BINS);
-            Ok(sample)
+            return Ok(sample);
         }
         Transport::Tcp(congestion) => {
-            let receive = ["tcp-receive", "--port", &port];
-            let bytes = bytes.to_string();
-            let send = [
-                "tcp-send",
-                "--to",
-                &to,
-                "--seconds",
-                &seconds,
-                "--bytes",
-                &bytes,
-                "--congestion",
-                congestion,
-            ];
-            let [sent, came] = link.flow(&receive, &send)?;
-            Ok(of(&sent, &came))
+            let receive = [&TRAFFIC[..], &["tcp-receive", "--port", &port]].concat();
+            let how = ["--bytes", &count, "--congestion", congestion];
+            let send = [&TRAFFIC[..], &["tcp-send"], &to_and_time, &how].concat();
+            link.flow(airdma, &receive, &send)?
         }
-        Transport::Write => write(link, airdma, bytes, &seconds),
-        Transport::Rsync => {
-            let folder = Files::new(bytes)
-                .map_err(|error| LinkError::Asked(format!("making a file for rsync: {error}")))?;
-            rsync(link, &folder, bytes)
+        Transport::Quic(congestion) => {
+            let missing = || LinkError::Asked("airdma-quic is not installed".into());
+            let how = ["--bytes", &count, "--congestion", congestion];
+            let send = [&["send"], &to_and_time[..], &how].concat();
+            link.flow(
+                &quic().ok_or_else(missing)?,
+                &["receive", "--port", &port],
+                &send,
+            )?
         }
+    };
+    if bytes != u64::MAX && came.bytes < bytes {
+        let (came, all) = (came.bytes / 1_000_000, bytes / 1_000_000);
+        let late = format!("after {seconds:.0} s {came} of {all} MB had arrived");
+        return Err(LinkError::Asked(late));
     }
+    Ok(of(&sent, &came))
+}
+
+/// The ends of QUIC, which are a program of their own beside this one.
+fn quic() -> Option<PathBuf> {
+    let file = std::env::current_exe().ok()?.with_file_name("airdma-quic");
+    file.is_file().then_some(file)
 }
 
 fn of(sent: &Found, came: &Found) -> Sample {
-    Sample {
-        mbit: came.mbit(),
-        bytes: came.bytes as f64,
-        seconds: came.seconds,
-        cpu_s_per_gb: (sent.cpu_s + came.cpu_s) / (came.bytes.max(1) as f64 / 1e9),
-        ..Sample::default()
-    }
+    Sample::moved(came.bytes as f64, came.seconds, sent.cpu_s + came.cpu_s)
 }
 
 /// perftest's WRITE of 64 KiB: so many, or for so long.
-fn write(link: &Link, airdma: &Path, bytes: u64, seconds: &str) -> Result<Sample, LinkError> {
+fn write(link: &Link, airdma: &Path, bytes: u64, seconds: f64) -> Result<Sample, LinkError> {
     let airdma = airdma.to_string_lossy();
     let size = MESSAGE_BYTES.to_string();
     let count = bytes.div_ceil(MESSAGE_BYTES).to_string();
-    let whole = seconds.split('.').next().unwrap_or("10").to_owned();
+    let whole = seconds.floor().to_string();
     let mut words = vec!["run", "--", "ib_write_bw", "-s", &size];
     match bytes {
         u64::MAX => words.extend(["-D", &whole]),
@@ -148,7 +180,7 @@ fn write(link: &Link, airdma: &Path, bytes: u64, seconds: &str) -> Result<Sample
     server.listens(PERFTEST_PORT);
     let host = ipv4(Side::B).to_string();
     words.push(&host);
-    let limit = LIMIT + Duration::from_secs(30);
+    let limit = limit(bytes).max(Duration::from_secs_f64(seconds + 30.0));
     let client: Ended = link.start(Side::A, &airdma, &words)?.ended(limit)?;
     let server: Ended = server.ended(limit)?;
     let failed = |what: &str| LinkError::Asked(format!("ib_write_bw: {what}"));
@@ -162,76 +194,8 @@ fn write(link: &Link, airdma: &Path, bytes: u64, seconds: &str) -> Result<Sample
     });
     let row = row.ok_or_else(|| failed(client.text.lines().last().unwrap_or("no table")))?;
     let (moved, mbit) = (row[0] * row[1], row[3] * 8.0 * 1.048_576);
-    Ok(Sample {
-        mbit,
-        bytes: moved,
-        seconds: moved * 8.0 / 1e6 / mbit.max(1e-9),
-        cpu_s_per_gb: (client.cpu_s + server.cpu_s) / (moved.max(1.0) / 1e9),
-        ..Sample::default()
-    })
-}
-
-/// The files of rsync, in memory where there is a file system for that. Gone when this is dropped.
-struct Files(PathBuf);
-
-impl Files {
-    fn new(bytes: u64) -> io::Result<Files> {
-        let memory = Path::new("/dev/shm");
-        let base = if memory.is_dir() {
-            memory.into()
-        } else {
-            std::env::temp_dir()
-        };
-        let folder = base.join(format!("airdma-wireless-{}", std::process::id()));
-        let files = Files(folder);
-        std::fs::create_dir_all(files.0.join("to"))?;
-        std::fs::File::create(files.file())?.set_len(bytes)?;
-        // In a user namespace there is nobody else that the daemon could become.
-        let configuration = format!(
-            "use chroot = no\nuid = 0\ngid = 0\nreverse lookup = no\n[to]\npath = {}\nread only = no\n",
-            files.0.join("to").display()
-        );
-        std::fs::write(files.configuration(), configuration)?;
-        Ok(files)
-    }
-
-    fn file(&self) -> PathBuf {
-        self.0.join("file")
-    }
-
-    fn configuration(&self) -> PathBuf {
-        self.0.join("rsyncd.conf")
-    }
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn rsync(link: &Link, files: &Files, bytes: u64) -> Result<Sample, LinkError> {
-    let configuration = format!("--config={}", files.configuration().display());
-    let port = format!("--port={RSYNC_PORT}");
-    let serve = ["--daemon", "--no-detach", &port, &configuration];
-    let server = link.start(Side::B, "rsync", &serve)?;
-    if !server.listens(RSYNC_PORT) {
-        return Err(LinkError::Asked("rsync's daemon does not listen".into()));
-    }
-    let to = format!("rsync://{}:{RSYNC_PORT}/to/", ipv4(Side::B));
-    let file = files.file().display().to_string();
-    let began = Instant::now();
-    link.start(Side::A, "rsync", &["--whole-file", "--inplace", &file, &to])?
-        .ended(LIMIT)?;
-    let seconds = began.elapsed().as_secs_f64();
-    Ok(Sample {
-        mbit: bytes as f64 * 8.0 / 1e6 / seconds,
-        bytes: bytes as f64,
-        seconds,
-        // The daemon's children are its own affair.
-        cpu_s_per_gb: f64::NAN,
-        ..Sample::default()
-    })
+    let seconds = moved * 8.0 / 1e6 / mbit.max(1e-9);
+    Ok(Sample::moved(moved, seconds, client.cpu_s + server.cpu_s))
 }
 
 /// Whether processes of ours that are root may do what root may.
