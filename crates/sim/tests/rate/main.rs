@@ -4,3 +4,4 @@ mod flows;
 mod marks;
 mod orchestrator;
 mod path;
+mod wifi;

@@ -150,7 +150,7 @@ struct Answer {
 }
 
 /// What happened from `Path::count_from` on.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Seen {
     /// Bytes that the line carried, of those that it could have.
     pub carried: u64,

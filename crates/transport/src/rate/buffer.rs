@@ -218,8 +218,8 @@ impl Buffer {
             return;
         }
         let (least, most) = match self.kind {
-            Kind::Network => (self.v.times(1, 2), self.v.times(2, 1)),
-            Kind::Processor => (self.v.times(9, 10), self.v.times(11, 10)),
+            Kind::Processor if self.is_v_known => (self.v.times(9, 10), self.v.times(11, 10)),
+            Kind::Network | Kind::Processor => (self.v.times(1, 2), self.v.times(2, 1)),
         };
         let bounded = sample.clamp(least, most);
         if self.ran_empty {
@@ -228,5 +228,178 @@ impl Buffer {
             self.v = self.v.smoothed(bounded, EWMA_WEIGHT);
             self.is_v_known = true;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const D: Duration = Duration::from_millis(4);
+    const CAPACITY: u64 = 2_000_000;
+
+    fn at(ticks: u64) -> Time {
+        Time::ZERO + D * u32::try_from(ticks).unwrap()
+    }
+
+    fn mb_per_s(n: u64) -> Rate {
+        Rate::from_bytes_per_s(n * 1_000_000)
+    }
+
+    fn reading(bytes: u64, drained_bytes: u64) -> Reading {
+        Reading {
+            occupancy: Occupancy {
+                bytes,
+                capacity: Some(CAPACITY),
+            },
+            drained_bytes,
+        }
+    }
+
+    /// A buffer that empties at 80 MB/s, and holds that of 4 ms. The last reading was at tick 2.
+    fn busy(kind: Kind) -> Buffer {
+        let mut buffer = Buffer::new(kind, Aim::Throughput);
+        for tick in 0..=2 {
+            buffer.observe(at(tick), &reading(320_000, tick * 320_000), D);
+        }
+        assert_eq!((buffer.v(), buffer.is_v_known), (mb_per_s(80), true));
+        buffer
+    }
+
+    /// What leaves a busy buffer in the next tick.
+    fn drains(kind: Kind, bytes_left: u64, drained: u64) -> Buffer {
+        let mut buffer = busy(kind);
+        let verdict = buffer.observe(at(3), &reading(bytes_left, 640_000 + drained), D);
+        assert_eq!(verdict, Verdict::Plausible);
+        buffer
+    }
+
+    #[test]
+    fn v_is_smoothed_and_moves_by_no_more_than_its_bounds() {
+        use Kind::{Network, Processor};
+        // 100 MB/s: a quarter of the way; a hundredfold: that to the double, or to a tenth more.
+        for (kind, drained, expected) in [
+            (Network, 400_000, 85_000_000),
+            (Network, 32_000_000, 100_000_000),
+            (Network, 1, 70_000_000),
+            (Processor, 330_000, 80_625_000),
+            (Processor, 32_000_000, 82_000_000),
+            (Processor, 1, 78_000_000),
+        ] {
+            let v = drains(kind, 320_000, drained).v();
+            assert_eq!(v.bytes_per_s(), expected, "{kind:?} {drained}");
+        }
+    }
+
+    #[test]
+    fn v_is_measured_over_a_control_latency_at_least() {
+        let mut buffer = busy(Kind::Network);
+        let half = at(2) + D / 2;
+        buffer.observe(half, &reading(300_000, 640_000 + 10_000), D);
+        assert_eq!((buffer.v(), buffer.x()), (mb_per_s(80), 300_000));
+        buffer.observe(at(3), &reading(320_000, 640_000 + 400_000), D);
+        assert_eq!(buffer.v(), mb_per_s(85));
+    }
+
+    #[test]
+    fn a_buffer_that_ran_empty_can_only_raise_v() {
+        assert_eq!(drains(Kind::Network, 0, 100_000).v(), mb_per_s(80));
+        assert_eq!(drains(Kind::Network, 0, 480_000).v(), mb_per_s(120));
+        assert_eq!(drains(Kind::Network, 0, 32_000_000).v(), mb_per_s(160));
+        assert_eq!(drains(Kind::Processor, 0, 480_000).v(), mb_per_s(88));
+    }
+
+    #[test]
+    fn a_network_that_stands_still_slows_down_and_a_processor_goes_on_as_before() {
+        assert_eq!(drains(Kind::Network, 320_000, 0).v(), mb_per_s(70));
+        let mut processor = drains(Kind::Processor, 320_000, 0);
+        assert_eq!(processor.v(), mb_per_s(80));
+        assert_eq!(processor.v0(320_000, D), Rate::ZERO);
+        processor.observe(at(4), &reading(0, 640_000 + 320_000), D);
+        assert_eq!(processor.v0(0, D), mb_per_s(80));
+    }
+
+    #[test]
+    fn v0_is_v_and_what_is_missing_or_too_much_in_one_control_latency() {
+        let buffer = busy(Kind::Network);
+        assert_eq!(buffer.v0(320_000, D), mb_per_s(80));
+        assert_eq!(buffer.v0(480_000, D), mb_per_s(120));
+        assert_eq!(buffer.v0(160_000, D), mb_per_s(40));
+        assert_eq!(buffer.v0(320_000, 2 * D), mb_per_s(80));
+        assert_eq!(buffer.v0(160_000, 2 * D), mb_per_s(60));
+        assert_eq!(
+            drains(Kind::Network, 1_000_000, 320_000).v0(320_000, D),
+            Rate::ZERO
+        );
+    }
+
+    #[test]
+    fn the_target_is_what_leaves_beyond_expectation_in_one_control_latency() {
+        let network = busy(Kind::Network);
+        assert_eq!(network.x_target(D), 320_000);
+        assert_eq!(network.x_target(3 * D), 960_000);
+        let processor = busy(Kind::Processor);
+        assert_eq!(processor.x_target(25 * D), 800_000);
+        assert_eq!(processor.x_target(D), 64 * 1024);
+    }
+
+    #[test]
+    fn for_latency_the_target_of_a_queue_is_half() {
+        let mut buffer = busy(Kind::Network);
+        buffer.aim = Aim::Latency;
+        assert_eq!(buffer.x_target(D), 160_000);
+        buffer.v = Rate::from_bytes_per_s(1);
+        assert_eq!(buffer.x_target(D), 4_096);
+    }
+
+    #[test]
+    fn a_small_capacity_is_shared_with_what_comes_in_while_the_rate_falls() {
+        for (kind, expected) in [(Kind::Network, 200_000), (Kind::Processor, 150_000)] {
+            let mut buffer = busy(kind);
+            buffer.capacity = Some(300_000);
+            assert_eq!(buffer.x_target(40 * D), expected, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_processor_that_was_never_seen_busy_may_get_half_of_its_buffer() {
+        let mut buffer = Buffer::new(Kind::Processor, Aim::Latency);
+        buffer.observe(at(1), &reading(0, 40_000), D);
+        assert_eq!(buffer.x_target(D), CAPACITY / 2);
+        assert_eq!(buffer.v(), mb_per_s(10));
+        buffer.observe(at(2), &reading(0, 40_000 + 60_000), D);
+        assert_eq!(buffer.v(), mb_per_s(15));
+    }
+
+    #[test]
+    fn a_total_that_goes_back_or_a_clock_that_was_set_begins_a_new_measurement() {
+        let mut buffer = busy(Kind::Network);
+        let verdict = buffer.observe(at(3), &reading(320_000, 5), D);
+        assert_eq!((verdict, buffer.v()), (Verdict::Absurd, mb_per_s(80)));
+        buffer.observe(at(4), &reading(320_000, 400_005), D);
+        assert_eq!(buffer.v(), mb_per_s(85));
+        let later = at(4) + Duration::from_secs(3_600);
+        buffer.observe(later, &reading(320_000, u64::MAX), D);
+        assert_eq!(buffer.v(), mb_per_s(85));
+        let verdict = buffer.observe(at(5), &reading(320_000, 0), D);
+        assert_eq!((verdict, buffer.v()), (Verdict::Absurd, mb_per_s(85)));
+    }
+
+    #[test]
+    fn late_readings_are_ignored_and_impossible_ones_bounded() {
+        let mut buffer = busy(Kind::Network);
+        let verdict = buffer.observe(at(1), &reading(1, 320_000), D);
+        assert_eq!((verdict, buffer.x()), (Verdict::Late, 320_000));
+        let verdict = buffer.observe(at(2), &reading(CAPACITY + 1, 640_000), D);
+        assert_eq!((verdict, buffer.x()), (Verdict::Absurd, CAPACITY));
+        let unlimited = Reading {
+            occupancy: Occupancy {
+                bytes: u64::MAX,
+                capacity: Some(0),
+            },
+            drained_bytes: 640_000,
+        };
+        let verdict = buffer.observe(at(2), &unlimited, D);
+        assert_eq!((verdict, buffer.x()), (Verdict::Absurd, OCCUPIED_BYTES_MAX));
     }
 }

@@ -7,9 +7,9 @@
 //! | buffer | emptied by | seen | `d_i` |
 //! |---|---|---|---|
 //! | send queue of this host | the line | here, at each tick | 4 ms (SMUFF 3.4) |
-//! | instead of it, where the kernel does not show it: the path | the line | as `v` times the wait in queues, from round trips | smoothed RTT |
-//! | receiver's socket | its transport | by feedback | smoothed RTT |
-//! | receiver's application | program or disk | by feedback | smoothed RTT |
+//! | instead of it, where the kernel does not show it: the path | the line | as `v` times the wait in queues, from round trips | as below |
+//! | receiver's socket | its transport | by feedback | smoothed RTT, and the mean time between feedbacks |
+//! | receiver's application | program or disk | by feedback | the same |
 //!
 //! There is no slow start: a first burst of 64 KiB shows the rates, and the first feedback sets `v_0` by them. Until then no more is
 //! under way.
@@ -32,6 +32,8 @@ const TICK: Duration = Duration::from_millis(4);
 const TICK_MAX: Duration = Duration::from_millis(100);
 /// The least control latency of a remote buffer: feedback takes a millisecond to be worth something.
 const REMOTE_MIN: Duration = Duration::from_millis(1);
+/// Feedback is not expected to be rarer: a longer pause was a pause of the traffic.
+const GAP_MAX: Duration = Duration::from_millis(100);
 /// Round trip before the first was measured.
 const RTT_UNKNOWN: Duration = Duration::from_millis(10);
 
@@ -73,6 +75,8 @@ pub struct BufferOrchestrator {
     tick: Duration,
     tick_at: Option<Time>,
     feedback_at: Option<Time>,
+    /// Mean time between two feedbacks.
+    feedback_gap: Duration,
     /// Since when something that was sent has not been answered by feedback.
     silent_since: Option<Time>,
     halvings: u32,
@@ -100,6 +104,7 @@ impl BufferOrchestrator {
             tick: TICK,
             tick_at: None,
             feedback_at: None,
+            feedback_gap: Duration::ZERO,
             silent_since: None,
             halvings: 0,
             v0: Rate::of(FIRST_BYTES, FIRST_TIME),
@@ -112,9 +117,13 @@ impl BufferOrchestrator {
         self.absurd.saturating_add(self.rtt.absurd())
     }
 
+    /// A change of the rate shows in the next feedback that is made when it has got there.
     fn d_remote(&self) -> Duration {
-        let rtt = self.rtt.smoothed().unwrap_or(RTT_UNKNOWN);
-        rtt.max(REMOTE_MIN)
+        (self.round_trip() + self.feedback_gap).max(REMOTE_MIN)
+    }
+
+    fn round_trip(&self) -> Duration {
+        self.rtt.smoothed().unwrap_or(RTT_UNKNOWN)
     }
 
     /// The first byte after a time in which everything may have changed.
@@ -202,7 +211,7 @@ impl BufferOrchestrator {
             self.halvings = 0;
             return;
         };
-        let rtt = self.d_remote();
+        let rtt = self.round_trip();
         let hold = (rtt * 4).max(HOLD_MIN);
         let silent = now.duration_since(since);
         self.halvings = match silent.checked_sub(hold) {
@@ -250,6 +259,10 @@ impl RateController for BufferOrchestrator {
     }
 
     fn handle_feedback(&mut self, now: Time, feedback: &Feedback) {
+        if let Some(before) = self.feedback_at {
+            let gap = now.duration_since(before).min(GAP_MAX);
+            self.feedback_gap = (self.feedback_gap * 3 + gap) / 4;
+        }
         let d = self.d_remote();
         let socket = self.socket.observe(feedback.at, &feedback.socket, d);
         if socket == Verdict::Late {
