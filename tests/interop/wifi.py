@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from airdma_lab import build
 from stand import Link
 from ends import AirdmaGuestEnd, RxeEnd
-from guest import GuestError
+from guest import HOST_FOLDER, GuestError
 from programs.line import Line
 from table import DIRECTIONS, SCENARIOS
 
@@ -66,7 +66,7 @@ def _run_between_radios(mode: str, stand: Stand) -> None:
         airdma = AirdmaGuestEnd(stand.guest, there, THERE_IPV4, THERE_IPV6, "w1")
         other = AirdmaGuestEnd(stand.guest, here, HERE_IPV4, HERE_IPV6)
         both = Link({"airdma": airdma, "airdma here": other}, (THERE_IPV4, THERE_IPV6, HERE_IPV4, HERE_IPV6), capture)
-        stand.judge(both, f"the queue of {here} is noqueue [Wi-Fi {mode}]", lambda: _queue(stand, here))
+        stand.judge(both, f"the queue of {here} is noqueue [Wi-Fi {mode}]", lambda: _link(stand, here))
         for line in LINES:
             stand.run_line(both, line, "airdma -> airdma here", f"Wi-Fi {mode}")
         rxe = RxeEnd(stand.guest, here, HERE_IPV4, HERE_IPV6)
@@ -78,6 +78,16 @@ def _run_between_radios(mode: str, stand: Stand) -> None:
         rxe.tear_down()
 
 
-def _queue(stand: Stand, interface: str) -> list[str]:
-    shown = stand.guest.script(f"tc qdisc show dev {interface}")
-    return [] if re.search(r"^qdisc noqueue", shown) else [f"it is not: {shown}"]
+def _link(stand: Stand, interface: str) -> list[str]:
+    """Whether `airdma devices -v` says of a radio what `tc` and `iw` say."""
+    queue = stand.guest.script(f"tc qdisc show dev {interface}")
+    printed = stand.guest.script(f"iw dev {interface} info; iw dev {interface} station dump")
+    said = stand.guest.script(f"{HOST_FOLDER}/bin/airdma devices -v")
+    channel = re.search(r"channel (\d+) \((\d+) MHz\), width: (\d+) MHz", printed)
+    stations = re.findall(r"^Station (\S+)", printed, re.MULTILINE)
+    signals = re.findall(r"signal:\s+(\S+) dBm", printed)
+    if not re.search(r"^qdisc noqueue", queue) or channel is None or not stations:
+        return [f"no radio as it should be: {queue}{printed}"]
+    wanted = ["noqueue", "{} ({} MHz), {} MHz wide".format(*channel.groups())]
+    wanted += [f"station {mac}:  {signal} dBm" for mac, signal in zip(stations, signals, strict=True)]
+    return [f"airdma devices -v lacks {words!r}: {said}" for words in wanted if words not in said]

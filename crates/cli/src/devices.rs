@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 
 use crate::complain;
 
+mod link;
+
 /// Prints the devices. Exits with 1, and says what to do, if there are none.
 pub fn print(verbose: bool, as_json: bool) -> Result<ExitCode> {
     let devices = devices().context("cannot list the network interfaces")?;
@@ -22,7 +24,8 @@ pub fn print(verbose: bool, as_json: bool) -> Result<ExitCode> {
         writeln!(out, "{:#}", Value::Array(all))?;
     } else if verbose {
         for info in &devices {
-            write!(out, "{}", description(info, &counters_of(info)))?;
+            let link = link::facts(info.interface_index);
+            write!(out, "{}", description(info, &link, &counters_of(info)))?;
         }
     } else if !devices.is_empty() {
         write!(out, "{}", table(&devices))?;
@@ -62,7 +65,11 @@ fn column(devices: &[DeviceInfo], title: &str, text: impl Fn(&DeviceInfo) -> &St
         .fold(title.len(), usize::max)
 }
 
-fn description(info: &DeviceInfo, counters: &[(&'static str, u64)]) -> String {
+fn description(
+    info: &DeviceInfo,
+    link: &[(String, String)],
+    counters: &[(&'static str, u64)],
+) -> String {
     let mut text = format!("hca_id: {}\n", info.name);
     let mut line = |indent: usize, label: &str, value: String| {
         let label = format!("{label}:");
@@ -80,6 +87,10 @@ fn description(info: &DeviceInfo, counters: &[(&'static str, u64)]) -> String {
     for (index, row) in info.gids.iter().enumerate() {
         let value = format!("{}  RoCE v2  {}", row.gid, row.address);
         line(8, &format!("GID[{index}]"), value);
+    }
+    line(4, "link", String::new());
+    for (label, value) in link {
+        line(8, label, value.clone());
     }
     if !counters.is_empty() {
         line(4, "counters", String::new());

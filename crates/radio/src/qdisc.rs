@@ -25,6 +25,15 @@ pub enum Queue {
     NoQueue,
 }
 
+impl fmt::Display for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Queue::NoQueue => f.write_str("noqueue: packets go straight to the driver"),
+            Queue::Backlog(backlog) => backlog.fmt(f),
+        }
+    }
+}
+
 /// What waits in a queue, and what it has counted since it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backlog {
@@ -42,6 +51,25 @@ pub struct Backlog {
     pub sent_packets: u64,
     /// At which it drops, where the kind has one limit for all and says it.
     pub limit: Option<Limit>,
+}
+
+impl fmt::Display for Backlog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Backlog {
+            kind,
+            bytes,
+            packets,
+            dropped,
+            ..
+        } = self;
+        write!(f, "{kind}: {bytes} bytes in {packets} packets wait")?;
+        match self.limit {
+            Some(Limit::Packets(most)) => write!(f, " (at most {most} packets)")?,
+            Some(Limit::Bytes(most)) => write!(f, " (at most {most} bytes)")?,
+            None => {}
+        }
+        write!(f, ", {dropped} were dropped")
+    }
 }
 
 /// How much a queue holds.

@@ -271,6 +271,7 @@ fn limits_are_as_they_were_set() {
             let backlog = backlog(&mut reader);
             assert_eq!(backlog.kind.as_str(), kind.split(' ').next().unwrap());
             assert_eq!(backlog.limit, Some(limit), "{kind}");
+            assert!(backlog.to_string().contains(" (at most "), "{backlog}");
             seen += 1;
         }
         assert!(seen >= 3);

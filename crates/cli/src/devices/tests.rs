@@ -47,7 +47,8 @@ fn the_table_has_a_line_per_device_with_interface_and_addresses() {
 
 #[test]
 fn the_description_holds_state_mtus_gids_and_counters() {
-    let text = description(&info(), &[("acks_sent", 12)]);
+    let link = [("queue".to_owned(), "noqueue".to_owned())];
+    let text = description(&info(), &link, &[("acks_sent", 12)]);
     let value = |label: &str| {
         let line = text
             .lines()
@@ -59,6 +60,7 @@ fn the_description_holds_state_mtus_gids_and_counters() {
     assert_eq!(value("max_mtu"), "4096 (5)");
     assert_eq!(value("node_guid"), "0200:00ff:fe00:0001");
     assert_eq!(value("acks_sent"), "12");
+    assert_eq!(value("queue"), "noqueue");
     assert!(value("GID[0]").ends_with("RoCE v2  10.5.0.1"));
     assert!(value("GID[1]").ends_with("fe80::1"));
 }

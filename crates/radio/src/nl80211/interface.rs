@@ -1,5 +1,7 @@
 //! A wireless interface and its channel (NL80211_CMD_NEW_INTERFACE).
 
+use std::fmt;
+
 use crate::netlink::{attribute, number};
 
 /// What nl80211 says of an interface.
@@ -54,6 +56,20 @@ impl Channel {
             mhz @ 5005..=5900 => Some((mhz - 5000) / 5),
             mhz @ 5955..=7115 => Some((mhz - 5950) / 5),
             _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Channel {
+            frequency_mhz,
+            width_mhz,
+            ..
+        } = self;
+        match self.number() {
+            Some(number) => write!(f, "{number} ({frequency_mhz} MHz), {width_mhz} MHz wide"),
+            None => write!(f, "{frequency_mhz} MHz, {width_mhz} MHz wide"),
         }
     }
 }

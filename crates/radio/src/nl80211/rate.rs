@@ -1,5 +1,7 @@
 //! A bit rate (NL80211_RATE_INFO_*).
 
+use std::fmt;
+
 use crate::netlink::{attribute, number, short};
 
 use super::byte;
@@ -19,6 +21,26 @@ pub struct Bitrate {
     pub width_mhz: u16,
     /// Between symbols.
     pub guard_interval_ns: Option<u16>,
+}
+
+impl fmt::Display for Bitrate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let standard = match self.standard {
+            Standard::Legacy => "",
+            Standard::Ht => " HT",
+            Standard::Vht => " VHT",
+            Standard::He => " HE",
+            Standard::Eht => " EHT",
+        };
+        write!(f, "{:.1} Mb/s{standard}", f64::from(self.kbps) / 1000.0)?;
+        if let Some(mcs) = self.mcs {
+            write!(f, " MCS {mcs}")?;
+        }
+        if let Some(streams) = self.streams {
+            write!(f, " NSS {streams}")?;
+        }
+        write!(f, " {} MHz", self.width_mhz)
+    }
 }
 
 /// Whose modulation it is.

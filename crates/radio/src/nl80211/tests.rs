@@ -246,6 +246,7 @@ fn each_standard_says_its_rate_in_its_own_way() {
     let legacy = parse(&[(1, &slow)]);
     assert_eq!((legacy.standard, legacy.kbps), (Standard::Legacy, 11_000));
     assert_eq!((legacy.mcs, legacy.streams), (None, None));
+    assert_eq!(legacy.to_string(), "11.0 Mb/s 20 MHz");
     let ht = parse(&[(1, &slow), (2, &[9]), (3, &[]), (4, &[])]);
     assert_eq!(
         (ht.standard, ht.mcs, ht.streams),
@@ -259,6 +260,7 @@ fn each_standard_says_its_rate_in_its_own_way() {
     );
     assert_eq!((he.kbps, he.width_mhz), (2_402_000, 160));
     assert_eq!(he.guard_interval_ns, Some(1600));
+    assert_eq!(he.to_string(), "2402.0 Mb/s HE MCS 11 NSS 2 160 MHz");
     let eht = parse(&[(5, &fast), (19, &[13]), (20, &[2]), (21, &[9]), (18, &[])]);
     assert_eq!(
         (eht.standard, eht.mcs, eht.width_mhz),
