@@ -96,6 +96,20 @@ fn a_queue_that_nobody_shows_is_seen_by_how_long_packets_take() {
 }
 
 #[test]
+fn a_queue_that_nobody_shows_does_not_grow_though_it_is_never_empty_by_chance() {
+    let setup = Setup {
+        line: steady(mbit(100)),
+        is_queue_seen: false,
+        ..Setup::default()
+    };
+    let mut path = throughput(setup);
+    path.run(ms(30_000));
+    let mut seen = path.run(ms(10_000));
+    report("hidden queue, steady, after 30 s", &mut seen);
+    assert!(seen.utilisation() > 0.97 && seen.wait_ms(0.99) < 10.0);
+}
+
+#[test]
 fn a_line_that_falls_to_a_hundredth_does_not_overflow_and_is_filled_at_once_when_it_returns() {
     let line = |now: Time| {
         let is_slow = (1_000_000_000..2_000_000_000).contains(&now.as_nanos());

@@ -264,11 +264,8 @@ impl RateController for BufferOrchestrator {
             self.feedback_gap = (self.feedback_gap * 3 + gap) / 4;
         }
         let d = self.d_remote();
-        let socket = self.socket.observe(feedback.at, &feedback.socket, d);
-        if socket == Verdict::Late {
-            return;
-        }
-        self.note(socket);
+        let verdict = self.socket.observe(feedback.at, &feedback.socket, d);
+        self.note(verdict);
         if let Some(reading) = &feedback.application {
             let verdict = self.application.observe(feedback.at, reading, d);
             self.note(verdict);

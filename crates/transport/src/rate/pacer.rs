@@ -218,10 +218,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_asked_often_earns_as_much_as_what_is_asked_rarely() {
+        // An eighth of a byte in each microsecond.
+        let rate = rate_mbit(1);
+        let mut pacer = Pacer::new(Time::ZERO);
+        pacer.spend(BURST_BYTES_MAX);
+        for micros in 0..8_000 {
+            let permit = pacer.poll(Time::from_nanos(micros * 1_000), rate, 1_000);
+            assert!(matches!(permit, Permit::At(_)));
+        }
+        let permit = pacer.poll(Time::from_nanos(8_000_000), rate, 1_000);
+        assert_eq!(permit, Permit::Now(1_000));
+    }
+
+    #[test]
     fn time_that_stands_still_or_goes_back_earns_nothing() {
         let mut pacer = Pacer::new(Time::from_nanos(5_000));
         pacer.spend(BURST_BYTES_MAX);
         let permit = pacer.poll(Time::ZERO, Rate::MAX, MTU);
+        assert!(matches!(permit, Permit::At(_)));
+        let permit = pacer.poll(Time::from_nanos(5_000), Rate::MAX, MTU);
         assert!(matches!(permit, Permit::At(_)));
         pacer.spend(u64::MAX);
         let permit = pacer.poll(Time::from_nanos(u64::MAX), Rate::MAX, u64::MAX);

@@ -108,7 +108,11 @@ fn a_full_receiver_stops_the_sender_for_as_long_as_it_says_so() {
     }
     let later = 42 + 2_000;
     controller.handle_feedback(at(later), &feedback(later - 2, 0, 4_880_000));
-    assert!(controller.rate() > Rate::from_bytes_per_s(40 * MB));
+    let rate = controller.rate();
+    assert!(rate > Rate::from_bytes_per_s(40 * MB));
+    // Not even the pause makes it start anew.
+    controller.handle_sent(at(later), 1_000);
+    assert_eq!(controller.rate(), rate);
 }
 
 #[test]
@@ -187,7 +191,7 @@ fn what_cannot_be_true_is_bounded_and_counted() {
 }
 
 #[test]
-fn feedback_that_was_overtaken_is_ignored() {
+fn readings_that_were_overtaken_are_ignored() {
     let mut controller = busy();
     let rate = controller.rate();
     controller.handle_feedback(at(42), &feedback(20, 2 * MB, 0));
