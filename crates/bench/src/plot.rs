@@ -175,10 +175,15 @@ fn draw_over_time<B: DrawingBackend>(title: &str, curves: &[Line], area: &Area<B
         .label_font((FONT, 18))
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK);
-    labels
-        .position(SeriesLabelPosition::UpperRight)
-        .draw()
-        .map_err(failed)?;
+    // Where the curves are low.
+    let mut ends = curves
+        .iter()
+        .filter_map(|(_, _, points)| points.first().zip(points.last()));
+    let corner = match ends.next() {
+        Some((first, last)) if last.1 > first.1 => SeriesLabelPosition::UpperLeft,
+        _ => SeriesLabelPosition::UpperRight,
+    };
+    labels.position(corner).draw().map_err(failed)?;
     area.present().map_err(failed)
 }
 

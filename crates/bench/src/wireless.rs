@@ -59,6 +59,9 @@ pub enum There {
     Merge,
 }
 
+/// Of the programs that people copy files with, the one that cannot be tried here.
+const CROC: &str = "croc: Debian has no package of it, and it is not measured";
+
 /// Measures, prints a table, and writes files.
 ///
 /// # Errors
@@ -145,6 +148,7 @@ fn begin(options: &Wireless, rows: &[Row], beside: &[Transport]) -> anyhow::Resu
         Some(format!("{}: {what}", transport.name()))
     });
     taken.missing = missing.collect();
+    taken.missing.push(CROC.into());
     Ok(taken)
 }
 

@@ -8,7 +8,8 @@
 //!
 //! rate = (served by the copy within the horizon + served by the model so far - sent by the kernel so far) / horizon
 //!
-//! so that every error of one step is corrected by the next, and in the long run the kernel's bytes are the model's.
+//! so that every error of one step is corrected by the next, and in the long run the kernel's bytes are the model's. So it is with
+//! losses: what the model lost and the kernel has not yet is the share of the next step's packets that is lost.
 
 use std::time::Duration;
 
@@ -95,6 +96,10 @@ struct Direction {
     delivered: u64,
     delivered_bytes: u64,
     lost: u64,
+    /// Packets that the model lost and, as far as probabilities say, the kernel has not; below zero if it lost more.
+    owed: f64,
+    /// Packets that left the kernel's queue in the last step.
+    left: u64,
     /// Length of the IP packets that came last.
     packet_bytes: u32,
     /// Of them per step of the last length.
@@ -130,6 +135,8 @@ impl Air {
             delivered: 0,
             delivered_bytes: 0,
             lost: 0,
+            owed: 0.0,
+            left: 0,
             packet_bytes: 1_500,
             arrived: 0,
             quiet_since: Time::ZERO,
@@ -269,11 +276,13 @@ impl Air {
         }
         let direction = &mut self.directions[side.index()];
         direction.order.bytes_per_s = direction.rate();
-        direction.order.loss = if lost > 0 {
-            lost as f64 / (delivered + lost) as f64
-        } else {
-            0.0
-        };
+        direction.owed += lost as f64;
+        // Of those that are going to leave, as many as did, or would have by the model. While nothing moves it stays: whoever
+        // sends seldom loses, too.
+        let next = direction.left.max(delivered + lost);
+        if next > 0 {
+            direction.order.loss = (direction.owed / next as f64).clamp(0.0, 1.0);
+        }
     }
 
     /// How many bytes of frames a copy of the model serves within the horizon, if the queue stays as long as it is,
@@ -334,6 +343,8 @@ impl Direction {
     fn arrivals(&mut self, seen: &Seen) -> u64 {
         let total = |seen: &Seen| seen.sent_bytes + seen.backlog_bytes;
         let bytes = total(seen).saturating_sub(total(&self.seen));
+        self.left = seen.sent_packets.saturating_sub(self.seen.sent_packets);
+        self.owed -= self.order.loss * self.left as f64;
         self.seen = *seen;
         let counted = seen.sent_packets + seen.backlog_packets;
         // A queue that does not split segmented packets counts each as one until it is sent.

@@ -118,7 +118,7 @@ where
             let bar = Rectangle::new(corners, colour.filled());
             chart.draw_series([bar]).map_err(failed)?;
             let style = TextStyle::from((FONT, 11).into_font()).pos(centred);
-            let text = Text::new(units::three_digits(value), (at + 0.5, value), style);
+            let text = Text::new(shown(value), (at + 0.5, value), style);
             chart.draw_series([text]).map_err(failed)?;
         }
     }
@@ -133,6 +133,14 @@ where
         area.draw(&text).map_err(failed)?;
     }
     Ok(())
+}
+
+/// Four characters at most, which is as wide as the bars of a full picture are.
+fn shown(value: f64) -> String {
+    match value {
+        value if value < 1.0 => format!("{value:.2}"),
+        value => units::three_digits(value),
+    }
 }
 
 #[cfg(test)]
@@ -163,7 +171,14 @@ mod tests {
             let files = grouped(&stem, &bars).unwrap();
             let svg = fs::read_to_string(&files[0]).unwrap();
             for text in [
-                "seconds", "tcp", "quic", "10 MB", "good", "poor", "0.250", "123",
+                "seconds",
+                "tcp",
+                "quic",
+                "10 MB",
+                "good",
+                "poor",
+                ">\n0.25\n<",
+                "123",
             ] {
                 assert!(svg.contains(text), "{text} is not in it");
             }

@@ -50,7 +50,7 @@ pub fn markdown(taken: &Taken, pictures: &[(String, String)]) -> String {
     }
     if !taken.beside.is_empty() {
         text.push_str(
-            "\n## A flow of TCP CUBIC beside it\n\nAt a good signal, for five seconds. Half would be fair.\n\n",
+            "\n## A flow of TCP CUBIC beside it\n\nAt a good signal, for four seconds. Half would be fair.\n\n",
         );
         let _ = writeln!(text, "{}", table::markdown(&beside(&taken.beside), 1));
     }

@@ -61,9 +61,9 @@ const WALK: [(u64, u32); 1] = [(0, 1)];
 /// How long the practical line rate is looked for.
 pub const UDP_S: f64 = 4.0;
 /// How long TCP is looked at beside others.
-pub const BESIDE_S: f64 = 5.0;
+pub const BESIDE_S: f64 = 4.0;
 /// What a run takes beside its transfer: the link, the programs' start, the link's last count.
-const OVERHEAD_S: f64 = 1.6;
+const OVERHEAD_S: f64 = 1.2;
 /// What a transport gets of the line rate, guessed, without loss.
 const SHARE: f64 = 0.5;
 /// By how much each lost packet slows it down, guessed.

@@ -63,6 +63,9 @@ struct World {
     queues: [Queue; 2],
     orders: [Order; 2],
     now: Time,
+    /// As many as the orders say, in the mean.
+    lost: [f64; 2],
+    seen_sent: [u64; 2],
 }
 
 impl World {
@@ -78,6 +81,8 @@ impl World {
                 loss: 0.0,
             }; 2],
             now: Time::ZERO,
+            lost: [0.0; 2],
+            seen_sent: [0; 2],
         }
     }
 
@@ -88,6 +93,11 @@ impl World {
         while self.now < end {
             for ((queue, order), offered) in self.queues.iter_mut().zip(self.orders).zip(offered) {
                 queue.pass(step, order.bytes_per_s, offered);
+            }
+            for side in [0, 1] {
+                let left = self.queues[side].sent - self.seen_sent[side];
+                self.seen_sent[side] = self.queues[side].sent;
+                self.lost[side] += self.orders[side].loss * left as f64;
             }
             self.now = self.now + step;
             let seen = [self.queues[0].seen(), self.queues[1].seen()];
@@ -244,4 +254,25 @@ fn the_same_seed_gives_the_same() {
     };
     assert_eq!(run(3), run(3));
     assert_ne!(run(3), run(4));
+}
+
+#[test]
+fn as_many_are_lost_as_the_model_loses_however_late_the_steps_are() {
+    // One that sends all the time, and one that sends now and then.
+    for offered in [1700.0, 25.0] {
+        let mut world = World::new("wifi5-80", -1.0, 0, [full(), idle()]);
+        for _ in 0..200 {
+            world.run(0.08, STEP, [offered, 0.0]);
+            world.run(0.06, Duration::from_millis(60), [offered, 0.0]);
+        }
+        let model = world.air.used().lost[0] as f64;
+        let kernel = world.lost[0];
+        // What is left is what was lost last.
+        let allowed = 20.0 + 0.02 * model;
+        assert!(model > 50.0, "{model} lost with {offered} a second");
+        assert!(
+            (kernel - model).abs() < allowed,
+            "{kernel:.0} in place of {model}"
+        );
+    }
 }
