@@ -288,29 +288,28 @@ impl MemoryTable {
         if backing != Backing::Mapped {
             return self.read_parts(place, right, out, spread);
         }
-        for (index, part) in spread.parts(out).enumerate() {
+        spread.fill(out, |before, part| {
             // SAFETY: as in `read`; `find` placed the bytes of all parts together at `from`.
             unsafe {
-                let from = from.add(index * spread.len).cast_const();
+                let from = from.add(before).cast_const();
                 ptr::copy_nonoverlapping(from, part.as_mut_ptr(), part.len());
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     #[cold]
     fn read_parts(
         &self,
-        mut place: Place,
+        place: Place,
         right: Access,
         out: &mut [u8],
         spread: Spread,
     ) -> Result<(), Refused> {
-        for part in spread.parts(out) {
-            self.read(place, right, part)?;
-            place.va = place.va.wrapping_add(part.len() as u64);
-        }
-        Ok(())
+        spread.fill(out, |before, part| {
+            let va = place.va.wrapping_add(before as u64);
+            self.read(Place { va, ..place }, right, part)
+        })
     }
 
     /// Copies into registered memory.

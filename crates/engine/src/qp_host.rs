@@ -86,7 +86,7 @@ impl Host for QpHost<'_> {
     fn gather_run(
         &mut self,
         slot: Slot,
-        mut offset: u32,
+        offset: u32,
         out: &mut [u8],
         spread: Spread,
     ) -> Result<(), LocalFault> {
@@ -103,11 +103,9 @@ impl Host for QpHost<'_> {
                 return Ok(self.memory.read_run(place, Access::empty(), out, spread)?);
             }
         }
-        for part in spread.parts(out) {
-            self.gather(slot, offset, part)?;
-            offset += part.len() as u32;
-        }
-        Ok(())
+        spread.fill(out, |before, part| {
+            self.gather(slot, offset + before as u32, part)
+        })
     }
 
     fn scatter(&mut self, slot: Slot, offset: u32, data: &[u8]) -> Result<(), LocalFault> {

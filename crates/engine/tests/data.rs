@@ -116,6 +116,57 @@ fn writes_and_reads_of_many_sizes_arrive_whole() {
 }
 
 #[test]
+fn long_messages_are_gathered_from_memory_of_every_kind() {
+    const LEN: usize = 300_000;
+    let (left, right) = pair(LEN);
+    let data = pattern(LEN, 3);
+    left.memory.fill(0, &data);
+    let on_demand = Memory::new(&left.pd, LEN, Access::ON_DEMAND | Access::LOCAL_WRITE);
+    on_demand.fill(0, &data);
+    let nothing = left.pd.alloc_null_mr().unwrap();
+    let zeros = Sge {
+        addr: 4096,
+        length: 70_001,
+        lkey: nothing.lkey().0,
+    };
+    // Elements end in the middle of packets, and in the middle of runs of packets.
+    let sges = [
+        left.memory.sge(0, 99_999),
+        zeros,
+        on_demand.sge(170_000, 64_003),
+        left.memory.sge(234_003, LEN - 234_003),
+    ];
+    let mut expected = data.clone();
+    expected[99_999..170_000].fill(0);
+    let (va, rkey) = (right.memory.address(), right.memory.mr.rkey());
+    for operation in [Operation::Write { va, rkey }, Operation::Send] {
+        right.memory.fill(0, &vec![0xaa; LEN]);
+        right.recv(3, 0, LEN);
+        let wr = SendWr {
+            sges: &sges,
+            ..signalled(operation, zeros)
+        };
+        left.qp.post_send(&wr).unwrap();
+        left.ok();
+        let arrived = right.memory.bytes(0, LEN);
+        assert!(arrived == expected, "{operation:?}");
+    }
+    // A READ's server reads memory on demand, too.
+    let served = Memory::new(
+        &right.pd,
+        LEN,
+        Access::ON_DEMAND | Access::LOCAL_WRITE | Access::REMOTE_READ,
+    );
+    served.fill(0, &data);
+    let va = served.address() + 1;
+    let rkey = served.mr.rkey();
+    left.memory.fill(0, &vec![0xaa; LEN]);
+    left.send(Operation::Read { va, rkey }, 0, LEN - 1);
+    left.ok();
+    assert!(left.memory.bytes(0, LEN - 1) == data[1..]);
+}
+
+#[test]
 fn a_write_with_immediate_data_consumes_a_receive() {
     let (left, right) = pair(4096);
     right.recv(3, 0, 0);

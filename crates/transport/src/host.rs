@@ -102,11 +102,21 @@ impl Spread {
         self.len * self.count
     }
 
-    /// Each in turn.
-    pub fn parts<'a>(&self, out: &'a mut [u8]) -> impl Iterator<Item = &'a mut [u8]> + use<'a> {
+    /// Each part of `out` in turn.
+    fn parts<'a>(&self, out: &'a mut [u8]) -> impl Iterator<Item = &'a mut [u8]> + use<'a> {
         let Spread { len, count, .. } = *self;
         let rest = out[self.start..].chunks_mut(self.stride);
         rest.take(count).map(move |part| &mut part[..len])
+    }
+
+    /// Has `fill` fill each part of `out` in turn; it is told how many bytes the parts before have.
+    pub fn fill<E>(
+        &self,
+        out: &mut [u8],
+        mut fill: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut parts = self.parts(out).enumerate();
+        parts.try_for_each(|(index, part)| fill(index * self.len, part))
     }
 }
 
@@ -123,15 +133,13 @@ pub trait Host {
     fn gather_run(
         &mut self,
         slot: Slot,
-        mut offset: u32,
+        offset: u32,
         out: &mut [u8],
         spread: Spread,
     ) -> Result<(), LocalFault> {
-        for part in spread.parts(out) {
-            self.gather(slot, offset, part)?;
-            offset += spread.len as u32;
-        }
-        Ok(())
+        spread.fill(out, |before, part| {
+            self.gather(slot, offset + before as u32, part)
+        })
     }
 
     /// Places response data at `offset` of the scatter list of send request `slot`.
@@ -165,15 +173,13 @@ pub trait Host {
     fn read_remote_run(
         &mut self,
         rkey: Rkey,
-        mut va: u64,
+        va: u64,
         out: &mut [u8],
         spread: Spread,
     ) -> Result<(), RemoteFault> {
-        for part in spread.parts(out) {
-            self.read_remote(rkey, va, part)?;
-            va = va.wrapping_add(spread.len as u64);
-        }
-        Ok(())
+        spread.fill(out, |before, part| {
+            self.read_remote(rkey, va.wrapping_add(before as u64), part)
+        })
     }
 
     /// Places data of an RDMA WRITE.

@@ -97,6 +97,58 @@ fn wire_bytes_are_contiguous_and_sealed_with_each_identification_once() {
 }
 
 #[test]
+fn a_run_follows_the_packet_before_it_and_may_be_shorter_than_its_reservation() {
+    let mut batch = TransmitBatch::with_capacity(200, 8);
+    assert!(add(&mut batch, 28, 1, to(1)));
+    assert!(add(&mut batch, 16, 2, to(2)));
+    let room = batch.reserve_run(16, 3);
+    assert_eq!(room.len(), 3 * 20, "each with room for its ICRC");
+    for (fill, packet) in (3..).zip(room.chunks_mut(20)) {
+        packet.fill(fill);
+    }
+    batch.commit_run(16, 2);
+    assert!(add(&mut batch, 16, 9, to(3)));
+    let all = [(28, 1, 1), (16, 2, 2), (16, 3, 2), (16, 4, 2), (16, 9, 3)];
+    assert_eq!(contents(&batch), all);
+    assert_eq!(batch.bytes(), 32 + 4 * 20);
+    batch.advance(2);
+    assert_eq!(contents(&batch), all[2..]);
+}
+
+#[test]
+fn a_run_has_no_more_packets_than_there_is_room_for() {
+    // By bytes: 90 - 20 are three packets and a half.
+    let mut batch = TransmitBatch::with_capacity(90, 8);
+    assert!(add(&mut batch, 16, 0, to(0)));
+    assert_eq!(batch.reserve_run(16, 8).len(), 3 * 20);
+    // By packets.
+    let mut batch = TransmitBatch::with_capacity(1000, 3);
+    assert!(add(&mut batch, 16, 0, to(0)));
+    assert_eq!(batch.reserve_run(16, 8).len(), 2 * 20);
+    batch.commit_run(16, 2);
+    assert_eq!(batch.reserve_run(16, 8).len(), 0);
+    batch.commit_run(16, 0);
+    assert_eq!(batch.len(), 3);
+}
+
+#[test]
+#[should_panic(expected = "reserved were 40 bytes")]
+fn a_run_longer_than_its_reservation_is_refused() {
+    let mut batch = TransmitBatch::with_capacity(200, 8);
+    assert!(add(&mut batch, 16, 0, to(0)));
+    batch.reserve_run(16, 2);
+    batch.commit_run(16, 3);
+}
+
+#[test]
+#[should_panic(expected = "no packet before this run")]
+fn a_run_needs_a_packet_before_it() {
+    let mut batch = TransmitBatch::with_capacity(200, 8);
+    batch.reserve_run(16, 2);
+    batch.commit_run(16, 2);
+}
+
+#[test]
 #[should_panic(expected = "padded to four bytes")]
 fn a_packet_without_its_pad_is_refused() {
     let mut batch = TransmitBatch::with_capacity(100, 8);

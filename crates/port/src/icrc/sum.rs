@@ -244,4 +244,51 @@ mod tests {
             }
         }
     }
+
+    /// `cargo test -p airdma-port --release how_long -- --ignored --nocapture`
+    #[test]
+    #[ignore = "prints times, judges nothing"]
+    #[expect(clippy::print_stdout, reason = "that is what it is for")]
+    fn how_long_a_sum_takes() {
+        use std::hint::black_box;
+        use std::sync::atomic;
+        use std::time::Instant;
+
+        const PACKETS: usize = 62;
+        const RUNS: usize = 4_000;
+        let sum = Sum::new();
+        let nanoseconds = |len: usize, of: &dyn Fn(&[u8]) -> u32, in_turn: bool| {
+            let mut bytes = vec![0x5a_u8; PACKETS * len];
+            let runs = (0..RUNS).map(|_| {
+                let begun = Instant::now();
+                for packet in bytes.chunks_exact_mut(len) {
+                    let sum = black_box(of(black_box(packet)));
+                    packet[0] = sum as u8;
+                    if in_turn {
+                        // The next sum begins when this one is there.
+                        atomic::fence(atomic::Ordering::SeqCst);
+                    }
+                }
+                begun.elapsed().as_secs_f64() * 1e9 / PACKETS as f64
+            });
+            runs.fold(f64::MAX, f64::min)
+        };
+        let crate_alone = |bytes: &[u8]| {
+            let mut sum = sum.empty.clone();
+            sum.update(bytes);
+            sum.finalize()
+        };
+        for len in [1_036, 4_108] {
+            for in_turn in [true, false] {
+                let how = if in_turn {
+                    "one at a time"
+                } else {
+                    "overlapping"
+                };
+                let theirs = nanoseconds(len, &crate_alone, in_turn);
+                let ours = nanoseconds(len, &|bytes| sum.of(bytes), in_turn);
+                println!("{len} B, {how}: crc32fast {theirs:.0} ns, ours {ours:.0} ns");
+            }
+        }
+    }
 }
