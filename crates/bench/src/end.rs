@@ -6,7 +6,10 @@ use std::net::SocketAddr;
 use anyhow::Context;
 use serde::Serialize;
 
+use crate::peer::ManyPairs;
+
 mod idle_pairs;
+mod many_pairs;
 mod udp;
 mod verbs;
 
@@ -38,6 +41,26 @@ pub enum End {
         /// How many.
         pairs: u64,
     },
+    /// Makes queue pairs that a writer connects to.
+    PairsServe {
+        /// Where it finds us (TCP).
+        port: u16,
+        /// How many.
+        pairs: u32,
+        /// The same as the writer's.
+        load: ManyPairs,
+    },
+    /// Writes over many queue pairs, and says how much.
+    PairsWrite {
+        /// The other end.
+        to: SocketAddr,
+        /// How many.
+        pairs: u32,
+        /// What is on its way.
+        load: ManyPairs,
+        /// For how long.
+        seconds: u32,
+    },
 }
 
 /// Runs it; prints what it found as one line of JSON.
@@ -54,6 +77,15 @@ pub fn run(end: &End) -> anyhow::Result<()> {
             offload,
         } => udp::send(to, datagram, message, seconds, offload).context("sending datagrams"),
         End::IdlePairs { pairs } => print(&idle_pairs::grow(pairs)?),
+        End::PairsServe { port, pairs, load } => {
+            many_pairs::serve(port, load, pairs).context("being written to")
+        }
+        End::PairsWrite {
+            to,
+            pairs,
+            load,
+            seconds,
+        } => print(&many_pairs::write(to, load, pairs, seconds).context("writing")?),
     }
 }
 

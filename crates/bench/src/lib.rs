@@ -28,6 +28,7 @@ mod units;
 mod wireless;
 
 pub use end::{End, run as run_end};
+pub use peer::ManyPairs;
 pub use wireless::{There, Wireless, wireless};
 
 use measurement::{FORMAT, LinkFacts, Measurement};

@@ -4,7 +4,8 @@ use airdma_lab::Cable;
 
 use crate::measurement::Figure;
 use crate::peer::{
-    Bandwidth, CmTime, Datagrams, IdlePairs, Iperf, Latency, Pairs, Peer, PingPong, Sockperf, Ucx,
+    Bandwidth, CmTime, Datagrams, IdlePairs, Iperf, Latency, ManyPairs, Pairs, Peer, PingPong,
+    Sockperf, Ucx,
 };
 
 /// A link between the two hosts.
@@ -266,13 +267,35 @@ fn message_rate(all: &mut Vec<Series>, link: Link) {
 }
 
 fn many_pairs(all: &mut Vec<Series>, link: Link, pairs: &[u64]) {
-    let load = Pairs {
-        bytes: 4096,
-        outstanding: 512,
-    };
-    let names = ("write_pairs", "airdma WRITE of 4 KiB", false);
-    one(all, (Figure::QueuePairs, link, pairs.into()), names, load);
+    let (bytes, outstanding) = (4096, 512);
+    one(
+        all,
+        (Figure::QueuePairs, link, pairs.into()),
+        ("write_pairs", "airdma WRITE of 4 KiB", false),
+        ManyPairs { bytes, outstanding },
+    );
+    let few = pairs.iter().copied();
+    one(
+        all,
+        (
+            Figure::QueuePairs,
+            link,
+            few.filter(|pairs| *pairs <= PERFTEST_PAIRS_MAX).collect(),
+        ),
+        (
+            "perftest_pairs",
+            "airdma WRITE of 4 KiB, ib_write_bw",
+            false,
+        ),
+        Pairs {
+            bytes: bytes.into(),
+            outstanding: outstanding.into(),
+        },
+    );
 }
+
+/// ib_write_bw searches its queue pairs for each completion: with more of them it measures that.
+const PERFTEST_PAIRS_MAX: u64 = 256;
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use airdma_bench::{End, There};
+use airdma_bench::{End, ManyPairs, There};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -168,6 +168,39 @@ enum EndCommand {
         #[arg(long)]
         pairs: u64,
     },
+    PairsServe {
+        #[arg(long)]
+        port: u16,
+        #[command(flatten)]
+        pairs: ManyPairsOptions,
+    },
+    PairsWrite {
+        #[arg(long)]
+        to: SocketAddr,
+        #[arg(long)]
+        seconds: u32,
+        #[command(flatten)]
+        pairs: ManyPairsOptions,
+    },
+}
+
+#[derive(clap::Args)]
+struct ManyPairsOptions {
+    #[arg(long)]
+    pairs: u32,
+    #[arg(long)]
+    bytes: u32,
+    #[arg(long)]
+    outstanding: u32,
+}
+
+impl ManyPairsOptions {
+    fn load(&self) -> ManyPairs {
+        ManyPairs {
+            bytes: self.bytes,
+            outstanding: self.outstanding,
+        }
+    }
 }
 
 /// Is one end of a measurement.
@@ -188,6 +221,17 @@ pub fn end(options: EndOptions) -> anyhow::Result<ExitCode> {
             offload,
         },
         EndCommand::IdlePairs { pairs } => End::IdlePairs { pairs },
+        EndCommand::PairsServe { port, pairs } => End::PairsServe {
+            port,
+            pairs: pairs.pairs,
+            load: pairs.load(),
+        },
+        EndCommand::PairsWrite { to, seconds, pairs } => End::PairsWrite {
+            to,
+            pairs: pairs.pairs,
+            load: pairs.load(),
+            seconds,
+        },
     };
     airdma_bench::run_end(&end)?;
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! The little of libibverbs' ABI that making queue pairs takes, looked up at run time: this program is measured like any
+//! The little of libibverbs' ABI that queue pairs and WRITEs take, looked up at run time: this program is measured like any
 //! other, on whatever `airdma run` gives it.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -6,6 +6,7 @@ use std::mem;
 use std::ptr;
 
 use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
 
 /// Limits of a queue pair.
 #[repr(C)]
@@ -29,9 +30,10 @@ struct InitAttr {
     sq_sig_all: c_int,
 }
 
+/// The address of an end.
 #[repr(C, align(8))]
-#[derive(Clone, Copy, Default)]
-struct Gid([u8; 16]);
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub struct Gid([u8; 16]);
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -80,33 +82,105 @@ struct Attr {
     rate_limit: u32,
 }
 
-const _: () = assert!(mem::size_of::<InitAttr>() == 64 && mem::size_of::<Ah>() == 32);
-const _: () = assert!(mem::size_of::<Attr>() == 144);
+/// `struct ibv_sge`.
+#[repr(C)]
+struct Piece {
+    address: u64,
+    length: u32,
+    key: u32,
+}
 
-/// Where `struct ibv_qp` keeps its number.
+/// `struct ibv_send_wr` of a WRITE; what other operations have in it stays zero.
+#[repr(C)]
+struct WriteRequest {
+    id: u64,
+    next: *mut c_void,
+    pieces: *const Piece,
+    piece_count: c_int,
+    opcode: u32,
+    flags: u32,
+    immediate: u32,
+    remote_address: u64,
+    remote_key: u32,
+    others: [u64; 9],
+}
+
+/// `struct ibv_wc`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct Completion {
+    /// The one of its request.
+    pub id: u64,
+    status: u32,
+    others: [u32; 9],
+}
+
+const _: () = assert!(mem::size_of::<InitAttr>() == 64 && mem::size_of::<Ah>() == 32);
+const _: () = assert!(mem::size_of::<Attr>() == 144 && mem::size_of::<Piece>() == 16);
+const _: () = assert!(mem::size_of::<WriteRequest>() == 128);
+const _: () = assert!(mem::offset_of!(WriteRequest, remote_address) == 40);
+const _: () = assert!(mem::size_of::<Completion>() == 48);
+
+/// Where `struct ibv_qp` keeps its number, `struct ibv_mr` its keys, and `struct ibv_context` the calls that verbs.h inlines.
 const QP_NUM_OFFSET: usize = 52;
+const MR_LKEY_OFFSET: usize = 36;
+const MR_RKEY_OFFSET: usize = 40;
+const POLL_CQ_OFFSET: usize = 96;
+const POST_SEND_OFFSET: usize = 208;
+
 const RC: u32 = 2;
 const MTU_1024: u32 = 3;
+const OPCODE_WRITE: u32 = 0;
+const SIGNALED: u32 = 1 << 1;
+/// `IBV_ACCESS_LOCAL_WRITE` and `IBV_ACCESS_REMOTE_WRITE`.
+const WRITABLE: u32 = 1 | 1 << 1;
 /// `enum ibv_qp_attr_mask`: what each transition of RC needs.
 const INIT: c_int = 1 | 1 << 3 | 1 << 4 | 1 << 5;
 const READY_TO_RECEIVE: c_int = 1 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20;
 const READY_TO_SEND: c_int = 1 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16;
 
-/// A device, a protection domain and a completion queue.
+type CreateQp = unsafe extern "C" fn(*mut c_void, *mut InitAttr) -> *mut c_void;
+type ModifyQp = unsafe extern "C" fn(*mut c_void, *mut Attr, c_int) -> c_int;
+type RegMr = unsafe extern "C" fn(*mut c_void, *mut c_void, usize, c_int) -> *mut c_void;
+type PollCq = unsafe extern "C" fn(*mut c_void, c_int, *mut Completion) -> c_int;
+type PostSend =
+    unsafe extern "C" fn(*mut c_void, *mut WriteRequest, *mut *mut WriteRequest) -> c_int;
+
+/// A device, a protection domain and a completion queue. They, and all that is made of them, live as long as the process.
 pub struct Verbs {
-    create_qp: unsafe extern "C" fn(*mut c_void, *mut InitAttr) -> *mut c_void,
-    modify_qp: unsafe extern "C" fn(*mut c_void, *mut Attr, c_int) -> c_int,
+    create_qp: CreateQp,
+    modify_qp: ModifyQp,
+    reg_mr: RegMr,
+    poll_cq: PollCq,
+    post_send: PostSend,
     domain: *mut c_void,
     completions: *mut c_void,
     gid: Gid,
 }
 
+/// An RC queue pair.
+pub struct Pair {
+    address: *mut c_void,
+    /// Its number.
+    pub number: u32,
+}
+
+/// Registered memory, which is nobody else's from then on.
+pub struct Region {
+    /// Where it begins.
+    pub address: u64,
+    bytes: u32,
+    local_key: u32,
+    /// What the other end names it by.
+    pub remote_key: u32,
+}
+
 impl Verbs {
-    /// The device of `interface`.
-    pub fn open(interface: &str) -> anyhow::Result<Verbs> {
+    /// The device of `interface`, with a completion queue of so many entries.
+    pub fn open(interface: &str, entries: c_int) -> anyhow::Result<Verbs> {
         type Open = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
-        // SAFETY: the names and signatures are those of <infiniband/verbs.h>; what a call returned is checked before the
-        // next one gets it, and all of it lives until the process ends.
+        // SAFETY: the names, signatures and places are those of <infiniband/verbs.h>; what a call returned is checked before
+        // the next one gets it, and all of it lives until the process ends.
         unsafe {
             libc::dlopen(
                 c"libibverbs.so.1".as_ptr(),
@@ -137,20 +211,18 @@ impl Verbs {
             let context = found(open(device), "ibv_open_device")?;
             let domain = found(alloc_pd(context), "ibv_alloc_pd")?;
             let none = ptr::null_mut();
-            let completions = found(create_cq(context, 1, none, none, 0), "ibv_create_cq")?;
+            let completions = create_cq(context, entries, none, none, 0);
+            let completions = found(completions, "ibv_create_cq")?;
             let mut gid = Gid::default();
             if query_gid(context, 1, 0, &mut gid) != 0 {
                 bail!("ibv_query_gid fails");
             }
             Ok(Verbs {
-                create_qp: mem::transmute::<
-                    *mut c_void,
-                    unsafe extern "C" fn(*mut c_void, *mut InitAttr) -> *mut c_void,
-                >(symbol(c"ibv_create_qp")?),
-                modify_qp: mem::transmute::<
-                    *mut c_void,
-                    unsafe extern "C" fn(*mut c_void, *mut Attr, c_int) -> c_int,
-                >(symbol(c"ibv_modify_qp")?),
+                create_qp: mem::transmute::<*mut c_void, CreateQp>(symbol(c"ibv_create_qp")?),
+                modify_qp: mem::transmute::<*mut c_void, ModifyQp>(symbol(c"ibv_modify_qp")?),
+                reg_mr: mem::transmute::<*mut c_void, RegMr>(symbol(c"ibv_reg_mr")?),
+                poll_cq: *context.byte_add(POLL_CQ_OFFSET).cast::<PollCq>(),
+                post_send: *context.byte_add(POST_SEND_OFFSET).cast::<PostSend>(),
                 domain,
                 completions,
                 gid,
@@ -158,34 +230,62 @@ impl Verbs {
         }
     }
 
-    /// One more RC queue pair with rings of one entry, connected to itself, ready to send. It lives as long as we do.
-    pub fn connected_pair(&self) -> anyhow::Result<()> {
-        let one = Cap {
-            max_send_wr: 1,
-            max_recv_wr: 1,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
+    /// Its address.
+    pub fn gid(&self) -> Gid {
+        self.gid
+    }
+
+    /// So many bytes of memory that the other end may write.
+    pub fn region(&self, bytes: u32) -> anyhow::Result<Region> {
+        let memory = vec![0_u8; bytes as usize].leak();
+        let address = memory.as_mut_ptr();
+        // SAFETY: the memory is leaked, and nobody looks at it; the keys stand where the ABI has them.
+        unsafe {
+            let region =
+                (self.reg_mr)(self.domain, address.cast(), memory.len(), WRITABLE as c_int);
+            let region = found(region, "ibv_reg_mr")?;
+            Ok(Region {
+                address: address as u64,
+                bytes,
+                local_key: *region.byte_add(MR_LKEY_OFFSET).cast::<u32>(),
+                remote_key: *region.byte_add(MR_RKEY_OFFSET).cast::<u32>(),
+            })
+        }
+    }
+
+    /// One more queue pair, whose send queue has `depth` entries.
+    pub fn pair(&self, depth: u32) -> anyhow::Result<Pair> {
         let mut asked = InitAttr {
             qp_context: ptr::null_mut(),
             send_cq: self.completions,
             recv_cq: self.completions,
             srq: ptr::null_mut(),
-            cap: one,
+            cap: Cap {
+                max_send_wr: depth,
+                max_recv_wr: 1,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
             qp_type: RC,
             sq_sig_all: 0,
         };
         // SAFETY: domain and completion queue are those that the library made; the number stands where the ABI has it.
-        let (pair, number) = unsafe {
-            let pair = found((self.create_qp)(self.domain, &mut asked), "ibv_create_qp")?;
-            (pair, *pair.byte_add(QP_NUM_OFFSET).cast::<u32>())
-        };
+        unsafe {
+            let address = found((self.create_qp)(self.domain, &mut asked), "ibv_create_qp")?;
+            let number = *address.byte_add(QP_NUM_OFFSET).cast::<u32>();
+            Ok(Pair { address, number })
+        }
+    }
+
+    /// Connects it to the queue pair `number` of the device with this address, which may write here.
+    pub fn connect(&self, pair: &Pair, gid: Gid, number: u32) -> anyhow::Result<()> {
         let mut attributes = Attr {
             path_mtu: MTU_1024,
             dest_qp_num: number,
+            qp_access_flags: WRITABLE,
             ah: Ah {
-                dgid: self.gid,
+                dgid: gid,
                 hop_limit: 1,
                 is_global: 1,
                 port_num: 1,
@@ -203,12 +303,66 @@ impl Verbs {
         for (state, mask) in [(1, INIT), (2, READY_TO_RECEIVE), (3, READY_TO_SEND)] {
             attributes.qp_state = state;
             // SAFETY: `pair` is a queue pair of the library; the attributes live through the call.
-            let error = unsafe { (self.modify_qp)(pair, &mut attributes, mask) };
+            let error = unsafe { (self.modify_qp)(pair.address, &mut attributes, mask) };
             if error != 0 {
                 bail!("ibv_modify_qp to state {state}: error {error}");
             }
         }
         Ok(())
+    }
+
+    /// Writes the `bytes` at `offset` of the region to the other end's memory; their completion has this id.
+    pub fn write(
+        &self,
+        pair: &Pair,
+        id: u64,
+        (region, offset, bytes): (&Region, u32, u32),
+        (remote_address, remote_key): (u64, u32),
+    ) -> anyhow::Result<()> {
+        assert!(
+            offset
+                .checked_add(bytes)
+                .is_some_and(|end| end <= region.bytes)
+        );
+        let piece = Piece {
+            address: region.address + u64::from(offset),
+            length: bytes,
+            key: region.local_key,
+        };
+        let mut request = WriteRequest {
+            id,
+            next: ptr::null_mut(),
+            pieces: &raw const piece,
+            piece_count: 1,
+            opcode: OPCODE_WRITE,
+            flags: SIGNALED,
+            immediate: 0,
+            remote_address,
+            remote_key,
+            others: [0; 9],
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is the library's; request and list live through the call, and the memory for ever.
+        let error = unsafe { (self.post_send)(pair.address, &mut request, &mut bad) };
+        if error != 0 {
+            bail!("ibv_post_send: error {error}");
+        }
+        Ok(())
+    }
+
+    /// What has completed; each must have succeeded.
+    pub fn poll<'a>(&self, space: &'a mut [Completion]) -> anyhow::Result<&'a [Completion]> {
+        // SAFETY: the completion queue is the library's, and there is room for so many.
+        let count =
+            unsafe { (self.poll_cq)(self.completions, space.len() as c_int, space.as_mut_ptr()) };
+        let done = usize::try_from(count)
+            .ok()
+            .and_then(|count| space.get(..count));
+        let done = done.with_context(|| format!("ibv_poll_cq says {count}"))?;
+        if let Some(failed) = done.iter().find(|completion| completion.status != 0) {
+            bail!("a WRITE ended with status {}", failed.status);
+        }
+        Ok(done)
     }
 }
 
