@@ -96,14 +96,19 @@ fn window_asked_for() -> Option<u32> {
     asked.parse().ok()
 }
 
+/// Whether peers are offered more than RoCEv2, from the environment.
+fn air_asked_for() -> bool {
+    std::env::var("AIRDMA_AIR").is_ok_and(|asked| asked == "1")
+}
+
 impl Core {
     pub(crate) fn new(info: DeviceInfo, clock: Clock, random: Random) -> io::Result<Self> {
         let arena = Arena::new();
         // A simulation is the same wherever it runs.
-        let window = if clock.is_moved() {
-            None
+        let (window, air) = if clock.is_moved() {
+            (None, false)
         } else {
-            window_asked_for()
+            (window_asked_for(), air_asked_for())
         };
         Ok(Core {
             families: Box::new(families_of(&info.gids)),
@@ -114,7 +119,7 @@ impl Core {
                 incomplete: false,
             }),
             doorbells: Doorbells::new(&arena, DOORBELLS)?,
-            relay: Relay::new(Worker::new(random, window), EventFd::nonblocking()?),
+            relay: Relay::new(Worker::new(random, window, air), EventFd::nonblocking()?),
             process: Process::current(),
             clock,
             descriptors: Mutex::default(),
@@ -290,6 +295,11 @@ impl Core {
             ring_bytes: self.arena.used_bytes(),
             ..self.visit(|worker| worker.tables.inventory())
         }
+    }
+
+    /// From now on peers are offered what goes beyond RoCEv2.
+    pub(crate) fn offer_air(&self) {
+        self.visit(|worker| worker.tables.offer_air());
     }
 
     /// Somebody polls a completion queue. A count lost between two threads does no harm: it still rises.

@@ -23,9 +23,11 @@ pub(crate) enum EngineCounter {
     CqOverruns,
     WindowDecreases,
     PortFailures,
+    /// Messages between airdma hosts from nobody we know, late, or malformed.
+    DropAir,
 }
 
-const ENGINE_NAMES: [&str; 8] = [
+const ENGINE_NAMES: [&str; 9] = [
     "drop_truncated",
     "drop_unknown_opcode",
     "drop_unknown_qp",
@@ -34,6 +36,7 @@ const ENGINE_NAMES: [&str; 8] = [
     "cq_overruns",
     "window_decreases",
     "port_failures",
+    "drop_air",
 ];
 const TRANSPORT_START: usize = ENGINE_NAMES.len();
 const CM_START: usize = TRANSPORT_START + Counter::ALL.len();

@@ -10,6 +10,7 @@
 
 mod active;
 mod ah;
+mod air;
 mod alarm;
 mod async_event;
 mod channel;

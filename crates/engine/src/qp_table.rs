@@ -8,6 +8,7 @@
 //! have meanings of their own, do not come up.
 
 use crate::active::Turn;
+use crate::air::AirIndex;
 use crate::peers::PeerIndex;
 use crate::qp_host::QpSide;
 use crate::random::Random;
@@ -56,6 +57,8 @@ pub(crate) struct Connection {
     pub(crate) local: IpAddr,
     /// Index of `local` in the GID table.
     pub(crate) source_index: u8,
+    /// The process at the other end, if more than RoCEv2 is offered to it.
+    pub(crate) air: Option<AirIndex>,
 }
 
 impl QpSlot {

@@ -74,6 +74,11 @@ impl Simulated {
         Ok(Simulated { device })
     }
 
+    /// From now on peers are offered what goes beyond RoCEv2 (`AIRDMA_AIR=1` for programs).
+    pub fn offer_air(&self) {
+        self.device.core().offer_air();
+    }
+
     /// The device.
     pub fn device(&self) -> &Arc<Device> {
         &self.device

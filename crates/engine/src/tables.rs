@@ -1,6 +1,7 @@
 //! What a worker works on: queue pairs, memory, completion queues, timers, peers, and whose turn it is.
 
 use crate::active::Active;
+use crate::air::Air;
 use crate::counters::{Counters, EngineCounter};
 use crate::cq_table::CqTable;
 use crate::gsi::Gsi;
@@ -62,6 +63,7 @@ pub(crate) struct Tables {
     timers: Timers,
     active: Active,
     peers: Peers,
+    pub(crate) air: Air,
     /// For what else is left to chance.
     pub(crate) random: Random,
 }
@@ -70,6 +72,7 @@ impl Tables {
     /// `window`: the ceiling of the window to one peer in bytes, if one is asked for.
     pub(crate) fn new(mut random: Random, window: Option<u32>) -> Self {
         Tables {
+            air: Air::new(),
             qps: QpTable::new(random.fork()),
             memory: MemoryTable::new(random.fork()),
             srqs: SrqTable::default(),
@@ -167,6 +170,7 @@ impl Tables {
     pub(crate) fn settle_received(&mut self, now: Time) {
         if let Some(index) = self.unsettled.take() {
             self.settle(index, now);
+            self.note_owed(index, now);
         }
     }
 
@@ -203,6 +207,9 @@ impl Tables {
                 steering.owner_of_datagram(arrival.destination, packet.payload, manages)
         {
             return self.receive_misrouted(now, received, owner);
+        }
+        if self.receive_air(now, arrival, packet) {
+            return;
         }
         let gsi = self.gsi.as_mut();
         if !gsi.is_some_and(|gsi| gsi.receive(now, arrival, packet)) {
@@ -314,10 +321,8 @@ impl Tables {
     /// When [`Tables::expire`] wants to be called next.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let management = self.gsi.as_ref().and_then(|gsi| gsi.manager.poll_timeout());
-        match (self.timers.next(), management) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let all = [self.timers.next(), management, self.air.due()];
+        all.into_iter().flatten().min()
     }
 
     /// Whether something is to be sent.
@@ -328,6 +333,15 @@ impl Tables {
     /// Fills the batch with what the queue pairs have to send, fairly, up to [`ROUND_BYTES`] or until it is full.
     pub(crate) fn fill(&mut self, now: Time, batch: &mut TransmitBatch) {
         let mut budget = ROUND_BYTES;
+        while self.has_air_due(now) {
+            let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
+                return;
+            };
+            if let Some((len, destination)) = self.poll_air(now, out) {
+                batch.commit(len, destination);
+                budget -= len as i64;
+            }
+        }
         while let Some(gsi) = self.gsi.as_mut().filter(|gsi| gsi.has_transmits()) {
             let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
                 return;
@@ -456,9 +470,14 @@ impl Tables {
         slot.side.shared.urgency.set_busy(after > 0);
         let state = slot.qp.state();
         let entered = slot.side.shared.state.set(state);
-        if let Some(Connection { peer, .. }) = slot.connection
+        if let Some(Connection { peer, air, .. }) = slot.connection
             && (lost.is_some() || before != after)
         {
+            if let Some(air) = air
+                && before == 0
+            {
+                self.air.note_under_way(air, now);
+            }
             let acknowledged = lost.is_none() && state.sends();
             let mtu = slot.qp.attributes().path_mtu.bytes();
             if let Some(loss) = lost {
@@ -527,6 +546,7 @@ impl Tables {
             } else if slot.qp.qp_type().is_connected() && mask.contains(AttrMask::AV) {
                 self.disconnect(index, now);
                 self.connect(index, &attributes.path, local);
+                self.join_air(index, now);
             }
         }
         self.settle(index, now);
@@ -570,6 +590,7 @@ impl Tables {
             remote,
             local,
             source_index: path.sgid_index,
+            air: None,
         });
     }
 
@@ -581,6 +602,7 @@ impl Tables {
         if let Some(connection) = slot.connection.take() {
             slot.blocked = false;
             self.peers.leave(connection.peer, index, slot.in_flight);
+            self.leave_air(index, &connection);
             // What it had under way is room for the others.
             self.unblock(connection.peer);
         }
@@ -639,7 +661,7 @@ impl Tables {
     }
 
     /// Calls a queue pair with what it may touch.
-    fn with<R>(
+    pub(crate) fn with<R>(
         &mut self,
         index: u32,
         call: impl FnOnce(&mut QueuePair, &mut QpHost<'_>) -> R,

@@ -79,10 +79,15 @@ pub(crate) struct Round {
 }
 
 impl Worker {
-    pub(crate) fn new(random: Random, window: Option<u32>) -> Self {
+    /// `window`: the ceiling of the window to one peer in bytes, if one is asked for. `air`: peers are offered more than RoCEv2.
+    pub(crate) fn new(random: Random, window: Option<u32>, air: bool) -> Self {
+        let mut tables = Tables::new(random, window);
+        if air {
+            tables.offer_air();
+        }
         Worker {
             link: None,
-            tables: Tables::new(random, window),
+            tables,
             port_counted: Time::ZERO,
             port_moved: false,
             flushed: Time::ZERO,

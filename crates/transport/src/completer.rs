@@ -6,6 +6,8 @@ use crate::attributes::QpAttributes;
 use crate::completion::{Completion, Status};
 use crate::counter::Counter;
 use crate::host::Host;
+use crate::queue_pair::Acknowledgement;
+use crate::reorder::AHEAD_MAX;
 use crate::requester::{Entry, Local, Requester, completion_opcode, status_of};
 use crate::time::Time;
 use crate::work::Operation;
@@ -85,6 +87,46 @@ impl Requester {
                 }
             }
             Syndrome::Reserved(_) => Ok(()),
+        }
+    }
+
+    /// Takes what the peer says of how far it is: `expected` and `missing`, with the round trip to it.
+    pub(crate) fn handle_acknowledgement<H: Host>(
+        &mut self,
+        now: Time,
+        attributes: &QpAttributes,
+        qpn: Qpn,
+        told: &Acknowledgement<'_>,
+        host: &mut H,
+    ) {
+        let Some(expected) = self.sequence_of(told.expected) else {
+            return host.count(Counter::Duplicates);
+        };
+        if expected > self.sent_max {
+            return host.count(Counter::DropGhost);
+        }
+        // A READ or an atomic is retired by its own answer, which may still be on its way.
+        self.acknowledge(now, attributes, qpn, expected, host);
+        let (acked, sent_max) = (self.acked, self.sent_max);
+        let psn = self.psn_of(acked);
+        let Some(repair) = &mut self.repair else {
+            return;
+        };
+        repair.set_rtt(told.rtt);
+        let end = self.next.min(acked + u64::from(AHEAD_MAX));
+        for range in told.missing {
+            let first = i64::from(range.first.distance_from(psn));
+            let first = acked.saturating_add_signed(first).max(expected);
+            let end = first.saturating_add(range.packets.into()).min(end);
+            for sequence in first..end {
+                repair.note_missing(sequence, acked, now);
+            }
+        }
+        if acked < sent_max {
+            repair.restart_probe(now);
+        }
+        if !repair.is_empty() {
+            self.note_loss();
         }
     }
 

@@ -62,6 +62,8 @@ counters! {
     DropTooLong = "drop_too_long",
     /// Packets whose opcode does not belong to the service, or whose shape is wrong.
     DropMalformed = "drop_malformed",
+    /// Packets that came before their turn and could not be kept (selective repeat).
+    DropEarly = "drop_early",
     /// Responses to nothing that was asked.
     DropGhost = "drop_ghost",
     /// Congestion notification packets received (not acted on in this version).

@@ -15,6 +15,8 @@ mod datagram;
 mod host;
 mod local;
 mod queue_pair;
+mod reorder;
+mod repair;
 pub mod rate;
 mod replies;
 mod request_packet;
@@ -33,7 +35,8 @@ pub use counter::Counter;
 pub use host::{
     AtomicOperation, Host, LocalFault, QpEvent, Receive, RemoteAccess, RemoteFault, Slot, Spread,
 };
-pub use queue_pair::{Arrival, QpConfig, QueuePair, Transmit};
+pub use queue_pair::{Acknowledgement, Arrival, Owed, QpConfig, QueuePair, Transmit};
+pub use reorder::{PsnRange, ReorderMemory};
 pub use requester::Loss;
 pub use run::Run;
 pub use time::Time;

@@ -1,14 +1,16 @@
 //! One queue pair: its state, its attributes, and the service that it runs.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
-use airdma_wire::{Bth, Opcode, Packet, PathMtu, Qpn, Transport};
+use airdma_wire::{Bth, Opcode, Packet, PathMtu, Psn, Qpn, Transport};
 
 use crate::attributes::{AttrMask, InvalidAttribute, QpAttributes, QpState, QpType};
 use crate::completion::{Completion, CompletionOpcode, Status};
 use crate::counter::Counter;
 use crate::datagram::Datagrams;
 use crate::host::{Host, QpEvent};
+use crate::reorder::{PsnRange, ReorderMemory};
 use crate::replies::Peer;
 use crate::request_packet::DEFAULT_PKEY;
 use crate::requester::{Loss, Requester, Turn};
@@ -58,6 +60,26 @@ pub struct Transmit {
     pub len: usize,
     /// Where it goes.
     pub path: Path,
+}
+
+/// What a peer that repeats selectively says of how far it is with our packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acknowledgement<'a> {
+    /// PSN of the first packet that it has not executed.
+    pub expected: Psn,
+    /// What is missing from there on, as far as it knows of later packets.
+    pub missing: &'a [PsnRange],
+    /// Round trip to it, smoothed.
+    pub rtt: Duration,
+}
+
+/// Whether a peer is to be told how far we are with its packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Owed {
+    /// Some time: packets came.
+    Soon,
+    /// At once: packets are missing.
+    Now,
 }
 
 #[derive(Debug)]
@@ -615,6 +637,67 @@ impl QueuePair {
     pub fn farewell(&mut self) {
         if let Service::Connected { responder, .. } = &mut self.service {
             responder.farewell();
+        }
+    }
+
+    /// The peer repeats selectively (`memory`: for what comes before its turn), or does so no more. Both ends must have agreed on it.
+    /// A reliable connection then keeps what comes after a gap, sends again what its peer says is missing, and nothing else, and
+    /// acknowledges by [`acknowledge`](Self::acknowledge) in place of ACK packets. To be said again after each move to
+    /// ready-to-receive; other services do not change.
+    pub fn set_selective(&mut self, memory: Option<&ReorderMemory>) {
+        if let Service::Connected {
+            requester,
+            responder,
+        } = &mut self.service
+            && self.transport == Transport::Rc
+        {
+            requester.set_selective(memory.is_some());
+            responder.set_selective(memory);
+        }
+    }
+
+    /// Whether the peer is to be told how far we are.
+    pub fn owes_acknowledgement(&self) -> Option<Owed> {
+        let Service::Connected { responder, .. } = &self.service else {
+            return None;
+        };
+        let reorder = responder.reorder.as_ref()?;
+        if reorder.has_new_gap() {
+            return Some(Owed::Now);
+        }
+        reorder.owed().then_some(Owed::Soon)
+    }
+
+    /// The peer is told: PSN of the first packet that was not executed, and in `missing` the first ranges of what is missing from there
+    /// on. Returns how many ranges there are, too.
+    pub fn acknowledge(&mut self, missing: &mut [PsnRange]) -> Option<(Psn, usize)> {
+        let Service::Connected { responder, .. } = &mut self.service else {
+            return None;
+        };
+        let reorder = responder.reorder.as_mut()?;
+        let mut count = 0;
+        for (range, place) in reorder.missing(responder.expected).zip(missing) {
+            *place = range;
+            count += 1;
+        }
+        reorder.told();
+        Some((responder.expected, count))
+    }
+
+    /// Takes what the peer says of how far it is.
+    pub fn handle_acknowledgement<H: Host>(
+        &mut self,
+        now: Time,
+        told: &Acknowledgement<'_>,
+        host: &mut H,
+    ) {
+        if !self.attributes.state.sends() {
+            return host.count(Counter::DropBadState);
+        }
+        if let Service::Connected { requester, .. } = &mut self.service {
+            requester.handle_acknowledgement(now, &self.attributes, self.config.qpn, told, host);
+            let outcome = requester.due_failure();
+            self.after_requester(outcome, host);
         }
     }
 

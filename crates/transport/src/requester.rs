@@ -20,8 +20,9 @@ use airdma_wire::{Headers, NakCode, Psn, Qpn, Transport, XrcEth, ack_timeout, rn
 use crate::attributes::QpAttributes;
 use crate::completion::{Completion, CompletionOpcode, Status};
 use crate::counter::Counter;
-use crate::host::Host;
+use crate::host::{Host, LocalFault};
 use crate::local;
+use crate::repair::Repair;
 use crate::request_packet::{ATOMIC_WRITE_LEN, RequestPacket, packets_of};
 use crate::time::Time;
 use crate::work::{Operation, SendRequest};
@@ -128,6 +129,8 @@ pub(crate) struct Requester {
     loss: Option<Loss>,
     /// The request at `cursor` cannot be sent. It fails when those before it are answered.
     failure: Option<Status>,
+    /// With a peer that keeps what comes before its turn, and says what is missing.
+    pub(crate) repair: Option<Box<Repair>>,
 }
 
 impl Requester {
@@ -150,6 +153,7 @@ impl Requester {
             rewound_at: None,
             loss: None,
             failure: None,
+            repair: None,
         }
     }
 
@@ -171,6 +175,11 @@ impl Requester {
     pub(crate) fn in_flight_bytes(&self, attributes: &QpAttributes) -> u32 {
         let bytes = (self.next - self.acked) * u64::from(attributes.path_mtu.bytes());
         u32::try_from(bytes).unwrap_or(u32::MAX)
+    }
+
+    /// The peer says that packets are missing.
+    pub(crate) fn note_loss(&mut self) {
+        self.loss = Some(Loss::Gap);
     }
 
     pub(crate) fn take_loss(&mut self) -> Option<Loss> {
@@ -247,8 +256,15 @@ impl Requester {
         self.retire_locals(turn.qpn, host);
     }
 
+    /// Whether there are packets that the peer said are missing, and nothing holds them back.
+    pub(crate) fn wants_repair(&self) -> bool {
+        let missing = |repair: &Repair| !repair.is_empty();
+        self.repair.as_deref().is_some_and(missing) && self.not_ready_until.is_none()
+    }
+
     pub(crate) fn wants_transmit(&self, attributes: &QpAttributes, draining: bool) -> bool {
         self.sendable(attributes, draining).is_some()
+            || self.wants_repair()
             || self.local_due(draining).is_some()
             || ((draining || self.failure.is_some()) && self.is_unasked())
     }
@@ -291,6 +307,9 @@ impl Requester {
             credit,
             ..
         } = *turn;
+        if self.wants_repair() {
+            return self.poll_repair(turn, attributes, host, out);
+        }
         let sendable = self.sendable(attributes, draining).copied();
         let held_back = if sendable.is_some() {
             credit == 0
@@ -311,32 +330,41 @@ impl Requester {
         let mtu = attributes.path_mtu.bytes();
         let index = u32::try_from(self.next - entry.first).expect("an entry has < 2^32 packets");
         let mut packet = RequestPacket::new(&entry, index, mtu);
-        let ack_request =
+        packet.headers.bth.ack_request =
             asks_again || self.asks_for_ack(&entry, &packet, credit.saturating_sub(mtu), mtu);
-        let bth = &mut packet.headers.bth;
-        bth.dest_qpn = attributes.dest_qpn;
-        bth.psn = self.psn_of(self.next);
-        bth.ack_request = ack_request;
-        let pad = usize::from(bth.pad);
-        let headers_len = match turn.transport {
-            Transport::Xrc => emit_extended(packet.headers, entry.request.srqn, out),
-            Transport::Rc | Transport::Uc | Transport::Ud | Transport::Cnp => {
-                packet.headers.emit(out)
-            }
+        packet.headers.bth.psn = self.psn_of(self.next);
+        let Ok(end) = write(&entry, &mut packet, turn, attributes, host, out) else {
+            return self.give_up(Status::LocalProtectionError, turn, attributes, host, out);
         };
-        let payload_end = headers_len + packet.payload_len as usize;
-        if packet.payload_len > 0 {
-            let target = &mut out[headers_len..payload_end];
-            if host
-                .gather(entry.request.slot, packet.offset, target)
-                .is_err()
-            {
-                return self.give_up(Status::LocalProtectionError, turn, attributes, host, out);
-            }
-        }
-        let end = payload_end + pad;
-        out[payload_end..end].fill(0);
-        self.sent(now, attributes, &entry, &packet, ack_request, host);
+        self.sent(now, attributes, &entry, &packet, host);
+        Some(end)
+    }
+
+    /// Writes the next packet that the peer said is missing, or that is to probe for it. The window of the path does not hold it back:
+    /// it counts as under way already.
+    #[cold]
+    fn poll_repair<H: Host>(
+        &mut self,
+        turn: &Turn,
+        attributes: &QpAttributes,
+        host: &mut H,
+        out: &mut [u8],
+    ) -> Option<usize> {
+        let repair = self.repair.as_mut()?;
+        let sequence = repair.next(self.acked)?;
+        let after = self.queue.partition_point(|entry| entry.first <= sequence);
+        let entry = *self.queue.range(..after).rfind(|entry| entry.packets > 0)?;
+        let index = u32::try_from(sequence - entry.first).expect("an entry has < 2^32 packets");
+        let mut packet = RequestPacket::new(&entry, index, attributes.path_mtu.bytes());
+        repair.sent(sequence, packet.packets, turn.now);
+        packet.headers.bth.ack_request = repair.is_empty();
+        packet.headers.bth.psn = self.psn_of(sequence);
+        let Ok(end) = write(&entry, &mut packet, turn, attributes, host, out) else {
+            // Its memory is gone: it fails when its turn comes again.
+            self.rewind(None);
+            return self.poll_transmit(turn, attributes, host, out);
+        };
+        host.count(Counter::Retransmits);
         Some(end)
     }
 
@@ -414,7 +442,6 @@ impl Requester {
         attributes: &QpAttributes,
         entry: &Entry,
         packet: &RequestPacket,
-        ack_requested: bool,
         host: &mut H,
     ) {
         if self.next < self.sent_max {
@@ -428,16 +455,23 @@ impl Requester {
         if self.next == entry.end() {
             self.cursor += 1;
         }
-        self.note_asked(ack_requested, attributes.path_mtu.bytes());
+        self.note_asked(packet.headers.bth.ack_request, attributes.path_mtu.bytes());
         if self.deadline.is_none() {
             self.deadline = deadline(now, attributes);
+        }
+        if let Some(repair) = &mut self.repair
+            && repair.probe_at().is_none()
+        {
+            repair.restart_probe(now);
         }
     }
 
     /// While the peer is not ready nothing is under way, so that only one of the two timers runs.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         debug_assert!(self.deadline.is_none() || self.not_ready_until.is_none());
-        self.deadline.or(self.not_ready_until)
+        let probe = self.repair.as_ref().and_then(|repair| repair.probe_at());
+        let timer = self.deadline.or(self.not_ready_until);
+        probe.into_iter().chain(timer).min()
     }
 
     pub(crate) fn handle_timeout<H: Host>(
@@ -453,6 +487,13 @@ impl Requester {
             self.rewind(Some(Loss::Timeout));
             self.spend_retry()?;
         }
+        if let Some(repair) = &mut self.repair
+            && repair.take_probe(now)
+            && repair.is_empty()
+            && self.next > self.acked
+        {
+            repair.note_missing(self.next - 1, self.acked, now);
+        }
         Ok(())
     }
 
@@ -466,6 +507,9 @@ impl Requester {
         self.rewound_at = Some(self.acked);
         self.failure = None; // found again when its turn comes
         self.loss = loss;
+        if let Some(repair) = &mut self.repair {
+            repair.clear(self.acked);
+        }
     }
 
     fn spend_retry(&mut self) -> Result<(), Status> {
@@ -516,11 +560,17 @@ impl Requester {
             self.next = self.acked;
             self.cursor = 0;
         }
-        self.deadline = if self.next > self.acked {
+        let under_way = self.next > self.acked;
+        self.deadline = if under_way {
             deadline(now, attributes)
         } else {
             None
         };
+        match &mut self.repair {
+            Some(repair) if under_way => repair.restart_probe(now),
+            Some(repair) => repair.stop_probe(),
+            None => {}
+        }
     }
 
     /// All that the attributes allow, from now on.
@@ -547,6 +597,15 @@ impl Requester {
         self.first_psn = psn;
     }
 
+    /// The peer keeps what comes before its turn, or does so no more.
+    pub(crate) fn set_selective(&mut self, selective: bool) {
+        match (&self.repair, selective) {
+            (None, true) => self.repair = Some(Box::new(Repair::new())),
+            (Some(_), false) => self.repair = None,
+            (Some(_), true) | (None, false) => {}
+        }
+    }
+
     /// The failure of a request that could not be sent, once all before it are answered: they
     /// complete as they deserve, and only what follows is flushed (IBTA 10.8.3.1).
     pub(crate) fn due_failure(&self) -> Result<(), Status> {
@@ -565,6 +624,31 @@ impl Requester {
         let distance = psn.distance_from(self.psn_of(self.acked));
         u64::try_from(distance).ok().map(|ahead| self.acked + ahead)
     }
+}
+
+/// Writes a request packet into `out`, and returns its length without ICRC.
+#[inline]
+fn write<H: Host>(
+    entry: &Entry,
+    packet: &mut RequestPacket,
+    turn: &Turn,
+    attributes: &QpAttributes,
+    host: &mut H,
+    out: &mut [u8],
+) -> Result<usize, LocalFault> {
+    packet.headers.bth.dest_qpn = attributes.dest_qpn;
+    let headers_len = match turn.transport {
+        Transport::Xrc => emit_extended(packet.headers, entry.request.srqn, out),
+        Transport::Rc | Transport::Uc | Transport::Ud | Transport::Cnp => packet.headers.emit(out),
+    };
+    let payload_end = headers_len + packet.payload_len as usize;
+    if packet.payload_len > 0 {
+        let target = &mut out[headers_len..payload_end];
+        host.gather(entry.request.slot, packet.offset, target)?;
+    }
+    let end = payload_end + usize::from(packet.headers.bth.pad);
+    out[payload_end..end].fill(0);
+    Ok(end)
 }
 
 /// Whether a READ or an atomic may be sent at all.

@@ -9,6 +9,7 @@ use crate::attributes::{Access, QpAttributes};
 use crate::completion::{Completion, CompletionOpcode, Status};
 use crate::counter::Counter;
 use crate::host::{AtomicOperation, Host, LocalFault, QpEvent, Receive, RemoteAccess, RemoteFault};
+use crate::reorder::{AHEAD_MAX, Next, Reorder, ReorderMemory};
 use crate::replies::{ReadResponse, Replies};
 use crate::request_packet::{ATOMIC_WRITE_LEN, packets_of};
 use crate::work::MESSAGE_LEN_MAX;
@@ -90,6 +91,10 @@ pub(crate) struct Responder {
     placed: Option<Psn>,
     executed: VecDeque<Executed>,
     pub(crate) replies: Replies,
+    /// What came before its turn, if the peer repeats selectively. Such a peer is told how far we are by [`acknowledge`], not by ACKs.
+    ///
+    /// [`acknowledge`]: crate::QueuePair::acknowledge
+    pub(crate) reorder: Option<Box<Reorder>>,
 }
 
 impl Responder {
@@ -99,6 +104,15 @@ impl Responder {
             expected: attributes.rq_psn,
             ..Responder::default()
         };
+    }
+
+    /// The peer repeats selectively, or does so no more: then it will send again what was kept.
+    pub(crate) fn set_selective(&mut self, memory: Option<&ReorderMemory>) {
+        match (&self.reorder, memory) {
+            (None, Some(memory)) => self.reorder = Some(Box::new(Reorder::new(memory.clone()))),
+            (Some(_), None) => self.reorder = None,
+            (Some(_), Some(_)) | (None, None) => {}
+        }
     }
 
     /// Takes one request packet. A refusal means that the queue pair is to move to the error
@@ -113,9 +127,9 @@ impl Responder {
         let psn = packet.headers.bth.psn;
         match psn.distance_from(self.expected) {
             0 => {}
-            1.. => {
+            ahead @ 1.. => {
                 host.count(Counter::OutOfOrder);
-                self.report_gap();
+                self.handle_early(attributes, packet, ahead.unsigned_abs(), host);
                 return Ok(());
             }
             _ => {
@@ -124,6 +138,23 @@ impl Responder {
                 return Ok(());
             }
         }
+        let psns = self.handle_expected(attributes, qpn, packet, host)?;
+        if self.reorder.is_some() {
+            self.handle_held(attributes, qpn, psns, host)?;
+        }
+        Ok(())
+    }
+
+    /// Executes the expected packet; returns the PSNs that it took, 0 if it was asked to come again.
+    #[inline]
+    fn handle_expected<H: Host>(
+        &mut self,
+        attributes: &QpAttributes,
+        qpn: Qpn,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) -> Result<u32, Refusal> {
+        let psn = packet.headers.bth.psn;
         match self.execute(attributes, qpn, packet, host) {
             Ok(packets) => {
                 let bth = &packet.headers.bth;
@@ -134,17 +165,78 @@ impl Responder {
                     self.gap_reported = false;
                     self.expected = self.expected.add(packets);
                 }
-                Ok(())
+                Ok(packets)
             }
             Err(Fault::NotReady) => {
                 self.gap_reported = true;
                 let timer = attributes.min_rnr_timer;
                 self.replies
                     .refuse(psn, self.msn, Syndrome::RnrNak { timer });
-                Ok(())
+                Ok(0)
             }
             Err(fault) => Err(self.refuse(qpn, psn, fault, host)),
         }
+    }
+
+    /// A packet came before its turn.
+    #[cold]
+    fn handle_early<H: Host>(
+        &mut self,
+        attributes: &QpAttributes,
+        packet: &Packet<'_>,
+        ahead: u32,
+        host: &mut H,
+    ) {
+        let Some(reorder) = &mut self.reorder else {
+            return self.report_gap();
+        };
+        reorder.owe();
+        if ahead < AHEAD_MAX && reorder.has(ahead) {
+            return host.count(Counter::Duplicates);
+        }
+        let mtu = attributes.path_mtu.bytes();
+        let placed = place_early(self.inbound.as_ref(), packet, ahead, mtu, host);
+        let psns = match packet.headers.reth {
+            Some(reth) if packet.headers.bth.opcode == Opcode::RcReadRequest => {
+                packets_of(reth.length, mtu)
+            }
+            Some(_) | None => 1,
+        };
+        let kept = if placed {
+            reorder.note_placed(ahead)
+        } else {
+            reorder.hold(ahead, psns, packet)
+        };
+        if !kept {
+            host.count(Counter::DropEarly);
+        }
+    }
+
+    /// The expected packet was executed, and took so many PSNs: so are those that were there before it.
+    fn handle_held<H: Host>(
+        &mut self,
+        attributes: &QpAttributes,
+        qpn: Qpn,
+        mut psns: u32,
+        host: &mut H,
+    ) -> Result<(), Refusal> {
+        while psns > 0
+            && let Some(reorder) = self.reorder.as_mut().filter(|reorder| !reorder.is_empty())
+        {
+            psns = match reorder.advance(psns) {
+                Next::Nobody => 0,
+                Next::Placed => {
+                    if let Some(Inbound::Write { placed, .. }) = &mut self.inbound {
+                        *placed += attributes.path_mtu.bytes();
+                    }
+                    self.placed = Some(self.expected);
+                    self.expected = self.expected.add(1);
+                    1
+                }
+                Next::Held(held) => self.handle_expected(attributes, qpn, &held.packet(), host)?,
+            };
+        }
+        Ok(())
     }
 
     fn report_gap(&mut self) {
@@ -161,7 +253,9 @@ impl Responder {
         self.gap_reported = false;
         self.expected = self.expected.add(1);
         self.placed = Some(bth.psn);
-        if bth.ack_request {
+        if let Some(reorder) = &mut self.reorder {
+            reorder.owe();
+        } else if bth.ack_request {
             self.replies.acknowledge(bth.psn, self.msn);
         }
     }
@@ -406,7 +500,10 @@ impl Responder {
         let psn = packet.headers.bth.psn;
         let opcode = packet.headers.bth.opcode;
         if opcode.is_send() || opcode.is_write() {
-            return self.acknowledge_again();
+            return match &mut self.reorder {
+                Some(reorder) => reorder.owe(),
+                None => self.acknowledge_again(),
+            };
         }
         let mtu = attributes.path_mtu.bytes();
         for executed in &self.executed {
@@ -517,6 +614,34 @@ impl Responder {
         self.msn = (self.msn + 1) & MSN_MASK;
         host.count(Counter::MessagesReceived);
     }
+}
+
+/// Puts the data of a packet that comes before its turn where it belongs, if it is from the middle of the WRITE that is arriving.
+/// What the peer may not write is refused in its turn.
+fn place_early<H: Host>(
+    inbound: Option<&Inbound>,
+    packet: &Packet<'_>,
+    ahead: u32,
+    mtu: u32,
+    host: &mut H,
+) -> bool {
+    let Some(Inbound::Write {
+        rkey,
+        va,
+        length,
+        placed,
+    }) = inbound
+    else {
+        return false;
+    };
+    let offset = u64::from(*placed) + u64::from(ahead) * u64::from(mtu);
+    let in_the_middle = offset + u64::from(mtu) < u64::from(*length);
+    in_the_middle
+        && packet.headers.bth.opcode == Opcode::RcWriteMiddle
+        && packet.payload.len() == mtu as usize
+        && host
+            .write_remote(*rkey, va.wrapping_add(offset), packet.payload)
+            .is_ok()
 }
 
 /// The next receive: of the shared queue that the message of an extended connection names, else of our own. A queue

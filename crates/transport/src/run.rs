@@ -55,14 +55,14 @@ impl Run {
     }
 }
 
-/// Who a run is for, and what it is.
-struct Headers {
+/// The headers of a run: who it is for, and what it is.
+struct RunHeaders {
     opcode: Opcode,
     dest_qpn: Qpn,
     first: Psn,
 }
 
-impl Headers {
+impl RunHeaders {
     /// Writes the BTH of each packet; `asks` says whether the one with that index asks for an acknowledgement.
     fn emit(&self, run: &Run, out: &mut [u8], mut asks: impl FnMut(u32) -> bool) {
         let mut bth = Bth {
@@ -91,7 +91,11 @@ impl Requester {
         out: &mut [u8],
     ) -> Option<Run> {
         // With nothing under way the window takes one packet whatever its size, no timer runs, and what is sent again is counted.
-        if self.next != self.sent_max || self.next == self.acked || self.locals > 0 {
+        if self.next != self.sent_max
+            || self.next == self.acked
+            || self.locals > 0
+            || self.wants_repair()
+        {
             return None;
         }
         let entry = self.sendable(attributes, turn.draining)?;
@@ -120,7 +124,7 @@ impl Requester {
         let run = Run::new(packets, mtu)?;
         let (slot, offset) = (entry.request.slot, index as u32 * mtu);
         host.gather_run(slot, offset, out, run.payloads()).ok()?;
-        let headers = Headers {
+        let headers = RunHeaders {
             opcode,
             dest_qpn: attributes.dest_qpn,
             first: self.psn_of(self.next),
@@ -151,7 +155,7 @@ impl Replies {
         let copied: Result<(), RemoteFault> =
             host.read_remote_run(read.rkey, va, out, run.payloads());
         copied.ok()?;
-        let headers = Headers {
+        let headers = RunHeaders {
             opcode: Opcode::RcReadResponseMiddle,
             dest_qpn: peer.qpn,
             first,
@@ -173,7 +177,11 @@ impl Responder {
         host: &mut H,
     ) -> bool {
         let mtu = attributes.path_mtu.bytes();
-        if bth.psn != self.expected || payload.len() != mtu as usize {
+        let others_wait = self
+            .reorder
+            .as_ref()
+            .is_some_and(|reorder| !reorder.is_empty());
+        if bth.psn != self.expected || payload.len() != mtu as usize || others_wait {
             return false;
         }
         // The last packet has something left to carry, so it is not reached.

@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 pub mod aeth;
+pub mod air;
 pub mod atomic;
 pub mod bth;
 pub mod cm;

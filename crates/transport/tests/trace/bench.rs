@@ -420,6 +420,13 @@ impl Bench {
             .handle_packet(self.now, &self.arrival, &packet, &mut self.host);
     }
 
+    /// A packet as it was sent.
+    pub fn bytes_arrive(&mut self, bytes: &[u8]) {
+        let packet = Packet::parse(bytes).unwrap();
+        self.qp
+            .handle_packet(self.now, &self.arrival, &packet, &mut self.host);
+    }
+
     pub fn acknowledged(&mut self, psn: u32, syndrome: Syndrome) {
         self.arrives(Opcode::RcAcknowledge, psn, &[], |headers| {
             headers.aeth = Some(Aeth { syndrome, msn: 0 });

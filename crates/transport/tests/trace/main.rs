@@ -11,5 +11,6 @@ mod local;
 mod requester;
 mod responder;
 mod run;
+mod selective;
 mod shared_receives;
 mod unreliable;

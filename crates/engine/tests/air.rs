@@ -1,0 +1,329 @@
+//! Two airdma hosts that agree on more than RoCEv2, and what they do with hosts that do not.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use airdma_engine::simulated::Simulated;
+use airdma_engine::*;
+use airdma_port::sim::{Carrier, Frame, carried};
+use common::*;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::Duration;
+
+const TICK: Duration = Duration::from_micros(100);
+/// One way: 500 us.
+const TICKS_AWAY: usize = 5;
+
+struct Host {
+    device: Simulated,
+    carrier: Carrier,
+}
+
+fn host(name: &str, address: [u8; 4], seed: u64) -> Host {
+    let address = IpAddr::from(address);
+    let (port, carrier) = carried(&[address]).unwrap();
+    let device = Simulated::open(info(name, address), Box::new(port), seed).unwrap();
+    Host { device, carrier }
+}
+
+impl Host {
+    fn count(&self, name: &str) -> u64 {
+        counter(self.device.device(), name)
+    }
+}
+
+/// Two hosts and the wires between them.
+struct Wires {
+    hosts: [Host; 2],
+    ends: [End; 2],
+    tick: usize,
+    /// With the tick in which each arrives.
+    under_way: [VecDeque<(usize, Frame)>; 2],
+    /// Bytes of each packet that was sent, from whom.
+    sent: Vec<(usize, Vec<u8>)>,
+}
+
+impl Wires {
+    /// Connected; those of `offers` offer more than RoCEv2.
+    fn new(offers: [bool; 2], bytes: usize) -> Self {
+        let hosts = [host("a", LEFT, 7), host("b", RIGHT, 8)];
+        for (host, offers) in hosts.iter().zip(offers) {
+            if offers {
+                host.device.offer_air();
+            }
+        }
+        let ends = hosts
+            .each_ref()
+            .map(|host| End::new(host.device.device(), QpType::Rc, bytes));
+        ends[0].connect(&ends[1]);
+        ends[1].connect(&ends[0]);
+        Wires {
+            hosts,
+            ends,
+            tick: 0,
+            under_way: [VecDeque::new(), VecDeque::new()],
+            sent: Vec::new(),
+        }
+    }
+
+    fn now(&self) -> Duration {
+        TICK * self.tick as u32
+    }
+
+    /// Lets time pass; `loses` says which of the packets from whom are lost.
+    fn pass(&mut self, time: Duration, loses: &mut dyn FnMut(usize, &[u8]) -> bool) {
+        for _ in 0..(time.as_nanos() / TICK.as_nanos()) {
+            self.tick += 1;
+            for from in [0, 1] {
+                let to = &self.hosts[1 - from];
+                while let Some((at, _)) = self.under_way[from].front()
+                    && *at <= self.tick
+                {
+                    to.carrier.give(self.under_way[from].pop_front().unwrap().1);
+                }
+            }
+            for from in [0, 1] {
+                self.hosts[from].device.run(self.now());
+                while let Some(frame) = self.hosts[from].carrier.take() {
+                    self.sent.push((from, frame.bytes.to_vec()));
+                    if !loses(from, &frame.bytes) {
+                        self.under_way[from].push_back((self.tick + TICKS_AWAY, frame));
+                    }
+                }
+            }
+        }
+    }
+
+    fn quietly(&mut self, time: Duration) {
+        self.pass(time, &mut |_, _| false);
+    }
+
+    /// Packets to queue pair 1 that `from` has sent.
+    fn messages(&self, from: usize) -> usize {
+        let to_gsi =
+            |(sender, bytes): &&(usize, Vec<u8>)| *sender == from && bytes[5..8] == [0, 0, 1];
+        self.sent.iter().filter(to_gsi).count()
+    }
+}
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A middle packet of a WRITE, from the left.
+fn is_middle(from: usize, bytes: &[u8]) -> bool {
+    from == 0 && bytes[0] == 0x07
+}
+
+#[test]
+fn what_is_lost_is_sent_again_and_nothing_else() {
+    const LEN: usize = 400 * 1024;
+    let mut wires = Wires::new([true, true], LEN);
+    wires.quietly(5 * MS);
+    let data = pattern(LEN, 3);
+    wires.ends[0].memory.fill(0, &data);
+    let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
+    wires.ends[0].qp.post_send(&write).unwrap();
+    let (mut middle, mut lost) = (0, 0);
+    wires.pass(500 * MS, &mut |from, bytes| {
+        let is_lost = is_middle(from, bytes) && {
+            middle += 1;
+            middle % 9 == 0
+        };
+        lost += u64::from(is_lost);
+        is_lost
+    });
+    assert!(lost >= 10, "{lost}");
+    wires.ends[0].ok();
+    assert!(wires.ends[1].memory.bytes(0, LEN) == data);
+    let again = wires.hosts[0].count("retransmits");
+    // A probe where the same packet is lost twice, and nothing else comes meanwhile.
+    assert!(
+        (lost..=lost + lost / 3).contains(&again),
+        "{again} for {lost} lost"
+    );
+    assert_eq!(wires.hosts[1].count("naks_sent"), 0);
+    assert_eq!(wires.hosts[1].count("acks_sent"), 0);
+    assert_eq!(wires.hosts[0].count("timeouts"), 0);
+}
+
+#[test]
+fn acknowledgements_are_sparse() {
+    const LEN: usize = 1 << 20;
+    let mut wires = Wires::new([true, true], LEN);
+    wires.quietly(5 * MS);
+    let before = wires.messages(1);
+    let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
+    wires.ends[0].qp.post_send(&write).unwrap();
+    let begun = wires.now();
+    while wires.hosts[0].count("messages_sent") == 0 {
+        wires.quietly(MS);
+        assert!(wires.now() < 10 * begun + 500 * MS, "no end");
+    }
+    let round_trips = (wires.now() - begun).as_micros() as usize / 1000 + 1;
+    let reports = wires.messages(1) - before;
+    // Four in a round trip of 1 ms, and answers to pings.
+    assert!(
+        reports <= 6 * round_trips,
+        "{reports} in {round_trips} round trips"
+    );
+    wires.ends[0].ok();
+}
+
+#[test]
+fn the_end_of_a_message_that_is_lost_comes_again_long_before_the_timeout() {
+    let mut wires = Wires::new([true, true], 8192);
+    wires.quietly(5 * MS);
+    let write = wires.ends[0].write(&wires.ends[1], 0, 8192);
+    wires.ends[0].qp.post_send(&write).unwrap();
+    let mut first = true;
+    // Timeout 14 is 67 ms.
+    wires.pass(20 * MS, &mut |from, bytes| {
+        from == 0 && bytes[0] == 0x08 && std::mem::take(&mut first)
+    });
+    wires.ends[0].ok();
+    assert_eq!(wires.hosts[0].count("timeouts"), 0);
+}
+
+#[test]
+fn a_host_that_knows_nothing_of_it_gets_three_hellos_and_roce() {
+    let mut wires = Wires::new([true, false], 64 * 1024);
+    wires.quietly(1000 * MS);
+    assert_eq!(wires.messages(0), 3);
+    assert_eq!(wires.messages(1), 0);
+    let write = wires.ends[0].write(&wires.ends[1], 0, 64 * 1024);
+    wires.ends[0].qp.post_send(&write).unwrap();
+    let mut middle = 0;
+    wires.pass(300 * MS, &mut |from, bytes| {
+        is_middle(from, bytes) && {
+            middle += 1;
+            middle == 5
+        }
+    });
+    wires.ends[0].ok();
+    assert_eq!(wires.hosts[1].count("naks_sent"), 1);
+    assert_eq!(wires.messages(0), 3);
+}
+
+#[test]
+fn a_lost_hello_is_said_again() {
+    let mut wires = Wires::new([true, true], 4096);
+    let mut hellos = 0;
+    wires.pass(600 * MS, &mut |_, _| {
+        hellos += 1;
+        hellos <= 3
+    });
+    let write = wires.ends[0].write(&wires.ends[1], 0, 4096);
+    wires.ends[0].qp.post_send(&write).unwrap();
+    wires.quietly(20 * MS);
+    wires.ends[0].ok();
+    assert_eq!(wires.hosts[1].count("acks_sent"), 0, "agreed");
+}
+
+#[test]
+fn with_everything_lost_at_random_all_arrives() {
+    for seed in 0..20_u64 {
+        const LEN: usize = 100_000;
+        let mut wires = Wires::new([true, true], LEN);
+        let mut dice = seed * 7919 + 1;
+        let mut loses = move |_: usize, _: &[u8]| {
+            dice = dice
+                .wrapping_mul(6_364_136_223_846_793_005_u64)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (dice >> 33).is_multiple_of(15)
+        };
+        let data = pattern(LEN, seed as u8);
+        wires.ends[0].memory.fill(0, &data);
+        for at in 0..10 {
+            wires.ends[1].recv(at, 0, 0);
+        }
+        let (va, rkey) = (
+            wires.ends[1].memory.address(),
+            wires.ends[1].memory.mr.rkey(),
+        );
+        for _ in 0..5 {
+            let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
+            wires.ends[0].qp.post_send(&write).unwrap();
+            wires.ends[0].send(Operation::Read { va, rkey }, 0, LEN);
+            wires.ends[0].send(Operation::Send, 0, 0);
+        }
+        wires.pass(4000 * MS, &mut loses);
+        for operation in 0..15 {
+            let completion = wires.ends[0].complete();
+            assert_eq!(
+                completion.status,
+                Status::Success,
+                "seed {seed}, {operation}"
+            );
+        }
+        for at in 0..5 {
+            assert_eq!(wires.ends[1].ok().wr_id, at);
+        }
+        assert!(wires.ends[1].memory.bytes(0, LEN) == data, "seed {seed}");
+        assert!(wires.ends[0].memory.bytes(0, LEN) == data, "seed {seed}");
+    }
+}
+
+#[test]
+fn what_strangers_say_is_counted_and_changes_nothing() {
+    use airdma_wire::air::{Hello, Report, ReportWriter, hello};
+    use airdma_wire::{Psn, Qpn};
+    let mut wires = Wires::new([true, true], 64 * 1024);
+    wires.quietly(5 * MS);
+    let agreed_on = wires.messages(0);
+    // Reports whose instance is a guess; hellos of nobody's range.
+    let number = wires.ends[0].qp.number();
+    let mut writer = ReportWriter::new(&Report {
+        instance: 1,
+        number: 7,
+        sender: (wires.ends[1].qp.number().get() >> 12 & 0xff) << 24,
+        ..Report::default()
+    });
+    writer.add(Qpn::new(number.get()), Psn::new(5), [].into_iter());
+    let stranger = Hello {
+        asks: true,
+        features: 0,
+        sender: (wires.ends[1].qp.number().get() >> 12 & 0xff) << 24 ^ 0x5500_0000,
+        instance: 9,
+    };
+    for mad in [writer.finish(0), hello(&stranger, 0)] {
+        inject(&wires, &mad);
+    }
+    wires.quietly(5 * MS);
+    assert_eq!(wires.hosts[0].count("drop_air"), 2);
+    assert_eq!(wires.messages(0), agreed_on);
+    let write = wires.ends[0].write(&wires.ends[1], 0, 64 * 1024);
+    wires.ends[0].qp.post_send(&write).unwrap();
+    wires.quietly(50 * MS);
+    wires.ends[0].ok();
+}
+
+/// Gives the left host a datagram to queue pair 1, as if the right one had sent it.
+fn inject(wires: &Wires, mad: &[u8]) {
+    use airdma_wire::mad::GSI_QKEY;
+    use airdma_wire::{Bth, Deth, Headers, IpPseudo, Opcode, Psn, Qpn, ROCE_PORT, icrc};
+    let mut headers = Headers::new(Bth::new(Opcode::UdSendOnly, Qpn::GSI, Psn::new(1)));
+    headers.deth = Some(Deth {
+        qkey: GSI_QKEY,
+        src_qpn: Qpn::GSI,
+    });
+    let mut bytes = vec![0; headers.len()];
+    headers.emit(&mut bytes);
+    bytes.extend_from_slice(mad);
+    let ip = IpPseudo::V4 {
+        src: RIGHT.into(),
+        dst: LEFT.into(),
+        id: 0,
+        dont_fragment: true,
+    };
+    let sum = icrc(&ip, ROCE_PORT, ROCE_PORT, &bytes);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    wires.hosts[0].carrier.give(Frame {
+        source: RIGHT.into(),
+        destination: LEFT.into(),
+        source_port: ROCE_PORT,
+        tos: 0,
+        ttl: 64,
+        flow_label: 0,
+        bytes,
+    });
+}

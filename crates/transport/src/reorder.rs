@@ -1,0 +1,356 @@
+//! Packets that came before their turn: the responder's half of selective repeat.
+//!
+//! ```text
+//!   expected
+//!   |         early[0]  early[1]  early[2]  early[3]
+//!  -+---------+---------+---------+---------+---------+--> PSN
+//!   (missing)  Missing   Placed    Held      Missing
+//! ```
+//!
+//! A middle packet of the WRITE that is arriving says by its PSN where its data belongs, and is placed at once. All else is held
+//! whole until its turn. So is the last packet of every message: who watches the last byte of a message sees it written last.
+//!
+//! What is held counts against [`ReorderMemory`], which the queue pairs of a worker share. A packet for which nothing is left is
+//! dropped, and missed like any other.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use airdma_wire::{Headers, Packet, Psn};
+
+/// How far ahead of the expected packet one may be. A requester has no more under way.
+pub(crate) const AHEAD_MAX: u32 = 4096;
+
+/// Bytes for packets that came before their turn, shared by all that have a clone of it.
+#[derive(Clone, Debug)]
+pub struct ReorderMemory {
+    left: Arc<AtomicUsize>,
+}
+
+impl ReorderMemory {
+    /// So many bytes.
+    pub fn new(bytes: usize) -> Self {
+        ReorderMemory {
+            left: Arc::new(AtomicUsize::new(bytes)),
+        }
+    }
+
+    /// Bytes that nobody uses.
+    pub fn left(&self) -> usize {
+        self.left.load(Ordering::Relaxed)
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let less = |left: usize| left.checked_sub(bytes);
+        self.left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+            .is_ok()
+    }
+
+    fn give(&self, bytes: usize) {
+        self.left.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Packets that have not come, although later ones have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PsnRange {
+    /// PSN of the first.
+    pub first: Psn,
+    /// How many.
+    pub packets: u32,
+}
+
+#[derive(Debug)]
+enum Early {
+    Missing,
+    /// Its data is where it belongs.
+    Placed,
+    /// It takes its turn as if it came then.
+    Held(Box<HeldPacket>),
+}
+
+/// A packet that is kept whole.
+#[derive(Debug)]
+pub(crate) struct HeldPacket {
+    headers: Headers,
+    payload: Box<[u8]>,
+}
+
+impl HeldPacket {
+    pub(crate) fn packet(&self) -> Packet<'_> {
+        Packet {
+            headers: self.headers,
+            payload: &self.payload,
+        }
+    }
+
+    fn bytes(packet: &Packet<'_>) -> usize {
+        mem::size_of::<HeldPacket>() + packet.payload.len()
+    }
+}
+
+/// Whose turn it is after the expected packet.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// Nobody's: the expected packet has not come.
+    Nobody,
+    Placed,
+    Held(Box<HeldPacket>),
+}
+
+#[derive(Debug)]
+pub(crate) struct Reorder {
+    memory: ReorderMemory,
+    /// The packets after the expected one. The last is not missing.
+    early: VecDeque<Early>,
+    /// The peer has not been told how far we are.
+    owed: bool,
+    /// Nor that packets are missing that it may not know of.
+    gap: bool,
+}
+
+impl Reorder {
+    pub(crate) fn new(memory: ReorderMemory) -> Self {
+        Reorder {
+            memory,
+            early: VecDeque::new(),
+            owed: false,
+            gap: false,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.early.is_empty()
+    }
+
+    /// The peer is to be told how far we are.
+    #[inline]
+    pub(crate) fn owe(&mut self) {
+        self.owed = true;
+    }
+
+    pub(crate) fn owed(&self) -> bool {
+        self.owed
+    }
+
+    /// Packets are missing since the peer was told last.
+    pub(crate) fn has_new_gap(&self) -> bool {
+        self.gap
+    }
+
+    pub(crate) fn told(&mut self) {
+        self.owed = false;
+        self.gap = false;
+    }
+
+    /// Whether the packet so many after the expected one is there.
+    pub(crate) fn has(&self, ahead: u32) -> bool {
+        let early = self.early.get(ahead as usize - 1);
+        early.is_some_and(|early| !matches!(early, Early::Missing))
+    }
+
+    /// Notes that the data of the packet so many after the expected one is in its place. False: there is no memory for that.
+    pub(crate) fn note_placed(&mut self, ahead: u32) -> bool {
+        let reached = self.reach(ahead);
+        if reached {
+            self.set(ahead, Early::Placed);
+        }
+        reached
+    }
+
+    /// Keeps a packet that takes so many PSNs. False: it is too far ahead, or there is no memory for it.
+    pub(crate) fn hold(&mut self, ahead: u32, psns: u32, packet: &Packet<'_>) -> bool {
+        let bytes = HeldPacket::bytes(packet);
+        if !self.memory.take(bytes) {
+            return false;
+        }
+        if !self.reach(ahead.saturating_add(psns - 1)) {
+            self.memory.give(bytes);
+            return false;
+        }
+        let held = Box::new(HeldPacket {
+            headers: packet.headers,
+            payload: packet.payload.into(),
+        });
+        self.set(ahead, Early::Held(held));
+        // The answers to a READ take PSNs for which no packet comes.
+        for more in 1..psns {
+            self.set(ahead + more, Early::Placed);
+        }
+        true
+    }
+
+    /// Makes room for all up to the one so many after the expected packet.
+    fn reach(&mut self, ahead: u32) -> bool {
+        let more = (ahead as usize).saturating_sub(self.early.len());
+        if ahead >= AHEAD_MAX || !self.memory.take(more * mem::size_of::<Early>()) {
+            return false;
+        }
+        self.gap |= more > 1 || self.early.is_empty();
+        self.early
+            .resize_with(self.early.len() + more, || Early::Missing);
+        true
+    }
+
+    fn set(&mut self, ahead: u32, early: Early) {
+        let before = mem::replace(&mut self.early[ahead as usize - 1], early);
+        self.give_back(&before);
+    }
+
+    fn give_back(&self, early: &Early) {
+        if let Early::Held(held) = early {
+            self.memory.give(HeldPacket::bytes(&held.packet()));
+        }
+    }
+
+    /// The expected packet and those that belong to it, `psns` in all, were executed: what follows them.
+    pub(crate) fn advance(&mut self, psns: u32) -> Next {
+        for _ in 1..psns {
+            self.pop();
+        }
+        match self.pop() {
+            None | Some(Early::Missing) => Next::Nobody,
+            Some(Early::Placed) => Next::Placed,
+            Some(Early::Held(held)) => Next::Held(held),
+        }
+    }
+
+    fn pop(&mut self) -> Option<Early> {
+        let early = self.early.pop_front()?;
+        self.memory.give(mem::size_of::<Early>());
+        self.give_back(&early);
+        if self.early.is_empty() {
+            self.early = VecDeque::new();
+        }
+        Some(early)
+    }
+
+    /// What is missing, in the order of PSNs.
+    pub(crate) fn missing(&self, expected: Psn) -> impl Iterator<Item = PsnRange> + '_ {
+        // The expected packet is the first that is missing, if a later one is there.
+        let mut at = 0;
+        let len = self.early.len() as u32;
+        std::iter::from_fn(move || {
+            while at > 0 && at <= len && self.has(at) {
+                at += 1;
+            }
+            if at > len || len == 0 {
+                return None;
+            }
+            let first = at;
+            at += 1;
+            while at <= len && !self.has(at) {
+                at += 1;
+            }
+            Some(PsnRange {
+                first: expected.add(first),
+                packets: at - first,
+            })
+        })
+    }
+}
+
+impl Drop for Reorder {
+    fn drop(&mut self) {
+        while self.pop().is_some() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use airdma_wire::{Bth, Opcode, Qpn};
+
+    use super::*;
+
+    fn packet(psn: u32) -> Packet<'static> {
+        let bth = Bth::new(Opcode::RcSendOnly, Qpn::new(1), Psn::new(psn));
+        Packet {
+            headers: Headers::new(bth),
+            payload: &[7; 100],
+        }
+    }
+
+    fn ranges(reorder: &Reorder) -> Vec<(u32, u32)> {
+        let missing = reorder.missing(Psn::new(0xff_ffff));
+        missing
+            .map(|range| (range.first.get(), range.packets))
+            .collect()
+    }
+
+    #[test]
+    fn what_is_missing_is_said_in_ranges_and_psns_wrap_around() {
+        let mut reorder = Reorder::new(ReorderMemory::new(10_000));
+        assert!(ranges(&reorder).is_empty());
+        assert!(reorder.note_placed(2));
+        assert!(reorder.hold(3, 1, &packet(2)));
+        assert!(reorder.note_placed(6));
+        assert_eq!(ranges(&reorder), [(0xff_ffff, 2), (3, 2)]);
+        assert!(reorder.has(2) && reorder.has(3) && !reorder.has(4) && !reorder.has(7));
+        // The first gap is filled.
+        assert!(matches!(reorder.advance(1), Next::Nobody));
+        assert!(matches!(reorder.advance(1), Next::Placed));
+        assert!(matches!(reorder.advance(1), Next::Held(held) if held.packet() == packet(2)));
+        assert!(matches!(reorder.advance(1), Next::Nobody));
+        assert!(!reorder.is_empty());
+    }
+
+    #[test]
+    fn a_gap_is_news_until_it_is_told() {
+        let mut reorder = Reorder::new(ReorderMemory::new(10_000));
+        assert!(reorder.note_placed(1));
+        assert!(reorder.has_new_gap());
+        reorder.told();
+        assert!(reorder.note_placed(2));
+        assert!(!reorder.has_new_gap(), "the same gap");
+        assert!(reorder.note_placed(4));
+        assert!(reorder.has_new_gap(), "3 is missing as well");
+    }
+
+    #[test]
+    fn a_read_that_is_held_stands_for_the_psns_of_its_answers() {
+        let mut reorder = Reorder::new(ReorderMemory::new(10_000));
+        assert!(reorder.hold(1, 3, &packet(0)));
+        assert!(reorder.note_placed(5));
+        assert_eq!(ranges(&reorder), [(0xff_ffff, 1), (3, 1)]);
+        assert!(matches!(reorder.advance(1), Next::Held(_)));
+        assert!(matches!(reorder.advance(3), Next::Nobody));
+        assert!(matches!(reorder.advance(1), Next::Placed));
+    }
+
+    #[test]
+    fn memory_is_bounded_and_given_back() {
+        let memory = ReorderMemory::new(2_000);
+        let mut reorder = Reorder::new(memory.clone());
+        let mut held = 0;
+        while reorder.hold(held + 1, 1, &packet(held)) {
+            held += 1;
+        }
+        assert!((3..20).contains(&held), "{held} packets of 100 bytes");
+        assert!(
+            !reorder.hold(4_000, 1, &packet(0)),
+            "no memory for so large a gap"
+        );
+        for _ in 0..held {
+            assert!(matches!(reorder.advance(1), Next::Held(_)));
+        }
+        assert_eq!(memory.left(), 2_000);
+        assert!(reorder.hold(2, 1, &packet(1)));
+        assert_ne!(memory.left(), 2_000);
+        drop(reorder);
+        assert_eq!(memory.left(), 2_000);
+    }
+
+    #[test]
+    fn nothing_is_kept_that_no_requester_can_have_sent() {
+        let mut reorder = Reorder::new(ReorderMemory::new(1 << 20));
+        assert!(!reorder.note_placed(AHEAD_MAX));
+        assert!(!reorder.hold(AHEAD_MAX - 1, 2, &packet(0)));
+        assert!(!reorder.hold(1, u32::MAX, &packet(0)));
+        assert!(reorder.is_empty());
+        assert!(reorder.note_placed(AHEAD_MAX - 1));
+    }
+}

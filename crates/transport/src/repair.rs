@@ -1,0 +1,241 @@
+//! What is sent again: the requester's half of selective repeat.
+//!
+//! The peer says how far it is and what is missing. That, and nothing else, is sent again, once in a round trip: what is said to be
+//! missing again sooner was said before the repeated packet came. If nothing is heard for two round trips, the last packet is
+//! sent again as a probe, so that the peer says what it has (as TCP's tail loss probe, RFC 8985 7). The timer of the connection
+//! stays as it is: when it runs out, all is sent again (IBTA 9.7.6.1.3).
+
+use std::time::Duration;
+
+use crate::reorder::AHEAD_MAX;
+use crate::time::Time;
+
+const WORDS: usize = (AHEAD_MAX / u64::BITS) as usize;
+
+/// Before the first round trip is known.
+const RTT_START: Duration = Duration::from_millis(5);
+/// A peer may take this long beyond the round trip: it tells four times in each, and machines are busy.
+const PROBE_SLACK: Duration = Duration::from_millis(1);
+const PROBE_BACKOFF_MAX: u32 = 6;
+
+#[derive(Debug)]
+pub(crate) struct Repair {
+    /// One bit for each packet in flight, at its sequence modulo [`AHEAD_MAX`]: it is to be sent again.
+    lost: [u64; WORDS],
+    lost_count: u32,
+    /// All before this have left `lost`.
+    clean: u64,
+    /// When each packet in flight was sent again. Empty until one is.
+    again_at: Vec<Option<Time>>,
+    rtt: Duration,
+    probe_at: Option<Time>,
+    probes: u32,
+}
+
+impl Repair {
+    pub(crate) fn new() -> Self {
+        Repair {
+            lost: [0; WORDS],
+            lost_count: 0,
+            clean: 0,
+            again_at: Vec::new(),
+            rtt: RTT_START,
+            probe_at: None,
+            probes: 0,
+        }
+    }
+
+    /// Nothing is to be sent again; what is before `acked` never will be.
+    pub(crate) fn clear(&mut self, acked: u64) {
+        self.lost = [0; WORDS];
+        self.lost_count = 0;
+        self.clean = acked;
+        self.probe_at = None;
+    }
+
+    pub(crate) fn set_rtt(&mut self, rtt: Duration) {
+        self.rtt = rtt;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lost_count == 0
+    }
+
+    /// A packet is missing at the peer. `acked`: of those before it nothing is.
+    pub(crate) fn note_missing(&mut self, sequence: u64, acked: u64, now: Time) {
+        self.forget_before(acked);
+        let sent_again = self.again_at.get(slot(sequence)).copied().flatten();
+        let patience = self.rtt + self.rtt / 4;
+        if sent_again.is_some_and(|at| now.duration_since(at) < patience) {
+            return;
+        }
+        let (word, bit) = place(sequence);
+        if self.lost[word] & bit == 0 {
+            self.lost[word] |= bit;
+            self.lost_count += 1;
+        }
+    }
+
+    /// The first that is to be sent again, from `acked` on.
+    pub(crate) fn next(&mut self, acked: u64) -> Option<u64> {
+        self.forget_before(acked);
+        if self.lost_count == 0 {
+            return None;
+        }
+        let end = acked + u64::from(AHEAD_MAX);
+        let mut sequence = acked;
+        while sequence < end {
+            let (word, bit) = place(sequence);
+            let rest = self.lost[word] & !(bit - 1);
+            if rest != 0 {
+                let found =
+                    sequence - u64::from(bit.trailing_zeros()) + u64::from(rest.trailing_zeros());
+                return (found < end).then_some(found);
+            }
+            // The word of `acked` comes twice: its lower bits are the end of the window.
+            sequence += u64::from(u64::BITS - bit.trailing_zeros());
+        }
+        None
+    }
+
+    /// So many packets were sent again.
+    pub(crate) fn sent(&mut self, first: u64, packets: u32, now: Time) {
+        if self.again_at.is_empty() {
+            self.again_at = vec![None; AHEAD_MAX as usize];
+        }
+        for sequence in first..first + u64::from(packets) {
+            self.remove(sequence);
+            self.again_at[slot(sequence)] = Some(now);
+        }
+    }
+
+    fn forget_before(&mut self, acked: u64) {
+        let from = self.clean.max(acked.saturating_sub(u64::from(AHEAD_MAX)));
+        if self.lost_count > 0 {
+            for sequence in from..acked {
+                self.remove(sequence);
+            }
+        }
+        self.clean = self.clean.max(acked);
+    }
+
+    fn remove(&mut self, sequence: u64) {
+        let (word, bit) = place(sequence);
+        if self.lost[word] & bit != 0 {
+            self.lost[word] &= !bit;
+            self.lost_count -= 1;
+        }
+    }
+
+    /// Something is under way, and the peer was heard, or asked for the first time.
+    pub(crate) fn restart_probe(&mut self, now: Time) {
+        self.probes = 0;
+        self.probe_at = Some(now + self.probe_timeout());
+    }
+
+    /// Nothing is under way.
+    pub(crate) fn stop_probe(&mut self) {
+        self.probe_at = None;
+    }
+
+    pub(crate) fn probe_at(&self) -> Option<Time> {
+        self.probe_at
+    }
+
+    /// Whether it is time to send a probe. The next is due later.
+    pub(crate) fn take_probe(&mut self, now: Time) -> bool {
+        if self.probe_at.is_none_or(|at| at > now) {
+            return false;
+        }
+        self.probes = (self.probes + 1).min(PROBE_BACKOFF_MAX);
+        self.probe_at = Some(now + self.probe_timeout());
+        true
+    }
+
+    fn probe_timeout(&self) -> Duration {
+        (self.rtt * 2 + PROBE_SLACK) * (1 << self.probes)
+    }
+}
+
+fn slot(sequence: u64) -> usize {
+    (sequence % u64::from(AHEAD_MAX)) as usize
+}
+
+fn place(sequence: u64) -> (usize, u64) {
+    let slot = slot(sequence);
+    (slot / u64::BITS as usize, 1 << (slot % u64::BITS as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn at(ms: u64) -> Time {
+        Time::from_nanos(ms * MS)
+    }
+
+    fn all(repair: &mut Repair, acked: u64) -> Vec<u64> {
+        let mut found = Vec::new();
+        while let Some(sequence) = repair.next(acked) {
+            found.push(sequence);
+            repair.sent(sequence, 1, at(1));
+        }
+        found
+    }
+
+    #[test]
+    fn what_is_missing_is_sent_again_in_order_all_around_the_window() {
+        for acked in [0, 1, 63, 64, 65, 4_095, 4_096, 10_000_000_037] {
+            let mut repair = Repair::new();
+            let missing = [0, 1, 62, 63, 64, 200, 4_000, 4_094, 4_095];
+            for ahead in missing {
+                repair.note_missing(acked + ahead, acked, at(1));
+            }
+            assert_eq!(all(&mut repair, acked), missing.map(|ahead| acked + ahead));
+            assert!(repair.is_empty());
+        }
+    }
+
+    #[test]
+    fn once_in_a_round_trip() {
+        let mut repair = Repair::new();
+        repair.set_rtt(Duration::from_millis(4));
+        repair.note_missing(7, 0, at(1));
+        repair.sent(7, 1, at(2));
+        repair.note_missing(7, 0, at(6));
+        assert!(repair.is_empty(), "said before it came");
+        repair.note_missing(7, 0, at(7));
+        assert_eq!(repair.next(0), Some(7));
+    }
+
+    #[test]
+    fn what_is_acknowledged_meanwhile_is_not_sent() {
+        let mut repair = Repair::new();
+        for sequence in 10..200 {
+            repair.note_missing(sequence, 10, at(1));
+        }
+        assert_eq!(repair.next(150), Some(150));
+        assert_eq!(repair.next(200), None);
+        assert!(repair.is_empty());
+        // The bits are those of other packets now.
+        assert_eq!(repair.next(200 + 4_096), None);
+    }
+
+    #[test]
+    fn probes_come_after_two_round_trips_of_silence_and_then_ever_later() {
+        let mut repair = Repair::new();
+        repair.set_rtt(Duration::from_millis(2));
+        repair.restart_probe(at(0));
+        assert!(!repair.take_probe(at(4)));
+        assert!(repair.take_probe(at(5)));
+        assert_eq!(repair.probe_at(), Some(at(15)));
+        assert!(repair.take_probe(at(15)));
+        assert_eq!(repair.probe_at(), Some(at(35)));
+        repair.restart_probe(at(20));
+        assert_eq!(repair.probe_at(), Some(at(25)));
+        repair.stop_probe();
+        assert!(!repair.take_probe(at(99)));
+    }
+}

@@ -1,0 +1,490 @@
+//! Messages between airdma hosts: vendor-class management datagrams to queue pair 1 (IBTA 13.4.4, 16.5). Hosts of others ignore
+//! them, and get none but a [`Hello`] now and then. `docs/protocol.md` says when which is sent.
+//!
+//! ```text
+//!    0            1            2            3
+//!   +------------+------------+------------+------------+
+//!   |      MAD header: class 0x4f, version 1, Send      |  0
+//!   +------------+------------+------------+------------+
+//!   |          RMPP header, inactive, but for           | 24
+//!   |    the receiver: top byte of its process's id     | 28
+//!   |                                                   | 32
+//!   +------------+------------+------------+------------+
+//!   |  reserved  |            OUI 02-61-44              | 36
+//!   +------------+------------+------------+------------+
+//!   |           216 bytes, as the attribute says        | 40
+//! ```
+//!
+//! The receiver stands where messages of connection management have the receiver's communication id: what chooses one of several
+//! processes at an address needs to know no other.
+
+use crate::mad::{MAD_BODY_LEN, MAD_LEN, MadError, MadHeader};
+use crate::{Psn, Qpn, field};
+
+/// Management class: the last of those that name their vendor.
+pub const AIR_CLASS: u8 = 0x4f;
+/// Of this format.
+pub const AIR_VERSION: u8 = 1;
+
+const METHOD_SEND: u8 = 0x03;
+const CLASS_VERSION: u8 = 1;
+const ATTRIBUTE_HELLO: u16 = 0x0001;
+const ATTRIBUTE_REPORT: u16 = 0x0002;
+/// Locally administered: nobody else has it assigned.
+const OUI: [u8; 3] = [0x02, 0x61, 0x44];
+
+// Offsets in the body of the MAD, which begins at byte 24.
+const RECEIVER: usize = 4;
+const OUI_AT: usize = 13;
+const CONTENT: usize = 16;
+const CONTENT_LEN: usize = MAD_BODY_LEN - CONTENT;
+
+/// Why a management datagram is no message between airdma hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AirError {
+    /// The header says so.
+    #[error(transparent)]
+    Mad(#[from] MadError),
+    /// Another vendor's.
+    #[error("another vendor's message")]
+    Oui,
+    /// A later version, whose format is unknown.
+    #[error("version {0} of the format")]
+    Version(u8),
+    /// The records do not end within the datagram.
+    #[error("the records do not fit")]
+    Records,
+}
+
+/// What a host can do, as bits.
+pub mod feature {
+    /// Keeps what comes before its turn and says what is missing; sends again what is said to be missing (selective repeat).
+    pub const SELECTIVE: u64 = 1 << 0;
+    /// Tells of its buffers, and answers pings.
+    pub const BUFFERS: u64 = 1 << 1;
+}
+
+/// Says who we are and what we can do.
+///
+/// ```text
+///   +------------+------------+-------------------------+
+///   | version 1  | A 0000000  |        reserved         |  0    A: an answer is wanted
+///   +------------+------------+-------------------------+
+///   |                     features                      |  4
+///   |                                                   |
+///   +---------------------------------------------------+
+///   |        the sender: what its answer names          | 12
+///   +---------------------------------------------------+
+///   |                     instance                      | 16
+///   |                                                   |
+///   +---------------------------------------------------+
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// An answer is wanted.
+    pub asks: bool,
+    /// Bits of [`feature`].
+    pub features: u64,
+    /// What the receiver of an answer is to be called.
+    pub sender: u32,
+    /// Drawn by each process when it starts: another one has taken its place if it changes.
+    pub instance: u64,
+}
+
+/// How it is with what came from the peer: measures of the way back, and one record for each queue pair that owes an
+/// acknowledgement.
+///
+/// ```text
+///   +------------+------------+-------------------------+
+///   | version 1  |  records   |        reserved         |  0
+///   +------------+------------+-------------------------+
+///   |       instance of the receiver, from its Hello    |  4
+///   |                                                   |
+///   +---------------------------------------------------+
+///   |             number of this report                 | 12
+///   +---------------------------------------------------+
+///   |        ping: to be answered, 0 is none            | 16
+///   +---------------------------------------------------+
+///   |        pong: the ping that this answers           | 20
+///   +---------------------------------------------------+
+///   |        microseconds between that ping and now     | 24
+///   +---------------------------------------------------+
+///   |            bytes received since the start         | 28
+///   |                                                   |
+///   +---------------------------------------------------+
+///   |            packets missed since the start         | 36
+///   +---------------------------------------------------+
+///   |      packets with congestion marks, ditto         | 40
+///   +---------------------------------------------------+
+///   |     bytes in the receiver's socket buffer         | 44
+///   +---------------------------------------------------+
+///   |     bytes that it holds                           | 48
+///   +---------------------------------------------------+
+///   |     bytes that wait for the application           | 52
+///   +---------------------------------------------------+
+///   |     bytes that may                                | 56
+///   +---------------------------------------------------+
+///   |     the sender, as in its Hello                   | 60
+///   +---------------------------------------------------+
+///   |     records                                       | 64
+///
+///   a record
+///   +--------------------------------------+------------+
+///   |     queue pair of the receiver       |   ranges   |
+///   +--------------------------------------+------------+
+///   |     expected PSN                     |  reserved  |
+///   +--------------------------------------+------------+
+///   and of each range: 3 bytes first PSN, 3 bytes number of packets
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Whom it is for.
+    pub instance: u64,
+    /// Whose it is: [`Hello::sender`].
+    pub sender: u32,
+    /// Reports that come late are older than what is known.
+    pub number: u32,
+    /// To be answered at once; 0 is none.
+    pub ping: u32,
+    /// The ping that this answers; 0 is none.
+    pub pong: u32,
+    /// How long that ping waited, in microseconds.
+    pub pong_held_us: u32,
+    /// Bytes received from the peer.
+    pub received_bytes: u64,
+    /// Gaps in what was received, in packets.
+    pub missed_packets: u32,
+    /// Packets that came with congestion marks (ECN CE).
+    pub marked_packets: u32,
+    /// Bytes in the socket buffer of the receiver.
+    pub socket_bytes: u32,
+    /// And how many it holds.
+    pub socket_bytes_max: u32,
+    /// Bytes that wait for the application: the disk of a file service, say.
+    pub application_bytes: u32,
+    /// And how many may.
+    pub application_bytes_max: u32,
+}
+
+/// How far one queue pair is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// The queue pair that is told: the receiver's.
+    pub qpn: Qpn,
+    /// PSN of the first packet that was not executed.
+    pub expected: Psn,
+    ranges: &'a [[u8; RANGE_LEN]],
+}
+
+impl Record<'_> {
+    /// What is missing: PSN of the first packet of each range, and how many.
+    pub fn missing(&self) -> impl ExactSizeIterator<Item = (Psn, u32)> + '_ {
+        self.ranges.iter().map(|range| {
+            let [a, b, c, d, e, f] = *range;
+            let first = Psn::new(u32::from_be_bytes([0, a, b, c]));
+            (first, u32::from_be_bytes([0, d, e, f]))
+        })
+    }
+}
+
+const REPORT_LEN: usize = 64;
+const RECORD_LEN: usize = 8;
+const RANGE_LEN: usize = 6;
+
+/// A message, as it was received. Records lie in the bytes it was parsed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// See [`Hello`], and what it called the receiver.
+    Hello(Hello, u32),
+    /// See [`Report`].
+    Report(Report, Records<'a>),
+}
+
+/// The records of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Records<'a> {
+    left: u8,
+    bytes: &'a [u8],
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Record<'a>;
+
+    fn next(&mut self) -> Option<Record<'a>> {
+        self.left = self.left.checked_sub(1)?;
+        let (head, rest) = self.bytes.split_first_chunk::<RECORD_LEN>()?;
+        let [a, b, c, count, d, e, f, _] = *head;
+        let (ranges, rest) = rest.split_at_checked(usize::from(count) * RANGE_LEN)?;
+        self.bytes = rest;
+        Some(Record {
+            qpn: Qpn::new(u32::from_be_bytes([0, a, b, c])),
+            expected: Psn::new(u32::from_be_bytes([0, d, e, f])),
+            ranges: ranges.as_chunks().0,
+        })
+    }
+}
+
+/// Reads a management datagram of our class.
+///
+/// # Errors
+/// Says why it is none, or none that this version understands; such datagrams are dropped and counted.
+pub fn parse(mad: &[u8]) -> Result<Message<'_>, AirError> {
+    let (header, body) = MadHeader::parse(mad)?;
+    if header.class != AIR_CLASS {
+        return Err(MadError::Class(header.class).into());
+    }
+    if header.class_version != CLASS_VERSION {
+        return Err(MadError::ClassVersion(header.class_version).into());
+    }
+    if header.method != METHOD_SEND {
+        return Err(MadError::Method(header.method).into());
+    }
+    if field::get::<OUI_AT, 3, _>(body) != OUI {
+        return Err(AirError::Oui);
+    }
+    let content: &[u8; CONTENT_LEN] = &field::get::<CONTENT, CONTENT_LEN, _>(body);
+    if content[0] != AIR_VERSION {
+        return Err(AirError::Version(content[0]));
+    }
+    match header.attribute {
+        ATTRIBUTE_HELLO => {
+            let hello = Hello {
+                asks: content[1] & 0x80 != 0,
+                features: u64::from_be_bytes(field::get::<4, 8, _>(content)),
+                sender: u32::from_be_bytes(field::get::<12, 4, _>(content)),
+                instance: u64::from_be_bytes(field::get::<16, 8, _>(content)),
+            };
+            let receiver = u32::from_be_bytes(field::get::<RECEIVER, 4, _>(body));
+            Ok(Message::Hello(hello, receiver))
+        }
+        ATTRIBUTE_REPORT => {
+            let records = Records {
+                left: content[1],
+                bytes: &mad[MadHeader::LEN + CONTENT + REPORT_LEN..],
+            };
+            if records.count() != usize::from(content[1]) {
+                return Err(AirError::Records);
+            }
+            Ok(Message::Report(report(content), records))
+        }
+        other => Err(MadError::Attribute(other).into()),
+    }
+}
+
+fn report(content: &[u8; CONTENT_LEN]) -> Report {
+    Report {
+        instance: u64::from_be_bytes(field::get::<4, 8, _>(content)),
+        number: u32::from_be_bytes(field::get::<12, 4, _>(content)),
+        ping: u32::from_be_bytes(field::get::<16, 4, _>(content)),
+        pong: u32::from_be_bytes(field::get::<20, 4, _>(content)),
+        pong_held_us: u32::from_be_bytes(field::get::<24, 4, _>(content)),
+        received_bytes: u64::from_be_bytes(field::get::<28, 8, _>(content)),
+        missed_packets: u32::from_be_bytes(field::get::<36, 4, _>(content)),
+        marked_packets: u32::from_be_bytes(field::get::<40, 4, _>(content)),
+        socket_bytes: u32::from_be_bytes(field::get::<44, 4, _>(content)),
+        socket_bytes_max: u32::from_be_bytes(field::get::<48, 4, _>(content)),
+        application_bytes: u32::from_be_bytes(field::get::<52, 4, _>(content)),
+        application_bytes_max: u32::from_be_bytes(field::get::<56, 4, _>(content)),
+        sender: u32::from_be_bytes(field::get::<60, 4, _>(content)),
+    }
+}
+
+/// The management datagram of a [`Hello`]; `receiver` chooses one of the processes at an address, by its top byte.
+pub fn hello(hello: &Hello, receiver: u32) -> [u8; MAD_LEN] {
+    let mut content = [0; CONTENT_LEN];
+    content[0] = AIR_VERSION;
+    content[1] = u8::from(hello.asks) << 7;
+    field::set::<4, 8, _>(&mut content, hello.features.to_be_bytes());
+    field::set::<12, 4, _>(&mut content, hello.sender.to_be_bytes());
+    field::set::<16, 8, _>(&mut content, hello.instance.to_be_bytes());
+    datagram(ATTRIBUTE_HELLO, receiver, &content)
+}
+
+fn datagram(attribute: u16, receiver: u32, content: &[u8; CONTENT_LEN]) -> [u8; MAD_LEN] {
+    let mut body = [0; MAD_BODY_LEN];
+    field::set::<RECEIVER, 4, _>(&mut body, receiver.to_be_bytes());
+    field::set::<OUI_AT, 3, _>(&mut body, OUI);
+    field::set::<CONTENT, CONTENT_LEN, _>(&mut body, *content);
+    let header = MadHeader {
+        class: AIR_CLASS,
+        class_version: CLASS_VERSION,
+        method: METHOD_SEND,
+        status: 0,
+        class_specific: 0,
+        transaction: 0,
+        attribute,
+        modifier: 0,
+    };
+    header.emit(&body)
+}
+
+/// Writes a [`Report`], record by record.
+#[derive(Clone, Debug)]
+pub struct ReportWriter {
+    content: [u8; CONTENT_LEN],
+    end: usize,
+}
+
+impl ReportWriter {
+    /// Without records as yet.
+    pub fn new(report: &Report) -> Self {
+        let mut content = [0; CONTENT_LEN];
+        content[0] = AIR_VERSION;
+        field::set::<4, 8, _>(&mut content, report.instance.to_be_bytes());
+        field::set::<12, 4, _>(&mut content, report.number.to_be_bytes());
+        field::set::<16, 4, _>(&mut content, report.ping.to_be_bytes());
+        field::set::<20, 4, _>(&mut content, report.pong.to_be_bytes());
+        field::set::<24, 4, _>(&mut content, report.pong_held_us.to_be_bytes());
+        field::set::<28, 8, _>(&mut content, report.received_bytes.to_be_bytes());
+        field::set::<36, 4, _>(&mut content, report.missed_packets.to_be_bytes());
+        field::set::<40, 4, _>(&mut content, report.marked_packets.to_be_bytes());
+        field::set::<44, 4, _>(&mut content, report.socket_bytes.to_be_bytes());
+        field::set::<48, 4, _>(&mut content, report.socket_bytes_max.to_be_bytes());
+        field::set::<52, 4, _>(&mut content, report.application_bytes.to_be_bytes());
+        field::set::<56, 4, _>(&mut content, report.application_bytes_max.to_be_bytes());
+        field::set::<60, 4, _>(&mut content, report.sender.to_be_bytes());
+        ReportWriter {
+            content,
+            end: REPORT_LEN,
+        }
+    }
+
+    /// How many ranges the next record can have; none if there is no room for a record.
+    pub fn room(&self) -> Option<usize> {
+        let left = (CONTENT_LEN - self.end).checked_sub(RECORD_LEN)?;
+        Some(left / RANGE_LEN)
+    }
+
+    /// Adds a record.
+    ///
+    /// # Panics
+    /// If there is no [`room`](Self::room) for it.
+    pub fn add(
+        &mut self,
+        qpn: Qpn,
+        expected: Psn,
+        missing: impl ExactSizeIterator<Item = (Psn, u32)>,
+    ) {
+        let count = missing.len();
+        assert!(
+            self.room().is_some_and(|room| count <= room),
+            "no room for a record of {count} ranges"
+        );
+        let [_, a, b, c] = qpn.get().to_be_bytes();
+        let [_, d, e, f] = expected.get().to_be_bytes();
+        self.push([a, b, c, count as u8, d, e, f, 0]);
+        for (first, packets) in missing {
+            let [_, a, b, c] = first.get().to_be_bytes();
+            let [_, d, e, f] = packets.min(0x00ff_ffff).to_be_bytes();
+            self.push([a, b, c, d, e, f]);
+        }
+        self.content[1] += 1;
+    }
+
+    fn push<const N: usize>(&mut self, bytes: [u8; N]) {
+        self.content[self.end..self.end + N].copy_from_slice(&bytes);
+        self.end += N;
+    }
+
+    /// The management datagram; `receiver` as of [`hello`].
+    pub fn finish(&self, receiver: u32) -> [u8; MAD_LEN] {
+        datagram(ATTRIBUTE_REPORT, receiver, &self.content)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const HELLO: Hello = Hello {
+        asks: true,
+        features: feature::SELECTIVE | 1 << 63,
+        sender: 0x0300_0000,
+        instance: 0x0102_0304_0506_0708,
+    };
+
+    #[test]
+    fn a_hello_comes_back_as_it_went() {
+        let mad = hello(&HELLO, 0x7f00_0000);
+        assert_eq!(mad[..4], [1, 0x4f, 1, 3]);
+        assert_eq!(
+            mad[28..32],
+            [0x7f, 0, 0, 0],
+            "where the receiver is looked for"
+        );
+        assert_eq!(mad[37..40], OUI);
+        assert_eq!(parse(&mad), Ok(Message::Hello(HELLO, 0x7f00_0000)));
+    }
+
+    #[test]
+    fn a_report_comes_back_as_it_went() {
+        let report = Report {
+            instance: 9,
+            sender: 0x0400_0000,
+            number: 1,
+            ping: 2,
+            pong: 3,
+            pong_held_us: 4,
+            received_bytes: 1 << 40,
+            missed_packets: 5,
+            marked_packets: 6,
+            socket_bytes: 7,
+            socket_bytes_max: 8,
+            application_bytes: 10,
+            application_bytes_max: 11,
+        };
+        let mut writer = ReportWriter::new(&report);
+        let gaps = [(Psn::new(0xff_ffff), 2), (Psn::new(77), 0x12_3456)];
+        writer.add(Qpn::new(0x11), Psn::new(5), [].into_iter());
+        writer.add(Qpn::new(0xff_fff0), Psn::new(0xff_ffff), gaps.into_iter());
+        let mad = writer.finish(0);
+        let Message::Report(parsed, records) = parse(&mad).unwrap() else {
+            panic!("a report");
+        };
+        assert_eq!(parsed, report);
+        let records: Vec<_> = records
+            .map(|record| {
+                let missing: Vec<_> = record.missing().collect();
+                (record.qpn.get(), record.expected.get(), missing)
+            })
+            .collect();
+        let expected = [(0x11, 5, vec![]), (0xff_fff0, 0xff_ffff, gaps.to_vec())];
+        assert_eq!(records, expected);
+    }
+
+    #[test]
+    fn a_report_takes_what_it_has_room_for() {
+        let mut writer = ReportWriter::new(&Report::default());
+        assert_eq!(writer.room(), Some(24));
+        let gap = (Psn::new(1), 1);
+        writer.add(Qpn::new(1), Psn::new(1), [gap; 20].into_iter());
+        assert_eq!(writer.room(), Some(2));
+        writer.add(Qpn::new(1), Psn::new(1), [gap; 2].into_iter());
+        assert_eq!(writer.room(), None);
+        let mad = writer.finish(0);
+        assert!(matches!(parse(&mad), Ok(Message::Report(_, records)) if records.count() == 2));
+    }
+
+    #[test]
+    fn what_is_not_ours_or_does_not_fit_is_refused() {
+        let mut writer = ReportWriter::new(&Report::default());
+        writer.add(Qpn::new(1), Psn::new(1), [(Psn::new(1), 1)].into_iter());
+        let good = writer.finish(0);
+        let changed = |at: usize, to: u8| {
+            let mut mad = good;
+            mad[at] = to;
+            parse(&mad).map(|_| ())
+        };
+        assert_eq!(changed(200, 7), Ok(()));
+        assert_eq!(changed(1, 7), Err(MadError::Class(7).into()));
+        assert_eq!(changed(2, 7), Err(MadError::ClassVersion(7).into()));
+        assert_eq!(changed(3, 1), Err(MadError::Method(1).into()));
+        assert_eq!(changed(17, 9), Err(MadError::Attribute(9).into()));
+        assert_eq!(changed(37, 7), Err(AirError::Oui));
+        assert_eq!(changed(40, 2), Err(AirError::Version(2)));
+        assert_eq!(changed(41, 200), Err(AirError::Records));
+        assert_eq!(changed(107, 25), Err(AirError::Records));
+        assert_eq!(parse(&good[..255]), Err(MadError::Length(255).into()));
+    }
+}

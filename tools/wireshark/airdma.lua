@@ -1,0 +1,85 @@
+-- Messages between airdma hosts in Wireshark: docs/protocol.md.
+--   tshark -X lua_script:airdma.lua -r FILE
+-- Reads the management datagram behind UDP port 4791, BTH and DETH by itself: it works whether Wireshark takes it for InfiniBand or not.
+
+local air = Proto("airdma", "airdma")
+local names = { [1] = "Hello", [2] = "Report" }
+local f = {
+  attribute = ProtoField.uint16("airdma.attribute", "Message", base.DEC, names),
+  receiver = ProtoField.uint32("airdma.receiver", "Receiver", base.HEX),
+  version = ProtoField.uint8("airdma.version", "Version"),
+  asks = ProtoField.bool("airdma.hello.asks", "An answer is wanted", 8, nil, 0x80),
+  features = ProtoField.uint64("airdma.hello.features", "Features", base.HEX),
+  selective = ProtoField.bool("airdma.hello.selective", "Selective repeat"),
+  sender = ProtoField.uint32("airdma.sender", "Sender", base.HEX),
+  instance = ProtoField.uint64("airdma.instance", "Instance", base.HEX),
+  number = ProtoField.uint32("airdma.report.number", "Number"),
+  ping = ProtoField.uint32("airdma.report.ping", "Ping"),
+  pong = ProtoField.uint32("airdma.report.pong", "Pong"),
+  held = ProtoField.uint32("airdma.report.held_us", "Held (us)"),
+  received = ProtoField.uint64("airdma.report.received_bytes", "Bytes received"),
+  missed = ProtoField.uint32("airdma.report.missed_packets", "Packets missed"),
+  marked = ProtoField.uint32("airdma.report.marked_packets", "Packets with congestion marks"),
+  socket = ProtoField.uint32("airdma.report.socket_bytes", "Bytes in the socket buffer"),
+  socket_max = ProtoField.uint32("airdma.report.socket_bytes_max", "Bytes that it holds"),
+  application = ProtoField.uint32("airdma.report.application_bytes", "Bytes that wait for the application"),
+  application_max = ProtoField.uint32("airdma.report.application_bytes_max", "Bytes that may"),
+  qpn = ProtoField.uint24("airdma.record.qpn", "Queue pair", base.HEX),
+  expected = ProtoField.uint24("airdma.record.expected", "Expected PSN", base.DEC),
+  first = ProtoField.uint24("airdma.range.first", "Missing from PSN", base.DEC),
+  packets = ProtoField.uint24("airdma.range.packets", "Packets", base.DEC),
+}
+air.fields = f
+
+local BTH, DETH, MAD = 12, 8, 256
+
+local function record(mad, at, tree)
+  local ranges = mad(at + 3, 1):uint()
+  local len = 8 + 6 * ranges
+  if at + len > MAD then return MAD end
+  local branch = tree:add(air, mad(at, len), "Record")
+  branch:add(f.qpn, mad(at, 3))
+  branch:add(f.expected, mad(at + 4, 3))
+  for range = 0, ranges - 1 do
+    local place = at + 8 + 6 * range
+    branch:add(f.first, mad(place, 3))
+    branch:add(f.packets, mad(place + 3, 3))
+  end
+  return at + len
+end
+
+function air.dissector(buffer, pinfo, root)
+  if buffer:len() < BTH + DETH + MAD or buffer(5, 3):uint() ~= 1 then return 0 end
+  local mad = buffer(BTH + DETH, MAD):tvb()
+  if mad(1, 1):uint() ~= 0x4f or mad(37, 3):uint() ~= 0x026144 then return 0 end
+  local tree = root:add(air, mad())
+  local attribute = mad(16, 2):uint()
+  tree:add(f.attribute, mad(16, 2))
+  tree:add(f.receiver, mad(28, 4))
+  tree:add(f.version, mad(40, 1))
+  if attribute == 1 then
+    tree:add(f.asks, mad(41, 1))
+    tree:add(f.features, mad(44, 8))
+    tree:add(f.selective, mad(51, 1), mad(51, 1):bitfield(7, 1) == 1)
+    tree:add(f.sender, mad(52, 4))
+    tree:add(f.instance, mad(56, 8))
+  elseif attribute == 2 then
+    tree:add(f.instance, mad(44, 8))
+    for index, field in ipairs({ f.number, f.ping, f.pong, f.held }) do
+      tree:add(field, mad(48 + 4 * index, 4))
+    end
+    tree:add(f.received, mad(68, 8))
+    for index, field in ipairs({ f.missed, f.marked, f.socket, f.socket_max, f.application, f.application_max, f.sender }) do
+      tree:add(field, mad(72 + 4 * index, 4))
+    end
+    local at = 104
+    for _ = 1, mad(41, 1):uint() do
+      if at + 8 > MAD then break end
+      at = record(mad, at, tree)
+    end
+  end
+  pinfo.cols.info:append(" airdma " .. (names[attribute] or "?"))
+  return buffer:len()
+end
+
+register_postdissector(air)
