@@ -1,6 +1,6 @@
 -- Messages between airdma hosts in Wireshark: docs/protocol.md.
 --   tshark -X lua_script:airdma.lua -r FILE
--- Reads the management datagram behind UDP port 4791, BTH and DETH by itself: it works whether Wireshark takes it for InfiniBand or not.
+-- Looks behind UDP port 4791 by itself, whatever else Wireshark makes of it.
 
 local air = Proto("airdma", "airdma")
 local names = { [1] = "Hello", [2] = "Report" }
@@ -32,6 +32,8 @@ local f = {
 air.fields = f
 
 local BTH, DETH, MAD = 12, 8, 256
+local payloads = Field.new("udp.payload")
+local port = Field.new("udp.dstport")
 
 local function record(mad, at, tree)
   local ranges = mad(at + 3, 1):uint()
@@ -48,10 +50,13 @@ local function record(mad, at, tree)
   return at + len
 end
 
-function air.dissector(buffer, pinfo, root)
-  if buffer:len() < BTH + DETH + MAD or buffer(5, 3):uint() ~= 1 then return 0 end
+function air.dissector(_, pinfo, root)
+  local payload = payloads()
+  if not payload or port().value ~= 4791 then return end
+  local buffer = payload.range:tvb()
+  if buffer:len() < BTH + DETH + MAD or buffer(5, 3):uint() ~= 1 then return end
   local mad = buffer(BTH + DETH, MAD):tvb()
-  if mad(1, 1):uint() ~= 0x4f or mad(37, 3):uint() ~= 0x026144 then return 0 end
+  if mad(1, 1):uint() ~= 0x4f or mad(37, 3):uint() ~= 0x026144 then return end
   local tree = root:add(air, mad())
   local attribute = mad(16, 2):uint()
   tree:add(f.attribute, mad(16, 2))
@@ -79,7 +84,6 @@ function air.dissector(buffer, pinfo, root)
     end
   end
   pinfo.cols.info:append(" airdma " .. (names[attribute] or "?"))
-  return buffer:len()
 end
 
 register_postdissector(air)

@@ -174,11 +174,14 @@ pub struct Host {
 }
 
 impl Host {
-    /// A host with its regions and queues.
-    pub fn new(index: usize, address: IpAddr, seed: u64) -> Host {
+    /// A host with its regions and queues; `air`: it offers its peers more than RoCEv2.
+    pub fn new(index: usize, address: IpAddr, seed: u64, air: bool) -> Host {
         let info = interface(&format!("sim{index}"), 1 + index as u32, address);
         let (port, carrier) = carried(&[address]).expect("a descriptor");
         let simulated = Simulated::open(info, Box::new(port), seed).expect("a device in memory");
+        if air {
+            simulated.offer_air();
+        }
         let nothing = simulated.inventory();
         let device = simulated.device();
         let pd = device.alloc_pd().expect("a domain");

@@ -147,8 +147,16 @@ impl World {
                 network.capture_at(host);
             }
         }
-        let hosts = (0..plan.hosts)
-            .map(|index| Host::new(index, network.address(index), random.next_u64()));
+        // In a third of the worlds nobody does, in a third all do, and in the others each as it likes.
+        let offers_air = |seed: u64| match plan.seed % 3 {
+            0 => false,
+            1 => true,
+            _ => seed.is_multiple_of(2),
+        };
+        let hosts = (0..plan.hosts).map(|index| {
+            let seed = random.next_u64();
+            Host::new(index, network.address(index), seed, offers_air(seed))
+        });
         let mut world = World {
             hosts: hosts.collect(),
             network,

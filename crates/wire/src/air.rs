@@ -415,6 +415,18 @@ mod tests {
         );
         assert_eq!(mad[37..40], OUI);
         assert_eq!(parse(&mad), Ok(Message::Hello(HELLO, 0x7f00_0000)));
+        assert_eq!(mad, kept()[0]);
+    }
+
+    /// The messages of `tests/air.hex`, which other readers of this format are held against, too.
+    fn kept() -> Vec<[u8; MAD_LEN]> {
+        let byte = |digits: &str| u8::from_str_radix(digits, 16).unwrap();
+        let bytes = |line: &str| -> Vec<u8> {
+            let places = (0..line.len()).step_by(2);
+            places.map(|at| byte(&line[at..at + 2])).collect()
+        };
+        let lines = include_str!("../tests/air.hex").lines();
+        lines.map(|line| bytes(line).try_into().unwrap()).collect()
     }
 
     #[test]
@@ -438,7 +450,8 @@ mod tests {
         let gaps = [(Psn::new(0xff_ffff), 2), (Psn::new(77), 0x12_3456)];
         writer.add(Qpn::new(0x11), Psn::new(5), [].into_iter());
         writer.add(Qpn::new(0xff_fff0), Psn::new(0xff_ffff), gaps.into_iter());
-        let mad = writer.finish(0);
+        let mad = writer.finish(0x0500_0000);
+        assert_eq!(mad, kept()[1]);
         let Message::Report(parsed, records) = parse(&mad).unwrap() else {
             panic!("a report");
         };

@@ -1,0 +1,63 @@
+"""The dissector of tools/wireshark reads the messages that crates/wire writes."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+GSI_QKEY = 0x80010000
+
+
+def frame(mad: bytes) -> bytes:
+    """A management datagram to queue pair 1, in a frame of Ethernet."""
+    bth = struct.pack(">BBHBBHI", 0x64, 0x40, 0xFFFF, 0, 0, 1, 7)
+    deth = struct.pack(">II", GSI_QKEY, 1)
+    datagram = bth + deth + mad + bytes(4)
+    udp = struct.pack(">HHHH", 4791, 4791, 8 + len(datagram), 0)
+    ip = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 28 + len(datagram), 0, 0x4000, 64, 17, 0, bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2]))
+    return bytes(12) + b"\x08\x00" + ip + udp + datagram
+
+
+def capture(frames: list[bytes]) -> bytes:
+    """A pcap file."""
+    header = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1)
+    return header + b"".join(struct.pack("<IIII", 0, 0, len(one), len(one)) + one for one in frames)
+
+
+@unittest.skipUnless(shutil.which("tshark"), "tshark is not installed")
+class Dissector(unittest.TestCase):
+    def fields(self, *names: str) -> list[list[str]]:
+        lines = (ROOT / "crates/wire/tests/air.hex").read_text(encoding="ascii").splitlines()
+        with tempfile.NamedTemporaryFile(suffix=".pcap") as file:
+            file.write(capture([frame(bytes.fromhex(line)) for line in lines]))
+            file.flush()
+            script = ROOT / "tools/wireshark/airdma.lua"
+            command = ["tshark", "-X", f"lua_script:{script}", "-r", file.name, "-T", "fields", "-E", "separator=|"]
+            for name in names:
+                command += ["-e", f"airdma.{name}"]
+            result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        self.assertNotIn("Lua", result.stderr)
+        return [line.split("|") for line in result.stdout.splitlines()]
+
+    def test_a_hello(self) -> None:
+        hello = self.fields("attribute", "receiver", "hello.asks", "hello.selective", "sender", "instance")[0]
+        self.assertEqual(hello, ["1", "0x7f000000", "1", "1", "0x03000000", "0x0102030405060708"])
+
+    def test_a_report(self) -> None:
+        names = ["number", "ping", "pong", "held_us", "received_bytes", "missed_packets", "marked_packets"]
+        names += ["socket_bytes", "socket_bytes_max", "application_bytes", "application_bytes_max"]
+        report = self.fields(*(f"report.{name}" for name in names), "sender")[1]
+        self.assertEqual(report, ["1", "2", "3", "4", str(1 << 40), "5", "6", "7", "8", "10", "11", "0x04000000"])
+
+    def test_its_records(self) -> None:
+        record = self.fields("record.qpn", "record.expected", "range.first", "range.packets")[1]
+        self.assertEqual(record, ["0x000011,0xfffff0", "5,16777215", "16777215,77", "2,1193046"])
+
+
+if __name__ == "__main__":
+    unittest.main()
