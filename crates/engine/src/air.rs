@@ -53,6 +53,8 @@ pub(crate) struct Air {
     memory: ReorderMemory,
     /// No peer wants to be called before.
     due: Option<Time>,
+    /// Of the last report to anybody. A peer may know us longer than we remember: its count must not begin again.
+    number: u32,
     next_psn: Psn,
 }
 
@@ -78,11 +80,10 @@ struct AirPeer {
     owing: VecDeque<u32>,
     report_at: Option<Time>,
     reported_at: Time,
-    /// Of the last report that was sent, and of the last that was taken.
-    number: u32,
+    /// Of the last report that was taken.
     number_taken: Option<u32>,
     rtt: Option<Duration>,
-    /// The last ping, and when it left.
+    /// The last ping, which is the number of its report, and when it left.
     ping: (u32, Time),
     ping_answered: bool,
     /// Its last ping, and when it came, until it is answered.
@@ -97,6 +98,7 @@ impl Air {
             instance: None,
             memory: ReorderMemory::new(REORDER_BYTES),
             due: None,
+            number: 0,
             next_psn: Psn::default(),
         }
     }
@@ -180,7 +182,6 @@ impl AirPeer {
             owing: VecDeque::new(),
             report_at: None,
             reported_at: Time::ZERO,
-            number: 0,
             number_taken: None,
             rtt: None,
             ping: (0, Time::ZERO),
@@ -213,12 +214,14 @@ impl AirPeer {
         if self.users.is_empty() {
             return None;
         }
-        let hello = match self.standing {
-            _ if self.hello_owed.is_some() => Some(Time::ZERO),
+        if self.hello_owed.is_some() {
+            return Some(Time::ZERO);
+        }
+        match self.standing {
             Standing::Asked { again_at, .. } => Some(again_at),
-            Standing::Plain | Standing::Agreed { .. } => None,
-        };
-        hello.into_iter().chain(self.report_at).min()
+            Standing::Plain => None,
+            Standing::Agreed { .. } => self.report_at,
+        }
     }
 
     fn ping_interval(&self) -> Duration {
@@ -367,11 +370,12 @@ impl Tables {
 
     fn report(&mut self, index: AirIndex, instance: u64, sender: u32, now: Time) -> [u8; MAD_LEN] {
         let under_way = self.is_under_way(index);
+        self.air.number = self.air.number.wrapping_add(1).max(1);
+        let number = self.air.number;
         let peer = &mut self.air.peers[index.0 as usize];
-        peer.number = peer.number.wrapping_add(1);
         let wants_ping = under_way && now.duration_since(peer.ping.1) >= peer.ping_interval();
         if wants_ping {
-            peer.ping = (peer.ping.0.wrapping_add(1).max(1), now);
+            peer.ping = (number, now);
             peer.ping_answered = false;
         }
         let (pong, since) = peer.pong.take().unwrap_or((0, now));
@@ -379,7 +383,7 @@ impl Tables {
         let mut writer = ReportWriter::new(&Report {
             instance,
             sender,
-            number: peer.number,
+            number,
             ping: if wants_ping { peer.ping.0 } else { 0 },
             pong,
             pong_held_us: u32::try_from(held).unwrap_or(u32::MAX),

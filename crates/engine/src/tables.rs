@@ -337,10 +337,11 @@ impl Tables {
             let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
                 return;
             };
-            if let Some((len, destination)) = self.poll_air(now, out) {
-                batch.commit(len, destination);
-                budget -= len as i64;
-            }
+            let Some((len, destination)) = self.poll_air(now, out) else {
+                break;
+            };
+            batch.commit(len, destination);
+            budget -= len as i64;
         }
         while let Some(gsi) = self.gsi.as_mut().filter(|gsi| gsi.has_transmits()) {
             let Some(out) = batch.reserve(PACKET_LEN_MAX) else {

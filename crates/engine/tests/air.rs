@@ -107,6 +107,8 @@ impl Wires {
     }
 }
 
+/// Bytes before a management datagram.
+const BTH_AND_DETH: usize = 20;
 const MS: Duration = Duration::from_millis(1);
 
 /// A middle packet of a WRITE, from the left.
@@ -217,6 +219,64 @@ fn a_lost_hello_is_said_again() {
     wires.quietly(20 * MS);
     wires.ends[0].ok();
     assert_eq!(wires.hosts[1].count("acks_sent"), 0, "agreed");
+}
+
+#[test]
+fn a_queue_pair_that_is_connected_again_does_at_once_what_was_agreed_on() {
+    let mut wires = Wires::new([true, true], 16 * 1024);
+    // Another one keeps the peers known.
+    let others =
+        (wires.hosts.each_ref()).map(|host| End::new(host.device.device(), QpType::Rc, 64));
+    others[0].connect(&others[1]);
+    others[1].connect(&others[0]);
+    wires.quietly(5 * MS);
+    let hellos = wires.messages(0);
+    for end in &wires.ends {
+        let reset = QpAttributes {
+            state: QpState::Reset,
+            ..QpAttributes::default()
+        };
+        end.qp.modify(&reset, AttrMask::STATE).unwrap();
+    }
+    wires.ends[0].connect(&wires.ends[1]);
+    wires.ends[1].connect(&wires.ends[0]);
+    wires.quietly(5 * MS);
+    assert_eq!(wires.messages(0), hellos, "all is known");
+    let write = wires.ends[0].write(&wires.ends[1], 0, 16 * 1024);
+    wires.ends[0].qp.post_send(&write).unwrap();
+    let mut first = true;
+    wires.pass(30 * MS, &mut |from, bytes| {
+        is_middle(from, bytes) && std::mem::take(&mut first)
+    });
+    wires.ends[0].ok();
+    assert_eq!(wires.hosts[1].count("naks_sent"), 0);
+    assert_eq!(wires.hosts[0].count("retransmits"), 1);
+}
+
+#[test]
+fn a_report_may_come_before_the_hello_that_it_follows() {
+    let mut wires = Wires::new([true, true], 4096);
+    let hello_of_right = |from: usize, bytes: &[u8]| {
+        from == 1 && bytes[5..8] == [0, 0, 1] && bytes[BTH_AND_DETH..][16..18] == [0, 1]
+    };
+    wires.pass(50 * MS, &mut |from, bytes| hello_of_right(from, bytes));
+    let write = wires.ends[1].write(&wires.ends[0], 0, 4096);
+    wires.ends[1].qp.post_send(&write).unwrap();
+    let mut reports = 0;
+    wires.pass(100 * MS, &mut |from, bytes| {
+        reports += usize::from(from == 1 && bytes[5..8] == [0, 0, 1]);
+        hello_of_right(from, bytes)
+    });
+    assert!(reports > 0, "the right host pings");
+    wires.ends[1].ok();
+    // The left one goes over when it hears the hello.
+    wires.quietly(500 * MS);
+    let write = wires.ends[1].write(&wires.ends[0], 0, 4096);
+    wires.ends[1].qp.post_send(&write).unwrap();
+    let acks = wires.hosts[0].count("acks_sent");
+    wires.quietly(50 * MS);
+    wires.ends[1].ok();
+    assert_eq!(wires.hosts[0].count("acks_sent"), acks);
 }
 
 #[test]

@@ -406,7 +406,9 @@ impl Contract {
                         settled: None,
                     })
                 }
-                (Kind::Read { .. }, Some(at)) => memory.begin_read(id, from, at..at + length),
+                (Kind::Read { .. }, Some(at)) => {
+                    memory.begin_read(id, from, at..at + length, self.now);
+                }
                 (Kind::Atomic { atomic, .. }, Some(at)) if at % 8 == 0 => {
                     let operation = match atomic {
                         Atomic::Add(add) => Operation::Add(add),

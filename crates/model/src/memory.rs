@@ -77,6 +77,9 @@ impl Operation {
     }
 }
 
+/// More atomics on one cell do not happen in one step.
+const ATOMICS_AT_ONCE_MAX: usize = 5;
+
 #[derive(Debug)]
 struct Cell {
     id: u64,
@@ -100,6 +103,8 @@ struct Reader {
     first_counts: Vec<bool>,
     /// What else it held since: place and value.
     others: Vec<(usize, u8)>,
+    /// The step in which it was posted.
+    begun: Step,
 }
 
 /// A place that was handed out to be filled.
@@ -227,27 +232,58 @@ impl Memory {
         ))
     }
 
-    /// Whether the eight bytes around `at` changed by an atomic that has not happened yet.
+    /// Whether the eight bytes around `at` changed by atomics that have not happened yet: mostly one, but a host that kept what came
+    /// before its turn does several in one step.
     fn cell_changed(&mut self, at: usize, actual: &[u8]) -> bool {
         let at = at / 8 * 8;
-        if !self.cells.iter().any(|cell| cell.at == at) {
+        let (before, after) = (word(&self.seen, at), word(actual, at));
+        let waiting = |cell: &Cell| cell.at == at && cell.found.is_none();
+        let waiting: Vec<usize> = (0..self.cells.len())
+            .filter(|&index| waiting(&self.cells[index]))
+            .collect();
+        let mut causes = Vec::new();
+        let most = waiting.len().min(ATOMICS_AT_ONCE_MAX);
+        if !(1..=most).any(|count| self.explain_cell(&waiting, before, after, count, &mut causes)) {
             return false;
         }
-        let (before, after) = (word(&self.seen, at), word(actual, at));
-        let cause = self.cells.iter_mut().find(|cell| {
-            cell.at == at && cell.found.is_none() && cell.operation.result(before) == after
-        });
-        let Some(cause) = cause else {
-            return false;
-        };
-        cause.found = Some(before);
-        for cell in self.cells.iter_mut().filter(|cell| cell.at == at) {
-            cell.seen.push(after);
+        let mut value = before;
+        for cause in causes {
+            self.cells[cause].found = Some(value);
+            value = self.cells[cause].operation.result(value);
+            for cell in self.cells.iter_mut().filter(|cell| cell.at == at) {
+                cell.seen.push(value);
+            }
         }
         for (offset, &byte) in actual[at..at + 8].iter().enumerate() {
             self.change(at + offset, byte);
         }
         true
+    }
+
+    /// Which `count` of the atomics that wait, in which order, make `after` out of `before`.
+    fn explain_cell(
+        &self,
+        waiting: &[usize],
+        before: u64,
+        after: u64,
+        count: usize,
+        causes: &mut Vec<usize>,
+    ) -> bool {
+        if count == 0 {
+            return before == after;
+        }
+        waiting.iter().any(|&index| {
+            if causes.contains(&index) {
+                return false;
+            }
+            causes.push(index);
+            let value = self.cells[index].operation.result(before);
+            let explained = self.explain_cell(waiting, value, after, count - 1, causes);
+            if !explained {
+                causes.pop();
+            }
+            explained
+        })
     }
 
     /// Hands a place out to be filled, by the key of its region.
@@ -370,7 +406,7 @@ impl Memory {
     }
 
     /// A peer is about to read.
-    pub fn begin_read(&mut self, id: u64, from: Origin, range: Range<usize>) {
+    pub fn begin_read(&mut self, id: u64, from: Origin, range: Range<usize>, now: Step) {
         let writes = || self.flying.iter().chain(&self.settled);
         let first_counts = range.clone().map(|at| {
             let earlier = |write: &&Placement| {
@@ -388,6 +424,7 @@ impl Memory {
             first_counts: first_counts.collect(),
             first: self.seen[range].to_vec(),
             others: Vec::new(),
+            begun: now,
         };
         self.readers.push(reader);
     }
@@ -404,7 +441,13 @@ impl Memory {
         for (offset, &byte) in data.unwrap_or_default().iter().enumerate() {
             let at = reader.at + offset;
             let first = reader.first_counts[offset] && reader.first[offset] == byte;
-            if !first && !reader.others.contains(&(at, byte)) {
+            // A write that another one followed in the same step was there, too.
+            let brought = |write: &Placement| {
+                let meanwhile = write.settled.is_none_or(|settled| settled > reader.begun);
+                meanwhile && write.brings(at, byte)
+            };
+            let mut writes = self.flying.iter().chain(&self.settled);
+            if !first && !reader.others.contains(&(at, byte)) && !writes.any(brought) {
                 return Err(format!(
                     "READ {id} returned {byte:#04x} for byte {at:#x}, which it did not hold meanwhile"
                 ));

@@ -422,6 +422,16 @@ fn a_read_returns_what_was_there_meanwhile() {
     assert_eq!(reads(b"aaaa", b"bbbb", b"abab"), Ok(()));
     refused(reads(b"aaaa", b"bbbb", b"aaac"), "did not hold");
 
+    // What a write brought was there even if nobody looked before the next one came.
+    let mut scene = Scene::new(Service::Rc);
+    let id = scene.post(read, 64, &[0; 4]);
+    scene.judge.now += 1;
+    scene.post(write(0), 128, b"new!");
+    scene.post(write(0), 132, b"more");
+    assert_eq!(scene.change(1, 0, b"more"), Ok(()));
+    assert_eq!(scene.change(0, 64, b"new!"), Ok(()));
+    assert_eq!(scene.sent(ok(id, Opcode::Read, 4)), Ok(()));
+
     // It comes after an earlier write of the same queue pair.
     let mut scene = Scene::new(Service::Rc);
     scene.post(write(0), 128, b"new!");
@@ -452,6 +462,24 @@ fn an_atomic_happens_once_and_returns_what_it_found() {
     refused(result(0, &[]), "never seen to happen");
     refused(result(5, &[5]), "it found");
     refused(result(0, &[5, 10]), "nothing under way brings that");
+
+    // Two at once: each found what the other left, in one order or the other.
+    let both = |first: u64, second: u64, value: u64| {
+        let mut scene = Scene::new(Service::Rc);
+        let ids = [
+            scene.post(add(5), 64, &[0; 8]),
+            scene.post(add(7), 72, &[0; 8]),
+        ];
+        scene.change(1, 0, &value.to_ne_bytes())?;
+        for (id, at, found) in [(ids[0], 64, first), (ids[1], 72, second)] {
+            scene.change(0, at, &u64::to_ne_bytes(found))?;
+            scene.sent(ok(id, Opcode::FetchAdd, 8))?;
+        }
+        Ok(())
+    };
+    assert_eq!(both(0, 5, 12), Ok(()));
+    refused(both(0, 0, 12), "it found");
+    refused(both(0, 5, 13), "nothing under way brings that");
 }
 
 #[test]

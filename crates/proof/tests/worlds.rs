@@ -112,8 +112,10 @@ fn worlds_that_failed_once_go_as_they_should() {
         1_795_287_314_305_427,
     );
     let unheard = 1_795_287_315_018_658;
+    // Two atomics happened in one step, and so did two writes with a READ between them: a host had kept what came before its turn.
+    let at_once = [4_825, 12_321];
     let early = [5_001_997, 5_004_551, 5_013_018, greedy, kept, copied];
-    for seed in [&early[..], &[bound, first, held_back, unheard]].concat() {
+    for seed in [&early[..], &[bound, first, held_back, unheard], &at_once].concat() {
         assert_eq!(run(plan_of(seed), false).failure, None, "seed={seed}");
     }
 }
@@ -134,6 +136,14 @@ fn worlds_that_found_a_fault_go_as_they_should() {
         (
             1_795_293_787_345_279,
             "of the program's own: it learned late of an invalidation, and took the window's key back to what it was",
+        ),
+        (
+            31,
+            "a report came before the hello had been answered: the worker wanted to answer, and could not, for ever",
+        ),
+        (
+            3_395,
+            "a host that had forgotten its peer began to number its reports anew, and the peer had not",
         ),
     ] {
         let failure = run(plan_of(seed), false).failure;

@@ -159,7 +159,9 @@ impl Requester {
 
     /// Starts counting at the send queue's PSN.
     pub(crate) fn start(&mut self, attributes: &QpAttributes) {
+        let selective = self.repair.is_some();
         *self = Requester::new();
+        self.set_selective(selective);
         self.first_psn = attributes.sq_psn;
         self.refill_retries(attributes);
     }
