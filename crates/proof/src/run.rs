@@ -18,6 +18,9 @@ const QUIET_MAX: Duration = Duration::from_secs(4);
 /// How long packets may still be under way, wait for a receiver, or be looked for, when the world comes to its end.
 const SETTLING_MAX: Duration = Duration::from_millis(20);
 
+/// What a timeout is at least where acknowledgements are sparse: 20 ms and two round trips (`docs/protocol.md`), of which queues make most.
+const SPARSE_MAX: Duration = Duration::from_millis(100);
+
 /// The bytes of the world of a seed.
 pub fn bytes_of(seed: u64) -> Vec<u8> {
     let mut random = Random::new(seed);
@@ -177,7 +180,11 @@ impl World {
     fn check_retries(&self, start: Duration) -> Result<(), String> {
         for end in self.living() {
             let connection = self.plan.connections[end / 2];
-            let retries = timeout(&connection) * (u32::from(connection.retry_count) + 1);
+            let mut timeout = timeout(&connection);
+            if self.offers_air() {
+                timeout = timeout.max(SPARSE_MAX);
+            }
+            let retries = timeout * (u32::from(connection.retry_count) + 1);
             let late = self.now > start + retries + SETTLING_MAX;
             let mut open = self.judge.sends(end).filter(|(_, signalled)| *signalled);
             if !self.lives(end ^ 1)

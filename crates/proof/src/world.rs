@@ -148,14 +148,14 @@ impl World {
             }
         }
         // In a third of the worlds nobody does, in a third all do, and in the others each as it likes.
-        let offers_air = |seed: u64| match plan.seed % 3 {
+        let air = |seed: u64| match plan.seed % 3 {
             0 => false,
             1 => true,
             _ => seed.is_multiple_of(2),
         };
         let hosts = (0..plan.hosts).map(|index| {
             let seed = random.next_u64();
-            Host::new(index, network.address(index), seed, offers_air(seed))
+            Host::new(index, network.address(index), seed, air(seed))
         });
         let mut world = World {
             hosts: hosts.collect(),
@@ -584,6 +584,13 @@ impl World {
                 end.haunted = Some(self.now);
             }
         }
+    }
+}
+
+impl World {
+    /// Whether any host may offer its peers more than RoCEv2.
+    pub fn offers_air(&self) -> bool {
+        !self.plan.seed.is_multiple_of(3)
     }
 }
 

@@ -145,6 +145,14 @@ fn worlds_that_found_a_fault_go_as_they_should() {
             3_395,
             "a host that had forgotten its peer began to number its reports anew, and the peer had not",
         ),
+        (
+            41_676,
+            "a message without a receive was reported as missing, and asked for its receive again and again, ever faster",
+        ),
+        (
+            49_102,
+            "a timeout was shorter than a peer may take to tell how far it is",
+        ),
     ] {
         let failure = run(plan_of(seed), false).failure;
         assert_eq!(failure, None, "seed={seed}");

@@ -676,7 +676,8 @@ impl QueuePair {
         };
         let reorder = responder.reorder.as_mut()?;
         let mut count = 0;
-        for (range, place) in reorder.missing(responder.expected).zip(missing) {
+        let ranges = reorder.missing(responder.expected, responder.gap_reported);
+        for (range, place) in ranges.zip(missing) {
             *place = range;
             count += 1;
         }

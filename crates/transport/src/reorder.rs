@@ -228,10 +228,14 @@ impl Reorder {
         Some(early)
     }
 
-    /// What is missing, in the order of PSNs.
-    pub(crate) fn missing(&self, expected: Psn) -> impl Iterator<Item = PsnRange> + '_ {
-        // The expected packet is the first that is missing, if a later one is there.
-        let mut at = 0;
+    /// What is missing, in the order of PSNs. The expected packet is the first, if a later one is there; unless it came and was `refused`,
+    /// which its sender hears by a NAK.
+    pub(crate) fn missing(
+        &self,
+        expected: Psn,
+        refused: bool,
+    ) -> impl Iterator<Item = PsnRange> + '_ {
+        let mut at = u32::from(refused);
         let len = self.early.len() as u32;
         std::iter::from_fn(move || {
             while at > 0 && at <= len && self.has(at) {
@@ -275,7 +279,7 @@ mod tests {
     }
 
     fn ranges(reorder: &Reorder) -> Vec<(u32, u32)> {
-        let missing = reorder.missing(Psn::new(0xff_ffff));
+        let missing = reorder.missing(Psn::new(0xff_ffff), false);
         missing
             .map(|range| (range.first.get(), range.packets))
             .collect()

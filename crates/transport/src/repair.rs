@@ -2,8 +2,9 @@
 //!
 //! The peer says how far it is and what is missing. That, and nothing else, is sent again, once in a round trip: what is said to be
 //! missing again sooner was said before the repeated packet came. If nothing is heard for two round trips, the last packet is
-//! sent again as a probe, so that the peer says what it has (as TCP's tail loss probe, RFC 8985 7). The timer of the connection
-//! stays as it is: when it runs out, all is sent again (IBTA 9.7.6.1.3).
+//! sent again as a probe, so that the peer says what it has (as TCP's tail loss probe, RFC 8985 7). When the timer of the connection
+//! runs out, all is sent again (IBTA 9.7.6.1.3); since the peer acknowledges now and then, it does not run out sooner than
+//! [`Repair::timeout_min`].
 
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ const RTT_START: Duration = Duration::from_millis(5);
 /// A peer may take this long beyond the round trip: it tells four times in each, and machines are busy.
 const PROBE_SLACK: Duration = Duration::from_millis(1);
 const PROBE_BACKOFF_MAX: u32 = 6;
+/// Twice as long as a peer waits before it tells how far it is, at most.
+const TOLD_WITHIN: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 pub(crate) struct Repair {
@@ -55,6 +58,11 @@ impl Repair {
 
     pub(crate) fn set_rtt(&mut self, rtt: Duration) {
         self.rtt = rtt;
+    }
+
+    /// An answer may take this long although nothing was lost.
+    pub(crate) fn timeout_min(&self) -> Duration {
+        self.rtt * 2 + TOLD_WITHIN
     }
 
     pub(crate) fn is_empty(&self) -> bool {

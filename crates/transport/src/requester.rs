@@ -459,7 +459,7 @@ impl Requester {
         }
         self.note_asked(packet.headers.bth.ack_request, attributes.path_mtu.bytes());
         if self.deadline.is_none() {
-            self.deadline = deadline(now, attributes);
+            self.deadline = self.deadline_from(now, attributes);
         }
         if let Some(repair) = &mut self.repair
             && repair.probe_at().is_none()
@@ -514,6 +514,12 @@ impl Requester {
         }
     }
 
+    fn deadline_from(&self, now: Time, attributes: &QpAttributes) -> Option<Time> {
+        let timeout = ack_timeout(attributes.timeout)?;
+        let least = self.repair.as_ref().map(|repair| repair.timeout_min());
+        Some(now + least.map_or(timeout, |least| timeout.max(least)))
+    }
+
     fn spend_retry(&mut self) -> Result<(), Status> {
         self.retries_left = self
             .retries_left
@@ -564,7 +570,7 @@ impl Requester {
         }
         let under_way = self.next > self.acked;
         self.deadline = if under_way {
-            deadline(now, attributes)
+            self.deadline_from(now, attributes)
         } else {
             None
         };
@@ -702,8 +708,4 @@ pub(crate) fn status_of(code: NakCode) -> Option<Status> {
         NakCode::RemoteOperationalError => Some(Status::RemoteOperationError),
         NakCode::PsnSequenceError | NakCode::InvalidRdRequest | NakCode::Reserved(_) => None,
     }
-}
-
-fn deadline(now: Time, attributes: &QpAttributes) -> Option<Time> {
-    ack_timeout(attributes.timeout).map(|timeout| now + timeout)
 }

@@ -86,7 +86,7 @@ pub(crate) struct Responder {
     /// A receive taken for a WRITE with immediate data whose last packet is being executed.
     spare: Option<Receive>,
     /// A NAK was sent for the present gap: silence until the expected packet comes.
-    gap_reported: bool,
+    pub(crate) gap_reported: bool,
     /// PSN of the latest packet of a SEND or WRITE that was executed.
     placed: Option<Psn>,
     executed: VecDeque<Executed>,

@@ -108,6 +108,9 @@ fn an_early_message_without_a_receive_is_asked_for_again_in_its_turn() {
     b.arrives(Opcode::RcSendOnly, 100, &[0; 8], |_| {});
     assert_eq!(b.log(), ["recv 0 Success 8"]);
     assert_eq!(b.sends(), ["Acknowledge 101 RNR timer=12"]);
+    // What comes behind it does not make it missing: it is to come when the timer says.
+    b.arrives(Opcode::RcSendOnly, 103, &[3; 8], |_| {});
+    assert_eq!(tells(&mut b), (101, vec![(102, 1)]));
     b.post_receive(1, 8);
     b.arrives(Opcode::RcSendOnly, 101, &[1; 8], |_| {});
     assert_eq!(b.log(), ["recv 1 Success 8"]);
@@ -226,6 +229,25 @@ fn after_silence_the_last_packet_is_a_probe_and_the_connection_does_not_fail() {
     told(&mut b, 0xff_fffe, &[(0xff_fffe, 1)]);
     assert_eq!(b.sends(), ["WriteFirst 16777214 A va=0x1000+512 [256]"]);
     told(&mut b, 0, &[]);
+    assert_eq!(b.log(), ["send 0 Success"]);
+}
+
+#[test]
+fn a_timeout_shorter_than_what_a_report_may_take_does_not_run_out() {
+    let mut b = selective();
+    b.modify(QpState::SendQueueDrain);
+    let short = QpAttributes {
+        timeout: 1,
+        ..attributes()
+    };
+    b.qp.modify(&short, AttrMask::TIMEOUT, &mut b.host).unwrap();
+    b.modify(QpState::ReadyToSend);
+    b.post(WRITE, 8);
+    b.sends();
+    pass(&mut b, Duration::from_millis(20));
+    b.qp.handle_timeout(b.now, &mut b.host);
+    assert_eq!(b.counted(Counter::Timeouts), 0);
+    told(&mut b, 0xff_ffff, &[]);
     assert_eq!(b.log(), ["send 0 Success"]);
 }
 
