@@ -45,8 +45,9 @@ class Dissector(unittest.TestCase):
         return [line.split("|") for line in result.stdout.splitlines()]
 
     def test_a_hello(self) -> None:
-        hello = self.fields("attribute", "receiver", "hello.asks", "hello.selective", "sender", "instance")[0]
-        self.assertEqual(hello, ["1", "0x7f000000", "1", "1", "0x03000000", "0x0102030405060708"])
+        hello = self.fields("attribute", "receiver", "hello.asks", "hello.selective", "sender", "instance", "hello.answers")[0]
+        expected = ["1", "0x7f000000", "1", "1", "0x03000000", "0x0102030405060708", "0x1112131415161718"]
+        self.assertEqual(hello, expected)
 
     def test_a_report(self) -> None:
         names = ["number", "ping", "pong", "held_us", "received_bytes", "missed_packets", "marked_packets"]

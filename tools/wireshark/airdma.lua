@@ -13,6 +13,7 @@ local f = {
   selective = ProtoField.bool("airdma.hello.selective", "Selective repeat"),
   sender = ProtoField.uint32("airdma.sender", "Sender", base.HEX),
   instance = ProtoField.uint64("airdma.instance", "Instance", base.HEX),
+  answers = ProtoField.uint64("airdma.hello.answers", "Answers instance", base.HEX),
   number = ProtoField.uint32("airdma.report.number", "Number"),
   ping = ProtoField.uint32("airdma.report.ping", "Ping"),
   pong = ProtoField.uint32("airdma.report.pong", "Pong"),
@@ -68,6 +69,7 @@ function air.dissector(_, pinfo, root)
     tree:add(f.selective, mad(51, 1), mad(51, 1):bitfield(7, 1) == 1)
     tree:add(f.sender, mad(52, 4))
     tree:add(f.instance, mad(56, 8))
+    tree:add(f.answers, mad(64, 8))
   elseif attribute == 2 then
     tree:add(f.instance, mad(44, 8))
     for index, field in ipairs({ f.number, f.ping, f.pong, f.held }) do

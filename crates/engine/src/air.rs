@@ -2,16 +2,20 @@
 //!
 //! | the peer is | what that means |
 //! |---|---|
-//! | asked | it was told what we can do, and is told again every [`HELLO_INTERVAL`], [`HELLO_TRIES`] times in all |
-//! | plain | it did not answer, as hosts of others do not, or can nothing of it: RoCEv2, until it says hello itself |
+//! | plain | it is not known, did not answer, as hosts of others do not, or can nothing of it: RoCEv2 |
 //! | agreed | reliable connections repeat selectively, and reports acknowledge in place of ACK packets |
 //!
-//! A peer is a process: an address, and the range of its queue pairs' numbers. Each end goes over to it for itself when it has
-//! heard from the other, and both understand meanwhile what the other does: ACKs and NAKs are always taken.
+//! It is asked when a queue pair is connected to it, every [`HELLO_INTERVAL`], [`HELLO_TRIES`] times in all, and when it asks or reports itself. Only
+//! an answer that names our instance counts: nobody else can give it. What was agreed holds for the queue pairs that were connected when
+//! it was said; the others wait for the next answer, since the process at the other end may be another one by then.
+//!
+//! A peer is a process: an address, seen from one of ours, and the range of its queue pairs' numbers. Each end goes over for itself
+//! when it was answered, and both understand meanwhile what the other does: ACKs and NAKs are always taken.
 //!
 //! A report leaves four times in a round trip while packets come, and soon after packets were missed. One tells of as many
 //! queue pairs as it has room for. The round trip is measured by pings, while something of ours is under way.
 
+use crate::QpType;
 use crate::counters::EngineCounter;
 use crate::qp_table::Connection;
 use crate::steering::range_of;
@@ -38,7 +42,11 @@ const RTT_START: Duration = Duration::from_millis(2);
 const REPORT_INTERVAL_MIN: Duration = Duration::from_micros(100);
 const REPORT_INTERVAL_MAX: Duration = Duration::from_millis(10);
 const PING_INTERVAL_MIN: Duration = Duration::from_millis(5);
-/// Longer round trips are those of a peer that was stopped, or lies.
+/// A ping that was not answered for so long is lost.
+const PING_LOST: Duration = Duration::from_secs(1);
+/// Nobody knows a round trip better than to this, and a peer that lies about how long it held a ping gains nothing.
+const RTT_MIN: Duration = Duration::from_micros(200);
+/// Longer ones are those of a peer that was stopped, or lies.
 const RTT_MAX: Duration = Duration::from_secs(2);
 /// Ranges of one queue pair in one report; the rest is told when these are filled.
 const RANGES_MAX: usize = 24;
@@ -58,24 +66,34 @@ pub(crate) struct Air {
     next_psn: Psn,
 }
 
+/// A question that was not answered yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
-    Asked { tries: u32, again_at: Time },
-    Plain,
-    Agreed { instance: u64 },
+struct Asking {
+    tries: u32,
+    again_at: Time,
+}
+
+/// A question of the peer's: what it called us, and its instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Asked {
+    as_whom: u32,
+    instance: u64,
 }
 
 struct AirPeer {
     address: IpAddr,
+    /// Which of our addresses it knows.
+    local: IpAddr,
     /// The range of its queue pairs' numbers.
     range: u8,
-    /// Which of our addresses it knows, as index in the GID table.
+    /// Of `local` in the GID table.
     source_index: u8,
     /// Queue pairs connected to it; none marks a free entry.
     users: Vec<u32>,
-    standing: Standing,
-    /// It asked what we can do, and called us so.
-    hello_owed: Option<u32>,
+    /// Its instance, if it has agreed.
+    agreed: Option<u64>,
+    asking: Option<Asking>,
+    asked: Option<Asked>,
     /// Queue pairs that owe it an acknowledgement, each once.
     owing: VecDeque<u32>,
     report_at: Option<Time>,
@@ -103,7 +121,7 @@ impl Air {
         }
     }
 
-    /// When [`Tables::expire_air`] wants to be called next.
+    /// When [`Tables::poll_air`] wants to be called next.
     pub(crate) fn due(&self) -> Option<Time> {
         self.due
     }
@@ -119,34 +137,35 @@ impl Air {
     /// Something is on its way to the peer: the round trip is to be known.
     pub(crate) fn note_under_way(&mut self, index: AirIndex, now: Time) {
         let peer = self.peer(index);
-        if peer.instance().is_some() && peer.report_at.is_none() {
+        if peer.agreed.is_some() && peer.report_at.is_none() {
             let ping_at = peer.ping.1 + peer.ping_interval();
             let by = peer.report_by(ping_at.max(now));
             self.call_at(by);
         }
     }
 
-    fn find(&self, address: IpAddr, range: u8) -> Option<AirIndex> {
+    fn find(&self, address: IpAddr, local: IpAddr, range: u8) -> Option<AirIndex> {
         let is_it = |peer: &AirPeer| {
-            !peer.users.is_empty() && peer.address == address && peer.range == range
+            let ends = (peer.address, peer.local, peer.range);
+            !peer.users.is_empty() && ends == (address, local, range)
         };
         let index = self.peers.iter().position(is_it)?;
         Some(AirIndex(index as u32))
     }
 
-    /// A queue pair connects to `number` at `address`.
+    /// A queue pair is connected to `number`.
     fn join(
         &mut self,
         now: Time,
         queue_pair: u32,
-        address: IpAddr,
+        connection: &Connection,
         number: Qpn,
-        source_index: u8,
     ) -> Option<AirIndex> {
         self.instance?;
+        let (address, local) = (connection.remote, connection.local);
         let range = range_of(number);
-        let index = self.find(address, range).unwrap_or_else(|| {
-            let peer = AirPeer::new(now, address, range, source_index);
+        let index = self.find(address, local, range).unwrap_or_else(|| {
+            let peer = AirPeer::new(address, local, range, connection.source_index);
             let free = self.peers.iter().position(|peer| peer.users.is_empty());
             let index = free.unwrap_or(self.peers.len());
             match self.peers.get_mut(index) {
@@ -156,8 +175,23 @@ impl Air {
             AirIndex(index as u32)
         });
         self.peer(index).users.push(queue_pair);
-        self.call_at(now);
+        self.ask(index, now);
         Some(index)
+    }
+
+    /// The peer is to be asked what it can do.
+    fn ask(&mut self, index: AirIndex, now: Time) {
+        self.peer(index).asking = Some(Asking {
+            tries: 0,
+            again_at: now,
+        });
+        self.call_at(now);
+    }
+
+    /// The port is gone: nobody will be told anything.
+    pub(crate) fn stop(&mut self) {
+        self.instance = None;
+        self.due = None;
     }
 
     fn leave(&mut self, index: AirIndex, queue_pair: u32) {
@@ -168,17 +202,16 @@ impl Air {
 }
 
 impl AirPeer {
-    fn new(now: Time, address: IpAddr, range: u8, source_index: u8) -> Self {
+    fn new(address: IpAddr, local: IpAddr, range: u8, source_index: u8) -> Self {
         AirPeer {
             address,
+            local,
             range,
             source_index,
             users: Vec::new(),
-            standing: Standing::Asked {
-                tries: 0,
-                again_at: now,
-            },
-            hello_owed: None,
+            agreed: None,
+            asking: None,
+            asked: None,
             owing: VecDeque::new(),
             report_at: None,
             reported_at: Time::ZERO,
@@ -194,13 +227,6 @@ impl AirPeer {
         self.rtt.unwrap_or(RTT_START)
     }
 
-    fn instance(&self) -> Option<u64> {
-        match self.standing {
-            Standing::Agreed { instance } => Some(instance),
-            Standing::Asked { .. } | Standing::Plain => None,
-        }
-    }
-
     /// A report is to leave at this time, or sooner if one is due already; not too close to the last.
     fn report_by(&mut self, at: Time) -> Time {
         let at = at.max(self.reported_at + REPORT_INTERVAL_MIN);
@@ -214,14 +240,12 @@ impl AirPeer {
         if self.users.is_empty() {
             return None;
         }
-        if self.hello_owed.is_some() {
+        if self.asked.is_some() {
             return Some(Time::ZERO);
         }
-        match self.standing {
-            Standing::Asked { again_at, .. } => Some(again_at),
-            Standing::Plain => None,
-            Standing::Agreed { .. } => self.report_at,
-        }
+        let again_at = self.asking.map(|asking| asking.again_at);
+        let report_at = self.report_at.filter(|_| self.agreed.is_some());
+        again_at.into_iter().chain(report_at).min()
     }
 
     fn ping_interval(&self) -> Duration {
@@ -229,9 +253,7 @@ impl AirPeer {
     }
 
     fn take_rtt(&mut self, sample: Duration) {
-        if sample > RTT_MAX {
-            return;
-        }
+        let sample = sample.clamp(RTT_MIN, RTT_MAX);
         // As TCP smooths it (RFC 6298 2.3).
         self.rtt = Some(self.rtt.map_or(sample, |rtt| rtt * 7 / 8 + sample / 8));
     }
@@ -241,28 +263,21 @@ impl Tables {
     /// From now on peers are offered what goes beyond RoCEv2.
     pub(crate) fn offer_air(&mut self) {
         let instance = u64::from(self.random.next_u32()) << 32 | u64::from(self.random.next_u32());
-        self.air.instance = Some(instance);
+        // 0 is nobody's.
+        self.air.instance = Some(instance.max(1));
     }
 
-    /// A queue pair was connected, and can do more if its peer can.
+    /// A queue pair was connected: it can do more when its peer says so.
     pub(crate) fn join_air(&mut self, index: u32, now: Time) {
         let Some(slot) = self.qps.slot(index) else {
             return;
         };
         let number = slot.qp.attributes().dest_qpn;
-        if let Some(connection) = &mut slot.connection {
-            connection.air = self.air.join(
-                now,
-                index,
-                connection.remote,
-                number,
-                connection.source_index,
-            );
-            if let Some(air) = connection.air
-                && self.air.peer(air).instance().is_some()
-            {
-                slot.qp.set_selective(Some(&self.air.memory));
-            }
+        slot.qp.set_selective(None);
+        if slot.qp.qp_type() == QpType::Rc
+            && let Some(connection) = &mut slot.connection
+        {
+            connection.air = self.air.join(now, index, connection, number);
         }
     }
 
@@ -336,36 +351,66 @@ impl Tables {
             features: FEATURES,
             sender,
             instance: ours,
+            answers: None,
         };
         let peer = self.air.peer(index);
         let receiver = id_of(peer.range);
-        if let Some(sender) = peer.hello_owed.take() {
-            return Some(air::hello(&Hello { sender, ..hello }, receiver));
+        if let Some(Asked { as_whom, instance }) = peer.asked.take() {
+            let answer = Hello {
+                sender: as_whom,
+                answers: Some(instance),
+                ..hello
+            };
+            return Some(air::hello(&answer, receiver));
         }
-        if let Standing::Asked { tries, again_at } = peer.standing
+        if let Some(Asking { tries, again_at }) = peer.asking
             && again_at <= now
         {
             if tries == HELLO_TRIES {
-                peer.standing = Standing::Plain;
+                peer.asking = None;
+                self.agree(index, None, now);
                 return None;
             }
-            peer.standing = Standing::Asked {
+            peer.asking = Some(Asking {
                 tries: tries + 1,
                 again_at: now + HELLO_INTERVAL,
+            });
+            let question = Hello {
+                asks: true,
+                ..hello
             };
-            return Some(air::hello(
-                &Hello {
-                    asks: true,
-                    ..hello
-                },
-                receiver,
-            ));
+            return Some(air::hello(&question, receiver));
         }
-        let instance = peer.instance()?;
+        let instance = peer.agreed?;
         if peer.report_at.is_none_or(|at| at > now) {
             return None;
         }
         Some(self.report(index, instance, sender, now))
+    }
+
+    /// The peer has agreed, as this instance, or it is plain: so are all queue pairs that are connected to it now.
+    fn agree(&mut self, index: AirIndex, agreed: Option<u64>, now: Time) {
+        let memory = agreed.map(|_| self.air.memory.clone());
+        let peer = self.air.peer(index);
+        if peer.agreed != agreed {
+            peer.number_taken = None;
+            peer.report_at = None;
+            peer.owing.clear();
+        }
+        peer.agreed = agreed;
+        let users = std::mem::take(&mut peer.users);
+        for &user in &users {
+            if let Some(slot) = self.qps.slot(user) {
+                slot.qp.set_selective(memory.as_ref());
+            }
+        }
+        let peer = self.air.peer(index);
+        peer.users = users;
+        if agreed.is_some() {
+            // Something may be under way already: then the round trip is to be known.
+            let by = peer.report_by(now);
+            self.air.call_at(by);
+        }
     }
 
     fn report(&mut self, index: AirIndex, instance: u64, sender: u32, now: Time) -> [u8; MAD_LEN] {
@@ -373,7 +418,15 @@ impl Tables {
         self.air.number = self.air.number.wrapping_add(1).max(1);
         let number = self.air.number;
         let peer = &mut self.air.peers[index.0 as usize];
-        let wants_ping = under_way && now.duration_since(peer.ping.1) >= peer.ping_interval();
+        // Who only receives has to know how often to tell.
+        let active = under_way || !peer.owing.is_empty();
+        // A second one would make the answer to the first worthless, where the round trip is longer than was thought.
+        let patience = if peer.ping_answered {
+            peer.ping_interval()
+        } else {
+            PING_LOST
+        };
+        let wants_ping = active && now.duration_since(peer.ping.1) >= patience;
         if wants_ping {
             peer.ping = (number, now);
             peer.ping_answered = false;
@@ -410,7 +463,7 @@ impl Tables {
         peer.reported_at = now;
         // While something is under way the round trip is to be known.
         peer.report_at = if !peer.owing.is_empty() {
-            Some(now)
+            Some(now + REPORT_INTERVAL_MIN)
         } else if under_way {
             Some(now + peer.ping_interval())
         } else {
@@ -434,7 +487,7 @@ impl Tables {
         arrival: &Arrival,
         packet: &Packet<'_>,
     ) -> bool {
-        if packet.payload.get(1) != Some(&air::AIR_CLASS) {
+        if self.air.instance.is_none() || packet.payload.get(1) != Some(&air::AIR_CLASS) {
             return false;
         }
         let secret = packet
@@ -443,7 +496,7 @@ impl Tables {
             .is_some_and(|deth| deth.qkey == GSI_QKEY);
         let is_datagram = packet.headers.bth.opcode == Opcode::UdSendOnly && secret;
         match air::parse(packet.payload) {
-            Ok(message) if is_datagram && self.air.instance.is_some() => match message {
+            Ok(message) if is_datagram => match message {
                 Message::Hello(hello, receiver) => self.take_hello(now, arrival, &hello, receiver),
                 Message::Report(report, records) => {
                     self.take_report(now, arrival, &report, records);
@@ -456,44 +509,47 @@ impl Tables {
 
     fn take_hello(&mut self, now: Time, arrival: &Arrival, hello: &Hello, receiver: u32) {
         let range = (hello.sender >> 24) as u8;
-        let Some(index) = self.air.find(arrival.source, range) else {
+        let known = self.air.find(arrival.source, arrival.destination, range);
+        let Some(index) = known else {
             // Nobody here is connected to it: it asks again when somebody is.
             return self.counters.count(EngineCounter::DropAir);
         };
+        let awaited = self.air.peer(index).asking.is_some();
+        if awaited && hello.answers.is_some() && hello.answers == self.air.instance {
+            let can = hello.features & FEATURES == FEATURES;
+            self.air.peer(index).asking = None;
+            return self.agree(index, can.then_some(hello.instance), now);
+        }
+        if !hello.asks {
+            return self.counters.count(EngineCounter::DropAir);
+        }
         let peer = self.air.peer(index);
-        if hello.asks {
-            peer.hello_owed = Some(receiver);
-        }
-        let selective = hello.features & FEATURES == FEATURES;
-        let before = peer.standing;
-        peer.standing = if selective {
-            Standing::Agreed {
-                instance: hello.instance,
-            }
-        } else {
-            Standing::Plain
-        };
-        if peer.standing != before {
-            peer.number_taken = None;
-            peer.report_at = None;
-            peer.owing.clear();
-            let users = std::mem::take(&mut peer.users);
-            let memory = selective.then(|| self.air.memory.clone());
-            for &user in &users {
-                if let Some(slot) = self.qps.slot(user) {
-                    slot.qp.set_selective(memory.as_ref());
-                }
-            }
-            self.air.peer(index).users = users;
-        }
+        peer.asked = Some(Asked {
+            as_whom: receiver,
+            instance: hello.instance,
+        });
         self.air.call_at(now);
+        if self.air.peer(index).agreed != Some(hello.instance) {
+            self.ask_unless_asked(index, now);
+        }
+    }
+
+    fn ask_unless_asked(&mut self, index: AirIndex, now: Time) {
+        if self.air.peer(index).asking.is_none() {
+            self.air.ask(index, now);
+        }
     }
 
     fn take_report(&mut self, now: Time, arrival: &Arrival, report: &Report, records: Records<'_>) {
-        let known = self.air.find(arrival.source, (report.sender >> 24) as u8);
+        let range = (report.sender >> 24) as u8;
+        let known = (self.air).find(arrival.source, arrival.destination, range);
         let Some(index) = known.filter(|_| Some(report.instance) == self.air.instance) else {
             return self.counters.count(EngineCounter::DropAir);
         };
+        if self.air.peer(index).agreed.is_none() {
+            // It has heard of us, and we not of it.
+            self.ask_unless_asked(index, now);
+        }
         let peer = self.air.peer(index);
         let late = peer
             .number_taken

@@ -318,10 +318,11 @@ impl Tables {
         }
     }
 
-    /// When [`Tables::expire`] wants to be called next.
-    pub(crate) fn deadline(&self) -> Option<Time> {
+    /// When [`Tables::expire`] wants to be called next, and [`Tables::fill`] if the port takes packets.
+    pub(crate) fn deadline(&self, can_send: bool) -> Option<Time> {
         let management = self.gsi.as_ref().and_then(|gsi| gsi.manager.poll_timeout());
-        let all = [self.timers.next(), management, self.air.due()];
+        let air = self.air.due().filter(|_| can_send);
+        let all = [self.timers.next(), management, air];
         all.into_iter().flatten().min()
     }
 
@@ -557,6 +558,7 @@ impl Tables {
     /// The way to the network is gone for good: every queue pair that runs ends in ERROR, so that what was posted
     /// completes.
     pub(crate) fn fail_all(&mut self, now: Time) {
+        self.air.stop();
         let error = QpAttributes {
             state: QpState::Error,
             ..QpAttributes::default()

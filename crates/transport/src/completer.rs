@@ -107,22 +107,27 @@ impl Requester {
         }
         // A READ or an atomic is retired by its own answer, which may still be on its way.
         self.acknowledge(now, attributes, qpn, expected, host);
-        let (acked, sent_max) = (self.acked, self.sent_max);
+        let acked = self.acked;
         let psn = self.psn_of(acked);
         let Some(repair) = &mut self.repair else {
             return;
         };
         repair.set_rtt(told.rtt);
         let end = self.next.min(acked + u64::from(AHEAD_MAX));
+        // Ranges come in order: each packet is looked at once, whatever a hostile peer says.
+        let mut from = expected;
         for range in told.missing {
             let first = i64::from(range.first.distance_from(psn));
-            let first = acked.saturating_add_signed(first).max(expected);
-            let end = first.saturating_add(range.packets.into()).min(end);
-            for sequence in first..end {
+            let first = acked.saturating_add_signed(first).max(from);
+            from = first
+                .saturating_add(range.packets.into())
+                .min(end)
+                .max(from);
+            for sequence in first..from {
                 repair.note_missing(sequence, acked, now);
             }
         }
-        if acked < sent_max {
+        if acked < self.next {
             repair.restart_probe(now);
         }
         if !repair.is_empty() {

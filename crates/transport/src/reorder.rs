@@ -106,6 +106,8 @@ pub(crate) struct Reorder {
     memory: ReorderMemory,
     /// The packets after the expected one. The last is not missing.
     early: VecDeque<Early>,
+    /// How far ahead the furthest packet was that could not be kept; 0 if none.
+    dropped: u32,
     /// The peer has not been told how far we are.
     owed: bool,
     /// Nor that packets are missing that it may not know of.
@@ -117,13 +119,15 @@ impl Reorder {
         Reorder {
             memory,
             early: VecDeque::new(),
+            dropped: 0,
             owed: false,
             gap: false,
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.early.is_empty()
+    /// Whether something comes after the expected packet, kept or not.
+    pub(crate) fn waits(&self) -> bool {
+        !self.early.is_empty() || self.dropped > 0
     }
 
     /// The peer is to be told how far we are.
@@ -183,6 +187,20 @@ impl Reorder {
         true
     }
 
+    /// The packet so many after the expected one could not be kept: it is missing like those before it.
+    pub(crate) fn note_dropped(&mut self, ahead: u32) {
+        if ahead < AHEAD_MAX {
+            self.gap |= self.dropped == 0;
+            self.dropped = self.dropped.max(ahead);
+        }
+    }
+
+    /// Forgets all that is kept: nothing more will be executed.
+    pub(crate) fn clear(&mut self) {
+        while self.pop().is_some() {}
+        self.dropped = 0;
+    }
+
     /// Makes room for all up to the one so many after the expected packet.
     fn reach(&mut self, ahead: u32) -> bool {
         let more = (ahead as usize).saturating_sub(self.early.len());
@@ -208,6 +226,7 @@ impl Reorder {
 
     /// The expected packet and those that belong to it, `psns` in all, were executed: what follows them.
     pub(crate) fn advance(&mut self, psns: u32) -> Next {
+        self.dropped = self.dropped.saturating_sub(psns);
         for _ in 1..psns {
             self.pop();
         }
@@ -236,7 +255,7 @@ impl Reorder {
         refused: bool,
     ) -> impl Iterator<Item = PsnRange> + '_ {
         let mut at = u32::from(refused);
-        let len = self.early.len() as u32;
+        let len = (self.early.len() as u32).max(self.dropped);
         std::iter::from_fn(move || {
             while at > 0 && at <= len && self.has(at) {
                 at += 1;
@@ -259,7 +278,7 @@ impl Reorder {
 
 impl Drop for Reorder {
     fn drop(&mut self) {
-        while self.pop().is_some() {}
+        self.clear();
     }
 }
 
@@ -299,7 +318,7 @@ mod tests {
         assert!(matches!(reorder.advance(1), Next::Placed));
         assert!(matches!(reorder.advance(1), Next::Held(held) if held.packet() == packet(2)));
         assert!(matches!(reorder.advance(1), Next::Nobody));
-        assert!(!reorder.is_empty());
+        assert!(reorder.waits());
     }
 
     #[test]
@@ -349,12 +368,29 @@ mod tests {
     }
 
     #[test]
+    fn what_could_not_be_kept_is_missing_and_so_is_what_was_before_it() {
+        let mut reorder = Reorder::new(ReorderMemory::new(0));
+        assert!(!reorder.hold(3, 1, &packet(2)));
+        reorder.note_dropped(3);
+        assert!(reorder.has_new_gap());
+        assert_eq!(ranges(&reorder), [(0xff_ffff, 4)]);
+        reorder.told();
+        reorder.note_dropped(4);
+        assert!(!reorder.has_new_gap(), "the same gap");
+        assert_eq!(ranges(&reorder), [(0xff_ffff, 5)]);
+        for _ in 0..5 {
+            assert!(matches!(reorder.advance(1), Next::Nobody));
+        }
+        assert!(ranges(&reorder).is_empty());
+    }
+
+    #[test]
     fn nothing_is_kept_that_no_requester_can_have_sent() {
         let mut reorder = Reorder::new(ReorderMemory::new(1 << 20));
         assert!(!reorder.note_placed(AHEAD_MAX));
         assert!(!reorder.hold(AHEAD_MAX - 1, 2, &packet(0)));
         assert!(!reorder.hold(1, u32::MAX, &packet(0)));
-        assert!(reorder.is_empty());
+        assert!(!reorder.waits());
         assert!(reorder.note_placed(AHEAD_MAX - 1));
     }
 }

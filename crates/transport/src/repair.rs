@@ -15,6 +15,8 @@ const WORDS: usize = (AHEAD_MAX / u64::BITS) as usize;
 
 /// Before the first round trip is known.
 const RTT_START: Duration = Duration::from_millis(5);
+/// A peer that lies about how long it held a ping does not get everything again and again.
+const RTT_MIN: Duration = Duration::from_micros(500);
 /// A peer may take this long beyond the round trip: it tells four times in each, and machines are busy.
 const PROBE_SLACK: Duration = Duration::from_millis(1);
 const PROBE_BACKOFF_MAX: u32 = 6;
@@ -57,7 +59,7 @@ impl Repair {
     }
 
     pub(crate) fn set_rtt(&mut self, rtt: Duration) {
-        self.rtt = rtt;
+        self.rtt = rtt.max(RTT_MIN);
     }
 
     /// An answer may take this long although nothing was lost.

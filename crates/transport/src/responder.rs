@@ -208,6 +208,7 @@ impl Responder {
             reorder.hold(ahead, psns, packet)
         };
         if !kept {
+            reorder.note_dropped(ahead);
             host.count(Counter::DropEarly);
         }
     }
@@ -221,7 +222,7 @@ impl Responder {
         host: &mut H,
     ) -> Result<(), Refusal> {
         while psns > 0
-            && let Some(reorder) = self.reorder.as_mut().filter(|reorder| !reorder.is_empty())
+            && let Some(reorder) = self.reorder.as_mut().filter(|reorder| reorder.waits())
         {
             psns = match reorder.advance(psns) {
                 Next::Nobody => 0,
@@ -607,6 +608,9 @@ impl Responder {
             let completion =
                 Completion::with_status(receive.wr_id, CompletionOpcode::Receive, status, qpn);
             host.complete_receive(receive.slot, completion);
+        }
+        if let Some(reorder) = &mut self.reorder {
+            reorder.clear();
         }
     }
 

@@ -177,10 +177,7 @@ impl Responder {
         host: &mut H,
     ) -> bool {
         let mtu = attributes.path_mtu.bytes();
-        let others_wait = self
-            .reorder
-            .as_ref()
-            .is_some_and(|reorder| !reorder.is_empty());
+        let others_wait = self.reorder.as_ref().is_some_and(|reorder| reorder.waits());
         if bth.psn != self.expected || payload.len() != mtu as usize || others_wait {
             return false;
         }

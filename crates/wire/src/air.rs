@@ -78,6 +78,9 @@ pub mod feature {
 ///   |                     instance                      | 16
 ///   |                                                   |
 ///   +---------------------------------------------------+
+///   |       instance of the one who asked, or 0         | 24
+///   |                                                   |
+///   +---------------------------------------------------+
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
@@ -89,6 +92,8 @@ pub struct Hello {
     pub sender: u32,
     /// Drawn by each process when it starts: another one has taken its place if it changes.
     pub instance: u64,
+    /// In an answer, the instance of the one who asked: so it was not made up by a third.
+    pub answers: Option<u64>,
 }
 
 /// How it is with what came from the peer: measures of the way back, and one record for each queue pair that owes an
@@ -253,6 +258,8 @@ pub fn parse(mad: &[u8]) -> Result<Message<'_>, AirError> {
                 features: u64::from_be_bytes(field::get::<4, 8, _>(content)),
                 sender: u32::from_be_bytes(field::get::<12, 4, _>(content)),
                 instance: u64::from_be_bytes(field::get::<16, 8, _>(content)),
+                answers: Some(u64::from_be_bytes(field::get::<24, 8, _>(content)))
+                    .filter(|&instance| instance != 0),
             };
             let receiver = u32::from_be_bytes(field::get::<RECEIVER, 4, _>(body));
             Ok(Message::Hello(hello, receiver))
@@ -297,6 +304,7 @@ pub fn hello(hello: &Hello, receiver: u32) -> [u8; MAD_LEN] {
     field::set::<4, 8, _>(&mut content, hello.features.to_be_bytes());
     field::set::<12, 4, _>(&mut content, hello.sender.to_be_bytes());
     field::set::<16, 8, _>(&mut content, hello.instance.to_be_bytes());
+    field::set::<24, 8, _>(&mut content, hello.answers.unwrap_or(0).to_be_bytes());
     datagram(ATTRIBUTE_HELLO, receiver, &content)
 }
 
@@ -402,6 +410,7 @@ mod tests {
         features: feature::SELECTIVE | 1 << 63,
         sender: 0x0300_0000,
         instance: 0x0102_0304_0506_0708,
+        answers: Some(0x1112_1314_1516_1718),
     };
 
     #[test]

@@ -279,7 +279,7 @@ fn what_a_hostile_peer_says_changes_nothing() {
     told(
         &mut b,
         0xff_fffe,
-        &[(0x7f_0000, u32::MAX), (3, u32::MAX), (4, 7)],
+        &[(3, u32::MAX), (4, 7), (0x7f_0000, u32::MAX), (3, 1)],
     );
     assert_eq!(b.sends(), ["WriteLast 3 A [256]"]);
     assert_eq!(b.log(), [""; 0]);
