@@ -26,10 +26,14 @@ pub(crate) struct RequestPacket {
 }
 
 impl RequestPacket {
+    /// `retries` is how often the peer, asked for this very packet, gave no answer.
     #[inline]
-    pub(crate) fn new(entry: &Entry, index: u32, mtu: u32) -> Self {
+    pub(crate) fn new(entry: &Entry, index: u32, mtu: u32, retries: u8) -> Self {
         let request = &entry.request;
         match request.operation {
+            Operation::Read { va, rkey } if request.length == 0 => {
+                Self::read(entry, index, mtu, va, key_of_nothing(rkey, retries))
+            }
             Operation::Read { va, rkey } => Self::read(entry, index, mtu, va, rkey),
             Operation::CompareSwap {
                 va,
@@ -124,9 +128,7 @@ impl RequestPacket {
         });
         headers.reth = Some(Reth {
             va: va.wrapping_add(u64::from(offset)),
-            // Without bytes no key is looked at (IBTA C9-88). The rxe of Linux 6.12 takes it for 0 when it executes such a READ, compares
-            // it when the request comes again, and does not answer any other.
-            rkey: if length == 0 { Rkey(0) } else { rkey },
+            rkey,
             length,
         });
         RequestPacket {
@@ -238,4 +240,15 @@ pub(crate) fn packets_of(length: u32, mtu: u32) -> u32 {
 /// Bytes that fill a payload up to a multiple of four.
 pub(crate) fn pad_of(length: u32) -> u8 {
     (length.wrapping_neg() & 3) as u8
+}
+
+/// The key of a READ of no bytes. No key is looked at there (IBTA C9-88), but when such a request comes again, the rxe of Linux 6.1 wants
+/// the key that came first, and a valid one, and that of Linux 6.12 wants 0, whatever came first. Both drop any other. So whoever does not
+/// answer the program's key is asked with the other one in turn.
+fn key_of_nothing(rkey: Rkey, retries: u8) -> Rkey {
+    if retries > 0 && retries.is_multiple_of(2) {
+        Rkey(0)
+    } else {
+        rkey
+    }
 }

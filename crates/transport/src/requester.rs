@@ -331,7 +331,8 @@ impl Requester {
         }
         let mtu = attributes.path_mtu.bytes();
         let index = u32::try_from(self.next - entry.first).expect("an entry has < 2^32 packets");
-        let mut packet = RequestPacket::new(&entry, index, mtu);
+        let mut packet =
+            RequestPacket::new(&entry, index, mtu, self.retries(self.next, attributes));
         packet.headers.bth.ack_request =
             asks_again || self.asks_for_ack(&entry, &packet, credit.saturating_sub(mtu), mtu);
         packet.headers.bth.psn = self.psn_of(self.next);
@@ -357,7 +358,7 @@ impl Requester {
         let after = self.queue.partition_point(|entry| entry.first <= sequence);
         let entry = *self.queue.range(..after).rfind(|entry| entry.packets > 0)?;
         let index = u32::try_from(sequence - entry.first).expect("an entry has < 2^32 packets");
-        let mut packet = RequestPacket::new(&entry, index, attributes.path_mtu.bytes());
+        let mut packet = RequestPacket::new(&entry, index, attributes.path_mtu.bytes(), 0);
         repair.sent(sequence, packet.packets, turn.now);
         packet.headers.bth.ack_request = repair.is_empty();
         packet.headers.bth.psn = self.psn_of(sequence);
@@ -518,6 +519,15 @@ impl Requester {
         let timeout = ack_timeout(attributes.timeout)?;
         let least = self.repair.as_ref().map(|repair| repair.timeout_min());
         Some(now + least.map_or(timeout, |least| timeout.max(least)))
+    }
+
+    /// Retries spent on the packet of this sequence number, which only the oldest one that is not acknowledged can have.
+    fn retries(&self, sequence: u64, attributes: &QpAttributes) -> u8 {
+        if sequence == self.acked {
+            attributes.retry_count.saturating_sub(self.retries_left)
+        } else {
+            0
+        }
     }
 
     fn spend_retry(&mut self) -> Result<(), Status> {

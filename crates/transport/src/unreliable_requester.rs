@@ -76,7 +76,7 @@ impl UnreliableRequester {
         if !entry.request.operation.is_unreliable() {
             return Err(Status::LocalQpOperationError);
         }
-        let packet = RequestPacket::new(entry, self.sent, attributes.path_mtu.bytes());
+        let packet = RequestPacket::new(entry, self.sent, attributes.path_mtu.bytes(), 0);
         let mut headers = packet.headers;
         headers.bth.opcode = (headers.bth.opcode.on(Transport::Uc))
             .expect("SENDs and WRITEs are on every connected service");

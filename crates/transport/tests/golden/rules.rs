@@ -26,9 +26,6 @@ enum Rule {
     /// IBTA 9.9.3: a message too long for its receive is an invalid request for the requester, and a local length error
     /// for who posted the receive. rxe calls both an operational error.
     TooLongForReceive,
-    /// IBTA C9-88: a READ of no bytes need not name a key. rxe names the program's; later ones do not answer it when it comes again,
-    /// unless it names 0, which ours does.
-    KeyOfNothing,
 }
 
 struct Allowed {
@@ -93,13 +90,6 @@ const ALLOWED: &[Allowed] = &[
     allowed("uc", End::A, IMM, 2, Rule::ImmediateOfReceives),
     allowed("ud", End::A, IMM, 1, Rule::ImmediateOfReceives),
     allowed("ud_ipv6", End::A, IMM, 1, Rule::ImmediateOfReceives),
-    allowed(
-        "rc_read",
-        End::A,
-        "RC_READ_REQUEST 123461: reth Some(Reth { va: 423370752, rkey: Rkey(0), length: 0 }), rxe's Some(Reth { va: 423370752, rkey: Rkey(1536), length: 0 })",
-        1,
-        Rule::KeyOfNothing,
-    ),
     // Of 24 sends the last is signalled.
     allowed(
         "rc_pipeline",
