@@ -7,6 +7,7 @@
 
 pub mod cm_mad;
 pub mod cm_manager;
+pub mod file_manifest;
 pub mod host;
 pub mod icrc;
 pub mod input;
@@ -31,5 +32,6 @@ pub const TARGETS: &[Target] = &[
     ("cm_mad", cm_mad::run),
     ("cm_manager", cm_manager::run),
     ("work_request", work_request::run),
+    ("file_manifest", file_manifest::run),
     ("world", world::run),
 ];

@@ -84,5 +84,6 @@ replays!(
     cm_mad,
     cm_manager,
     work_request,
+    file_manifest,
     world
 );

@@ -1,0 +1,30 @@
+//! Files from one host to another: everything about it that needs no network.
+//!
+//! The sender walks paths to a [`Manifest`] ([`walk()`]); the receiver fits it into a directory ([`Sink::open`]) and says what it
+//! does not want and where an interrupted transfer goes on. Both make the same [`Plan`] of a stream from that, cut into chunks of
+//! 1 MiB. [`Source`] reads them, [`Sink`] writes them; who carries them from one to the other is not decided here.
+//! `docs/file-protocol.md` says what is on the wire, `docs/design/022-file-service.md` why it is so.
+
+#![forbid(unsafe_code)]
+
+mod descent;
+mod error;
+mod journal;
+pub mod manifest;
+mod options;
+mod plan;
+mod sink;
+mod source;
+mod survey;
+mod trailer;
+mod tree;
+pub mod walk;
+
+pub use error::{Error, Problem, printable};
+pub use manifest::{Limits, Manifest, ManifestError, ManifestId, Modified};
+pub use options::{Clash, Options, Symlinks};
+pub use plan::{CHUNK_BYTES, Part, Piece, Placed, Plan, TRAILER_BYTES, Unwanted};
+pub use sink::{Report, Sink};
+pub use source::Source;
+pub use trailer::Flaw;
+pub use walk::walk;

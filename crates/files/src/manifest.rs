@@ -1,0 +1,391 @@
+//! What is offered: the manifest, a list of directories, files and symbolic links in the order of a walk.
+//!
+//! Depth first, and the children of a directory in ascending order of their names as bytes. So each entry says only its
+//! depth and its own name, a path cannot hold "..", no name can come twice, and the same tree gives the same manifest, by
+//! whose BLAKE3 hash ([`ManifestId`]) an interrupted transfer is known again.
+//!
+//! Everything in a manifest passed [`Builder::push`], whether it was walked here or came from a peer.
+
+mod decode;
+mod encode;
+#[cfg(test)]
+mod tests;
+
+pub use decode::Decoder;
+
+use std::fmt;
+
+/// What a manifest may hold, so that a peer cannot make this side remember more.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Entries.
+    pub entries_max: u32,
+    /// Bytes of the encoded manifest.
+    pub bytes_max: u64,
+    /// Directories above an entry.
+    pub depth_max: u8,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            entries_max: 1 << 20,
+            bytes_max: 64 << 20,
+            depth_max: 100,
+        }
+    }
+}
+
+/// Bytes of a name, as Linux' `NAME_MAX`.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Bytes of the target of a symbolic link: Linux' `PATH_MAX` without its NUL.
+pub const TARGET_BYTES_MAX: usize = 4095;
+/// Runs of data in one sparse file; what lies behind them is taken for data.
+pub const EXTENTS_MAX: usize = 4096;
+/// How top-level names of unfinished transfers begin; no offered name may.
+pub const STAGING_PREFIX: &[u8] = b".airdma-";
+
+/// BLAKE3 of the encoded manifest.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ManifestId(pub [u8; 32]);
+
+impl fmt::Debug for ManifestId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{self}")
+    }
+}
+
+/// The first 16 hexadecimal digits.
+impl fmt::Display for ManifestId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0[..8]
+            .iter()
+            .try_for_each(|byte| write!(out, "{byte:02x}"))
+    }
+}
+
+/// A list of entries that is sound: see the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    entries: Vec<Entry>,
+    content_bytes: u64,
+}
+
+/// One directory, file or symbolic link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The directory that it is in, as an index; none at the top.
+    pub parent: Option<u32>,
+    /// Directories above it.
+    pub depth: u8,
+    /// Its own name: no '/', no NUL, not "." or "..".
+    pub name: Box<[u8]>,
+    /// Permission bits (`0o7777` at most).
+    pub mode: u16,
+    /// When it was modified.
+    pub modified: Modified,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// Seconds since 1970, and nanoseconds (below 10^9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Modified {
+    /// May be negative.
+    pub seconds: i64,
+    /// Below 10^9.
+    pub nanos: u32,
+}
+
+/// What an entry is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A directory.
+    Directory,
+    /// A regular file.
+    File(Content),
+    /// A symbolic link, and where it points: anywhere, without NUL.
+    Symlink(Box<[u8]>),
+}
+
+/// What a regular file holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Content {
+    /// Bytes, holes included.
+    pub size: u64,
+    /// Changes when the file does, though its size and times may not (see [`crate::walk()`]); means nothing elsewhere.
+    pub stamp: u64,
+    /// Where the data is, ascending and apart from each other; none if everywhere.
+    pub extents: Option<Box<[Extent]>>,
+}
+
+/// A run of data in a sparse file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Where in the file.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Bytes of data in front of it.
+    pub before: u64,
+}
+
+impl Content {
+    /// Bytes of data: the size without holes.
+    pub fn data_bytes(&self) -> u64 {
+        match &self.extents {
+            None => self.size,
+            Some(extents) => extents.last().map_or(0, |last| last.before + last.length),
+        }
+    }
+
+    /// Where byte `at` of the data lies in the file, and how many bytes of data follow there; `at` is below
+    /// [`Content::data_bytes`].
+    pub fn locate(&self, at: u64) -> (u64, u64) {
+        let Some(extents) = &self.extents else {
+            return (at, self.size - at);
+        };
+        let extent = extents[extents.partition_point(|extent| extent.before <= at) - 1];
+        let within = at - extent.before;
+        (extent.offset + within, extent.length - within)
+    }
+}
+
+impl Manifest {
+    /// All entries, in order.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Entry `index`, which must be there.
+    pub fn entry(&self, index: u32) -> &Entry {
+        &self.entries[index as usize]
+    }
+
+    /// Indices and entries.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (u32, &Entry)> {
+        self.entries
+            .iter()
+            .enumerate()
+            .map(|(index, entry)| (index as u32, entry))
+    }
+
+    /// Bytes of data in all files.
+    pub fn content_bytes(&self) -> u64 {
+        self.content_bytes
+    }
+
+    /// The names from the top to entry `index`, joined by '/'.
+    pub fn path(&self, index: u32) -> Vec<u8> {
+        let mut names = vec![&*self.entry(index).name];
+        names.extend(self.ancestors(index).map(|above| &*self.entry(above).name));
+        names.reverse();
+        names.join(&b'/')
+    }
+
+    /// The directories above entry `index`, the nearest first.
+    pub fn ancestors(&self, index: u32) -> impl Iterator<Item = u32> {
+        std::iter::successors(self.entry(index).parent, |&above| self.entry(above).parent)
+    }
+}
+
+/// Why entries are no manifest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ManifestError {
+    /// Another protocol, or another version of it.
+    #[error(
+        "the list of files is in a format that this version does not know: use the same version at both ends"
+    )]
+    Format,
+    /// An entry of a kind that does not exist.
+    #[error("the list of files holds an entry of an unknown kind")]
+    Kind,
+    /// A name that is no name of a file.
+    #[error("the list of files holds a name that is not allowed")]
+    Name,
+    /// Names that are not in ascending order, or come twice.
+    #[error("the list of files is out of order, or has a name twice")]
+    Order,
+    /// An entry in something that is no directory.
+    #[error("the list of files puts an entry into something that is no directory")]
+    Parent,
+    /// Too many directories within each other.
+    #[error("directories lie too deep within each other: send the inner ones by themselves")]
+    Depth,
+    /// Permission bits or nanoseconds that do not exist.
+    #[error("the list of files holds permissions or a time that do not exist")]
+    Attributes,
+    /// A size above 2^63 - 1, for a file or for all.
+    #[error("the list of files holds a size that no file can have")]
+    Size,
+    /// Holes in a wrong order or outside of the file, or too many.
+    #[error("the list of files holds a map of holes that makes no sense")]
+    Extents,
+    /// No target, too long a target, or one with a NUL.
+    #[error("the list of files holds a symbolic link without a proper target")]
+    Target,
+    /// More than [`Limits`] allow.
+    #[error("too many files for one transfer: send them in parts")]
+    TooMany,
+    /// Bytes behind the end, or an end that is not one.
+    #[error("the list of files does not end where it says")]
+    End,
+}
+
+/// Makes a manifest, entry by entry.
+#[derive(Debug)]
+pub struct Builder {
+    limits: Limits,
+    entries: Vec<Entry>,
+    /// The directories that the next entry may be in, from the top.
+    open: Vec<u32>,
+    /// The entry that came last at each depth, in the directory that is open there.
+    last: Vec<u32>,
+    bytes: u64,
+    content_bytes: u64,
+}
+
+impl Builder {
+    /// A manifest without entries.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            entries: Vec::new(),
+            open: Vec::new(),
+            last: Vec::new(),
+            bytes: 0,
+            content_bytes: 0,
+        }
+    }
+
+    /// Adds the entry that follows in a walk. [`Entry::parent`] is found from its depth.
+    pub fn push(&mut self, mut entry: Entry) -> Result<u32, ManifestError> {
+        entry.check()?;
+        let depth = usize::from(entry.depth);
+        if entry.depth > self.limits.depth_max {
+            return Err(ManifestError::Depth);
+        }
+        if depth > self.open.len() {
+            return Err(ManifestError::Parent);
+        }
+        if depth == 0 && entry.name.starts_with(STAGING_PREFIX) {
+            return Err(ManifestError::Name);
+        }
+        if let Some(&before) = self.last.get(depth)
+            && self.entries[before as usize].name >= entry.name
+        {
+            return Err(ManifestError::Order);
+        }
+        let bytes = self.bytes + entry.encoded_bytes();
+        if self.entries.len() >= self.limits.entries_max as usize || bytes > self.limits.bytes_max {
+            return Err(ManifestError::TooMany);
+        }
+        if let Kind::File(content) = &entry.kind {
+            self.content_bytes = sum(self.content_bytes, content.data_bytes())?;
+        }
+        self.bytes = bytes;
+        self.open.truncate(depth);
+        self.last.truncate(depth);
+        entry.parent = self.open.last().copied();
+        let index = u32::try_from(self.entries.len()).map_err(|_| ManifestError::TooMany)?;
+        self.last.push(index);
+        if entry.kind == Kind::Directory {
+            self.open.push(index);
+        }
+        self.entries.push(entry);
+        Ok(index)
+    }
+
+    /// The manifest of what was added.
+    pub fn finish(self) -> Manifest {
+        Manifest {
+            entries: self.entries,
+            content_bytes: self.content_bytes,
+        }
+    }
+
+    /// Entries so far.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is none yet.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+impl Entry {
+    /// What can be said about an entry by itself.
+    fn check(&self) -> Result<(), ManifestError> {
+        check_name(&self.name)?;
+        if self.mode > 0o7777 || self.modified.nanos >= 1_000_000_000 {
+            return Err(ManifestError::Attributes);
+        }
+        match &self.kind {
+            Kind::Directory => Ok(()),
+            Kind::File(content) => content.check(),
+            Kind::Symlink(target) => check_target(target),
+        }
+    }
+}
+
+impl Content {
+    fn check(&self) -> Result<(), ManifestError> {
+        if self.size > i64::MAX as u64 {
+            return Err(ManifestError::Size);
+        }
+        let Some(extents) = &self.extents else {
+            return Ok(());
+        };
+        if extents.len() > EXTENTS_MAX {
+            return Err(ManifestError::Extents);
+        }
+        let mut before = 0;
+        let mut free_from = 0;
+        for extent in extents {
+            let end = extent
+                .offset
+                .checked_add(extent.length)
+                .ok_or(ManifestError::Extents)?;
+            // Runs that touch would be one: there is one way to say where the holes are.
+            let apart = extent.offset >= free_from;
+            if extent.length == 0 || !apart || end > self.size || extent.before != before {
+                return Err(ManifestError::Extents);
+            }
+            before += extent.length;
+            free_from = end + 1;
+        }
+        Ok(())
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<(), ManifestError> {
+    let forbidden = name.is_empty()
+        || name.len() > NAME_BYTES_MAX
+        || name == b"."
+        || name == b".."
+        || name.iter().any(|&byte| byte == b'/' || byte == 0);
+    if forbidden {
+        Err(ManifestError::Name)
+    } else {
+        Ok(())
+    }
+}
+
+fn check_target(target: &[u8]) -> Result<(), ManifestError> {
+    let forbidden = target.is_empty() || target.len() > TARGET_BYTES_MAX || target.contains(&0);
+    if forbidden {
+        Err(ManifestError::Target)
+    } else {
+        Ok(())
+    }
+}
+
+/// Of sizes: what has more than 2^63 - 1 bytes, trailers and padding of the stream included, is no transfer.
+fn sum(one: u64, other: u64) -> Result<u64, ManifestError> {
+    const SUM_MAX: u64 = i64::MAX as u64 - (1 << 40);
+    one.checked_add(other)
+        .filter(|&sum| sum <= SUM_MAX)
+        .ok_or(ManifestError::Size)
+}

@@ -1,0 +1,350 @@
+//! The receiver's end of the stream: files out of chunks.
+//!
+//! Unfinished files are in a directory of their own at the top of the receiving one, `.airdma-` and the manifest's id, each under the
+//! number of its entry, beside the journal. A checkpoint makes them durable, says so in the journal, and then
+//! gives those that are whole their names: in this order, so that whatever the journal does not know can be received again
+//! without meeting itself.
+
+mod finish;
+mod resume;
+#[cfg(test)]
+mod tests;
+
+use crate::journal::Journal;
+use crate::manifest::{Content, Manifest};
+use crate::options::{Clash, Options};
+use crate::plan::{CHUNK_BYTES, Part, Piece, Plan, TRAILER_BYTES, Unwanted};
+use crate::trailer::{Flaw, Trailer};
+use crate::tree::Tree;
+use crate::{Error, Problem};
+use rustix::fs::{FallocateFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+pub use finish::Report;
+
+/// Bytes after which a checkpoint is made.
+const CHECKPOINT_BYTES_MAX: u64 = 64 << 20;
+/// Whole files that wait for one at most.
+const CHECKPOINT_FILES_MAX: usize = 1024;
+/// Up to so many files are made durable one by one; more by one call for the file system.
+const FSYNC_FILES_MAX: usize = 8;
+
+/// Writes the chunks of a stream, in order, to files below a directory.
+///
+/// It keeps an interrupted transfer of the same offer going: [`Sink::next`] is the first chunk that is to be sent. After an
+/// error it takes nothing more, and says the same again; what was durable stays so.
+#[derive(Debug)]
+pub struct Sink {
+    manifest: Arc<Manifest>,
+    plan: Plan,
+    options: Options,
+    tree: Tree,
+    staging: OwnedFd,
+    staging_name: String,
+    journal: Journal,
+    next: u64,
+    receiving: Option<Receiving>,
+    /// Whole files that have no name yet.
+    whole: Vec<u32>,
+    flaws: Vec<(u32, Flaw)>,
+    bytes_since_checkpoint: u64,
+    broken: Option<Error>,
+}
+
+/// The file that is being received.
+#[derive(Debug)]
+struct Receiving {
+    /// Which of the plan.
+    index: usize,
+    file: File,
+    hasher: blake3::Hasher,
+}
+
+impl Sink {
+    /// What the sender need not send at all.
+    pub fn unwanted(&self) -> &Unwanted {
+        &self.tree.fitting.unwanted
+    }
+
+    /// The plan of the stream.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The chunk that [`Sink::write`] takes next.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Files that did not arrive, so far.
+    pub fn flaws(&self) -> &[(u32, Flaw)] {
+        &self.flaws
+    }
+
+    /// Writes the next chunk, which has the length that the plan says.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        assert_eq!(
+            bytes.len(),
+            self.plan.chunk_bytes(self.next),
+            "a chunk has the length that the plan says"
+        );
+        self.unless_broken(|sink| {
+            let pieces: Vec<_> = sink.plan.pieces(sink.next).collect();
+            for piece in pieces {
+                sink.write_piece(piece, &bytes[piece.at..piece.at + piece.length])?;
+            }
+            sink.next += 1;
+            sink.bytes_since_checkpoint += CHUNK_BYTES;
+            let due = sink.bytes_since_checkpoint >= CHECKPOINT_BYTES_MAX
+                || sink.whole.len() >= CHECKPOINT_FILES_MAX;
+            if due { sink.make_checkpoint() } else { Ok(()) }
+        })
+    }
+
+    /// Makes all that was written durable, and gives whole files their names. It happens by itself every 64 MiB; a caller
+    /// asks for it when nothing has come for a while.
+    pub fn checkpoint(&mut self) -> Result<(), Error> {
+        self.unless_broken(Self::make_checkpoint)
+    }
+
+    fn unless_broken(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
+        }
+        let result = work(self);
+        self.broken = result.clone().err();
+        result
+    }
+
+    fn write_piece(&mut self, piece: Piece, bytes: &[u8]) -> Result<(), Error> {
+        match piece.part {
+            Part::Data(at) => {
+                let mut receiving = self.take_receiving(piece.file)?;
+                receiving.hasher.update(bytes);
+                let entry = self.plan.files()[piece.file].entry;
+                write_data(&receiving.file, self.content(entry), at, bytes)
+                    .map_err(|error| self.error("write", entry, &error))?;
+                self.receiving = Some(receiving);
+                Ok(())
+            }
+            Part::Padding => Ok(()),
+            Part::Trailer => {
+                let trailer: &[u8; TRAILER_BYTES as usize] =
+                    bytes.try_into().expect("a trailer lies in one chunk");
+                let receiving = self.take_receiving(piece.file)?;
+                self.end_file(&receiving, Trailer::decode(trailer))
+            }
+        }
+    }
+
+    /// The file that is being received, or a new one.
+    fn take_receiving(&mut self, index: usize) -> Result<Receiving, Error> {
+        if let Some(receiving) = self.receiving.take() {
+            assert_eq!(
+                receiving.index, index,
+                "a file ends before the next one begins"
+            );
+            return Ok(receiving);
+        }
+        let entry = self.plan.files()[index].entry;
+        let file = self
+            .create(entry)
+            .map_err(|error| self.error("create", entry, &error))?;
+        Ok(Receiving {
+            index,
+            file,
+            hasher: blake3::Hasher::new(),
+        })
+    }
+
+    fn create(&self, entry: u32) -> io::Result<File> {
+        let flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o666);
+        let file = File::from(rustix::fs::openat(
+            &self.staging,
+            temporary_name(entry),
+            flags,
+            mode,
+        )?);
+        let content = self.content(entry);
+        if content.extents.is_some() && content.size > 0 {
+            if self.options.holes {
+                file.set_len(content.size)?;
+            } else {
+                rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, content.size)?;
+            }
+        }
+        Ok(file)
+    }
+
+    fn end_file(&mut self, receiving: &Receiving, trailer: Trailer) -> Result<(), Error> {
+        let Receiving {
+            index,
+            file,
+            hasher,
+        } = receiving;
+        let entry = self.plan.files()[*index].entry;
+        let flaw = match trailer {
+            Trailer::Whole(hash) if hash == hasher.finalize() => None,
+            Trailer::Whole(_) => Some(Flaw::Damaged),
+            Trailer::Void(flaw) => Some(flaw),
+        };
+        match flaw {
+            None => {
+                self.set_attributes(file, entry)
+                    .map_err(|error| self.error("set mode and time of", entry, &error))?;
+                self.whole.push(entry);
+            }
+            Some(flaw) => {
+                self.take_back(file, entry, flaw)
+                    .map_err(|error| self.error("remove", entry, &error))?;
+                self.flaws.push((entry, flaw));
+            }
+        }
+        Ok(())
+    }
+
+    fn set_attributes(&self, file: impl AsFd, entry: u32) -> io::Result<()> {
+        let described = self.manifest.entry(entry);
+        if self.options.permissions {
+            rustix::fs::fchmod(
+                &file,
+                Mode::from_raw_mode(u32::from(described.mode) & 0o777),
+            )?;
+        }
+        if self.options.times {
+            rustix::fs::futimens(&file, &times(described.modified))?;
+        }
+        Ok(())
+    }
+
+    /// A file that did not arrive leaves its number and the flaw, so that it is not forgotten if the transfer is interrupted.
+    fn take_back(&self, file: &File, entry: u32, flaw: Flaw) -> io::Result<()> {
+        file.set_len(0)?;
+        rustix::fs::renameat(
+            &self.staging,
+            temporary_name(entry),
+            &self.staging,
+            flaw_name(entry, flaw),
+        )?;
+        Ok(())
+    }
+
+    fn make_checkpoint(&mut self) -> Result<(), Error> {
+        self.sync()
+            .and_then(|()| self.journal.record(self.next))
+            .map_err(|error| self.staging_error("write", &error))?;
+        self.bytes_since_checkpoint = 0;
+        self.place_whole()
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.whole.len() > FSYNC_FILES_MAX {
+            rustix::fs::syncfs(&self.staging)?;
+            return Ok(());
+        }
+        for &entry in &self.whole {
+            // A file may be without permissions for its owner: data is made durable through any descriptor.
+            let file = rustix::fs::openat(
+                &self.staging,
+                temporary_name(entry),
+                OPEN_ANY,
+                Mode::empty(),
+            );
+            match file {
+                Ok(file) => rustix::fs::fsync(&file)?,
+                Err(Errno::ACCESS) => rustix::fs::syncfs(&self.staging)?,
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        if let Some(receiving) = &self.receiving {
+            receiving.file.sync_all()?;
+        }
+        rustix::fs::fsync(&self.staging)?;
+        Ok(())
+    }
+
+    fn place_whole(&mut self) -> Result<(), Error> {
+        let replace = self.options.clash == Clash::Overwrite;
+        for entry in std::mem::take(&mut self.whole) {
+            let name = temporary_name(entry);
+            self.tree.place(
+                self.staging.as_fd(),
+                &name,
+                entry,
+                replace,
+                self.options.permissions,
+            )?;
+        }
+        Ok(())
+    }
+
+    fn content(&self, entry: u32) -> &Content {
+        self.manifest
+            .entry(entry)
+            .content()
+            .expect("the plan holds files alone")
+    }
+
+    fn error(&self, doing: &'static str, entry: u32, error: &io::Error) -> Error {
+        Error::new(doing, self.manifest.path(entry), problem(error))
+    }
+
+    fn staging_error(&self, doing: &'static str, error: &io::Error) -> Error {
+        Error::new(doing, &self.staging_name, problem(error))
+    }
+}
+
+const OPEN_ANY: OFlags = OFlags::RDONLY
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
+/// What the kernel said, also where the standard library asked it.
+fn problem(error: &io::Error) -> Problem {
+    Errno::from_io_error(error).map_or(Problem::Tampered, Problem::from)
+}
+
+/// The name of a file that is not whole.
+fn temporary_name(entry: u32) -> String {
+    entry.to_string()
+}
+
+/// The name that is left of a file that did not arrive.
+fn flaw_name(entry: u32, flaw: Flaw) -> String {
+    format!("{entry}.{}", flaw.code())
+}
+
+fn times(modified: crate::Modified) -> Timestamps {
+    Timestamps {
+        last_access: Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_OMIT,
+        },
+        last_modification: Timespec {
+            tv_sec: modified.seconds,
+            tv_nsec: modified.nanos.into(),
+        },
+    }
+}
+
+/// Writes `bytes` to where the data from byte `at` on lies.
+fn write_data(file: &File, content: &Content, mut at: u64, bytes: &[u8]) -> io::Result<()> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let (offset, run) = content.locate(at);
+        let (now, later) = rest.split_at(run.min(rest.len() as u64) as usize);
+        file.write_all_at(now, offset)?;
+        at += now.len() as u64;
+        rest = later;
+    }
+    Ok(())
+}

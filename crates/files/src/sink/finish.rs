@@ -1,0 +1,103 @@
+//! The end: empty directories, symbolic links, modes and times of directories. All of it can be done again, if it is interrupted.
+
+use super::{Sink, flaw_name, times};
+use crate::Error;
+use crate::manifest::Kind;
+use crate::options::{Clash, Symlinks};
+use crate::trailer::Flaw;
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+use std::os::fd::AsFd;
+
+/// What became of an offer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Files that arrived whole.
+    pub files: u64,
+    /// Files that did not, by entry.
+    pub flaws: Vec<(u32, Flaw)>,
+}
+
+impl Sink {
+    /// Ends a transfer of which all chunks were written: everything that arrived has its name, and is durable.
+    pub fn finish(mut self) -> Result<Report, Error> {
+        assert_eq!(self.next, self.plan.chunks(), "all chunks were written");
+        self.checkpoint()?;
+        let manifest = std::sync::Arc::clone(&self.manifest);
+        for (index, entry) in manifest.iter() {
+            match &entry.kind {
+                Kind::Directory => {
+                    self.tree.directory(index, self.options.permissions)?;
+                }
+                Kind::Symlink(target) if self.options.symlinks != Symlinks::Skip => {
+                    self.link(index, target)?
+                }
+                Kind::File(_) | Kind::Symlink(_) => {}
+            }
+        }
+        // Children before their parents: a directory's time changes with what is in it, and its mode may close it.
+        for (index, entry) in manifest.iter().rev() {
+            if entry.kind == Kind::Directory {
+                let directory = self
+                    .tree
+                    .directory(index, self.options.permissions)?
+                    .try_clone_to_owned();
+                directory
+                    .and_then(|directory| self.set_attributes(&directory, index))
+                    .map_err(|error| self.error("set mode and time of", index, &error))?;
+            }
+        }
+        self.clean_up()
+            .map_err(|errno| Error::new("clean up", &self.staging_name, errno.into()))?;
+        Ok(Report {
+            files: (self.plan.files().len() - self.flaws.len()) as u64,
+            flaws: self.flaws,
+        })
+    }
+
+    fn link(&mut self, index: u32, target: &[u8]) -> Result<(), Error> {
+        let name = self.tree.name(index).to_vec();
+        let parent = self.tree.parent(index, self.options.permissions)?;
+        match rustix::fs::readlinkat(parent, &*name, Vec::new()) {
+            Ok(existing) if existing.as_bytes() == target => return Ok(()),
+            // Another link, or none: decided when it is placed.
+            Ok(_) | Err(_) => {}
+        }
+        let temporary = super::temporary_name(index);
+        let made =
+            rustix::fs::symlinkat(target, &self.staging, &temporary).or_else(|errno| match errno {
+                // Left when it was interrupted here.
+                Errno::EXIST => rustix::fs::unlinkat(&self.staging, &temporary, AtFlags::empty())
+                    .and_then(|()| rustix::fs::symlinkat(target, &self.staging, &temporary)),
+                errno => Err(errno),
+            });
+        made.and_then(|()| self.time_link(index, &temporary))
+            .map_err(|errno| self.error("create", index, &errno.into()))?;
+        let replace = self.options.clash == Clash::Overwrite;
+        self.tree.place(
+            self.staging.as_fd(),
+            &temporary,
+            index,
+            replace,
+            self.options.permissions,
+        )
+    }
+
+    fn time_link(&self, index: u32, temporary: &str) -> Result<(), Errno> {
+        if !self.options.times {
+            return Ok(());
+        }
+        let times = times(self.manifest.entry(index).modified);
+        rustix::fs::utimensat(&self.staging, temporary, &times, AtFlags::SYMLINK_NOFOLLOW)
+    }
+
+    /// Once the names are durable the journal is not needed any more.
+    fn clean_up(&mut self) -> Result<(), Errno> {
+        rustix::fs::syncfs(self.tree.top())?;
+        for &(entry, flaw) in &self.flaws {
+            rustix::fs::unlinkat(&self.staging, flaw_name(entry, flaw), AtFlags::empty())?;
+        }
+        rustix::fs::unlinkat(&self.staging, crate::journal::NAME, AtFlags::empty())?;
+        rustix::fs::unlinkat(self.tree.top(), &self.staging_name, AtFlags::REMOVEDIR)
+    }
+}

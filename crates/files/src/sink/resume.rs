@@ -1,0 +1,306 @@
+//! Beginning to receive: anew, or where an interrupted transfer stopped.
+
+use super::{OPEN_ANY, Receiving, Sink, problem, temporary_name};
+use crate::journal::{self, Journal, Record};
+use crate::manifest::{Manifest, ManifestId, STAGING_PREFIX};
+use crate::options::Options;
+use crate::plan::{CHUNK_BYTES, Plan};
+use crate::survey::survey;
+use crate::trailer::Flaw;
+use crate::tree::{DIRECTORY, Tree, open_top};
+use crate::{Error, Problem};
+use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What a name in the staging directory stands for.
+enum Left {
+    /// A file that is not placed.
+    File(u32),
+    /// A file that did not arrive.
+    Flaw(u32, Flaw),
+    /// The journal.
+    Journal,
+    /// Nothing of ours.
+    Other,
+}
+
+impl Sink {
+    /// Begins to receive what `manifest` offers below `directory`. This is the first call that writes anything: it belongs
+    /// after the receiver accepted.
+    pub fn open(
+        directory: &Path,
+        manifest: Arc<Manifest>,
+        id: ManifestId,
+        options: Options,
+    ) -> Result<Self, Error> {
+        let top = open_top(directory)?;
+        let staging_name = format!("{}{id}", String::from_utf8_lossy(STAGING_PREFIX));
+        let said = |doing| {
+            let name = staging_name.clone();
+            move |error: io::Error| Error::new(doing, name, problem(&error))
+        };
+        let resumed = open_staging(&top, &staging_name)?;
+        let known = match &resumed {
+            Some(staging) => Journal::open(staging.as_fd(), id).map_err(said("read"))?,
+            None => None,
+        };
+        let (staging, (journal, record)) = match (resumed, known) {
+            (Some(staging), Some(known)) => (staging, known),
+            // What lies there without a journal is of no use.
+            (resumed, _) => {
+                let fitting = survey(copy(&top)?, &manifest, &options)?;
+                let plan = Plan::new(&manifest, &fitting.unwanted);
+                check_room(&top, &plan, &manifest, &options)?;
+                let staging = match resumed {
+                    Some(staging) => staging,
+                    None => make_staging(&top, &staging_name)?,
+                };
+                empty(&staging).map_err(said("empty"))?;
+                let journal = Journal::create(staging.as_fd(), id, &fitting);
+                let record = Record { chunks: 0, fitting };
+                (staging, (journal.map_err(said("write"))?, record))
+            }
+        };
+        let plan = Plan::new(&manifest, &record.fitting.unwanted);
+        let tree = Tree::new(top, Arc::clone(&manifest), record.fitting);
+        let mut sink = Self {
+            manifest,
+            plan,
+            options,
+            tree,
+            staging,
+            staging_name,
+            journal,
+            next: record.chunks,
+            receiving: None,
+            whole: Vec::new(),
+            flaws: Vec::new(),
+            bytes_since_checkpoint: 0,
+            broken: None,
+        };
+        sink.take_over()?;
+        Ok(sink)
+    }
+
+    /// Sorts what is left: whole files get their names, the one that was cut off is read for its hash, and what is not
+    /// durable goes.
+    fn take_over(&mut self) -> Result<(), Error> {
+        if self.next > self.plan.chunks() {
+            return Err(self.tampered());
+        }
+        let position = self.next.saturating_mul(CHUNK_BYTES);
+        let cut = self.plan.files_before(self.next);
+        for name in names(&self.staging).map_err(|error| self.staging_error("read", &error))? {
+            match left(&name) {
+                Left::File(entry) => {
+                    let index = self
+                        .plan
+                        .files()
+                        .binary_search_by_key(&entry, |file| file.entry);
+                    match index {
+                        Ok(index) if index < cut => self.whole.push(entry),
+                        Ok(index) if index == cut && self.plan.files()[index].start < position => {}
+                        Ok(_) | Err(_) => self.remove(&name)?,
+                    }
+                }
+                Left::Flaw(entry, flaw) => {
+                    let index = self
+                        .plan
+                        .files()
+                        .binary_search_by_key(&entry, |file| file.entry);
+                    if index.is_ok_and(|index| index < cut) {
+                        self.flaws.push((entry, flaw));
+                    } else {
+                        self.remove(&name)?;
+                    }
+                }
+                Left::Journal => {}
+                Left::Other => self.remove(&name)?,
+            }
+        }
+        self.whole.sort_unstable();
+        self.flaws.sort_unstable_by_key(|(entry, _)| *entry);
+        self.place_whole()?;
+        self.reopen(cut, position)
+    }
+
+    /// Opens the file that was cut off, if there is one.
+    fn reopen(&mut self, index: usize, position: u64) -> Result<(), Error> {
+        let Some(placed) = self
+            .plan
+            .files()
+            .get(index)
+            .copied()
+            .filter(|file| file.start < position)
+        else {
+            return Ok(());
+        };
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(
+            &self.staging,
+            temporary_name(placed.entry),
+            flags,
+            Mode::empty(),
+        ) {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT | Errno::LOOP) => return Err(self.tampered()),
+            Err(errno) => return Err(self.error("open", placed.entry, &errno.into())),
+        };
+        let mut hasher = blake3::Hasher::new();
+        let before = (position - placed.start).min(placed.data_bytes);
+        let content = self.content(placed.entry);
+        let length = if content.extents.is_some() {
+            content.size
+        } else {
+            before
+        };
+        file.set_len(length)
+            .map_err(|error| self.error("write", placed.entry, &error))?;
+        self.hash_before(&file, placed.entry, before, &mut hasher)
+            .map_err(|error| self.error("read", placed.entry, &error))?;
+        self.receiving = Some(Receiving {
+            index,
+            file,
+            hasher,
+        });
+        Ok(())
+    }
+
+    fn hash_before(
+        &self,
+        file: &File,
+        entry: u32,
+        before: u64,
+        hasher: &mut blake3::Hasher,
+    ) -> io::Result<()> {
+        let content = self.content(entry);
+        let mut buffer = vec![0; 1 << 18];
+        let mut at = 0;
+        while at < before {
+            let (offset, run) = content.locate(at);
+            let length = run.min(before - at).min(buffer.len() as u64) as usize;
+            file.read_exact_at(&mut buffer[..length], offset)?;
+            hasher.update(&buffer[..length]);
+            at += length as u64;
+        }
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> Result<(), Error> {
+        rustix::fs::unlinkat(&self.staging, name, AtFlags::empty())
+            .map_err(|errno| self.staging_error("empty", &errno.into()))
+    }
+
+    fn tampered(&self) -> Error {
+        Error::new("go on with", &self.staging_name, Problem::Tampered)
+    }
+}
+
+/// The staging directory of this offer, if it is there, for this process alone.
+fn open_staging(top: &OwnedFd, name: &str) -> Result<Option<OwnedFd>, Error> {
+    let staging = match rustix::fs::openat(top, name, DIRECTORY, Mode::empty()) {
+        Ok(staging) => staging,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(Error::at("open", name)(errno)),
+    };
+    match rustix::fs::flock(&staging, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Err(Error::new("receive into", name, Problem::Busy)),
+        Err(errno) => return Err(Error::at("lock", name)(errno)),
+    }
+    // Somebody else's, in a directory that all may write to, could be anything.
+    let stat = rustix::fs::fstat(&staging).map_err(Error::at("look at", name))?;
+    if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o022 != 0 {
+        return Err(Error::new("go on with", name, Problem::Tampered));
+    }
+    Ok(Some(staging))
+}
+
+fn make_staging(top: &OwnedFd, name: &str) -> Result<OwnedFd, Error> {
+    match rustix::fs::mkdirat(top, name, Mode::from_raw_mode(0o700)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(Error::at("create", name)(errno)),
+    }
+    open_staging(top, name)?.ok_or_else(|| Error::new("create", name, Problem::Missing))
+}
+
+/// Before anything is written: an offer that cannot fit is refused at once.
+fn check_room(
+    top: &OwnedFd,
+    plan: &Plan,
+    manifest: &Manifest,
+    options: &Options,
+) -> Result<(), Error> {
+    let stat =
+        rustix::fs::fstatvfs(top).map_err(Error::at("look at", "the receiving directory"))?;
+    let content = |file: &crate::Placed| {
+        manifest
+            .entry(file.entry)
+            .content()
+            .map_or(0, |content| content.size)
+    };
+    let needed = if options.holes {
+        plan.bytes()
+    } else {
+        plan.files()
+            .iter()
+            .fold(0_u64, |sum, file| sum.saturating_add(content(file)))
+    };
+    if needed > stat.f_bavail.saturating_mul(stat.f_frsize) {
+        return Err(Error::new(
+            "receive into",
+            "the directory",
+            Problem::NoSpace,
+        ));
+    }
+    Ok(())
+}
+
+fn empty(staging: &OwnedFd) -> io::Result<()> {
+    for name in names(staging)? {
+        rustix::fs::unlinkat(staging, name, AtFlags::empty())?;
+    }
+    Ok(())
+}
+
+/// Names that are not ours, and not text, are as good as lost: they are removed by what can be said of them.
+fn names(staging: &OwnedFd) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(staging)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy();
+        if name != "." && name != ".." {
+            names.push(name.into_owned());
+        }
+    }
+    Ok(names)
+}
+
+fn left(name: &str) -> Left {
+    if name == journal::NAME {
+        return Left::Journal;
+    }
+    let (entry, flaw) = name
+        .split_once('.')
+        .map_or((name, None), |(entry, flaw)| (entry, Some(flaw)));
+    let known = entry.parse().ok().and_then(|entry| match flaw {
+        None => Some(Left::File(entry)),
+        Some(flaw) => flaw
+            .parse()
+            .ok()
+            .and_then(Flaw::from_code)
+            .map(|flaw| Left::Flaw(entry, flaw)),
+    });
+    known.unwrap_or(Left::Other)
+}
+
+fn copy(top: &OwnedFd) -> Result<OwnedFd, Error> {
+    let copied = rustix::fs::openat(top, ".", OPEN_ANY | OFlags::DIRECTORY, Mode::empty());
+    copied.map_err(Error::at("open", "the receiving directory"))
+}

@@ -1,0 +1,239 @@
+//! The sender's end of the stream: chunks out of files.
+
+use crate::descent::Descent;
+use crate::manifest::{Content, Manifest};
+use crate::plan::{Part, Plan, Unwanted};
+use crate::trailer::{Flaw, Trailer};
+use crate::walk::{Walked, modified, open_in, open_root, stamp};
+use crate::{Error, Problem};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Reads the chunks of a stream, in order.
+///
+/// A file that changed since the walk, or that cannot be read, does not end the transfer: its place in the stream is filled
+/// with zeros, its trailer takes it back, and [`Source::flaws`] tells of it.
+#[derive(Debug)]
+pub struct Source {
+    manifest: Arc<Manifest>,
+    plan: Plan,
+    /// The paths of the entries at the top, with their indices.
+    roots: Vec<(u32, PathBuf)>,
+    descent: Descent,
+    next: u64,
+    reading: Option<Reading>,
+    flaws: Vec<(u32, Flaw)>,
+}
+
+/// The file that is being read.
+#[derive(Debug)]
+struct Reading {
+    /// Which of the plan.
+    file: usize,
+    entry: u32,
+    opened: Result<OwnedFd, Flaw>,
+    hasher: blake3::Hasher,
+}
+
+impl Source {
+    /// A source of what was walked, less what the receiver does not want, from chunk `first` on.
+    pub fn new(walked: &Walked, unwanted: &Unwanted, first: u64) -> Self {
+        let manifest = Arc::new(walked.manifest.clone());
+        let plan = Plan::new(&manifest, unwanted);
+        let tops = manifest
+            .iter()
+            .filter(|(_, entry)| entry.depth == 0)
+            .map(|(index, _)| index);
+        let roots = tops.zip(walked.roots.iter().cloned()).collect();
+        let (descent, flaws) = (Descent::default(), Vec::new());
+        Self {
+            manifest,
+            plan,
+            roots,
+            descent,
+            next: first,
+            reading: None,
+            flaws,
+        }
+    }
+
+    /// The plan of the stream.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Files that were taken back, with the reason.
+    pub fn flaws(&self) -> &[(u32, Flaw)] {
+        &self.flaws
+    }
+
+    /// The chunk that [`Source::read`] gives next.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Reads the next chunk into the front of `buffer`, which holds [`crate::CHUNK_BYTES`] at least, and says how many bytes it
+    /// has: none behind the last.
+    pub fn read(&mut self, buffer: &mut [u8]) -> usize {
+        let (chunk, manifest) = (self.next, Arc::clone(&self.manifest));
+        let pieces: Vec<_> = self.plan.pieces(chunk).collect();
+        for piece in &pieces {
+            let bytes = &mut buffer[piece.at..piece.at + piece.length];
+            match piece.part {
+                Part::Data(at) => self.reading(piece.file, at).read(&manifest, at, bytes),
+                Part::Padding => bytes.fill(0),
+                Part::Trailer => {
+                    let data_bytes = self.plan.files()[piece.file].data_bytes;
+                    let reading = self.reading(piece.file, data_bytes);
+                    let (entry, trailer) = (reading.entry, reading.trailer(&manifest));
+                    bytes.copy_from_slice(&trailer.encode());
+                    if let Trailer::Void(flaw) = trailer {
+                        self.flaws.push((entry, flaw));
+                    }
+                    self.reading = None;
+                }
+            }
+        }
+        self.next += 1;
+        self.plan.chunk_bytes(chunk)
+    }
+
+    /// The file of which byte `at` comes next. If it was not being read, which is so at its beginning and when an interrupted transfer
+    /// goes on, what lies before is read for the hash.
+    fn reading(&mut self, file: usize, at: u64) -> &mut Reading {
+        if self
+            .reading
+            .as_ref()
+            .is_none_or(|reading| reading.file != file)
+        {
+            let entry = self.plan.files()[file].entry;
+            let opened = self.open(entry);
+            let mut reading = Reading {
+                file,
+                entry,
+                opened,
+                hasher: blake3::Hasher::new(),
+            };
+            reading.hash_before(&self.manifest, at);
+            self.reading = Some(reading);
+        }
+        self.reading.as_mut().expect("it was just set")
+    }
+
+    fn open(&mut self, index: u32) -> Result<OwnedFd, Flaw> {
+        let manifest = Arc::clone(&self.manifest);
+        let entry = manifest.entry(index);
+        let opened = match entry.parent {
+            None => open_root(root(&self.roots, index)).map_err(Error::at("read", &entry.name)),
+            Some(parent) => self.open_below(parent, &entry.name),
+        };
+        let opened = opened.map_err(|error| {
+            let gone = matches!(error.problem, Problem::Missing | Problem::NoDirectory);
+            if gone {
+                Flaw::Changed
+            } else {
+                Flaw::Unreadable
+            }
+        })?;
+        if is_unchanged(&opened, &manifest, index) {
+            Ok(opened)
+        } else {
+            Err(Flaw::Changed)
+        }
+    }
+
+    fn open_below(&mut self, parent: u32, name: &[u8]) -> Result<OwnedFd, Error> {
+        let (manifest, roots) = (&self.manifest, &self.roots);
+        let directory = self.descent.reach(manifest, parent, |above, index| {
+            let name = &manifest.entry(index).name;
+            let opened = match above {
+                None => open_root(root(roots, index)),
+                Some(above) => open_in(above, name),
+            };
+            opened.map_err(Error::at("read", name))
+        })?;
+        open_in(directory, name).map_err(Error::at("read", name))
+    }
+}
+
+impl Reading {
+    /// Reads data of the file; zeros once there is none.
+    fn read(&mut self, manifest: &Manifest, at: u64, bytes: &mut [u8]) {
+        if let Ok(file) = &self.opened {
+            let content = manifest
+                .entry(self.entry)
+                .content()
+                .expect("the plan holds files alone");
+            match read_data(file, content, at, bytes) {
+                Ok(()) => {
+                    self.hasher.update(bytes);
+                    return;
+                }
+                Err(flaw) => self.opened = Err(flaw),
+            }
+        }
+        bytes.fill(0);
+    }
+
+    fn hash_before(&mut self, manifest: &Manifest, at: u64) {
+        let mut buffer = vec![0; at.min(1 << 18) as usize];
+        let mut done = 0;
+        while done < at && self.opened.is_ok() {
+            let length = (at - done).min(buffer.len() as u64) as usize;
+            self.read(manifest, done, &mut buffer[..length]);
+            done += length as u64;
+        }
+    }
+
+    /// Looks once more whether the file is what was offered, after its last byte was read.
+    fn trailer(&self, manifest: &Manifest) -> Trailer {
+        match &self.opened {
+            Ok(file) if is_unchanged(file, manifest, self.entry) => {
+                Trailer::Whole(self.hasher.finalize())
+            }
+            Ok(_) => Trailer::Void(Flaw::Changed),
+            Err(flaw) => Trailer::Void(*flaw),
+        }
+    }
+}
+
+fn root(roots: &[(u32, PathBuf)], index: u32) -> &PathBuf {
+    let at = roots
+        .binary_search_by_key(&index, |(root, _)| *root)
+        .expect("each entry at the top has a path");
+    &roots[at].1
+}
+
+fn is_unchanged(file: &OwnedFd, manifest: &Manifest, index: u32) -> bool {
+    let entry = manifest.entry(index);
+    let Some(content) = entry.content() else {
+        return false;
+    };
+    rustix::fs::fstat(file).is_ok_and(|stat| {
+        stat.st_size as u64 == content.size
+            && modified(&stat) == entry.modified
+            && stamp(&stat) == content.stamp
+    })
+}
+
+/// Reads `bytes` from byte `at` of the data on.
+fn read_data(file: &OwnedFd, content: &Content, mut at: u64, bytes: &mut [u8]) -> Result<(), Flaw> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let (offset, run) = content.locate(at);
+        let length = run.min(rest.len() as u64) as usize;
+        match rustix::io::pread(file, &mut rest[..length], offset) {
+            // It became shorter.
+            Ok(0) => return Err(Flaw::Changed),
+            Ok(count) => {
+                rest = &mut rest[count..];
+                at += count as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(_) => return Err(Flaw::Unreadable),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! Before anything is written: does the offer fit into the directory, and under which names?
+
+use crate::manifest::{Entry, Kind, Manifest, NAME_BYTES_MAX};
+use crate::options::{Clash, Options};
+use crate::tree::{Fitting, Tree};
+use crate::walk::modified;
+use crate::{Error, Problem};
+use rustix::fs::{AtFlags, FileType, Stat};
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Numbers that are tried in "name (1)".
+const NUMBERS_MAX: u32 = 9999;
+
+/// Fits `manifest` into `directory`. Only looks.
+pub(crate) fn survey(
+    directory: OwnedFd,
+    manifest: &Arc<Manifest>,
+    options: &Options,
+) -> Result<Fitting, Error> {
+    check_links(manifest, options)?;
+    let mut survey = Survey {
+        tree: Tree::new(directory, Arc::clone(manifest), Fitting::default()),
+        manifest,
+        there: HashSet::new(),
+    };
+    match options.clash {
+        Clash::Refuse => survey.refuse()?,
+        Clash::Rename => survey.rename()?,
+        Clash::Overwrite => survey.merge(|_, _, _, _| Ok(Existing::Replace))?,
+        Clash::SkipSame => survey.merge(is_same)?,
+    }
+    Ok(survey.tree.fitting)
+}
+
+/// What is done about a file or link that exists.
+enum Existing {
+    Replace,
+    Keep,
+    Refuse,
+}
+
+struct Survey<'a> {
+    tree: Tree,
+    manifest: &'a Manifest,
+    /// Directories of the manifest that exist.
+    there: HashSet<u32>,
+}
+
+impl Survey<'_> {
+    fn refuse(&mut self) -> Result<(), Error> {
+        for (index, entry) in self.tops() {
+            if stat_in(self.tree.top(), &entry.name)?.is_some() {
+                return Err(self.exists(index));
+            }
+        }
+        Ok(())
+    }
+
+    fn rename(&mut self) -> Result<(), Error> {
+        let mut taken: HashSet<Box<[u8]>> =
+            self.tops().map(|(_, entry)| entry.name.clone()).collect();
+        let tops: Vec<_> = self
+            .tops()
+            .map(|(index, entry)| (index, entry.clone()))
+            .collect();
+        for (index, entry) in tops {
+            if stat_in(self.tree.top(), &entry.name)?.is_none() {
+                continue;
+            }
+            let name = self
+                .free_name(&entry, &taken)?
+                .ok_or_else(|| self.exists(index))?;
+            taken.insert(name.clone());
+            self.tree.fitting.renamed.insert(index, name);
+        }
+        Ok(())
+    }
+
+    fn free_name(
+        &self,
+        entry: &Entry,
+        taken: &HashSet<Box<[u8]>>,
+    ) -> Result<Option<Box<[u8]>>, Error> {
+        for number in 1..=NUMBERS_MAX {
+            let name = numbered(entry, number);
+            if !taken.contains(&name) && stat_in(self.tree.top(), &name)?.is_none() {
+                return Ok(Some(name));
+            }
+        }
+        Ok(None)
+    }
+
+    fn merge(
+        &mut self,
+        decide: impl Fn(BorrowedFd<'_>, &[u8], &Entry, &Stat) -> Result<Existing, Error>,
+    ) -> Result<(), Error> {
+        for (index, entry) in self.manifest.iter() {
+            if entry
+                .parent
+                .is_some_and(|parent| !self.there.contains(&parent))
+            {
+                continue;
+            }
+            let parent = self.tree.existing(index)?;
+            let Some(stat) = stat_in(parent, &entry.name)? else {
+                continue;
+            };
+            let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+            match (&entry.kind, is_directory) {
+                (Kind::Directory, true) => {
+                    self.there.insert(index);
+                }
+                (Kind::Directory, false) | (Kind::File(_) | Kind::Symlink(_), true) => {
+                    return Err(self.exists(index));
+                }
+                (Kind::File(_) | Kind::Symlink(_), false) => {
+                    match decide(parent, &entry.name, entry, &stat)? {
+                        Existing::Replace => {}
+                        Existing::Keep => self.tree.fitting.unwanted.push(index),
+                        Existing::Refuse => return Err(self.exists(index)),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn tops(&self) -> impl Iterator<Item = (u32, &Entry)> {
+        self.manifest.iter().filter(|(_, entry)| entry.depth == 0)
+    }
+
+    fn exists(&self, index: u32) -> Error {
+        Error::new("create", self.manifest.path(index), Problem::Exists)
+    }
+}
+
+fn check_links(manifest: &Manifest, options: &Options) -> Result<(), Error> {
+    for (index, entry) in manifest.iter() {
+        if let Kind::Symlink(target) = &entry.kind
+            && !options.symlinks.takes(target, entry.depth)
+        {
+            return Err(Error::new("create", manifest.path(index), Problem::Link));
+        }
+    }
+    Ok(())
+}
+
+fn is_same(
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+    entry: &Entry,
+    stat: &Stat,
+) -> Result<Existing, Error> {
+    let same = match &entry.kind {
+        Kind::File(content) => {
+            FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+                && stat.st_size as u64 == content.size
+                && modified(stat) == entry.modified
+        }
+        Kind::Symlink(target) => match rustix::fs::readlinkat(parent, name, Vec::new()) {
+            Ok(existing) => existing.as_bytes() == &**target,
+            // No link.
+            Err(Errno::INVAL) => false,
+            Err(errno) => return Err(Error::at("read", name)(errno)),
+        },
+        Kind::Directory => false,
+    };
+    Ok(if same {
+        Existing::Keep
+    } else {
+        Existing::Refuse
+    })
+}
+
+/// What is called `name` in `parent`, no link followed.
+fn stat_in(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stat>, Error> {
+    match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(Error::at("look at", name)(errno)),
+    }
+}
+
+/// "name (1).txt"; a directory's name has no ending.
+fn numbered(entry: &Entry, number: u32) -> Box<[u8]> {
+    let name = &*entry.name;
+    let dot = match entry.kind {
+        Kind::File(_) => name
+            .iter()
+            .rposition(|&byte| byte == b'.')
+            .filter(|&dot| dot > 0),
+        Kind::Directory | Kind::Symlink(_) => None,
+    };
+    let (stem, ending) = name.split_at(dot.unwrap_or(name.len()));
+    let number = format!(" ({number})");
+    let room = NAME_BYTES_MAX
+        .saturating_sub(number.len() + ending.len())
+        .min(stem.len());
+    // A cut lies between characters, where the name is UTF-8.
+    let cut = (0..=room)
+        .rev()
+        .find(|&cut| stem.get(cut).is_none_or(|byte| byte & 0xc0 != 0x80))
+        .unwrap_or(room);
+    let mut name = [&stem[..cut], number.as_bytes(), ending].concat();
+    name.truncate(NAME_BYTES_MAX);
+    name.into()
+}

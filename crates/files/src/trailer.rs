@@ -1,0 +1,65 @@
+//! What follows the data of each file in the stream.
+
+use crate::plan::TRAILER_BYTES;
+
+/// How reading went, and BLAKE3 of the data (without holes; for a file that has none it is what `b3sum` says).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trailer {
+    /// All was read, and the file did not change meanwhile.
+    Whole(blake3::Hash),
+    /// The sender takes it back; what came for it are zeros in part.
+    Void(Flaw),
+}
+
+/// Why a file did not arrive though the transfer went on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Flaw {
+    /// It was changed, or removed, after it was offered.
+    #[error("it changed while it was sent: send it again")]
+    Changed,
+    /// The sender could not read it.
+    #[error("the sender could not read it")]
+    Unreadable,
+    /// What arrived is not what was read: broken memory, or a broken disk.
+    #[error("it arrived damaged: send it again, and suspect the memory or a disk of either host")]
+    Damaged,
+}
+
+impl Trailer {
+    pub fn encode(self) -> [u8; TRAILER_BYTES as usize] {
+        let mut bytes = [0; TRAILER_BYTES as usize];
+        match self {
+            Self::Whole(hash) => bytes[1..].copy_from_slice(hash.as_bytes()),
+            Self::Void(flaw) => bytes[0] = flaw.code(),
+        }
+        bytes
+    }
+
+    /// The first byte of a peer that makes up its own counts as damage.
+    pub fn decode(bytes: &[u8; TRAILER_BYTES as usize]) -> Self {
+        let [how, hash @ ..] = *bytes;
+        match how {
+            0 => Self::Whole(blake3::Hash::from_bytes(hash)),
+            code => Self::Void(Flaw::from_code(code).unwrap_or(Flaw::Damaged)),
+        }
+    }
+}
+
+impl Flaw {
+    /// Every flaw.
+    pub const ALL: [Self; 3] = [Self::Changed, Self::Unreadable, Self::Damaged];
+
+    /// What stands for it on the wire; never zero.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Changed => 1,
+            Self::Unreadable => 2,
+            Self::Damaged => 3,
+        }
+    }
+
+    /// The flaw of a code.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|flaw| flaw.code() == code)
+    }
+}

@@ -1,0 +1,178 @@
+//! The receiving directory, by names of a manifest: nothing outside of it is ever touched.
+//!
+//! Every call names one entry in a directory that is open ([`Descent`]), never a path, and follows no symbolic link.
+
+use crate::descent::Descent;
+use crate::manifest::Manifest;
+use crate::plan::Unwanted;
+use crate::{Error, Problem};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// How an offer is fitted into the directory: decided once ([`crate::survey`]), and kept in the journal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fitting {
+    /// Other names of entries at the top.
+    pub renamed: BTreeMap<u32, Box<[u8]>>,
+    /// What is there already.
+    pub unwanted: Unwanted,
+}
+
+#[derive(Debug)]
+pub(crate) struct Tree {
+    directory: OwnedFd,
+    manifest: Arc<Manifest>,
+    pub fitting: Fitting,
+    descent: Descent,
+}
+
+/// Opens a directory as it is.
+pub(crate) const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
+impl Tree {
+    pub fn new(directory: OwnedFd, manifest: Arc<Manifest>, fitting: Fitting) -> Self {
+        Self {
+            directory,
+            manifest,
+            fitting,
+            descent: Descent::default(),
+        }
+    }
+
+    /// The receiving directory itself.
+    pub fn top(&self) -> BorrowedFd<'_> {
+        self.directory.as_fd()
+    }
+
+    /// The name that entry `index` has here.
+    pub fn name(&self, index: u32) -> &[u8] {
+        self.fitting
+            .renamed
+            .get(&index)
+            .map_or(&*self.manifest.entry(index).name, |name| name)
+    }
+
+    /// The directory that entry `index` is in, which must be there.
+    pub fn existing(&mut self, index: u32) -> Result<BorrowedFd<'_>, Error> {
+        self.reach(self.manifest.entry(index).parent, |above, name, _| {
+            openat(above, name)
+        })
+    }
+
+    /// The directory that entry `index` is in, made with all above it where they are missing.
+    pub fn parent(&mut self, index: u32, keep_permissions: bool) -> Result<BorrowedFd<'_>, Error> {
+        self.reach(self.manifest.entry(index).parent, |above, name, mode| {
+            make(above, name, mode, keep_permissions)
+        })
+    }
+
+    /// The directory that is entry `index`, made where it is missing.
+    pub fn directory(
+        &mut self,
+        index: u32,
+        keep_permissions: bool,
+    ) -> Result<BorrowedFd<'_>, Error> {
+        self.reach(Some(index), |above, name, mode| {
+            make(above, name, mode, keep_permissions)
+        })
+    }
+
+    /// Gives what is called `from` in `staging` the name of entry `index`, in one step.
+    pub fn place(
+        &mut self,
+        staging: BorrowedFd<'_>,
+        from: &str,
+        index: u32,
+        replace: bool,
+        keep_permissions: bool,
+    ) -> Result<(), Error> {
+        let name = self.name(index).to_vec();
+        let parent = self.parent(index, keep_permissions)?;
+        let renamed = if replace {
+            rustix::fs::renameat(staging, from, parent, &*name)
+        } else {
+            rename_to_nothing(staging, from, parent, &name)
+        };
+        renamed.map_err(Error::at("create", self.manifest.path(index)))
+    }
+
+    fn reach(
+        &mut self,
+        directory: Option<u32>,
+        step: impl Fn(BorrowedFd<'_>, &[u8], u16) -> Result<OwnedFd, Errno>,
+    ) -> Result<BorrowedFd<'_>, Error> {
+        let Self {
+            directory: top,
+            manifest,
+            fitting,
+            descent,
+        } = self;
+        let top: &OwnedFd = top;
+        let Some(directory) = directory else {
+            return Ok(top.as_fd());
+        };
+        descent.reach(manifest, directory, |above, index| {
+            let entry = manifest.entry(index);
+            let name = fitting
+                .renamed
+                .get(&index)
+                .map_or(&*entry.name, |name| name);
+            let above = above.unwrap_or(top.as_fd());
+            step(above, name, entry.mode).map_err(Error::at("open", manifest.path(index)))
+        })
+    }
+}
+
+/// Opens the receiving directory, which the user names: links are followed here, and nowhere below.
+pub(crate) fn open_top(path: &std::path::Path) -> Result<OwnedFd, Error> {
+    let flags = DIRECTORY.difference(OFlags::NOFOLLOW);
+    let shown = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
+    rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| match errno {
+        Errno::NOTDIR => Error::new("receive into", shown, Problem::NoDirectory),
+        errno => Error::at("receive into", shown)(errno),
+    })
+}
+
+fn openat(above: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(above, name, DIRECTORY, Mode::empty())
+}
+
+fn make(
+    above: BorrowedFd<'_>,
+    name: &[u8],
+    mode: u16,
+    keep_permissions: bool,
+) -> Result<OwnedFd, Errno> {
+    // Ours to write in until the end, which sets what was offered; never more open than that meanwhile.
+    let mode = if keep_permissions {
+        u32::from(mode) & 0o777 | 0o700
+    } else {
+        0o777
+    };
+    match rustix::fs::mkdirat(above, name, Mode::from_raw_mode(mode)) {
+        Ok(()) | Err(Errno::EXIST) => openat(above, name),
+        Err(errno) => Err(errno),
+    }
+}
+
+fn rename_to_nothing(
+    staging: BorrowedFd<'_>,
+    from: &str,
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+) -> Result<(), Errno> {
+    match rustix::fs::renameat_with(staging, from, parent, name, RenameFlags::NOREPLACE) {
+        // A file system without that flag (NFS): a second name, which cannot replace anything either.
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            rustix::fs::linkat(staging, from, parent, name, AtFlags::empty())?;
+            rustix::fs::unlinkat(staging, from, AtFlags::empty())
+        }
+        result => result,
+    }
+}

@@ -1,0 +1,327 @@
+//! From paths to a manifest: what is there to be sent.
+
+use crate::manifest::{
+    Builder, Content, EXTENTS_MAX, Entry, Extent, Kind, Limits, Manifest, Modified,
+};
+use crate::{Error, ManifestError, Problem};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, SeekFrom, Stat};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// What a walk found.
+#[derive(Debug)]
+pub struct Walked {
+    /// What is offered.
+    pub manifest: Manifest,
+    /// Where the entries at the top are on this host, in their order.
+    pub roots: Vec<PathBuf>,
+    /// What is left out, and why: unreadable files, and everything that is neither file, directory nor symbolic link.
+    pub skipped: Vec<Skipped>,
+}
+
+/// Something that is not offered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// Its path, as names below the paths that were given.
+    pub path: Vec<u8>,
+    /// Why.
+    pub why: Why,
+}
+
+/// Why something is not offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// A device, socket or pipe.
+    Special,
+    /// It cannot be opened or read.
+    Problem(Problem),
+}
+
+/// Walks `paths`. Symbolic links are followed where they are named by a path itself, and nowhere else. What cannot be
+/// read is left out and told; a path that does not exist is an error.
+///
+/// A file's stamp is a hash of its inode and of the time at which the kernel last saw it change (ctime), which programs
+/// cannot set: so a file that was changed is found out though its size and its time of modification are the same.
+pub fn walk<P: AsRef<Path>>(paths: &[P], limits: Limits) -> Result<Walked, Error> {
+    let mut named = paths
+        .iter()
+        .map(|path| name_root(path.as_ref()))
+        .collect::<Result<Vec<_>, _>>()?;
+    named.sort();
+    if let Some(twice) = named.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        return Err(Error::new("send", &twice[1].0, Problem::SameName));
+    }
+    let mut walk = Walk {
+        builder: Builder::new(limits),
+        skipped: Vec::new(),
+        path: Vec::new(),
+    };
+    let mut roots = Vec::new();
+    for (name, path) in named {
+        if walk.visit_root(&name, &path)? {
+            roots.push(path);
+        }
+    }
+    Ok(Walked {
+        manifest: walk.builder.finish(),
+        roots,
+        skipped: walk.skipped,
+    })
+}
+
+/// Opens a root: links are followed, since the user named it.
+pub(crate) fn open_root(path: &Path) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(CWD, path, OPEN, Mode::empty())
+}
+
+/// Opens what is called `name` in `directory`, but no symbolic link.
+pub(crate) fn open_in(directory: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(directory, name, OPEN | OFlags::NOFOLLOW, Mode::empty())
+}
+
+/// Without blocking: a pipe under the name of a file must not stop the walk.
+const OPEN: OFlags = OFlags::RDONLY
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOCTTY);
+
+/// When it was modified.
+pub(crate) fn modified(stat: &Stat) -> Modified {
+    Modified {
+        seconds: stat.st_mtime,
+        nanos: stat.st_mtime_nsec as u32,
+    }
+}
+
+/// See [`walk`].
+pub(crate) fn stamp(stat: &Stat) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&stat.st_ino.to_be_bytes());
+    hasher.update(&stat.st_ctime.to_be_bytes());
+    hasher.update(&stat.st_ctime_nsec.to_be_bytes());
+    let [a, b, c, d, e, f, g, h, ..] = *hasher.finalize().as_bytes();
+    u64::from_be_bytes([a, b, c, d, e, f, g, h])
+}
+
+struct Walk {
+    builder: Builder,
+    skipped: Vec<Skipped>,
+    /// The names above the entry that is being visited.
+    path: Vec<Vec<u8>>,
+}
+
+impl Walk {
+    /// Whether it is in the manifest.
+    fn visit_root(&mut self, name: &[u8], path: &Path) -> Result<bool, Error> {
+        let before = self.builder.len();
+        let shown = path.as_os_str().as_bytes();
+        let stat = rustix::fs::stat(path).map_err(Error::at("send", shown))?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile | FileType::Directory => {
+                let opened = open_root(path).map_err(Error::at("read", shown))?;
+                self.visit_opened(name, &opened)?;
+            }
+            FileType::Symlink
+            | FileType::Fifo
+            | FileType::Socket
+            | FileType::CharacterDevice
+            | FileType::BlockDevice
+            | FileType::Unknown => self.skip(name, Why::Special),
+        }
+        Ok(self.builder.len() > before)
+    }
+
+    fn visit_child(&mut self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<(), Error> {
+        let stat = match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            // It was removed since the directory was read.
+            Err(Errno::NOENT) => return Ok(()),
+            Err(errno) => {
+                self.skip(name, Why::Problem(errno.into()));
+                return Ok(());
+            }
+        };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile | FileType::Directory => match open_in(directory, name) {
+                Ok(opened) => self.visit_opened(name, &opened),
+                Err(errno) => {
+                    self.skip(name, Why::Problem(errno.into()));
+                    Ok(())
+                }
+            },
+            FileType::Symlink => match rustix::fs::readlinkat(directory, name, Vec::new()) {
+                Ok(target) => self.push(name, &stat, Kind::Symlink(target.as_bytes().into())),
+                Err(errno) => {
+                    self.skip(name, Why::Problem(errno.into()));
+                    Ok(())
+                }
+            },
+            FileType::Fifo
+            | FileType::Socket
+            | FileType::CharacterDevice
+            | FileType::BlockDevice
+            | FileType::Unknown => {
+                self.skip(name, Why::Special);
+                Ok(())
+            }
+        }
+    }
+
+    /// What is open is what is described: it may have been exchanged since its name was looked at.
+    fn visit_opened(&mut self, name: &[u8], opened: &OwnedFd) -> Result<(), Error> {
+        let stat = rustix::fs::fstat(opened).map_err(Error::at("read", name))?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => match extents(opened.as_fd(), &stat) {
+                Ok(extents) => {
+                    let content = Content {
+                        size: stat.st_size as u64,
+                        stamp: stamp(&stat),
+                        extents,
+                    };
+                    self.push(name, &stat, Kind::File(content))
+                }
+                Err(errno) => {
+                    self.skip(name, Why::Problem(errno.into()));
+                    Ok(())
+                }
+            },
+            FileType::Directory => self.visit_directory(name, opened, &stat),
+            FileType::Symlink
+            | FileType::Fifo
+            | FileType::Socket
+            | FileType::CharacterDevice
+            | FileType::BlockDevice
+            | FileType::Unknown => {
+                self.skip(name, Why::Special);
+                Ok(())
+            }
+        }
+    }
+
+    fn visit_directory(&mut self, name: &[u8], opened: &OwnedFd, stat: &Stat) -> Result<(), Error> {
+        let names = match names_in(opened) {
+            Ok(names) => names,
+            Err(errno) => {
+                self.skip(name, Why::Problem(errno.into()));
+                return Ok(());
+            }
+        };
+        self.push(name, stat, Kind::Directory)?;
+        self.path.push(name.to_vec());
+        names
+            .iter()
+            .try_for_each(|child| self.visit_child(opened.as_fd(), child))?;
+        self.path.pop();
+        Ok(())
+    }
+
+    fn push(&mut self, name: &[u8], stat: &Stat, kind: Kind) -> Result<(), Error> {
+        let depth = u8::try_from(self.path.len());
+        let mode = (stat.st_mode & 0o7777) as u16;
+        let pushed = depth.map_err(|_| ManifestError::Depth).and_then(|depth| {
+            let entry = Entry {
+                parent: None,
+                depth,
+                name: name.into(),
+                mode,
+                modified: modified(stat),
+                kind,
+            };
+            self.builder.push(entry)
+        });
+        pushed
+            .map(drop)
+            .map_err(|error| Error::new("offer", self.path_of(name), error.into()))
+    }
+
+    fn skip(&mut self, name: &[u8], why: Why) {
+        self.skipped.push(Skipped {
+            path: self.path_of(name),
+            why,
+        });
+    }
+
+    fn path_of(&self, name: &[u8]) -> Vec<u8> {
+        let mut path = self.path.join(&b'/');
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        path
+    }
+}
+
+/// The name under which `path` is offered.
+fn name_root(path: &Path) -> Result<(Vec<u8>, PathBuf), Error> {
+    let shown = path.as_os_str().as_bytes();
+    let absolute;
+    let name = match path.file_name() {
+        Some(name) => name,
+        // "." and "..": the directory has a name all the same.
+        None => {
+            absolute = path
+                .canonicalize()
+                .map_err(|_| Error::new("send", shown, Problem::Missing))?;
+            absolute
+                .file_name()
+                .ok_or_else(|| Error::new("send", shown, Problem::NoName))?
+        }
+    };
+    Ok((OsStr::as_bytes(name).to_vec(), path.to_path_buf()))
+}
+
+/// The names in a directory, in ascending order.
+fn names_in(directory: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(name.to_vec());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Where the data of a file is, if it has holes: as far as [`EXTENTS_MAX`] runs say it.
+fn extents(file: BorrowedFd<'_>, stat: &Stat) -> Result<Option<Box<[Extent]>>, Errno> {
+    let size = stat.st_size as u64;
+    // Blocks of 512 bytes, whatever the file system has. Most files have no hole, and are asked nothing more.
+    if (stat.st_blocks as u64).saturating_mul(512) >= size {
+        return Ok(None);
+    }
+    let mut extents: Vec<Extent> = Vec::new();
+    let mut before = 0;
+    let mut from = 0;
+    while from < size {
+        let offset = match rustix::fs::seek(file, SeekFrom::Data(from)) {
+            Ok(offset) => offset.min(size),
+            // Nothing but a hole from here on.
+            Err(Errno::NXIO) => break,
+            // A file system that does not know holes.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(None),
+            Err(errno) => return Err(errno),
+        };
+        let last = extents.len() + 1 == EXTENTS_MAX;
+        let end = if last {
+            size
+        } else {
+            rustix::fs::seek(file, SeekFrom::Hole(offset))?.min(size)
+        };
+        if end > offset {
+            extents.push(Extent {
+                offset,
+                length: end - offset,
+                before,
+            });
+            before += end - offset;
+        }
+        from = end.max(offset + 1);
+    }
+    let dense = matches!(extents[..], [Extent { offset: 0, length, .. }] if length == size);
+    Ok((!dense).then(|| extents.into()))
+}

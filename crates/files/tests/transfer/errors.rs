@@ -1,0 +1,149 @@
+//! Disks that are full or closed: a clear word, and nothing under its name that is not whole.
+
+use crate::scratch::{Scratch, contents, copy, noise, open, send, source};
+use airdma_files::{CHUNK_BYTES, Options, Problem};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Runs another test of this binary where it may mount: in namespaces of its own, with a file system of 8 MiB.
+fn run_with_small_disk(test: &str, options: &str) {
+    let scratch = Scratch::new();
+    let disk = scratch.directory("disk");
+    let script = "mount -t tmpfs -o size=8m,$OPTIONS none \"$AIRDMA_TEST_DISK\" && exec \"$@\"";
+    let output = Command::new("unshare")
+        .args([
+            "--user",
+            "--map-root-user",
+            "--mount",
+            "sh",
+            "-c",
+            script,
+            "sh",
+        ])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", test])
+        .env("OPTIONS", options)
+        .env("AIRDMA_TEST_DISK", &disk)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_disk_that_fills_up_is_told_and_the_transfer_goes_on_once_there_is_room() {
+    run_with_small_disk("errors::on_a_disk_that_fills_up", "rw");
+}
+
+#[test]
+fn a_read_only_disk_is_told() {
+    run_with_small_disk("errors::on_a_read_only_disk", "ro");
+}
+
+#[test]
+#[ignore = "it is started by another test"]
+fn on_a_disk_that_fills_up() {
+    let Ok(disk) = std::env::var("AIRDMA_TEST_DISK") else {
+        return;
+    };
+    let disk = Path::new(&disk);
+    let scratch = Scratch::new();
+    let tree = scratch.directory("in/tree");
+    for name in ["a", "b", "c"] {
+        scratch.write(
+            &format!("in/tree/{name}"),
+            noise(1, 2 * CHUNK_BYTES as usize),
+        );
+    }
+    let (from, manifest) = source(&tree);
+    let (mut sink, from) =
+        copy(from, open(disk, &manifest, Options::default()).unwrap(), 3).unwrap();
+    sink.checkpoint().unwrap();
+    fs::write(disk.join("somebody else's"), noise(2, 3 << 20)).unwrap();
+    let error = copy(from, sink, u64::MAX).unwrap_err();
+    assert_eq!(error.problem, Problem::NoSpace, "{error}");
+    assert_eq!(fs::read_dir(disk.join("tree")).unwrap().count(), 1);
+    fs::remove_file(disk.join("somebody else's")).unwrap();
+    let sink = open(disk, &manifest, Options::default()).unwrap();
+    assert_eq!(sink.next(), 3);
+    let walked = airdma_files::walk(&[&tree], airdma_files::Limits::default()).unwrap();
+    let from = airdma_files::Source::new(&walked, sink.unwanted(), sink.next());
+    let (sink, _) = copy(from, sink, u64::MAX).unwrap();
+    sink.finish().unwrap();
+    assert_eq!(contents(disk), contents(&scratch.join("in")));
+    let too_much = scratch.write("in/more", noise(3, 9 << 20));
+    let error = send(&too_much, disk, Options::default()).unwrap_err();
+    assert_eq!(error.problem, Problem::NoSpace, "{error}");
+    assert_eq!(fs::read_dir(disk).unwrap().count(), 1, "nothing was begun");
+}
+
+#[test]
+#[ignore = "it is started by another test"]
+fn on_a_read_only_disk() {
+    let Ok(disk) = std::env::var("AIRDMA_TEST_DISK") else {
+        return;
+    };
+    let scratch = Scratch::new();
+    let file = scratch.write("in/a", b"a");
+    let error = send(&file, Path::new(&disk), Options::default()).unwrap_err();
+    assert_eq!(error.problem, Problem::ReadOnly, "{error}");
+}
+
+#[test]
+fn a_file_that_is_larger_than_a_file_can_be_is_told() {
+    use airdma_files::manifest::{Builder, Content, Entry, Kind};
+    let modified = airdma_files::Modified {
+        seconds: 0,
+        nanos: 0,
+    };
+    let size = i64::MAX as u64;
+    let kind = Kind::File(Content {
+        size,
+        stamp: 0,
+        extents: Some([].into()),
+    });
+    let mut builder = Builder::new(airdma_files::Limits::default());
+    builder
+        .push(Entry {
+            parent: None,
+            depth: 0,
+            name: b"a".as_slice().into(),
+            mode: 0o644,
+            modified,
+            kind,
+        })
+        .unwrap();
+    let manifest = std::sync::Arc::new(builder.finish());
+    let scratch = Scratch::new();
+    let mut sink = open(scratch.path(), &manifest, Options::default()).unwrap();
+    let hash = blake3::hash(b"");
+    let trailer = [&[0], hash.as_bytes().as_slice()].concat();
+    match sink.write(&trailer) {
+        Err(error) => assert_eq!(error.problem, Problem::TooLarge, "{error}"),
+        // A file system that has such files.
+        Ok(()) => assert_eq!(sink.finish().unwrap().files, 1),
+    }
+}
+
+#[test]
+fn a_directory_that_is_none_is_told() {
+    let scratch = Scratch::new();
+    let file = scratch.write("in/a", b"a");
+    let error = send(&file, &file, Options::default()).unwrap_err();
+    assert_eq!(error.problem, Problem::NoDirectory);
+    let error = send(&file, &scratch.join("nowhere"), Options::default()).unwrap_err();
+    assert_eq!(error.problem, Problem::Missing);
+    let error = send(&scratch.join("nowhere"), scratch.path(), Options::default()).unwrap_err();
+    assert_eq!((error.doing, error.problem), ("send", Problem::Missing));
+}
+
+#[test]
+fn a_name_that_this_file_system_does_not_take_is_told() {
+    let error = airdma_files::walk(&[Path::new("/")], airdma_files::Limits::default()).unwrap_err();
+    assert_eq!(error.problem, Problem::NoName);
+}

@@ -1,0 +1,254 @@
+//! A receiver that is killed, and goes on.
+
+use crate::kept::everything;
+use crate::scratch::{Scratch, contents, copy, noise, open, source};
+use airdma_files::{CHUNK_BYTES, Clash, Flaw, Limits, Options, Problem, Sink, Source, walk};
+use proptest::prelude::*;
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// One life of a receiver: so many chunks, perhaps a checkpoint, so many more, and an end without a word.
+#[derive(Clone, Debug)]
+struct Life {
+    before: u64,
+    checkpoint: bool,
+    after: u64,
+    /// Whether what was not durable is lost too, as when the power goes.
+    power: bool,
+}
+
+fn life() -> impl Strategy<Value = Life> {
+    (0..4_u64, any::<bool>(), 0..3_u64, any::<bool>()).prop_map(
+        |(before, checkpoint, after, power)| Life {
+            before,
+            checkpoint,
+            after,
+            power,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4, max_shrink_iters: 0, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_transfer_that_is_cut_off_anywhere_goes_on_from_what_was_durable(
+        lives in proptest::collection::vec(life(), 20),
+    ) {
+        let scratch = Scratch::new();
+        let tree = everything(&scratch);
+        let out = scratch.directory("out");
+        let walked = walk(&[&tree], Limits::default()).unwrap();
+        let manifest = Arc::new(walked.manifest.clone());
+        let mut durable = 0;
+        for life in lives {
+            let sink = open(&out, &manifest, Options::default()).unwrap();
+            prop_assert_eq!(sink.next(), durable, "nothing is sent again that was durable");
+            let source = Source::new(&walked, sink.unwanted(), sink.next());
+            let (mut sink, source) = copy(source, sink, life.before).unwrap();
+            if life.checkpoint {
+                sink.checkpoint().unwrap();
+                durable = sink.next();
+            }
+            let (sink, _) = copy(source, sink, life.after).unwrap();
+            drop(sink);
+            if life.power {
+                lose_what_is_not_durable(&out, &manifest, durable);
+            }
+            check_names(&scratch.join("in"), &out);
+        }
+        let sink = open(&out, &manifest, Options::default()).unwrap();
+        let source = Source::new(&walked, sink.unwanted(), sink.next());
+        let (sink, _) = copy(source, sink, u64::MAX).unwrap();
+        prop_assert!(sink.finish().unwrap().flaws.is_empty());
+        prop_assert_eq!(contents(&scratch.join("in")), contents(&out));
+    }
+}
+
+/// Every file that has its name is whole.
+fn check_names(from: &Path, to: &Path) {
+    let (sent, there) = (contents(from), contents(to));
+    for (path, described) in there
+        .iter()
+        .filter(|(path, _)| !path.starts_with(b".airdma-"))
+    {
+        if !matches!(described.what, crate::scratch::What::Directory) {
+            assert_eq!(
+                Some(described),
+                sent.get(path),
+                "{}",
+                String::from_utf8_lossy(path)
+            );
+        }
+    }
+}
+
+/// Makes noise of whatever a disk may forget: unfinished files, but for what the journal vouches for.
+fn lose_what_is_not_durable(out: &Path, manifest: &Arc<airdma_files::Manifest>, durable: u64) {
+    let plan = airdma_files::Plan::new(manifest, &airdma_files::Unwanted::default());
+    let position = durable * CHUNK_BYTES;
+    let staging = out.join(format!(".airdma-{}", manifest.id()));
+    for file in plan.files() {
+        let path = staging.join(file.entry.to_string());
+        let content = manifest.entry(file.entry).content().unwrap();
+        let kept = position.saturating_sub(file.start).min(file.data_bytes);
+        if path.exists() && file.end() > position && kept < file.data_bytes {
+            let (offset, _) = content.locate(kept);
+            let file = fs::File::options().write(true).open(&path).unwrap();
+            file.set_len(offset).unwrap();
+            file.write_all_at(&noise(9, 5000), offset).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_file_that_did_not_arrive_is_not_forgotten() {
+    let scratch = Scratch::new();
+    for name in ["a", "b", "c"] {
+        scratch.write(
+            &format!("in/tree/{name}"),
+            noise(1, 2 * CHUNK_BYTES as usize),
+        );
+    }
+    let (source, manifest) = source(&scratch.join("in/tree"));
+    fs::remove_file(scratch.join("in/tree/a")).unwrap();
+    let out = scratch.directory("out");
+    let (mut sink, source) = copy(
+        source,
+        open(&out, &manifest, Options::default()).unwrap(),
+        3,
+    )
+    .unwrap();
+    sink.checkpoint().unwrap();
+    drop(sink);
+    let sink = open(&out, &manifest, Options::default()).unwrap();
+    assert_eq!(sink.flaws(), [(1, Flaw::Changed)]);
+    let (sink, _) = copy(source, sink, u64::MAX).unwrap();
+    assert_eq!(sink.finish().unwrap().flaws, [(1, Flaw::Changed)]);
+    assert_eq!(contents(&out.join("tree")).len(), 2);
+}
+
+#[test]
+fn two_transfers_of_the_same_files_do_not_meet() {
+    let scratch = Scratch::new();
+    let (_, manifest) = source(&scratch.write("in/a", noise(1, 10)));
+    let out = scratch.directory("out");
+    let first = open(&out, &manifest, Options::default()).unwrap();
+    assert_eq!(
+        open(&out, &manifest, Options::default())
+            .unwrap_err()
+            .problem,
+        Problem::Busy
+    );
+    drop(first);
+    open(&out, &manifest, Options::default()).unwrap();
+}
+
+#[test]
+fn a_transfer_goes_on_under_the_name_that_was_found_for_it() {
+    let scratch = Scratch::new();
+    let tree = scratch.directory("in/tree");
+    scratch.write("in/tree/a", noise(1, 100));
+    scratch.write("in/tree/b", noise(2, 3 * CHUNK_BYTES as usize));
+    scratch.write("out/tree/a", b"old");
+    let out = scratch.join("out");
+    let options = Options {
+        clash: Clash::Rename,
+        ..Options::default()
+    };
+    let (from, manifest) = source(&tree);
+    let (mut sink, from) = copy(from, open(&out, &manifest, options).unwrap(), 2).unwrap();
+    sink.checkpoint().unwrap();
+    drop(sink);
+    assert!(out.join("tree (1)/a").exists());
+    let (sink, _) = copy(from, open(&out, &manifest, options).unwrap(), u64::MAX).unwrap();
+    sink.finish().unwrap();
+    assert_eq!(contents(&out.join("tree (1)")), contents(&tree));
+    assert_eq!(fs::read(out.join("tree/a")).unwrap(), b"old");
+}
+
+#[test]
+fn a_journal_that_was_changed_is_not_believed() {
+    let scratch = Scratch::new();
+    let file = scratch.write("in/a", noise(1, 3 * CHUNK_BYTES as usize));
+    let (from, manifest) = source(&file);
+    let out = scratch.directory("out");
+    let (mut sink, _) = copy(from, open(&out, &manifest, Options::default()).unwrap(), 2).unwrap();
+    sink.checkpoint().unwrap();
+    drop(sink);
+    let journal = out.join(format!(".airdma-{}/journal", manifest.id()));
+    let written = fs::read(&journal).unwrap();
+    for at in 0..written.len() {
+        let mut changed = written.clone();
+        changed[at] ^= 1;
+        fs::write(&journal, changed).unwrap();
+        let sink = open(&out, &manifest, Options::default()).unwrap();
+        assert!(sink.next() == 2 || sink.next() == 0, "byte {at}");
+        drop(sink);
+        fs::create_dir_all(journal.parent().unwrap()).unwrap();
+        fs::write(&journal, &written).unwrap();
+        let unfinished = fs::File::create(journal.with_file_name("0")).unwrap();
+        unfinished.set_len(3 * CHUNK_BYTES).unwrap();
+    }
+    fs::remove_file(journal.with_file_name("0")).unwrap();
+    let error = open(&out, &manifest, Options::default()).unwrap_err();
+    assert_eq!(error.problem, Problem::Tampered);
+}
+
+/// What [`kill_9_at_any_moment`] kills: receives, makes a checkpoint after each chunk, and is slow enough to be killed.
+#[test]
+#[ignore = "it is started by another test"]
+fn receive_until_killed() {
+    let (Ok(from), Ok(to)) = (
+        std::env::var("AIRDMA_TEST_FROM"),
+        std::env::var("AIRDMA_TEST_TO"),
+    ) else {
+        return;
+    };
+    let (_, manifest) = source(Path::new(&from));
+    let walked = walk(&[&from], Limits::default()).unwrap();
+    let mut sink: Sink = open(Path::new(&to), &manifest, Options::default()).unwrap();
+    let mut source = Source::new(&walked, sink.unwanted(), sink.next());
+    while sink.next() < sink.plan().chunks() {
+        let copied = copy(source, sink, 1).unwrap();
+        (sink, source) = copied;
+        sink.checkpoint().unwrap();
+    }
+    sink.finish().unwrap();
+}
+
+#[test]
+fn kill_9_at_any_moment() {
+    let scratch = Scratch::new();
+    let tree = everything(&scratch);
+    scratch.write("in/tree/larger", noise(7, 30 * CHUNK_BYTES as usize));
+    let start = |out: &Path| {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "interrupted::receive_until_killed"])
+            .env("AIRDMA_TEST_FROM", &tree)
+            .env("AIRDMA_TEST_TO", out)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let mut out = scratch.directory("out");
+    let mut finished = false;
+    for moment in 0..20_u64 {
+        if finished {
+            out = scratch.directory(&format!("out-{moment}"));
+        }
+        let mut receiver = start(&out);
+        std::thread::sleep(Duration::from_millis(5 + moment * 7 % 60));
+        receiver.kill().unwrap();
+        finished = receiver.wait().unwrap().success();
+        check_names(&scratch.join("in"), &out);
+    }
+    if !finished {
+        assert!(start(&out).wait().unwrap().success());
+    }
+    assert_eq!(contents(&scratch.join("in")), contents(&out));
+}

@@ -1,0 +1,287 @@
+//! What arrives is what was sent.
+
+use crate::scratch::{Described, Scratch, What, contents, noise, send, send_all};
+use airdma_files::{CHUNK_BYTES, Flaw, Limits, Options, Symlinks, walk};
+use std::fs::{self, File, FileTimes, Permissions};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+/// A tree of everything: small files, empty ones, one of several chunks, holes, links, modes, times, odd names.
+pub fn everything(scratch: &Scratch) -> std::path::PathBuf {
+    let top = scratch.directory("in/tree");
+    for number in 0..300_usize {
+        scratch.write(
+            &format!("in/tree/small/{}/{number}", number % 7),
+            noise(number as u64, number * 31),
+        );
+    }
+    scratch.write("in/tree/large", noise(1, 3 * CHUNK_BYTES as usize + 17));
+    scratch.write("in/tree/empty", b"");
+    scratch.write("in/tree/a\nname \u{fc} \u{1b}[2J", b"odd");
+    fs::write(
+        top.join(std::ffi::OsStr::from_bytes(b"not\xffutf8")),
+        b"odd too",
+    )
+    .unwrap();
+    scratch.directory("in/tree/nothing/in/it");
+    let sparse = File::create(top.join("sparse")).unwrap();
+    sparse.write_all_at(&noise(2, 100_000), 10 << 20).unwrap();
+    sparse.write_all_at(&noise(3, 5), 30 << 20).unwrap();
+    sparse.set_len(40 << 20).unwrap();
+    File::create(top.join("hole"))
+        .unwrap()
+        .set_len(1 << 20)
+        .unwrap();
+    symlink("small/1/1", top.join("link")).unwrap();
+    symlink("../large", top.join("nothing/dangling or not")).unwrap();
+    let program = scratch.write("in/tree/program", b"#!/bin/sh\n");
+    fs::set_permissions(&program, Permissions::from_mode(0o751)).unwrap();
+    let old = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
+    File::options()
+        .write(true)
+        .open(&program)
+        .unwrap()
+        .set_times(FileTimes::new().set_modified(old))
+        .unwrap();
+    let closed = scratch.directory("in/tree/closed");
+    scratch.write("in/tree/closed/inside", b"readable");
+    File::open(&closed)
+        .unwrap()
+        .set_times(FileTimes::new().set_modified(old))
+        .unwrap();
+    fs::set_permissions(&closed, Permissions::from_mode(0o555)).unwrap();
+    top
+}
+
+#[test]
+fn a_tree_arrives_as_it_was() {
+    let scratch = Scratch::new();
+    let tree = everything(&scratch);
+    let out = scratch.directory("out");
+    let report = send(&tree, &out, Options::default()).unwrap();
+    assert_eq!((report.files, report.flaws.len()), (300 + 8, 0));
+    assert_eq!(contents(&scratch.join("in")), contents(&out));
+    assert_eq!(
+        fs::read_dir(&out).unwrap().count(),
+        1,
+        "nothing is left beside it"
+    );
+}
+
+#[test]
+fn holes_stay_holes_unless_they_are_not_wanted() {
+    let scratch = Scratch::new();
+    let tree = everything(&scratch);
+    let (out, full) = (scratch.directory("out"), scratch.directory("full"));
+    send(&tree.join("sparse"), &out, Options::default()).unwrap();
+    send(
+        &tree.join("sparse"),
+        &full,
+        Options {
+            holes: false,
+            ..Options::default()
+        },
+    )
+    .unwrap();
+    let blocks = |path: &Path| fs::metadata(path.join("sparse")).unwrap().blocks() * 512;
+    assert!(blocks(&out) < 1 << 20, "{}", blocks(&out));
+    assert!(blocks(&full) >= 40 << 20, "{}", blocks(&full));
+    assert_eq!(
+        fs::read(out.join("sparse")).unwrap(),
+        fs::read(full.join("sparse")).unwrap()
+    );
+}
+
+#[test]
+fn holes_are_not_sent() {
+    let scratch = Scratch::new();
+    let file = File::create(scratch.join("terabyte")).unwrap();
+    file.set_len(1 << 40).unwrap();
+    file.write_all_at(b"end", (1 << 40) - 3).unwrap();
+    let walked = walk(&[scratch.join("terabyte")], Limits::default()).unwrap();
+    assert!(
+        walked.manifest.content_bytes() < 1 << 20,
+        "{}",
+        walked.manifest.content_bytes()
+    );
+    send(
+        &scratch.join("terabyte"),
+        &scratch.directory("out"),
+        Options::default(),
+    )
+    .unwrap();
+    let arrived = File::open(scratch.join("out/terabyte")).unwrap();
+    let mut end = [0; 4];
+    arrived.read_exact_at(&mut end, (1 << 40) - 4).unwrap();
+    assert_eq!(
+        (arrived.metadata().unwrap().len(), &end),
+        (1 << 40, b"\0end")
+    );
+}
+
+#[test]
+fn permissions_and_times_are_left_out_where_that_is_wanted() {
+    let scratch = Scratch::new();
+    let tree = everything(&scratch);
+    let before = SystemTime::now() - Duration::from_secs(60);
+    let options = Options {
+        permissions: false,
+        times: false,
+        ..Options::default()
+    };
+    send(&tree, &scratch.directory("out"), options).unwrap();
+    let program = fs::metadata(scratch.join("out/tree/program")).unwrap();
+    assert_eq!(program.mode() & 0o111, 0);
+    assert!(program.modified().unwrap() > before);
+    let closed = fs::metadata(scratch.join("out/tree/closed")).unwrap();
+    assert_eq!(closed.mode() & 0o700, 0o700);
+}
+
+#[test]
+fn a_file_of_somebody_elses_privileges_arrives_without_them() {
+    let scratch = Scratch::new();
+    let file = scratch.write("in/suid", b"x");
+    fs::set_permissions(&file, Permissions::from_mode(0o6755)).unwrap();
+    send(&file, &scratch.directory("out"), Options::default()).unwrap();
+    assert_eq!(
+        fs::metadata(scratch.join("out/suid")).unwrap().mode() & 0o7777,
+        0o755
+    );
+}
+
+#[test]
+fn links_are_left_out_where_that_is_wanted() {
+    let scratch = Scratch::new();
+    let tree = everything(&scratch);
+    send(
+        &tree,
+        &scratch.directory("out"),
+        Options {
+            symlinks: Symlinks::Skip,
+            ..Options::default()
+        },
+    )
+    .unwrap();
+    let arrived = contents(&scratch.join("out"));
+    let is_link = |described: &Described| matches!(described.what, What::Link(_));
+    assert!(!arrived.values().any(is_link));
+    assert_eq!(arrived.len(), contents(&scratch.join("in")).len() - 2);
+}
+
+#[test]
+fn several_paths_are_one_offer_and_a_named_link_is_what_it_leads_to() {
+    let scratch = Scratch::new();
+    let (b, a) = (
+        scratch.write("in/b", b"b"),
+        scratch.write("in/deep/a", b"a"),
+    );
+    symlink(&a, scratch.join("in/link")).unwrap();
+    let out = scratch.directory("out");
+    send_all(
+        &[&b, &a, &scratch.join("in/link")],
+        &out,
+        Options::default(),
+    )
+    .unwrap();
+    let read = |name| fs::read(out.join(name)).unwrap();
+    assert_eq!(
+        (read("a"), read("b"), read("link")),
+        (b"a".to_vec(), b"b".to_vec(), b"a".to_vec())
+    );
+}
+
+#[test]
+fn the_directory_that_one_is_in_has_a_name() {
+    let scratch = Scratch::new();
+    scratch.write("in/tree/inner/file", b"x");
+    let walked = walk(&[scratch.join("in/tree/inner/..")], Limits::default()).unwrap();
+    assert_eq!(walked.manifest.path(0), b"tree");
+}
+
+#[test]
+fn a_file_that_changes_meanwhile_is_told_and_the_others_arrive() {
+    let scratch = Scratch::new();
+    let kept = noise(5, 2 * CHUNK_BYTES as usize);
+    for name in ["a", "b", "c"] {
+        scratch.write(&format!("in/tree/{name}"), &kept);
+    }
+    for change in [shorten, lengthen, rewrite, remove, exchange_for_a_link] {
+        let out = Scratch::new();
+        scratch.write("in/tree/b", &kept);
+        let walked = walk(&[scratch.join("in/tree")], Limits::default()).unwrap();
+        let manifest = std::sync::Arc::new(walked.manifest.clone());
+        let sink = crate::scratch::open(out.path(), &manifest, Options::default()).unwrap();
+        let source = airdma_files::Source::new(&walked, sink.unwanted(), 0);
+        let (sink, source) = crate::scratch::copy(source, sink, 1).unwrap();
+        change(&scratch.join("in/tree/b"));
+        let (sink, source) = crate::scratch::copy(source, sink, u64::MAX).unwrap();
+        assert_eq!(source.flaws(), [(2, Flaw::Changed)]);
+        let report = sink.finish().unwrap();
+        assert_eq!((report.files, report.flaws), (2, vec![(2, Flaw::Changed)]));
+        assert_eq!(
+            contents(&out.join("tree")).keys().collect::<Vec<_>>(),
+            [b"a", b"c"]
+        );
+        assert_eq!(fs::read(out.join("tree/c")).unwrap(), kept);
+    }
+}
+
+fn shorten(path: &Path) {
+    File::options()
+        .write(true)
+        .open(path)
+        .unwrap()
+        .set_len(CHUNK_BYTES)
+        .unwrap();
+}
+
+fn lengthen(path: &Path) {
+    File::options()
+        .write(true)
+        .open(path)
+        .unwrap()
+        .set_len(CHUNK_BYTES * 10)
+        .unwrap();
+}
+
+/// With the same size, and its old time.
+fn rewrite(path: &Path) {
+    let modified = fs::metadata(path).unwrap().modified().unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    let file = File::options().write(true).open(path).unwrap();
+    file.write_all_at(b"other", 77).unwrap();
+    file.set_times(FileTimes::new().set_modified(modified))
+        .unwrap();
+}
+
+fn remove(path: &Path) {
+    fs::remove_file(path).unwrap();
+}
+
+fn exchange_for_a_link(path: &Path) {
+    fs::remove_file(path).unwrap();
+    symlink("/etc/passwd", path).unwrap();
+}
+
+#[test]
+fn pipes_are_told_and_not_opened() {
+    let scratch = Scratch::new();
+    scratch.write("in/tree/file", b"x");
+    let made = std::process::Command::new("mkfifo")
+        .arg(scratch.join("in/tree/pipe"))
+        .status()
+        .unwrap();
+    assert!(made.success());
+    let walked = walk(&[scratch.join("in/tree")], Limits::default()).unwrap();
+    assert_eq!(
+        walked
+            .skipped
+            .iter()
+            .map(|skipped| &*skipped.path)
+            .collect::<Vec<_>>(),
+        [b"tree/pipe"]
+    );
+    assert_eq!(walked.manifest.entries().len(), 2);
+}
