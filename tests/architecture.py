@@ -13,6 +13,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PREFIX = "airdma-"
+NORTH = "airdma"
+"""The crate whose name has nothing behind the prefix."""
 ONLY_FOR_TESTS = {"sim", "captures", "lab"}
 """Crates that any other may use in its tests."""
 
@@ -53,7 +55,8 @@ def dependency_complaints(metadata: dict[str, Any], allowed: dict[str, set[str]]
         for dependency in dependencies:
             name = _short(dependency["name"])
             extra = ONLY_FOR_TESTS if dependency["kind"] == "dev" else set()
-            if dependency["name"].startswith(PREFIX) and name not in allowed[crate] | extra:
+            is_ours = dependency["name"].startswith(PREFIX) or dependency["name"] == NORTH
+            if is_ours and name not in allowed[crate] | extra:
                 complaints.append(f"{crate} may not depend on {name} ({dependency['kind'] or 'normal'} dependency)")
     complaints += [f"the table names {crate}, which does not exist" for crate in sorted(allowed.keys() - found.keys())]
     return complaints

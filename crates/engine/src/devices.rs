@@ -45,7 +45,18 @@ pub struct DeviceInfo {
 /// # Errors
 /// Whatever `getifaddrs(3)` fails with.
 pub fn devices() -> io::Result<Vec<DeviceInfo>> {
-    let loopback = std::env::var_os("AIRDMA_LOOPBACK").is_some_and(|value| value == "1");
+    describe_all(std::env::var_os("AIRDMA_LOOPBACK").is_some_and(|value| value == "1"))
+}
+
+/// As [`devices`], and the loopback interface counts in any case: for programs that name the device that they want.
+///
+/// # Errors
+/// As [`devices`].
+pub fn all_devices() -> io::Result<Vec<DeviceInfo>> {
+    describe_all(true)
+}
+
+fn describe_all(loopback: bool) -> io::Result<Vec<DeviceInfo>> {
     let query = InterfaceQuery::new()?;
     let unusable = unusable_now();
     let found = interfaces()?;

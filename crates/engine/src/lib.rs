@@ -88,7 +88,7 @@ pub use cq::{Cq, CqOptions};
 pub use cq_table::monotonic;
 pub use device::Device;
 pub use device::LinkAddress;
-pub use devices::{DeviceInfo, devices};
+pub use devices::{DeviceInfo, all_devices, devices};
 pub use dm::Dm;
 pub use error::Error;
 pub use event_wait::{AsyncWait, ChannelWait, CmWait, EventWait};

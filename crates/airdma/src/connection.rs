@@ -1,0 +1,527 @@
+//! One connection: its queue pair, its books, and its way from the first message of the connection manager to the last.
+
+use crate::error::Cause;
+use crate::hub::{Hub, Member, lock, watch};
+use crate::work::{Aftermath, Buffer, RECEIVE_DEPTH, Request, SEND_DEPTH, Work};
+use crate::{Blame, Error, Region, Result, device};
+use airdma_engine::cm_protocol::{
+    Accept, Connect, ConnectRequest, ConnectResponse, ConnectionId, Event, IpAddressing, PortSpace,
+    RejReason, Route, ServiceId, TransportService,
+};
+use airdma_engine::{
+    Access, AttrMask, Completion, Cq, Gid, Path, PathMtu, Psn, Qp, QpAttributes, QpCaps, QpInit,
+    QpState, QpType, Qpn,
+};
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// Whoever does not answer within this is not there.
+const CONNECT_TIME: Duration = Duration::from_secs(10);
+/// READs and atomics under way, each way.
+const READS_MAX: u8 = 16;
+/// 4.096 us * 2^16 = 268 ms, repeated seven times: two to three seconds until a peer counts as gone.
+const ACK_TIMEOUT: u8 = 16;
+const RETRIES: u8 = 7;
+/// A peer that has no region to receive into is asked again for as long as it lives.
+const ASK_FOR_EVER: u8 = 7;
+/// IBTA table 45: 0.64 ms until it is asked again.
+const RECEIVER_NOT_READY: u8 = 12;
+/// Completions taken at a time.
+const BATCH: usize = 16;
+
+pub(crate) struct Connection {
+    number: u64,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) peer: IpAddr,
+    path: Path,
+    psn: Psn,
+    qp: Arc<Qp>,
+    cq: Arc<Cq>,
+    /// Held by who takes completions, so that they are entered in their order.
+    polling: Mutex<()>,
+    state: Mutex<State>,
+}
+
+pub(crate) struct State {
+    pub(crate) work: Work,
+    is_open: bool,
+    cm: Option<ConnectionId>,
+    /// When to give up waiting for an answer.
+    deadline: Instant,
+    /// Who waits for it to open, or to come to rest.
+    watchers: Vec<Waker>,
+}
+
+/// What the peer told of its side.
+struct PeerSide {
+    qpn: Qpn,
+    psn: Psn,
+    path_mtu: PathMtu,
+    /// READs and atomics that it takes, and that it sends.
+    takes: u8,
+    sends: u8,
+}
+
+impl Connection {
+    /// Asks for a connection.
+    pub(crate) fn connect(
+        hub: &Arc<Hub>,
+        to: SocketAddr,
+        source: IpAddr,
+        path: Path,
+    ) -> Result<Arc<Connection>> {
+        let this = Self::new(hub, to.ip(), path)?;
+        let wanted = Connect {
+            route: Route {
+                local: Gid::from(source),
+                remote: path.gid,
+                traffic_class: 0,
+            },
+            service_id: ServiceId::of_port(PortSpace::TCP, to.port()),
+            transport: TransportService::Rc,
+            qpn: this.qp.number(),
+            psn: this.psn,
+            path_mtu: hub.engine.current().path_mtu,
+            responder_resources: READS_MAX,
+            initiator_depth: READS_MAX,
+            retry_count: RETRIES,
+            rnr_retry_count: ASK_FOR_EVER,
+            srq: false,
+            ack_timeout: ACK_TIMEOUT,
+            flow_label: 0,
+            addressing: IpAddressing::new(source, 0, to.ip()),
+            private_data: &[],
+        };
+        // Held, so that no answer is seen before this is complete.
+        let mut state = this.state();
+        state.cm = Some(hub.engine.cm_connect(&wanted, &hub.events, this.number)?);
+        drop(state);
+        Ok(this)
+    }
+
+    /// Accepts a connection that was asked for; it opens when the peer has heard.
+    pub(crate) fn answer(hub: &Arc<Hub>, request: &ConnectRequest) -> Result<Arc<Connection>> {
+        let route = request.route;
+        let info = hub.engine.current();
+        let own = info.gids.iter().position(|row| row.gid == route.local);
+        let own = own.and_then(|index| u8::try_from(index).ok());
+        let index = own.ok_or_else(|| Error::you("the address that was asked for is gone"))?;
+        let peer = route.remote.to_ip();
+        let this = Self::new(hub, peer, device::path_to(peer, index))?;
+        this.make_ready(&PeerSide {
+            qpn: request.qpn,
+            psn: request.psn,
+            path_mtu: request.path_mtu,
+            takes: request.responder_resources,
+            sends: request.initiator_depth,
+        })?;
+        let mut state = this.state();
+        hub.engine
+            .cm_hand_over(request.id, &hub.events, this.number)?;
+        state.cm = Some(request.id);
+        let with = Accept {
+            qpn: this.qp.number(),
+            psn: this.psn,
+            responder_resources: request.initiator_depth.min(READS_MAX),
+            initiator_depth: request.responder_resources.min(READS_MAX),
+            rnr_retry_count: ASK_FOR_EVER,
+            srq: false,
+            private_data: &[],
+        };
+        hub.engine.cm_accept(request.id, &with)?;
+        drop(state);
+        Ok(this)
+    }
+
+    fn new(hub: &Arc<Hub>, peer: IpAddr, path: Path) -> Result<Arc<Connection>> {
+        let number = hub.number();
+        // What is posted can complete, so it never overflows.
+        let entries = 2 * (SEND_DEPTH + RECEIVE_DEPTH);
+        let cq = hub
+            .engine
+            .create_cq(entries, Some((Arc::clone(&hub.channel), number)))?;
+        let qp = hub.pd.create_qp(QpInit {
+            qp_type: QpType::Rc,
+            send_cq: Arc::clone(&cq),
+            recv_cq: Arc::clone(&cq),
+            srq: None,
+            caps: QpCaps {
+                max_send_wr: SEND_DEPTH,
+                max_recv_wr: RECEIVE_DEPTH,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline: 0,
+            },
+            signal_all: true,
+        })?;
+        let words = Region::allocate(hub, Work::WORDS_BYTES)?;
+        let this = Arc::new(Connection {
+            number,
+            hub: Arc::clone(hub),
+            peer,
+            path,
+            psn: Psn::new(RandomState::new().build_hasher().finish() as u32),
+            qp,
+            cq,
+            polling: Mutex::default(),
+            state: Mutex::new(State {
+                work: Work::new(words),
+                is_open: false,
+                cm: None,
+                deadline: Instant::now() + CONNECT_TIME,
+                watchers: Vec::new(),
+            }),
+        });
+        hub.enter(number, Member::Connection(Arc::downgrade(&this)));
+        Ok(this)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Takes the queue pair from RESET to RTS.
+    fn make_ready(&self, peer: &PeerSide) -> Result<()> {
+        let mut attributes = QpAttributes {
+            state: QpState::Init,
+            port: 1,
+            access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
+            ..QpAttributes::default()
+        };
+        let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+        self.qp.modify(&attributes, init)?;
+        attributes = QpAttributes {
+            state: QpState::ReadyToReceive,
+            path: self.path,
+            path_mtu: peer.path_mtu,
+            dest_qpn: peer.qpn,
+            rq_psn: self.psn,
+            max_dest_rd_atomic: peer.sends.min(READS_MAX),
+            min_rnr_timer: RECEIVER_NOT_READY,
+            ..attributes
+        };
+        let to_receive = AttrMask::STATE
+            | AttrMask::AV
+            | AttrMask::PATH_MTU
+            | AttrMask::DEST_QPN
+            | AttrMask::RQ_PSN
+            | AttrMask::MAX_DEST_RD_ATOMIC
+            | AttrMask::MIN_RNR_TIMER;
+        self.qp.modify(&attributes, to_receive)?;
+        attributes = QpAttributes {
+            state: QpState::ReadyToSend,
+            sq_psn: peer.psn,
+            timeout: ACK_TIMEOUT,
+            retry_count: RETRIES,
+            rnr_retry: ASK_FOR_EVER,
+            max_rd_atomic: peer.takes.min(READS_MAX),
+            ..attributes
+        };
+        let to_send = AttrMask::STATE
+            | AttrMask::SQ_PSN
+            | AttrMask::TIMEOUT
+            | AttrMask::RETRY_CNT
+            | AttrMask::RNR_RETRY
+            | AttrMask::MAX_QP_RD_ATOMIC;
+        self.qp.modify(&attributes, to_send)?;
+        Ok(())
+    }
+
+    /// The connection manager says something.
+    pub(crate) fn handle(&self, event: Event) {
+        match event {
+            Event::ConnectResponse(response) => self.accepted(&response),
+            Event::Established { .. } => self.open(),
+            Event::Rejected { reason, .. } => {
+                self.state().cm = None;
+                self.end(refusal(reason, self.peer));
+            }
+            Event::Unreachable { .. } => {
+                self.state().cm = None;
+                self.end(nobody_answers(self.peer));
+            }
+            Event::Disconnected { .. } => {
+                // What came before it counts.
+                self.arm_and_progress();
+                self.end(Cause::closed(
+                    Blame::Peer,
+                    "the peer closed the connection, or its process ended",
+                ));
+            }
+            Event::TimewaitExit { .. } => self.state().cm = None,
+            Event::ConnectRequest(_)
+            | Event::SidrRequest(_)
+            | Event::SidrResponse(_)
+            | Event::SidrUnreachable { .. } => {}
+        }
+    }
+
+    fn accepted(&self, response: &ConnectResponse) {
+        let ready = self.make_ready(&PeerSide {
+            qpn: response.qpn,
+            psn: response.psn,
+            path_mtu: self.hub.engine.current().path_mtu,
+            takes: response.responder_resources,
+            sends: response.initiator_depth,
+        });
+        let told = ready.and_then(|()| Ok(self.hub.engine.cm_ready(response.id, &[])?));
+        match told {
+            Ok(()) => self.open(),
+            Err(error) => {
+                let reject = RejReason::CONSUMER;
+                // A peer that does not hear of it finds nobody at the queue pair.
+                drop(self.hub.engine.cm_reject(response.id, reject, &[]));
+                self.end(Cause::new(error.blame(), error.to_string()));
+            }
+        }
+    }
+
+    fn open(&self) {
+        let watchers = {
+            let mut state = self.state();
+            state.is_open = true;
+            std::mem::take(&mut state.watchers)
+        };
+        watchers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Whether it is open, or why not; `None` while that is not known, and `waker` is kept.
+    pub(crate) fn opened(&self, waker: Option<&Waker>) -> Option<Result<()>> {
+        let mut state = self.state();
+        if let Some(cause) = &state.work.failure {
+            return Some(Err(cause.clone().into()));
+        }
+        if state.is_open {
+            return Some(Ok(()));
+        }
+        if state.deadline <= Instant::now() {
+            return Some(Err(nobody_answers(self.peer).into()));
+        }
+        watch(&mut state.watchers, waker);
+        None
+    }
+
+    /// Ends it, once nothing is under way any more; `None` until then, and `waker` is kept.
+    pub(crate) fn close_at_rest(&self, waker: Option<&Waker>) -> Option<Result<()>> {
+        let mut state = self.state();
+        if let Some(cause) = &state.work.failure {
+            let is_fine = cause.closed && state.work.is_idle();
+            return Some(if is_fine {
+                Ok(())
+            } else {
+                Err(cause.clone().into())
+            });
+        }
+        if !state.work.is_idle() {
+            watch(&mut state.watchers, waker);
+            return None;
+        }
+        drop(state);
+        self.end_by_us();
+        Some(Ok(()))
+    }
+
+    pub(crate) fn end_by_us(&self) {
+        self.end(Cause::closed(Blame::You, "you closed the endpoint"));
+    }
+
+    /// Whatever was the reason, it is over: everybody who waits hears of it, and the peer does.
+    fn end(&self, cause: Cause) {
+        let mut after = Aftermath::default();
+        {
+            let mut state = self.state();
+            state.work.fail(cause, &mut after);
+            after.wakers.append(&mut state.watchers);
+        }
+        self.take_down();
+        after.settle();
+        self.arm_and_progress();
+    }
+
+    fn take_down(&self) {
+        let cm = self.state().cm;
+        if let Some(id) = cm {
+            // It fails where the peer has said the same already.
+            drop(self.hub.engine.cm_disconnect(id, &[]));
+        }
+        let attributes = QpAttributes {
+            state: QpState::Error,
+            ..QpAttributes::default()
+        };
+        // A queue pair in RESET has nothing to give back.
+        drop(self.qp.modify(&attributes, AttrMask::STATE));
+    }
+
+    /// Asks for something to be done.
+    pub(crate) fn request(&self, request: Request, buffer: Option<Buffer>) -> usize {
+        let mut after = Aftermath::default();
+        let (number, overflows) = {
+            let mut state = self.state();
+            let number = state.work.request(request, buffer);
+            state.work.post(&self.qp, &mut after);
+            (number, state.work.overflows())
+        };
+        after.settle();
+        if overflows {
+            // What waits for room is posted although nobody may wait for it. Without a thread for that, whoever does sees to it.
+            drop(self.hub.drive());
+            self.arm_and_progress();
+        }
+        number
+    }
+
+    /// Something has completed since the last [`Connection::arm_and_progress`].
+    pub(crate) fn attend(&self) {
+        self.progress();
+        let is_watched = {
+            let state = self.state();
+            state.work.is_watched() || !state.watchers.is_empty()
+        };
+        if is_watched {
+            self.arm_and_progress();
+        }
+    }
+
+    /// Gives a region to receive into; returns the ticket of who waits for a message.
+    pub(crate) fn receive(&self, buffer: Buffer) -> u64 {
+        let mut after = Aftermath::default();
+        let ticket = {
+            let mut state = self.state();
+            let ticket = state.work.receive(buffer);
+            state.work.post(&self.qp, &mut after);
+            ticket
+        };
+        after.settle();
+        ticket
+    }
+
+    /// Changes the books, and lets everybody draw the consequences.
+    pub(crate) fn amend(&self, change: impl FnOnce(&mut Work, &mut Aftermath)) {
+        let mut after = Aftermath::default();
+        change(&mut self.state().work, &mut after);
+        after.settle();
+    }
+
+    /// Runs the device until `look` finds something in the books. If it does not, it is given `waker` to keep.
+    pub(crate) fn poll<T>(
+        &self,
+        waker: Option<&Waker>,
+        mut look: impl FnMut(&mut Work, Option<&Waker>) -> Option<T>,
+    ) -> Poll<T> {
+        let mut looked = look(&mut self.state().work, None);
+        if looked.is_none() {
+            self.progress();
+            looked = look(&mut self.state().work, waker);
+        }
+        if looked.is_none() && waker.is_some() {
+            // What completes from now on is told; what did before is seen here.
+            self.arm_and_progress();
+            looked = look(&mut self.state().work, None);
+        }
+        looked.map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Takes what has completed into the books, unless somebody else is at it.
+    pub(crate) fn progress(&self) {
+        let mut after = Aftermath::default();
+        if let Ok(_polling) = self.polling.try_lock() {
+            self.take_completions(&mut after);
+        }
+        after.settle();
+    }
+
+    /// The same, after asking to be told of what completes later.
+    pub(crate) fn arm_and_progress(&self) {
+        // It fails in a child after fork only, where nothing completes.
+        drop(self.cq.arm(false));
+        let mut after = Aftermath::default();
+        {
+            let _polling = lock(&self.polling);
+            self.take_completions(&mut after);
+        }
+        after.settle();
+    }
+
+    fn take_completions(&self, after: &mut Aftermath) {
+        loop {
+            let mut found: [Option<Completion>; BATCH] = [None; BATCH];
+            let mut slots = found.iter_mut();
+            let taken = self.cq.poll(BATCH, |completion| {
+                if let Some(slot) = slots.next() {
+                    *slot = Some(completion);
+                }
+            });
+            if !matches!(taken, Ok(1..)) {
+                return;
+            }
+            let has_failed = {
+                let mut state = self.state();
+                let had_failed = state.work.failure.is_some();
+                for completion in found.iter().flatten() {
+                    state.work.completed(completion, after);
+                }
+                state.work.post(&self.qp, after);
+                let has_failed = state.work.failure.is_some() && !had_failed;
+                if has_failed || state.work.is_idle() {
+                    after.wakers.append(&mut state.watchers);
+                }
+                has_failed
+            };
+            if has_failed {
+                self.take_down();
+            }
+        }
+    }
+
+    /// Now and then: a deadline may be over, and a peer that says nothing may be gone.
+    pub(crate) fn tick(&self) {
+        let mut after = Aftermath::default();
+        {
+            let mut state = self.state();
+            if !state.is_open {
+                after.wakers.append(&mut state.watchers);
+            } else if state.work.failure.is_none() && state.work.only_listens() {
+                state.work.request(Request::SignOfLife, None);
+                state.work.post(&self.qp, &mut after);
+            }
+        }
+        after.settle();
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.hub.leave(self.number);
+        // First the device lets go of the memory in the books.
+        drop(self.qp.destroy());
+        if let Some(id) = self.state().cm {
+            self.hub.engine.cm_destroy(id);
+        }
+    }
+}
+
+fn nobody_answers(peer: IpAddr) -> Cause {
+    Cause::new(
+        Blame::Network,
+        format!(
+            "{peer} does not answer: is the host up, does RDMA run there, and does UDP port 4791 pass?"
+        ),
+    )
+}
+
+fn refusal(reason: RejReason, peer: IpAddr) -> Cause {
+    let message = match reason {
+        RejReason::INVALID_SERVICE_ID => {
+            format!(
+                "nobody listens there at {peer}: start the listener first, and give the same port"
+            )
+        }
+        RejReason::TIMEOUT => return nobody_answers(peer),
+        reason => format!("{peer} refused the connection: {reason}"),
+    };
+    Cause::new(Blame::Peer, message)
+}

@@ -1,0 +1,209 @@
+//! Devices.
+
+use crate::connection::Connection;
+use crate::endpoint::Connecting;
+use crate::hub::Hub;
+use crate::{Endpoint, Error, Listener, Operation, Region, Result};
+use airdma_engine::{self as engine, DeviceInfo, Path};
+use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::sync::Arc;
+
+/// An RDMA device: one is on each network interface that has an address. Clones are the same device.
+#[derive(Clone)]
+pub struct Device {
+    hub: Arc<Hub>,
+    /// The address that it was opened by.
+    address: Option<IpAddr>,
+}
+
+/// What packets of connections are sent with.
+const HOP_LIMIT: u8 = 64;
+
+impl Device {
+    /// Opens the device on an interface: by the interface's name (`eth0`), one of its addresses (`192.0.2.1`), or the name of
+    /// the device itself (`airdma_eth0`). `127.0.0.1` is for trying things out on one host.
+    ///
+    /// Opened by an address, it uses that one alone.
+    ///
+    /// # Errors
+    /// Yours, if there is none: the error says which there are. The system's (descriptors, memory).
+    pub fn open(name: &str) -> Result<Device> {
+        let devices = engine::all_devices()
+            .map_err(|error| Error::system("listing the interfaces", &error))?;
+        let address: Option<IpAddr> = name.parse().ok();
+        let has = |device: &DeviceInfo| {
+            let is_known = |address| device.gids.iter().any(|row| row.address == address);
+            device.interface == name || device.name == name || address.is_some_and(is_known)
+        };
+        let Some(info) = devices.iter().find(|device| has(device)) else {
+            return Err(Error::you(unknown(name, &devices)));
+        };
+        let device = engine::Device::open(info)
+            .map_err(|error| Error::system(&format!("opening {}", info.name), &error))?;
+        Ok(Device {
+            hub: Hub::new(device)?,
+            address,
+        })
+    }
+
+    /// Opens the device that leads to a peer: `"192.0.2.2:7471"`, `("server", 7471)`. A name is looked up at once.
+    ///
+    /// # Errors
+    /// Yours, for an address that is none; otherwise as [`Device::open`].
+    pub fn towards(peer: impl ToSocketAddrs) -> Result<Device> {
+        let mut refused = None;
+        for to in addresses_of(peer)? {
+            let source = route_source(to);
+            match source.map(|source| Device::open(&source.to_string())) {
+                Some(Ok(device)) => return Ok(device),
+                Some(Err(error)) => refused = Some(error),
+                None => {}
+            }
+        }
+        Err(refused.unwrap_or_else(|| {
+            Error::you("no interface leads to the peer: is there a route (`ip route get ADDRESS`)?")
+        }))
+    }
+
+    /// A device of the engine's, for tests.
+    #[doc(hidden)]
+    pub fn on(device: Arc<engine::Device>) -> Result<Device> {
+        Ok(Device {
+            hub: Hub::new(device)?,
+            address: None,
+        })
+    }
+
+    /// Its name: `airdma_` and the interface's.
+    pub fn name(&self) -> &str {
+        &self.hub.engine.info().name
+    }
+
+    /// Its address, the one that it was opened by or the interface's first; none while the interface has none.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.address.or_else(|| {
+            let info = self.hub.engine.current();
+            let row = info.gids.iter().find(|row| !row.is_empty());
+            row.map(|row| row.address)
+        })
+    }
+
+    /// `length` bytes of memory, zeroed, that the device can send from and receive into.
+    ///
+    /// # Errors
+    /// Yours, for no bytes; the system's.
+    pub fn allocate(&self, length: usize) -> Result<Region> {
+        Region::allocate(&self.hub, length)
+    }
+
+    /// Listens on a port. Ports are those of RDMA CM: TCP's are others.
+    ///
+    /// # Errors
+    /// The system's: the port has a listener, or another program holds UDP port 4791.
+    pub fn listen(&self, port: u16) -> Result<Listener> {
+        Listener::new(&self.hub, port, self.address)
+    }
+
+    /// Connects to who listens there: `"192.0.2.2:7471"`, `("server", 7471)`, a [`SocketAddr`]. A name is looked up at once.
+    ///
+    /// # Errors
+    /// Yours, for an address that is none; the peer's, if nobody listens there; the network's, if nobody answers within ten
+    /// seconds; the system's.
+    pub fn connect(&self, to: impl ToSocketAddrs) -> Operation<Endpoint> {
+        match self.begin_to_connect(to) {
+            Ok(connection) => Operation::new(&self.hub, Connecting::new(connection)),
+            Err(error) => Operation::failed(&self.hub, error),
+        }
+    }
+
+    fn begin_to_connect(&self, to: impl ToSocketAddrs) -> Result<Arc<Connection>> {
+        let mut refused = None;
+        for to in addresses_of(to)? {
+            match self.source_for(to) {
+                Ok((source, index)) => {
+                    let path = path_to(to.ip(), index);
+                    return Connection::connect(&self.hub, to, source, path);
+                }
+                Err(error) => refused = Some(error),
+            }
+        }
+        Err(refused.unwrap_or_else(|| Error::you("the name of the peer has no address")))
+    }
+
+    /// Our address towards `to`, and its place in the GID table.
+    fn source_for(&self, to: SocketAddr) -> Result<(IpAddr, u8)> {
+        let info = self.hub.engine.current();
+        let index_of = |address: IpAddr| {
+            let at = info.gids.iter().position(|row| row.address == address)?;
+            u8::try_from(at).ok().map(|at| (address, at))
+        };
+        let is_fit =
+            |address: &IpAddr| !address.is_unspecified() && address.is_ipv4() == to.is_ipv4();
+        let kernels = || route_source(to).and_then(index_of);
+        let first = || {
+            let mut addresses = info.gids.iter().map(|row| row.address);
+            addresses.find(is_fit).and_then(index_of)
+        };
+        let source = match self.address {
+            Some(address) => Some(address).filter(is_fit).and_then(index_of),
+            None => kernels().or_else(first),
+        };
+        source.ok_or_else(|| {
+            let family = if to.is_ipv4() { "IPv4" } else { "IPv6" };
+            Error::you(format!(
+                "{} has no {family} address, which a connection to {} needs: open another, or open it by its name",
+                info.name,
+                to.ip()
+            ))
+        })
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Device({})", self.name())
+    }
+}
+
+fn addresses_of(peer: impl ToSocketAddrs) -> Result<impl Iterator<Item = SocketAddr>> {
+    peer.to_socket_addrs().map_err(|error| {
+        Error::you(format!(
+            "no such address: {error}; give HOST:PORT, as in 192.0.2.1:7471"
+        ))
+    })
+}
+
+/// The way to an address from the GID at `index`.
+pub(crate) fn path_to(to: IpAddr, index: u8) -> Path {
+    Path {
+        gid: engine::Gid::from(to),
+        sgid_index: index,
+        hop_limit: HOP_LIMIT,
+        ..Path::default()
+    }
+}
+
+/// The address that the kernel would send from.
+fn route_source(to: SocketAddr) -> Option<IpAddr> {
+    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any).ok()?;
+    // Nothing is sent: the kernel only looks for the way.
+    socket.connect(to).ok()?;
+    socket.local_addr().ok().map(|address| address.ip())
+}
+
+fn unknown(name: &str, devices: &[DeviceInfo]) -> String {
+    let mut message = format!("no device {name:?}: there is");
+    for (index, device) in devices.iter().enumerate() {
+        let separator = if index == 0 { "" } else { "," };
+        let first = device.gids.first().map(|row| row.address);
+        let address = first.map_or_else(String::new, |address| format!(" ({address})"));
+        // Writing to a string does not fail.
+        let _ = write!(message, "{separator} {}{address}", device.interface);
+    }
+    if devices.is_empty() {
+        message.push_str(" none; give an interface an address, and bring it up");
+    }
+    message
+}

@@ -1,0 +1,164 @@
+//! What the handles of one device share: its queues of events, and whom each event is for.
+
+use crate::connection::Connection;
+use crate::listening::Listening;
+use crate::pages::PageFile;
+use crate::waiting::{Driver, TICK};
+use airdma_engine::cm_protocol::Event;
+use airdma_engine::{self as engine, Channel, CmChannel, CmNews, Pd};
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Waker;
+use std::time::Instant;
+
+pub(crate) struct Hub {
+    pub(crate) engine: Arc<engine::Device>,
+    pub(crate) pd: Arc<Pd>,
+    /// Completion queues report here.
+    pub(crate) channel: Arc<Channel>,
+    /// Connections that come and go.
+    pub(crate) events: Arc<CmChannel>,
+    pub(crate) pages: Arc<PageFile>,
+    members: Mutex<Members>,
+    driver: Mutex<Option<Driver>>,
+    last_tick: Mutex<Instant>,
+}
+
+/// Who is meant by the numbers that events carry.
+#[derive(Default)]
+struct Members {
+    by_number: HashMap<u64, Member>,
+    last: u64,
+}
+
+#[derive(Clone)]
+pub(crate) enum Member {
+    Connection(Weak<Connection>),
+    Listening(Weak<Listening>),
+}
+
+impl Hub {
+    pub(crate) fn new(device: Arc<engine::Device>) -> crate::Result<Arc<Hub>> {
+        let events = CmChannel::new()
+            .map_err(|error| crate::Error::system("a channel of connections", &error))?;
+        Ok(Arc::new(Hub {
+            pd: device.alloc_pd()?,
+            channel: device.create_channel()?,
+            events,
+            engine: device,
+            pages: PageFile::new()
+                .map_err(|error| crate::Error::system("a memory file", &error))?,
+            members: Mutex::default(),
+            driver: Mutex::new(None),
+            last_tick: Mutex::new(Instant::now()),
+        }))
+    }
+
+    /// A number for one who is about to become a member.
+    pub(crate) fn number(&self) -> u64 {
+        let mut members = lock(&self.members);
+        members.last += 1;
+        members.last
+    }
+
+    pub(crate) fn enter(&self, number: u64, member: Member) {
+        lock(&self.members).by_number.insert(number, member);
+    }
+
+    pub(crate) fn leave(&self, number: u64) {
+        lock(&self.members).by_number.remove(&number);
+    }
+
+    fn member(&self, number: u64) -> Option<Member> {
+        lock(&self.members).by_number.get(&number).cloned()
+    }
+
+    /// Starts the thread that wakes tasks, unless it runs.
+    pub(crate) fn drive(self: &Arc<Self>) -> io::Result<()> {
+        let mut driver = lock(&self.driver);
+        if driver.is_none() {
+            *driver = Some(Driver::start(self)?);
+        }
+        Ok(())
+    }
+
+    /// After a sleep: sees to what happened.
+    pub(crate) fn attend(&self, completed: Option<u64>) {
+        if let Some(Member::Connection(connection)) =
+            completed.and_then(|number| self.member(number))
+            && let Some(connection) = connection.upgrade()
+        {
+            connection.attend();
+        }
+        self.take_events();
+        self.tick();
+    }
+
+    /// Hands out what was said about connections.
+    pub(crate) fn take_events(&self) {
+        while let Some((number, news)) = self.events.pop() {
+            let CmNews::Event(event) = news else {
+                continue;
+            };
+            match (self.member(number), event) {
+                (Some(Member::Connection(connection)), event) => {
+                    if let Some(connection) = connection.upgrade() {
+                        connection.handle(event);
+                    }
+                }
+                (Some(Member::Listening(listening)), Event::ConnectRequest(request)) => {
+                    if let Some(listening) = listening.upgrade() {
+                        listening.requested(request);
+                    }
+                }
+                // It went meanwhile, and has told its peer.
+                (Some(Member::Listening(_)) | None, _) => {}
+            }
+        }
+    }
+
+    /// Now and then: deadlines, and signs of life.
+    fn tick(&self) {
+        {
+            let mut last = lock(&self.last_tick);
+            if last.elapsed() < TICK {
+                return;
+            }
+            *last = Instant::now();
+        }
+        let connections: Vec<_> = {
+            let members = lock(&self.members);
+            let connection = |member: &Member| match member {
+                Member::Connection(connection) => connection.upgrade(),
+                Member::Listening(_) => None,
+            };
+            members.by_number.values().filter_map(connection).collect()
+        };
+        for connection in connections {
+            connection.tick();
+        }
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        if let Some(driver) = lock(&self.driver).take() {
+            driver.stop();
+        }
+    }
+}
+
+/// What a thread that panicked left behind is whole: nothing here is changed in two steps.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps `waker` among those who are woken, once.
+pub(crate) fn watch(watchers: &mut Vec<Waker>, waker: Option<&Waker>) {
+    if let Some(waker) = waker
+        && !watchers.iter().any(|known| known.will_wake(waker))
+    {
+        watchers.push(waker.clone());
+    }
+}

@@ -1,0 +1,69 @@
+//! RDMA for applications: connections, messages, and memory that peers read and write, on every ordinary network interface.
+//!
+//! | noun | what it is | as sockets have it |
+//! |---|---|---|
+//! | [`Device`] | a network interface | |
+//! | [`Listener`] | a port that peers connect to | a listening socket |
+//! | [`Endpoint`] | one end of a connection | a connected socket, but with messages instead of a stream of bytes |
+//! | [`Region`] | memory that the device sends from and receives into | a buffer |
+//! | [`Shared`] | a region of yours that peers reach by themselves | |
+//! | [`Remote`] | a region of the peer's | |
+//!
+//! The verbs: [`connect`](Device::connect), [`accept`](Listener::accept), [`send`](Endpoint::send), [`recv`](Endpoint::recv),
+//! [`write`](Endpoint::write), [`read`](Endpoint::read), [`close`](Endpoint::close); and for words that many add to,
+//! [`fetch_add`](Endpoint::fetch_add) and [`compare_swap`](Endpoint::compare_swap). Each begins at once and gives an
+//! [`Operation`]: `.await` it with any executor, or `.wait()` for it.
+//!
+//! ```
+//! use airdma::Device;
+//!
+//! # fn main() -> airdma::Result<()> {
+//! let device = Device::open("127.0.0.1")?; // or "eth0"
+//! let listener = device.listen(7471)?;
+//! let connecting = device.connect("127.0.0.1:7471"); // two programs, mostly
+//! let server = listener.accept().wait()?;
+//! let client = connecting.wait()?;
+//!
+//! let mut region = device.allocate(4096)?;
+//! region[..5].copy_from_slice(b"hello");
+//! let sending = client.send(region, ..5); // the region is the device's now
+//! let message = server.recv(device.allocate(4096)?, ..).wait()?;
+//! assert_eq!(&message[..], b"hello");
+//! let region = sending.wait()?; // and yours again
+//! # drop(region);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **Memory.** An operation takes a region and gives it back, nothing is copied on the way, and what is in flight cannot be
+//! touched: that is what the types say. A peer reaches only what you [`share`](Region::share) and tell it of.
+//!
+//! **Giving up.** [`Operation::wait_timeout`] waits no longer than you say; dropping an operation gives it up. The memory of one
+//! that is on its way is kept until it has landed, and no message or connection is lost by it.
+//!
+//! **Back-pressure.** A message that nobody receives yet waits at its sender. An endpoint's queues are bounded; what you ask for
+//! beyond waits its turn with the region that you gave it, so your regions are the bound of your memory.
+//!
+//! **Errors** say whose fault they are: [`Error::blame`]. A peer that dies, or a network that does, ends what waits for it within
+//! seconds, and nothing waits for ever but a `recv` from a peer that lives and has nothing to say.
+
+mod connection;
+mod device;
+mod endpoint;
+mod error;
+mod hub;
+mod listening;
+mod operation;
+mod pages;
+mod region;
+mod remote;
+mod waiting;
+mod work;
+
+pub use device::Device;
+pub use endpoint::{Endpoint, Message};
+pub use error::{Blame, Error, Result};
+pub use listening::Listener;
+pub use operation::Operation;
+pub use region::{Region, Rights, Shared};
+pub use remote::Remote;

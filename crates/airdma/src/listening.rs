@@ -1,0 +1,144 @@
+//! A port that is listened to, and those who have knocked.
+
+use crate::connection::Connection;
+use crate::hub::{Hub, Member, lock, watch};
+use crate::operation::Pending;
+use crate::{Endpoint, Operation, Result};
+use airdma_engine::Gid;
+use airdma_engine::cm_protocol::{
+    ConnectRequest, ListenerId, PortSpace, RejReason, ServiceId, Takes,
+};
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+
+/// Requests that wait to be looked at; a peer whose request finds no room repeats it.
+const REQUESTS_MAX: usize = 128;
+/// Connections that are made before somebody accepts them.
+const MADE_MAX: usize = 16;
+
+/// A port on which peers can connect. Dropping it ends that; connections that were accepted stay.
+pub struct Listener {
+    listening: Arc<Listening>,
+}
+
+pub(crate) struct Listening {
+    number: u64,
+    hub: Arc<Hub>,
+    port: u16,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    listener: Option<ListenerId>,
+    requests: VecDeque<Box<ConnectRequest>>,
+    /// Answered, the oldest first: open, or about to be.
+    made: VecDeque<Arc<Connection>>,
+    waiters: Vec<Waker>,
+}
+
+impl Listener {
+    pub(crate) fn new(hub: &Arc<Hub>, port: u16, address: Option<IpAddr>) -> Result<Listener> {
+        let listening = Arc::new(Listening {
+            number: hub.number(),
+            hub: Arc::clone(hub),
+            port,
+            state: Mutex::default(),
+        });
+        let member = Member::Listening(Arc::downgrade(&listening));
+        hub.enter(listening.number, member);
+        let listener = hub.engine.cm_listen(
+            ServiceId::of_port(PortSpace::TCP, port),
+            Takes::RC,
+            address.map(Gid::from),
+            REQUESTS_MAX,
+            &hub.events,
+            listening.number,
+        )?;
+        lock(&listening.state).listener = Some(listener);
+        Ok(Listener { listening })
+    }
+
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.listening.port
+    }
+
+    /// The next connection. Given up, it loses none: the connection is the next one's who accepts.
+    ///
+    /// # Errors
+    /// The system's: there is no room for another connection, whose peer was refused. Peers that go before they are connected
+    /// are no error.
+    pub fn accept(&self) -> Operation<Endpoint> {
+        let accepting = Accepting(Arc::clone(&self.listening));
+        Operation::new(&self.listening.hub, accepting)
+    }
+}
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Listener(port {})", self.port())
+    }
+}
+
+impl Listening {
+    /// A peer wants a connection.
+    pub(crate) fn requested(&self, request: Box<ConnectRequest>) {
+        let waiters = {
+            let mut state = lock(&self.state);
+            state.requests.push_back(request);
+            std::mem::take(&mut state.waiters)
+        };
+        waiters.into_iter().for_each(Waker::wake);
+    }
+
+    /// A connection that is open, if there is one; else `waker` is kept.
+    fn next(&self, waker: Option<&Waker>) -> Option<Result<Endpoint>> {
+        let mut state = lock(&self.state);
+        while state.made.len() < MADE_MAX
+            && let Some(request) = state.requests.pop_front()
+        {
+            match Connection::answer(&self.hub, &request) {
+                Ok(connection) => state.made.push_back(connection),
+                Err(error) => {
+                    let reason = RejReason::NO_RESOURCES;
+                    // A peer that does not hear of it gives up by itself.
+                    drop(self.hub.engine.cm_reject(request.id, reason, &[]));
+                    return Some(Err(error));
+                }
+            }
+        }
+        let mut at = 0;
+        while let Some(connection) = state.made.get(at) {
+            match connection.opened(waker) {
+                Some(Ok(())) => return state.made.remove(at).map(|made| Ok(Endpoint::new(made))),
+                // The peer went.
+                Some(Err(_)) => drop(state.made.remove(at)),
+                None => at += 1,
+            }
+        }
+        watch(&mut state.waiters, waker);
+        None
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.hub.leave(self.number);
+        if let Some(listener) = lock(&self.state).listener {
+            self.hub.engine.cm_close(listener);
+        }
+    }
+}
+
+struct Accepting(Arc<Listening>);
+
+impl Pending<Endpoint> for Accepting {
+    fn poll(&mut self, waker: Option<&Waker>) -> Poll<Result<Endpoint>> {
+        self.0.hub.take_events();
+        let next = self.0.next(waker);
+        next.map_or(Poll::Pending, Poll::Ready)
+    }
+}

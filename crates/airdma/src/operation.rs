@@ -1,0 +1,137 @@
+//! What is under way.
+
+use crate::hub::Hub;
+use crate::waiting::{Signal, Sleeper, TICK, deadline};
+use crate::{Error, Result};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// How long a blocking wait polls before it sleeps: longer than a message and its answer take on a local network, so that
+/// whoever plays ping-pong never sleeps, and too short to be noticed otherwise.
+const SPIN: Duration = Duration::from_micros(100);
+
+/// Something that a device does for you, begun already. `.await` it with any executor, or [`Operation::wait`] for it.
+///
+/// Dropping it gives it up. What is on its way then still arrives, and the memory that it uses is kept as long; what is not yet
+/// on its way is not sent.
+#[must_use = "dropping an operation gives it up: `.await` it or `.wait()` for it"]
+pub struct Operation<T> {
+    hub: Arc<Hub>,
+    /// None once it has given its result.
+    pending: Option<Box<dyn Pending<T>>>,
+}
+
+/// What an operation is made of.
+pub(crate) trait Pending<T>: Send {
+    /// Looks whether it is done; if not, `waker` will be woken when it may be.
+    fn poll(&mut self, waker: Option<&Waker>) -> Poll<Result<T>>;
+}
+
+/// An operation that never began.
+struct Failed(Option<Error>);
+
+impl<T> Pending<T> for Failed {
+    fn poll(&mut self, _: Option<&Waker>) -> Poll<Result<T>> {
+        Poll::Ready(Err(self.0.take().unwrap_or_else(is_over)))
+    }
+}
+
+fn is_over() -> Error {
+    Error::you("the operation has given its result already")
+}
+
+impl<T> Operation<T> {
+    pub(crate) fn new(hub: &Arc<Hub>, pending: impl Pending<T> + 'static) -> Operation<T> {
+        Operation {
+            hub: Arc::clone(hub),
+            pending: Some(Box::new(pending)),
+        }
+    }
+
+    pub(crate) fn failed(hub: &Arc<Hub>, error: Error) -> Operation<T> {
+        Self::new(hub, Failed(Some(error)))
+    }
+
+    /// Blocks until it is done.
+    ///
+    /// # Errors
+    /// What went wrong, and whose fault that is.
+    pub fn wait(mut self) -> Result<T> {
+        loop {
+            if let Some(result) = self.wait_until(None) {
+                return result;
+            }
+        }
+    }
+
+    /// Blocks until it is done, but for `limit` at most. `None` when that time is over: it goes on, and you can wait again, or
+    /// drop it to give it up.
+    ///
+    /// # Errors
+    /// As [`Operation::wait`].
+    pub fn wait_timeout(&mut self, limit: Duration) -> Option<Result<T>> {
+        self.wait_until(deadline(limit))
+    }
+
+    fn wait_until(&mut self, deadline: Option<Instant>) -> Option<Result<T>> {
+        let start = Instant::now();
+        let is_late = || deadline.is_some_and(|deadline| deadline <= Instant::now());
+        while start.elapsed() < SPIN {
+            if let Poll::Ready(result) = self.look(None) {
+                return Some(result);
+            }
+            if is_late() {
+                return None;
+            }
+            std::hint::spin_loop();
+        }
+        let signal = match Signal::of_thread() {
+            Ok(signal) => signal,
+            Err(error) => return Some(Err(Error::system("a descriptor to wait with", &error))),
+        };
+        let waker = Waker::from(Arc::clone(&signal));
+        let mut sleeper = Sleeper::new(&self.hub, Arc::clone(&signal));
+        loop {
+            signal.clear();
+            if let Poll::Ready(result) = self.look(Some(&waker)) {
+                return Some(result);
+            }
+            if is_late() {
+                return None;
+            }
+            let limit = deadline.map_or(TICK, |at| at.saturating_duration_since(Instant::now()));
+            match sleeper.sleep(limit) {
+                Ok(event) => self.hub.attend(event),
+                Err(error) => return Some(Err(Error::system("waiting for the device", &error))),
+            }
+        }
+    }
+
+    fn look(&mut self, waker: Option<&Waker>) -> Poll<Result<T>> {
+        let Some(pending) = &mut self.pending else {
+            return Poll::Ready(Err(is_over()));
+        };
+        let polled = pending.poll(waker);
+        if polled.is_ready() {
+            self.pending = None;
+        }
+        polled
+    }
+}
+
+impl<T> Future for Operation<T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        let polled = self.look(Some(context.waker()));
+        if polled.is_pending()
+            && let Err(error) = self.hub.drive()
+        {
+            return Poll::Ready(Err(Error::system("a thread to wait with", &error)));
+        }
+        polled
+    }
+}

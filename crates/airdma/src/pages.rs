@@ -1,0 +1,117 @@
+//! Pages of memory that another process could map, too: they all lie in one memory file of the device.
+
+use crate::hub::lock;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+/// A memory file that only grows: places in it are used once, and cost nothing when they are given back.
+pub(crate) struct PageFile {
+    file: OwnedFd,
+    end: Mutex<u64>,
+    /// Who made it. A child after fork has the same file.
+    process: u32,
+}
+
+/// Mapped pages.
+pub(crate) struct Pages {
+    of: Arc<PageFile>,
+    at: u64,
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the pages belong to no thread; who may touch which bytes is what `Region` and `Shared` are about.
+unsafe impl Send for Pages {}
+// SAFETY: as above.
+unsafe impl Sync for Pages {}
+
+/// The largest page that a mapping begins at; files need places at multiples of it.
+const PLACE: u64 = 64 * 1024;
+
+impl PageFile {
+    pub(crate) fn new() -> io::Result<Arc<PageFile>> {
+        // SAFETY: a string with its end; flags that the call knows.
+        let file = unsafe { libc::memfd_create(c"airdma".as_ptr(), libc::MFD_CLOEXEC) };
+        if file < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Arc::new(PageFile {
+            // SAFETY: a descriptor that was made just now, and is nobody else's.
+            file: unsafe { OwnedFd::from_raw_fd(file) },
+            end: Mutex::new(0),
+            process: std::process::id(),
+        }))
+    }
+
+    /// Maps `length` new bytes, zeroed.
+    pub(crate) fn map(self: &Arc<Self>, length: usize) -> io::Result<Pages> {
+        let at = self.grow(length)?;
+        let no_room = || io::Error::from_raw_os_error(libc::ENOMEM);
+        let offset = libc::off_t::try_from(at).map_err(|_| no_room())?;
+        // SAFETY: a new mapping, where the kernel likes it.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                self.file.as_raw_fd(),
+                offset,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Pages {
+            of: Arc::clone(self),
+            at,
+            start: NonNull::new(start.cast()).ok_or_else(no_room)?,
+            length,
+        })
+    }
+
+    fn grow(&self, length: usize) -> io::Result<u64> {
+        let no_room = || io::Error::from_raw_os_error(libc::ENOMEM);
+        let mut end = lock(&self.end);
+        let places = (length as u64).checked_next_multiple_of(PLACE);
+        let grown = places.and_then(|places| end.checked_add(places));
+        let grown = grown.ok_or_else(no_room)?;
+        let size = libc::off_t::try_from(grown).map_err(|_| no_room())?;
+        // SAFETY: a memory file of ours.
+        if unsafe { libc::ftruncate(self.file.as_raw_fd(), size) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(std::mem::replace(&mut *end, grown))
+    }
+}
+
+impl Pages {
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.start.as_ptr().expose_provenance() as u64
+    }
+
+    /// The file, and where in it they lie.
+    pub(crate) fn file(&self) -> (BorrowedFd<'_>, u64) {
+        (self.of.file.as_fd(), self.at)
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: what `map` mapped; all regions in it are gone, and the device does not know it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
+        if self.of.process != std::process::id() {
+            return;
+        }
+        let free = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let (at, length) = (self.at as libc::off_t, self.length as libc::off_t);
+        // SAFETY: a part of our file that nothing is in any more. Where it fails the pages go with the file.
+        unsafe { libc::fallocate(self.of.file.as_raw_fd(), free, at, length) };
+    }
+}

@@ -1,0 +1,277 @@
+//! Memory that a device sends from and receives into.
+
+use crate::hub::Hub;
+use crate::pages::Pages;
+use crate::{Error, Remote, Result};
+use airdma_engine::{Access, Mr, Pd, Sge};
+use bitflags::bitflags;
+use std::fmt;
+use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+/// A piece of registered memory, yours alone: read and write it as a slice of bytes.
+///
+/// An operation takes the region and gives it back when the device is done with it, so memory in flight can neither be
+/// changed nor freed. It is dropped as any other memory: what is still in flight then is kept until it has landed.
+pub struct Region {
+    memory: Arc<Memory>,
+    start: usize,
+    length: usize,
+}
+
+bitflags! {
+    /// What peers may do with a region that is shared with them.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Rights: u8 {
+        /// Read it.
+        const READ = 1;
+        /// Write it.
+        const WRITE = 1 << 1;
+        /// Add to its words, and compare and swap them.
+        const ATOMIC = 1 << 2;
+    }
+}
+
+/// A region that peers reach while you do something else. It is no slice of bytes, since its bytes may change at any time: they
+/// are copied out and in. [`Shared::withdraw`] makes it yours alone again.
+pub struct Shared {
+    region: Region,
+    mr: Arc<Mr>,
+}
+
+/// Registered pages.
+struct Memory {
+    // Goes first: then the device does not touch the pages any more.
+    mr: Arc<Mr>,
+    pd: Arc<Pd>,
+    pages: Pages,
+}
+
+impl Region {
+    /// `length` bytes, zeroed.
+    pub(crate) fn allocate(hub: &Hub, length: usize) -> Result<Region> {
+        if length == 0 {
+            return Err(Error::you(
+                "a region of 0 bytes: give it at least one (an empty message is `send(region, ..0)`)",
+            ));
+        }
+        let pages = hub.pages.map(length);
+        let pages =
+            pages.map_err(|error| Error::system(&format!("{length} bytes of memory"), &error))?;
+        let mr = hub.pd.reg_mr(
+            pages.address(),
+            length,
+            pages.address(),
+            Access::LOCAL_WRITE,
+        )?;
+        Ok(Region {
+            memory: Arc::new(Memory {
+                mr,
+                pd: Arc::clone(&hub.pd),
+                pages,
+            }),
+            start: 0,
+            length,
+        })
+    }
+
+    /// Cuts it in two: what lies before `at`, and the rest. The memory goes when both are gone.
+    ///
+    /// # Errors
+    /// Yours, where `at` lies beyond its end; the region is in the error.
+    pub fn split_at(self, at: usize) -> Result<(Region, Region)> {
+        if at > self.length {
+            let message = format!("a cut at {at}, but the region has {} bytes", self.length);
+            return Err(Error::you(message).with(self));
+        }
+        let rest = Region {
+            memory: Arc::clone(&self.memory),
+            start: self.start + at,
+            length: self.length - at,
+        };
+        let first = Region { length: at, ..self };
+        Ok((first, rest))
+    }
+
+    /// Opens it to the peers that are told of it ([`Shared::remote`]).
+    ///
+    /// # Errors
+    /// Yours, for an empty region or one that is not at a multiple of 8 and is to take atomics; the system's (no keys left). The
+    /// region is in the error.
+    pub fn share(self, rights: Rights) -> Result<Shared> {
+        if self.length == 0 {
+            return Err(Error::you("an empty region cannot be shared").with(self));
+        }
+        if rights.contains(Rights::ATOMIC) && !self.start.is_multiple_of(8) {
+            return Err(
+                Error::you("atomics need words at multiples of 8: cut the region there").with(self),
+            );
+        }
+        let mut access = Access::LOCAL_WRITE;
+        access.set(Access::REMOTE_READ, rights.contains(Rights::READ));
+        access.set(Access::REMOTE_WRITE, rights.contains(Rights::WRITE));
+        access.set(Access::REMOTE_ATOMIC, rights.contains(Rights::ATOMIC));
+        let address = self.address();
+        match self.memory.pd.reg_mr(address, self.length, address, access) {
+            Ok(mr) => Ok(Shared { region: self, mr }),
+            Err(error) => Err(Error::from(error).with(self)),
+        }
+    }
+
+    /// The memory file that holds it, and where in it the region begins: to map it elsewhere, or to hand it to another process.
+    pub fn file(&self) -> (BorrowedFd<'_>, u64) {
+        let (file, at) = self.memory.pages.file();
+        (file, at + self.start as u64)
+    }
+
+    pub(crate) fn is_of(&self, pd: &Pd) -> bool {
+        self.memory.mr.is_of(pd)
+    }
+
+    /// The element of a work request for `range` of it.
+    pub(crate) fn element(&self, range: &Range<usize>) -> Sge {
+        Sge {
+            addr: self.address() + range.start as u64,
+            length: range.len() as u32,
+            lkey: self.memory.mr.lkey().0,
+        }
+    }
+
+    /// The part that a caller names, checked.
+    pub(crate) fn part(&self, range: impl RangeBounds<usize>) -> Result<Range<usize>> {
+        part_of(self.length, range)
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.memory.pages.address() + self.start as u64
+    }
+
+    fn pointer(&self) -> *mut u8 {
+        // SAFETY: within the pages.
+        unsafe { self.memory.pages.start().add(self.start) }
+    }
+}
+
+/// `range` of something that is `length` long, checked.
+pub(crate) fn part_of(length: usize, range: impl RangeBounds<usize>) -> Result<Range<usize>> {
+    let start = match range.start_bound() {
+        Bound::Included(&start) => start,
+        Bound::Excluded(&before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&last) => last.saturating_add(1),
+        Bound::Excluded(&end) => end,
+        Bound::Unbounded => length,
+    };
+    if start <= end && end <= length {
+        Ok(start..end)
+    } else {
+        Err(Error::you(format!(
+            "bytes {start}..{end} of a region of {length} bytes: stay within it"
+        )))
+    }
+}
+
+impl Deref for Region {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: mapped as long as `memory` lives. Nobody writes it: the region is held by the caller and by no operation, and
+        // no two regions overlap.
+        unsafe { std::slice::from_raw_parts(self.pointer(), self.length) }
+    }
+}
+
+impl DerefMut for Region {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and nobody reads it.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer(), self.length) }
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({} bytes)", self.length)
+    }
+}
+
+impl Shared {
+    /// What a peer must know of it: send it [`Remote::to_bytes`].
+    pub fn remote(&self) -> Remote {
+        Remote::new(self.region.address(), self.mr.rkey(), self.region.length)
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.region.length
+    }
+
+    /// Never: a shared region has bytes.
+    pub fn is_empty(&self) -> bool {
+        self.region.length == 0
+    }
+
+    /// Copies what is at `offset` now into `bytes`. What a peer writes meanwhile is there in part, or not.
+    ///
+    /// # Errors
+    /// Yours, beyond its end.
+    pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
+        let part = self.bytes_at(offset, bytes.len())?;
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            // SAFETY: within the region, as was checked; volatile, since peers write it.
+            *byte = unsafe { part.add(index).read_volatile() };
+        }
+        Ok(())
+    }
+
+    /// Copies `bytes` to `offset`. A peer that reads meanwhile gets a part of them, or nothing.
+    ///
+    /// # Errors
+    /// Yours, beyond its end.
+    pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+        let part = self.bytes_at(offset, bytes.len())?;
+        for (index, &byte) in bytes.iter().enumerate() {
+            // SAFETY: as in `copy_out`.
+            unsafe { part.add(index).write_volatile(byte) };
+        }
+        Ok(())
+    }
+
+    /// The word at `offset`, a multiple of 8, all of it at once: what peers add to.
+    ///
+    /// # Errors
+    /// Yours, beyond its end or for another offset.
+    pub fn word(&self, offset: usize) -> Result<u64> {
+        let part = self.bytes_at(offset, 8)?.cast::<u64>();
+        if !part.is_aligned() {
+            return Err(Error::you(format!(
+                "a word at offset {offset}: words are at multiples of 8"
+            )));
+        }
+        // SAFETY: within the region and aligned; volatile, since peers write it.
+        Ok(unsafe { part.read_volatile() })
+    }
+
+    /// Closes it to peers. When this returns, none of them touches it any more: later attempts are refused, and end their
+    /// connection.
+    pub fn withdraw(self) -> Region {
+        // Going, it waits until the device has let go of the memory.
+        drop(self.mr);
+        self.region
+    }
+
+    fn bytes_at(&self, offset: usize, length: usize) -> Result<*mut u8> {
+        self.region
+            .part(offset..offset.saturating_add(length))
+            // SAFETY: within the region.
+            .map(|part| unsafe { self.region.pointer().add(part.start) })
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Shared({} bytes)", self.region.length)
+    }
+}

@@ -1,0 +1,180 @@
+//! Sleeping until something happens on a device: what a blocking call does, and the thread that wakes tasks.
+
+use crate::hub::Hub;
+use airdma_engine::{Channel, ChannelWait, CmChannel, EventWait, without_signals};
+use std::cell::OnceCell;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::task::Wake;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Nobody sleeps longer without a look at deadlines and at peers that have gone silent.
+pub(crate) const TICK: Duration = Duration::from_secs(1);
+
+/// Wakes one thread out of its sleep.
+pub(crate) struct Signal(OwnedFd);
+
+impl Signal {
+    fn new() -> io::Result<Arc<Signal>> {
+        // SAFETY: flags that the call knows.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a descriptor that was made just now, and is nobody else's.
+        Ok(Arc::new(Signal(unsafe { OwnedFd::from_raw_fd(fd) })))
+    }
+
+    /// The one of this thread.
+    pub(crate) fn of_thread() -> io::Result<Arc<Signal>> {
+        thread_local!(static SIGNAL: OnceCell<Arc<Signal>> = const { OnceCell::new() });
+        let of_cell = |cell: &OnceCell<Arc<Signal>>| {
+            if let Some(signal) = cell.get() {
+                return Ok(Arc::clone(signal));
+            }
+            let signal = Signal::new()?;
+            Ok(Arc::clone(cell.get_or_init(|| signal)))
+        };
+        // A thread on its way out has none.
+        SIGNAL.try_with(of_cell).unwrap_or_else(|_| Signal::new())
+    }
+
+    /// What was signalled before is over.
+    pub(crate) fn clear(&self) {
+        let mut count = 0u64;
+        // SAFETY: eight bytes, which an eventfd fills. That there was nothing to read is no mistake.
+        unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
+    }
+}
+
+impl Wake for Signal {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let one = 1u64;
+        // SAFETY: eight bytes. It fails only where the signal is set already.
+        unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
+    }
+}
+
+/// A thread's wait for what happens on a device. The thread runs the device meanwhile, as one in `ibv_get_cq_event(3)` does.
+pub(crate) struct Sleeper {
+    wait: ChannelWait,
+    connections: Arc<CmChannel>,
+    signal: Arc<Signal>,
+}
+
+impl Sleeper {
+    pub(crate) fn new(hub: &Hub, signal: Arc<Signal>) -> Sleeper {
+        Sleeper::on(&hub.channel, &hub.events, signal)
+    }
+
+    fn on(channel: &Arc<Channel>, connections: &Arc<CmChannel>, signal: Arc<Signal>) -> Sleeper {
+        Sleeper {
+            wait: ChannelWait::new(channel),
+            connections: Arc::clone(connections),
+            signal,
+        }
+    }
+
+    /// Sleeps until something happens, `signal` included, but not beyond `limit` nor [`TICK`]. Returns whose completion queue has
+    /// something, if that is what happened.
+    pub(crate) fn sleep(&mut self, limit: Duration) -> io::Result<Option<u64>> {
+        match self.wait.step() {
+            Ok(None) => {}
+            Ok(event) => return Ok(event),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        let (bed, due) = self.wait.bed();
+        let due = due.map_or(TICK, |due| {
+            Duration::new(due.tv_sec.unsigned_abs(), due.tv_nsec.unsigned_abs() as u32)
+        });
+        let limit = limit.min(due).min(TICK);
+        let timeout = libc::timespec {
+            tv_sec: limit.as_secs() as libc::time_t,
+            tv_nsec: limit.subsec_nanos().into(),
+        };
+        let also = [self.signal.0.as_raw_fd(), self.connections.fd()].map(|fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        let mut descriptors = Vec::with_capacity(bed.len() + also.len());
+        descriptors.extend_from_slice(bed);
+        descriptors.extend(also);
+        let count = descriptors.len() as libc::nfds_t;
+        // SAFETY: that many pollfds, and a time that outlives the call.
+        let ready = unsafe {
+            libc::ppoll(
+                descriptors.as_mut_ptr(),
+                count,
+                &raw const timeout,
+                std::ptr::null(),
+            )
+        };
+        let failed = (ready < 0).then(io::Error::last_os_error);
+        bed.copy_from_slice(&descriptors[..bed.len()]);
+        let of_bed = bed.iter().filter(|entry| entry.revents != 0).count();
+        let woke = self.wait.woke(failed.map_or(Ok(of_bed), Err));
+        match woke {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+            Ok(()) | Err(_) => Ok(None),
+        }
+    }
+}
+
+/// The thread that wakes tasks: an executor does not know what to sleep on. There is none until a task waits.
+pub(crate) struct Driver {
+    signal: Arc<Signal>,
+    thread: JoinHandle<()>,
+}
+
+impl Driver {
+    pub(crate) fn start(hub: &Arc<Hub>) -> io::Result<Driver> {
+        let signal = Signal::new()?;
+        let mut sleeper = Sleeper::new(hub, Arc::clone(&signal));
+        let hub = Arc::downgrade(hub);
+        let own = Arc::clone(&signal);
+        // The application's handlers run in its own threads.
+        let thread = without_signals(|| {
+            std::thread::Builder::new()
+                .name("airdma-driver".into())
+                .spawn(move || run(&hub, &mut sleeper, &own))
+        })?;
+        Ok(Driver { signal, thread })
+    }
+
+    /// Ends the thread, and waits until it has.
+    pub(crate) fn stop(self) {
+        // The thread itself may drop the last of what it serves.
+        if self.thread.thread().id() != std::thread::current().id() {
+            self.signal.wake_by_ref();
+            // It does not panic; if it did, there is nothing left to do about it.
+            drop(self.thread.join());
+        }
+    }
+}
+
+/// Whoever drops the hub ends this: it is held only while there is something to do.
+fn run(hub: &Weak<Hub>, sleeper: &mut Sleeper, signal: &Signal) {
+    loop {
+        let slept = sleeper.sleep(TICK);
+        signal.clear();
+        let Some(hub) = hub.upgrade() else { return };
+        match slept {
+            Ok(event) => hub.attend(event),
+            // The program has closed descriptors that are not its own, say.
+            Err(_) => std::thread::sleep(TICK),
+        }
+    }
+}
+
+/// When a wait of at most `limit` is over.
+pub(crate) fn deadline(limit: Duration) -> Option<Instant> {
+    Instant::now().checked_add(limit)
+}

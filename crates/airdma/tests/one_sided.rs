@@ -1,0 +1,158 @@
+//! What one side does in the other's memory.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use airdma::{Blame, Remote, Rights};
+use common::*;
+
+#[test]
+fn writes_and_reads_reach_the_peers_region() {
+    isolated("writes_and_reads_reach_the_peers_region", "", || {
+        let Pair {
+            here,
+            there,
+            left,
+            right: _right,
+        } = pair();
+        let shared = there
+            .allocate(200_000)
+            .unwrap()
+            .share(Rights::READ | Rights::WRITE)
+            .unwrap();
+        let remote = Remote::from_bytes(&shared.remote().to_bytes()).unwrap();
+        assert_eq!(remote.len(), 200_000);
+
+        let bytes = pattern(150_000, 9);
+        let region = left
+            .write(filled(&here, &bytes), .., &remote, 1000)
+            .wait()
+            .unwrap();
+        let mut seen = vec![0; 150_000];
+        shared.copy_out(1000, &mut seen).unwrap();
+        assert!(seen == bytes);
+
+        shared.copy_in(0, b"from the owner").unwrap();
+        let region = left.read(region, 10..24, &remote, 0).wait().unwrap();
+        assert_eq!(&region[10..24], b"from the owner");
+        assert_eq!(region[..10], bytes[..10]);
+        assert_eq!(region[24..], bytes[24..]);
+        // Nothing at all is fine, too.
+        left.write(region, ..0, &remote, 200_000).wait().unwrap();
+        assert_eq!(&shared.withdraw()[..14], b"from the owner");
+    });
+}
+
+#[test]
+fn many_threads_add_to_one_word_and_none_is_lost() {
+    isolated("many_threads_add_to_one_word_and_none_is_lost", "", || {
+        let Pair {
+            there,
+            left,
+            right: _right,
+            ..
+        } = pair();
+        let shared = there.allocate(64).unwrap().share(Rights::ATOMIC).unwrap();
+        let remote = shared.remote();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let adding: Vec<_> = (0..200).map(|_| left.fetch_add(&remote, 8, 3)).collect();
+                    for operation in adding {
+                        assert!(operation.wait().unwrap().is_multiple_of(3));
+                    }
+                });
+            }
+        });
+        assert_eq!(shared.word(8).unwrap(), 4 * 200 * 3);
+        assert_eq!(left.compare_swap(&remote, 8, 1, 5).wait().unwrap(), 2400);
+        assert_eq!(left.compare_swap(&remote, 8, 2400, 5).wait().unwrap(), 2400);
+        assert_eq!(shared.word(8).unwrap(), 5);
+        assert_eq!(shared.word(4).unwrap_err().blame(), Blame::You);
+        assert_eq!(shared.word(64).unwrap_err().blame(), Blame::You);
+    });
+}
+
+#[test]
+fn mistakes_of_the_caller_are_found_here_and_the_connection_goes_on() {
+    isolated(
+        "mistakes_of_the_caller_are_found_here_and_the_connection_goes_on",
+        "",
+        || {
+            let Pair {
+                here,
+                there,
+                left,
+                right: _right,
+            } = pair();
+            let shared = there.allocate(64).unwrap().share(Rights::all()).unwrap();
+            let remote = shared.remote();
+            let region = || here.allocate(32).unwrap();
+            for error in [
+                left.write(region(), .., &remote, 33).wait().unwrap_err(),
+                left.read(region(), .., &remote, u64::MAX)
+                    .wait()
+                    .unwrap_err(),
+                left.fetch_add(&remote, 4, 1)
+                    .wait()
+                    .map(|_| ())
+                    .unwrap_err(),
+                left.fetch_add(&remote, 64, 1)
+                    .wait()
+                    .map(|_| ())
+                    .unwrap_err(),
+                Remote::from_bytes(b"rubbish").map(|_| ()).unwrap_err(),
+                Remote::from_bytes(&[0; Remote::BYTES])
+                    .map(|_| ())
+                    .unwrap_err(),
+            ] {
+                assert_eq!(error.blame(), Blame::You, "{error}");
+            }
+            left.write(region(), .., &remote, 32).wait().unwrap();
+        },
+    );
+}
+
+#[test]
+fn a_peer_does_only_what_it_was_given_the_right_to() {
+    isolated(
+        "a_peer_does_only_what_it_was_given_the_right_to",
+        "",
+        || {
+            let forbidden = |rights: Rights, withdraw: bool, what: &str| {
+                let Pair {
+                    here,
+                    there,
+                    left,
+                    right,
+                } = pair();
+                let shared = there.allocate(64).unwrap().share(rights).unwrap();
+                let remote = shared.remote();
+                let receiving = right.recv(there.allocate(8).unwrap(), ..);
+                let withdrawn = withdraw.then(|| shared.withdraw());
+                let region = filled(&here, b"8 bytes!");
+                let error = match what {
+                    "write" => left.write(region, .., &remote, 0).wait().map(|_| ()),
+                    "read" => left.read(region, .., &remote, 0).wait().map(|_| ()),
+                    _ => left.fetch_add(&remote, 0, 1).wait().map(|_| ()),
+                }
+                .unwrap_err();
+                assert_eq!(
+                    error.blame(),
+                    Blame::Peer,
+                    "{what} with {rights:?}: {error}"
+                );
+                assert!(error.to_string().contains("does not allow"), "{error}");
+                let error = receiving.wait().unwrap_err();
+                assert_eq!(error.blame(), Blame::Peer, "{error}");
+                if let Some(region) = withdrawn {
+                    assert_eq!(region[..], [0; 64]);
+                }
+            };
+            forbidden(Rights::READ, false, "write");
+            forbidden(Rights::WRITE, false, "read");
+            forbidden(Rights::READ | Rights::WRITE, false, "add");
+            forbidden(Rights::all(), true, "write");
+        },
+    );
+}
