@@ -212,6 +212,11 @@ impl Message {
         Message { region, range }
     }
 
+    /// Where in the region it lies.
+    pub fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+
     /// The region, to be used again.
     pub fn into_region(self) -> Region {
         self.region

@@ -1,0 +1,286 @@
+//! Every call of the header, in its order.
+
+use crate::failure::Failure;
+use crate::handle::{borrow, borrow_mut, free, give, take, text};
+use crate::operation::{Any, Outcome, Waited};
+use airdma::{Blame, Device, Endpoint, Listener, Region, Remote, Rights, Shared};
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+/// A call that can fail: `NULL`, or the error.
+fn attempt(call: impl FnOnce() -> Result<(), Failure>) -> *mut Failure {
+    let caught = catch_unwind(AssertUnwindSafe(call));
+    match caught.unwrap_or_else(|_| Err(Failure::panicked())) {
+        Ok(()) => ptr::null_mut(),
+        Err(failure) => failure.into_raw(),
+    }
+}
+
+/// A call that begins something. What is wrong with it is said by `airdma_wait`.
+fn begin(call: impl FnOnce() -> Result<Any, Failure>) -> *mut Any {
+    let caught = catch_unwind(AssertUnwindSafe(call));
+    let begun = caught.unwrap_or_else(|_| Err(Failure::panicked()));
+    Box::into_raw(Box::new(
+        begun.unwrap_or_else(|failure| Any::Failed(Some(failure))),
+    ))
+}
+
+/// A call that only looks or frees.
+fn quietly<T>(otherwise: T, call: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or(otherwise)
+}
+
+/// Defines calls of one of these kinds.
+macro_rules! calls {
+    ($($kind:ident fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block)*) => {
+        $(calls!(@$kind $name($($arg: $ty),*) $body);)*
+    };
+    (@attempt $name:ident($($arg:ident: $ty:ty),*) $body:block) => {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> *mut Failure {
+            // SAFETY: what the header demands of the C caller is what the body demands.
+            attempt(|| unsafe { $body })
+        }
+    };
+    (@begin $name:ident($($arg:ident: $ty:ty),*) $body:block) => {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> *mut Any {
+            // SAFETY: as above.
+            begin(|| unsafe { $body })
+        }
+    };
+    (@free $name:ident($($arg:ident: $ty:ty),*) $body:block) => {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) {
+            // SAFETY: as above.
+            quietly((), || unsafe { $body })
+        }
+    };
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn airdma_error_text(error: *const Failure) -> *const c_char {
+    // SAFETY: null, or an error that is alive.
+    quietly(c"".as_ptr(), || match unsafe { error.as_ref() } {
+        Some(failure) => failure.text.as_ptr(),
+        None => c"no error".as_ptr(),
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn airdma_error_blame(error: *const Failure) -> c_uint {
+    // SAFETY: null, or an error that is alive.
+    quietly(0, || match unsafe { error.as_ref() } {
+        Some(failure) => match failure.blame {
+            Blame::You => 1,
+            Blame::Peer => 2,
+            Blame::Network => 3,
+            Blame::System => 4,
+        },
+        None => 0,
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn airdma_error_is_closed(error: *const Failure) -> bool {
+    quietly(false, || {
+        // SAFETY: null, or an error that is alive.
+        unsafe { error.as_ref() }.is_some_and(|failure| failure.is_closed)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn airdma_region_bytes(region: *mut Region) -> *mut c_void {
+    // SAFETY: null, or a region that is alive.
+    quietly(ptr::null_mut(), || match unsafe { region.as_mut() } {
+        Some(region) => region.as_mut_ptr().cast(),
+        None => ptr::null_mut(),
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn airdma_region_length(region: *const Region) -> usize {
+    quietly(0, || {
+        // SAFETY: null, or a region that is alive.
+        unsafe { region.as_ref() }.map_or(0, |region| region.len())
+    })
+}
+
+calls! {
+    free fn airdma_error_free(error: *mut Failure) { free(error) }
+
+    attempt fn airdma_open(name: *const c_char, device: *mut *mut Device) {
+        give(device, Device::open(text(name, "name of a device")?)?)
+    }
+
+    attempt fn airdma_towards(peer: *const c_char, device: *mut *mut Device) {
+        give(device, Device::towards(text(peer, "address of the peer")?)?)
+    }
+
+    free fn airdma_device_free(device: *mut Device) { free(device) }
+
+    attempt fn airdma_allocate(device: *const Device, length: usize, region: *mut *mut Region) {
+        give(region, borrow(device, "device")?.allocate(length)?)
+    }
+
+    free fn airdma_region_free(region: *mut Region) { free(region) }
+
+    attempt fn airdma_share(region: *mut *mut Region, rights: c_uint, shared: *mut *mut Shared) {
+        let known = u8::try_from(rights).ok().and_then(Rights::from_bits);
+        let rights = known.ok_or_else(|| Failure::you(
+            "rights that do not exist: add AIRDMA_READ, AIRDMA_WRITE and AIRDMA_ATOMIC as needed",
+        ))?;
+        borrow_mut(shared, "place for the result")?;
+        let taken = take(region, "region")?;
+        match taken.share(rights) {
+            Ok(opened) => give(shared, opened),
+            Err(error) => {
+                let failure = Failure::from(&error);
+                if let Some(back) = error.into_region() {
+                    give(region, back)?;
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    attempt fn airdma_withdraw(shared: *mut *mut Shared, region: *mut *mut Region) {
+        borrow_mut(region, "place for the result")?;
+        give(region, take(shared, "shared region")?.withdraw())
+    }
+
+    free fn airdma_shared_free(shared: *mut Shared) { free(shared) }
+
+    attempt fn airdma_shared_remote(shared: *const Shared, remote: *mut [u8; Remote::BYTES]) {
+        let bytes = borrow(shared, "shared region")?.remote().to_bytes();
+        *borrow_mut(remote, "place for the result")? = bytes;
+        Ok(())
+    }
+
+    attempt fn airdma_copy_out(shared: *const Shared, offset: usize, bytes: *mut c_void, length: usize) {
+        let shared = borrow(shared, "shared region")?;
+        check_length(shared, offset, length)?;
+        if length == 0 {
+            return Ok(());
+        }
+        borrow(bytes, "place for the bytes")?;
+        // As long as the caller says, and no longer than the region.
+        Ok(shared.copy_out(offset, std::slice::from_raw_parts_mut(bytes.cast(), length))?)
+    }
+
+    attempt fn airdma_copy_in(shared: *const Shared, offset: usize, bytes: *const c_void, length: usize) {
+        let shared = borrow(shared, "shared region")?;
+        check_length(shared, offset, length)?;
+        if length == 0 {
+            return Ok(());
+        }
+        borrow(bytes, "bytes to copy")?;
+        Ok(shared.copy_in(offset, std::slice::from_raw_parts(bytes.cast(), length))?)
+    }
+
+    attempt fn airdma_word(shared: *const Shared, offset: usize, word: *mut u64) {
+        let value = borrow(shared, "shared region")?.word(offset)?;
+        *borrow_mut(word, "place for the result")? = value;
+        Ok(())
+    }
+
+    attempt fn airdma_listen(device: *const Device, port: u16, listener: *mut *mut Listener) {
+        give(listener, borrow(device, "device")?.listen(port)?)
+    }
+
+    free fn airdma_listener_free(listener: *mut Listener) { free(listener) }
+
+    begin fn airdma_accept(listener: *const Listener) {
+        Ok(Any::Endpoint(borrow(listener, "listener")?.accept()))
+    }
+
+    begin fn airdma_connect(device: *const Device, peer: *const c_char) {
+        let peer = text(peer, "address of the peer")?;
+        Ok(Any::Endpoint(borrow(device, "device")?.connect(peer)))
+    }
+
+    begin fn airdma_close(endpoint: *mut *mut Endpoint) {
+        Ok(Any::Nothing(take(endpoint, "endpoint")?.close()))
+    }
+
+    free fn airdma_endpoint_free(endpoint: *mut Endpoint) { free(endpoint) }
+
+    begin fn airdma_send(endpoint: *const Endpoint, region: *mut *mut Region, offset: usize, length: usize) {
+        let endpoint = borrow(endpoint, "endpoint")?;
+        Ok(Any::Region(endpoint.send(*take(region, "region")?, part(offset, length))))
+    }
+
+    begin fn airdma_recv(endpoint: *const Endpoint, region: *mut *mut Region, offset: usize, length: usize) {
+        let endpoint = borrow(endpoint, "endpoint")?;
+        Ok(Any::Message(endpoint.recv(*take(region, "region")?, part(offset, length))))
+    }
+
+    begin fn airdma_write(
+        endpoint: *const Endpoint, region: *mut *mut Region, offset: usize, length: usize,
+        to: *const [u8; Remote::BYTES], at: u64,
+    ) {
+        let (endpoint, to) = (borrow(endpoint, "endpoint")?, remote(to)?);
+        Ok(Any::Region(endpoint.write(*take(region, "region")?, part(offset, length), &to, at)))
+    }
+
+    begin fn airdma_read(
+        endpoint: *const Endpoint, region: *mut *mut Region, offset: usize, length: usize,
+        from: *const [u8; Remote::BYTES], at: u64,
+    ) {
+        let (endpoint, from) = (borrow(endpoint, "endpoint")?, remote(from)?);
+        Ok(Any::Region(endpoint.read(*take(region, "region")?, part(offset, length), &from, at)))
+    }
+
+    begin fn airdma_fetch_add(endpoint: *const Endpoint, on: *const [u8; Remote::BYTES], at: u64, add: u64) {
+        Ok(Any::Word(borrow(endpoint, "endpoint")?.fetch_add(&remote(on)?, at, add)))
+    }
+
+    begin fn airdma_compare_swap(
+        endpoint: *const Endpoint, on: *const [u8; Remote::BYTES], at: u64, compare: u64, swap: u64,
+    ) {
+        let endpoint = borrow(endpoint, "endpoint")?;
+        Ok(Any::Word(endpoint.compare_swap(&remote(on)?, at, compare, swap)))
+    }
+
+    attempt fn airdma_wait(operation: *mut *mut Any, timeout_ms: c_int, result: *mut Outcome) {
+        let mut under_way = take(operation, "operation")?;
+        match under_way.wait(timeout_ms) {
+            Waited::NotYet => give(operation, *under_way),
+            Waited::Over(given, failure) => {
+                if let Some(place) = result.as_mut() {
+                    *place = given.into_outcome();
+                }
+                failure.map_or(Ok(()), Err)
+            }
+        }
+    }
+
+    free fn airdma_give_up(operation: *mut Any) { free(operation) }
+}
+
+/// The bytes of a region that the caller names. Beyond its end they are refused later, with its length.
+fn part(offset: usize, length: usize) -> Range<usize> {
+    offset..offset.saturating_add(length)
+}
+
+/// # Safety
+/// Null, or 24 bytes.
+unsafe fn remote(bytes: *const [u8; Remote::BYTES]) -> Result<Remote, Failure> {
+    // SAFETY: the caller's promise.
+    Ok(Remote::from_bytes(unsafe {
+        borrow(bytes, "region of the peer")
+    }?)?)
+}
+
+/// Before a length is believed.
+fn check_length(shared: &Shared, offset: usize, length: usize) -> Result<(), Failure> {
+    match offset.checked_add(length) {
+        Some(end) if end <= shared.len() => Ok(()),
+        _ => Err(Failure::you(&format!(
+            "{length} bytes at offset {offset} of a region of {} bytes: stay within it",
+            shared.len()
+        ))),
+    }
+}

@@ -1,0 +1,263 @@
+//! The C API as C programs see it: installed, found by pkg-config, compiled, and run, under valgrind as well.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../engine/tests/common/isolated.rs"]
+mod isolated;
+
+use isolated::isolated;
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+const HERE: &str = env!("CARGO_MANIFEST_DIR");
+
+/// Where the library is installed for these tests. Cargo does not build a package's `cdylib` for its tests, so this asks it to.
+fn prefix() -> &'static Path {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    PREFIX.get_or_init(|| {
+        let test = std::env::current_exe().unwrap();
+        let profile = test.ancestors().nth(2).unwrap();
+        let prefix = profile.join("north-c");
+        // A test that runs itself in a namespace finds it there.
+        if std::env::var_os("AIRDMA_TEST_INSIDE").is_some() {
+            return prefix;
+        }
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        build.args(["build", "--quiet", "--offline", "--lib", "--manifest-path"]);
+        build.arg(Path::new(HERE).join("Cargo.toml"));
+        build.arg("--target-dir").arg(profile.parent().unwrap());
+        if profile.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().unwrap().success());
+        let mut install = Command::new(Path::new(HERE).join("install.sh"));
+        assert!(
+            install
+                .arg(&prefix)
+                .arg(profile)
+                .status()
+                .unwrap()
+                .success()
+        );
+        prefix
+    })
+}
+
+/// What pkg-config says, in words.
+fn flags(what: &[&str]) -> Vec<String> {
+    let mut command = Command::new("pkg-config");
+    command.args(what).arg("airdma");
+    command.env("PKG_CONFIG_PATH", prefix().join("lib/pkgconfig"));
+    let output = command.output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Compiles a program, against the shared library.
+fn program(source: &str) -> PathBuf {
+    let name = Path::new(source).file_stem().unwrap();
+    let program = prefix().join(name);
+    if std::env::var_os("AIRDMA_TEST_INSIDE").is_none() {
+        let mut compile = Command::new("cc");
+        compile.args([
+            "-std=c11",
+            "-D_POSIX_C_SOURCE=200809L",
+            "-O1",
+            "-g",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-o",
+        ]);
+        compile.arg(&program).arg(Path::new(HERE).join(source));
+        compile.args(flags(&["--cflags", "--libs"]));
+        compile.arg(format!("-Wl,-rpath,{}", prefix().join("lib").display()));
+        assert!(compile.status().unwrap().success(), "{source}");
+    }
+    program
+}
+
+/// One way to run programs.
+#[derive(Clone, Copy)]
+enum Under {
+    Nothing,
+    Valgrind,
+}
+
+fn run(program: &Path, under: Under, arguments: &[&str]) -> Command {
+    let mut command = match under {
+        Under::Nothing => Command::new(program),
+        Under::Valgrind => {
+            let mut command = Command::new("valgrind");
+            command.args([
+                "--quiet",
+                "--fair-sched=yes",
+                "--error-exitcode=9",
+                "--leak-check=full",
+                "--errors-for-leak-kinds=definite",
+            ]);
+            command.arg(program);
+            command
+        }
+    };
+    command.args(arguments);
+    command
+}
+
+fn has_valgrind() -> bool {
+    let found = Command::new("valgrind").arg("--version").output().is_ok();
+    if !found {
+        eprintln!("skipped: no valgrind");
+    }
+    found
+}
+
+/// Starts one that listens, and gives it when it does. Its standard error goes on being read, by a thread.
+fn start(mut command: Command) -> (Child, std::thread::JoinHandle<String>) {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.starts_with("listening") {
+        line.clear();
+        assert!(
+            errors.read_line(&mut line).unwrap() > 0,
+            "it ended before it listened"
+        );
+    }
+    let rest = std::thread::spawn(move || std::io::read_to_string(errors).unwrap());
+    (child, rest)
+}
+
+fn said(mut command: Command) -> String {
+    let output = command.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{errors}",
+        output.status
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn end_of((child, errors): (Child, std::thread::JoinHandle<String>)) -> String {
+    let output = child.wait_with_output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}\n{}",
+        output.status,
+        errors.join().unwrap()
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Everything is built before the test enters its namespace: there is no other network there.
+fn prepared(name: &str, sources: &[&str], body: impl FnOnce()) {
+    sources.iter().for_each(|source| drop(program(source)));
+    isolated(name, "", body);
+}
+
+#[test]
+fn hello_is_answered_with_welcome() {
+    let name = "hello_is_answered_with_welcome";
+    prepared(name, &["examples/hello.c"], || {
+        let hello = program("examples/hello.c");
+        let listening = start(run(&hello, Under::Nothing, &["listen", "127.0.0.1"]));
+        let greeted = said(run(&hello, Under::Nothing, &["greet", "127.0.0.1:7471"]));
+        assert_eq!(
+            greeted,
+            "the peer says: welcome
+"
+        );
+        assert_eq!(
+            end_of(listening),
+            "the peer says: hello
+"
+        );
+    });
+}
+
+#[test]
+fn several_programs_add_to_one_counter() {
+    prepared(
+        "several_programs_add_to_one_counter",
+        &["examples/counter.c"],
+        || {
+            let counter = program("examples/counter.c");
+            let owner = start(run(&counter, Under::Nothing, &["own", "127.0.0.1", "2"]));
+            let add = |times| run(&counter, Under::Nothing, &["add", "127.0.0.1:7473", times]);
+            let mut first = add("150").spawn().unwrap();
+            said(add("77"));
+            assert!(first.wait().unwrap().success());
+            assert_eq!(end_of(owner), "227\n");
+        },
+    );
+}
+
+#[test]
+fn ping_pong_measures() {
+    prepared("ping_pong_measures", &["examples/ping_pong.c"], || {
+        let ping_pong = program("examples/ping_pong.c");
+        let listening = start(run(&ping_pong, Under::Nothing, &["listen", "127.0.0.1"]));
+        let line = said(run(
+            &ping_pong,
+            Under::Nothing,
+            &["measure", "127.0.0.1:7472", "64", "200"],
+        ));
+        assert!(
+            line.lines().nth(1).unwrap().starts_with("64 200 "),
+            "{line}"
+        );
+        end_of(listening);
+    });
+}
+
+#[test]
+fn mistakes_are_told_and_end_nothing_nor_touch_memory_that_is_not_there() {
+    let name = "mistakes_are_told_and_end_nothing_nor_touch_memory_that_is_not_there";
+    prepared(name, &["tests/misuse.c"], || {
+        let misuse = program("tests/misuse.c");
+        said(run(&misuse, Under::Nothing, &[]));
+        if has_valgrind() {
+            said(run(&misuse, Under::Valgrind, &[]));
+        }
+    });
+}
+
+#[test]
+fn the_header_and_the_library_have_the_same_calls() {
+    let library = prefix().join("lib/libairdma_north.so");
+    let listed = said({
+        let mut command = Command::new("nm");
+        command
+            .args(["-D", "--defined-only", "--format=just-symbols"])
+            .arg(library);
+        command
+    });
+    let exported: BTreeSet<&str> = listed
+        .lines()
+        .filter(|name| name.starts_with("airdma_"))
+        .collect();
+    let header = include_str!("../include/airdma.h");
+    let calls = header
+        .lines()
+        .filter(|line| !line.starts_with(" *") && !line.starts_with("/*"));
+    let called = |line: &'static str| {
+        let (before, _) = line.split_once('(')?;
+        let name = before.rsplit([' ', '*']).next()?;
+        name.starts_with("airdma_").then_some(name)
+    };
+    let declared: BTreeSet<&str> = calls.filter_map(called).collect();
+    assert!(declared.len() > 25, "{declared:?}");
+    assert_eq!(declared, exported);
+}
