@@ -13,6 +13,8 @@ mod journal;
 pub mod manifest;
 mod options;
 mod plan;
+pub mod protocol;
+pub mod session;
 mod sink;
 mod source;
 mod survey;

@@ -7,6 +7,7 @@
 
 pub mod cm_mad;
 pub mod cm_manager;
+pub mod file_control;
 pub mod file_manifest;
 pub mod host;
 pub mod icrc;
@@ -33,5 +34,6 @@ pub const TARGETS: &[Target] = &[
     ("cm_manager", cm_manager::run),
     ("work_request", work_request::run),
     ("file_manifest", file_manifest::run),
+    ("file_control", file_control::run),
     ("world", world::run),
 ];

@@ -85,5 +85,6 @@ replays!(
     cm_manager,
     work_request,
     file_manifest,
+    file_control,
     world
 );

@@ -8,3 +8,4 @@ mod hostile;
 mod interrupted;
 mod kept;
 mod scratch;
+mod service;

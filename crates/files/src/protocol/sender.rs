@@ -1,0 +1,334 @@
+//! The sender's side of a transfer.
+
+use super::liveness::Liveness;
+use super::message::{Accept, Message, Offer, PIECE_BYTES_MAX};
+use super::{Config, Failure, Reason, Time};
+use crate::manifest::Manifest;
+use crate::plan::{Plan, Unwanted};
+use crate::session::{Cipher, DataKey, has_fast_aes};
+use crate::trailer::Flaw;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What the sender's side has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SenderEvent {
+    /// The receiver accepts: make a [`crate::Source`] and a [`crate::session::Sealer`] for this, and write chunks.
+    Accepted {
+        /// What need not be sent.
+        unwanted: Unwanted,
+        /// The first chunk that is wanted.
+        first_chunk: u64,
+        /// How chunks are encrypted, with the key that was offered.
+        cipher: Cipher,
+        /// Places in the staging memory.
+        slots: u32,
+        /// Where they are.
+        staging: Vec<u8>,
+    },
+    /// So much is on the receiver's disk: for people.
+    Durable {
+        /// Chunks.
+        chunks: u64,
+    },
+    /// All that arrived has its name.
+    Finished {
+        /// Files that arrived.
+        files: u64,
+        /// Files that did not.
+        flaws: Vec<(u32, Flaw)>,
+    },
+    /// It will not come to its end; what `poll_message` still gives is to be sent.
+    Failed(Failure),
+}
+
+/// Offers a manifest, and gives chunks once they are accepted. See [`super`] for the order of calls.
+#[derive(Debug)]
+pub struct Sender {
+    config: Config,
+    manifest: Arc<Manifest>,
+    state: State,
+    liveness: Liveness,
+    /// The rest of the manifest that is to be said.
+    encoded: VecDeque<u8>,
+    out: VecDeque<Message>,
+    events: VecDeque<SenderEvent>,
+    unwanted: Unwanted,
+    flaws: Vec<(u32, Flaw)>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Until the receiver accepts, or this moment comes.
+    Offering {
+        until: Time,
+    },
+    Sending {
+        plan: Plan,
+        slots: u32,
+        /// The next chunk to be written.
+        next: u64,
+        granted: u64,
+        durable: u64,
+        /// Chunks that the receiver was told of, where it must be told.
+        arrived: u64,
+    },
+    Ended,
+}
+
+impl Sender {
+    /// Offers `manifest`; chunks will be encrypted with `key`, which nothing else was.
+    pub fn new(now: Time, config: Config, manifest: Arc<Manifest>, key: DataKey) -> Self {
+        let encoded = manifest.encode();
+        let offer = Offer {
+            entries: manifest.entries().len() as u32,
+            content_bytes: manifest.content_bytes(),
+            manifest_bytes: encoded.len() as u64,
+            manifest_id: manifest.id(),
+            key,
+            fast_aes: has_fast_aes(),
+        };
+        Self {
+            config,
+            manifest,
+            state: State::Offering {
+                until: now + config.accept_within,
+            },
+            liveness: Liveness::new(now),
+            encoded: encoded.into(),
+            out: [Message::Offer(offer)].into(),
+            events: VecDeque::new(),
+            unwanted: Unwanted::default(),
+            flaws: Vec::new(),
+        }
+    }
+
+    /// What the receiver says.
+    pub fn handle_message(&mut self, now: Time, message: Message) {
+        if matches!(self.state, State::Ended) {
+            return;
+        }
+        self.liveness.heard(now);
+        if let Err(failure) = self.take(message) {
+            self.fail(failure);
+        }
+    }
+
+    /// Looks whether time has run out.
+    pub fn handle_timeout(&mut self, now: Time) {
+        match self.state {
+            State::Ended => {}
+            State::Offering { until } if now >= until => self.fail(Failure::NotAccepted),
+            State::Offering { .. } | State::Sending { .. }
+                if self.liveness.is_silent(now, &self.config) =>
+            {
+                self.fail(Failure::Silent);
+            }
+            State::Offering { .. } | State::Sending { .. } => {
+                if self.liveness.is_due(now, &self.config) && self.out.is_empty() {
+                    self.out.push_back(Message::Alive);
+                }
+            }
+        }
+    }
+
+    /// Ends it from here.
+    pub fn abort(&mut self, reason: Reason, text: &str) {
+        if !matches!(self.state, State::Ended) {
+            self.fail(Failure::Here {
+                reason,
+                text: text.to_owned(),
+            });
+        }
+    }
+
+    /// What to say next.
+    pub fn poll_message(&mut self, now: Time) -> Option<Message> {
+        let message = self.out.pop_front().or_else(|| self.piece())?;
+        self.liveness.said(now);
+        Some(message)
+    }
+
+    /// What to do next.
+    pub fn poll_event(&mut self) -> Option<SenderEvent> {
+        self.events.pop_front()
+    }
+
+    /// When to call [`Sender::handle_timeout`].
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let silence = self.liveness.timeout(&self.config);
+        match self.state {
+            State::Offering { until } => Some(until.min(silence)),
+            State::Sending { .. } => Some(silence),
+            State::Ended => None,
+        }
+    }
+
+    /// The next chunk to be read, sealed and written, and its slot; none until the receiver grants one.
+    pub fn next_chunk(&mut self) -> Option<(u64, u32)> {
+        match &mut self.state {
+            State::Sending {
+                next,
+                granted,
+                slots,
+                ..
+            } if *next < *granted => {
+                let chunk = *next;
+                *next += 1;
+                Some((chunk, (chunk % u64::from(*slots)) as u32))
+            }
+            State::Sending { .. } | State::Offering { .. } | State::Ended => None,
+        }
+    }
+
+    /// All chunks below `until` were written. To be called where the receiver does not see that for itself; then in
+    /// the order in which messages and writes arrive there.
+    pub fn chunks_written(&mut self, until: u64) {
+        if let State::Sending { next, arrived, .. } = &mut self.state {
+            assert!(until <= *next, "what was not given was not written");
+            if until > *arrived {
+                *arrived = until;
+                self.out.push_back(Message::Arrived { until });
+            }
+        }
+    }
+
+    /// The next part of the manifest.
+    fn piece(&mut self) -> Option<Message> {
+        if !matches!(self.state, State::Offering { .. }) || self.encoded.is_empty() {
+            return None;
+        }
+        let length = self.encoded.len().min(PIECE_BYTES_MAX);
+        Some(Message::Manifest(self.encoded.drain(..length).collect()))
+    }
+
+    fn take(&mut self, message: Message) -> Result<(), Failure> {
+        match (message, &mut self.state) {
+            (Message::Alive, _) => Ok(()),
+            (Message::Abort { reason, text }, _) => Err(Failure::Peer { reason, text }),
+            (Message::Unwanted(ranges), State::Offering { .. }) if self.encoded.is_empty() => {
+                let entries = self.manifest.entries().len() as u32;
+                let sound = ranges
+                    .into_iter()
+                    .all(|range| range.end <= entries && self.unwanted.push_range(range));
+                if sound {
+                    Ok(())
+                } else {
+                    Err(Failure::Protocol("entries that were not offered"))
+                }
+            }
+            (Message::Accept(accept), State::Offering { .. }) if self.encoded.is_empty() => {
+                self.accepted(accept)
+            }
+            (Message::Grant { until, durable }, State::Sending { .. }) => {
+                self.granted(until, durable)
+            }
+            (Message::Flawed(flaws), State::Sending { .. }) => self.flawed(flaws),
+            (Message::Finished { files, flaws }, State::Sending { plan, next, .. }) => {
+                let sent = *next == plan.chunks();
+                if !sent || flaws as usize != self.flaws.len() {
+                    return Err(Failure::Protocol("an end before the end"));
+                }
+                self.out.push_back(Message::Bye);
+                self.state = State::Ended;
+                self.events.push_back(SenderEvent::Finished {
+                    files,
+                    flaws: std::mem::take(&mut self.flaws),
+                });
+                Ok(())
+            }
+            (
+                Message::Offer(_)
+                | Message::Manifest(_)
+                | Message::Arrived { .. }
+                | Message::Bye
+                | Message::Unwanted(_)
+                | Message::Accept(_)
+                | Message::Grant { .. }
+                | Message::Flawed(_)
+                | Message::Finished { .. },
+                _,
+            ) => Err(Failure::Protocol("a message out of turn")),
+        }
+    }
+
+    fn accepted(&mut self, accept: Accept) -> Result<(), Failure> {
+        let Accept {
+            first_chunk,
+            cipher,
+            slots,
+            staging,
+        } = accept;
+        let plan = Plan::new(&self.manifest, &self.unwanted);
+        if first_chunk > plan.chunks() || slots > self.config.slots_max {
+            return Err(Failure::Protocol("terms that make no sense"));
+        }
+        let unwanted = self.unwanted.clone();
+        self.events.push_back(SenderEvent::Accepted {
+            unwanted,
+            first_chunk,
+            cipher,
+            slots,
+            staging,
+        });
+        let (next, granted, durable, arrived) =
+            (first_chunk, first_chunk, first_chunk, first_chunk);
+        self.state = State::Sending {
+            plan,
+            slots,
+            next,
+            granted,
+            durable,
+            arrived,
+        };
+        Ok(())
+    }
+
+    fn granted(&mut self, until: u64, on_disk: u64) -> Result<(), Failure> {
+        let State::Sending {
+            plan,
+            slots,
+            next,
+            granted,
+            durable,
+            ..
+        } = &mut self.state
+        else {
+            return Ok(());
+        };
+        let sound = until >= *granted
+            && until <= plan.chunks()
+            && until - *granted <= u64::from(*slots)
+            && on_disk >= *durable
+            && on_disk <= *next;
+        if !sound {
+            return Err(Failure::Protocol("a grant that makes no sense"));
+        }
+        *granted = until;
+        if on_disk > *durable {
+            *durable = on_disk;
+            self.events
+                .push_back(SenderEvent::Durable { chunks: on_disk });
+        }
+        Ok(())
+    }
+
+    fn flawed(&mut self, flaws: Vec<(u32, Flaw)>) -> Result<(), Failure> {
+        let entries = self.manifest.entries().len() as u32;
+        for (entry, flaw) in flaws {
+            if entry >= entries || self.flaws.last().is_some_and(|(last, _)| *last >= entry) {
+                return Err(Failure::Protocol("entries that were not offered"));
+            }
+            self.flaws.push((entry, flaw));
+        }
+        Ok(())
+    }
+
+    /// The peer is told unless it is the one who said so, or is not there.
+    fn fail(&mut self, failure: Failure) {
+        self.out.extend(super::last_word(&failure));
+        self.encoded.clear();
+        self.state = State::Ended;
+        self.events.push_back(SenderEvent::Failed(failure));
+    }
+}

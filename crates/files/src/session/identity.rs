@@ -1,0 +1,180 @@
+//! The key of a host's user: drawn once, kept in a file that nobody else may read.
+
+use rustix::fs::{Mode, OFlags};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+/// An X25519 key pair.
+#[derive(Clone)]
+pub struct Identity {
+    private: [u8; 32],
+    public: PublicKey,
+}
+
+/// A peer's public key.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PublicKey(pub [u8; 32]);
+
+/// Text that is no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("that is no key: 64 hexadecimal digits")]
+pub struct NoKey;
+
+impl Identity {
+    /// A new one.
+    pub fn draw() -> Self {
+        let keys = super::handshake::noise()
+            .generate_keypair()
+            .expect("the kernel has random bytes");
+        let public = PublicKey(keys.public.try_into().expect("a public key has 32 bytes"));
+        Self {
+            private: keys.private.try_into().expect("a private key has 32 bytes"),
+            public,
+        }
+    }
+
+    /// The one of a file; a new one, kept there, if there is none.
+    pub fn load_or_create(path: &Path) -> io::Result<Self> {
+        match File::open(path) {
+            Ok(file) => Self::read(file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Self::create(path),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The public half.
+    pub fn public(&self) -> PublicKey {
+        self.public
+    }
+
+    pub(super) fn private(&self) -> &[u8; 32] {
+        &self.private
+    }
+
+    fn read(file: File) -> io::Result<Self> {
+        use std::os::unix::fs::PermissionsExt;
+        if file.metadata()?.permissions().mode() & 0o077 != 0 {
+            return Err(invalid(
+                "others may read this key: chmod 600 it, or remove it to get a new one",
+            ));
+        }
+        let mut text = String::new();
+        file.take(1000).read_to_string(&mut text)?;
+        let mut keys = text.lines().map(str::parse::<PublicKey>);
+        match (keys.next(), keys.next()) {
+            (Some(Ok(PublicKey(private))), Some(Ok(public))) => Ok(Self { private, public }),
+            (Some(_) | None, _) => Err(invalid(
+                "this is no key of airdma: remove it to get a new one",
+            )),
+        }
+    }
+
+    /// Whole or not at all; of two processes that do it at once both get the key of one.
+    fn create(path: &Path) -> io::Result<Self> {
+        let identity = Self::draw();
+        let temporary = beside(path);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mut file = File::from(rustix::fs::open(
+            &temporary,
+            flags,
+            Mode::from_raw_mode(0o600),
+        )?);
+        let text = format!("{}\n{}\n", PublicKey(identity.private), identity.public);
+        let linked = file
+            .write_all(text.as_bytes())
+            .and_then(|()| file.sync_all())
+            .and_then(|()| std::fs::hard_link(&temporary, path));
+        std::fs::remove_file(&temporary)?;
+        match linked {
+            Ok(()) => Ok(identity),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                Self::read(File::open(path)?)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// A name beside `path` that no other process uses.
+pub(super) fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}", PublicKey(*super::DataKey::draw().bytes())));
+    name.into()
+}
+
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// Keys are not for logs.
+impl fmt::Debug for Identity {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Identity({})", self.public)
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(out, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{self}")
+    }
+}
+
+impl std::str::FromStr for PublicKey {
+    type Err = NoKey;
+
+    fn from_str(text: &str) -> Result<Self, NoKey> {
+        if text.len() != 64 || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(NoKey);
+        }
+        let mut key = [0; 32];
+        for (byte, digits) in key.iter_mut().zip(text.as_bytes().chunks(2)) {
+            let digits = std::str::from_utf8(digits).map_err(|_| NoKey)?;
+            *byte = u8::from_str_radix(digits, 16).map_err(|_| NoKey)?;
+        }
+        Ok(Self(key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_key_is_drawn_once_and_is_for_its_owner_alone() {
+        let directory = beside(&std::env::temp_dir().join("airdma-identity"));
+        std::fs::create_dir(&directory).unwrap();
+        let path = directory.join("identity");
+        let drawn = Identity::load_or_create(&path).unwrap();
+        let kept = Identity::load_or_create(&path).unwrap();
+        assert_eq!((kept.private, kept.public), (drawn.private, drawn.public));
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 1);
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(
+            Identity::load_or_create(&path).unwrap_err().kind(),
+            io::ErrorKind::InvalidData
+        );
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_public_key_survives_being_written_down() {
+        let key = Identity::draw().public();
+        assert_eq!(key.to_string().parse(), Ok(key));
+        for text in ["", "00", &"g".repeat(64), &"+1".repeat(32)] {
+            assert_eq!(text.parse::<PublicKey>(), Err(NoKey));
+        }
+    }
+}
