@@ -5,6 +5,7 @@ use crate::manifest::{Builder, Content, Entry, Kind, ManifestId};
 use crate::session::{Cipher, DataKey};
 use crate::{CHUNK_BYTES, Flaw, Manifest, Modified, Report, Unwanted};
 use proptest::prelude::*;
+use std::ops::Range;
 use std::sync::Arc;
 
 const fn at(seconds: u64) -> Time {
@@ -426,12 +427,13 @@ fn a_receiver_that_makes_no_sense_is_found_out() {
         })
     };
     let grant = |until, durable| Message::Grant { until, durable };
+    let not_wanted = |start, end| Message::Unwanted(vec![Range { start, end }]);
     for messages in [
         vec![accept(10, 1)],
         vec![accept(0, u32::MAX)],
         vec![grant(1, 0)],
-        vec![Message::Unwanted(vec![0..2])],
-        vec![Message::Unwanted(vec![0..1]), Message::Unwanted(vec![0..1])],
+        vec![not_wanted(0, 2)],
+        vec![not_wanted(0, 1), not_wanted(0, 1)],
         vec![accept(0, 2), accept(0, 2)],
         vec![accept(0, 2), grant(3, 0)],
         vec![accept(0, 2), grant(2, 1)],
