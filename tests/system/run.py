@@ -18,6 +18,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "tools"))
 
 import benchmark  # noqa: E402
+import controller_box  # noqa: E402
 import dropin  # noqa: E402
 import explain  # noqa: E402
 import host_programs  # noqa: E402
@@ -94,6 +95,7 @@ def _run(cases: list[Case], pairs_only: bool, folder: Path) -> int:
             running.run(lab, tally, table.lines(), folder)
         benchmark.run(tally, folder)
         wireless_link.run(tally, folder)
+        controller_box.run(tally, folder)
         interface_changes.run(tally)
         scenarios.run(tally)
     return _close(tally, started)

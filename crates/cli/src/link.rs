@@ -19,6 +19,10 @@ use airdma_link::{
 };
 use anyhow::{Context, bail};
 
+mod controller;
+
+use controller::{ControllerOptions, NicOptions};
+
 pub const EXAMPLES: &str = "\
 Examples:
   airdma link up --profile wifi5-80
@@ -114,6 +118,14 @@ pub enum LinkCommand {
         #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
         runs: u32,
     },
+    /// Forward frames between a plain RoCEv2 host and a radio, so that no queue overflows: in the foreground, until Ctrl-C.
+    ///
+    /// RoCE waits here and goes to the radio as fast as the radio carries it; all else goes first. When too much waits,
+    /// the host is asked to stop by priority flow control (IEEE 802.1Qbb). Needs CAP_NET_RAW and CAP_NET_ADMIN.
+    Controller(ControllerOptions),
+    /// A NIC that honours priority flow control, for tests of `controller`.
+    #[command(hide = true)]
+    Nic(NicOptions),
     /// One end of a measurement.
     #[command(hide = true)]
     Traffic(TrafficOptions),
@@ -245,6 +257,8 @@ pub fn link(command: LinkCommand) -> anyhow::Result<ExitCode> {
             seconds,
             runs,
         } => calibrate(&only, seconds, runs as usize),
+        LinkCommand::Controller(options) => controller::run(&options),
+        LinkCommand::Nic(options) => controller::nic(&options),
         LinkCommand::Traffic(options) => traffic(options),
         LinkCommand::Serve { name, options } => serve(&name, &options),
     }

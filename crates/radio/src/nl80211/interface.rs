@@ -4,6 +4,8 @@ use std::fmt;
 
 use crate::netlink::{attribute, number};
 
+use super::byte;
+
 /// What nl80211 says of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WirelessInterface {
@@ -13,6 +15,8 @@ pub struct WirelessInterface {
     pub channel: Option<Channel>,
     /// In 1/100 dBm.
     pub transmit_power_mbm: Option<u32>,
+    /// Whether it sends frames of other hosts in their name (`iw dev INTERFACE set 4addr on`): a station without must not.
+    pub four_addresses: bool,
 }
 
 /// The part of an interface in its network.
@@ -86,6 +90,7 @@ impl WirelessInterface {
             kind: kind(value(KIND)?),
             channel,
             transmit_power_mbm: value(TRANSMIT_POWER),
+            four_addresses: attribute(attributes, FOUR_ADDRESSES).and_then(byte) == Some(1),
         })
     }
 }
@@ -111,6 +116,7 @@ fn width_mhz(number: u32) -> Option<u16> {
 
 const KIND: u16 = 5;
 const FREQUENCY: u16 = 38;
+const FOUR_ADDRESSES: u16 = 83;
 const TRANSMIT_POWER: u16 = 98;
 const WIDTH: u16 = 159;
 const CENTER: u16 = 160;

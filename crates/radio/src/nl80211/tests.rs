@@ -78,6 +78,13 @@ fn the_interface_is_as_iw_prints_it() {
     assert!(INFO_TEXT.contains(&printed), "{printed}");
     let dbm = f64::from(interface.transmit_power_mbm.unwrap()) / 100.0;
     assert!(INFO_TEXT.contains(&format!("txpower {dbm:.2} dBm")));
+    assert!(!interface.four_addresses);
+    // NL80211_ATTR_4ADDR, in place of the one with 0 that the answer has.
+    let off = [5, 0, 83, 0, 0];
+    let at = answer.windows(5).position(|bytes| bytes == off).unwrap();
+    let mut on = answer.to_vec();
+    on[at + 4] = 1;
+    assert!(WirelessInterface::parse(&on).unwrap().four_addresses);
 }
 
 #[test]

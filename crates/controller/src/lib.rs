@@ -1,0 +1,31 @@
+//! A box between a plain RoCEv2 host and a radio: forwards Ethernet frames, keeps the queue toward the radio short, and asks
+//! the host to pause when all else is not enough.
+//!
+//! ```text
+//!   plain host  ==== cable ====  [host interface | queue, shaper | radio interface]  ~~~ air ~~~
+//!                 <- PFC frames                    rate of the radio <- its queue, or its driver
+//! ```
+//!
+//! [`Controller`] does the work; what it decides is in parts that read no clock: [`Class`] (what a frame is), [`Queue`]
+//! and [`Bucket`] (what waits, and when it may leave), [`Pacer`] (how fast), [`Pause`] (when the host shall stop). Why so:
+//! `docs/design/023-controller-box.md`.
+
+mod controller;
+mod counters;
+mod error;
+mod frame;
+mod interface;
+mod nic;
+mod pacer;
+mod pause;
+mod radio_rate;
+mod shaper;
+
+pub use controller::{Controller, Options};
+pub use counters::Counters;
+pub use error::ControllerError;
+pub use frame::Class;
+pub use nic::{Held, nic};
+pub use pacer::{Pacer, Reading};
+pub use pause::{Ask, Pause};
+pub use shaper::{Bucket, Queue};
