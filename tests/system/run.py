@@ -29,6 +29,7 @@ import processes  # noqa: E402
 import runner  # noqa: E402
 import scenarios  # noqa: E402
 import system_calls  # noqa: E402
+import traffic_class  # noqa: E402
 import wireless_link  # noqa: E402
 from airdma_lab import build, privileges, requirements  # noqa: E402
 from airdma_lab.lab import Lab  # noqa: E402
@@ -92,6 +93,7 @@ def _run(cases: list[Case], pairs_only: bool, folder: Path) -> int:
             explain.run(lab, tally, folder)
             ip_layer.run(lab, tally)
             system_calls.run(lab, tally)
+            traffic_class.run(lab, tally)
             running.run(lab, tally, table.lines(), folder)
         benchmark.run(tally, folder)
         wireless_link.run(tally, folder)

@@ -140,11 +140,37 @@ pub fn path_of(attr: &abi::ibv_ah_attr) -> Result<Path, Errno> {
     Ok(Path {
         gid,
         sgid_index: attr.grh.sgid_index,
-        traffic_class: attr.grh.traffic_class,
+        traffic_class: traffic_class_of(attr),
         hop_limit: attr.grh.hop_limit,
         flow_label: attr.grh.flow_label & FLOW_LABEL_MASK,
     })
 }
+
+/// What an address vector asks for: a traffic class; or else a service level, 1 to 7, which a RoCE NIC makes the priority of
+/// the VLAN tag. A socket sends no such tag, so here it is the class selector of that number (RFC 2474 4.2.2). More than 7
+/// comes from programs that copy `ibv_wc::sl`, which tells something else.
+fn traffic_class_of(attr: &abi::ibv_ah_attr) -> u8 {
+    match (attr.grh.traffic_class, attr.sl) {
+        (0, level @ 1..=7) => level << CLASS_SELECTOR_SHIFT,
+        (class, _) => class,
+    }
+}
+
+/// The class of a connection for which the program asked nothing.
+pub fn class_of_connections() -> u8 {
+    static CLASS: OnceLock<u8> = OnceLock::new();
+    let is_on = |name| std::env::var_os(name).is_some_and(|value| value == "1");
+    *CLASS.get_or_init(|| match is_on("AIRDMA_BULK") && is_on("AIRDMA_AIR") {
+        true => BULK,
+        false => 0,
+    })
+}
+
+/// Above the three bits of a class selector are none.
+const CLASS_SELECTOR_SHIFT: u32 = 5;
+/// CS1, which gives way to everything: low-priority data (RFC 4594 4.10), access category AC_BK on Wi-Fi (RFC 8325 4.2.10). The
+/// later LE (RFC 8622) is best effort to kernels that do not know it.
+const BULK: u8 = 1 << CLASS_SELECTOR_SHIFT;
 
 /// Whether ports have LIDs, for programs that know of nothing else (`AIRDMA_LIDS=1`): the low half of the IPv4 address.
 fn has_lids() -> bool {
@@ -316,6 +342,26 @@ mod tests {
             flow_label: 0x12345,
         };
         assert_eq!(path_of(&attr_of(&path)), Ok(path));
+    }
+
+    #[test]
+    fn a_service_level_is_a_class_selector_unless_a_class_is_asked_for() {
+        let mut attr = attr_of(&Path::default());
+        let cases = [
+            ((0, 0), 0),
+            ((0, 1), 0x20),
+            ((0, 7), 0xe0),
+            ((0x68, 0), 0x68),
+            ((0x68, 5), 0x68),
+            ((0x02, 5), 0x02),
+            ((0, 8), 0),
+            ((0, 10), 0),
+        ];
+        for ((class, level), expected) in cases {
+            (attr.grh.traffic_class, attr.sl) = (class, level);
+            let carried = path_of(&attr).unwrap().traffic_class;
+            assert_eq!(carried, expected, "class {class:#x}, level {level}");
+        }
     }
 
     #[test]

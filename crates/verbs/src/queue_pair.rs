@@ -374,6 +374,9 @@ fn attributes_of(attr: &abi::ibv_qp_attr, mask: AttrMask) -> Result<QpAttributes
     }
     if mask.contains(AttrMask::AV) {
         out.path = address::path_of(&attr.ah_attr)?;
+        if out.path.traffic_class == 0 {
+            out.path.traffic_class = address::class_of_connections();
+        }
     }
     if mask.contains(AttrMask::PORT) {
         port::check_port(attr.port_num)?;
