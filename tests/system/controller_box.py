@@ -75,7 +75,11 @@ GO_BACK_N = f"""
 import socket, struct, sys, time
 to, source, role = bytes.fromhex(sys.argv[1]), bytes.fromhex(sys.argv[2]), sys.argv[3]
 wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
-wire.setsockopt(1, 33, 32 << 20)
+wire.setsockopt(1, 8, 32 << 20)
+try:
+    wire.setsockopt(1, 33, 32 << 20)
+except PermissionError:
+    pass  # Root may have more than net.core.rmem_max.
 wire.bind(("eth0", 0))
 wire.setblocking(False)
 head = to + source + b"\\x08\\x00" + struct.pack("!2B3H2BH8x", 0x45, 0, {FRAME_BYTES} - 14, 0, 0x4000, 64, 17, 0)

@@ -13,7 +13,11 @@ from case import Tally
 CAPTURE = f"""
 import json, signal, socket, sys
 wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
-wire.setsockopt(1, 33, 32 << 20)
+wire.setsockopt(1, 8, 32 << 20)
+try:
+    wire.setsockopt(1, 33, 32 << 20)
+except PermissionError:
+    pass  # Root may have more than net.core.rmem_max.
 wire.bind(("{INTERFACE}", 0))
 seen = set()
 def end(*_):
