@@ -50,10 +50,10 @@ class Dissector(unittest.TestCase):
         self.assertEqual(hello, expected)
 
     def test_a_report(self) -> None:
-        names = ["number", "ping", "pong", "held_us", "received_bytes", "missed_packets", "marked_packets"]
-        names += ["socket_bytes", "socket_bytes_max", "application_bytes", "application_bytes_max"]
+        names = ["number", "ping", "pong", "held_us", "received_bytes", "missed_packets", "marked_bytes"]
+        names += ["socket_bytes", "socket_bytes_max", "application_bytes", "application_bytes_max", "at_us"]
         report = self.fields(*(f"report.{name}" for name in names), "sender")[1]
-        self.assertEqual(report, ["1", "2", "3", "4", str(1 << 40), "5", "6", "7", "8", "10", "11", "0x04000000"])
+        self.assertEqual(report, ["1", "2", "3", "4", str(1 << 40), "5", "6", "7", "8", "10", "11", "12", "0x04000000"])
 
     def test_its_records(self) -> None:
         record = self.fields("record.qpn", "record.expected", "range.first", "range.packets")[1]

@@ -11,6 +11,7 @@ local f = {
   asks = ProtoField.bool("airdma.hello.asks", "An answer is wanted", 8, nil, 0x80),
   features = ProtoField.uint64("airdma.hello.features", "Features", base.HEX),
   selective = ProtoField.bool("airdma.hello.selective", "Selective repeat"),
+  buffers = ProtoField.bool("airdma.hello.buffers", "Tells of its buffers"),
   sender = ProtoField.uint32("airdma.sender", "Sender", base.HEX),
   instance = ProtoField.uint64("airdma.instance", "Instance", base.HEX),
   answers = ProtoField.uint64("airdma.hello.answers", "Answers instance", base.HEX),
@@ -20,11 +21,12 @@ local f = {
   held = ProtoField.uint32("airdma.report.held_us", "Held (us)"),
   received = ProtoField.uint64("airdma.report.received_bytes", "Bytes received"),
   missed = ProtoField.uint32("airdma.report.missed_packets", "Packets missed"),
-  marked = ProtoField.uint32("airdma.report.marked_packets", "Packets with congestion marks"),
+  marked = ProtoField.uint32("airdma.report.marked_bytes", "Bytes with congestion marks"),
   socket = ProtoField.uint32("airdma.report.socket_bytes", "Bytes in the socket buffer"),
   socket_max = ProtoField.uint32("airdma.report.socket_bytes_max", "Bytes that it holds"),
   application = ProtoField.uint32("airdma.report.application_bytes", "Bytes that wait for the application"),
   application_max = ProtoField.uint32("airdma.report.application_bytes_max", "Bytes that may"),
+  at = ProtoField.uint32("airdma.report.at_us", "Since the start (us)"),
   qpn = ProtoField.uint24("airdma.record.qpn", "Queue pair", base.HEX),
   expected = ProtoField.uint24("airdma.record.expected", "Expected PSN", base.DEC),
   first = ProtoField.uint24("airdma.range.first", "Missing from PSN", base.DEC),
@@ -67,6 +69,7 @@ function air.dissector(_, pinfo, root)
     tree:add(f.asks, mad(41, 1))
     tree:add(f.features, mad(44, 8))
     tree:add(f.selective, mad(51, 1), mad(51, 1):bitfield(7, 1) == 1)
+    tree:add(f.buffers, mad(51, 1), mad(51, 1):bitfield(6, 1) == 1)
     tree:add(f.sender, mad(52, 4))
     tree:add(f.instance, mad(56, 8))
     tree:add(f.answers, mad(64, 8))
@@ -76,10 +79,10 @@ function air.dissector(_, pinfo, root)
       tree:add(field, mad(48 + 4 * index, 4))
     end
     tree:add(f.received, mad(68, 8))
-    for index, field in ipairs({ f.missed, f.marked, f.socket, f.socket_max, f.application, f.application_max, f.sender }) do
+    for index, field in ipairs({ f.missed, f.marked, f.socket, f.socket_max, f.application, f.application_max, f.sender, f.at }) do
       tree:add(field, mad(72 + 4 * index, 4))
     end
-    local at = 104
+    local at = 108
     for _ = 1, mad(41, 1):uint() do
       if at + 8 > MAD then break end
       at = record(mad, at, tree)

@@ -1,5 +1,7 @@
 //! `airdma sim`: random worlds in virtual time, judged by the reference model; one of them in detail.
 
+mod air;
+
 use airdma_proof::{Counts, Outcome, Plan, SLOW, Soak, plan_of, run, shrink, soak};
 use airdma_sim::wifi::report;
 use airdma_sim::wifi::traffic::Acks;
@@ -59,6 +61,38 @@ enum Part {
     ///
     /// A sends packets of 1,500 bytes as fast as they go, B answers as asked. Prints a row of CSV for each interval.
     Link(TwinOptions),
+    /// Transfers between two devices on simulated Wi-Fi, by plain RoCEv2 and in air mode: a table in Markdown, the same on every machine.
+    Air(AirOptions),
+}
+
+#[derive(clap::Args)]
+struct AirOptions {
+    /// Print nothing, and fail if this file does not hold the table.
+    #[arg(long, value_name = "FILE")]
+    check: Option<PathBuf>,
+}
+
+fn air(options: &AirOptions) -> anyhow::Result<ExitCode> {
+    let table = air::table()?;
+    let Some(file) = &options.check else {
+        write!(io::stdout(), "{table}")?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let kept = fs::read_to_string(file).with_context(|| format!("{}", file.display()))?;
+    let mut rows = kept.lines().zip(table.lines());
+    if let Some((kept, now)) = rows.find(|(kept, now)| kept != now) {
+        let file = file.display();
+        eprintln!(
+            "{file} says:\n{kept}\nbut it is now:\n{now}\nwrite it anew: airdma sim air > {file}"
+        );
+        return Ok(ExitCode::FAILURE);
+    }
+    anyhow::ensure!(
+        kept == table,
+        "{} is longer or shorter than it is now",
+        file.display()
+    );
+    Ok(ExitCode::SUCCESS)
 }
 
 #[derive(clap::Args)]
@@ -102,8 +136,10 @@ fn twin(options: TwinOptions) -> anyhow::Result<ExitCode> {
 
 /// Exits with 0 if the model was content with all worlds, with 1 if not.
 pub fn sim(mut options: Options) -> anyhow::Result<ExitCode> {
-    if let Some(Part::Link(twin_options)) = options.part.take() {
-        return twin(twin_options);
+    match options.part.take() {
+        Some(Part::Link(twin_options)) => return twin(twin_options),
+        Some(Part::Air(air_options)) => return air(&air_options),
+        None => {}
     }
     let options = &options;
     if options.seed.is_none() && options.bytes.is_none() {

@@ -15,41 +15,39 @@
 //! A report leaves four times in a round trip while packets come, and soon after packets were missed. One tells of as many
 //! queue pairs as it has room for. The round trip is measured by pings, while something of ours is under way.
 
+mod pace;
+mod peer;
+
+pub use pace::RateControl;
+pub(crate) use peer::Arrived;
+
 use crate::QpType;
 use crate::counters::EngineCounter;
+use crate::peers::PeerIndex;
 use crate::qp_table::Connection;
 use crate::steering::range_of;
 use crate::tables::Tables;
-use airdma_port::Destination;
+use airdma_port::{Destination, Port, QueueFill};
+use airdma_transport::rate::{Feedback, Occupancy, Reading};
 use airdma_transport::{Acknowledgement, Arrival, Owed, PsnRange, ReorderMemory, Time};
 use airdma_wire::air::{self, Hello, Message, Record, Records, Report, ReportWriter, feature};
 use airdma_wire::mad::{GSI_QKEY, MAD_LEN};
 use airdma_wire::{Bth, Deth, Headers, Opcode, Packet, Psn, Qpn};
-use std::collections::VecDeque;
+use pace::{Pace, Told};
+use peer::{AirPeer, Asked, Asking};
 use std::net::IpAddr;
 use std::time::Duration;
 
-const FEATURES: u64 = feature::SELECTIVE;
+/// Without it there is nothing to agree on.
+const NEEDED: u64 = feature::SELECTIVE;
 const HELLO_INTERVAL: Duration = Duration::from_millis(200);
 const HELLO_TRIES: u32 = 3;
 
 /// For packets that came before their turn, of all queue pairs together: what a fast link has under way in a long round trip.
 const REORDER_BYTES: usize = 32 << 20;
 
-/// Before the first is measured.
-const RTT_START: Duration = Duration::from_millis(2);
-/// Reports of a peer are no closer together, whatever the round trip: each costs a system call at both ends.
-const REPORT_INTERVAL_MIN: Duration = Duration::from_micros(100);
-const REPORT_INTERVAL_MAX: Duration = Duration::from_millis(10);
-const PING_INTERVAL_MIN: Duration = Duration::from_millis(5);
-/// A ping that was not answered for so long is lost.
-const PING_LOST: Duration = Duration::from_secs(1);
-/// Nobody knows a round trip better than to this, and a peer that lies about how long it held a ping gains nothing.
-const RTT_MIN: Duration = Duration::from_micros(200);
-/// Longer ones are those of a peer that was stopped, or lies.
-const RTT_MAX: Duration = Duration::from_secs(2);
 /// Ranges of one queue pair in one report; the rest is told when these are filled.
-const RANGES_MAX: usize = 24;
+const RANGES_MAX: usize = 23;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AirIndex(u32);
@@ -59,53 +57,12 @@ pub(crate) struct Air {
     /// Of this process, if it offers anything to peers.
     instance: Option<u64>,
     memory: ReorderMemory,
+    rate_control: RateControl,
     /// No peer wants to be called before.
     due: Option<Time>,
     /// Of the last report to anybody. A peer may know us longer than we remember: its count must not begin again.
     number: u32,
     next_psn: Psn,
-}
-
-/// A question that was not answered yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Asking {
-    tries: u32,
-    again_at: Time,
-}
-
-/// A question of the peer's: what it called us, and its instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Asked {
-    as_whom: u32,
-    instance: u64,
-}
-
-struct AirPeer {
-    address: IpAddr,
-    /// Which of our addresses it knows.
-    local: IpAddr,
-    /// The range of its queue pairs' numbers.
-    range: u8,
-    /// Of `local` in the GID table.
-    source_index: u8,
-    /// Queue pairs connected to it; none marks a free entry.
-    users: Vec<u32>,
-    /// Its instance, if it has agreed.
-    agreed: Option<u64>,
-    asking: Option<Asking>,
-    asked: Option<Asked>,
-    /// Queue pairs that owe it an acknowledgement, each once.
-    owing: VecDeque<u32>,
-    report_at: Option<Time>,
-    reported_at: Time,
-    /// Of the last report that was taken.
-    number_taken: Option<u32>,
-    rtt: Option<Duration>,
-    /// The last ping, which is the number of its report, and when it left.
-    ping: (u32, Time),
-    ping_answered: bool,
-    /// Its last ping, and when it came, until it is answered.
-    pong: Option<(u32, Time)>,
 }
 
 impl Air {
@@ -115,6 +72,7 @@ impl Air {
             peers: Vec::new(),
             instance: None,
             memory: ReorderMemory::new(REORDER_BYTES),
+            rate_control: RateControl::default(),
             due: None,
             number: 0,
             next_psn: Psn::default(),
@@ -136,12 +94,53 @@ impl Air {
 
     /// Something is on its way to the peer: the round trip is to be known.
     pub(crate) fn note_under_way(&mut self, index: AirIndex, now: Time) {
-        let peer = self.peer(index);
-        if peer.agreed.is_some() && peer.report_at.is_none() {
-            let ping_at = peer.ping.1 + peer.ping_interval();
-            let by = peer.report_by(ping_at.max(now));
+        if let Some(by) = self.peer(index).report_for_ping(now) {
             self.call_at(by);
         }
+    }
+
+    /// Whether a queue pair may send to the peer now, and how many bytes; see [`Pace::admit`].
+    pub(crate) fn admit(
+        &mut self,
+        index: AirIndex,
+        (queue_pair, wanted): (u32, u64),
+        waits: &mut bool,
+        now: Time,
+    ) -> Option<u64> {
+        let peer = &mut self.peers[index.0 as usize];
+        let Some(pace) = &mut peer.pace else {
+            return Some(u64::MAX);
+        };
+        let bytes = pace.admit(queue_pair, wanted, waits, now);
+        if bytes.is_none()
+            && let Some(due) = pace.due()
+        {
+            self.call_at(due);
+        }
+        bytes
+    }
+
+    /// The traffic class of a packet to the peer that is to have this one.
+    pub(crate) fn traffic_class(&self, index: AirIndex, wanted: u8) -> u8 {
+        let peer = &self.peers[index.0 as usize];
+        let pace = peer.pace.as_ref();
+        pace.map_or(wanted, |pace| pace.traffic_class(wanted))
+    }
+
+    /// It has sent what it may. Whose turn it is now.
+    pub(crate) fn end_turn(
+        &mut self,
+        index: AirIndex,
+        now: Time,
+        bytes: u64,
+        packets: u64,
+    ) -> Option<u32> {
+        let pace = self.peer(index).pace.as_mut()?;
+        let next = pace.end_turn(now, bytes, packets);
+        if let Some(due) = pace.due() {
+            self.call_at(due);
+        }
+        next
     }
 
     fn find(&self, address: IpAddr, local: IpAddr, range: u8) -> Option<AirIndex> {
@@ -165,7 +164,8 @@ impl Air {
         let (address, local) = (connection.remote, connection.local);
         let range = range_of(number);
         let index = self.find(address, local, range).unwrap_or_else(|| {
-            let peer = AirPeer::new(address, local, range, connection.source_index);
+            let (row, host) = (connection.source_index, connection.peer);
+            let peer = AirPeer::new((address, local), range, row, host);
             let free = self.peers.iter().position(|peer| peer.users.is_empty());
             let index = free.unwrap_or(self.peers.len());
             match self.peers.get_mut(index) {
@@ -194,74 +194,19 @@ impl Air {
         self.due = None;
     }
 
-    fn leave(&mut self, index: AirIndex, queue_pair: u32) {
+    /// Whose turn it is to send now, if it was the turn of the one that leaves.
+    fn leave(&mut self, index: AirIndex, queue_pair: u32) -> Option<u32> {
         let peer = self.peer(index);
         peer.users.retain(|&other| other != queue_pair);
         peer.owing.retain(|&other| other != queue_pair);
-    }
-}
-
-impl AirPeer {
-    fn new(address: IpAddr, local: IpAddr, range: u8, source_index: u8) -> Self {
-        AirPeer {
-            address,
-            local,
-            range,
-            source_index,
-            users: Vec::new(),
-            agreed: None,
-            asking: None,
-            asked: None,
-            owing: VecDeque::new(),
-            report_at: None,
-            reported_at: Time::ZERO,
-            number_taken: None,
-            rtt: None,
-            ping: (0, Time::ZERO),
-            ping_answered: true,
-            pong: None,
-        }
-    }
-
-    fn rtt(&self) -> Duration {
-        self.rtt.unwrap_or(RTT_START)
-    }
-
-    /// A report is to leave at this time, or sooner if one is due already; not too close to the last.
-    fn report_by(&mut self, at: Time) -> Time {
-        let at = at.max(self.reported_at + REPORT_INTERVAL_MIN);
-        let by = self.report_at.map_or(at, |before| before.min(at));
-        self.report_at = Some(by);
-        by
-    }
-
-    /// When it wants to be called.
-    fn due(&self) -> Option<Time> {
-        if self.users.is_empty() {
-            return None;
-        }
-        if self.asked.is_some() {
-            return Some(Time::ZERO);
-        }
-        let again_at = self.asking.map(|asking| asking.again_at);
-        let report_at = self.report_at.filter(|_| self.agreed.is_some());
-        again_at.into_iter().chain(report_at).min()
-    }
-
-    fn ping_interval(&self) -> Duration {
-        self.rtt().clamp(PING_INTERVAL_MIN, RTT_MAX)
-    }
-
-    fn take_rtt(&mut self, sample: Duration) {
-        let sample = sample.clamp(RTT_MIN, RTT_MAX);
-        // As TCP smooths it (RFC 6298 2.3).
-        self.rtt = Some(self.rtt.map_or(sample, |rtt| rtt * 7 / 8 + sample / 8));
+        peer.pace.as_mut()?.leave(queue_pair)
     }
 }
 
 impl Tables {
     /// From now on peers are offered what goes beyond RoCEv2.
-    pub(crate) fn offer_air(&mut self) {
+    pub(crate) fn offer_air(&mut self, rate_control: RateControl) {
+        self.air.rate_control = rate_control;
         let instance = u64::from(self.random.next_u32()) << 32 | u64::from(self.random.next_u32());
         // 0 is nobody's.
         self.air.instance = Some(instance.max(1));
@@ -282,8 +227,30 @@ impl Tables {
     }
 
     pub(crate) fn leave_air(&mut self, index: u32, connection: &Connection) {
-        if let Some(air) = connection.air {
-            self.air.leave(air, index);
+        let next = connection.air.and_then(|air| self.air.leave(air, index));
+        if let Some(next) = next {
+            self.take_the_turn(next);
+        }
+    }
+
+    /// It is this queue pair's turn to send to a peer whose rate is controlled.
+    pub(crate) fn take_the_turn(&mut self, index: u32) {
+        if let Some(slot) = self.qps.slot(index) {
+            slot.waits = false;
+        }
+        self.join_line(index);
+    }
+
+    /// Packets that were taken for a queue pair.
+    pub(crate) fn note_arrived(&mut self, index: u32, arrived: Arrived, now: Time) {
+        let Some(slot) = self.qps.slot(index) else {
+            return;
+        };
+        if let Some(air) = slot.connection.and_then(|connection| connection.air) {
+            let missed = slot.qp.take_missed();
+            let arrivals = &mut self.air.peer(air).arrivals;
+            arrivals.note(now, arrived);
+            arrivals.missed_packets = arrivals.missed_packets.wrapping_add(missed);
         }
     }
 
@@ -302,12 +269,10 @@ impl Tables {
         if !peer.owing.contains(&index) {
             peer.owing.push_back(index);
         }
-        let quarter = (peer.rtt() / 4).min(REPORT_INTERVAL_MAX);
-        let at = match owed {
-            Owed::Now => now,
-            Owed::Soon => peer.reported_at.max(now) + quarter,
+        let by = match owed {
+            Owed::Now => peer.report_gap(now),
+            Owed::Soon => peer.report_soon(now),
         };
-        let by = peer.report_by(at);
         self.air.call_at(by);
     }
 
@@ -316,15 +281,21 @@ impl Tables {
         self.air.due.is_some_and(|due| due <= now)
     }
 
-    /// Writes the next message to a peer into `out`.
-    pub(crate) fn poll_air(&mut self, now: Time, out: &mut [u8]) -> Option<(usize, Destination)> {
+    /// Writes the next message to a peer into `out`, and lets those send whose time has come.
+    pub(crate) fn poll_air(
+        &mut self,
+        now: Time,
+        port: &mut dyn Port,
+        out: &mut [u8],
+    ) -> Option<(usize, Destination)> {
         for index in 0..self.air.peers.len() {
             let peer = &self.air.peers[index];
             if peer.due().is_none_or(|due| due > now) {
                 continue;
             }
             let index = AirIndex(index as u32);
-            if let Some(mad) = self.next_message(index, now) {
+            self.keep_pace(index, now, port);
+            if let Some(mad) = self.next_message(index, now, port) {
                 let peer = self.air.peer(index);
                 let destination = Destination {
                     address: peer.address,
@@ -341,14 +312,58 @@ impl Tables {
         None
     }
 
-    fn next_message(&mut self, index: AirIndex, now: Time) -> Option<[u8; MAD_LEN]> {
+    fn keep_pace(&mut self, index: AirIndex, now: Time, port: &mut dyn Port) {
+        let Some(pace) = &mut self.air.peer(index).pace else {
+            return;
+        };
+        if let Some(next) = pace.released(now) {
+            self.join_line(next);
+        }
+        self.with_pace(index, |pace| {
+            if pace.is_tick_due(now) {
+                pace.tick(now, port.send_queue().map(occupancy));
+            }
+        });
+    }
+
+    /// Tells the rate controller of a peer something, and draws the consequences.
+    fn with_pace(&mut self, index: AirIndex, call: impl FnOnce(&mut Pace)) {
+        let peer = self.air.peer(index);
+        let host = peer.host;
+        let Some(pace) = &mut peer.pace else {
+            return;
+        };
+        call(pace);
+        let window = pace.window();
+        let next = pace.ask_again();
+        if let Some(due) = pace.due() {
+            self.air.call_at(due);
+        }
+        if let Some(next) = next {
+            self.join_line(next);
+        }
+        self.grant(host, Some(window));
+    }
+
+    /// The window to a host is this, and no other; or what it was before.
+    fn grant(&mut self, host: PeerIndex, window: Option<u64>) {
+        self.peers.grant(host, window);
+        self.unblock(host);
+    }
+
+    fn next_message(
+        &mut self,
+        index: AirIndex,
+        now: Time,
+        port: &mut dyn Port,
+    ) -> Option<[u8; MAD_LEN]> {
         let ours = self.air.instance?;
         // A process with very many queue pairs has several ranges: it is known by those of the queue pairs in question.
         let user = *self.air.peer(index).users.first()?;
         let sender = id_of(range_of(self.qps.slot(user)?.qp.qpn()));
         let hello = Hello {
             asks: false,
-            features: FEATURES,
+            features: self.air.features(),
             sender,
             instance: ours,
             answers: None,
@@ -368,7 +383,7 @@ impl Tables {
         {
             if tries == HELLO_TRIES {
                 peer.asking = None;
-                self.agree(index, None, now);
+                self.agree(index, None, 0, now);
                 return None;
             }
             peer.asking = Some(Asking {
@@ -382,23 +397,36 @@ impl Tables {
             return Some(air::hello(&question, receiver));
         }
         let instance = peer.agreed?;
-        if peer.report_at.is_none_or(|at| at > now) {
+        if !peer.is_report_due(now) {
             return None;
         }
-        Some(self.report(index, instance, sender, now))
+        let report = Report {
+            instance,
+            sender,
+            ..Report::default()
+        };
+        Some(self.report(index, report, now, port))
     }
 
     /// The peer has agreed, as this instance, or it is plain: so are all queue pairs that are connected to it now.
-    fn agree(&mut self, index: AirIndex, agreed: Option<u64>, now: Time) {
+    fn agree(&mut self, index: AirIndex, agreed: Option<u64>, features: u64, now: Time) {
         let memory = agreed.map(|_| self.air.memory.clone());
+        let paces = agreed.is_some() && features & self.air.features() & feature::BUFFERS != 0;
+        let rate_control = self.air.rate_control;
         let peer = self.air.peer(index);
-        if peer.agreed != agreed {
-            peer.number_taken = None;
-            peer.report_at = None;
-            peer.owing.clear();
-        }
-        peer.agreed = agreed;
+        let is_new = peer.agreed != agreed;
+        peer.note_agreed(agreed);
         let users = std::mem::take(&mut peer.users);
+        let before = if is_new || !paces {
+            let pace = paces.then(|| Pace::new(rate_control, now)).flatten();
+            std::mem::replace(&mut peer.pace, pace)
+        } else {
+            None
+        };
+        let host = peer.host;
+        for waiting in before.into_iter().flat_map(Pace::disband) {
+            self.take_the_turn(waiting);
+        }
         for &user in &users {
             if let Some(slot) = self.qps.slot(user) {
                 slot.qp.set_selective(memory.as_ref());
@@ -406,41 +434,48 @@ impl Tables {
         }
         let peer = self.air.peer(index);
         peer.users = users;
+        let window = peer.pace.as_ref().map(Pace::window);
         if agreed.is_some() {
             // Something may be under way already: then the round trip is to be known.
-            let by = peer.report_by(now);
+            let by = peer.report_now(now);
             self.air.call_at(by);
         }
+        self.grant(host, window);
     }
 
-    fn report(&mut self, index: AirIndex, instance: u64, sender: u32, now: Time) -> [u8; MAD_LEN] {
+    fn report(
+        &mut self,
+        index: AirIndex,
+        report: Report,
+        now: Time,
+        port: &mut dyn Port,
+    ) -> [u8; MAD_LEN] {
         let under_way = self.is_under_way(index);
         self.air.number = self.air.number.wrapping_add(1).max(1);
         let number = self.air.number;
         let peer = &mut self.air.peers[index.0 as usize];
         // Who only receives has to know how often to tell.
         let active = under_way || !peer.owing.is_empty();
-        // A second one would make the answer to the first worthless, where the round trip is longer than was thought.
-        let patience = if peer.ping_answered {
-            peer.ping_interval()
-        } else {
-            PING_LOST
-        };
-        let wants_ping = active && now.duration_since(peer.ping.1) >= patience;
+        let wants_ping = active && peer.wants_ping(now);
         if wants_ping {
-            peer.ping = (number, now);
-            peer.ping_answered = false;
+            peer.note_ping(number, now);
         }
         let (pong, since) = peer.pong.take().unwrap_or((0, now));
         let held = now.duration_since(since).as_micros();
+        let socket = port.receive_queue(peer.source_index).unwrap_or_default();
+        let capacity = socket.capacity.unwrap_or(0);
         let mut writer = ReportWriter::new(&Report {
-            instance,
-            sender,
             number,
-            ping: if wants_ping { peer.ping.0 } else { 0 },
+            ping: if wants_ping { number } else { 0 },
             pong,
             pong_held_us: u32::try_from(held).unwrap_or(u32::MAX),
-            ..Report::default()
+            received_bytes: peer.arrivals.bytes,
+            missed_packets: peer.arrivals.missed_packets,
+            marked_bytes: peer.arrivals.marked_bytes,
+            at_us: peer.arrivals.at_us(now),
+            socket_bytes: u32::try_from(socket.bytes).unwrap_or(u32::MAX),
+            socket_bytes_max: u32::try_from(capacity).unwrap_or(u32::MAX),
+            ..report
         });
         let mut missing = [PsnRange {
             first: Psn::default(),
@@ -460,15 +495,7 @@ impl Tables {
                 writer.add(number, expected, ranges);
             }
         }
-        peer.reported_at = now;
-        // While something is under way the round trip is to be known.
-        peer.report_at = if !peer.owing.is_empty() {
-            Some(now + REPORT_INTERVAL_MIN)
-        } else if under_way {
-            Some(now + peer.ping_interval())
-        } else {
-            None
-        };
+        peer.reported(now, under_way);
         writer.finish(id_of(peer.range))
     }
 
@@ -516,9 +543,9 @@ impl Tables {
         };
         let awaited = self.air.peer(index).asking.is_some();
         if awaited && hello.answers.is_some() && hello.answers == self.air.instance {
-            let can = hello.features & FEATURES == FEATURES;
+            let can = hello.features & NEEDED == NEEDED;
             self.air.peer(index).asking = None;
-            return self.agree(index, can.then_some(hello.instance), now);
+            return self.agree(index, can.then_some(hello.instance), hello.features, now);
         }
         if !hello.asks {
             return self.counters.count(EngineCounter::DropAir);
@@ -558,27 +585,40 @@ impl Tables {
             return self.counters.count(EngineCounter::DropAir);
         }
         peer.number_taken = Some(report.number);
-        if report.pong != 0 && report.pong == peer.ping.0 && !peer.ping_answered {
-            peer.ping_answered = true;
+        if report.pong != 0 {
             let held = Duration::from_micros(report.pong_held_us.into());
-            let sample = now.duration_since(peer.ping.1).saturating_sub(held);
-            peer.take_rtt(sample);
+            peer.take_pong(now, report.pong, held);
         }
         let mut due = None;
         if report.ping != 0 {
             peer.pong = Some((report.ping, now));
-            due = Some(peer.report_by(now));
+            // How long it waits is said in the answer.
+            due = Some(peer.report_soon(now));
         }
-        let rtt = peer.rtt();
+        let habits = (peer.rtt(), peer.told_within());
         if let Some(due) = due {
             self.air.call_at(due);
         }
         for record in records {
-            self.take_record(now, arrival, &record, rtt);
+            self.take_record(now, arrival, &record, habits);
         }
+        self.with_pace(index, |pace| {
+            let told = Told {
+                at_us: report.at_us,
+                received_bytes: report.received_bytes,
+                marked_bytes: report.marked_bytes,
+            };
+            pace.take_feedback(now, told, feedback(report));
+        });
     }
 
-    fn take_record(&mut self, now: Time, arrival: &Arrival, record: &Record<'_>, rtt: Duration) {
+    fn take_record(
+        &mut self,
+        now: Time,
+        arrival: &Arrival,
+        record: &Record<'_>,
+        (rtt, told_within): (Duration, Duration),
+    ) {
         let mut missing = [PsnRange {
             first: Psn::default(),
             packets: 0,
@@ -592,6 +632,7 @@ impl Tables {
             expected: record.expected,
             missing: &missing[..count],
             rtt,
+            told_within,
         };
         let Some(index) = self.qps.find(record.qpn) else {
             return self.counters.count(EngineCounter::DropAir);
@@ -607,12 +648,45 @@ impl Tables {
     }
 }
 
+/// What a report says of the receiver's buffers.
+fn feedback(report: &Report) -> Feedback {
+    let reading = |bytes: u32, most: u32| Reading {
+        occupancy: Occupancy {
+            bytes: bytes.into(),
+            capacity: Some(most.into()).filter(|&most: &u64| most > 0),
+        },
+        drained_bytes: report.received_bytes,
+    };
+    let application = reading(report.application_bytes, report.application_bytes_max);
+    Feedback {
+        at: Time::ZERO,
+        socket: reading(report.socket_bytes, report.socket_bytes_max),
+        application: (report.application_bytes_max > 0).then_some(application),
+    }
+}
+
+fn occupancy(fill: QueueFill) -> Occupancy {
+    Occupancy {
+        bytes: fill.bytes,
+        capacity: fill.capacity,
+    }
+}
+
 /// What a process is called whose queue pairs' numbers are in this range.
 fn id_of(range: u8) -> u32 {
     u32::from(range) << 24
 }
 
 impl Air {
+    fn features(&self) -> u64 {
+        match self.rate_control {
+            RateControl::Window => NEEDED,
+            RateControl::Buffers | RateControl::Latency | RateControl::Dctcp => {
+                NEEDED | feature::BUFFERS
+            }
+        }
+    }
+
     fn emit(&mut self, mad: &[u8; MAD_LEN], out: &mut [u8]) -> usize {
         let mut headers = Headers::new(Bth::new(Opcode::UdSendOnly, Qpn::GSI, self.next_psn));
         self.next_psn = self.next_psn.add(1);

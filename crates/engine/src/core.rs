@@ -1,5 +1,6 @@
 //! What the threads of a process share of one device: the worker, who runs it ([`crate::relay`]), and what it is run with.
 
+use crate::air::RateControl;
 use crate::async_event::{AsyncEvents, EventOwner};
 use crate::clock::Clock;
 use crate::devices::look_at;
@@ -96,9 +97,24 @@ fn window_asked_for() -> Option<u32> {
     asked.parse().ok()
 }
 
-/// Whether peers are offered more than RoCEv2, from the environment.
-fn air_asked_for() -> bool {
-    std::env::var("AIRDMA_AIR").is_ok_and(|asked| asked == "1")
+/// Whether peers are offered more than RoCEv2, and how fast they are sent to then, from the environment.
+fn air_asked_for() -> io::Result<Option<RateControl>> {
+    if std::env::var("AIRDMA_AIR").is_ok_and(|asked| asked == "1") {
+        rate_control_asked_for().map(Some)
+    } else {
+        Ok(None)
+    }
+}
+
+fn rate_control_asked_for() -> io::Result<RateControl> {
+    let Ok(asked) = std::env::var("AIRDMA_RATE") else {
+        return Ok(RateControl::default());
+    };
+    RateControl::from_name(&asked).ok_or_else(|| {
+        let message =
+            format!("AIRDMA_RATE is {asked:?}; it may be buffers, latency, dctcp or window");
+        io::Error::new(io::ErrorKind::InvalidInput, message)
+    })
 }
 
 impl Core {
@@ -106,9 +122,9 @@ impl Core {
         let arena = Arena::new();
         // A simulation is the same wherever it runs.
         let (window, air) = if clock.is_moved() {
-            (None, false)
+            (None, None)
         } else {
-            (window_asked_for(), air_asked_for())
+            (window_asked_for(), air_asked_for()?)
         };
         Ok(Core {
             families: Box::new(families_of(&info.gids)),
@@ -298,8 +314,8 @@ impl Core {
     }
 
     /// From now on peers are offered what goes beyond RoCEv2.
-    pub(crate) fn offer_air(&self) {
-        self.visit(|worker| worker.tables.offer_air());
+    pub(crate) fn offer_air(&self, rate_control: RateControl) {
+        self.visit(|worker| worker.tables.offer_air(rate_control));
     }
 
     /// Somebody polls a completion queue. A count lost between two threads does no harm: it still rises.

@@ -73,6 +73,7 @@ mod worker;
 mod xrcd;
 
 pub use ah::Ah;
+pub use air::RateControl;
 pub use airdma_port::selftest;
 pub use airdma_shm::Sge;
 pub use airdma_transport::{

@@ -54,6 +54,8 @@ struct Peer {
     in_flight: u64,
     decreased_at: Option<Time>,
     silent: bool,
+    /// The window, where a rate controller says it.
+    granted: Option<u64>,
     /// Queue pairs that have packets but no room in the window, oldest first.
     blocked: VecDeque<u32>,
 }
@@ -134,13 +136,16 @@ impl Peers {
         peer.in_flight = peer.in_flight + u64::from(after) - u64::from(before);
     }
 
+    /// From now on the window is what a rate controller says, or (`None`) what follows from losses.
+    pub(crate) fn grant(&mut self, index: PeerIndex, window: Option<u64>) {
+        self.peer(index).granted = window;
+    }
+
     /// Packets to this peer were lost. True if the window got smaller.
     pub(crate) fn lost(&mut self, index: PeerIndex, now: Time) -> bool {
         let peer = self.peer(index);
-        if peer
-            .decreased_at
-            .is_some_and(|at| now.duration_since(at) < DECREASE_INTERVAL)
-        {
+        let recently = |at| now.duration_since(at) < DECREASE_INTERVAL;
+        if peer.granted.is_some() || peer.decreased_at.is_some_and(recently) {
             return false;
         }
         peer.decreased_at = Some(now);
@@ -201,6 +206,7 @@ impl Peer {
             in_flight: 0,
             decreased_at: None,
             silent: false,
+            granted: None,
             blocked: VecDeque::new(),
         }
     }
@@ -210,11 +216,12 @@ impl Peer {
         if in_flight == 0 {
             return u32::MAX;
         }
-        u32::try_from(u64::from(self.window).saturating_sub(in_flight)).unwrap_or(0)
+        let window = self.granted.unwrap_or(self.window.into());
+        u32::try_from(window.saturating_sub(in_flight)).unwrap_or(u32::MAX)
     }
 
     fn grow(&mut self, acked: u32, mtu: u32, window_max: u32) {
-        if self.in_flight < u64::from(self.window / 2) {
+        if self.granted.is_some() || self.in_flight < u64::from(self.window / 2) {
             return;
         }
         if self.slow_start {

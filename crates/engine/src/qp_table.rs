@@ -45,6 +45,10 @@ pub(crate) struct QpSlot {
     pub(crate) in_flight: u32,
     /// It waits for room in the peer's window.
     pub(crate) blocked: bool,
+    /// It waits for its turn at the pacer of its peer.
+    pub(crate) waits: bool,
+    /// It sent all that the pacer let through, and has more.
+    pub(crate) hungry: bool,
     /// The way out of a queue pair for raw packets.
     pub(crate) raw: Option<RawFrames>,
 }
@@ -70,6 +74,8 @@ impl QpSlot {
             connection: None,
             in_flight: 0,
             blocked: false,
+            waits: false,
+            hungry: false,
             raw: None,
         }
     }

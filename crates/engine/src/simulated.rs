@@ -3,6 +3,7 @@
 //! No thread but the caller's runs it, its clock stands still until it is moved, and its keys and numbers come from a seed:
 //! so everything that it does can be repeated. All the rest is the device that programs use.
 
+use crate::air::RateControl;
 use crate::clock::Clock;
 use crate::core::Core;
 use crate::random::Random;
@@ -74,9 +75,10 @@ impl Simulated {
         Ok(Simulated { device })
     }
 
-    /// From now on peers are offered what goes beyond RoCEv2 (`AIRDMA_AIR=1` for programs).
-    pub fn offer_air(&self) {
-        self.device.core().offer_air();
+    /// From now on peers are offered what goes beyond RoCEv2, and sent to as fast as this says (`AIRDMA_AIR=1` and `AIRDMA_RATE` for
+    /// programs).
+    pub fn offer_air(&self, rate_control: RateControl) {
+        self.device.core().offer_air(rate_control);
     }
 
     /// The device.

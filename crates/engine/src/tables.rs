@@ -1,7 +1,7 @@
 //! What a worker works on: queue pairs, memory, completion queues, timers, peers, and whose turn it is.
 
 use crate::active::Active;
-use crate::air::Air;
+use crate::air::{Air, Arrived};
 use crate::counters::{Counters, EngineCounter};
 use crate::cq_table::CqTable;
 use crate::gsi::Gsi;
@@ -19,7 +19,7 @@ use crate::srq_table::SrqTable;
 use crate::steering::{Member, Steering};
 use crate::timers::Timers;
 use crate::{AttrMask, Error, QpAttributes, QpState, QpType};
-use airdma_port::{Destination, Received, TransmitBatch};
+use airdma_port::{Destination, Port, Received, TransmitBatch};
 use airdma_transport::{
     Arrival, Completion, CompletionOpcode, Host, Loss, Path, QpEvent, QueuePair, Slot, Status, Time,
 };
@@ -41,6 +41,8 @@ enum TurnEnd {
     /// There is nothing to send, or no room in the peer's window.
     NothingToSend,
     BatchFull,
+    /// The rate to the peer does not allow it now.
+    Paced,
 }
 
 pub(crate) struct Tables {
@@ -60,9 +62,11 @@ pub(crate) struct Tables {
     pub(crate) rows: Vec<Option<IpAddr>>,
     /// The queue pair that took packets last, and has not been settled since.
     unsettled: Option<u32>,
+    /// What that was.
+    arrived: Arrived,
     timers: Timers,
     active: Active,
-    peers: Peers,
+    pub(crate) peers: Peers,
     pub(crate) air: Air,
     /// For what else is left to chance.
     pub(crate) random: Random,
@@ -84,6 +88,7 @@ impl Tables {
             gsi: None,
             rows: Vec::new(),
             unsettled: None,
+            arrived: Arrived::default(),
             timers: Timers::default(),
             active: Active::default(),
             peers: Peers::new(window),
@@ -131,7 +136,7 @@ impl Tables {
             let srq = self.srqs.of_domain(named.srqn, domain);
             slot.side.pd = srq.map_or(NO_PD, |srq| srq.pd);
         }
-        self.takes_packets(index, now);
+        self.takes_packet(index, now, received);
         self.with(index, |qp, host| {
             qp.handle_packet(now, &arrival, &packet, host)
         });
@@ -152,24 +157,27 @@ impl Tables {
         if !slot.is_some_and(|slot| slot.accepts(received.source, received.destination)) {
             return false;
         }
-        self.takes_packets(index, now);
+        self.takes_packet(index, now, received);
         self.with(index, |qp, host| qp.take_middle(now, bth, payload, host))
             .unwrap_or(false)
     }
 
-    /// The queue pair takes packets; another that did before is settled.
-    fn takes_packets(&mut self, index: u32, now: Time) {
+    /// The queue pair takes a packet; another that did before is settled.
+    fn takes_packet(&mut self, index: u32, now: Time, received: &Received<'_>) {
         if self.unsettled != Some(index) {
             self.settle_received(now);
             self.unsettled = Some(index);
         }
+        self.arrived.note(received.bytes.len(), received.tos);
     }
 
     /// Draws the consequences of the packets that were taken. Most packets follow one for the same queue pair, so that is
     /// done when one comes for another, and to be done after the last.
     pub(crate) fn settle_received(&mut self, now: Time) {
         if let Some(index) = self.unsettled.take() {
+            let arrived = std::mem::take(&mut self.arrived);
             self.settle(index, now);
+            self.note_arrived(index, arrived, now);
             self.note_owed(index, now);
         }
     }
@@ -332,13 +340,13 @@ impl Tables {
     }
 
     /// Fills the batch with what the queue pairs have to send, fairly, up to [`ROUND_BYTES`] or until it is full.
-    pub(crate) fn fill(&mut self, now: Time, batch: &mut TransmitBatch) {
+    pub(crate) fn fill(&mut self, now: Time, port: &mut dyn Port, batch: &mut TransmitBatch) {
         let mut budget = ROUND_BYTES;
         while self.has_air_due(now) {
             let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
                 return;
             };
-            let Some((len, destination)) = self.poll_air(now, out) else {
+            let Some((len, destination)) = self.poll_air(now, port, out) else {
                 break;
             };
             batch.commit(len, destination);
@@ -386,9 +394,24 @@ impl Tables {
             cqs: &mut self.cqs,
             counters: &mut self.counters,
         };
-        let allowance = allowance.min(slot.turn.deficit());
+        let air = slot.connection.and_then(|connection| connection.air);
+        let permit = air.map_or(Some(u64::MAX), |air| {
+            // Who has much waits for a whole burst, so that it leaves in one segmented send.
+            let wanted = if slot.hungry {
+                u64::MAX
+            } else {
+                PACKET_LEN_MAX as u64
+            };
+            self.air.admit(air, (index, wanted), &mut slot.waits, now)
+        });
+        let Some(permit) = permit else {
+            self.active.leave(Some(&mut slot.turn));
+            return (0, TurnEnd::Paced);
+        };
+        let permit = i64::try_from(permit).unwrap_or(i64::MAX);
+        let allowance = allowance.min(slot.turn.deficit()).min(permit);
         let mtu = qp.attributes().path_mtu.bytes() as usize;
-        let mut sent = 0;
+        let (mut sent, mut count) = (0, 0);
         let mut last_path = None;
         let mut full = false;
         let end = loop {
@@ -406,6 +429,7 @@ impl Tables {
                 if let Some(run) = qp.poll_run(now, credit, packets, &mut host, out) {
                     batch.commit_run(run.len, run.packets);
                     sent += (run.packets * run.len) as i64;
+                    count += run.packets as u64;
                     full = false;
                     continue;
                 }
@@ -419,17 +443,28 @@ impl Tables {
             if last_path == Some(transmit.path) {
                 batch.commit_another(transmit.len);
             } else {
-                batch.commit(transmit.len, destination(&transmit.path));
+                let mut destination = destination(&transmit.path);
+                if let Some(air) = air {
+                    destination.tos = self.air.traffic_class(air, destination.tos);
+                }
+                batch.commit(transmit.len, destination);
                 last_path = Some(transmit.path);
             }
             sent += transmit.len as i64;
+            count += 1;
             // Only behind such a packet its message may go on.
             full = transmit.len > mtu;
         };
+        slot.hungry = end == TurnEnd::Used && air.is_some();
         self.active.charge(&mut slot.turn, sent);
         match end {
             TurnEnd::NothingToSend => self.end_turn(index, now),
-            TurnEnd::Used | TurnEnd::BatchFull => self.note(index, now),
+            TurnEnd::Used | TurnEnd::BatchFull | TurnEnd::Paced => self.note(index, now),
+        }
+        if let Some(air) = air
+            && let Some(next) = self.air.end_turn(air, now, sent as u64, count)
+        {
+            self.take_the_turn(next);
         }
         (sent, end)
     }
@@ -513,7 +548,7 @@ impl Tables {
     }
 
     /// Lets the next one go on whom the window held back, if it has room now.
-    fn unblock(&mut self, peer: PeerIndex) {
+    pub(crate) fn unblock(&mut self, peer: PeerIndex) {
         if let Some(index) = self.peers.unblock(peer) {
             self.go_on(index);
         }
@@ -522,6 +557,13 @@ impl Tables {
     fn go_on(&mut self, index: u32) {
         if let Some(slot) = self.qps.slot(index) {
             slot.blocked = false;
+        }
+        self.join_line(index);
+    }
+
+    /// Puts a queue pair at the end of the line of those that send.
+    pub(crate) fn join_line(&mut self, index: u32) {
+        if let Some(slot) = self.qps.slot(index) {
             self.active.join(index, &mut slot.turn);
         }
     }
@@ -604,6 +646,8 @@ impl Tables {
         };
         if let Some(connection) = slot.connection.take() {
             slot.blocked = false;
+            slot.waits = false;
+            slot.hungry = false;
             self.peers.leave(connection.peer, index, slot.in_flight);
             self.leave_air(index, &connection);
             // What it had under way is room for the others.

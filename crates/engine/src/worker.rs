@@ -1,6 +1,7 @@
 //! The worker of a device: whoever holds it makes the device progress.
 
 use crate::Error;
+use crate::air::RateControl;
 use crate::counters::EngineCounter;
 use crate::gsi::Gsi;
 use crate::random::Random;
@@ -79,11 +80,12 @@ pub(crate) struct Round {
 }
 
 impl Worker {
-    /// `window`: the ceiling of the window to one peer in bytes, if one is asked for. `air`: peers are offered more than RoCEv2.
-    pub(crate) fn new(random: Random, window: Option<u32>, air: bool) -> Self {
+    /// `window`: the ceiling of the window to one peer in bytes, if one is asked for. `air`: peers are offered more than RoCEv2, and sent
+    /// to as fast as this says.
+    pub(crate) fn new(random: Random, window: Option<u32>, air: Option<RateControl>) -> Self {
         let mut tables = Tables::new(random, window);
-        if air {
-            tables.offer_air();
+        if let Some(rate_control) = air {
+            tables.offer_air(rate_control);
         }
         Worker {
             link: None,
@@ -310,7 +312,7 @@ impl Worker {
         let Some(link) = self.link.as_mut().filter(|_| !self.broken) else {
             return;
         };
-        self.tables.fill(now, &mut link.batch);
+        self.tables.fill(now, &mut *link.port, &mut link.batch);
         if link.batch.is_empty() {
             return;
         }

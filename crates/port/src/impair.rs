@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::str::FromStr;
 
-use crate::{Port, PortCounters, Received, TransmitBatch};
+use crate::{Port, PortCounters, QueueFill, Received, TransmitBatch};
 
 /// How often what goes wrong. Parsed from a list like `drop=1%,dup=1%,reorder=1%,corrupt=0.1%,seed=7`, in any order;
 /// what is not named does not happen, and the seed is 1.
@@ -332,6 +332,14 @@ impl<P: Port> Port for Impaired<P> {
 
     fn look_for_drops(&mut self) {
         self.inner.look_for_drops();
+    }
+
+    fn send_queue(&mut self) -> Option<QueueFill> {
+        self.inner.send_queue()
+    }
+
+    fn receive_queue(&mut self, source_index: u8) -> Option<QueueFill> {
+        self.inner.receive_queue(source_index)
     }
 
     fn set_address(&mut self, source_index: u8, address: Option<IpAddr>) -> io::Result<()> {

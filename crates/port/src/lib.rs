@@ -54,6 +54,15 @@ pub struct Received<'a> {
     pub bytes: &'a [u8],
 }
 
+/// How full a queue is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueFill {
+    /// Bytes in it.
+    pub bytes: u64,
+    /// Bytes that it takes, if that is known.
+    pub capacity: Option<u64>,
+}
+
 /// Moves batches of packets. One owner at a time: a worker holds its port exclusively, so there is nothing to lock.
 ///
 /// Order of calls: any. [`Port::transmit`] and [`Port::receive`] never block; to sleep, wait for one of
@@ -92,6 +101,18 @@ pub trait Port: Send {
 
     /// Finds out what the kernel has dropped: a system call for each socket.
     fn look_for_drops(&mut self) {}
+
+    /// What this host has sent and the line has not taken yet, that of other programs included; `None` where nobody can tell. A few
+    /// system calls at most, and none if it was asked within the last millisecond.
+    fn send_queue(&mut self) -> Option<QueueFill> {
+        None
+    }
+
+    /// What came to the local address `source_index` and [`Port::receive`] has not delivered yet; `None` where nobody can tell.
+    fn receive_queue(&mut self, source_index: u8) -> Option<QueueFill> {
+        let _ = source_index;
+        None
+    }
 
     /// Gives the local address `source_index` another value, or (`None`) takes it away. What waits to be sent from an address
     /// that is gone is dropped and counted.
@@ -173,6 +194,14 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn look_for_drops(&mut self) {
         (**self).look_for_drops();
+    }
+
+    fn send_queue(&mut self) -> Option<QueueFill> {
+        (**self).send_queue()
+    }
+
+    fn receive_queue(&mut self, source_index: u8) -> Option<QueueFill> {
+        (**self).receive_queue(source_index)
     }
 
     fn set_address(&mut self, source_index: u8, address: Option<IpAddr>) -> io::Result<()> {

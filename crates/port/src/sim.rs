@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use airdma_wire::ROCE_PORT;
 
 use crate::icrc::{Checked, Flow, IcrcCache};
-use crate::{Port, PortCounters, Received, TransmitBatch};
+use crate::{Port, PortCounters, QueueFill, Received, TransmitBatch};
 
 /// One end of a pair.
 pub struct SimPort {
@@ -31,6 +31,9 @@ pub struct SimPort {
 
 /// Frames that wait at one end. More are dropped.
 const FRAMES_MAX: usize = 4096;
+
+/// What they are taken to be, for who asks how full the queue is: the socket of an unprivileged process on Linux.
+const SOCKET_BYTES: u64 = 425_984;
 
 /// TTL of a packet whose destination leaves it to the kernel.
 const DEFAULT_TTL: u8 = 64;
@@ -94,6 +97,11 @@ impl Carrier {
     /// Gives the port a frame to receive, whatever its ICRC says.
     pub fn give(&self, frame: Frame) {
         self.inbox.lock().frames.push_back(frame);
+    }
+
+    /// What the port is to say of the queue in front of the line ([`Port::send_queue`]).
+    pub fn set_send_queue(&self, fill: Option<QueueFill>) {
+        self.outbox.lock().fill = fill;
     }
 }
 
@@ -180,6 +188,19 @@ impl Port for SimPort {
         out.push(self.inbox.event.as_raw_fd());
     }
 
+    fn send_queue(&mut self) -> Option<QueueFill> {
+        self.peer_inbox.lock().fill
+    }
+
+    fn receive_queue(&mut self, _source_index: u8) -> Option<QueueFill> {
+        let queue = self.inbox.lock();
+        let bytes = queue.frames.iter().map(|frame| frame.bytes.len() as u64);
+        Some(QueueFill {
+            bytes: bytes.sum(),
+            capacity: Some(SOCKET_BYTES),
+        })
+    }
+
     fn counters(&self) -> PortCounters {
         PortCounters {
             rx_overflow: self.inbox.lock().dropped,
@@ -201,6 +222,8 @@ struct Queue {
     /// Used frames, kept for their memory.
     spare: Vec<Frame>,
     dropped: u64,
+    /// What whoever carries the frames says of the queue behind this one.
+    fill: Option<QueueFill>,
 }
 
 /// A packet on its way.

@@ -35,11 +35,13 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::Instant;
 
+use airdma_radio::{Backlog, Limit, LinkView, Queue};
 use airdma_wire::ROCE_PORT;
 
 use crate::sharing::Sharing;
-use crate::{Port, PortCounters, Received, TransmitBatch};
+use crate::{Port, PortCounters, QueueFill, Received, TransmitBatch};
 use receive::Receiver;
 use socket::Socket;
 use transmit::Sender;
@@ -116,6 +118,8 @@ pub struct UdpPort {
     /// Socket to look at first, so that a busy address cannot starve the others.
     next: usize,
     counters: PortCounters,
+    /// Opened when somebody asks.
+    view: Option<LinkView>,
 }
 
 /// An unused address is looked at in one of this many receive calls.
@@ -186,6 +190,7 @@ impl UdpPort {
             polls: 0,
             next: 0,
             counters: PortCounters::default(),
+            view: None,
         })
     }
 
@@ -207,9 +212,37 @@ impl UdpPort {
         self.receiver.set_sharing(sharing);
     }
 
+    /// Without a queue in front of a wireless interface, what its driver holds is in the account of the sockets. Others without a queue,
+    /// as a veth, are not the line: that is somewhere behind.
+    fn unsent(&mut self) -> Option<QueueFill> {
+        let view = self.view.as_mut()?;
+        if view.read(Instant::now()).wireless.value.is_err() {
+            return None;
+        }
+        let memory = self.sockets.iter().flatten().filter_map(Socket::memory);
+        let bytes = memory.map(|memory| u64::from(memory.send_bytes)).sum();
+        Some(QueueFill {
+            bytes,
+            capacity: None,
+        })
+    }
+
     fn close(&mut self, socket: &Socket) {
         self.past_drops += socket.drops();
     }
+}
+
+/// How full the queue in front of an interface is. One with a limit in packets holds so many of the size of those that are in it.
+fn fill_of(backlog: &Backlog) -> QueueFill {
+    let bytes = u64::from(backlog.bytes);
+    let capacity = match backlog.limit {
+        Some(Limit::Bytes(most)) => Some(u64::from(most)),
+        Some(Limit::Packets(most)) if backlog.packets > 0 => {
+            Some(bytes / u64::from(backlog.packets) * u64::from(most))
+        }
+        Some(Limit::Packets(_)) | None => None,
+    };
+    QueueFill { bytes, capacity }
 }
 
 /// As a system error, for what happens while the port runs.
@@ -277,6 +310,26 @@ impl Port for UdpPort {
     fn look_for_drops(&mut self) {
         let sockets = self.sockets.iter().flatten().chain(&self.groups);
         self.counters.rx_overflow = self.past_drops + sockets.map(Socket::drops).sum::<u64>();
+    }
+
+    fn send_queue(&mut self) -> Option<QueueFill> {
+        let index = self.interface_index;
+        let view = self.view.get_or_insert_with(|| LinkView::open(index));
+        let queue = &view.read_queue(Instant::now()).value;
+        match queue {
+            Ok(Queue::Backlog(backlog)) => Some(fill_of(backlog)),
+            Ok(Queue::NoQueue) => self.unsent(),
+            Err(_) => None,
+        }
+    }
+
+    fn receive_queue(&mut self, source_index: u8) -> Option<QueueFill> {
+        let socket = self.sockets.get(usize::from(source_index))?.as_ref()?;
+        let memory = socket.memory()?;
+        Some(QueueFill {
+            bytes: memory.receive_bytes.into(),
+            capacity: Some(memory.receive_limit_bytes.into()),
+        })
     }
 
     fn set_address(&mut self, source_index: u8, address: Option<IpAddr>) -> io::Result<()> {

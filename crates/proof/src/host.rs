@@ -2,7 +2,9 @@
 
 use crate::delays::Delays;
 use airdma_engine::simulated::{Inventory, Simulated, interface, set_nonblocking};
-use airdma_engine::{Access, Channel, Cq, Mr, Pd, Qp, QpEvent, Qpn, Srq, SrqAttributes};
+use airdma_engine::{
+    Access, Channel, Cq, Mr, Pd, Qp, QpEvent, Qpn, RateControl, Srq, SrqAttributes,
+};
 use airdma_model::Alarm;
 use airdma_port::sim::{Carrier, Frame, carried};
 use core::ops::Range;
@@ -180,7 +182,7 @@ impl Host {
         let (port, carrier) = carried(&[address]).expect("a descriptor");
         let simulated = Simulated::open(info, Box::new(port), seed).expect("a device in memory");
         if air {
-            simulated.offer_air();
+            simulated.offer_air(RateControl::Buffers);
         }
         let nothing = simulated.inventory();
         let device = simulated.device();

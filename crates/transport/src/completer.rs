@@ -112,7 +112,8 @@ impl Requester {
         let Some(repair) = &mut self.repair else {
             return;
         };
-        repair.set_rtt(told.rtt);
+        repair.note_told(expected);
+        repair.set_rtt(told.rtt, told.told_within);
         let end = self.next.min(acked + u64::from(AHEAD_MAX));
         // Ranges come in order: each packet is looked at once, whatever a hostile peer says.
         let mut from = expected;
@@ -261,6 +262,12 @@ impl Requester {
             }
         }
         self.progressed(now, attributes);
+        if let Some(told) = self.repair.as_ref().map(|repair| repair.told())
+            && told > self.acked
+        {
+            // It was said before this answer came.
+            self.acknowledge(now, attributes, qpn, told, host);
+        }
         Ok(())
     }
 

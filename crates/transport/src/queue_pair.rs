@@ -71,6 +71,8 @@ pub struct Acknowledgement<'a> {
     pub missing: &'a [PsnRange],
     /// Round trip to it, smoothed.
     pub rtt: Duration,
+    /// How long beyond that the peer may wait before it says something.
+    pub told_within: Duration,
 }
 
 /// Whether a peer is to be told how far we are with its packets.
@@ -666,6 +668,17 @@ impl QueuePair {
             return Some(Owed::Now);
         }
         reorder.owed().then_some(Owed::Soon)
+    }
+
+    /// Packets that were missing when later ones came, since this was asked last.
+    pub fn take_missed(&mut self) -> u32 {
+        match &mut self.service {
+            Service::Connected { responder, .. } => {
+                let reorder = responder.reorder.as_mut();
+                reorder.map_or(0, |reorder| reorder.take_missed())
+            }
+            Service::Unreliable { .. } | Service::Datagram(_) => 0,
+        }
     }
 
     /// The peer is told: PSN of the first packet that was not executed, and in `missing` the first ranges of what is missing from there

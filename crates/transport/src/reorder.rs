@@ -112,6 +112,8 @@ pub(crate) struct Reorder {
     owed: bool,
     /// Nor that packets are missing that it may not know of.
     gap: bool,
+    /// Packets that were missing when a later one came, and were not counted yet.
+    missed: u32,
 }
 
 impl Reorder {
@@ -122,6 +124,7 @@ impl Reorder {
             dropped: 0,
             owed: false,
             gap: false,
+            missed: 0,
         }
     }
 
@@ -148,6 +151,11 @@ impl Reorder {
     pub(crate) fn told(&mut self) {
         self.owed = false;
         self.gap = false;
+    }
+
+    /// Packets that were found missing since this was asked last.
+    pub(crate) fn take_missed(&mut self) -> u32 {
+        mem::take(&mut self.missed)
     }
 
     /// Whether the packet so many after the expected one is there.
@@ -207,7 +215,10 @@ impl Reorder {
         if ahead >= AHEAD_MAX || !self.memory.take(more * mem::size_of::<Early>()) {
             return false;
         }
-        self.gap |= more > 1 || self.early.is_empty();
+        // The expected one is missing, too, when the first after it comes.
+        let missing = (more as u32 + u32::from(self.early.is_empty())).saturating_sub(1);
+        self.gap |= missing > 0;
+        self.missed = self.missed.saturating_add(missing);
         self.early
             .resize_with(self.early.len() + more, || Early::Missing);
         true

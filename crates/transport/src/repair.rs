@@ -1,7 +1,7 @@
 //! What is sent again: the requester's half of selective repeat.
 //!
 //! The peer says how far it is and what is missing. That, and nothing else, is sent again, once in a round trip: what is said to be
-//! missing again sooner was said before the repeated packet came. If nothing is heard for two round trips, the last packet is
+//! missing again sooner was said before the repeated packet came. If nothing is heard for two round trips and as long as the peer may wait before it speaks, the last packet is
 //! sent again as a probe, so that the peer says what it has (as TCP's tail loss probe, RFC 8985 7). When the timer of the connection
 //! runs out, all is sent again (IBTA 9.7.6.1.3); since the peer acknowledges now and then, it does not run out sooner than
 //! [`Repair::timeout_min`].
@@ -17,8 +17,8 @@ const WORDS: usize = (AHEAD_MAX / u64::BITS) as usize;
 const RTT_START: Duration = Duration::from_millis(5);
 /// A peer that lies about how long it held a ping does not get everything again and again.
 const RTT_MIN: Duration = Duration::from_micros(500);
-/// A peer may take this long beyond the round trip: it tells four times in each, and machines are busy.
-const PROBE_SLACK: Duration = Duration::from_millis(1);
+/// Before the peer's habits are known.
+const TOLD_WITHIN_START: Duration = Duration::from_millis(1);
 const PROBE_BACKOFF_MAX: u32 = 6;
 /// Twice as long as a peer waits before it tells how far it is, at most.
 const TOLD_WITHIN: Duration = Duration::from_millis(20);
@@ -33,8 +33,12 @@ pub(crate) struct Repair {
     /// When each packet in flight was sent again. Empty until one is.
     again_at: Vec<Option<Time>>,
     rtt: Duration,
+    /// The peer may take this long beyond the round trip.
+    told_within: Duration,
     probe_at: Option<Time>,
     probes: u32,
+    /// The peer has executed all before this, as it said.
+    told: u64,
 }
 
 impl Repair {
@@ -45,8 +49,10 @@ impl Repair {
             clean: 0,
             again_at: Vec::new(),
             rtt: RTT_START,
+            told_within: TOLD_WITHIN_START,
             probe_at: None,
             probes: 0,
+            told: 0,
         }
     }
 
@@ -58,8 +64,18 @@ impl Repair {
         self.probe_at = None;
     }
 
-    pub(crate) fn set_rtt(&mut self, rtt: Duration) {
+    pub(crate) fn set_rtt(&mut self, rtt: Duration, told_within: Duration) {
         self.rtt = rtt.max(RTT_MIN);
+        self.told_within = told_within;
+    }
+
+    /// The peer says that it has executed all before this.
+    pub(crate) fn note_told(&mut self, sequence: u64) {
+        self.told = self.told.max(sequence);
+    }
+
+    pub(crate) fn told(&self) -> u64 {
+        self.told
     }
 
     /// An answer may take this long although nothing was lost.
@@ -163,7 +179,7 @@ impl Repair {
     }
 
     fn probe_timeout(&self) -> Duration {
-        (self.rtt * 2 + PROBE_SLACK) * (1 << self.probes)
+        (self.rtt * 2 + self.told_within) * (1 << self.probes)
     }
 }
 
@@ -211,7 +227,7 @@ mod tests {
     #[test]
     fn once_in_a_round_trip() {
         let mut repair = Repair::new();
-        repair.set_rtt(Duration::from_millis(4));
+        repair.set_rtt(Duration::from_millis(4), Duration::from_millis(1));
         repair.note_missing(7, 0, at(1));
         repair.sent(7, 1, at(2));
         repair.note_missing(7, 0, at(6));
@@ -236,7 +252,7 @@ mod tests {
     #[test]
     fn probes_come_after_two_round_trips_of_silence_and_then_ever_later() {
         let mut repair = Repair::new();
-        repair.set_rtt(Duration::from_millis(2));
+        repair.set_rtt(Duration::from_millis(2), Duration::from_millis(1));
         repair.restart_probe(at(0));
         assert!(!repair.take_probe(at(4)));
         assert!(repair.take_probe(at(5)));

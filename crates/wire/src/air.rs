@@ -119,7 +119,7 @@ pub struct Hello {
 ///   +---------------------------------------------------+
 ///   |            packets missed since the start         | 36
 ///   +---------------------------------------------------+
-///   |      packets with congestion marks, ditto         | 40
+///   |      bytes that came with congestion marks        | 40
 ///   +---------------------------------------------------+
 ///   |     bytes in the receiver's socket buffer         | 44
 ///   +---------------------------------------------------+
@@ -131,7 +131,9 @@ pub struct Hello {
 ///   +---------------------------------------------------+
 ///   |     the sender, as in its Hello                   | 60
 ///   +---------------------------------------------------+
-///   |     records                                       | 64
+///   |     microseconds between the start and now        | 64
+///   +---------------------------------------------------+
+///   |     records                                       | 68
 ///
 ///   a record
 ///   +--------------------------------------+------------+
@@ -141,6 +143,8 @@ pub struct Hello {
 ///   +--------------------------------------+------------+
 ///   and of each range: 3 bytes first PSN, 3 bytes number of packets
 /// ```
+///
+/// The start is the first packet that came from the peer, or the first after a pause ([`PAUSE_US`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Whom it is for.
@@ -155,12 +159,14 @@ pub struct Report {
     pub pong: u32,
     /// How long that ping waited, in microseconds.
     pub pong_held_us: u32,
-    /// Bytes received from the peer.
+    /// Bytes received from the peer since the start, with all headers of their packets.
     pub received_bytes: u64,
-    /// Gaps in what was received, in packets.
+    /// Gaps in what was received, in packets. Wraps.
     pub missed_packets: u32,
-    /// Packets that came with congestion marks (ECN CE).
-    pub marked_packets: u32,
+    /// Those of the bytes that came with congestion marks (ECN CE). Wraps.
+    pub marked_bytes: u32,
+    /// When all this was so, in microseconds since the start. Wraps.
+    pub at_us: u32,
     /// Bytes in the socket buffer of the receiver.
     pub socket_bytes: u32,
     /// And how many it holds.
@@ -192,7 +198,10 @@ impl Record<'_> {
     }
 }
 
-const REPORT_LEN: usize = 64;
+/// What was received longer ago than the last such pause, in microseconds, is not counted any more.
+pub const PAUSE_US: u32 = 900_000;
+
+const REPORT_LEN: usize = 68;
 const RECORD_LEN: usize = 8;
 const RANGE_LEN: usize = 6;
 
@@ -287,12 +296,13 @@ fn report(content: &[u8; CONTENT_LEN]) -> Report {
         pong_held_us: u32::from_be_bytes(field::get::<24, 4, _>(content)),
         received_bytes: u64::from_be_bytes(field::get::<28, 8, _>(content)),
         missed_packets: u32::from_be_bytes(field::get::<36, 4, _>(content)),
-        marked_packets: u32::from_be_bytes(field::get::<40, 4, _>(content)),
+        marked_bytes: u32::from_be_bytes(field::get::<40, 4, _>(content)),
         socket_bytes: u32::from_be_bytes(field::get::<44, 4, _>(content)),
         socket_bytes_max: u32::from_be_bytes(field::get::<48, 4, _>(content)),
         application_bytes: u32::from_be_bytes(field::get::<52, 4, _>(content)),
         application_bytes_max: u32::from_be_bytes(field::get::<56, 4, _>(content)),
         sender: u32::from_be_bytes(field::get::<60, 4, _>(content)),
+        at_us: u32::from_be_bytes(field::get::<64, 4, _>(content)),
     }
 }
 
@@ -345,12 +355,13 @@ impl ReportWriter {
         field::set::<24, 4, _>(&mut content, report.pong_held_us.to_be_bytes());
         field::set::<28, 8, _>(&mut content, report.received_bytes.to_be_bytes());
         field::set::<36, 4, _>(&mut content, report.missed_packets.to_be_bytes());
-        field::set::<40, 4, _>(&mut content, report.marked_packets.to_be_bytes());
+        field::set::<40, 4, _>(&mut content, report.marked_bytes.to_be_bytes());
         field::set::<44, 4, _>(&mut content, report.socket_bytes.to_be_bytes());
         field::set::<48, 4, _>(&mut content, report.socket_bytes_max.to_be_bytes());
         field::set::<52, 4, _>(&mut content, report.application_bytes.to_be_bytes());
         field::set::<56, 4, _>(&mut content, report.application_bytes_max.to_be_bytes());
         field::set::<60, 4, _>(&mut content, report.sender.to_be_bytes());
+        field::set::<64, 4, _>(&mut content, report.at_us.to_be_bytes());
         ReportWriter {
             content,
             end: REPORT_LEN,
@@ -449,7 +460,8 @@ mod tests {
             pong_held_us: 4,
             received_bytes: 1 << 40,
             missed_packets: 5,
-            marked_packets: 6,
+            marked_bytes: 6,
+            at_us: 12,
             socket_bytes: 7,
             socket_bytes_max: 8,
             application_bytes: 10,
@@ -478,7 +490,7 @@ mod tests {
     #[test]
     fn a_report_takes_what_it_has_room_for() {
         let mut writer = ReportWriter::new(&Report::default());
-        assert_eq!(writer.room(), Some(24));
+        assert_eq!(writer.room(), Some(23));
         let gap = (Psn::new(1), 1);
         writer.add(Qpn::new(1), Psn::new(1), [gap; 20].into_iter());
         assert_eq!(writer.room(), Some(2));
@@ -506,7 +518,7 @@ mod tests {
         assert_eq!(changed(37, 7), Err(AirError::Oui));
         assert_eq!(changed(40, 2), Err(AirError::Version(2)));
         assert_eq!(changed(41, 200), Err(AirError::Records));
-        assert_eq!(changed(107, 25), Err(AirError::Records));
+        assert_eq!(changed(111, 25), Err(AirError::Records));
         assert_eq!(parse(&good[..255]), Err(MadError::Length(255).into()));
     }
 }

@@ -128,7 +128,9 @@ fn colour(transport: Transport) -> RGBColor {
         "tcp_bbr" => (120, 170, 210),
         "quic_cubic" => (46, 139, 87),
         "quic_bbr" => (140, 200, 150),
-        "airdma_write" => (209, 73, 91),
+        "airdma_write" => (235, 160, 170),
+        "airdma_air" => (209, 73, 91),
+        "airdma_air_latency" => (150, 30, 50),
         "scp" => (150, 90, 180),
         _ => (200, 170, 60),
     };

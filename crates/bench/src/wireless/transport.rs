@@ -31,18 +31,22 @@ pub enum Transport {
     Quic(&'static str),
     /// airdma as it is: RC with go-back-N, without any care for radio.
     Write,
+    /// The same in air mode, with this rate control.
+    Air(&'static str),
     /// A file over ssh.
     File(Copier),
 }
 
 /// All of them.
-pub const TRANSPORTS: [Transport; 8] = [
+pub const TRANSPORTS: [Transport; 10] = [
     Transport::Udp,
     Transport::Tcp("cubic"),
     Transport::Tcp("bbr"),
     Transport::Quic("cubic"),
     Transport::Quic("bbr"),
     Transport::Write,
+    Transport::Air("buffers"),
+    Transport::Air("latency"),
     Transport::File(Copier::Scp),
     Transport::File(Copier::Rsync),
 ];
@@ -57,6 +61,8 @@ impl Transport {
             Transport::Quic("bbr") => "quic_bbr",
             Transport::Quic(_) => "quic_cubic",
             Transport::Write => "airdma_write",
+            Transport::Air("latency") => "airdma_air_latency",
+            Transport::Air(_) => "airdma_air",
             Transport::File(Copier::Scp) => "scp",
             Transport::File(Copier::Rsync) => "rsync",
         }
@@ -64,7 +70,7 @@ impl Transport {
 
     /// Whether it is somebody else's.
     pub fn is_peer(self) -> bool {
-        !matches!(self, Transport::Udp | Transport::Write)
+        !matches!(self, Transport::Udp | Transport::Write | Transport::Air(_))
     }
 
     /// Whether it cannot go on for as long as one likes.
@@ -77,7 +83,7 @@ impl Transport {
         let programs: &[&str] = match self {
             Transport::Udp | Transport::Tcp("cubic") | Transport::Quic(_) => &[],
             Transport::Tcp(_) => &["tcp_bbr"],
-            Transport::Write => &["ib_write_bw"],
+            Transport::Write | Transport::Air(_) => &["ib_write_bw"],
             Transport::File(Copier::Scp) => &["scp", "sshd"],
             Transport::File(Copier::Rsync) => &["rsync", "ssh", "sshd"],
         };
@@ -120,7 +126,12 @@ pub fn flow(
     let (port, time, count) = (port.to_string(), seconds.to_string(), bytes.to_string());
     let to_and_time = ["--to", &to, "--seconds", &time];
     let [sent, came] = match transport {
-        Transport::Write => return write(link, airdma, bytes, seconds),
+        Transport::Write => return write(link, airdma, &[], bytes, seconds),
+        Transport::Air(control) => {
+            let rate = format!("AIRDMA_RATE={control}");
+            let air = ["env", "AIRDMA_AIR=1", &rate];
+            return write(link, airdma, &air, bytes, seconds);
+        }
         Transport::File(program) => return copy(link, program, bytes),
         Transport::Udp => {
             let receive = [&TRAFFIC[..], &["udp-receive", "--port", &port]].concat();
@@ -165,13 +176,19 @@ fn of(sent: &Found, came: &Found) -> Sample {
     Sample::moved(came.bytes as f64, came.seconds, sent.cpu_s + came.cpu_s)
 }
 
-/// perftest's WRITE of 64 KiB: so many, or for so long.
-fn write(link: &Link, airdma: &Path, bytes: u64, seconds: f64) -> Result<Sample, LinkError> {
+/// perftest's WRITE of 64 KiB: so many, or for so long. `env` is what runs it in another environment.
+fn write(
+    link: &Link,
+    airdma: &Path,
+    env: &[&str],
+    bytes: u64,
+    seconds: f64,
+) -> Result<Sample, LinkError> {
     let airdma = airdma.to_string_lossy();
     let size = MESSAGE_BYTES.to_string();
     let count = bytes.div_ceil(MESSAGE_BYTES).to_string();
     let whole = seconds.floor().to_string();
-    let mut words = vec!["run", "--", "ib_write_bw", "-s", &size];
+    let mut words = [&["run", "--"], env, &["ib_write_bw", "-s", &size]].concat();
     match bytes {
         u64::MAX => words.extend(["-D", &whole]),
         _ => words.extend(["-n", &count]),

@@ -66,7 +66,7 @@ pub fn remark(name: &str, value: &str, devices: &[String]) -> Option<Remark> {
 }
 
 /// airdma's, and what each does.
-const OURS: [(&str, &str); 8] = [
+const OURS: [(&str, &str); 9] = [
     ("AIRDMA_LIB", "where libairdma.so is"),
     (
         "AIRDMA_IMPAIR",
@@ -79,6 +79,10 @@ const OURS: [(&str, &str); 8] = [
     ),
     ("AIRDMA_AIR", "1 offers airdma peers more than RoCEv2"),
     ("AIRDMA_BULK", "with AIRDMA_AIR=1: 1 lets all else go first"),
+    (
+        "AIRDMA_RATE",
+        "how fast such peers are sent to: buffers, latency, dctcp or window",
+    ),
     ("AIRDMA_LOOPBACK", "1 makes the loopback interface a device"),
     ("AIRDMA_TRACE", "verbs prints the calls"),
 ];

@@ -194,6 +194,15 @@ impl End {
         next(&self.cq)
     }
 
+    /// The next completion, if there is one.
+    pub fn try_complete(&self) -> Option<Completion> {
+        let mut found = None;
+        self.cq
+            .poll(1, |completion| found = Some(completion))
+            .unwrap();
+        found
+    }
+
     pub fn ok(&self) -> Completion {
         let completion = self.complete();
         assert_eq!(completion.status, Status::Success, "{completion:?}");

@@ -4,8 +4,9 @@ use std::fs;
 use std::io;
 use std::mem::size_of;
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use airdma_radio::SocketMemory;
 use libc::c_int;
 
 use super::UdpConfig;
@@ -214,23 +215,12 @@ impl Socket {
     /// Datagrams the kernel dropped at this socket since it was opened: the count that SO_RXQ_OVFL would attach to later
     /// datagrams, without waiting for one.
     pub(super) fn drops(&self) -> u64 {
-        let mut words = [0_u32; MEMINFO_WORDS];
-        let mut len = size_of::<[u32; MEMINFO_WORDS]>() as libc::socklen_t;
-        // SAFETY: the kernel writes at most `len` bytes into `words`.
-        let result = unsafe {
-            libc::getsockopt(
-                self.descriptor(),
-                libc::SOL_SOCKET,
-                libc::SO_MEMINFO,
-                words.as_mut_ptr().cast(),
-                &raw mut len,
-            )
-        };
-        if result == 0 {
-            u64::from(words[MEMINFO_DROPS])
-        } else {
-            0
-        }
+        self.memory().map_or(0, |memory| memory.dropped.into())
+    }
+
+    /// What waits in it, if the kernel says.
+    pub(super) fn memory(&self) -> Option<SocketMemory> {
+        SocketMemory::of(self.fd.as_fd()).ok()
     }
 
     fn configure(&mut self, config: &UdpConfig) -> Result<(), (&'static str, io::Error)> {
@@ -403,10 +393,6 @@ const OPTIONS_V6: [(&str, c_int, c_int); 4] = [
     ("setsockopt(IPV6_RECVTCLASS)", libc::IPV6_RECVTCLASS, 1),
     ("setsockopt(IPV6_RECVHOPLIMIT)", libc::IPV6_RECVHOPLIMIT, 1),
 ];
-
-/// SO_MEMINFO (linux/sock_diag.h): nine words, the last is the number of dropped datagrams.
-const MEMINFO_WORDS: usize = 9;
-const MEMINFO_DROPS: usize = 8;
 
 /// Why a [`super::UdpPort`] could not be bound, and what to do about it.
 #[derive(Debug, thiserror::Error)]

@@ -52,6 +52,7 @@ fn told(b: &mut Bench, expected: u32, missing: &[(u32, u32)]) {
         expected: Psn::new(expected),
         missing: &missing,
         rtt: RTT,
+        told_within: Duration::from_millis(1),
     };
     b.qp.handle_acknowledgement(b.now, &told, &mut b.host);
 }
@@ -415,4 +416,51 @@ fn over_wires_that_lose_repeat_and_reorder_all_arrives_once_and_in_order() {
             left.counted(Counter::Retransmits)
         );
     }
+}
+
+#[test]
+fn what_is_kept_is_given_back_when_nothing_more_will_be_executed() {
+    let ends: [fn(&mut Bench); 2] = [|b| b.modify(QpState::Error), |b| b.modify(QpState::Reset)];
+    for end in ends {
+        let mut b = Bench::connected();
+        let memory = ReorderMemory::new(1 << 20);
+        b.qp.set_selective(Some(&memory));
+        for psn in 101..110 {
+            b.arrives(Opcode::RcSendOnly, psn, &[1; 8], |_| {});
+        }
+        assert!(memory.left() < (1 << 20) - 9 * 8);
+        end(&mut b);
+        assert_eq!(memory.left(), 1 << 20);
+        b.arrives(Opcode::RcSendOnly, 111, &[1; 8], |_| {});
+        assert_eq!(memory.left(), 1 << 20);
+    }
+}
+
+#[test]
+fn what_is_missed_is_counted_once() {
+    let mut b = selective();
+    b.arrives(Opcode::RcSendOnly, 103, &[1; 8], |_| {});
+    b.arrives(Opcode::RcSendOnly, 102, &[1; 8], |_| {});
+    b.arrives(Opcode::RcSendOnly, 104, &[1; 8], |_| {});
+    b.arrives(Opcode::RcSendOnly, 107, &[1; 8], |_| {});
+    assert_eq!(b.qp.take_missed(), 3 + 2);
+    assert_eq!(b.qp.take_missed(), 0);
+}
+
+#[test]
+fn what_was_told_before_an_answer_that_comes_late_is_taken_then() {
+    let mut b = selective();
+    let (va, rkey) = (REGION_VA, RKEY);
+    b.post(Operation::Read { va, rkey }, 8);
+    b.post(Operation::Send, 8);
+    assert_eq!(b.sends().len(), 2);
+    told(&mut b, 0, &[]);
+    assert_eq!(b.log(), [""; 0], "the READ has no answer");
+    b.arrives(Opcode::RcReadResponseOnly, 0xff_fffe, &[7; 8], |headers| {
+        headers.aeth = Some(Aeth {
+            syndrome: Syndrome::Ack { credits: 31 },
+            msn: 1,
+        });
+    });
+    assert_eq!(b.log(), ["send 0 Success", "send 1 Success"]);
 }

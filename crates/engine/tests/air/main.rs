@@ -1,114 +1,17 @@
 //! Two airdma hosts that agree on more than RoCEv2, and what they do with hosts that do not.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod peers;
+mod rate;
+mod wires;
 
-use airdma_engine::simulated::Simulated;
 use airdma_engine::*;
-use airdma_port::sim::{Carrier, Frame, carried};
+use airdma_port::sim::Frame;
 use common::*;
-use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::time::Duration;
-
-const TICK: Duration = Duration::from_micros(100);
-/// One way: 500 us.
-const TICKS_AWAY: usize = 5;
-
-struct Host {
-    device: Simulated,
-    carrier: Carrier,
-}
-
-fn host(name: &str, address: [u8; 4], seed: u64) -> Host {
-    let address = IpAddr::from(address);
-    let (port, carrier) = carried(&[address]).unwrap();
-    let device = Simulated::open(info(name, address), Box::new(port), seed).unwrap();
-    Host { device, carrier }
-}
-
-impl Host {
-    fn count(&self, name: &str) -> u64 {
-        counter(self.device.device(), name)
-    }
-}
-
-/// Two hosts and the wires between them.
-struct Wires {
-    hosts: [Host; 2],
-    ends: [End; 2],
-    tick: usize,
-    /// Ticks that a packet is under way.
-    away: usize,
-    /// With the tick in which each arrives.
-    under_way: [VecDeque<(usize, Frame)>; 2],
-    /// Bytes of each packet that was sent, from whom.
-    sent: Vec<(usize, Vec<u8>)>,
-}
-
-impl Wires {
-    /// Connected; those of `offers` offer more than RoCEv2.
-    fn new(offers: [bool; 2], bytes: usize) -> Self {
-        let hosts = [host("a", LEFT, 7), host("b", RIGHT, 8)];
-        for (host, offers) in hosts.iter().zip(offers) {
-            if offers {
-                host.device.offer_air();
-            }
-        }
-        let ends = hosts
-            .each_ref()
-            .map(|host| End::new(host.device.device(), QpType::Rc, bytes));
-        ends[0].connect(&ends[1]);
-        ends[1].connect(&ends[0]);
-        Wires {
-            hosts,
-            ends,
-            tick: 0,
-            away: TICKS_AWAY,
-            under_way: [VecDeque::new(), VecDeque::new()],
-            sent: Vec::new(),
-        }
-    }
-
-    fn now(&self) -> Duration {
-        TICK * self.tick as u32
-    }
-
-    /// Lets time pass; `loses` says which of the packets from whom are lost.
-    fn pass(&mut self, time: Duration, loses: &mut dyn FnMut(usize, &[u8]) -> bool) {
-        for _ in 0..(time.as_nanos() / TICK.as_nanos()) {
-            self.tick += 1;
-            for from in [0, 1] {
-                let to = &self.hosts[1 - from];
-                while let Some((at, _)) = self.under_way[from].front()
-                    && *at <= self.tick
-                {
-                    to.carrier.give(self.under_way[from].pop_front().unwrap().1);
-                }
-            }
-            for from in [0, 1] {
-                self.hosts[from].device.run(self.now());
-                while let Some(frame) = self.hosts[from].carrier.take() {
-                    self.sent.push((from, frame.bytes.to_vec()));
-                    if !loses(from, &frame.bytes) {
-                        self.under_way[from].push_back((self.tick + self.away, frame));
-                    }
-                }
-            }
-        }
-    }
-
-    fn quietly(&mut self, time: Duration) {
-        self.pass(time, &mut |_, _| false);
-    }
-
-    /// Packets to queue pair 1 that `from` has sent.
-    fn messages(&self, from: usize) -> usize {
-        let to_gsi =
-            |(sender, bytes): &&(usize, Vec<u8>)| *sender == from && bytes[5..8] == [0, 0, 1];
-        self.sent.iter().filter(to_gsi).count()
-    }
-}
+use wires::Wires;
 
 /// Bytes before a management datagram.
 const BTH_AND_DETH: usize = 20;
@@ -289,8 +192,10 @@ fn who_hears_a_report_without_having_agreed_asks_again() {
 fn who_only_receives_tells_by_the_round_trip_too() {
     let mut wires = Wires::new([true, true], 1 << 20);
     wires.away = 200;
+    wires.line = Some(rate::line(true));
     wires.quietly(200 * MS);
-    for _ in 0..4 {
+    // More than the line carries in a second.
+    for _ in 0..16 {
         let write = wires.ends[0].write(&wires.ends[1], 0, 1 << 20);
         wires.ends[0].qp.post_send(&write).unwrap();
     }

@@ -1,0 +1,323 @@
+//! How fast a peer is sent to: its rate controller, its pacer, and whose turn it is.
+//!
+//! All queue pairs that are connected to the peer share them. One at a time has the turn: it sends what the pacer lets through, or
+//! waits for it, and goes to the end of the line. So all get equal bytes.
+
+use airdma_transport::Time;
+use airdma_transport::rate::{
+    Acknowledged, Aim, BufferOrchestrator, Dctcp, Feedback, Occupancy, Pacer, Permit,
+    RateController,
+};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Headers of a packet that the transport does not write: Ethernet, IPv4, UDP and ICRC. Queues count them.
+pub(crate) const OVERHEAD_BYTES: u64 = 14 + 20 + 8 + 4;
+
+const DCTCP_MTU: u32 = 1024;
+/// What the largest receive socket of an unprivileged process holds, and some network behind it.
+const DCTCP_WINDOW_MAX: u64 = 8 << 20;
+
+/// The network may mark the packet.
+const ECT_0: u8 = 0b10;
+const ECN: u8 = 0b11;
+
+/// What decides how fast peers are sent to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RateControl {
+    /// The buffers of the path: as much as the bottleneck needs to stay busy.
+    #[default]
+    Buffers,
+    /// The same, with queues as short as can be.
+    Latency,
+    /// The share of packets with congestion marks.
+    Dctcp,
+    /// Nothing but the window that all peers have.
+    Window,
+}
+
+impl RateControl {
+    /// By the name that users know.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "buffers" => Some(RateControl::Buffers),
+            "latency" => Some(RateControl::Latency),
+            "dctcp" => Some(RateControl::Dctcp),
+            "window" => Some(RateControl::Window),
+            _ => None,
+        }
+    }
+}
+
+/// Why the queue pair whose turn it is does not send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waiting {
+    No,
+    /// The pacer lets it through then.
+    Until(Time),
+    /// The rate is zero.
+    ForRate,
+}
+
+pub(crate) struct Pace {
+    controller: Box<dyn RateController + Send>,
+    /// In the last two bits of the traffic class (RFC 3168).
+    ecn: u8,
+    pacer: Pacer,
+    /// Whose turn it is.
+    turn: Option<u32>,
+    waiting: Waiting,
+    /// Who comes then.
+    line: VecDeque<u32>,
+    /// The queue of this host could be looked into when that was tried last.
+    sees_queue: bool,
+    /// Of the last feedback, by the clock of the peer.
+    told_us: u64,
+    received_bytes: u64,
+    marked_bytes: u32,
+}
+
+/// What a report says besides the readings of buffers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    pub(crate) at_us: u32,
+    pub(crate) received_bytes: u64,
+    pub(crate) marked_bytes: u32,
+}
+
+impl Pace {
+    /// `None` if that is left to the window.
+    pub(crate) fn new(control: RateControl, now: Time) -> Option<Self> {
+        let controller: Box<dyn RateController + Send> = match control {
+            RateControl::Buffers => Box::new(BufferOrchestrator::new(Aim::Throughput)),
+            RateControl::Latency => Box::new(BufferOrchestrator::new(Aim::Latency)),
+            RateControl::Dctcp => Box::new(Dctcp::new(DCTCP_MTU, DCTCP_WINDOW_MAX)),
+            RateControl::Window => return None,
+        };
+        Some(Pace {
+            controller,
+            ecn: if control == RateControl::Dctcp {
+                ECT_0
+            } else {
+                0
+            },
+            pacer: Pacer::new(now),
+            turn: None,
+            waiting: Waiting::No,
+            line: VecDeque::new(),
+            sees_queue: false,
+            told_us: 0,
+            received_bytes: 0,
+            marked_bytes: 0,
+        })
+    }
+
+    /// A queue pair wants to send so many bytes. How many may leave now; `None`: not now, and if it `waits` it is in the line and will be
+    /// called.
+    pub(crate) fn admit(
+        &mut self,
+        queue_pair: u32,
+        wanted: u64,
+        waits: &mut bool,
+        now: Time,
+    ) -> Option<u64> {
+        let is_free = self.turn.is_none() && self.line.is_empty();
+        if !is_free && self.turn != Some(queue_pair) {
+            if !std::mem::replace(waits, true) {
+                self.line.push_back(queue_pair);
+            }
+            return None;
+        }
+        self.turn = Some(queue_pair);
+        let rate = self.controller.rate();
+        self.waiting = match self.pacer.poll(now, rate, wanted) {
+            Permit::Now(bytes) => {
+                self.waiting = Waiting::No;
+                return Some(bytes);
+            }
+            Permit::At(at) => Waiting::Until(at),
+            Permit::Never => Waiting::ForRate,
+        };
+        None
+    }
+
+    /// The traffic class of a packet that is to have this one.
+    pub(crate) fn traffic_class(&self, wanted: u8) -> u8 {
+        if self.ecn == 0 {
+            wanted
+        } else {
+            wanted & !ECN | self.ecn
+        }
+    }
+
+    /// The one whose turn it was has sent so many bytes, in so many packets. Whose turn it is now.
+    pub(crate) fn end_turn(&mut self, now: Time, bytes: u64, packets: u64) -> Option<u32> {
+        if packets > 0 {
+            let bytes = bytes + packets * OVERHEAD_BYTES;
+            self.pacer.spend(bytes);
+            self.controller.handle_sent(now, bytes);
+        }
+        self.next()
+    }
+
+    /// A queue pair is gone. Whose turn it is now, if it was its turn.
+    pub(crate) fn leave(&mut self, queue_pair: u32) -> Option<u32> {
+        self.line.retain(|&other| other != queue_pair);
+        if self.turn == Some(queue_pair) {
+            self.next()
+        } else {
+            None
+        }
+    }
+
+    fn next(&mut self) -> Option<u32> {
+        self.waiting = Waiting::No;
+        self.turn = self.line.pop_front();
+        self.turn
+    }
+
+    /// All that wait, who are not held back any more.
+    pub(crate) fn disband(self) -> impl Iterator<Item = u32> {
+        self.turn.into_iter().chain(self.line)
+    }
+
+    /// The one who waits for the pacer, if it is time to ask it again.
+    pub(crate) fn released(&mut self, now: Time) -> Option<u32> {
+        match self.waiting {
+            Waiting::Until(at) if at <= now => {
+                self.waiting = Waiting::No;
+                self.turn
+            }
+            Waiting::No | Waiting::Until(_) | Waiting::ForRate => None,
+        }
+    }
+
+    /// The one who waits, after the rate has changed.
+    pub(crate) fn ask_again(&mut self) -> Option<u32> {
+        let waited = std::mem::replace(&mut self.waiting, Waiting::No);
+        self.turn.filter(|_| waited != Waiting::No)
+    }
+
+    /// When [`Pace::released`] or [`Pace::tick`] is to be called.
+    pub(crate) fn due(&self) -> Option<Time> {
+        let release = match self.waiting {
+            Waiting::Until(at) => Some(at),
+            Waiting::No | Waiting::ForRate => None,
+        };
+        release
+            .into_iter()
+            .chain(self.controller.poll_timeout())
+            .min()
+    }
+
+    /// Whether the controller wants to know what waits on this host.
+    pub(crate) fn is_tick_due(&self, now: Time) -> bool {
+        self.controller.poll_timeout().is_some_and(|at| at <= now)
+    }
+
+    pub(crate) fn tick(&mut self, now: Time, send_queue: Option<Occupancy>) {
+        self.sees_queue = send_queue.is_some();
+        self.controller.handle_timeout(now, send_queue);
+    }
+
+    pub(crate) fn sees_queue(&self) -> bool {
+        self.sees_queue
+    }
+
+    pub(crate) fn take_rtt(&mut self, now: Time, sample: Duration) {
+        self.controller.handle_rtt(now, sample);
+    }
+
+    pub(crate) fn take_feedback(&mut self, now: Time, told: Told, mut feedback: Feedback) {
+        if told.received_bytes == 0 {
+            // Nothing was seen that would say how fast anything gets through.
+            return;
+        }
+        let came = told.received_bytes.checked_sub(self.received_bytes);
+        match came {
+            Some(bytes) => {
+                let later = told.at_us.wrapping_sub(self.told_us as u32);
+                // What is more than half of all was earlier.
+                let later = if later.cast_signed() < 0 { 0 } else { later };
+                self.told_us += u64::from(later);
+                let marked = told.marked_bytes.wrapping_sub(self.marked_bytes);
+                let acknowledged = Acknowledged {
+                    bytes,
+                    marked_bytes: u64::from(marked).min(bytes),
+                };
+                self.controller.handle_acknowledged(now, acknowledged);
+            }
+            // It began anew after a pause.
+            None => self.told_us = told.at_us.into(),
+        }
+        self.received_bytes = told.received_bytes;
+        self.marked_bytes = told.marked_bytes;
+        feedback.at = Time::ZERO + Duration::from_micros(self.told_us);
+        self.controller.handle_feedback(now, &feedback);
+    }
+
+    /// Bytes that may be under way.
+    pub(crate) fn window(&self) -> u64 {
+        self.controller.window()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Time = Time::from_nanos(1_000_000);
+
+    fn pace() -> Pace {
+        Pace::new(RateControl::Buffers, NOW).unwrap()
+    }
+
+    #[test]
+    fn each_has_a_turn_in_the_order_in_which_they_came() {
+        let mut pace = pace();
+        let mut waits = [false; 3];
+        assert!(pace.admit(0, u64::MAX, &mut waits[0], NOW).is_some());
+        for queue_pair in [1, 2, 1] {
+            let place = &mut waits[queue_pair as usize];
+            assert_eq!(pace.admit(queue_pair, u64::MAX, place, NOW), None);
+        }
+        assert_eq!(waits, [false, true, true]);
+        assert_eq!(pace.end_turn(NOW, 64, 1), Some(1));
+        waits[1] = false;
+        // It has more: behind the others.
+        assert_eq!(pace.admit(0, u64::MAX, &mut waits[0], NOW), None);
+        let later = NOW + Duration::from_millis(2);
+        assert!(pace.admit(1, u64::MAX, &mut waits[1], later).is_some());
+        assert_eq!(pace.end_turn(later, 64, 1), Some(2));
+        assert_eq!(pace.end_turn(NOW, 0, 0), Some(0));
+        assert_eq!(pace.end_turn(NOW, 0, 0), None);
+    }
+
+    #[test]
+    fn who_has_sent_a_burst_waits_for_the_pacer_and_is_called_then() {
+        let mut pace = pace();
+        let mut waits = false;
+        let bytes = pace.admit(7, u64::MAX, &mut waits, NOW).unwrap();
+        assert_eq!(pace.end_turn(NOW, bytes, 1), None);
+        assert_eq!(pace.admit(7, u64::MAX, &mut waits, NOW), None);
+        assert!(!waits, "it has the turn");
+        let due = pace.due().unwrap();
+        assert!(due > NOW && due <= NOW + Duration::from_millis(2));
+        assert_eq!(pace.released(NOW), None);
+        assert_eq!(pace.released(due), Some(7));
+        assert!(pace.admit(7, u64::MAX, &mut waits, due).is_some());
+    }
+
+    #[test]
+    fn who_leaves_holds_nobody_up() {
+        let mut pace = pace();
+        let mut waits = [false; 3];
+        for (queue_pair, waits) in (0..).zip(&mut waits) {
+            pace.admit(queue_pair, u64::MAX, waits, NOW);
+        }
+        assert_eq!(pace.leave(1), None);
+        assert_eq!(pace.leave(0), Some(2));
+        assert_eq!(pace.leave(2), None);
+        assert!(pace.admit(5, u64::MAX, &mut false, NOW).is_some());
+    }
+}

@@ -1,0 +1,322 @@
+//! What is known of one peer, and when it is to be told something.
+
+use super::pace::{OVERHEAD_BYTES, Pace};
+use crate::peers::PeerIndex;
+use airdma_transport::Time;
+use airdma_transport::rate::Feedback;
+use airdma_wire::air::PAUSE_US;
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Before the first is measured.
+const RTT_START: Duration = Duration::from_millis(2);
+/// Reports of a peer are no closer together, whatever the round trip: each costs a system call at both ends.
+pub(super) const REPORT_INTERVAL_MIN: Duration = Duration::from_micros(100);
+const REPORT_INTERVAL_MAX: Duration = Duration::from_millis(10);
+/// Machines are busy.
+const TOLD_SLACK: Duration = Duration::from_millis(1);
+/// Less than this since the last report is told as soon as that is possible: somebody may wait for each message.
+const LIGHT_BYTES: u64 = 8 * 1024;
+/// Reports of gaps are no closer together on a path whose rate is controlled.
+const GAPS_APART: Duration = Duration::from_millis(2);
+/// Nothing came for so long: a burst is over.
+const BURST_OVER: Duration = Duration::from_millis(2);
+const PING_INTERVAL_MIN: Duration = Duration::from_millis(5);
+/// Where a rate controller sees the queue that matters, and the round trip does not stand in for it.
+const PING_INTERVAL_RARE: Duration = Duration::from_millis(20);
+/// Pings whose answers are waited for, and how many leave in a round trip at most.
+const PINGS_MAX: usize = 16;
+const PINGS_IN_RTT: u32 = 8;
+/// Nobody knows a round trip better than to this, and a peer that lies about how long it held a ping gains nothing.
+const RTT_MIN: Duration = Duration::from_micros(200);
+/// Longer ones are those of a peer that was stopped, or lies.
+const RTT_MAX: Duration = Duration::from_secs(2);
+
+/// A question that was not answered yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asking {
+    pub(super) tries: u32,
+    pub(super) again_at: Time,
+}
+
+/// A question of the peer's: what it called us, and its instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) as_whom: u32,
+    pub(super) instance: u64,
+}
+
+/// What came from a peer since the first packet, or the first after a pause.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Arrivals {
+    began: Time,
+    pub(super) latest: Time,
+    pub(super) bytes: u64,
+    pub(super) marked_bytes: u32,
+    pub(super) missed_packets: u32,
+    /// Of the bytes, since the last report.
+    fresh_bytes: u64,
+}
+
+impl Arrivals {
+    pub(super) fn note(&mut self, now: Time, arrived: Arrived) {
+        let pause = Duration::from_micros(PAUSE_US.into());
+        if self.bytes == 0 || now.duration_since(self.latest) >= pause {
+            *self = Arrivals {
+                began: now,
+                ..Arrivals::default()
+            };
+        }
+        self.latest = now;
+        self.bytes += arrived.bytes;
+        self.fresh_bytes += arrived.bytes;
+        self.marked_bytes = self.marked_bytes.wrapping_add(arrived.marked_bytes as u32);
+    }
+
+    pub(super) fn at_us(&self, now: Time) -> u32 {
+        now.duration_since(self.began).as_micros() as u32
+    }
+}
+
+/// Packets that a queue pair has taken and its peer has not been thanked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Arrived {
+    bytes: u64,
+    marked_bytes: u64,
+}
+
+impl Arrived {
+    /// A packet of `len` bytes, BTH to pad.
+    #[inline]
+    pub(crate) fn note(&mut self, len: usize, tos: u8) {
+        let bytes = len as u64 + OVERHEAD_BYTES;
+        self.bytes += bytes;
+        // CE (RFC 3168).
+        if tos & 3 == 3 {
+            self.marked_bytes += bytes;
+        }
+    }
+}
+
+pub(super) struct AirPeer {
+    pub(super) address: IpAddr,
+    /// Which of our addresses it knows.
+    pub(super) local: IpAddr,
+    /// The range of its queue pairs' numbers.
+    pub(super) range: u8,
+    /// Of `local` in the GID table.
+    pub(super) source_index: u8,
+    /// The host that it is on.
+    pub(super) host: PeerIndex,
+    /// Queue pairs connected to it; none marks a free entry.
+    pub(super) users: Vec<u32>,
+    /// Its instance, if it has agreed.
+    pub(super) agreed: Option<u64>,
+    /// Set while it has agreed to tell about its buffers.
+    pub(super) pace: Option<Pace>,
+    pub(super) asking: Option<Asking>,
+    pub(super) asked: Option<Asked>,
+    /// Queue pairs that owe it an acknowledgement, each once.
+    pub(super) owing: VecDeque<u32>,
+    pub(super) arrivals: Arrivals,
+    report_at: Option<Time>,
+    /// It does not wait for more to come together.
+    is_report_urgent: bool,
+    reported_at: Time,
+    /// Of the last report that was taken.
+    pub(super) number_taken: Option<u32>,
+    rtt: Option<Duration>,
+    /// The last pings, which are the numbers of their reports, and when they left; the last of all first.
+    pings: VecDeque<(u32, Time)>,
+    /// Its last ping, and when it came, until it is answered.
+    pub(super) pong: Option<(u32, Time)>,
+}
+
+impl AirPeer {
+    pub(super) fn new(
+        (address, local): (IpAddr, IpAddr),
+        range: u8,
+        source_index: u8,
+        host: PeerIndex,
+    ) -> Self {
+        AirPeer {
+            address,
+            local,
+            range,
+            source_index,
+            host,
+            users: Vec::new(),
+            agreed: None,
+            pace: None,
+            asking: None,
+            asked: None,
+            owing: VecDeque::new(),
+            arrivals: Arrivals::default(),
+            report_at: None,
+            is_report_urgent: false,
+            reported_at: Time::ZERO,
+            number_taken: None,
+            rtt: None,
+            pings: VecDeque::new(),
+            pong: None,
+        }
+    }
+
+    pub(super) fn rtt(&self) -> Duration {
+        self.rtt.unwrap_or(RTT_START)
+    }
+
+    /// How long beyond the round trip the peer may wait before it says how far it is: what we would.
+    pub(super) fn told_within(&self) -> Duration {
+        if self.pace.is_some() {
+            Feedback::interval(self.rtt()) + TOLD_SLACK
+        } else {
+            TOLD_SLACK
+        }
+    }
+
+    fn quarter(&self) -> Duration {
+        (self.rtt() / 4).min(REPORT_INTERVAL_MAX)
+    }
+
+    /// A report is to leave at this time, or sooner if one is due already; not too close to the last.
+    fn report_by(&mut self, at: Time) -> Time {
+        let at = at.max(self.reported_at + REPORT_INTERVAL_MIN);
+        let by = self.report_at.map_or(at, |before| before.min(at));
+        self.report_at = Some(by);
+        by
+    }
+
+    /// A report is to leave now. Returns when that is.
+    pub(super) fn report_now(&mut self, now: Time) -> Time {
+        self.is_report_urgent = true;
+        self.report_by(now)
+    }
+
+    /// Packets were found missing. The first to be missed are told at once, but where many are, each by itself would take more
+    /// of the air than it saves. Returns when it is told.
+    pub(super) fn report_gap(&mut self, now: Time) -> Time {
+        let apart = if self.pace.is_some() {
+            self.quarter().max(GAPS_APART)
+        } else {
+            REPORT_INTERVAL_MIN
+        };
+        self.is_report_urgent = true;
+        self.report_by(now.max(self.reported_at + apart))
+    }
+
+    /// There is something to report. Returns when that is done.
+    pub(super) fn report_soon(&mut self, now: Time) -> Time {
+        self.report_by(self.reported_at.max(now) + self.quarter())
+    }
+
+    /// The round trip is to be known: when a report asks for it, unless one is due anyway.
+    pub(super) fn report_for_ping(&mut self, now: Time) -> Option<Time> {
+        if self.agreed.is_none() || self.report_at.is_some() {
+            return None;
+        }
+        let last = self.pings.front();
+        let ping_at = last.map_or(now, |(_, at)| *at + self.ping_interval());
+        Some(self.report_by(ping_at.max(now)))
+    }
+
+    /// Whether a report is to leave now. While much comes in it waits for more: each takes an access to the air.
+    pub(super) fn is_report_due(&mut self, now: Time) -> bool {
+        if self.report_at.is_none_or(|at| at > now) {
+            return false;
+        }
+        let full = self.reported_at + Feedback::interval(self.rtt());
+        let over = self.arrivals.latest + BURST_OVER;
+        let is_heavy = self.pace.is_some() && self.arrivals.fresh_bytes >= LIGHT_BYTES;
+        if !self.is_report_urgent && is_heavy && now < full.min(over) {
+            self.report_at = Some(full.min(over));
+            return false;
+        }
+        true
+    }
+
+    /// It leaves. While something is under way the round trip is to be known, and what did not fit follows at once.
+    pub(super) fn reported(&mut self, now: Time, under_way: bool) {
+        self.reported_at = now;
+        self.is_report_urgent = false;
+        self.arrivals.fresh_bytes = 0;
+        self.report_at = if !self.owing.is_empty() {
+            Some(now + REPORT_INTERVAL_MIN)
+        } else if under_way {
+            Some(now + self.ping_interval())
+        } else {
+            None
+        };
+    }
+
+    /// It has agreed, as this instance, or it is plain: another one than before has to be told nothing.
+    pub(super) fn note_agreed(&mut self, agreed: Option<u64>) {
+        if self.agreed != agreed {
+            self.number_taken = None;
+            self.report_at = None;
+            self.owing.clear();
+            self.arrivals = Arrivals::default();
+        }
+        self.agreed = agreed;
+    }
+
+    /// When it wants to be called.
+    pub(super) fn due(&self) -> Option<Time> {
+        if self.users.is_empty() {
+            return None;
+        }
+        if self.asked.is_some() {
+            return Some(Time::ZERO);
+        }
+        let again_at = self.asking.map(|asking| asking.again_at);
+        let report_at = self.report_at.filter(|_| self.agreed.is_some());
+        let pace = self.pace.as_ref().and_then(Pace::due);
+        [again_at, report_at, pace].into_iter().flatten().min()
+    }
+
+    /// Whether the next report is to be a ping.
+    pub(super) fn wants_ping(&self, now: Time) -> bool {
+        let last = self.pings.front();
+        last.is_none_or(|(_, at)| now.duration_since(*at) >= self.ping_interval())
+    }
+
+    pub(super) fn note_ping(&mut self, number: u32, now: Time) {
+        self.pings.truncate(PINGS_MAX - 1);
+        self.pings.push_front((number, now));
+    }
+
+    /// A ping was answered, after the peer had `held` it. Older ones are not waited for.
+    pub(super) fn take_pong(&mut self, now: Time, number: u32, held: Duration) {
+        let place = self.pings.iter().position(|(ping, _)| *ping == number);
+        let Some(place) = place else {
+            return;
+        };
+        let (_, left) = self.pings[place];
+        // The last one says when to ask again; it is answered no more than once.
+        self.pings.truncate(place.max(1));
+        if place == 0 {
+            self.pings[0].0 = 0;
+        }
+        self.take_rtt(now, now.duration_since(left).saturating_sub(held));
+    }
+
+    fn ping_interval(&self) -> Duration {
+        let sees_queue = self.pace.as_ref().is_some_and(Pace::sees_queue);
+        let least = if sees_queue {
+            PING_INTERVAL_RARE
+        } else {
+            PING_INTERVAL_MIN
+        };
+        least.max(self.rtt() / PINGS_IN_RTT)
+    }
+
+    fn take_rtt(&mut self, now: Time, raw: Duration) {
+        let sample = raw.clamp(RTT_MIN, RTT_MAX);
+        // As TCP smooths it (RFC 6298 2.3).
+        self.rtt = Some(self.rtt.map_or(sample, |rtt| rtt * 7 / 8 + sample / 8));
+        if let Some(pace) = &mut self.pace {
+            pace.take_rtt(now, raw);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Who is whom: several addresses, and ends that go away.
+
+use crate::common::*;
+use crate::wires::{RIGHT_TOO, Wires};
+use crate::{is_middle, rate};
+use airdma_engine::simulated::Simulated;
+use airdma_engine::*;
+use airdma_port::sim::carried;
+use airdma_port::{Port, Received, TransmitBatch};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const MS: Duration = Duration::from_millis(1);
+const LEN: usize = 64 * 1024;
+
+#[test]
+fn a_process_with_two_addresses_is_agreed_with_at_each() {
+    let mut wires = Wires::new([true, true], LEN);
+    let (left, right) = {
+        let [left, right] =
+            (wires.hosts.each_ref()).map(|host| End::new(host.device.device(), QpType::Rc, LEN));
+        let path = |address: [u8; 4], row: u8| Path {
+            gid: GidEntry::from(IpAddr::from(address)).gid,
+            sgid_index: row,
+            hop_limit: 64,
+            ..Path::default()
+        };
+        connect(&left.qp, right.qp.number(), path(RIGHT_TOO, 0));
+        connect(&right.qp, left.qp.number(), path(LEFT, 1));
+        (left, right)
+    };
+    wires.quietly(5 * MS);
+    let write = left.write(&right, 0, LEN);
+    left.qp.post_send(&write).unwrap();
+    let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
+    wires.ends[0].qp.post_send(&write).unwrap();
+    let mut middle = 0;
+    // One of each: the turns of both queue pairs are longer.
+    wires.pass(100 * MS, &mut |from, bytes| {
+        is_middle(from, bytes) && {
+            middle += 1;
+            middle == 5 || middle == 70
+        }
+    });
+    left.ok();
+    wires.ends[0].ok();
+    assert_eq!(wires.hosts[0].count("retransmits"), 2);
+    assert_eq!(wires.hosts[1].count("acks_sent"), 0);
+    assert_eq!(wires.hosts[0].count("drop_air"), 0);
+}
+
+/// A port that works until it is told to break.
+struct Fragile<P> {
+    port: P,
+    broken: Arc<AtomicBool>,
+}
+
+impl<P: Port> Port for Fragile<P> {
+    fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()> {
+        self.port.transmit(batch)
+    }
+
+    fn receive(
+        &mut self,
+        budget: usize,
+        handle: &mut dyn FnMut(Received<'_>),
+    ) -> io::Result<usize> {
+        if self.broken.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::NetworkDown.into());
+        }
+        self.port.receive(budget, handle)
+    }
+
+    fn wait_descriptors(&self, out: &mut Vec<RawFd>) {
+        self.port.wait_descriptors(out);
+    }
+
+    fn counters(&self) -> airdma_port::PortCounters {
+        self.port.counters()
+    }
+}
+
+#[test]
+fn a_port_that_breaks_while_a_peer_is_to_be_told_something_leaves_the_device_at_rest() {
+    let address = IpAddr::from(LEFT);
+    let (port, _carrier) = carried(&[address]).unwrap();
+    let broken = Arc::new(AtomicBool::new(false));
+    let port = Fragile {
+        port,
+        broken: Arc::clone(&broken),
+    };
+    let device = Simulated::open(info("a", address), Box::new(port), 7).unwrap();
+    device.offer_air(RateControl::Buffers);
+    let end = End::new(device.device(), QpType::Rc, 64);
+    end.connect(&end);
+    device.run(MS);
+    assert!(device.deadline().is_some(), "it asks again");
+    broken.store(true, Ordering::Relaxed);
+    device.run(2 * MS);
+    device.run(1000 * MS);
+    assert_eq!(device.deadline(), None);
+}
+
+#[test]
+fn a_peer_that_leaves_while_others_wait_for_their_turn_holds_nobody_up() {
+    let mut wires = rate::wires(RateControl::Buffers, rate::line(true));
+    let pairs = [0, 1, 2].map(|_| rate::pair(&wires));
+    let ends: Vec<_> = pairs.iter().map(|(left, right)| (left, right)).collect();
+    rate::saturate(&mut wires, &ends, 50 * MS);
+    for gone in [0, 1] {
+        let reset = QpAttributes {
+            state: QpState::Reset,
+            ..QpAttributes::default()
+        };
+        ends[gone].0.qp.modify(&reset, AttrMask::STATE).unwrap();
+    }
+    let used = rate::saturate(&mut wires, &ends[2..], 300 * MS);
+    assert!(used > 0.9, "{used}");
+}

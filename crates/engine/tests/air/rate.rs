@@ -1,0 +1,160 @@
+//! How fast two hosts that agreed send, on a line that is slower than they are.
+
+use crate::common::*;
+use crate::wires::{Line, TICK, Wires};
+use airdma_engine::*;
+use std::time::Duration;
+
+const MS: Duration = Duration::from_millis(1);
+const LEN: usize = 512 * 1024;
+
+/// 100 Mb/s.
+const RATE: usize = 1250;
+/// 24 ms of it.
+const CAPACITY: usize = 300_000;
+
+pub fn line(seen: bool) -> Line {
+    Line::new(RATE, CAPACITY, seen)
+}
+
+/// Two hosts behind such a line, which have agreed.
+pub fn wires(control: RateControl, line: Line) -> Wires {
+    let mut wires = Wires::with([Some(control); 2], LEN);
+    wires.quietly(5 * MS);
+    wires.line = Some(line);
+    wires
+}
+
+/// Sends without end for this time, from these ends to those. Returns the part of the line's rate that was used.
+pub fn saturate(wires: &mut Wires, ends: &[(&End, &End)], time: Duration) -> f64 {
+    let carried = |wires: &Wires| wires.line.as_ref().unwrap().carried;
+    let before = carried(wires);
+    let mut under_way = vec![0_u32; ends.len()];
+    for _ in 0..time.as_millis() {
+        for ((from, to), under_way) in ends.iter().zip(&mut under_way) {
+            while let Some(completion) = from.try_complete() {
+                assert_eq!(completion.status, Status::Success);
+                // It may be of a time before.
+                *under_way = under_way.saturating_sub(1);
+            }
+            while *under_way < 4 {
+                from.qp.post_send(&from.write(to, 0, LEN)).unwrap();
+                *under_way += 1;
+            }
+        }
+        wires.quietly(MS);
+    }
+    let most = RATE as f64 * (time.as_nanos() / TICK.as_nanos()) as f64;
+    (carried(wires) - before) as f64 / most
+}
+
+/// One queue pair. The part of the line that was used after a while, the longest queue then, in ms, and what it dropped.
+fn one(control: RateControl, seen: bool) -> (f64, usize, usize) {
+    // A queue that is not seen is learned from round trips, and may overflow once before it is known.
+    let learning = if seen { 100 * MS } else { 1000 * MS };
+    let mut wires = wires(control, line(seen));
+    let others = pair(&wires);
+    let ends = [(&others.0, &others.1)];
+    saturate(&mut wires, &ends, learning);
+    let line = wires.line.as_mut().unwrap();
+    line.longest = 0;
+    if !seen {
+        line.dropped = 0;
+    }
+    let used = saturate(&mut wires, &ends, 400 * MS);
+    let line = wires.line.unwrap();
+    (used, line.longest / RATE / 10, line.dropped)
+}
+
+/// One more pair of queue pairs.
+pub fn pair(wires: &Wires) -> (End, End) {
+    let [left, right] =
+        (wires.hosts.each_ref()).map(|host| End::new(host.device.device(), QpType::Rc, LEN));
+    left.connect(&right);
+    right.connect(&left);
+    (left, right)
+}
+
+#[test]
+fn the_queue_in_front_of_the_line_is_never_empty_and_never_long() {
+    let (used, longest_ms, dropped) = one(RateControl::Buffers, true);
+    assert!(used > 0.97, "{used}");
+    assert!((4..12).contains(&longest_ms), "{longest_ms} ms");
+    assert_eq!(dropped, 0);
+}
+
+#[test]
+fn for_latency_the_queue_is_shorter_still() {
+    let (used, longest_ms, dropped) = one(RateControl::Latency, true);
+    assert!(used > 0.85, "{used}");
+    assert!(longest_ms < 6, "{longest_ms} ms");
+    assert_eq!(dropped, 0);
+}
+
+#[test]
+fn a_queue_that_nobody_can_look_into_is_known_by_the_round_trip() {
+    let (used, longest_ms, dropped) = one(RateControl::Buffers, false);
+    assert!(used > 0.9, "{used}");
+    assert!(longest_ms < 20, "{longest_ms} ms");
+    assert_eq!(dropped, 0);
+}
+
+#[test]
+fn a_window_alone_fills_the_queue() {
+    let (used, longest_ms, _) = one(RateControl::Window, true);
+    assert!(used > 0.97, "{used}");
+    assert!(longest_ms > 15, "{longest_ms} ms");
+}
+
+#[test]
+fn queue_pairs_to_one_peer_get_equal_bytes() {
+    let mut wires = wires(RateControl::Buffers, line(true));
+    let pairs = [pair(&wires), pair(&wires), pair(&wires)];
+    let ends: Vec<_> = pairs.iter().map(|(left, right)| (left, right)).collect();
+    let used = saturate(&mut wires, &ends, 500 * MS);
+    assert!(used > 0.9, "{used}");
+    let to = |number: u32| {
+        let is_to = |(from, bytes): &&(usize, Vec<u8>)| {
+            *from == 0 && bytes[5..8] == number.to_be_bytes()[1..]
+        };
+        wires.sent.iter().filter(is_to).count() as f64
+    };
+    let counts: Vec<_> = (ends.iter())
+        .map(|(_, right)| to(right.qp.number().get()))
+        .collect();
+    let most = counts.iter().copied().fold(0.0, f64::max);
+    let least = counts.iter().copied().fold(f64::MAX, f64::min);
+    assert!(least > 0.9 * most, "{counts:?}");
+}
+
+#[test]
+fn what_the_line_loses_at_its_entrance_is_seen_in_its_rate_at_once() {
+    let mut wires = wires(RateControl::Buffers, line(true));
+    let (left, right) = pair(&wires);
+    let ends = [(&left, &right)];
+    saturate(&mut wires, &ends, 200 * MS);
+    // A tenth of the rate, and then all of it again.
+    wires.line.as_mut().unwrap().bytes_per_tick = RATE / 10;
+    saturate(&mut wires, &ends, 300 * MS);
+    let line = wires.line.as_mut().unwrap();
+    assert_eq!(line.dropped, 0);
+    line.bytes_per_tick = RATE;
+    saturate(&mut wires, &ends, 100 * MS);
+    let used = saturate(&mut wires, &ends, 200 * MS);
+    assert!(used > 0.95, "{used}");
+}
+
+#[test]
+fn after_a_pause_it_goes_on_as_before() {
+    let mut wires = wires(RateControl::Buffers, line(true));
+    let (left, right) = pair(&wires);
+    let ends = [(&left, &right)];
+    for _ in 0..2 {
+        saturate(&mut wires, &ends, 100 * MS);
+        let used = saturate(&mut wires, &ends, 200 * MS);
+        assert!(used > 0.95, "{used}");
+        wires.quietly(3000 * MS);
+        while left.try_complete().is_some() {}
+    }
+    assert_eq!(wires.line.unwrap().dropped, 0);
+}

@@ -1,0 +1,216 @@
+//! Two hosts with wires between them, in a time that the test moves.
+
+use crate::common::*;
+use airdma_engine::simulated::Simulated;
+use airdma_engine::*;
+use airdma_port::QueueFill;
+use airdma_port::sim::{Carrier, Frame, carried};
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::Duration;
+
+pub const TICK: Duration = Duration::from_micros(100);
+/// One way: 500 us.
+const TICKS_AWAY: usize = 5;
+
+pub struct Host {
+    pub device: Simulated,
+    pub carrier: Carrier,
+}
+
+/// The second address of the right host.
+pub const RIGHT_TOO: [u8; 4] = [192, 0, 2, 99];
+
+fn host(name: &str, addresses: &[[u8; 4]], seed: u64) -> Host {
+    let addresses: Vec<_> = addresses.iter().copied().map(IpAddr::from).collect();
+    let (port, carrier) = carried(&addresses).unwrap();
+    let info = DeviceInfo {
+        gids: addresses.iter().copied().map(GidEntry::from).collect(),
+        ..info(name, addresses[0])
+    };
+    let device = Simulated::open(info, Box::new(port), seed).unwrap();
+    Host { device, carrier }
+}
+
+impl Host {
+    pub fn count(&self, name: &str) -> u64 {
+        counter(self.device.device(), name)
+    }
+}
+
+/// A line with a queue in front of it, from the left to the right.
+pub struct Line {
+    pub bytes_per_tick: usize,
+    /// Bytes that the queue holds.
+    pub capacity: usize,
+    /// The left host can look into the queue.
+    pub seen: bool,
+    queue: VecDeque<Frame>,
+    bytes: usize,
+    credit: usize,
+    /// Bytes that left.
+    pub carried: usize,
+    pub dropped: usize,
+    /// Most bytes that were in the queue.
+    pub longest: usize,
+}
+
+/// What a queue counts of a packet besides what a frame holds.
+const HEADERS: usize = 42;
+
+impl Line {
+    pub fn new(bytes_per_tick: usize, capacity: usize, seen: bool) -> Self {
+        Line {
+            bytes_per_tick,
+            capacity,
+            seen,
+            queue: VecDeque::new(),
+            bytes: 0,
+            credit: 0,
+            carried: 0,
+            dropped: 0,
+            longest: 0,
+        }
+    }
+
+    fn push(&mut self, frame: Frame) {
+        let bytes = frame.bytes.len() + HEADERS;
+        if self.bytes + bytes > self.capacity {
+            self.dropped += 1;
+            return;
+        }
+        self.bytes += bytes;
+        self.longest = self.longest.max(self.bytes);
+        self.queue.push_back(frame);
+    }
+
+    /// What leaves in a tick.
+    fn drain(&mut self) -> Vec<Frame> {
+        self.credit += self.bytes_per_tick;
+        let mut left = Vec::new();
+        while let Some(frame) = self.queue.front()
+            && frame.bytes.len() + HEADERS <= self.credit
+        {
+            let bytes = frame.bytes.len() + HEADERS;
+            self.credit -= bytes;
+            self.bytes -= bytes;
+            self.carried += bytes;
+            left.extend(self.queue.pop_front());
+        }
+        if self.queue.is_empty() {
+            self.credit = 0;
+        }
+        left
+    }
+
+    fn fill(&self) -> Option<QueueFill> {
+        let fill = QueueFill {
+            bytes: self.bytes as u64,
+            capacity: Some(self.capacity as u64),
+        };
+        self.seen.then_some(fill)
+    }
+}
+
+/// Two hosts and the wires between them.
+pub struct Wires {
+    pub hosts: [Host; 2],
+    pub ends: [End; 2],
+    pub tick: usize,
+    /// Ticks that a packet is under way.
+    pub away: usize,
+    /// What the packets of the left one go through first.
+    pub line: Option<Line>,
+    /// With the tick in which each arrives.
+    pub under_way: [VecDeque<(usize, Frame)>; 2],
+    /// Bytes of each packet that was sent, from whom.
+    pub sent: Vec<(usize, Vec<u8>)>,
+}
+
+impl Wires {
+    /// Connected; those of `offers` offer more than RoCEv2.
+    pub fn new(offers: [bool; 2], bytes: usize) -> Self {
+        let offers = offers.map(|offers| offers.then_some(RateControl::Buffers));
+        Self::with(offers, bytes)
+    }
+
+    /// Connected; those that offer more than RoCEv2 send as fast as this says.
+    pub fn with(offers: [Option<RateControl>; 2], bytes: usize) -> Self {
+        let hosts = [host("a", &[LEFT], 7), host("b", &[RIGHT, RIGHT_TOO], 8)];
+        for (host, offer) in hosts.iter().zip(offers) {
+            if let Some(rate_control) = offer {
+                host.device.offer_air(rate_control);
+            }
+        }
+        let ends = hosts
+            .each_ref()
+            .map(|host| End::new(host.device.device(), QpType::Rc, bytes));
+        ends[0].connect(&ends[1]);
+        ends[1].connect(&ends[0]);
+        Wires {
+            hosts,
+            ends,
+            tick: 0,
+            away: TICKS_AWAY,
+            line: None,
+            under_way: [VecDeque::new(), VecDeque::new()],
+            sent: Vec::new(),
+        }
+    }
+
+    pub fn now(&self) -> Duration {
+        TICK * self.tick as u32
+    }
+
+    /// Lets time pass; `loses` says which of the packets from whom are lost.
+    pub fn pass(&mut self, time: Duration, loses: &mut dyn FnMut(usize, &[u8]) -> bool) {
+        for _ in 0..(time.as_nanos() / TICK.as_nanos()) {
+            self.tick += 1;
+            for from in [0, 1] {
+                let to = &self.hosts[1 - from];
+                while let Some((at, _)) = self.under_way[from].front()
+                    && *at <= self.tick
+                {
+                    to.carrier.give(self.under_way[from].pop_front().unwrap().1);
+                }
+            }
+            let arrival = self.tick + self.away;
+            for from in [0, 1] {
+                self.run(from);
+                while let Some(frame) = self.hosts[from].carrier.take() {
+                    self.sent.push((from, frame.bytes.to_vec()));
+                    if loses(from, &frame.bytes) {
+                        continue;
+                    }
+                    match self.line.as_mut().filter(|_| from == 0) {
+                        Some(line) => line.push(frame),
+                        None => self.under_way[from].push_back((arrival, frame)),
+                    }
+                    // There is room for more now.
+                    self.run(from);
+                }
+            }
+            for frame in self.line.as_mut().map(Line::drain).unwrap_or_default() {
+                self.under_way[0].push_back((arrival, frame));
+            }
+        }
+    }
+
+    fn run(&self, from: usize) {
+        if let Some(line) = self.line.as_ref().filter(|_| from == 0) {
+            self.hosts[from].carrier.set_send_queue(line.fill());
+        }
+        self.hosts[from].device.run(self.now());
+    }
+
+    pub fn quietly(&mut self, time: Duration) {
+        self.pass(time, &mut |_, _| false);
+    }
+
+    /// Packets to queue pair 1 that `from` has sent.
+    pub fn messages(&self, from: usize) -> usize {
+        let to_gsi =
+            |(sender, bytes): &&(usize, Vec<u8>)| *sender == from && bytes[5..8] == [0, 0, 1];
+        self.sent.iter().filter(to_gsi).count()
+    }
+}
