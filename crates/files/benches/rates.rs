@@ -72,6 +72,8 @@ fn seal(cipher: Cipher) {
 fn transfer(scratch: &Path, name: &str) {
     let out = scratch.join(format!("{name}-out"));
     fs::create_dir(&out).unwrap();
+    // What was just made is on the disk before anything is measured.
+    rustix::fs::sync();
     let begun = Instant::now();
     let walked = walk(&[scratch.join(name)], Limits::default()).unwrap();
     let manifest = Arc::new(walked.manifest.clone());

@@ -5,6 +5,7 @@
 //! gives those that are whole their names: in this order, so that whatever the journal does not know can be received again
 //! without meeting itself.
 
+mod checkpoint;
 mod finish;
 mod resume;
 #[cfg(test)]
@@ -12,7 +13,7 @@ mod tests;
 
 use crate::journal::Journal;
 use crate::manifest::{Content, Manifest};
-use crate::options::{Clash, Options};
+use crate::options::Options;
 use crate::plan::{CHUNK_BYTES, Part, Piece, Plan, TRAILER_BYTES, Unwanted};
 use crate::trailer::{Flaw, Trailer};
 use crate::tree::Tree;
@@ -27,12 +28,7 @@ use std::sync::Arc;
 
 pub use finish::Report;
 
-/// Bytes after which a checkpoint is made.
-const CHECKPOINT_BYTES_MAX: u64 = 64 << 20;
-/// Whole files that wait for one at most.
-const CHECKPOINT_FILES_MAX: usize = 1024;
-/// Up to so many files are made durable one by one; more by one call for the file system.
-const FSYNC_FILES_MAX: usize = 8;
+use checkpoint::Checkpoint;
 
 /// Writes the chunks of a stream, in order, to files below a directory.
 ///
@@ -51,6 +47,8 @@ pub struct Sink {
     receiving: Option<Receiving>,
     /// Whole files that have no name yet.
     whole: Vec<u32>,
+    checkpoint: Option<Checkpoint>,
+    durable: u64,
     flaws: Vec<(u32, Flaw)>,
     bytes_since_checkpoint: u64,
     broken: Option<Error>,
@@ -81,6 +79,11 @@ impl Sink {
         self.next
     }
 
+    /// Chunks from the first on that are durable: where a transfer that is interrupted now goes on.
+    pub fn durable(&self) -> u64 {
+        self.durable
+    }
+
     /// Files that did not arrive, so far.
     pub fn flaws(&self) -> &[(u32, Flaw)] {
         &self.flaws
@@ -100,14 +103,12 @@ impl Sink {
             }
             sink.next += 1;
             sink.bytes_since_checkpoint += CHUNK_BYTES;
-            let due = sink.bytes_since_checkpoint >= CHECKPOINT_BYTES_MAX
-                || sink.whole.len() >= CHECKPOINT_FILES_MAX;
-            if due { sink.make_checkpoint() } else { Ok(()) }
+            sink.pace()
         })
     }
 
-    /// Makes all that was written durable, and gives whole files their names. It happens by itself every 64 MiB; a caller
-    /// asks for it when nothing has come for a while.
+    /// Makes all that was written durable, and gives whole files their names. It happens by itself beside the writing, for
+    /// each 64 MiB or so; a caller asks for it, and waits for the disk, when nothing has come for a while.
     pub fn checkpoint(&mut self) -> Result<(), Error> {
         self.unless_broken(Self::make_checkpoint)
     }
@@ -236,55 +237,6 @@ impl Sink {
             &self.staging,
             flaw_name(entry, flaw),
         )?;
-        Ok(())
-    }
-
-    fn make_checkpoint(&mut self) -> Result<(), Error> {
-        self.sync()
-            .and_then(|()| self.journal.record(self.next))
-            .map_err(|error| self.staging_error("write", &error))?;
-        self.bytes_since_checkpoint = 0;
-        self.place_whole()
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        if self.whole.len() > FSYNC_FILES_MAX {
-            rustix::fs::syncfs(&self.staging)?;
-            return Ok(());
-        }
-        for &entry in &self.whole {
-            // A file may be without permissions for its owner: data is made durable through any descriptor.
-            let file = rustix::fs::openat(
-                &self.staging,
-                temporary_name(entry),
-                OPEN_ANY,
-                Mode::empty(),
-            );
-            match file {
-                Ok(file) => rustix::fs::fsync(&file)?,
-                Err(Errno::ACCESS) => rustix::fs::syncfs(&self.staging)?,
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-        if let Some(receiving) = &self.receiving {
-            receiving.file.sync_all()?;
-        }
-        rustix::fs::fsync(&self.staging)?;
-        Ok(())
-    }
-
-    fn place_whole(&mut self) -> Result<(), Error> {
-        let replace = self.options.clash == Clash::Overwrite;
-        for entry in std::mem::take(&mut self.whole) {
-            let name = temporary_name(entry);
-            self.tree.place(
-                self.staging.as_fd(),
-                &name,
-                entry,
-                replace,
-                self.options.permissions,
-            )?;
-        }
         Ok(())
     }
 

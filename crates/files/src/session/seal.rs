@@ -214,6 +214,14 @@ mod tests {
     }
 
     #[test]
+    fn no_two_chunks_have_a_nonce() {
+        let nonces =
+            [0, 1, 2, 255, 256, 1 << 32, 1 << 63, u64::MAX].map(|chunk| *nonce(chunk).as_ref());
+        let distinct: std::collections::BTreeSet<[u8; NONCE_LEN]> = nonces.into();
+        assert_eq!(distinct.len(), nonces.len());
+    }
+
+    #[test]
     fn a_key_is_not_printed() {
         assert_eq!(format!("{:?}", DataKey::new([7; 32])), "DataKey");
     }

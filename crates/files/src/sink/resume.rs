@@ -80,6 +80,8 @@ impl Sink {
             next: record.chunks,
             receiving: None,
             whole: Vec::new(),
+            checkpoint: None,
+            durable: record.chunks,
             flaws: Vec::new(),
             bytes_since_checkpoint: 0,
             broken: None,
@@ -96,6 +98,7 @@ impl Sink {
         }
         let position = self.next.saturating_mul(CHUNK_BYTES);
         let cut = self.plan.files_before(self.next);
+        let mut whole = Vec::new();
         for name in names(&self.staging).map_err(|error| self.staging_error("read", &error))? {
             match left(&name) {
                 Left::File(entry) => {
@@ -104,7 +107,7 @@ impl Sink {
                         .files()
                         .binary_search_by_key(&entry, |file| file.entry);
                     match index {
-                        Ok(index) if index < cut => self.whole.push(entry),
+                        Ok(index) if index < cut => whole.push(entry),
                         Ok(index) if index == cut && self.plan.files()[index].start < position => {}
                         Ok(_) | Err(_) => self.remove(&name)?,
                     }
@@ -124,9 +127,9 @@ impl Sink {
                 Left::Other => self.remove(&name)?,
             }
         }
-        self.whole.sort_unstable();
+        whole.sort_unstable();
         self.flaws.sort_unstable_by_key(|(entry, _)| *entry);
-        self.place_whole()?;
+        self.place(&whole)?;
         self.reopen(cut, position)
     }
 

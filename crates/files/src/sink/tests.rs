@@ -63,8 +63,10 @@ fn a_file_has_no_name_before_the_journal_vouches_for_it() {
 fn a_file_that_the_journal_vouches_for_gets_its_name_in_the_next_life() {
     let scratch = Scratch::new("after");
     let mut sink = scratch.sink();
-    sink.sync().unwrap();
-    sink.journal.record(sink.next).unwrap();
+    sink.begin_checkpoint().unwrap();
+    let checkpoint = sink.checkpoint.take().unwrap();
+    sink.journal.record(checkpoint.chunks).unwrap();
+    drop(checkpoint);
     drop(sink);
     assert!(!scratch.arrived());
     let sink = scratch.sink();

@@ -133,6 +133,34 @@ fn a_file_that_did_not_arrive_is_not_forgotten() {
 }
 
 #[test]
+fn what_comes_becomes_durable_without_being_asked_for() {
+    let scratch = Scratch::new();
+    let tree = scratch.directory("in/tree");
+    for number in 0..8000 {
+        fs::write(tree.join(number.to_string()), noise(number, 1000)).unwrap();
+    }
+    let (source, manifest) = source(&tree);
+    let out = scratch.directory("out");
+    let (sink, _) = copy(
+        source,
+        open(&out, &manifest, Options::default()).unwrap(),
+        u64::MAX,
+    )
+    .unwrap();
+    let durable = sink.durable();
+    assert!(durable >= 2, "{durable}");
+    drop(sink);
+    check_names(&scratch.join("in"), &out);
+    assert!(fs::read_dir(out.join("tree")).unwrap().count() >= 2000);
+    let walked = walk(&[&tree], Limits::default()).unwrap();
+    let sink = open(&out, &manifest, Options::default()).unwrap();
+    assert_eq!(sink.next(), durable);
+    let source = Source::new(&walked, sink.unwanted(), durable);
+    copy(source, sink, u64::MAX).unwrap().0.finish().unwrap();
+    assert_eq!(contents(&scratch.join("in")), contents(&out));
+}
+
+#[test]
 fn two_transfers_of_the_same_files_do_not_meet() {
     let scratch = Scratch::new();
     let (_, manifest) = source(&scratch.write("in/a", noise(1, 10)));

@@ -239,8 +239,8 @@ impl Connection {
         sink.write(bytes).unwrap();
         if checkpoint {
             sink.checkpoint().unwrap();
-            host.durable = chunk + 1;
         }
+        host.durable = sink.durable();
         end.machine.chunks_taken(chunk + 1, host.durable);
         true
     }

@@ -104,6 +104,21 @@ fn codes_that_are_tried_side_by_side_are_counted_too() {
 }
 
 #[test]
+fn the_right_code_is_no_use_after_three_wrong_ones_though_it_was_on_its_way() {
+    let mut pair = Pair::new();
+    let (initiator, first) = Initiator::start(&pair.near, Introduction::Code(pair.code.clone()));
+    let (answer, second) = pair.door.answer(&first).unwrap();
+    let (_, third) = initiator.prove(&second).unwrap();
+    for _ in 0..3 {
+        pair.meet(Introduction::Code(Code::draw()), false)
+            .map(drop)
+            .unwrap_err();
+    }
+    let admitted = pair.door.admit(answer, &third, |_| true);
+    assert_eq!(admitted.map(drop), Err(HandshakeError::NoMoreTries));
+}
+
+#[test]
 fn who_goes_away_before_the_proof_has_not_tried_a_code() {
     let mut pair = Pair::new();
     for _ in 0..10 {

@@ -1,0 +1,157 @@
+//! Checkpoints: data is made durable beside the writing, by a thread, so that a disk that takes its time to do so is not idle
+//! in between. One at a time; what comes meanwhile belongs to the next.
+
+use super::{OPEN_ANY, Sink, temporary_name};
+use crate::Error;
+use crate::options::Clash;
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread::{self, JoinHandle};
+
+/// Bytes after which one begins.
+const BYTES_MAX: u64 = 64 << 20;
+/// Whole files after which one begins.
+const FILES_MAX: usize = 1024;
+/// So many times as much is waited for at most; then writing waits for the disk.
+const BEHIND_MAX: usize = 4;
+/// Up to so many files are made durable one by one; more by one call for the file system.
+const FSYNC_FILES_MAX: usize = 8;
+
+/// One that is being made. Who drops it waits for its thread, which holds the staging directory.
+#[derive(Debug)]
+pub(super) struct Checkpoint {
+    /// What will be durable.
+    pub chunks: u64,
+    /// Files that will get their names.
+    pub whole: Vec<u32>,
+    sync: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl Checkpoint {
+    fn is_synced(&self) -> bool {
+        self.sync.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    fn wait(&mut self) -> io::Result<()> {
+        let synced = self.sync.take().map(JoinHandle::join);
+        synced
+            .unwrap_or(Ok(Ok(())))
+            .unwrap_or_else(|_| Err(io::Error::other("a thread failed")))
+    }
+}
+
+impl Drop for Checkpoint {
+    fn drop(&mut self) {
+        // Whoever did not ask for the result has another error, or is being dropped.
+        let _ = self.wait();
+    }
+}
+
+impl Sink {
+    /// After each chunk: ends a checkpoint that is done, and begins one that is due.
+    pub(super) fn pace(&mut self) -> Result<(), Error> {
+        if self.checkpoint.as_ref().is_some_and(Checkpoint::is_synced) || self.is_due(BEHIND_MAX) {
+            self.end_checkpoint()?;
+        }
+        if self.checkpoint.is_none() && self.is_due(1) {
+            self.begin_checkpoint()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// All that was written is durable, and what is whole has its name.
+    pub(super) fn make_checkpoint(&mut self) -> Result<(), Error> {
+        self.end_checkpoint()?;
+        if self.durable < self.next {
+            self.begin_checkpoint()?;
+        }
+        self.end_checkpoint()
+    }
+
+    fn is_due(&self, times: usize) -> bool {
+        self.bytes_since_checkpoint >= BYTES_MAX * times as u64
+            || self.whole.len() >= FILES_MAX * times
+    }
+
+    pub(super) fn begin_checkpoint(&mut self) -> Result<(), Error> {
+        let begun = self
+            .sync_beside()
+            .map_err(|error| self.staging_error("write", &error))?;
+        self.whole.clear();
+        self.bytes_since_checkpoint = 0;
+        self.checkpoint = Some(begun);
+        Ok(())
+    }
+
+    fn sync_beside(&self) -> io::Result<Checkpoint> {
+        let staging = self.staging.try_clone()?;
+        let receiving = self
+            .receiving
+            .as_ref()
+            .map(|receiving| receiving.file.try_clone())
+            .transpose()?;
+        let (chunks, whole) = (self.next, self.whole.clone());
+        let files = whole.clone();
+        let work = move || sync(&staging, &files, receiving.as_ref());
+        let sync = thread::Builder::new()
+            .name("airdma-sync".into())
+            .spawn(work)?;
+        Ok(Checkpoint {
+            chunks,
+            whole,
+            sync: Some(sync),
+        })
+    }
+
+    /// Waits for the one that is being made, if there is one; says in the journal what is durable; and only then gives names.
+    fn end_checkpoint(&mut self) -> Result<(), Error> {
+        let Some(mut checkpoint) = self.checkpoint.take() else {
+            return Ok(());
+        };
+        checkpoint
+            .wait()
+            .and_then(|()| self.journal.record(checkpoint.chunks))
+            .map_err(|error| self.staging_error("write", &error))?;
+        self.durable = checkpoint.chunks;
+        self.place(&checkpoint.whole)
+    }
+
+    pub(super) fn place(&mut self, whole: &[u32]) -> Result<(), Error> {
+        let replace = self.options.clash == Clash::Overwrite;
+        for &entry in whole {
+            let name = temporary_name(entry);
+            self.tree.place(
+                self.staging.as_fd(),
+                &name,
+                entry,
+                replace,
+                self.options.permissions,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn sync(staging: &OwnedFd, whole: &[u32], receiving: Option<&File>) -> io::Result<()> {
+    if whole.len() > FSYNC_FILES_MAX {
+        rustix::fs::syncfs(staging)?;
+        return Ok(());
+    }
+    for &entry in whole {
+        match rustix::fs::openat(staging, temporary_name(entry), OPEN_ANY, Mode::empty()) {
+            Ok(file) => rustix::fs::fsync(&file)?,
+            // It arrived without permissions for its owner.
+            Err(Errno::ACCESS) => rustix::fs::syncfs(staging)?,
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    if let Some(receiving) = receiving {
+        receiving.sync_all()?;
+    }
+    rustix::fs::fsync(staging)?;
+    Ok(())
+}
