@@ -6,7 +6,7 @@
 //! Both sides give the next receive before they send, so that no message finds a peer that is not ready for it.
 #![allow(clippy::print_stdout)]
 
-use airdma::{Device, Endpoint, Region, Result};
+use airdma::{Device, Endpoint, Operation, Region, Result};
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 7472;
@@ -45,12 +45,17 @@ fn listen(address: &str) -> Result<()> {
 
 fn answer_all(device: &Device, endpoint: &Endpoint) -> Result<()> {
     let mut ping = endpoint.recv(device.allocate(BYTES_MAX)?, ..);
-    let mut pong = device.allocate(BYTES_MAX)?;
+    let mut pong = Some(device.allocate(BYTES_MAX)?);
+    let mut sending = None;
     loop {
         let message = ping.wait()?;
         let length = message.len();
         ping = endpoint.recv(message.into_region(), ..);
-        pong = endpoint.send(pong, ..length).wait()?;
+        // The last answer has arrived long since: its memory is ours again.
+        if let Some(sent) = sending.take() {
+            pong = Some(Operation::wait(sent)?);
+        }
+        sending = pong.take().map(|pong| endpoint.send(pong, ..length));
     }
 }
 

@@ -15,7 +15,7 @@ use airdma_engine::{
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -41,8 +41,8 @@ pub(crate) struct Connection {
     psn: Psn,
     qp: Arc<Qp>,
     cq: Arc<Cq>,
-    /// Held by who takes completions, so that they are entered in their order.
-    polling: Mutex<()>,
+    /// Completions on their way from the queue to the books. Held by who takes them, so that they are entered in their order.
+    polling: Mutex<Vec<Completion>>,
     state: Mutex<State>,
 }
 
@@ -167,7 +167,7 @@ impl Connection {
             psn: Psn::new(RandomState::new().build_hasher().finish() as u32),
             qp,
             cq,
-            polling: Mutex::default(),
+            polling: Mutex::new(Vec::with_capacity(BATCH)),
             state: Mutex::new(State {
                 work: Work::new(words),
                 is_open: false,
@@ -413,8 +413,7 @@ impl Connection {
         mut look: impl FnMut(&mut Work, Option<&Waker>) -> Option<T>,
     ) -> Poll<T> {
         let mut looked = look(&mut self.state().work, None);
-        if looked.is_none() {
-            self.progress();
+        if looked.is_none() && (self.progress() || waker.is_some()) {
             looked = look(&mut self.state().work, waker);
         }
         if looked.is_none() && waker.is_some() {
@@ -425,13 +424,19 @@ impl Connection {
         looked.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Takes what has completed into the books, unless somebody else is at it.
-    pub(crate) fn progress(&self) {
+    /// Takes what has completed into the books, unless somebody else is at it. Returns whether there was anything.
+    pub(crate) fn progress(&self) -> bool {
         let mut after = Aftermath::default();
-        if let Ok(_polling) = self.polling.try_lock() {
-            self.take_completions(&mut after);
-        }
+        let mut polling = match self.polling.try_lock() {
+            Ok(polling) => polling,
+            Err(TryLockError::Poisoned(left)) => left.into_inner(),
+            // They may have entered what we wait for.
+            Err(TryLockError::WouldBlock) => return true,
+        };
+        let any = self.take_completions(&mut polling, &mut after);
+        drop(polling);
         after.settle();
+        any
     }
 
     /// The same, after asking to be told of what completes later.
@@ -439,29 +444,24 @@ impl Connection {
         // It fails in a child after fork only, where nothing completes.
         drop(self.cq.arm(false));
         let mut after = Aftermath::default();
-        {
-            let _polling = lock(&self.polling);
-            self.take_completions(&mut after);
-        }
+        self.take_completions(&mut lock(&self.polling), &mut after);
         after.settle();
     }
 
-    fn take_completions(&self, after: &mut Aftermath) {
+    fn take_completions(&self, found: &mut Vec<Completion>, after: &mut Aftermath) -> bool {
+        let mut any = false;
         loop {
-            let mut found: [Option<Completion>; BATCH] = [None; BATCH];
-            let mut slots = found.iter_mut();
-            let taken = self.cq.poll(BATCH, |completion| {
-                if let Some(slot) = slots.next() {
-                    *slot = Some(completion);
-                }
-            });
-            if !matches!(taken, Ok(1..)) {
-                return;
+            found.clear();
+            let taken = self.cq.poll(BATCH, |completion| found.push(completion));
+            let taken = taken.unwrap_or(0);
+            if taken == 0 {
+                return any;
             }
+            any = true;
             let has_failed = {
                 let mut state = self.state();
                 let had_failed = state.work.failure.is_some();
-                for completion in found.iter().flatten() {
+                for completion in found.iter() {
                     state.work.completed(completion, after);
                 }
                 state.work.post(&self.qp, after);
@@ -473,6 +473,10 @@ impl Connection {
             };
             if has_failed {
                 self.take_down();
+            }
+            // Looking once more into an empty queue would run the device once more.
+            if taken < BATCH {
+                return true;
             }
         }
     }

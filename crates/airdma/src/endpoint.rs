@@ -323,7 +323,7 @@ impl Pending<()> for Closing {
         if closed.is_none() {
             match waker {
                 Some(_) => connection.arm_and_progress(),
-                None => connection.progress(),
+                None => drop(connection.progress()),
             }
             closed = connection.close_at_rest(None);
         }

@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 /// whoever plays ping-pong never sleeps, and too short to be noticed otherwise.
 const SPIN: Duration = Duration::from_micros(100);
 
+/// How often it looks before it looks at the clock.
+const LOOKS_PER_TIME: u32 = 8;
+
 /// Something that a device does for you, begun already. `.await` it with any executor, or [`Operation::wait`] for it.
 ///
 /// Dropping it gives it up. What is on its way then still arrives, and the memory that it uses is kept as long; what is not yet
@@ -79,14 +82,19 @@ impl<T> Operation<T> {
     fn wait_until(&mut self, deadline: Option<Instant>) -> Option<Result<T>> {
         let start = Instant::now();
         let is_late = || deadline.is_some_and(|deadline| deadline <= Instant::now());
-        while start.elapsed() < SPIN {
-            if let Poll::Ready(result) = self.look(None) {
-                return Some(result);
+        loop {
+            for _ in 0..LOOKS_PER_TIME {
+                if let Poll::Ready(result) = self.look(None) {
+                    return Some(result);
+                }
+                std::hint::spin_loop();
             }
             if is_late() {
                 return None;
             }
-            std::hint::spin_loop();
+            if start.elapsed() >= SPIN {
+                break;
+            }
         }
         let signal = match Signal::of_thread() {
             Ok(signal) => signal,

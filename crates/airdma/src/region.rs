@@ -219,9 +219,23 @@ impl Shared {
     /// Yours, beyond its end.
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         let part = self.bytes_at(offset, bytes.len())?;
-        for (index, byte) in bytes.iter_mut().enumerate() {
-            // SAFETY: within the region, as was checked; volatile, since peers write it.
-            *byte = unsafe { part.add(index).read_volatile() };
+        let (head, words) = words_of(part, bytes.len());
+        let (first, rest) = bytes.split_at_mut(head);
+        let (middle, last) = rest.split_at_mut(words * WORD);
+        // SAFETY: all of it within the region, as was checked, and words at their multiples; volatile, since peers write it.
+        unsafe {
+            for (index, byte) in first.iter_mut().enumerate() {
+                *byte = part.add(index).read_volatile();
+            }
+            let part = part.add(head);
+            for (index, word) in middle.chunks_exact_mut(WORD).enumerate() {
+                let value = part.cast::<u64>().add(index).read_volatile();
+                word.copy_from_slice(&value.to_ne_bytes());
+            }
+            let part = part.add(words * WORD);
+            for (index, byte) in last.iter_mut().enumerate() {
+                *byte = part.add(index).read_volatile();
+            }
         }
         Ok(())
     }
@@ -232,9 +246,26 @@ impl Shared {
     /// Yours, beyond its end.
     pub fn copy_in(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         let part = self.bytes_at(offset, bytes.len())?;
-        for (index, &byte) in bytes.iter().enumerate() {
-            // SAFETY: as in `copy_out`.
-            unsafe { part.add(index).write_volatile(byte) };
+        let (head, words) = words_of(part, bytes.len());
+        let (first, rest) = bytes.split_at(head);
+        let (middle, last) = rest.split_at(words * WORD);
+        // SAFETY: as in `copy_out`.
+        unsafe {
+            for (index, &byte) in first.iter().enumerate() {
+                part.add(index).write_volatile(byte);
+            }
+            let part = part.add(head);
+            for (index, word) in middle.chunks_exact(WORD).enumerate() {
+                let mut value = [0; WORD];
+                value.copy_from_slice(word);
+                part.cast::<u64>()
+                    .add(index)
+                    .write_volatile(u64::from_ne_bytes(value));
+            }
+            let part = part.add(words * WORD);
+            for (index, &byte) in last.iter().enumerate() {
+                part.add(index).write_volatile(byte);
+            }
         }
         Ok(())
     }
@@ -268,6 +299,14 @@ impl Shared {
             // SAFETY: within the region.
             .map(|part| unsafe { self.region.pointer().add(part.start) })
     }
+}
+
+const WORD: usize = size_of::<u64>();
+
+/// How many single bytes come before the first whole word, and how many words follow.
+fn words_of(start: *mut u8, length: usize) -> (usize, usize) {
+    let head = start.align_offset(WORD).min(length);
+    (head, (length - head) / WORD)
 }
 
 impl fmt::Debug for Shared {

@@ -44,6 +44,31 @@ fn writes_and_reads_reach_the_peers_region() {
 }
 
 #[test]
+fn shared_bytes_are_copied_out_and_in_at_any_place_and_of_any_length() {
+    isolated(
+        "shared_bytes_are_copied_out_and_in_at_any_place_and_of_any_length",
+        "",
+        || {
+            let device = airdma::Device::open("lo").unwrap();
+            let shared = device.allocate(64).unwrap().share(Rights::READ).unwrap();
+            let mut expected = [0; 64];
+            for (round, (start, length)) in (0..20)
+                .flat_map(|start| (0..40).map(move |length| (start, length)))
+                .enumerate()
+            {
+                let bytes = pattern(length, round as u8);
+                expected[start..start + length].copy_from_slice(&bytes);
+                shared.copy_in(start, &bytes).unwrap();
+                let mut copy = vec![0; length];
+                shared.copy_out(start, &mut copy).unwrap();
+                assert_eq!(copy, bytes, "{length} bytes at {start}");
+            }
+            assert_eq!(shared.withdraw()[..], expected);
+        },
+    );
+}
+
+#[test]
 fn many_threads_add_to_one_word_and_none_is_lost() {
     isolated("many_threads_add_to_one_word_and_none_is_lost", "", || {
         let Pair {

@@ -105,6 +105,31 @@ fn ping_pong_measures() {
 }
 
 #[test]
+fn bandwidth_measures_writes_and_messages() {
+    isolated("bandwidth_measures_writes_and_messages", "", || {
+        for verb in ["write", "send"] {
+            let listening = Listening::start("bandwidth", &["listen", "127.0.0.1"]);
+            let measured = example("bandwidth")
+                .args([verb, "127.0.0.1", "4096", "1"])
+                .output()
+                .unwrap();
+            let line = said(&measured);
+            let mut words = line.lines().nth(1).unwrap().split(' ');
+            assert_eq!(words.next(), Some("4096"));
+            assert!(
+                words.next().unwrap().parse::<u64>().unwrap() > 128,
+                "{line}"
+            );
+            assert!(
+                words.next().unwrap().parse::<f64>().unwrap() > 0.0,
+                "{line}"
+            );
+            listening.output();
+        }
+    });
+}
+
+#[test]
 fn several_programs_add_to_one_counter() {
     isolated("several_programs_add_to_one_counter", "", || {
         let owner = Listening::start("counter", &["own", "127.0.0.1", "3"]);
