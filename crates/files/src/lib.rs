@@ -26,7 +26,7 @@ pub use error::{Error, Problem, printable};
 pub use manifest::{Limits, Manifest, ManifestError, ManifestId, Modified};
 pub use options::{Clash, Options, Symlinks};
 pub use plan::{CHUNK_BYTES, Part, Piece, Placed, Plan, TRAILER_BYTES, Unwanted};
-pub use sink::{Report, Sink};
+pub use sink::{Preview, Report, Sink};
 pub use source::Source;
 pub use trailer::Flaw;
 pub use walk::walk;

@@ -20,7 +20,7 @@ pub use message::{Accept, MESSAGE_BYTES_MAX, Malformed, Message, Offer, STAGING_
 pub use receiver::{Receiver, ReceiverEvent, Terms};
 pub use sender::{Sender, SenderEvent};
 
-use crate::Limits;
+use crate::{Limits, Problem};
 use std::time::Duration;
 
 /// Time since any moment in the past, the same for all calls.
@@ -99,6 +99,24 @@ impl Reason {
 
     fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
+    }
+}
+
+/// What a receiver says when its files fail.
+impl From<Problem> for Reason {
+    fn from(problem: Problem) -> Self {
+        match problem {
+            Problem::NoSpace | Problem::Quota | Problem::TooLarge => Self::NoSpace,
+            Problem::ReadOnly | Problem::Permission => Self::NotAllowed,
+            Problem::Exists | Problem::NoDirectory | Problem::Name | Problem::Link => Self::Clash,
+            Problem::Busy => Self::Busy,
+            Problem::Missing
+            | Problem::Tampered
+            | Problem::NoName
+            | Problem::SameName
+            | Problem::Manifest(_)
+            | Problem::Other(_) => Self::Files,
+        }
     }
 }
 

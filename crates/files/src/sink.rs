@@ -27,6 +27,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 pub use finish::Report;
+pub use resume::Preview;
 
 use checkpoint::Checkpoint;
 

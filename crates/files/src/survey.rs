@@ -20,7 +20,6 @@ pub(crate) fn survey(
     manifest: &Arc<Manifest>,
     options: &Options,
 ) -> Result<Fitting, Error> {
-    check_links(manifest, options)?;
     let mut survey = Survey {
         tree: Tree::new(directory, Arc::clone(manifest), Fitting::default()),
         manifest,
@@ -137,7 +136,8 @@ impl Survey<'_> {
     }
 }
 
-fn check_links(manifest: &Manifest, options: &Options) -> Result<(), Error> {
+/// Whether all symbolic links of an offer are taken: also of one that was begun under other options.
+pub(crate) fn check_links(manifest: &Manifest, options: &Options) -> Result<(), Error> {
     for (index, entry) in manifest.iter() {
         if let Kind::Symlink(target) = &entry.kind
             && !options.symlinks.takes(target, entry.depth)

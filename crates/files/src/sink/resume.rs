@@ -5,9 +5,9 @@ use crate::journal::{self, Journal, Record};
 use crate::manifest::{Manifest, ManifestId, STAGING_PREFIX};
 use crate::options::Options;
 use crate::plan::{CHUNK_BYTES, Plan};
-use crate::survey::survey;
+use crate::survey::{check_links, survey};
 use crate::trailer::Flaw;
-use crate::tree::{DIRECTORY, Tree, open_top};
+use crate::tree::{DIRECTORY, Fitting, Tree, open_top};
 use crate::{Error, Problem};
 use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -30,7 +30,48 @@ enum Left {
     Other,
 }
 
+/// What taking an offer would mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preview {
+    /// Whether an interrupted transfer goes on.
+    pub goes_on: bool,
+    /// Bytes of the stream that are still to come.
+    pub bytes: u64,
+}
+
+/// The receiving directory as it is.
+struct Found {
+    top: OwnedFd,
+    staging_name: String,
+    staging: Option<OwnedFd>,
+    state: State,
+}
+
+enum State {
+    New(Fitting),
+    Begun(Journal, Record),
+}
+
 impl Sink {
+    /// Looks what [`Sink::open`] would find, or why it would refuse. Writes nothing: it belongs before the receiver is asked.
+    pub fn preview(
+        directory: &Path,
+        manifest: &Arc<Manifest>,
+        id: ManifestId,
+        options: &Options,
+    ) -> Result<Preview, Error> {
+        let (chunks, unwanted) = match look(directory, manifest, id, options)?.state {
+            State::New(fitting) => (0, fitting.unwanted),
+            State::Begun(_, record) => (record.chunks, record.fitting.unwanted),
+        };
+        let stream = Plan::new(manifest, &unwanted).bytes();
+        let bytes = stream.saturating_sub(chunks.saturating_mul(CHUNK_BYTES));
+        Ok(Preview {
+            goes_on: chunks > 0,
+            bytes,
+        })
+    }
+
     /// Begins to receive what `manifest` offers below `directory`. This is the first call that writes anything: it belongs
     /// after the receiver accepted.
     pub fn open(
@@ -39,32 +80,29 @@ impl Sink {
         id: ManifestId,
         options: Options,
     ) -> Result<Self, Error> {
-        let top = open_top(directory)?;
-        let staging_name = format!("{}{id}", String::from_utf8_lossy(STAGING_PREFIX));
+        let found = look(directory, &manifest, id, &options)?;
+        let Found {
+            top,
+            staging_name,
+            staging,
+            state,
+        } = found;
         let said = |doing| {
             let name = staging_name.clone();
             move |error: io::Error| Error::new(doing, name, problem(&error))
         };
-        let resumed = open_staging(&top, &staging_name)?;
-        let known = match &resumed {
-            Some(staging) => Journal::open(staging.as_fd(), id).map_err(said("read"))?,
-            None => None,
+        let staging = match staging {
+            Some(staging) => staging,
+            None => make_staging(&top, &staging_name)?,
         };
-        let (staging, (journal, record)) = match (resumed, known) {
-            (Some(staging), Some(known)) => (staging, known),
-            // What lies there without a journal is of no use.
-            (resumed, _) => {
-                let fitting = survey(copy(&top)?, &manifest, &options)?;
-                let plan = Plan::new(&manifest, &fitting.unwanted);
-                check_room(&top, &plan, &manifest, &options)?;
-                let staging = match resumed {
-                    Some(staging) => staging,
-                    None => make_staging(&top, &staging_name)?,
-                };
+        let (journal, record) = match state {
+            State::Begun(journal, record) => (journal, record),
+            State::New(fitting) => {
+                // What lies there without a journal is of no use.
                 empty(&staging).map_err(said("empty"))?;
                 let journal = Journal::create(staging.as_fd(), id, &fitting);
                 let record = Record { chunks: 0, fitting };
-                (staging, (journal.map_err(said("write"))?, record))
+                (journal.map_err(said("write"))?, record)
             }
         };
         let plan = Plan::new(&manifest, &record.fitting.unwanted);
@@ -203,6 +241,42 @@ impl Sink {
     fn tampered(&self) -> Error {
         Error::new("go on with", &self.staging_name, Problem::Tampered)
     }
+}
+
+fn look(
+    directory: &Path,
+    manifest: &Arc<Manifest>,
+    id: ManifestId,
+    options: &Options,
+) -> Result<Found, Error> {
+    check_links(manifest, options)?;
+    let top = open_top(directory)?;
+    let staging_name = format!("{}{id}", String::from_utf8_lossy(STAGING_PREFIX));
+    let staging = open_staging(&top, &staging_name)?;
+    let known = match &staging {
+        Some(staging) => Journal::open(staging.as_fd(), id)
+            .map_err(|error| Error::new("read", &staging_name, problem(&error)))?,
+        None => None,
+    };
+    let state = match known {
+        Some((journal, record)) => State::Begun(journal, record),
+        None => {
+            let fitting = survey(copy(&top)?, manifest, options)?;
+            check_room(
+                &top,
+                &Plan::new(manifest, &fitting.unwanted),
+                manifest,
+                options,
+            )?;
+            State::New(fitting)
+        }
+    };
+    Ok(Found {
+        top,
+        staging_name,
+        staging,
+        state,
+    })
 }
 
 /// The staging directory of this offer, if it is there, for this process alone.

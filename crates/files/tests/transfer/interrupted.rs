@@ -2,7 +2,9 @@
 
 use crate::kept::everything;
 use crate::scratch::{Scratch, contents, copy, noise, open, source};
-use airdma_files::{CHUNK_BYTES, Clash, Flaw, Limits, Options, Problem, Sink, Source, walk};
+use airdma_files::{
+    CHUNK_BYTES, Clash, Flaw, Limits, Options, Preview, Problem, Sink, Source, Symlinks, walk,
+};
 use proptest::prelude::*;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -197,6 +199,59 @@ fn a_transfer_goes_on_under_the_name_that_was_found_for_it() {
     sink.finish().unwrap();
     assert_eq!(contents(&out.join("tree (1)")), contents(&tree));
     assert_eq!(fs::read(out.join("tree/a")).unwrap(), b"old");
+}
+
+#[test]
+fn a_look_before_it_is_accepted_tells_what_is_to_come_and_writes_nothing() {
+    let scratch = Scratch::new();
+    let file = scratch.write("in/a", noise(1, 3 * CHUNK_BYTES as usize));
+    let (from, manifest) = source(&file);
+    let out = scratch.directory("out");
+    let options = Options::default();
+    let preview = || Sink::preview(&out, &manifest, manifest.id(), &options);
+    let bytes = from.plan().bytes();
+    assert_eq!(
+        preview(),
+        Ok(Preview {
+            goes_on: false,
+            bytes
+        })
+    );
+    assert!(contents(&out).is_empty());
+    let (mut sink, _) = copy(from, open(&out, &manifest, options).unwrap(), 2).unwrap();
+    sink.checkpoint().unwrap();
+    assert_eq!(preview().unwrap_err().problem, Problem::Busy);
+    drop(sink);
+    let before = contents(&out);
+    let bytes = bytes - 2 * CHUNK_BYTES;
+    assert_eq!(
+        preview(),
+        Ok(Preview {
+            goes_on: true,
+            bytes
+        })
+    );
+    assert_eq!(contents(&out), before);
+}
+
+#[test]
+fn links_are_refused_also_by_who_goes_on_under_other_options() {
+    let scratch = Scratch::new();
+    let tree = scratch.directory("in/tree");
+    std::os::unix::fs::symlink("/etc/passwd", tree.join("link")).unwrap();
+    scratch.write("in/tree/a", b"a");
+    let (from, manifest) = source(&tree);
+    let all = Options {
+        symlinks: Symlinks::All,
+        ..Options::default()
+    };
+    let out = scratch.directory("out");
+    let (mut sink, _) = copy(from, open(&out, &manifest, all).unwrap(), 1).unwrap();
+    sink.checkpoint().unwrap();
+    drop(sink);
+    let error = open(&out, &manifest, Options::default()).unwrap_err();
+    assert_eq!(error.problem, Problem::Link);
+    open(&out, &manifest, all).unwrap().finish().unwrap();
 }
 
 #[test]
