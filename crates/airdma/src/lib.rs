@@ -67,3 +67,8 @@ pub use listening::Listener;
 pub use operation::Operation;
 pub use region::{Region, Rights, Shared};
 pub use remote::Remote;
+
+/// The pieces of code in the book are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/api.md")]
+struct ApiByExample;
