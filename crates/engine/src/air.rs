@@ -227,9 +227,15 @@ impl Tables {
     }
 
     pub(crate) fn leave_air(&mut self, index: u32, connection: &Connection) {
-        let next = connection.air.and_then(|air| self.air.leave(air, index));
-        if let Some(next) = next {
+        let Some(air) = connection.air else {
+            return;
+        };
+        if let Some(next) = self.air.leave(air, index) {
             self.take_the_turn(next);
+        }
+        if self.air.peer(air).users.is_empty() {
+            // Who is still connected to that host, or will be, is not held to what was known of this peer.
+            self.peers.grant(connection.peer, None);
         }
     }
 
