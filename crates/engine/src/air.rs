@@ -23,7 +23,6 @@ pub(crate) use peer::Arrived;
 
 use crate::QpType;
 use crate::counters::EngineCounter;
-use crate::peers::PeerIndex;
 use crate::qp_table::Connection;
 use crate::steering::range_of;
 use crate::tables::Tables;
@@ -127,6 +126,16 @@ impl Air {
         pace.map_or(wanted, |pace| pace.traffic_class(wanted))
     }
 
+    /// A queue pair sends without asking the pacer, whether it waited in line or had the turn. Whose turn it is now, if it had it.
+    pub(crate) fn pass(&mut self, index: AirIndex, queue_pair: u32, waited: bool) -> Option<u32> {
+        self.peer(index).pace.as_mut()?.pass(queue_pair, waited)
+    }
+
+    /// The one who waits for the pacer, to be asked again what it wants.
+    pub(crate) fn ask_again(&mut self, index: AirIndex) -> Option<u32> {
+        self.peer(index).pace.as_mut()?.ask_again()
+    }
+
     /// It has sent what it may. Whose turn it is now.
     pub(crate) fn end_turn(
         &mut self,
@@ -164,8 +173,7 @@ impl Air {
         let (address, local) = (connection.remote, connection.local);
         let range = range_of(number);
         let index = self.find(address, local, range).unwrap_or_else(|| {
-            let (row, host) = (connection.source_index, connection.peer);
-            let peer = AirPeer::new((address, local), range, row, host);
+            let peer = AirPeer::new((address, local), range, connection.source_index);
             let free = self.peers.iter().position(|peer| peer.users.is_empty());
             let index = free.unwrap_or(self.peers.len());
             match self.peers.get_mut(index) {
@@ -232,10 +240,6 @@ impl Tables {
         };
         if let Some(next) = self.air.leave(air, index) {
             self.take_the_turn(next);
-        }
-        if self.air.peer(air).users.is_empty() {
-            // Who is still connected to that host, or will be, is not held to what was known of this peer.
-            self.peers.grant(connection.peer, None);
         }
     }
 
@@ -335,7 +339,6 @@ impl Tables {
     /// Tells the rate controller of a peer something, and draws the consequences.
     fn with_pace(&mut self, index: AirIndex, call: impl FnOnce(&mut Pace)) {
         let peer = self.air.peer(index);
-        let host = peer.host;
         let Some(pace) = &mut peer.pace else {
             return;
         };
@@ -348,13 +351,17 @@ impl Tables {
         if let Some(next) = next {
             self.join_line(next);
         }
-        self.grant(host, Some(window));
+        self.grant(index, window);
     }
 
-    /// The window to a host is this, and no other; or what it was before.
-    fn grant(&mut self, host: PeerIndex, window: Option<u64>) {
-        self.peers.grant(host, window);
-        self.unblock(host);
+    /// The window to a peer is this, and no other.
+    fn grant(&mut self, index: AirIndex, window: u64) {
+        let user = self.air.peer(index).users.first().copied();
+        let slot = user.and_then(|user| self.qps.slot(user));
+        if let Some(host) = slot.and_then(|slot| slot.connection).map(|way| way.peer) {
+            self.peers.grant(host, window, index.0);
+            self.unblock(host);
+        }
     }
 
     fn next_message(
@@ -429,7 +436,7 @@ impl Tables {
         } else {
             None
         };
-        let host = peer.host;
+        let paced = peer.pace.is_some();
         for waiting in before.into_iter().flat_map(Pace::disband) {
             self.take_the_turn(waiting);
         }
@@ -437,6 +444,7 @@ impl Tables {
             if let Some(slot) = self.qps.slot(user) {
                 slot.qp.set_selective(memory.as_ref());
             }
+            self.change_window(user, paced.then_some(index.0));
         }
         let peer = self.air.peer(index);
         peer.users = users;
@@ -446,7 +454,9 @@ impl Tables {
             let by = peer.report_now(now);
             self.air.call_at(by);
         }
-        self.grant(host, window);
+        if let Some(window) = window {
+            self.grant(index, window);
+        }
     }
 
     fn report(
@@ -613,6 +623,7 @@ impl Tables {
                 at_us: report.at_us,
                 received_bytes: report.received_bytes,
                 marked_bytes: report.marked_bytes,
+                missed_packets: report.missed_packets,
             };
             pace.take_feedback(now, told, feedback(report));
         });

@@ -54,7 +54,9 @@ struct Peer {
     in_flight: u64,
     decreased_at: Option<Time>,
     silent: bool,
-    /// The window, where a rate controller says it.
+    /// The number of the rate controller that says the window, if there is one.
+    paced: Option<u32>,
+    /// What it said.
     granted: Option<u64>,
     /// Queue pairs that have packets but no room in the window, oldest first.
     blocked: VecDeque<u32>,
@@ -74,19 +76,17 @@ impl Peers {
         self.peers.iter().filter(|peer| peer.users > 0).count()
     }
 
-    /// A queue pair connects to `address`.
-    pub(crate) fn join(&mut self, address: IpAddr) -> PeerIndex {
-        let known = self
-            .peers
-            .iter()
-            .position(|peer| peer.users > 0 && peer.address == address);
+    /// A queue pair connects to `address`; `paced`: the window is that of a rate controller, which has this number.
+    pub(crate) fn join(&mut self, address: IpAddr, paced: Option<u32>) -> PeerIndex {
+        let is_it = |peer: &Peer| peer.users > 0 && peer.address == address && peer.paced == paced;
+        let known = self.peers.iter().position(is_it);
         let free = || self.peers.iter().position(|peer| peer.users == 0);
         let index = known.or_else(free).unwrap_or(self.peers.len());
         if index == self.peers.len() {
-            self.peers.push(Peer::new(address, self.window_max));
+            self.peers.push(Peer::new(address, paced, self.window_max));
         }
         if self.peers[index].users == 0 {
-            self.peers[index] = Peer::new(address, self.window_max);
+            self.peers[index] = Peer::new(address, paced, self.window_max);
         }
         self.peers[index].users += 1;
         PeerIndex(index as u32)
@@ -136,9 +136,17 @@ impl Peers {
         peer.in_flight = peer.in_flight + u64::from(after) - u64::from(before);
     }
 
-    /// From now on the window is what a rate controller says, or (`None`) what follows from losses.
-    pub(crate) fn grant(&mut self, index: PeerIndex, window: Option<u64>) {
-        self.peer(index).granted = window;
+    /// From now on the window of those who are `paced` by this controller is what it says.
+    pub(crate) fn grant(&mut self, index: PeerIndex, window: u64, paced: u32) {
+        let peer = self.peer(index);
+        if peer.paced == Some(paced) {
+            peer.granted = Some(window);
+        }
+    }
+
+    /// Whether a peer did not answer in time, and nothing has come from it since.
+    pub(crate) fn is_silent(&self, index: PeerIndex) -> bool {
+        self.peers[index.0 as usize].silent
     }
 
     /// Packets to this peer were lost. True if the window got smaller.
@@ -196,9 +204,10 @@ impl Peers {
 }
 
 impl Peer {
-    fn new(address: IpAddr, window_max: u32) -> Self {
+    fn new(address: IpAddr, paced: Option<u32>, window_max: u32) -> Self {
         Peer {
             address,
+            paced,
             users: 0,
             window: WINDOW_BYTES_START.min(window_max),
             slow_start: true,
@@ -254,7 +263,7 @@ mod tests {
             peers: Vec::new(),
             window_max: WINDOW_BYTES_MAX,
         };
-        let index = peers.join(IpAddr::from([192, 0, 2, 1]));
+        let index = peers.join(IpAddr::from([192, 0, 2, 1]), None);
         (peers, index)
     }
 
@@ -303,8 +312,8 @@ mod tests {
     #[test]
     fn queue_pairs_to_one_host_share_its_window_and_a_reused_entry_is_fresh() {
         let (mut peers, first) = peers();
-        let second = peers.join(IpAddr::from([192, 0, 2, 1]));
-        let other = peers.join(IpAddr::from([192, 0, 2, 2]));
+        let second = peers.join(IpAddr::from([192, 0, 2, 1]), None);
+        let other = peers.join(IpAddr::from([192, 0, 2, 2]), None);
         assert_eq!(first, second);
         assert_ne!(first, other);
         peers.update(first, 0, 40_000, true, MTU);
@@ -312,7 +321,7 @@ mod tests {
         assert_eq!(peers.room(first), WINDOW_BYTES_START - 60_000);
         peers.leave(first, 0, 40_000);
         peers.leave(second, 1, 20_000);
-        assert_eq!(peers.join(IpAddr::from([192, 0, 2, 3])), first);
+        assert_eq!(peers.join(IpAddr::from([192, 0, 2, 3]), None), first);
         assert_eq!(peers.room(first), u32::MAX);
     }
 
@@ -354,5 +363,25 @@ mod tests {
         peers.update(peer, MTU, 0, true, MTU);
         assert_eq!(peers.unblock(peer), Some(2));
         assert_eq!(peers.credit(peer, (MTU, MTU), false), u32::MAX);
+    }
+
+    #[test]
+    fn who_is_paced_has_a_window_of_its_own() {
+        let (mut peers, plain) = peers();
+        let address = IpAddr::from([192, 0, 2, 1]);
+        let paced = peers.join(address, Some(3));
+        assert_ne!(paced, plain);
+        assert_eq!(peers.join(address, Some(3)), paced);
+        peers.grant(paced, 5_000_000, 3);
+        // Who has not changed over yet keeps its own.
+        peers.grant(plain, 5_000_000, 3);
+        for peer in [paced, plain] {
+            peers.update(peer, 0, 1_000, true, MTU);
+        }
+        assert_eq!(peers.room(paced), 4_999_000);
+        assert_eq!(peers.room(plain), WINDOW_BYTES_START - 1_000);
+        assert!(!peers.lost(paced, Time::from_nanos(1)));
+        assert_eq!(peers.room(paced), 4_999_000);
+        assert!(peers.lost(plain, Time::from_nanos(1)));
     }
 }

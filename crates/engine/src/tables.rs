@@ -1,7 +1,7 @@
 //! What a worker works on: queue pairs, memory, completion queues, timers, peers, and whose turn it is.
 
 use crate::active::Active;
-use crate::air::{Air, Arrived};
+use crate::air::{Air, AirIndex, Arrived};
 use crate::counters::{Counters, EngineCounter};
 use crate::cq_table::CqTable;
 use crate::gsi::Gsi;
@@ -136,7 +136,8 @@ impl Tables {
             let srq = self.srqs.of_domain(named.srqn, domain);
             slot.side.pd = srq.map_or(NO_PD, |srq| srq.pd);
         }
-        self.takes_packet(index, now, received);
+        self.takes_packets(index, now);
+        self.arrived.note(received.bytes.len(), received.tos);
         self.with(index, |qp, host| {
             qp.handle_packet(now, &arrival, &packet, host)
         });
@@ -157,18 +158,20 @@ impl Tables {
         if !slot.is_some_and(|slot| slot.accepts(received.source, received.destination)) {
             return false;
         }
-        self.takes_packet(index, now, received);
-        self.with(index, |qp, host| qp.take_middle(now, bth, payload, host))
-            .unwrap_or(false)
+        self.takes_packets(index, now);
+        let taken = self.with(index, |qp, host| qp.take_middle(now, bth, payload, host));
+        if taken == Some(true) {
+            self.arrived.note(received.bytes.len(), received.tos);
+        }
+        taken.unwrap_or(false)
     }
 
-    /// The queue pair takes a packet; another that did before is settled.
-    fn takes_packet(&mut self, index: u32, now: Time, received: &Received<'_>) {
+    /// The queue pair takes packets; another that did before is settled.
+    fn takes_packets(&mut self, index: u32, now: Time) {
         if self.unsettled != Some(index) {
             self.settle_received(now);
             self.unsettled = Some(index);
         }
-        self.arrived.note(received.bytes.len(), received.tos);
     }
 
     /// Draws the consequences of the packets that were taken. Most packets follow one for the same queue pair, so that is
@@ -382,6 +385,7 @@ impl Tables {
         allowance: i64,
         batch: &mut TransmitBatch,
     ) -> (i64, TurnEnd) {
+        let air = self.paced_by(index);
         let Some(slot) = self.qps.slot(index) else {
             self.active.leave(None);
             return (0, TurnEnd::NothingToSend);
@@ -394,7 +398,6 @@ impl Tables {
             cqs: &mut self.cqs,
             counters: &mut self.counters,
         };
-        let air = slot.connection.and_then(|connection| connection.air);
         let permit = air.map_or(Some(u64::MAX), |air| {
             // Who has much waits for a whole burst, so that it leaves in one segmented send.
             let wanted = if slot.hungry {
@@ -469,6 +472,22 @@ impl Tables {
         (sent, end)
     }
 
+    /// The peer whose pacer the queue pair has to ask. None to one that is silent: each finds out by its own timer if nobody is there,
+    /// and one packet of each is no burden.
+    fn paced_by(&mut self, index: u32) -> Option<AirIndex> {
+        let slot = self.qps.slot(index)?;
+        let Connection { peer, air, .. } = slot.connection?;
+        let air = air?;
+        if !self.peers.is_silent(peer) {
+            return Some(air);
+        }
+        let waited = std::mem::take(&mut slot.waits);
+        if let Some(next) = self.air.pass(air, index, waited) {
+            self.take_the_turn(next);
+        }
+        None
+    }
+
     /// The first in line has nothing to send now, or no room in its peer's window.
     fn end_turn(&mut self, index: u32, now: Time) {
         let Some(slot) = self.qps.slot(index) else {
@@ -519,6 +538,12 @@ impl Tables {
             let mtu = slot.qp.attributes().path_mtu.bytes();
             if let Some(loss) = lost {
                 self.note_loss(peer, loss, now);
+                if loss == Loss::Timeout
+                    && let Some(next) = air.and_then(|air| self.air.ask_again(air))
+                {
+                    // The peer is silent: the line is let go, one by one.
+                    self.join_line(next);
+                }
             }
             self.peers.update(peer, before, after, acknowledged, mtu);
             if after < before {
@@ -628,7 +653,7 @@ impl Tables {
             return;
         };
         let remote = path.gid.to_ip();
-        let peer = self.peers.join(remote);
+        let peer = self.peers.join(remote, None);
         self.peers.update(peer, 0, slot.in_flight, false, 0);
         slot.connection = Some(Connection {
             peer,
@@ -637,6 +662,26 @@ impl Tables {
             source_index: path.sgid_index,
             air: None,
         });
+    }
+
+    /// From now on the window of a connected queue pair is that of the rate controller of this number, or that of all others.
+    pub(crate) fn change_window(&mut self, index: u32, paced: Option<u32>) {
+        let Some(slot) = self.qps.slot(index) else {
+            return;
+        };
+        let Some(connection) = &mut slot.connection else {
+            return;
+        };
+        let before = connection.peer;
+        self.peers.leave(before, index, slot.in_flight);
+        connection.peer = self.peers.join(connection.remote, paced);
+        self.peers
+            .update(connection.peer, 0, slot.in_flight, false, 0);
+        if std::mem::take(&mut slot.blocked) {
+            self.active.join(index, &mut slot.turn);
+        }
+        // What it had under way is room for the others.
+        self.unblock(before);
     }
 
     fn disconnect(&mut self, index: u32, now: Time) {

@@ -216,7 +216,7 @@ impl UdpPort {
     /// as a veth, are not the line: that is somewhere behind.
     fn unsent(&mut self) -> Option<QueueFill> {
         let view = self.view.as_mut()?;
-        if view.read(Instant::now()).wireless.value.is_err() {
+        if view.read_interface(Instant::now()).value.is_err() {
             return None;
         }
         let memory = self.sockets.iter().flatten().filter_map(Socket::memory);

@@ -52,7 +52,7 @@ pub struct Setting {
 pub struct Seen {
     /// Payload that arrived, in Mb/s.
     pub mbit: f64,
-    /// From a program's request until its packets left the queue: how long they were in it, median and 99 %.
+    /// How long a packet was in the queue and on the air, until it arrived or was given up: median and 99 %.
     pub queued_ms: [f64; 2],
     /// Packets that found the queue full.
     pub overflowed: u64,

@@ -145,7 +145,18 @@ impl LinkView {
         &self.reading.queue
     }
 
+    /// Whether it is a wireless interface, and of what kind: never waits for its driver to ask a radio.
+    pub fn read_interface(&mut self, now: Instant) -> &Aged<WirelessInterface> {
+        let index = self.index;
+        let nl80211 = &mut self.wireless;
+        self.reading.wireless.renew(now, self.pace.stations, || {
+            opened(nl80211)?.interface(index)
+        });
+        &self.reading.wireless
+    }
+
     fn read_wireless(&mut self, now: Instant) {
+        self.read_interface(now);
         let LinkReading {
             wireless,
             stations,
@@ -154,9 +165,6 @@ impl LinkView {
         } = &mut self.reading;
         let index = self.index;
         let nl80211 = &mut self.wireless;
-        wireless.renew(now, self.pace.stations, || {
-            opened(nl80211)?.interface(index)
-        });
         let Ok(interface) = &wireless.value else {
             stations.withdraw(wireless);
             survey.withdraw(wireless);

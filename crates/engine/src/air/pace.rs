@@ -14,6 +14,9 @@ use std::time::Duration;
 /// Headers of a packet that the transport does not write: Ethernet, IPv4, UDP and ICRC. Queues count them.
 pub(crate) const OVERHEAD_BYTES: u64 = 14 + 20 + 8 + 4;
 
+/// What is missed is told in packets. More of them at once were never sent.
+const LOST_PACKET_BYTES: u64 = 1024;
+const MISSED_MAX: u32 = 1 << 16;
 const DCTCP_MTU: u32 = 1024;
 /// What the largest receive socket of an unprivileged process holds, and some network behind it.
 const DCTCP_WINDOW_MAX: u64 = 8 << 20;
@@ -75,6 +78,7 @@ pub(crate) struct Pace {
     told_us: u64,
     received_bytes: u64,
     marked_bytes: u32,
+    missed_packets: u32,
 }
 
 /// What a report says besides the readings of buffers.
@@ -83,6 +87,7 @@ pub(crate) struct Told {
     pub(crate) at_us: u32,
     pub(crate) received_bytes: u64,
     pub(crate) marked_bytes: u32,
+    pub(crate) missed_packets: u32,
 }
 
 impl Pace {
@@ -109,6 +114,7 @@ impl Pace {
             told_us: 0,
             received_bytes: 0,
             marked_bytes: 0,
+            missed_packets: 0,
         })
     }
 
@@ -158,6 +164,15 @@ impl Pace {
             self.controller.handle_sent(now, bytes);
         }
         self.next()
+    }
+
+    /// A queue pair sends without being admitted, whether it `waited` in the line or had the turn. Whose turn it is now, if it had it.
+    pub(crate) fn pass(&mut self, queue_pair: u32, waited: bool) -> Option<u32> {
+        if waited || self.turn == Some(queue_pair) {
+            self.leave(queue_pair)
+        } else {
+            None
+        }
     }
 
     /// A queue pair is gone. Whose turn it is now, if it was its turn.
@@ -234,11 +249,10 @@ impl Pace {
             return;
         }
         let came = told.received_bytes.checked_sub(self.received_bytes);
+        let later = told.at_us.wrapping_sub(self.told_us as u32);
         match came {
-            Some(bytes) => {
-                let later = told.at_us.wrapping_sub(self.told_us as u32);
-                // What is more than half of all was earlier.
-                let later = if later.cast_signed() < 0 { 0 } else { later };
+            // Reports come in order: a clock that went back began anew.
+            Some(bytes) if later.cast_signed() >= 0 => {
                 self.told_us += u64::from(later);
                 let marked = told.marked_bytes.wrapping_sub(self.marked_bytes);
                 let acknowledged = Acknowledged {
@@ -246,10 +260,16 @@ impl Pace {
                     marked_bytes: u64::from(marked).min(bytes),
                 };
                 self.controller.handle_acknowledged(now, acknowledged);
+                let missed = told.missed_packets.wrapping_sub(self.missed_packets);
+                let lost = u64::from(missed.min(MISSED_MAX)) * LOST_PACKET_BYTES;
+                if lost > 0 {
+                    self.controller.handle_lost(now, lost);
+                }
             }
             // It began anew after a pause.
-            None => self.told_us = told.at_us.into(),
+            Some(_) | None => self.told_us = told.at_us.into(),
         }
+        self.missed_packets = told.missed_packets;
         self.received_bytes = told.received_bytes;
         self.marked_bytes = told.marked_bytes;
         feedback.at = Time::ZERO + Duration::from_micros(self.told_us);
@@ -319,5 +339,29 @@ mod tests {
         assert_eq!(pace.leave(0), Some(2));
         assert_eq!(pace.leave(2), None);
         assert!(pace.admit(5, u64::MAX, &mut false, NOW).is_some());
+    }
+
+    #[test]
+    fn a_peer_whose_clock_went_back_began_anew() {
+        let mut pace = pace();
+        let mut told = |at_us, received_bytes| {
+            let told = Told {
+                at_us,
+                received_bytes,
+                marked_bytes: 0,
+                missed_packets: 0,
+            };
+            pace.take_feedback(NOW, told, Feedback::default());
+            pace.told_us
+        };
+        assert_eq!(told(60_000_000, 10_000), 60_000_000);
+        assert_eq!(told(60_006_000, 10_000), 60_006_000);
+        // More bytes than before, by a clock that shows less.
+        assert_eq!(told(2_000, 64_000), 2_000);
+        assert_eq!(told(8_000, 500_000), 8_000);
+        // It wraps after 71 minutes.
+        assert_eq!(told(u32::MAX / 2, 600_000), u64::from(u32::MAX / 2));
+        assert_eq!(told(u32::MAX - 10, 700_000), u64::from(u32::MAX - 10));
+        assert_eq!(told(20, 700_000), u64::from(u32::MAX) + 21);
     }
 }

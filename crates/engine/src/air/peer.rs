@@ -1,7 +1,6 @@
 //! What is known of one peer, and when it is to be told something.
 
 use super::pace::{OVERHEAD_BYTES, Pace};
-use crate::peers::PeerIndex;
 use airdma_transport::Time;
 use airdma_transport::rate::Feedback;
 use airdma_wire::air::PAUSE_US;
@@ -107,8 +106,6 @@ pub(super) struct AirPeer {
     pub(super) range: u8,
     /// Of `local` in the GID table.
     pub(super) source_index: u8,
-    /// The host that it is on.
-    pub(super) host: PeerIndex,
     /// Queue pairs connected to it; none marks a free entry.
     pub(super) users: Vec<u32>,
     /// Its instance, if it has agreed.
@@ -121,8 +118,8 @@ pub(super) struct AirPeer {
     pub(super) owing: VecDeque<u32>,
     pub(super) arrivals: Arrivals,
     report_at: Option<Time>,
-    /// It does not wait for more to come together.
-    is_report_urgent: bool,
+    /// From when on it does not wait for more to come together.
+    urgent_at: Option<Time>,
     reported_at: Time,
     /// Of the last report that was taken.
     pub(super) number_taken: Option<u32>,
@@ -134,18 +131,12 @@ pub(super) struct AirPeer {
 }
 
 impl AirPeer {
-    pub(super) fn new(
-        (address, local): (IpAddr, IpAddr),
-        range: u8,
-        source_index: u8,
-        host: PeerIndex,
-    ) -> Self {
+    pub(super) fn new((address, local): (IpAddr, IpAddr), range: u8, source_index: u8) -> Self {
         AirPeer {
             address,
             local,
             range,
             source_index,
-            host,
             users: Vec::new(),
             agreed: None,
             pace: None,
@@ -154,7 +145,7 @@ impl AirPeer {
             owing: VecDeque::new(),
             arrivals: Arrivals::default(),
             report_at: None,
-            is_report_urgent: false,
+            urgent_at: None,
             reported_at: Time::ZERO,
             number_taken: None,
             rtt: None,
@@ -190,8 +181,12 @@ impl AirPeer {
 
     /// A report is to leave now. Returns when that is.
     pub(super) fn report_now(&mut self, now: Time) -> Time {
-        self.is_report_urgent = true;
-        self.report_by(now)
+        self.report_urgently(now)
+    }
+
+    fn report_urgently(&mut self, at: Time) -> Time {
+        self.urgent_at = Some(self.urgent_at.map_or(at, |before| before.min(at)));
+        self.report_by(at)
     }
 
     /// Packets were found missing. The first to be missed are told at once, but where many are, each by itself would take more
@@ -202,8 +197,7 @@ impl AirPeer {
         } else {
             REPORT_INTERVAL_MIN
         };
-        self.is_report_urgent = true;
-        self.report_by(now.max(self.reported_at + apart))
+        self.report_urgently(now.max(self.reported_at + apart))
     }
 
     /// There is something to report. Returns when that is done.
@@ -216,9 +210,8 @@ impl AirPeer {
         if self.agreed.is_none() || self.report_at.is_some() {
             return None;
         }
-        let last = self.pings.front();
-        let ping_at = last.map_or(now, |(_, at)| *at + self.ping_interval());
-        Some(self.report_by(ping_at.max(now)))
+        let at = self.ping_at(now);
+        Some(self.report_by(at))
     }
 
     /// Whether a report is to leave now. While much comes in it waits for more: each takes an access to the air.
@@ -229,8 +222,9 @@ impl AirPeer {
         let full = self.reported_at + Feedback::interval(self.rtt());
         let over = self.arrivals.latest + BURST_OVER;
         let is_heavy = self.pace.is_some() && self.arrivals.fresh_bytes >= LIGHT_BYTES;
-        if !self.is_report_urgent && is_heavy && now < full.min(over) {
-            self.report_at = Some(full.min(over));
+        let at = full.min(over).min(self.urgent_at.unwrap_or(full));
+        if is_heavy && now < at {
+            self.report_at = Some(at);
             return false;
         }
         true
@@ -239,12 +233,12 @@ impl AirPeer {
     /// It leaves. While something is under way the round trip is to be known, and what did not fit follows at once.
     pub(super) fn reported(&mut self, now: Time, under_way: bool) {
         self.reported_at = now;
-        self.is_report_urgent = false;
+        self.urgent_at = None;
         self.arrivals.fresh_bytes = 0;
         self.report_at = if !self.owing.is_empty() {
             Some(now + REPORT_INTERVAL_MIN)
         } else if under_way {
-            Some(now + self.ping_interval())
+            Some(self.ping_at(now))
         } else {
             None
         };
@@ -277,8 +271,19 @@ impl AirPeer {
 
     /// Whether the next report is to be a ping.
     pub(super) fn wants_ping(&self, now: Time) -> bool {
-        let last = self.pings.front();
-        last.is_none_or(|(_, at)| now.duration_since(*at) >= self.ping_interval())
+        self.ping_at(now) <= now
+    }
+
+    /// When that is. As many as there may be wait for their answers where the round trip is longer than was thought, but not for ever.
+    fn ping_at(&self, now: Time) -> Time {
+        let Some((_, latest)) = self.pings.front() else {
+            return now;
+        };
+        let at = *latest + self.ping_interval();
+        match self.pings.back() {
+            Some((_, oldest)) if self.pings.len() >= PINGS_MAX => at.max(*oldest + RTT_MAX),
+            Some(_) | None => at,
+        }
     }
 
     pub(super) fn note_ping(&mut self, number: u32, now: Time) {
@@ -317,6 +322,33 @@ impl AirPeer {
         self.rtt = Some(self.rtt.map_or(sample, |rtt| rtt * 7 / 8 + sample / 8));
         if let Some(pace) = &mut self.pace {
             pace.take_rtt(now, raw);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_trip_is_measured_however_long_it_is() {
+        const MS: u64 = 1_000_000;
+        for rtt_ms in [1, 20, 100, 300, 1_500] {
+            let address = IpAddr::from([192, 0, 2, 1]);
+            let mut peer = AirPeer::new((address, address), 0, 0);
+            let mut under_way = VecDeque::new();
+            // Something is under way all the time.
+            for ms in 0..rtt_ms + 2 {
+                let now = Time::from_nanos(ms * MS);
+                if peer.wants_ping(now) {
+                    peer.note_ping(ms as u32 + 1, now);
+                    under_way.push_back((ms + rtt_ms, ms as u32 + 1));
+                }
+                while let Some((_, number)) = under_way.pop_front_if(|(at, _)| *at <= ms) {
+                    peer.take_pong(now, number, Duration::ZERO);
+                }
+            }
+            assert_eq!(peer.rtt, Some(Duration::from_millis(rtt_ms)));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! How fast two hosts that agreed send, on a line that is slower than they are.
 
 use crate::common::*;
+use crate::is_middle;
 use crate::wires::{Line, TICK, Wires};
 use airdma_engine::*;
 use std::time::Duration;
@@ -157,4 +158,81 @@ fn after_a_pause_it_goes_on_as_before() {
         while left.try_complete().is_some() {}
     }
     assert_eq!(wires.line.unwrap().dropped, 0);
+}
+
+/// What the last report of the right host says that it received.
+fn told_bytes(wires: &Wires) -> u64 {
+    let is_report = |(from, bytes): &&(usize, Vec<u8>)| {
+        *from == 1 && bytes[5..8] == [0, 0, 1] && bytes[20 + 16..][..2] == [0, 2]
+    };
+    let (_, report) = wires.sent.iter().rfind(is_report).unwrap();
+    u64::from_be_bytes(report[20 + 68..][..8].try_into().unwrap())
+}
+
+#[test]
+fn each_packet_that_came_is_told_once_whatever_was_lost_before_it() {
+    const LEN: usize = 400 * 1024;
+    let mut wires = Wires::new([true, true], LEN);
+    wires.quietly(5 * MS);
+    let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
+    wires.ends[0].qp.post_send(&write).unwrap();
+    let (mut middle, mut came) = (0, 0);
+    wires.pass(200 * MS, &mut |from, bytes| {
+        let is_lost = is_middle(from, bytes) && {
+            middle += 1;
+            middle % 50 == 7
+        };
+        if from == 0 && !is_lost && bytes[5..8] != [0, 0, 1] {
+            // Without ICRC, with all other headers.
+            came += bytes.len() as u64 - 4 + 46;
+        }
+        is_lost
+    });
+    wires.ends[0].ok();
+    assert_eq!(told_bytes(&wires), came);
+}
+
+#[test]
+fn a_long_round_trip_is_measured_and_what_is_lost_is_not_sent_again_and_again() {
+    const LEN: usize = 400 * 1024;
+    let mut wires = Wires::new([true, true], LEN);
+    // 300 ms there and back.
+    wires.away = 1500;
+    wires.quietly(1500 * MS);
+    // Nobody knows it before there was something to measure.
+    let write = wires.ends[0].write(&wires.ends[1], 0, 8);
+    wires.ends[0].qp.post_send(&write).unwrap();
+    wires.quietly(1500 * MS);
+    wires.ends[0].ok();
+    let before = wires.hosts[0].count("retransmits");
+    let mut middle = 0;
+    for _ in 0..4 {
+        let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
+        wires.ends[0].qp.post_send(&write).unwrap();
+    }
+    wires.pass(8000 * MS, &mut |from, bytes| {
+        is_middle(from, bytes) && {
+            middle += 1;
+            middle == 1200
+        }
+    });
+    for _ in 0..4 {
+        wires.ends[0].ok();
+    }
+    let again = wires.hosts[0].count("retransmits") - before;
+    assert!((1..=3).contains(&again), "{again}");
+}
+
+#[test]
+fn a_host_that_is_gone_is_found_out_by_all_queue_pairs_side_by_side() {
+    let mut wires = wires(RateControl::Buffers, line(true));
+    let pairs: Vec<_> = (0..50).map(|_| pair(&wires)).collect();
+    let ends: Vec<_> = pairs.iter().map(|(left, right)| (left, right)).collect();
+    saturate(&mut wires, &ends, 100 * MS);
+    wires.pass(2000 * MS, &mut |_, _| true);
+    for (left, _) in &ends {
+        let completions = std::iter::from_fn(|| left.try_complete());
+        let last = completions.last().map(|last| last.status);
+        assert_eq!(last, Some(Status::WrFlushError), "the last was flushed");
+    }
 }
