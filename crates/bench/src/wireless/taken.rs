@@ -298,10 +298,14 @@ mod tests {
     #[test]
     fn what_was_saved_is_loaded_again() {
         let stem = std::env::temp_dir().join(format!("airdma-taken-{}", std::process::id()));
-        let before = taken(vec![case("good", "scp", 10, &[300.0, 0.0])]);
+        // Numbers that were once the next one after they had been read and written.
+        let mbit = [221.40940124908778, 210.46309101538193, 0.0];
+        let before = taken(vec![case("good", "scp", 10, &mbit)]);
         save(&before, &stem).unwrap();
         let after = load(&file(&stem)).unwrap();
         assert_eq!(after.cases[0].line(), before.cases[0].line());
+        let read = after.cases[0].samples.iter().map(|sample| sample.mbit);
+        assert_eq!(read.collect::<Vec<_>>(), mbit);
         fs::write(file(&stem), "{\"format\": 1}").unwrap();
         assert!(load(&file(&stem)).is_err());
         fs::remove_file(file(&stem)).unwrap();
