@@ -2,46 +2,16 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
+#[path = "common/fragile.rs"]
+mod fragile;
 
 use airdma_engine::*;
-use airdma_port::{Port, PortCounters, Received, TransmitBatch, sim};
+use airdma_port::sim;
 use common::*;
-use std::io;
+use fragile::Fragile;
 use std::net::IpAddr;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// A port that works until it is told to break.
-struct Fragile<P> {
-    port: P,
-    broken: Arc<AtomicBool>,
-}
-
-impl<P: Port> Port for Fragile<P> {
-    fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()> {
-        self.port.transmit(batch)
-    }
-
-    fn receive(
-        &mut self,
-        budget: usize,
-        handle: &mut dyn FnMut(Received<'_>),
-    ) -> io::Result<usize> {
-        if self.broken.load(Ordering::Relaxed) {
-            return Err(io::ErrorKind::NetworkDown.into());
-        }
-        self.port.receive(budget, handle)
-    }
-
-    fn wait_descriptors(&self, out: &mut Vec<RawFd>) {
-        self.port.wait_descriptors(out);
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.port.counters()
-    }
-}
 
 #[test]
 fn what_is_posted_is_flushed_when_the_port_breaks() {

@@ -364,4 +364,21 @@ mod tests {
         assert_eq!(told(u32::MAX - 10, 700_000), u64::from(u32::MAX - 10));
         assert_eq!(told(20, 700_000), u64::from(u32::MAX) + 21);
     }
+
+    #[test]
+    fn what_is_missed_is_lost_for_who_counts_losses() {
+        let window_after = |missed_packets| {
+            let mut pace = Pace::new(RateControl::Dctcp, NOW).unwrap();
+            pace.end_turn(NOW, 60_000, 60);
+            let told = Told {
+                at_us: 1_000,
+                received_bytes: 30_000,
+                marked_bytes: 0,
+                missed_packets,
+            };
+            pace.take_feedback(NOW + Duration::from_millis(5), told, Feedback::default());
+            pace.window()
+        };
+        assert!(window_after(10) < window_after(0));
+    }
 }

@@ -328,6 +328,7 @@ impl AirPeer {
 
 #[cfg(test)]
 mod tests {
+    use super::super::RateControl;
     use super::*;
 
     #[test]
@@ -350,5 +351,32 @@ mod tests {
             }
             assert_eq!(peer.rtt, Some(Duration::from_millis(rtt_ms)));
         }
+    }
+
+    #[test]
+    fn gaps_are_told_at_once_but_not_one_by_one() {
+        let address = IpAddr::from([192, 0, 2, 1]);
+        let mut peer = AirPeer::new((address, address), 0, 0);
+        peer.pace = Pace::new(RateControl::Buffers, Time::ZERO);
+        let at = |us: u64| Time::from_nanos(us * 1_000);
+        let arrived = Arrived {
+            bytes: 2 * LIGHT_BYTES,
+            marked_bytes: 0,
+        };
+        peer.report_gap(at(50_000));
+        assert!(peer.is_report_due(at(50_000)));
+        peer.reported(at(50_000), false);
+        // Much comes, in order, and then after a gap.
+        peer.arrivals.note(at(50_100), arrived);
+        peer.report_soon(at(50_100));
+        peer.report_gap(at(50_200));
+        assert!(!peer.is_report_due(at(51_900)));
+        assert!(peer.is_report_due(at(52_000)));
+        peer.reported(at(52_000), false);
+        // Without a gap it waits for the rest of the burst.
+        peer.arrivals.note(at(52_100), arrived);
+        peer.report_soon(at(52_100));
+        assert!(!peer.is_report_due(at(54_000)));
+        assert!(peer.is_report_due(at(54_100)));
     }
 }

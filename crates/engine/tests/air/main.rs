@@ -3,6 +3,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/fragile.rs"]
+mod fragile;
 mod peers;
 mod rate;
 mod wires;

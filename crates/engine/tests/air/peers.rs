@@ -1,15 +1,13 @@
 //! Who is whom: several addresses, and ends that go away.
 
 use crate::common::*;
+use crate::fragile::Fragile;
 use crate::wires::{RIGHT_TOO, Wires};
 use crate::{is_middle, rate};
 use airdma_engine::simulated::Simulated;
 use airdma_engine::*;
 use airdma_port::sim::carried;
-use airdma_port::{Port, Received, TransmitBatch};
-use std::io;
 use std::net::IpAddr;
-use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -51,37 +49,6 @@ fn a_process_with_two_addresses_is_agreed_with_at_each() {
     assert_eq!(wires.hosts[0].count("retransmits"), 2);
     assert_eq!(wires.hosts[1].count("acks_sent"), 0);
     assert_eq!(wires.hosts[0].count("drop_air"), 0);
-}
-
-/// A port that works until it is told to break.
-struct Fragile<P> {
-    port: P,
-    broken: Arc<AtomicBool>,
-}
-
-impl<P: Port> Port for Fragile<P> {
-    fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()> {
-        self.port.transmit(batch)
-    }
-
-    fn receive(
-        &mut self,
-        budget: usize,
-        handle: &mut dyn FnMut(Received<'_>),
-    ) -> io::Result<usize> {
-        if self.broken.load(Ordering::Relaxed) {
-            return Err(io::ErrorKind::NetworkDown.into());
-        }
-        self.port.receive(budget, handle)
-    }
-
-    fn wait_descriptors(&self, out: &mut Vec<RawFd>) {
-        self.port.wait_descriptors(out);
-    }
-
-    fn counters(&self) -> airdma_port::PortCounters {
-        self.port.counters()
-    }
 }
 
 #[test]
