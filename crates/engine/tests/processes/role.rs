@@ -6,8 +6,9 @@ use airdma_engine::cm_protocol::{
     ServiceId, Takes, TransportService,
 };
 use airdma_engine::*;
-use std::io::{BufRead, Write};
+use std::io::{BufRead, Read, Write};
 use std::net::IpAddr;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -154,16 +155,21 @@ impl Role {
                 format!("{more}")
             }
             ["fork"] => {
-                // SAFETY: the child only sleeps, until its input ends with the test.
+                // What the library does in the child is done when `fork` returns there: until then the parent's death is not
+                // to be seen by anybody. So the child says when it is there.
+                let (mut there, say) = std::io::pipe().unwrap();
+                // SAFETY: the child only writes a byte and sleeps, until its input ends with the test.
                 let child = unsafe { libc::fork() };
                 if child == 0 {
-                    // SAFETY: no memory is touched.
+                    // SAFETY: one byte is read; no memory is touched otherwise.
                     unsafe {
+                        libc::write(say.as_raw_fd(), b"1".as_ptr().cast(), 1);
                         libc::close(1);
                         libc::sleep(60);
                         libc::_exit(0);
                     }
                 }
+                there.read_exact(&mut [0]).unwrap();
                 format!("{child}")
             }
             ["quit"] => "quitting".into(),
