@@ -1,0 +1,63 @@
+"""RDMA for applications: connections, messages, and memory that peers read and write, on every ordinary network interface.
+
+| noun       | what it is                                                                            |
+|------------|---------------------------------------------------------------------------------------|
+| `Device`   | a network interface                                                                   |
+| `Listener` | a port that peers connect to                                                          |
+| `Endpoint` | one end of a connection: a connected socket, but with messages instead of a stream    |
+| `Region`   | memory that the device sends from and receives into: a buffer, for NumPy too          |
+| `Shared`   | a region of yours that peers reach by themselves                                      |
+| `Remote`   | a region of the peer's                                                                |
+
+The verbs: connect, accept, send, recv, write, read, close; and for words that many add to, fetch_add and compare_swap. Each begins
+at once and gives an `Operation`: `.wait()` for it, or `await` it.
+
+    device = airdma.Device("127.0.0.1")                  # or "eth0"
+    listener = device.listen(7471)
+    connecting = device.connect(("127.0.0.1", 7471))     # two programs, mostly
+    server, client = listener.accept().wait(), connecting.wait()
+
+    region = device.allocate(4096)
+    region[:5] = b"hello"
+    sending = client.send(region, 5)                     # the region is the device's now
+    message = server.recv(device.allocate(4096)).wait()
+    assert bytes(message) == b"hello"
+    sending.wait()                                       # and yours again
+
+Memory in flight cannot be touched: its region has no bytes until the operation is done, and a region with views that are alive is
+not taken. Errors say whose fault they are: `airdma.errors`.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from airdma._airdma import Device, Endpoint, Listener, Message, Operation, Region, Remote, Shared
+from airdma.errors import ClosedError, Error, HostError, NetworkError, PeerError, UsageError
+
+__all__ = [
+    "ClosedError",
+    "Device",
+    "Endpoint",
+    "Error",
+    "HostError",
+    "Listener",
+    "Message",
+    "NetworkError",
+    "Operation",
+    "PeerError",
+    "Region",
+    "Remote",
+    "Rights",
+    "Shared",
+    "UsageError",
+]
+
+
+class Rights(enum.IntFlag):
+    """What peers may do with a region that is shared with them."""
+
+    READ = 1
+    WRITE = 2
+    ATOMIC = 4
+    """Add to its words, and compare and swap them."""

@@ -1,0 +1,71 @@
+"""How tasks wait for operations: one descriptor for each event loop, which says whose turn it is."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import weakref
+from typing import Any
+
+from airdma._airdma import Bell, Endpoint, Operation
+
+
+class _Waits:
+    """The waits of one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.bell = Bell()
+        self._numbers = itertools.count()
+        self._woken: dict[int, asyncio.Future[None]] = {}
+        loop.add_reader(self.bell.fileno(), self._ring)
+
+    def enter(self, woken: asyncio.Future[None]) -> int:
+        number = next(self._numbers)
+        self._woken[number] = woken
+        return number
+
+    def leave(self, number: int) -> None:
+        self._woken.pop(number, None)
+
+    def _ring(self) -> None:
+        for number in self.bell.take():
+            woken = self._woken.pop(number, None)
+            if woken is not None and not woken.done():
+                woken.set_result(None)
+
+
+_of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Waits] = weakref.WeakKeyDictionary()
+
+
+async def awaited(operation: Operation[Any]) -> Any:
+    """What the operation gives. A task that is cancelled cancels the operation."""
+    loop = asyncio.get_running_loop()
+    waits = _of_loops.get(loop)
+    if waits is None:
+        waits = _of_loops[loop] = _Waits(loop)
+    while True:
+        woken = loop.create_future()
+        number = waits.enter(woken)
+        try:
+            done = operation._poll(waits.bell, number)
+            if done is not None:
+                return done[0]
+            await woken
+        except asyncio.CancelledError:
+            operation.cancel()
+            raise
+        finally:
+            waits.leave(number)
+
+
+async def entered(endpoint: Endpoint) -> Endpoint:
+    """`async with endpoint`."""
+    return endpoint
+
+
+async def left(endpoint: Endpoint, kind: type[BaseException] | None) -> None:
+    """Its end: closed in an orderly way, and at once after an error."""
+    if kind is not None:
+        endpoint.abort()
+    if not endpoint.is_closed:
+        await endpoint.close()

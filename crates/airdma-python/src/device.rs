@@ -1,0 +1,148 @@
+//! Devices, and ports that are listened to.
+
+use crate::operation::{Any, Operation};
+use crate::region::Region;
+use crate::{Cell, failure};
+use pyo3::prelude::*;
+
+/// An RDMA device: one is on each network interface that has an address.
+///
+/// `Device(name)` opens it by the interface's name (`eth0`), one of its addresses (`192.0.2.1`; then it uses that one alone), or the
+/// name of the device itself (`airdma_eth0`). `127.0.0.1` is for trying things out on one host.
+///
+/// Raises UsageError if there is none: it says which there are; HostError (descriptors, memory).
+#[pyclass(frozen, module = "airdma")]
+pub struct Device(airdma::Device);
+
+/// A port on which peers can connect. Closing it ends that; connections that were accepted stay.
+#[pyclass(frozen, module = "airdma")]
+pub struct Listener {
+    port: u16,
+    /// None once it is closed.
+    listener: Cell<Option<airdma::Listener>>,
+}
+
+/// A peer as Python's sockets name it, or in one text.
+#[derive(FromPyObject)]
+enum Address {
+    Pair(String, u16),
+    Text(String),
+}
+
+impl Address {
+    fn text(self) -> String {
+        match self {
+            Address::Text(text) => text,
+            Address::Pair(host, port) if host.contains(':') => format!("[{host}]:{port}"),
+            Address::Pair(host, port) => format!("{host}:{port}"),
+        }
+    }
+}
+
+#[pymethods]
+impl Device {
+    #[new]
+    fn new(py: Python<'_>, name: &str) -> PyResult<Device> {
+        let opened = py.detach(|| airdma::Device::open(name));
+        opened
+            .map(Device)
+            .map_err(|error| failure::from(py, &error))
+    }
+
+    /// Opens the device that leads to a peer: `"192.0.2.2:7471"`, `("server", 7471)`. A name is looked up at once.
+    ///
+    /// Raises UsageError for an address that is none, or that no interface leads to; otherwise as `Device`.
+    #[staticmethod]
+    fn towards(py: Python<'_>, peer: Address) -> PyResult<Device> {
+        let peer = peer.text();
+        let opened = py.detach(|| airdma::Device::towards(peer));
+        opened
+            .map(Device)
+            .map_err(|error| failure::from(py, &error))
+    }
+
+    /// Its name: `airdma_` and the interface's.
+    #[getter]
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// Its address, the one that it was opened by or the interface's first; None while the interface has none.
+    #[getter]
+    fn address(&self) -> Option<String> {
+        self.0.address().map(|address| address.to_string())
+    }
+
+    /// `length` bytes of memory, zeroed, that the device can send from and receive into.
+    ///
+    /// Raises UsageError for no bytes; HostError if there is not so much.
+    fn allocate(&self, py: Python<'_>, length: usize) -> PyResult<Region> {
+        let allocated = py.detach(|| self.0.allocate(length));
+        allocated
+            .map(Region::new)
+            .map_err(|error| failure::from(py, &error))
+    }
+
+    /// Listens on a port. Ports are those of RDMA CM: TCP's are others.
+    ///
+    /// Raises HostError: the port has a listener, or another program holds UDP port 4791.
+    fn listen(&self, py: Python<'_>, port: u16) -> PyResult<Listener> {
+        let listening = py.detach(|| self.0.listen(port));
+        let listener = listening.map_err(|error| failure::from(py, &error))?;
+        Ok(Listener {
+            port: listener.port(),
+            listener: Cell::new(Some(listener)),
+        })
+    }
+
+    /// Connects to who listens there: `"192.0.2.2:7471"`, `("server", 7471)`. Gives an `Endpoint`. A name is looked up at once.
+    ///
+    /// The operation raises UsageError for an address that is none; PeerError if nobody listens there; NetworkError if nobody
+    /// answers within ten seconds; HostError.
+    fn connect(&self, py: Python<'_>, peer: Address) -> Operation {
+        let peer = peer.text();
+        let connecting = py.detach(|| self.0.connect(peer));
+        Operation::new(Any::Endpoint(connecting), None)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<airdma.Device {}>", self.0.name())
+    }
+}
+
+#[pymethods]
+impl Listener {
+    /// The port.
+    #[getter]
+    fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The next connection: gives an `Endpoint`. Given up, it loses none.
+    ///
+    /// The operation raises HostError if there is no room for another connection.
+    fn accept(&self, py: Python<'_>) -> PyResult<Operation> {
+        let accepting = self.listener.lock().as_ref().map(airdma::Listener::accept);
+        let accepting = accepting.ok_or_else(|| failure::usage(py, "the listener is closed"))?;
+        Ok(Operation::new(Any::Endpoint(accepting), None))
+    }
+
+    /// Stops listening.
+    fn close(&self, py: Python<'_>) {
+        let listener = self.listener.lock().take();
+        py.detach(|| drop(listener));
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_error))]
+    fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, pyo3::types::PyTuple>) {
+        self.close(py);
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<airdma.Listener on port {}>", self.port)
+    }
+}

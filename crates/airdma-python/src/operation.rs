@@ -1,0 +1,255 @@
+//! What is under way: waited for by a thread or by an event loop.
+
+use crate::bell::{Bell, Pull};
+use crate::endpoint::Endpoint;
+use crate::region::{Message, Region};
+use crate::{Cell, failure};
+use airdma::Error;
+use pyo3::exceptions::{PyTimeoutError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// Something that a device does for you, begun already: `wait()` for it, or `await` it.
+///
+/// It gives its result once. The end of its last reference gives it up, as `cancel` does, and so does the cancellation of a task that
+/// awaits it.
+#[pyclass(frozen, module = "airdma")]
+pub struct Operation {
+    state: Cell<State>,
+    /// What has its memory again when this is done.
+    region: Option<Py<Region>>,
+}
+
+enum State {
+    UnderWay(Any),
+    /// A thread waits for it, and has it meanwhile.
+    WaitedFor,
+    /// Why there is nothing to wait for.
+    Over(&'static str),
+}
+
+/// Operations of any kind.
+pub enum Any {
+    Endpoint(airdma::Operation<airdma::Endpoint>),
+    Region(airdma::Operation<airdma::Region>),
+    Message(airdma::Operation<airdma::Message>),
+    Word(airdma::Operation<u64>),
+    Nothing(airdma::Operation<()>),
+}
+
+/// What they give.
+enum Given {
+    Endpoint(airdma::Endpoint),
+    Region(airdma::Region),
+    Message(airdma::Message),
+    Word(u64),
+    Nothing,
+}
+
+/// How long a wait lasts without a look at signals: Python's Ctrl-C.
+const BETWEEN_SIGNALS: Duration = Duration::from_millis(100);
+
+const GAVE: &str = "the operation has given its result already";
+const CANCELLED: &str = "the operation was cancelled";
+const LOST: &str = "the operation that had the region was given up: allocate another";
+
+macro_rules! each {
+    ($any:expr, $operation:ident => $how:expr) => {
+        match $any {
+            Any::Endpoint($operation) => $how.map(|done| done.map(Given::Endpoint)),
+            Any::Region($operation) => $how.map(|done| done.map(Given::Region)),
+            Any::Message($operation) => $how.map(|done| done.map(Given::Message)),
+            Any::Word($operation) => $how.map(|done| done.map(Given::Word)),
+            Any::Nothing($operation) => $how.map(|done| done.map(|()| Given::Nothing)),
+        }
+    };
+}
+
+impl Any {
+    fn wait(&mut self, limit: Duration) -> Option<Result<Given, Error>> {
+        each!(self, operation => operation.wait_timeout(limit))
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Given, Error>> {
+        each!(self, operation => Pin::new(operation).poll(context))
+    }
+}
+
+impl Operation {
+    pub fn new(any: Any, region: Option<Py<Region>>) -> Operation {
+        Operation {
+            state: Cell::new(State::UnderWay(any)),
+            region,
+        }
+    }
+
+    /// Takes it, to be waited for.
+    fn begin(&self, py: Python<'_>) -> PyResult<Any> {
+        let mut state = self.state.lock();
+        match std::mem::replace(&mut *state, State::WaitedFor) {
+            State::UnderWay(any) => Ok(any),
+            State::WaitedFor => Err(failure::usage(py, "another thread waits for the operation")),
+            State::Over(why) => {
+                *state = State::Over(why);
+                Err(failure::usage(py, why))
+            }
+        }
+    }
+
+    /// Puts it back, to be waited for again. Not if it was cancelled meanwhile.
+    fn pause(&self, py: Python<'_>, any: Any) -> PyResult<()> {
+        let mut state = self.state.lock();
+        if let State::Over(why) = *state {
+            drop(state);
+            drop(any);
+            return Err(failure::usage(py, why));
+        }
+        *state = State::UnderWay(any);
+        Ok(())
+    }
+
+    /// The result as Python has it; the region has its memory again.
+    fn conclude(&self, py: Python<'_>, done: Result<Given, Error>) -> PyResult<Py<PyAny>> {
+        *self.state.lock() = State::Over(GAVE);
+        let given = match done {
+            Ok(given) => given,
+            Err(error) => {
+                let failed = failure::from(py, &error);
+                match (&self.region, error.into_region()) {
+                    (Some(region), Some(memory)) => region.get().put(memory),
+                    (Some(region), None) => region.get().lose(LOST),
+                    (None, _) => {}
+                }
+                return Err(failed);
+            }
+        };
+        match (given, &self.region) {
+            (Given::Endpoint(endpoint), _) => Ok(Py::new(py, Endpoint::new(endpoint))?.into_any()),
+            (Given::Region(memory), Some(region)) => {
+                region.get().put(memory);
+                Ok(region.clone_ref(py).into_any())
+            }
+            (Given::Message(message), Some(region)) => {
+                let range = message.range();
+                region.get().put(message.into_region());
+                let message = Message::new(region.clone_ref(py), range);
+                Ok(Py::new(py, message)?.into_any())
+            }
+            (Given::Word(word), _) => Ok(word.into_pyobject(py)?.into_any().unbind()),
+            (Given::Region(_) | Given::Message(_), None) | (Given::Nothing, _) => Ok(py.None()),
+        }
+    }
+}
+
+#[pymethods]
+impl Operation {
+    /// Blocks until it is done, or for `timeout` seconds at most (None: for as long as it takes), and returns the result. Other
+    /// threads run meanwhile, and Ctrl-C interrupts it.
+    ///
+    /// Raises TimeoutError when the time is over: the operation goes on, wait again or cancel it. Raises what went wrong, by blame:
+    /// UsageError, PeerError (ClosedError), NetworkError, HostError; its region has its memory again.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+        let deadline = deadline(timeout)?;
+        let mut any = self.begin(py)?;
+        loop {
+            let limit = deadline.map_or(BETWEEN_SIGNALS, |at| {
+                at.saturating_duration_since(Instant::now())
+                    .min(BETWEEN_SIGNALS)
+            });
+            if let Some(done) = py.detach(|| any.wait(limit)) {
+                return self.conclude(py, done);
+            }
+            let is_late = deadline.is_some_and(|at| at <= Instant::now());
+            let signal = py.check_signals();
+            self.pause(py, any)?;
+            signal?;
+            if is_late {
+                return Err(PyTimeoutError::new_err(
+                    "the time is over, and the operation goes on: wait again, or cancel it",
+                ));
+            }
+            any = self.begin(py)?;
+        }
+    }
+
+    /// Gives it up. What is on its way still arrives, and no message or connection is lost; its region does not come back.
+    fn cancel(&self, py: Python<'_>) {
+        let before = {
+            let mut state = self.state.lock();
+            match *state {
+                State::Over(_) => return,
+                State::UnderWay(_) | State::WaitedFor => {
+                    std::mem::replace(&mut *state, State::Over(CANCELLED))
+                }
+            }
+        };
+        if let Some(region) = &self.region {
+            region.get().lose(LOST);
+        }
+        py.detach(|| drop(before));
+    }
+
+    /// Looks whether it is done: `(result,)`, or None, and then `bell` rings with `number` when it may be.
+    #[pyo3(name = "_poll")]
+    fn poll(&self, py: Python<'_>, bell: &Bell, number: u64) -> PyResult<Option<(Py<PyAny>,)>> {
+        let mut any = self.begin(py)?;
+        let rope = Arc::clone(&bell.rope);
+        let waker = Waker::from(Arc::new(Pull { rope, number }));
+        match py.detach(|| any.poll(&mut Context::from_waker(&waker))) {
+            Poll::Ready(done) => self.conclude(py, done).map(|result| Some((result,))),
+            Poll::Pending => self.pause(py, any).map(|()| None),
+        }
+    }
+
+    fn __await__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
+        static AWAITED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let py = slf.py();
+        let awaited = AWAITED.import(py, "airdma._waiting", "awaited")?;
+        awaited.call1((&slf,))?.call_method0("__await__")
+    }
+
+    /// `Operation[Region]` in annotations.
+    #[classmethod]
+    fn __class_getitem__<'py>(
+        class: &Bound<'py, PyType>,
+        of: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let alias = class.py().import("types")?.getattr("GenericAlias")?;
+        alias.call1((class, of))
+    }
+
+    fn __repr__(&self) -> String {
+        let state = match &*self.state.lock() {
+            State::UnderWay(_) | State::WaitedFor => "under way",
+            State::Over(_) => "over",
+        };
+        format!("<airdma.Operation, {state}>")
+    }
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        if let (State::UnderWay(_), Some(region)) = (&*self.state.lock(), &self.region) {
+            region.get().lose(LOST);
+        }
+    }
+}
+
+fn deadline(timeout: Option<f64>) -> PyResult<Option<Instant>> {
+    let Some(seconds) = timeout.filter(|&seconds| seconds != f64::INFINITY) else {
+        return Ok(None);
+    };
+    let limit = Duration::try_from_secs_f64(seconds).map_err(|_| {
+        PyValueError::new_err(format!(
+            "a timeout of {seconds} s: give seconds from 0 on, or None to wait for as long as it takes"
+        ))
+    })?;
+    Ok(Instant::now().checked_add(limit))
+}

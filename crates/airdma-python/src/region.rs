@@ -1,0 +1,305 @@
+//! Memory that a device sends from and receives into, as a buffer of Python's.
+
+use crate::shared::Shared;
+use crate::{Cell, failure};
+use airdma::Rights;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyMemoryView;
+use std::ffi::c_int;
+use std::ops::Range;
+
+/// Registered memory. `memoryview(region)` and `numpy.frombuffer(region)` are its bytes, without a copy; `region[2:5]` is a view of
+/// some, and can be assigned to.
+///
+/// While an operation has it, it has no bytes to view (BufferError); while a view of it is alive, no operation takes it (BufferError
+/// again): `del` views and arrays, or `release()` them, before.
+#[pyclass(frozen, module = "airdma")]
+pub struct Region {
+    place: Cell<Place>,
+}
+
+struct Place {
+    /// None while somebody else has it.
+    memory: Option<airdma::Region>,
+    /// Why there is none.
+    away: &'static str,
+    /// The memory, as its views see it: the region is not looked into while it is in its place.
+    bytes: Bytes,
+    /// Views that are alive.
+    views: usize,
+    /// How often it was given away: a message knows by it that its bytes are gone.
+    times_given: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Bytes {
+    start: *mut u8,
+    length: usize,
+}
+
+// SAFETY: only an address here. Who may use it: views, each of which is counted and keeps the region, and with it the memory.
+unsafe impl Send for Bytes {}
+
+/// A message that has come: its bytes, in the region that was given to receive one.
+///
+/// `bytes(message)` copies them, `memoryview(message)` and `numpy.frombuffer(message)` do not. They are there until the region is
+/// used again.
+#[pyclass(frozen, module = "airdma")]
+pub struct Message {
+    region: Py<Region>,
+    range: Range<usize>,
+    times_given: u64,
+}
+
+impl Bytes {
+    fn of(memory: &mut airdma::Region) -> Bytes {
+        Bytes {
+            start: memory.as_mut_ptr(),
+            length: memory.len(),
+        }
+    }
+}
+
+impl Region {
+    pub fn new(mut memory: airdma::Region) -> Region {
+        let bytes = Bytes::of(&mut memory);
+        let place = Place {
+            memory: Some(memory),
+            away: "",
+            bytes,
+            views: 0,
+            times_given: 0,
+        };
+        Region {
+            place: Cell::new(place),
+        }
+    }
+
+    /// Takes the memory out, for `whom` from now on.
+    pub fn take(&self, py: Python<'_>, whom: &'static str) -> PyResult<airdma::Region> {
+        let mut place = self.place.lock();
+        if place.views > 0 {
+            return Err(PyBufferError::new_err(format!(
+                "views of the region are alive (memoryviews, arrays), {} of them: `del` or release them, and the device takes it",
+                place.views
+            )));
+        }
+        let Some(memory) = place.memory.take() else {
+            return Err(failure::usage(py, place.away));
+        };
+        place.away = whom;
+        place.times_given += 1;
+        Ok(memory)
+    }
+
+    /// Puts memory in again.
+    pub fn put(&self, mut memory: airdma::Region) {
+        let mut place = self.place.lock();
+        place.bytes = Bytes::of(&mut memory);
+        place.memory = Some(memory);
+    }
+
+    /// It will not come back.
+    pub fn lose(&self, why: &'static str) {
+        self.place.lock().away = why;
+    }
+
+    pub fn times_given(&self) -> u64 {
+        self.place.lock().times_given
+    }
+
+    /// The memory of one more view, which is counted.
+    fn view(&self, part: Option<(&Range<usize>, u64)>) -> PyResult<Bytes> {
+        let mut place = self.place.lock();
+        if let Some((_, times_given)) = part
+            && times_given != place.times_given
+        {
+            return Err(PyBufferError::new_err(
+                "the region of this message has been used again: take what you need of it before",
+            ));
+        }
+        if place.memory.is_none() {
+            return Err(PyBufferError::new_err(place.away));
+        }
+        place.views += 1;
+        let whole = place.bytes;
+        Ok(part.map_or(whole, |(range, _)| Bytes {
+            // SAFETY: a message lies within its region, which has not been given away since.
+            start: unsafe { whole.start.add(range.start) },
+            length: range.len(),
+        }))
+    }
+
+    fn end_view(&self) {
+        self.place.lock().views -= 1;
+    }
+}
+
+/// Fills `view` with bytes that `owner` keeps.
+///
+/// # Safety
+/// `view` is what Python gave to `__getbuffer__` of `owner`, and the bytes stay until its `__releasebuffer__`.
+unsafe fn fill(
+    owner: &Bound<'_, PyAny>,
+    bytes: Bytes,
+    view: *mut ffi::Py_buffer,
+    flags: c_int,
+) -> PyResult<()> {
+    let length = bytes.length as ffi::Py_ssize_t;
+    // SAFETY: the caller's promise; a writable buffer of that length.
+    let failed = unsafe {
+        ffi::PyBuffer_FillInfo(view, owner.as_ptr(), bytes.start.cast(), length, 0, flags)
+    };
+    if failed == 0 {
+        Ok(())
+    } else {
+        Err(PyErr::fetch(owner.py()))
+    }
+}
+
+#[pymethods]
+impl Region {
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let bytes = slf.get().view(None)?;
+        // SAFETY: Python's view; the region keeps its memory while views are counted.
+        let filled = unsafe { fill(slf.as_any(), bytes, view, flags) };
+        filled.inspect_err(|_| slf.get().end_view())
+    }
+
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.end_view();
+    }
+
+    fn __len__(&self) -> usize {
+        self.place.lock().bytes.length
+    }
+
+    fn __getitem__<'py>(
+        slf: Bound<'py, Self>,
+        at: Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        PyMemoryView::from(slf.as_any())?.get_item(at)
+    }
+
+    fn __setitem__(
+        slf: Bound<'_, Self>,
+        at: Bound<'_, PyAny>,
+        value: Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        PyMemoryView::from(slf.as_any())?.set_item(at, value)
+    }
+
+    /// Whether an operation, or a shared region, has the memory.
+    #[getter]
+    fn in_flight(&self) -> bool {
+        self.place.lock().memory.is_none()
+    }
+
+    /// Cuts it in two: what lies before byte `at`, and the rest. This object has no memory any more.
+    ///
+    /// Raises UsageError where `at` lies beyond its end.
+    fn split_at(&self, py: Python<'_>, at: usize) -> PyResult<(Region, Region)> {
+        let memory = self.take(py, "the region was cut in two: use its parts")?;
+        match memory.split_at(at) {
+            Ok((first, rest)) => Ok((Region::new(first), Region::new(rest))),
+            Err(error) => Err(self.returned(py, error)),
+        }
+    }
+
+    /// Opens it to the peers that are told of it, for what `rights` say (`Rights.READ | Rights.WRITE | Rights.ATOMIC`). This object
+    /// has no memory any more: `Shared.withdraw` gives it back in another.
+    ///
+    /// Raises UsageError for rights that do not exist, and for atomics in a region that is not at a multiple of 8; HostError if there
+    /// are no keys left.
+    fn share(&self, py: Python<'_>, rights: u8) -> PyResult<Shared> {
+        let known = Rights::from_bits(rights).ok_or_else(|| {
+            failure::usage(
+                py,
+                "rights that do not exist: join Rights.READ, Rights.WRITE and Rights.ATOMIC by |",
+            )
+        })?;
+        let memory = self.take(
+            py,
+            "the region is shared with peers: `withdraw` it to have it alone",
+        )?;
+        match memory.share(known) {
+            Ok(shared) => Ok(Shared::new(shared)),
+            Err(error) => Err(self.returned(py, error)),
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        let place = self.place.lock();
+        let state = if place.memory.is_none() { ", away" } else { "" };
+        format!("<airdma.Region of {} bytes{state}>", place.bytes.length)
+    }
+}
+
+impl Region {
+    /// What did not work; the memory is here again.
+    fn returned(&self, py: Python<'_>, error: airdma::Error) -> PyErr {
+        let failed = failure::from(py, &error);
+        if let Some(memory) = error.into_region() {
+            self.put(memory);
+        }
+        failed
+    }
+}
+
+impl Message {
+    /// The message in a region that has its memory again.
+    pub fn new(region: Py<Region>, range: Range<usize>) -> Message {
+        let times_given = region.get().times_given();
+        Message {
+            region,
+            range,
+            times_given,
+        }
+    }
+}
+
+#[pymethods]
+impl Message {
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let message = slf.get();
+        let region = message.region.get();
+        let bytes = region.view(Some((&message.range, message.times_given)))?;
+        // SAFETY: Python's view; the message keeps its region, and that its memory while views are counted.
+        let filled = unsafe { fill(slf.as_any(), bytes, view, flags) };
+        filled.inspect_err(|_| region.end_view())
+    }
+
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.region.get().end_view();
+    }
+
+    fn __len__(&self) -> usize {
+        self.range.len()
+    }
+
+    /// The region, to be used again.
+    #[getter]
+    fn region(&self, py: Python<'_>) -> Py<Region> {
+        self.region.clone_ref(py)
+    }
+
+    /// Where in the region it begins, in bytes.
+    #[getter]
+    fn offset(&self) -> usize {
+        self.range.start
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<airdma.Message of {} bytes>", self.range.len())
+    }
+}

@@ -1,0 +1,84 @@
+"""The examples as programs of their own."""
+
+import contextlib
+import importlib.util
+import subprocess
+import sys
+import unittest
+from collections.abc import Iterator
+from pathlib import Path
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+PATIENCE_S = 60
+
+
+@contextlib.contextmanager
+def listening(name: str, *arguments: str) -> Iterator[list[str]]:
+    """An example that listens already; at the end, what it has printed."""
+    program = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments]
+    process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    output: list[str] = []
+    try:
+        line = process.stderr.readline()
+        assert line.startswith("listening"), line + process.stderr.read()
+        yield output
+        said, errors = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, errors
+        output += said.splitlines()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def said(name: str, *arguments: str) -> list[str]:
+    program = [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments]
+    result = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+class Examples(unittest.TestCase):
+    def test_hello_is_answered_with_welcome(self) -> None:
+        with listening("hello", "listen", "127.0.0.1") as output:
+            self.assertEqual(said("hello", "greet", "127.0.0.1"), ["127.0.0.1 says: welcome"])
+        self.assertEqual(output, ["127.0.0.1 says: hello"])
+
+    def test_ping_pong_measures(self) -> None:
+        with listening("ping_pong", "listen", "127.0.0.1"):
+            lines = said("ping_pong", "measure", "127.0.0.1", "512", "200")
+        numbers = [float(word) for word in lines[1].split()]
+        self.assertEqual(numbers[:2], [512, 200])
+        self.assertGreater(numbers[2], 0)
+        self.assertEqual(numbers[2:], sorted(numbers[2:]))
+
+    def test_several_programs_add_to_one_counter(self) -> None:
+        with listening("counter", "own", "127.0.0.1", "2") as output:
+            program = [sys.executable, str(EXAMPLES / "counter.py"), "add", "127.0.0.1", "150"]
+            with subprocess.Popen(program) as first:
+                said("counter", "add", "127.0.0.1", "77")
+            self.assertEqual(first.returncode, 0)
+        self.assertEqual(output, ["227"])
+
+    @unittest.skipUnless(importlib.util.find_spec("numpy"), "no numpy")
+    def test_a_stream_of_arrays_arrives_as_it_was_sent(self) -> None:
+        with listening("stream", "listen", "127.0.0.1") as output:
+            sent = said("stream", "send", "127.0.0.1", "12")
+        self.assertEqual(len(sent), 12)
+        self.assertEqual(len(set(sent)), 12)
+        self.assertEqual(output, sent)
+
+    def test_tasks_answer_many_at_once(self) -> None:
+        words = [f"word{number}" for number in range(8)]
+        with listening("tasks", "serve", "127.0.0.1", "8"):
+            self.assertEqual(said("tasks", "ask", "127.0.0.1", *words), [" ".join(words).upper()])
+
+    def test_wrong_arguments_are_told(self) -> None:
+        for example in ("hello", "ping_pong", "counter", "tasks"):
+            program = [sys.executable, str(EXAMPLES / f"{example}.py"), "wrong"]
+            result = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_S)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("usage:", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
