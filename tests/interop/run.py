@@ -90,7 +90,7 @@ def _arguments() -> argparse.Namespace:
 
 def _work(quick: bool, only: re.Pattern[str]) -> list[tuple[str, Callable[[Stand], None]]]:
     """All that is to be done, by name."""
-    every = [*table.work(quick), *events.work(), *([] if quick else wifi.work())]
+    every = [*table.work(quick), *events.work(), *wifi.work(quick)]
     return [(name, run) for name, run in every if only.search(name)]
 
 

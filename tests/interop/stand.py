@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,6 +75,11 @@ def idle_netem(statistics: str, arguments: str) -> list[str]:
     return complaints
 
 
+def stood_still(grown: Mapping[str, dict[str, int]], rises: Sequence[str]) -> list[str]:
+    """Complaints about counters that did not rise, by end. One that is not there is a KeyError."""
+    return [f"{name} of {end} did not rise" for end, of in grown.items() for name in rises if of[name] <= 0]
+
+
 def name_of(line: Line, direction: str, where: str) -> str:
     """What its row is called."""
     return f"{short_name(line)} [{', '.join([direction, *([where] if where else [])])}]"
@@ -127,8 +132,12 @@ class Stand:
                 complaints += idle_netem(seen, arguments)
                 self.guest.script("tc qdisc del dev eth0 ingress; tc qdisc del dev eth0 root; tc qdisc del dev ifb0 root")
 
-    def run_line(self, link: Link, line: Line, direction: str, where: str = "", netem: str = "") -> None:
-        """Runs a line between two ends of the link: `direction` is "CLIENT -> SERVER"."""
+    def run_line(
+        self, link: Link, line: Line, direction: str, where: str = "", netem: str = "", rises: Sequence[str] = ()
+    ) -> None:
+        """Runs a line between two ends of the link: `direction` is "CLIENT -> SERVER". Each end must have more of the counters
+        `rises` afterwards.
+        """
         client, server = (link.ends[name] for name in direction.split(" -> "))
 
         def run() -> list[str]:
@@ -138,10 +147,12 @@ class Stand:
                 complaints = running.complaints_of(server, client, line, words, self.folder, spoiled)
             return [*idle, *complaints]
 
-        self.judge(link, name_of(line, direction, where), run)
+        self.judge(link, name_of(line, direction, where), run, rises)
 
-    def judge(self, link: Link, name: str, run: Callable[[], list[str]]) -> None:
-        """Runs something that returns complaints, and captures what crosses the link meanwhile."""
+    def judge(self, link: Link, name: str, run: Callable[[], list[str]], rises: Sequence[str] = ()) -> None:
+        """Runs something that returns complaints, and captures what crosses the link meanwhile. Each end must have more of the
+        counters `rises` afterwards.
+        """
         file = self.folder / f"{len(self.rows)}.pcap"
         file.unlink(missing_ok=True)
         started = time.monotonic()
@@ -152,7 +163,7 @@ class Stand:
                 complaints = run()
             for end, of in link.ends.items():
                 grown[end] = {key: value - before[end].get(key, 0) for key, value in of.counters().items()}
-            complaints += _wrong_packets(link, file, grown)
+            complaints += [*_wrong_packets(link, file, grown), *stood_still(grown, rises)]
         except (RuntimeError, KeyError, OSError) as error:
             complaints = [f"{type(error).__name__}: {error}"]
         seconds = time.monotonic() - started

@@ -1,4 +1,6 @@
-"""The same over simulated radios in the guest: airdma at one end or at both, on interfaces whose queue is `noqueue`."""
+"""The same over simulated radios in the guest: airdma at one end or at both, with and without air mode, on interfaces whose queue is
+`noqueue`.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airdma_lab import build
-from stand import Link
+from stand import Link, short_name
 from ends import AirdmaGuestEnd, RxeEnd
 from guest import HOST_FOLDER, GuestError
 from programs.line import Line
@@ -30,11 +32,21 @@ LINES: list[Line] = [
     if scenario.quick and not scenario.netem and scenario.mtu == 1500 and not re.search("services.*gid6", scenario.line.client)
 ]
 """Those of `make test` on a clean wire of the usual MTU; the services over one family of addresses only."""
+_RELIABLE = r"verbs_check( IPv6)?|verbs_services (shared|many|inline)|ibv_(rc|srq)_pingpong .*|ib_(send|write|read)_bw .*"
+AIR_LINES = [
+    replace(line, setup={"AIRDMA_AIR": "1"}) for line in LINES if re.fullmatch(_RELIABLE, short_name(line))
+]
+"""Of those, what moves something over reliable connections: in air mode."""
+AIR_LINES_QUICK = [line for line in AIR_LINES if short_name(line).startswith("ib_write_bw")]
+AIR_COUNTERS = ("air_agreed", "air_reports_sent", "air_reports_received")
+"""They rise at both ends if each has found the other, and uses what they agreed on."""
 
 
-def work() -> list[tuple[str, Callable[[Stand], None]]]:
-    """Each mode, by name."""
-    return [(f"Wi-Fi: {what}", partial(_run, mode)) for mode, what in MODES.items()]
+def work(quick: bool) -> list[tuple[str, Callable[[Stand], None]]]:
+    """Each mode, by name: in air mode, then without it and beside rxe."""
+    air = [(f"Wi-Fi: {what}: air mode", partial(_run, partial(_in_air_mode, quick), mode)) for mode, what in MODES.items()]
+    plain = [(f"Wi-Fi: {what}", partial(_run, _plain, mode)) for mode, what in MODES.items()]
+    return air if quick else [*air, *plain]
 
 
 @contextmanager
@@ -48,34 +60,49 @@ def _radios(stand: Stand, mode: str) -> Iterator[tuple[str, str]]:
             stand.guest.script("wifi down || true", SET_UP_S)
 
 
-def _run(mode: str, stand: Stand) -> None:
+Between = Callable[["Stand", str, str, str], None]
+"""What is run between two radios: the stand, the mode, the interface of either side."""
+
+
+def _run(between: Between, mode: str, stand: Stand) -> None:
     stand.set_mtu(1500)
     for name in ("airdma", "libairdma.so"):
         shutil.copy(build.binary().with_name(name), stand.guest.folder / "bin")
     stand.rxe.tear_down()
     try:
-        _run_between_radios(mode, stand)
+        with _radios(stand, mode) as (here, there):
+            between(stand, mode, here, there)
     finally:
         with suppress(GuestError):
             stand.rxe.set_up()
 
 
-def _run_between_radios(mode: str, stand: Stand) -> None:
-    with _radios(stand, mode) as (here, there):
-        capture = partial(stand.guest.capture_inside, here)
-        airdma = AirdmaGuestEnd(stand.guest, there, THERE_IPV4, THERE_IPV6, "w1")
-        other = AirdmaGuestEnd(stand.guest, here, HERE_IPV4, HERE_IPV6)
-        both = Link({"airdma": airdma, "airdma here": other}, (THERE_IPV4, THERE_IPV6, HERE_IPV4, HERE_IPV6), capture)
-        stand.judge(both, f"the queue of {here} is noqueue [Wi-Fi {mode}]", lambda: _link(stand, here))
-        for line in LINES:
-            stand.run_line(both, line, "airdma -> airdma here", f"Wi-Fi {mode}")
-        rxe = RxeEnd(stand.guest, here, HERE_IPV4, HERE_IPV6)
-        rxe.set_up()
-        mixed = Link({"airdma": airdma, "rxe": rxe}, (THERE_IPV4, THERE_IPV6), capture)
-        for line in LINES:
-            for direction in DIRECTIONS:
-                stand.run_line(mixed, line, direction, f"Wi-Fi {mode}")
-        rxe.tear_down()
+def _both(stand: Stand, here: str, there: str) -> Link:
+    airdma = AirdmaGuestEnd(stand.guest, there, THERE_IPV4, THERE_IPV6, "w1")
+    other = AirdmaGuestEnd(stand.guest, here, HERE_IPV4, HERE_IPV6)
+    ours = (THERE_IPV4, THERE_IPV6, HERE_IPV4, HERE_IPV6)
+    return Link({"airdma": airdma, "airdma here": other}, ours, partial(stand.guest.capture_inside, here))
+
+
+def _in_air_mode(quick: bool, stand: Stand, mode: str, here: str, there: str) -> None:
+    both = _both(stand, here, there)
+    for line in AIR_LINES_QUICK if quick else AIR_LINES:
+        stand.run_line(both, line, "airdma -> airdma here", f"Wi-Fi {mode}, air mode", rises=AIR_COUNTERS)
+    stand.judge(both, f"what the radios say of each other [Wi-Fi {mode}]", lambda: _stations(stand, here, there))
+
+
+def _plain(stand: Stand, mode: str, here: str, there: str) -> None:
+    both = _both(stand, here, there)
+    stand.judge(both, f"the queue of {here} is noqueue [Wi-Fi {mode}]", lambda: _link(stand, here))
+    for line in LINES:
+        stand.run_line(both, line, "airdma -> airdma here", f"Wi-Fi {mode}")
+    rxe = RxeEnd(stand.guest, here, HERE_IPV4, HERE_IPV6)
+    rxe.set_up()
+    mixed = replace(both, ends={"airdma": both.ends["airdma"], "rxe": rxe}, ours=(THERE_IPV4, THERE_IPV6))
+    for line in LINES:
+        for direction in DIRECTIONS:
+            stand.run_line(mixed, line, direction, f"Wi-Fi {mode}")
+    rxe.tear_down()
 
 
 def _link(stand: Stand, interface: str) -> list[str]:
@@ -91,3 +118,18 @@ def _link(stand: Stand, interface: str) -> list[str]:
     wanted = ["noqueue", "{} ({} MHz), {} MHz wide".format(*channel.groups())]
     wanted += [f"station {mac}:  {signal} dBm" for mac, signal in zip(stations, signals, strict=True)]
     return [f"airdma devices -v lacks {words!r}: {said}" for words in wanted if words not in said]
+
+
+def _stations(stand: Stand, here: str, there: str) -> list[str]:
+    """Whether `airdma devices -v` has the bit rates of the radio at the other end, at either end."""
+    complaints = []
+    for interface, within in ((here, ""), (there, "ip netns exec w1 ")):
+        printed = stand.guest.script(f"{within}iw dev {interface} station dump")
+        said = stand.guest.script(f"{within}{HOST_FOLDER}/bin/airdma devices -v")
+        stations = re.findall(r"^Station (\S+)", printed, re.MULTILINE)
+        # They move on between the two looks, so they are not compared.
+        rates = r"sends [1-9][\d.]* Mb/s.*, receives [1-9][\d.]* Mb/s"
+        wrong = [mac for mac in stations if not re.search(rf"station {mac}: .*{rates}", said)]
+        if wrong or not stations:
+            complaints.append(f"{interface}: airdma devices -v lacks rates of {wrong}: {said}\n{printed}")
+    return complaints

@@ -58,10 +58,23 @@ class Netem(unittest.TestCase):
             self.assertEqual(len(stand.idle_netem(seen, arguments)), 1, (seen, arguments))
 
 
+class Counters(unittest.TestCase):
+    def test_one_that_stands_still_at_either_end_is_a_complaint(self) -> None:
+        grown = {"server": {"agreed": 1, "sent": 5}, "client": {"agreed": 0, "sent": 5}}
+        self.assertEqual(stand.stood_still(grown, ["sent"]), [])
+        self.assertEqual(stand.stood_still(grown, ["agreed", "sent"]), ["agreed of client did not rise"])
+
+    def test_air_mode_is_asked_of_what_uses_it(self) -> None:
+        names = [stand.short_name(line) for line in wifi.AIR_LINES]
+        self.assertEqual(len(names), 10, names)
+        quick = [stand.short_name(line) for line in wifi.AIR_LINES_QUICK]
+        self.assertEqual(quick, ["ib_write_bw -n 200"])
+
+
 class Names(unittest.TestCase):
     def test_each_has_its_own(self) -> None:
         for quick in (False, True):
-            names = [name for name, _ in [*table.work(quick), *events.work(), *wifi.work()]]
+            names = [name for name, _ in [*table.work(quick), *events.work(), *wifi.work(quick)]]
             self.assertEqual(len(names), len(set(names)))
 
     def test_make_test_runs_some_of_everything(self) -> None:

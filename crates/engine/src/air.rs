@@ -429,6 +429,9 @@ impl Tables {
         let peer = self.air.peer(index);
         let is_new = peer.agreed != agreed;
         peer.note_agreed(agreed);
+        if is_new && agreed.is_some() {
+            self.counters.count(EngineCounter::AirAgreed);
+        }
         let users = std::mem::take(&mut peer.users);
         let before = if is_new || !paces {
             let pace = paces.then(|| Pace::new(rate_control, now)).flatten();
@@ -467,6 +470,7 @@ impl Tables {
         port: &mut dyn Port,
     ) -> [u8; MAD_LEN] {
         let under_way = self.is_under_way(index);
+        self.counters.count(EngineCounter::AirReportsSent);
         self.air.number = self.air.number.wrapping_add(1).max(1);
         let number = self.air.number;
         let peer = &mut self.air.peers[index.0 as usize];
@@ -601,6 +605,7 @@ impl Tables {
             return self.counters.count(EngineCounter::DropAir);
         }
         peer.number_taken = Some(report.number);
+        self.counters.count(EngineCounter::AirReportsReceived);
         if report.pong != 0 {
             let held = Duration::from_micros(report.pong_held_us.into());
             peer.take_pong(now, report.pong, held);

@@ -25,9 +25,13 @@ pub(crate) enum EngineCounter {
     PortFailures,
     /// Messages between airdma hosts from nobody we know, late, or malformed.
     DropAir,
+    /// Peers that agreed on more than RoCEv2.
+    AirAgreed,
+    AirReportsSent,
+    AirReportsReceived,
 }
 
-const ENGINE_NAMES: [&str; 9] = [
+const ENGINE_NAMES: [&str; 12] = [
     "drop_truncated",
     "drop_unknown_opcode",
     "drop_unknown_qp",
@@ -37,6 +41,9 @@ const ENGINE_NAMES: [&str; 9] = [
     "window_decreases",
     "port_failures",
     "drop_air",
+    "air_agreed",
+    "air_reports_sent",
+    "air_reports_received",
 ];
 const TRANSPORT_START: usize = ENGINE_NAMES.len();
 const CM_START: usize = TRANSPORT_START + Counter::ALL.len();

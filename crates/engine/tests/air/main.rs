@@ -77,6 +77,12 @@ fn acknowledgements_are_sparse() {
         "{reports} in {round_trips} round trips"
     );
     wires.ends[0].ok();
+    for host in &wires.hosts {
+        assert_eq!(host.count("air_agreed"), 1);
+    }
+    let sent = wires.hosts[1].count("air_reports_sent");
+    assert!(sent >= reports as u64);
+    assert_eq!(wires.hosts[0].count("air_reports_received"), sent);
 }
 
 #[test]
@@ -112,6 +118,9 @@ fn a_host_that_knows_nothing_of_it_gets_three_hellos_and_roce() {
     wires.ends[0].ok();
     assert_eq!(wires.hosts[1].count("naks_sent"), 1);
     assert_eq!(wires.messages(0), 3);
+    for counter in ["air_agreed", "air_reports_sent"] {
+        assert_eq!(wires.hosts[0].count(counter), 0, "{counter}");
+    }
 }
 
 #[test]
