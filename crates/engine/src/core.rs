@@ -318,6 +318,11 @@ impl Core {
         self.visit(|worker| worker.tables.offer_air(rate_control));
     }
 
+    /// From now on peers without a rate controller are sent all that there is.
+    pub(crate) fn lift_window(&self) {
+        self.visit(|worker| worker.tables.peers.lift());
+    }
+
     /// Somebody polls a completion queue. A count lost between two threads does no harm: it still rises.
     pub(crate) fn note_poll(&self) {
         let polls = self.polls.load(Ordering::Relaxed);

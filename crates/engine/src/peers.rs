@@ -38,6 +38,8 @@ const PROBE: u32 = 1;
 pub(crate) struct Peers {
     peers: Vec<Peer>,
     window_max: u32,
+    /// Nobody is held back.
+    unlimited: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +70,13 @@ impl Peers {
         Peers {
             peers: Vec::new(),
             window_max: asked.unwrap_or(WINDOW_BYTES_MAX).max(WINDOW_BYTES_MIN),
+            unlimited: false,
         }
+    }
+
+    /// Who connects from now on is sent all that there is at once, whatever gets lost: as by who knows of no window.
+    pub(crate) fn lift(&mut self) {
+        self.unlimited = true;
     }
 
     /// How many have users.
@@ -82,11 +90,16 @@ impl Peers {
         let known = self.peers.iter().position(is_it);
         let free = || self.peers.iter().position(|peer| peer.users == 0);
         let index = known.or_else(free).unwrap_or(self.peers.len());
+        let fresh = || Peer {
+            granted: self.unlimited.then_some(u64::MAX),
+            ..Peer::new(address, paced, self.window_max)
+        };
         if index == self.peers.len() {
-            self.peers.push(Peer::new(address, paced, self.window_max));
+            let peer = fresh();
+            self.peers.push(peer);
         }
         if self.peers[index].users == 0 {
-            self.peers[index] = Peer::new(address, paced, self.window_max);
+            self.peers[index] = fresh();
         }
         self.peers[index].users += 1;
         PeerIndex(index as u32)
@@ -262,6 +275,7 @@ mod tests {
         let mut peers = Peers {
             peers: Vec::new(),
             window_max: WINDOW_BYTES_MAX,
+            unlimited: false,
         };
         let index = peers.join(IpAddr::from([192, 0, 2, 1]), None);
         (peers, index)
@@ -363,6 +377,19 @@ mod tests {
         peers.update(peer, MTU, 0, true, MTU);
         assert_eq!(peers.unblock(peer), Some(2));
         assert_eq!(peers.credit(peer, (MTU, MTU), false), u32::MAX);
+    }
+
+    #[test]
+    fn who_knows_of_no_window_is_not_held_back_by_losses() {
+        let (mut peers, held) = peers();
+        peers.lift();
+        let peer = peers.join(IpAddr::from([192, 0, 2, 2]), None);
+        peers.update(peer, 0, 8 << 20, true, MTU);
+        assert!(!peers.lost(peer, Time::from_nanos(1)));
+        assert_eq!(peers.room(peer), u32::MAX);
+        // Who was there before has the window that it had.
+        peers.update(held, 0, MTU, true, MTU);
+        assert_eq!(peers.room(held), WINDOW_BYTES_START - MTU);
     }
 
     #[test]

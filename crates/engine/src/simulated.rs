@@ -81,6 +81,12 @@ impl Simulated {
         self.device.core().offer_air(rate_control);
     }
 
+    /// From now on peers without a rate controller are sent all that there is, as by NICs that know of no window. Before anything is
+    /// connected.
+    pub fn lift_window(&self) {
+        self.device.core().lift_window();
+    }
+
     /// The device.
     pub fn device(&self) -> &Arc<Device> {
         &self.device

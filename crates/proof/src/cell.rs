@@ -1,30 +1,27 @@
-//! Two devices in a simulated Wi-Fi cell, and a transfer between them in virtual time: the same figures wherever it runs.
+//! Devices in a simulated Wi-Fi cell, and transfers between them in virtual time: the same figures wherever it runs.
 //!
-//! All that programs use is there but the sockets: engine, transport, reports, rate control, and a radio that both directions
-//! share, with aggregates, retries, a moving rate and a queue in front of it (`docs/design/010-wifi-model.md`).
+//! All that programs use is there but the sockets: engine, transport, reports, rate control, and a radio that everybody
+//! shares, with aggregates, retries, a moving rate and a queue in front of it (`docs/design/010-wifi-model.md`).
 
-use airdma_engine::simulated::{Simulated, interface};
-use airdma_engine::{
-    Access, AttrMask, Cq, Mr, Pd, Qp, QpAttributes, QpCaps, QpInit, QpState, QpType, RateControl,
-    SendFlags, SendWr, Sge,
-};
+mod foreground;
+mod host;
+
+use airdma_engine::RateControl;
 use airdma_port::QueueFill;
-use airdma_port::sim::{Carrier, Frame, carried};
+use airdma_port::sim::Frame;
 use airdma_sim::Random;
 use airdma_sim::wifi::{Fate, Medium, Profile, StationId};
-use airdma_transport::{Operation, Path, Status, Time};
+use airdma_transport::Time;
 use core::time::Duration;
+use foreground::Foreground;
+use host::{Host, index_of};
 use std::collections::HashMap;
-use std::net::IpAddr;
-use std::sync::Arc;
 
 /// Of IPv4 and UDP, which a frame of the devices does not have.
 const HEADERS: u32 = 28;
 const PAYLOAD: u64 = 1024;
 /// A middle packet of a WRITE at this path MTU, as the cell gets it: BTH, payload, ICRC.
 const PACKET: u32 = HEADERS + 12 + PAYLOAD as u32 + 4;
-const MESSAGE: usize = 64 * 1024;
-const MESSAGES: u64 = 128;
 /// While hosts find each other.
 const WARM_UP: Duration = Duration::from_millis(300);
 /// While stations learn their rates, before it.
@@ -34,41 +31,104 @@ const MEDIUM_STEP: Duration = Duration::from_micros(100);
 /// A transfer that takes longer has failed.
 const GIVEN_UP: Duration = Duration::from_secs(60);
 
+/// For so long each SNR of a [`Setting`] lasts.
+pub const SNR_STEP: Duration = Duration::from_millis(100);
+
 /// Which cell, and how packets get lost in it.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// Of the radio.
     pub profile: Profile,
-    /// Between both stations.
-    pub snr_db: f64,
+    /// Between all stations, each for [`SNR_STEP`] from when it counts; the last one stays.
+    pub snr_db: Vec<f64>,
     /// Packets that vanish behind the radio: the residual loss.
     pub loss: f64,
     /// Of chance.
     pub seed: u64,
 }
 
-/// What was seen of a sender in a cell.
+/// How hosts send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sender {
+    /// In air mode, at the rate that this says; else as RoCEv2.
+    pub air: Option<RateControl>,
+    /// Whether the engine has a window to peers whose rate nothing controls, as it always has; NICs have none.
+    pub has_window: bool,
+}
+
+impl Sender {
+    /// As others do it.
+    pub const ROCE: Sender = Sender {
+        air: None,
+        has_window: true,
+    };
+
+    /// In air mode.
+    pub const fn air(control: RateControl) -> Sender {
+        Sender {
+            air: Some(control),
+            has_window: true,
+        }
+    }
+}
+
+/// What is sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Load {
+    /// So many send, all to one.
+    pub hosts: usize,
+    /// Of each.
+    pub queue_pairs: usize,
+    /// Of each RDMA WRITE, of which each queue pair has 128 under way.
+    pub message_bytes: u32,
+    /// Of datagrams of 1,500 bytes that another program of the first host sends to the same receiver, in Mb/s, evenly; 0: none.
+    pub foreground_mbit: u32,
+}
+
+impl Load {
+    /// One queue pair, and 64 KiB at a time.
+    pub const USUAL: Load = Load {
+        hosts: 1,
+        queue_pairs: 1,
+        message_bytes: 64 * 1024,
+        foreground_mbit: 0,
+    };
+}
+
+/// What was seen of a load in a cell.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
     /// Payload that arrived, in Mb/s.
     pub mbit: f64,
+    /// Of that, each queue pair's, host by host.
+    pub shares_mbit: Vec<f64>,
     /// How long a packet was in the queue and on the air, until it arrived or was given up: median and 99 %.
     pub queued_ms: [f64; 2],
     /// Packets that found the queue full.
     pub overflowed: u64,
-    /// Datagrams of the other direction for each MB of payload.
+    /// Datagrams of the receiver for each MB of payload.
     pub answers_per_mb: f64,
+    /// Of the foreground: what arrived, of what was sent, and how long 99 % took, in ms.
+    pub foreground: [f64; 2],
 }
 
 /// Lets the stations learn their rates by packets that nobody gets.
-fn teach(medium: &mut Medium, [from, to]: [StationId; 2], random: &mut Random) -> Time {
+fn teach(medium: &mut Medium, stations: &[StationId], random: &mut Random) -> Time {
     let mut outcomes = Vec::new();
     let mut now = Time::ZERO;
-    while now < Time::ZERO + TEACHING
-        || medium.backlog(from).packets > 0
-        || medium.backlog(to).packets > 0
-    {
-        for (from, to) in [(from, to), (to, from)] {
+    let [senders @ .., receiver] = stations else {
+        return now;
+    };
+    let ways = senders
+        .iter()
+        .flat_map(|sender| [(*sender, *receiver), (*receiver, *sender)]);
+    let waits = |medium: &Medium| {
+        stations
+            .iter()
+            .any(|&station| medium.backlog(station).packets > 0)
+    };
+    while now < Time::ZERO + TEACHING || waits(medium) {
+        for (from, to) in ways.clone() {
             if now < Time::ZERO + TEACHING && medium.backlog(from).packets < TEACHING_PACKETS {
                 // What finds the queue full is not missed.
                 let _ = medium.enqueue(now, from, to, PACKET, 0);
@@ -81,23 +141,52 @@ fn teach(medium: &mut Medium, [from, to]: [StationId; 2], random: &mut Random) -
     now
 }
 
-/// What a queue that is always full gets through, in Mb/s of the same packets.
-pub fn line_rate(setting: &Setting, time: Duration) -> f64 {
+/// A medium with so many stations, of which each hears the last one.
+fn medium(setting: &Setting, stations: usize) -> (Medium, Vec<StationId>) {
     let mut medium = Medium::new(setting.profile.clone());
-    let (from, to) = (medium.add_station(), medium.add_station());
-    medium.set_snr(from, to, setting.snr_db);
+    let stations: Vec<StationId> = (0..stations).map(|_| medium.add_station()).collect();
+    set_snr(&mut medium, &stations, setting, Duration::ZERO);
+    (medium, stations)
+}
+
+/// As it is so long after the beginning.
+fn set_snr(medium: &mut Medium, stations: &[StationId], setting: &Setting, since: Duration) {
+    let step = (since.as_nanos() / SNR_STEP.as_nanos()) as usize;
+    let snr_db = setting.snr_db.get(step).or(setting.snr_db.last());
+    for (index, &one) in stations.iter().enumerate() {
+        for &other in &stations[..index] {
+            medium.set_snr(one, other, *snr_db.expect("an SNR"));
+        }
+    }
+}
+
+/// When the SNR changes next.
+fn next_snr(setting: &Setting, since: Duration) -> Option<Duration> {
+    let step = (since.as_nanos() / SNR_STEP.as_nanos()) as u32 + 1;
+    ((step as usize) < setting.snr_db.len()).then(|| SNR_STEP * step)
+}
+
+/// What the queues of so many hosts get through together that are always full, in Mb/s of the same packets.
+pub fn line_rate(setting: &Setting, hosts: usize, time: Duration) -> f64 {
+    let (mut medium, stations) = medium(setting, hosts + 1);
     let mut random = Random::new(setting.seed);
-    let taught = teach(&mut medium, [from, to], &mut random);
+    let taught = teach(&mut medium, &stations, &mut random);
     let (mut outcomes, mut now, mut came) = (Vec::new(), taught, 0);
     let begin = taught + WARM_UP;
     let end = begin + time;
     let mut token = 0;
     while now < end {
-        while medium.backlog(from).packets < setting.profile.queue_packets_max {
-            let taken = medium.enqueue(now, from, to, PACKET, token);
-            token += u64::from(taken.is_ok());
+        for &from in &stations[..hosts] {
+            while medium.backlog(from).packets < setting.profile.queue_packets_max {
+                let taken = medium.enqueue(now, from, stations[hosts], PACKET, token);
+                token += u64::from(taken.is_ok());
+            }
         }
-        now = medium.poll_at().unwrap_or(end).max(now);
+        let since = now.duration_since(begin);
+        let turn = next_snr(setting, since).map(|after| begin + after);
+        let next = medium.poll_at().unwrap_or(end);
+        now = next.min(turn.unwrap_or(next)).max(now);
+        set_snr(&mut medium, &stations, setting, now.duration_since(begin));
         medium.advance(now, &mut random, &mut outcomes);
         for outcome in outcomes.drain(..) {
             let counts = outcome.fate == Fate::Delivered && outcome.at >= begin && outcome.at < end;
@@ -107,304 +196,233 @@ pub fn line_rate(setting: &Setting, time: Duration) -> f64 {
     mbit(came * PAYLOAD, time)
 }
 
-/// What a transfer without end gets through. `air`: by the rate control of air mode; else RoCEv2.
-pub fn throughput(setting: &Setting, air: Option<RateControl>, time: Duration) -> Seen {
-    let mut cell = Cell::new(setting, air);
+/// What a load without end gets through.
+pub fn throughput(setting: &Setting, sender: Sender, load: Load, time: Duration) -> Seen {
+    let mut cell = Cell::new(setting, sender, load);
     cell.run_until(WARM_UP, u64::MAX);
-    cell.begin();
-    let done = cell.done;
+    let before = cell.begin();
     cell.run_until(WARM_UP + time, u64::MAX);
-    cell.seen(done, time)
+    cell.seen(&before, time)
 }
 
 /// How long so many bytes take, from the first request to the last completion. `None`: for ever.
-pub fn completion(setting: &Setting, air: Option<RateControl>, bytes: u64) -> Option<Duration> {
-    let mut cell = Cell::new(setting, air);
+pub fn completion(setting: &Setting, sender: Sender, bytes: u64) -> Option<Duration> {
+    let mut cell = Cell::new(setting, sender, Load::USUAL);
     cell.run_until(WARM_UP, 0);
     cell.begin();
-    let messages = bytes.div_ceil(MESSAGE as u64);
+    let messages = bytes.div_ceil(Load::USUAL.message_bytes.into());
     cell.run_until(WARM_UP + GIVEN_UP, messages);
-    (cell.done == messages).then(|| cell.now - WARM_UP)
+    (cell.done() == [messages]).then(|| cell.now - WARM_UP)
 }
 
 fn mbit(bytes: u64, time: Duration) -> f64 {
     bytes as f64 * 8.0 / time.as_secs_f64() / 1e6
 }
 
-struct Host {
-    device: Simulated,
-    carrier: Carrier,
-    station: StationId,
-    _pd: Arc<Pd>,
-    cq: Arc<Cq>,
-    qp: Arc<Qp>,
-    memory: Box<[u64]>,
-    mr: Arc<Mr>,
+/// Median and 99 % of times, in ms.
+fn middle_and_high(times: &mut [Duration]) -> [f64; 2] {
+    times.sort_unstable();
+    let last = times.len().saturating_sub(1);
+    [50, 99].map(|percent| {
+        let place = (times.len() * percent / 100).min(last);
+        (times.get(place)).map_or(0.0, |time| time.as_secs_f64() * 1e3)
+    })
 }
 
-impl Host {
-    fn new(index: u8, air: Option<RateControl>, station: StationId) -> Host {
-        let address = IpAddr::from([10, 0, 0, index]);
-        let info = interface(&format!("cell{index}"), index.into(), address);
-        let (port, carrier) = carried(&[address]).expect("a descriptor");
-        let seed = index.into();
-        let device = Simulated::open(info, Box::new(port), seed).expect("a device in memory");
-        if let Some(rate_control) = air {
-            device.offer_air(rate_control);
-        }
-        let pd = device.device().alloc_pd().expect("a domain");
-        let cq = device.device().create_cq(1024, None).expect("a queue");
-        let caps = QpCaps {
-            max_send_wr: MESSAGES as u32,
-            max_recv_wr: 1,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline: 0,
-        };
-        let init = QpInit {
-            qp_type: QpType::Rc,
-            send_cq: Arc::clone(&cq),
-            recv_cq: Arc::clone(&cq),
-            srq: None,
-            caps,
-            signal_all: true,
-        };
-        let qp = pd.create_qp(init).expect("a queue pair");
-        let mut memory = vec![0_u64; MESSAGE / 8].into_boxed_slice();
-        let at = memory.as_mut_ptr().expose_provenance() as u64;
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let mr = pd.reg_mr(at, MESSAGE, at, access).expect("a region");
-        Host {
-            device,
-            carrier,
-            station,
-            _pd: pd,
-            cq,
-            qp,
-            memory,
-            mr,
-        }
-    }
-
-    fn address(&self) -> u64 {
-        self.memory.as_ptr().expose_provenance() as u64
-    }
-
-    fn connect(&self, peer: &Host) {
-        let gid = peer.device.device().info().gids[0].gid;
-        let set = |attributes: &QpAttributes, mask| {
-            self.qp.modify(attributes, mask).expect("a transition");
-        };
-        let init = QpAttributes {
-            state: QpState::Init,
-            port: 1,
-            access: Access::LOCAL_WRITE | Access::REMOTE_WRITE,
-            ..QpAttributes::default()
-        };
-        set(
-            &init,
-            AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS,
-        );
-        let receive = QpAttributes {
-            state: QpState::ReadyToReceive,
-            path: Path {
-                gid,
-                hop_limit: 64,
-                ..Path::default()
-            },
-            path_mtu: airdma_engine::PathMtu::M1024,
-            dest_qpn: peer.qp.number(),
-            max_dest_rd_atomic: 1,
-            min_rnr_timer: 1,
-            ..init
-        };
-        let connected = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
-        let limits = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
-        set(&receive, AttrMask::STATE | connected | limits);
-        let send = QpAttributes {
-            state: QpState::ReadyToSend,
-            max_rd_atomic: 1,
-            retry_count: 7,
-            rnr_retry: 7,
-            // What perftest has.
-            timeout: 14,
-            ..receive
-        };
-        let sending = AttrMask::SQ_PSN | AttrMask::MAX_QP_RD_ATOMIC | AttrMask::TIMEOUT;
-        let retries = AttrMask::RETRY_CNT | AttrMask::RNR_RETRY;
-        set(&send, AttrMask::STATE | sending | retries);
-    }
-
-    fn write(&self, to: &Host) {
-        let sge = Sge {
-            addr: self.address(),
-            length: MESSAGE as u32,
-            lkey: self.mr.lkey().0,
-        };
-        let write = SendWr {
-            wr_id: 0,
-            operation: Operation::Write {
-                va: to.address(),
-                rkey: to.mr.rkey(),
-            },
-            sges: &[sge],
-            flags: SendFlags::SIGNALLED,
-            datagram: None,
-            srqn: 0,
-        };
-        self.qp.post_send(&write).expect("room for it");
-    }
+/// What a packet in the cell is.
+enum Carried {
+    Frame(Frame),
+    /// Of the other program.
+    Foreground,
 }
 
 /// A packet in the cell.
 struct Under {
-    frame: Frame,
+    carried: Carried,
     from: usize,
     since: Duration,
 }
 
-struct Cell {
-    hosts: [Host; 2],
+struct Cell<'a> {
+    setting: &'a Setting,
+    load: Load,
+    /// The last one receives.
+    hosts: Vec<Host>,
+    stations: Vec<StationId>,
     medium: Medium,
     random: Random,
     /// The medium's clock when that of the hosts was zero.
     began: Time,
-    loss: f64,
-    capacity: u64,
     now: Duration,
     under_way: HashMap<u64, Under>,
     token: u64,
-    posted: u64,
-    done: u64,
+    foreground: Foreground,
     waits: Vec<Duration>,
     overflowed: u64,
     answers: u64,
 }
 
-impl Cell {
-    fn new(setting: &Setting, air: Option<RateControl>) -> Cell {
-        let mut medium = Medium::new(setting.profile.clone());
-        let stations = [medium.add_station(), medium.add_station()];
-        medium.set_snr(stations[0], stations[1], setting.snr_db);
+impl<'a> Cell<'a> {
+    fn new(setting: &'a Setting, sender: Sender, load: Load) -> Cell<'a> {
+        let (mut medium, stations) = medium(setting, load.hosts + 1);
         let mut random = Random::new(setting.seed);
-        let taught = teach(&mut medium, stations, &mut random);
-        let hosts = [
-            Host::new(1, air, stations[0]),
-            Host::new(2, air, stations[1]),
-        ];
-        hosts[0].connect(&hosts[1]);
-        hosts[1].connect(&hosts[0]);
+        let began = teach(&mut medium, &stations, &mut random);
+        let host = |(index, &station)| {
+            let is_receiver = index == load.hosts;
+            let pairs = load.queue_pairs * if is_receiver { load.hosts } else { 1 };
+            Host::new(index, sender, station, load.message_bytes, pairs)
+        };
+        let hosts: Vec<Host> = stations.iter().enumerate().map(host).collect();
+        if let [senders @ .., receiver] = &hosts[..] {
+            for (index, sender) in senders.iter().enumerate() {
+                for pair in 0..load.queue_pairs {
+                    sender.join(pair, receiver, index * load.queue_pairs + pair);
+                }
+            }
+        }
         Cell {
+            setting,
+            load,
             hosts,
+            stations,
             medium,
             random,
-            began: taught,
-            loss: setting.loss,
-            capacity: setting.profile.queue_packets_max as u64 * u64::from(PACKET),
+            began,
             now: Duration::ZERO,
             under_way: HashMap::new(),
             token: 0,
-            posted: 0,
-            done: 0,
+            foreground: Foreground::new(load.foreground_mbit, WARM_UP),
             waits: Vec::new(),
             overflowed: 0,
             answers: 0,
         }
     }
 
-    /// From here on it counts.
-    fn begin(&mut self) {
+    /// Messages of each queue pair that are complete.
+    fn done(&self) -> Vec<u64> {
+        let senders = &self.hosts[..self.load.hosts];
+        let pairs = senders.iter().flat_map(|host| &host.pairs);
+        pairs.map(|pair| pair.done).collect()
+    }
+
+    /// From here on it counts. Returns what is complete already.
+    fn begin(&mut self) -> Vec<u64> {
         self.waits.clear();
         self.overflowed = 0;
         self.answers = 0;
+        self.done()
     }
 
-    fn seen(mut self, done_before: u64, time: Duration) -> Seen {
-        let bytes = (self.done - done_before) * MESSAGE as u64;
-        self.waits.sort_unstable();
-        let last = self.waits.len().saturating_sub(1);
-        let wait = |percent: usize| {
-            let place = (self.waits.len() * percent / 100).min(last);
-            (self.waits.get(place)).map_or(0.0, |wait| wait.as_secs_f64() * 1e3)
-        };
+    fn seen(mut self, before: &[u64], time: Duration) -> Seen {
+        let done = self.done();
+        let messages = done.iter().zip(before).map(|(now, then)| now - then);
+        let bytes: Vec<u64> = messages
+            .map(|messages| messages * u64::from(self.load.message_bytes))
+            .collect();
+        let sum: u64 = bytes.iter().sum();
         Seen {
-            mbit: mbit(bytes, time),
-            queued_ms: [wait(50), wait(99)],
+            mbit: mbit(sum, time),
+            shares_mbit: bytes.into_iter().map(|bytes| mbit(bytes, time)).collect(),
+            queued_ms: middle_and_high(&mut self.waits),
             overflowed: self.overflowed,
-            answers_per_mb: self.answers as f64 / (bytes as f64 / 1e6).max(1e-9),
+            answers_per_mb: self.answers as f64 / (sum as f64 / 1e6).max(1e-9),
+            foreground: self.foreground.seen(),
         }
     }
 
-    /// Lets time pass until `end`, or until so many messages are complete.
+    /// Lets time pass until `end`, or until each queue pair has completed so many messages.
     fn run_until(&mut self, end: Duration, messages: u64) {
         while self.now < end {
             self.post(messages);
             self.settle();
-            if messages > 0 && self.done == messages {
+            if messages > 0 && self.done().iter().all(|&done| done == messages) {
                 return;
             }
-            let medium = self.medium.poll_at();
-            let medium = medium.map(|at| at.duration_since(self.began));
-            let devices = self.hosts.iter().filter_map(|host| host.device.deadline());
-            let next = medium.into_iter().chain(devices).min().unwrap_or(end);
-            self.now = next.clamp(self.now, end);
+            self.now = self.next().unwrap_or(end).clamp(self.now, end);
+            let since = self.since();
+            set_snr(&mut self.medium, &self.stations, self.setting, since);
             self.pass();
+            if let Some(bytes) = self.foreground.poll(self.now) {
+                self.enqueue(0, self.load.hosts, bytes, Carried::Foreground);
+            }
         }
+    }
+
+    /// Since it counts.
+    fn since(&self) -> Duration {
+        self.now.saturating_sub(WARM_UP)
+    }
+
+    /// When something happens next.
+    fn next(&self) -> Option<Duration> {
+        let medium = self.medium.poll_at();
+        let medium = medium.map(|at| at.duration_since(self.began));
+        let devices = self.hosts.iter().filter_map(|host| host.device.deadline());
+        let turn = next_snr(self.setting, self.since()).map(|after| WARM_UP + after);
+        let others = [medium, turn, self.foreground.due()];
+        others.into_iter().flatten().chain(devices).min()
     }
 
     fn post(&mut self, messages: u64) {
-        let [from, to] = &self.hosts;
-        from.device.move_clock(self.now);
-        while self.posted < messages && self.posted - self.done < MESSAGES {
-            from.write(to);
-            self.posted += 1;
+        if let [senders @ .., receiver] = &mut self.hosts[..] {
+            for sender in senders {
+                sender.post(self.now, receiver.target(), messages);
+            }
         }
     }
 
-    /// Lets both devices do what they can at this moment.
+    /// Lets all devices do what they can at this moment.
     fn settle(&mut self) {
+        let capacity = self.setting.profile.queue_packets_max as u64 * u64::from(PACKET);
         let mut is_moving = true;
         while std::mem::take(&mut is_moving) {
-            for from in [0, 1] {
+            for from in 0..self.hosts.len() {
                 let host = &self.hosts[from];
                 let fill = QueueFill {
                     bytes: self.medium.backlog(host.station).bytes,
-                    capacity: Some(self.capacity),
+                    capacity: Some(capacity),
                 };
                 host.carrier.set_send_queue(Some(fill));
                 host.device.run(self.now);
                 while let Some(frame) = self.hosts[from].carrier.take() {
                     is_moving = true;
-                    self.enqueue(from, frame);
+                    self.send(from, frame);
                 }
             }
-            let before = self.done;
-            let done = &mut self.done;
-            let polled = self.hosts[0].cq.poll(1024, |completion| {
-                assert_eq!(completion.status, Status::Success, "{completion:?}");
-                *done += 1;
-            });
-            polled.expect("a queue that does not overflow");
-            is_moving |= self.done > before;
+            for host in &mut self.hosts[..self.load.hosts] {
+                is_moving |= host.poll();
+            }
         }
     }
 
-    fn enqueue(&mut self, from: usize, frame: Frame) {
-        let bytes = frame.bytes.len() as u32 + HEADERS;
-        let now = self.began + self.now;
-        let [station, peer] = [from, 1 - from].map(|host| self.hosts[host].station);
-        let token = self.token;
-        self.token += 1;
-        if from == 1 {
+    fn send(&mut self, from: usize, frame: Frame) {
+        if from == self.load.hosts {
             self.answers += 1;
         }
-        match self.medium.enqueue(now, station, peer, bytes, token) {
-            Ok(()) => {
-                let since = self.now;
-                self.under_way.insert(token, Under { frame, from, since });
-            }
-            Err(_) => self.overflowed += 1,
+        let bytes = frame.bytes.len() as u32 + HEADERS;
+        let to = index_of(frame.destination);
+        if !self.enqueue(from, to, bytes, Carried::Frame(frame)) {
+            self.overflowed += 1;
         }
+    }
+
+    /// Whether there was room.
+    fn enqueue(&mut self, from: usize, to: usize, bytes: u32, carried: Carried) -> bool {
+        let now = self.began + self.now;
+        let [station, peer] = [from, to].map(|host| self.hosts[host].station);
+        let token = self.token;
+        self.token += 1;
+        let taken = (self.medium).enqueue(now, station, peer, bytes, token);
+        if taken.is_ok() {
+            let since = self.now;
+            let under = Under {
+                carried,
+                from,
+                since,
+            };
+            self.under_way.insert(token, under);
+        }
+        taken.is_ok()
     }
 
     fn pass(&mut self) {
@@ -413,12 +431,20 @@ impl Cell {
         self.medium.advance(now, &mut self.random, &mut outcomes);
         for outcome in outcomes {
             let under = self.under_way.remove(&outcome.token);
-            let Under { frame, from, since } = under.expect("a packet of ours");
-            if from == 0 {
-                self.waits.push(self.now.saturating_sub(since));
-            }
-            if outcome.fate == Fate::Delivered && !self.random.chance(self.loss) {
-                self.hosts[1 - from].carrier.give(frame);
+            let under = under.expect("a packet of ours");
+            let took = self.now.saturating_sub(under.since);
+            let came = outcome.fate == Fate::Delivered && !self.random.chance(self.setting.loss);
+            match under.carried {
+                Carried::Foreground if came => self.foreground.came(took),
+                Carried::Foreground => {}
+                Carried::Frame(frame) => {
+                    if under.from < self.load.hosts {
+                        self.waits.push(took);
+                    }
+                    if came {
+                        self.hosts[index_of(frame.destination)].carrier.give(frame);
+                    }
+                }
             }
         }
     }

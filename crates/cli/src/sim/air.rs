@@ -1,7 +1,10 @@
 //! `airdma sim air`: transfers on simulated Wi-Fi, in virtual time, as a table that is the same on every machine.
 
 use airdma_engine::RateControl;
-use airdma_proof::cell::{Setting, completion, line_rate, throughput};
+use airdma_link::{Profile as Radio, Signal, Walk};
+use airdma_proof::cell::{
+    Load, SNR_STEP, Seen, Sender, Setting, completion, line_rate, throughput,
+};
 use airdma_sim::wifi::Profile;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -13,36 +16,42 @@ const GOOD_DB: f64 = 35.0;
 const FAIR_DB: f64 = 22.0;
 const LOSSES: [f64; 4] = [0.0, 0.001, 0.01, 0.05];
 
-/// Who sends: a name, and the rate control, if it is not plain RoCEv2.
-const SENDERS: [(&str, Option<RateControl>); 3] = [
-    ("RoCEv2", None),
-    ("air", Some(RateControl::Buffers)),
-    ("air, latency", Some(RateControl::Latency)),
+const AIR: Sender = Sender::air(RateControl::Buffers);
+/// Who sends, by name.
+const SENDERS: [(&str, Sender); 3] = [
+    ("RoCEv2", Sender::ROCE),
+    ("air", AIR),
+    ("air, latency", Sender::air(RateControl::Latency)),
 ];
 
 fn setting(profile: Profile, snr_db: f64, loss: f64) -> Setting {
     Setting {
         profile,
-        snr_db,
+        snr_db: vec![snr_db],
         loss,
         seed: SEED,
     }
 }
 
 /// All of it, in Markdown.
-pub fn table() -> Result<String, std::fmt::Error> {
+pub fn table() -> anyhow::Result<String> {
     let mut text = String::from(INTRODUCTION);
     signals(&mut text)?;
     losses(&mut text)?;
     sizes(&mut text)?;
+    messages(&mut text)?;
+    sharing(&mut text)?;
+    walks(&mut text)?;
+    foreground(&mut text)?;
     Ok(text)
 }
 
 const INTRODUCTION: &str = "# Air mode in virtual time
 
-Written by `airdma sim air > docs/benchmarks/air-virtual.md`; `make air-virtual` compares. Two devices, as programs use them, in a simulated cell ([the
-model](../design/010-wifi-model.md)): RDMA WRITEs of 64 KiB, 128 under way, at a path MTU of 1,024 bytes. The line is what a queue that is always full gets
-through in packets of the same size. Times in the queue are those of the sender's packets, until they arrive or are given up.
+Written by `airdma sim air > docs/benchmarks/air-virtual.md`; `make air-virtual` compares. Devices, as programs use them, in a simulated cell ([the
+model](../design/010-wifi-model.md)): RDMA WRITEs of 64 KiB where nothing else is said, 128 of each queue pair under way, at a path MTU of 1,024 bytes. The line
+is what a queue that is always full gets through in packets of the same size. Times in the queue are those of the sender's packets, until they arrive or are
+given up.
 
 ";
 
@@ -65,9 +74,9 @@ fn signals(text: &mut String) -> std::fmt::Result {
     for profile in radios {
         for snr_db in [GOOD_DB, FAIR_DB] {
             let setting = setting(profile.clone(), snr_db, 0.0);
-            let line = line_rate(&setting, TIME);
-            for (name, air) in SENDERS {
-                let seen = throughput(&setting, air, TIME);
+            let line = line_rate(&setting, 1, TIME);
+            for (name, sender) in SENDERS {
+                let seen = throughput(&setting, sender, Load::USUAL, TIME);
                 let [median, high] = seen.queued_ms;
                 writeln!(
                     text,
@@ -93,9 +102,9 @@ fn losses(text: &mut String) -> std::fmt::Result {
     writeln!(text, "| --: | --: | --: | --: | --: | --: |")?;
     for loss in LOSSES {
         let setting = setting(Profile::AC_80, GOOD_DB, loss);
-        let left = line_rate(&setting, TIME);
-        let plain = throughput(&setting, None, TIME).mbit;
-        let air = throughput(&setting, Some(RateControl::Buffers), TIME).mbit;
+        let left = line_rate(&setting, 1, TIME);
+        let plain = throughput(&setting, Sender::ROCE, Load::USUAL, TIME).mbit;
+        let air = throughput(&setting, AIR, Load::USUAL, TIME).mbit;
         writeln!(
             text,
             "| {:.1} % | {left:.0} | {plain:.0} | {:.3} | {air:.0} | {:.3} |",
@@ -116,12 +125,12 @@ fn sizes(text: &mut String) -> std::fmt::Result {
     writeln!(text, "| --- | --: | --: | --: | --: | --: |")?;
     for profile in [Profile::AC_80, Profile::AX_160, Profile::BE_320] {
         let setting = setting(profile, GOOD_DB, 0.0);
-        let line = line_rate(&setting, TIME);
+        let line = line_rate(&setting, 1, TIME);
         for megabytes in [1_u32, 10, 100] {
             write!(text, "| {} | {megabytes}", setting.profile.name)?;
             let least_ms = f64::from(megabytes) * 8e3 / line;
-            for air in [None, Some(RateControl::Buffers)] {
-                match completion(&setting, air, u64::from(megabytes) * 1_000_000) {
+            for sender in [Sender::ROCE, AIR] {
+                match completion(&setting, sender, u64::from(megabytes) * 1_000_000) {
                     Some(time) => {
                         let ms = time.as_secs_f64() * 1e3;
                         write!(text, " | {ms:.1} | {:.2}", ms / least_ms)?;
@@ -130,6 +139,185 @@ fn sizes(text: &mut String) -> std::fmt::Result {
                 }
             }
             writeln!(text, " |")?;
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of a message, and what people call them.
+const MESSAGES: [(u32, &str); 9] = [
+    (2, "2 B"),
+    (64, "64 B"),
+    (512, "512 B"),
+    (4 << 10, "4 KiB"),
+    (16 << 10, "16 KiB"),
+    (64 << 10, "64 KiB"),
+    (256 << 10, "256 KiB"),
+    (512 << 10, "512 KiB"),
+    (1 << 20, "1 MiB"),
+];
+
+/// How much is sent at once when nothing holds it back: with reports and selective repeat, and by go-back-N.
+const UNCONTROLLED: [Sender; 2] = [
+    Sender {
+        air: Some(RateControl::Window),
+        has_window: false,
+    },
+    Sender {
+        air: None,
+        has_window: false,
+    },
+];
+
+fn messages(text: &mut String) -> std::fmt::Result {
+    writeln!(
+        text,
+        "\n## Message sizes\n\nMb/s at {GOOD_DB} dB on ac-80, and packets that found the queue full, by who sends. *Without control*: neither a rate nor the window that \
+         the engine has towards every peer, as a NIC.\n"
+    )?;
+    writeln!(
+        text,
+        "| message | air | dropped | RoCEv2 | dropped | air without control | dropped | RoCEv2 without control | dropped |"
+    )?;
+    writeln!(
+        text,
+        "| --: | --: | --: | --: | --: | --: | --: | --: | --: |"
+    )?;
+    let setting = setting(Profile::AC_80, GOOD_DB, 0.0);
+    for (message_bytes, name) in MESSAGES {
+        write!(text, "| {name}")?;
+        let load = Load {
+            message_bytes,
+            ..Load::USUAL
+        };
+        for sender in [&[AIR, Sender::ROCE][..], &UNCONTROLLED].concat() {
+            let seen = throughput(&setting, sender, load, TIME);
+            write!(text, " | {:.1} | {}", seen.mbit, seen.overflowed)?;
+        }
+        writeln!(text, " |")?;
+    }
+    Ok(())
+}
+
+/// For so long shares are looked at.
+const SHARING_TIME: Duration = Duration::from_secs(2);
+
+fn sharing(text: &mut String) -> std::fmt::Result {
+    writeln!(
+        text,
+        "\n## Several queue pairs, and two hosts\n\nAt {GOOD_DB} dB on ac-80: the sum in Mb/s, how much that is of what one queue pair of one host gets, and of what the queues of as many hosts get through that are \
+         always full; and the least and the greatest share of a queue pair, where 1 is an equal one.\n"
+    )?;
+    writeln!(
+        text,
+        "| hosts | queue pairs of each | sender | Mb/s | of one | of the line | least | greatest | dropped by a full queue |"
+    )?;
+    writeln!(
+        text,
+        "| --: | --: | --- | --: | --: | --: | --: | --: | --: |"
+    )?;
+    let setting = setting(Profile::AC_80, GOOD_DB, 0.0);
+    let lines = [1, 2].map(|hosts| line_rate(&setting, hosts, SHARING_TIME));
+    for (name, sender) in SENDERS {
+        let one = throughput(&setting, sender, Load::USUAL, SHARING_TIME).mbit;
+        for (hosts, queue_pairs) in [(1, 2), (1, 4), (1, 8), (1, 16), (2, 1), (2, 4)] {
+            let load = Load {
+                hosts,
+                queue_pairs,
+                ..Load::USUAL
+            };
+            let seen = throughput(&setting, sender, load, SHARING_TIME);
+            let [least, greatest] = extremes(&seen);
+            writeln!(
+                text,
+                "| {hosts} | {queue_pairs} | {name} | {:.0} | {:.3} | {:.3} | {least:.3} | {greatest:.3} | {} |",
+                seen.mbit,
+                seen.mbit / one,
+                seen.mbit / lines[hosts - 1],
+                seen.overflowed,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// The least and the greatest share, of an equal one.
+fn extremes(seen: &Seen) -> [f64; 2] {
+    let equal = seen.mbit / seen.shares_mbit.len() as f64;
+    let least = seen.shares_mbit.iter().copied().fold(f64::MAX, f64::min);
+    let greatest = seen.shares_mbit.iter().copied().fold(0.0, f64::max);
+    [least, greatest].map(|share| share / equal)
+}
+
+fn walks(text: &mut String) -> anyhow::Result<()> {
+    let radio = Radio::find("wifi5-80")?;
+    writeln!(
+        text,
+        "\n## Walks\n\nSomebody walks from 2 m to 60 m, or back, as by `airdma link up --walk`: Mb/s over all of it, and how much that is of the line's.\n"
+    )?;
+    writeln!(
+        text,
+        "| walk | line, Mb/s | sender | Mb/s | of the line | in the queue, ms: median | 99 % | dropped by a full queue |"
+    )?;
+    writeln!(text, "| --- | --: | --- | --: | --: | --: | --: | --: |")?;
+    for (way, walk) in [("away", Walk::Away), ("toward", Walk::Toward)] {
+        let signal = Signal::walk(walk, &radio, WALK_SEED);
+        let steps = signal.duration().as_nanos().div_ceil(SNR_STEP.as_nanos()) as u32;
+        let setting = Setting {
+            snr_db: (0..steps)
+                .map(|step| signal.snr_db(SNR_STEP * step))
+                .collect(),
+            ..setting(radio.mac.clone(), 0.0, 0.0)
+        };
+        let time = SNR_STEP * steps;
+        let line = line_rate(&setting, 1, time);
+        for (name, sender) in SENDERS {
+            let seen = throughput(&setting, sender, Load::USUAL, time);
+            let [median, high] = seen.queued_ms;
+            writeln!(
+                text,
+                "| {way} | {line:.0} | {name} | {:.0} | {:.3} | {median:.1} | {high:.1} | {} |",
+                seen.mbit,
+                seen.mbit / line,
+                seen.overflowed,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Of the walks; that of `airdma bench wireless`.
+const WALK_SEED: u64 = 3;
+
+fn foreground(text: &mut String) -> std::fmt::Result {
+    writeln!(
+        text,
+        "\n## Beside a foreground\n\nAnother program of the sending host has datagrams of 1,500 bytes for the same receiver, at an even rate, which it keeps whatever comes of them (so it is no TCP): \
+         how much of them arrives, how long 99 % take, and what is sent beside them. At {GOOD_DB} dB on ac-80.\n"
+    )?;
+    writeln!(
+        text,
+        "| foreground, Mb/s | beside | arrives | 99 %, ms | beside it, Mb/s | of the line | dropped by a full queue |"
+    )?;
+    writeln!(text, "| --: | --- | --: | --: | --: | --: | --: |")?;
+    let setting = setting(Profile::AC_80, GOOD_DB, 0.0);
+    let line = line_rate(&setting, 1, TIME);
+    let senders = [&SENDERS[..], &[("RoCEv2 without control", UNCONTROLLED[1])]].concat();
+    for foreground_mbit in [10, 80, 160] {
+        let load = Load {
+            foreground_mbit,
+            ..Load::USUAL
+        };
+        for (name, sender) in &senders {
+            let seen = throughput(&setting, *sender, load, TIME);
+            let [arrives, high] = seen.foreground;
+            writeln!(
+                text,
+                "| {foreground_mbit} | {name} | {arrives:.3} | {high:.1} | {:.0} | {:.3} | {} |",
+                seen.mbit,
+                seen.mbit / line,
+                seen.overflowed,
+            )?;
         }
     }
     Ok(())

@@ -1,0 +1,216 @@
+//! A host of a cell: its device, queue pairs to others, and the memory that all of them write from and to.
+
+use super::Sender;
+use airdma_engine::simulated::{Simulated, interface};
+use airdma_engine::{
+    Access, AttrMask, Cq, Mr, Pd, Qp, QpAttributes, QpCaps, QpInit, QpState, QpType, Rkey,
+    SendFlags, SendWr, Sge,
+};
+use airdma_port::sim::{Carrier, carried};
+use airdma_sim::wifi::StationId;
+use airdma_transport::{Operation, Path, Status};
+use core::time::Duration;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Of each queue pair, under way.
+pub(super) const MESSAGES: u64 = 128;
+
+/// The one with number `index` of a cell.
+pub(super) fn address(index: usize) -> IpAddr {
+    IpAddr::from([10, 0, 0, index as u8 + 1])
+}
+
+/// The number of the host with this address.
+pub(super) fn index_of(address: IpAddr) -> usize {
+    match address {
+        IpAddr::V4(address) => usize::from(address.octets()[3]) - 1,
+        IpAddr::V6(_) => unreachable!("hosts have IPv4 addresses"),
+    }
+}
+
+/// A queue pair, and what it was asked to do.
+pub(super) struct Pair {
+    qp: Arc<Qp>,
+    posted: u64,
+    pub(super) done: u64,
+}
+
+pub(super) struct Host {
+    pub(super) device: Simulated,
+    pub(super) carrier: Carrier,
+    pub(super) station: StationId,
+    pub(super) pairs: Vec<Pair>,
+    pd: Arc<Pd>,
+    cq: Arc<Cq>,
+    memory: Box<[u64]>,
+    mr: Arc<Mr>,
+    message_bytes: u32,
+}
+
+impl Host {
+    pub(super) fn new(
+        index: usize,
+        sender: Sender,
+        station: StationId,
+        message_bytes: u32,
+        pairs: usize,
+    ) -> Host {
+        let address = address(index);
+        let info = interface(&format!("cell{index}"), index as u32 + 1, address);
+        let (port, carrier) = carried(&[address]).expect("a descriptor");
+        let seed = index as u64 + 1;
+        let device = Simulated::open(info, Box::new(port), seed).expect("a device in memory");
+        if let Some(rate_control) = sender.air {
+            device.offer_air(rate_control);
+        }
+        if !sender.has_window {
+            device.lift_window();
+        }
+        let pd = device.device().alloc_pd().expect("a domain");
+        let entries = MESSAGES as u32 * pairs as u32;
+        let cq = device.device().create_cq(entries, None).expect("a queue");
+        let words = message_bytes.div_ceil(8) as usize;
+        let mut memory = vec![0_u64; words].into_boxed_slice();
+        let at = memory.as_mut_ptr().expose_provenance() as u64;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let mr = pd.reg_mr(at, words * 8, at, access).expect("a region");
+        let mut host = Host {
+            device,
+            carrier,
+            station,
+            pairs: Vec::new(),
+            pd,
+            cq,
+            memory,
+            mr,
+            message_bytes,
+        };
+        host.pairs = (0..pairs).map(|_| host.pair()).collect();
+        host
+    }
+
+    fn pair(&self) -> Pair {
+        let caps = QpCaps {
+            max_send_wr: MESSAGES as u32,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline: 0,
+        };
+        let init = QpInit {
+            qp_type: QpType::Rc,
+            send_cq: Arc::clone(&self.cq),
+            recv_cq: Arc::clone(&self.cq),
+            srq: None,
+            caps,
+            signal_all: true,
+        };
+        Pair {
+            qp: self.pd.create_qp(init).expect("a queue pair"),
+            posted: 0,
+            done: 0,
+        }
+    }
+
+    fn address(&self) -> u64 {
+        self.memory.as_ptr().expose_provenance() as u64
+    }
+
+    /// Both ends of a connection between two queue pairs.
+    pub(super) fn join(&self, pair: usize, peer: &Host, theirs: usize) {
+        self.connect(pair, peer, theirs);
+        peer.connect(theirs, self, pair);
+    }
+
+    fn connect(&self, pair: usize, peer: &Host, theirs: usize) {
+        let gid = peer.device.device().info().gids[0].gid;
+        let qp = &self.pairs[pair].qp;
+        let set = |attributes: &QpAttributes, mask| {
+            qp.modify(attributes, mask).expect("a transition");
+        };
+        let init = QpAttributes {
+            state: QpState::Init,
+            port: 1,
+            access: Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+            ..QpAttributes::default()
+        };
+        set(
+            &init,
+            AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS,
+        );
+        let receive = QpAttributes {
+            state: QpState::ReadyToReceive,
+            path: Path {
+                gid,
+                hop_limit: 64,
+                ..Path::default()
+            },
+            path_mtu: airdma_engine::PathMtu::M1024,
+            dest_qpn: peer.pairs[theirs].qp.number(),
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: 1,
+            ..init
+        };
+        let connected = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
+        let limits = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
+        set(&receive, AttrMask::STATE | connected | limits);
+        let send = QpAttributes {
+            state: QpState::ReadyToSend,
+            max_rd_atomic: 1,
+            retry_count: 7,
+            rnr_retry: 7,
+            // What perftest has.
+            timeout: 14,
+            ..receive
+        };
+        let sending = AttrMask::SQ_PSN | AttrMask::MAX_QP_RD_ATOMIC | AttrMask::TIMEOUT;
+        let retries = AttrMask::RETRY_CNT | AttrMask::RNR_RETRY;
+        set(&send, AttrMask::STATE | sending | retries);
+    }
+
+    /// Posts messages to the memory of a host, until each queue pair has its share under way, or so many messages were posted.
+    pub(super) fn post(&mut self, now: Duration, to: (u64, Rkey), messages: u64) {
+        self.device.move_clock(now);
+        for number in 0..self.pairs.len() {
+            while self.pairs[number].posted < messages
+                && self.pairs[number].posted - self.pairs[number].done < MESSAGES
+            {
+                self.write(number, to);
+                self.pairs[number].posted += 1;
+            }
+        }
+    }
+
+    fn write(&self, pair: usize, (va, rkey): (u64, Rkey)) {
+        let sge = Sge {
+            addr: self.address(),
+            length: self.message_bytes,
+            lkey: self.mr.lkey().0,
+        };
+        let write = SendWr {
+            wr_id: pair as u64,
+            operation: Operation::Write { va, rkey },
+            sges: &[sge],
+            flags: SendFlags::SIGNALLED,
+            datagram: None,
+            srqn: 0,
+        };
+        self.pairs[pair].qp.post_send(&write).expect("room for it");
+    }
+
+    /// Where others write to, and the key for it.
+    pub(super) fn target(&self) -> (u64, Rkey) {
+        (self.address(), self.mr.rkey())
+    }
+
+    /// Takes completions. Whether there were any.
+    pub(super) fn poll(&mut self) -> bool {
+        let pairs = &mut self.pairs;
+        let polled = self.cq.poll(usize::MAX, |completion| {
+            assert_eq!(completion.status, Status::Success, "{completion:?}");
+            pairs[completion.wr_id as usize].done += 1;
+        });
+        polled.expect("a queue that does not overflow") > 0
+    }
+}
