@@ -18,7 +18,7 @@ NORTH = "airdma"
 ONLY_FOR_TESTS = {"sim", "captures", "lab"}
 """Crates that any other may use in its tests."""
 
-FORBIDS_UNSAFE = ("wire", "transport", "cm", "sim", "model", "captures", "files")
+FORBIDS_UNSAFE = ("wire", "transport", "cm", "sim", "model", "captures", "files", "transfer")
 
 # Paths of machines that this project was written on mean nothing to a reader. The first letter in brackets keeps this
 # list from finding itself.

@@ -21,6 +21,16 @@ pub struct Device {
 const HOP_LIMIT: u8 = 64;
 
 impl Device {
+    /// The interfaces that have a device: those that are up and have an address, `lo` too.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn names() -> Result<Vec<String>> {
+        let devices = engine::all_devices()
+            .map_err(|error| Error::system("listing the interfaces", &error))?;
+        Ok(devices.into_iter().map(|device| device.interface).collect())
+    }
+
     /// Opens the device on an interface: by the interface's name (`eth0`), one of its addresses (`192.0.2.1`), or the name of
     /// the device itself (`airdma_eth0`). `127.0.0.1` is for trying things out on one host.
     ///
@@ -87,6 +97,18 @@ impl Device {
             let row = info.gids.iter().find(|row| !row.is_empty());
             row.map(|row| row.address)
         })
+    }
+
+    /// All addresses at which peers reach it: the one that it was opened by, or those of the interface.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        match self.address {
+            Some(address) => vec![address],
+            None => {
+                let info = self.hub.engine.current();
+                let rows = info.gids.iter().filter(|row| !row.is_empty());
+                rows.map(|row| row.address).collect()
+            }
+        }
     }
 
     /// `length` bytes of memory, zeroed, that the device can send from and receive into.

@@ -344,3 +344,25 @@ fn memory_is_a_file_that_others_can_map() {
         assert_eq!(&bytes, b"file");
     });
 }
+
+#[test]
+fn devices_are_named_by_their_interfaces_and_have_all_of_their_addresses() {
+    let setup = "ip address add 127.0.0.9/8 dev lo";
+    isolated(
+        "devices_are_named_by_their_interfaces_and_have_all_of_their_addresses",
+        setup,
+        || {
+            assert_eq!(Device::names().unwrap(), ["lo"]);
+            let expected: Vec<std::net::IpAddr> = vec![
+                "127.0.0.1".parse().unwrap(),
+                "127.0.0.9".parse().unwrap(),
+                "::1".parse().unwrap(),
+            ];
+            let mut found = Device::open("lo").unwrap().addresses();
+            found.sort();
+            assert_eq!(found, expected);
+            let one = Device::open("127.0.0.9").unwrap();
+            assert_eq!(one.addresses(), expected[1..2]);
+        },
+    );
+}

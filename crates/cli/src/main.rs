@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod devices;
+mod files;
 mod link;
 mod run;
 mod selftest;
@@ -66,6 +67,18 @@ enum Command {
     },
     /// Check what this kernel offers for RoCEv2 over sockets, and say what was found.
     Selftest,
+    /// Send files and directories to a host on which `airdma recv` waits.
+    ///
+    /// Encrypted and authenticated always. At a first contact the receiver shows a code, which is asked for here; later the two
+    /// know each other. Interrupted at either end, the same command goes on where it stopped.
+    #[command(after_long_help = files::SEND_HELP)]
+    Send(files::SendOptions),
+    /// Receive files and directories from a host with `airdma send`.
+    ///
+    /// Shows a code that the sender is to give, waits for one offer, asks, and writes nothing before that. Files have their
+    /// names once they are whole.
+    #[command(after_long_help = files::RECV_HELP)]
+    Recv(files::RecvOptions),
     /// Run random worlds in virtual time, and let a reference model judge them.
     ///
     /// Hosts, queue pairs, programs and a network that loses, repeats, reorders and damages packets all follow from one seed.
@@ -115,6 +128,8 @@ fn main() -> ExitCode {
         }
         Command::Devices { verbose, json } => devices::print(verbose, json),
         Command::Selftest => selftest::print(),
+        Command::Send(options) => return files::send(options),
+        Command::Recv(options) => return files::recv(options),
         Command::Sim(options) => sim::sim(options),
         Command::Bench(options) => bench::bench(options),
         Command::Link(command) => link::link(command),

@@ -1,0 +1,82 @@
+//! `airdma send` and `airdma recv`: the command line of `airdma-transfer`.
+
+mod recv;
+mod send;
+mod show;
+mod stop;
+mod terminal;
+
+use airdma_transfer::{Error, Kind};
+use std::process::ExitCode;
+
+pub use recv::{HELP as RECV_HELP, RecvOptions, recv};
+pub use send::{HELP as SEND_HELP, SendOptions, send};
+
+use show::Show;
+
+/// What both commands say about their end.
+macro_rules! exit_status {
+    () => {
+        "\
+Exit status:
+  0  everything arrived
+  1  the system: memory, descriptors, a port that is taken
+  2  the command line
+  3  nobody is there, or no way leads there
+  4  a wrong code, or a peer that is not known
+  5  refused: the receiver did not want it, did not answer, or is busy
+  6  files: a name that exists, no room, no permission, a broken disk
+  7  some files did not arrive, as they changed or could not be read; all others did
+  8  interrupted: the same command goes on
+  9  the other end speaks another protocol, or somebody interfered
+  130, 143, 129  ended by Ctrl-C, SIGTERM or SIGHUP; the same command goes on"
+    };
+}
+pub(crate) use exit_status;
+
+/// A command line that cannot be.
+const USAGE: u8 = 2;
+/// Files that did not arrive, while others did.
+const FLAWED: u8 = 7;
+
+/// The exit status of an error.
+fn status(error: &Error) -> u8 {
+    match error.kind() {
+        Kind::System => 1,
+        Kind::Unreachable => 3,
+        Kind::Unknown => 4,
+        Kind::Refused => 5,
+        Kind::Files => 6,
+        Kind::Interrupted => 8,
+        Kind::Protocol => 9,
+        Kind::Cancelled => stop::status(),
+    }
+}
+
+/// The word for programs.
+fn word(error: &Error) -> &'static str {
+    match error.kind() {
+        Kind::System => "system",
+        Kind::Unreachable => "unreachable",
+        Kind::Unknown => "unknown",
+        Kind::Refused => "refused",
+        Kind::Files => "files",
+        Kind::Interrupted => "interrupted",
+        Kind::Protocol => "protocol",
+        Kind::Cancelled => "cancelled",
+    }
+}
+
+/// Says the end, and gives the exit status.
+fn conclude(show: &Show, result: Result<show::End, Error>) -> ExitCode {
+    match result {
+        Ok(end) => {
+            show.end(&end);
+            ExitCode::from(if end.flaws.is_empty() { 0 } else { FLAWED })
+        }
+        Err(error) => {
+            show.error(word(&error), status(&error), &error.to_string());
+            ExitCode::from(status(&error))
+        }
+    }
+}

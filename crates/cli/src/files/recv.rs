@@ -1,0 +1,300 @@
+//! `airdma recv`.
+
+use super::show::{End, Show, Side, files};
+use super::{conclude, stop, terminal};
+use airdma_files::protocol::Config;
+use airdma_files::session::Code;
+use airdma_files::{Clash, Options, Symlinks};
+use airdma_transfer::{
+    Cancel, Destination, Error, Event, Home, Offered, PORT, ReceiveJob, Received,
+};
+use clap::ValueEnum;
+use indicatif::HumanBytes;
+use serde_json::json;
+use std::fs::File;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+pub const HELP: &str = concat!(
+    "\
+Examples:
+  airdma recv                 into the current directory, after a question
+  airdma recv --yes inbox     whatever comes, into the directory `inbox`
+
+",
+    super::exit_status!()
+);
+
+#[derive(clap::Args)]
+pub struct RecvOptions {
+    /// Where files go: a directory that exists.
+    #[arg(value_name = "DIR", default_value = ".")]
+    directory: PathBuf,
+    /// Accept without asking. Who is neither known nor has the code does not come that far.
+    #[arg(short, long)]
+    yes: bool,
+    /// Show this code instead of a new one: two words of five letters, such as lusab-babad.
+    #[arg(long, value_parser = super::send::code, conflicts_with = "no_code")]
+    code: Option<Code>,
+    /// Show no code: only who was met before is let in.
+    #[arg(long)]
+    no_code: bool,
+    /// Listen at this interface or address alone. May be given several times.
+    #[arg(long, value_name = "IFACE")]
+    on: Vec<String>,
+    /// The port of RDMA CM to listen at.
+    #[arg(long, default_value_t = PORT)]
+    port: u16,
+    /// What to do about names that exist.
+    #[arg(long, value_enum, default_value_t = Exists::Refuse, value_name = "POLICY")]
+    if_exists: Exists,
+    /// Which symbolic links to make.
+    #[arg(long, value_enum, default_value_t = Links::Inside, value_name = "WHICH")]
+    symlinks: Links,
+    /// Give files the permissions that new ones get here.
+    #[arg(long)]
+    no_permissions: bool,
+    /// Give files the time at which they arrive.
+    #[arg(long)]
+    no_times: bool,
+    /// Take room for the holes of sparse files.
+    #[arg(long)]
+    no_holes: bool,
+    /// How long to wait for a sender that was lost, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    patience: u64,
+    /// One JSON object for each event on standard output, and nothing for people.
+    #[arg(long)]
+    json: bool,
+    /// Say nothing but the code and what went wrong.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Exists {
+    /// Take nothing at all.
+    Refuse,
+    /// Another name: "name (1)".
+    Rename,
+    /// Merge directories, replace files.
+    Overwrite,
+    /// Merge directories, keep files of the same size and time, and take nothing at all if anything else exists.
+    SkipSame,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Links {
+    /// None: an offer with one is refused.
+    Refuse,
+    /// None: they are left out.
+    Skip,
+    /// Those that stay inside of DIR; an offer with another one is refused.
+    Inside,
+    /// Wherever they lead.
+    All,
+}
+
+impl RecvOptions {
+    fn options(&self) -> Options {
+        Options {
+            clash: match self.if_exists {
+                Exists::Refuse => Clash::Refuse,
+                Exists::Rename => Clash::Rename,
+                Exists::Overwrite => Clash::Overwrite,
+                Exists::SkipSame => Clash::SkipSame,
+            },
+            permissions: !self.no_permissions,
+            times: !self.no_times,
+            holes: !self.no_holes,
+            symlinks: match self.symlinks {
+                Links::Refuse => Symlinks::Refuse,
+                Links::Skip => Symlinks::Skip,
+                Links::Inside => Symlinks::Inside,
+                Links::All => Symlinks::All,
+            },
+        }
+    }
+}
+
+pub fn recv(options: RecvOptions) -> ExitCode {
+    let show = Show::new(Side::Receiver, options.json, options.quiet, false);
+    let cancel = Cancel::default();
+    if let Err(error) = stop::on_signals(&cancel) {
+        return conclude(&show, Err(error.into()));
+    }
+    let terminal = terminal::open(false);
+    if !options.yes && (options.json || terminal.is_none()) {
+        let message = "there is no terminal to ask at whether to accept: --yes accepts";
+        show.error("usage", super::USAGE, message);
+        return ExitCode::from(super::USAGE);
+    }
+    conclude(&show, receive(&options, terminal, &show, &cancel))
+}
+
+fn receive(
+    options: &RecvOptions,
+    terminal: Option<File>,
+    show: &Show,
+    cancel: &Cancel,
+) -> Result<End, Error> {
+    let home = Home::open()?;
+    let code = (!options.no_code).then(|| options.code.clone().unwrap_or_else(Code::draw));
+    let job = ReceiveJob {
+        identity: home.identity(),
+        code: code.clone(),
+        is_known: &|key| home.knows(key),
+        destination: Destination::Directory {
+            path: options.directory.clone(),
+            options: options.options(),
+        },
+        interfaces: options.on.clone(),
+        port: options.port,
+        patience: Duration::from_secs(options.patience),
+        config: Config::default(),
+    };
+    let terminal = Mutex::new(terminal);
+    let ask = |offered: &Offered, over: &Cancel| {
+        show.object(&object_of(offered, &home));
+        if options.yes {
+            return true;
+        }
+        let mut terminal = terminal.lock().unwrap_or_else(PoisonError::into_inner);
+        let terminal = terminal.as_mut();
+        terminal.is_some_and(|terminal| decide(terminal, offered, &home, &[over, cancel]))
+    };
+    let watch = |event| tell(event, options, code.as_ref(), &home, show);
+    let Received {
+        files,
+        bytes,
+        flaws,
+        ..
+    } = airdma_transfer::receive(&job, &ask, &watch, cancel)?;
+    Ok(End {
+        files,
+        bytes,
+        flaws,
+        reconnects: 0,
+    })
+}
+
+fn decide(terminal: &mut File, offered: &Offered, home: &Home, over: &[&Cancel]) -> bool {
+    let question = format!("{}\nAccept? [Y/n] ", summary(offered, home));
+    let answer = terminal::ask(terminal, &question, over);
+    answer.is_some_and(|answer| matches!(&*answer.trim().to_lowercase(), "" | "y" | "yes"))
+}
+
+/// Who offers what.
+fn summary(offered: &Offered, home: &Home) -> String {
+    let who = name(offered, home);
+    let names = match &offered.names[..] {
+        [] => String::new(),
+        [first, second, third, rest @ ..] if !rest.is_empty() => {
+            format!(": {first}, {second}, {third} and {} more", rest.len())
+        }
+        names => format!(": {}", names.join(", ")),
+    };
+    let files = files(offered.files);
+    let rest = if offered.goes_on {
+        format!(
+            ", of which {} are still to come",
+            HumanBytes(offered.bytes_to_come)
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        "{who} offers {files}, {}{rest}{names}",
+        HumanBytes(offered.bytes)
+    )
+}
+
+fn name(offered: &Offered, home: &Home) -> String {
+    let address = offered.address.to_string();
+    match home.name(&offered.peer) {
+        Some(name) if !name.is_empty() && name != address => format!("{name} ({address})"),
+        Some(_) | None => address,
+    }
+}
+
+fn object_of(offered: &Offered, home: &Home) -> serde_json::Value {
+    json!({
+        "event": "offer",
+        "peer": offered.peer.to_string(),
+        "name": home.name(&offered.peer),
+        "address": offered.address.to_string(),
+        "files": offered.files,
+        "directories_and_links": offered.others,
+        "bytes": offered.bytes,
+        "bytes_to_come": offered.bytes_to_come,
+        "goes_on": offered.goes_on,
+        "names": offered.names,
+    })
+}
+
+fn tell(event: Event, options: &RecvOptions, code: Option<&Code>, home: &Home, show: &Show) {
+    match event {
+        Event::Listening { addresses } => listening(&addresses, options, code, show),
+        Event::Met {
+            peer,
+            address,
+            by_code,
+        } => {
+            let name = address.to_string();
+            show.object(&json!({
+                "event": "met",
+                "peer": peer.to_string(),
+                "address": name,
+                "by_code": by_code,
+            }));
+            if by_code && let Err(error) = home.pin(peer, &name, false) {
+                show.must(&format!("airdma: a code will be needed again: {error}"));
+            }
+        }
+        Event::Turned(why) => {
+            show.object(&json!({"event": "turned", "message": why}));
+            show.must(&format!("airdma: somebody was not let in, or left: {why}"));
+        }
+        Event::Accepted(progress) => show.accepted(&progress),
+        Event::Progress(progress) => show.progress(&progress),
+        Event::Lost(why) => {
+            show.object(&json!({"event": "lost", "message": why}));
+            show.line(&format!("connection lost ({why}); waiting for the sender"));
+        }
+    }
+}
+
+fn listening(addresses: &[IpAddr], options: &RecvOptions, code: Option<&Code>, show: &Show) {
+    let shown = code.map(ToString::to_string);
+    let object: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    show.object(&json!({
+        "event": "listening",
+        "addresses": object,
+        "port": options.port,
+        "code": shown,
+    }));
+    let port = if options.port == PORT {
+        String::new()
+    } else {
+        format!(":{}", options.port)
+    };
+    let address = addresses
+        .iter()
+        .find(|address| !address.is_loopback())
+        .or(addresses.first());
+    if let Some(address) = address {
+        let address = match address {
+            IpAddr::V6(address) if !port.is_empty() => format!("[{address}]"),
+            IpAddr::V4(_) | IpAddr::V6(_) => address.to_string(),
+        };
+        show.line(&format!(
+            "waiting; on the other host: airdma send PATH... {address}{port}"
+        ));
+    }
+    if let Some(code) = shown {
+        show.must(&format!("code: {code}"));
+    }
+}

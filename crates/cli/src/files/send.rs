@@ -1,0 +1,231 @@
+//! `airdma send`.
+
+use super::show::{End, Show, Side};
+use super::{conclude, stop, terminal};
+use airdma_files::protocol::Config;
+use airdma_files::session::{Code, HandshakeError, Introduction, NoCode};
+use airdma_files::walk::{Walked, Why};
+use airdma_files::{Limits, printable};
+use airdma_transfer::{Cancel, Error, Event, Home, Peer, SendJob, Sent};
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+pub const HELP: &str = concat!(
+    "\
+Examples:
+  airdma send holiday.mp4 192.0.2.7      to the host at this address, on which `airdma recv` runs
+  airdma send photos notes.txt anna      several, to the host of this name
+
+",
+    super::exit_status!()
+);
+
+#[derive(clap::Args)]
+pub struct SendOptions {
+    /// Files and directories; and last, unless there is --to, whom to send them to.
+    #[arg(required = true, value_name = "PATH... [PEER]")]
+    words: Vec<PathBuf>,
+    /// Whom to send to: an address or a name, with a port behind a colon if it is another one.
+    #[arg(long, value_name = "PEER")]
+    to: Option<String>,
+    /// The code that the receiver shows; asked for where it is needed and there is a terminal.
+    /// AIRDMA_CODE in the environment says the same, and other users do not see it.
+    #[arg(long, value_parser = code)]
+    code: Option<Code>,
+    /// How long to try again when the connection is lost, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    patience: u64,
+    /// How long the receiver may take to accept, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    accept_within: u64,
+    /// One JSON object for each event on standard output, and nothing for people.
+    #[arg(long)]
+    json: bool,
+    /// Say nothing but what went wrong.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+pub(super) fn code(typed: &str) -> Result<Code, NoCode> {
+    Code::parse(typed)
+}
+
+/// What the words of the command line mean.
+struct Wanted {
+    paths: Vec<PathBuf>,
+    peer: Peer,
+}
+
+pub fn send(options: SendOptions) -> ExitCode {
+    let show = Show::new(Side::Sender, options.json, options.quiet, false);
+    let cancel = Cancel::default();
+    if let Err(error) = stop::on_signals(&cancel) {
+        return conclude(&show, Err(error.into()));
+    }
+    let wanted = match Wanted::read(&options) {
+        Ok(wanted) => wanted,
+        Err(message) => {
+            show.error("usage", super::USAGE, &message);
+            return ExitCode::from(super::USAGE);
+        }
+    };
+    conclude(&show, send_to(&options, &wanted, &show, &cancel))
+}
+
+fn send_to(
+    options: &SendOptions,
+    wanted: &Wanted,
+    show: &Show,
+    cancel: &Cancel,
+) -> Result<End, Error> {
+    let home = Home::open()?;
+    let walked = airdma_files::walk(&wanted.paths, Limits::default())?;
+    tell_skipped(&walked, show);
+    let bytes = walked.manifest.content_bytes();
+    let mut introduction = introduction(options, wanted, &home, cancel)?;
+    loop {
+        let job = SendJob {
+            walked: &walked,
+            identity: home.identity(),
+            to: &wanted.peer.addresses,
+            introduction: introduction.clone(),
+            patience: Duration::from_secs(options.patience),
+            config: Config {
+                accept_within: Duration::from_secs(options.accept_within),
+                ..Config::default()
+            },
+        };
+        let result = airdma_transfer::send(&job, &|event| tell(event, wanted, &home, show), cancel);
+        match result {
+            Ok(Sent {
+                files,
+                flaws,
+                reconnects,
+                ..
+            }) => {
+                return Ok(End {
+                    files,
+                    bytes,
+                    flaws,
+                    reconnects,
+                });
+            }
+            // One of the two has forgotten the other.
+            Err(Error::Handshake(HandshakeError::NotKnown | HandshakeError::NotKnownThere))
+                if matches!(introduction, Introduction::Known(_)) =>
+            {
+                show.line(
+                    "the other end is not the one that was met, or does not know this one any more",
+                );
+                introduction = Introduction::Code(ask_code(options, cancel)?);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// By the key, if it is known; else by a code.
+fn introduction(
+    options: &SendOptions,
+    wanted: &Wanted,
+    home: &Home,
+    cancel: &Cancel,
+) -> Result<Introduction, Error> {
+    let announced = wanted.peer.key.filter(|key| home.knows(key));
+    match announced.or_else(|| home.key(&wanted.peer.name)) {
+        Some(key) if options.code.is_none() => Ok(Introduction::Known(key)),
+        Some(_) | None => Ok(Introduction::Code(ask_code(options, cancel)?)),
+    }
+}
+
+fn ask_code(options: &SendOptions, cancel: &Cancel) -> Result<Code, Error> {
+    if let Some(code) = &options.code {
+        return Ok(code.clone());
+    }
+    if let Ok(given) = std::env::var("AIRDMA_CODE") {
+        return code(&given)
+            .map_err(|_| Error::Unfit("AIRDMA_CODE is no code: two words of five letters"));
+    }
+    let Some(mut terminal) = terminal::open(false) else {
+        return Err(Error::NoCode);
+    };
+    loop {
+        let asked = "code that the receiver shows: ";
+        let Some(typed) = terminal::ask(&mut terminal, asked, &[cancel]) else {
+            return Err(Error::Cancelled);
+        };
+        if let Ok(code) = code(&typed) {
+            return Ok(code);
+        }
+    }
+}
+
+fn tell(event: Event, wanted: &Wanted, home: &Home, show: &Show) {
+    match event {
+        Event::Met {
+            peer,
+            address,
+            by_code,
+        } => {
+            show.object(&json!({
+                "event": "met",
+                "peer": peer.to_string(),
+                "address": address.to_string(),
+                "by_code": by_code,
+            }));
+            if by_code && let Err(error) = home.pin(peer, &wanted.peer.name, true) {
+                show.must(&format!("airdma: a code will be needed again: {error}"));
+            }
+            show.line("connected; the receiver is asked");
+        }
+        Event::Accepted(progress) => show.accepted(&progress),
+        Event::Progress(progress) => show.progress(&progress),
+        Event::Lost(why) => {
+            show.object(&json!({"event": "lost", "message": why}));
+            show.line(&format!("connection lost ({why}); trying again"));
+        }
+        Event::Turned(_) | Event::Listening { .. } => {}
+    }
+}
+
+fn tell_skipped(walked: &Walked, show: &Show) {
+    for skipped in &walked.skipped {
+        let why = match &skipped.why {
+            Why::Special => "neither file, directory nor symbolic link".to_owned(),
+            Why::Problem(problem) => problem.to_string(),
+        };
+        show.must(&format!(
+            "airdma: {} is left out: {why}",
+            printable(&skipped.path)
+        ));
+    }
+}
+
+impl Wanted {
+    /// The last word is the peer, unless another option says who that is.
+    fn read(options: &SendOptions) -> Result<Self, String> {
+        let mut paths = options.words.clone();
+        let typed = match &options.to {
+            Some(to) => to.clone(),
+            None => Self::last_word(&mut paths)?,
+        };
+        let peer = Peer::find(&typed).map_err(|error| error.to_string())?;
+        Ok(Self { paths, peer })
+    }
+
+    fn last_word(paths: &mut Vec<PathBuf>) -> Result<String, String> {
+        let last = paths.pop().unwrap_or_default();
+        let typed = last.to_string_lossy().into_owned();
+        if paths.is_empty() {
+            return Err(format!("to whom? airdma send {typed} PEER"));
+        }
+        if std::fs::symlink_metadata(&last).is_ok() {
+            return Err(format!(
+                "{typed} is a file here: name the receiver behind it, or with --to"
+            ));
+        }
+        Ok(typed)
+    }
+}

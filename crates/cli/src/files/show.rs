@@ -1,0 +1,226 @@
+//! What a transfer shows: a bar on a terminal, objects for programs, and nothing but what must be said elsewhere.
+
+mod meter;
+
+use airdma_files::Flaw;
+use airdma_transfer::Progress;
+use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use meter::{Meter, Reading};
+use serde_json::{Value, json};
+use std::io::{self, IsTerminal, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often a program is told of progress.
+const OBJECT_EVERY: Duration = Duration::from_millis(500);
+
+/// Which end this is: what is waited for has other names there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    Sender,
+    Receiver,
+}
+
+/// Where and how things are said.
+pub struct Show {
+    side: Side,
+    style: Style,
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Style {
+    /// Lines and a bar on a terminal.
+    People,
+    /// Standard error is no terminal: only what must be known.
+    Quiet,
+    /// Objects on standard output, or on standard error where that is data.
+    Objects { to_error: bool },
+}
+
+struct State {
+    bar: Option<ProgressBar>,
+    meter: Meter,
+    told: Option<Instant>,
+}
+
+/// What came of it.
+pub struct End {
+    pub files: u64,
+    pub bytes: u64,
+    pub flaws: Vec<(String, Flaw)>,
+    pub reconnects: u32,
+}
+
+impl Show {
+    pub fn new(side: Side, json: bool, quiet: bool, output_is_data: bool) -> Self {
+        let style = if json {
+            Style::Objects {
+                to_error: output_is_data,
+            }
+        } else if quiet || !io::stderr().is_terminal() {
+            Style::Quiet
+        } else {
+            Style::People
+        };
+        Self {
+            side,
+            style,
+            state: Mutex::new(State {
+                bar: None,
+                meter: Meter::default(),
+                told: None,
+            }),
+        }
+    }
+
+    /// For people at a terminal.
+    pub fn line(&self, text: &str) {
+        if self.style == Style::People {
+            self.must(text);
+        }
+    }
+
+    /// For people, in pipes too: without it nothing goes on.
+    pub fn must(&self, text: &str) {
+        if matches!(self.style, Style::Objects { .. }) {
+            return;
+        }
+        let write = || {
+            // Nobody can be told if that is closed.
+            let _ = writeln!(io::stderr(), "{text}");
+        };
+        match &self.state().bar {
+            Some(bar) => bar.suspend(write),
+            None => write(),
+        }
+    }
+
+    /// For programs.
+    pub fn object(&self, object: &Value) {
+        let _ = match self.style {
+            Style::Objects { to_error: true } => writeln!(io::stderr(), "{object}"),
+            Style::Objects { to_error: false } => writeln!(io::stdout(), "{object}"),
+            Style::People | Style::Quiet => Ok(()),
+        };
+    }
+
+    /// Data moves from here on.
+    pub fn accepted(&self, progress: &Progress) {
+        self.object(&json!({"event": "start", "bytes": progress.bytes, "bytes_total": progress.bytes_total}));
+        let mut state = self.state();
+        state.meter.start(progress);
+        if self.style == Style::People && state.bar.is_none() {
+            state.bar = Some(bar(progress.bytes_total));
+        }
+    }
+
+    pub fn progress(&self, progress: &Progress) {
+        let mut state = self.state();
+        let reading = state.meter.read(progress);
+        if let Some(bar) = &state.bar {
+            bar.set_position(progress.bytes);
+            bar.set_message(self.words(&reading));
+        }
+        if matches!(self.style, Style::Objects { .. })
+            && state.told.is_none_or(|told| told.elapsed() >= OBJECT_EVERY)
+        {
+            state.told = Some(Instant::now());
+            drop(state);
+            self.object(&json!({
+                "event": "progress",
+                "bytes": progress.bytes,
+                "bytes_total": progress.bytes_total,
+                "bytes_durable": progress.bytes_durable,
+                "bytes_per_second": reading.bytes_per_second,
+                "seconds_left": reading.seconds_left,
+                "waits_for": reading.slowest.map(|wait| wait.word(self.side)),
+            }));
+        }
+    }
+
+    pub fn end(&self, end: &End) {
+        self.clear();
+        for (path, flaw) in &end.flaws {
+            self.must(&format!("airdma: {path}: {flaw}"));
+        }
+        let elapsed = self.state().meter.elapsed();
+        let rate = end.bytes as f64 / elapsed.as_secs_f64().max(1e-3);
+        self.line(&format!(
+            "{} {}, {} in {} ({}/s)",
+            files(end.files),
+            match self.side {
+                Side::Sender => "sent",
+                Side::Receiver => "received",
+            },
+            HumanBytes(end.bytes),
+            seconds(elapsed),
+            HumanBytes(rate as u64),
+        ));
+        let flaws = end.flaws.iter();
+        let flaws: Vec<Value> = flaws
+            .map(|(path, flaw)| json!({"path": path, "why": flaw.to_string()}))
+            .collect();
+        self.object(&json!({
+            "event": "end",
+            "files": end.files,
+            "bytes": end.bytes,
+            "seconds": elapsed.as_secs_f64(),
+            "reconnects": end.reconnects,
+            "flaws": flaws,
+        }));
+    }
+
+    pub fn error(&self, word: &str, status: u8, text: &str) {
+        self.clear();
+        self.object(&json!({"event": "error", "kind": word, "status": status, "message": text}));
+        self.must(&format!("airdma: {text}"));
+    }
+
+    fn clear(&self) {
+        if let Some(bar) = self.state().bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn words(&self, reading: &Reading) -> String {
+        let mut words = format!("{}/s", HumanBytes(reading.bytes_per_second as u64));
+        if let Some(left) = reading.seconds_left {
+            words += &format!(", {} left", HumanDuration(Duration::from_secs_f64(left)));
+        }
+        if let Some(slowest) = reading.slowest {
+            words += &format!(", waits for {}", slowest.words(self.side));
+        }
+        words
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn bar(bytes_total: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(bytes_total), ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template(
+        "{percent:>3} % [{bar:24}] {binary_bytes} of {binary_total_bytes}, {msg}",
+    );
+    // The template is a constant; with another one the bar would be plainer.
+    bar.with_style(
+        style
+            .unwrap_or_else(|_| ProgressStyle::default_bar())
+            .progress_chars("=> "),
+    )
+}
+
+/// "1 file", "7 files".
+pub fn files(count: u64) -> String {
+    format!("{count} file{}", if count == 1 { "" } else { "s" })
+}
+
+fn seconds(time: Duration) -> String {
+    if time < Duration::from_secs(60) {
+        format!("{:.1} s", time.as_secs_f64())
+    } else {
+        HumanDuration(time).to_string()
+    }
+}

@@ -1,0 +1,134 @@
+//! Frames over a connection: each is one message, and many are under way at once.
+
+use crate::error::Error;
+use airdma::{Device, Endpoint, Message, Operation, Region, Remote};
+use airdma_files::protocol::MESSAGE_BYTES_MAX;
+use airdma_files::session::{Frames, TAG_BYTES};
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// Receives that are ready. A peer whose message finds none has to ask again, and its writes wait behind that.
+const RECEIVES: usize = 32;
+/// Messages on their way to the peer, for each of which there is memory.
+const SENDS: usize = 16;
+const BYTES: usize = 2 + MESSAGE_BYTES_MAX + TAG_BYTES;
+
+pub(crate) struct Channel {
+    device: Device,
+    endpoint: Endpoint,
+    frames: Frames,
+    receiving: VecDeque<Operation<Message>>,
+    sending: VecDeque<Operation<Region>>,
+    idle: Vec<Region>,
+    waker: Waker,
+}
+
+impl Channel {
+    /// For the thread that `waker` wakes.
+    pub fn new(device: &Device, endpoint: Endpoint, waker: Waker) -> Result<Self, Error> {
+        let receiving = (0..RECEIVES).map(|_| Ok(endpoint.recv(device.allocate(BYTES)?, ..)));
+        let receiving = receiving.collect::<airdma::Result<_>>()?;
+        Ok(Self {
+            device: device.clone(),
+            endpoint,
+            frames: Frames::default(),
+            receiving,
+            sending: VecDeque::new(),
+            idle: Vec::new(),
+            waker,
+        })
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub fn waker(&self) -> &Waker {
+        &self.waker
+    }
+
+    /// The next frame of the peer's, if one has come.
+    pub fn hear(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        loop {
+            if let Some(frame) = self.frames.take()? {
+                return Ok(Some(frame));
+            }
+            let Some(message) = ready(&mut self.receiving, &self.waker)? else {
+                return Ok(None);
+            };
+            self.frames.push(&message);
+            let next = self.endpoint.recv(message.into_region(), ..);
+            self.receiving.push_back(next);
+        }
+    }
+
+    /// The next frame, waited for.
+    pub fn hear_until(
+        &mut self,
+        deadline: Instant,
+        is_cancelled: impl Fn() -> bool,
+    ) -> Result<Vec<u8>, Error> {
+        loop {
+            if let Some(frame) = self.hear()? {
+                return Ok(frame);
+            }
+            if is_cancelled() {
+                return Err(Error::Cancelled);
+            }
+            if deadline <= Instant::now() {
+                return Err(Error::NoAnswer);
+            }
+            crate::parking::park(Some(deadline));
+        }
+    }
+
+    /// Whether another message can be said now.
+    pub fn has_room(&mut self) -> Result<bool, Error> {
+        while let Some(region) = ready(&mut self.sending, &self.waker)? {
+            self.idle.push(region);
+        }
+        Ok(self.sending.len() < SENDS)
+    }
+
+    /// Says a frame.
+    pub fn say(&mut self, frame: &[u8]) -> Result<(), Error> {
+        let mut region = match self.idle.pop() {
+            Some(region) => region,
+            None => self.device.allocate(BYTES)?,
+        };
+        region[..frame.len()].copy_from_slice(frame);
+        self.sending
+            .push_back(self.endpoint.send(region, ..frame.len()));
+        Ok(())
+    }
+
+    /// Writes `range` bytes from the front of a region into the peer's memory.
+    pub fn write(&self, region: Region, bytes: usize, to: &Remote, at: u64) -> Operation<Region> {
+        self.endpoint.write(region, ..bytes, to, at)
+    }
+
+    /// Waits until the peer has what was said, for `limit` at most, and ends the connection.
+    pub fn close(self, limit: Duration) {
+        // The peer may be gone already, and has been told all that matters.
+        drop(self.endpoint.close().wait_timeout(limit));
+    }
+}
+
+/// The result of the oldest operation, if it is done.
+pub(crate) fn ready<T>(
+    operations: &mut VecDeque<Operation<T>>,
+    waker: &Waker,
+) -> Result<Option<T>, Error> {
+    let Some(oldest) = operations.front_mut() else {
+        return Ok(None);
+    };
+    match Pin::new(oldest).poll(&mut Context::from_waker(waker)) {
+        Poll::Ready(result) => {
+            operations.pop_front();
+            Ok(Some(result?))
+        }
+        Poll::Pending => Ok(None),
+    }
+}

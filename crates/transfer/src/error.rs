@@ -1,0 +1,136 @@
+//! Why a transfer did not come to its end.
+
+use airdma_files::protocol::{Failure, Malformed, Reason};
+use airdma_files::session::{Forged, HandshakeError, RecordError};
+
+/// Why there is no transfer, or not all of it.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The connection: there is none, or it was lost.
+    #[error("{0}")]
+    Rdma(airdma::Error),
+    /// The two do not know each other.
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    /// Somebody is connected, and says nothing.
+    #[error("who answers says nothing: is it an airdma transfer? Try again")]
+    NoAnswer,
+    /// A frame that is none of the session's.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// A message that is none.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// A chunk that is not the sender's.
+    #[error(transparent)]
+    Forged(#[from] Forged),
+    /// One of both ends ended it.
+    #[error(transparent)]
+    Failure(#[from] Failure),
+    /// Files here.
+    #[error(transparent)]
+    Files(#[from] airdma_files::Error),
+    /// What was asked for cannot be done with this offer.
+    #[error("{0}")]
+    Unfit(&'static str),
+    /// A code is needed, and nobody can be asked for it.
+    #[error(
+        "this receiver is not known yet, and there is no terminal to ask for its code: give --code"
+    )]
+    NoCode,
+    /// Who was asked said no.
+    #[error("refused")]
+    Refused,
+    /// [`Cancel`](crate::Cancel).
+    #[error("stopped: start again, which goes on where it stopped")]
+    Cancelled,
+    /// The connection was lost, and no other could be made in time.
+    #[error("interrupted ({0}): start again, which goes on where it stopped")]
+    Interrupted(Box<Error>),
+    /// A thread or such.
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+}
+
+/// What kind of thing went wrong: what programs decide by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// There is nobody, or no way to get there.
+    Unreachable,
+    /// The connection was lost on the way. Starting again goes on where it stopped.
+    Interrupted,
+    /// Wrong code, or a key that is not known.
+    Unknown,
+    /// The receiver did not want it, did not answer, or is busy.
+    Refused,
+    /// A disk, a directory, a name.
+    Files,
+    /// The other end does not speak this protocol, or somebody interfered.
+    Protocol,
+    /// It was ended from outside.
+    Cancelled,
+    /// Memory, descriptors, a port that is taken, a wrong argument.
+    System,
+}
+
+impl Error {
+    /// What kind of thing went wrong.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Rdma(error) => match error.blame() {
+                airdma::Blame::You | airdma::Blame::System => Kind::System,
+                airdma::Blame::Peer | airdma::Blame::Network => Kind::Unreachable,
+            },
+            Self::NoAnswer => Kind::Unreachable,
+            Self::Handshake(HandshakeError::Version | HandshakeError::Malformed)
+            | Self::Record(_)
+            | Self::Malformed(_)
+            | Self::Forged(_)
+            | Self::Failure(Failure::Protocol(_)) => Kind::Protocol,
+            Self::Handshake(
+                HandshakeError::WrongCode
+                | HandshakeError::NoMoreTries
+                | HandshakeError::NotKnown
+                | HandshakeError::NotKnownThere
+                | HandshakeError::NoCode,
+            )
+            | Self::NoCode => Kind::Unknown,
+            // Not by us.
+            Self::Failure(Failure::Peer {
+                reason: Reason::Cancelled,
+                ..
+            }) => Kind::Interrupted,
+            Self::Failure(Failure::Peer { reason, .. } | Failure::Here { reason, .. }) => {
+                kind_of_reason(*reason)
+            }
+            Self::Failure(Failure::Silent) | Self::Interrupted(_) => Kind::Interrupted,
+            Self::Failure(Failure::NotAccepted) | Self::Refused => Kind::Refused,
+            Self::Files(_) | Self::Unfit(_) => Kind::Files,
+            Self::Cancelled => Kind::Cancelled,
+            Self::System(_) => Kind::System,
+        }
+    }
+
+    /// Whether the connection is to blame, so that another one may do better.
+    pub(crate) fn is_of_connection(&self) -> bool {
+        matches!(
+            self,
+            Self::Rdma(_) | Self::NoAnswer | Self::Failure(Failure::Silent)
+        )
+    }
+}
+
+impl From<airdma::Error> for Error {
+    fn from(error: airdma::Error) -> Self {
+        Self::Rdma(error)
+    }
+}
+
+fn kind_of_reason(reason: Reason) -> Kind {
+    match reason {
+        Reason::Refused | Reason::NotAccepted | Reason::Busy => Kind::Refused,
+        Reason::Clash | Reason::NoSpace | Reason::NotAllowed | Reason::Files => Kind::Files,
+        Reason::Protocol => Kind::Protocol,
+        Reason::Cancelled => Kind::Cancelled,
+    }
+}

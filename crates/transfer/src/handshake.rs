@@ -1,0 +1,53 @@
+//! The handshake, over a connection.
+
+use crate::cancel::Cancel;
+use crate::channel::Channel;
+use crate::error::Error;
+use crate::lobby::Lobby;
+use airdma_files::session::{Identity, Initiator, Introduction, Session, frame};
+use std::time::{Duration, Instant};
+
+/// How long it may take, with people out of the way.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// As the one who connected.
+pub(crate) fn introduce(
+    channel: &mut Channel,
+    identity: &Identity,
+    introduction: Introduction,
+    cancel: &Cancel,
+) -> Result<Session, Error> {
+    let deadline = Instant::now() + LIMIT;
+    let cancelled = || cancel.is_cancelled();
+    let (initiator, first) = Initiator::start(identity, introduction);
+    channel.say(&frame(&first))?;
+    let (confirming, third) = initiator.prove(&channel.hear_until(deadline, cancelled)?)?;
+    channel.say(&frame(&third))?;
+    Ok(confirming.confirm(&channel.hear_until(deadline, cancelled)?)?)
+}
+
+/// As the one who was connected to; whether it was by a code. Who is not let in is told why.
+pub(crate) fn admit(channel: &mut Channel, lobby: &Lobby<'_>) -> Result<(Session, bool), Error> {
+    let admitted = try_to_admit(channel, lobby);
+    if let Err(Error::Handshake(error)) = &admitted {
+        channel.say(&frame(&error.refusal()))?;
+    }
+    admitted
+}
+
+fn try_to_admit(channel: &mut Channel, lobby: &Lobby<'_>) -> Result<(Session, bool), Error> {
+    let deadline = Instant::now() + LIMIT;
+    let cancelled = || lobby.is_cancelled();
+    let first = channel.hear_until(deadline, cancelled)?;
+    let (answer, second) = lobby.door().answer(&first)?;
+    channel.say(&frame(&second))?;
+    let third = channel.hear_until(deadline, cancelled)?;
+    let mut by_code = true;
+    let is_known = |key: &_| {
+        by_code = false;
+        lobby.knows(key)
+    };
+    let (session, fourth) = lobby.door().admit(answer, &third, is_known)?;
+    channel.say(&frame(&fourth))?;
+    Ok((session, by_code))
+}

@@ -1,0 +1,43 @@
+//! Files from host to host over RDMA: [`send`] and [`receive`], each a call that blocks until all has arrived.
+//!
+//! `airdma-files` says what a transfer is, and moves nothing; `airdma` moves bytes, and knows no files. Here they are joined: frames and
+//! messages go by send and receive, chunks by one-sided writes into memory that the receiver shares. `docs/file-protocol.md` has
+//! the order of calls.
+//!
+//! | thread | does |
+//! |---|---|
+//! | the caller's, or one for each connection | waits for everything at once: messages, writes, disks, time ([`Parking`](parking)) |
+//! | reader, writer | what blocks on a disk: reads and seals chunks; opens and writes them, and asks whether to accept |
+//! | the device's | packets |
+
+#![forbid(unsafe_code)]
+
+mod cancel;
+mod channel;
+mod error;
+mod handshake;
+mod home;
+mod lobby;
+mod parking;
+mod peer;
+mod progress;
+mod reader;
+mod receive;
+mod receiving;
+mod send;
+mod sending;
+mod writer;
+
+pub use cancel::Cancel;
+pub use error::{Error, Kind};
+pub use home::Home;
+pub use peer::{NoPeer, Peer};
+pub use progress::{Event, Offered, Progress, Waits};
+pub use receive::{Ask, Destination, ReceiveJob, Received, Watch, receive};
+pub use send::{SendJob, Sent, send};
+
+/// Where receivers listen, unless they are told otherwise. Ports are those of RDMA CM.
+pub const PORT: u16 = 7479;
+
+/// Bytes of a slot in the staging memory: a chunk, and what sealing adds.
+const SLOT_BYTES: usize = airdma_files::CHUNK_BYTES as usize + airdma_files::session::TAG_BYTES;

@@ -1,0 +1,179 @@
+//! Who may come in, whose turn it is, and what was decided: what the connections of one receiver share.
+
+use crate::cancel::Cancel;
+use crate::error::Error;
+use crate::progress::{Event, Offered};
+use crate::receive::{Ask, Destination, ReceiveJob, Watch};
+use airdma_files::protocol::{Failure, Reason};
+use airdma_files::session::{Door, PublicKey};
+use airdma_files::{ManifestId, Report, Unwanted};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How long a connection that is replaced may take to close its files.
+const VACATE: Duration = Duration::from_secs(10);
+
+pub(crate) struct Lobby<'a> {
+    job: &'a ReceiveJob<'a>,
+    ask: &'a Ask<'a>,
+    watch: &'a Watch<'a>,
+    cancel: &'a Cancel,
+    /// The receiver is done, and whoever is still connected has to go.
+    closed: Cancel,
+    door: Mutex<Door>,
+    state: Mutex<State>,
+    vacated: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Who came by the code: when the connection is lost they come again without one.
+    met: Vec<PublicKey>,
+    seat: Option<Occupant>,
+    /// Accepted, so that nobody is asked again when the connection was lost.
+    accepted: Option<(PublicKey, ManifestId)>,
+    finished: Option<(ManifestId, Report, Unwanted)>,
+}
+
+/// Who writes to the disk, or asks whether it may.
+struct Occupant {
+    peer: PublicKey,
+    id: ManifestId,
+    over: Cancel,
+}
+
+/// The right to write to the disk, until it is dropped.
+pub(crate) struct Seat<'a>(&'a Lobby<'a>);
+
+impl<'a> Lobby<'a> {
+    pub fn new(
+        job: &'a ReceiveJob<'a>,
+        ask: &'a Ask<'a>,
+        watch: &'a Watch<'a>,
+        cancel: &'a Cancel,
+    ) -> Self {
+        let door = Door::new(job.identity.clone(), job.code.clone());
+        Self {
+            job,
+            ask,
+            watch,
+            cancel,
+            closed: Cancel::default(),
+            door: Mutex::new(door),
+            state: Mutex::default(),
+            vacated: Condvar::new(),
+        }
+    }
+
+    pub fn job(&self) -> &ReceiveJob<'a> {
+        self.job
+    }
+
+    pub fn destination(&self) -> &Destination {
+        &self.job.destination
+    }
+
+    pub fn tell(&self, event: Event) {
+        (self.watch)(event);
+    }
+
+    /// Everybody has to go.
+    pub fn close(&self) {
+        self.closed.cancel();
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        self.cancel.is_cancelled() || self.closed.is_cancelled()
+    }
+
+    pub fn door(&self) -> MutexGuard<'_, Door> {
+        self.door.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn knows(&self, key: &PublicKey) -> bool {
+        self.state().met.contains(key) || (self.job.is_known)(key)
+    }
+
+    pub fn meet(&self, key: PublicKey) {
+        let mut state = self.state();
+        if !state.met.contains(&key) {
+            state.met.push(key);
+        }
+    }
+
+    /// Takes the seat if it is free, or held for the same offer by an earlier connection, which then has to go: its sender comes from
+    /// another address, or was killed, and this end has not heard of it yet.
+    pub fn take_seat(
+        &'a self,
+        peer: PublicKey,
+        id: ManifestId,
+        over: &Cancel,
+    ) -> Result<Seat<'a>, Error> {
+        let mut state = self.state();
+        if let Some(occupant) = &state.seat {
+            if (occupant.peer, occupant.id) != (peer, id) {
+                return Err(busy());
+            }
+            occupant.over.cancel();
+            let waited = self
+                .vacated
+                .wait_timeout_while(state, VACATE, |state| state.seat.is_some());
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if state.seat.is_some() {
+                return Err(busy());
+            }
+        }
+        let over = over.clone();
+        state.seat = Some(Occupant { peer, id, over });
+        drop(state);
+        Ok(Seat(self))
+    }
+
+    /// Whether somebody has the seat.
+    pub fn is_taken(&self) -> bool {
+        self.state().seat.is_some()
+    }
+
+    /// Asks, unless it was accepted before.
+    pub fn accepts(&self, offered: &Offered, id: ManifestId, over: &Cancel) -> bool {
+        let what = Some((offered.peer, id));
+        if self.state().accepted == what {
+            return true;
+        }
+        let is_accepted = (self.ask)(offered, over);
+        if is_accepted {
+            self.state().accepted = what;
+        }
+        is_accepted
+    }
+
+    pub fn finish(&self, id: ManifestId, report: &Report, unwanted: &Unwanted) {
+        self.state().finished = Some((id, report.clone(), unwanted.clone()));
+    }
+
+    /// What became of an offer that is done.
+    pub fn finished(&self, id: ManifestId) -> Option<(Report, Unwanted)> {
+        let state = self.state();
+        let (_, report, unwanted) = state.finished.as_ref().filter(|(done, ..)| *done == id)?;
+        Some((report.clone(), unwanted.clone()))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        self.0.state().seat = None;
+        self.0.vacated.notify_all();
+    }
+}
+
+fn busy() -> Error {
+    let text = "another transfer is running there: try again when it is done";
+    Error::Failure(Failure::Here {
+        reason: Reason::Busy,
+        text: text.to_owned(),
+    })
+}

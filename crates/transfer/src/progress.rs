@@ -1,0 +1,134 @@
+//! What is told while a transfer runs.
+
+use airdma_files::session::PublicKey;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// How often progress is told.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// Something that happened, for people and for programs.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A receiver waits: peers can connect to these addresses, at the port that was asked for.
+    Listening {
+        /// Of all devices.
+        addresses: Vec<IpAddr>,
+    },
+    /// Both ends know who the other is.
+    Met {
+        /// Its key.
+        peer: PublicKey,
+        /// Where it is.
+        address: IpAddr,
+        /// Whether a code brought them together: who keeps the key now needs none the next time.
+        by_code: bool,
+    },
+    /// Somebody did not get in, or left before anything was accepted. Nothing is over.
+    Turned(String),
+    /// It was accepted, and data moves.
+    Accepted(Progress),
+    /// Ten times a second.
+    Progress(Progress),
+    /// The connection was lost; another one is waited for, or tried.
+    Lost(String),
+}
+
+/// What is offered, for who has to decide.
+#[derive(Clone, Debug)]
+pub struct Offered {
+    /// Whose it is.
+    pub peer: PublicKey,
+    /// Where that is.
+    pub address: IpAddr,
+    /// Files.
+    pub files: u64,
+    /// Directories and symbolic links.
+    pub others: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Bytes that are still to come; fewer, where some are here.
+    pub bytes_to_come: u64,
+    /// Whether an interrupted transfer goes on.
+    pub goes_on: bool,
+    /// Names at the top, printable.
+    pub names: Vec<String>,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of the stream that are there, with those of earlier connections.
+    pub bytes: u64,
+    /// Bytes of the stream.
+    pub bytes_total: u64,
+    /// Bytes that are on the receiver's disk for good.
+    pub bytes_durable: u64,
+    /// What was waited for.
+    pub waits: Waits,
+}
+
+/// What this end waited for since data began to move.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// For the sender: its files had to be read, and nothing else was under way. A receiver does not see it.
+    pub reading: Duration,
+    /// For the network, which had data to carry. For a receiver: nothing was there to be written, so for the network or the sender.
+    pub network: Duration,
+    /// For the receiver to write what it has.
+    pub writing: Duration,
+}
+
+/// What is waited for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    Reading,
+    Network,
+    Writing,
+}
+
+/// Adds up waits, and says when to tell.
+#[derive(Debug)]
+pub(crate) struct Account {
+    waits: Waits,
+    since: Instant,
+    now: Wait,
+    told: Instant,
+}
+
+impl Account {
+    pub fn new(now: Wait) -> Self {
+        let moment = Instant::now();
+        Self {
+            waits: Waits::default(),
+            since: moment,
+            now,
+            told: moment,
+        }
+    }
+
+    /// From now on this is waited for.
+    pub fn turn(&mut self, to: Wait) {
+        let moment = Instant::now();
+        let waited = moment - self.since;
+        match self.now {
+            Wait::Reading => self.waits.reading += waited,
+            Wait::Network => self.waits.network += waited,
+            Wait::Writing => self.waits.writing += waited,
+        }
+        (self.since, self.now) = (moment, to);
+    }
+
+    pub fn waits(&self) -> Waits {
+        self.waits
+    }
+
+    /// Whether it is time to tell of progress.
+    pub fn is_due(&mut self) -> bool {
+        let is_due = self.told.elapsed() >= EVERY;
+        if is_due {
+            self.told = Instant::now();
+        }
+        is_due
+    }
+}

@@ -1,0 +1,332 @@
+//! Receiving: whoever connects, until one transfer has come to its end.
+
+use crate::cancel::Cancel;
+use crate::channel::Channel;
+use crate::error::Error;
+use crate::handshake::admit;
+use crate::lobby::Lobby;
+use crate::parking::{park, waker};
+use crate::progress::{Event, Offered};
+use crate::receiving::{LAST_WORD, Outcome, Receiving};
+use airdma::{Device, Endpoint, Listener, Operation};
+use airdma_files::protocol::{Config, Failure, Reason};
+use airdma_files::session::{Code, HandshakeError, Identity, PublicKey};
+use airdma_files::{Flaw, Options, printable};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::mpsc;
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Connections at a time: more than one, so that who says nothing is in nobody's way.
+const CONNECTIONS_MAX: usize = 8;
+/// How long a sender that has not heard that all arrived is waited for.
+const UNHEARD: Duration = Duration::from_secs(5);
+
+/// Told what happens, from any thread.
+pub type Watch<'a> = dyn Fn(Event) + Sync + 'a;
+/// Whether to accept what is offered, from any thread. It may take its time, until its [`Cancel`] says that the offer is gone.
+pub type Ask<'a> = dyn Fn(&Offered, &Cancel) -> bool + Sync + 'a;
+
+/// Where files go.
+#[derive(Debug)]
+pub enum Destination {
+    /// Below this directory.
+    Directory {
+        /// It exists.
+        path: PathBuf,
+        /// What is kept, and what is done about names that exist.
+        options: Options,
+    },
+}
+
+/// Who may send, and where to.
+pub struct ReceiveJob<'a> {
+    /// The key of this host's user.
+    pub identity: &'a Identity,
+    /// A code that is shown; without one only known peers come in.
+    pub code: Option<Code>,
+    /// Whether a key was met before.
+    pub is_known: &'a (dyn Fn(&PublicKey) -> bool + Sync),
+    /// Where it goes.
+    pub destination: Destination,
+    /// Interfaces or addresses to listen at; all, if there are none.
+    pub interfaces: Vec<String>,
+    /// See [`crate::PORT`].
+    pub port: u16,
+    /// How long to wait for a sender that was lost after its offer was accepted.
+    pub patience: Duration,
+    /// Times of the protocol.
+    pub config: Config,
+}
+
+/// What was received.
+#[derive(Clone, Debug)]
+pub struct Received {
+    /// From whom.
+    pub peer: PublicKey,
+    /// Files that arrived.
+    pub files: u64,
+    /// Bytes of all that was offered.
+    pub bytes: u64,
+    /// Files that did not arrive: their paths, printable, and why.
+    pub flaws: Vec<(String, Flaw)>,
+}
+
+/// How a connection ended.
+struct Ending {
+    result: Result<Received, Error>,
+    is_accepted: bool,
+    is_heard: bool,
+}
+
+/// Receives one offer, over as many connections as it takes, and returns when all is on the disk. Nothing is written before `ask`
+/// says so.
+///
+/// # Errors
+/// [`Error::kind`] says of what kind. After [`crate::Kind::Interrupted`] and [`crate::Kind::Cancelled`] the same call goes on.
+pub fn receive(
+    job: &ReceiveJob<'_>,
+    ask: &Ask<'_>,
+    watch: &Watch<'_>,
+    cancel: &Cancel,
+) -> Result<Received, Error> {
+    let doors = open_doors(job)?;
+    let addresses = doors.iter().flat_map(|door| door.device.addresses());
+    watch(Event::Listening {
+        addresses: addresses.collect(),
+    });
+    let lobby = Lobby::new(job, ask, watch, cancel);
+    let lobby = &lobby;
+    thread::scope(|scope| {
+        let result = Reception {
+            scope,
+            lobby,
+            doors,
+            waker: waker(),
+            connections: 0,
+            endings: mpsc::channel(),
+            lost: None,
+            done: None,
+        }
+        .run();
+        lobby.close();
+        result
+    })
+}
+
+/// A device, and who is about to come in there.
+struct OpenDoor {
+    device: Device,
+    listener: Listener,
+    accepting: Operation<Endpoint>,
+}
+
+fn open_doors(job: &ReceiveJob<'_>) -> Result<Vec<OpenDoor>, Error> {
+    let are_named = !job.interfaces.is_empty();
+    let names = if are_named {
+        job.interfaces.clone()
+    } else {
+        Device::names()?
+    };
+    let (mut doors, mut refused) = (Vec::new(), None);
+    for name in names {
+        let opened = Device::open(&name).and_then(|device| {
+            let listener = device.listen(job.port)?;
+            let accepting = listener.accept();
+            Ok(OpenDoor {
+                device,
+                listener,
+                accepting,
+            })
+        });
+        match opened {
+            Ok(door) => doors.push(door),
+            Err(error) if are_named => return Err(error.into()),
+            Err(error) => refused = Some(error),
+        }
+    }
+    match refused {
+        Some(error) if doors.is_empty() => Err(error.into()),
+        Some(_) | None => Ok(doors),
+    }
+}
+
+struct Reception<'scope, 'env> {
+    scope: &'scope thread::Scope<'scope, 'env>,
+    lobby: &'env Lobby<'env>,
+    doors: Vec<OpenDoor>,
+    waker: Waker,
+    connections: usize,
+    endings: (mpsc::Sender<Ending>, mpsc::Receiver<Ending>),
+    /// Since when an accepted sender has been gone, and why.
+    lost: Option<(Instant, Error)>,
+    /// Received, but its sender may not know.
+    done: Option<(Instant, Received)>,
+}
+
+impl Reception<'_, '_> {
+    fn run(mut self) -> Result<Received, Error> {
+        loop {
+            self.let_in()?;
+            while let Ok(ending) = self.endings.1.try_recv() {
+                self.connections -= 1;
+                if let Some(result) = self.judge(ending) {
+                    return result;
+                }
+            }
+            if self.lobby.is_cancelled() {
+                return Err(Error::Cancelled);
+            }
+            if self.connections == 0
+                && let Some(result) = self.give_up()
+            {
+                return result;
+            }
+            park(None);
+        }
+    }
+
+    fn let_in(&mut self) -> Result<(), Error> {
+        for at in 0..self.doors.len() {
+            let door = &mut self.doors[at];
+            let polled = Pin::new(&mut door.accepting).poll(&mut Context::from_waker(&self.waker));
+            let Poll::Ready(accepted) = polled else {
+                continue;
+            };
+            door.accepting = door.listener.accept();
+            // Once more, so that the next one is noticed.
+            self.waker.wake_by_ref();
+            let device = door.device.clone();
+            match accepted {
+                Ok(endpoint) if self.connections < CONNECTIONS_MAX => {
+                    self.serve(device, endpoint)?
+                }
+                Ok(endpoint) => drop(endpoint),
+                Err(error) => self.lobby.tell(Event::Turned(error.to_string())),
+            }
+        }
+        Ok(())
+    }
+
+    fn serve(&mut self, device: Device, endpoint: Endpoint) -> Result<(), Error> {
+        let (scope, lobby) = (self.scope, self.lobby);
+        let (ended, waker) = (self.endings.0.clone(), self.waker.clone());
+        let thread = thread::Builder::new().name("airdma-receiver".into());
+        thread.spawn_scoped(self.scope, move || {
+            let ending = serve(scope, lobby, &device, endpoint);
+            // Nobody waits for it where the receiver is done.
+            let _ = ended.send(ending);
+            waker.wake();
+        })?;
+        self.connections += 1;
+        Ok(())
+    }
+}
+
+impl Reception<'_, '_> {
+    /// What the end of one connection means for the whole; nothing, as long as a better one may come.
+    fn judge(&mut self, ending: Ending) -> Option<Result<Received, Error>> {
+        let error = match ending.result {
+            Ok(received) if ending.is_heard => return Some(Ok(received)),
+            Ok(received) => {
+                self.done = Some((Instant::now(), received));
+                return None;
+            }
+            Err(error) => error,
+        };
+        if ending.is_accepted && error.is_of_connection() {
+            self.lobby.tell(Event::Lost(error.to_string()));
+            self.lost = Some((Instant::now(), error));
+            return None;
+        }
+        let is_final = match &error {
+            Error::Refused | Error::Files(_) | Error::Unfit(_) | Error::System(_) => true,
+            Error::Handshake(HandshakeError::NoMoreTries) => !self.lobby.is_taken(),
+            Error::Failure(Failure::Here { reason, .. }) => *reason != Reason::Busy,
+            Error::Failure(Failure::Peer { .. } | Failure::Protocol(_))
+            | Error::Record(_)
+            | Error::Malformed(_)
+            | Error::Forged(_) => ending.is_accepted,
+            Error::Handshake(_)
+            | Error::Failure(Failure::Silent | Failure::NotAccepted)
+            | Error::Rdma(_)
+            | Error::NoAnswer
+            | Error::NoCode
+            | Error::Interrupted(_)
+            | Error::Cancelled => false,
+        };
+        if is_final {
+            return Some(Err(error));
+        }
+        self.lobby.tell(Event::Turned(error.to_string()));
+        None
+    }
+
+    /// Nobody is connected: whether that has been so for too long.
+    fn give_up(&mut self) -> Option<Result<Received, Error>> {
+        if let Some((_, received)) = self.done.take_if(|(since, _)| since.elapsed() >= UNHEARD) {
+            return Some(Ok(received));
+        }
+        let patience = self.lobby.job().patience;
+        let lost = self.lost.take_if(|(since, _)| since.elapsed() >= patience);
+        lost.map(|(_, error)| Err(Error::Interrupted(Box::new(error))))
+    }
+}
+
+/// One connection, from its first message to its last.
+fn serve<'scope, 'env>(
+    scope: &'scope thread::Scope<'scope, 'env>,
+    lobby: &'env Lobby<'env>,
+    device: &Device,
+    endpoint: Endpoint,
+) -> Ending {
+    let failed = |error| Ending {
+        result: Err(error),
+        is_accepted: false,
+        is_heard: false,
+    };
+    let address = endpoint.peer();
+    let mut channel = match Channel::new(device, endpoint, waker()) {
+        Ok(channel) => channel,
+        Err(error) => return failed(error),
+    };
+    let (session, by_code) = match admit(&mut channel, lobby) {
+        Ok(admitted) => admitted,
+        Err(error) => {
+            channel.close(LAST_WORD);
+            return failed(error);
+        }
+    };
+    let peer = session.peer();
+    lobby.meet(peer);
+    lobby.tell(Event::Met {
+        peer,
+        address,
+        by_code,
+    });
+    let mut receiving = Receiving::new(scope, lobby, address, channel, session);
+    let outcome = receiving.run();
+    let is_accepted = receiving.is_accepted();
+    receiving.close();
+    let is_heard = outcome.as_ref().is_ok_and(|outcome| outcome.is_heard);
+    Ending {
+        result: outcome.map(|outcome| received(peer, outcome)),
+        is_accepted,
+        is_heard,
+    }
+}
+
+fn received(peer: PublicKey, outcome: Outcome) -> Received {
+    let Outcome {
+        manifest, report, ..
+    } = outcome;
+    let named = |(entry, flaw)| (printable(&manifest.path(entry)), flaw);
+    Received {
+        peer,
+        files: report.files,
+        bytes: manifest.content_bytes(),
+        flaws: report.flaws.into_iter().map(named).collect(),
+    }
+}

@@ -1,0 +1,314 @@
+//! One connection, as the receiver has it.
+
+use crate::cancel::Cancel;
+use crate::channel::Channel;
+use crate::error::Error;
+use crate::lobby::Lobby;
+use crate::parking::park;
+use crate::progress::{Account, Event, Progress, Wait};
+use crate::sending::CANCELLED;
+use crate::writer::{Offer, Order, Reply, Writer};
+use airdma_files::protocol::{Failure, Message, Reason, Receiver, ReceiverEvent};
+use airdma_files::session::Session;
+use airdma_files::{CHUNK_BYTES, Manifest, Report};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::{Builder, Scope};
+use std::time::{Duration, Instant};
+
+/// How long a last word may take to reach the peer.
+pub(crate) const LAST_WORD: Duration = Duration::from_secs(2);
+
+/// What became of an offer.
+pub(crate) struct Outcome {
+    pub manifest: Arc<Manifest>,
+    pub report: Report,
+    /// Whether the sender knows.
+    pub is_heard: bool,
+}
+
+pub(crate) struct Receiving<'scope, 'env> {
+    scope: &'scope Scope<'scope, 'env>,
+    lobby: &'env Lobby<'env>,
+    address: IpAddr,
+    start: Instant,
+    channel: Channel,
+    session: Session,
+    machine: Receiver,
+    over: Cancel,
+    writer: Option<Orders>,
+    data: Option<Data>,
+    outcome: Option<Outcome>,
+}
+
+/// The way to the thread at the disk, and what comes back.
+struct Orders {
+    manifest: Arc<Manifest>,
+    orders: mpsc::Sender<Order>,
+    replies: mpsc::Receiver<Reply>,
+}
+
+struct Data {
+    bytes_total: u64,
+    taken: u64,
+    durable: u64,
+    /// Chunks that the thread at the disk has not taken yet.
+    waiting: u64,
+    account: Account,
+}
+
+impl<'scope, 'env> Receiving<'scope, 'env> {
+    /// Waits for an offer.
+    pub fn new(
+        scope: &'scope Scope<'scope, 'env>,
+        lobby: &'env Lobby<'env>,
+        address: IpAddr,
+        channel: Channel,
+        session: Session,
+    ) -> Self {
+        Self {
+            scope,
+            lobby,
+            address,
+            start: Instant::now(),
+            channel,
+            session,
+            machine: Receiver::new(Duration::ZERO, lobby.job().config),
+            over: Cancel::default(),
+            writer: None,
+            data: None,
+            outcome: None,
+        }
+    }
+
+    /// Whether it was accepted: then another connection can go on with it.
+    pub fn is_accepted(&self) -> bool {
+        self.data.is_some()
+    }
+
+    /// Receives all of it.
+    pub fn run(&mut self) -> Result<Outcome, Error> {
+        let result = loop {
+            match self.step() {
+                Ok(false) => {}
+                Ok(true) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+            let timeout = self.machine.poll_timeout();
+            park(timeout.map(|timeout| self.start + timeout));
+        };
+        if let Err(error) = &result {
+            let (reason, text) = last_word(error);
+            self.machine.abort(reason, &text);
+        }
+        if let Err(error) = self.say() {
+            // The transfer's own result is what counts.
+            drop(error);
+        }
+        self.over.cancel();
+        match (self.outcome.take(), result) {
+            (Some(outcome), Ok(())) => Ok(Outcome {
+                is_heard: true,
+                ..outcome
+            }),
+            // Everything is in its place.
+            (Some(outcome), Err(_)) => Ok(outcome),
+            (None, Err(error)) => Err(error),
+            (None, Ok(())) => Err(Error::NoAnswer),
+        }
+    }
+
+    /// Ends the connection; the peer hears what was said before.
+    pub fn close(self) {
+        self.channel.close(LAST_WORD);
+    }
+
+    /// Does all that can be done now; whether it is over.
+    fn step(&mut self) -> Result<bool, Error> {
+        let now = self.start.elapsed();
+        while let Some(frame) = self.channel.hear()? {
+            let message = Message::decode(&self.session.open(&frame)?)?;
+            self.machine.handle_message(now, message);
+            if self.handle_events()? {
+                return Ok(true);
+            }
+        }
+        if self.machine.poll_timeout().is_some_and(|due| due <= now) {
+            self.machine.handle_timeout(now);
+        }
+        self.handle_replies()?;
+        if self.handle_events()? {
+            return Ok(true);
+        }
+        if self.over.is_cancelled() {
+            return Err(replaced());
+        }
+        if self.lobby.is_cancelled() {
+            return Err(Error::Cancelled);
+        }
+        self.hand_over();
+        self.say()?;
+        Ok(false)
+    }
+
+    fn handle_events(&mut self) -> Result<bool, Error> {
+        while let Some(event) = self.machine.poll_event() {
+            match event {
+                ReceiverEvent::Offered { manifest, id, key } => {
+                    let cipher = self.machine.cipher();
+                    let (peer, address) = (self.session.peer(), self.address);
+                    self.begin(Offer {
+                        manifest,
+                        id,
+                        key,
+                        cipher,
+                        peer,
+                        address,
+                    })?;
+                }
+                ReceiverEvent::Complete => self.order(Order::Finish),
+                ReceiverEvent::Over => return Ok(true),
+                ReceiverEvent::Failed(failure) => return Err(failure.into()),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Starts the thread at the disk, which asks first.
+    fn begin(&mut self, offer: Offer) -> Result<(), Error> {
+        let (orders, to_do) = mpsc::channel();
+        let (answer, replies) = mpsc::channel();
+        self.writer = Some(Orders {
+            manifest: Arc::clone(&offer.manifest),
+            orders,
+            replies,
+        });
+        let writer = Writer {
+            lobby: self.lobby,
+            device: self.channel.device().clone(),
+            offer,
+            orders: to_do,
+            replies: answer,
+            waker: self.channel.waker().clone(),
+            over: self.over.clone(),
+        };
+        let thread = Builder::new().name("airdma-writer".into());
+        thread.spawn_scoped(self.scope, move || writer.run())?;
+        Ok(())
+    }
+
+    fn order(&self, order: Order) {
+        if let Some(writer) = &self.writer {
+            // A thread that has ended has said why.
+            let _ = writer.orders.send(order);
+        }
+    }
+
+    fn handle_replies(&mut self) -> Result<(), Error> {
+        let reply = |this: &Self| this.writer.as_ref()?.replies.try_recv().ok();
+        while let Some(reply) = reply(self) {
+            match reply {
+                Reply::Accepted { terms, bytes_total } => {
+                    let data = self.data.insert(Data {
+                        bytes_total,
+                        taken: terms.first_chunk,
+                        durable: terms.first_chunk,
+                        waiting: 0,
+                        account: Account::new(Wait::Network),
+                    });
+                    self.lobby.tell(Event::Accepted(data.progress()));
+                    self.machine.accept(terms);
+                }
+                Reply::Taken { until, durable } => {
+                    if let Some(data) = &mut self.data {
+                        data.waiting -= until - data.taken;
+                        (data.taken, data.durable) = (until, durable);
+                    }
+                    self.machine.chunks_taken(until, durable);
+                }
+                Reply::Finished(report) => {
+                    self.machine.finished(&report);
+                    self.outcome = self.writer.as_ref().map(|writer| Outcome {
+                        manifest: Arc::clone(&writer.manifest),
+                        report,
+                        is_heard: false,
+                    });
+                }
+                Reply::Failed(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the disk what has come.
+    fn hand_over(&mut self) {
+        while let Some((chunk, slot)) = self.machine.next_chunk() {
+            self.order(Order::Take { chunk, slot });
+            if let Some(data) = &mut self.data {
+                data.waiting += 1;
+            }
+        }
+        if let Some(data) = &mut self.data {
+            data.account.turn(if data.waiting > 0 {
+                Wait::Writing
+            } else {
+                Wait::Network
+            });
+            if data.account.is_due() {
+                self.lobby.tell(Event::Progress(data.progress()));
+            }
+        }
+    }
+
+    fn say(&mut self) -> Result<(), Error> {
+        while self.channel.has_room()?
+            && let Some(message) = self.machine.poll_message(self.start.elapsed())
+        {
+            let frame = self.session.seal(&message.encode());
+            self.channel.say(&frame)?;
+        }
+        Ok(())
+    }
+}
+
+impl Data {
+    fn progress(&self) -> Progress {
+        let bytes = |chunks: u64| (chunks * CHUNK_BYTES).min(self.bytes_total);
+        Progress {
+            bytes: bytes(self.taken),
+            bytes_total: self.bytes_total,
+            bytes_durable: bytes(self.durable),
+            waits: self.account.waits(),
+        }
+    }
+}
+
+fn replaced() -> Error {
+    let text = "the same files were offered again from elsewhere, which goes on with them";
+    Error::Failure(Failure::Here {
+        reason: Reason::Busy,
+        text: text.to_owned(),
+    })
+}
+
+/// What the sender is told of an error here.
+fn last_word(error: &Error) -> (Reason, String) {
+    let reason = match error {
+        Error::Files(error) => Reason::from(error.problem),
+        Error::Failure(Failure::Here { reason, text }) => return (*reason, text.clone()),
+        Error::Unfit(_) => Reason::Refused,
+        Error::Refused => return (Reason::Refused, "the receiver does not want it".to_owned()),
+        Error::Cancelled => return (Reason::Cancelled, CANCELLED.to_owned()),
+        Error::Rdma(_) | Error::System(_) | Error::Interrupted(_) | Error::NoAnswer => {
+            Reason::Files
+        }
+        Error::Handshake(_)
+        | Error::NoCode
+        | Error::Record(_)
+        | Error::Malformed(_)
+        | Error::Forged(_)
+        | Error::Failure(_) => Reason::Protocol,
+    };
+    (reason, error.to_string())
+}

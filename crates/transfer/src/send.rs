@@ -1,0 +1,182 @@
+//! Sending: from the first connection to the end, over as many as it takes.
+
+use crate::cancel::Cancel;
+use crate::channel::Channel;
+use crate::error::Error;
+use crate::handshake::introduce;
+use crate::parking;
+use crate::progress::Event;
+use crate::sending::{Outcome, Sending};
+use airdma::{Device, Endpoint};
+use airdma_files::protocol::Config;
+use airdma_files::session::{Identity, Introduction, PublicKey};
+use airdma_files::walk::Walked;
+use airdma_files::{Flaw, Manifest, printable};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long to wait before another connection is tried.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How often a wait looks whether it is to end.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// What is to be sent, to whom.
+#[derive(Debug)]
+pub struct SendJob<'a> {
+    /// What [`airdma_files::walk()`] found.
+    pub walked: &'a Walked,
+    /// The key of this host's user.
+    pub identity: &'a Identity,
+    /// Where the receiver listens (see [`crate::PORT`]): any of these.
+    pub to: &'a [SocketAddr],
+    /// How it is known.
+    pub introduction: Introduction,
+    /// How long to try again when the connection is lost after the receiver accepted.
+    pub patience: Duration,
+    /// Times of the protocol.
+    pub config: Config,
+}
+
+/// What became of it.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    /// Whose key the receiver has.
+    pub peer: PublicKey,
+    /// Files that arrived.
+    pub files: u64,
+    /// Files that did not: their paths, printable, and why.
+    pub flaws: Vec<(String, Flaw)>,
+    /// Connections after the first.
+    pub reconnects: u32,
+}
+
+/// Sends it, and returns when all is on the receiver's disk. `watch` is called on this thread.
+///
+/// # Errors
+/// [`Error::kind`] says of what kind. After [`crate::Kind::Interrupted`] and [`crate::Kind::Cancelled`] the same call goes on.
+pub fn send(job: &SendJob<'_>, watch: &dyn Fn(Event), cancel: &Cancel) -> Result<Sent, Error> {
+    let mut attempts = Attempts {
+        job,
+        manifest: Arc::new(job.walked.manifest.clone()),
+        watch,
+        cancel,
+        peer: None,
+        is_accepted: false,
+        was_connected: false,
+    };
+    let mut reconnects = 0;
+    let mut lost = Instant::now();
+    loop {
+        let error = match attempts.next() {
+            Ok((files, flaws)) => {
+                let named = |(entry, flaw)| (printable(&attempts.manifest.path(entry)), flaw);
+                return Ok(Sent {
+                    peer: attempts.peer.ok_or(Error::NoAnswer)?,
+                    files,
+                    flaws: flaws.into_iter().map(named).collect(),
+                    reconnects,
+                });
+            }
+            Err(error) => error,
+        };
+        if !attempts.is_accepted || !error.is_of_connection() {
+            return Err(error);
+        }
+        if attempts.was_connected {
+            lost = Instant::now();
+            reconnects += 1;
+            watch(Event::Lost(error.to_string()));
+        }
+        if lost.elapsed() >= job.patience {
+            return Err(Error::Interrupted(Box::new(error)));
+        }
+        pause(cancel)?;
+    }
+}
+
+/// Connections, one after the other.
+struct Attempts<'a> {
+    job: &'a SendJob<'a>,
+    manifest: Arc<Manifest>,
+    watch: &'a dyn Fn(Event),
+    cancel: &'a Cancel,
+    /// Who it was.
+    peer: Option<PublicKey>,
+    /// Whether the receiver accepted once.
+    is_accepted: bool,
+    /// Whether the last one came to a session.
+    was_connected: bool,
+}
+
+impl Attempts<'_> {
+    fn next(&mut self) -> Result<Outcome, Error> {
+        self.was_connected = false;
+        let (device, endpoint) = self.connect()?;
+        let address = endpoint.peer();
+        let mut channel = Channel::new(&device, endpoint, parking::waker())?;
+        let by_code = self.peer.is_none() && matches!(self.job.introduction, Introduction::Code(_));
+        let introduction = match self.peer {
+            Some(peer) => Introduction::Known(peer),
+            None => self.job.introduction.clone(),
+        };
+        let session = introduce(&mut channel, self.job.identity, introduction, self.cancel)?;
+        let peer = session.peer();
+        if self.peer.replace(peer).is_none() {
+            (self.watch)(Event::Met {
+                peer,
+                address,
+                by_code,
+            });
+        }
+        self.was_connected = true;
+        let mut sending = Sending::new(
+            channel,
+            session,
+            self.job.walked,
+            &self.manifest,
+            self.job.config,
+            self.watch,
+        );
+        let outcome = sending.run(self.cancel);
+        self.is_accepted |= sending.is_accepted();
+        sending.close();
+        outcome
+    }
+
+    /// To the first address at which somebody answers.
+    fn connect(&self) -> Result<(Device, Endpoint), Error> {
+        let mut refused = None;
+        for &to in self.job.to {
+            match self.connect_to(to) {
+                Err(Error::Rdma(error)) => refused = Some(error.into()),
+                result => return result,
+            }
+        }
+        Err(refused.unwrap_or(Error::NoAnswer))
+    }
+
+    fn connect_to(&self, to: SocketAddr) -> Result<(Device, Endpoint), Error> {
+        let device = Device::towards(to)?;
+        let mut connecting = device.connect(to);
+        loop {
+            if let Some(connected) = connecting.wait_timeout(LOOK_EVERY) {
+                return Ok((device, connected?));
+            }
+            if self.cancel.is_cancelled() {
+                return Err(Error::Cancelled);
+            }
+        }
+    }
+}
+
+fn pause(cancel: &Cancel) -> Result<(), Error> {
+    let until = Instant::now() + PAUSE;
+    while Instant::now() < until {
+        if cancel.is_cancelled() {
+            return Err(Error::Cancelled);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
+}

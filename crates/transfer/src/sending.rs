@@ -1,0 +1,246 @@
+//! One connection, as the sender has it.
+
+use crate::SLOT_BYTES;
+use crate::cancel::Cancel;
+use crate::channel::{Channel, ready};
+use crate::error::Error;
+use crate::parking::park;
+use crate::progress::{Account, Event, Progress, Wait};
+use crate::reader::{Reader, Sealed};
+use airdma::{Operation, Region, Remote};
+use airdma_files::protocol::{Config, Message, Reason, Sender, SenderEvent};
+use airdma_files::session::{Cipher, DataKey, Sealer, Session};
+use airdma_files::walk::Walked;
+use airdma_files::{CHUNK_BYTES, Flaw, Manifest, Plan, Source, Unwanted};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a last word may take to reach the peer.
+const LAST_WORD: Duration = Duration::from_secs(2);
+
+/// What became of an offer: files that arrived, and entries that did not.
+pub(crate) type Outcome = (u64, Vec<(u32, Flaw)>);
+
+pub(crate) struct Sending<'a> {
+    start: Instant,
+    channel: Channel,
+    session: Session,
+    machine: Sender,
+    key: DataKey,
+    walked: &'a Walked,
+    watch: &'a dyn Fn(Event),
+    data: Option<Data>,
+    outcome: Option<Outcome>,
+}
+
+/// Chunks on their way.
+struct Data {
+    reader: Reader,
+    target: Remote,
+    bytes_total: u64,
+    /// Read, and not written: for these the receiver has no room yet.
+    sealed: VecDeque<Sealed>,
+    writing: VecDeque<Operation<Region>>,
+    /// Chunks that are in the receiver's memory, and on its disk.
+    written: u64,
+    durable: u64,
+    account: Account,
+}
+
+impl<'a> Sending<'a> {
+    /// Offers what was walked.
+    pub fn new(
+        channel: Channel,
+        session: Session,
+        walked: &'a Walked,
+        manifest: &Arc<Manifest>,
+        config: Config,
+        watch: &'a dyn Fn(Event),
+    ) -> Self {
+        let key = DataKey::draw();
+        let machine = Sender::new(Duration::ZERO, config, Arc::clone(manifest), key.clone());
+        Self {
+            start: Instant::now(),
+            channel,
+            session,
+            machine,
+            key,
+            walked,
+            watch,
+            data: None,
+            outcome: None,
+        }
+    }
+
+    /// Whether the receiver accepted: then another connection can go on with it.
+    pub fn is_accepted(&self) -> bool {
+        self.data.is_some()
+    }
+
+    /// Sends all of it.
+    pub fn run(&mut self, cancel: &Cancel) -> Result<Outcome, Error> {
+        let result = loop {
+            match self.step(cancel) {
+                Ok(None) => {}
+                Ok(Some(outcome)) => break Ok(outcome),
+                Err(error) => break Err(error),
+            }
+            let timeout = self.machine.poll_timeout();
+            park(timeout.map(|timeout| self.start + timeout));
+        };
+        self.say_rest();
+        result
+    }
+
+    /// Ends the connection; the peer hears what was said before.
+    pub fn close(self) {
+        self.channel.close(LAST_WORD);
+    }
+
+    /// Does all that can be done now.
+    fn step(&mut self, cancel: &Cancel) -> Result<Option<Outcome>, Error> {
+        let now = self.start.elapsed();
+        while let Some(frame) = self.channel.hear()? {
+            let message = Message::decode(&self.session.open(&frame)?)?;
+            self.machine.handle_message(now, message);
+            self.handle_events()?;
+        }
+        if self.machine.poll_timeout().is_some_and(|due| due <= now) {
+            self.machine.handle_timeout(now);
+            self.handle_events()?;
+        }
+        if let Some(outcome) = self.outcome.take() {
+            return Ok(Some(outcome));
+        }
+        if cancel.is_cancelled() {
+            self.machine.abort(Reason::Cancelled, CANCELLED);
+            return Err(Error::Cancelled);
+        }
+        self.move_data()?;
+        self.say()?;
+        Ok(None)
+    }
+
+    fn handle_events(&mut self) -> Result<(), Error> {
+        while let Some(event) = self.machine.poll_event() {
+            match event {
+                SenderEvent::Accepted {
+                    unwanted,
+                    first_chunk,
+                    cipher,
+                    slots: _,
+                    staging,
+                } => self.begin(&unwanted, first_chunk, cipher, &staging)?,
+                SenderEvent::Durable { chunks } => {
+                    if let Some(data) = &mut self.data {
+                        data.durable = chunks;
+                    }
+                }
+                SenderEvent::Finished { files, flaws } => self.outcome = Some((files, flaws)),
+                SenderEvent::Failed(failure) => return Err(failure.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(
+        &mut self,
+        unwanted: &Unwanted,
+        first_chunk: u64,
+        cipher: Cipher,
+        staging: &[u8],
+    ) -> Result<(), Error> {
+        let source = Source::new(self.walked, unwanted, first_chunk);
+        let bytes_total = Plan::bytes(source.plan());
+        let target = Remote::from_bytes(staging).map_err(|_| airdma_files::protocol::Malformed)?;
+        let sealer = Sealer::new(cipher, &self.key, first_chunk);
+        let reader = Reader::start(source, sealer, self.channel.device(), self.channel.waker())?;
+        let data = self.data.insert(Data {
+            reader,
+            target,
+            bytes_total,
+            sealed: VecDeque::new(),
+            writing: VecDeque::new(),
+            written: first_chunk,
+            durable: first_chunk,
+            account: Account::new(Wait::Reading),
+        });
+        (self.watch)(Event::Accepted(data.progress()));
+        Ok(())
+    }
+
+    fn move_data(&mut self) -> Result<(), Error> {
+        let Some(data) = &mut self.data else {
+            return Ok(());
+        };
+        while let Some(region) = ready(&mut data.writing, self.channel.waker())? {
+            data.written += 1;
+            data.reader.give_back(region);
+        }
+        while let Some(sealed) = data.reader.take() {
+            data.sealed.push_back(sealed);
+        }
+        while !data.sealed.is_empty()
+            && let Some((chunk, slot)) = self.machine.next_chunk()
+            && let Some(sealed) = data.sealed.pop_front()
+        {
+            assert_eq!(chunk, sealed.chunk, "chunks are read in their order");
+            let at = u64::from(slot) * SLOT_BYTES as u64;
+            let write = self
+                .channel
+                .write(sealed.region, sealed.bytes, &data.target, at);
+            data.writing.push_back(write);
+            // It says so behind the write, on the same connection, which delivers in order.
+            self.machine.chunks_written(chunk + 1);
+        }
+        data.account.turn(data.wait());
+        if data.account.is_due() {
+            (self.watch)(Event::Progress(data.progress()));
+        }
+        Ok(())
+    }
+
+    fn say(&mut self) -> Result<(), Error> {
+        while self.channel.has_room()?
+            && let Some(message) = self.machine.poll_message(self.start.elapsed())
+        {
+            let frame = self.session.seal(&message.encode());
+            self.channel.say(&frame)?;
+        }
+        Ok(())
+    }
+
+    /// The last words, as far as there is a connection.
+    fn say_rest(&mut self) {
+        if let Err(error) = self.say() {
+            // The transfer's own result is what counts.
+            drop(error);
+        }
+    }
+}
+
+impl Data {
+    fn wait(&self) -> Wait {
+        if !self.writing.is_empty() {
+            Wait::Network
+        } else if self.sealed.is_empty() && self.written * CHUNK_BYTES < self.bytes_total {
+            Wait::Reading
+        } else {
+            Wait::Writing
+        }
+    }
+
+    fn progress(&self) -> Progress {
+        let bytes = |chunks: u64| (chunks * CHUNK_BYTES).min(self.bytes_total);
+        Progress {
+            bytes: bytes(self.written),
+            bytes_total: self.bytes_total,
+            bytes_durable: bytes(self.durable),
+            waits: self.account.waits(),
+        }
+    }
+}
+
+/// What the peer is told.
+pub(crate) const CANCELLED: &str = "the other end was stopped; started again, it goes on";

@@ -1,0 +1,182 @@
+//! The thread at the receiver's disk: looks what an offer means, asks whether to accept it, opens and writes chunks, finishes files.
+
+use crate::SLOT_BYTES;
+use crate::cancel::Cancel;
+use crate::error::Error;
+use crate::lobby::Lobby;
+use crate::progress::Offered;
+use crate::receive::Destination;
+use airdma::{Device, Rights, Shared};
+use airdma_files::protocol::Terms;
+use airdma_files::session::{Cipher, DataKey, Opener, PublicKey, TAG_BYTES};
+use airdma_files::{Manifest, ManifestId, Plan, Preview, Report, Sink, Unwanted, printable};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::task::Waker;
+use std::time::Duration;
+
+/// Places in the staging memory: what may be on its way, or wait for the disk.
+const SLOTS: u64 = 32;
+/// When nothing comes for so long, what is there is made durable.
+const QUIET: Duration = Duration::from_secs(1);
+/// Names at the top that are shown to who decides.
+const NAMES_MAX: usize = 100;
+
+/// What was offered, and by whom.
+pub(crate) struct Offer {
+    pub manifest: Arc<Manifest>,
+    pub id: ManifestId,
+    pub key: DataKey,
+    pub cipher: Cipher,
+    pub peer: PublicKey,
+    pub address: IpAddr,
+}
+
+/// What the thread is told.
+pub(crate) enum Order {
+    /// This chunk lies in this slot.
+    Take { chunk: u64, slot: u32 },
+    /// All were taken.
+    Finish,
+}
+
+/// What it answers.
+pub(crate) enum Reply {
+    /// It is accepted.
+    Accepted { terms: Terms, bytes_total: u64 },
+    /// Chunks below `until` are taken.
+    Taken { until: u64, durable: u64 },
+    /// All is where it belongs.
+    Finished(Report),
+    /// It goes no further.
+    Failed(Error),
+}
+
+/// The thread's work, for one connection.
+pub(crate) struct Writer<'a> {
+    pub lobby: &'a Lobby<'a>,
+    pub device: Device,
+    pub offer: Offer,
+    pub orders: Receiver<Order>,
+    pub replies: Sender<Reply>,
+    pub waker: Waker,
+    /// Set when the connection is over.
+    pub over: Cancel,
+}
+
+impl Writer<'_> {
+    /// Until the connection is over.
+    pub fn run(self) {
+        if let Err(error) = self.receive() {
+            self.reply(Reply::Failed(error));
+        }
+    }
+
+    fn reply(&self, reply: Reply) {
+        // A connection that is over wants none.
+        let _ = self.replies.send(reply);
+        self.waker.wake_by_ref();
+    }
+
+    fn receive(&self) -> Result<(), Error> {
+        let Offer { id, peer, .. } = self.offer;
+        // Held until the files are closed.
+        let _seat = self.lobby.take_seat(peer, id, &self.over)?;
+        if let Some((report, unwanted)) = self.lobby.finished(id) {
+            return self.say_again(report, unwanted);
+        }
+        let manifest = || Arc::clone(&self.offer.manifest);
+        let Destination::Directory { path, options } = self.lobby.destination();
+        let preview = Sink::preview(path, &self.offer.manifest, id, options)?;
+        let offered = self.describe(&preview);
+        if !self.lobby.accepts(&offered, id, &self.over) {
+            return Err(Error::Refused);
+        }
+        self.write(Sink::open(path, manifest(), id, *options)?)
+    }
+
+    fn describe(&self, preview: &Preview) -> Offered {
+        let Offer {
+            manifest,
+            peer,
+            address,
+            ..
+        } = &self.offer;
+        let entries = manifest.entries();
+        let is_file = |entry: &&airdma_files::manifest::Entry| entry.content().is_some();
+        let files = entries.iter().filter(is_file).count() as u64;
+        let tops = entries.iter().filter(|entry| entry.depth == 0);
+        Offered {
+            peer: *peer,
+            address: *address,
+            files,
+            others: entries.len() as u64 - files,
+            bytes: manifest.content_bytes(),
+            bytes_to_come: preview.bytes,
+            goes_on: preview.goes_on,
+            names: tops
+                .take(NAMES_MAX)
+                .map(|entry| printable(&entry.name))
+                .collect(),
+        }
+    }
+
+    /// The sender did not hear that it was done.
+    fn say_again(&self, report: Report, unwanted: Unwanted) -> Result<(), Error> {
+        let plan = Plan::new(&self.offer.manifest, &unwanted);
+        let _staging = self.accept(&plan, &unwanted, plan.chunks())?;
+        if let Ok(Order::Finish) = self.orders.recv() {
+            self.reply(Reply::Finished(report));
+        }
+        Ok(())
+    }
+
+    /// Says where chunks are to go, from `first_chunk` on.
+    fn accept(&self, plan: &Plan, unwanted: &Unwanted, first_chunk: u64) -> Result<Shared, Error> {
+        let slots = (plan.chunks() - first_chunk).clamp(1, SLOTS);
+        let staging = self.device.allocate(slots as usize * SLOT_BYTES)?;
+        let staging = staging.share(Rights::WRITE)?;
+        self.reply(Reply::Accepted {
+            terms: Terms {
+                unwanted: unwanted.clone(),
+                first_chunk,
+                slots: slots as u32,
+                staging: staging.remote().to_bytes().to_vec(),
+            },
+            bytes_total: plan.bytes(),
+        });
+        Ok(staging)
+    }
+
+    fn write(&self, mut sink: Sink) -> Result<(), Error> {
+        let first_chunk = sink.next();
+        let staging = self.accept(sink.plan(), sink.unwanted(), first_chunk)?;
+        let mut opener = Opener::new(self.offer.cipher, &self.offer.key, first_chunk);
+        // A peer that writes where it may not any more finds its bytes nowhere: they are copied once, then opened.
+        let mut sealed = vec![0; SLOT_BYTES];
+        loop {
+            match self.orders.recv_timeout(QUIET) {
+                Ok(Order::Take { chunk, slot }) => {
+                    let sealed = &mut sealed[..sink.plan().chunk_bytes(chunk) + TAG_BYTES];
+                    staging.copy_out(slot as usize * SLOT_BYTES, sealed)?;
+                    sink.write(opener.open(sealed)?)?;
+                }
+                Ok(Order::Finish) => {
+                    let unwanted = sink.unwanted().clone();
+                    let report = sink.finish()?;
+                    self.lobby.finish(self.offer.id, &report, &unwanted);
+                    self.reply(Reply::Finished(report));
+                    return Ok(());
+                }
+                Err(RecvTimeoutError::Timeout) if sink.durable() < sink.next() => {
+                    sink.checkpoint()?;
+                }
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => return Ok(sink.checkpoint()?),
+            }
+            let (until, durable) = (sink.next(), sink.durable());
+            self.reply(Reply::Taken { until, durable });
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Whole transfers between a sender and a receiver in one process, over the loopback interface of a network of their own.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../engine/tests/common/isolated.rs"]
+mod isolated;
+
+use airdma_files::Options;
+use airdma_files::protocol::Config;
+use airdma_files::session::{Code, Identity, Introduction};
+use airdma_files::{Limits, walk};
+use airdma_transfer::{
+    Cancel, Destination, Error, Event, Home, Kind, Offered, PORT, ReceiveJob, Received, SendJob,
+    Sent, receive, send,
+};
+use isolated::isolated;
+use std::cell::Cell;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread;
+use std::time::Duration;
+
+const CODE: &str = "lusab-babad";
+/// More than the receiver can have in its staging memory.
+const LARGE: usize = 80 << 20;
+
+/// Two users, and a directory each.
+struct World {
+    root: PathBuf,
+    sender: Home,
+    receiver: Home,
+}
+
+/// What happened at the receiver.
+#[derive(Default)]
+struct Seen {
+    offered: Mutex<Vec<Offered>>,
+    turned: Mutex<Vec<String>>,
+}
+
+impl World {
+    fn new(name: &str) -> Self {
+        let root =
+            std::env::temp_dir().join(format!("airdma-transfer-{name}-{}", std::process::id()));
+        fs::create_dir_all(root.join("in/tree/empty")).unwrap();
+        fs::create_dir_all(root.join("out")).unwrap();
+        let home = |name| Home::at(&root.join(name)).unwrap();
+        Self {
+            sender: home("sender"),
+            receiver: home("receiver"),
+            root,
+        }
+    }
+
+    fn write(&self, name: &str, bytes: usize) -> PathBuf {
+        let path = self.root.join("in").join(name);
+        let content: Vec<u8> = (0..bytes)
+            .map(|at| (at % 251) as u8 ^ (at >> 13) as u8)
+            .collect();
+        fs::write(&path, content).unwrap();
+        path
+    }
+
+    fn arrived(&self, name: &str) -> bool {
+        fs::read(self.root.join("in").join(name)).unwrap()
+            == fs::read(self.root.join("out").join(name)).unwrap_or_default()
+    }
+
+    fn out(&self) -> usize {
+        fs::read_dir(self.root.join("out")).unwrap().count()
+    }
+
+    fn send(
+        &self,
+        paths: &[&Path],
+        identity: &Identity,
+        introduction: Introduction,
+        watch: &dyn Fn(Event),
+        cancel: &Cancel,
+    ) -> Result<Sent, Error> {
+        let job = SendJob {
+            walked: &walk(paths, Limits::default()).unwrap(),
+            identity,
+            to: &[SocketAddr::from(([127, 0, 0, 1], PORT))],
+            introduction,
+            patience: Duration::from_secs(5),
+            config: Config::default(),
+        };
+        send(&job, watch, cancel)
+    }
+
+    fn send_by_code(&self, path: &Path, code: &str) -> Result<Sent, Error> {
+        let introduction = Introduction::Code(Code::parse(code).unwrap());
+        let pin = |event| {
+            if let Event::Met { peer, .. } = event {
+                self.sender.pin(peer, "receiver", true).unwrap();
+            }
+        };
+        self.send(
+            &[path],
+            self.sender.identity(),
+            introduction,
+            &pin,
+            &Cancel::default(),
+        )
+    }
+
+    fn receive(
+        &self,
+        seen: &Seen,
+        ask: &(dyn Fn(&Cancel) -> bool + Sync),
+        while_it_waits: impl FnOnce(),
+    ) -> Result<Received, Error> {
+        let job = ReceiveJob {
+            identity: self.receiver.identity(),
+            code: Code::parse(CODE).ok(),
+            is_known: &|key| self.receiver.knows(key),
+            destination: Destination::Directory {
+                path: self.root.join("out"),
+                options: Options::default(),
+            },
+            interfaces: vec!["127.0.0.1".to_owned()],
+            port: PORT,
+            patience: Duration::from_secs(5),
+            config: Config::default(),
+        };
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let watch = |event| match event {
+            Event::Listening { .. } => ready.send(()).unwrap(),
+            Event::Met { peer, .. } => self.receiver.pin(peer, "sender", false).unwrap(),
+            Event::Turned(why) => seen.turned.lock().unwrap().push(why),
+            Event::Accepted(_) | Event::Progress(_) | Event::Lost(_) => {}
+        };
+        let ask = |offered: &Offered, over: &Cancel| {
+            seen.offered.lock().unwrap().push(offered.clone());
+            ask(over)
+        };
+        thread::scope(|scope| {
+            let receiving = scope.spawn(|| receive(&job, &ask, &watch, &Cancel::default()));
+            is_ready.recv().unwrap();
+            while_it_waits();
+            receiving.join().unwrap()
+        })
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+#[test]
+fn a_tree_arrives_by_a_code_and_the_next_one_without() {
+    isolated(
+        "a_tree_arrives_by_a_code_and_the_next_one_without",
+        "",
+        || {
+            let world = World::new("tree");
+            let (small, large) = (
+                world.write("tree/small", 10),
+                world.write("tree/large", 5 << 20),
+            );
+            let again = world.write("again", 3_000_000);
+            let tree = small.parent().unwrap();
+            let seen = Seen::default();
+            let received = world.receive(&seen, &|_| true, || {
+                let sent = world.send_by_code(tree, CODE).unwrap();
+                assert_eq!((sent.files, sent.reconnects, sent.flaws.len()), (2, 0, 0));
+            });
+            assert_eq!(received.unwrap().files, 2);
+            assert!(world.arrived("tree/small") && world.arrived("tree/large"));
+            assert!(world.root.join("out/tree/empty").is_dir() && large.exists());
+            assert_eq!(seen.offered.lock().unwrap()[0].names, ["tree"]);
+            let received = world.receive(&seen, &|_| true, || {
+                let known = Introduction::Known(world.sender.key("receiver").unwrap());
+                let identity = world.sender.identity();
+                let sent = world.send(&[&again], identity, known, &|_| {}, &Cancel::default());
+                assert_eq!(sent.unwrap().files, 1);
+            });
+            received.unwrap();
+            assert!(world.arrived("again"));
+        },
+    );
+}
+
+#[test]
+fn the_third_wrong_code_ends_the_receiver_and_nothing_is_written() {
+    isolated(
+        "the_third_wrong_code_ends_the_receiver_and_nothing_is_written",
+        "",
+        || {
+            let world = World::new("codes");
+            let file = world.write("file", 10);
+            let seen = Seen::default();
+            let received = world.receive(&seen, &|_| true, || {
+                for _ in 0..3 {
+                    let error = world.send_by_code(&file, "babad-babad").unwrap_err();
+                    assert_eq!(error.kind(), Kind::Unknown, "{error}");
+                }
+            });
+            assert_eq!(received.unwrap_err().kind(), Kind::Unknown);
+            assert_eq!(seen.turned.lock().unwrap().len(), 2);
+            assert!(seen.offered.lock().unwrap().is_empty());
+            assert_eq!(world.out(), 0);
+        },
+    );
+}
+
+#[test]
+fn nothing_is_written_before_it_is_accepted_and_a_refusal_is_told() {
+    isolated(
+        "nothing_is_written_before_it_is_accepted_and_a_refusal_is_told",
+        "",
+        || {
+            let world = World::new("refused");
+            let file = world.write("file", 100);
+            let refuse = |_: &Cancel| {
+                thread::sleep(Duration::from_millis(300));
+                assert_eq!(world.out(), 0);
+                false
+            };
+            let received = world.receive(&Seen::default(), &refuse, || {
+                let error = world.send_by_code(&file, CODE).unwrap_err();
+                assert_eq!(error.kind(), Kind::Refused, "{error}");
+            });
+            assert_eq!(received.unwrap_err().kind(), Kind::Refused);
+            assert_eq!(world.out(), 0);
+        },
+    );
+}
+
+#[test]
+fn a_second_sender_is_told_that_the_first_one_is_not_done() {
+    isolated(
+        "a_second_sender_is_told_that_the_first_one_is_not_done",
+        "",
+        || {
+            let world = World::new("two");
+            let (file, other) = (world.write("file", 100), world.write("other", 100));
+            let (asked, second) = (std::sync::Barrier::new(2), Identity::draw());
+            world
+                .receiver
+                .pin(second.public(), "second", false)
+                .unwrap();
+            let known = Introduction::Known(world.receiver.identity().public());
+            let accept = |_: &Cancel| {
+                asked.wait();
+                asked.wait();
+                true
+            };
+            let seen = Seen::default();
+            let received = world.receive(&seen, &accept, || {
+                thread::scope(|scope| {
+                    let first = scope.spawn(|| world.send_by_code(&file, CODE));
+                    asked.wait();
+                    let late = world.send(&[&other], &second, known, &|_| {}, &Cancel::default());
+                    assert_eq!(late.unwrap_err().kind(), Kind::Refused);
+                    asked.wait();
+                    assert_eq!(first.join().unwrap().unwrap().files, 1);
+                });
+            });
+            received.unwrap();
+            assert!(world.arrived("file") && !world.arrived("other"));
+            assert_eq!(seen.offered.lock().unwrap().len(), 1);
+        },
+    );
+}
+
+#[test]
+fn a_sender_that_was_stopped_goes_on_where_it_was() {
+    isolated("a_sender_that_was_stopped_goes_on_where_it_was", "", || {
+        let world = World::new("stopped");
+        let file = world.write("file", LARGE);
+        let code = || Introduction::Code(Code::parse(CODE).unwrap());
+        let cancel = Cancel::default();
+        let reached = Cell::new(0);
+        let stop = |event| {
+            if let Event::Progress(progress) = event {
+                reached.set(progress.bytes);
+                if progress.bytes > 0 {
+                    cancel.cancel();
+                }
+            }
+        };
+        let seen = Seen::default();
+        let identity = world.sender.identity();
+        let received = world.receive(&seen, &|_| true, || {
+            let error = world
+                .send(&[&file], identity, code(), &stop, &cancel)
+                .unwrap_err();
+            assert_eq!(error.kind(), Kind::Cancelled, "{error}");
+        });
+        assert_eq!(received.unwrap_err().kind(), Kind::Interrupted);
+        assert!(reached.get() > 0 && !world.arrived("file"));
+        let received = world.receive(&seen, &|_| true, || {
+            world
+                .send(&[&file], identity, code(), &|_| {}, &Cancel::default())
+                .unwrap();
+        });
+        received.unwrap();
+        assert!(world.arrived("file"));
+        assert_eq!(world.out(), 1);
+        let offered = seen.offered.lock().unwrap();
+        assert!(
+            offered[1].goes_on
+                && offered[1].bytes_to_come <= offered[0].bytes_to_come - reached.get()
+        );
+    });
+}
