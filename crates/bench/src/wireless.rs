@@ -16,11 +16,13 @@ mod page;
 mod pictures;
 mod plan;
 mod run;
+mod shape;
 mod ssh;
 mod taken;
 mod transport;
 
 use plan::{Row, SIGNALS, beside_runs, beside_s};
+use shape::Shape;
 use taken::{Session, Taken, load, save};
 use transport::{TRANSPORTS, Transport};
 
@@ -29,7 +31,7 @@ use transport::{TRANSPORTS, Transport};
 pub struct Wireless {
     /// Beside airdma and bare UDP.
     pub peers: bool,
-    /// Only cases whose name (SIGNAL/TRANSPORT/MB, beside/TRANSPORT) matches.
+    /// Only cases whose name (SIGNAL/TRANSPORT/MB, beside/TRANSPORT, messages/TRANSPORT/BYTES and the like) matches.
     pub only: Option<String>,
     /// Only print the names of the cases, and how long they take.
     pub list: bool,
@@ -62,6 +64,35 @@ pub enum There {
 /// Of the programs that people copy files with, the one that cannot be tried here.
 const CROC: &str = "croc: Debian has no package of it, and it is not measured";
 
+/// What the user wants, and this machine has.
+#[derive(Default)]
+struct Chosen {
+    rows: Vec<Row>,
+    /// Beside a flow of TCP.
+    beside: Vec<Transport>,
+    shapes: Vec<Shape>,
+}
+
+impl Chosen {
+    fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.beside.is_empty() && self.shapes.is_empty()
+    }
+
+    fn list(&self, options: &Wireless) -> io::Result<()> {
+        let rows = self.rows.iter().map(|row| (row.name(), row.runs));
+        let beside = self.beside.iter().map(|transport| {
+            let name = format!("beside/{}", transport.name());
+            (name, beside_runs(options))
+        });
+        let shapes = self.shapes.iter();
+        let shapes = shapes.map(|shape| (shape.name(), shape::runs(options)));
+        for (name, runs) in rows.chain(beside).chain(shapes) {
+            writeln!(io::stdout(), "{name:<32} {runs} runs")?;
+        }
+        Ok(())
+    }
+}
+
 /// Measures, prints a table, and writes files.
 ///
 /// # Errors
@@ -75,22 +106,19 @@ pub fn wireless(options: &Wireless) -> anyhow::Result<ExitCode> {
     }
     let only = options.only.as_deref().map(Regex::new).transpose();
     let only = only.context("--only wants a regular expression")?;
-    let rows = plan::rows(options, only.as_ref());
-    let beside = plan::beside(options, only.as_ref());
+    let chosen = Chosen {
+        rows: plan::rows(options, only.as_ref()),
+        beside: plan::beside(options, only.as_ref()),
+        shapes: shape::chosen(options, only.as_ref()),
+    };
     ensure!(
-        !rows.is_empty() || !beside.is_empty(),
+        !chosen.is_empty(),
         "no case has such a name (SIGNAL/TRANSPORT/MB, beside/TRANSPORT): --list prints them all"
     );
-    let mut taken = begin(options, &rows, &beside)?;
-    let minutes = left_s(&mut taken, options, &rows, &beside)? / 60.0;
+    let mut taken = begin(options, &chosen)?;
+    let minutes = left_s(&mut taken, options, &chosen)? / 60.0;
     if options.list {
-        for row in &rows {
-            writeln!(io::stdout(), "{:<32} {} runs", row.name(), row.runs)?;
-        }
-        for transport in &beside {
-            let (name, runs) = (transport.name(), beside_runs(options));
-            writeln!(io::stdout(), "{:<32} {runs} runs", format!("beside/{name}"))?;
-        }
+        chosen.list(options)?;
         writeln!(io::stdout(), "about {minutes:.0} min")?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -108,13 +136,13 @@ pub fn wireless(options: &Wireless) -> anyhow::Result<ExitCode> {
     writeln!(err, "airdma bench: about {minutes:.0} min")?;
     // Now, not after half an hour: a folder that is not there, or not ours.
     save(&taken, &options.output)?;
-    measure(&mut taken, options, &rows, &beside)?;
+    measure(&mut taken, options, &chosen)?;
     write_page(&taken, &options.output)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// What there is already, and what is said of this session.
-fn begin(options: &Wireless, rows: &[Row], beside: &[Transport]) -> anyhow::Result<Taken> {
+fn begin(options: &Wireless, chosen: &Chosen) -> anyhow::Result<Taken> {
     let file = taken::file(&options.output);
     let mut taken = match options.there {
         There::Resume | There::Merge if file.exists() => load(&file)?,
@@ -128,13 +156,16 @@ fn begin(options: &Wireless, rows: &[Row], beside: &[Transport]) -> anyhow::Resu
         taken.profile
     );
     if options.there == There::Merge {
-        for row in rows {
+        for row in &chosen.rows {
             taken.case(row).samples.clear();
         }
-        for transport in beside {
+        for transport in &chosen.beside {
             taken
                 .beside
                 .retain(|beside| beside.transport != transport.name());
+        }
+        for shape in &chosen.shapes {
+            taken.shaped(*shape).samples.clear();
         }
     }
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -153,34 +184,28 @@ fn begin(options: &Wireless, rows: &[Row], beside: &[Transport]) -> anyhow::Resu
 }
 
 /// About how long the rest takes, in seconds.
-fn left_s(
-    taken: &mut Taken,
-    options: &Wireless,
-    rows: &[Row],
-    beside: &[Transport],
-) -> anyhow::Result<f64> {
+fn left_s(taken: &mut Taken, options: &Wireless, chosen: &Chosen) -> anyhow::Result<f64> {
     let mut seconds = 0.0;
-    for row in rows {
+    let left = |wanted: u32, done: usize| f64::from(wanted.saturating_sub(done as u32));
+    for row in &chosen.rows {
         let done = taken.case(row).samples.len();
-        let left = (row.runs as usize).saturating_sub(done);
-        seconds += left as f64 * row.guessed_s(&options.profile)?;
+        seconds += left(row.runs, done) * row.guessed_s(&options.profile)?;
     }
-    for transport in beside {
+    for transport in &chosen.beside {
         let done = taken.beside(*transport).alone_mbit.len();
-        let left = (beside_runs(options) as usize).saturating_sub(done);
-        seconds += left as f64 * beside_s();
+        seconds += left(beside_runs(options), done) * beside_s();
+    }
+    for shape in &chosen.shapes {
+        let done = taken.shaped(*shape).samples.len();
+        seconds += left(shape::runs(options), done) * shape::guessed_s();
     }
     Ok(seconds)
 }
 
 /// What is not there yet. Each sample is saved.
-fn measure(
-    taken: &mut Taken,
-    options: &Wireless,
-    rows: &[Row],
-    beside: &[Transport],
-) -> anyhow::Result<()> {
+fn measure(taken: &mut Taken, options: &Wireless, chosen: &Chosen) -> anyhow::Result<()> {
     let airdma = std::env::current_exe().context("finding this binary")?;
+    let (rows, beside) = (&chosen.rows, &chosen.beside);
     for turn in rows.chunk_by(|one, other| one.is_beside(other)) {
         in_turns(taken, options, turn, &airdma)?;
     }
@@ -198,6 +223,15 @@ fn measure(
             io::stdout(),
             "{name:<32} TCP CUBIC {both:.0} of {alone:.0} Mb/s"
         )?;
+    }
+    for shape in &chosen.shapes {
+        for run in taken.shaped(*shape).samples.len() as u32..shape::runs(options) {
+            let link = SIGNALS[0].options(&options.profile, u64::from(run) + 1);
+            let sample = shape.sample(&airdma, &link)?;
+            taken.shaped(*shape).samples.push(sample);
+            save(taken, &options.output)?;
+        }
+        writeln!(io::stdout(), "{}", taken.shaped(*shape).line())?;
     }
     Ok(())
 }
@@ -261,24 +295,27 @@ mod tests {
             ..Wireless::default()
         };
         let only = Regex::new("^good/(udp|tcp_cubic)/10$").unwrap();
-        let rows = plan::rows(&options, Some(&only));
+        let chosen = Chosen {
+            rows: plan::rows(&options, Some(&only)),
+            ..Chosen::default()
+        };
         let before = made_up::taken(vec![
             made_up::case("good", "udp", 10, &[600.0; 3]),
             made_up::case("good", "tcp_cubic", 10, &[300.0]),
             made_up::case("poor", "tcp_cubic", 10, &[100.0]),
         ]);
         save(&before, &stem).unwrap();
-        let mut taken = begin(&options, &rows, &[]).unwrap();
-        let of_two = 2.0 * rows[1].guessed_s("wifi5-80").unwrap();
-        let left = left_s(&mut taken, &options, &rows, &[]).unwrap();
+        let mut taken = begin(&options, &chosen).unwrap();
+        let of_two = 2.0 * chosen.rows[1].guessed_s("wifi5-80").unwrap();
+        let left = left_s(&mut taken, &options, &chosen).unwrap();
         assert!((left - of_two).abs() < 1e-9, "{left} s are left");
         assert_eq!(taken.sessions.len(), 2);
         options.there = There::Merge;
-        let taken = begin(&options, &rows, &[]).unwrap();
+        let taken = begin(&options, &chosen).unwrap();
         let kept: Vec<usize> = taken.cases.iter().map(|case| case.samples.len()).collect();
         assert_eq!(kept, [0, 0, 1]);
         options.profile = "wifi6-80".into();
-        assert!(begin(&options, &rows, &[]).is_err());
+        assert!(begin(&options, &chosen).is_err());
         std::fs::remove_file(taken::file(&stem)).unwrap();
     }
 }

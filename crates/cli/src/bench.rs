@@ -75,7 +75,7 @@ struct WirelessOptions {
     /// The kernel's TCP (CUBIC and BBR), QUIC (quinn, CUBIC and BBR), and scp and rsync over ssh (as root), too.
     #[arg(long)]
     peers: bool,
-    /// Only cases whose name (SIGNAL/TRANSPORT/MB, beside/TRANSPORT, see --list) matches: 'good/.*', 'airdma_write'.
+    /// Only cases whose name (SIGNAL/TRANSPORT/MB, beside/TRANSPORT, messages/TRANSPORT/BYTES, see --list) matches: 'good/.*', 'airdma_write'.
     #[arg(long, value_name = "REGEX")]
     only: Option<String>,
     /// Print the names of the cases and how long they take, and measure nothing.

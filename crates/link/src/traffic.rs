@@ -95,6 +95,9 @@ pub struct Found {
     pub round_trips_ms: Vec<f64>,
     /// User and system time of this process.
     pub cpu_s: f64,
+    /// Of the payload, that of each connection, where there may be several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub each: Vec<u64>,
 }
 
 impl Found {

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::plan::{SIGNALS, Signal};
+use super::shape;
 use super::taken::{Beside, Case, Taken, middle};
 use crate::table;
 
@@ -54,7 +55,32 @@ pub fn markdown(taken: &Taken, pictures: &[(String, String)]) -> String {
         );
         let _ = writeln!(text, "{}", table::markdown(&beside(&taken.beside), 1));
     }
+    shapes(&mut text, taken);
     text
+}
+
+/// What was measured in other shapes, if anything was.
+fn shapes(text: &mut String, taken: &Taken) {
+    let parts = [
+        (
+            shape::messages(&taken.shapes),
+            "Messages of all sizes",
+            "Mb/s of perftest's WRITE at a good signal. `airdma_write_wide` has no window that would hold it back before it loses something \
+             (`AIRDMA_WINDOW_BYTES=268435456`).",
+        ),
+        (
+            shape::sharing(&taken.shapes),
+            "Several at once",
+            "At a good signal, in air mode, by programs that sleep while nothing is to be done: the sum in Mb/s, and the least and the greatest share, \
+             where 1 is an equal one. Connections are of one program, programs have one each.",
+        ),
+    ];
+    for (rows, title, what) in parts {
+        if rows.len() > 1 {
+            let _ = writeln!(text, "\n## {title}\n\n{what}\n");
+            let _ = writeln!(text, "{}", table::markdown(&rows, 1));
+        }
+    }
 }
 
 fn table_of(signal: &Signal, cases: &[&Case]) -> Vec<Vec<String>> {

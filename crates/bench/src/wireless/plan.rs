@@ -50,7 +50,7 @@ const fn walking(name: &'static str, label: &'static str, walk: Walk) -> Signal 
 /// Of walks, so that all transports meet the same.
 const WALK_SEED: u64 = 3;
 /// Unless the user says otherwise.
-const RUNS: u32 = 3;
+pub const RUNS: u32 = 3;
 /// Sizes in MB and how often: where files of all sizes are of interest, where small and large ones are, and where it is about loss.
 const SIZES_AT_GOOD: [(u64, u32); 3] = [(10, RUNS), (100, RUNS), (1000, 1)];
 const SIZES_BY_SIGNAL: [(u64, u32); 2] = [(10, RUNS), (100, RUNS)];
@@ -63,7 +63,7 @@ pub const UDP_S: f64 = 4.0;
 /// How long TCP is looked at beside others.
 pub const BESIDE_S: f64 = 4.0;
 /// What a run takes beside its transfer: the link, the programs' start, the link's last count.
-const OVERHEAD_S: f64 = 1.2;
+pub const OVERHEAD_S: f64 = 1.2;
 /// What a transport gets of the line rate, guessed, without loss.
 const SHARE: f64 = 0.5;
 /// By how much each lost packet slows it down, guessed.

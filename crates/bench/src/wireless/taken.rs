@@ -10,6 +10,7 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::plan::{Row, SIGNALS};
+use super::shape::{Shape, Shaped};
 use super::transport::Transport;
 
 /// Of the file.
@@ -94,6 +95,8 @@ pub struct Taken {
     pub missing: Vec<String>,
     pub cases: Vec<Case>,
     pub beside: Vec<Beside>,
+    #[serde(default)]
+    pub shapes: Vec<Shaped>,
 }
 
 impl Taken {
@@ -105,6 +108,7 @@ impl Taken {
             missing: Vec::new(),
             cases: Vec::new(),
             beside: Vec::new(),
+            shapes: Vec::new(),
         }
     }
 
@@ -142,6 +146,20 @@ impl Taken {
             self.beside.len() - 1
         });
         &mut self.beside[at]
+    }
+
+    /// What there is of a shape.
+    pub fn shaped(&mut self, shape: Shape) -> &mut Shaped {
+        let name = shape.name();
+        let found = self.shapes.iter().position(|shaped| shaped.name == name);
+        let at = found.unwrap_or_else(|| {
+            self.shapes.push(Shaped {
+                name,
+                samples: Vec::new(),
+            });
+            self.shapes.len() - 1
+        });
+        &mut self.shapes[at]
     }
 
     /// Cases of a signal that were measured, the smallest first.

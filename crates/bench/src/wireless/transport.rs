@@ -19,6 +19,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// Of airdma's writes.
 const MESSAGE_BYTES: u64 = 65_536;
 const PERFTEST_PORT: u16 = 18_515;
+const NORTH: &str = "airdma-north";
 
 /// What moves the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,12 +34,14 @@ pub enum Transport {
     Write,
     /// The same in air mode, with this rate control.
     Air(&'static str),
+    /// The same in air mode, by programs that sleep while nothing is to be done, where perftest polls.
+    Events,
     /// A file over ssh.
     File(Copier),
 }
 
 /// All of them.
-pub const TRANSPORTS: [Transport; 10] = [
+pub const TRANSPORTS: [Transport; 11] = [
     Transport::Udp,
     Transport::Tcp("cubic"),
     Transport::Tcp("bbr"),
@@ -47,6 +50,7 @@ pub const TRANSPORTS: [Transport; 10] = [
     Transport::Write,
     Transport::Air("buffers"),
     Transport::Air("latency"),
+    Transport::Events,
     Transport::File(Copier::Scp),
     Transport::File(Copier::Rsync),
 ];
@@ -63,6 +67,7 @@ impl Transport {
             Transport::Write => "airdma_write",
             Transport::Air("latency") => "airdma_air_latency",
             Transport::Air(_) => "airdma_air",
+            Transport::Events => "airdma_events",
             Transport::File(Copier::Scp) => "scp",
             Transport::File(Copier::Rsync) => "rsync",
         }
@@ -70,7 +75,10 @@ impl Transport {
 
     /// Whether it is somebody else's.
     pub fn is_peer(self) -> bool {
-        !matches!(self, Transport::Udp | Transport::Write | Transport::Air(_))
+        match self {
+            Transport::Udp | Transport::Write | Transport::Air(_) | Transport::Events => false,
+            Transport::Tcp(_) | Transport::Quic(_) | Transport::File(_) => true,
+        }
     }
 
     /// Whether it cannot go on for as long as one likes.
@@ -78,20 +86,36 @@ impl Transport {
         matches!(self, Transport::File(_))
     }
 
+    /// The program of ours that is its ends, if that is not this one.
+    fn end(self) -> Option<&'static str> {
+        match self {
+            Transport::Quic(_) => Some("airdma-quic"),
+            Transport::Events => Some(NORTH),
+            Transport::Udp
+            | Transport::Tcp(_)
+            | Transport::Write
+            | Transport::Air(_)
+            | Transport::File(_) => None,
+        }
+    }
+
     /// What this machine lacks for it; none if it can be measured.
     pub fn missing(self) -> Option<String> {
         let programs: &[&str] = match self {
-            Transport::Udp | Transport::Tcp("cubic") | Transport::Quic(_) => &[],
+            Transport::Udp | Transport::Tcp("cubic") | Transport::Quic(_) | Transport::Events => {
+                &[]
+            }
             Transport::Tcp(_) => &["tcp_bbr"],
             Transport::Write | Transport::Air(_) => &["ib_write_bw"],
             Transport::File(Copier::Scp) => &["scp", "sshd"],
             Transport::File(Copier::Rsync) => &["rsync", "ssh", "sshd"],
         };
-        if let (Transport::Quic(_), None) = (self, quic()) {
-            return Some(
-                "airdma-quic is not beside this binary: cargo build --release -p airdma-quic"
-                    .into(),
-            );
+        if let Some(end) = self.end()
+            && beside(end).is_none()
+        {
+            return Some(format!(
+                "{end} is not beside this binary: cargo build --release -p {end}"
+            ));
         }
         let gone = programs
             .iter()
@@ -123,14 +147,15 @@ pub fn flow(
     port: u16,
 ) -> Result<Sample, LinkError> {
     let to = SocketAddr::new(ipv4(Side::B), port).to_string();
-    let (port, time, count) = (port.to_string(), seconds.to_string(), bytes.to_string());
+    let (number, port) = (port, port.to_string());
+    let (time, count) = (seconds.to_string(), bytes.to_string());
     let to_and_time = ["--to", &to, "--seconds", &time];
     let [sent, came] = match transport {
-        Transport::Write => return write(link, airdma, &[], bytes, seconds),
+        Transport::Write => return write(link, airdma, &[], MESSAGE_BYTES, bytes, seconds),
         Transport::Air(control) => {
             let rate = format!("AIRDMA_RATE={control}");
             let air = ["env", "AIRDMA_AIR=1", &rate];
-            return write(link, airdma, &air, bytes, seconds);
+            return write(link, airdma, &air, MESSAGE_BYTES, bytes, seconds);
         }
         Transport::File(program) => return copy(link, program, bytes),
         Transport::Udp => {
@@ -148,15 +173,13 @@ pub fn flow(
             link.flow(airdma, &receive, &send)?
         }
         Transport::Quic(congestion) => {
-            let missing = || LinkError::Asked("airdma-quic is not installed".into());
+            let quic = beside("airdma-quic");
+            let quic = quic.ok_or_else(|| LinkError::Asked("airdma-quic is gone".into()))?;
             let how = ["--bytes", &count, "--congestion", congestion];
             let send = [&["send"], &to_and_time[..], &how].concat();
-            link.flow(
-                &quic().ok_or_else(missing)?,
-                &["receive", "--port", &port],
-                &send,
-            )?
+            link.flow(&quic, &["receive", "--port", &port], &send)?
         }
+        Transport::Events => events(link, bytes, seconds, number, 1)?,
     };
     if bytes != u64::MAX && came.bytes < bytes {
         let (came, all) = (came.bytes / 1_000_000, bytes / 1_000_000);
@@ -166,9 +189,32 @@ pub fn flow(
     Ok(of(&sent, &came))
 }
 
-/// The ends of QUIC, which are a program of their own beside this one.
-fn quic() -> Option<PathBuf> {
-    let file = std::env::current_exe().ok()?.with_file_name("airdma-quic");
+/// In air mode, over so many connections, by programs that sleep: what the sender and the receiver found.
+pub fn events(
+    link: &Link,
+    bytes: u64,
+    seconds: f64,
+    port: u16,
+    connections: u32,
+) -> Result<[Found; 2], LinkError> {
+    let north = beside(NORTH).ok_or_else(|| LinkError::Asked(format!("{NORTH} is gone")))?;
+    let north = north.to_string_lossy();
+    let host = ipv4(Side::B);
+    let (at, to) = (host.to_string(), SocketAddr::new(host, port).to_string());
+    let (port, time, count) = (port.to_string(), seconds.to_string(), bytes.to_string());
+    let connections = connections.to_string();
+    let air = ["AIRDMA_AIR=1", &*north];
+    let receive = ["receive", "--at", &at, "--port", &port];
+    let send = ["send", "--to", &to, "--seconds", &time, "--bytes", &count];
+    let several = ["--connections", &connections];
+    let receive = [&air[..], &receive, &several].concat();
+    let send = [&air[..], &send, &several].concat();
+    link.flow(Path::new("env"), &receive, &send)
+}
+
+/// A program beside this one.
+fn beside(name: &str) -> Option<PathBuf> {
+    let file = std::env::current_exe().ok()?.with_file_name(name);
     file.is_file().then_some(file)
 }
 
@@ -176,17 +222,18 @@ fn of(sent: &Found, came: &Found) -> Sample {
     Sample::moved(came.bytes as f64, came.seconds, sent.cpu_s + came.cpu_s)
 }
 
-/// perftest's WRITE of 64 KiB: so many, or for so long. `env` is what runs it in another environment.
-fn write(
+/// perftest's WRITE of so many bytes at a time: as many as it takes, or for so long. `env` is what runs it in another environment.
+pub fn write(
     link: &Link,
     airdma: &Path,
     env: &[&str],
+    message_bytes: u64,
     bytes: u64,
     seconds: f64,
 ) -> Result<Sample, LinkError> {
     let airdma = airdma.to_string_lossy();
-    let size = MESSAGE_BYTES.to_string();
-    let count = bytes.div_ceil(MESSAGE_BYTES).to_string();
+    let size = message_bytes.to_string();
+    let count = bytes.div_ceil(message_bytes).to_string();
     let whole = seconds.floor().to_string();
     let mut words = [&["run", "--"], env, &["ib_write_bw", "-s", &size]].concat();
     match bytes {
