@@ -21,6 +21,7 @@ import benchmark  # noqa: E402
 import controller_box  # noqa: E402
 import dropin  # noqa: E402
 import explain  # noqa: E402
+import file_transfer  # noqa: E402
 import host_programs  # noqa: E402
 import interface_changes  # noqa: E402
 import ip_layer  # noqa: E402
@@ -47,6 +48,8 @@ def main() -> int:
     privileges.enter()
     if arguments.programs:
         return _programs(arguments.only)
+    if arguments.files:
+        return _files(arguments.files, arguments.seed)
     with tempfile.TemporaryDirectory(prefix="airdma-tests-") as folder:
         verbs_check = Path(folder, "verbs_check")
         cases = [
@@ -67,6 +70,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="REGEX", help="only pairs, or lines of --programs, whose name matches")
     parser.add_argument("--pairs-only", action="store_true", help="only pairs of programs, no tests of the tools")
     parser.add_argument("--programs", action="store_true", help="only docs/programs.md: run its lines and write it again")
+    parser.add_argument(
+        "--files", type=int, metavar="KILLS", help="only `airdma send`, each side killed at so many random moments"
+    )
+    parser.add_argument("--seed", type=int, help="of --files: the moments of an earlier run")
     parser.add_argument("--list", action="store_true", help="print the pairs' names and stop")
     return parser.parse_args()
 
@@ -95,6 +102,8 @@ def _run(cases: list[Case], pairs_only: bool, folder: Path) -> int:
             system_calls.run(lab, tally)
             traffic_class.run(lab, tally)
             running.run(lab, tally, table.lines(), folder)
+        with Lab() as lab:
+            file_transfer.run(lab, tally, folder)
         benchmark.run(tally, folder)
         wireless_link.run(tally, folder)
         controller_box.run(tally, folder)
@@ -110,6 +119,14 @@ def _programs(only: str) -> int:
     with tempfile.TemporaryDirectory(prefix="airdma-tests-") as folder, Lab() as lab:
         lines = [line for line in table.lines() if re.search(only, line.name)]
         record.write(running.run(lab, tally, lines, Path(folder)))
+    return _close(tally, started)
+
+
+def _files(kills: int, seed: int | None) -> int:
+    tally = Tally()
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="airdma-tests-") as folder, Lab() as lab:
+        file_transfer.run(lab, tally, Path(folder), kills, seed)
     return _close(tally, started)
 
 

@@ -135,6 +135,10 @@ class Program:
         """Ends the program if it still runs."""
         self.wait(0)
 
+    def has_exited(self) -> bool:
+        """Has it ended by now?"""
+        return self._outcome is not None or self._has_exited(0)
+
     def _has_exited(self, timeout_s: float) -> bool:
         poll = select.poll()
         poll.register(self._exit, select.POLLIN)

@@ -3,6 +3,7 @@
 mod recv;
 mod send;
 mod show;
+mod stdin;
 mod stop;
 mod terminal;
 

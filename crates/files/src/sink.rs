@@ -262,7 +262,7 @@ const OPEN_ANY: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC);
 
 /// What the kernel said, also where the standard library asked it.
-fn problem(error: &io::Error) -> Problem {
+pub(crate) fn problem(error: &io::Error) -> Problem {
     Errno::from_io_error(error).map_or(Problem::Tampered, Problem::from)
 }
 

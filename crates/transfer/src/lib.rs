@@ -14,6 +14,7 @@
 
 mod cancel;
 mod channel;
+mod discovery;
 mod error;
 mod handshake;
 mod home;
@@ -26,15 +27,18 @@ mod receive;
 mod receiving;
 mod send;
 mod sending;
+mod target;
 mod writer;
 
 pub use cancel::Cancel;
+pub use discovery::{Neighbour, NoMulticast, neighbours};
 pub use error::{Error, Kind};
 pub use home::Home;
 pub use peer::{NoPeer, Peer};
 pub use progress::{Event, Offered, Progress, Waits};
 pub use receive::{Ask, Destination, ReceiveJob, Received, Watch, receive};
 pub use send::{SendJob, Sent, send};
+pub use target::Stream;
 
 /// Where receivers listen, unless they are told otherwise. Ports are those of RDMA CM.
 pub const PORT: u16 = 7479;

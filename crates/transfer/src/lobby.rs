@@ -32,7 +32,7 @@ struct State {
     seat: Option<Occupant>,
     /// Accepted, so that nobody is asked again when the connection was lost.
     accepted: Option<(PublicKey, ManifestId)>,
-    finished: Option<(ManifestId, Report, Unwanted)>,
+    finished: Option<(PublicKey, ManifestId, Report, Unwanted)>,
 }
 
 /// Who writes to the disk, or asks whether it may.
@@ -147,15 +147,15 @@ impl<'a> Lobby<'a> {
         is_accepted
     }
 
-    pub fn finish(&self, id: ManifestId, report: &Report, unwanted: &Unwanted) {
-        self.state().finished = Some((id, report.clone(), unwanted.clone()));
+    pub fn finish(&self, peer: PublicKey, id: ManifestId, report: &Report, unwanted: &Unwanted) {
+        self.state().finished = Some((peer, id, report.clone(), unwanted.clone()));
     }
 
     /// What became of an offer that is done.
-    pub fn finished(&self, id: ManifestId) -> Option<(Report, Unwanted)> {
+    pub fn finished(&self, peer: PublicKey, id: ManifestId) -> Option<(Report, Unwanted)> {
         let state = self.state();
-        let (_, report, unwanted) = state.finished.as_ref().filter(|(done, ..)| *done == id)?;
-        Some((report.clone(), unwanted.clone()))
+        let (of, done, report, unwanted) = state.finished.as_ref()?;
+        (*of == peer && *done == id).then(|| (report.clone(), unwanted.clone()))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

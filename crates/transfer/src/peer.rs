@@ -1,8 +1,13 @@
 //! Whom a user means: an address, or a name.
 
 use crate::PORT;
+use crate::discovery::{Neighbour, neighbours};
 use airdma_files::session::PublicKey;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+/// How long is looked for a name on this network.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// A receiver that was named.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,20 +20,30 @@ pub struct Peer {
     pub key: Option<PublicKey>,
 }
 
-/// A name that is nobody's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "nobody is called {name}: give an address, or a name that `airdma recv` shows there ({because})"
-)]
-pub struct NoPeer {
-    /// The name.
-    pub name: String,
-    /// What was tried.
-    pub because: String,
+/// Nobody who could be meant.
+#[derive(Debug, thiserror::Error)]
+pub enum NoPeer {
+    /// A name that is nobody's.
+    #[error(
+        "nobody is called {name:?}, and it is no file here: give an address, or the name that `airdma recv` shows there{because}"
+    )]
+    Name {
+        /// What was typed.
+        name: String,
+        /// In brackets, what made looking difficult.
+        because: String,
+    },
+    /// No name was given, and nobody waits.
+    #[error("no `airdma recv` waits on this network: start one, or give its address{0}")]
+    Nobody(String),
+    /// No name was given, and several wait.
+    #[error("several wait, say which one: {0}")]
+    Several(String),
 }
 
 impl Peer {
-    /// Who is meant by `192.0.2.1`, `192.0.2.1:7000`, `2001:db8::1`, `[2001:db8::1]:7000`, `name` or `name:7000`.
+    /// Who is meant by `192.0.2.1`, `192.0.2.1:7000`, `2001:db8::1`, `[2001:db8::1]:7000`, `name` or `name:7000`. A name is looked for
+    /// among those who wait on this network, and then as a host's.
     ///
     /// # Errors
     /// The name is nobody's.
@@ -40,16 +55,53 @@ impl Peer {
                 key: None,
             });
         }
+        let is_meant = |neighbour: &Neighbour| neighbour.name.eq_ignore_ascii_case(typed);
+        let around = neighbours(LOOK, is_meant);
+        let because = around.as_ref().err().map(|error| format!(" ({error})"));
+        if let Some(found) = around.into_iter().flatten().find(is_meant) {
+            return Ok(found.into());
+        }
         let (name, port) = split(typed);
-        let addresses = (name, port).to_socket_addrs().map_err(|error| NoPeer {
-            name: name.to_owned(),
-            because: error.to_string(),
-        })?;
+        let resolved = (name, port).to_socket_addrs();
+        let addresses: Vec<SocketAddr> = resolved.into_iter().flatten().collect();
+        if addresses.is_empty() {
+            return Err(NoPeer::Name {
+                name: name.to_owned(),
+                because: because.unwrap_or_default(),
+            });
+        }
         Ok(Self {
             name: name.to_owned(),
-            addresses: addresses.collect(),
+            addresses,
             key: None,
         })
+    }
+
+    /// The only one who waits on this network.
+    ///
+    /// # Errors
+    /// There is none, or more than one.
+    pub fn only() -> Result<Self, NoPeer> {
+        let mut around =
+            neighbours(LOOK, |_| false).map_err(|error| NoPeer::Nobody(format!(" ({error})")))?;
+        match (around.pop(), &around[..]) {
+            (Some(only), []) => Ok(only.into()),
+            (Some(last), others) => {
+                let names = others.iter().chain([&last]).map(|found| &*found.name);
+                Err(NoPeer::Several(names.collect::<Vec<_>>().join(", ")))
+            }
+            (None, _) => Err(NoPeer::Nobody(String::new())),
+        }
+    }
+}
+
+impl From<Neighbour> for Peer {
+    fn from(found: Neighbour) -> Self {
+        Self {
+            name: found.name,
+            addresses: found.addresses,
+            key: found.key,
+        }
     }
 }
 

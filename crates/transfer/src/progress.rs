@@ -14,6 +14,8 @@ pub enum Event {
     Listening {
         /// Of all devices.
         addresses: Vec<IpAddr>,
+        /// Why its name does not lead to it, if it has one.
+        unannounced: Option<String>,
     },
     /// Both ends know who the other is.
     Met {

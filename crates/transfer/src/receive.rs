@@ -2,16 +2,19 @@
 
 use crate::cancel::Cancel;
 use crate::channel::Channel;
+use crate::discovery::Announcement;
 use crate::error::Error;
 use crate::handshake::admit;
 use crate::lobby::Lobby;
 use crate::parking::{park, waker};
 use crate::progress::{Event, Offered};
 use crate::receiving::{LAST_WORD, Outcome, Receiving};
+use crate::target::Stream;
 use airdma::{Device, Endpoint, Listener, Operation};
 use airdma_files::protocol::{Config, Failure, Reason};
 use airdma_files::session::{Code, HandshakeError, Identity, PublicKey};
 use airdma_files::{Flaw, Options, printable};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::mpsc;
@@ -39,6 +42,8 @@ pub enum Destination {
         /// What is kept, and what is done about names that exist.
         options: Options,
     },
+    /// To a stream: only a single file is taken.
+    Stream(Stream),
 }
 
 /// Who may send, and where to.
@@ -55,6 +60,8 @@ pub struct ReceiveJob<'a> {
     pub interfaces: Vec<String>,
     /// See [`crate::PORT`].
     pub port: u16,
+    /// The name under which senders on this network find it, if they are to.
+    pub name: Option<String>,
     /// How long to wait for a sender that was lost after its offer was accepted.
     pub patience: Duration,
     /// Times of the protocol.
@@ -94,8 +101,17 @@ pub fn receive(
 ) -> Result<Received, Error> {
     let doors = open_doors(job)?;
     let addresses = doors.iter().flat_map(|door| door.device.addresses());
+    let addresses: Vec<IpAddr> = addresses.collect();
+    let announced = job
+        .name
+        .as_ref()
+        .map(|name| Announcement::start(name, job.identity.public(), &addresses, job.port));
     watch(Event::Listening {
-        addresses: addresses.collect(),
+        addresses,
+        unannounced: match &announced {
+            Some(Err(error)) => Some(error.to_string()),
+            Some(Ok(_)) | None => None,
+        },
     });
     let lobby = Lobby::new(job, ask, watch, cancel);
     let lobby = &lobby;

@@ -17,8 +17,8 @@ use std::sync::mpsc;
 use std::thread::{Builder, Scope};
 use std::time::{Duration, Instant};
 
-/// How long a last word may take to reach the peer.
-pub(crate) const LAST_WORD: Duration = Duration::from_secs(2);
+/// How long a last word may take to reach the peer: chunks may be on their way before it.
+pub(crate) const LAST_WORD: Duration = Duration::from_secs(5);
 
 /// What became of an offer.
 pub(crate) struct Outcome {

@@ -16,8 +16,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a last word may take to reach the peer.
-const LAST_WORD: Duration = Duration::from_secs(2);
+/// How long a last word may take to reach the peer: chunks may be on their way before it.
+const LAST_WORD: Duration = Duration::from_secs(5);
 
 /// What became of an offer: files that arrived, and entries that did not.
 pub(crate) type Outcome = (u64, Vec<(u32, Flaw)>);

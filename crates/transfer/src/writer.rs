@@ -5,20 +5,20 @@ use crate::cancel::Cancel;
 use crate::error::Error;
 use crate::lobby::Lobby;
 use crate::progress::Offered;
-use crate::receive::Destination;
+use crate::target::Target;
 use airdma::{Device, Rights, Shared};
 use airdma_files::protocol::Terms;
 use airdma_files::session::{Cipher, DataKey, Opener, PublicKey, TAG_BYTES};
-use airdma_files::{Manifest, ManifestId, Plan, Preview, Report, Sink, Unwanted, printable};
+use airdma_files::{Manifest, ManifestId, Plan, Preview, Report, Unwanted, printable};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Places in the staging memory: what may be on its way, or wait for the disk.
 const SLOTS: u64 = 32;
-/// When nothing comes for so long, what is there is made durable.
+/// What is there is made durable so often; if nothing comes for so long, at once.
 const QUIET: Duration = Duration::from_secs(1);
 /// Names at the top that are shown to who decides.
 const NAMES_MAX: usize = 100;
@@ -83,17 +83,20 @@ impl Writer<'_> {
         let Offer { id, peer, .. } = self.offer;
         // Held until the files are closed.
         let _seat = self.lobby.take_seat(peer, id, &self.over)?;
-        if let Some((report, unwanted)) = self.lobby.finished(id) {
+        if let Some((report, unwanted)) = self.lobby.finished(peer, id) {
             return self.say_again(report, unwanted);
         }
-        let manifest = || Arc::clone(&self.offer.manifest);
-        let Destination::Directory { path, options } = self.lobby.destination();
-        let preview = Sink::preview(path, &self.offer.manifest, id, options)?;
+        let destination = self.lobby.destination();
+        let preview = Target::preview(destination, &self.offer.manifest, id)?;
         let offered = self.describe(&preview);
         if !self.lobby.accepts(&offered, id, &self.over) {
             return Err(Error::Refused);
         }
-        self.write(Sink::open(path, manifest(), id, *options)?)
+        self.write(Target::open(
+            destination,
+            Arc::clone(&self.offer.manifest),
+            id,
+        )?)
     }
 
     fn describe(&self, preview: &Preview) -> Offered {
@@ -149,33 +152,39 @@ impl Writer<'_> {
         Ok(staging)
     }
 
-    fn write(&self, mut sink: Sink) -> Result<(), Error> {
-        let first_chunk = sink.next();
-        let staging = self.accept(sink.plan(), sink.unwanted(), first_chunk)?;
+    fn write(&self, mut target: Target<'_>) -> Result<(), Error> {
+        let first_chunk = target.next();
+        let staging = self.accept(target.plan(), &target.unwanted(), first_chunk)?;
         let mut opener = Opener::new(self.offer.cipher, &self.offer.key, first_chunk);
         // A peer that writes where it may not any more finds its bytes nowhere: they are copied once, then opened.
         let mut sealed = vec![0; SLOT_BYTES];
+        let mut checked = Instant::now();
         loop {
             match self.orders.recv_timeout(QUIET) {
                 Ok(Order::Take { chunk, slot }) => {
-                    let sealed = &mut sealed[..sink.plan().chunk_bytes(chunk) + TAG_BYTES];
+                    let sealed = &mut sealed[..target.plan().chunk_bytes(chunk) + TAG_BYTES];
                     staging.copy_out(slot as usize * SLOT_BYTES, sealed)?;
-                    sink.write(opener.open(sealed)?)?;
+                    target.write(opener.open(sealed)?)?;
+                    if checked.elapsed() >= QUIET {
+                        target.checkpoint_beside()?;
+                        checked = Instant::now();
+                    }
                 }
                 Ok(Order::Finish) => {
-                    let unwanted = sink.unwanted().clone();
-                    let report = sink.finish()?;
-                    self.lobby.finish(self.offer.id, &report, &unwanted);
+                    let unwanted = target.unwanted();
+                    let report = target.finish()?;
+                    self.lobby
+                        .finish(self.offer.peer, self.offer.id, &report, &unwanted);
                     self.reply(Reply::Finished(report));
                     return Ok(());
                 }
-                Err(RecvTimeoutError::Timeout) if sink.durable() < sink.next() => {
-                    sink.checkpoint()?;
+                Err(RecvTimeoutError::Timeout) if target.durable() < target.next() => {
+                    target.checkpoint()?;
                 }
                 Err(RecvTimeoutError::Timeout) => continue,
-                Err(RecvTimeoutError::Disconnected) => return Ok(sink.checkpoint()?),
+                Err(RecvTimeoutError::Disconnected) => return target.checkpoint(),
             }
-            let (until, durable) = (sink.next(), sink.durable());
+            let (until, durable) = (target.next(), target.durable());
             self.reply(Reply::Taken { until, durable });
         }
     }

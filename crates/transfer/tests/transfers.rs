@@ -122,6 +122,7 @@ impl World {
             },
             interfaces: vec!["127.0.0.1".to_owned()],
             port: PORT,
+            name: None,
             patience: Duration::from_secs(5),
             config: Config::default(),
         };

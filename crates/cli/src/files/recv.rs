@@ -6,13 +6,13 @@ use airdma_files::protocol::Config;
 use airdma_files::session::Code;
 use airdma_files::{Clash, Options, Symlinks};
 use airdma_transfer::{
-    Cancel, Destination, Error, Event, Home, Offered, PORT, ReceiveJob, Received,
+    Cancel, Destination, Error, Event, Home, Offered, PORT, ReceiveJob, Received, Stream,
 };
 use clap::ValueEnum;
 use indicatif::HumanBytes;
 use serde_json::json;
 use std::fs::File;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
@@ -23,6 +23,7 @@ pub const HELP: &str = concat!(
 Examples:
   airdma recv                 into the current directory, after a question
   airdma recv --yes inbox     whatever comes, into the directory `inbox`
+  airdma recv - | tar x       one file, to standard output
 
 ",
     super::exit_status!()
@@ -30,7 +31,7 @@ Examples:
 
 #[derive(clap::Args)]
 pub struct RecvOptions {
-    /// Where files go: a directory that exists.
+    /// Where files go: a directory that exists, or `-` for standard output.
     #[arg(value_name = "DIR", default_value = ".")]
     directory: PathBuf,
     /// Accept without asking. Who is neither known nor has the code does not come that far.
@@ -48,6 +49,12 @@ pub struct RecvOptions {
     /// The port of RDMA CM to listen at.
     #[arg(long, default_value_t = PORT)]
     port: u16,
+    /// The name under which senders on this network find it [default: the host's].
+    #[arg(long)]
+    name: Option<String>,
+    /// Tell nobody on this network that it waits.
+    #[arg(long, conflicts_with = "name")]
+    no_name: bool,
     /// What to do about names that exist.
     #[arg(long, value_enum, default_value_t = Exists::Refuse, value_name = "POLICY")]
     if_exists: Exists,
@@ -66,7 +73,7 @@ pub struct RecvOptions {
     /// How long to wait for a sender that was lost, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     patience: u64,
-    /// One JSON object for each event on standard output, and nothing for people.
+    /// One JSON object for each event on standard output (standard error, if DIR is `-`), and nothing for people.
     #[arg(long)]
     json: bool,
     /// Say nothing but the code and what went wrong.
@@ -99,6 +106,15 @@ enum Links {
 }
 
 impl RecvOptions {
+    fn is_stream(&self) -> bool {
+        self.directory.as_os_str() == "-"
+    }
+
+    fn own_name(&self) -> Option<String> {
+        let own = || self.name.clone().or_else(host_name);
+        if self.no_name { None } else { own() }
+    }
+
     fn options(&self) -> Options {
         Options {
             clash: match self.if_exists {
@@ -121,7 +137,12 @@ impl RecvOptions {
 }
 
 pub fn recv(options: RecvOptions) -> ExitCode {
-    let show = Show::new(Side::Receiver, options.json, options.quiet, false);
+    let show = Show::new(
+        Side::Receiver,
+        options.json,
+        options.quiet,
+        options.is_stream(),
+    );
     let cancel = Cancel::default();
     if let Err(error) = stop::on_signals(&cancel) {
         return conclude(&show, Err(error.into()));
@@ -147,12 +168,17 @@ fn receive(
         identity: home.identity(),
         code: code.clone(),
         is_known: &|key| home.knows(key),
-        destination: Destination::Directory {
-            path: options.directory.clone(),
-            options: options.options(),
+        destination: if options.is_stream() {
+            Destination::Stream(Stream::new(std::io::stdout()))
+        } else {
+            Destination::Directory {
+                path: options.directory.clone(),
+                options: options.options(),
+            }
         },
         interfaces: options.on.clone(),
         port: options.port,
+        name: options.own_name(),
         patience: Duration::from_secs(options.patience),
         config: Config::default(),
     };
@@ -179,6 +205,13 @@ fn receive(
         flaws,
         reconnects: 0,
     })
+}
+
+/// The host's name, without its domain.
+fn host_name() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    let name = name.trim().split('.').next()?.to_owned();
+    (!name.is_empty()).then_some(name)
 }
 
 fn decide(terminal: &mut File, offered: &Offered, home: &Home, over: &[&Cancel]) -> bool {
@@ -237,7 +270,16 @@ fn object_of(offered: &Offered, home: &Home) -> serde_json::Value {
 
 fn tell(event: Event, options: &RecvOptions, code: Option<&Code>, home: &Home, show: &Show) {
     match event {
-        Event::Listening { addresses } => listening(&addresses, options, code, show),
+        Event::Listening {
+            addresses,
+            unannounced,
+        } => {
+            if let Some(why) = &unannounced {
+                show.line(why);
+            }
+            let name = options.own_name().filter(|_| unannounced.is_none());
+            listening(&addresses, name, options, code, show);
+        }
         Event::Met {
             peer,
             address,
@@ -267,33 +309,35 @@ fn tell(event: Event, options: &RecvOptions, code: Option<&Code>, home: &Home, s
     }
 }
 
-fn listening(addresses: &[IpAddr], options: &RecvOptions, code: Option<&Code>, show: &Show) {
+fn listening(
+    addresses: &[IpAddr],
+    name: Option<String>,
+    options: &RecvOptions,
+    code: Option<&Code>,
+    show: &Show,
+) {
     let shown = code.map(ToString::to_string);
     let object: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     show.object(&json!({
         "event": "listening",
         "addresses": object,
         "port": options.port,
+        "name": name,
         "code": shown,
     }));
-    let port = if options.port == PORT {
-        String::new()
-    } else {
-        format!(":{}", options.port)
-    };
     let address = addresses
         .iter()
         .find(|address| !address.is_loopback())
         .or(addresses.first());
-    if let Some(address) = address {
-        let address = match address {
-            IpAddr::V6(address) if !port.is_empty() => format!("[{address}]"),
-            IpAddr::V4(_) | IpAddr::V6(_) => address.to_string(),
-        };
-        show.line(&format!(
-            "waiting; on the other host: airdma send PATH... {address}{port}"
-        ));
-    }
+    let address = address.map(|address| match (address, options.port) {
+        (address, PORT) => address.to_string(),
+        (&address, port) => SocketAddr::new(address, port).to_string(),
+    });
+    let words: Vec<String> = name.into_iter().chain(address).collect();
+    show.line(&format!(
+        "waiting; on the other host: airdma send PATH... {}",
+        words.join(", or ")
+    ));
     if let Some(code) = shown {
         show.must(&format!("code: {code}"));
     }

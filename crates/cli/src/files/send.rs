@@ -1,14 +1,14 @@
 //! `airdma send`.
 
 use super::show::{End, Show, Side};
-use super::{conclude, stop, terminal};
+use super::{conclude, stdin, stop, terminal};
 use airdma_files::protocol::Config;
 use airdma_files::session::{Code, HandshakeError, Introduction, NoCode};
 use airdma_files::walk::{Walked, Why};
 use airdma_files::{Limits, printable};
 use airdma_transfer::{Cancel, Error, Event, Home, Peer, SendJob, Sent};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ pub const HELP: &str = concat!(
 Examples:
   airdma send holiday.mp4 192.0.2.7      to the host at this address, on which `airdma recv` runs
   airdma send photos notes.txt anna      several, to the host of this name
+  airdma send photos                     to the only one who waits on this network
+  tar c . | airdma send - anna           what a program writes, once it has ended
 
 ",
     super::exit_status!()
@@ -24,7 +26,8 @@ Examples:
 
 #[derive(clap::Args)]
 pub struct SendOptions {
-    /// Files and directories; and last, unless there is --to, whom to send them to.
+    /// Files and directories, `-` for standard input; and last whom to send them to, if that is not the only one who waits on
+    /// this network.
     #[arg(required = true, value_name = "PATH... [PEER]")]
     words: Vec<PathBuf>,
     /// Whom to send to: an address or a name, with a port behind a colon if it is another one.
@@ -81,7 +84,17 @@ fn send_to(
     cancel: &Cancel,
 ) -> Result<End, Error> {
     let home = Home::open()?;
-    let walked = airdma_files::walk(&wanted.paths, Limits::default())?;
+    let paths = wanted.paths.iter();
+    let paths: Vec<PathBuf> = paths
+        .map(|path| {
+            if stdin::is_meant(path) {
+                stdin::as_file(cancel)
+            } else {
+                Ok(path.clone())
+            }
+        })
+        .collect::<Result<_, _>>()?;
+    let walked = airdma_files::walk(&paths, Limits::default())?;
     tell_skipped(&walked, show);
     let bytes = walked.manifest.content_bytes();
     let mut introduction = introduction(options, wanted, &home, cancel)?;
@@ -144,11 +157,13 @@ fn ask_code(options: &SendOptions, cancel: &Cancel) -> Result<Code, Error> {
     if let Some(code) = &options.code {
         return Ok(code.clone());
     }
-    if let Ok(given) = std::env::var("AIRDMA_CODE") {
+    let given = std::env::var("AIRDMA_CODE").unwrap_or_default();
+    if !given.is_empty() {
         return code(&given)
             .map_err(|_| Error::Unfit("AIRDMA_CODE is no code: two words of five letters"));
     }
-    let Some(mut terminal) = terminal::open(false) else {
+    let is_data = options.words.iter().any(|word| stdin::is_meant(word));
+    let Some(mut terminal) = terminal::open(is_data) else {
         return Err(Error::NoCode);
     };
     loop {
@@ -204,28 +219,28 @@ fn tell_skipped(walked: &Walked, show: &Show) {
 }
 
 impl Wanted {
-    /// The last word is the peer, unless another option says who that is.
+    /// The last word is the peer unless it is a file, or an option says who that is. Without any it is the only one who waits.
     fn read(options: &SendOptions) -> Result<Self, String> {
         let mut paths = options.words.clone();
         let typed = match &options.to {
-            Some(to) => to.clone(),
-            None => Self::last_word(&mut paths)?,
+            Some(to) => Some(to.clone()),
+            None => {
+                let last = paths.pop_if(|last| !is_here(last));
+                last.map(|last| last.to_string_lossy().into_owned())
+            }
         };
-        let peer = Peer::find(&typed).map_err(|error| error.to_string())?;
+        let peer = match &typed {
+            Some(typed) if paths.is_empty() => {
+                return Err(format!("there is no {typed} here to be sent"));
+            }
+            Some(typed) => Peer::find(typed),
+            None => Peer::only(),
+        };
+        let peer = peer.map_err(|error| error.to_string())?;
         Ok(Self { paths, peer })
     }
+}
 
-    fn last_word(paths: &mut Vec<PathBuf>) -> Result<String, String> {
-        let last = paths.pop().unwrap_or_default();
-        let typed = last.to_string_lossy().into_owned();
-        if paths.is_empty() {
-            return Err(format!("to whom? airdma send {typed} PEER"));
-        }
-        if std::fs::symlink_metadata(&last).is_ok() {
-            return Err(format!(
-                "{typed} is a file here: name the receiver behind it, or with --to"
-            ));
-        }
-        Ok(typed)
-    }
+fn is_here(path: &Path) -> bool {
+    stdin::is_meant(path) || std::fs::symlink_metadata(path).is_ok()
 }

@@ -48,9 +48,10 @@ fn read_line(terminal: &mut File, over: &[&Cancel]) -> Option<String> {
     }
 }
 
-fn is_readable(terminal: &File) -> bool {
+/// Waits a moment for something to read.
+pub fn is_readable(file: &impl AsRawFd) -> bool {
     let mut entry = libc::pollfd {
-        fd: terminal.as_raw_fd(),
+        fd: file.as_raw_fd(),
         events: libc::POLLIN,
         revents: 0,
     };

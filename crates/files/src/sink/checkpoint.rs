@@ -63,6 +63,21 @@ impl Sink {
         }
     }
 
+    /// Ends a checkpoint that is done, and begins one if there is something new: for callers whose data comes slowly, and is to be
+    /// durable all the same.
+    pub fn checkpoint_beside(&mut self) -> Result<(), Error> {
+        self.unless_broken(|sink| {
+            if sink.checkpoint.as_ref().is_some_and(Checkpoint::is_synced) {
+                sink.end_checkpoint()?;
+            }
+            if sink.checkpoint.is_none() && sink.durable < sink.next {
+                sink.begin_checkpoint()
+            } else {
+                Ok(())
+            }
+        })
+    }
+
     /// All that was written is durable, and what is whole has its name.
     pub(super) fn make_checkpoint(&mut self) -> Result<(), Error> {
         self.end_checkpoint()?;
