@@ -103,7 +103,7 @@ def _run(cases: list[Case], pairs_only: bool, folder: Path) -> int:
             traffic_class.run(lab, tally)
             running.run(lab, tally, table.lines(), folder)
         with Lab() as lab:
-            file_transfer.run(lab, tally, folder)
+            file_transfer.run(lab, tally)
         benchmark.run(tally, folder)
         wireless_link.run(tally, folder)
         controller_box.run(tally, folder)
@@ -125,8 +125,8 @@ def _programs(only: str) -> int:
 def _files(kills: int, seed: int | None) -> int:
     tally = Tally()
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="airdma-tests-") as folder, Lab() as lab:
-        file_transfer.run(lab, tally, Path(folder), kills, seed)
+    with Lab() as lab:
+        file_transfer.run(lab, tally, kills, seed)
     return _close(tally, started)
 
 

@@ -102,10 +102,7 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
             let (reason, text) = last_word(error);
             self.machine.abort(reason, &text);
         }
-        if let Err(error) = self.say() {
-            // The transfer's own result is what counts.
-            drop(error);
-        }
+        self.say_rest();
         self.over.cancel();
         match (self.outcome.take(), result) {
             (Some(outcome), Ok(())) => Ok(Outcome {
@@ -269,6 +266,17 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
             self.channel.say(&frame)?;
         }
         Ok(())
+    }
+
+    /// The last words, as far as there is a connection, and whether there is room or not.
+    fn say_rest(&mut self) {
+        while let Some(message) = self.machine.poll_message(self.start.elapsed()) {
+            let frame = self.session.seal(&message.encode());
+            if self.channel.say(&frame).is_err() {
+                // The transfer's own result is what counts.
+                return;
+            }
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use airdma_transfer::{
     Cancel, Destination, Error, Event, Home, Offered, PORT, ReceiveJob, Received, Stream,
 };
 use clap::ValueEnum;
-use indicatif::HumanBytes;
+use indicatif::DecimalBytes;
 use serde_json::json;
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
@@ -234,14 +234,14 @@ fn summary(offered: &Offered, home: &Home) -> String {
     let rest = if offered.goes_on {
         format!(
             ", of which {} are still to come",
-            HumanBytes(offered.bytes_to_come)
+            DecimalBytes(offered.bytes_to_come)
         )
     } else {
         String::new()
     };
     format!(
         "{who} offers {files}, {}{rest}{names}",
-        HumanBytes(offered.bytes)
+        DecimalBytes(offered.bytes)
     )
 }
 

@@ -4,7 +4,7 @@ mod meter;
 
 use airdma_files::Flaw;
 use airdma_transfer::Progress;
-use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{DecimalBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use meter::{Meter, Reading};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
@@ -120,7 +120,7 @@ impl Show {
         let reading = state.meter.read(progress);
         if let Some(bar) = &state.bar {
             bar.set_position(progress.bytes);
-            bar.set_message(self.words(&reading));
+            bar.set_message(self.words(progress, &reading));
         }
         if matches!(self.style, Style::Objects { .. })
             && state.told.is_none_or(|told| told.elapsed() >= OBJECT_EVERY)
@@ -133,7 +133,7 @@ impl Show {
                 "bytes_total": progress.bytes_total,
                 "bytes_durable": progress.bytes_durable,
                 "bytes_per_second": reading.bytes_per_second,
-                "seconds_left": reading.seconds_left,
+                "seconds_left": reading.left.map(|left| left.as_secs_f64()),
                 "waits_for": reading.slowest.map(|wait| wait.word(self.side)),
             }));
         }
@@ -153,9 +153,9 @@ impl Show {
                 Side::Sender => "sent",
                 Side::Receiver => "received",
             },
-            HumanBytes(end.bytes),
-            seconds(elapsed),
-            HumanBytes(rate as u64),
+            DecimalBytes(end.bytes),
+            time(elapsed),
+            DecimalBytes(rate as u64),
         ));
         let flaws = end.flaws.iter();
         let flaws: Vec<Value> = flaws
@@ -183,10 +183,15 @@ impl Show {
         }
     }
 
-    fn words(&self, reading: &Reading) -> String {
-        let mut words = format!("{}/s", HumanBytes(reading.bytes_per_second as u64));
-        if let Some(left) = reading.seconds_left {
-            words += &format!(", {} left", HumanDuration(Duration::from_secs_f64(left)));
+    fn words(&self, progress: &Progress, reading: &Reading) -> String {
+        let mut words = format!(
+            "{} of {}, {}/s",
+            DecimalBytes(progress.bytes),
+            DecimalBytes(progress.bytes_total),
+            DecimalBytes(reading.bytes_per_second as u64)
+        );
+        if let Some(left) = reading.left {
+            words += &format!(", {} left", time(left));
         }
         if let Some(slowest) = reading.slowest {
             words += &format!(", waits for {}", slowest.words(self.side));
@@ -201,9 +206,7 @@ impl Show {
 
 fn bar(bytes_total: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(bytes_total), ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template(
-        "{percent:>3} % [{bar:24}] {binary_bytes} of {binary_total_bytes}, {msg}",
-    );
+    let style = ProgressStyle::with_template("{percent:>3}% [{wide_bar}] {msg}");
     // The template is a constant; with another one the bar would be plainer.
     bar.with_style(
         style
@@ -217,10 +220,29 @@ pub fn files(count: u64) -> String {
     format!("{count} file{}", if count == 1 { "" } else { "s" })
 }
 
-fn seconds(time: Duration) -> String {
-    if time < Duration::from_secs(60) {
-        format!("{:.1} s", time.as_secs_f64())
-    } else {
-        HumanDuration(time).to_string()
+/// "0.8 s", "12 s", "3 min 10 s", "2 h 5 min".
+fn time(time: Duration) -> String {
+    match time.as_secs() {
+        0..10 => format!("{:.1} s", time.as_secs_f64()),
+        seconds @ 10..60 => format!("{seconds} s"),
+        seconds @ 60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        // What never ends is as good as this.
+        seconds @ 3600.. => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_said_in_two_units_at_most() {
+        let said =
+            [0.84, 12.9, 190.0, 7500.0].map(|seconds| time(Duration::from_secs_f64(seconds)));
+        assert_eq!(said, ["0.8 s", "12 s", "3 min 10 s", "2 h 5 min"]);
+        assert_eq!(
+            (files(1), files(0)),
+            ("1 file".to_owned(), "0 files".to_owned())
+        );
     }
 }

@@ -163,6 +163,24 @@ fn what_comes_becomes_durable_without_being_asked_for() {
 }
 
 #[test]
+fn what_comes_slowly_becomes_durable_beside_the_writing_when_it_is_asked_for() {
+    let scratch = Scratch::new();
+    let path = scratch.write("file", noise(9, 3 * CHUNK_BYTES as usize));
+    let out = scratch.directory("out");
+    let (source, manifest) = source(&path);
+    let sink = open(&out, &manifest, Options::default()).unwrap();
+    let (mut sink, source) = copy(source, sink, 2).unwrap();
+    assert_eq!(sink.durable(), 0);
+    let patience = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while sink.durable() < 2 && std::time::Instant::now() < patience {
+        sink.checkpoint_beside().unwrap();
+    }
+    assert_eq!(sink.durable(), 2);
+    let (sink, _) = copy(source, sink, u64::MAX).unwrap();
+    assert_eq!(sink.finish().unwrap().files, 1);
+}
+
+#[test]
 fn two_transfers_of_the_same_files_do_not_meet() {
     let scratch = Scratch::new();
     let (_, manifest) = source(&scratch.write("in/a", noise(1, 10)));

@@ -7,5 +7,6 @@ mod errors;
 mod hostile;
 mod interrupted;
 mod kept;
+mod pour;
 mod scratch;
 mod service;

@@ -20,7 +20,7 @@ pub struct Meter {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reading {
     pub bytes_per_second: f64,
-    pub seconds_left: Option<f64>,
+    pub left: Option<Duration>,
     pub slowest: Option<Slowest>,
 }
 
@@ -63,7 +63,8 @@ impl Meter {
         let left = progress.bytes_total.saturating_sub(progress.bytes) as f64;
         Reading {
             bytes_per_second: rate,
-            seconds_left: (rate > 0.0).then(|| left / rate),
+            // Without any progress there is nothing to say.
+            left: Duration::try_from_secs_f64(left / rate).ok(),
             slowest: slowest(before.waits, progress.waits),
         }
     }
@@ -84,9 +85,9 @@ impl Slowest {
     pub fn words(self, side: Side) -> &'static str {
         match (self, side) {
             (Self::Reading, _) => "this disk",
-            (Self::Network, Side::Sender) => "the network",
-            (Self::Network, Side::Receiver) => "the network or the sender",
-            (Self::Writing, Side::Sender) => "the receiver's disk",
+            (Self::Network, Side::Sender) => "network",
+            (Self::Network, Side::Receiver) => "network or sender",
+            (Self::Writing, Side::Sender) => "receiver's disk",
             (Self::Writing, Side::Receiver) => "this disk",
         }
     }
@@ -134,7 +135,7 @@ mod tests {
         }
         let reading = meter.read_at(at(6), &progress(5600, 1000, 6000));
         assert_eq!(reading.bytes_per_second, 100.0);
-        assert_eq!(reading.seconds_left, Some(44.0));
+        assert_eq!(reading.left, Some(Duration::from_secs(44)));
         assert_eq!(reading.slowest, Some(Slowest::Writing));
     }
 
