@@ -281,6 +281,7 @@ impl Tables {
         }
         let by = match owed {
             Owed::Now => peer.report_gap(now),
+            Owed::Asked => peer.report_asked(now),
             Owed::Soon => peer.report_soon(now),
         };
         self.air.call_at(by);

@@ -80,6 +80,8 @@ pub struct Acknowledgement<'a> {
 pub enum Owed {
     /// Some time: packets came.
     Soon,
+    /// It waits for it.
+    Asked,
     /// At once: packets are missing.
     Now,
 }
@@ -663,11 +665,7 @@ impl QueuePair {
         let Service::Connected { responder, .. } = &self.service else {
             return None;
         };
-        let reorder = responder.reorder.as_ref()?;
-        if reorder.has_new_gap() {
-            return Some(Owed::Now);
-        }
-        reorder.owed().then_some(Owed::Soon)
+        responder.reorder.as_ref()?.owed()
     }
 
     /// Packets that were missing when later ones came, since this was asked last.

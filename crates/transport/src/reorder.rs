@@ -18,6 +18,7 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::queue_pair::Owed;
 use airdma_wire::{Headers, Packet, Psn};
 
 /// How far ahead of the expected packet one may be. A requester has no more under way.
@@ -108,8 +109,9 @@ pub(crate) struct Reorder {
     early: VecDeque<Early>,
     /// How far ahead the furthest packet was that could not be kept; 0 if none.
     dropped: u32,
-    /// The peer has not been told how far we are.
+    /// The peer has not been told how far we are, and whether it waits for that.
     owed: bool,
+    asked: bool,
     /// Nor that packets are missing that it may not know of.
     gap: bool,
     /// Packets that were missing when a later one came, and were not counted yet.
@@ -123,6 +125,7 @@ impl Reorder {
             early: VecDeque::new(),
             dropped: 0,
             owed: false,
+            asked: false,
             gap: false,
             missed: 0,
         }
@@ -135,21 +138,24 @@ impl Reorder {
 
     /// The peer is to be told how far we are.
     #[inline]
-    pub(crate) fn owe(&mut self) {
+    pub(crate) fn owe(&mut self, asked: bool) {
         self.owed = true;
+        self.asked |= asked;
     }
 
-    pub(crate) fn owed(&self) -> bool {
-        self.owed
-    }
-
-    /// Packets are missing since the peer was told last.
-    pub(crate) fn has_new_gap(&self) -> bool {
-        self.gap
+    pub(crate) fn owed(&self) -> Option<Owed> {
+        if self.gap {
+            Some(Owed::Now)
+        } else if self.asked {
+            Some(Owed::Asked)
+        } else {
+            self.owed.then_some(Owed::Soon)
+        }
     }
 
     pub(crate) fn told(&mut self) {
         self.owed = false;
+        self.asked = false;
         self.gap = false;
     }
 

@@ -274,6 +274,7 @@ impl Requester {
     /// Whether the last packet did not ask for an acknowledgement.
     fn is_unasked(&self) -> bool {
         self.bytes_since_ack_request > 0
+            && self.repair.is_none()
             && self.next == self.sent_max
             && self.next > self.acked
             && self.not_ready_until.is_none()
@@ -360,7 +361,8 @@ impl Requester {
         let index = u32::try_from(sequence - entry.first).expect("an entry has < 2^32 packets");
         let mut packet = RequestPacket::new(&entry, index, attributes.path_mtu.bytes(), 0);
         repair.sent(sequence, packet.packets, turn.now);
-        packet.headers.bth.ack_request = repair.is_empty();
+        packet.headers.bth.ack_request =
+            repair.is_empty() && (turn.credit == 0 || self.next == self.posted);
         packet.headers.bth.psn = self.psn_of(sequence);
         let Ok(end) = write(&entry, &mut packet, turn, attributes, host, out) else {
             // Its memory is gone: it fails when its turn comes again.
@@ -394,6 +396,9 @@ impl Requester {
     /// queue pairs share it, and because the sender must never wait for an acknowledgement that
     /// it did not ask for.
     ///
+    /// A peer that repeats selectively says by itself how far it is, but not often: it is asked when nothing more can be sent until it
+    /// answers.
+    ///
     /// `credit_left` is what the window takes after this packet, which counts as one MTU whatever
     /// its size.
     fn asks_for_ack(
@@ -404,14 +409,19 @@ impl Requester {
         mtu: u32,
     ) -> bool {
         let end = self.next + u64::from(packet.packets);
-        let waited_for = entry.request.signalled || end == self.posted || self.next < self.sent_max;
+        let waited_for = entry.request.signalled && self.repair.is_none()
+            || end == self.posted
+            || self.next < self.sent_max;
         (packet.ends_message && waited_for)
             || packet.answer_len > 0
             || self.much_is_unanswered(end, credit_left, mtu)
     }
 
     fn much_is_unanswered(&self, end: u64, credit_left: u32, mtu: u32) -> bool {
-        self.bytes_since_ack_request + mtu >= ACK_INTERVAL_BYTES.min(credit_left / 4)
+        let unasked = self.bytes_since_ack_request + mtu;
+        let is_asked_rarely = self.repair.is_some();
+        (unasked >= ACK_INTERVAL_BYTES.min(credit_left / 4)
+            && (!is_asked_rarely || credit_left == 0))
             || end - self.acked >= IN_FLIGHT_PACKETS_MAX
     }
 

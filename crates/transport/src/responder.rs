@@ -190,7 +190,7 @@ impl Responder {
         let Some(reorder) = &mut self.reorder else {
             return self.report_gap();
         };
-        reorder.owe();
+        reorder.owe(packet.headers.bth.ack_request);
         if ahead < AHEAD_MAX && reorder.has(ahead) {
             return host.count(Counter::Duplicates);
         }
@@ -255,7 +255,7 @@ impl Responder {
         self.expected = self.expected.add(1);
         self.placed = Some(bth.psn);
         if let Some(reorder) = &mut self.reorder {
-            reorder.owe();
+            reorder.owe(bth.ack_request);
         } else if bth.ack_request {
             self.replies.acknowledge(bth.psn, self.msn);
         }
@@ -502,7 +502,7 @@ impl Responder {
         let opcode = packet.headers.bth.opcode;
         if opcode.is_send() || opcode.is_write() {
             return match &mut self.reorder {
-                Some(reorder) => reorder.owe(),
+                Some(reorder) => reorder.owe(packet.headers.bth.ack_request),
                 None => self.acknowledge_again(),
             };
         }

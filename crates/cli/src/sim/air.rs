@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const SEED: u64 = 1;
 /// For so long each row is looked at.
-const TIME: Duration = Duration::from_secs(1);
+const TIME: Duration = Duration::from_secs(4);
 const GOOD_DB: f64 = 35.0;
 const FAIR_DB: f64 = 22.0;
 const LOSSES: [f64; 4] = [0.0, 0.001, 0.01, 0.05];

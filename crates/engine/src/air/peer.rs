@@ -19,8 +19,8 @@ const TOLD_SLACK: Duration = Duration::from_millis(1);
 const LIGHT_BYTES: u64 = 8 * 1024;
 /// Reports of gaps are no closer together on a path whose rate is controlled.
 const GAPS_APART: Duration = Duration::from_millis(2);
-/// Nothing came for so long: a burst is over.
-const BURST_OVER: Duration = Duration::from_millis(2);
+/// So much is told at once: half of what may be under way, at a path MTU of 1,024 bytes.
+const FULL_BYTES: u64 = 2 << 20;
 const PING_INTERVAL_MIN: Duration = Duration::from_millis(5);
 /// Where a rate controller sees the queue that matters, and the round trip does not stand in for it.
 const PING_INTERVAL_RARE: Duration = Duration::from_millis(20);
@@ -200,6 +200,11 @@ impl AirPeer {
         self.report_urgently(now.max(self.reported_at + apart))
     }
 
+    /// The peer waits for an answer, and leaves the air to it. Returns when it is given.
+    pub(super) fn report_asked(&mut self, now: Time) -> Time {
+        self.report_urgently(now.max(self.reported_at + self.quarter()))
+    }
+
     /// There is something to report. Returns when that is done.
     pub(super) fn report_soon(&mut self, now: Time) -> Time {
         self.report_by(self.reported_at.max(now) + self.quarter())
@@ -220,9 +225,9 @@ impl AirPeer {
             return false;
         }
         let full = self.reported_at + Feedback::interval(self.rtt());
-        let over = self.arrivals.latest + BURST_OVER;
-        let is_heavy = self.pace.is_some() && self.arrivals.fresh_bytes >= LIGHT_BYTES;
-        let at = full.min(over).min(self.urgent_at.unwrap_or(full));
+        let is_heavy = self.pace.is_some()
+            && (LIGHT_BYTES..FULL_BYTES).contains(&self.arrivals.fresh_bytes);
+        let at = full.min(self.urgent_at.unwrap_or(full));
         if is_heavy && now < at {
             self.report_at = Some(at);
             return false;
