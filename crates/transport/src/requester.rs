@@ -32,7 +32,7 @@ const ACK_INTERVAL_BYTES: u32 = 32 * 1024;
 
 /// Packets that one queue pair may have unacknowledged. The shared window of the path is
 /// normally smaller; this bounds what a duplicate or a stale PSN can be confused with.
-const IN_FLIGHT_PACKETS_MAX: u64 = 4096;
+const IN_FLIGHT_PACKETS_MAX: u64 = 8192;
 
 /// One posted request and the sequence numbers it takes.
 #[derive(Clone, Copy, Debug)]

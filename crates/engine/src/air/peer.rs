@@ -225,8 +225,10 @@ impl AirPeer {
             return false;
         }
         let full = self.reported_at + Feedback::interval(self.rtt());
-        let is_heavy = self.pace.is_some()
-            && (LIGHT_BYTES..FULL_BYTES).contains(&self.arrivals.fresh_bytes);
+        let fresh = self.arrivals.fresh_bytes;
+        let is_beginning = fresh * 2 >= self.arrivals.bytes;
+        let is_heavy =
+            self.pace.is_some() && !is_beginning && (LIGHT_BYTES..FULL_BYTES).contains(&fresh);
         let at = full.min(self.urgent_at.unwrap_or(full));
         if is_heavy && now < at {
             self.report_at = Some(at);
@@ -358,30 +360,86 @@ mod tests {
         }
     }
 
-    #[test]
-    fn gaps_are_told_at_once_but_not_one_by_one() {
+    /// A peer of which much has come, and which was told so at 50 ms.
+    fn busy() -> AirPeer {
         let address = IpAddr::from([192, 0, 2, 1]);
         let mut peer = AirPeer::new((address, address), 0, 0);
         peer.pace = Pace::new(RateControl::Buffers, Time::ZERO);
-        let at = |us: u64| Time::from_nanos(us * 1_000);
-        let arrived = Arrived {
-            bytes: 2 * LIGHT_BYTES,
-            marked_bytes: 0,
-        };
-        peer.report_gap(at(50_000));
+        arrives(&mut peer, 49_000, 8 * FULL_BYTES);
         assert!(peer.is_report_due(at(50_000)));
         peer.reported(at(50_000), false);
-        // Much comes, in order, and then after a gap.
-        peer.arrivals.note(at(50_100), arrived);
-        peer.report_soon(at(50_100));
+        peer
+    }
+
+    fn at(us: u64) -> Time {
+        Time::from_nanos(us * 1_000)
+    }
+
+    fn arrives(peer: &mut AirPeer, at_us: u64, bytes: u64) {
+        let arrived = Arrived {
+            bytes,
+            marked_bytes: 0,
+        };
+        peer.arrivals.note(at(at_us), arrived);
+        peer.report_soon(at(at_us));
+    }
+
+    /// When it is told, in microseconds, if it is looked at often.
+    fn told_at(peer: &mut AirPeer) -> Option<u64> {
+        (0..1_000)
+            .map(|n| 50_000 + n * 100)
+            .find(|&us| peer.is_report_due(at(us)))
+    }
+
+    #[test]
+    fn what_comes_is_told_rarely_where_each_report_takes_from_it() {
+        let mut peer = busy();
+        arrives(&mut peer, 50_100, 2 * LIGHT_BYTES);
+        assert_eq!(told_at(&mut peer), Some(60_000));
+        let mut peer = busy();
+        arrives(&mut peer, 50_100, LIGHT_BYTES - 1);
+        assert_eq!(told_at(&mut peer), Some(50_600), "somebody may wait for it");
+        let mut peer = busy();
+        arrives(&mut peer, 50_100, LIGHT_BYTES);
+        arrives(&mut peer, 51_100, FULL_BYTES);
+        assert_eq!(told_at(&mut peer), Some(50_600), "it is much");
+    }
+
+    #[test]
+    fn in_the_beginning_each_doubling_is_told() {
+        let address = IpAddr::from([192, 0, 2, 1]);
+        let mut peer = AirPeer::new((address, address), 0, 0);
+        peer.pace = Pace::new(RateControl::Buffers, Time::ZERO);
+        arrives(&mut peer, 50_000, 64 * 1024);
+        assert_eq!(told_at(&mut peer), Some(50_500));
+        peer.reported(at(50_500), false);
+        arrives(&mut peer, 50_600, 60 * 1024);
+        assert_eq!(told_at(&mut peer), Some(60_500));
+        arrives(&mut peer, 51_600, 8 * 1024);
+        assert_eq!(told_at(&mut peer), Some(52_100));
+    }
+
+    #[test]
+    fn who_waits_is_told_in_a_quarter_of_a_round_trip() {
+        let mut peer = busy();
+        arrives(&mut peer, 50_100, 2 * LIGHT_BYTES);
+        peer.report_asked(at(50_100));
+        assert_eq!(told_at(&mut peer), Some(50_500));
+        peer.reported(at(50_500), false);
+        arrives(&mut peer, 70_000, 2 * LIGHT_BYTES);
+        peer.report_asked(at(70_000));
+        assert_eq!(told_at(&mut peer), Some(70_000), "the last is long ago");
+    }
+
+    #[test]
+    fn gaps_are_told_at_once_but_not_one_by_one() {
+        let mut peer = busy();
+        arrives(&mut peer, 50_100, 2 * LIGHT_BYTES);
         peer.report_gap(at(50_200));
-        assert!(!peer.is_report_due(at(51_900)));
-        assert!(peer.is_report_due(at(52_000)));
+        assert_eq!(told_at(&mut peer), Some(52_000));
         peer.reported(at(52_000), false);
-        // Without a gap it waits for the rest of the burst.
-        peer.arrivals.note(at(52_100), arrived);
-        peer.report_soon(at(52_100));
-        assert!(!peer.is_report_due(at(54_000)));
-        assert!(peer.is_report_due(at(54_100)));
+        arrives(&mut peer, 62_000, 2 * LIGHT_BYTES);
+        peer.report_gap(at(62_000));
+        assert!(peer.is_report_due(at(62_000)));
     }
 }

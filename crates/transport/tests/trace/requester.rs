@@ -672,13 +672,13 @@ fn much_that_is_unanswered_is_asked_about_and_what_was_answered_long_ago_is_not(
     }
     b.log();
     b.post(Operation::Send, 8);
-    b.post(WRITE, 5000 * 256);
+    b.post(WRITE, 9000 * 256);
     let sent = b.sends();
-    // No more than 4096 packets are under way, and the last of them asks.
-    assert_eq!(sent.len(), 4096);
-    let asking: Vec<_> = (0..4096).filter(|&i| sent[i].contains(" A")).collect();
-    let mut expected: Vec<_> = (0..4096).step_by(128).collect();
-    expected.push(4095);
+    // No more than 8192 packets are under way, and the last of them asks.
+    assert_eq!(sent.len(), 8192);
+    let asking: Vec<_> = (0..8192).filter(|&i| sent[i].contains(" A")).collect();
+    let mut expected: Vec<_> = (0..8192).step_by(128).collect();
+    expected.push(8191);
     assert_eq!(asking, expected);
 }
 

@@ -76,10 +76,44 @@ fn the_middle_of_a_write_goes_to_its_place_at_once_and_its_end_last() {
     b.write_arrives(Opcode::RcWriteMiddle, 101, &[2; 256], None);
     let expected = [[1; 256], [2; 256], [3; 256], [4; 256]].concat();
     assert_eq!(b.host.memory[start..][..1024], expected);
-    assert_eq!(b.qp.owes_acknowledgement(), Some(Owed::Soon));
+    assert_eq!(
+        b.qp.owes_acknowledgement(),
+        Some(Owed::Asked),
+        "by the last"
+    );
     assert_eq!(tells(&mut b), (104, vec![]));
     assert_eq!(b.sends(), [""; 0], "no ACK packets");
     assert_eq!(b.counted(Counter::MessagesReceived), 1);
+}
+
+#[test]
+fn who_can_send_more_does_not_ask_and_who_cannot_is_told_that_it_waits() {
+    let mut b = selective();
+    b.post(WRITE, 8);
+    b.post(WRITE, 512);
+    assert_eq!(
+        b.sends(),
+        [
+            "WriteOnly 16777214 va=0x1000+8 [8]",
+            "WriteFirst 16777215 va=0x1000+512 [256]",
+            "WriteLast 0 A [256]",
+        ],
+        "there is no more"
+    );
+    b.post(WRITE, 1024);
+    b.credit = 512;
+    let first = b.sends_one().unwrap();
+    assert_eq!(first, "WriteFirst 1 va=0x1000+1024 [256]");
+    b.credit = 256;
+    let last = b.sends_one().unwrap();
+    assert_eq!(last, "WriteMiddle 2 A [256]", "the window is full");
+    b.write_arrives(Opcode::RcWriteFirst, 100, &[1; 256], reth(512));
+    assert_eq!(b.qp.owes_acknowledgement(), Some(Owed::Soon));
+    b.write_arrives(Opcode::RcWriteLast, 101, &[1; 256], None);
+    assert_eq!(b.qp.owes_acknowledgement(), Some(Owed::Asked));
+    tells(&mut b);
+    b.write_arrives(Opcode::RcWriteFirst, 102, &[1; 256], reth(512));
+    assert_eq!(b.qp.owes_acknowledgement(), Some(Owed::Soon));
 }
 
 #[test]
