@@ -129,7 +129,7 @@ impl Requester {
             }
         }
         if acked < self.next {
-            repair.restart_probe(now);
+            repair.restart_probe(now, self.next == self.posted);
         }
         if !repair.is_empty() {
             self.note_loss();

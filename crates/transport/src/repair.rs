@@ -20,6 +20,8 @@ const RTT_MIN: Duration = Duration::from_micros(500);
 /// Before the peer's habits are known.
 const TOLD_WITHIN_START: Duration = Duration::from_millis(1);
 const PROBE_BACKOFF_MAX: u32 = 6;
+/// Whoever is asked answers sooner than it would otherwise.
+const ASKED_WITHIN: Duration = Duration::from_millis(1);
 /// Twice as long as a peer waits before it tells how far it is, at most.
 const TOLD_WITHIN: Duration = Duration::from_millis(20);
 
@@ -35,6 +37,8 @@ pub(crate) struct Repair {
     rtt: Duration,
     /// The peer may take this long beyond the round trip.
     told_within: Duration,
+    /// The peer knows that an answer is waited for.
+    is_asked: bool,
     probe_at: Option<Time>,
     probes: u32,
     /// The peer has executed all before this, as it said.
@@ -50,6 +54,7 @@ impl Repair {
             again_at: Vec::new(),
             rtt: RTT_START,
             told_within: TOLD_WITHIN_START,
+            is_asked: false,
             probe_at: None,
             probes: 0,
             told: 0,
@@ -154,8 +159,9 @@ impl Repair {
     }
 
     /// Something is under way, and the peer was heard, or asked for the first time.
-    pub(crate) fn restart_probe(&mut self, now: Time) {
+    pub(crate) fn restart_probe(&mut self, now: Time, is_asked: bool) {
         self.probes = 0;
+        self.is_asked = is_asked;
         self.probe_at = Some(now + self.probe_timeout());
     }
 
@@ -179,7 +185,12 @@ impl Repair {
     }
 
     fn probe_timeout(&self) -> Duration {
-        (self.rtt * 2 + self.told_within) * (1 << self.probes)
+        let told_within = if self.is_asked {
+            self.told_within.min(ASKED_WITHIN)
+        } else {
+            self.told_within
+        };
+        (self.rtt * 2 + told_within) * (1 << self.probes)
     }
 }
 
@@ -253,15 +264,21 @@ mod tests {
     fn probes_come_after_two_round_trips_of_silence_and_then_ever_later() {
         let mut repair = Repair::new();
         repair.set_rtt(Duration::from_millis(2), Duration::from_millis(1));
-        repair.restart_probe(at(0));
+        repair.restart_probe(at(0), false);
         assert!(!repair.take_probe(at(4)));
         assert!(repair.take_probe(at(5)));
         assert_eq!(repair.probe_at(), Some(at(15)));
         assert!(repair.take_probe(at(15)));
         assert_eq!(repair.probe_at(), Some(at(35)));
-        repair.restart_probe(at(20));
+        repair.restart_probe(at(20), false);
         assert_eq!(repair.probe_at(), Some(at(25)));
         repair.stop_probe();
         assert!(!repair.take_probe(at(99)));
+        // Who knows that it is waited for says something sooner.
+        repair.set_rtt(Duration::from_millis(2), Duration::from_millis(11));
+        repair.restart_probe(at(100), false);
+        assert_eq!(repair.probe_at(), Some(at(115)));
+        repair.restart_probe(at(100), true);
+        assert_eq!(repair.probe_at(), Some(at(105)));
     }
 }

@@ -112,7 +112,7 @@ pub(crate) struct Requester {
     /// Local requests in `queue`.
     pub(crate) locals: u32,
     first_psn: Psn,
-    posted: u64,
+    pub(crate) posted: u64,
     pub(crate) acked: u64,
     pub(crate) next: u64,
     pub(crate) sent_max: u64,
@@ -472,10 +472,11 @@ impl Requester {
         if self.deadline.is_none() {
             self.deadline = self.deadline_from(now, attributes);
         }
+        let asks = packet.headers.bth.ack_request;
         if let Some(repair) = &mut self.repair
-            && repair.probe_at().is_none()
+            && (asks || repair.probe_at().is_none())
         {
-            repair.restart_probe(now);
+            repair.restart_probe(now, asks);
         }
     }
 
@@ -589,13 +590,14 @@ impl Requester {
             self.cursor = 0;
         }
         let under_way = self.next > self.acked;
+        let is_all_sent = self.next == self.posted;
         self.deadline = if under_way {
             self.deadline_from(now, attributes)
         } else {
             None
         };
         match &mut self.repair {
-            Some(repair) if under_way => repair.restart_probe(now),
+            Some(repair) if under_way => repair.restart_probe(now, is_all_sent),
             Some(repair) => repair.stop_probe(),
             None => {}
         }
