@@ -10,7 +10,7 @@ use airdma_engine::RateControl;
 use airdma_port::QueueFill;
 use airdma_port::sim::Frame;
 use airdma_sim::Random;
-use airdma_sim::wifi::{Fate, Medium, Profile, StationId};
+use airdma_sim::wifi::{Fate, Medium, Outcome, Profile, StationId};
 use airdma_transport::Time;
 use core::time::Duration;
 use foreground::Foreground;
@@ -168,32 +168,80 @@ fn next_snr(setting: &Setting, since: Duration) -> Option<Duration> {
 
 /// What the queues of so many hosts get through together that are always full, in Mb/s of the same packets.
 pub fn line_rate(setting: &Setting, hosts: usize, time: Duration) -> f64 {
-    let (mut medium, stations) = medium(setting, hosts + 1);
-    let mut random = Random::new(setting.seed);
-    let taught = teach(&mut medium, &stations, &mut random);
-    let (mut outcomes, mut now, mut came) = (Vec::new(), taught, 0);
-    let begin = taught + WARM_UP;
+    let mut full = FullQueues::new(setting, hosts, Duration::ZERO);
+    let begin = full.now + WARM_UP;
     let end = begin + time;
-    let mut token = 0;
-    while now < end {
-        for &from in &stations[..hosts] {
-            while medium.backlog(from).packets < setting.profile.queue_packets_max {
-                let taken = medium.enqueue(now, from, stations[hosts], PACKET, token);
-                token += u64::from(taken.is_ok());
-            }
-        }
-        let since = now.duration_since(begin);
-        let turn = next_snr(setting, since).map(|after| begin + after);
-        let next = medium.poll_at().unwrap_or(end);
-        now = next.min(turn.unwrap_or(next)).max(now);
-        set_snr(&mut medium, &stations, setting, now.duration_since(begin));
-        medium.advance(now, &mut random, &mut outcomes);
-        for outcome in outcomes.drain(..) {
-            let counts = outcome.fate == Fate::Delivered && outcome.at >= begin && outcome.at < end;
-            came += u64::from(counts && !random.chance(setting.loss));
-        }
+    let mut came = 0;
+    while full.now < end {
+        came += full.step(begin, |at| at >= begin && at < end);
     }
     mbit(came * PAYLOAD, time)
+}
+
+/// How long one queue that is always full takes for so many bytes, after the pause that transfers have before they begin.
+pub fn line_completion(setting: &Setting, bytes: u64) -> Duration {
+    let mut full = FullQueues::new(setting, 1, WARM_UP);
+    let begin = full.now;
+    let mut came = 0;
+    while came * PAYLOAD < bytes {
+        came += full.step(begin, |_| true);
+    }
+    full.now.duration_since(begin)
+}
+
+/// A cell in which some stations always have packets for the last one.
+struct FullQueues<'a> {
+    setting: &'a Setting,
+    medium: Medium,
+    stations: Vec<StationId>,
+    random: Random,
+    now: Time,
+    token: u64,
+    outcomes: Vec<Outcome>,
+}
+
+impl<'a> FullQueues<'a> {
+    /// After a pause.
+    fn new(setting: &'a Setting, hosts: usize, pause: Duration) -> Self {
+        let (mut medium, stations) = medium(setting, hosts + 1);
+        let mut random = Random::new(setting.seed);
+        let now = teach(&mut medium, &stations, &mut random) + pause;
+        let mut outcomes = Vec::new();
+        medium.advance(now, &mut random, &mut outcomes);
+        FullQueues {
+            setting,
+            medium,
+            stations,
+            random,
+            now,
+            token: 0,
+            outcomes,
+        }
+    }
+
+    /// Fills the queues and goes on to the next event. How many packets arrived at a time that counts. The signal moves from `begin` on.
+    fn step(&mut self, begin: Time, counts: impl Fn(Time) -> bool) -> u64 {
+        let (receiver, senders) = self.stations.split_last().expect("stations");
+        for &from in senders {
+            while self.medium.backlog(from).packets < self.setting.profile.queue_packets_max {
+                let taken = (self.medium).enqueue(self.now, from, *receiver, PACKET, self.token);
+                self.token += u64::from(taken.is_ok());
+            }
+        }
+        let since = self.now.duration_since(begin);
+        let turn = next_snr(self.setting, since).map(|after| begin + after);
+        let next = self.medium.poll_at().unwrap_or(self.now);
+        self.now = next.min(turn.unwrap_or(next)).max(self.now);
+        let since = self.now.duration_since(begin);
+        set_snr(&mut self.medium, &self.stations, self.setting, since);
+        (self.medium).advance(self.now, &mut self.random, &mut self.outcomes);
+        let mut came = 0;
+        for outcome in self.outcomes.drain(..) {
+            let arrived = outcome.fate == Fate::Delivered && counts(outcome.at);
+            came += u64::from(arrived && !self.random.chance(self.setting.loss));
+        }
+        came
+    }
 }
 
 /// What a load without end gets through.

@@ -3,7 +3,7 @@
 use airdma_engine::RateControl;
 use airdma_link::{Profile as Radio, Signal, Walk};
 use airdma_proof::cell::{
-    Load, SNR_STEP, Seen, Sender, Setting, completion, line_rate, throughput,
+    Load, SNR_STEP, Seen, Sender, Setting, completion, line_completion, line_rate, throughput,
 };
 use airdma_sim::wifi::Profile;
 use std::fmt::Write as _;
@@ -119,18 +119,22 @@ fn losses(text: &mut String) -> std::fmt::Result {
 fn sizes(text: &mut String) -> std::fmt::Result {
     writeln!(
         text,
-        "\n## Completion\n\nFrom the first request to the last completion at {GOOD_DB} dB: ms, and how much longer than size / line.\n"
+        "\n## Completion\n\nFrom the first request to the last completion at {GOOD_DB} dB: ms, and how much longer than size / line. A queue that is full from the beginning takes \
+         longer, too: the radio has been idle for 300 ms, and finds its rate again.\n"
     )?;
-    writeln!(text, "| radio | MB | RoCEv2 | | air | |")?;
-    writeln!(text, "| --- | --: | --: | --: | --: | --: |")?;
+    writeln!(text, "| radio | MB | full queue | | RoCEv2 | | air | |")?;
+    writeln!(text, "| --- | --: | --: | --: | --: | --: | --: | --: |")?;
     for profile in [Profile::AC_80, Profile::AX_160, Profile::BE_320] {
         let setting = setting(profile, GOOD_DB, 0.0);
         let line = line_rate(&setting, 1, TIME);
         for megabytes in [1_u32, 10, 100] {
             write!(text, "| {} | {megabytes}", setting.profile.name)?;
             let least_ms = f64::from(megabytes) * 8e3 / line;
+            let bytes = u64::from(megabytes) * 1_000_000;
+            let full_ms = line_completion(&setting, bytes).as_secs_f64() * 1e3;
+            write!(text, " | {full_ms:.1} | {:.2}", full_ms / least_ms)?;
             for sender in [Sender::ROCE, AIR] {
-                match completion(&setting, sender, u64::from(megabytes) * 1_000_000) {
+                match completion(&setting, sender, bytes) {
                     Some(time) => {
                         let ms = time.as_secs_f64() * 1e3;
                         write!(text, " | {ms:.1} | {:.2}", ms / least_ms)?;
