@@ -27,6 +27,7 @@ import interface_changes  # noqa: E402
 import ip_layer  # noqa: E402
 import matrix  # noqa: E402
 import processes  # noqa: E402
+import queue_service  # noqa: E402
 import runner  # noqa: E402
 import scenarios  # noqa: E402
 import system_calls  # noqa: E402
@@ -104,6 +105,7 @@ def _run(cases: list[Case], pairs_only: bool, folder: Path) -> int:
             running.run(lab, tally, table.lines(), folder)
         with Lab() as lab:
             file_transfer.run(lab, tally)
+            queue_service.run(lab, tally, folder)
         benchmark.run(tally, folder)
         wireless_link.run(tally, folder)
         controller_box.run(tally, folder)

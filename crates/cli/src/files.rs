@@ -4,7 +4,7 @@ mod recv;
 mod send;
 mod show;
 mod stdin;
-mod stop;
+pub mod stop;
 mod terminal;
 
 use airdma_transfer::{Error, Kind};
@@ -55,7 +55,7 @@ fn status(error: &Error) -> u8 {
 }
 
 /// The word for programs.
-fn word(error: &Error) -> &'static str {
+pub fn word(error: &Error) -> &'static str {
     match error.kind() {
         Kind::System => "system",
         Kind::Unreachable => "unreachable",

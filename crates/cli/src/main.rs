@@ -10,8 +10,10 @@ mod bench;
 mod devices;
 mod files;
 mod link;
+mod queue;
 mod run;
 mod selftest;
+mod serve;
 mod sim;
 
 /// RDMA for every network interface, in user space: no RDMA NIC, no kernel module.
@@ -79,6 +81,16 @@ enum Command {
     /// names once they are whole.
     #[command(after_long_help = files::RECV_HELP)]
     Recv(files::RecvOptions),
+    /// Keep a queue of files to be sent, for programs and for `airdma queue`.
+    ///
+    /// Jobs are sent one at a time, first come, first served. They survive what ends the service, and a job that was on its way goes
+    /// on where it stopped. A receiver that is away or busy is tried again, up to a day. Receivers are known already (`airdma send`
+    /// has met them), or the job has their code.
+    #[command(after_long_help = serve::HELP)]
+    Serve(serve::Options),
+    /// Queue files to be sent by `airdma serve`, and see what becomes of them.
+    #[command(after_long_help = queue::HELP)]
+    Queue(queue::Options),
     /// Run random worlds in virtual time, and let a reference model judge them.
     ///
     /// Hosts, queue pairs, programs and a network that loses, repeats, reorders and damages packets all follow from one seed.
@@ -130,6 +142,8 @@ fn main() -> ExitCode {
         Command::Selftest => selftest::print(),
         Command::Send(options) => return files::send(options),
         Command::Recv(options) => return files::recv(options),
+        Command::Serve(options) => serve::serve(&options),
+        Command::Queue(options) => return queue::queue(&options),
         Command::Sim(options) => sim::sim(options),
         Command::Bench(options) => bench::bench(options),
         Command::Link(command) => link::link(command),

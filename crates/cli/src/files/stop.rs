@@ -11,6 +11,12 @@ static STOPPED_BY: OnceLock<libc::c_int> = OnceLock::new();
 
 /// Lets signals cancel. To be called before any other thread is started: they inherit that they take none.
 pub fn on_signals(cancel: &Cancel) -> io::Result<()> {
+    let cancel = cancel.clone();
+    then(move || cancel.cancel())
+}
+
+/// Lets signals call `stop`. As [`on_signals`].
+pub fn then(stop: impl Fn() + Send + 'static) -> io::Result<()> {
     // SAFETY: an all-zero signal set is a valid one to initialise, and all calls get pointers to it.
     let set = unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
@@ -21,7 +27,6 @@ pub fn on_signals(cancel: &Cancel) -> io::Result<()> {
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
         set
     };
-    let cancel = cancel.clone();
     std::thread::Builder::new()
         .name("airdma-signals".into())
         .spawn(move || {
@@ -34,7 +39,7 @@ pub fn on_signals(cancel: &Cancel) -> io::Result<()> {
                 if STOPPED_BY.set(signal).is_err() {
                     std::process::exit(i32::from(status()));
                 }
-                cancel.cancel();
+                stop();
             }
         })?;
     Ok(())

@@ -1,0 +1,262 @@
+//! `airdma serve`: the queue of `airdma-queue`, carried by `airdma-transfer`.
+
+use crate::complain;
+use crate::files::{stop, word};
+use airdma_files::protocol::{Config, Failure, Reason};
+use airdma_files::session::{Code, HandshakeError, Introduction};
+use airdma_files::walk::{Skipped, Walked, Why};
+use airdma_files::{Limits, printable};
+use airdma_queue::socket::Socket;
+use airdma_queue::{Arrived, Carrier, Flaw, Order, Outcome, Progress, Service, Stop, Trouble};
+use airdma_transfer::{Cancel, Error, Event, Home, Kind, Peer, SendJob, Sent};
+use anyhow::{Context, Result};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const HELP: &str = "\
+Examples:
+  airdma serve                                    in a terminal, until Ctrl-C
+  systemctl --user enable --now airdma-serve      with packaging/systemd/user/airdma-serve.service installed
+  airdma queue add holiday.mp4 anna               a program, or you
+
+Exit status: 0 after SIGTERM, SIGINT or SIGHUP; 1 if it cannot serve (another one does, no room for the journal).";
+
+/// How long to go on trying inside of one attempt when the connection is lost.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(clap::Args)]
+pub struct Options {
+    /// The socket to listen at, for this user alone. $AIRDMA_QUEUE, $XDG_RUNTIME_DIR/airdma-queue.sock, or queue.sock in the state
+    /// directory.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Where jobs are kept. $STATE_DIRECTORY, $XDG_STATE_HOME/airdma or ~/.local/state/airdma.
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// How long a receiver may take to accept, in seconds: others wait meanwhile.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    accept_within: u64,
+}
+
+pub fn serve(options: &Options) -> Result<ExitCode> {
+    let state = options.state.clone().or_else(state_directory);
+    let state = state.context("no place for the jobs: set HOME, or give --state")?;
+    let socket = options.socket.clone().or_else(socket_path);
+    let socket = socket.context("no place for the socket: set HOME, or give --socket")?;
+    let carrier = Transfers {
+        accept_within: Duration::from_secs(options.accept_within),
+    };
+    let service = Arc::new(Service::open(&state, carrier, complain)?);
+    let listening = Socket::bind(&socket)?;
+    let (stopped, wake) = (Arc::clone(&service), listening.waker());
+    stop::then(move || {
+        tell_systemd("STOPPING=1");
+        stopped.stop();
+        wake();
+    })?;
+    let runs = Arc::clone(&service);
+    let runner = std::thread::Builder::new()
+        .name("airdma-jobs".into())
+        .spawn(move || runs.run())?;
+    complain(&format!("serves at {}", socket.display()));
+    tell_systemd("READY=1");
+    listening.serve(&service)?;
+    if runner.join().is_err() {
+        complain("the jobs ended with a panic: they are kept, and go on with the next service");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where a service listens, unless it is told otherwise.
+pub fn socket_path() -> Option<PathBuf> {
+    let runtime = || Some(set("XDG_RUNTIME_DIR")?.join("airdma-queue.sock"));
+    let in_state = || Some(state_directory()?.join("queue.sock"));
+    set("AIRDMA_QUEUE").or_else(runtime).or_else(in_state)
+}
+
+fn state_directory() -> Option<PathBuf> {
+    let home = || Some(set("HOME")?.join(".local/state"));
+    let users = || Some(set("XDG_STATE_HOME").or_else(home)?.join("airdma"));
+    set("STATE_DIRECTORY").or_else(users)
+}
+
+fn set(name: &str) -> Option<PathBuf> {
+    let value = std::env::var_os(name).filter(|value| !value.is_empty());
+    value.map(PathBuf::from)
+}
+
+/// What systemd wants to know of a service of `Type=notify` (sd_notify(3)). Without systemd nothing happens.
+fn tell_systemd(state: &str) {
+    let Some(name) = set("NOTIFY_SOCKET") else {
+        return;
+    };
+    let address = match name.as_os_str().as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(&name),
+    };
+    let told = address
+        .and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
+    if let Err(error) = told {
+        complain(&format!("systemd does not hear of {state}: {error}"));
+    }
+}
+
+/// Carries orders as `airdma send` does, with nobody to ask.
+struct Transfers {
+    accept_within: Duration,
+}
+
+impl Carrier for Transfers {
+    fn carry(&self, order: &Order, tell: &dyn Fn(Progress), stop: &Stop) -> Outcome {
+        let cancel = Cancel::default();
+        let cancelled = cancel.clone();
+        stop.then(move || cancelled.cancel());
+        let peer = match Peer::find(&order.to) {
+            Ok(peer) => peer,
+            Err(error) => {
+                return Outcome::Later(Trouble {
+                    kind: "unreachable".into(),
+                    message: error.to_string(),
+                });
+            }
+        };
+        match self.send(order, &peer, tell, &cancel) {
+            Ok(arrived) => Outcome::Arrived(arrived),
+            Err(error) => outcome_of(&error),
+        }
+    }
+}
+
+impl Transfers {
+    fn send(
+        &self,
+        order: &Order,
+        peer: &Peer,
+        tell: &dyn Fn(Progress),
+        cancel: &Cancel,
+    ) -> std::result::Result<Arrived, Error> {
+        // Other programs meet peers, too.
+        let home = Home::open()?;
+        let paths: Vec<_> = order.paths.iter().map(|path| &path.0).collect();
+        let walked = airdma_files::walk(&paths, Limits::default())?;
+        let watch = |event| watched(event, peer, &home, tell);
+        let announced = peer.key.filter(|key| home.knows(key));
+        let known = announced.or_else(|| home.key(&peer.name));
+        let sent = match known.map(Introduction::Known) {
+            Some(known) => match self.attempt(&walked, &home, peer, known, &watch, cancel) {
+                // Another host has this name now.
+                Err(Error::Handshake(HandshakeError::NotKnown | HandshakeError::NotKnownThere))
+                    if order.code.is_some() =>
+                {
+                    self.attempt(&walked, &home, peer, by_code(order)?, &watch, cancel)?
+                }
+                result => result?,
+            },
+            None => self.attempt(&walked, &home, peer, by_code(order)?, &watch, cancel)?,
+        };
+        let arrived = sent.flaws.into_iter().map(|(path, flaw)| Flaw {
+            path,
+            why: flaw.to_string(),
+        });
+        Ok(Arrived {
+            files: sent.files,
+            bytes: walked.manifest.content_bytes(),
+            flaws: walked.skipped.iter().map(left_out).chain(arrived).collect(),
+        })
+    }
+
+    fn attempt(
+        &self,
+        walked: &Walked,
+        home: &Home,
+        peer: &Peer,
+        introduction: Introduction,
+        watch: &dyn Fn(Event),
+        cancel: &Cancel,
+    ) -> std::result::Result<Sent, Error> {
+        let job = SendJob {
+            walked,
+            identity: home.identity(),
+            to: &peer.addresses,
+            introduction,
+            patience: PATIENCE,
+            config: Config {
+                accept_within: self.accept_within,
+                ..Config::default()
+            },
+        };
+        airdma_transfer::send(&job, watch, cancel)
+    }
+}
+
+fn by_code(order: &Order) -> std::result::Result<Introduction, Error> {
+    let code = order.code.as_ref().ok_or(Error::NoCode)?;
+    let code = Code::parse(code).map_err(|_| Error::Unfit("the code of the job is no code"))?;
+    Ok(Introduction::Code(code))
+}
+
+fn watched(event: Event, peer: &Peer, home: &Home, tell: &dyn Fn(Progress)) {
+    match event {
+        Event::Met {
+            peer: key,
+            by_code: true,
+            ..
+        } => {
+            if let Err(error) = home.pin(key, &peer.name, true) {
+                complain(&format!("a code will be needed again: {error}"));
+            }
+        }
+        Event::Accepted(progress) | Event::Progress(progress) => tell(Progress {
+            bytes: progress.bytes,
+            bytes_total: progress.bytes_total,
+        }),
+        Event::Lost(why) => complain(&format!("connection lost ({why}); trying again")),
+        Event::Met { .. } | Event::Turned(_) | Event::Listening { .. } => {}
+    }
+}
+
+fn left_out(skipped: &Skipped) -> Flaw {
+    Flaw {
+        path: printable(&skipped.path),
+        why: match &skipped.why {
+            Why::Special => "neither file, directory nor symbolic link".to_owned(),
+            Why::Problem(problem) => problem.to_string(),
+        },
+    }
+}
+
+const NO_CODE: &str = "this receiver is not known yet: queue the job with the code that it shows (--code), or meet it once with `airdma send`";
+
+/// Whether another time may do better.
+fn outcome_of(error: &Error) -> Outcome {
+    let message = if matches!(error, Error::NoCode) {
+        NO_CODE.into()
+    } else {
+        error.to_string()
+    };
+    let kind = word(error).into();
+    let trouble = Trouble { kind, message };
+    // A receiver that has another sender, and an interface that is down or has no way there: both pass.
+    let passes = matches!(
+        error,
+        Error::Rdma(_)
+            | Error::Failure(Failure::Peer {
+                reason: Reason::Busy,
+                ..
+            })
+    );
+    match error.kind() {
+        Kind::Cancelled => Outcome::Stopped,
+        Kind::Unreachable | Kind::Interrupted => Outcome::Later(trouble),
+        Kind::Refused | Kind::System if passes => Outcome::Later(trouble),
+        Kind::Refused | Kind::Unknown | Kind::Files | Kind::Protocol | Kind::System => {
+            Outcome::Failed(trouble)
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Jobs on the disk: a line for each thing that happened, the last of a job counts.
+//!
+//! ```text
+//! crc32(8 hexadecimal digits) {"last_id":7}\n
+//! crc32(8 hexadecimal digits) {"job":{...}}\n
+//! ```
+//!
+//! A line is durable before its record is told to anybody. Whoever is killed while writing leaves the beginning of a line at the
+//! end: it is dropped, and nothing else. When lines have gathered, the file is written anew beside and renamed.
+
+use crate::job::Job;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+const NAME: &str = "queue.journal";
+const NEW: &str = "queue.journal.new";
+const DAMAGED: &str = "queue.journal.damaged";
+const LOCK: &str = "queue.lock";
+/// Lines beyond those that are needed, before the file is written anew.
+const SPARE_LINES: usize = 200;
+
+/// The journal of one service, which alone has it.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    directory: PathBuf,
+    file: File,
+    /// Bytes that are whole lines.
+    length: u64,
+    lines: usize,
+    /// Held as long as this lives.
+    _lock: File,
+}
+
+/// What a journal said.
+#[derive(Debug, Default)]
+pub(crate) struct Recovered {
+    pub last_id: u64,
+    pub jobs: BTreeMap<u64, Job>,
+    /// Lines in the middle that were no lines of a journal: somebody changed the file, or the disk did.
+    pub damaged_lines: usize,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The other one has the lock.
+    #[error("another `airdma serve` keeps its jobs in {}: stop that one, or give another --state", .0.display())]
+    Taken(PathBuf),
+    /// The system's.
+    #[error("{}: {error}", path.display())]
+    System { path: PathBuf, error: io::Error },
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Record {
+    LastId(u64),
+    Job(Box<Job>),
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum RecordOf<'a> {
+    LastId(u64),
+    Job(&'a Job),
+}
+
+impl Journal {
+    /// Opens the journal of a directory, which is made if it is not there, and says what is in it.
+    pub fn open(directory: &Path) -> Result<(Journal, Recovered), JournalError> {
+        let at = |path: &Path| {
+            let path = path.to_owned();
+            |error| JournalError::System { path, error }
+        };
+        let mut builder = DirBuilder::new();
+        let made = builder.recursive(true).mode(0o700).create(directory);
+        made.map_err(at(directory))?;
+        let lock = directory.join(LOCK);
+        let lock = options().open(&lock).map_err(at(&lock))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(JournalError::Taken(directory.into())),
+            Err(TryLockError::Error(error)) => return Err(at(directory)(error)),
+        }
+        let path = directory.join(NAME);
+        let bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(at(&path)(error)),
+        };
+        let recovered = read(&bytes);
+        if recovered.damaged_lines > 0 {
+            let kept = directory.join(DAMAGED);
+            std::fs::copy(&path, &kept).map_err(at(&kept))?;
+        }
+        let mut journal = Journal {
+            directory: directory.to_owned(),
+            file: lock.try_clone().map_err(at(&path))?,
+            length: 0,
+            lines: 0,
+            _lock: lock,
+        };
+        let rewritten = journal.rewrite(recovered.last_id, recovered.jobs.values());
+        rewritten.map_err(at(&path))?;
+        Ok((journal, recovered))
+    }
+
+    /// Says durably how a job is now.
+    pub fn record(&mut self, job: &Job) -> io::Result<()> {
+        let line = line(&RecordOf::Job(job))?;
+        let written = self.file.write_all_at(&line, self.length);
+        if let Err(error) = written.and_then(|()| self.file.sync_data()) {
+            // Half a line, which the next one is written over. Where this fails, its end is skipped when the journal is read.
+            let _ = self.file.set_len(self.length);
+            return Err(error);
+        }
+        self.length += line.len() as u64;
+        self.lines += 1;
+        Ok(())
+    }
+
+    /// Whether it is time for [`Journal::rewrite`].
+    pub fn is_long(&self, jobs: usize) -> bool {
+        self.lines > 2 * jobs + SPARE_LINES
+    }
+
+    /// Writes the whole journal anew: what is there counts until the new one is whole.
+    pub fn rewrite<'a>(
+        &mut self,
+        last_id: u64,
+        jobs: impl Iterator<Item = &'a Job>,
+    ) -> io::Result<()> {
+        let mut bytes = line(&RecordOf::LastId(last_id))?;
+        let mut lines = 1;
+        for job in jobs {
+            bytes.extend(line(&RecordOf::Job(job))?);
+            lines += 1;
+        }
+        let new = self.directory.join(NEW);
+        let mut file = options().truncate(true).open(&new)?;
+        file.write_all(&bytes)?;
+        file.sync_data()?;
+        std::fs::rename(&new, self.directory.join(NAME))?;
+        File::open(&self.directory)?.sync_all()?;
+        (self.file, self.length, self.lines) = (file, bytes.len() as u64, lines);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+impl Journal {
+    /// From now on it cannot be written, as on a full disk.
+    pub fn refuse_writes(&mut self) {
+        self.file = File::open("/dev/null").unwrap();
+    }
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).mode(0o600);
+    options
+}
+
+fn line(record: &RecordOf<'_>) -> io::Result<Vec<u8>> {
+    let json = serde_json::to_vec(record)?;
+    let mut line = format!("{:08x} ", crc32fast::hash(&json)).into_bytes();
+    line.extend(json);
+    line.push(b'\n');
+    Ok(line)
+}
+
+fn read(bytes: &[u8]) -> Recovered {
+    let mut recovered = Recovered::default();
+    for line in bytes.split_inclusive(|&byte| byte == b'\n') {
+        match record_of(line) {
+            Some(Record::LastId(id)) => recovered.last_id = recovered.last_id.max(id),
+            Some(Record::Job(job)) => {
+                recovered.last_id = recovered.last_id.max(job.id);
+                recovered.jobs.insert(job.id, *job);
+            }
+            // The end of one who was killed.
+            None if !line.ends_with(b"\n") => {}
+            None => recovered.damaged_lines += 1,
+        }
+    }
+    recovered
+}
+
+fn record_of(line: &[u8]) -> Option<Record> {
+    let line = line.strip_suffix(b"\n")?;
+    let (sum, rest) = line.split_at_checked(8)?;
+    let json = rest.strip_prefix(b" ")?;
+    let sum = u32::from_str_radix(std::str::from_utf8(sum).ok()?, 16).ok()?;
+    if crc32fast::hash(json) != sum {
+        return None;
+    }
+    serde_json::from_slice(json).ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+use super::*;
+use crate::job::{FilePath, Order, State};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+static FOLDERS: AtomicU32 = AtomicU32::new(0);
+
+/// A folder of its own for a test, gone with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("airdma-journal-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        Folder(folder)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join(NAME)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+fn job(id: u64, state: State) -> Job {
+    let order = Order {
+        paths: vec![FilePath(format!("/file {id}\n").into())],
+        to: "anna".into(),
+        code: None,
+        priority: 50,
+    };
+    let queue = crate::queue::Queue::restore(id - 1, []);
+    let job = queue.job_for(order, 7).unwrap();
+    Job { state, ..job }
+}
+
+/// What a service that starts now finds.
+fn found(folder: &Folder) -> Recovered {
+    Journal::open(&folder.0).unwrap().1
+}
+
+#[test]
+fn what_was_recorded_is_there_again_and_the_last_counts() {
+    let folder = Folder::new();
+    let (mut journal, recovered) = Journal::open(&folder.0).unwrap();
+    assert_eq!((recovered.last_id, recovered.jobs.len()), (0, 0));
+    for job in [
+        job(1, State::Queued),
+        job(2, State::Queued),
+        job(1, State::Running),
+    ] {
+        journal.record(&job).unwrap();
+    }
+    drop(journal);
+    for _ in 0..3 {
+        let recovered = found(&folder);
+        let states = recovered.jobs.values().map(|job| (job.id, job.state));
+        let states: Vec<_> = states.collect();
+        assert_eq!(states, [(1, State::Running), (2, State::Queued)]);
+        assert_eq!((recovered.last_id, recovered.damaged_lines), (2, 0));
+    }
+}
+
+#[test]
+fn killed_at_any_byte_it_loses_the_line_that_was_written_and_nothing_else() {
+    let folder = Folder::new();
+    let (mut journal, _) = Journal::open(&folder.0).unwrap();
+    let mut ends = vec![std::fs::metadata(folder.file()).unwrap().len()];
+    for id in 1..=4 {
+        journal.record(&job(id, State::Queued)).unwrap();
+        ends.push(std::fs::metadata(folder.file()).unwrap().len());
+    }
+    drop(journal);
+    let whole = std::fs::read(folder.file()).unwrap();
+    assert_eq!(ends.last(), Some(&(whole.len() as u64)));
+    for cut in 0..=whole.len() {
+        let recovered = read(&whole[..cut]);
+        let expected = ends[1..].iter().filter(|&&end| end <= cut as u64).count();
+        let ids: Vec<u64> = recovered.jobs.keys().copied().collect();
+        let first: Vec<u64> = (1..=expected as u64).collect();
+        assert_eq!((ids, recovered.damaged_lines), (first, 0), "cut at {cut}");
+        // A disk is slow to be sure: only some are tried there.
+        if cut % 29 != 0 {
+            continue;
+        }
+        std::fs::write(folder.file(), &whole[..cut]).unwrap();
+        let (mut journal, recovered) = Journal::open(&folder.0).unwrap();
+        assert_eq!(recovered.jobs.len(), expected, "cut at {cut}");
+        // And it goes on.
+        journal.record(&job(9, State::Done)).unwrap();
+        drop(journal);
+        assert_eq!(found(&folder).jobs.len(), expected + 1, "cut at {cut}");
+    }
+}
+
+#[test]
+fn killed_while_it_is_written_anew_it_has_what_it_had() {
+    let folder = Folder::new();
+    let (mut journal, _) = Journal::open(&folder.0).unwrap();
+    journal.record(&job(1, State::Queued)).unwrap();
+    drop(journal);
+    std::fs::write(folder.0.join(NEW), b"00000000 {\"last").unwrap();
+    assert_eq!(found(&folder).jobs.len(), 1);
+}
+
+#[test]
+fn a_damaged_line_is_lost_alone_and_the_file_is_kept() {
+    let folder = Folder::new();
+    let (mut journal, _) = Journal::open(&folder.0).unwrap();
+    for id in 1..=3 {
+        journal.record(&job(id, State::Queued)).unwrap();
+    }
+    drop(journal);
+    let text = std::fs::read_to_string(folder.file()).unwrap();
+    let damaged = text.replace("file 2", "file 7");
+    std::fs::write(folder.file(), &damaged).unwrap();
+    let recovered = found(&folder);
+    assert_eq!(recovered.jobs.keys().collect::<Vec<_>>(), [&1, &3]);
+    assert_eq!(recovered.damaged_lines, 1);
+    assert_eq!(
+        std::fs::read_to_string(folder.0.join(DAMAGED)).unwrap(),
+        damaged
+    );
+    assert_eq!(found(&folder).damaged_lines, 0, "it is written anew");
+}
+
+#[test]
+fn garbage_is_no_journal() {
+    for garbage in [
+        &b"\0\0\0\0"[..],
+        b"\n\n\n",
+        b"zzzzzzzz {}\n",
+        b"00000000",
+        b"00000000 {}\n",
+        b"\xff\xfe\n{\"job\":{}}\n",
+    ] {
+        assert_eq!(read(garbage).jobs.len(), 0);
+    }
+    // Sound, but none of ours.
+    let json = br#"{"job":{"id":-1}}"#;
+    let mut line = format!("{:08x} ", crc32fast::hash(json)).into_bytes();
+    line.extend(json);
+    line.push(b'\n');
+    assert_eq!(read(&line).damaged_lines, 1);
+}
+
+#[test]
+fn two_services_do_not_share_a_journal() {
+    let folder = Folder::new();
+    let first = Journal::open(&folder.0).unwrap();
+    let error = Journal::open(&folder.0).unwrap_err().to_string();
+    assert!(
+        error.starts_with("another `airdma serve` keeps its jobs in"),
+        "{error}"
+    );
+    drop(first);
+    Journal::open(&folder.0).unwrap();
+}
+
+#[test]
+fn only_its_user_can_read_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new();
+    let inner = folder.0.join("state");
+    drop(Journal::open(&inner).unwrap());
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&inner), mode(&inner.join(NAME))), (0o700, 0o600));
+}
+
+#[test]
+fn a_write_that_fails_is_told_and_leaves_the_journal_as_it_was() {
+    let folder = Folder::new();
+    let (mut journal, _) = Journal::open(&folder.0).unwrap();
+    journal.record(&job(1, State::Queued)).unwrap();
+    let file = journal.file.try_clone().unwrap();
+    journal.refuse_writes();
+    assert!(journal.record(&job(2, State::Queued)).is_err());
+    // What a full disk leaves of a longer line.
+    file.write_all_at(
+        b"0123456789 half a line of what was to be written",
+        journal.length,
+    )
+    .unwrap();
+    journal.file = file;
+    journal.record(&job(3, State::Queued)).unwrap();
+    drop(journal);
+    assert_eq!(found(&folder).jobs.keys().collect::<Vec<_>>(), [&1, &3]);
+}
+
+#[test]
+fn it_stays_short() {
+    let folder = Folder::new();
+    let (mut journal, _) = Journal::open(&folder.0).unwrap();
+    let job = job(1, State::Queued);
+    let mut rewritten = 0;
+    for _ in 0..3 * SPARE_LINES {
+        journal.record(&job).unwrap();
+        if journal.is_long(1) {
+            journal.rewrite(1, [&job].into_iter()).unwrap();
+            rewritten += 1;
+        }
+    }
+    assert_eq!(rewritten, 2);
+    drop(journal);
+    assert_eq!(found(&folder).jobs.len(), 1);
+}

@@ -1,0 +1,219 @@
+use super::*;
+use crate::carrier::{Carrier, Outcome, Progress, Stop};
+use crate::client::{Client, ClientError};
+use crate::job::{FilePath, Order};
+use std::io::{BufRead, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+
+static FOLDERS: AtomicU32 = AtomicU32::new(0);
+
+/// Carries nothing, ever.
+struct Idle;
+
+impl Carrier for Idle {
+    fn carry(&self, _: &Order, _: &dyn Fn(Progress), _: &Stop) -> Outcome {
+        Outcome::Stopped
+    }
+}
+
+/// A service that listens, and runs nothing.
+struct Bench {
+    folder: PathBuf,
+    service: Arc<Service>,
+    socket: Arc<Socket>,
+    serving: Option<JoinHandle<()>>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("airdma-socket-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let service = Arc::new(Service::open(&folder.join("state"), Idle, |_| {}).unwrap());
+        let socket = Arc::new(Socket::bind(&folder.join("queue.sock")).unwrap());
+        let (serving, listening) = (Arc::clone(&service), Arc::clone(&socket));
+        Bench {
+            folder,
+            service,
+            socket,
+            serving: Some(std::thread::spawn(move || {
+                listening.serve(&serving).unwrap()
+            })),
+        }
+    }
+
+    fn path(&self) -> &Path {
+        &self.socket.path
+    }
+
+    /// What is answered to bytes, line by line.
+    fn told(&self, bytes: &[u8]) -> Vec<String> {
+        let mut stream = UnixStream::connect(self.path()).unwrap();
+        // One who is refused is told why before all is read.
+        stream.write_all(bytes).ok();
+        stream.shutdown(std::net::Shutdown::Write).ok();
+        BufReader::new(stream)
+            .lines()
+            .map_while(Result::ok)
+            .collect()
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.service.stop();
+        self.socket.waker()();
+        if let Some(serving) = self.serving.take() {
+            serving.join().unwrap();
+        }
+        std::fs::remove_dir_all(&self.folder).ok();
+    }
+}
+
+fn order() -> Order {
+    Order {
+        paths: vec![FilePath("/".into())],
+        to: "anna".into(),
+        code: None,
+        priority: 50,
+    }
+}
+
+#[test]
+fn programs_ask_and_are_answered() {
+    let bench = Bench::new();
+    let mut client = Client::connect(bench.path()).unwrap();
+    let Reply::Job(job) = client.ask(&Request::Add(order())).unwrap() else {
+        panic!("no job");
+    };
+    assert_eq!((job.id, &job.order), (1, &order()));
+    let listed = client.ask(&Request::List {}).unwrap();
+    assert_eq!(listed, Reply::Jobs(vec![*job]));
+    let cancelled = client.ask(&Request::Cancel { id: 1 }).unwrap();
+    assert!(matches!(cancelled, Reply::Job(_)), "{cancelled:?}");
+}
+
+#[test]
+fn the_lines_are_those_of_the_documentation() {
+    let bench = Bench::new();
+    let pages = include_str!("../../../../docs/queue-protocol.md");
+    let mut asked = 0;
+    for line in pages.lines().filter_map(|line| line.strip_prefix("-> ")) {
+        let told = bench.told(format!("{line}\n").as_bytes());
+        assert_eq!(told.len(), 1, "{line}");
+        assert!(!told[0].contains("malformed"), "{line}: {told:?}");
+        asked += 1;
+    }
+    assert!(asked >= 4, "{asked}");
+}
+
+#[test]
+fn garbage_is_answered_and_harms_nobody() {
+    let bench = Bench::new();
+    for garbage in [
+        &b"hello\n"[..],
+        b"{}\n",
+        b"[]\n",
+        b"\0\xff\xfe\n",
+        br#"{"list":{},"status":{"id":1}}"#,
+        br#"{"add":{"paths":["/"],"to":"a","rm":"-rf"}}"#,
+        br#"{"status":{"id":-1}}"#,
+        br#"{"status":{"id":99999999999999999999}}"#,
+        br#"{"add":{"paths":["/"],"to":"a","priority":300}}"#,
+        b"\n",
+    ] {
+        let told = bench.told(garbage);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains(r#""kind":"malformed""#), "{told:?}");
+    }
+    // The next line of the same program is read.
+    let told = bench.told(b"nonsense\n{\"list\":{}}\n");
+    assert_eq!(told.len(), 2);
+    assert_eq!(told[1], r#"{"jobs":[]}"#);
+    let deep = "[".repeat(100_000);
+    assert!(bench.told(deep.as_bytes())[0].contains("malformed"));
+}
+
+#[test]
+fn a_line_without_end_is_cut_off() {
+    let bench = Bench::new();
+    let told = bench.told(&vec![b'x'; 3 * REQUEST_BYTES_MAX]);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("more than 1048576 bytes"), "{told:?}");
+    let longest = br#"{"list":{}}"#;
+    let mut line = vec![b' '; REQUEST_BYTES_MAX - longest.len()];
+    line.extend(longest);
+    line.push(b'\n');
+    assert_eq!(bench.told(&line), [r#"{"jobs":[]}"#]);
+}
+
+#[test]
+fn more_programs_than_there_is_room_for_are_told() {
+    let bench = Bench::new();
+    let mut clients: Vec<Client> = (0..CONNECTIONS_MAX)
+        .map(|_| Client::connect(bench.path()).unwrap())
+        .collect();
+    // They are in once they are answered.
+    for client in &mut clients {
+        client.ask(&Request::List {}).unwrap();
+    }
+    let mut one_more = UnixStream::connect(bench.path()).unwrap();
+    let mut told = String::new();
+    one_more.read_to_string(&mut told).unwrap();
+    assert!(told.contains(r#""kind":"busy""#), "{told}");
+    clients.pop();
+    let start = std::time::Instant::now();
+    while bench.told(b"{\"list\":{}}\n") != [r#"{"jobs":[]}"#] {
+        assert!(start.elapsed() < Duration::from_secs(20));
+    }
+}
+
+#[test]
+fn a_second_service_is_told_and_one_that_was_killed_is_replaced() {
+    let bench = Bench::new();
+    let path = bench.path().to_owned();
+    let error = Socket::bind(&path).unwrap_err().to_string();
+    assert!(
+        error.starts_with("another `airdma serve` listens at"),
+        "{error}"
+    );
+    assert_eq!(
+        bench.told(b"{\"list\":{}}\n").len(),
+        1,
+        "the first one goes on"
+    );
+
+    let left = bench.folder.join("left.sock");
+    drop(UnixListener::bind(&left).unwrap());
+    assert!(left.exists());
+    let socket = Socket::bind(&left).unwrap();
+    drop(socket);
+    assert!(!left.exists(), "a socket goes with its service");
+
+    let file = bench.folder.join("file");
+    std::fs::write(&file, "precious").unwrap();
+    let error = Socket::bind(&file).unwrap_err().to_string();
+    assert!(error.contains("no socket: move it away"), "{error}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+}
+
+#[test]
+fn only_its_user_opens_it() {
+    let bench = Bench::new();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(bench.path()), 0o600);
+    let socket = Socket::bind(&bench.folder.join("made/here/queue.sock")).unwrap();
+    assert_eq!(mode(socket.path.parent().unwrap()), 0o700);
+}
+
+#[test]
+fn without_a_service_the_client_says_what_to_do() {
+    let error = Client::connect(Path::new("/no/such.sock")).unwrap_err();
+    assert!(matches!(error, ClientError::NoService { .. }));
+    assert!(
+        error.to_string().contains("start `airdma serve`"),
+        "{error}"
+    );
+}
