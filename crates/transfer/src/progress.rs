@@ -23,6 +23,8 @@ pub enum Event {
         peer: PublicKey,
         /// Where it is.
         address: IpAddr,
+        /// The interface here that leads there.
+        interface: String,
         /// Whether a code brought them together: who keeps the key now needs none the next time.
         by_code: bool,
     },

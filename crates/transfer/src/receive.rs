@@ -9,6 +9,7 @@ use crate::lobby::Lobby;
 use crate::parking::{park, waker};
 use crate::progress::{Event, Offered};
 use crate::receiving::{LAST_WORD, Outcome, Receiving};
+use crate::send::interface_of;
 use crate::target::Stream;
 use airdma::{Device, Endpoint, Listener, Operation};
 use airdma_files::protocol::{Config, Failure, Reason};
@@ -320,6 +321,7 @@ fn serve<'scope, 'env>(
     lobby.tell(Event::Met {
         peer,
         address,
+        interface: interface_of(device),
         by_code,
     });
     let mut receiving = Receiving::new(scope, lobby, address, channel, session);

@@ -126,6 +126,7 @@ impl Attempts<'_> {
             (self.watch)(Event::Met {
                 peer,
                 address,
+                interface: interface_of(&device),
                 by_code,
             });
         }
@@ -168,6 +169,12 @@ impl Attempts<'_> {
             }
         }
     }
+}
+
+/// An airdma device has the name of its interface behind a prefix.
+pub(crate) fn interface_of(device: &Device) -> String {
+    let name = device.name();
+    name.strip_prefix("airdma_").unwrap_or(name).to_owned()
 }
 
 fn pause(cancel: &Cancel) -> Result<(), Error> {

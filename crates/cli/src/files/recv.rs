@@ -283,8 +283,10 @@ fn tell(event: Event, options: &RecvOptions, code: Option<&Code>, home: &Home, s
         Event::Met {
             peer,
             address,
+            interface,
             by_code,
         } => {
+            show.over(&interface);
             let name = address.to_string();
             show.object(&json!({
                 "event": "met",

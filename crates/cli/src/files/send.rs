@@ -182,8 +182,10 @@ fn tell(event: Event, wanted: &Wanted, home: &Home, show: &Show) {
         Event::Met {
             peer,
             address,
+            interface,
             by_code,
         } => {
+            show.over(&interface);
             show.object(&json!({
                 "event": "met",
                 "peer": peer.to_string(),

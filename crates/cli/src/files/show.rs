@@ -1,10 +1,12 @@
 //! What a transfer shows: a bar on a terminal, objects for programs, and nothing but what must be said elsewhere.
 
+mod link;
 mod meter;
 
 use airdma_files::Flaw;
 use airdma_transfer::Progress;
 use indicatif::{DecimalBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use link::Link;
 use meter::{Meter, Reading};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
@@ -41,6 +43,7 @@ enum Style {
 struct State {
     bar: Option<ProgressBar>,
     meter: Meter,
+    link: Option<Link>,
     told: Option<Instant>,
 }
 
@@ -69,6 +72,7 @@ impl Show {
             state: Mutex::new(State {
                 bar: None,
                 meter: Meter::default(),
+                link: None,
                 told: None,
             }),
         }
@@ -105,6 +109,11 @@ impl Show {
         };
     }
 
+    /// It goes over this interface.
+    pub fn over(&self, interface: &str) {
+        self.state().link = Some(Link::of(interface, self.side));
+    }
+
     /// Data moves from here on.
     pub fn accepted(&self, progress: &Progress) {
         self.object(&json!({"event": "start", "bytes": progress.bytes, "bytes_total": progress.bytes_total}));
@@ -118,9 +127,10 @@ impl Show {
     pub fn progress(&self, progress: &Progress) {
         let mut state = self.state();
         let reading = state.meter.read(progress);
+        let link = state.link.as_mut().and_then(Link::bits_per_second);
         if let Some(bar) = &state.bar {
             bar.set_position(progress.bytes);
-            bar.set_message(self.words(progress, &reading));
+            bar.set_message(self.words(progress, &reading, link));
         }
         if matches!(self.style, Style::Objects { .. })
             && state.told.is_none_or(|told| told.elapsed() >= OBJECT_EVERY)
@@ -133,6 +143,7 @@ impl Show {
                 "bytes_total": progress.bytes_total,
                 "bytes_durable": progress.bytes_durable,
                 "bytes_per_second": reading.bytes_per_second,
+                "link_bits_per_second": link,
                 "seconds_left": reading.left.map(|left| left.as_secs_f64()),
                 "waits_for": reading.slowest.map(|wait| wait.word(self.side)),
             }));
@@ -183,20 +194,24 @@ impl Show {
         }
     }
 
-    fn words(&self, progress: &Progress, reading: &Reading) -> String {
-        let mut words = format!(
-            "{} of {}, {}/s",
-            DecimalBytes(progress.bytes),
-            DecimalBytes(progress.bytes_total),
-            DecimalBytes(reading.bytes_per_second as u64)
-        );
+    fn words(&self, progress: &Progress, reading: &Reading, link: Option<f64>) -> String {
+        // What matters least comes last: a narrow terminal cuts it off.
+        let mut words = format!("{}/s", DecimalBytes(reading.bytes_per_second as u64));
+        if let Some(link) = link {
+            let share = 800.0 * reading.bytes_per_second / link;
+            words += &format!(" ({share:.0}% of link)");
+        }
         if let Some(left) = reading.left {
             words += &format!(", {} left", time(left));
         }
         if let Some(slowest) = reading.slowest {
             words += &format!(", waits for {}", slowest.words(self.side));
         }
-        words
+        let (there, all) = (
+            DecimalBytes(progress.bytes),
+            DecimalBytes(progress.bytes_total),
+        );
+        words + &format!(", {there} of {all}")
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -206,7 +221,7 @@ impl Show {
 
 fn bar(bytes_total: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(bytes_total), ProgressDrawTarget::stderr());
-    let style = ProgressStyle::with_template("{percent:>3}% [{wide_bar}] {msg}");
+    let style = ProgressStyle::with_template("{percent:>3}% [{bar:16}] {wide_msg}");
     // The template is a constant; with another one the bar would be plainer.
     bar.with_style(
         style
