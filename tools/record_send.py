@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Records a transfer by `airdma recv` and `airdma send` between two hosts on this machine, to docs/send.svg.
 
-Two network namespaces joined by a veth, the real commands at terminals of their own, a person's keys typed by this script. The
-picture moves: each screen is shown as long as it was there. Needs a release binary (`make build`); root, or user namespaces.
+Two network namespaces joined by a veth, the real commands at terminals of their own, a person's keys typed by this
+script. The picture moves: each screen is shown as long as it was there. Needs a release binary (`make build`); root, or
+user namespaces.
 """
 
 from __future__ import annotations
@@ -182,7 +183,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="airdma-record-") as folder, Lab() as lab:
         frames = _record(lab, Path(folder), arguments.megabytes, arguments.mbit)
     arguments.output.write_text(_svg(frames), encoding="utf-8")
-    print(f"{arguments.output}: {len(frames)} screens, {frames[-1][0] + END_S:.0f} s, {arguments.output.stat().st_size} bytes")
+    size = arguments.output.stat().st_size
+    print(f"{arguments.output}: {len(frames)} screens, {frames[-1][0] + END_S:.0f} s, {size} bytes")
     return 0
 
 
@@ -226,14 +228,16 @@ def _svg(frames: list[tuple[float, list[list[str]]]]) -> str:
     width = round(COLUMNS * LETTER_PX + 2 * EDGE_PX)
     pane = ROWS * LINE_PX + 2 * EDGE_PX
     height = 2 * pane + EDGE_PX
-    style = [f"text{{font:{FONT_PX}px 'DejaVu Sans Mono',Menlo,Consolas,monospace;fill:#d8dee9;white-space:pre}}", ".f{visibility:hidden}"]
+    font = f"font:{FONT_PX}px 'DejaVu Sans Mono',Menlo,Consolas,monospace"
+    style = [f"text{{{font};fill:#d8dee9;white-space:pre}}", ".f{visibility:hidden}"]
     groups = []
     for number, (start, panes) in enumerate(frames):
         end = frames[number + 1][0] if number + 1 < len(frames) else total
         first, last = 100 * start / total, 100 * end / total
         before = f"0%{{visibility:hidden}}{first:.2f}%{{visibility:visible}}" if number else "0%{visibility:visible}"
         after = f"{last:.2f}%{{visibility:hidden}}" if last < 100 else ""
-        style.append(f"@keyframes k{number}{{{before}{after}}}#f{number}{{animation:k{number} {total:.2f}s step-end infinite}}")
+        style.append(f"@keyframes k{number}{{{before}{after}}}")
+        style.append(f"#f{number}{{animation:k{number} {total:.2f}s step-end infinite}}")
         lines = [
             f'<text x="{EDGE_PX}" y="{at * (pane + EDGE_PX) + EDGE_PX + (row + 1) * LINE_PX - 5}">{escape(line)}</text>'
             for at, pane_lines in enumerate(panes)

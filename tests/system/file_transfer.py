@@ -140,6 +140,7 @@ def _run(lab: Lab, tally: Tally, folder: Path, kills: int, seed: int | None) -> 
         ("a file that changes meanwhile", _changes),
         ("a full disk", _full),
         ("a read-only directory", _read_only),
+        ("a directory that is not there", _no_directory),
         ("Ctrl-C, and on", _interrupted),
         ("the link is down for a while", _down),
         ("the sender is killed, and has another address", _moved),
@@ -301,6 +302,11 @@ def _changes(bench: Bench) -> list[str]:
 
 def _full(bench: Bench) -> list[str]:
     return _in_tmpfs(bench, "size=8m", "no space left")
+
+
+def _no_directory(bench: Bench) -> list[str]:
+    command = f"exec {build.binary()} recv --yes --json {bench.out}/nowhere"
+    return ended(bench.start(bench.lab.b, command), FILES, "make it first")
 
 
 def _read_only(bench: Bench) -> list[str]:

@@ -162,6 +162,12 @@ fn receive(
     show: &Show,
     cancel: &Cancel,
 ) -> Result<End, Error> {
+    if !options.is_stream() && !options.directory.is_dir() {
+        // Otherwise only the sender would hear of it, after all that leads there.
+        return Err(Error::Unfit(
+            "there is no such directory to receive into: make it first",
+        ));
+    }
     let home = Home::open()?;
     let code = (!options.no_code).then(|| options.code.clone().unwrap_or_else(Code::draw));
     let job = ReceiveJob {
