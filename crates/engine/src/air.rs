@@ -19,6 +19,7 @@ mod pace;
 mod peer;
 
 pub use pace::RateControl;
+pub(crate) use pace::Weight;
 pub(crate) use peer::Arrived;
 
 use crate::QpType;
@@ -98,11 +99,12 @@ impl Air {
         }
     }
 
-    /// Whether a queue pair may send to the peer now, and how many bytes; see [`Pace::admit`].
+    /// Whether a queue pair with a weight may send to the peer now, and how many bytes; see [`Pace::admit`].
     pub(crate) fn admit(
         &mut self,
         index: AirIndex,
-        (queue_pair, wanted): (u32, u64),
+        asks: (u32, Weight),
+        wanted: u64,
         waits: &mut bool,
         now: Time,
     ) -> Option<u64> {
@@ -110,7 +112,7 @@ impl Air {
         let Some(pace) = &mut peer.pace else {
             return Some(u64::MAX);
         };
-        let bytes = pace.admit(queue_pair, wanted, waits, now);
+        let bytes = pace.admit(asks, wanted, waits, now);
         if bytes.is_none()
             && let Some(due) = pace.due()
         {
@@ -136,16 +138,16 @@ impl Air {
         self.peer(index).pace.as_mut()?.ask_again()
     }
 
-    /// It has sent what it may. Whose turn it is now.
-    pub(crate) fn end_turn(
+    /// The one whose turn it is has sent something, see [`Pace::sent`]. Who is called, if the turn is over.
+    pub(crate) fn sent(
         &mut self,
         index: AirIndex,
         now: Time,
-        bytes: u64,
-        packets: u64,
+        sent: (u64, u64),
+        has_more: bool,
     ) -> Option<u32> {
         let pace = self.peer(index).pace.as_mut()?;
-        let next = pace.end_turn(now, bytes, packets);
+        let next = pace.sent(now, sent, has_more);
         if let Some(due) = pace.due() {
             self.call_at(due);
         }

@@ -1,7 +1,7 @@
 //! What a worker works on: queue pairs, memory, completion queues, timers, peers, and whose turn it is.
 
 use crate::active::Active;
-use crate::air::{Air, AirIndex, Arrived};
+use crate::air::{Air, AirIndex, Arrived, Weight};
 use crate::counters::{Counters, EngineCounter};
 use crate::cq_table::CqTable;
 use crate::gsi::Gsi;
@@ -405,7 +405,9 @@ impl Tables {
             } else {
                 PACKET_LEN_MAX as u64
             };
-            self.air.admit(air, (index, wanted), &mut slot.waits, now)
+            let weight = Weight::of(qp.attributes().path.traffic_class);
+            let asks = (index, weight);
+            self.air.admit(air, asks, wanted, &mut slot.waits, now)
         });
         let Some(permit) = permit else {
             self.active.leave(Some(&mut slot.turn));
@@ -465,7 +467,12 @@ impl Tables {
             TurnEnd::Used | TurnEnd::BatchFull | TurnEnd::Paced => self.note(index, now),
         }
         if let Some(air) = air
-            && let Some(next) = self.air.end_turn(air, now, sent as u64, count)
+            && let Some(next) = (self.air).sent(
+                air,
+                now,
+                (sent as u64, count),
+                end != TurnEnd::NothingToSend,
+            )
         {
             self.take_the_turn(next);
         }

@@ -1,7 +1,7 @@
 //! How fast a peer is sent to: its rate controller, its pacer, and whose turn it is.
 //!
-//! All queue pairs that are connected to the peer share them. One at a time has the turn: it sends what the pacer lets through, or
-//! waits for it, and goes to the end of the line. So all get equal bytes.
+//! All queue pairs that are connected to the peer share them. One at a time has the turn: it sends what the pacer lets through, as
+//! much of it as its [`Weight`] says, or waits for it, and goes to the end of the line. So all get bytes by their weights.
 
 use airdma_transport::Time;
 use airdma_transport::rate::{
@@ -24,6 +24,23 @@ const DCTCP_WINDOW_MAX: u64 = 8 << 20;
 /// The network may mark the packet.
 const ECT_0: u8 = 0b10;
 const ECN: u8 = 0b11;
+
+/// What a queue pair gets in its turn where several want to send: so many quarters of a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Weight(u64);
+
+impl Weight {
+    /// By the traffic class of its packets, whose upper three bits say into which access category of Wi-Fi they go: background,
+    /// best effort, video or voice.
+    pub(crate) const fn of(traffic_class: u8) -> Self {
+        match traffic_class >> 5 {
+            1 => Weight(1),
+            0 | 2 => Weight(4),
+            3..=5 => Weight(8),
+            _ => Weight(16),
+        }
+    }
+}
 
 /// What decides how fast peers are sent to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,6 +86,8 @@ pub(crate) struct Pace {
     pacer: Pacer,
     /// Whose turn it is.
     turn: Option<u32>,
+    /// Bytes of its turn; 0 when it has just begun.
+    turn_left: u64,
     waiting: Waiting,
     /// Who comes then.
     line: VecDeque<u32>,
@@ -108,6 +127,7 @@ impl Pace {
             },
             pacer: Pacer::new(now),
             turn: None,
+            turn_left: 0,
             waiting: Waiting::No,
             line: VecDeque::new(),
             sees_queue: false,
@@ -118,11 +138,11 @@ impl Pace {
         })
     }
 
-    /// A queue pair wants to send so many bytes. How many may leave now; `None`: not now, and if it `waits` it is in the line and will be
-    /// called.
+    /// A queue pair of this `weight` wants to send so many bytes. How many may leave now; `None`: not now, and if it `waits` it is in the
+    /// line and will be called.
     pub(crate) fn admit(
         &mut self,
-        queue_pair: u32,
+        (queue_pair, weight): (u32, Weight),
         wanted: u64,
         waits: &mut bool,
         now: Time,
@@ -139,7 +159,15 @@ impl Pace {
         self.waiting = match self.pacer.poll(now, rate, wanted) {
             Permit::Now(bytes) => {
                 self.waiting = Waiting::No;
-                return Some(bytes);
+                if self.turn_left == 0 {
+                    self.turn_left = (bytes * weight.0 / 4).max(1);
+                }
+                let share = if self.line.is_empty() {
+                    bytes
+                } else {
+                    bytes.min(self.turn_left)
+                };
+                return Some(share);
             }
             Permit::At(at) => Waiting::Until(at),
             Permit::Never => Waiting::ForRate,
@@ -156,12 +184,21 @@ impl Pace {
         }
     }
 
-    /// The one whose turn it was has sent so many bytes, in so many packets. Whose turn it is now.
-    pub(crate) fn end_turn(&mut self, now: Time, bytes: u64, packets: u64) -> Option<u32> {
+    /// The one whose turn it is has sent so many bytes, in so many packets, and may have more. Who is called, if the turn is over.
+    pub(crate) fn sent(
+        &mut self,
+        now: Time,
+        (bytes, packets): (u64, u64),
+        has_more: bool,
+    ) -> Option<u32> {
         if packets > 0 {
             let bytes = bytes + packets * OVERHEAD_BYTES;
             self.pacer.spend(bytes);
             self.controller.handle_sent(now, bytes);
+        }
+        self.turn_left = self.turn_left.saturating_sub(bytes);
+        if has_more && bytes > 0 && self.turn_left > 0 {
+            return None;
         }
         self.next()
     }
@@ -187,6 +224,7 @@ impl Pace {
 
     fn next(&mut self) -> Option<u32> {
         self.waiting = Waiting::No;
+        self.turn_left = 0;
         self.turn = self.line.pop_front();
         self.turn
     }
@@ -286,6 +324,7 @@ impl Pace {
 mod tests {
     use super::*;
 
+    const USUAL: Weight = Weight::of(0);
     const NOW: Time = Time::from_nanos(1_000_000);
 
     fn pace() -> Pace {
@@ -296,36 +335,81 @@ mod tests {
     fn each_has_a_turn_in_the_order_in_which_they_came() {
         let mut pace = pace();
         let mut waits = [false; 3];
-        assert!(pace.admit(0, u64::MAX, &mut waits[0], NOW).is_some());
+        assert!(
+            pace.admit((0, USUAL), u64::MAX, &mut waits[0], NOW)
+                .is_some()
+        );
         for queue_pair in [1, 2, 1] {
             let place = &mut waits[queue_pair as usize];
-            assert_eq!(pace.admit(queue_pair, u64::MAX, place, NOW), None);
+            assert_eq!(pace.admit((queue_pair, USUAL), u64::MAX, place, NOW), None);
         }
         assert_eq!(waits, [false, true, true]);
-        assert_eq!(pace.end_turn(NOW, 64, 1), Some(1));
+        assert_eq!(pace.sent(NOW, (64, 1), false), Some(1));
         waits[1] = false;
         // It has more: behind the others.
-        assert_eq!(pace.admit(0, u64::MAX, &mut waits[0], NOW), None);
+        assert_eq!(pace.admit((0, USUAL), u64::MAX, &mut waits[0], NOW), None);
         let later = NOW + Duration::from_millis(2);
-        assert!(pace.admit(1, u64::MAX, &mut waits[1], later).is_some());
-        assert_eq!(pace.end_turn(later, 64, 1), Some(2));
-        assert_eq!(pace.end_turn(NOW, 0, 0), Some(0));
-        assert_eq!(pace.end_turn(NOW, 0, 0), None);
+        assert!(
+            pace.admit((1, USUAL), u64::MAX, &mut waits[1], later)
+                .is_some()
+        );
+        assert_eq!(pace.sent(later, (64, 1), false), Some(2));
+        assert_eq!(pace.sent(NOW, (0, 0), false), Some(0));
+        assert_eq!(pace.sent(NOW, (0, 0), false), None);
+    }
+
+    #[test]
+    fn who_has_more_weight_sends_more_in_its_turn() {
+        let mut pace = pace();
+        let weights = [0x20, 0x00, 0xa0, 0xe0].map(Weight::of);
+        let mut waits = [false; 4];
+        let mut sent = [0; 4];
+        let mut now = NOW;
+        let mut active: VecDeque<u32> = (0..4).collect();
+        while let Some(queue_pair) = active.pop_front()
+            && now < NOW + Duration::from_secs(20)
+        {
+            let place = queue_pair as usize;
+            let asks = (queue_pair, weights[place]);
+            match pace.admit(asks, u64::MAX, &mut waits[place], now) {
+                Some(bytes) => {
+                    // Not always all of it in one go.
+                    let bytes = bytes.min(40_000);
+                    sent[place] += bytes;
+                    let next = pace.sent(now, (bytes, 1), true);
+                    active.push_back(queue_pair);
+                    if let Some(next) = next {
+                        waits[next as usize] = false;
+                        active.push_back(next);
+                    }
+                }
+                None if waits[place] => {}
+                None => {
+                    now = now + Duration::from_millis(1);
+                    active.push_back(queue_pair);
+                }
+            }
+        }
+        let quarter = sent.iter().sum::<u64>() / (1 + 4 + 8 + 16);
+        for (bytes, quarters) in sent.iter().zip([1, 4, 8, 16]) {
+            let fair = quarters * quarter;
+            assert!(bytes.abs_diff(fair) < fair / 20, "{sent:?}");
+        }
     }
 
     #[test]
     fn who_has_sent_a_burst_waits_for_the_pacer_and_is_called_then() {
         let mut pace = pace();
         let mut waits = false;
-        let bytes = pace.admit(7, u64::MAX, &mut waits, NOW).unwrap();
-        assert_eq!(pace.end_turn(NOW, bytes, 1), None);
-        assert_eq!(pace.admit(7, u64::MAX, &mut waits, NOW), None);
+        let bytes = pace.admit((7, USUAL), u64::MAX, &mut waits, NOW).unwrap();
+        assert_eq!(pace.sent(NOW, (bytes, 1), true), None);
+        assert_eq!(pace.admit((7, USUAL), u64::MAX, &mut waits, NOW), None);
         assert!(!waits, "it has the turn");
         let due = pace.due().unwrap();
         assert!(due > NOW && due <= NOW + Duration::from_millis(2));
         assert_eq!(pace.released(NOW), None);
         assert_eq!(pace.released(due), Some(7));
-        assert!(pace.admit(7, u64::MAX, &mut waits, due).is_some());
+        assert!(pace.admit((7, USUAL), u64::MAX, &mut waits, due).is_some());
     }
 
     #[test]
@@ -333,12 +417,12 @@ mod tests {
         let mut pace = pace();
         let mut waits = [false; 3];
         for (queue_pair, waits) in (0..).zip(&mut waits) {
-            pace.admit(queue_pair, u64::MAX, waits, NOW);
+            pace.admit((queue_pair, USUAL), u64::MAX, waits, NOW);
         }
         assert_eq!(pace.leave(1), None);
         assert_eq!(pace.leave(0), Some(2));
         assert_eq!(pace.leave(2), None);
-        assert!(pace.admit(5, u64::MAX, &mut false, NOW).is_some());
+        assert!(pace.admit((5, USUAL), u64::MAX, &mut false, NOW).is_some());
     }
 
     #[test]
@@ -369,7 +453,7 @@ mod tests {
     fn what_is_missed_is_lost_for_who_counts_losses() {
         let window_after = |missed_packets| {
             let mut pace = Pace::new(RateControl::Dctcp, NOW).unwrap();
-            pace.end_turn(NOW, 60_000, 60);
+            pace.sent(NOW, (60_000, 60), false);
             let told = Told {
                 at_us: 1_000,
                 received_bytes: 30_000,
