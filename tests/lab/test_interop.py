@@ -68,7 +68,7 @@ class Counters(unittest.TestCase):
         names = [stand.short_name(line) for line in wifi.AIR_LINES]
         self.assertEqual(len(names), 10, names)
         quick = [stand.short_name(line) for line in wifi.AIR_LINES_QUICK]
-        self.assertEqual(quick, ["ib_write_bw -n 200"])
+        self.assertEqual(quick, ["ib_write_bw -n 40"])
 
 
 class Names(unittest.TestCase):
