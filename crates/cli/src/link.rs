@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
-use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -12,7 +11,6 @@ use std::thread;
 use std::time::Duration;
 
 use airdma_link::calibrate::{Calibration, SECTIONS};
-use airdma_link::traffic::Traffic;
 use airdma_link::{
     DirectionStatus, Folder, Joined, Options, Place, Profile, READY, Record, Side, Signal, Status,
     Walk,
@@ -20,8 +18,10 @@ use airdma_link::{
 use anyhow::{Context, bail};
 
 mod controller;
+mod traffic;
 
 use controller::{ControllerOptions, NicOptions};
+use traffic::{TrafficOptions, traffic};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -493,89 +493,6 @@ fn profiles(name: Option<&str>) -> anyhow::Result<ExitCode> {
             }
         },
     }
-    Ok(ExitCode::SUCCESS)
-}
-
-#[derive(clap::Args)]
-pub struct TrafficOptions {
-    #[command(subcommand)]
-    end: TrafficEnd,
-}
-
-#[derive(clap::Subcommand)]
-enum TrafficEnd {
-    UdpSend {
-        #[arg(long)]
-        to: SocketAddr,
-        #[arg(long)]
-        seconds: f64,
-        #[arg(long)]
-        mbit: Option<f64>,
-    },
-    UdpReceive {
-        #[arg(long)]
-        port: u16,
-        #[arg(long, default_value_t = 0)]
-        answer_each: u64,
-    },
-    TcpSend {
-        #[arg(long)]
-        to: SocketAddr,
-        #[arg(long)]
-        seconds: f64,
-        #[arg(long, default_value_t = u64::MAX)]
-        bytes: u64,
-        #[arg(long, default_value = "cubic")]
-        congestion: String,
-    },
-    TcpReceive {
-        #[arg(long)]
-        port: u16,
-    },
-    Echo {
-        #[arg(long)]
-        port: u16,
-    },
-    Ping {
-        #[arg(long)]
-        to: SocketAddr,
-        #[arg(long)]
-        seconds: f64,
-        #[arg(long, default_value_t = 0.01)]
-        apart: f64,
-    },
-}
-
-fn traffic(options: TrafficOptions) -> anyhow::Result<ExitCode> {
-    let time = |seconds: f64| Duration::try_from_secs_f64(seconds).context("a time");
-    let traffic = match options.end {
-        TrafficEnd::UdpSend { to, seconds, mbit } => Traffic::UdpSend {
-            to,
-            time: time(seconds)?,
-            mbit,
-        },
-        TrafficEnd::UdpReceive { port, answer_each } => Traffic::UdpReceive { port, answer_each },
-        TrafficEnd::TcpSend {
-            to,
-            seconds,
-            bytes,
-            congestion,
-        } => Traffic::TcpSend {
-            to,
-            time: time(seconds)?,
-            bytes,
-            congestion,
-        },
-        TrafficEnd::TcpReceive { port } => Traffic::TcpReceive { port },
-        TrafficEnd::Echo { port } => Traffic::Echo { port },
-        TrafficEnd::Ping { to, seconds, apart } => Traffic::Ping {
-            to,
-            time: time(seconds)?,
-            apart: time(apart)?,
-        },
-    };
-    let found = airdma_link::traffic::run(&traffic)?;
-    writeln!(io::stdout(), "{}", serde_json::to_string(&found)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -18,6 +18,8 @@ const ANSWER_BYTES: usize = 24;
 const SOCKETS: usize = 40;
 /// Most that is sent at once at a steady rate.
 const BURST: Duration = Duration::from_millis(5);
+/// How often one looks whether it is time to send.
+const PACE: Duration = Duration::from_micros(500);
 const SILENCE: Duration = Duration::from_secs(1);
 const FIRST: Duration = Duration::from_secs(10);
 /// The echo is gone.
@@ -54,6 +56,8 @@ pub enum Traffic {
         bytes: u64,
         /// cubic, bbr or reno.
         congestion: String,
+        /// What the program has to send in a second, in Mb; none: there is always more.
+        mbit: Option<f64>,
     },
     /// Counts one connection of TCP.
     TcpReceive {
@@ -127,7 +131,8 @@ pub fn run(traffic: &Traffic) -> io::Result<Found> {
             time,
             bytes,
             congestion,
-        } => tcp_send(*to, *time, *bytes, congestion)?,
+            mbit,
+        } => tcp_send(*to, *time, *bytes, congestion, *mbit)?,
         Traffic::TcpReceive { port } => tcp_receive(*port)?,
         Traffic::Echo { port } => echo(*port)?,
         Traffic::Ping { to, time, apart } => ping(*to, *time, *apart)?,
@@ -221,7 +226,7 @@ fn udp_send(to: SocketAddr, time: Duration, mbit: Option<f64>) -> io::Result<Fou
                 while (found.bytes as f64) < due - late.max(0.0) {
                     send(&sockets[0], &mut found)?;
                 }
-                std::thread::sleep(Duration::from_micros(500));
+                std::thread::sleep(PACE);
             }
             None => {
                 let mut any = false;
@@ -302,7 +307,13 @@ fn overflowed(socket: &UdpSocket) -> io::Result<u64> {
     Ok(numbers[DROPS].into())
 }
 
-fn tcp_send(to: SocketAddr, time: Duration, bytes: u64, congestion: &str) -> io::Result<Found> {
+fn tcp_send(
+    to: SocketAddr,
+    time: Duration,
+    bytes: u64,
+    congestion: &str,
+    mbit: Option<f64>,
+) -> io::Result<Found> {
     let mut stream = TcpStream::connect_timeout(&to, FIRST)?;
     // SAFETY: the value lives through the call, with its length.
     let set = unsafe {
@@ -317,11 +328,19 @@ fn tcp_send(to: SocketAddr, time: Duration, bytes: u64, congestion: &str) -> io:
     if set != 0 {
         return Err(io::Error::last_os_error());
     }
-    let chunk = vec![0; CHUNK_BYTES];
+    let bytes_per_s = mbit.map(|mbit| mbit * 1e6 / 8.0);
+    let burst = bytes_per_s.map_or(CHUNK_BYTES, |rate| (rate * BURST.as_secs_f64()) as usize);
+    let chunk = vec![0; burst.clamp(1, CHUNK_BYTES)];
     let began = Instant::now();
     let mut found = Found::default();
     while began.elapsed() < time && found.bytes < bytes {
-        let left = (bytes - found.bytes).min(CHUNK_BYTES as u64) as usize;
+        if let Some(rate) = bytes_per_s
+            && began.elapsed().as_secs_f64() * rate < found.bytes as f64
+        {
+            std::thread::sleep(PACE);
+            continue;
+        }
+        let left = (bytes - found.bytes).min(chunk.len() as u64) as usize;
         found.bytes += stream.write(&chunk[..left])? as u64;
     }
     drop(stream);
@@ -453,6 +472,25 @@ mod tests {
         assert!((found.best_mbit(2) - 30.0 * 8.0 / 1e6 / 0.04).abs() < 1e-9);
         assert!((found.mbit() - 320.0 / 1e6).abs() < 1e-9);
         assert!(found.best_mbit(6) < 1e-9);
+    }
+
+    #[test]
+    fn a_program_that_has_so_much_to_send_sends_no_more() {
+        let port = 45_912;
+        std::thread::scope(|scope| {
+            let receiver = scope.spawn(|| run(&Traffic::TcpReceive { port }).unwrap());
+            std::thread::sleep(Duration::from_millis(200));
+            let sent = run(&Traffic::TcpSend {
+                to: ([127, 0, 0, 1], port).into(),
+                time: Duration::from_millis(500),
+                bytes: u64::MAX,
+                congestion: "cubic".into(),
+                mbit: Some(16.0),
+            });
+            let (sent, came) = (sent.unwrap(), receiver.join().unwrap());
+            assert_eq!(sent.bytes, came.bytes);
+            assert!((500_000..=1_010_000).contains(&sent.bytes), "{sent:?}");
+        });
     }
 
     #[test]

@@ -74,6 +74,11 @@ fn shapes(text: &mut String, taken: &Taken) {
             "At a good signal, in air mode, by programs that sleep while nothing is to be done: the sum in Mb/s, and the least and the greatest share, \
              where 1 is an equal one. Connections are of one program, programs have one each.",
         ),
+        (
+            shape::foregrounds(&taken.shapes),
+            "Beside a program that has so much to send",
+            "By TCP CUBIC, at a good signal, for three seconds.",
+        ),
     ];
     for (rows, title, what) in parts {
         if rows.len() > 1 {

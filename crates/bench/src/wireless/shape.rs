@@ -1,5 +1,5 @@
-//! airdma in other shapes than one transfer of 64 KiB messages, at a good signal: messages of all sizes, several connections, several
-//! programs at once.
+//! Transfers in other shapes than one of 64 KiB messages, at a good signal: messages of all sizes, several connections, several
+//! programs at once, and beside a program that has so much to send and no more.
 
 use std::path::Path;
 use std::thread;
@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Wireless;
 use super::plan::{OVERHEAD_S, RUNS};
-use super::taken::middle;
-use super::transport::{Transport, events, write};
+use super::taken::{LOOK, middle};
+use super::transport::{Transport, events, flow, foreground, write};
 
 /// For so long each is looked at; perftest counts whole seconds.
 const SHAPE_S: f64 = 3.0;
@@ -40,6 +40,18 @@ const WAYS: [(&str, &[&str]); 3] = [
 ];
 const CONNECTIONS: [u32; 5] = [1, 2, 4, 8, 16];
 const PROGRAMS: [u16; 2] = [2, 4];
+/// What a program beside it has to send by TCP CUBIC, in Mb/s.
+const FOREGROUNDS: [u32; 3] = [10, 80, 160];
+const BACKGROUNDS: [Transport; 6] = [
+    Transport::Tcp("cubic"),
+    Transport::Quic("cubic"),
+    Transport::Quic("bbr"),
+    Transport::Write,
+    Transport::Air("buffers"),
+    Transport::Air("latency"),
+];
+/// Beside the ports of others.
+const FOREGROUND_PORT: u16 = PORT + 100;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +62,8 @@ pub enum Shape {
     Connections(u32),
     /// So many programs with a connection each.
     Programs(u16),
+    /// A transport beside a program that has so many Mb/s to send.
+    Foreground(Transport, u32),
 }
 
 /// What was measured of one.
@@ -62,7 +76,7 @@ pub struct Shaped {
 /// One run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Shares {
-    /// Of each connection; of perftest, which does not tell, all together.
+    /// Of each connection; of perftest, which does not tell, all together. Of a foreground, and what is beside it.
     pub each_mbit: Vec<f64>,
     pub cpu_s_per_gb: f64,
     pub error: Option<String>,
@@ -75,6 +89,7 @@ impl Shape {
             Shape::Messages(way, size) => format!("messages/{}/{}", WAYS[way].0, SIZES[size].0),
             Shape::Connections(count) => format!("connections/airdma_events/{count}"),
             Shape::Programs(count) => format!("programs/airdma_events/{count}"),
+            Shape::Foreground(beside, mbit) => format!("foreground/{}/{mbit}", beside.name()),
         }
     }
 
@@ -82,6 +97,7 @@ impl Shape {
         let transport = match self {
             Shape::Messages(..) => Transport::Write,
             Shape::Connections(_) | Shape::Programs(_) => Transport::Events,
+            Shape::Foreground(beside, _) => beside,
         };
         transport.missing().is_some()
     }
@@ -123,8 +139,33 @@ impl Shape {
                 })?;
                 Ok(Shares::of(&ends))
             }
+            Shape::Foreground(beside, mbit) => foreground_beside(link, airdma, beside, mbit),
         }
     }
+}
+
+/// The program begins when the transport is in full swing, and ends before it.
+fn foreground_beside(
+    link: &Link,
+    airdma: &Path,
+    beside: Transport,
+    mbit: u32,
+) -> Result<Shares, LinkError> {
+    thread::scope(|scope| {
+        let longer = SHAPE_S + 1.0;
+        let other = scope.spawn(move || flow(link, airdma, beside, u64::MAX, longer, PORT));
+        thread::sleep(LOOK);
+        let got = foreground(link, airdma, mbit, SHAPE_S, FOREGROUND_PORT);
+        let other = match other.join() {
+            Ok(sample) => sample?,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        Ok(Shares {
+            each_mbit: vec![got?, other.mbit],
+            cpu_s_per_gb: other.cpu_s_per_gb,
+            error: None,
+        })
+    })
 }
 
 impl Shares {
@@ -185,9 +226,13 @@ pub fn chosen(options: &Wireless, only: Option<&Regex>) -> Vec<Shape> {
     let messages = (0..SIZES.len())
         .flat_map(|size| (0..WAYS.len()).map(move |way| Shape::Messages(way, size)));
     let connections = CONNECTIONS.into_iter().map(Shape::Connections);
+    let foregrounds = FOREGROUNDS
+        .into_iter()
+        .flat_map(|mbit| BACKGROUNDS.map(|beside| Shape::Foreground(beside, mbit)));
     let all = messages
         .chain(connections)
-        .chain(PROGRAMS.map(Shape::Programs));
+        .chain(PROGRAMS.map(Shape::Programs))
+        .chain(foregrounds);
     let is_wanted = |shape: &Shape| only.map_or(options.peers, |only| only.is_match(&shape.name()));
     all.filter(|shape| is_wanted(shape) && !shape.is_missing())
         .collect()
@@ -249,6 +294,39 @@ pub fn sharing(all: &[Shaped]) -> Vec<Vec<String>> {
     rows
 }
 
+/// What a program beside transports gets of what it has to send.
+pub fn foregrounds(all: &[Shaped]) -> Vec<Vec<String>> {
+    let titles = [
+        "beside",
+        "to send, Mb/s",
+        "gets",
+        "of it",
+        "beside it, Mb/s",
+        "failed",
+    ];
+    let mut rows = vec![titles.map(String::from).to_vec()];
+    for beside in BACKGROUNDS {
+        for mbit in FOREGROUNDS {
+            let Some(shaped) = find(all, Shape::Foreground(beside, mbit)) else {
+                continue;
+            };
+            let cell = |value: Option<f64>, digits: usize| {
+                value.map_or("-".into(), |value| format!("{value:.digits$}"))
+            };
+            let got = shaped.median(|shares| shares.each_mbit[0]);
+            rows.push(vec![
+                beside.name().into(),
+                mbit.to_string(),
+                cell(got, 1),
+                cell(got.map(|got| got / f64::from(mbit)), 2),
+                cell(shaped.median(|shares| shares.each_mbit[1]), 0),
+                format!("{} of {}", shaped.failures(), shaped.samples.len()),
+            ]);
+        }
+    }
+    rows
+}
+
 fn find(all: &[Shaped], shape: Shape) -> Option<&Shaped> {
     let name = shape.name();
     all.iter()
@@ -281,6 +359,16 @@ mod tests {
         // The median of two runs is the greater.
         let expected = ["2 connections", "400", "1.000", "1.500", "2.00", "1 of 3"];
         assert_eq!(rows[1], expected);
+    }
+
+    #[test]
+    fn a_foreground_is_held_against_what_it_has_to_send() {
+        let shape = Shape::Foreground(Transport::Air("buffers"), 80);
+        let rows = foregrounds(&[shaped(shape, &[&[60.0, 400.0]])]);
+        assert_eq!(
+            rows[1..],
+            [["airdma_air", "80", "60.0", "0.75", "400", "0 of 1"]]
+        );
     }
 
     #[test]

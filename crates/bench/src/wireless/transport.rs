@@ -189,6 +189,23 @@ pub fn flow(
     Ok(of(&sent, &came))
 }
 
+/// TCP CUBIC of a program that has so much to send: what arrived, in Mb/s.
+pub fn foreground(
+    link: &Link,
+    airdma: &Path,
+    mbit: u32,
+    seconds: f64,
+    port: u16,
+) -> Result<f64, LinkError> {
+    let to = SocketAddr::new(ipv4(Side::B), port).to_string();
+    let (port, time, rate) = (port.to_string(), seconds.to_string(), mbit.to_string());
+    let receive = [&TRAFFIC[..], &["tcp-receive", "--port", &port]].concat();
+    let how = ["--to", &to, "--seconds", &time, "--mbit", &rate];
+    let send = [&TRAFFIC[..], &["tcp-send"], &how].concat();
+    let [sent, came] = link.flow(airdma, &receive, &send)?;
+    Ok(came.bytes as f64 * 8.0 / 1e6 / sent.seconds.max(1e-9))
+}
+
 /// In air mode, over so many connections, by programs that sleep: what the sender and the receiver found.
 pub fn events(
     link: &Link,
