@@ -43,6 +43,25 @@ fn a_connection_is_request_reply_and_ready() {
     assert_eq!(b.manager.poll_timeout(), None);
 }
 
+/// A NIC of NVIDIA's that is named no vendor by REQ and REP controls its rate by DCQCN, and not by a scheme of its own.
+#[test]
+fn neither_request_nor_reply_names_a_vendor() {
+    // Behind the header of 24 bytes.
+    let vendor_of_req = |bytes: &[u8]| [bytes[24 + 5], bytes[24 + 6], bytes[24 + 7]];
+    let vendor_of_rep = |bytes: &[u8]| [bytes[24 + 15], bytes[24 + 19], bytes[24 + 23]];
+    let modifier = |bytes: &[u8]| [bytes[20], bytes[21], bytes[22], bytes[23]];
+    let mut b = Bench::new();
+    b.connect();
+    let req = b.sent().unwrap().emit();
+    assert_eq!(req[16..18], [0, 0x10]);
+    assert_eq!((vendor_of_req(&req), modifier(&req)), ([0; 3], [0; 4]));
+    let mut b = Bench::requested();
+    b.manager.accept(b.now, b.id, &accept()).unwrap();
+    let rep = b.sent().unwrap().emit();
+    assert_eq!(rep[16..18], [0, 0x13]);
+    assert_eq!((vendor_of_rep(&rep), modifier(&rep)), ([0; 3], [0; 4]));
+}
+
 #[test]
 fn a_tag_is_the_top_byte_of_every_id() {
     let mut b = Bench::with(|config| config.id_tag = Some(0xa7));

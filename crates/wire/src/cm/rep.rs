@@ -7,6 +7,7 @@
 //!  26  target ACK delay (5), failover accepted (2), end-to-end flow control (1)
 //!  27  RNR retry count (3), shared receive queue (1)
 //!  28  GUID of the channel adapter (64)                     36  private data, 196 bytes
+//!  15, 19, 23  vendor id, high byte first: 0
 //! ```
 
 use super::{Body, get_24_and_byte, get_u32, get_u64, set_24_and_byte, set_u32, set_u64};

@@ -1,7 +1,7 @@
 //! Request for communication (IBTA 12.6.5).
 //!
 //! ```text
-//!   0  local id of the sender     4  reserved                8  service id (64)
+//!   0  local id of the sender     5  vendor id (24), 0       8  service id (64)
 //!  16  GUID of the channel adapter (64)                     24  reserved
 //!  28  Q_Key                     32  queue pair number (24), responder resources (8)
 //!  36  EE context (24), initiator depth (8)

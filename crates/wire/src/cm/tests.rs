@@ -87,6 +87,22 @@ proptest! {
         prop_assert_eq!(CmMad::parse(&parsed.emit()), Ok(parsed));
     }
 
+    /// The vendor id of enhanced connection establishment (ECE), and the attribute modifier that says more to those who have the same.
+    #[test]
+    fn no_message_names_a_vendor((i, bytes) in any_mad()) {
+        let places: &[usize] = match MESSAGES[i].0 {
+            REQ => &[5, 6, 7],
+            REP => &[15, 19, 23],
+            SIDR_REP => &[6, 7, 11],
+            _ => &[],
+        };
+        let emitted = CmMad::parse(&bytes).unwrap().emit();
+        for &at in places {
+            prop_assert_eq!(emitted[MadHeader::LEN + at], 0);
+        }
+        prop_assert_eq!(&emitted[20..MadHeader::LEN], &[0; 4]);
+    }
+
     #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         prop_assert!(CmMad::parse(&bytes).is_err());
