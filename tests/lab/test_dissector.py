@@ -17,7 +17,12 @@ def frame(mad: bytes) -> bytes:
     """A management datagram to queue pair 1, in a frame of Ethernet."""
     bth = struct.pack(">BBHBBHI", 0x64, 0x40, 0xFFFF, 0, 0, 1, 7)
     deth = struct.pack(">II", GSI_QKEY, 1)
-    datagram = bth + deth + mad + bytes(4)
+    return packet(bth + deth + mad)
+
+
+def packet(transport: bytes) -> bytes:
+    """A packet, BTH to pad, in a frame of Ethernet."""
+    datagram = transport + bytes(4)
     udp = struct.pack(">HHHH", 4791, 4791, 8 + len(datagram), 0)
     ip = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 28 + len(datagram), 0, 0x4000, 64, 17, 0, bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2]))
     return bytes(12) + b"\x08\x00" + ip + udp + datagram
@@ -33,8 +38,11 @@ def capture(frames: list[bytes]) -> bytes:
 class Dissector(unittest.TestCase):
     def fields(self, *names: str) -> list[list[str]]:
         lines = (ROOT / "crates/wire/tests/air.hex").read_text(encoding="ascii").splitlines()
+        return self.fields_of([frame(bytes.fromhex(line)) for line in lines], *names)
+
+    def fields_of(self, frames: list[bytes], *names: str) -> list[list[str]]:
         with tempfile.NamedTemporaryFile(suffix=".pcap") as file:
-            file.write(capture([frame(bytes.fromhex(line)) for line in lines]))
+            file.write(capture(frames))
             file.flush()
             script = ROOT / "tools/wireshark/airdma.lua"
             command = ["tshark", "-X", f"lua_script:{script}", "-r", file.name, "-T", "fields", "-E", "separator=|"]
@@ -58,6 +66,15 @@ class Dissector(unittest.TestCase):
     def test_its_records(self) -> None:
         record = self.fields("record.qpn", "record.expected", "range.first", "range.packets")[1]
         self.assertEqual(record, ["0x000011,0xfffff0", "5,16777215", "16777215,77", "2,1193046"])
+
+    def test_an_acknowledgement_that_says_what_is_missing(self) -> None:
+        bth = struct.pack(">BBHII", 0x11, 0x40, 0xFFFF, 0x22, 100)
+        aeth = bytes([0x1F, 0, 0, 7])
+        plain = packet(bth + aeth)
+        sack = packet(bth + aeth + bytes.fromhex("01020000" + "00000002" + "01020304"))
+        rows = self.fields_of([plain, sack], "seth.first", "seth.packets")
+        self.assertEqual(rows[-1], ["0,258", "2,772"])
+        self.assertNotIn("airdma", "".join(rows[0]))
 
 
 if __name__ == "__main__":

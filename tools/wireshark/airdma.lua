@@ -12,6 +12,7 @@ local f = {
   features = ProtoField.uint64("airdma.hello.features", "Features", base.HEX),
   selective = ProtoField.bool("airdma.hello.selective", "Selective repeat"),
   buffers = ProtoField.bool("airdma.hello.buffers", "Tells of its buffers"),
+  sack = ProtoField.bool("airdma.hello.sack", "Says by ACKs what is missing"),
   sender = ProtoField.uint32("airdma.sender", "Sender", base.HEX),
   instance = ProtoField.uint64("airdma.instance", "Instance", base.HEX),
   answers = ProtoField.uint64("airdma.hello.answers", "Answers instance", base.HEX),
@@ -31,10 +32,13 @@ local f = {
   expected = ProtoField.uint24("airdma.record.expected", "Expected PSN", base.DEC),
   first = ProtoField.uint24("airdma.range.first", "Missing from PSN", base.DEC),
   packets = ProtoField.uint24("airdma.range.packets", "Packets", base.DEC),
+  seth_first = ProtoField.uint16("airdma.seth.first", "Missing from, behind what is acknowledged", base.DEC),
+  seth_packets = ProtoField.uint16("airdma.seth.packets", "Packets", base.DEC),
 }
 air.fields = f
 
-local BTH, DETH, MAD = 12, 8, 256
+local BTH, AETH, DETH, MAD, ICRC = 12, 4, 8, 256, 4
+local ACKNOWLEDGE = 0x11
 local payloads = Field.new("udp.payload")
 local port = Field.new("udp.dstport")
 
@@ -53,10 +57,27 @@ local function record(mad, at, tree)
   return at + len
 end
 
+-- An ACK that says what is missing.
+local function sack(buffer, pinfo, root)
+  local len = buffer:len() - BTH - AETH - ICRC
+  if len < 4 then return end
+  local seth = buffer(BTH + AETH, len):tvb()
+  local ranges = seth(1, 1):uint()
+  if seth(0, 1):uint() ~= 1 or len ~= 4 + 4 * ranges then return end
+  local tree = root:add(air, seth())
+  tree:add(f.version, seth(0, 1))
+  for range = 1, ranges do
+    tree:add(f.seth_first, seth(4 * range, 2))
+    tree:add(f.seth_packets, seth(4 * range + 2, 2))
+  end
+  pinfo.cols.info:append(" airdma SACK")
+end
+
 function air.dissector(_, pinfo, root)
   local payload = payloads()
   if not payload or port().value ~= 4791 then return end
   local buffer = payload.range:tvb()
+  if buffer:len() > BTH and buffer(0, 1):uint() == ACKNOWLEDGE then return sack(buffer, pinfo, root) end
   if buffer:len() < BTH + DETH + MAD or buffer(5, 3):uint() ~= 1 then return end
   local mad = buffer(BTH + DETH, MAD):tvb()
   if mad(1, 1):uint() ~= 0x4f or mad(37, 3):uint() ~= 0x026144 then return end
@@ -70,6 +91,7 @@ function air.dissector(_, pinfo, root)
     tree:add(f.features, mad(44, 8))
     tree:add(f.selective, mad(51, 1), mad(51, 1):bitfield(7, 1) == 1)
     tree:add(f.buffers, mad(51, 1), mad(51, 1):bitfield(6, 1) == 1)
+    tree:add(f.sack, mad(51, 1), mad(51, 1):bitfield(5, 1) == 1)
     tree:add(f.sender, mad(52, 4))
     tree:add(f.instance, mad(56, 8))
     tree:add(f.answers, mad(64, 8))

@@ -1,6 +1,6 @@
 //! The completer: responses retire requests, in order (IBTA 9.7.5 and 9.7.6).
 
-use airdma_wire::{NakCode, Opcode, Packet, Psn, Qpn, Syndrome};
+use airdma_wire::{NakCode, Opcode, Packet, Psn, Qpn, Seth, Syndrome};
 
 use crate::attributes::QpAttributes;
 use crate::completion::{Completion, Status};
@@ -29,6 +29,14 @@ impl Requester {
                 host.count(Counter::DropMalformed);
                 return Ok(());
             };
+            if self.repair.is_some()
+                && matches!(aeth.syndrome, Syndrome::Ack { .. })
+                && let Ok(seth) = Seth::parse(packet.payload)
+            {
+                host.count(Counter::AcksReceived);
+                self.handle_sack(now, attributes, qpn, psn.add(1), seth, host);
+                return Ok(());
+            }
             return self.handle_acknowledge(now, attributes, qpn, psn, aeth.syndrome, host);
         }
         self.handle_data(now, attributes, qpn, packet, host)

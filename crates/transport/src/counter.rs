@@ -66,6 +66,6 @@ counters! {
     DropEarly = "drop_early",
     /// Responses to nothing that was asked.
     DropGhost = "drop_ghost",
-    /// Congestion notification packets received (not acted on in this version).
+    /// Congestion notification packets received.
     CnpsReceived = "cnps_received",
 }

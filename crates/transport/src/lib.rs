@@ -23,6 +23,7 @@ mod request_packet;
 mod requester;
 mod responder;
 mod run;
+mod sack;
 mod time;
 mod transition;
 mod unreliable_requester;

@@ -556,6 +556,11 @@ impl QueuePair {
         if responder.replies.is_empty() {
             return None;
         }
+        if responder.reorder.is_some()
+            && let Some(len) = responder.poll_sack(&peer, host, out)
+        {
+            return Some(len);
+        }
         let (len, outcome) = responder.replies.poll_transmit(&peer, host, out)?;
         if outcome.is_err() {
             host.count(Counter::RemoteAccessErrors);
@@ -660,12 +665,23 @@ impl QueuePair {
         }
     }
 
+    /// The peer, which repeats selectively, hears what is missing by ACK packets with a SETH, and nothing is to be told by
+    /// [`acknowledge`](Self::acknowledge); or not. To be said after [`set_selective`](Self::set_selective).
+    pub fn tell_by_acks(&mut self, by_acks: bool) {
+        if let Service::Connected { responder, .. } = &mut self.service
+            && let Some(reorder) = &mut responder.reorder
+        {
+            reorder.tell_by_acks(by_acks);
+        }
+    }
+
     /// Whether the peer is to be told how far we are.
     pub fn owes_acknowledgement(&self) -> Option<Owed> {
         let Service::Connected { responder, .. } = &self.service else {
             return None;
         };
-        responder.reorder.as_ref()?.owed()
+        let reorder = responder.reorder.as_ref()?;
+        reorder.owed().filter(|_| !reorder.tells_by_acks())
     }
 
     /// Packets that were missing when later ones came, since this was asked last.

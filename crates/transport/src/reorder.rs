@@ -116,6 +116,8 @@ pub(crate) struct Reorder {
     gap: bool,
     /// Packets that were missing when a later one came, and were not counted yet.
     missed: u32,
+    /// The peer is told by ACK packets.
+    by_acks: bool,
 }
 
 impl Reorder {
@@ -128,7 +130,17 @@ impl Reorder {
             asked: false,
             gap: false,
             missed: 0,
+            by_acks: false,
         }
+    }
+
+    /// The peer is told by ACK packets with a SETH, and not when it is asked by [`acknowledge`](crate::QueuePair::acknowledge).
+    pub(crate) fn tell_by_acks(&mut self, by_acks: bool) {
+        self.by_acks = by_acks;
+    }
+
+    pub(crate) fn tells_by_acks(&self) -> bool {
+        self.by_acks
     }
 
     /// Whether something comes after the expected packet, kept or not.

@@ -17,6 +17,8 @@ const WORDS: usize = (AHEAD_MAX / u64::BITS) as usize;
 const RTT_START: Duration = Duration::from_millis(5);
 /// A peer that lies about how long it held a ping does not get everything again and again.
 const RTT_MIN: Duration = Duration::from_micros(500);
+/// Longer ones are those of a peer that was stopped.
+const RTT_MAX: Duration = Duration::from_secs(2);
 /// Before the peer's habits are known.
 const TOLD_WITHIN_START: Duration = Duration::from_millis(1);
 const PROBE_BACKOFF_MAX: u32 = 6;
@@ -39,6 +41,10 @@ pub(crate) struct Repair {
     told_within: Duration,
     /// The peer knows that an answer is waited for.
     is_asked: bool,
+    /// A packet whose acknowledgement is waited for, by the sequence behind it, and when it left: the round trip is measured, where
+    /// nobody else does.
+    timing: Option<(u64, Time)>,
+    measured_rtt: Option<Duration>,
     probe_at: Option<Time>,
     probes: u32,
     /// The peer has executed all before this, as it said.
@@ -55,6 +61,8 @@ impl Repair {
             rtt: RTT_START,
             told_within: TOLD_WITHIN_START,
             is_asked: false,
+            timing: None,
+            measured_rtt: None,
             probe_at: None,
             probes: 0,
             told: 0,
@@ -67,6 +75,26 @@ impl Repair {
         self.lost_count = 0;
         self.clean = acked;
         self.probe_at = None;
+        self.timing = None;
+    }
+
+    /// A packet that asks for an acknowledgement left for the first time. One at a time is timed (RFC 6298 3).
+    pub(crate) fn time(&mut self, end: u64, now: Time) {
+        self.timing.get_or_insert((end, now));
+    }
+
+    /// All before `sequence` was acknowledged.
+    pub(crate) fn take_timing(&mut self, sequence: u64, now: Time) {
+        if let Some((_, left)) = self.timing.take_if(|(end, _)| *end <= sequence) {
+            let sample = now.duration_since(left).min(RTT_MAX);
+            // RFC 6298 2.3.
+            let smoothed = |rtt| rtt * 7 / 8 + sample / 8;
+            self.measured_rtt = Some(self.measured_rtt.map_or(sample, smoothed));
+        }
+    }
+
+    pub(crate) fn measured_rtt(&self) -> Duration {
+        self.measured_rtt.unwrap_or(RTT_START)
     }
 
     pub(crate) fn set_rtt(&mut self, rtt: Duration, told_within: Duration) {
@@ -131,6 +159,8 @@ impl Repair {
 
     /// So many packets were sent again.
     pub(crate) fn sent(&mut self, first: u64, packets: u32, now: Time) {
+        // Whose acknowledgement waits for what is missing says nothing of the round trip (Karn).
+        self.timing = None;
         if self.again_at.is_empty() {
             self.again_at = vec![None; AHEAD_MAX as usize];
         }
@@ -245,6 +275,25 @@ mod tests {
         assert!(repair.is_empty(), "said before it came");
         repair.note_missing(7, 0, at(7));
         assert_eq!(repair.next(0), Some(7));
+    }
+
+    #[test]
+    fn the_round_trip_is_that_of_packets_that_nothing_was_sent_again_beside() {
+        let mut repair = Repair::new();
+        repair.time(5, at(10));
+        // Another one is under way.
+        repair.time(6, at(11));
+        repair.take_timing(4, at(12));
+        assert_eq!(repair.measured_rtt(), RTT_START);
+        repair.take_timing(7, at(13));
+        assert_eq!(repair.measured_rtt(), Duration::from_millis(3));
+        repair.time(9, at(20));
+        repair.sent(8, 1, at(21));
+        repair.take_timing(9, at(40));
+        assert_eq!(repair.measured_rtt(), Duration::from_millis(3));
+        repair.time(10, at(50));
+        repair.take_timing(10, at(61));
+        assert_eq!(repair.measured_rtt(), Duration::from_millis(4));
     }
 
     #[test]

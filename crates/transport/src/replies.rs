@@ -109,6 +109,26 @@ impl Replies {
         }
     }
 
+    /// Takes the next reply if it is an ACK, to be written by [`emit_acknowledge`]. Returns its PSN and MSN: the
+    /// `latest`, if no other reply comes behind it.
+    pub(crate) fn take_acknowledgement(&mut self, latest: (Psn, u32)) -> Option<(Psn, u32)> {
+        let Reply {
+            body: Body::Acknowledge(Syndrome::Ack { .. }),
+            psn,
+            msn,
+            ..
+        } = *self.queue.front()?
+        else {
+            return None;
+        };
+        self.queue.pop_front();
+        Some(if self.queue.is_empty() {
+            latest
+        } else {
+            (psn, msn)
+        })
+    }
+
     /// Owes a NAK. It says all that an ACK before it would have said.
     pub(crate) fn refuse(&mut self, psn: Psn, msn: u32, syndrome: Syndrome) {
         while self
@@ -187,7 +207,7 @@ impl Replies {
             Body::Acknowledge(syndrome) => {
                 self.queue.pop_front();
                 host.count(counter_of(syndrome));
-                Some((emit_acknowledge(&reply, syndrome, peer, out), Ok(())))
+                Some((emit_reply(&reply, syndrome, peer, out), Ok(())))
             }
             Body::Atomic { original } => {
                 self.queue.pop_front();
@@ -207,7 +227,7 @@ impl Replies {
                     let nak = Syndrome::Nak(NakCode::RemoteAccessError);
                     host.count(counter_of(nak));
                     let refused = Reply { psn, ..reply };
-                    Some((emit_acknowledge(&refused, nak, peer, out), Err(fault)))
+                    Some((emit_reply(&refused, nak, peer, out), Err(fault)))
                 }
             },
         }
@@ -256,7 +276,19 @@ fn acknowledging(msn: u32) -> Aeth {
     }
 }
 
-fn emit_acknowledge(reply: &Reply, syndrome: Syndrome, peer: &Peer, out: &mut [u8]) -> usize {
+/// Writes an ACK. Returns its length without ICRC.
+pub(crate) fn emit_acknowledge(psn: Psn, msn: u32, peer: &Peer, out: &mut [u8]) -> usize {
+    let syndrome = acknowledging(msn).syndrome;
+    let reply = Reply {
+        psn,
+        msn,
+        body: Body::Acknowledge(syndrome),
+        repeated: false,
+    };
+    emit_reply(&reply, syndrome, peer, out)
+}
+
+fn emit_reply(reply: &Reply, syndrome: Syndrome, peer: &Peer, out: &mut [u8]) -> usize {
     let mut headers = response(Opcode::RcAcknowledge, reply, peer);
     headers.aeth = Some(Aeth {
         syndrome,

@@ -457,7 +457,8 @@ impl Requester {
         packet: &RequestPacket,
         host: &mut H,
     ) {
-        if self.next < self.sent_max {
+        let is_new = self.next == self.sent_max;
+        if !is_new {
             host.count(Counter::Retransmits);
         }
         self.next += u64::from(packet.packets);
@@ -473,10 +474,13 @@ impl Requester {
             self.deadline = self.deadline_from(now, attributes);
         }
         let asks = packet.headers.bth.ack_request;
-        if let Some(repair) = &mut self.repair
-            && (asks || repair.probe_at().is_none())
-        {
-            repair.restart_probe(now, asks);
+        if let Some(repair) = &mut self.repair {
+            if is_new && asks {
+                repair.time(self.next, now);
+            }
+            if asks || repair.probe_at().is_none() {
+                repair.restart_probe(now, asks);
+            }
         }
     }
 

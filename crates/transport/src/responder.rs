@@ -9,6 +9,7 @@ use crate::attributes::{Access, QpAttributes};
 use crate::completion::{Completion, CompletionOpcode, Status};
 use crate::counter::Counter;
 use crate::host::{AtomicOperation, Host, LocalFault, QpEvent, Receive, RemoteAccess, RemoteFault};
+use crate::queue_pair::Owed;
 use crate::reorder::{AHEAD_MAX, Next, Reorder, ReorderMemory};
 use crate::replies::{ReadResponse, Replies};
 use crate::request_packet::{ATOMIC_WRITE_LEN, packets_of};
@@ -81,7 +82,7 @@ impl From<LocalFault> for Fault {
 pub(crate) struct Responder {
     pub(crate) expected: Psn,
     /// Messages completed, modulo 2^24.
-    msn: u32,
+    pub(crate) msn: u32,
     pub(crate) inbound: Option<Inbound>,
     /// A receive taken for a WRITE with immediate data whose last packet is being executed.
     spare: Option<Receive>,
@@ -190,9 +191,14 @@ impl Responder {
         let Some(reorder) = &mut self.reorder else {
             return self.report_gap();
         };
-        reorder.owe(packet.headers.bth.ack_request);
+        let asks = packet.headers.bth.ack_request;
+        reorder.owe(asks);
         if ahead < AHEAD_MAX && reorder.has(ahead) {
-            return host.count(Counter::Duplicates);
+            host.count(Counter::Duplicates);
+            if asks {
+                self.owe_sack();
+            }
+            return;
         }
         let mtu = attributes.path_mtu.bytes();
         let placed = place_early(self.inbound.as_ref(), packet, ahead, mtu, host);
@@ -210,6 +216,9 @@ impl Responder {
         if !kept {
             reorder.note_dropped(ahead);
             host.count(Counter::DropEarly);
+        }
+        if reorder.owed() == Some(Owed::Now) || asks {
+            self.owe_sack();
         }
     }
 
@@ -256,6 +265,9 @@ impl Responder {
         self.placed = Some(bth.psn);
         if let Some(reorder) = &mut self.reorder {
             reorder.owe(bth.ack_request);
+            if bth.ack_request && reorder.tells_by_acks() {
+                self.replies.acknowledge(bth.psn, self.msn);
+            }
         } else if bth.ack_request {
             self.replies.acknowledge(bth.psn, self.msn);
         }
@@ -502,7 +514,10 @@ impl Responder {
         let opcode = packet.headers.bth.opcode;
         if opcode.is_send() || opcode.is_write() {
             return match &mut self.reorder {
-                Some(reorder) => reorder.owe(packet.headers.bth.ack_request),
+                Some(reorder) => {
+                    reorder.owe(packet.headers.bth.ack_request);
+                    self.owe_sack();
+                }
                 None => self.acknowledge_again(),
             };
         }

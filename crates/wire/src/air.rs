@@ -62,6 +62,8 @@ pub mod feature {
     pub const SELECTIVE: u64 = 1 << 0;
     /// Tells of its buffers, and answers pings.
     pub const BUFFERS: u64 = 1 << 1;
+    /// The same as [`SELECTIVE`], but that ACK packets say what is missing ([`Seth`](crate::Seth)), and there are no reports.
+    pub const SACK: u64 = 1 << 2;
 }
 
 /// Says who we are and what we can do.

@@ -48,6 +48,7 @@ pub mod packet;
 pub mod pfc;
 pub mod reth;
 pub mod rnr;
+pub mod seth;
 pub mod udp;
 pub mod xrceth;
 
@@ -67,5 +68,6 @@ pub use packet::{HEADERS_LEN_MAX, Headers, Packet, ParseError, split_middle};
 pub use pfc::Pfc;
 pub use reth::Reth;
 pub use rnr::{ack_timeout, rnr_timer};
+pub use seth::{SETH_LEN_MAX, SETH_RANGES_MAX, Seth, SethRange, emit_seth};
 pub use udp::ROCE_PORT;
 pub use xrceth::XrcEth;

@@ -50,6 +50,8 @@ pub struct Dcqcn {
     timer_steps: u32,
     byte_steps: u32,
     hyper_steps: u32,
+    /// The last CNP that counted.
+    cnp_at: Option<Time>,
     rtt: Rtt,
 }
 
@@ -73,6 +75,7 @@ impl Dcqcn {
             timer_steps: 0,
             byte_steps: 0,
             hyper_steps: 0,
+            cnp_at: None,
             rtt: Rtt::new(),
         }
     }
@@ -126,8 +129,14 @@ impl RateController for Dcqcn {
 
     fn handle_lost(&mut self, _now: Time, _bytes: u64) {}
 
-    /// Equation 1 of the paper.
+    /// Equation 1 of the paper. A receiver sends a CNP in each interval to each queue pair of a sender; of those of one interval one
+    /// counts, since all queue pairs have one rate.
     fn handle_cnp(&mut self, now: Time) {
+        let is_early = |at| now.duration_since(at) < CNP_INTERVAL;
+        if self.cnp_at.is_some_and(is_early) {
+            return;
+        }
+        self.cnp_at = Some(now);
         if self.timers.is_none() {
             self.alpha = ALPHA_ONE;
         }
@@ -248,11 +257,11 @@ mod tests {
     fn five_steps_of_fast_recovery_each_halve_the_distance_to_the_rate_before() {
         let mut controller = Dcqcn::new(LINE);
         controller.handle_cnp(us(0));
-        controller.handle_cnp(us(1));
+        controller.handle_cnp(us(50));
         // 10 of 20 Gb/s: 15, 17.5, 18.75, 19.375.
         let expected = [15.0, 17.5, 18.75, 19.375, 19.6875];
         for (step, expected) in (1..).zip(expected) {
-            pass(&mut controller, us(1 + 55 * step));
+            pass(&mut controller, us(50 + 55 * step));
             assert!((gbit(controller.rate()) - expected).abs() < 0.001, "{step}");
         }
     }
@@ -261,11 +270,11 @@ mod tests {
     fn after_fast_recovery_the_target_rises_by_40_mbit_a_step() {
         let mut controller = Dcqcn::new(LINE);
         controller.handle_cnp(us(0));
-        controller.handle_cnp(us(1));
+        controller.handle_cnp(us(50));
         let target = controller.target;
-        pass(&mut controller, us(1 + 55 * 5));
+        pass(&mut controller, us(50 + 55 * 5));
         assert_eq!(controller.target, target);
-        pass(&mut controller, us(1 + 55 * 15));
+        pass(&mut controller, us(50 + 55 * 15));
         assert_eq!(controller.target, target.plus(ADDITIVE.times(10, 1)));
     }
 
@@ -273,9 +282,9 @@ mod tests {
     fn once_timer_and_byte_counter_are_both_past_it_the_increase_is_hyper() {
         let mut controller = Dcqcn::new(LINE);
         for n in 0..4 {
-            controller.handle_cnp(us(n));
+            controller.handle_cnp(us(50 * n));
         }
-        pass(&mut controller, us(3 + 55 * 6));
+        pass(&mut controller, us(150 + 55 * 6));
         for _ in 0..6 {
             controller.handle_sent(us(330), INCREASE_BYTES);
         }
@@ -302,7 +311,7 @@ mod tests {
     fn alpha_decays_without_cnps_so_a_rare_one_costs_little() {
         let mut controller = Dcqcn::new(LINE);
         controller.handle_cnp(us(0));
-        controller.handle_cnp(us(1));
+        controller.handle_cnp(us(50));
         pass(&mut controller, us(20_000));
         // (1 - 1/256)^363 = 0.242
         let before = controller.rate();
@@ -315,7 +324,7 @@ mod tests {
     fn without_cnps_it_is_at_line_rate_again_and_its_timers_rest() {
         let mut controller = Dcqcn::new(LINE);
         for n in 0..20 {
-            controller.handle_cnp(us(n));
+            controller.handle_cnp(us(50 * n));
         }
         pass(&mut controller, us(3_000_000));
         assert_eq!((controller.rate(), controller.poll_timeout()), (LINE, None));
@@ -325,7 +334,7 @@ mod tests {
     fn no_number_of_cnps_stops_it_and_no_pause_makes_it_work_long() {
         let mut controller = Dcqcn::new(LINE);
         for n in 0..10_000 {
-            controller.handle_cnp(us(n));
+            controller.handle_cnp(us(50 * n));
         }
         assert_eq!(controller.rate(), RATE_MIN);
         controller.handle_timeout(Time::from_nanos(u64::MAX / 2), None);
@@ -336,6 +345,17 @@ mod tests {
         );
         controller.handle_sent(us(0), u64::MAX);
         assert!(controller.rate() <= LINE);
+    }
+
+    #[test]
+    fn of_cnps_that_come_together_one_counts() {
+        let mut controller = Dcqcn::new(LINE);
+        for n in 0..50 {
+            controller.handle_cnp(us(n));
+        }
+        assert_eq!(controller.rate(), LINE.times(1, 2));
+        controller.handle_cnp(us(50));
+        assert_eq!(controller.rate(), LINE.times(1, 4));
     }
 
     #[test]

@@ -523,7 +523,14 @@ fn line(packet: &Packet<'_>) -> String {
     if let Some(original) = headers.atomic_ack {
         line += &format!(" original={original}");
     }
-    if !packet.payload.is_empty() {
+    let seth = Seth::parse(packet.payload).ok();
+    if let Some(seth) = seth.filter(|_| bth.opcode == Opcode::RcAcknowledge) {
+        let ranges = seth.ranges();
+        let ranges: Vec<_> = ranges
+            .map(|range| format!("{}x{}", range.first, range.packets))
+            .collect();
+        line += &format!(" missing={ranges:?}");
+    } else if !packet.payload.is_empty() {
         line += &format!(" [{}]", packet.payload.len());
     }
     line

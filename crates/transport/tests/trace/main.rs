@@ -11,6 +11,7 @@ mod local;
 mod requester;
 mod responder;
 mod run;
+mod sack;
 mod selective;
 mod shared_receives;
 mod unreliable;

@@ -349,11 +349,11 @@ fn a_peer_that_repeats_selectively_no_more_gets_acks_and_naks_again() {
     assert_eq!(b.log().len(), 3);
 }
 
-struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
     /// Below `n`.
-    fn roll(&mut self, n: u64) -> u64 {
+    pub fn roll(&mut self, n: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -363,7 +363,7 @@ impl Dice {
 }
 
 /// PSNs of the left bench start where the right one's do not.
-fn shift(bytes: &mut [u8], by: u32) {
+pub fn shift(bytes: &mut [u8], by: u32) {
     let psn = u32::from_be_bytes([0, bytes[9], bytes[10], bytes[11]]);
     bytes[9..12].copy_from_slice(&Psn::new(psn.wrapping_add(by)).get().to_be_bytes()[1..]);
 }
