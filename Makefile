@@ -31,7 +31,7 @@ TSAN = RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan CARGO_PROFILE
 MIRI = CARGO_TARGET_DIR=target/miri $(NIGHTLY) miri test -p airdma-shm --lib -- --skip arena::
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint unit loom loom-every-access tsan miri worlds air-virtual soak dropin system programs interop interop-quick interop-beside rdma-core rdma-core-check matrix bench instructions instructions-write fuzz coverage mutants clean
+.PHONY: help build demo test lint unit loom loom-every-access tsan miri worlds air-virtual congestion soak dropin system programs interop interop-quick interop-beside rdma-core rdma-core-check matrix bench instructions instructions-write fuzz coverage mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,7 +42,7 @@ build: ## release binaries
 demo: build ## RDMA programs between two hosts without RDMA NIC, beside TCP (a minute; no root needed)
 	$(PYTHON) tools/demo.py
 
-test: lint unit loom worlds air-virtual instructions system interop-quick rdma-core-check ## everything below: lints, unit tests, model checks, system tests
+test: lint unit loom worlds air-virtual congestion instructions system interop-quick rdma-core-check ## everything below: lints, unit tests, model checks, system tests
 	@cat target/interop-skipped 2> /dev/null || true
 	@echo "make test: all passed"
 
@@ -80,6 +80,9 @@ worlds: build ## 20,000 random worlds in virtual time, judged by the reference m
 
 air-virtual: build ## transfers on simulated Wi-Fi: docs/benchmarks/air-virtual.md says what they were
 	target/release/airdma sim air --check docs/benchmarks/air-virtual.md
+
+congestion: build ## devices that share a queue which marks: docs/benchmarks/congestion.md says what they got
+	target/release/airdma sim congestion --check docs/benchmarks/congestion.md
 
 soak: build ## the same for HOURS=1, from a seed that nobody had before; keeps the record for docs/reliability.md
 	$(PYTHON) tools/reliability.py worlds --hours $(HOURS)

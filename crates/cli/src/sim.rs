@@ -1,6 +1,7 @@
 //! `airdma sim`: random worlds in virtual time, judged by the reference model; one of them in detail.
 
 mod air;
+mod congestion;
 
 use airdma_proof::{Counts, Outcome, Plan, SLOW, Soak, plan_of, run, shrink, soak};
 use airdma_sim::wifi::report;
@@ -62,18 +63,20 @@ enum Part {
     /// A sends packets of 1,500 bytes as fast as they go, B answers as asked. Prints a row of CSV for each interval.
     Link(TwinOptions),
     /// Transfers between two devices on simulated Wi-Fi, by plain RoCEv2 and in air mode: a table in Markdown, the same on every machine.
-    Air(AirOptions),
+    Air(TableOptions),
+    /// Devices that share a queue which marks, by DCQCN, by DCTCP and without either: a table of the same kind.
+    Congestion(TableOptions),
 }
 
 #[derive(clap::Args)]
-struct AirOptions {
+struct TableOptions {
     /// Print nothing, and fail if this file does not hold the table.
     #[arg(long, value_name = "FILE")]
     check: Option<PathBuf>,
 }
 
-fn air(options: &AirOptions) -> anyhow::Result<ExitCode> {
-    let table = air::table()?;
+/// Prints the table of this part, or compares it.
+fn table(options: &TableOptions, part: &str, table: &str) -> anyhow::Result<ExitCode> {
     let Some(file) = &options.check else {
         write!(io::stdout(), "{table}")?;
         return Ok(ExitCode::SUCCESS);
@@ -83,7 +86,7 @@ fn air(options: &AirOptions) -> anyhow::Result<ExitCode> {
     if let Some((kept, now)) = rows.find(|(kept, now)| kept != now) {
         let file = file.display();
         eprintln!(
-            "{file} says:\n{kept}\nbut it is now:\n{now}\nwrite it anew: airdma sim air > {file}"
+            "{file} says:\n{kept}\nbut it is now:\n{now}\nwrite it anew: airdma sim {part} > {file}"
         );
         return Ok(ExitCode::FAILURE);
     }
@@ -138,7 +141,10 @@ fn twin(options: TwinOptions) -> anyhow::Result<ExitCode> {
 pub fn sim(mut options: Options) -> anyhow::Result<ExitCode> {
     match options.part.take() {
         Some(Part::Link(twin_options)) => return twin(twin_options),
-        Some(Part::Air(air_options)) => return air(&air_options),
+        Some(Part::Air(options)) => return table(&options, "air", &air::table()?),
+        Some(Part::Congestion(options)) => {
+            return table(&options, "congestion", &congestion::table()?);
+        }
         None => {}
     }
     let options = &options;

@@ -15,6 +15,7 @@
 //! A report leaves four times in a round trip while packets come, and soon after packets were missed. One tells of as many
 //! queue pairs as it has room for. The round trip is measured by pings, while something of ours is under way.
 
+mod congestion;
 mod pace;
 mod peer;
 
@@ -28,23 +29,28 @@ use crate::qp_table::Connection;
 use crate::steering::range_of;
 use crate::tables::Tables;
 use airdma_port::{Destination, Port, QueueFill};
-use airdma_transport::rate::{Feedback, Occupancy, Reading};
+use airdma_transport::rate::{Feedback, Occupancy, Rate, Reading};
 use airdma_transport::{Acknowledgement, Arrival, Owed, PsnRange, ReorderMemory, Time};
 use airdma_wire::air::{self, Hello, Message, Record, Records, Report, ReportWriter, feature};
 use airdma_wire::mad::{GSI_QKEY, MAD_LEN};
-use airdma_wire::{Bth, Deth, Headers, Opcode, Packet, Psn, Qpn};
+use airdma_wire::{Bth, Deth, Headers, Opcode, Packet, PathMtu, Psn, Qpn};
+use congestion::ANY_RANGE;
 use pace::{Pace, Told};
 use peer::{AirPeer, Asked, Asking};
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Without it there is nothing to agree on.
-const NEEDED: u64 = feature::SELECTIVE;
+/// Without any of them there is nothing to agree on.
+const NEEDED: u64 = feature::SELECTIVE | feature::SACK;
 const HELLO_INTERVAL: Duration = Duration::from_millis(200);
 const HELLO_TRIES: u32 = 3;
 
 /// For packets that came before their turn, of all queue pairs together: what a fast link has under way in a long round trip.
 const REORDER_BYTES: usize = 32 << 20;
+
+/// Of an interface that does not say how fast it is.
+const LINE_RATE_UNKNOWN: Rate = Rate::from_bits_per_s(10_000_000_000);
 
 /// Ranges of one queue pair in one report; the rest is told when these are filled.
 const RANGES_MAX: usize = 23;
@@ -56,8 +62,14 @@ pub(crate) struct Air {
     peers: Vec<AirPeer>,
     /// Of this process, if it offers anything to peers.
     instance: Option<u64>,
+    /// What that is, but for what comes with the rate control.
+    offers: u64,
     memory: ReorderMemory,
     rate_control: RateControl,
+    /// Of the interface.
+    line_rate: Rate,
+    /// Queue pairs whose peers are to get a CNP.
+    notifies: VecDeque<u32>,
     /// No peer wants to be called before.
     due: Option<Time>,
     /// Of the last report to anybody. A peer may know us longer than we remember: its count must not begin again.
@@ -71,8 +83,11 @@ impl Air {
         Air {
             peers: Vec::new(),
             instance: None,
+            offers: 0,
             memory: ReorderMemory::new(REORDER_BYTES),
             rate_control: RateControl::default(),
+            line_rate: LINE_RATE_UNKNOWN,
+            notifies: VecDeque::new(),
             due: None,
             number: 0,
             next_psn: Psn::default(),
@@ -90,6 +105,13 @@ impl Air {
 
     fn peer(&mut self, index: AirIndex) -> &mut AirPeer {
         &mut self.peers[index.0 as usize]
+    }
+
+    /// How many queue pairs wait until the rate to their peers lets them send.
+    pub(crate) fn waiting(&self) -> usize {
+        let used = self.peers.iter().filter(|peer| !peer.users.is_empty());
+        let waiting = used.filter_map(|peer| peer.pace.as_ref().map(Pace::waiting));
+        waiting.sum()
     }
 
     /// Something is on its way to the peer: the round trip is to be known.
@@ -171,22 +193,36 @@ impl Air {
         connection: &Connection,
         number: Qpn,
     ) -> Option<AirIndex> {
-        self.instance?;
-        let (address, local) = (connection.remote, connection.local);
-        let range = range_of(number);
-        let index = self.find(address, local, range).unwrap_or_else(|| {
-            let peer = AirPeer::new((address, local), range, connection.source_index);
-            let free = self.peers.iter().position(|peer| peer.users.is_empty());
-            let index = free.unwrap_or(self.peers.len());
-            match self.peers.get_mut(index) {
-                Some(place) => *place = peer,
-                None => self.peers.push(peer),
-            }
-            AirIndex(index as u32)
-        });
-        self.peer(index).users.push(queue_pair);
-        self.ask(index, now);
+        let range = self.instance.map_or(ANY_RANGE, |_| range_of(number));
+        let known = self.find(connection.remote, connection.local, range);
+        let controls = self.rate_control == RateControl::Dcqcn;
+        if known.is_none() && self.instance.is_none() && !controls {
+            return None;
+        }
+        let line_rate = self.line_rate;
+        let index = known.unwrap_or_else(|| self.add(connection, range));
+        let peer = self.peer(index);
+        peer.users.push(queue_pair);
+        if controls && peer.pace.is_none() {
+            peer.pace = Some(Pace::dcqcn(line_rate, now));
+        }
+        if self.instance.is_some() {
+            self.ask(index, now);
+        }
         Some(index)
+    }
+
+    /// A new peer, which has no users yet.
+    fn add(&mut self, connection: &Connection, range: u8) -> AirIndex {
+        let ends = (connection.remote, connection.local);
+        let peer = AirPeer::new(ends, range, connection.source_index);
+        let free = self.peers.iter().position(|peer| peer.users.is_empty());
+        let index = free.unwrap_or(self.peers.len());
+        match self.peers.get_mut(index) {
+            Some(place) => *place = peer,
+            None => self.peers.push(peer),
+        }
+        AirIndex(index as u32)
     }
 
     /// The peer is to be asked what it can do.
@@ -214,12 +250,19 @@ impl Air {
 }
 
 impl Tables {
-    /// From now on peers are offered what goes beyond RoCEv2.
-    pub(crate) fn offer_air(&mut self, rate_control: RateControl) {
+    /// Peers whose rate is controlled are sent to as fast as this says, by an interface of this rate if that is known.
+    pub(crate) fn control_rate(&mut self, rate_control: RateControl, line_rate: Option<Rate>) {
         self.air.rate_control = rate_control;
-        let instance = u64::from(self.random.next_u32()) << 32 | u64::from(self.random.next_u32());
+        self.air.line_rate = line_rate.unwrap_or(LINE_RATE_UNKNOWN);
+    }
+
+    /// From now on peers are offered these features beyond RoCEv2.
+    pub(crate) fn offer(&mut self, features: u64) {
+        self.air.offers |= features;
+        let mut draw = || u64::from(self.random.next_u32());
         // 0 is nobody's.
-        self.air.instance = Some(instance.max(1));
+        let instance = (draw() << 32 | draw()).max(1);
+        self.air.instance.get_or_insert(instance);
     }
 
     /// A queue pair was connected: it can do more when its peer says so.
@@ -229,14 +272,15 @@ impl Tables {
         };
         let number = slot.qp.attributes().dest_qpn;
         slot.qp.set_selective(None);
-        if slot.qp.qp_type() == QpType::Rc
-            && let Some(connection) = &mut slot.connection
-        {
+        // What is offered is offered to reliable connections alone.
+        let joins = slot.qp.qp_type() == QpType::Rc || self.air.instance.is_none();
+        if joins && let Some(connection) = &mut slot.connection {
             connection.air = self.air.join(now, index, connection, number);
         }
     }
 
     pub(crate) fn leave_air(&mut self, index: u32, connection: &Connection) {
+        self.air.notifies.retain(|&notifies| notifies != index);
         let Some(air) = connection.air else {
             return;
         };
@@ -301,6 +345,9 @@ impl Tables {
         port: &mut dyn Port,
         out: &mut [u8],
     ) -> Option<(usize, Destination)> {
+        if let Some(notification) = self.poll_cnp(out) {
+            return Some(notification);
+        }
         for index in 0..self.air.peers.len() {
             let peer = &self.air.peers[index];
             if peer.due().is_none_or(|due| due > now) {
@@ -427,8 +474,13 @@ impl Tables {
     /// The peer has agreed, as this instance, or it is plain: so are all queue pairs that are connected to it now.
     fn agree(&mut self, index: AirIndex, agreed: Option<u64>, features: u64, now: Time) {
         let memory = agreed.map(|_| self.air.memory.clone());
-        let paces = agreed.is_some() && features & self.air.features() & feature::BUFFERS != 0;
+        let both = features & self.air.features();
+        let by_acks = agreed.is_some() && both & feature::SELECTIVE == 0;
+        let paces = agreed.is_some() && both & feature::BUFFERS != 0;
         let rate_control = self.air.rate_control;
+        let user = self.air.peer(index).users.first().copied();
+        let slot = user.and_then(|user| self.qps.slot(user));
+        let mtu = slot.map_or(PathMtu::M1024, |slot| slot.qp.attributes().path_mtu);
         let peer = self.air.peer(index);
         let is_new = peer.agreed != agreed;
         peer.note_agreed(agreed);
@@ -436,26 +488,34 @@ impl Tables {
             self.counters.count(EngineCounter::AirAgreed);
         }
         let users = std::mem::take(&mut peer.users);
-        let before = if is_new || !paces {
-            let pace = paces.then(|| Pace::new(rate_control, now)).flatten();
-            std::mem::replace(&mut peer.pace, pace)
+        // A rate that follows CNPs goes on where buffers are not told of.
+        let goes_on = if paces {
+            !is_new && peer.tells_buffers()
         } else {
-            None
+            !peer.tells_buffers()
         };
-        let paced = peer.pace.is_some();
+        let before = if goes_on {
+            None
+        } else {
+            let pace = paces.then(|| Pace::new(rate_control, mtu, now)).flatten();
+            std::mem::replace(&mut peer.pace, pace)
+        };
+        let paced = peer.tells_buffers();
         for waiting in before.into_iter().flat_map(Pace::disband) {
             self.take_the_turn(waiting);
         }
         for &user in &users {
             if let Some(slot) = self.qps.slot(user) {
                 slot.qp.set_selective(memory.as_ref());
+                slot.qp.tell_by_acks(by_acks);
             }
             self.change_window(user, paced.then_some(index.0));
         }
         let peer = self.air.peer(index);
         peer.users = users;
+        peer.is_told_by_acks = by_acks;
         let window = peer.pace.as_ref().map(Pace::window);
-        if agreed.is_some() {
+        if agreed.is_some() && !by_acks {
             // Something may be under way already: then the round trip is to be known.
             let by = peer.report_now(now);
             self.air.call_at(by);
@@ -566,7 +626,7 @@ impl Tables {
         };
         let awaited = self.air.peer(index).asking.is_some();
         if awaited && hello.answers.is_some() && hello.answers == self.air.instance {
-            let can = hello.features & NEEDED == NEEDED;
+            let can = hello.features & self.air.features() & NEEDED != 0;
             self.air.peer(index).asking = None;
             return self.agree(index, can.then_some(hello.instance), hello.features, now);
         }
@@ -704,11 +764,16 @@ fn id_of(range: u8) -> u32 {
 
 impl Air {
     fn features(&self) -> u64 {
+        let reports = self.offers & feature::SELECTIVE != 0;
         match self.rate_control {
-            RateControl::Window => NEEDED,
-            RateControl::Buffers | RateControl::Latency | RateControl::Dctcp => {
-                NEEDED | feature::BUFFERS
+            RateControl::Buffers | RateControl::Latency | RateControl::Dctcp if reports => {
+                self.offers | feature::BUFFERS
             }
+            RateControl::Buffers
+            | RateControl::Latency
+            | RateControl::Dctcp
+            | RateControl::Dcqcn
+            | RateControl::Window => self.offers,
         }
     }
 

@@ -23,6 +23,8 @@ use airdma_port::impair::{Impaired, Impairment};
 use airdma_port::{BindError, Port, UdpConfig, UdpPort};
 use airdma_shm::{Arena, Doorbells};
 use airdma_transport::Time;
+use airdma_transport::rate::Rate;
+use airdma_wire::air::feature;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
@@ -97,35 +99,48 @@ fn window_asked_for() -> Option<u32> {
     asked.parse().ok()
 }
 
-/// Whether peers are offered more than RoCEv2, and how fast they are sent to then, from the environment.
-fn air_asked_for() -> io::Result<Option<RateControl>> {
-    if std::env::var("AIRDMA_AIR").is_ok_and(|asked| asked == "1") {
-        rate_control_asked_for().map(Some)
-    } else {
-        Ok(None)
-    }
+/// Whether something that peers can be offered beyond RoCEv2 is asked for in the environment.
+fn is_asked_for(name: &str) -> bool {
+    std::env::var(name).is_ok_and(|asked| asked == "1")
 }
 
+/// How fast peers are sent to whose rate is controlled, from the environment.
 fn rate_control_asked_for() -> io::Result<RateControl> {
     let Ok(asked) = std::env::var("AIRDMA_RATE") else {
         return Ok(RateControl::default());
     };
     RateControl::from_name(&asked).ok_or_else(|| {
         let message =
-            format!("AIRDMA_RATE is {asked:?}; it may be buffers, latency, dctcp or window");
+            format!("AIRDMA_RATE is {asked:?}; it may be buffers, latency, dctcp, dcqcn or window");
         io::Error::new(io::ErrorKind::InvalidInput, message)
     })
+}
+
+/// What the interface says of itself.
+fn line_rate(info: &DeviceInfo) -> Option<Rate> {
+    let bits_per_s = u64::from(info.speed_mbps?) * 1_000_000;
+    Some(Rate::from_bits_per_s(bits_per_s))
 }
 
 impl Core {
     pub(crate) fn new(info: DeviceInfo, clock: Clock, random: Random) -> io::Result<Self> {
         let arena = Arena::new();
         // A simulation is the same wherever it runs.
-        let (window, air) = if clock.is_moved() {
-            (None, None)
+        let asks = !clock.is_moved();
+        let mut worker = Worker::new(random, window_asked_for().filter(|_| asks));
+        let tables = &mut worker.tables;
+        let rate_control = if asks {
+            rate_control_asked_for()?
         } else {
-            (window_asked_for(), air_asked_for()?)
+            RateControl::default()
         };
+        tables.control_rate(rate_control, line_rate(&info));
+        if asks && is_asked_for("AIRDMA_AIR") {
+            tables.offer(feature::SELECTIVE);
+        }
+        if asks && is_asked_for("AIRDMA_SACK") {
+            tables.offer(feature::SACK);
+        }
         Ok(Core {
             families: Box::new(families_of(&info.gids)),
             news: None,
@@ -135,7 +150,7 @@ impl Core {
                 incomplete: false,
             }),
             doorbells: Doorbells::new(&arena, DOORBELLS)?,
-            relay: Relay::new(Worker::new(random, window, air), EventFd::nonblocking()?),
+            relay: Relay::new(worker, EventFd::nonblocking()?),
             process: Process::current(),
             clock,
             descriptors: Mutex::default(),
@@ -313,9 +328,15 @@ impl Core {
         }
     }
 
-    /// From now on peers are offered what goes beyond RoCEv2.
-    pub(crate) fn offer_air(&self, rate_control: RateControl) {
-        self.visit(|worker| worker.tables.offer_air(rate_control));
+    /// From now on peers whose rate is controlled are sent to as fast as this says.
+    pub(crate) fn control_rate(&self, rate_control: RateControl) {
+        let line_rate = line_rate(&self.info);
+        self.visit(|worker| worker.tables.control_rate(rate_control, line_rate));
+    }
+
+    /// From now on peers are offered these features beyond RoCEv2.
+    pub(crate) fn offer(&self, features: u64) {
+        self.visit(|worker| worker.tables.offer(features));
     }
 
     /// From now on peers without a rate controller are sent all that there is.

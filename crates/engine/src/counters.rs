@@ -29,9 +29,11 @@ pub(crate) enum EngineCounter {
     AirAgreed,
     AirReportsSent,
     AirReportsReceived,
+    /// Congestion notification packets sent.
+    CnpsSent,
 }
 
-const ENGINE_NAMES: [&str; 12] = [
+const ENGINE_NAMES: [&str; 13] = [
     "drop_truncated",
     "drop_unknown_opcode",
     "drop_unknown_qp",
@@ -44,6 +46,7 @@ const ENGINE_NAMES: [&str; 12] = [
     "air_agreed",
     "air_reports_sent",
     "air_reports_received",
+    "cnps_sent",
 ];
 const TRANSPORT_START: usize = ENGINE_NAMES.len();
 const CM_START: usize = TRANSPORT_START + Counter::ALL.len();

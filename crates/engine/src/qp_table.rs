@@ -16,6 +16,7 @@ use crate::raw_frames::RawFrames;
 use crate::steering::range_of;
 use crate::{Error, LIMITS, QpType};
 use airdma_transport::QueuePair;
+use airdma_transport::rate::NotificationPoint;
 use airdma_wire::Qpn;
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -49,6 +50,8 @@ pub(crate) struct QpSlot {
     pub(crate) waits: bool,
     /// It sent all that the pacer let through, and has more.
     pub(crate) hungry: bool,
+    /// When its peer was told of congestion marks.
+    pub(crate) notification_point: NotificationPoint,
     /// The way out of a queue pair for raw packets.
     pub(crate) raw: Option<RawFrames>,
 }
@@ -61,7 +64,7 @@ pub(crate) struct Connection {
     pub(crate) local: IpAddr,
     /// Index of `local` in the GID table.
     pub(crate) source_index: u8,
-    /// The process at the other end, if more than RoCEv2 is offered to it.
+    /// The process at the other end, if more than RoCEv2 is offered to it; the host, if the rate to it is controlled.
     pub(crate) air: Option<AirIndex>,
 }
 
@@ -76,6 +79,7 @@ impl QpSlot {
             blocked: false,
             waits: false,
             hungry: false,
+            notification_point: NotificationPoint::new(),
             raw: None,
         }
     }

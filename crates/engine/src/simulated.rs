@@ -11,6 +11,7 @@ use crate::worker::Work;
 use crate::{Device, DeviceInfo, GidEntry, PathMtu};
 use airdma_port::Port;
 use airdma_transport::Time;
+use airdma_wire::air::feature;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
@@ -78,7 +79,18 @@ impl Simulated {
     /// From now on peers are offered what goes beyond RoCEv2, and sent to as fast as this says (`AIRDMA_AIR=1` and `AIRDMA_RATE` for
     /// programs).
     pub fn offer_air(&self, rate_control: RateControl) {
-        self.device.core().offer_air(rate_control);
+        self.control_rate(rate_control);
+        self.device.core().offer(feature::SELECTIVE);
+    }
+
+    /// From now on peers are offered ACK packets that say what is missing (`AIRDMA_SACK=1` for programs).
+    pub fn offer_sack(&self) {
+        self.device.core().offer(feature::SACK);
+    }
+
+    /// From now on peers whose rate is controlled are sent to as fast as this says (`AIRDMA_RATE` for programs).
+    pub fn control_rate(&self, rate_control: RateControl) {
+        self.device.core().control_rate(rate_control);
     }
 
     /// From now on peers without a rate controller are sent all that there is, as by NICs that know of no window. Before anything is

@@ -23,7 +23,7 @@ use airdma_port::{Destination, Port, Received, TransmitBatch};
 use airdma_transport::{
     Arrival, Completion, CompletionOpcode, Host, Loss, Path, QpEvent, QueuePair, Slot, Status, Time,
 };
-use airdma_wire::{Bth, HEADERS_LEN_MAX, Packet, ParseError, PathMtu, Qpn, split_middle};
+use airdma_wire::{Bth, HEADERS_LEN_MAX, Opcode, Packet, ParseError, PathMtu, Qpn, split_middle};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -137,6 +137,9 @@ impl Tables {
             slot.side.pd = srq.map_or(NO_PD, |srq| srq.pd);
         }
         self.takes_packets(index, now);
+        if packet.headers.bth.opcode == Opcode::Cnp {
+            return self.receive_cnp(index, now, &arrival, &packet);
+        }
         self.arrived.note(received.bytes.len(), received.tos);
         self.with(index, |qp, host| {
             qp.handle_packet(now, &arrival, &packet, host)
@@ -180,6 +183,9 @@ impl Tables {
         if let Some(index) = self.unsettled.take() {
             let arrived = std::mem::take(&mut self.arrived);
             self.settle(index, now);
+            if arrived.has_marks() {
+                self.note_marked(index, now);
+            }
             self.note_arrived(index, arrived, now);
             self.note_owed(index, now);
         }
@@ -314,6 +320,7 @@ impl Tables {
     }
 
     /// Calls the queue pairs whose time has come.
+    #[inline]
     pub(crate) fn expire(&mut self, now: Time) {
         if let Some(gsi) = &mut self.gsi {
             gsi.expire(now);
@@ -330,6 +337,7 @@ impl Tables {
     }
 
     /// When [`Tables::expire`] wants to be called next, and [`Tables::fill`] if the port takes packets.
+    #[inline]
     pub(crate) fn deadline(&self, can_send: bool) -> Option<Time> {
         let management = self.gsi.as_ref().and_then(|gsi| gsi.manager.poll_timeout());
         let air = self.air.due().filter(|_| can_send);
@@ -343,6 +351,7 @@ impl Tables {
     }
 
     /// Fills the batch with what the queue pairs have to send, fairly, up to [`ROUND_BYTES`] or until it is full.
+    #[inline]
     pub(crate) fn fill(&mut self, now: Time, port: &mut dyn Port, batch: &mut TransmitBatch) {
         let mut budget = ROUND_BYTES;
         while self.has_air_due(now) {
@@ -580,6 +589,7 @@ impl Tables {
     }
 
     /// Lets the next one go on whom the window held back, if it has room now.
+    #[inline]
     pub(crate) fn unblock(&mut self, peer: PeerIndex) {
         if let Some(index) = self.peers.unblock(peer) {
             self.go_on(index);
@@ -745,7 +755,7 @@ impl Tables {
             completion_queues: self.cqs.count(),
             shared_queues: self.srqs.count(),
             timers: self.timers.count(),
-            waiting: self.active.count(),
+            waiting: self.active.count() + self.air.waiting(),
             peers: self.peers.count(),
             ring_bytes: 0,
         }
@@ -790,7 +800,7 @@ fn refuse_request(qp: &mut QueuePair, number: u32, host: &mut QpHost<'_>) {
     host.event(QpEvent::Fatal);
 }
 
-fn destination(path: &Path) -> Destination {
+pub(crate) fn destination(path: &Path) -> Destination {
     Destination {
         address: path.gid.to_ip(),
         source_index: path.sgid_index,

@@ -1,7 +1,6 @@
 //! The worker of a device: whoever holds it makes the device progress.
 
 use crate::Error;
-use crate::air::RateControl;
 use crate::counters::EngineCounter;
 use crate::gsi::Gsi;
 use crate::random::Random;
@@ -80,16 +79,11 @@ pub(crate) struct Round {
 }
 
 impl Worker {
-    /// `window`: the ceiling of the window to one peer in bytes, if one is asked for. `air`: peers are offered more than RoCEv2, and sent
-    /// to as fast as this says.
-    pub(crate) fn new(random: Random, window: Option<u32>, air: Option<RateControl>) -> Self {
-        let mut tables = Tables::new(random, window);
-        if let Some(rate_control) = air {
-            tables.offer_air(rate_control);
-        }
+    /// `window`: the ceiling of the window to one peer in bytes, if one is asked for.
+    pub(crate) fn new(random: Random, window: Option<u32>) -> Self {
         Worker {
             link: None,
-            tables,
+            tables: Tables::new(random, window),
             port_counted: Time::ZERO,
             port_moved: false,
             flushed: Time::ZERO,

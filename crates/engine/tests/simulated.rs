@@ -85,30 +85,6 @@ fn numbers_and_keys_follow_from_the_seed() {
     assert_eq!(names(), names());
 }
 
-fn connect_unreliable(qp: &Qp, peer: Qpn, path: Path) {
-    let attributes = QpAttributes {
-        port: 1,
-        access: ALL,
-        path,
-        path_mtu: PathMtu::M1024,
-        dest_qpn: peer,
-        ..QpAttributes::default()
-    };
-    let to = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
-    let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
-    for (state, mask) in [
-        (QpState::Init, init),
-        (QpState::ReadyToReceive, to),
-        (QpState::ReadyToSend, AttrMask::SQ_PSN),
-    ] {
-        let attributes = QpAttributes {
-            state,
-            ..attributes
-        };
-        qp.modify(&attributes, mask | AttrMask::STATE).unwrap();
-    }
-}
-
 #[test]
 fn a_port_that_nobody_empties_stops_taking_packets_and_goes_on_later() {
     let (a, b) = (host("a", LEFT), host("b", RIGHT));

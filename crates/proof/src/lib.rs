@@ -1,6 +1,7 @@
 //! Proof by simulation: random worlds in which the engine, as programs use it, runs over a simulated network, and a reference
 //! model ([`airdma_model`]) judges everything that programs see.
 
+pub mod bottleneck;
 pub mod cell;
 pub mod choices;
 mod delays;
@@ -10,6 +11,7 @@ pub mod program;
 pub mod run;
 pub mod soak;
 pub mod world;
+mod writer;
 
 pub use plan::Plan;
 pub use run::{Outcome, bytes_of, plan_of, run};

@@ -225,6 +225,7 @@ impl World {
         // Of a request that nobody waits for, the world may end before its failure.
         let mut ends = 0..self.ends.len();
         let unsure = !self.plan.careful && ends.any(|end| self.judge.sends(end).next().is_some());
+        let touched = touched + self.marked;
         if unsure || touched > 0 || slow || self.violent || self.counts.failures > 0 {
             return Ok(());
         }

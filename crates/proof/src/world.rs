@@ -119,6 +119,8 @@ pub struct World {
     pub log: Option<Vec<(Duration, String)>>,
     /// Times that regions were registered again.
     pub registrations: u64,
+    /// Packets that got congestion marks: what is sent at a low rate is late.
+    pub marked: u64,
     /// A queue pair or a host came to its end before the world did, or a link was cut.
     pub violent: bool,
     /// A send queue was drained.
@@ -155,7 +157,11 @@ impl World {
         };
         let hosts = (0..plan.hosts).map(|index| {
             let seed = random.next_u64();
-            Host::new(index, network.address(index), seed, air(seed))
+            let host = Host::new(index, network.address(index), seed, air(seed));
+            if offers_sack(plan.seed) {
+                host.device.offer_sack();
+            }
+            host
         });
         let mut world = World {
             hosts: hosts.collect(),
@@ -173,6 +179,7 @@ impl World {
             seen: Seen::new(),
             log: logs.then(Vec::new),
             registrations: 0,
+            marked: 0,
             violent: false,
             drained: false,
             delays: vec![Delays::default(); plan.hosts * plan.hosts],
@@ -299,6 +306,7 @@ impl World {
         let path = Path {
             gid: self.hosts[self.ends[peer].host].address.into(),
             hop_limit: 64,
+            traffic_class: self.traffic_class(),
             ..Path::default()
         };
         let attributes = QpAttributes {
@@ -443,7 +451,12 @@ impl World {
             self.counts.damaged += u64::from(delivery.damaged);
             self.hosts[to].harmed += u64::from(delivery.harmed);
             self.judge.now += 1;
-            self.hosts[to].carrier.give(to_port(delivery.frame));
+            let mut frame = to_port(delivery.frame);
+            if frame.tos & ECN == ECT_0 && self.random.chance(MARKED) {
+                frame.tos |= ECN;
+                self.marked += 1;
+            }
+            self.hosts[to].carrier.give(frame);
             self.run(to)?;
         }
         for host in 0..self.hosts.len() {
@@ -590,9 +603,25 @@ impl World {
 impl World {
     /// Whether any host may offer its peers more than RoCEv2.
     pub fn offers_air(&self) -> bool {
-        !self.plan.seed.is_multiple_of(3)
+        !self.plan.seed.is_multiple_of(3) || offers_sack(self.plan.seed)
+    }
+
+    /// The traffic class of connections: in some worlds the network may mark their packets.
+    fn traffic_class(&self) -> u8 {
+        if self.plan.seed % 4 == 1 { ECT_0 } else { 0 }
     }
 }
+
+/// Whether all hosts of the world of this seed offer ACKs that say what is missing, whatever else they offer.
+fn offers_sack(seed: u64) -> bool {
+    seed.is_multiple_of(5)
+}
+
+/// ECN bits of a packet that may be marked (RFC 3168), and of one that is.
+const ECT_0: u8 = 2;
+const ECN: u8 = 3;
+/// The part of those packets that are marked on the way.
+const MARKED: f64 = 0.1;
 
 /// How long a queue pair waits for an answer, at least.
 pub fn timeout(connection: &Connection) -> Duration {
@@ -695,7 +724,7 @@ fn duration(at: Time) -> Duration {
     Duration::from_nanos(at.as_nanos())
 }
 
-fn to_network(frame: PortFrame) -> Frame {
+pub(crate) fn to_network(frame: PortFrame) -> Frame {
     Frame {
         source: frame.source,
         destination: frame.destination,
@@ -707,7 +736,7 @@ fn to_network(frame: PortFrame) -> Frame {
     }
 }
 
-fn to_port(frame: Frame) -> PortFrame {
+pub(crate) fn to_port(frame: Frame) -> PortFrame {
     PortFrame {
         source: frame.source,
         destination: frame.destination,

@@ -5,9 +5,10 @@
 
 use airdma_transport::Time;
 use airdma_transport::rate::{
-    Acknowledged, Aim, BufferOrchestrator, Dctcp, Feedback, Occupancy, Pacer, Permit,
+    Acknowledged, Aim, BufferOrchestrator, Dcqcn, Dctcp, Feedback, Occupancy, Pacer, Permit, Rate,
     RateController,
 };
+use airdma_wire::PathMtu;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -17,12 +18,11 @@ pub(crate) const OVERHEAD_BYTES: u64 = 14 + 20 + 8 + 4;
 /// What is missed is told in packets. More of them at once were never sent.
 const LOST_PACKET_BYTES: u64 = 1024;
 const MISSED_MAX: u32 = 1 << 16;
-const DCTCP_MTU: u32 = 1024;
 /// What the largest receive socket of an unprivileged process holds, and some network behind it.
 const DCTCP_WINDOW_MAX: u64 = 8 << 20;
 
 /// The network may mark the packet.
-const ECT_0: u8 = 0b10;
+pub(super) const ECT_0: u8 = 0b10;
 const ECN: u8 = 0b11;
 
 /// What a queue pair gets in its turn where several want to send: so many quarters of a burst.
@@ -52,6 +52,8 @@ pub enum RateControl {
     Latency,
     /// The share of packets with congestion marks.
     Dctcp,
+    /// Congestion notification packets, also of hosts that are not airdma's.
+    Dcqcn,
     /// Nothing but the window that all peers have.
     Window,
 }
@@ -63,6 +65,7 @@ impl RateControl {
             "buffers" => Some(RateControl::Buffers),
             "latency" => Some(RateControl::Latency),
             "dctcp" => Some(RateControl::Dctcp),
+            "dcqcn" => Some(RateControl::Dcqcn),
             "window" => Some(RateControl::Window),
             _ => None,
         }
@@ -93,6 +96,10 @@ pub(crate) struct Pace {
     line: VecDeque<u32>,
     /// The queue of this host could be looked into when that was tried last.
     sees_queue: bool,
+    /// The controller goes by what the peer tells of its buffers and counts.
+    hears_buffers: bool,
+    /// Each report costs an access to the air: they are rare while much comes.
+    rare_reports: bool,
     /// Of the last feedback, by the clock of the peer.
     told_us: u64,
     received_bytes: u64,
@@ -110,32 +117,56 @@ pub(crate) struct Told {
 }
 
 impl Pace {
-    /// `None` if that is left to the window.
-    pub(crate) fn new(control: RateControl, now: Time) -> Option<Self> {
+    /// By what a peer tells of its buffers and counts, in packets of this `mtu`. `None` if that is left to the window.
+    pub(crate) fn new(control: RateControl, mtu: PathMtu, now: Time) -> Option<Self> {
         let controller: Box<dyn RateController + Send> = match control {
             RateControl::Buffers => Box::new(BufferOrchestrator::new(Aim::Throughput)),
             RateControl::Latency => Box::new(BufferOrchestrator::new(Aim::Latency)),
-            RateControl::Dctcp => Box::new(Dctcp::new(DCTCP_MTU, DCTCP_WINDOW_MAX)),
-            RateControl::Window => return None,
+            RateControl::Dctcp => Box::new(Dctcp::new(mtu.bytes(), DCTCP_WINDOW_MAX)),
+            RateControl::Dcqcn | RateControl::Window => return None,
+        };
+        let ecn = if control == RateControl::Dctcp {
+            ECT_0
+        } else {
+            0
         };
         Some(Pace {
+            hears_buffers: true,
+            rare_reports: control != RateControl::Dctcp,
+            ..Pace::with(controller, ecn, now)
+        })
+    }
+
+    /// By CNPs, through an interface of this rate.
+    pub(crate) fn dcqcn(line_rate: Rate, now: Time) -> Self {
+        Pace::with(Box::new(Dcqcn::new(line_rate)), ECT_0, now)
+    }
+
+    fn with(controller: Box<dyn RateController + Send>, ecn: u8, now: Time) -> Self {
+        Pace {
             controller,
-            ecn: if control == RateControl::Dctcp {
-                ECT_0
-            } else {
-                0
-            },
+            ecn,
             pacer: Pacer::new(now),
             turn: None,
             turn_left: 0,
             waiting: Waiting::No,
             line: VecDeque::new(),
             sees_queue: false,
+            hears_buffers: false,
+            rare_reports: false,
             told_us: 0,
             received_bytes: 0,
             marked_bytes: 0,
             missed_packets: 0,
-        })
+        }
+    }
+
+    pub(crate) fn hears_buffers(&self) -> bool {
+        self.hears_buffers
+    }
+
+    pub(crate) fn has_rare_reports(&self) -> bool {
+        self.rare_reports
     }
 
     /// A queue pair of this `weight` wants to send so many bytes. How many may leave now; `None`: not now, and if it `waits` it is in the
@@ -229,6 +260,11 @@ impl Pace {
         self.turn
     }
 
+    /// How many wait.
+    pub(crate) fn waiting(&self) -> usize {
+        usize::from(self.waiting != Waiting::No) + self.line.len()
+    }
+
     /// All that wait, who are not held back any more.
     pub(crate) fn disband(self) -> impl Iterator<Item = u32> {
         self.turn.into_iter().chain(self.line)
@@ -277,8 +313,19 @@ impl Pace {
         self.sees_queue
     }
 
-    pub(crate) fn take_rtt(&mut self, now: Time, sample: Duration) {
-        self.controller.handle_rtt(now, sample);
+    pub(crate) fn take_cnp(&mut self, now: Time) {
+        self.controller.handle_cnp(now);
+    }
+
+    /// A ping was answered so long after it left, of which the peer `held` it for a part.
+    pub(crate) fn take_rtt(&mut self, now: Time, sample: Duration, held: Duration) {
+        // A window is spread over the time that its acknowledgement takes.
+        let held = if self.rare_reports {
+            held
+        } else {
+            Duration::ZERO
+        };
+        self.controller.handle_rtt(now, sample.saturating_sub(held));
     }
 
     pub(crate) fn take_feedback(&mut self, now: Time, told: Told, mut feedback: Feedback) {
@@ -328,7 +375,7 @@ mod tests {
     const NOW: Time = Time::from_nanos(1_000_000);
 
     fn pace() -> Pace {
-        Pace::new(RateControl::Buffers, NOW).unwrap()
+        Pace::new(RateControl::Buffers, PathMtu::M1024, NOW).unwrap()
     }
 
     #[test]
@@ -452,7 +499,7 @@ mod tests {
     #[test]
     fn what_is_missed_is_lost_for_who_counts_losses() {
         let window_after = |missed_packets| {
-            let mut pace = Pace::new(RateControl::Dctcp, NOW).unwrap();
+            let mut pace = Pace::new(RateControl::Dctcp, PathMtu::M1024, NOW).unwrap();
             pace.sent(NOW, (60_000, 60), false);
             let told = Told {
                 at_us: 1_000,

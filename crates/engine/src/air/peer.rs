@@ -96,6 +96,11 @@ impl Arrived {
             self.marked_bytes += bytes;
         }
     }
+
+    #[inline]
+    pub(crate) fn has_marks(&self) -> bool {
+        self.marked_bytes > 0
+    }
 }
 
 pub(super) struct AirPeer {
@@ -110,7 +115,9 @@ pub(super) struct AirPeer {
     pub(super) users: Vec<u32>,
     /// Its instance, if it has agreed.
     pub(super) agreed: Option<u64>,
-    /// Set while it has agreed to tell about its buffers.
+    /// ACK packets tell it what is missing; it gets no reports.
+    pub(super) is_told_by_acks: bool,
+    /// Set while it has agreed to tell about its buffers, or since it sent a CNP.
     pub(super) pace: Option<Pace>,
     pub(super) asking: Option<Asking>,
     pub(super) asked: Option<Asked>,
@@ -139,6 +146,7 @@ impl AirPeer {
             source_index,
             users: Vec::new(),
             agreed: None,
+            is_told_by_acks: false,
             pace: None,
             asking: None,
             asked: None,
@@ -158,9 +166,18 @@ impl AirPeer {
         self.rtt.unwrap_or(RTT_START)
     }
 
+    /// Whether it has agreed to tell about its buffers.
+    pub(super) fn tells_buffers(&self) -> bool {
+        self.pace.as_ref().is_some_and(Pace::hears_buffers)
+    }
+
+    fn has_rare_reports(&self) -> bool {
+        self.pace.as_ref().is_some_and(Pace::has_rare_reports)
+    }
+
     /// How long beyond the round trip the peer may wait before it says how far it is: what we would.
     pub(super) fn told_within(&self) -> Duration {
-        if self.pace.is_some() {
+        if self.has_rare_reports() {
             Feedback::interval(self.rtt()) + TOLD_SLACK
         } else {
             TOLD_SLACK
@@ -192,7 +209,7 @@ impl AirPeer {
     /// Packets were found missing. The first to be missed are told at once, but where many are, each by itself would take more
     /// of the air than it saves. Returns when it is told.
     pub(super) fn report_gap(&mut self, now: Time) -> Time {
-        let apart = if self.pace.is_some() {
+        let apart = if self.has_rare_reports() {
             self.quarter().max(GAPS_APART)
         } else {
             REPORT_INTERVAL_MIN
@@ -212,7 +229,7 @@ impl AirPeer {
 
     /// The round trip is to be known: when a report asks for it, unless one is due anyway.
     pub(super) fn report_for_ping(&mut self, now: Time) -> Option<Time> {
-        if self.agreed.is_none() || self.report_at.is_some() {
+        if self.agreed.is_none() || self.is_told_by_acks || self.report_at.is_some() {
             return None;
         }
         let at = self.ping_at(now);
@@ -228,7 +245,7 @@ impl AirPeer {
         let fresh = self.arrivals.fresh_bytes;
         let is_beginning = fresh * 2 >= self.arrivals.bytes;
         let is_heavy =
-            self.pace.is_some() && !is_beginning && (LIGHT_BYTES..FULL_BYTES).contains(&fresh);
+            self.has_rare_reports() && !is_beginning && (LIGHT_BYTES..FULL_BYTES).contains(&fresh);
         let at = full.min(self.urgent_at.unwrap_or(full));
         if is_heavy && now < at {
             self.report_at = Some(at);
@@ -310,7 +327,11 @@ impl AirPeer {
         if place == 0 {
             self.pings[0].0 = 0;
         }
-        self.take_rtt(now, now.duration_since(left).saturating_sub(held));
+        let all = now.duration_since(left);
+        if let Some(pace) = &mut self.pace {
+            pace.take_rtt(now, all, held);
+        }
+        self.take_rtt(all.saturating_sub(held));
     }
 
     fn ping_interval(&self) -> Duration {
@@ -323,13 +344,10 @@ impl AirPeer {
         least.max(self.rtt() / PINGS_IN_RTT)
     }
 
-    fn take_rtt(&mut self, now: Time, raw: Duration) {
+    fn take_rtt(&mut self, raw: Duration) {
         let sample = raw.clamp(RTT_MIN, RTT_MAX);
         // As TCP smooths it (RFC 6298 2.3).
         self.rtt = Some(self.rtt.map_or(sample, |rtt| rtt * 7 / 8 + sample / 8));
-        if let Some(pace) = &mut self.pace {
-            pace.take_rtt(now, raw);
-        }
     }
 }
 
@@ -337,6 +355,7 @@ impl AirPeer {
 mod tests {
     use super::super::RateControl;
     use super::*;
+    use airdma_wire::PathMtu;
 
     #[test]
     fn a_round_trip_is_measured_however_long_it_is() {
@@ -364,7 +383,7 @@ mod tests {
     fn busy() -> AirPeer {
         let address = IpAddr::from([192, 0, 2, 1]);
         let mut peer = AirPeer::new((address, address), 0, 0);
-        peer.pace = Pace::new(RateControl::Buffers, Time::ZERO);
+        peer.pace = Pace::new(RateControl::Buffers, PathMtu::M1024, Time::ZERO);
         arrives(&mut peer, 49_000, 8 * FULL_BYTES);
         assert!(peer.is_report_due(at(50_000)));
         peer.reported(at(50_000), false);
@@ -409,7 +428,7 @@ mod tests {
     fn in_the_beginning_each_doubling_is_told() {
         let address = IpAddr::from([192, 0, 2, 1]);
         let mut peer = AirPeer::new((address, address), 0, 0);
-        peer.pace = Pace::new(RateControl::Buffers, Time::ZERO);
+        peer.pace = Pace::new(RateControl::Buffers, PathMtu::M1024, Time::ZERO);
         arrives(&mut peer, 50_000, 64 * 1024);
         assert_eq!(told_at(&mut peer), Some(50_500));
         peer.reported(at(50_500), false);

@@ -3,10 +3,12 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod congestion;
 #[path = "../common/fragile.rs"]
 mod fragile;
 mod peers;
 mod rate;
+mod sack;
 mod wires;
 
 use airdma_engine::*;

@@ -10,6 +10,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 pub const TICK: Duration = Duration::from_micros(100);
+/// Congestion experienced (RFC 3168).
+const CE: u8 = 3;
 /// One way: 500 us.
 const TICKS_AWAY: usize = 5;
 
@@ -26,6 +28,7 @@ fn host(name: &str, addresses: &[[u8; 4]], seed: u64) -> Host {
     let (port, carrier) = carried(&addresses).unwrap();
     let info = DeviceInfo {
         gids: addresses.iter().copied().map(GidEntry::from).collect(),
+        speed_mbps: Some(100),
         ..info(name, addresses[0])
     };
     let device = Simulated::open(info, Box::new(port), seed).unwrap();
@@ -125,6 +128,10 @@ pub struct Wires {
     pub under_way: [VecDeque<(usize, Frame)>; 2],
     /// Bytes of each packet that was sent, from whom.
     pub sent: Vec<(usize, Vec<u8>)>,
+    /// Traffic class of the last packet of each that was no management datagram.
+    pub traffic_class: [u8; 2],
+    /// Packets of the left one arrive with congestion marks.
+    pub marks: bool,
 }
 
 impl Wires {
@@ -155,6 +162,8 @@ impl Wires {
             line: None,
             under_way: [VecDeque::new(), VecDeque::new()],
             sent: Vec::new(),
+            traffic_class: [0; 2],
+            marks: false,
         }
     }
 
@@ -177,8 +186,14 @@ impl Wires {
             let arrival = self.tick + self.away;
             for from in [0, 1] {
                 self.run(from);
-                while let Some(frame) = self.hosts[from].carrier.take() {
+                while let Some(mut frame) = self.hosts[from].carrier.take() {
                     self.sent.push((from, frame.bytes.to_vec()));
+                    if frame.bytes[5..8] != [0, 0, 1] {
+                        self.traffic_class[from] = frame.tos;
+                    }
+                    if self.marks && from == 0 {
+                        frame.tos |= CE;
+                    }
                     if loses(from, &frame.bytes) {
                         continue;
                     }
@@ -212,5 +227,12 @@ impl Wires {
         let to_gsi =
             |(sender, bytes): &&(usize, Vec<u8>)| *sender == from && bytes[5..8] == [0, 0, 1];
         self.sent.iter().filter(to_gsi).count()
+    }
+
+    /// Congestion notification packets that the right one has sent.
+    pub fn cnps(&self) -> Vec<&[u8]> {
+        let is_cnp = |(from, bytes): &&(usize, Vec<u8>)| *from == 1 && bytes[0] == 0x81;
+        let cnps = self.sent.iter().filter(is_cnp);
+        cnps.map(|(_, bytes)| bytes.as_slice()).collect()
     }
 }

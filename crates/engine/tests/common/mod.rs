@@ -305,6 +305,30 @@ pub fn to_rts(qp: &Qp, timeout: u8) {
     .unwrap();
 }
 
+pub fn connect_unreliable(qp: &Qp, peer: Qpn, path: Path) {
+    let attributes = QpAttributes {
+        port: 1,
+        access: ALL,
+        path,
+        path_mtu: PathMtu::M1024,
+        dest_qpn: peer,
+        ..QpAttributes::default()
+    };
+    let to = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
+    let init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+    for (state, mask) in [
+        (QpState::Init, init),
+        (QpState::ReadyToReceive, to),
+        (QpState::ReadyToSend, AttrMask::SQ_PSN),
+    ] {
+        let attributes = QpAttributes {
+            state,
+            ..attributes
+        };
+        qp.modify(&attributes, mask | AttrMask::STATE).unwrap();
+    }
+}
+
 pub fn datagram_to_rts(qp: &Qp, qkey: Qkey) {
     let set = |state, mask| {
         let attributes = QpAttributes {

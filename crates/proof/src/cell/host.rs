@@ -1,14 +1,14 @@
 //! A host of a cell: its device, queue pairs to others, and the memory that all of them write from and to.
 
 use super::Sender;
+use crate::writer::connect;
 use airdma_engine::simulated::{Simulated, interface};
 use airdma_engine::{
-    Access, AttrMask, Cq, Mr, Pd, Qp, QpAttributes, QpCaps, QpInit, QpState, QpType, Rkey,
-    SendFlags, SendWr, Sge,
+    Access, Cq, Mr, PathMtu, Pd, Qp, QpCaps, QpInit, QpType, Rkey, SendFlags, SendWr, Sge,
 };
 use airdma_port::sim::{Carrier, carried};
 use airdma_sim::wifi::StationId;
-use airdma_transport::{Operation, Path, Status};
+use airdma_transport::{Operation, Status};
 use core::time::Duration;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -125,48 +125,8 @@ impl Host {
 
     fn connect(&self, pair: usize, peer: &Host, theirs: usize) {
         let gid = peer.device.device().info().gids[0].gid;
-        let qp = &self.pairs[pair].qp;
-        let set = |attributes: &QpAttributes, mask| {
-            qp.modify(attributes, mask).expect("a transition");
-        };
-        let init = QpAttributes {
-            state: QpState::Init,
-            port: 1,
-            access: Access::LOCAL_WRITE | Access::REMOTE_WRITE,
-            ..QpAttributes::default()
-        };
-        set(
-            &init,
-            AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS,
-        );
-        let receive = QpAttributes {
-            state: QpState::ReadyToReceive,
-            path: Path {
-                gid,
-                hop_limit: 64,
-                ..Path::default()
-            },
-            path_mtu: airdma_engine::PathMtu::M1024,
-            dest_qpn: peer.pairs[theirs].qp.number(),
-            max_dest_rd_atomic: 1,
-            min_rnr_timer: 1,
-            ..init
-        };
-        let connected = AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
-        let limits = AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
-        set(&receive, AttrMask::STATE | connected | limits);
-        let send = QpAttributes {
-            state: QpState::ReadyToSend,
-            max_rd_atomic: 1,
-            retry_count: 7,
-            rnr_retry: 7,
-            // What perftest has.
-            timeout: 14,
-            ..receive
-        };
-        let sending = AttrMask::SQ_PSN | AttrMask::MAX_QP_RD_ATOMIC | AttrMask::TIMEOUT;
-        let retries = AttrMask::RETRY_CNT | AttrMask::RNR_RETRY;
-        set(&send, AttrMask::STATE | sending | retries);
+        let number = peer.pairs[theirs].qp.number();
+        connect(&self.pairs[pair].qp, gid, PathMtu::M1024, number);
     }
 
     /// Posts messages to the memory of a host, until each queue pair has its share under way, or so many messages were posted.

@@ -1,0 +1,113 @@
+//! Congestion notification packets (CNPs, RoCEv2 annex A17.9.3), both ways.
+//!
+//! Whoever gets packets with congestion marks notifies the queue pair that sent them, at most once in 50 us. Peers that hear of
+//! their marks in reports get none. A host that gets CNPs sends to that peer, by all queue pairs together, at the rate of DCQCN from
+//! then on. Until the first comes nothing is asked of anybody's packets.
+
+use super::pace::{ECT_0, Pace};
+use super::{AirIndex, RateControl};
+use crate::counters::EngineCounter;
+use crate::qp_table::Connection;
+use crate::tables::{Tables, destination};
+use airdma_port::Destination;
+use airdma_transport::{Arrival, Time};
+use airdma_wire::Packet;
+use airdma_wire::cnp::{CNP_LEN, cnp};
+
+/// Of a CNP: DSCP 48, as NICs have it by default, so that it passes what the packets wait in.
+const CNP_TRAFFIC_CLASS: u8 = 48 << 2 | ECT_0;
+
+impl Tables {
+    /// Packets with congestion marks came for a queue pair.
+    #[cold]
+    pub(crate) fn note_marked(&mut self, index: u32, now: Time) {
+        let Some(slot) = self.qps.slot(index) else {
+            return;
+        };
+        let Some(connection) = slot.connection else {
+            return;
+        };
+        let hears = |air| self.air.peer(air).tells_buffers();
+        if connection.air.is_some_and(hears) || !slot.notification_point.handle_marked(now) {
+            return;
+        }
+        if !self.air.notifies.contains(&index) {
+            self.air.notifies.push_back(index);
+        }
+        self.air.call_at(now);
+    }
+
+    /// Writes the next CNP into `out`.
+    pub(super) fn poll_cnp(&mut self, out: &mut [u8]) -> Option<(usize, Destination)> {
+        while let Some(index) = self.air.notifies.pop_front() {
+            let slot = self.qps.slot(index);
+            let Some(slot) = slot.filter(|slot| slot.connection.is_some()) else {
+                continue;
+            };
+            let attributes = slot.qp.attributes();
+            out[..CNP_LEN].copy_from_slice(&cnp(attributes.dest_qpn));
+            let destination = Destination {
+                tos: CNP_TRAFFIC_CLASS,
+                ..destination(&attributes.path)
+            };
+            self.counters.count(EngineCounter::CnpsSent);
+            return Some((CNP_LEN, destination));
+        }
+        None
+    }
+
+    /// A CNP came for a queue pair: its peer is sent to more slowly. A mark on it says nothing of what we send.
+    #[cold]
+    pub(crate) fn receive_cnp(
+        &mut self,
+        index: u32,
+        now: Time,
+        arrival: &Arrival,
+        packet: &Packet<'_>,
+    ) {
+        self.with(index, |qp, host| {
+            qp.handle_packet(now, arrival, packet, host)
+        });
+        if self.air.rate_control == RateControl::Window {
+            return;
+        }
+        let slot = self.qps.slot(index).filter(|slot| slot.qp.state().sends());
+        let Some(connection) = slot.and_then(|slot| slot.connection) else {
+            return;
+        };
+        let air = connection.air.or_else(|| self.control(index, &connection));
+        let Some(air) = air else {
+            return;
+        };
+        let line_rate = self.air.line_rate;
+        let peer = self.air.peer(air);
+        if peer.pace.is_none() {
+            peer.pace = Some(Pace::dcqcn(line_rate, now));
+        }
+        self.with_pace(air, |pace| pace.take_cnp(now));
+    }
+
+    /// From now on there is a rate to this peer, for all queue pairs that are connected to it. `None`: there is none for this service.
+    fn control(&mut self, index: u32, connection: &Connection) -> Option<AirIndex> {
+        if self.air.instance.is_some() {
+            // What is offered more is offered to reliable connections alone.
+            return None;
+        }
+        let air = self.air.add(connection, ANY_RANGE);
+        let ends = (connection.remote, connection.local);
+        for other in 0..self.qps.end() {
+            let slot = self.qps.slot(other);
+            if let Some(other_connection) = slot.and_then(|slot| slot.connection.as_mut())
+                && (other_connection.remote, other_connection.local) == ends
+            {
+                other_connection.air = Some(air);
+                self.air.peer(air).users.push(other);
+            }
+        }
+        debug_assert!(self.air.peer(air).users.contains(&index));
+        Some(air)
+    }
+}
+
+/// A peer that is offered nothing is one, whatever its queue pairs' numbers.
+pub(super) const ANY_RANGE: u8 = 0;

@@ -1,0 +1,101 @@
+//! ACK packets that say what is missing, in place of reports.
+
+use crate::common::*;
+use crate::wires::Wires;
+use crate::{MS, is_middle};
+use airdma_engine::*;
+
+const LEN: usize = 400 * 1024;
+
+/// Two hosts that offer it, and have agreed by now.
+fn wires(offers: [bool; 2]) -> Wires {
+    let mut wires = Wires::with([None; 2], LEN);
+    for (host, offers) in wires.hosts.iter().zip(offers) {
+        if offers {
+            host.device.offer_sack();
+        }
+    }
+    let [left, right] = &wires.ends;
+    for end in [left, right] {
+        let reset = QpAttributes {
+            state: QpState::Reset,
+            ..QpAttributes::default()
+        };
+        end.qp.modify(&reset, AttrMask::STATE).unwrap();
+    }
+    left.connect(right);
+    right.connect(left);
+    wires.quietly(5 * MS);
+    wires
+}
+
+/// Writes with one packet of `n` from the middle lost each time; how many were.
+fn lossy_write(wires: &mut Wires, n: u64) -> u64 {
+    let data = pattern(LEN, 3);
+    wires.ends[0].memory.fill(0, &data);
+    let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
+    wires.ends[0].qp.post_send(&write).unwrap();
+    let (mut middle, mut lost) = (0, 0);
+    wires.pass(500 * MS, &mut |from, bytes| {
+        let is_lost = is_middle(from, bytes) && {
+            middle += 1;
+            middle % n == 0
+        };
+        lost += u64::from(is_lost);
+        is_lost
+    });
+    wires.ends[0].ok();
+    assert!(wires.ends[1].memory.bytes(0, LEN) == data);
+    lost
+}
+
+#[test]
+fn what_is_lost_is_sent_again_and_nothing_else_and_there_are_no_reports() {
+    let mut wires = wires([true, true]);
+    let messages = [wires.messages(0), wires.messages(1)];
+    let lost = lossy_write(&mut wires, 9);
+    assert!(lost >= 10, "{lost}");
+    let again = wires.hosts[0].count("retransmits");
+    assert!(
+        (lost..=lost + lost / 3).contains(&again),
+        "{again} for {lost} lost"
+    );
+    assert_eq!(wires.hosts[1].count("naks_sent"), 0);
+    assert!(wires.hosts[1].count("acks_sent") > 0);
+    assert_eq!(wires.hosts[0].count("timeouts"), 0);
+    assert_eq!([wires.messages(0), wires.messages(1)], messages);
+}
+
+#[test]
+fn with_a_host_that_does_not_offer_it_it_is_roce() {
+    let mut wires = wires([true, false]);
+    wires.quietly(1000 * MS);
+    lossy_write(&mut wires, 100);
+    assert!(wires.hosts[1].count("naks_sent") > 0);
+    // An ACK packet with ICRC and nothing more.
+    let acks = wires.sent.iter().filter(|(_, bytes)| bytes[0] == 0x11);
+    assert!(acks.clone().count() > 0);
+    assert!(acks.clone().all(|(_, bytes)| bytes.len() == 20));
+}
+
+#[test]
+fn with_a_host_that_offers_both_reports_are_preferred_and_acks_are_enough() {
+    for left_reports in [true, false] {
+        let mut wires = Wires::with([None; 2], LEN);
+        let [left, right] = wires.hosts.each_ref().map(|host| &host.device);
+        left.offer_sack();
+        right.offer_sack();
+        right.offer_air(RateControl::Window);
+        if left_reports {
+            left.offer_air(RateControl::Window);
+        }
+        let (left, right) = crate::rate::pair(&wires);
+        wires.quietly(5 * MS);
+        left.qp.post_send(&left.write(&right, 0, LEN)).unwrap();
+        wires.quietly(100 * MS);
+        left.ok();
+        let acks = wires.hosts[1].count("acks_sent");
+        assert_eq!(acks == 0, left_reports, "{acks}");
+        assert_eq!(wires.hosts[1].count("naks_sent"), 0);
+    }
+}

@@ -1,0 +1,295 @@
+//! Several devices that send to one, over a switch whose queue marks before it is full, in virtual time: the same figures wherever
+//! it runs.
+//!
+//! All that programs use is there but the sockets: engine, transport, congestion notifications, reports, rate control.
+
+use crate::world::{to_network, to_port};
+use crate::writer::{MESSAGE, MESSAGES, Writer};
+use airdma_engine::{Qp, RateControl};
+use airdma_sim::{Delivery, Link, Marking, Network, Node};
+use airdma_transport::Time;
+use core::time::Duration;
+use std::sync::Arc;
+
+/// One way on each of the two lines between hosts.
+const DELAY: Duration = Duration::from_micros(2);
+/// Of the switch.
+const QUEUE_BYTES: u64 = 4 << 20;
+/// WRITEs that a sender has under way.
+const AHEAD: u64 = 16;
+/// What the receiver sends is late by so much at most: nothing in a network keeps step, and what does has shares of its own.
+const ANSWERS_JITTER: Duration = Duration::from_micros(20);
+const SEED: u64 = 7;
+const NANOS_PER_S: u64 = 1_000_000_000;
+const _: () = assert!(AHEAD <= MESSAGES);
+
+/// Who sends, and what the switch does.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// How many there are.
+    pub senders: usize,
+    /// Whether the hosts offer each other more than RoCEv2.
+    pub air: bool,
+    /// How fast they send.
+    pub control: RateControl,
+    /// Of every line, Mb/s.
+    pub line_mbps: u32,
+    /// Of the queue in front of the receiver.
+    pub marking: Marking,
+    /// Each sender begins so much after the one before.
+    pub apart: Duration,
+}
+
+/// What was seen in a stretch of time.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Payload of each sender's WRITEs that were completed, in Mb/s.
+    pub mbps: Vec<f64>,
+    /// What waited in the queue in front of each packet that came through, in bytes: mean, median and 99 %.
+    pub queue_bytes: [u64; 3],
+    /// Packets that found the queue full.
+    pub dropped: u64,
+    /// Packets that were marked, of those that came through.
+    pub marked: f64,
+}
+
+impl Setting {
+    fn bits_per_s(&self) -> u64 {
+        u64::from(self.line_mbps) * 1_000_000
+    }
+
+    /// How long a frame of so many bytes, BTH to ICRC, is on a line: with UDP, IPv4 and Ethernet.
+    fn time_for(&self, bytes: usize) -> Duration {
+        let bits = (bytes + OVERHEAD) as u64 * 8;
+        Duration::from_nanos((bits * NANOS_PER_S).div_ceil(self.bits_per_s()))
+    }
+
+    /// Mb/s of payload that a line carries at most.
+    pub fn payload_mbps(&self) -> f64 {
+        let payload = 4096.0 / (4096.0 + 12.0 + 4.0 + OVERHEAD as f64);
+        f64::from(self.line_mbps) * payload
+    }
+
+    /// When a sender begins.
+    fn begins_at(&self, sender: usize) -> Duration {
+        self.apart * sender as u32
+    }
+}
+
+impl Seen {
+    /// Of all senders.
+    pub fn sum_mbps(&self) -> f64 {
+        self.mbps.iter().sum()
+    }
+
+    /// Jain's index: 1 if all have the same, 1/n if one has everything.
+    pub fn fairness(&self) -> f64 {
+        let squares: f64 = self.mbps.iter().map(|rate| rate * rate).sum();
+        self.sum_mbps().powi(2) / (self.mbps.len() as f64 * squares)
+    }
+}
+
+/// Senders, a switch and a receiver.
+pub struct Bottleneck {
+    setting: Setting,
+    network: Network,
+    /// The last is the receiver.
+    hosts: Vec<Writer>,
+    qps: Vec<Arc<Qp>>,
+    _theirs: Vec<Arc<Qp>>,
+    /// When the line of each is free.
+    free_at: Vec<Duration>,
+    /// Whose packets wait for that.
+    waits: Vec<bool>,
+    /// WRITEs of each sender that are under way.
+    ahead: Vec<u64>,
+    now: Duration,
+    done: Vec<u64>,
+    queue: Vec<u64>,
+    marked: u64,
+    dropped: u64,
+}
+
+impl Bottleneck {
+    /// Nothing is sent yet.
+    pub fn new(setting: Setting) -> Self {
+        let receiver = setting.senders;
+        // The host's own line is here, so that a packet's time begins when it is on it.
+        let bits_per_s = setting.bits_per_s();
+        let line = |host| {
+            let link = Link::new().rate(bits_per_s).delay(DELAY);
+            if host == receiver {
+                link.jitter(ANSWERS_JITTER)
+            } else {
+                link
+            }
+        };
+        let switch = |host| {
+            let marking = if host == receiver {
+                setting.marking
+            } else {
+                Marking::Never
+            };
+            let link = Link::new().marking_bottleneck(bits_per_s, QUEUE_BYTES, marking);
+            link.delay(DELAY)
+        };
+        let network = Network::star(SEED, receiver + 1, line, switch);
+        let host = |index| Writer::new(index as u8 + 1, network.address(index), setting.line_mbps);
+        let hosts: Vec<_> = (0..=receiver).map(host).collect();
+        for host in &hosts {
+            if setting.air {
+                host.device.offer_air(setting.control);
+            } else {
+                host.device.control_rate(setting.control);
+            }
+        }
+        let qps = (hosts[..receiver].iter()).map(|sender| {
+            let (own, theirs) = (sender.queue_pair(), hosts[receiver].queue_pair());
+            sender.connect(&own, &hosts[receiver], &theirs);
+            hosts[receiver].connect(&theirs, sender, &own);
+            (own, theirs)
+        });
+        let (qps, theirs): (Vec<_>, Vec<_>) = qps.unzip();
+        Bottleneck {
+            network,
+            free_at: vec![Duration::ZERO; hosts.len()],
+            waits: vec![false; hosts.len()],
+            ahead: vec![0; receiver],
+            done: vec![0; receiver],
+            hosts,
+            qps,
+            _theirs: theirs,
+            setting,
+            now: Duration::ZERO,
+            queue: Vec::new(),
+            marked: 0,
+            dropped: 0,
+        }
+    }
+
+    /// Lets time pass, and says what was seen meanwhile.
+    pub fn run(&mut self, time: Duration) -> Seen {
+        let end = self.now + time;
+        let mut deliveries = Vec::new();
+        while self.now < end {
+            self.network
+                .deliver(virtual_time(self.now), &mut |delivery| {
+                    deliveries.push(delivery);
+                });
+            let mut busy = vec![false; self.hosts.len()];
+            for delivery in deliveries.drain(..) {
+                busy[delivery.to] = true;
+                self.arrive(delivery);
+            }
+            for (host, busy) in busy.into_iter().enumerate() {
+                let due = self.hosts[host].device.deadline();
+                if busy
+                    || self.begins(host)
+                    || self.waits[host]
+                    || due.is_some_and(|at| at <= self.now)
+                {
+                    self.serve(host);
+                }
+            }
+            self.now = self.next_event(end).clamp(self.now, end);
+        }
+        self.seen(time)
+    }
+
+    /// Whether a sender has not begun, and should have.
+    fn begins(&self, host: usize) -> bool {
+        let is_sender = host < self.qps.len();
+        is_sender && self.ahead[host] == 0 && self.now >= self.setting.begins_at(host)
+    }
+
+    fn next_event(&self, end: Duration) -> Duration {
+        let network = self.network.next_event().map(duration);
+        let hosts = self.hosts.iter().enumerate().flat_map(|(host, writer)| {
+            let free_at = self.waits[host].then_some(self.free_at[host]);
+            [writer.device.deadline(), free_at]
+        });
+        let begins = (0..self.qps.len())
+            .map(|sender| self.setting.begins_at(sender))
+            .filter(|&at| at > self.now);
+        let all = hosts.flatten().chain(network).chain(begins);
+        all.min().unwrap_or(end)
+    }
+
+    fn arrive(&mut self, delivery: Delivery) {
+        let Delivery { to, frame, .. } = delivery;
+        let is_write = frame.bytes.len() > MTU_BYTES;
+        if to == self.qps.len() && is_write {
+            let took = delivery.at.duration_since(delivery.sent);
+            let unhindered = 2 * (DELAY + self.setting.time_for(frame.bytes.len()));
+            let waited = took.saturating_sub(unhindered).as_nanos() as u64;
+            let bits = u128::from(waited) * u128::from(self.setting.bits_per_s());
+            self.queue.push((bits / u128::from(8 * NANOS_PER_S)) as u64);
+            self.marked += u64::from(frame.tos & 3 == 3);
+        }
+        self.hosts[to].carrier.give(to_port(frame));
+    }
+
+    /// Lets a host do what it can at this moment, and takes what it sends as far as its line does.
+    fn serve(&mut self, host: usize) {
+        loop {
+            let writer = &self.hosts[host];
+            writer.device.move_clock(self.now);
+            if host < self.qps.len() && self.now >= self.setting.begins_at(host) {
+                let done = writer.completed();
+                self.done[host] += done;
+                self.ahead[host] -= done;
+                while self.ahead[host] < AHEAD {
+                    writer.write(&self.qps[host], &self.hosts[self.qps.len()]);
+                    self.ahead[host] += 1;
+                }
+            }
+            writer.device.run(self.now);
+            let mut took = false;
+            while self.free_at[host] <= self.now
+                && let Some(frame) = writer.carrier.take()
+            {
+                took = true;
+                self.free_at[host] = self.now + self.setting.time_for(frame.bytes.len());
+                let now = virtual_time(self.now);
+                self.network.send(now, host, to_network(frame));
+            }
+            self.waits[host] = self.free_at[host] > self.now;
+            if !took || self.waits[host] {
+                return;
+            }
+        }
+    }
+
+    fn seen(&mut self, time: Duration) -> Seen {
+        let mbps = |done: &mut u64| {
+            let bytes = std::mem::take(done) * MESSAGE as u64;
+            bytes as f64 * 8.0 / time.as_secs_f64() / 1e6
+        };
+        let mut queue = std::mem::take(&mut self.queue);
+        queue.sort_unstable();
+        let packets = queue.len().max(1) as u64;
+        let at = |percent: usize| queue.get(queue.len() * percent / 100).copied().unwrap_or(0);
+        let receiver = self.qps.len();
+        let counters = self.network.counters(Node::Switch(0), Node::Host(receiver));
+        let dropped = counters.dropped - std::mem::replace(&mut self.dropped, counters.dropped);
+        Seen {
+            mbps: self.done.iter_mut().map(mbps).collect(),
+            queue_bytes: [queue.iter().sum::<u64>() / packets, at(50), at(99)],
+            dropped,
+            marked: std::mem::take(&mut self.marked) as f64 / packets as f64,
+        }
+    }
+}
+
+/// What UDP, IPv4 and Ethernet add to a frame on a line.
+const OVERHEAD: usize = 66;
+/// A packet from the middle of a WRITE has more.
+const MTU_BYTES: usize = 4096;
+
+fn virtual_time(at: Duration) -> Time {
+    Time::from_nanos(at.as_nanos() as u64)
+}
+
+fn duration(at: Time) -> Duration {
+    Duration::from_nanos(at.as_nanos())
+}
