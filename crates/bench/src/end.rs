@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use anyhow::Context;
 use serde::Serialize;
@@ -10,6 +11,7 @@ use crate::peer::ManyPairs;
 
 mod idle_pairs;
 mod many_pairs;
+mod pipe;
 mod udp;
 mod verbs;
 
@@ -61,6 +63,20 @@ pub enum End {
         /// For how long.
         seconds: u32,
     },
+    /// Writes what comes over one connection of TCP.
+    PipeReceive {
+        /// Bound to any address.
+        port: u16,
+        /// A file or a pipe.
+        into: PathBuf,
+    },
+    /// Sends over one connection of TCP.
+    PipeSend {
+        /// The receiver.
+        to: SocketAddr,
+        /// A file or a pipe, to its end.
+        from: PathBuf,
+    },
 }
 
 /// Runs it; prints what it found as one line of JSON.
@@ -86,6 +102,8 @@ pub fn run(end: &End) -> anyhow::Result<()> {
             load,
             seconds,
         } => print(&many_pairs::write(to, load, pairs, seconds).context("writing")?),
+        End::PipeReceive { port, ref into } => pipe::receive(port, into).context("receiving"),
+        End::PipeSend { to, ref from } => pipe::send(to, from).context("sending"),
     }
 }
 

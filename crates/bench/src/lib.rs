@@ -13,6 +13,7 @@ use anyhow::{Context, bail, ensure};
 use regex::Regex;
 
 mod end;
+mod files;
 mod machine;
 mod measurement;
 mod peer;
@@ -20,6 +21,7 @@ mod plot;
 mod report;
 mod run;
 mod selection;
+mod ssh;
 mod suite;
 mod table;
 mod targets;
@@ -28,6 +30,7 @@ mod units;
 mod wireless;
 
 pub use end::{End, run as run_end};
+pub use files::{Files, files};
 pub use peer::ManyPairs;
 pub use wireless::{There, Wireless, wireless};
 

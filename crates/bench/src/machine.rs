@@ -4,7 +4,29 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::{Command, Stdio};
 
+use serde::{Deserialize, Serialize};
+
 use crate::tools;
+
+/// A command by which some of it was measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Session {
+    pub command: String,
+    pub started: String,
+    pub machine: BTreeMap<String, String>,
+}
+
+impl Session {
+    /// The one that begins now.
+    pub fn now() -> Session {
+        let words: Vec<String> = std::env::args().skip(1).collect();
+        Session {
+            command: format!("airdma {}", words.join(" ")),
+            started: now(),
+            machine: describe(),
+        }
+    }
+}
 
 /// What a reader needs to judge the numbers.
 pub fn describe() -> BTreeMap<String, String> {

@@ -133,7 +133,7 @@ impl Point {
 }
 
 /// The median; of an even number the mean of the two in the middle.
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+pub fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     let upper = *values.get(values.len() / 2)?;

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Program, and the package of Debian 12 that has it.
-pub const PACKAGES: [(&str, &str); 17] = [
+pub const PACKAGES: [(&str, &str); 19] = [
     ("ib_send_bw", "perftest"),
     ("ib_send_lat", "perftest"),
     ("ib_write_bw", "perftest"),
@@ -21,7 +21,9 @@ pub const PACKAGES: [(&str, &str); 17] = [
     ("rsync", "rsync"),
     ("ssh", "openssh-client"),
     ("scp", "openssh-client"),
+    ("ssh-keygen", "openssh-client"),
     ("sshd", "openssh-server"),
+    ("tar", "tar"),
     ("tcp_bbr", "a kernel with the module tcp_bbr"),
 ];
 

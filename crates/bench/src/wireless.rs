@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use anyhow::{Context, ensure};
 use regex::Regex;
 
+use crate::machine::Session;
 use crate::{machine, with_ending};
 
 mod page;
@@ -23,8 +24,10 @@ mod transport;
 
 use plan::{Row, SIGNALS, beside_runs, beside_s};
 use shape::Shape;
-use taken::{Session, Taken, load, save};
+use taken::{Taken, load, save};
 use transport::{TRANSPORTS, Transport};
+
+pub(crate) use transport::beside;
 
 /// What the user wants.
 #[derive(Clone, Debug, Default)]
@@ -62,7 +65,7 @@ pub enum There {
 }
 
 /// Of the programs that people copy files with, the one that cannot be tried here.
-const CROC: &str = "croc: Debian has no package of it, and it is not measured";
+pub(crate) const CROC: &str = "croc: Debian has no package of it, and it is not measured";
 
 /// What the user wants, and this machine has.
 #[derive(Default)]
@@ -168,12 +171,7 @@ fn begin(options: &Wireless, chosen: &Chosen) -> anyhow::Result<Taken> {
             taken.shaped(*shape).samples.clear();
         }
     }
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    taken.sessions.push(Session {
-        command: format!("airdma {}", words.join(" ")),
-        started: machine::now(),
-        machine: machine::describe(),
-    });
+    taken.sessions.push(Session::now());
     let missing = TRANSPORTS.into_iter().filter_map(|transport| {
         let what = transport.missing()?;
         Some(format!("{}: {what}", transport.name()))

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use airdma_bench::{End, ManyPairs, There};
+use airdma_bench::{End, Files, ManyPairs, There};
 
 pub const EXAMPLES: &str = "\
 Examples:
@@ -68,6 +68,39 @@ enum Part {
     /// each leaves to a flow of TCP beside it. Says first how long it takes. Writes STEM.json, after each run, and STEM.md and
     /// pictures (STEM-FIGURE.svg, .png) at the end.
     Wireless(WirelessOptions),
+    /// Files by `airdma send` and `airdma recv`, scp, rsync, QUIC, and cat or tar through TCP, on a plain veth and on emulated Wi-Fi links.
+    ///
+    /// 1 GB, 10 MB, and 10,000 files of 4 KiB, from disk to disk; the contents are compared after each. scp and rsync need root.
+    /// Writes STEM.json, after each run, and STEM.md and pictures (STEM-FIGURE.svg, .png) at the end.
+    Files(FilesOptions),
+}
+
+#[derive(clap::Args)]
+struct FilesOptions {
+    /// A small file and a hundred smaller ones on a veth, once: some seconds, to see that all of it works.
+    #[arg(long)]
+    quick: bool,
+    /// Only cases whose name (LINK/PEER/FILES, see --list) matches: 'veth/', 'airdma/10MB'.
+    #[arg(long, value_name = "REGEX")]
+    only: Option<String>,
+    /// Print the names of the cases, and measure nothing.
+    #[arg(long)]
+    list: bool,
+    /// Samples of each [default: 3, with --quick 1].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: Option<u32>,
+    /// Where the files are, twice: a directory on the disk that is to be measured.
+    #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
+    folder: PathBuf,
+    /// The files to write.
+    #[arg(long, value_name = "STEM", default_value = "airdma-files")]
+    output: PathBuf,
+    /// Measure the chosen cases, and keep the others that STEM.json has.
+    #[arg(long)]
+    merge: bool,
+    /// Measure nothing: write page and pictures of this JSON file again, beside it.
+    #[arg(long, value_name = "JSON", conflicts_with_all = ["quick", "only", "list", "runs", "merge"])]
+    render: Option<PathBuf>,
 }
 
 #[derive(clap::Args)]
@@ -107,22 +140,22 @@ struct WirelessOptions {
 
 /// Measures.
 pub fn bench(mut options: Options) -> anyhow::Result<ExitCode> {
-    if let Some(Part::Wireless(wireless)) = options.part.take() {
-        return airdma_bench::wireless(&airdma_bench::Wireless {
-            peers: wireless.peers,
-            only: wireless.only,
-            list: wireless.list,
-            megabytes: wireless.megabytes,
-            runs: wireless.runs,
-            profile: wireless.profile,
-            output: wireless.output,
-            there: match (wireless.resume, wireless.merge) {
-                (true, _) => There::Resume,
-                (_, true) => There::Merge,
-                (false, false) => There::Replace,
-            },
-            render: wireless.render,
-        });
+    match options.part.take() {
+        Some(Part::Wireless(options)) => return wireless(options),
+        Some(Part::Files(options)) => {
+            let runs = if options.quick { 1 } else { 3 };
+            return airdma_bench::files(&Files {
+                quick: options.quick,
+                only: options.only,
+                list: options.list,
+                runs: options.runs.unwrap_or(runs),
+                folder: options.folder,
+                output: options.output,
+                merge: options.merge,
+                render: options.render,
+            });
+        }
+        None => (),
     }
     let runs = if options.quick { 3 } else { 5 };
     Ok(airdma_bench::bench(&airdma_bench::Options {
@@ -136,6 +169,24 @@ pub fn bench(mut options: Options) -> anyhow::Result<ExitCode> {
         render: options.render,
         version: env!("CARGO_PKG_VERSION"),
     }))
+}
+
+fn wireless(options: WirelessOptions) -> anyhow::Result<ExitCode> {
+    airdma_bench::wireless(&airdma_bench::Wireless {
+        peers: options.peers,
+        only: options.only,
+        list: options.list,
+        megabytes: options.megabytes,
+        runs: options.runs,
+        profile: options.profile,
+        output: options.output,
+        there: match (options.resume, options.merge) {
+            (true, _) => There::Resume,
+            (_, true) => There::Merge,
+            (false, false) => There::Replace,
+        },
+        render: options.render,
+    })
 }
 
 #[derive(clap::Args)]
@@ -181,6 +232,18 @@ enum EndCommand {
         seconds: u32,
         #[command(flatten)]
         pairs: ManyPairsOptions,
+    },
+    PipeReceive {
+        #[arg(long)]
+        port: u16,
+        #[arg(long)]
+        into: PathBuf,
+    },
+    PipeSend {
+        #[arg(long)]
+        to: SocketAddr,
+        #[arg(long)]
+        from: PathBuf,
     },
 }
 
@@ -232,6 +295,8 @@ pub fn end(options: EndOptions) -> anyhow::Result<ExitCode> {
             load: pairs.load(),
             seconds,
         },
+        EndCommand::PipeReceive { port, into } => End::PipeReceive { port, into },
+        EndCommand::PipeSend { to, from } => End::PipeSend { to, from },
     };
     airdma_bench::run_end(&end)?;
     Ok(ExitCode::SUCCESS)

@@ -213,6 +213,7 @@ impl LinkOptions {
             seed: self.seed,
             mcs: self.mcs,
             plain: self.plain,
+            whole: false,
             between: None,
         }
     }

@@ -122,8 +122,9 @@ pub fn ipv6(side: Side) -> IpAddr {
 
 impl Hosts {
     /// Makes them, and waits until packets can cross. After [`airdma_lab::enter`]. With root they get names for `ip netns`
-    /// that begin with `name`.
-    pub fn new(name: &str) -> Result<Hosts, LinkError> {
+    /// that begin with `name`. `segmented`: packets of many segments cross whole; otherwise each segment takes the air, and is
+    /// lost, by itself.
+    pub fn new(name: &str, segmented: bool) -> Result<Hosts, LinkError> {
         let make = || Namespace::new().tried("making a network namespace");
         let namespaces = [make()?, make()?];
         let mut hosts = Hosts {
@@ -131,7 +132,7 @@ impl Hosts {
             names: None,
             given: None,
         };
-        hosts.connect()?;
+        hosts.connect(segmented)?;
         if is_real_root() {
             hosts.publish(name)?;
         }
@@ -193,7 +194,7 @@ impl Hosts {
         self.names.as_ref()
     }
 
-    fn connect(&self) -> Result<(), LinkError> {
+    fn connect(&self, segmented: bool) -> Result<(), LinkError> {
         let [_, far] = self.descriptors();
         for side in Side::BOTH {
             // Without this the link-local addresses would be unusable for the first second or two. No file where the
@@ -204,9 +205,11 @@ impl Hosts {
         self.on(Side::A, || Route::open()?.add_veth(INTERFACE, MTU, far))
             .tried("making a veth pair")?;
         for side in Side::BOTH {
-            // Not segmented: each packet takes the air, and is lost, by itself.
-            self.on(side, || configure(INTERFACE, ipv4(side), ipv6(side), false))
-                .tried(format!("giving {INTERFACE} its addresses"))?;
+            let addresses = [ipv4(side), ipv6(side)];
+            self.on(side, || {
+                configure(INTERFACE, addresses[0], addresses[1], segmented)
+            })
+            .tried(format!("giving {INTERFACE} its addresses"))?;
         }
         for side in Side::BOTH {
             let up = self.on(side, || wait_up(INTERFACE));

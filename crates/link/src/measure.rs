@@ -29,6 +29,8 @@ use crate::traffic::Found;
 pub const PORT: u16 = 5201;
 /// How the command lines of our own ends ([`crate::traffic`]) begin.
 pub const TRAFFIC: [&str; 2] = ["link", "traffic"];
+/// How our own ends say that they can be reached.
+const READY: &str = "ready";
 /// No measurement takes longer.
 const LONGEST: Duration = Duration::from_secs(600);
 const POLL: Duration = Duration::from_millis(5);
@@ -142,7 +144,7 @@ impl Link {
     ///
     /// If it cannot be started, or ends before it is ready.
     pub fn own_ready(&self, side: Side, words: &[&str]) -> Result<Running, LinkError> {
-        self.own(side, words)?.ready()
+        self.own(side, words)?.says(READY)
     }
 
     /// A sender on A, and a receiver on B that is there first: what each found. `program` is this binary, or another whose
@@ -158,7 +160,7 @@ impl Link {
         send: &[&str],
     ) -> Result<[Found; 2], LinkError> {
         let program = program.to_string_lossy();
-        let receiver = self.start(Side::B, &program, receive)?.ready()?;
+        let receiver = self.start(Side::B, &program, receive)?.says(READY)?;
         let sender = self.start(Side::A, &program, send)?;
         Ok([sender.found()?, receiver.found()?])
     }
@@ -189,16 +191,16 @@ pub struct Ended {
 }
 
 impl Running {
-    /// Waits until it says that it is ready.
+    /// Waits for its first line, which must have `word` in it: what a program says once it is ready.
     ///
     /// # Errors
     ///
-    /// If it ends before.
-    fn ready(mut self) -> Result<Running, LinkError> {
+    /// If it says something else, or ends before.
+    pub fn says(mut self, word: &str) -> Result<Running, LinkError> {
         let mut line = String::new();
         let read = self.stdout.read_line(&mut line);
         read.tried("waiting for an end")?;
-        if line != "ready\n" {
+        if !line.contains(word) {
             return Err(LinkError::Asked(format!("{}: {line}", self.what)));
         }
         Ok(self)

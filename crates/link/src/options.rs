@@ -34,6 +34,8 @@ pub struct Options {
     pub mcs: Option<u8>,
     /// No radio: the bare veth pair, to compare with.
     pub plain: bool,
+    /// Over a plain one segmented packets cross whole, as between any two containers. Over a radio each packet crosses by itself.
+    pub whole: bool,
     /// Two interfaces that are there, in place of two new hosts.
     pub between: Option<[Place; 2]>,
 }
@@ -55,6 +57,7 @@ impl Default for Options {
             seed: 1,
             mcs: None,
             plain: false,
+            whole: false,
             between: None,
         }
     }

@@ -1,9 +1,12 @@
-//! A sender and a receiver of one QUIC stream for `airdma bench wireless`, by quinn as it comes: its default windows, one thread
-//! for each end. A program of its own, so that nobody who wants RDMA builds TLS. Each end prints what it found as one line of JSON.
+//! A sender and a receiver of one QUIC stream for `airdma bench wireless` and `airdma bench files`, by quinn as it comes: its default
+//! windows, one thread for each end, which reads and writes files as well. A program of its own, so that nobody who wants RDMA
+//! builds TLS. Each end prints what it found as one line of JSON.
 
+use std::fs::File;
 use std::future::Future;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +33,7 @@ const LAST: Duration = Duration::from_secs(10);
 /// Of the calls, as of TCP's end.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// One end of a measurement of `airdma bench wireless`.
+/// One end of a measurement of `airdma bench wireless` or `airdma bench files`.
 #[derive(Parser)]
 #[command(name = "airdma-quic", version)]
 enum End {
@@ -39,6 +42,9 @@ enum End {
         /// Bound to any address.
         #[arg(long)]
         port: u16,
+        /// Where it goes; nowhere if it is not said.
+        #[arg(long)]
+        into: Option<PathBuf>,
     },
     /// Sends one stream.
     Send {
@@ -54,20 +60,24 @@ enum End {
         /// cubic or bbr.
         #[arg(long)]
         congestion: String,
+        /// What is sent: a file or a pipe, to its end. Zeros if it is not said.
+        #[arg(long)]
+        from: Option<PathBuf>,
     },
 }
 
 fn main() -> anyhow::Result<()> {
     let found = match End::parse() {
-        End::Receive { port } => receive(port)?,
+        End::Receive { port, into } => receive(port, into.as_deref())?,
         End::Send {
             to,
             seconds,
             bytes,
             congestion,
+            from,
         } => {
             let time = Duration::try_from_secs_f64(seconds).context("--seconds")?;
-            send(to, time, bytes, &congestion)?
+            send(to, time, bytes, &congestion, from.as_deref())?
         }
     };
     writeln!(io::stdout(), "{}", serde_json::to_string(&found)?)?;
@@ -75,8 +85,9 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Takes one stream, and says what arrived.
-fn receive(port: u16) -> anyhow::Result<Found> {
+fn receive(port: u16, into: Option<&Path>) -> anyhow::Result<Found> {
     run(async {
+        let mut file = into.map(File::create).transpose().context("--into")?;
         let (certificate, key) = identity()?;
         let configuration = ServerConfig::with_single_cert(vec![certificate], key)?;
         let endpoint = Endpoint::server(configuration, (Ipv4Addr::UNSPECIFIED, port).into())?;
@@ -91,6 +102,9 @@ fn receive(port: u16) -> anyhow::Result<Found> {
         let mut chunk = vec![0; CHUNK_BYTES];
         while let Some(length) = stream.read(&mut chunk).await? {
             bins.count(length);
+            if let Some(file) = &mut file {
+                file.write_all(&chunk[..length]).context("writing")?;
+            }
         }
         // The sender has to hear that all is there, and then says goodbye.
         let _ = timeout(LAST, connection.closed()).await;
@@ -98,8 +112,14 @@ fn receive(port: u16) -> anyhow::Result<Found> {
     })
 }
 
-/// Sends so many bytes, or for so long.
-fn send(to: SocketAddr, time: Duration, bytes: u64, congestion: &str) -> anyhow::Result<Found> {
+/// Sends so many bytes, or for so long, or to the end of a file.
+fn send(
+    to: SocketAddr,
+    time: Duration,
+    bytes: u64,
+    congestion: &str,
+    from: Option<&Path>,
+) -> anyhow::Result<Found> {
     let mut transport = TransportConfig::default();
     match congestion {
         "cubic" => transport.congestion_controller_factory(Arc::new(CubicConfig::default())),
@@ -107,6 +127,7 @@ fn send(to: SocketAddr, time: Duration, bytes: u64, congestion: &str) -> anyhow:
         other => bail!("quinn has no congestion control called {other}: cubic or bbr"),
     };
     run(async {
+        let mut file = from.map(File::open).transpose().context("--from")?;
         let mut roots = RootCertStore::empty();
         roots.add(identity()?.0)?;
         let mut configuration = ClientConfig::with_root_certificates(Arc::new(roots))?;
@@ -114,22 +135,41 @@ fn send(to: SocketAddr, time: Duration, bytes: u64, congestion: &str) -> anyhow:
         let endpoint = Endpoint::client((Ipv4Addr::UNSPECIFIED, 0).into())?;
         let connecting = endpoint.connect_with(configuration, to, NAME)?;
         let connection = timeout(FIRST, connecting).await.context("no answer")??;
-        let found = send_on(&connection, time, bytes).await?;
+        let found = send_on(&connection, time, bytes, &mut file).await?;
         connection.close(0u8.into(), b"");
         let _ = timeout(LAST, endpoint.wait_idle()).await;
         Ok(found)
     })
 }
 
-async fn send_on(connection: &Connection, time: Duration, bytes: u64) -> anyhow::Result<Found> {
+async fn send_on(
+    connection: &Connection,
+    time: Duration,
+    bytes: u64,
+    file: &mut Option<File>,
+) -> anyhow::Result<Found> {
     let mut stream: SendStream = connection.open_uni().await?;
-    let chunk = vec![0; CHUNK_BYTES];
+    let mut chunk = vec![0; CHUNK_BYTES];
+    let mut held = 0..0;
     let began = Instant::now();
     let mut found = Found::default();
-    while found.bytes < bytes {
-        let left = (bytes - found.bytes).min(CHUNK_BYTES as u64) as usize;
-        match timeout_at(began + time, stream.write(&chunk[..left])).await {
-            Ok(written) => found.bytes += written? as u64,
+    loop {
+        if held.is_empty() {
+            let most = (bytes - found.bytes).min(CHUNK_BYTES as u64) as usize;
+            held = match file {
+                Some(file) => 0..file.read(&mut chunk[..most]).context("reading")?,
+                None => 0..most,
+            };
+        }
+        if held.is_empty() {
+            break;
+        }
+        match timeout_at(began + time, stream.write(&chunk[held.clone()])).await {
+            Ok(written) => {
+                let written = written?;
+                held.start += written;
+                found.bytes += written as u64;
+            }
             Err(_) => break,
         }
     }
@@ -169,10 +209,10 @@ mod tests {
     #[test]
     fn what_was_sent_arrives() {
         for (congestion, port) in [("cubic", 45_921), ("bbr", 45_922)] {
-            let receiver = std::thread::spawn(move || receive(port));
+            let receiver = std::thread::spawn(move || receive(port, None));
             std::thread::sleep(Duration::from_millis(300));
             let to = (Ipv4Addr::LOCALHOST, port).into();
-            let sent = send(to, Duration::from_secs(30), 3_000_000, congestion).unwrap();
+            let sent = send(to, Duration::from_secs(30), 3_000_000, congestion, None).unwrap();
             let came = receiver.join().unwrap().unwrap();
             assert_eq!((sent.bytes, came.bytes), (3_000_000, 3_000_000));
         }
@@ -181,14 +221,32 @@ mod tests {
     #[test]
     fn a_sender_ends_in_time() {
         let port = 45_923;
-        let receiver = std::thread::spawn(move || receive(port));
+        let receiver = std::thread::spawn(move || receive(port, None));
         std::thread::sleep(Duration::from_millis(300));
         let to = (Ipv4Addr::LOCALHOST, port).into();
-        let sent = send(to, Duration::from_millis(300), u64::MAX, "cubic").unwrap();
+        let sent = send(to, Duration::from_millis(300), u64::MAX, "cubic", None).unwrap();
         let came = receiver.join().unwrap().unwrap();
         assert!(
             sent.bytes > 0 && sent.bytes == came.bytes,
             "{sent:?} {came:?}"
         );
+    }
+
+    #[test]
+    fn a_file_arrives_as_it_is() {
+        let folder = std::env::temp_dir().join(format!("airdma-quic-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (from, into) = (folder.join("from"), folder.join("into"));
+        let content: Vec<u8> = (0..300_001u32).map(|at| (at * 7 % 251) as u8).collect();
+        std::fs::write(&from, &content).unwrap();
+        let port = 45_924;
+        let file = into.clone();
+        let receiver = std::thread::spawn(move || receive(port, Some(&file)));
+        std::thread::sleep(Duration::from_millis(300));
+        let to = (Ipv4Addr::LOCALHOST, port).into();
+        send(to, Duration::from_secs(30), u64::MAX, "cubic", Some(&from)).unwrap();
+        receiver.join().unwrap().unwrap();
+        assert!(std::fs::read(&into).unwrap() == content);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -106,6 +106,9 @@ where
     mesh.disable_x_mesh().disable_x_axis();
     mesh.light_line_style(WHITE)
         .bold_line_style(BLACK.mix(0.12));
+    // As the values on the bars: a tick at 0.7 is 0.7000000000000001 to the axis.
+    let label = |value: &f64| shown(*value);
+    mesh.y_label_formatter(&label);
     mesh.label_style((FONT, 13)).draw().map_err(failed)?;
     let centred = Pos::new(HPos::Center, VPos::Bottom);
     for (group, (_, values)) in panel.groups.iter().enumerate() {

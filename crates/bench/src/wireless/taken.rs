@@ -1,6 +1,5 @@
 //! What was measured: every sample, as it stands in the JSON file.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::plan::{Row, SIGNALS};
 use super::shape::{Shape, Shaped};
 use super::transport::Transport;
+use crate::machine::Session;
 
 /// Of the file.
 pub const FORMAT: u32 = 2;
@@ -74,14 +74,6 @@ pub struct Beside {
     pub beside_mbit: Vec<f64>,
     /// Why runs failed.
     pub errors: Vec<String>,
-}
-
-/// A command by which some of it was measured.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Session {
-    pub command: String,
-    pub started: String,
-    pub machine: BTreeMap<String, String>,
 }
 
 /// Everything that was measured.

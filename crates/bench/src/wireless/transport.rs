@@ -10,7 +10,7 @@ use airdma_link::{LinkError, Side, ipv4};
 
 use super::ssh::{Copier, copy};
 use super::taken::Sample;
-use crate::tools;
+use crate::{ssh, tools};
 
 const SECOND_BINS: usize = 50;
 /// What is slower than this has failed, but for its first minute.
@@ -124,8 +124,7 @@ impl Transport {
             let package = tools::package(program);
             return Some(format!("{program} is not installed: {package}"));
         }
-        let may = !self.moves_files() || may_set_groups();
-        (!may).then(|| "sshd needs root outside of a user namespace".into())
+        self.moves_files().then(ssh::missing).flatten()
     }
 }
 
@@ -230,7 +229,7 @@ pub fn events(
 }
 
 /// A program beside this one.
-fn beside(name: &str) -> Option<PathBuf> {
+pub fn beside(name: &str) -> Option<PathBuf> {
     let file = std::env::current_exe().ok()?.with_file_name(name);
     file.is_file().then_some(file)
 }
@@ -277,12 +276,4 @@ pub fn write(
     let (moved, mbit) = (row[0] * row[1], row[3] * 8.0 * 1.048_576);
     let seconds = moved * 8.0 / 1e6 / mbit.max(1e-9);
     Ok(Sample::moved(moved, seconds, client.cpu_s + server.cpu_s))
-}
-
-/// Whether processes of ours that are root may do what root may.
-fn may_set_groups() -> bool {
-    // SAFETY: only reads who we are.
-    let is_root = unsafe { libc::geteuid() } == 0;
-    let groups = std::fs::read_to_string("/proc/self/setgroups").unwrap_or_default();
-    is_root && groups.trim() == "allow"
 }

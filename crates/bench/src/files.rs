@@ -1,0 +1,166 @@
+//! `airdma bench files`: copies of files by airdma and by what people copy files with, each alone on a link, in turns.
+//!
+//! [`wire`] says what is measured on which link, [`content`] makes the files, [`peer`] knows how each copy is run, [`run`] takes a
+//! sample, [`taken`] keeps all of them, [`page`] and [`pictures`] show them.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, ensure};
+use regex::Regex;
+
+use crate::machine::{self, Session};
+use crate::wireless::CROC;
+
+mod content;
+mod page;
+mod peer;
+mod pictures;
+mod run;
+mod taken;
+mod wire;
+
+use peer::PEERS;
+use run::Place;
+use taken::{Taken, load, save};
+use wire::{Row, Wire, rows};
+
+/// What the user wants.
+#[derive(Clone, Debug, Default)]
+pub struct Files {
+    /// What takes some seconds.
+    pub quick: bool,
+    /// Only cases whose name (LINK/PEER/FILES) matches.
+    pub only: Option<String>,
+    /// Only print the names of the cases.
+    pub list: bool,
+    /// Samples of each.
+    pub runs: u32,
+    /// Where the files are.
+    pub folder: PathBuf,
+    /// Files to write, without their endings.
+    pub output: PathBuf,
+    /// Keep the cases of the JSON file that are not measured now.
+    pub merge: bool,
+    /// Only write page and pictures of this JSON file again.
+    pub render: Option<PathBuf>,
+}
+
+/// Measures, prints, and writes files. The exit status is 1 if a copy failed.
+///
+/// # Errors
+///
+/// If no link can be made here, or files cannot be written.
+pub fn files(options: &Files) -> anyhow::Result<ExitCode> {
+    if let Some(file) = &options.render {
+        write_page(&load(file)?, &file.with_extension(""))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let only = options.only.as_deref().map(Regex::new).transpose();
+    let only = only.context("--only wants a regular expression")?;
+    let rows = rows(options, only.as_ref());
+    ensure!(
+        !rows.is_empty(),
+        "no case that can be measured here has such a name (LINK/PEER/FILES): --list prints them all"
+    );
+    if options.list {
+        for row in &rows {
+            writeln!(io::stdout(), "{}", row.name())?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut taken = begin(options, &rows)?;
+    let mut err = io::stderr();
+    for missing in &taken.missing {
+        writeln!(err, "airdma bench: left out: {missing}")?;
+    }
+    let warning = taken.sessions.last();
+    if let Some(warning) = warning.and_then(|last| machine::warning(&last.machine)) {
+        writeln!(err, "airdma bench: {warning}")?;
+    }
+    // Now, not after half an hour: a folder that is not there, or not ours.
+    save(&taken, &options.output)?;
+    measure(&mut taken, options, &rows)?;
+    write_page(&taken, &options.output)?;
+    let failed = rows.iter().any(|row| taken.case(row).failures() > 0);
+    Ok(ExitCode::from(u8::from(failed)))
+}
+
+/// What there is already, and what is said of this session.
+fn begin(options: &Files, rows: &[Row]) -> anyhow::Result<Taken> {
+    let file = taken::file(&options.output);
+    let mut taken = match options.merge && file.exists() {
+        true => load(&file)?,
+        false => Taken::new(),
+    };
+    for row in rows {
+        taken.case(row).samples.clear();
+        taken.line(row.wire.name).mbit.clear();
+    }
+    let mut session = Session::now();
+    let disk = run::file_system(&options.folder);
+    session.machine.insert("file_system".into(), disk);
+    taken.sessions.push(session);
+    let missing = PEERS.into_iter().filter_map(|peer| {
+        let what = peer.missing()?;
+        Some(format!("{}: {what}", peer.name()))
+    });
+    taken.missing = missing.collect();
+    taken.missing.push(CROC.into());
+    Ok(taken)
+}
+
+/// Each sample is saved.
+fn measure(taken: &mut Taken, options: &Files, rows: &[Row]) -> anyhow::Result<()> {
+    let airdma = std::env::current_exe().context("finding this binary")?;
+    let mut place = Place::new(&options.folder)?;
+    for of_wire in rows.chunk_by(|one, other| one.wire.name == other.wire.name) {
+        look(taken, options, of_wire[0].wire, &airdma)?;
+        for turn in of_wire.chunk_by(|one, other| one.content == other.content) {
+            for run in 0..options.runs {
+                for row in turn {
+                    let link = row.wire.options(u64::from(run) + 1);
+                    let sample = run::sample(&airdma, &link, row.peer, row.content, &mut place)?;
+                    taken.case(row).samples.push(sample);
+                    save(taken, &options.output)?;
+                }
+            }
+            for row in turn {
+                writeln!(io::stdout(), "{}", taken.case(row).line())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// At what a link carries.
+fn look(taken: &mut Taken, options: &Files, wire: &Wire, airdma: &Path) -> anyhow::Result<()> {
+    for _ in 0..options.runs {
+        let found = run::line(airdma, wire).context("looking at what the link carries")?;
+        taken.line(wire.name).mbit.extend(found);
+    }
+    if let Some(mbit) = taken.line_mbit(wire.name) {
+        let name = wire.name;
+        writeln!(io::stdout(), "{name:<28} {} {mbit:.0} Mb/s", wire.measure())?;
+    }
+    Ok(())
+}
+
+fn write_page(taken: &Taken, stem: &Path) -> anyhow::Result<()> {
+    let name = stem.file_name().context("--output wants a file name")?;
+    let name = name.to_string_lossy();
+    let pictures = pictures::save(taken, stem)?;
+    let shown: Vec<(String, String)> = pictures
+        .iter()
+        .map(|(part, what)| (format!("{name}-{part}.svg"), what.clone()))
+        .collect();
+    let page = crate::with_ending(stem, "md");
+    crate::write(&page, page::markdown(taken, &shown).as_bytes())?;
+    let (page, count) = (page.display(), pictures.len());
+    writeln!(
+        io::stdout(),
+        "\nwrote {page} and {count} pictures (SVG, PNG) beside it"
+    )?;
+    Ok(())
+}

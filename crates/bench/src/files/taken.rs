@@ -1,0 +1,189 @@
+//! What was measured: every sample, as it stands in the JSON file.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use airdma_link::measure::Complaint;
+use anyhow::{Context, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::wire::Row;
+use crate::machine::Session;
+use crate::measurement::median;
+
+/// Of the file.
+pub const FORMAT: u32 = 1;
+
+/// One copy.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Sample {
+    /// From the start of the command until both ends have ended.
+    pub seconds: f64,
+    /// The same, and until all of it is on the disk.
+    pub durable_s: f64,
+    /// Of the files, in Mb/s, by `seconds`.
+    pub mbit: f64,
+    /// CPU time of both ends for 10^9 bytes, in seconds.
+    pub cpu_s_per_gb: f64,
+    /// Why it failed, if it did: content that is not the same is a failure.
+    pub error: Option<String>,
+    /// And what its programs said to that, the latest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub complaints: Vec<Complaint>,
+}
+
+impl Sample {
+    pub fn moved(bytes: u64, seconds: f64, syncing_s: f64, cpu_s: f64) -> Sample {
+        let bytes = bytes as f64;
+        Sample {
+            seconds,
+            durable_s: seconds + syncing_s,
+            mbit: bytes * 8.0 / 1e6 / seconds.max(1e-9),
+            cpu_s_per_gb: cpu_s / (bytes.max(1.0) / 1e9),
+            ..Sample::default()
+        }
+    }
+}
+
+/// A cell of the table.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Case {
+    pub wire: String,
+    pub peer: String,
+    pub content: String,
+    pub samples: Vec<Sample>,
+}
+
+/// What a link carries.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Line {
+    pub wire: String,
+    /// Of each look, in Mb/s.
+    pub mbit: Vec<f64>,
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Taken {
+    pub format: u32,
+    /// More than one if rows were measured again.
+    pub sessions: Vec<Session>,
+    /// Peers that were left out, and why.
+    pub missing: Vec<String>,
+    pub lines: Vec<Line>,
+    pub cases: Vec<Case>,
+}
+
+impl Taken {
+    pub fn new() -> Taken {
+        Taken {
+            format: FORMAT,
+            sessions: Vec::new(),
+            missing: Vec::new(),
+            lines: Vec::new(),
+            cases: Vec::new(),
+        }
+    }
+
+    /// What there is of a row, which may be nothing.
+    pub fn case(&mut self, row: &Row) -> &mut Case {
+        let name = row.name();
+        let found = self.cases.iter().position(|case| case.name() == name);
+        let at = found.unwrap_or_else(|| {
+            self.cases.push(Case {
+                wire: row.wire.name.into(),
+                peer: row.peer.name().into(),
+                content: row.content.name.into(),
+                samples: Vec::new(),
+            });
+            self.cases.len() - 1
+        });
+        &mut self.cases[at]
+    }
+
+    /// What was looked at of a link, which may be nothing.
+    pub fn line(&mut self, wire: &str) -> &mut Line {
+        let found = self.lines.iter().position(|line| line.wire == wire);
+        let at = found.unwrap_or_else(|| {
+            self.lines.push(Line {
+                wire: wire.into(),
+                mbit: Vec::new(),
+            });
+            self.lines.len() - 1
+        });
+        &mut self.lines[at]
+    }
+
+    /// The median rate of a link, if it is known.
+    pub fn line_mbit(&self, wire: &str) -> Option<f64> {
+        let line = self.lines.iter().find(|line| line.wire == wire)?;
+        median(line.mbit.iter().copied())
+    }
+
+    /// Cases of some files on a link that were measured.
+    pub fn of(&self, wire: &str, content: &str) -> Vec<&Case> {
+        let is_it =
+            |case: &&Case| case.wire == wire && case.content == content && !case.samples.is_empty();
+        self.cases.iter().filter(is_it).collect()
+    }
+}
+
+impl Case {
+    pub fn name(&self) -> String {
+        format!("{}/{}/{}", self.wire, self.peer, self.content)
+    }
+
+    /// The median of what was measured, if anything was.
+    pub fn median(&self, value: impl Fn(&Sample) -> f64) -> Option<f64> {
+        let good = self.samples.iter().filter(|sample| sample.error.is_none());
+        median(good.map(value))
+    }
+
+    pub fn seconds(&self) -> Option<f64> {
+        self.median(|sample| sample.seconds)
+    }
+
+    pub fn failures(&self) -> usize {
+        let failed = self.samples.iter().filter(|sample| sample.error.is_some());
+        failed.count()
+    }
+
+    /// In words: the median, and how often it failed and why.
+    pub fn line(&self) -> String {
+        let found = self.seconds().zip(self.median(|sample| sample.mbit));
+        let found = found.map_or("failed".into(), |(seconds, mbit)| {
+            format!("{seconds:.2} s, {mbit:.0} Mb/s")
+        });
+        let mut line = format!("{:<28} {found}", self.name());
+        if let Some(error) = self.samples.iter().find_map(|sample| sample.error.as_ref()) {
+            let (failed, all) = (self.failures(), self.samples.len());
+            line += &format!(", {failed} of {all} failed\n  {error}");
+        }
+        line
+    }
+}
+
+/// The JSON file of an output.
+pub fn file(stem: &Path) -> PathBuf {
+    crate::with_ending(stem, "json")
+}
+
+/// What a file has.
+pub fn load(file: &Path) -> anyhow::Result<Taken> {
+    let shown = file.display();
+    let text = fs::read_to_string(file).with_context(|| format!("reading {shown}"))?;
+    let taken: Taken = serde_json::from_str(&text)
+        .with_context(|| format!("{shown} is no result of this version's bench files"))?;
+    ensure!(taken.format == FORMAT, "{shown} has another form");
+    Ok(taken)
+}
+
+/// Writes all samples, whole or not at all.
+pub fn save(taken: &Taken, stem: &Path) -> anyhow::Result<()> {
+    let file = file(stem);
+    let part = file.with_extension("json.part");
+    let mut text = serde_json::to_string_pretty(taken)?;
+    text.push('\n');
+    crate::write(&part, text.as_bytes())?;
+    fs::rename(&part, &file).with_context(|| format!("writing {}", file.display()))
+}
