@@ -16,7 +16,7 @@ use std::ops::Range;
 #[pyclass(frozen, module = "airdma")]
 pub struct Endpoint {
     peer: String,
-    /// None once it is closed.
+    /// None once it is closed. Locked while an operation begins, which may take long: only without the interpreter.
     endpoint: Cell<Option<airdma::Endpoint>>,
 }
 
@@ -181,21 +181,23 @@ impl Endpoint {
     /// Ends the connection once what was asked for is done; gives None. The peer receives what was sent before, and then that it is
     /// closed. The operation raises what went wrong before that.
     fn close(&self, py: Python<'_>) -> PyResult<Operation> {
-        let endpoint = self.endpoint.lock().take();
+        let endpoint = py.detach(|| self.endpoint.lock().take());
         let endpoint = endpoint.ok_or_else(|| is_closed(py))?;
         Ok(Operation::new(Any::Nothing(endpoint.close()), None))
     }
 
     /// Ends the connection at once.
     fn abort(&self, py: Python<'_>) {
-        let endpoint = self.endpoint.lock().take();
-        py.detach(|| drop(endpoint));
+        py.detach(|| {
+            let endpoint = self.endpoint.lock().take();
+            drop(endpoint);
+        });
     }
 
     /// Whether it was closed here.
     #[getter]
-    fn is_closed(&self) -> bool {
-        self.endpoint.lock().is_none()
+    fn is_closed(&self, py: Python<'_>) -> bool {
+        py.detach(|| self.endpoint.lock().is_none())
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {
@@ -213,7 +215,7 @@ impl Endpoint {
         if kind.is_some() {
             self.abort(py);
         }
-        if self.is_closed() {
+        if self.is_closed(py) {
             return Ok(());
         }
         let closing = Bound::new(py, self.close(py)?)?;
@@ -237,8 +239,8 @@ impl Endpoint {
         left.call1((&slf, kind))
     }
 
-    fn __repr__(&self) -> String {
-        let state = if self.is_closed() { ", closed" } else { "" };
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let state = if self.is_closed(py) { ", closed" } else { "" };
         format!("<airdma.Endpoint to {}{state}>", self.peer)
     }
 }
