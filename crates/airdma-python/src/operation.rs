@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 /// Something that a device does for you, begun already: `wait()` for it, or `await` it.
 ///
-/// It gives its result once. The end of its last reference gives it up, as `cancel` does, and so does the cancellation of a task that
-/// awaits it.
+/// It gives its result once, to one who waits: a second wait beside the first is a UsageError. The end of its last reference gives
+/// it up, as `cancel` does, and so does the cancellation of a task that awaits it.
 #[pyclass(frozen, module = "airdma")]
 pub struct Operation {
     state: Cell<State>,
@@ -28,10 +28,19 @@ pub struct Operation {
 
 enum State {
     UnderWay(Any),
-    /// A thread waits for it, and has it meanwhile.
+    /// A task has claimed it; the device keeps one waker for each operation, so nobody else may wait. What wakes the task.
+    Awaited(Any, Option<Waker>),
+    /// A thread waits for it, or looks at it for a task, and has it meanwhile.
     WaitedFor,
     /// Why there is nothing to wait for.
     Over(&'static str),
+}
+
+enum Waiter {
+    /// A thread, or a task that is to claim it.
+    Anyone,
+    /// The task that has claimed it.
+    Claimer,
 }
 
 /// Operations of any kind.
@@ -55,6 +64,9 @@ enum Given {
 /// How long a wait lasts without a look at signals: Python's Ctrl-C.
 const BETWEEN_SIGNALS: Duration = Duration::from_millis(100);
 
+const AWAITED: &str =
+    "a task awaits the operation already: await that task, or begin another operation";
+const WAITED_FOR: &str = "another thread waits for the operation";
 const GAVE: &str = "the operation has given its result already";
 const CANCELLED: &str = "the operation was cancelled";
 const LOST: &str = "the operation that had the region was given up: allocate another";
@@ -81,6 +93,17 @@ impl Any {
     }
 }
 
+impl State {
+    /// Why it cannot be waited for now.
+    fn why_not(&self) -> &'static str {
+        match self {
+            State::Awaited(..) => AWAITED,
+            State::UnderWay(_) | State::WaitedFor => WAITED_FOR,
+            State::Over(why) => why,
+        }
+    }
+}
+
 impl Operation {
     pub fn new(any: Any, region: Option<Py<Region>>) -> Operation {
         Operation {
@@ -89,28 +112,30 @@ impl Operation {
         }
     }
 
-    /// Takes it, to be waited for.
-    fn begin(&self, py: Python<'_>) -> PyResult<Any> {
+    /// Takes it, for one who waits.
+    fn begin(&self, py: Python<'_>, waiter: Waiter) -> PyResult<Any> {
         let mut state = self.state.lock();
-        match std::mem::replace(&mut *state, State::WaitedFor) {
-            State::UnderWay(any) => Ok(any),
-            State::WaitedFor => Err(failure::usage(py, "another thread waits for the operation")),
-            State::Over(why) => {
-                *state = State::Over(why);
+        match (std::mem::replace(&mut *state, State::WaitedFor), waiter) {
+            (State::UnderWay(any), Waiter::Anyone) | (State::Awaited(any, _), Waiter::Claimer) => {
+                Ok(any)
+            }
+            (other, _) => {
+                let why = other.why_not();
+                *state = other;
                 Err(failure::usage(py, why))
             }
         }
     }
 
     /// Puts it back, to be waited for again. Not if it was cancelled meanwhile.
-    fn pause(&self, py: Python<'_>, any: Any) -> PyResult<()> {
+    fn pause(&self, py: Python<'_>, under_way: State) -> PyResult<()> {
         let mut state = self.state.lock();
         if let State::Over(why) = *state {
             drop(state);
-            drop(any);
+            py.detach(|| drop(under_way));
             return Err(failure::usage(py, why));
         }
-        *state = State::UnderWay(any);
+        *state = under_way;
         Ok(())
     }
 
@@ -157,7 +182,7 @@ impl Operation {
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
         let deadline = deadline(timeout)?;
-        let mut any = self.begin(py)?;
+        let mut any = self.begin(py, Waiter::Anyone)?;
         loop {
             let limit = deadline.map_or(BETWEEN_SIGNALS, |at| {
                 at.saturating_duration_since(Instant::now())
@@ -168,24 +193,26 @@ impl Operation {
             }
             let is_late = deadline.is_some_and(|at| at <= Instant::now());
             let signal = py.check_signals();
-            self.pause(py, any)?;
+            // An exception of the signal's handler comes first, even if the handler cancelled the operation.
+            let paused = self.pause(py, State::UnderWay(any));
             signal?;
+            paused?;
             if is_late {
                 return Err(PyTimeoutError::new_err(
                     "the time is over, and the operation goes on: wait again, or cancel it",
                 ));
             }
-            any = self.begin(py)?;
+            any = self.begin(py, Waiter::Anyone)?;
         }
     }
 
     /// Gives it up. What is on its way still arrives, and no message or connection is lost; its region does not come back.
     fn cancel(&self, py: Python<'_>) {
-        let before = {
+        let mut before = {
             let mut state = self.state.lock();
             match *state {
                 State::Over(_) => return,
-                State::UnderWay(_) | State::WaitedFor => {
+                State::UnderWay(_) | State::Awaited(..) | State::WaitedFor => {
                     std::mem::replace(&mut *state, State::Over(CANCELLED))
                 }
             }
@@ -193,18 +220,47 @@ impl Operation {
         if let Some(region) = &self.region {
             region.get().lose(LOST);
         }
-        py.detach(|| drop(before));
+        let waker = match &mut before {
+            State::Awaited(_, waker) => waker.take(),
+            State::UnderWay(_) | State::WaitedFor | State::Over(_) => None,
+        };
+        py.detach(|| {
+            drop(before);
+            // The task that awaits it hears that it was cancelled.
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        });
     }
 
-    /// Looks whether it is done: `(result,)`, or None, and then `bell` rings with `number` when it may be.
+    /// A task is to await it, and nobody else until `_release`.
+    #[pyo3(name = "_claim")]
+    fn claim(&self, py: Python<'_>) -> PyResult<()> {
+        let any = self.begin(py, Waiter::Anyone)?;
+        self.pause(py, State::Awaited(any, None))
+    }
+
+    /// The task awaits it no more.
+    #[pyo3(name = "_release")]
+    fn release(&self) {
+        let mut state = self.state.lock();
+        *state = match std::mem::replace(&mut *state, State::WaitedFor) {
+            State::Awaited(any, _) => State::UnderWay(any),
+            other @ (State::UnderWay(_) | State::WaitedFor | State::Over(_)) => other,
+        };
+    }
+
+    /// For the task that has claimed it. Looks whether it is done: `(result,)`, or None, and then `bell` rings with `number` when it may be.
     #[pyo3(name = "_poll")]
     fn poll(&self, py: Python<'_>, bell: &Bell, number: u64) -> PyResult<Option<(Py<PyAny>,)>> {
-        let mut any = self.begin(py)?;
+        let mut any = self.begin(py, Waiter::Claimer)?;
         let rope = Arc::clone(&bell.rope);
         let waker = Waker::from(Arc::new(Pull { rope, number }));
         match py.detach(|| any.poll(&mut Context::from_waker(&waker))) {
             Poll::Ready(done) => self.conclude(py, done).map(|result| Some((result,))),
-            Poll::Pending => self.pause(py, any).map(|()| None),
+            Poll::Pending => self
+                .pause(py, State::Awaited(any, Some(waker)))
+                .map(|()| None),
         }
     }
 
@@ -227,7 +283,7 @@ impl Operation {
 
     fn __repr__(&self) -> String {
         let state = match &*self.state.lock() {
-            State::UnderWay(_) | State::WaitedFor => "under way",
+            State::UnderWay(_) | State::Awaited(..) | State::WaitedFor => "under way",
             State::Over(_) => "over",
         };
         format!("<airdma.Operation, {state}>")
@@ -236,7 +292,9 @@ impl Operation {
 
 impl Drop for Operation {
     fn drop(&mut self) {
-        if let (State::UnderWay(_), Some(region)) = (&*self.state.lock(), &self.region) {
+        if let (State::UnderWay(_) | State::Awaited(..), Some(region)) =
+            (&*self.state.lock(), &self.region)
+        {
             region.get().lose(LOST);
         }
     }

@@ -130,6 +130,18 @@ class Messages(unittest.TestCase):
         self.pair.left.send(filled(self.pair.here, b"on")).wait(PATIENCE_S)
         self.assertEqual(bytes(receiving.wait(PATIENCE_S)), b"on")
 
+    def test_a_handler_that_cancels_what_it_interrupts_is_heard(self) -> None:
+        receiving = self.pair.right.recv(self.pair.there.allocate(8))
+
+        def interrupt(*_: object) -> None:
+            receiving.cancel()
+            raise KeyboardInterrupt
+
+        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, interrupt))
+        threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+        with self.assertRaises(KeyboardInterrupt):
+            receiving.wait(PATIENCE_S)
+
 
 class Mistakes(unittest.TestCase):
     def test_a_device_that_is_not_there_is_your_mistake(self) -> None:

@@ -1,8 +1,10 @@
 """Operations in tasks of asyncio."""
 
 import asyncio
+import gc
 import os
 import unittest
+import weakref
 
 from common import PATIENCE_S, Pair, filled
 
@@ -62,6 +64,45 @@ class Tasks(unittest.IsolatedAsyncioTestCase):
         with self.assertRaisesRegex(airdma.UsageError, "cancelled"):
             receiving.wait(0)
 
+    async def test_one_task_awaits_an_operation_and_whoever_else_waits_is_told_at_once(self) -> None:
+        receiving = self.pair.right.recv(self.pair.there.allocate(8))
+
+        async def take() -> bytes:
+            return bytes(await receiving)
+
+        first = asyncio.create_task(take())
+        await asyncio.sleep(0.02)
+        with self.assertRaisesRegex(airdma.UsageError, "task awaits"):
+            await asyncio.wait_for(take(), PATIENCE_S)
+        with self.assertRaisesRegex(airdma.UsageError, "task awaits"):
+            await asyncio.to_thread(receiving.wait, 0.05)
+        await self.pair.left.send(filled(self.pair.here, b"mine"))
+        self.assertEqual(await asyncio.wait_for(first, PATIENCE_S), b"mine")
+
+    async def test_a_task_cannot_await_what_a_thread_waits_for(self) -> None:
+        receiving = self.pair.right.recv(self.pair.there.allocate(8))
+        waiting = asyncio.create_task(asyncio.to_thread(receiving.wait, PATIENCE_S))
+        await asyncio.sleep(0.05)
+        with self.assertRaisesRegex(airdma.UsageError, "another thread waits"):
+            await receiving
+        await self.pair.left.send(filled(self.pair.here, b"its"))
+        self.assertEqual(bytes(await waiting), b"its")
+
+    async def test_an_await_ends_when_another_task_cancels_its_operation(self) -> None:
+        receiving = self.pair.right.recv(self.pair.there.allocate(8))
+        asyncio.get_running_loop().call_later(0.02, receiving.cancel)
+        with self.assertRaisesRegex(airdma.UsageError, "cancelled"):
+            async with asyncio.timeout(PATIENCE_S):
+                await receiving
+
+    async def test_a_wait_that_is_left_can_be_taken_up_again(self) -> None:
+        receiving = self.pair.right.recv(self.pair.there.allocate(8))
+        left = receiving.__await__()
+        left.send(None)
+        left.close()
+        await self.pair.left.send(filled(self.pair.here, b"again"))
+        self.assertEqual(bytes(await receiving), b"again")
+
     async def test_an_operation_gives_its_result_once(self) -> None:
         operation = self.pair.left.send(self.pair.here.allocate(1))
         await self.pair.right.recv(self.pair.there.allocate(1))
@@ -85,6 +126,26 @@ class Loops(unittest.TestCase):
         for _ in range(20):
             asyncio.run(exchange())
         self.assertLessEqual(len(os.listdir("/proc/self/fd")), before + 1)
+
+    def test_a_loop_that_is_closed_in_the_middle_of_a_wait_is_collected(self) -> None:
+        pair = Pair()
+
+        async def receive() -> None:
+            await pair.right.recv(pair.there.allocate(8))
+
+        def close_in_the_middle() -> weakref.ref[asyncio.AbstractEventLoop]:
+            loop = asyncio.new_event_loop()
+            # It tells of the task that is lost, which is meant here.
+            loop.set_exception_handler(lambda *_: None)
+            task = loop.create_task(receive())
+            loop.run_until_complete(asyncio.sleep(0.01))
+            self.assertFalse(task.done())
+            loop.close()
+            return weakref.ref(loop)
+
+        closed = [close_in_the_middle() for _ in range(3)]
+        gc.collect()
+        self.assertEqual([loop() for loop in closed], [None] * 3)
 
 
 if __name__ == "__main__":

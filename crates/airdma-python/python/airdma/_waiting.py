@@ -34,28 +34,42 @@ class _Waits:
                 woken.set_result(None)
 
 
-_of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Waits] = weakref.WeakKeyDictionary()
+_of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Waits]] = (
+    weakref.WeakKeyDictionary()
+)
+"""Weak at both ends: waits lead to their loop by their futures, and the loop's reader alone keeps them, until it is closed."""
+
+
+def _waits_of(loop: asyncio.AbstractEventLoop) -> _Waits:
+    known = _of_loops.get(loop)
+    waits = known() if known is not None else None
+    if waits is None:
+        waits = _Waits(loop)
+        _of_loops[loop] = weakref.ref(waits)
+    return waits
 
 
 async def awaited(operation: Operation[Any]) -> Any:
     """What the operation gives. A task that is cancelled cancels the operation."""
     loop = asyncio.get_running_loop()
-    waits = _of_loops.get(loop)
-    if waits is None:
-        waits = _of_loops[loop] = _Waits(loop)
-    while True:
-        woken = loop.create_future()
-        number = waits.enter(woken)
-        try:
-            done = operation._poll(waits.bell, number)
-            if done is not None:
-                return done[0]
-            await woken
-        except asyncio.CancelledError:
-            operation.cancel()
-            raise
-        finally:
-            waits.leave(number)
+    waits = _waits_of(loop)
+    operation._claim()
+    try:
+        while True:
+            woken = loop.create_future()
+            number = waits.enter(woken)
+            try:
+                done = operation._poll(waits.bell, number)
+                if done is not None:
+                    return done[0]
+                await woken
+            finally:
+                waits.leave(number)
+    except asyncio.CancelledError:
+        operation.cancel()
+        raise
+    finally:
+        operation._release()
 
 
 async def entered(endpoint: Endpoint) -> Endpoint:
