@@ -146,9 +146,7 @@ impl Transfers {
         let paths: Vec<_> = order.paths.iter().map(|path| &path.0).collect();
         let walked = airdma_files::walk(&paths, Limits::default())?;
         let watch = |event| watched(event, peer, &home, tell);
-        let announced = peer.key.filter(|key| home.knows(key));
-        let known = announced.or_else(|| home.key(&peer.name));
-        let sent = match known.map(Introduction::Known) {
+        let sent = match peer.expected(&home).map(Introduction::Known) {
             Some(known) => match self.attempt(&walked, &home, peer, known, &watch, cancel) {
                 // Another host has this name now.
                 Err(Error::Handshake(HandshakeError::NotKnown | HandshakeError::NotKnownThere))

@@ -1,5 +1,6 @@
 //! Whom a user means: an address, or a name.
 
+use crate::Home;
 use crate::PORT;
 use crate::discovery::{Neighbour, neighbours};
 use airdma_files::session::PublicKey;
@@ -59,7 +60,10 @@ impl Peer {
         let around = neighbours(LOOK, is_meant);
         let because = around.as_ref().err().map(|error| format!(" ({error})"));
         if let Some(found) = around.into_iter().flatten().find(is_meant) {
-            return Ok(found.into());
+            return Ok(Self {
+                name: typed.to_owned(),
+                ..found.into()
+            });
         }
         let (name, port) = split(typed);
         let resolved = (name, port).to_socket_addrs();
@@ -75,6 +79,19 @@ impl Peer {
             addresses,
             key: None,
         })
+    }
+
+    /// The key that it must have: the one that was met under its name. Only a name that nobody was met under may be another name of
+    /// whoever is known by the announced key; otherwise everybody known could take what is meant for another.
+    pub fn expected(&self, home: &Home) -> Option<PublicKey> {
+        let is_its_own = |key: &PublicKey| {
+            let name = home.name(key);
+            name.is_some_and(|name| name.eq_ignore_ascii_case(&self.name))
+        };
+        let announced = self.key.filter(is_its_own);
+        announced
+            .or_else(|| home.key(&self.name))
+            .or_else(|| self.key.filter(|key| home.knows(key)))
     }
 
     /// The only one who waits on this network.
@@ -126,8 +143,34 @@ fn split(typed: &str) -> (&str, u16) {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use airdma_files::session::Identity;
+
+    #[test]
+    fn a_known_peer_that_takes_the_name_of_another_is_not_expected_there() {
+        let directory =
+            std::env::temp_dir().join(format!("airdma-transfer-expected-{}", std::process::id()));
+        let home = Home::at(&directory).unwrap();
+        let [anna, ben, stranger] = [(); 3].map(|()| Identity::draw().public());
+        home.pin(anna, "Anna", true).unwrap();
+        home.pin(ben, "Ben", true).unwrap();
+        let expected = |name: &str, key| {
+            let (name, addresses) = (name.to_owned(), Vec::new());
+            Peer {
+                name,
+                addresses,
+                key,
+            }
+            .expected(&home)
+        };
+        assert_eq!(expected("anna", Some(ben)), Some(anna));
+        assert_eq!(expected("anna", Some(stranger)), Some(anna));
+        assert_eq!(expected("elsewhere", Some(ben)), Some(ben));
+        assert_eq!(expected("elsewhere", Some(stranger)), None);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
 
     #[test]
     fn addresses_need_no_port_and_no_brackets() {

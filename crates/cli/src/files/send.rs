@@ -97,7 +97,7 @@ fn send_to(
     let walked = airdma_files::walk(&paths, Limits::default())?;
     tell_skipped(&walked, show);
     let bytes = walked.manifest.content_bytes();
-    let mut introduction = introduction(options, wanted, &home, cancel)?;
+    let mut introduction = introduction(options, wanted, &home, show, cancel)?;
     loop {
         let job = SendJob {
             walked: &walked,
@@ -144,11 +144,20 @@ fn introduction(
     options: &SendOptions,
     wanted: &Wanted,
     home: &Home,
+    show: &Show,
     cancel: &Cancel,
 ) -> Result<Introduction, Error> {
-    let announced = wanted.peer.key.filter(|key| home.knows(key));
-    match announced.or_else(|| home.key(&wanted.peer.name)) {
-        Some(key) if options.code.is_none() => Ok(Introduction::Known(key)),
+    let peer = &wanted.peer;
+    match peer.expected(home) {
+        Some(key) if options.code.is_none() => {
+            let met_as = home.name(&key).unwrap_or_default();
+            if !met_as.eq_ignore_ascii_case(&peer.name) {
+                let text = format!("{} is known here as {met_as}", peer.name);
+                show.object(&json!({"event": "known", "name": met_as, "message": text}));
+                show.must(&format!("airdma: {text}"));
+            }
+            Ok(Introduction::Known(key))
+        }
         Some(_) | None => Ok(Introduction::Code(ask_code(options, cancel)?)),
     }
 }

@@ -82,11 +82,11 @@ impl KnownPeers {
         self.names.get(key).map(String::as_str)
     }
 
-    /// The keys of a name.
+    /// The keys of a name, however it is capitalised.
     pub fn keys<'a>(&'a self, name: &'a str) -> impl Iterator<Item = PublicKey> + 'a {
         self.names
             .iter()
-            .filter(move |(_, known)| *known == name)
+            .filter(move |(_, known)| known.eq_ignore_ascii_case(name))
             .map(|(key, _)| *key)
     }
 }
