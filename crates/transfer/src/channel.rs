@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 const RECEIVES: usize = 32;
 /// Messages on their way to the peer, for each of which there is memory.
 const SENDS: usize = 16;
+/// Messages that are looked at before whoever listens looks at its clock: not all of them end a frame.
+const HEARD_AT_ONCE: usize = RECEIVES;
 const BYTES: usize = 2 + MESSAGE_BYTES_MAX + TAG_BYTES;
 
 pub(crate) struct Channel {
@@ -51,7 +53,7 @@ impl Channel {
 
     /// The next frame of the peer's, if one has come.
     pub fn hear(&mut self) -> Result<Option<Vec<u8>>, Error> {
-        loop {
+        for _ in 0..HEARD_AT_ONCE {
             if let Some(frame) = self.frames.take()? {
                 return Ok(Some(frame));
             }
@@ -62,6 +64,9 @@ impl Channel {
             let next = self.endpoint.recv(message.into_region(), ..);
             self.receiving.push_back(next);
         }
+        // More may be there, of which nothing else tells.
+        self.waker.wake_by_ref();
+        Ok(None)
     }
 
     /// The next frame, waited for.

@@ -27,17 +27,25 @@ pub(crate) fn introduce(
 }
 
 /// As the one who was connected to; whether it was by a code. Who is not let in is told why.
-pub(crate) fn admit(channel: &mut Channel, lobby: &Lobby<'_>) -> Result<(Session, bool), Error> {
-    let admitted = try_to_admit(channel, lobby);
+pub(crate) fn admit(
+    channel: &mut Channel,
+    lobby: &Lobby<'_>,
+    shown_out: &Cancel,
+) -> Result<(Session, bool), Error> {
+    let admitted = try_to_admit(channel, lobby, shown_out);
     if let Err(Error::Handshake(error)) = &admitted {
         channel.say(&frame(&error.refusal()))?;
     }
     admitted
 }
 
-fn try_to_admit(channel: &mut Channel, lobby: &Lobby<'_>) -> Result<(Session, bool), Error> {
+fn try_to_admit(
+    channel: &mut Channel,
+    lobby: &Lobby<'_>,
+    shown_out: &Cancel,
+) -> Result<(Session, bool), Error> {
     let deadline = Instant::now() + LIMIT;
-    let cancelled = || lobby.is_cancelled();
+    let cancelled = || lobby.is_cancelled() || shown_out.is_cancelled();
     let first = channel.hear_until(deadline, cancelled)?;
     let (answer, second) = lobby.door().answer(&first)?;
     channel.say(&frame(&second))?;

@@ -18,6 +18,8 @@ use airdma_files::{Flaw, Options, printable};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::task::{Context, Poll, Waker};
 use std::thread;
@@ -25,6 +27,8 @@ use std::time::{Duration, Instant};
 
 /// Connections at a time: more than one, so that who says nothing is in nobody's way.
 const CONNECTIONS_MAX: usize = 8;
+/// The same, with those that were shown out and have not gone yet.
+const THREADS_MAX: usize = 16;
 /// How long a sender that has not heard that all arrived is waited for.
 const UNHEARD: Duration = Duration::from_secs(5);
 
@@ -82,6 +86,14 @@ pub struct Received {
     pub flaws: Vec<(String, Flaw)>,
 }
 
+/// A connection, as the thread that accepts them sees it.
+#[derive(Clone, Default)]
+struct Visitor {
+    /// Past the handshake.
+    is_admitted: Arc<AtomicBool>,
+    shown_out: Cancel,
+}
+
 /// How a connection ended.
 struct Ending {
     result: Result<Received, Error>,
@@ -122,7 +134,7 @@ pub fn receive(
             lobby,
             doors,
             waker: waker(),
-            connections: 0,
+            visitors: Vec::new(),
             endings: mpsc::channel(),
             lost: None,
             done: None,
@@ -175,8 +187,12 @@ struct Reception<'scope, 'env> {
     lobby: &'env Lobby<'env>,
     doors: Vec<OpenDoor>,
     waker: Waker,
-    connections: usize,
-    endings: (mpsc::Sender<Ending>, mpsc::Receiver<Ending>),
+    /// In the order in which they came.
+    visitors: Vec<Visitor>,
+    endings: (
+        mpsc::Sender<(Visitor, Ending)>,
+        mpsc::Receiver<(Visitor, Ending)>,
+    ),
     /// Since when an accepted sender has been gone, and why.
     lost: Option<(Instant, Error)>,
     /// Received, but its sender may not know.
@@ -187,8 +203,9 @@ impl Reception<'_, '_> {
     fn run(mut self) -> Result<Received, Error> {
         loop {
             self.let_in()?;
-            while let Ok(ending) = self.endings.1.try_recv() {
-                self.connections -= 1;
+            while let Ok((gone, ending)) = self.endings.1.try_recv() {
+                self.visitors
+                    .retain(|visitor| !Arc::ptr_eq(&visitor.is_admitted, &gone.is_admitted));
                 if let Some(result) = self.judge(ending) {
                     return result;
                 }
@@ -196,7 +213,8 @@ impl Reception<'_, '_> {
             if self.lobby.is_cancelled() {
                 return Err(Error::Cancelled);
             }
-            if self.connections == 0
+            let is_admitted = |visitor: &Visitor| visitor.is_admitted.load(Ordering::Relaxed);
+            if !self.visitors.iter().any(is_admitted)
                 && let Some(result) = self.give_up()
             {
                 return result;
@@ -217,9 +235,7 @@ impl Reception<'_, '_> {
             self.waker.wake_by_ref();
             let device = door.device.clone();
             match accepted {
-                Ok(endpoint) if self.connections < CONNECTIONS_MAX => {
-                    self.serve(device, endpoint)?
-                }
+                Ok(endpoint) if self.make_room() => self.serve(device, endpoint)?,
                 Ok(endpoint) => drop(endpoint),
                 Err(error) => self.lobby.tell(Event::Turned(error.to_string())),
             }
@@ -227,17 +243,33 @@ impl Reception<'_, '_> {
         Ok(())
     }
 
+    /// Whether one more may come in; whoever has been longest in the handshake goes for it.
+    fn make_room(&mut self) -> bool {
+        if self.visitors.len() >= THREADS_MAX {
+            return false;
+        }
+        let inside = self.visitors.iter();
+        let inside = inside.filter(|visitor| !visitor.shown_out.is_cancelled());
+        if inside.clone().count() < CONNECTIONS_MAX {
+            return true;
+        }
+        let is_admitted = |visitor: &&Visitor| visitor.is_admitted.load(Ordering::Relaxed);
+        let oldest = inside.clone().find(|visitor| !is_admitted(visitor));
+        oldest.inspect(|oldest| oldest.shown_out.cancel()).is_some()
+    }
+
     fn serve(&mut self, device: Device, endpoint: Endpoint) -> Result<(), Error> {
         let (scope, lobby) = (self.scope, self.lobby);
+        let visitor = Visitor::default();
+        self.visitors.push(visitor.clone());
         let (ended, waker) = (self.endings.0.clone(), self.waker.clone());
         let thread = thread::Builder::new().name("airdma-receiver".into());
         thread.spawn_scoped(self.scope, move || {
-            let ending = serve(scope, lobby, &device, endpoint);
+            let ending = serve(scope, lobby, &visitor, &device, endpoint);
             // Nobody waits for it where the receiver is done.
-            let _ = ended.send(ending);
+            let _ = ended.send((visitor, ending));
             waker.wake();
         })?;
-        self.connections += 1;
         Ok(())
     }
 }
@@ -281,7 +313,7 @@ impl Reception<'_, '_> {
         None
     }
 
-    /// Nobody is connected: whether that has been so for too long.
+    /// Nobody is connected who could be the one: whether that has been so for too long.
     fn give_up(&mut self) -> Option<Result<Received, Error>> {
         if let Some((_, received)) = self.done.take_if(|(since, _)| since.elapsed() >= UNHEARD) {
             return Some(Ok(received));
@@ -296,6 +328,7 @@ impl Reception<'_, '_> {
 fn serve<'scope, 'env>(
     scope: &'scope thread::Scope<'scope, 'env>,
     lobby: &'env Lobby<'env>,
+    visitor: &Visitor,
     device: &Device,
     endpoint: Endpoint,
 ) -> Ending {
@@ -309,13 +342,16 @@ fn serve<'scope, 'env>(
         Ok(channel) => channel,
         Err(error) => return failed(error),
     };
-    let (session, by_code) = match admit(&mut channel, lobby) {
+    let (session, by_code) = match admit(&mut channel, lobby, &visitor.shown_out) {
         Ok(admitted) => admitted,
+        // At once, without a word.
+        Err(error) if visitor.shown_out.is_cancelled() => return failed(error),
         Err(error) => {
             channel.close(LAST_WORD);
             return failed(error);
         }
     };
+    visitor.is_admitted.store(true, Ordering::Relaxed);
     let peer = session.peer();
     lobby.meet(peer);
     lobby.tell(Event::Met {

@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// How long to wait before another connection is tried.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How often to connect to a receiver that ends the connection during the handshake: its doors were full.
+const HANDSHAKES_MAX: u32 = 4;
 /// How often a wait looks whether it is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -64,6 +66,7 @@ pub fn send(job: &SendJob<'_>, watch: &dyn Fn(Event), cancel: &Cancel) -> Result
         peer: None,
         is_accepted: false,
         was_connected: false,
+        handshakes_lost: 0,
     };
     let mut reconnects = 0;
     let mut lost = Instant::now();
@@ -80,7 +83,14 @@ pub fn send(job: &SendJob<'_>, watch: &dyn Fn(Event), cancel: &Cancel) -> Result
             }
             Err(error) => error,
         };
-        if !attempts.is_accepted || !error.is_of_connection() {
+        if !error.is_of_connection() {
+            return Err(error);
+        }
+        if !attempts.is_accepted {
+            if (1..HANDSHAKES_MAX).contains(&attempts.handshakes_lost) {
+                pause(cancel)?;
+                continue;
+            }
             return Err(error);
         }
         if attempts.was_connected {
@@ -107,11 +117,14 @@ struct Attempts<'a> {
     is_accepted: bool,
     /// Whether the last one came to a session.
     was_connected: bool,
+    /// How many of the last ones ended in the handshake.
+    handshakes_lost: u32,
 }
 
 impl Attempts<'_> {
     fn next(&mut self) -> Result<Outcome, Error> {
         self.was_connected = false;
+        let handshakes_lost = std::mem::take(&mut self.handshakes_lost);
         let (device, endpoint) = self.connect()?;
         let address = endpoint.peer();
         let mut channel = Channel::new(&device, endpoint, parking::waker())?;
@@ -120,7 +133,11 @@ impl Attempts<'_> {
             Some(peer) => Introduction::Known(peer),
             None => self.job.introduction.clone(),
         };
-        let session = introduce(&mut channel, self.job.identity, introduction, self.cancel)?;
+        let introduced = introduce(&mut channel, self.job.identity, introduction, self.cancel);
+        if matches!(introduced, Err(Error::Rdma(_))) {
+            self.handshakes_lost = handshakes_lost + 1;
+        }
+        let session = introduced?;
         let peer = session.peer();
         if self.peer.replace(peer).is_none() {
             (self.watch)(Event::Met {

@@ -4,6 +4,7 @@
 #[path = "../../engine/tests/common/isolated.rs"]
 mod isolated;
 
+use airdma::Device;
 use airdma_files::Options;
 use airdma_files::protocol::Config;
 use airdma_files::session::{Code, Identity, Introduction};
@@ -265,6 +266,29 @@ fn a_second_sender_is_told_that_the_first_one_is_not_done() {
             received.unwrap();
             assert!(world.arrived("file") && !world.arrived("other"));
             assert_eq!(seen.offered.lock().unwrap().len(), 1);
+        },
+    );
+}
+
+#[test]
+fn connections_that_say_nothing_keep_no_sender_out() {
+    isolated(
+        "connections_that_say_nothing_keep_no_sender_out",
+        "",
+        || {
+            let world = World::new("idle");
+            let file = world.write("file", 100);
+            let received = world.receive(&Seen::default(), &|_| true, || {
+                let to = SocketAddr::from(([127, 0, 0, 1], PORT));
+                let device = Device::towards(to).unwrap();
+                let idle: Vec<_> = (0..10)
+                    .map(|_| device.connect(to).wait().unwrap())
+                    .collect();
+                assert_eq!(world.send_by_code(&file, CODE).unwrap().files, 1);
+                drop(idle);
+            });
+            received.unwrap();
+            assert!(world.arrived("file"));
         },
     );
 }
