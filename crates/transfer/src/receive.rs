@@ -101,6 +101,9 @@ struct Ending {
     is_heard: bool,
 }
 
+/// Who has gone, and how.
+type Gone = (Visitor, Ending);
+
 /// Receives one offer, over as many connections as it takes, and returns when all is on the disk. Nothing is written before `ask`
 /// says so.
 ///
@@ -189,10 +192,7 @@ struct Reception<'scope, 'env> {
     waker: Waker,
     /// In the order in which they came.
     visitors: Vec<Visitor>,
-    endings: (
-        mpsc::Sender<(Visitor, Ending)>,
-        mpsc::Receiver<(Visitor, Ending)>,
-    ),
+    endings: (mpsc::Sender<Gone>, mpsc::Receiver<Gone>),
     /// Since when an accepted sender has been gone, and why.
     lost: Option<(Instant, Error)>,
     /// Received, but its sender may not know.
