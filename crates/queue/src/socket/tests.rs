@@ -2,6 +2,8 @@ use super::*;
 use crate::carrier::{Carrier, Outcome, Progress, Stop};
 use crate::client::{Client, ClientError};
 use crate::job::{FilePath, Order};
+use crate::journal::Journal;
+use crate::protocol::Refusal;
 use std::io::{BufRead, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -134,6 +136,88 @@ fn garbage_is_answered_and_harms_nobody() {
     assert_eq!(told[1], r#"{"jobs":[]}"#);
     let deep = "[".repeat(100_000);
     assert!(bench.told(deep.as_bytes())[0].contains("malformed"));
+}
+
+/// Bytes by chance, the same in each run.
+struct Chance(u64);
+
+impl Chance {
+    /// One of `0..end`.
+    fn below(&mut self, end: usize) -> usize {
+        // Xorshift.
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 as usize % end
+    }
+
+    fn byte(&mut self) -> u8 {
+        self.below(256) as u8
+    }
+
+    /// A line: a request with some bytes replaced, and perhaps cut off, or bytes of no meaning.
+    fn line(&mut self) -> Vec<u8> {
+        let requests = [
+            r#"{"list":{}}"#,
+            r#"{"status":{"id":1}}"#,
+            r#"{"cancel":{"id":1}}"#,
+            r#"{"add":{"paths":["/",[47]],"to":"anna:7000","priority":99,"code":"apple-bread"}}"#,
+        ];
+        let mut line: Vec<u8> = match self.below(3) {
+            0 => (0..self.below(200)).map(|_| self.byte()).collect(),
+            _ => requests[self.below(requests.len())].into(),
+        };
+        for _ in 0..self.below(3) {
+            if !line.is_empty() {
+                let at = self.below(line.len());
+                line[at] = self.byte();
+            }
+        }
+        if self.below(4) == 0 {
+            line.truncate(self.below(line.len() + 1));
+        }
+        // It is one line, whatever it says.
+        line.retain(|&byte| byte != b'\n');
+        line.push(b'\n');
+        line
+    }
+}
+
+#[test]
+fn each_of_a_thousand_lines_of_chance_is_answered_and_the_journal_is_whole() {
+    let bench = Bench::new();
+    let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
+    let (mut malformed, mut others) = (0, 0);
+    // Few enough for each connection that nobody waits for a buffer to be read.
+    for _ in 0..20 {
+        let lines: Vec<_> = (0..50).map(|_| chance.line()).collect();
+        let told = bench.told(&lines.concat());
+        assert_eq!(told.len(), lines.len(), "{told:?}");
+        for (line, told) in lines.iter().zip(&told) {
+            let asked = String::from_utf8_lossy(line);
+            match serde_json::from_str(told).unwrap() {
+                Reply::Error(Refusal { kind, message }) => {
+                    assert_ne!(kind, RefusalKind::System, "{asked}: {message}");
+                    malformed += u32::from(kind == RefusalKind::Malformed);
+                }
+                Reply::Job(_) | Reply::Jobs(_) => others += 1,
+            }
+        }
+    }
+    assert!(malformed > 300 && others > 30, "{malformed}, {others}");
+    let jobs = bench.told(b"{\"list\":{}}\n");
+    let Reply::Jobs(jobs) = serde_json::from_str(&jobs[0]).unwrap() else {
+        panic!("{jobs:?}");
+    };
+    assert!(!jobs.is_empty());
+    // What another service would find, if this one were killed now.
+    let copy = bench.folder.join("copy");
+    std::fs::create_dir(&copy).unwrap();
+    let journal = bench.folder.join("state/queue.journal");
+    std::fs::copy(journal, copy.join("queue.journal")).unwrap();
+    let (_, found) = Journal::open(&copy).unwrap();
+    assert_eq!(found.damaged_lines, 0);
+    assert!(found.jobs.keys().eq(jobs.iter().map(|job| &job.id)));
 }
 
 #[test]
