@@ -32,6 +32,8 @@ struct State {
     seat: Option<Occupant>,
     /// Accepted, so that nobody is asked again when the connection was lost.
     accepted: Option<(PublicKey, ManifestId)>,
+    /// Whether the accepted one was lost, and has its place kept.
+    is_kept: bool,
     finished: Option<(PublicKey, ManifestId, Report, Unwanted)>,
 }
 
@@ -110,6 +112,9 @@ impl<'a> Lobby<'a> {
         over: &Cancel,
     ) -> Result<Seat<'a>, Error> {
         let mut state = self.state();
+        if state.is_kept && state.accepted != Some((peer, id)) {
+            return Err(busy());
+        }
         if let Some(occupant) = &state.seat {
             if (occupant.peer, occupant.id) != (peer, id) {
                 return Err(busy());
@@ -127,6 +132,11 @@ impl<'a> Lobby<'a> {
         state.seat = Some(Occupant { peer, id, over });
         drop(state);
         Ok(Seat(self))
+    }
+
+    /// From now on the seat is kept for what was accepted.
+    pub fn wait_for_accepted(&self) {
+        self.state().is_kept = true;
     }
 
     /// Whether somebody has the seat.

@@ -99,6 +99,8 @@ struct Ending {
     result: Result<Received, Error>,
     is_accepted: bool,
     is_heard: bool,
+    /// Chunks on the disk.
+    durable: u64,
 }
 
 /// Who has gone, and how.
@@ -140,6 +142,7 @@ pub fn receive(
             visitors: Vec::new(),
             endings: mpsc::channel(),
             lost: None,
+            durable: 0,
             done: None,
         }
         .run();
@@ -195,6 +198,8 @@ struct Reception<'scope, 'env> {
     endings: (mpsc::Sender<Gone>, mpsc::Receiver<Gone>),
     /// Since when an accepted sender has been gone, and why.
     lost: Option<(Instant, Error)>,
+    /// Chunks on the disk by then.
+    durable: u64,
     /// Received, but its sender may not know.
     done: Option<(Instant, Received)>,
 }
@@ -287,7 +292,11 @@ impl Reception<'_, '_> {
         };
         if ending.is_accepted && error.is_of_connection() {
             self.lobby.tell(Event::Lost(error.to_string()));
-            self.lost = Some((Instant::now(), error));
+            // A connection that moves nothing renews no patience.
+            let before = self.lost.take().map(|(since, _)| since);
+            let since = before.filter(|_| ending.durable <= self.durable);
+            self.lost = Some((since.unwrap_or_else(Instant::now), error));
+            self.durable = self.durable.max(ending.durable);
             return None;
         }
         let is_final = match &error {
@@ -309,7 +318,9 @@ impl Reception<'_, '_> {
         if is_final {
             return Some(Err(error));
         }
-        self.lobby.tell(Event::Turned(error.to_string()));
+        if !self.lobby.is_cancelled() {
+            self.lobby.tell(Event::Turned(error.to_string()));
+        }
         None
     }
 
@@ -336,6 +347,7 @@ fn serve<'scope, 'env>(
         result: Err(error),
         is_accepted: false,
         is_heard: false,
+        durable: 0,
     };
     let address = endpoint.peer();
     let mut channel = match Channel::new(device, endpoint, waker()) {
@@ -362,13 +374,17 @@ fn serve<'scope, 'env>(
     });
     let mut receiving = Receiving::new(scope, lobby, address, channel, session);
     let outcome = receiving.run();
-    let is_accepted = receiving.is_accepted();
+    let (is_accepted, durable) = (receiving.is_accepted(), receiving.durable());
+    if is_accepted && matches!(&outcome, Err(error) if error.is_of_connection()) {
+        lobby.wait_for_accepted();
+    }
     receiving.close();
     let is_heard = outcome.as_ref().is_ok_and(|outcome| outcome.is_heard);
     Ending {
         result: outcome.map(|outcome| received(peer, outcome)),
         is_accepted,
         is_heard,
+        durable,
     }
 }
 

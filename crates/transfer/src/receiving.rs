@@ -87,6 +87,11 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
         self.data.is_some()
     }
 
+    /// Chunks that need not come again, in any connection.
+    pub fn durable(&self) -> u64 {
+        self.data.as_ref().map_or(0, |data| data.durable)
+    }
+
     /// Receives all of it.
     pub fn run(&mut self) -> Result<Outcome, Error> {
         let result = loop {
@@ -117,7 +122,9 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
     }
 
     /// Ends the connection; the peer hears what was said before.
-    pub fn close(self) {
+    pub fn close(mut self) {
+        // Who waits for the disk need not wait for the peer.
+        self.writer = None;
         self.channel.close(LAST_WORD);
     }
 
@@ -232,6 +239,8 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
                         is_heard: false,
                     });
                 }
+                // What waits at the disk ends with an error then.
+                Reply::Failed(_) if self.lobby.is_cancelled() => return Err(Error::Cancelled),
                 Reply::Failed(error) => return Err(error),
             }
         }

@@ -8,7 +8,7 @@ use crate::parking;
 use crate::progress::Event;
 use crate::sending::{Outcome, Sending};
 use airdma::{Device, Endpoint};
-use airdma_files::protocol::Config;
+use airdma_files::protocol::{Config, Failure, Reason};
 use airdma_files::session::{Identity, Introduction, PublicKey};
 use airdma_files::walk::Walked;
 use airdma_files::{Flaw, Manifest, printable};
@@ -66,10 +66,12 @@ pub fn send(job: &SendJob<'_>, watch: &dyn Fn(Event), cancel: &Cancel) -> Result
         peer: None,
         is_accepted: false,
         was_connected: false,
+        was_accepted: false,
+        durable: 0,
         handshakes_lost: 0,
     };
     let mut reconnects = 0;
-    let mut lost = Instant::now();
+    let (mut lost, mut durable) = (None, 0);
     loop {
         let error = match attempts.next() {
             Ok((files, flaws)) => {
@@ -83,7 +85,7 @@ pub fn send(job: &SendJob<'_>, watch: &dyn Fn(Event), cancel: &Cancel) -> Result
             }
             Err(error) => error,
         };
-        if !error.is_of_connection() {
+        if !error.is_of_connection() && !attempts.is_before_its_own(&error) {
             return Err(error);
         }
         if !attempts.is_accepted {
@@ -94,11 +96,14 @@ pub fn send(job: &SendJob<'_>, watch: &dyn Fn(Event), cancel: &Cancel) -> Result
             return Err(error);
         }
         if attempts.was_connected {
-            lost = Instant::now();
             reconnects += 1;
             watch(Event::Lost(error.to_string()));
         }
-        if lost.elapsed() >= job.patience {
+        // A connection that moves nothing renews no patience.
+        if attempts.durable > durable {
+            (lost, durable) = (None, attempts.durable);
+        }
+        if lost.get_or_insert_with(Instant::now).elapsed() >= job.patience {
             return Err(Error::Interrupted(Box::new(error)));
         }
         pause(cancel)?;
@@ -117,13 +122,17 @@ struct Attempts<'a> {
     is_accepted: bool,
     /// Whether the last one came to a session.
     was_connected: bool,
+    /// Whether the last one was accepted.
+    was_accepted: bool,
+    /// Chunks that are on the receiver's disk.
+    durable: u64,
     /// How many of the last ones ended in the handshake.
     handshakes_lost: u32,
 }
 
 impl Attempts<'_> {
     fn next(&mut self) -> Result<Outcome, Error> {
-        self.was_connected = false;
+        (self.was_connected, self.was_accepted) = (false, false);
         let handshakes_lost = std::mem::take(&mut self.handshakes_lost);
         let (device, endpoint) = self.connect()?;
         let address = endpoint.peer();
@@ -157,9 +166,24 @@ impl Attempts<'_> {
             self.watch,
         );
         let outcome = sending.run(self.cancel);
-        self.is_accepted |= sending.is_accepted();
+        self.was_accepted = sending.is_accepted();
+        self.is_accepted |= self.was_accepted;
+        self.durable = self.durable.max(sending.durable());
         sending.close();
         outcome
+    }
+
+    /// Whether the receiver is still busy with a connection that was lost before. A connection that was accepted was replaced by
+    /// another sender of the same files, which may have the rest.
+    fn is_before_its_own(&self, error: &Error) -> bool {
+        let is_busy = matches!(
+            error,
+            Error::Failure(Failure::Peer {
+                reason: Reason::Busy,
+                ..
+            })
+        );
+        is_busy && self.is_accepted && !self.was_accepted
     }
 
     /// To the first address at which somebody answers.

@@ -78,6 +78,11 @@ impl<'a> Sending<'a> {
         self.data.is_some()
     }
 
+    /// Chunks that need not be sent again, in any connection.
+    pub fn durable(&self) -> u64 {
+        self.data.as_ref().map_or(0, |data| data.durable)
+    }
+
     /// Sends all of it.
     pub fn run(&mut self, cancel: &Cancel) -> Result<Outcome, Error> {
         let result = loop {

@@ -114,7 +114,10 @@ impl Receiver {
         if matches!(self.state, State::Ended) {
             return;
         }
-        self.liveness.heard(now);
+        // A sender that heard the last word says so; that it lives is nothing to wait for.
+        if !matches!(self.state, State::Leaving) {
+            self.liveness.heard(now);
+        }
         if let Err(failure) = self.take(message) {
             self.fail(failure);
         }

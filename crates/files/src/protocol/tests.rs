@@ -286,6 +286,29 @@ fn a_peer_that_says_nothing_is_gone_after_twenty_seconds() {
     );
 }
 
+#[test]
+fn a_sender_that_lives_on_and_takes_no_leave_is_not_waited_for() {
+    let mut pair = Pair::new(&manifest(1, 0));
+    pair.talk();
+    pair.accept(2);
+    pair.talk();
+    pair.given();
+    pair.sender.chunks_written(1);
+    pair.talk();
+    assert_eq!(pair.receiver.next_chunk(), Some((0, 0)));
+    pair.receiver.chunks_taken(1, 1);
+    pair.receiver.finished(&Report {
+        files: 1,
+        flaws: Vec::new(),
+    });
+    while pair.receiver.poll_event().is_some() {}
+    for seconds in 1..=20 {
+        pair.receiver.handle_message(at(seconds), Message::Alive);
+        pair.receiver.handle_timeout(at(seconds));
+    }
+    assert_eq!(pair.receiver.poll_event(), Some(ReceiverEvent::Over));
+}
+
 /// What a receiver makes of a sender's messages.
 fn received(messages: &[Message]) -> Option<Failure> {
     let mut receiver = Receiver::new(at(0), Config::default());
