@@ -180,9 +180,9 @@ def _names(bench: Bench) -> list[str]:
     complaints = bench.once(first, recv=("--name", "Anna's desk"), to="anna's desk")
     complaints += bench.once(second, recv=("--name", "Elsewhere"), to="elsewhere", code="")
     receiver = bench.recv("--name", "Anna's desk")
-    complaints += ended(bench.send(third, to="nobody"), USAGE, "nobody is called")
+    complaints += ended(bench.send(third, to="nobody"), UNREACHABLE, "nobody is called")
     complaints += ended(bench.send(third, to="--quiet"), OK) + ended(receiver, OK)
-    return complaints + ended(bench.send(third, to="--quiet"), USAGE, "waits on this network") + _differences(bench)
+    return complaints + ended(bench.send(third, to="--quiet"), UNREACHABLE, "waits on this network") + _differences(bench)
 
 
 def _tree(bench: Bench) -> list[str]:
@@ -221,6 +221,31 @@ def _pipes(bench: Bench) -> list[str]:
     outcome = receiver.end()
     if outcome.returncode != OK or receiver.log.read_bytes() != content.read_bytes():
         complaints.append(f"what came out is not what went in: {outcome.explain()}")
+    return complaints + _stopped_reader(bench)
+
+
+def _stopped_reader(bench: Bench) -> list[str]:
+    """The receiver can be stopped though nobody reads; what was read of standard input before is not sent."""
+    content = bench.write("long", 5_000_000)
+    binary = shlex.quote(str(build.binary()))
+    pid, status, told = (bench.folder / name for name in ("pid", "status", "told-2"))
+    reader = bench.folder / "reader"
+    command = f"{binary} recv --yes --json --code {CODE} - 2> {told} & echo $! > {pid}; wait $!; echo $? > {status}"
+    receiver = bench.start(bench.lab.b, f"{{ {command}; }} | sh -c 'echo $$ > {reader}; exec sleep 600'")
+    _wait_until(lambda: told.exists() and "listening" in told.read_text())
+    sending = f"{{ head -c 1000000 > /dev/null; {binary} send --json --code {CODE} - {bench.lab.b.ipv4}; }} < {content}"
+    sender = bench.start(bench.lab.a, sending)
+    offered = sender.wait_event("start")["bytes_total"]
+    time.sleep(1)
+    os.kill(int(pid.read_text()), signal.SIGTERM)
+    _wait_until(lambda: status.exists() and status.read_text() != "")
+    complaints = ended(sender, INTERRUPTED)
+    if not status.exists() or status.read_text().strip() != str(128 + signal.SIGTERM):
+        complaints.append("the receiver did not end")
+    if offered > 4_500_000:
+        complaints.append(f"{offered} bytes were offered, though the first were read before")
+    os.kill(int(reader.read_text()), signal.SIGKILL)
+    receiver.end()
     return complaints
 
 

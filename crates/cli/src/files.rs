@@ -4,6 +4,7 @@ mod recv;
 mod send;
 mod show;
 mod stdin;
+mod stdout;
 pub mod stop;
 mod terminal;
 
@@ -37,6 +38,8 @@ pub(crate) use exit_status;
 
 /// A command line that cannot be.
 const USAGE: u8 = 2;
+/// Nobody is there, or no way leads there.
+const UNREACHABLE: u8 = 3;
 /// Files that did not arrive, while others did.
 const FLAWED: u8 = 7;
 
@@ -44,7 +47,7 @@ const FLAWED: u8 = 7;
 fn status(error: &Error) -> u8 {
     match error.kind() {
         Kind::System => 1,
-        Kind::Unreachable => 3,
+        Kind::Unreachable => UNREACHABLE,
         Kind::Unknown => 4,
         Kind::Refused => 5,
         Kind::Files => 6,

@@ -1,6 +1,7 @@
 //! `airdma recv`.
 
 use super::show::{End, Show, Side, files};
+use super::stdout::Output;
 use super::{conclude, stop, terminal};
 use airdma_files::protocol::Config;
 use airdma_files::session::Code;
@@ -175,7 +176,7 @@ fn receive(
         code: code.clone(),
         is_known: &|key| home.knows(key),
         destination: if options.is_stream() {
-            Destination::Stream(Stream::new(std::io::stdout()))
+            Destination::Stream(Stream::new(Output::new(cancel)))
         } else {
             Destination::Directory {
                 path: options.directory.clone(),

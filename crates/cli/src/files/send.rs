@@ -6,7 +6,7 @@ use airdma_files::protocol::Config;
 use airdma_files::session::{Code, HandshakeError, Introduction, NoCode};
 use airdma_files::walk::{Walked, Why};
 use airdma_files::{Limits, printable};
-use airdma_transfer::{Cancel, Error, Event, Home, Peer, SendJob, Sent};
+use airdma_transfer::{Cancel, Error, Event, Home, NoPeer, Peer, SendJob, Sent};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -59,6 +59,14 @@ pub(super) fn code(typed: &str) -> Result<Code, NoCode> {
 struct Wanted {
     paths: Vec<PathBuf>,
     peer: Peer,
+    /// The code of the environment.
+    code: Option<Code>,
+}
+
+/// Why the words of the command line mean nothing.
+enum Senseless {
+    Usage(String),
+    Nobody(NoPeer),
 }
 
 pub fn send(options: SendOptions) -> ExitCode {
@@ -69,7 +77,15 @@ pub fn send(options: SendOptions) -> ExitCode {
     }
     let wanted = match Wanted::read(&options) {
         Ok(wanted) => wanted,
-        Err(message) => {
+        Err(Senseless::Nobody(nobody @ (NoPeer::Name { .. } | NoPeer::Nobody(_)))) => {
+            show.error("unreachable", super::UNREACHABLE, &nobody.to_string());
+            return ExitCode::from(super::UNREACHABLE);
+        }
+        Err(Senseless::Nobody(several @ NoPeer::Several(_))) => {
+            show.error("usage", super::USAGE, &several.to_string());
+            return ExitCode::from(super::USAGE);
+        }
+        Err(Senseless::Usage(message)) => {
             show.error("usage", super::USAGE, &message);
             return ExitCode::from(super::USAGE);
         }
@@ -132,7 +148,7 @@ fn send_to(
                 show.line(
                     "the other end is not the one that was met, or does not know this one any more",
                 );
-                introduction = Introduction::Code(ask_code(options, cancel)?);
+                introduction = Introduction::Code(ask_code(options, wanted, cancel)?);
             }
             Err(error) => return Err(error),
         }
@@ -158,18 +174,13 @@ fn introduction(
             }
             Ok(Introduction::Known(key))
         }
-        Some(_) | None => Ok(Introduction::Code(ask_code(options, cancel)?)),
+        Some(_) | None => Ok(Introduction::Code(ask_code(options, wanted, cancel)?)),
     }
 }
 
-fn ask_code(options: &SendOptions, cancel: &Cancel) -> Result<Code, Error> {
-    if let Some(code) = &options.code {
+fn ask_code(options: &SendOptions, wanted: &Wanted, cancel: &Cancel) -> Result<Code, Error> {
+    if let Some(code) = options.code.as_ref().or(wanted.code.as_ref()) {
         return Ok(code.clone());
-    }
-    let given = std::env::var("AIRDMA_CODE").unwrap_or_default();
-    if !given.is_empty() {
-        return code(&given)
-            .map_err(|_| Error::Unfit("AIRDMA_CODE is no code: two words of five letters"));
     }
     let is_data = options.words.iter().any(|word| stdin::is_meant(word));
     let Some(mut terminal) = terminal::open(is_data) else {
@@ -231,7 +242,10 @@ fn tell_skipped(walked: &Walked, show: &Show) {
 
 impl Wanted {
     /// The last word is the peer unless it is a file, or an option says who that is. Without any it is the only one who waits.
-    fn read(options: &SendOptions) -> Result<Self, String> {
+    fn read(options: &SendOptions) -> Result<Self, Senseless> {
+        let given = std::env::var("AIRDMA_CODE").unwrap_or_default();
+        let given = (!given.is_empty()).then(|| code(&given)).transpose();
+        let code = given.map_err(|error| Senseless::Usage(format!("AIRDMA_CODE: {error}")))?;
         let mut paths = options.words.clone();
         let typed = match &options.to {
             Some(to) => Some(to.clone()),
@@ -242,13 +256,14 @@ impl Wanted {
         };
         let peer = match &typed {
             Some(typed) if paths.is_empty() => {
-                return Err(format!("there is no {typed} here to be sent"));
+                let message = format!("there is no {typed} here to be sent");
+                return Err(Senseless::Usage(message));
             }
             Some(typed) => Peer::find(typed),
             None => Peer::only(),
         };
-        let peer = peer.map_err(|error| error.to_string())?;
-        Ok(Self { paths, peer })
+        let peer = peer.map_err(Senseless::Nobody)?;
+        Ok(Self { paths, peer, code })
     }
 }
 

@@ -18,7 +18,7 @@ pub fn is_meant(path: &Path) -> bool {
 /// A path at which what comes on standard input is a file. That it is one already is mostly so in scripts; otherwise it goes to a
 /// temporary one, without a name, in place of standard input.
 pub fn as_file(cancel: &Cancel) -> Result<PathBuf, Error> {
-    if !std::fs::metadata(PATH)?.is_file() {
+    if !is_whole_file() {
         let spooled = spool(cancel)?;
         // SAFETY: two open descriptors; nobody reads what was standard input any more.
         if unsafe { libc::dup2(spooled.as_raw_fd(), libc::STDIN_FILENO) } < 0 {
@@ -26,6 +26,14 @@ pub fn as_file(cancel: &Cancel) -> Result<PathBuf, Error> {
         }
     }
     Ok(PATH.into())
+}
+
+/// Whether opening it again gives what reading it would: a file of which nothing was read yet.
+fn is_whole_file() -> bool {
+    // SAFETY: a number that stands for a descriptor, or for none, which is an error then.
+    let position = unsafe { libc::lseek(libc::STDIN_FILENO, 0, libc::SEEK_CUR) };
+    let opened = File::open(PATH).and_then(|file| file.metadata());
+    position == 0 && opened.is_ok_and(|metadata| metadata.is_file())
 }
 
 fn spool(cancel: &Cancel) -> Result<File, Error> {
