@@ -57,6 +57,7 @@ pub fn all_devices() -> io::Result<Vec<DeviceInfo>> {
 }
 
 fn describe_all(loopback: bool) -> io::Result<Vec<DeviceInfo>> {
+    let asked = path_mtu_asked_for()?;
     let query = InterfaceQuery::new()?;
     let unusable = unusable_now();
     let found = interfaces()?;
@@ -67,6 +68,7 @@ fn describe_all(loopback: bool) -> io::Result<Vec<DeviceInfo>> {
         .filter_map(|(name, interface)| describe(&query, name, interface, &unusable))
         .collect();
     for device in &mut devices {
+        device.path_mtu = asked.unwrap_or(device.path_mtu);
         if let Some(opened) = Device::current_of(device) {
             *device = opened;
         }
@@ -96,12 +98,30 @@ pub(crate) fn look_at(opened: &DeviceInfo) -> io::Result<DeviceInfo> {
     let query = InterfaceQuery::new()?;
     if let Ok(mtu) = query.mtu(&name) {
         seen.mtu = mtu;
-        seen.path_mtu = PathMtu::for_interface_mtu(mtu).unwrap_or(PathMtu::M256);
+        let of_interface = PathMtu::for_interface_mtu(mtu).unwrap_or(PathMtu::M256);
+        seen.path_mtu = path_mtu_asked_for()?.unwrap_or(of_interface);
     }
     seen.speed_mbps = query.speed_mbps(&name);
     seen.up = interface.up && interface.running;
     seen.gids = gid_table(interface.addresses, &unusable_now());
     Ok(seen)
+}
+
+/// The path MTU that all devices are to have, from the environment. Where it is more than fits the interface, the kernel sends packets as
+/// IP fragments.
+fn path_mtu_asked_for() -> io::Result<Option<PathMtu>> {
+    std::env::var("AIRDMA_MTU")
+        .ok()
+        .map(|asked| path_mtu_by_name(&asked))
+        .transpose()
+}
+
+fn path_mtu_by_name(asked: &str) -> io::Result<PathMtu> {
+    let is_it = |mtu: &PathMtu| asked == mtu.bytes().to_string();
+    PathMtu::ALL.into_iter().find(is_it).ok_or_else(|| {
+        let message = format!("AIRDMA_MTU is {asked:?}; it may be 256, 512, 1024, 2048 or 4096");
+        io::Error::new(io::ErrorKind::InvalidInput, message)
+    })
 }
 
 /// Addresses that nothing can be bound to yet, or ever.
@@ -303,6 +323,15 @@ mod tests {
             unusable(text),
             ["fe80::abcd", "2001:db8::2"].map(|text| text.parse::<Ipv6Addr>().unwrap())
         );
+    }
+
+    #[test]
+    fn a_path_mtu_is_asked_for_by_its_bytes() {
+        assert_eq!(path_mtu_by_name("4096").unwrap(), PathMtu::M4096);
+        for wrong in ["", "1500", "5", "4096 "] {
+            let error = path_mtu_by_name(wrong).unwrap_err();
+            assert!(error.to_string().contains("may be 256"), "{error}");
+        }
     }
 
     #[test]

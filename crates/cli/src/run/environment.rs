@@ -66,7 +66,7 @@ pub fn remark(name: &str, value: &str, devices: &[String]) -> Option<Remark> {
 }
 
 /// airdma's, and what each does.
-const OURS: [(&str, &str); 9] = [
+const OURS: [(&str, &str); 11] = [
     ("AIRDMA_LIB", "where libairdma.so is"),
     (
         "AIRDMA_IMPAIR",
@@ -78,10 +78,18 @@ const OURS: [(&str, &str); 9] = [
         "off makes one datagram of each packet",
     ),
     ("AIRDMA_AIR", "1 offers airdma peers more than RoCEv2"),
+    (
+        "AIRDMA_SACK",
+        "1 offers airdma peers ACKs that say what is missing",
+    ),
     ("AIRDMA_BULK", "with AIRDMA_AIR=1: 1 lets all else go first"),
     (
         "AIRDMA_RATE",
-        "how fast such peers are sent to: buffers, latency, dctcp or window",
+        "how fast such peers are sent to: buffers, latency, dctcp, dcqcn or window",
+    ),
+    (
+        "AIRDMA_MTU",
+        "path MTU of all devices, by IP fragments if need be",
     ),
     ("AIRDMA_LOOPBACK", "1 makes the loopback interface a device"),
     ("AIRDMA_TRACE", "verbs prints the calls"),
