@@ -333,6 +333,14 @@ impl Tables {
         self.air.call_at(by);
     }
 
+    /// Something is about to be said to peers after which they wait for nothing more: what came from them is acknowledged first.
+    pub(crate) fn report_first(&mut self, now: Time) {
+        let peers = self.air.peers.iter_mut();
+        if let Some(by) = peers.filter_map(|peer| peer.report_first(now)).min() {
+            self.air.call_at(by);
+        }
+    }
+
     /// Whether a message to a peer is due.
     pub(crate) fn has_air_due(&self, now: Time) -> bool {
         self.air.due.is_some_and(|due| due <= now)

@@ -312,11 +312,21 @@ impl Device {
     /// # Errors
     /// As [`Device::cm_accept`].
     pub fn cm_disconnect(&self, id: ConnectionId, private_data: &[u8]) -> Result<(), Error> {
+        self.report_first();
         self.with_gsi(|gsi, now| Ok(gsi.manager.disconnect(now, id, private_data)?))
+    }
+
+    /// In air mode acknowledgements are sparse: the last come before the end of a connection.
+    fn report_first(&self) {
+        let core = self.core();
+        if core.check_process().is_ok() {
+            core.control(|worker, now| worker.tables.report_first(now));
+        }
     }
 
     /// Forgets a connection; the peer is told if it thinks that there is one. No more events come.
     pub fn cm_destroy(&self, id: ConnectionId) {
+        self.report_first();
         let destroyed = self.with_gsi(|gsi, now| {
             gsi.disown(Subject::Connection(id));
             gsi.manager.destroy(now, id);
@@ -347,6 +357,7 @@ impl Device {
         }
         let start = Instant::now();
         core.control_within(FAREWELL_TIME_MAX, |worker, now| {
+            worker.tables.report_first(now);
             let Some(gsi) = worker.tables.gsi.as_mut() else {
                 return;
             };

@@ -274,10 +274,17 @@ impl Requester {
     /// Whether the last packet did not ask for an acknowledgement.
     fn is_unasked(&self) -> bool {
         self.bytes_since_ack_request > 0
-            && self.repair.is_none()
+            && !self.is_watched()
             && self.next == self.sent_max
             && self.next > self.acked
             && self.not_ready_until.is_none()
+    }
+
+    /// Whether a probe will ask in time: not of what was sent before the peer was known to repeat selectively.
+    fn is_watched(&self) -> bool {
+        self.repair
+            .as_ref()
+            .is_some_and(|repair| repair.probe_at().is_some())
     }
 
     /// Goes back by the last packet, to send it again with the question: nothing more may be sent

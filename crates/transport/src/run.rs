@@ -129,9 +129,14 @@ impl Requester {
             dest_qpn: attributes.dest_qpn,
             first: self.psn_of(self.next),
         };
+        let mut asked = false;
         headers.emit(&run, out, |index| {
-            self.sent_middle(turn.credit - index * mtu, mtu)
+            asked = self.sent_middle(turn.credit - index * mtu, mtu);
+            asked
         });
+        if asked && let Some(repair) = &mut self.repair {
+            repair.restart_probe(turn.now, true);
+        }
         Some(run)
     }
 }

@@ -178,10 +178,15 @@ impl AirPeer {
     /// How long beyond the round trip the peer may wait before it says how far it is: what we would.
     pub(super) fn told_within(&self) -> Duration {
         if self.has_rare_reports() {
-            Feedback::interval(self.rtt()) + TOLD_SLACK
+            self.interval() + TOLD_SLACK
         } else {
             TOLD_SLACK
         }
+    }
+
+    /// While much comes.
+    fn interval(&self) -> Duration {
+        Feedback::interval(self.rtt()).min(REPORT_INTERVAL_MAX)
     }
 
     fn quarter(&self) -> Duration {
@@ -222,6 +227,16 @@ impl AirPeer {
         self.report_urgently(now.max(self.reported_at + self.quarter()))
     }
 
+    /// What it waits for, if anything, is told before something else that makes it give up. Returns when, if so.
+    pub(super) fn report_first(&mut self, now: Time) -> Option<Time> {
+        if self.agreed.is_none() || self.owing.is_empty() {
+            return None;
+        }
+        self.urgent_at = Some(now);
+        self.report_at = Some(now);
+        self.report_at
+    }
+
     /// There is something to report. Returns when that is done.
     pub(super) fn report_soon(&mut self, now: Time) -> Time {
         self.report_by(self.reported_at.max(now) + self.quarter())
@@ -241,7 +256,7 @@ impl AirPeer {
         if self.report_at.is_none_or(|at| at > now) {
             return false;
         }
-        let full = self.reported_at + Feedback::interval(self.rtt());
+        let full = self.reported_at + self.interval();
         let fresh = self.arrivals.fresh_bytes;
         let is_beginning = fresh * 2 >= self.arrivals.bytes;
         let is_heavy =
@@ -257,7 +272,8 @@ impl AirPeer {
     /// It leaves. While something is under way the round trip is to be known, and what did not fit follows at once.
     pub(super) fn reported(&mut self, now: Time, under_way: bool) {
         self.reported_at = now;
-        self.urgent_at = None;
+        // Who did not fit in may wait for it.
+        self.urgent_at = (!self.owing.is_empty()).then(|| now + REPORT_INTERVAL_MIN);
         self.arrivals.fresh_bytes = 0;
         self.report_at = if !self.owing.is_empty() {
             Some(now + REPORT_INTERVAL_MIN)
@@ -448,6 +464,29 @@ mod tests {
         arrives(&mut peer, 70_000, 2 * LIGHT_BYTES);
         peer.report_asked(at(70_000));
         assert_eq!(told_at(&mut peer), Some(70_000), "the last is long ago");
+    }
+
+    #[test]
+    fn what_did_not_fit_into_a_report_follows_at_once() {
+        let mut peer = busy();
+        arrives(&mut peer, 50_100, 2 * LIGHT_BYTES);
+        peer.report_asked(at(50_100));
+        peer.owing.push_back(19);
+        peer.reported(at(50_500), false);
+        arrives(&mut peer, 50_550, 2 * LIGHT_BYTES);
+        assert_eq!(told_at(&mut peer), Some(50_600));
+    }
+
+    #[test]
+    fn before_a_goodbye_what_is_owed_is_told_at_once() {
+        let mut peer = busy();
+        assert_eq!(peer.report_first(at(50_010)), None);
+        peer.agreed = Some(7);
+        assert_eq!(peer.report_first(at(50_010)), None, "nothing is owed");
+        peer.owing.push_back(3);
+        arrives(&mut peer, 50_010, 2 * LIGHT_BYTES);
+        assert_eq!(peer.report_first(at(50_020)), Some(at(50_020)));
+        assert!(peer.is_report_due(at(50_020)));
     }
 
     #[test]

@@ -117,6 +117,18 @@ fn who_can_send_more_does_not_ask_and_who_cannot_is_told_that_it_waits() {
 }
 
 #[test]
+fn what_was_sent_before_the_agreement_is_asked_about() {
+    let mut b = Bench::connected();
+    b.post(WRITE, 1024);
+    b.credit = 100_000;
+    b.sends_one();
+    b.sends_one();
+    b.qp.set_selective(Some(&ReorderMemory::new(1 << 20)));
+    b.credit = 0;
+    assert_eq!(b.sends(), ["WriteMiddle 16777215 A [256]"]);
+}
+
+#[test]
 fn messages_that_came_early_complete_in_their_order() {
     let mut b = selective();
     for i in 0..4 {
