@@ -314,7 +314,8 @@ def _two(bench: Bench) -> list[str]:
 
 
 def _changes(bench: Bench) -> list[str]:
-    changing = bench.write("tree/changing", SLOW_BYTES // 4)
+    # More than the sender reads ahead: it has not read all of it when it has started.
+    changing = bench.write("tree/changing", SLOW_BYTES)
     bench.write("tree/other", 10)
     with _slow(bench.lab.a):
         receiver = bench.recv()
