@@ -11,8 +11,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -301,7 +300,7 @@ def _never(bench: Bench) -> list[str]:
 
 def _two(bench: Bench) -> list[str]:
     path, other = bench.write("file", SLOW_BYTES // 4), bench.write("other", 10)
-    with _slow(bench.lab.a):
+    with bench.lab.a.slowed(SLOW_MBIT):
         receiver = bench.recv()
         first = bench.send(path)
         first.wait_event("start")
@@ -317,7 +316,7 @@ def _changes(bench: Bench) -> list[str]:
     # More than the sender reads ahead: it has not read all of it when it has started.
     changing = bench.write("tree/changing", SLOW_BYTES)
     bench.write("tree/other", 10)
-    with _slow(bench.lab.a):
+    with bench.lab.a.slowed(SLOW_MBIT):
         receiver = bench.recv()
         sender = bench.send(changing.parent)
         sender.wait_event("start")
@@ -358,7 +357,7 @@ def _in_tmpfs(bench: Bench, options: str, words: str) -> list[str]:
 
 def _interrupted(bench: Bench) -> list[str]:
     path = bench.write("file", SLOW_BYTES // 2)
-    with _slow(bench.lab.a):
+    with bench.lab.a.slowed(SLOW_MBIT):
         receiver, sender = bench.recv(), bench.send(path)
         reached = sender.wait_event("progress", 1 << 20)["bytes"]
         stopped = sender.signal(signal.SIGINT)
@@ -372,7 +371,7 @@ def _interrupted(bench: Bench) -> list[str]:
 
 def _down(bench: Bench) -> list[str]:
     path = bench.write("file", SLOW_BYTES // 2)
-    with _slow(bench.lab.a):
+    with bench.lab.a.slowed(SLOW_MBIT):
         receiver, sender = bench.recv(), bench.send(path)
         sender.wait_event("progress", 4 << 20)
         _ip(bench.lab.a, "link", "set", INTERFACE, "down")
@@ -388,7 +387,7 @@ def _down(bench: Bench) -> list[str]:
 def _moved(bench: Bench) -> list[str]:
     path = bench.write("file", SLOW_BYTES // 2)
     elsewhere = "10.77.0.99/24"
-    with _slow(bench.lab.a):
+    with bench.lab.a.slowed(SLOW_MBIT):
         receiver, sender = bench.recv(), bench.send(path)
         reached = sender.wait_event("progress", 1 << 20)["bytes"]
         sender.signal(signal.SIGKILL)
@@ -408,7 +407,7 @@ def _killed(bench: Bench, kills: int, seed: int) -> list[str]:
     """The receiver has made durable what it had a second before, the sender loses nothing but what was on its way."""
     chance = random.Random(seed)
     complaints = []
-    with _slow(bench.lab.a):
+    with bench.lab.a.slowed(SLOW_MBIT):
         for number in range(kills):
             for victim in ("sender", "receiver"):
                 path = bench.write(f"file-{number}-{victim}", SLOW_BYTES + number)
@@ -439,18 +438,6 @@ def _wait_until(is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline and not is_so():
         time.sleep(_POLL_S)
-
-
-@contextmanager
-def _slow(host: Host) -> Iterator[None]:
-    """The host's interface sends no faster than SLOW_MBIT."""
-    tc = ["ip", "netns", "exec", host.namespace, "tc", "qdisc"]
-    shaped = ["root", "tbf", "rate", f"{SLOW_MBIT}mbit", "burst", "128kb", "limit", "1mb"]
-    subprocess.run([*tc, "add", "dev", INTERFACE, *shaped], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run([*tc, "del", "dev", INTERFACE, "root"], check=True)
 
 
 def _ip(host: Host, *words: str) -> None:

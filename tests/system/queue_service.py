@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from airdma_lab import build
-from airdma_lab.lab import INTERFACE, Host, Lab
+from airdma_lab.lab import Host, Lab
 from airdma_lab.program import Outcome, Program
 from case import Tally
 
@@ -173,7 +173,7 @@ def _held(bench: Bench) -> Iterator[int]:
 def _killed(bench: Bench) -> list[str]:
     large, small = bench.write("large", LONG_BYTES), bench.write("small", 1)
     receiver = bench.receive(2)
-    with _slow(bench.lab.a):
+    with bench.lab.a.slowed(SLOW_MBIT):
         jobs = [bench.add(large, "--code", CODE), bench.add(small)]
         reached = bench.wait_for(jobs[0], lambda job: job["bytes"] > LONG_BYTES * 85 // 100)["bytes"]
         os.kill(bench.service.pid, signal.SIGKILL)
@@ -191,7 +191,7 @@ def _killed(bench: Bench) -> list[str]:
 def _cancelled(bench: Bench) -> list[str]:
     large, small = bench.write("large", SLOW_BYTES), bench.write("small", 1)
     bench.receive(2)
-    with _slow(bench.lab.a):
+    with bench.lab.a.slowed(SLOW_MBIT):
         jobs = [bench.add(large, "--code", CODE), bench.add(small)]
         bench.wait_for(jobs[0], lambda job: job["bytes"] > SLOW_BYTES // 10)
         cancelled = bench.queue("cancel", str(jobs[0]))
@@ -306,15 +306,3 @@ def _units(folder: Path) -> list[str]:
         if result.returncode or "airdma-serve" in result.stderr:
             complaints.append(f"{unit}: {result.stderr}")
     return complaints
-
-
-@contextmanager
-def _slow(host: Host) -> Iterator[None]:
-    """The host's interface sends no faster than SLOW_MBIT."""
-    tc = ["ip", "netns", "exec", host.namespace, "tc", "qdisc"]
-    shaped = ["root", "tbf", "rate", f"{SLOW_MBIT}mbit", "burst", "128kb", "limit", "1mb"]
-    subprocess.run([*tc, "add", "dev", INTERFACE, *shaped], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run([*tc, "del", "dev", INTERFACE, "root"], check=True)

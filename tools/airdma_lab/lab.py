@@ -62,6 +62,17 @@ class Host:
         program.kill()
         self._programs.remove(program)
 
+    @contextlib.contextmanager
+    def slowed(self, mbit: int) -> Iterator[None]:
+        """The host's interface sends no faster than that."""
+        tc = ["ip", "netns", "exec", self.namespace, "tc", "qdisc"]
+        shaped = ["root", "tbf", "rate", f"{mbit}mbit", "burst", "128kb", "limit", "1mb"]
+        subprocess.run([*tc, "add", "dev", INTERFACE, *shaped], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run([*tc, "del", "dev", INTERFACE, "root"], check=True)
+
     @property
     def namespace_path(self) -> Path:
         return _NETNS / self.namespace

@@ -11,6 +11,7 @@ use anyhow::{Context, ensure};
 use regex::Regex;
 
 use crate::machine::{self, Session};
+use crate::save;
 use crate::wireless::CROC;
 
 mod content;
@@ -23,7 +24,7 @@ mod wire;
 
 use peer::PEERS;
 use run::Place;
-use taken::{Taken, load, save};
+use taken::{Taken, load};
 use wire::{Row, Wire, rows};
 
 /// What the user wants.
@@ -148,19 +149,6 @@ fn look(taken: &mut Taken, options: &Files, wire: &Wire, airdma: &Path) -> anyho
 }
 
 fn write_page(taken: &Taken, stem: &Path) -> anyhow::Result<()> {
-    let name = stem.file_name().context("--output wants a file name")?;
-    let name = name.to_string_lossy();
     let pictures = pictures::save(taken, stem)?;
-    let shown: Vec<(String, String)> = pictures
-        .iter()
-        .map(|(part, what)| (format!("{name}-{part}.svg"), what.clone()))
-        .collect();
-    let page = crate::with_ending(stem, "md");
-    crate::write(&page, page::markdown(taken, &shown).as_bytes())?;
-    let (page, count) = (page.display(), pictures.len());
-    writeln!(
-        io::stdout(),
-        "\nwrote {page} and {count} pictures (SVG, PNG) beside it"
-    )?;
-    Ok(())
+    crate::write_illustrated(stem, &pictures, |shown| page::markdown(taken, shown))
 }

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use airdma_lab::LabError;
 use anyhow::{Context, bail, ensure};
 use regex::Regex;
+use serde::Serialize;
 
 mod end;
 mod files;
@@ -228,10 +229,36 @@ fn load(file: &Path) -> anyhow::Result<Measurement> {
     Ok(taken)
 }
 
-fn save(taken: &Measurement, stem: &Path) -> anyhow::Result<()> {
+/// Writes the JSON file of an output, whole or not at all: an interrupted run goes on from it.
+fn save(taken: &impl Serialize, stem: &Path) -> anyhow::Result<()> {
+    let part = with_ending(stem, "json.part");
     let mut text = serde_json::to_string_pretty(taken)?;
     text.push('\n');
-    write(&with_ending(stem, "json"), text.as_bytes())
+    write(&part, text.as_bytes())?;
+    let file = with_ending(stem, "json");
+    fs::rename(&part, &file).with_context(|| format!("writing {}", file.display()))
+}
+
+/// Writes the page of an output whose pictures, by the ends of their names and what they show, are there.
+fn write_illustrated(
+    stem: &Path,
+    pictures: &[(String, String)],
+    markdown: impl FnOnce(&[(String, String)]) -> String,
+) -> anyhow::Result<()> {
+    let name = stem.file_name().context("--output wants a file name")?;
+    let name = name.to_string_lossy();
+    let shown: Vec<(String, String)> = pictures
+        .iter()
+        .map(|(part, what)| (format!("{name}-{part}.svg"), what.clone()))
+        .collect();
+    let page = with_ending(stem, "md");
+    write(&page, markdown(&shown).as_bytes())?;
+    let (page, count) = (page.display(), pictures.len());
+    writeln!(
+        io::stdout(),
+        "\nwrote {page} and {count} pictures (SVG, PNG) beside it"
+    )?;
+    Ok(())
 }
 
 fn write_page(taken: &Measurement, stem: &Path) -> anyhow::Result<()> {

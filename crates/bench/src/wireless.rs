@@ -11,7 +11,7 @@ use anyhow::{Context, ensure};
 use regex::Regex;
 
 use crate::machine::Session;
-use crate::{machine, with_ending};
+use crate::{machine, save};
 
 mod page;
 mod pictures;
@@ -24,7 +24,7 @@ mod transport;
 
 use plan::{Row, SIGNALS, beside_runs, beside_s};
 use shape::Shape;
-use taken::{Taken, load, save};
+use taken::{Taken, load};
 use transport::{TRANSPORTS, Transport};
 
 pub(crate) use transport::beside;
@@ -259,22 +259,8 @@ fn in_turns(
 }
 
 fn write_page(taken: &Taken, stem: &Path) -> anyhow::Result<()> {
-    let name = stem.file_name().context("--output wants a file name")?;
-    let name = name.to_string_lossy();
     let pictures = pictures::save(taken, stem)?;
-    let shown: Vec<(String, String)> = pictures
-        .iter()
-        .map(|(part, what)| (format!("{name}-{part}.svg"), what.clone()))
-        .collect();
-    let page = with_ending(stem, "md");
-    std::fs::write(&page, page::markdown(taken, &shown))
-        .with_context(|| format!("writing {}", page.display()))?;
-    let (page, count) = (page.display(), pictures.len());
-    writeln!(
-        io::stdout(),
-        "\nwrote {page} and {count} pictures (SVG, PNG) beside it"
-    )?;
-    Ok(())
+    crate::write_illustrated(stem, &pictures, |shown| page::markdown(taken, shown))
 }
 
 #[cfg(test)]

@@ -56,22 +56,7 @@ impl Writer {
     }
 
     pub(crate) fn queue_pair(&self) -> Arc<Qp> {
-        let caps = QpCaps {
-            max_send_wr: MESSAGES as u32,
-            max_recv_wr: 1,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline: 0,
-        };
-        let init = QpInit {
-            qp_type: QpType::Rc,
-            send_cq: Arc::clone(&self.cq),
-            recv_cq: Arc::clone(&self.cq),
-            srq: None,
-            caps,
-            signal_all: true,
-        };
-        self.pd.create_qp(init).expect("a queue pair")
+        queue_pair(&self.pd, &self.cq)
     }
 
     fn address(&self) -> u64 {
@@ -114,6 +99,26 @@ impl Writer {
         polled.expect("a queue that does not overflow");
         done
     }
+}
+
+/// One that has up to [`MESSAGES`] WRITEs under way.
+pub(crate) fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>) -> Arc<Qp> {
+    let caps = QpCaps {
+        max_send_wr: MESSAGES as u32,
+        max_recv_wr: 1,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline: 0,
+    };
+    let init = QpInit {
+        qp_type: QpType::Rc,
+        send_cq: Arc::clone(cq),
+        recv_cq: Arc::clone(cq),
+        srq: None,
+        caps,
+        signal_all: true,
+    };
+    pd.create_qp(init).expect("a queue pair")
 }
 
 /// Takes a queue pair from RESET to ready-to-send, connected to the one of this number at that address.

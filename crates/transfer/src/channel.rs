@@ -1,9 +1,9 @@
 //! Frames over a connection: each is one message, and many are under way at once.
 
 use crate::error::Error;
-use airdma::{Device, Endpoint, Message, Operation, Region, Remote};
-use airdma_files::protocol::MESSAGE_BYTES_MAX;
-use airdma_files::session::{Frames, TAG_BYTES};
+use airdma::{Device, Endpoint, Operation, Region, Remote};
+use airdma_files::protocol::{MESSAGE_BYTES_MAX, Message};
+use airdma_files::session::{Frames, Session, TAG_BYTES};
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -15,13 +15,15 @@ const RECEIVES: usize = 32;
 const SENDS: usize = 16;
 /// Messages that are looked at before whoever listens looks at its clock: not all of them end a frame.
 const HEARD_AT_ONCE: usize = RECEIVES;
+/// How long a last word may take to reach the peer: chunks may be on their way before it.
+pub(crate) const LAST_WORD: Duration = Duration::from_secs(5);
 const BYTES: usize = 2 + MESSAGE_BYTES_MAX + TAG_BYTES;
 
 pub(crate) struct Channel {
     device: Device,
     endpoint: Endpoint,
     frames: Frames,
-    receiving: VecDeque<Operation<Message>>,
+    receiving: VecDeque<Operation<airdma::Message>>,
     sending: VecDeque<Operation<Region>>,
     idle: Vec<Region>,
     waker: Waker,
@@ -107,6 +109,30 @@ impl Channel {
         self.sending
             .push_back(self.endpoint.send(region, ..frame.len()));
         Ok(())
+    }
+
+    /// Says what there is to say, as far as there is room for it.
+    pub fn say_sealed(
+        &mut self,
+        session: &mut Session,
+        mut next: impl FnMut() -> Option<Message>,
+    ) -> Result<(), Error> {
+        while self.has_room()?
+            && let Some(message) = next()
+        {
+            self.say(&session.seal(&message.encode()))?;
+        }
+        Ok(())
+    }
+
+    /// Says all of it, as the last words, as far as there is a connection, and whether there is room or not.
+    pub fn say_rest(&mut self, session: &mut Session, mut next: impl FnMut() -> Option<Message>) {
+        while let Some(message) = next() {
+            if self.say(&session.seal(&message.encode())).is_err() {
+                // The transfer's own result is what counts.
+                return;
+            }
+        }
     }
 
     /// Writes `range` bytes from the front of a region into the peer's memory.

@@ -1,14 +1,14 @@
 //! Receiving: whoever connects, until one transfer has come to its end.
 
 use crate::cancel::Cancel;
-use crate::channel::Channel;
+use crate::channel::{Channel, LAST_WORD};
 use crate::discovery::Announcement;
 use crate::error::Error;
 use crate::handshake::admit;
 use crate::lobby::Lobby;
 use crate::parking::{park, waker};
 use crate::progress::{Event, Offered};
-use crate::receiving::{LAST_WORD, Outcome, Receiving};
+use crate::receiving::{Outcome, Receiving};
 use crate::send::interface_of;
 use crate::target::Stream;
 use airdma::{Device, Endpoint, Listener, Operation};

@@ -1,7 +1,7 @@
 //! One connection, as the receiver has it.
 
 use crate::cancel::Cancel;
-use crate::channel::Channel;
+use crate::channel::{Channel, LAST_WORD};
 use crate::error::Error;
 use crate::lobby::Lobby;
 use crate::parking::park;
@@ -16,9 +16,6 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{Builder, Scope};
 use std::time::{Duration, Instant};
-
-/// How long a last word may take to reach the peer: chunks may be on their way before it.
-pub(crate) const LAST_WORD: Duration = Duration::from_secs(5);
 
 /// What became of an offer.
 pub(crate) struct Outcome {
@@ -107,7 +104,9 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
             let (reason, text) = last_word(error);
             self.machine.abort(reason, &text);
         }
-        self.say_rest();
+        self.channel.say_rest(&mut self.session, || {
+            self.machine.poll_message(self.start.elapsed())
+        });
         self.over.cancel();
         match (self.outcome.take(), result) {
             (Some(outcome), Ok(())) => Ok(Outcome {
@@ -152,7 +151,9 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
             return Err(Error::Cancelled);
         }
         self.hand_over();
-        self.say()?;
+        (self.channel).say_sealed(&mut self.session, || {
+            self.machine.poll_message(self.start.elapsed())
+        })?;
         Ok(false)
     }
 
@@ -263,27 +264,6 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
             });
             if data.account.is_due() {
                 self.lobby.tell(Event::Progress(data.progress()));
-            }
-        }
-    }
-
-    fn say(&mut self) -> Result<(), Error> {
-        while self.channel.has_room()?
-            && let Some(message) = self.machine.poll_message(self.start.elapsed())
-        {
-            let frame = self.session.seal(&message.encode());
-            self.channel.say(&frame)?;
-        }
-        Ok(())
-    }
-
-    /// The last words, as far as there is a connection, and whether there is room or not.
-    fn say_rest(&mut self) {
-        while let Some(message) = self.machine.poll_message(self.start.elapsed()) {
-            let frame = self.session.seal(&message.encode());
-            if self.channel.say(&frame).is_err() {
-                // The transfer's own result is what counts.
-                return;
             }
         }
     }

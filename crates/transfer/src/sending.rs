@@ -2,7 +2,7 @@
 
 use crate::SLOT_BYTES;
 use crate::cancel::Cancel;
-use crate::channel::{Channel, ready};
+use crate::channel::{Channel, LAST_WORD, ready};
 use crate::error::Error;
 use crate::parking::park;
 use crate::progress::{Account, Event, Progress, Wait};
@@ -15,9 +15,6 @@ use airdma_files::{CHUNK_BYTES, Flaw, Manifest, Plan, Source, Unwanted};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// How long a last word may take to reach the peer: chunks may be on their way before it.
-const LAST_WORD: Duration = Duration::from_secs(5);
 
 /// What became of an offer: files that arrived, and entries that did not.
 pub(crate) type Outcome = (u64, Vec<(u32, Flaw)>);
@@ -94,7 +91,9 @@ impl<'a> Sending<'a> {
             let timeout = self.machine.poll_timeout();
             park(timeout.map(|timeout| self.start + timeout));
         };
-        self.say_rest();
+        self.channel.say_rest(&mut self.session, || {
+            self.machine.poll_message(self.start.elapsed())
+        });
         result
     }
 
@@ -123,7 +122,9 @@ impl<'a> Sending<'a> {
             return Err(Error::Cancelled);
         }
         self.move_data()?;
-        self.say()?;
+        (self.channel).say_sealed(&mut self.session, || {
+            self.machine.poll_message(self.start.elapsed())
+        })?;
         Ok(None)
     }
 
@@ -204,27 +205,6 @@ impl<'a> Sending<'a> {
             (self.watch)(Event::Progress(data.progress()));
         }
         Ok(())
-    }
-
-    fn say(&mut self) -> Result<(), Error> {
-        while self.channel.has_room()?
-            && let Some(message) = self.machine.poll_message(self.start.elapsed())
-        {
-            let frame = self.session.seal(&message.encode());
-            self.channel.say(&frame)?;
-        }
-        Ok(())
-    }
-
-    /// The last words, as far as there is a connection, and whether there is room or not.
-    fn say_rest(&mut self) {
-        while let Some(message) = self.machine.poll_message(self.start.elapsed()) {
-            let frame = self.session.seal(&message.encode());
-            if self.channel.say(&frame).is_err() {
-                // The transfer's own result is what counts.
-                return;
-            }
-        }
     }
 }
 

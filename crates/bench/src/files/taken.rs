@@ -177,13 +177,3 @@ pub fn load(file: &Path) -> anyhow::Result<Taken> {
     ensure!(taken.format == FORMAT, "{shown} has another form");
     Ok(taken)
 }
-
-/// Writes all samples, whole or not at all.
-pub fn save(taken: &Taken, stem: &Path) -> anyhow::Result<()> {
-    let file = file(stem);
-    let part = file.with_extension("json.part");
-    let mut text = serde_json::to_string_pretty(taken)?;
-    text.push('\n');
-    crate::write(&part, text.as_bytes())?;
-    fs::rename(&part, &file).with_context(|| format!("writing {}", file.display()))
-}

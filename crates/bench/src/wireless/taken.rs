@@ -226,7 +226,7 @@ pub fn middle(mut values: Vec<f64>) -> Option<f64> {
 
 /// The JSON file of an output.
 pub fn file(stem: &Path) -> PathBuf {
-    PathBuf::from(format!("{}.json", stem.display()))
+    crate::with_ending(stem, "json")
 }
 
 /// What a file has; it must be of these links.
@@ -237,17 +237,6 @@ pub fn load(file: &Path) -> anyhow::Result<Taken> {
         .with_context(|| format!("{shown} is no result of this version's bench wireless"))?;
     ensure!(taken.format == FORMAT, "{shown} has another form");
     Ok(taken)
-}
-
-/// Whole or not at all: an interrupted run goes on from it.
-pub fn save(taken: &Taken, stem: &Path) -> anyhow::Result<()> {
-    let file = file(stem);
-    let part = file.with_extension("json.part");
-    let mut text = serde_json::to_string_pretty(taken)?;
-    text.push('\n');
-    let writing = || format!("writing {}", file.display());
-    fs::write(&part, text).with_context(writing)?;
-    fs::rename(&part, &file).with_context(writing)
 }
 
 #[cfg(test)]
@@ -311,7 +300,7 @@ mod tests {
         // Numbers that were once the next one after they had been read and written.
         let mbit = [221.40940124908778, 210.46309101538193, 0.0];
         let before = taken(vec![case("good", "scp", 10, &mbit)]);
-        save(&before, &stem).unwrap();
+        crate::save(&before, &stem).unwrap();
         let after = load(&file(&stem)).unwrap();
         assert_eq!(after.cases[0].line(), before.cases[0].line());
         let read = after.cases[0].samples.iter().map(|sample| sample.mbit);

@@ -1,20 +1,15 @@
 //! A host of a cell: its device, queue pairs to others, and the memory that all of them write from and to.
 
 use super::Sender;
-use crate::writer::connect;
+use crate::writer::{MESSAGES, connect, queue_pair};
 use airdma_engine::simulated::{Simulated, interface};
-use airdma_engine::{
-    Access, Cq, Mr, PathMtu, Pd, Qp, QpCaps, QpInit, QpType, Rkey, SendFlags, SendWr, Sge,
-};
+use airdma_engine::{Access, Cq, Mr, PathMtu, Pd, Qp, Rkey, SendFlags, SendWr, Sge};
 use airdma_port::sim::{Carrier, carried};
 use airdma_sim::wifi::StationId;
 use airdma_transport::{Operation, Status};
 use core::time::Duration;
 use std::net::IpAddr;
 use std::sync::Arc;
-
-/// Of each queue pair, under way.
-pub(super) const MESSAGES: u64 = 128;
 
 /// The one with number `index` of a cell.
 pub(super) fn address(index: usize) -> IpAddr {
@@ -86,31 +81,13 @@ impl Host {
             mr,
             message_bytes,
         };
-        host.pairs = (0..pairs).map(|_| host.pair()).collect();
-        host
-    }
-
-    fn pair(&self) -> Pair {
-        let caps = QpCaps {
-            max_send_wr: MESSAGES as u32,
-            max_recv_wr: 1,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline: 0,
-        };
-        let init = QpInit {
-            qp_type: QpType::Rc,
-            send_cq: Arc::clone(&self.cq),
-            recv_cq: Arc::clone(&self.cq),
-            srq: None,
-            caps,
-            signal_all: true,
-        };
-        Pair {
-            qp: self.pd.create_qp(init).expect("a queue pair"),
+        let pair = |_| Pair {
+            qp: queue_pair(&host.pd, &host.cq),
             posted: 0,
             done: 0,
-        }
+        };
+        host.pairs = (0..pairs).map(pair).collect();
+        host
     }
 
     fn address(&self) -> u64 {
