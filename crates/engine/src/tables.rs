@@ -1,49 +1,39 @@
 //! What a worker works on: queue pairs, memory, completion queues, timers, peers, and whose turn it is.
 
 use crate::active::Active;
-use crate::air::{Air, AirIndex, Arrived, Weight};
+use crate::air::{Air, Arrived};
 use crate::counters::{Counters, EngineCounter};
 use crate::cq_table::CqTable;
 use crate::gsi::Gsi;
 use crate::memory::MemoryTable;
 use crate::multicast::Multicast;
-use crate::pd::NO_PD;
 use crate::peers::{PeerIndex, Peers};
-use crate::qp_host::{QpHost, Receives};
+use crate::qp_host::QpHost;
 use crate::qp_shared::DOORBELLS;
 use crate::qp_table::{Connection, QpSlot, QpTable};
 use crate::random::Random;
 use crate::send_wqe;
 use crate::simulated::Inventory;
 use crate::srq_table::SrqTable;
-use crate::steering::{Member, Steering};
+use crate::steering::Steering;
 use crate::timers::Timers;
 use crate::{AttrMask, Error, QpAttributes, QpState, QpType};
-use airdma_port::{Destination, Port, Received, TransmitBatch};
+use airdma_port::Destination;
 use airdma_transport::{
-    Arrival, Completion, CompletionOpcode, Host, Loss, Path, QpEvent, QueuePair, Slot, Status, Time,
+    Completion, CompletionOpcode, Host, Loss, Path, QpEvent, QueuePair, Slot, Status, Time,
 };
-use airdma_wire::{Bth, HEADERS_LEN_MAX, Opcode, Packet, ParseError, PathMtu, Qpn, split_middle};
+use airdma_wire::{HEADERS_LEN_MAX, PathMtu};
 use std::net::IpAddr;
 use std::sync::Arc;
+
+mod receive;
+mod turn;
 
 /// Bytes that one round transmits at most, so that receiving is not kept waiting: two segmented sends.
 pub(crate) const ROUND_BYTES: i64 = 128 * 1024;
 
 /// Room for any packet, BTH to pad.
 pub(crate) const PACKET_LEN_MAX: usize = HEADERS_LEN_MAX + PathMtu::M4096.bytes() as usize + 3;
-
-/// Why a turn to transmit ended.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum TurnEnd {
-    /// All was sent that it may send.
-    Used,
-    /// There is nothing to send, or no room in the peer's window.
-    NothingToSend,
-    BatchFull,
-    /// The rate to the peer does not allow it now.
-    Paced,
-}
 
 pub(crate) struct Tables {
     pub(crate) qps: QpTable,
@@ -93,172 +83,6 @@ impl Tables {
             active: Active::default(),
             peers: Peers::new(window),
             random,
-        }
-    }
-
-    /// Takes one packet that the port has verified. What is wrong with it is counted by reason. After the last comes
-    /// [`settle_received`](Self::settle_received).
-    pub(crate) fn receive(&mut self, now: Time, received: &Received<'_>) {
-        if let Some((bth, payload)) = split_middle(received.bytes)
-            && self.receive_middle(now, received, &bth, payload)
-        {
-            return;
-        }
-        let packet = match Packet::parse(received.bytes) {
-            Ok(packet) => packet,
-            Err(error) => return self.drop_malformed(error),
-        };
-        let arrival = Arrival {
-            source: received.source,
-            destination: received.destination,
-            tos: received.tos,
-            ttl: received.ttl,
-            flow_label: received.flow_label,
-        };
-        let number = packet.headers.bth.dest_qpn;
-        if received.destination.is_multicast() || number == Qpn::MULTICAST {
-            return self.receive_multicast(now, &arrival, &packet);
-        }
-        if number == Qpn::GSI {
-            return self.receive_management(now, received, &arrival, &packet);
-        }
-        let Some(index) = self.qps.find(number) else {
-            return self.receive_unknown(now, received, number);
-        };
-        let Some(slot) = self.qps.slot(index) else {
-            return;
-        };
-        if !slot.accepts(received.source, received.destination) {
-            return self.counters.count(EngineCounter::DropBadSource);
-        }
-        if let (Some(named), Receives::Domain(domain)) = (packet.headers.xrceth, slot.side.receives)
-        {
-            let srq = self.srqs.of_domain(named.srqn, domain);
-            slot.side.pd = srq.map_or(NO_PD, |srq| srq.pd);
-        }
-        self.takes_packets(index, now);
-        if packet.headers.bth.opcode == Opcode::Cnp {
-            return self.receive_cnp(index, now, &arrival, &packet);
-        }
-        self.arrived.note(received.bytes.len(), received.tos);
-        self.with(index, |qp, host| {
-            qp.handle_packet(now, &arrival, &packet, host)
-        });
-    }
-
-    /// Takes a packet from the middle of a message, if it is the one that comes next; see [`QueuePair::take_middle`].
-    fn receive_middle(
-        &mut self,
-        now: Time,
-        received: &Received<'_>,
-        bth: &Bth,
-        payload: &[u8],
-    ) -> bool {
-        let Some(index) = self.qps.find(bth.dest_qpn) else {
-            return false;
-        };
-        let slot = self.qps.slot(index);
-        if !slot.is_some_and(|slot| slot.accepts(received.source, received.destination)) {
-            return false;
-        }
-        self.takes_packets(index, now);
-        let taken = self.with(index, |qp, host| qp.take_middle(now, bth, payload, host));
-        if taken == Some(true) {
-            self.arrived.note(received.bytes.len(), received.tos);
-        }
-        taken.unwrap_or(false)
-    }
-
-    /// The queue pair takes packets; another that did before is settled.
-    fn takes_packets(&mut self, index: u32, now: Time) {
-        if self.unsettled != Some(index) {
-            self.settle_received(now);
-            self.unsettled = Some(index);
-        }
-    }
-
-    /// Draws the consequences of the packets that were taken. Most packets follow one for the same queue pair, so that is
-    /// done when one comes for another, and to be done after the last.
-    pub(crate) fn settle_received(&mut self, now: Time) {
-        if let Some(index) = self.unsettled.take() {
-            let arrived = std::mem::take(&mut self.arrived);
-            self.settle(index, now);
-            if arrived.has_marks() {
-                self.note_marked(index, now);
-            }
-            self.note_arrived(index, arrived, now);
-            self.note_owed(index, now);
-        }
-    }
-
-    /// Nobody here has that number; another process may.
-    #[cold]
-    fn receive_unknown(&mut self, now: Time, received: &Received<'_>, number: Qpn) {
-        let steering = self.steering.as_ref();
-        match steering.and_then(|steering| steering.owner_of_number(number)) {
-            Some(owner) => self.receive_misrouted(now, received, owner),
-            None => self.counters.count(EngineCounter::DropUnknownQp),
-        }
-    }
-
-    /// Hands a packet on to the process that it is for.
-    fn receive_misrouted(&mut self, now: Time, received: &Received<'_>, owner: Member) {
-        self.counters.count(EngineCounter::RxMisrouted);
-        if let Some(steering) = &self.steering {
-            steering.forward(received, owner);
-            self.misrouted |= steering.note_misrouted(now);
-        }
-    }
-
-    /// Gives a packet for queue pair 1 to the connection manager.
-    fn receive_management(
-        &mut self,
-        now: Time,
-        received: &Received<'_>,
-        arrival: &Arrival,
-        packet: &Packet<'_>,
-    ) {
-        let manages = self.gsi.is_some();
-        if let Some(steering) = &self.steering
-            && let Some(owner) =
-                steering.owner_of_datagram(arrival.destination, packet.payload, manages)
-        {
-            return self.receive_misrouted(now, received, owner);
-        }
-        if self.receive_air(now, arrival, packet) {
-            return;
-        }
-        let gsi = self.gsi.as_mut();
-        if !gsi.is_some_and(|gsi| gsi.receive(now, arrival, packet)) {
-            self.counters.count(EngineCounter::DropUnknownQp);
-        }
-    }
-
-    /// Gives each queue pair that is attached to the group a copy.
-    fn receive_multicast(&mut self, now: Time, arrival: &Arrival, packet: &Packet<'_>) {
-        let group = arrival.destination;
-        let is_for_groups = packet.headers.bth.dest_qpn == Qpn::MULTICAST;
-        if !is_for_groups || self.multicast.member(group, 0).is_none() {
-            return self.counters.count(EngineCounter::DropUnknownQp);
-        }
-        let mut nth = 0;
-        while let Some(index) = self.multicast.member(group, nth) {
-            self.with(index, |qp, host| {
-                qp.handle_packet(now, arrival, packet, host)
-            });
-            self.settle(index, now);
-            nth += 1;
-        }
-    }
-
-    fn drop_malformed(&mut self, error: ParseError) {
-        match error {
-            ParseError::Truncated => self.counters.count(EngineCounter::DropTruncated),
-            ParseError::UnknownOpcode(_) => self.counters.count(EngineCounter::DropUnknownOpcode),
-            ParseError::BadVersion(_) | ParseError::BadPad | ParseError::BadLength => {
-                self.counters
-                    .count_transport(airdma_transport::Counter::DropMalformed);
-            }
         }
     }
 
@@ -348,176 +172,6 @@ impl Tables {
     /// Whether something is to be sent.
     pub(crate) fn has_active(&self) -> bool {
         !self.active.is_empty() || self.gsi.as_ref().is_some_and(Gsi::has_transmits)
-    }
-
-    /// Fills the batch with what the queue pairs have to send, fairly, up to [`ROUND_BYTES`] or until it is full.
-    #[inline]
-    pub(crate) fn fill(&mut self, now: Time, port: &mut dyn Port, batch: &mut TransmitBatch) {
-        let mut budget = ROUND_BYTES;
-        while self.has_air_due(now) {
-            let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
-                return;
-            };
-            let Some((len, destination)) = self.poll_air(now, port, out) else {
-                break;
-            };
-            batch.commit(len, destination);
-            budget -= len as i64;
-        }
-        while let Some(gsi) = self.gsi.as_mut().filter(|gsi| gsi.has_transmits()) {
-            let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
-                return;
-            };
-            if let Some((len, destination)) = gsi.poll_transmit(now, &self.rows, out) {
-                batch.commit(len, destination);
-                budget -= len as i64;
-            }
-        }
-        while budget > 0 {
-            let Some(index) = self.active.first() else {
-                return;
-            };
-            let (sent, end) = self.take_turn(index, now, budget, batch);
-            budget -= sent;
-            if end == TurnEnd::BatchFull {
-                return;
-            }
-        }
-    }
-
-    /// Lets the first in line transmit `allowance` bytes at most, and its last packet beyond; returns how many it did.
-    /// What follows from it is drawn once, at the end.
-    fn take_turn(
-        &mut self,
-        index: u32,
-        now: Time,
-        allowance: i64,
-        batch: &mut TransmitBatch,
-    ) -> (i64, TurnEnd) {
-        let air = self.paced_by(index);
-        let Some(slot) = self.qps.slot(index) else {
-            self.active.leave(None);
-            return (0, TurnEnd::NothingToSend);
-        };
-        let QpSlot { qp, side, .. } = slot;
-        let mut host = QpHost {
-            side,
-            memory: &mut self.memory,
-            srqs: &mut self.srqs,
-            cqs: &mut self.cqs,
-            counters: &mut self.counters,
-        };
-        let permit = air.map_or(Some(u64::MAX), |air| {
-            // Who has much waits for a whole burst, so that it leaves in one segmented send.
-            let wanted = if slot.hungry {
-                u64::MAX
-            } else {
-                PACKET_LEN_MAX as u64
-            };
-            let weight = Weight::of(qp.attributes().path.traffic_class);
-            let asks = (index, weight);
-            self.air.admit(air, asks, wanted, &mut slot.waits, now)
-        });
-        let Some(permit) = permit else {
-            self.active.leave(Some(&mut slot.turn));
-            return (0, TurnEnd::Paced);
-        };
-        let permit = i64::try_from(permit).unwrap_or(i64::MAX);
-        let allowance = allowance.min(slot.turn.deficit()).min(permit);
-        let mtu = qp.attributes().path_mtu.bytes() as usize;
-        let (mut sent, mut count) = (0, 0);
-        let mut last_path = None;
-        let mut full = false;
-        let end = loop {
-            if sent >= allowance {
-                break TurnEnd::Used;
-            }
-            let credit = slot.connection.map_or(u32::MAX, |connection| {
-                let in_flight = (slot.in_flight, qp.in_flight_bytes());
-                self.peers.credit(connection.peer, in_flight, slot.blocked)
-            });
-            if full {
-                let len = Bth::LEN + mtu;
-                let packets = ((allowance - sent) as usize).div_ceil(len);
-                let out = batch.reserve_run(len, packets);
-                if let Some(run) = qp.poll_run(now, credit, packets, &mut host, out) {
-                    batch.commit_run(run.len, run.packets);
-                    sent += (run.packets * run.len) as i64;
-                    count += run.packets as u64;
-                    full = false;
-                    continue;
-                }
-            }
-            let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
-                break TurnEnd::BatchFull;
-            };
-            let Some(transmit) = qp.poll_transmit(now, credit, &mut host, out) else {
-                break TurnEnd::NothingToSend;
-            };
-            if last_path == Some(transmit.path) {
-                batch.commit_another(transmit.len);
-            } else {
-                let mut destination = destination(&transmit.path);
-                if let Some(air) = air {
-                    destination.tos = self.air.traffic_class(air, destination.tos);
-                }
-                batch.commit(transmit.len, destination);
-                last_path = Some(transmit.path);
-            }
-            sent += transmit.len as i64;
-            count += 1;
-            // Only behind such a packet its message may go on.
-            full = transmit.len > mtu;
-        };
-        slot.hungry = end == TurnEnd::Used && air.is_some();
-        self.active.charge(&mut slot.turn, sent);
-        match end {
-            TurnEnd::NothingToSend => self.end_turn(index, now),
-            TurnEnd::Used | TurnEnd::BatchFull | TurnEnd::Paced => self.note(index, now),
-        }
-        if let Some(air) = air
-            && let Some(next) = (self.air).sent(
-                air,
-                now,
-                (sent as u64, count),
-                end != TurnEnd::NothingToSend,
-            )
-        {
-            self.take_the_turn(next);
-        }
-        (sent, end)
-    }
-
-    /// The peer whose pacer the queue pair has to ask. None to one that is silent: each finds out by its own timer if nobody is there,
-    /// and one packet of each is no burden.
-    fn paced_by(&mut self, index: u32) -> Option<AirIndex> {
-        let slot = self.qps.slot(index)?;
-        let Connection { peer, air, .. } = slot.connection?;
-        let air = air?;
-        if !self.peers.is_silent(peer) {
-            return Some(air);
-        }
-        let waited = std::mem::take(&mut slot.waits);
-        if let Some(next) = self.air.pass(air, index, waited) {
-            self.take_the_turn(next);
-        }
-        None
-    }
-
-    /// The first in line has nothing to send now, or no room in its peer's window.
-    fn end_turn(&mut self, index: u32, now: Time) {
-        let Some(slot) = self.qps.slot(index) else {
-            return self.active.leave(None);
-        };
-        self.active.leave(Some(&mut slot.turn));
-        if let Some(Connection { peer, .. }) = slot.connection {
-            if !slot.qp.wants_transmit() {
-                self.unblock(peer);
-            } else if !std::mem::replace(&mut slot.blocked, true) {
-                self.peers.block(peer, index);
-            }
-        }
-        self.note(index, now);
     }
 
     /// Draws the consequences of anything that was done with a queue pair.

@@ -1,0 +1,178 @@
+//! What becomes of a packet that arrives: whose it is, and what is drawn from it.
+
+use super::Tables;
+use crate::counters::EngineCounter;
+use crate::pd::NO_PD;
+use crate::qp_host::Receives;
+use crate::steering::Member;
+use airdma_port::Received;
+use airdma_transport::{Arrival, Time};
+use airdma_wire::{Bth, Opcode, Packet, ParseError, Qpn, split_middle};
+
+impl Tables {
+    /// Takes one packet that the port has verified. What is wrong with it is counted by reason. After the last comes
+    /// [`settle_received`](Self::settle_received).
+    pub(crate) fn receive(&mut self, now: Time, received: &Received<'_>) {
+        if let Some((bth, payload)) = split_middle(received.bytes)
+            && self.receive_middle(now, received, &bth, payload)
+        {
+            return;
+        }
+        let packet = match Packet::parse(received.bytes) {
+            Ok(packet) => packet,
+            Err(error) => return self.drop_malformed(error),
+        };
+        let arrival = Arrival {
+            source: received.source,
+            destination: received.destination,
+            tos: received.tos,
+            ttl: received.ttl,
+            flow_label: received.flow_label,
+        };
+        let number = packet.headers.bth.dest_qpn;
+        if received.destination.is_multicast() || number == Qpn::MULTICAST {
+            return self.receive_multicast(now, &arrival, &packet);
+        }
+        if number == Qpn::GSI {
+            return self.receive_management(now, received, &arrival, &packet);
+        }
+        let Some(index) = self.qps.find(number) else {
+            return self.receive_unknown(now, received, number);
+        };
+        let Some(slot) = self.qps.slot(index) else {
+            return;
+        };
+        if !slot.accepts(received.source, received.destination) {
+            return self.counters.count(EngineCounter::DropBadSource);
+        }
+        if let (Some(named), Receives::Domain(domain)) = (packet.headers.xrceth, slot.side.receives)
+        {
+            let srq = self.srqs.of_domain(named.srqn, domain);
+            slot.side.pd = srq.map_or(NO_PD, |srq| srq.pd);
+        }
+        self.takes_packets(index, now);
+        if packet.headers.bth.opcode == Opcode::Cnp {
+            return self.receive_cnp(index, now, &arrival, &packet);
+        }
+        self.arrived.note(received.bytes.len(), received.tos);
+        self.with(index, |qp, host| {
+            qp.handle_packet(now, &arrival, &packet, host)
+        });
+    }
+
+    /// Takes a packet from the middle of a message, if it is the one that comes next; see [`QueuePair::take_middle`].
+    fn receive_middle(
+        &mut self,
+        now: Time,
+        received: &Received<'_>,
+        bth: &Bth,
+        payload: &[u8],
+    ) -> bool {
+        let Some(index) = self.qps.find(bth.dest_qpn) else {
+            return false;
+        };
+        let slot = self.qps.slot(index);
+        if !slot.is_some_and(|slot| slot.accepts(received.source, received.destination)) {
+            return false;
+        }
+        self.takes_packets(index, now);
+        let taken = self.with(index, |qp, host| qp.take_middle(now, bth, payload, host));
+        if taken == Some(true) {
+            self.arrived.note(received.bytes.len(), received.tos);
+        }
+        taken.unwrap_or(false)
+    }
+
+    /// The queue pair takes packets; another that did before is settled.
+    fn takes_packets(&mut self, index: u32, now: Time) {
+        if self.unsettled != Some(index) {
+            self.settle_received(now);
+            self.unsettled = Some(index);
+        }
+    }
+
+    /// Draws the consequences of the packets that were taken. Most packets follow one for the same queue pair, so that is
+    /// done when one comes for another, and to be done after the last.
+    pub(crate) fn settle_received(&mut self, now: Time) {
+        if let Some(index) = self.unsettled.take() {
+            let arrived = std::mem::take(&mut self.arrived);
+            self.settle(index, now);
+            if arrived.has_marks() {
+                self.note_marked(index, now);
+            }
+            self.note_arrived(index, arrived, now);
+            self.note_owed(index, now);
+        }
+    }
+
+    /// Nobody here has that number; another process may.
+    #[cold]
+    fn receive_unknown(&mut self, now: Time, received: &Received<'_>, number: Qpn) {
+        let steering = self.steering.as_ref();
+        match steering.and_then(|steering| steering.owner_of_number(number)) {
+            Some(owner) => self.receive_misrouted(now, received, owner),
+            None => self.counters.count(EngineCounter::DropUnknownQp),
+        }
+    }
+
+    /// Hands a packet on to the process that it is for.
+    fn receive_misrouted(&mut self, now: Time, received: &Received<'_>, owner: Member) {
+        self.counters.count(EngineCounter::RxMisrouted);
+        if let Some(steering) = &self.steering {
+            steering.forward(received, owner);
+            self.misrouted |= steering.note_misrouted(now);
+        }
+    }
+
+    /// Gives a packet for queue pair 1 to the connection manager.
+    fn receive_management(
+        &mut self,
+        now: Time,
+        received: &Received<'_>,
+        arrival: &Arrival,
+        packet: &Packet<'_>,
+    ) {
+        let manages = self.gsi.is_some();
+        if let Some(steering) = &self.steering
+            && let Some(owner) =
+                steering.owner_of_datagram(arrival.destination, packet.payload, manages)
+        {
+            return self.receive_misrouted(now, received, owner);
+        }
+        if self.receive_air(now, arrival, packet) {
+            return;
+        }
+        let gsi = self.gsi.as_mut();
+        if !gsi.is_some_and(|gsi| gsi.receive(now, arrival, packet)) {
+            self.counters.count(EngineCounter::DropUnknownQp);
+        }
+    }
+
+    /// Gives each queue pair that is attached to the group a copy.
+    fn receive_multicast(&mut self, now: Time, arrival: &Arrival, packet: &Packet<'_>) {
+        let group = arrival.destination;
+        let is_for_groups = packet.headers.bth.dest_qpn == Qpn::MULTICAST;
+        if !is_for_groups || self.multicast.member(group, 0).is_none() {
+            return self.counters.count(EngineCounter::DropUnknownQp);
+        }
+        let mut nth = 0;
+        while let Some(index) = self.multicast.member(group, nth) {
+            self.with(index, |qp, host| {
+                qp.handle_packet(now, arrival, packet, host)
+            });
+            self.settle(index, now);
+            nth += 1;
+        }
+    }
+
+    fn drop_malformed(&mut self, error: ParseError) {
+        match error {
+            ParseError::Truncated => self.counters.count(EngineCounter::DropTruncated),
+            ParseError::UnknownOpcode(_) => self.counters.count(EngineCounter::DropUnknownOpcode),
+            ParseError::BadVersion(_) | ParseError::BadPad | ParseError::BadLength => {
+                self.counters
+                    .count_transport(airdma_transport::Counter::DropMalformed);
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Whose turn it is to transmit, and how much.
+
+use super::{PACKET_LEN_MAX, ROUND_BYTES, Tables, destination};
+use crate::air::{AirIndex, Weight};
+use crate::qp_host::QpHost;
+use crate::qp_table::{Connection, QpSlot};
+use airdma_port::{Port, TransmitBatch};
+use airdma_transport::Time;
+use airdma_wire::Bth;
+
+/// Why a turn to transmit ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TurnEnd {
+    /// All was sent that it may send.
+    Used,
+    /// There is nothing to send, or no room in the peer's window.
+    NothingToSend,
+    BatchFull,
+    /// The rate to the peer does not allow it now.
+    Paced,
+}
+
+impl Tables {
+    /// Fills the batch with what the queue pairs have to send, fairly, up to [`ROUND_BYTES`] or until it is full.
+    #[inline]
+    pub(crate) fn fill(&mut self, now: Time, port: &mut dyn Port, batch: &mut TransmitBatch) {
+        let mut budget = ROUND_BYTES;
+        while self.has_air_due(now) {
+            let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
+                return;
+            };
+            let Some((len, destination)) = self.poll_air(now, port, out) else {
+                break;
+            };
+            batch.commit(len, destination);
+            budget -= len as i64;
+        }
+        while let Some(gsi) = self.gsi.as_mut().filter(|gsi| gsi.has_transmits()) {
+            let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
+                return;
+            };
+            if let Some((len, destination)) = gsi.poll_transmit(now, &self.rows, out) {
+                batch.commit(len, destination);
+                budget -= len as i64;
+            }
+        }
+        while budget > 0 {
+            let Some(index) = self.active.first() else {
+                return;
+            };
+            let (sent, end) = self.take_turn(index, now, budget, batch);
+            budget -= sent;
+            if end == TurnEnd::BatchFull {
+                return;
+            }
+        }
+    }
+
+    /// Lets the first in line transmit `allowance` bytes at most, and its last packet beyond; returns how many it did.
+    /// What follows from it is drawn once, at the end.
+    fn take_turn(
+        &mut self,
+        index: u32,
+        now: Time,
+        allowance: i64,
+        batch: &mut TransmitBatch,
+    ) -> (i64, TurnEnd) {
+        let air = self.paced_by(index);
+        let Some(slot) = self.qps.slot(index) else {
+            self.active.leave(None);
+            return (0, TurnEnd::NothingToSend);
+        };
+        let QpSlot { qp, side, .. } = slot;
+        let mut host = QpHost {
+            side,
+            memory: &mut self.memory,
+            srqs: &mut self.srqs,
+            cqs: &mut self.cqs,
+            counters: &mut self.counters,
+        };
+        let permit = air.map_or(Some(u64::MAX), |air| {
+            // Who has much waits for a whole burst, so that it leaves in one segmented send.
+            let wanted = if slot.hungry {
+                u64::MAX
+            } else {
+                PACKET_LEN_MAX as u64
+            };
+            let weight = Weight::of(qp.attributes().path.traffic_class);
+            let asks = (index, weight);
+            self.air.admit(air, asks, wanted, &mut slot.waits, now)
+        });
+        let Some(permit) = permit else {
+            self.active.leave(Some(&mut slot.turn));
+            return (0, TurnEnd::Paced);
+        };
+        let permit = i64::try_from(permit).unwrap_or(i64::MAX);
+        let allowance = allowance.min(slot.turn.deficit()).min(permit);
+        let mtu = qp.attributes().path_mtu.bytes() as usize;
+        let (mut sent, mut count) = (0, 0);
+        let mut last_path = None;
+        let mut full = false;
+        let end = loop {
+            if sent >= allowance {
+                break TurnEnd::Used;
+            }
+            let credit = slot.connection.map_or(u32::MAX, |connection| {
+                let in_flight = (slot.in_flight, qp.in_flight_bytes());
+                self.peers.credit(connection.peer, in_flight, slot.blocked)
+            });
+            if full {
+                let len = Bth::LEN + mtu;
+                let packets = ((allowance - sent) as usize).div_ceil(len);
+                let out = batch.reserve_run(len, packets);
+                if let Some(run) = qp.poll_run(now, credit, packets, &mut host, out) {
+                    batch.commit_run(run.len, run.packets);
+                    sent += (run.packets * run.len) as i64;
+                    count += run.packets as u64;
+                    full = false;
+                    continue;
+                }
+            }
+            let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
+                break TurnEnd::BatchFull;
+            };
+            let Some(transmit) = qp.poll_transmit(now, credit, &mut host, out) else {
+                break TurnEnd::NothingToSend;
+            };
+            if last_path == Some(transmit.path) {
+                batch.commit_another(transmit.len);
+            } else {
+                let mut destination = destination(&transmit.path);
+                if let Some(air) = air {
+                    destination.tos = self.air.traffic_class(air, destination.tos);
+                }
+                batch.commit(transmit.len, destination);
+                last_path = Some(transmit.path);
+            }
+            sent += transmit.len as i64;
+            count += 1;
+            // Only behind such a packet its message may go on.
+            full = transmit.len > mtu;
+        };
+        slot.hungry = end == TurnEnd::Used && air.is_some();
+        self.active.charge(&mut slot.turn, sent);
+        match end {
+            TurnEnd::NothingToSend => self.end_turn(index, now),
+            TurnEnd::Used | TurnEnd::BatchFull | TurnEnd::Paced => self.note(index, now),
+        }
+        if let Some(air) = air
+            && let Some(next) = (self.air).sent(
+                air,
+                now,
+                (sent as u64, count),
+                end != TurnEnd::NothingToSend,
+            )
+        {
+            self.take_the_turn(next);
+        }
+        (sent, end)
+    }
+
+    /// The peer whose pacer the queue pair has to ask. None to one that is silent: each finds out by its own timer if nobody is there,
+    /// and one packet of each is no burden.
+    fn paced_by(&mut self, index: u32) -> Option<AirIndex> {
+        let slot = self.qps.slot(index)?;
+        let Connection { peer, air, .. } = slot.connection?;
+        let air = air?;
+        if !self.peers.is_silent(peer) {
+            return Some(air);
+        }
+        let waited = std::mem::take(&mut slot.waits);
+        if let Some(next) = self.air.pass(air, index, waited) {
+            self.take_the_turn(next);
+        }
+        None
+    }
+
+    /// The first in line has nothing to send now, or no room in its peer's window.
+    fn end_turn(&mut self, index: u32, now: Time) {
+        let Some(slot) = self.qps.slot(index) else {
+            return self.active.leave(None);
+        };
+        self.active.leave(Some(&mut slot.turn));
+        if let Some(Connection { peer, .. }) = slot.connection {
+            if !slot.qp.wants_transmit() {
+                self.unblock(peer);
+            } else if !std::mem::replace(&mut slot.blocked, true) {
+                self.peers.block(peer, index);
+            }
+        }
+        self.note(index, now);
+    }
+}
