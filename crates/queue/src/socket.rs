@@ -4,7 +4,7 @@ use crate::lines::{Line, next_line};
 use crate::protocol::{REQUEST_BYTES_MAX, RefusalKind, Reply, Request};
 use crate::service::{Service, ServiceError};
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -165,16 +165,24 @@ fn refuse(mut stream: UnixStream) {
 fn converse(stream: &UnixStream, service: &Service) -> io::Result<()> {
     stream.set_read_timeout(Some(SILENCE_MAX))?;
     stream.set_write_timeout(Some(ANSWER_WITHIN))?;
-    let mut reader = BufReader::new(stream);
+    answer_lines(BufReader::new(stream), stream, service)
+}
+
+/// Answers the requests of a stream, line by line, until it ends or a line is too long.
+///
+/// # Errors
+/// The stream's.
+pub fn answer_lines(
+    mut requests: impl BufRead,
+    mut answers: impl Write,
+    service: &Service,
+) -> io::Result<()> {
     loop {
-        let line = match next_line(&mut reader, REQUEST_BYTES_MAX)? {
+        let line = match next_line(&mut requests, REQUEST_BYTES_MAX)? {
             Line::Whole(line) => line,
             Line::TooLong => {
                 let message = format!("a request of more than {REQUEST_BYTES_MAX} bytes");
-                return tell(
-                    &mut &*stream,
-                    &Reply::error(RefusalKind::Malformed, message),
-                );
+                return tell(&mut answers, &Reply::error(RefusalKind::Malformed, message));
             }
             Line::End => return Ok(()),
         };
@@ -185,7 +193,7 @@ fn converse(stream: &UnixStream, service: &Service) -> io::Result<()> {
                 Reply::error(RefusalKind::Malformed, message)
             }
         };
-        tell(&mut &*stream, &reply)?;
+        tell(&mut answers, &reply)?;
     }
 }
 
