@@ -399,6 +399,11 @@ impl Connection {
         ticket
     }
 
+    /// Lets the peer know how full the buffer is that it fills.
+    pub(crate) fn tell_buffer(&self, bytes: u64, capacity: u64) {
+        self.qp.set_application_buffer(bytes, capacity);
+    }
+
     /// Changes the books, and lets everybody draw the consequences.
     pub(crate) fn amend(&self, change: impl FnOnce(&mut Work, &mut Aftermath)) {
         let mut after = Aftermath::default();

@@ -15,6 +15,7 @@
 //! A report leaves four times in a round trip while packets come, and soon after packets were missed. One tells of as many
 //! queue pairs as it has room for. The round trip is measured by pings, while something of ours is under way.
 
+mod application;
 mod congestion;
 mod pace;
 mod peer;
@@ -541,6 +542,7 @@ impl Tables {
         port: &mut dyn Port,
     ) -> [u8; MAD_LEN] {
         let under_way = self.is_under_way(index);
+        let application = self.application_buffers(index);
         self.counters.count(EngineCounter::AirReportsSent);
         self.air.number = self.air.number.wrapping_add(1).max(1);
         let number = self.air.number;
@@ -566,6 +568,8 @@ impl Tables {
             at_us: peer.arrivals.at_us(now),
             socket_bytes: u32::try_from(socket.bytes).unwrap_or(u32::MAX),
             socket_bytes_max: u32::try_from(capacity).unwrap_or(u32::MAX),
+            application_bytes: application.bytes,
+            application_bytes_max: application.capacity,
             ..report
         });
         let mut missing = [PsnRange {

@@ -12,6 +12,7 @@ mod active;
 mod ah;
 mod air;
 mod alarm;
+mod application_buffer;
 mod async_event;
 mod channel;
 mod clock;

@@ -1,5 +1,6 @@
 //! Queue pairs as the caller holds them.
 
+use crate::application_buffer::Fill;
 use crate::async_event::EventOwner;
 use crate::core::Core;
 use crate::cq_table::NO_CQ;
@@ -232,6 +233,25 @@ impl Qp {
     /// The number that asynchronous events of this queue pair carry from now on.
     pub fn set_cookie(&self, cookie: u64) {
         self.shared.cookie.store(cookie, Ordering::Relaxed);
+    }
+
+    /// Says how many bytes wait in a buffer of the program's that the peer fills through this queue pair, and how many fit; 0 of 0: there
+    /// is none (any more). It should hold many times what is taken out of it at once.
+    ///
+    /// A peer that watches our buffers (`AIRDMA_AIR=1` at both ends, and a rate by `buffers` or `latency`) sends no faster than this one
+    /// empties. Others are told nothing, and for them nothing is different.
+    pub fn set_application_buffer(&self, bytes: u64, capacity: u64) {
+        let most = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+        let (bytes, capacity) = (most(bytes), most(capacity));
+        let is_news = self.shared.application_buffer.set(Fill { bytes, capacity });
+        if is_news && self.core().seems_ours() {
+            self.core().control(|worker, now| {
+                if self.check_alive().is_ok() {
+                    let index = self.shared.index;
+                    worker.tables.note_application_buffer(index, now);
+                }
+            });
+        }
     }
 
     /// Changes state and attributes as `ibv_modify_qp(3)` says. On the way to RESET its completions leave the completion queues.

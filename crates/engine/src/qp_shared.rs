@@ -1,5 +1,6 @@
 //! What the application's side and the worker's side of a queue pair share, beside the rings.
 
+use crate::application_buffer::ApplicationBuffer;
 use crate::qp_state::PublishedState;
 use crate::urgency::Urgency;
 use crate::{QpCaps, QpState, QpType, Qpn};
@@ -20,6 +21,7 @@ pub(crate) struct QpShared {
     pub(crate) cookie: AtomicU64,
     pub(crate) state: PublishedState,
     pub(crate) urgency: Urgency,
+    pub(crate) application_buffer: ApplicationBuffer,
     pub(crate) send: Mutex<RingProducer>,
     pub(crate) recv: Mutex<RingProducer>,
 }
@@ -42,6 +44,7 @@ impl QpShared {
             cookie: AtomicU64::new(0),
             state: PublishedState::new(QpState::Reset),
             urgency: Urgency::new(),
+            application_buffer: ApplicationBuffer::new(),
             send: Mutex::new(send),
             recv: Mutex::new(recv),
         }

@@ -119,7 +119,7 @@ fn sender(data: &[u8]) {
                 } => {
                     assert!(first_chunk <= Plan::new(&offered, &unwanted).chunks());
                 }
-                SenderEvent::Durable { .. } => {}
+                SenderEvent::Taken { .. } | SenderEvent::Durable { .. } => {}
                 SenderEvent::Finished { .. } | SenderEvent::Failed(_) => ended = true,
             }
         }

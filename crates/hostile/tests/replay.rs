@@ -86,6 +86,5 @@ replays!(
     work_request,
     file_manifest,
     file_control,
-    queue_request,
     world
 );

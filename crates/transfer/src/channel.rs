@@ -140,6 +140,11 @@ impl Channel {
         self.endpoint.write(region, ..bytes, to, at)
     }
 
+    /// Says how much of what came waits for the disk, and how much may, for a peer that adapts its rate to that.
+    pub fn tell_waiting(&self, bytes: u64, most: u64) {
+        self.endpoint.tell_buffer(bytes, most);
+    }
+
     /// Waits until the peer has what was said, for `limit` at most, and ends the connection.
     pub fn close(self, limit: Duration) {
         // The peer may be gone already, and has been told all that matters.

@@ -50,8 +50,9 @@ struct Data {
     bytes_total: u64,
     taken: u64,
     durable: u64,
-    /// Chunks that the thread at the disk has not taken yet.
+    /// Chunks that the thread at the disk has not taken yet, of those that may wait for it.
     waiting: u64,
+    waiting_max: u64,
     account: Account,
 }
 
@@ -220,6 +221,7 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
                         taken: terms.first_chunk,
                         durable: terms.first_chunk,
                         waiting: 0,
+                        waiting_max: terms.slots.into(),
                         account: Account::new(Wait::Network),
                     });
                     self.lobby.tell(Event::Accepted(data.progress()));
@@ -257,6 +259,10 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
             }
         }
         if let Some(data) = &mut self.data {
+            // The one that is being written waits no more.
+            let waiting = data.waiting.saturating_sub(1) * CHUNK_BYTES;
+            let most = data.waiting_max * CHUNK_BYTES;
+            self.channel.tell_waiting(waiting, most);
             data.account.turn(if data.waiting > 0 {
                 Wait::Writing
             } else {

@@ -16,6 +16,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// A disk that has so many chunks to write is slower than the network that brought them.
+const BEHIND: u64 = 2;
+
 /// What became of an offer: files that arrived, and entries that did not.
 pub(crate) type Outcome = (u64, Vec<(u32, Flaw)>);
 
@@ -42,6 +45,8 @@ struct Data {
     /// Chunks that are in the receiver's memory, and on its disk.
     written: u64,
     durable: u64,
+    /// Of those in its memory so many waited for its disk when it last said how far that is.
+    waiting: u64,
     account: Account,
 }
 
@@ -138,6 +143,11 @@ impl<'a> Sending<'a> {
                     slots: _,
                     staging,
                 } => self.begin(&unwanted, first_chunk, cipher, &staging)?,
+                SenderEvent::Taken { chunks } => {
+                    if let Some(data) = &mut self.data {
+                        data.waiting = data.written.saturating_sub(chunks);
+                    }
+                }
                 SenderEvent::Durable { chunks } => {
                     if let Some(data) = &mut self.data {
                         data.durable = chunks;
@@ -170,6 +180,7 @@ impl<'a> Sending<'a> {
             writing: VecDeque::new(),
             written: first_chunk,
             durable: first_chunk,
+            waiting: 0,
             account: Account::new(Wait::Reading),
         });
         (self.watch)(Event::Accepted(data.progress()));
@@ -210,12 +221,14 @@ impl<'a> Sending<'a> {
 
 impl Data {
     fn wait(&self) -> Wait {
-        if !self.writing.is_empty() {
-            Wait::Network
-        } else if self.sealed.is_empty() && self.written * CHUNK_BYTES < self.bytes_total {
+        let is_idle = self.writing.is_empty();
+        if is_idle && self.sealed.is_empty() && self.written * CHUNK_BYTES < self.bytes_total {
             Wait::Reading
-        } else {
+        } else if is_idle || self.waiting >= BEHIND {
+            // The rate follows the receiver's disk before its memory is full: then something is always under way.
             Wait::Writing
+        } else {
+            Wait::Network
         }
     }
 

@@ -11,11 +11,12 @@ use airdma_files::session::{Code, Identity, Introduction};
 use airdma_files::{Limits, walk};
 use airdma_transfer::{
     Cancel, Destination, Error, Event, Home, Kind, Offered, PORT, ReceiveJob, Received, SendJob,
-    Sent, receive, send,
+    Sent, Stream, Waits, receive, send,
 };
 use isolated::isolated;
 use std::cell::Cell;
 use std::fs;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -38,6 +39,7 @@ struct World {
 struct Seen {
     offered: Mutex<Vec<Offered>>,
     turned: Mutex<Vec<String>>,
+    waits: Mutex<Vec<Waits>>,
 }
 
 impl World {
@@ -113,14 +115,25 @@ impl World {
         ask: &(dyn Fn(&Cancel) -> bool + Sync),
         while_it_waits: impl FnOnce(),
     ) -> Result<Received, Error> {
+        let destination = Destination::Directory {
+            path: self.root.join("out"),
+            options: Options::default(),
+        };
+        self.receive_to(destination, seen, ask, while_it_waits)
+    }
+
+    fn receive_to(
+        &self,
+        destination: Destination,
+        seen: &Seen,
+        ask: &(dyn Fn(&Cancel) -> bool + Sync),
+        while_it_waits: impl FnOnce(),
+    ) -> Result<Received, Error> {
         let job = ReceiveJob {
             identity: self.receiver.identity(),
             code: Code::parse(CODE).ok(),
             is_known: &|key| self.receiver.knows(key),
-            destination: Destination::Directory {
-                path: self.root.join("out"),
-                options: Options::default(),
-            },
+            destination,
             interfaces: vec!["127.0.0.1".to_owned()],
             port: PORT,
             name: None,
@@ -132,7 +145,8 @@ impl World {
             Event::Listening { .. } => ready.send(()).unwrap(),
             Event::Met { peer, .. } => self.receiver.pin(peer, "sender", false).unwrap(),
             Event::Turned(why) => seen.turned.lock().unwrap().push(why),
-            Event::Accepted(_) | Event::Progress(_) | Event::Lost(_) => {}
+            Event::Progress(progress) => seen.waits.lock().unwrap().push(progress.waits),
+            Event::Accepted(_) | Event::Lost(_) => {}
         };
         let ask = |offered: &Offered, over: &Cancel| {
             seen.offered.lock().unwrap().push(offered.clone());
@@ -176,11 +190,7 @@ fn a_tree_arrives_by_a_code_and_the_next_one_without() {
             assert!(world.root.join("out/tree/empty").is_dir() && large.exists());
             assert_eq!(seen.offered.lock().unwrap()[0].names, ["tree"]);
             let received = world.receive(&seen, &|_| true, || {
-                // Others who were met under the same name are in nobody's way.
-                for stranger in [(); 3].map(|()| Identity::draw().public()) {
-                    world.sender.pin(stranger, "receiver", false).unwrap();
-                }
-                let known = Introduction::Known(world.sender.keys("receiver"));
+                let known = Introduction::Known(world.sender.key("receiver").unwrap());
                 let identity = world.sender.identity();
                 let sent = world.send(&[&again], identity, known, &|_| {}, &Cancel::default());
                 assert_eq!(sent.unwrap().files, 1);
@@ -250,7 +260,7 @@ fn a_second_sender_is_told_that_the_first_one_is_not_done() {
                 .receiver
                 .pin(second.public(), "second", false)
                 .unwrap();
-            let known = Introduction::Known(vec![world.receiver.identity().public()]);
+            let known = Introduction::Known(world.receiver.identity().public());
             let accept = |_: &Cancel| {
                 asked.wait();
                 asked.wait();
@@ -337,4 +347,61 @@ fn a_sender_that_was_stopped_goes_on_where_it_was() {
                 && offered[1].bytes_to_come <= offered[0].bytes_to_come - reached.get()
         );
     });
+}
+
+/// Takes 40 MB/s.
+struct SlowDisk;
+
+impl Write for SlowDisk {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        thread::sleep(Duration::from_nanos(25 * bytes.len() as u64));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A transfer to a slow disk: both ends say that it is what is waited for.
+fn waits_for_the_disk(name: &'static str, setup: &str) {
+    isolated(name, setup, || {
+        let world = World::new("slow");
+        let file = world.write("file", LARGE);
+        let (seen, sender) = (Seen::default(), Cell::new(Waits::default()));
+        let destination = Destination::Stream(Stream::new(SlowDisk));
+        let received = world.receive_to(destination, &seen, &|_| true, || {
+            let code = Introduction::Code(Code::parse(CODE).unwrap());
+            let note = |event| {
+                if let Event::Progress(progress) = event {
+                    sender.set(progress.waits);
+                }
+            };
+            let identity = world.sender.identity();
+            let sent = world.send(&[&file], identity, code, &note, &Cancel::default());
+            sent.unwrap();
+        });
+        received.unwrap();
+        let receiver = *seen.waits.lock().unwrap().last().unwrap();
+        for waits in [sender.get(), receiver] {
+            let others = waits.reading + waits.network;
+            assert!(waits.writing > 3 * others, "{waits:?}");
+        }
+    });
+}
+
+#[test]
+fn a_slow_disk_at_the_receiver_is_said_to_be_slow_by_both_ends() {
+    waits_for_the_disk(
+        "a_slow_disk_at_the_receiver_is_said_to_be_slow_by_both_ends",
+        "",
+    );
+}
+
+#[test]
+fn a_slow_disk_is_said_to_be_slow_though_the_rate_follows_it() {
+    waits_for_the_disk(
+        "a_slow_disk_is_said_to_be_slow_though_the_rate_follows_it",
+        "export AIRDMA_AIR=1",
+    );
 }

@@ -3,6 +3,7 @@
 //! All queue pairs that are connected to the peer share them. One at a time has the turn: it sends what the pacer lets through, as
 //! much of it as its [`Weight`] says, or waits for it, and goes to the end of the line. So all get bytes by their weights.
 
+use super::application::Taken;
 use airdma_transport::Time;
 use airdma_transport::rate::{
     Acknowledged, Aim, BufferOrchestrator, Dcqcn, Dctcp, Feedback, Occupancy, Pacer, Permit, Rate,
@@ -105,6 +106,8 @@ pub(crate) struct Pace {
     received_bytes: u64,
     marked_bytes: u32,
     missed_packets: u32,
+    /// Out of the buffer of the peer's program, if that has one.
+    taken: Option<Taken>,
 }
 
 /// What a report says besides the readings of buffers.
@@ -158,6 +161,7 @@ impl Pace {
             received_bytes: 0,
             marked_bytes: 0,
             missed_packets: 0,
+            taken: None,
         }
     }
 
@@ -352,12 +356,23 @@ impl Pace {
                 }
             }
             // It began anew after a pause.
-            Some(_) | None => self.told_us = told.at_us.into(),
+            Some(_) | None => {
+                self.told_us = told.at_us.into();
+                self.taken = None;
+            }
         }
         self.missed_packets = told.missed_packets;
         self.received_bytes = told.received_bytes;
         self.marked_bytes = told.marked_bytes;
         feedback.at = Time::ZERO + Duration::from_micros(self.told_us);
+        match &mut feedback.application {
+            Some(reading) => {
+                let (received, left) = (told.received_bytes, reading.occupancy.bytes);
+                let taken = self.taken.get_or_insert(Taken::new(received, left));
+                reading.drained_bytes = taken.total(received, left);
+            }
+            None => self.taken = None,
+        }
         self.controller.handle_feedback(now, &feedback);
     }
 

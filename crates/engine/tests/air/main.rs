@@ -1,6 +1,7 @@
 //! Two airdma hosts that agree on more than RoCEv2, and what they do with hosts that do not.
 #![allow(clippy::unwrap_used)]
 
+mod application;
 #[path = "../common/mod.rs"]
 mod common;
 mod congestion;

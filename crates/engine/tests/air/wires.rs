@@ -106,6 +106,11 @@ impl Line {
         left
     }
 
+    /// Bytes in the queue.
+    pub fn waiting(&self) -> usize {
+        self.bytes
+    }
+
     fn fill(&self) -> Option<QueueFill> {
         let fill = QueueFill {
             bytes: self.bytes as u64,

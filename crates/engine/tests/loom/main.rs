@@ -8,6 +8,8 @@
 
 #[path = "../../src/alarm.rs"]
 mod alarm;
+#[path = "../../src/application_buffer.rs"]
+mod application_buffer;
 #[path = "../../src/error.rs"]
 mod error;
 #[path = "../../src/event_queue.rs"]
@@ -29,6 +31,7 @@ mod use_count;
 
 mod arming;
 mod counts;
+mod emptying;
 mod eventfd;
 mod events;
 mod posting;

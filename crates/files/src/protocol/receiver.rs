@@ -10,6 +10,9 @@ use crate::sink::Report;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// As much of the slots is granted at once.
+const GRANT_SHARE: u64 = 8;
+
 /// What the receiver's side has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReceiverEvent {
@@ -360,7 +363,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Grants the slots that are empty; when half of them are, or the last are, so that not every chunk costs a message.
+    /// Grants the slots that are empty; when an eighth of them are, or the last are, so that not every chunk costs a message.
     fn go_on(&mut self) {
         let State::Receiving(receiving) = &mut self.state else {
             return;
@@ -373,7 +376,7 @@ impl Receiver {
         let until = (receiving.taken + u64::from(receiving.slots)).min(receiving.chunks);
         let more = until - receiving.granted;
         let is_last = until == receiving.chunks && more > 0;
-        if more >= u64::from(receiving.slots).div_ceil(2) || is_last {
+        if more >= u64::from(receiving.slots).div_ceil(GRANT_SHARE) || is_last {
             receiving.granted = until;
             self.out.push_back(Message::Grant {
                 until,

@@ -26,6 +26,11 @@ pub enum SenderEvent {
         /// Where they are.
         staging: Vec<u8>,
     },
+    /// So much was taken out of the staging memory when the receiver granted more: for people, who want to know what is slow.
+    Taken {
+        /// Chunks.
+        chunks: u64,
+    },
     /// So much is on the receiver's disk: for people.
     Durable {
         /// Chunks.
@@ -305,6 +310,10 @@ impl Sender {
             return Err(Failure::Protocol("a grant that makes no sense"));
         }
         *granted = until;
+        if until < plan.chunks() {
+            let chunks = until.saturating_sub((*slots).into());
+            self.events.push_back(SenderEvent::Taken { chunks });
+        }
         if on_disk > *durable {
             *durable = on_disk;
             self.events

@@ -145,6 +145,8 @@ fn a_transfer_from_the_offer_to_the_end() {
         staging,
     };
     assert_eq!(pair.sender.poll_event(), Some(accepted));
+    let none_taken = SenderEvent::Taken { chunks: 0 };
+    assert_eq!(pair.sender.poll_event(), Some(none_taken));
     assert_eq!(pair.given(), [0, 1], "as many as there are slots");
     assert_eq!(pair.receiver.next_chunk(), None, "nothing has arrived yet");
     pair.sender.chunks_written(2);

@@ -80,9 +80,7 @@ struct Connection {
 fn connect(sender: &mut SendingHost, receiver: &mut ReceivingHost, code: &Code) -> Connection {
     let introduction = sender
         .peer
-        .map_or(Introduction::Code(code.clone()), |peer| {
-            Introduction::Known(vec![peer])
-        });
+        .map_or(Introduction::Code(code.clone()), Introduction::Known);
     let (initiator, first) = Initiator::start(&sender.identity, introduction);
     let (answer, second) = receiver.door.answer(&first).unwrap();
     let (confirming, third) = initiator.prove(&second).unwrap();
@@ -197,7 +195,7 @@ impl Connection {
                     let source = Source::new(&host.walked, &unwanted, first_chunk);
                     end.data = Some((source, Sealer::new(cipher, &end.key, first_chunk)));
                 }
-                SenderEvent::Durable { .. } => {}
+                SenderEvent::Taken { .. } | SenderEvent::Durable { .. } => {}
                 SenderEvent::Finished { files, flaws } => {
                     assert_eq!(flaws, []);
                     host.finished = Some(files);

@@ -188,6 +188,31 @@ fn a_slow_program_sets_the_rate_and_always_has_something_to_read_however_late_it
 }
 
 #[test]
+fn a_program_that_takes_large_pieces_finds_the_next_one_when_it_has_taken_one() {
+    // 20 MB/s, a megabyte each 50 ms, in one step of the model.
+    let mut taken = 0;
+    let application = move |now: Time| {
+        let pieces = now.as_nanos() / 50_000_000;
+        let takes = pieces > taken;
+        taken = pieces;
+        Rate::of(u64::from(takes) * 1_000_000, Duration::from_micros(20))
+    };
+    let setup = Setup {
+        application: Box::new(application),
+        application_bytes: 16_000_000,
+        feedback_ms: (2, 4),
+        feedback_every: ms(10),
+        ..Setup::default()
+    };
+    let mut path = throughput(setup);
+    let first = path.run(ms(2_000));
+    let seen = path.run(ms(5_000));
+    let (share, lost) = (seen.received as f64 / 1e8, first.lost + seen.lost);
+    eprintln!("program that takes pieces: {share:.3}, lost {lost}");
+    assert!(share >= 0.98 && lost == 0, "{share} {lost}");
+}
+
+#[test]
 fn without_feedback_the_rate_is_held_then_decays_to_a_probe_and_returns_with_the_first_answer() {
     let setup = Setup {
         is_deaf: |now| (1_000_000_000..3_000_000_000).contains(&now.as_nanos()),

@@ -10,7 +10,8 @@
 //!
 //! `X_under` is what leaves beyond expectation during one control latency if the rate rises as far as it may: `v_i d_i` for a
 //! network's buffer, whose rate at most doubles, a tenth of it for one that a processor or a disk empties. As much must
-//! fit if the rate falls as far, so where the capacity is small both get their share of it.
+//! fit if the rate falls as far, so where the capacity is small both get their share of it. A program or a disk takes out pieces, though, and
+//! works on one while the next has to be there: its target is an eighth of the capacity at least.
 //!
 //! A rate that is measured while the buffer runs empty is what comes in, not what could leave: it can only raise `v_i`. A
 //! buffer that was never seen filled has no rate of its own yet.
@@ -30,6 +31,8 @@ const LATE_MAX: Duration = Duration::from_secs(1);
 const SPAN_MAX: Duration = Duration::from_secs(10);
 /// What fits into no less is taken for no capacity at all.
 const CAPACITY_BYTES_MIN: u64 = 4_096;
+/// A program's buffer holds so many of the pieces that it takes at a time, or more.
+const PIECES: u64 = 8;
 /// No buffer of unknown size holds more.
 const OCCUPIED_BYTES_MAX: u64 = 1 << 32;
 
@@ -65,6 +68,8 @@ pub(super) enum Verdict {
 pub(super) struct Buffer {
     kind: Kind,
     aim: Aim,
+    /// Who empties it takes out as much at a time as it likes, and nobody says how much.
+    by_pieces: bool,
     x: u64,
     capacity: Option<u64>,
     v: Rate,
@@ -84,6 +89,7 @@ impl Buffer {
         Buffer {
             kind,
             aim,
+            by_pieces: false,
             x: 0,
             capacity: None,
             v: Rate::ZERO,
@@ -92,6 +98,14 @@ impl Buffer {
             ran_empty: true,
             began: None,
             latest: Time::ZERO,
+        }
+    }
+
+    /// One between the transport and a program, or its disk.
+    pub(super) const fn of_program(aim: Aim) -> Self {
+        Buffer {
+            by_pieces: true,
+            ..Buffer::new(Kind::Processor, aim)
         }
     }
 
@@ -165,6 +179,10 @@ impl Buffer {
         match self.kind {
             // Nobody knows how fast it empties, but half of it may fill without loss.
             Kind::Processor if !self.is_v_known => capacity / 2,
+            // When a piece was taken, the next one is there.
+            Kind::Processor if self.by_pieces => {
+                x_target.clamp(capacity / PIECES, self.share_of(capacity))
+            }
             Kind::Network | Kind::Processor => x_target.min(self.share_of(capacity)),
         }
     }
@@ -372,6 +390,18 @@ mod tests {
             buffer.capacity = Some(300_000);
             assert_eq!(buffer.x_target(40 * D), expected, "{kind:?}");
         }
+    }
+
+    #[test]
+    fn a_program_always_has_an_eighth_of_its_buffer_to_take() {
+        let mut program = Buffer {
+            by_pieces: true,
+            ..busy(Kind::Processor)
+        };
+        assert_eq!(program.x_target(D), CAPACITY / 8);
+        assert_eq!(program.x_target(100 * D), CAPACITY / 2);
+        program.capacity = None;
+        assert_eq!(program.x_target(D), 64 * 1024);
     }
 
     #[test]

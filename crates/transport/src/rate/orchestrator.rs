@@ -94,7 +94,7 @@ impl BufferOrchestrator {
             // How long packets take varies by more than a shorter queue would.
             path: Buffer::new(Kind::Network, Aim::Throughput),
             socket: Buffer::new(Kind::Processor, aim),
-            application: Buffer::new(Kind::Processor, aim),
+            application: Buffer::of_program(aim),
             is_send_queue_seen: false,
             began: None,
             active_at: Time::ZERO,
@@ -266,9 +266,13 @@ impl RateController for BufferOrchestrator {
         let d = self.d_remote();
         let verdict = self.socket.observe(feedback.at, &feedback.socket, d);
         self.note(verdict);
-        if let Some(reading) = &feedback.application {
-            let verdict = self.application.observe(feedback.at, reading, d);
-            self.note(verdict);
+        match &feedback.application {
+            Some(reading) => {
+                let verdict = self.application.observe(feedback.at, reading, d);
+                self.note(verdict);
+            }
+            // It has none, or none any more: then that is nothing to wait for.
+            None => self.application = Buffer::of_program(self.aim),
         }
         self.observe_path(feedback);
         self.active_at = now;

@@ -116,6 +116,18 @@ fn a_full_receiver_stops_the_sender_for_as_long_as_it_says_so() {
 }
 
 #[test]
+fn a_program_that_has_no_buffer_any_more_holds_nobody_back() {
+    let mut controller = busy();
+    let mut told = feedback(40, 0, 2_880_000);
+    told.application = Some(feedback(40, 2 * MB, 880_000).socket);
+    controller.handle_feedback(at(42), &told);
+    assert_eq!(controller.rate(), Rate::ZERO);
+    controller.handle_feedback(at(46), &feedback(44, 0, 2_880_000));
+    let rate = controller.rate();
+    assert!(rate > Rate::from_bytes_per_s(40 * MB), "{rate:?}");
+}
+
+#[test]
 fn a_full_receiver_that_says_no_more_is_asked() {
     let mut controller = busy();
     controller.handle_feedback(at(42), &feedback(40, 2 * MB, 2_880_000));

@@ -1,0 +1,96 @@
+//! The buffers of programs, between the transport and a disk or whatever else empties them: what a peer is told of ours, and what is
+//! made of what it tells of its own.
+
+use super::AirIndex;
+use crate::application_buffer::Fill;
+use crate::tables::Tables;
+use airdma_transport::Time;
+
+/// What a peer's program took out of its buffer: what came there, and is not in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Taken {
+    /// What was in the buffer when the peer began to count what it received.
+    before: u64,
+    total: u64,
+}
+
+impl Taken {
+    /// Of a peer that has received so much since it began to count, of which so much is `left` in the buffer.
+    pub(super) fn new(received: u64, left: u64) -> Self {
+        Taken {
+            before: left.saturating_sub(received),
+            total: received.saturating_sub(left),
+        }
+    }
+
+    /// The total by now. A program may count what came only when all of a message is there: then more seems to be taken than was, until
+    /// it does, but what was taken is never taken back.
+    pub(super) fn total(&mut self, received: u64, left: u64) -> u64 {
+        let taken = self.before.saturating_add(received).saturating_sub(left);
+        self.total = self.total.max(taken);
+        self.total
+    }
+}
+
+impl Tables {
+    /// A program has emptied its buffer: the peer may have stopped for it, so that nothing else would make us speak.
+    pub(crate) fn note_application_buffer(&mut self, index: u32, now: Time) {
+        let slot = self.qps.slot(index);
+        let connection = slot.and_then(|slot| slot.connection);
+        let Some(air) = connection.and_then(|connection| connection.air) else {
+            return;
+        };
+        let peer = self.air.peer(air);
+        if peer.tells_buffers() {
+            let by = peer.report_soon(now);
+            self.air.call_at(by);
+        }
+    }
+
+    /// What a peer is told of the buffers of programs here: of all queue pairs that are connected to it, since it sends to all of them at
+    /// one rate. Only those are told who have said that they want to know.
+    pub(super) fn application_buffers(&mut self, index: AirIndex) -> Fill {
+        let peer = &self.air.peers[index.0 as usize];
+        let mut all = Fill::default();
+        if !peer.tells_buffers() {
+            return all;
+        }
+        for &user in &peer.users {
+            if let Some(slot) = self.qps.slot(user) {
+                let fill = slot.side.shared.application_buffer.tell();
+                all.bytes = all.bytes.saturating_add(fill.bytes);
+                all.capacity = all.capacity.saturating_add(fill.capacity);
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_and_is_not_there_was_taken() {
+        let mut taken = Taken::new(1_000, 400);
+        assert_eq!(taken.total(1_000, 400), 600);
+        assert_eq!(taken.total(3_000, 2_000), 1_000);
+        assert_eq!(taken.total(3_000, 0), 3_000);
+    }
+
+    #[test]
+    fn what_was_there_when_the_peer_began_to_count_is_taken_too() {
+        let mut taken = Taken::new(100, 5_000);
+        assert_eq!(taken.total(100, 5_000), 0);
+        assert_eq!(taken.total(600, 1_000), 4_500);
+    }
+
+    #[test]
+    fn a_message_that_counts_when_it_is_whole_takes_nothing_back() {
+        let mut taken = Taken::new(0, 0);
+        assert_eq!(taken.total(900, 0), 900);
+        assert_eq!(taken.total(1_000, 1_000), 900);
+        assert_eq!(taken.total(1_500, 1_000), 900);
+        assert_eq!(taken.total(1_500, 0), 1_500);
+    }
+}

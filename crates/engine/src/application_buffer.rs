@@ -1,0 +1,119 @@
+//! How full the buffer is that a program fills from a queue pair, as it says itself: the worker tells the peer, which sends no faster
+//! than that empties (`docs/design/018-rate-control.md`).
+
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// A peer that was told of more is told again once as much of the buffer as this share is free again, or all of it.
+const NEWS_SHARE: u64 = 32;
+/// The worker is about to tell the peer: it may tell what was so a moment ago.
+const BEING_TOLD: u64 = u64::MAX;
+
+/// Of one queue pair. The program says it, the worker tells it.
+pub(crate) struct ApplicationBuffer {
+    /// Its capacity in the upper half, what is in it in the lower.
+    fill: AtomicU64,
+    /// What the peer was told last that there is in it.
+    told: AtomicU64,
+}
+
+/// What a program said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Fill {
+    pub(crate) bytes: u32,
+    /// None is known of where this is 0.
+    pub(crate) capacity: u32,
+}
+
+impl ApplicationBuffer {
+    pub(crate) fn new() -> Self {
+        ApplicationBuffer {
+            fill: AtomicU64::new(0),
+            told: AtomicU64::new(0),
+        }
+    }
+
+    /// The program says how full it is. Whether the peer is to hear of it though nothing comes from it: it may have stopped because the
+    /// buffer was full.
+    pub(crate) fn set(&self, fill: Fill) -> bool {
+        let Fill { bytes, capacity } = fill;
+        let word = u64::from(capacity) << 32 | u64::from(bytes.min(capacity));
+        self.fill.store(word, Ordering::Relaxed);
+        // Pairs with the fence in `tell`: either we see what it tells, or it sees what we said.
+        fence(Ordering::SeqCst);
+        let told = self.told.load(Ordering::Relaxed);
+        let bytes = u64::from(bytes);
+        let fell = told.saturating_sub(bytes);
+        fell > 0 && (bytes == 0 || fell >= u64::from(capacity) / NEWS_SHARE)
+    }
+
+    /// What the worker tells the peer now.
+    pub(crate) fn tell(&self) -> Fill {
+        if self.fill.load(Ordering::Relaxed) == 0 {
+            // Most have none. One that is told of a moment later is in the next report: a peer that was told nothing sends.
+            self.told.store(0, Ordering::Relaxed);
+            return Fill::default();
+        }
+        self.told.store(BEING_TOLD, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let word = self.fill.load(Ordering::Relaxed);
+        let fill = Fill {
+            bytes: word as u32,
+            capacity: (word >> 32) as u32,
+        };
+        self.told.store(fill.bytes.into(), Ordering::Relaxed);
+        fill
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const MIB: u32 = 1 << 20;
+
+    fn fill(bytes: u32) -> Fill {
+        Fill {
+            bytes,
+            capacity: 32 * MIB,
+        }
+    }
+
+    #[test]
+    fn a_peer_that_was_told_nothing_is_told_nothing_new() {
+        let buffer = ApplicationBuffer::new();
+        assert!(![8, 20, 0, 3, 0].iter().any(|n| buffer.set(fill(n * MIB))));
+    }
+
+    #[test]
+    fn a_peer_hears_when_the_buffer_empties_and_not_when_it_fills() {
+        let buffer = ApplicationBuffer::new();
+        buffer.set(fill(8 * MIB));
+        assert_eq!(buffer.tell(), fill(8 * MIB));
+        assert!(!buffer.set(fill(20 * MIB)), "packets bring that");
+        assert!(!buffer.set(fill(7 * MIB + 1)), "hardly less");
+        assert!(buffer.set(fill(7 * MIB)));
+        assert_eq!(buffer.tell(), fill(7 * MIB));
+        assert!(!buffer.set(fill(7 * MIB)), "it knows");
+        buffer.set(fill(5));
+        buffer.tell();
+        assert!(buffer.set(fill(0)), "however little it was");
+        assert_eq!(buffer.tell(), fill(0));
+        assert!(!buffer.set(fill(0)));
+    }
+
+    #[test]
+    fn a_buffer_that_is_taken_back_is_told_if_anything_was_in_it() {
+        let buffer = ApplicationBuffer::new();
+        buffer.set(fill(8 * MIB));
+        buffer.tell();
+        assert!(buffer.set(Fill::default()));
+        assert_eq!(buffer.tell(), Fill::default());
+    }
+
+    #[test]
+    fn no_buffer_holds_more_than_fits() {
+        let buffer = ApplicationBuffer::new();
+        buffer.set(fill(40 * MIB));
+        assert_eq!(buffer.tell(), fill(32 * MIB));
+    }
+}

@@ -1,0 +1,180 @@
+//! A program that takes what comes to it slower than the line brings it, and says how much waits for it.
+
+use crate::common::*;
+use crate::rate::{line, wires};
+use crate::wires::Wires;
+use airdma_engine::*;
+use std::time::Duration;
+
+const MS: Duration = Duration::from_millis(1);
+/// What the program takes at a time, of messages of this length: 4 MB/s of the line's 12.5.
+const PIECE: usize = 64 * 1024;
+const TAKES: u32 = 16;
+/// What its buffer holds.
+const PIECES_MAX: u64 = 32;
+const RECEIVES: u64 = 400;
+
+struct Program {
+    left: End,
+    right: End,
+    /// It says how much waits for it.
+    tells: bool,
+    /// Pieces on their way, those that wait, the most that ever did, and those that were taken.
+    under_way: u32,
+    waiting: u64,
+    most: u64,
+    taken: u64,
+    /// Sum of what was in the queue of the line at each look, and how many looks there were.
+    queued: (usize, usize),
+    /// Until it takes the next piece.
+    ms_left: u32,
+}
+
+impl Program {
+    fn new(wires: &Wires, tells: bool) -> Self {
+        let caps = QpCaps {
+            max_recv_wr: RECEIVES as u32,
+            ..CAPS
+        };
+        let [left, right] = (wires.hosts.each_ref())
+            .map(|host| End::with_caps(host.device.device(), QpType::Rc, PIECE, caps));
+        left.connect(&right);
+        right.connect(&left);
+        for receive in 0..RECEIVES {
+            right.recv(receive, 0, PIECE);
+        }
+        Program {
+            left,
+            right,
+            tells,
+            under_way: 0,
+            waiting: 0,
+            most: 0,
+            taken: 0,
+            queued: (0, 0),
+            ms_left: 0,
+        }
+    }
+
+    /// The left host sends all that it can, and the program takes pieces, if it does. Returns how many it took.
+    fn run(&mut self, wires: &mut Wires, time: Duration, takes: bool) -> u64 {
+        let before = self.taken;
+        for _ in 0..time.as_millis() {
+            while let Some(sent) = self.left.try_complete() {
+                assert_eq!(sent.status, Status::Success);
+                self.under_way -= 1;
+            }
+            while self.under_way < 4 {
+                self.left.send(Operation::Send, 0, PIECE);
+                self.under_way += 1;
+            }
+            while let Some(received) = self.right.try_complete() {
+                self.right.recv(received.wr_id, 0, PIECE);
+                self.waiting += 1;
+            }
+            self.most = self.most.max(self.waiting);
+            self.ms_left = self.ms_left.saturating_sub(1);
+            if takes && self.ms_left == 0 && self.waiting > 0 {
+                (self.waiting, self.taken) = (self.waiting - 1, self.taken + 1);
+                self.ms_left = TAKES;
+            }
+            if self.tells {
+                let piece = PIECE as u64;
+                let qp = &self.right.qp;
+                qp.set_application_buffer(self.waiting * piece, PIECES_MAX * piece);
+            }
+            wires.quietly(MS);
+            if let Some(line) = &wires.line {
+                self.queued = (self.queued.0 + line.waiting(), self.queued.1 + 1);
+            }
+        }
+        self.taken - before
+    }
+
+    /// Bytes that were in the queue of the line since this was asked last, on average.
+    fn mean_queue(&mut self) -> usize {
+        let (bytes, looks) = std::mem::take(&mut self.queued);
+        bytes / looks
+    }
+}
+
+/// What the program takes in this time if there is always something to take.
+fn pieces_in(time: Duration) -> f64 {
+    time.as_millis() as f64 / f64::from(TAKES)
+}
+
+#[test]
+fn a_program_that_says_how_much_waits_for_it_sets_the_rate_and_the_queue_of_the_line_stays_short() {
+    let mut wires = wires(RateControl::Buffers, line(true));
+    let mut program = Program::new(&wires, true);
+    program.run(&mut wires, 500 * MS, true);
+    program.mean_queue();
+    wires.line.as_mut().unwrap().carried = 0;
+    let taken = program.run(&mut wires, 2000 * MS, true);
+    let share = taken as f64 / pieces_in(2000 * MS);
+    assert!(share > 0.97, "it always has something to take: {share}");
+    assert!(program.most <= PIECES_MAX, "{} waited", program.most);
+    let line = wires.line.unwrap();
+    let carried = line.carried as f64 / (taken as usize * PIECE) as f64;
+    assert!((0.9..1.2).contains(&carried), "{carried} of what is taken");
+    let queue = program.mean_queue();
+    assert!(queue < 5_000, "{queue} bytes in the queue");
+}
+
+#[test]
+fn a_program_that_says_nothing_finds_all_that_the_line_can_bring() {
+    let mut wires = wires(RateControl::Buffers, line(true));
+    let mut program = Program::new(&wires, false);
+    program.run(&mut wires, 500 * MS, true);
+    program.mean_queue();
+    program.run(&mut wires, 500 * MS, true);
+    assert!(program.most > 2 * PIECES_MAX, "{} waited", program.most);
+    let queue = program.mean_queue();
+    assert!(queue > 40_000, "{queue} bytes in the queue");
+}
+
+#[test]
+fn a_program_that_stands_still_stops_the_sender_and_starts_it_again() {
+    let mut wires = wires(RateControl::Buffers, line(true));
+    let mut program = Program::new(&wires, true);
+    program.run(&mut wires, 500 * MS, true);
+    program.run(&mut wires, 200 * MS, false);
+    let before = wires.line.as_ref().unwrap().carried;
+    program.run(&mut wires, 2000 * MS, false);
+    // Now and then it is asked whether it is still there.
+    let carried = wires.line.as_ref().unwrap().carried - before;
+    assert!(carried < 160 * 1024, "{carried} bytes meanwhile");
+    assert!(program.most <= PIECES_MAX, "{} waited", program.most);
+    let taken = program.run(&mut wires, 1000 * MS, true);
+    let share = taken as f64 / pieces_in(1000 * MS);
+    assert!(share > 0.97, "{share}");
+}
+
+#[test]
+fn a_program_that_takes_its_buffer_back_is_sent_to_at_the_rate_of_the_line() {
+    let mut wires = wires(RateControl::Buffers, line(true));
+    let mut program = Program::new(&wires, true);
+    program.run(&mut wires, 500 * MS, true);
+    program.tells = false;
+    program.right.qp.set_application_buffer(0, 0);
+    program.run(&mut wires, 100 * MS, true);
+    let before = wires.line.as_ref().unwrap().carried;
+    program.run(&mut wires, 400 * MS, true);
+    let carried = wires.line.unwrap().carried - before;
+    assert!(carried as f64 > 0.95 * 12_500_000.0 * 0.4, "{carried}");
+}
+
+#[test]
+fn without_rate_control_by_buffers_no_packet_is_different() {
+    for control in [None, Some(RateControl::Window)] {
+        let sent = [true, false].map(|tells| {
+            let mut wires = Wires::with([control; 2], 64);
+            wires.quietly(5 * MS);
+            wires.line = Some(line(true));
+            let mut program = Program::new(&wires, tells);
+            program.run(&mut wires, 300 * MS, true);
+            wires.sent
+        });
+        assert!(!sent[0].is_empty() && sent[0] == sent[1], "{control:?}");
+    }
+}
