@@ -146,18 +146,21 @@ impl Transfers {
         let paths: Vec<_> = order.paths.iter().map(|path| &path.0).collect();
         let walked = airdma_files::walk(&paths, Limits::default())?;
         let watch = |event| watched(event, peer, &home, tell);
-        let sent = match peer.expected(&home).map(Introduction::Known) {
-            Some(known) => match self.attempt(&walked, &home, peer, known, &watch, cancel) {
-                // Another host has this name now.
-                Err(Error::Handshake(HandshakeError::NotKnown | HandshakeError::NotKnownThere))
-                    if order.code.is_some() =>
-                {
-                    self.attempt(&walked, &home, peer, by_code(order)?, &watch, cancel)?
+        let attempt =
+            |introduction| self.attempt(&walked, &home, peer, introduction, &watch, cancel);
+        let known = peer.expected(&home);
+        let sent =
+            if known.is_empty() {
+                attempt(by_code(order)?)?
+            } else {
+                match attempt(Introduction::Known(known)) {
+                    // Another host has this name now.
+                    Err(Error::Handshake(
+                        HandshakeError::NotKnown | HandshakeError::NotKnownThere,
+                    )) if order.code.is_some() => attempt(by_code(order)?)?,
+                    result => result?,
                 }
-                result => result?,
-            },
-            None => self.attempt(&walked, &home, peer, by_code(order)?, &watch, cancel)?,
-        };
+            };
         let arrived = sent.flaws.into_iter().map(|(path, flaw)| Flaw {
             path,
             why: flaw.to_string(),

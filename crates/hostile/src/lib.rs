@@ -14,6 +14,7 @@ pub mod icrc;
 pub mod input;
 pub mod packet;
 pub mod program;
+pub mod queue_request;
 pub mod requester;
 pub mod responder;
 pub mod siege;
@@ -35,5 +36,6 @@ pub const TARGETS: &[Target] = &[
     ("work_request", work_request::run),
     ("file_manifest", file_manifest::run),
     ("file_control", file_control::run),
+    ("queue_request", queue_request::run),
     ("world", world::run),
 ];

@@ -86,5 +86,6 @@ replays!(
     work_request,
     file_manifest,
     file_control,
+    queue_request,
     world
 );

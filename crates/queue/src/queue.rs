@@ -3,7 +3,7 @@
 use crate::carrier::{Outcome, Progress};
 use crate::job::{Job, Order, State, Trouble};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 /// Jobs that are not over yet.
@@ -25,6 +25,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(300);
 pub(crate) struct Queue {
     entries: BTreeMap<u64, Entry>,
     last_id: u64,
+    /// Jobs that are over, in the order in which they ended: by their times it would be another one where somebody has set the clock.
+    over: VecDeque<u64>,
 }
 
 #[derive(Debug)]
@@ -56,7 +58,10 @@ impl Queue {
             queue.last_id = queue.last_id.max(job.id);
             queue.put(job);
         }
-        queue.forget_old();
+        let over = queue.jobs().filter(|job| job.state.is_over());
+        let mut over: Vec<_> = over.map(|job| (job.ended, job.id)).collect();
+        over.sort_unstable();
+        over.into_iter().for_each(|(_, id)| queue.close(id));
         queue
     }
 
@@ -188,8 +193,8 @@ impl Queue {
             job.ended = Some(unix);
             // It was for this job alone.
             job.order.code = None;
+            self.close(id);
         }
-        self.forget_old();
         self.job(id)
     }
 
@@ -202,22 +207,20 @@ impl Queue {
                 entry.job.state = State::Cancelled;
                 entry.job.ended = Some(unix);
                 entry.job.order.code = None;
-                self.forget_old();
+                self.close(id);
                 Ok(false)
             }
             over @ (State::Done | State::Failed | State::Cancelled) => Err(Refused::Over(over)),
         }
     }
 
-    /// Of those that are over, only the latest are kept.
-    fn forget_old(&mut self) {
-        let over = self.jobs().filter(|job| job.state.is_over());
-        let mut over: Vec<_> = over.map(|job| (job.ended, job.id)).collect();
-        if over.len() > HISTORY_MAX {
-            over.sort_unstable();
-            for (_, id) in &over[..over.len() - HISTORY_MAX] {
-                self.entries.remove(id);
-            }
+    /// A job is over. Of those that are, only the latest are kept.
+    fn close(&mut self, id: u64) {
+        self.over.push_back(id);
+        if self.over.len() > HISTORY_MAX
+            && let Some(oldest) = self.over.pop_front()
+        {
+            self.entries.remove(&oldest);
         }
     }
 }

@@ -3,8 +3,10 @@
 use crate::lines::{Line, next_line};
 use crate::protocol::{REQUEST_BYTES_MAX, RefusalKind, Reply, Request};
 use crate::service::{Service, ServiceError};
+use rustix::fs::Mode;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -16,6 +18,8 @@ pub const CONNECTIONS_MAX: usize = 32;
 /// Who says nothing for so long is disconnected.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// Programs that wait to be connected.
+const BACKLOG: i32 = 128;
 
 /// A socket that is listened to. Dropping it removes it.
 #[derive(Debug)]
@@ -130,12 +134,14 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
     name.push(".new");
     let new = PathBuf::from(name);
     remove_former(&new)?;
-    let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
-    let listener = UnixListener::bind(&new);
-    rustix::process::umask(mask);
-    let listener = listener?;
+    let flags = SocketFlags::CLOEXEC;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // The file gets the mode that the socket has then. A umask for the moment would be every thread's.
+    rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600))?;
+    net::bind(&socket, &SocketAddrUnix::new(&new)?)?;
+    net::listen(&socket, BACKLOG)?;
     std::fs::rename(&new, path)?;
-    Ok(listener)
+    Ok(socket.into())
 }
 
 fn enter(connected: &Mutex<usize>) -> bool {
@@ -165,16 +171,24 @@ fn refuse(mut stream: UnixStream) {
 fn converse(stream: &UnixStream, service: &Service) -> io::Result<()> {
     stream.set_read_timeout(Some(SILENCE_MAX))?;
     stream.set_write_timeout(Some(ANSWER_WITHIN))?;
-    let mut reader = BufReader::new(stream);
+    answer_lines(BufReader::new(stream), stream, service)
+}
+
+/// Answers the requests of a stream, line by line, until it ends or a line is too long.
+///
+/// # Errors
+/// The stream's.
+pub fn answer_lines(
+    mut requests: impl BufRead,
+    mut answers: impl Write,
+    service: &Service,
+) -> io::Result<()> {
     loop {
-        let line = match next_line(&mut reader, REQUEST_BYTES_MAX)? {
+        let line = match next_line(&mut requests, REQUEST_BYTES_MAX)? {
             Line::Whole(line) => line,
             Line::TooLong => {
                 let message = format!("a request of more than {REQUEST_BYTES_MAX} bytes");
-                return tell(
-                    &mut &*stream,
-                    &Reply::error(RefusalKind::Malformed, message),
-                );
+                return tell(&mut answers, &Reply::error(RefusalKind::Malformed, message));
             }
             Line::End => return Ok(()),
         };
@@ -185,7 +199,7 @@ fn converse(stream: &UnixStream, service: &Service) -> io::Result<()> {
                 Reply::error(RefusalKind::Malformed, message)
             }
         };
-        tell(&mut &*stream, &reply)?;
+        tell(&mut answers, &reply)?;
     }
 }
 

@@ -72,9 +72,9 @@ impl Home {
         self.peers().name(key).map(str::to_owned)
     }
 
-    /// The key of who has this name.
-    pub fn key(&self, name: &str) -> Option<PublicKey> {
-        self.peers().keys(name).next()
+    /// The keys of all who were met under this name: users of one host, say, or hosts that had one address.
+    pub fn keys(&self, name: &str) -> Vec<PublicKey> {
+        self.peers().keys(name).collect()
     }
 
     /// Knows a peer from now on; under a name that another one had, if `replace` says so.

@@ -81,17 +81,16 @@ impl Peer {
         })
     }
 
-    /// The key that it must have: the one that was met under its name. Only a name that nobody was met under may be another name of
-    /// whoever is known by the announced key; otherwise everybody known could take what is meant for another.
-    pub fn expected(&self, home: &Home) -> Option<PublicKey> {
-        let is_its_own = |key: &PublicKey| {
-            let name = home.name(key);
-            name.is_some_and(|name| name.eq_ignore_ascii_case(&self.name))
-        };
-        let announced = self.key.filter(is_its_own);
-        announced
-            .or_else(|| home.key(&self.name))
-            .or_else(|| self.key.filter(|key| home.knows(key)))
+    /// The keys of which it must have one; without any it has to be met by a code. Those that were met under its name are all good: several
+    /// users of a host, and hosts that had one address, are met under the same. Only a name that nobody was met under may be another name
+    /// of whoever is known by the announced key; otherwise everybody known could take what is meant for another.
+    pub fn expected(&self, home: &Home) -> Vec<PublicKey> {
+        let met = home.keys(&self.name);
+        if met.is_empty() {
+            let announced = self.key.filter(|key| home.knows(key));
+            return announced.into_iter().collect();
+        }
+        met
     }
 
     /// The only one who waits on this network.
@@ -165,10 +164,15 @@ mod tests {
             }
             .expected(&home)
         };
-        assert_eq!(expected("anna", Some(ben)), Some(anna));
-        assert_eq!(expected("anna", Some(stranger)), Some(anna));
-        assert_eq!(expected("elsewhere", Some(ben)), Some(ben));
-        assert_eq!(expected("elsewhere", Some(stranger)), None);
+        assert_eq!(expected("anna", Some(ben)), [anna]);
+        assert_eq!(expected("anna", Some(stranger)), [anna]);
+        assert_eq!(expected("elsewhere", Some(ben)), [ben]);
+        assert_eq!(expected("elsewhere", Some(stranger)), []);
+        // Another user of the same host.
+        home.pin(stranger, "Anna", false).unwrap();
+        let mut both = [anna, stranger];
+        both.sort_unstable();
+        assert_eq!(expected("anna", None), both);
         std::fs::remove_dir_all(&directory).unwrap();
     }
 

@@ -139,7 +139,7 @@ impl Attempts<'_> {
         let mut channel = Channel::new(&device, endpoint, parking::waker())?;
         let by_code = self.peer.is_none() && matches!(self.job.introduction, Introduction::Code(_));
         let introduction = match self.peer {
-            Some(peer) => Introduction::Known(peer),
+            Some(peer) => Introduction::Known(vec![peer]),
             None => self.job.introduction.clone(),
         };
         let introduced = introduce(&mut channel, self.job.identity, introduction, self.cancel);

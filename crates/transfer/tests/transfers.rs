@@ -190,7 +190,11 @@ fn a_tree_arrives_by_a_code_and_the_next_one_without() {
             assert!(world.root.join("out/tree/empty").is_dir() && large.exists());
             assert_eq!(seen.offered.lock().unwrap()[0].names, ["tree"]);
             let received = world.receive(&seen, &|_| true, || {
-                let known = Introduction::Known(world.sender.key("receiver").unwrap());
+                // Others who were met under the same name are in nobody's way.
+                for stranger in [(); 3].map(|()| Identity::draw().public()) {
+                    world.sender.pin(stranger, "receiver", false).unwrap();
+                }
+                let known = Introduction::Known(world.sender.keys("receiver"));
                 let identity = world.sender.identity();
                 let sent = world.send(&[&again], identity, known, &|_| {}, &Cancel::default());
                 assert_eq!(sent.unwrap().files, 1);
@@ -260,7 +264,7 @@ fn a_second_sender_is_told_that_the_first_one_is_not_done() {
                 .receiver
                 .pin(second.public(), "second", false)
                 .unwrap();
-            let known = Introduction::Known(world.receiver.identity().public());
+            let known = Introduction::Known(vec![world.receiver.identity().public()]);
             let accept = |_: &Cancel| {
                 asked.wait();
                 asked.wait();

@@ -155,7 +155,7 @@ fn send_to(
     }
 }
 
-/// By the key, if it is known; else by a code.
+/// By a key, if any is known; else by a code.
 fn introduction(
     options: &SendOptions,
     wanted: &Wanted,
@@ -164,18 +164,20 @@ fn introduction(
     cancel: &Cancel,
 ) -> Result<Introduction, Error> {
     let peer = &wanted.peer;
-    match peer.expected(home) {
-        Some(key) if options.code.is_none() => {
-            let met_as = home.name(&key).unwrap_or_default();
-            if !met_as.eq_ignore_ascii_case(&peer.name) {
-                let text = format!("{} is known here as {met_as}", peer.name);
-                show.object(&json!({"event": "known", "name": met_as, "message": text}));
-                show.must(&format!("airdma: {text}"));
-            }
-            Ok(Introduction::Known(key))
-        }
-        Some(_) | None => Ok(Introduction::Code(ask_code(options, wanted, cancel)?)),
+    let keys = peer.expected(home);
+    if keys.is_empty() || options.code.is_some() {
+        return Ok(Introduction::Code(ask_code(options, wanted, cancel)?));
     }
+    // Several were met under its name. One may have been met under another.
+    if let [key] = &keys[..] {
+        let met_as = home.name(key).unwrap_or_default();
+        if !met_as.eq_ignore_ascii_case(&peer.name) {
+            let text = format!("{} is known here as {met_as}", peer.name);
+            show.object(&json!({"event": "known", "name": met_as, "message": text}));
+            show.must(&format!("airdma: {text}"));
+        }
+    }
+    Ok(Introduction::Known(keys))
 }
 
 fn ask_code(options: &SendOptions, wanted: &Wanted, cancel: &Cancel) -> Result<Code, Error> {

@@ -36,8 +36,8 @@ const NOISE_BYTES_MAX: usize = 32 + 48 + 16;
 pub enum Introduction {
     /// Somebody told the code that the other end shows.
     Code(Code),
-    /// By its key; the other end must know ours.
-    Known(PublicKey),
+    /// By its key, which is one of these; the other end must know ours.
+    Known(Vec<PublicKey>),
 }
 
 /// Why there is no session.
@@ -85,7 +85,7 @@ pub struct Confirming {
 #[derive(Debug)]
 enum Proof {
     Code(Spake2<Ed25519Group>),
-    Known(PublicKey),
+    Known(Vec<PublicKey>),
 }
 
 impl Initiator {
@@ -100,9 +100,9 @@ impl Initiator {
                 frame.extend_from_slice(&message);
                 Proof::Code(pake)
             }
-            Introduction::Known(key) => {
+            Introduction::Known(keys) => {
                 frame.push(WAY_KNOWN);
-                Proof::Known(key)
+                Proof::Known(keys)
             }
         };
         let builder = noise()
@@ -131,7 +131,7 @@ impl Initiator {
         };
         read(&mut self.noise, message)?;
         let peer = peer(&self.noise)?;
-        if wanted.is_some_and(|wanted| wanted != peer) {
+        if wanted.is_some_and(|wanted| !wanted.contains(&peer)) {
             return Err(HandshakeError::NotKnown);
         }
         self.noise

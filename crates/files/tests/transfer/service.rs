@@ -80,7 +80,9 @@ struct Connection {
 fn connect(sender: &mut SendingHost, receiver: &mut ReceivingHost, code: &Code) -> Connection {
     let introduction = sender
         .peer
-        .map_or(Introduction::Code(code.clone()), Introduction::Known);
+        .map_or(Introduction::Code(code.clone()), |peer| {
+            Introduction::Known(vec![peer])
+        });
     let (initiator, first) = Initiator::start(&sender.identity, introduction);
     let (answer, second) = receiver.door.answer(&first).unwrap();
     let (confirming, third) = initiator.prove(&second).unwrap();

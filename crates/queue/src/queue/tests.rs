@@ -137,6 +137,23 @@ fn only_the_latest_of_those_that_are_over_are_kept() {
 }
 
 #[test]
+fn who_ended_last_is_known_though_the_clock_was_set_back() {
+    let mut queue = queue(&[50; HISTORY_MAX + 1]);
+    let (now, wrong, right) = (Instant::now(), 4_000_000_000, 1_800_000_000);
+    for id in 1..=HISTORY_MAX as u64 + 1 {
+        let unix = if id <= HISTORY_MAX as u64 {
+            wrong
+        } else {
+            right
+        };
+        queue.begin(id, unix).unwrap();
+        let ended = queue.end(id, Outcome::Failed(trouble()), false, now, unix);
+        assert!(ended.is_some(), "job {id} is over, and not known any more");
+    }
+    assert_eq!(queue.job(1), None);
+}
+
+#[test]
 fn a_queue_is_full_at_some_point() {
     let mut jobs = queue(&[50]);
     let job = jobs.job(1).unwrap().clone();

@@ -151,14 +151,14 @@ fn a_code_is_good_for_the_first_who_knows_it_and_nobody_else() {
 fn peers_that_know_each_other_need_no_code() {
     let mut pair = Pair::new();
     let far = pair.far.public();
-    assert!(pair.meet(Introduction::Known(far), true).is_ok());
+    assert!(pair.meet(Introduction::Known(vec![far]), true).is_ok());
     assert_eq!(
-        pair.meet(Introduction::Known(far), false).map(drop),
+        pair.meet(Introduction::Known(vec![far]), false).map(drop),
         Err(HandshakeError::NotKnownThere)
     );
     let other = Identity::draw().public();
     assert_eq!(
-        pair.meet(Introduction::Known(other), true).map(drop),
+        pair.meet(Introduction::Known(vec![other]), true).map(drop),
         Err(HandshakeError::NotKnown)
     );
 }
@@ -182,7 +182,7 @@ fn a_handshake_that_is_changed_anywhere_makes_no_session() {
                 let mut pair = Pair::new();
                 let introduction = match way {
                     WAY_CODE => Introduction::Code(pair.code.clone()),
-                    _ => Introduction::Known(pair.far.public()),
+                    _ => Introduction::Known(vec![pair.far.public()]),
                 };
                 let change = |now: usize, frame: &mut Vec<u8>| {
                     now != step || frame.get_mut(at).map(|byte| *byte ^= 0x41).is_some()

@@ -1,0 +1,417 @@
+//! `airdma recv` and a sender that knows the code and lies: nothing is outside of the directory, nothing is under its name that is not
+//! whole, and both ends are told why.
+#![allow(clippy::unwrap_used)]
+
+// Other tests use the rest of it.
+#[allow(dead_code)]
+#[path = "../../transfer/tests/by_hand/mod.rs"]
+mod by_hand;
+#[path = "../../engine/tests/common/isolated.rs"]
+mod isolated;
+
+use airdma_files::manifest::{Builder, Content, Entry, Kind};
+use airdma_files::protocol::{Config, Message, Offer, Reason};
+use airdma_files::session::{Code, DataKey, Identity, Introduction};
+use airdma_files::{CHUNK_BYTES, Limits, Manifest, Modified, TRAILER_BYTES, walk};
+use airdma_transfer::{Cancel, PORT, SendJob, send};
+use by_hand::{ByHand, offer_of};
+use isolated::isolated;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+const CODE: &str = "lusab-babad";
+const REFUSED: i32 = 5;
+const FILES: i32 = 6;
+const FLAWED: i32 = 7;
+const INTERRUPTED: i32 = 8;
+const PROTOCOL: i32 = 9;
+/// What a receiver may have grown by, whatever it was told: its staging memory is 32 MiB, and is given back.
+const GROWTH_BYTES_MAX: u64 = 24 << 20;
+
+/// A directory to receive into, and things beside it that nobody may touch.
+struct Bench {
+    root: PathBuf,
+    sender: Identity,
+}
+
+impl Bench {
+    fn new(name: &str) -> Self {
+        let name = format!("airdma-hostile-{name}-{}", std::process::id());
+        let root = std::env::temp_dir().join(name);
+        fs::create_dir_all(root.join("out")).unwrap();
+        fs::create_dir(root.join("outside")).unwrap();
+        fs::write(root.join("up"), "mine").unwrap();
+        Self {
+            root,
+            sender: Identity::draw(),
+        }
+    }
+
+    fn recv(&self) -> Recv {
+        // With this test it ends, too.
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_airdma"), "recv"])
+            .args(["--json", "--yes", "--no-name", "--patience", "1"])
+            .args(["--code", CODE, "--on", "127.0.0.1"])
+            .arg(self.root.join("out"))
+            .env("AIRDMA_HOME", self.root.join("home"))
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut first = String::new();
+        output.read_line(&mut first).unwrap();
+        assert!(first.contains("listening"), "{first}");
+        Recv { child, output }
+    }
+
+    fn meet(&self) -> ByHand {
+        let introduction = Introduction::Code(Code::parse(CODE).unwrap());
+        ByHand::meet(here(), &self.sender, introduction).unwrap()
+    }
+
+    /// Offers a list of files in any bytes; what both ends say, and that nothing was written.
+    fn is_refused(&self, offer: Offer, list: &[u8], reason: Reason, status: i32, words: &str) {
+        let recv = self.recv();
+        let mut sender = self.meet();
+        sender.offer_bytes(offer, list);
+        let (told, text) = sender.last_word().unwrap();
+        assert!(told == reason && text.contains(words), "{told:?}: {text}");
+        recv.ends(status, words);
+        self.is_untouched();
+        assert_eq!(fs::read_dir(self.root.join("out")).unwrap().count(), 0);
+    }
+
+    /// Nothing is under its name, and nothing outside was touched.
+    fn is_untouched(&self) {
+        let names = |directory: &Path| -> Vec<String> {
+            let entries = fs::read_dir(directory).unwrap();
+            let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            let mut names: Vec<String> =
+                names.filter(|name| !name.starts_with(".airdma-")).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(&self.root), ["home", "out", "outside", "up"]);
+        assert!(names(&self.root.join("out")).is_empty());
+        assert!(names(&self.root.join("outside")).is_empty());
+        assert_eq!(fs::read_to_string(self.root.join("up")).unwrap(), "mine");
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+/// The command under test.
+struct Recv {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Recv {
+    /// It ends with this status, and says these words. All that it said.
+    fn ends(mut self, status: i32, words: &str) -> String {
+        let mut said = String::new();
+        self.output.read_to_string(&mut said).unwrap();
+        let ended = self.child.wait().unwrap();
+        assert_eq!(ended.code(), Some(status), "{said}");
+        assert!(said.contains(words), "not said: {words}\n{said}");
+        said
+    }
+
+    fn resident_bytes(&self) -> u64 {
+        let statm = fs::read_to_string(format!("/proc/{}/statm", self.child.id())).unwrap();
+        let pages: u64 = statm.split(' ').nth(1).unwrap().parse().unwrap();
+        pages * 4096
+    }
+}
+
+fn here() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, PORT).into()
+}
+
+/// An entry as it is on the wire, whether it may be or not.
+fn entry(tag: u8, depth: u8, name: &[u8], rest: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![tag, depth, name.len() as u8];
+    bytes.extend_from_slice(name);
+    bytes.extend_from_slice(&0o755_u16.to_be_bytes());
+    bytes.extend_from_slice(&[0; 12]);
+    bytes.extend_from_slice(rest);
+    bytes
+}
+
+fn directory(depth: u8, name: &[u8]) -> Vec<u8> {
+    entry(1, depth, name, &[])
+}
+
+fn file(depth: u8, name: &[u8], size: u64) -> Vec<u8> {
+    entry(2, depth, name, &[size.to_be_bytes(), [0; 8]].concat())
+}
+
+fn link(depth: u8, name: &[u8], target: &[u8]) -> Vec<u8> {
+    let length = (target.len() as u16).to_be_bytes();
+    entry(4, depth, name, &[&length[..], target].concat())
+}
+
+fn list(entries: &[Vec<u8>]) -> Vec<u8> {
+    let count = (entries.len() as u32).to_be_bytes();
+    [&b"airdma-m\x01"[..], &*entries.concat(), &[0], &count].concat()
+}
+
+fn manifest(kinds: &[(&str, Kind)]) -> Manifest {
+    let mut builder = Builder::new(Limits::default());
+    for (name, kind) in kinds {
+        builder
+            .push(Entry {
+                parent: None,
+                depth: 0,
+                name: name.as_bytes().into(),
+                mode: 0o644,
+                modified: Modified {
+                    seconds: 0,
+                    nanos: 0,
+                },
+                kind: kind.clone(),
+            })
+            .unwrap();
+    }
+    builder.finish()
+}
+
+fn content(size: u64) -> Kind {
+    Kind::File(Content {
+        size,
+        stamp: 0,
+        extents: None,
+    })
+}
+
+#[test]
+fn forged_lists_of_files_are_refused_and_nothing_is_written() {
+    isolated(
+        "forged_lists_of_files_are_refused_and_nothing_is_written",
+        "",
+        || {
+            let bench = Bench::new("lists");
+            let name = "a name that is not allowed";
+            let (order, parent) = ("out of order, or has a name twice", "no directory");
+            let size = "a size that no file can have";
+            for (entries, words) in [
+                (vec![file(0, b"..", 1)], name),
+                (vec![file(0, b"../up", 1)], name),
+                (vec![file(0, b"/etc/cron.d/evil", 1)], name),
+                (vec![directory(0, b"a"), file(1, b"../../up", 1)], name),
+                (vec![file(0, b"", 1)], name),
+                (vec![file(0, b"up\0.txt", 1)], name),
+                (vec![directory(0, b".airdma-0123456789abcdef")], name),
+                // A link, and then something below it or in its place.
+                (
+                    vec![link(0, b"a", b"../outside"), file(1, b"evil", 1)],
+                    parent,
+                ),
+                (
+                    vec![
+                        link(0, b"a", b"../outside"),
+                        directory(0, b"a"),
+                        file(1, b"evil", 1),
+                    ],
+                    order,
+                ),
+                (vec![file(0, b"a", 1 << 63)], size),
+                (
+                    vec![file(0, b"a", (1 << 63) - 1), file(0, b"b", (1 << 63) - 1)],
+                    size,
+                ),
+            ] {
+                let list = list(&entries);
+                bench.is_refused(offer_of(&list), &list, Reason::Refused, REFUSED, words);
+            }
+            let list = list(&[file(0, b"a", 1)]);
+            for offer in [
+                Offer {
+                    entries: u32::MAX,
+                    ..offer_of(&list)
+                },
+                Offer {
+                    manifest_bytes: u64::MAX,
+                    ..offer_of(&list)
+                },
+            ] {
+                bench.is_refused(offer, &[], Reason::Refused, REFUSED, "too many files");
+            }
+        },
+    );
+}
+
+#[test]
+fn links_that_lead_out_and_files_that_no_disk_holds_are_refused_and_nothing_is_written() {
+    isolated(
+        "links_that_lead_out_and_files_that_no_disk_holds_are_refused_and_nothing_is_written",
+        "",
+        || {
+            let bench = Bench::new("links");
+            let link = |target: &[u8]| Kind::Symlink(target.into());
+            let lead_out = "a symbolic link that is refused";
+            for (kind, reason, words) in [
+                (link(b"/etc/passwd"), Reason::Clash, lead_out),
+                (link(b"../up"), Reason::Clash, lead_out),
+                (link(b"a/../../up"), Reason::Clash, lead_out),
+                (content((1 << 62) - 1), Reason::NoSpace, "no space left"),
+            ] {
+                let offered = manifest(&[("b", kind)]);
+                let list = offered.encode();
+                let offer = Offer {
+                    content_bytes: offered.content_bytes(),
+                    manifest_id: offered.id(),
+                    ..offer_of(&list)
+                };
+                bench.is_refused(offer, &list, reason, FILES, words);
+            }
+        },
+    );
+}
+
+/// What a sender does that was accepted, with its key and the chunk that is due.
+type Trick = fn(&mut ByHand, &DataKey, &[u8]);
+
+#[test]
+fn chunks_that_are_forged_repeated_or_not_granted_end_it_and_no_file_has_its_name() {
+    isolated(
+        "chunks_that_are_forged_repeated_or_not_granted_end_it_and_no_file_has_its_name",
+        "",
+        || {
+            let forged = "data arrived that the sender did not send";
+            let tricks: [(Trick, i32, &str); 5] = [
+                (under_another_key, PROTOCOL, forged),
+                (the_same_twice, PROTOCOL, forged),
+                (
+                    beyond_what_was_granted,
+                    PROTOCOL,
+                    "chunks that were not granted",
+                ),
+                (with_another_hash, FLAWED, "it arrived damaged"),
+                (beyond_the_memory_that_was_given, INTERRUPTED, "start again"),
+            ];
+            for (number, (trick, status, words)) in tricks.into_iter().enumerate() {
+                let bench = Bench::new(&format!("chunks-{number}"));
+                let recv = bench.recv();
+                let mut sender = bench.meet();
+                // Two chunks, of which the first is full.
+                let size = CHUNK_BYTES;
+                let key = DataKey::draw();
+                sender.offer(&manifest(&[("file", content(size))]), &key);
+                trick(&mut sender, &key, &vec![7; size as usize]);
+                sender.last_word();
+                drop(sender);
+                recv.ends(status, words);
+                bench.is_untouched();
+            }
+        },
+    );
+}
+
+fn under_another_key(sender: &mut ByHand, _: &DataKey, chunk: &[u8]) {
+    let accept = sender.accepted();
+    sender.write(chunk, &DataKey::draw(), 0, &accept, 0);
+    sender.say(&Message::Arrived { until: 1 });
+}
+
+fn the_same_twice(sender: &mut ByHand, key: &DataKey, chunk: &[u8]) {
+    let accept = sender.accepted();
+    sender.write(chunk, key, 0, &accept, 0);
+    sender.write(&chunk[..TRAILER_BYTES as usize], key, 0, &accept, 1);
+    sender.say(&Message::Arrived { until: 2 });
+}
+
+fn beyond_what_was_granted(sender: &mut ByHand, _: &DataKey, _: &[u8]) {
+    sender.accepted();
+    sender.say(&Message::Arrived { until: u64::MAX });
+}
+
+fn with_another_hash(sender: &mut ByHand, key: &DataKey, chunk: &[u8]) {
+    let accept = sender.accepted();
+    sender.write(chunk, key, 0, &accept, 0);
+    sender.write(&[0; TRAILER_BYTES as usize], key, 1, &accept, 1);
+    sender.say(&Message::Arrived { until: 2 });
+    while !matches!(sender.hear(), Some(Message::Finished { .. }) | None) {}
+    sender.say(&Message::Bye);
+}
+
+fn beyond_the_memory_that_was_given(sender: &mut ByHand, _: &DataKey, _: &[u8]) {
+    let mut staging = sender.accepted().staging;
+    let length = u64::from_be_bytes(staging[16..].try_into().unwrap());
+    // Its own end must not be what keeps it from it.
+    staging[16..].copy_from_slice(&u64::MAX.to_be_bytes());
+    let region = sender.line.device.allocate(4096).unwrap();
+    assert!(sender.write_at(region, &staging, length).is_err());
+}
+
+#[test]
+fn who_breaks_the_protocol_before_an_offer_is_turned_away_and_leaves_nothing() {
+    isolated(
+        "who_breaks_the_protocol_before_an_offer_is_turned_away_and_leaves_nothing",
+        "",
+        || {
+            let bench = Bench::new("turned");
+            let recv = bench.recv();
+            let mut before = 0;
+            for round in 0..8 {
+                for trick in 0..5 {
+                    let mut sender = bench.meet();
+                    nonsense(&mut sender, trick);
+                    assert!(
+                        sender
+                            .last_word()
+                            .is_none_or(|(reason, _)| reason == Reason::Protocol)
+                    );
+                }
+                if round == 1 {
+                    before = recv.resident_bytes();
+                }
+            }
+            let grown = recv.resident_bytes().saturating_sub(before);
+            assert!(grown < GROWTH_BYTES_MAX, "it grew by {grown} bytes");
+            bench.is_untouched();
+            let path = bench.root.join("honest");
+            fs::write(&path, "content").unwrap();
+            let job = SendJob {
+                walked: &walk(&[&path], Limits::default()).unwrap(),
+                identity: &bench.sender,
+                to: &[here()],
+                introduction: Introduction::Code(Code::parse(CODE).unwrap()),
+                patience: Duration::from_secs(1),
+                config: Config::default(),
+            };
+            assert_eq!(send(&job, &|_| {}, &Cancel::default()).unwrap().files, 1);
+            let said = recv.ends(0, r#""event":"end""#);
+            assert_eq!(said.matches(r#""event":"turned""#).count(), 40, "{said}");
+            assert_eq!(fs::read(bench.root.join("out/honest")).unwrap(), b"content");
+        },
+    );
+}
+
+/// Something that nobody says who speaks the protocol.
+fn nonsense(sender: &mut ByHand, which: u32) {
+    let list = list(&[file(0, b"a", 1)]);
+    match which {
+        // A record that is none of the session's.
+        0 => sender
+            .line
+            .say(&[&1000_u16.to_be_bytes()[..], &[7; 1000]].concat()),
+        // A frame that is longer than any.
+        1 => sender.line.say(&[0xff; 100]),
+        // No message.
+        2 => sender.say_sealed(&[77; 1000]),
+        // One out of turn.
+        3 => sender.say(&Message::Arrived { until: 1 }),
+        // A list that is not the one that was offered.
+        _ => sender.offer_bytes(offer_of(&list), &list),
+    }
+}

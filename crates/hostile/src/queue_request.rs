@@ -1,0 +1,137 @@
+//! What programs say to the queue's socket: lines that are requests, nearly, or not at all; and the journal that is left.
+
+use crate::input::Input;
+use airdma_queue::protocol::{Refusal, RefusalKind, Reply};
+use airdma_queue::socket::answer_lines;
+use airdma_queue::{Carrier, Job, Order, Outcome, Progress, Service, State, Stop};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const LINES_MAX: usize = 24;
+/// Of a line that is no request from the first byte on.
+const LENGTH_MAX: usize = 200;
+const REQUESTS: [&str; 8] = [
+    r#"{"list":{}}"#,
+    r#"{"status":{"id":1}}"#,
+    r#"{"cancel":{"id":1}}"#,
+    r#"{"cancel":{"id":2}}"#,
+    r#"{"add":{"paths":["/"],"to":"anna"}}"#,
+    r#"{"add":{"paths":["/",[47]],"to":"anna:7000","priority":99,"code":"lusab-babad"}}"#,
+    r#"{"add":{"paths":["/etc/../"],"to":"\u0000\n\u001b[2J","priority":1}}"#,
+    r#"{"add":{"paths":[[47,47,46]],"to":"10.0.0.1","code":"lusab-babad"}}"#,
+];
+
+static FOLDERS: AtomicU64 = AtomicU64::new(0);
+
+/// Carries nothing, ever.
+struct Idle;
+
+impl Carrier for Idle {
+    fn carry(&self, _: &Order, _: &dyn Fn(Progress), _: &Stop) -> Outcome {
+        Outcome::Stopped
+    }
+}
+
+/// A state directory, gone with it.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
+        let name = format!("airdma-queue-request-{}-{number}", std::process::id());
+        // In memory: the journal is synced at each line.
+        let memory = Path::new("/dev/shm");
+        let place = if memory.is_dir() {
+            memory.into()
+        } else {
+            std::env::temp_dir()
+        };
+        Folder(place.join(name))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// Each line has its answer, and what was answered is what the next service finds.
+pub fn run(data: &[u8]) {
+    let mut input = Input::new(data);
+    let mut lines = Vec::new();
+    while !input.is_empty() && lines.len() < LINES_MAX {
+        lines.push(line(&mut input));
+    }
+    let folder = Folder::new();
+    let service = open(&folder);
+    let mut answers = Vec::new();
+    answer_lines(&*lines.concat(), &mut answers, &service).expect("memory is written to");
+    let answers: Vec<&[u8]> = answers.split_inclusive(|&byte| byte == b'\n').collect();
+    assert_eq!(answers.len(), lines.len(), "one for each");
+    let mut added = 0;
+    for (line, answer) in lines.iter().zip(answers) {
+        match serde_json::from_slice(answer).expect("an answer is one") {
+            Reply::Error(Refusal { kind, message }) => {
+                assert_ne!(kind, RefusalKind::System, "{message}: {line:?}");
+            }
+            Reply::Job(job) => {
+                added = added.max(job.id);
+                assert_eq!(job.order.code, None, "it is never shown");
+            }
+            Reply::Jobs(jobs) => assert!(jobs.iter().all(|job| job.order.code.is_none())),
+        }
+    }
+    let known = jobs(&service);
+    assert_eq!(known.len() as u64, added, "none was forgotten");
+    assert!(known.iter().zip(1..).all(|(job, id)| job.id == id));
+    drop(service);
+    assert_eq!(
+        jobs(&open(&folder)),
+        known,
+        "what was answered is on the disk"
+    );
+}
+
+fn open(folder: &Folder) -> Service {
+    Service::open(&folder.0, Idle, |_| {}).expect("a journal of its own opens")
+}
+
+fn jobs(service: &Service) -> Vec<Job> {
+    let mut answer = Vec::new();
+    answer_lines(&b"{\"list\":{}}\n"[..], &mut answer, service).expect("memory is written to");
+    match serde_json::from_slice(&answer) {
+        Ok(Reply::Jobs(jobs)) => {
+            assert!(
+                jobs.iter()
+                    .all(|job| matches!(job.state, State::Queued | State::Cancelled))
+            );
+            jobs
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A request with some bytes replaced, and perhaps cut off, or bytes of no meaning.
+fn line(input: &mut Input<'_>) -> Vec<u8> {
+    let mut line = match input.below(4) {
+        0 => {
+            let length = input.below(LENGTH_MAX);
+            input.take(length).to_vec()
+        }
+        _ => input.pick(&REQUESTS).into(),
+    };
+    for _ in 0..input.below(4) {
+        if !line.is_empty() {
+            let at = usize::from(input.byte()) % line.len();
+            line[at] = input.byte();
+        }
+    }
+    if input.one_in(8) {
+        line.truncate(usize::from(input.byte()));
+    }
+    // It is one line, whatever it says.
+    line.retain(|&byte| byte != b'\n');
+    line.push(b'\n');
+    line
+}

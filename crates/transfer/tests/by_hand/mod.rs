@@ -1,0 +1,244 @@
+//! An end of a transfer whose every word a test chooses: the connection and the handshake are in order, what follows need not be.
+
+use airdma::{Device, Endpoint, Operation, Region, Remote, Shared};
+use airdma_files::protocol::{Accept, MESSAGE_BYTES_MAX, Message, Offer, Reason};
+use airdma_files::session::{
+    Cipher, DataKey, Door, Frames, HandshakeError, Identity, Initiator, Introduction, Sealer,
+    Session, TAG_BYTES, frame,
+};
+use airdma_files::{Manifest, ManifestId};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+const BYTES: usize = 2 + MESSAGE_BYTES_MAX + TAG_BYTES;
+/// The peer may say that many messages before one is looked at.
+const RECEIVES: usize = 8;
+const PIECE_BYTES: usize = 16 << 10;
+/// Far more than anything takes, far less than a stuck test.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Frames over a connection.
+pub struct Line {
+    pub device: Device,
+    pub endpoint: Endpoint,
+    frames: Frames,
+    receiving: VecDeque<Operation<airdma::Message>>,
+}
+
+impl Line {
+    pub fn new(device: Device, endpoint: Endpoint) -> Self {
+        let receive = || endpoint.recv(device.allocate(BYTES).unwrap(), ..);
+        let receiving = (0..RECEIVES).map(|_| receive()).collect();
+        Self {
+            device,
+            endpoint,
+            frames: Frames::default(),
+            receiving,
+        }
+    }
+
+    /// None if nobody is there.
+    pub fn connect(to: SocketAddr) -> Option<Self> {
+        let device = Device::towards(to).unwrap();
+        let endpoint = device.connect(to).wait().ok()?;
+        Some(Self::new(device, endpoint))
+    }
+
+    /// Says bytes as they are; who is not there any more hears nothing.
+    pub fn say(&self, bytes: &[u8]) {
+        let mut region = self.device.allocate(BYTES).unwrap();
+        region[..bytes.len()].copy_from_slice(bytes);
+        let mut sent = self.endpoint.send(region, ..bytes.len());
+        let _ = sent.wait_timeout(PATIENCE).expect("it is heard, or lost");
+    }
+
+    /// The next frame; none when the connection is over.
+    pub fn hear(&mut self) -> Option<Vec<u8>> {
+        loop {
+            if let Some(frame) = self.frames.take().unwrap() {
+                return Some(frame);
+            }
+            let mut oldest = self.receiving.pop_front()?;
+            let message = oldest
+                .wait_timeout(PATIENCE)
+                .expect("something is said")
+                .ok()?;
+            self.frames.push(&message);
+            let next = self.endpoint.recv(message.into_region(), ..);
+            self.receiving.push_back(next);
+        }
+    }
+
+    fn region(&self, bytes: usize) -> Region {
+        self.device.allocate(bytes).unwrap()
+    }
+}
+
+/// Why there is no session.
+#[derive(Debug)]
+pub enum Unmet {
+    /// Nobody is there, or not any more.
+    Gone,
+    Refused(HandshakeError),
+}
+
+pub struct ByHand {
+    pub line: Line,
+    session: Session,
+}
+
+impl ByHand {
+    /// As a sender.
+    pub fn meet(
+        to: SocketAddr,
+        identity: &Identity,
+        introduction: Introduction,
+    ) -> Result<Self, Unmet> {
+        let mut line = Line::connect(to).ok_or(Unmet::Gone)?;
+        let (initiator, first) = Initiator::start(identity, introduction);
+        line.say(&frame(&first));
+        let answer = line.hear().ok_or(Unmet::Gone)?;
+        let (confirming, third) = initiator.prove(&answer).map_err(Unmet::Refused)?;
+        line.say(&frame(&third));
+        let last = line.hear().ok_or(Unmet::Gone)?;
+        let session = confirming.confirm(&last).map_err(Unmet::Refused)?;
+        Ok(Self { line, session })
+    }
+
+    /// As a receiver, which knows everybody.
+    pub fn admit(mut line: Line, door: &mut Door) -> Self {
+        let (answer, second) = door.answer(&line.hear().unwrap()).unwrap();
+        line.say(&frame(&second));
+        let third = line.hear().unwrap();
+        let (session, fourth) = door.admit(answer, &third, |_| true).unwrap();
+        line.say(&frame(&fourth));
+        Self { line, session }
+    }
+
+    pub fn say(&mut self, message: &Message) {
+        self.say_sealed(&message.encode());
+    }
+
+    /// Says what need not be a message.
+    pub fn say_sealed(&mut self, bytes: &[u8]) {
+        let record = self.session.seal(bytes);
+        self.line.say(&record);
+    }
+
+    /// The next message but for signs of life; none when the connection is over.
+    pub fn hear(&mut self) -> Option<Message> {
+        loop {
+            let frame = self.line.hear()?;
+            let message = Message::decode(&self.session.open(&frame).unwrap()).unwrap();
+            if message != Message::Alive {
+                return Some(message);
+            }
+        }
+    }
+
+    /// Offers a list of files in any bytes.
+    pub fn offer_bytes(&mut self, offer: Offer, list: &[u8]) {
+        self.say(&Message::Offer(offer));
+        for piece in list.chunks(PIECE_BYTES) {
+            self.say(&Message::Manifest(piece.to_vec()));
+        }
+    }
+
+    /// Offers a list of files that is in order.
+    pub fn offer(&mut self, manifest: &Manifest, key: &DataKey) {
+        let list = manifest.encode();
+        let offer = Offer {
+            entries: manifest.entries().len() as u32,
+            content_bytes: manifest.content_bytes(),
+            manifest_id: manifest.id(),
+            key: key.clone(),
+            ..offer_of(&list)
+        };
+        self.offer_bytes(offer, &list);
+    }
+
+    /// Whether the receiver accepts, as far as the connection lasts.
+    pub fn is_accepted(&mut self) -> bool {
+        std::iter::from_fn(|| self.hear()).any(|message| matches!(message, Message::Accept(_)))
+    }
+
+    /// The terms, once the receiver has accepted and granted chunks.
+    pub fn accepted(&mut self) -> Accept {
+        let accept = loop {
+            let message = self.hear().expect("it is accepted");
+            if let Message::Accept(accept) = message {
+                break accept;
+            }
+            assert!(matches!(message, Message::Unwanted(_)), "{message:?}");
+        };
+        match self.hear() {
+            Some(Message::Grant { .. }) => accept,
+            other => panic!("nothing is granted: {other:?}"),
+        }
+    }
+
+    /// Writes a chunk to the place of `slot`, sealed as chunk `number`.
+    pub fn write(&self, chunk: &[u8], key: &DataKey, number: u64, accept: &Accept, slot: u64) {
+        let mut region = self.line.region(chunk.len() + TAG_BYTES);
+        region[..chunk.len()].copy_from_slice(chunk);
+        Sealer::new(accept.cipher, key, number).seal(&mut region, chunk.len());
+        let at = slot * (airdma_files::CHUNK_BYTES + TAG_BYTES as u64);
+        self.write_at(region, &accept.staging, at).unwrap();
+    }
+
+    pub fn write_at(&self, region: Region, staging: &[u8], at: u64) -> airdma::Result<Region> {
+        let target = Remote::from_bytes(staging).unwrap();
+        let mut written = self.line.endpoint.write(region, .., &target, at);
+        written
+            .wait_timeout(PATIENCE)
+            .expect("it is written, or not")
+    }
+
+    /// The receiver's last word, if it says one.
+    pub fn last_word(&mut self) -> Option<(Reason, String)> {
+        loop {
+            if let Message::Abort { reason, text } = self.hear()? {
+                return Some((reason, text));
+            }
+        }
+    }
+}
+
+impl ByHand {
+    /// The sender's offer, as far as it was said.
+    pub fn take_offer(&mut self) {
+        let Some(Message::Offer(offer)) = self.hear() else {
+            panic!("an offer comes first");
+        };
+        let mut rest = offer.manifest_bytes;
+        while rest > 0 {
+            match self.hear() {
+                Some(Message::Manifest(piece)) => rest -= piece.len() as u64,
+                other => panic!("a list of files is behind it: {other:?}"),
+            }
+        }
+    }
+
+    /// Accepts all of it; nothing is granted.
+    pub fn accept(&mut self, staging: &Shared) {
+        self.say(&Message::Accept(Accept {
+            first_chunk: 0,
+            cipher: Cipher::ChaCha20Poly1305,
+            slots: 1,
+            staging: staging.remote().to_bytes().to_vec(),
+        }));
+    }
+}
+
+/// An offer of a list of files that says nothing true but how long it is.
+pub fn offer_of(list: &[u8]) -> Offer {
+    Offer {
+        entries: 1,
+        content_bytes: 0,
+        manifest_bytes: list.len() as u64,
+        manifest_id: ManifestId([0; 32]),
+        key: DataKey::draw(),
+        fast_aes: false,
+    }
+}

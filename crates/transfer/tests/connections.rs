@@ -1,0 +1,316 @@
+//! Connections that are lost, say nothing, or come again: who has the place, and how long is waited for whom.
+#![allow(clippy::unwrap_used)]
+
+// Other tests use the rest of it.
+#[allow(dead_code)]
+mod by_hand;
+#[path = "../../engine/tests/common/isolated.rs"]
+mod isolated;
+
+use airdma::{Device, Rights};
+use airdma_files::manifest::{Builder, Content, Entry, Kind as EntryKind};
+use airdma_files::protocol::{Config, Message, Reason};
+use airdma_files::session::{DataKey, Door, Identity, Introduction};
+use airdma_files::{Limits, Manifest, Modified, Options, walk};
+use airdma_transfer::{
+    Ask, Cancel, Destination, Error, Event, Kind, Offered, PORT, ReceiveJob, Received, SendJob,
+    Sent, receive, send,
+};
+use by_hand::{ByHand, Line, Unmet};
+use isolated::isolated;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const HERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), PORT);
+/// How long either end waits for another connection.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Far more than anything takes but patience that does not end, and less than a handshake may take.
+const SOON: Duration = Duration::from_secs(8);
+
+/// A receiver, and the senders that it knows.
+struct Bench {
+    root: PathBuf,
+    receiver: Identity,
+    senders: [Identity; 2],
+    cancel: Cancel,
+}
+
+impl Bench {
+    fn new(name: &str) -> Self {
+        let root =
+            std::env::temp_dir().join(format!("airdma-connections-{name}-{}", std::process::id()));
+        fs::create_dir_all(root.join("out")).unwrap();
+        Self {
+            root,
+            receiver: Identity::draw(),
+            senders: [(); 2].map(|()| Identity::draw()),
+            cancel: Cancel::default(),
+        }
+    }
+
+    /// Receives, and does something else meanwhile that can wait until a connection is lost.
+    fn receive(
+        &self,
+        ask: &Ask<'_>,
+        meanwhile: impl FnOnce(&mpsc::Receiver<()>),
+    ) -> Result<Received, Error> {
+        let known = self.senders.each_ref().map(Identity::public);
+        let job = ReceiveJob {
+            identity: &self.receiver,
+            code: None,
+            is_known: &|key| known.contains(key),
+            destination: Destination::Directory {
+                path: self.root.join("out"),
+                options: Options::default(),
+            },
+            interfaces: vec![HERE.ip().to_string()],
+            port: PORT,
+            name: None,
+            patience: PATIENCE,
+            config: Config::default(),
+        };
+        let (listens, listening) = mpsc::channel();
+        let (loses, lost) = mpsc::channel();
+        let watch = |event| match event {
+            Event::Listening { .. } => listens.send(()).unwrap(),
+            // Not everybody wants to know.
+            Event::Lost(_) => drop(loses.send(())),
+            Event::Met { .. } | Event::Turned(_) | Event::Accepted(_) | Event::Progress(_) => {}
+        };
+        thread::scope(|scope| {
+            let receiving = scope.spawn(|| receive(&job, ask, &watch, &self.cancel));
+            listening.recv().unwrap();
+            meanwhile(&lost);
+            receiving.join().unwrap()
+        })
+    }
+
+    fn meet(&self, sender: usize) -> Result<ByHand, Unmet> {
+        let known = Introduction::Known(vec![self.receiver.public()]);
+        ByHand::meet(HERE, &self.senders[sender], known)
+    }
+
+    /// A sender that is accepted, and lost.
+    fn be_lost(&self, lost: &mpsc::Receiver<()>) {
+        let mut sender = self.meet(0).unwrap();
+        sender.offer(&file("file"), &DataKey::draw());
+        assert!(sender.is_accepted());
+        drop(sender);
+        lost.recv_timeout(SOON).unwrap();
+    }
+
+    fn send(&self) -> Result<Sent, Error> {
+        let path = self.root.join("file");
+        fs::write(&path, "content").unwrap();
+        let job = SendJob {
+            walked: &walk(&[path], Limits::default()).unwrap(),
+            identity: &self.senders[0],
+            to: &[HERE],
+            introduction: Introduction::Known(vec![self.receiver.public()]),
+            patience: PATIENCE,
+            config: Config::default(),
+        };
+        send(&job, &|_| {}, &self.cancel)
+    }
+
+    /// Whoever connects is served by `serve`, which hears of how many came before, until `work` is done. How many came.
+    fn serve(&self, serve: impl Fn(u32, Line, &mut Door) + Sync, work: impl FnOnce()) -> u32 {
+        let device = Device::open(&HERE.ip().to_string()).unwrap();
+        let listener = device.listen(PORT).unwrap();
+        let mut door = Door::new(self.receiver.clone(), None);
+        let is_over = Cancel::default();
+        thread::scope(|scope| {
+            let serving = scope.spawn(|| {
+                let mut count = 0;
+                let mut accepting = listener.accept();
+                while !is_over.is_cancelled() {
+                    if let Some(accepted) = accepting.wait_timeout(Duration::from_millis(50)) {
+                        accepting = listener.accept();
+                        serve(
+                            count,
+                            Line::new(device.clone(), accepted.unwrap()),
+                            &mut door,
+                        );
+                        count += 1;
+                    }
+                }
+                count
+            });
+            work();
+            is_over.cancel();
+            serving.join().unwrap()
+        })
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+/// An offer of one file.
+fn file(name: &str) -> Manifest {
+    let mut builder = Builder::new(Limits::default());
+    let content = Content {
+        size: 100,
+        stamp: 0,
+        extents: None,
+    };
+    let modified = Modified {
+        seconds: 0,
+        nanos: 0,
+    };
+    builder
+        .push(Entry {
+            parent: None,
+            depth: 0,
+            name: name.as_bytes().into(),
+            mode: 0o644,
+            modified,
+            kind: EntryKind::File(content),
+        })
+        .unwrap();
+    builder.finish()
+}
+
+#[test]
+fn a_place_is_kept_for_who_was_accepted_and_lost() {
+    isolated("a_place_is_kept_for_who_was_accepted_and_lost", "", || {
+        let bench = Bench::new("kept");
+        let asked = AtomicU32::new(0);
+        let ask = |_: &Offered, _: &Cancel| asked.fetch_add(1, Ordering::Relaxed) < 10;
+        let received = bench.receive(&ask, |lost| {
+            bench.be_lost(lost);
+            let mut other = bench.meet(1).unwrap();
+            other.offer(&file("other"), &DataKey::draw());
+            assert_eq!(other.last_word().unwrap().0, Reason::Busy);
+            bench.be_lost(lost);
+        });
+        assert_eq!(received.unwrap_err().kind(), Kind::Interrupted);
+        assert_eq!(asked.load(Ordering::Relaxed), 1, "nobody is asked again");
+    });
+}
+
+#[test]
+fn a_sender_that_comes_again_and_moves_nothing_is_not_waited_for_for_ever() {
+    isolated(
+        "a_sender_that_comes_again_and_moves_nothing_is_not_waited_for_for_ever",
+        "",
+        || {
+            let bench = Bench::new("again");
+            let start = Instant::now();
+            let received = bench.receive(&|_, _| true, |lost| {
+                bench.be_lost(lost);
+                while start.elapsed() < SOON
+                    && let Ok(mut sender) = bench.meet(0)
+                {
+                    sender.offer(&file("file"), &DataKey::draw());
+                    sender.is_accepted();
+                    drop(sender);
+                    thread::sleep(Duration::from_millis(200));
+                }
+            });
+            assert_eq!(received.unwrap_err().kind(), Kind::Interrupted);
+            assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+        },
+    );
+}
+
+#[test]
+fn connections_that_say_nothing_do_not_hold_up_patience() {
+    isolated(
+        "connections_that_say_nothing_do_not_hold_up_patience",
+        "",
+        || {
+            let bench = Bench::new("silent");
+            let mut silent = Vec::new();
+            let start = Instant::now();
+            let received = bench.receive(&|_, _| true, |lost| {
+                bench.be_lost(lost);
+                silent.extend([(); 3].map(|()| Line::connect(HERE).unwrap()));
+            });
+            assert_eq!(received.unwrap_err().kind(), Kind::Interrupted);
+            assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+        },
+    );
+}
+
+#[test]
+fn who_is_stopped_while_a_person_is_asked_has_not_refused() {
+    isolated(
+        "who_is_stopped_while_a_person_is_asked_has_not_refused",
+        "",
+        || {
+            let bench = Bench::new("stopped");
+            let ask = |_: &Offered, _: &Cancel| {
+                bench.cancel.cancel();
+                false
+            };
+            let received = bench.receive(&ask, |_| {
+                let mut sender = bench.meet(0).unwrap();
+                sender.offer(&file("file"), &DataKey::draw());
+                assert_eq!(sender.last_word().unwrap().0, Reason::Cancelled);
+            });
+            assert_eq!(received.unwrap_err().kind(), Kind::Cancelled);
+        },
+    );
+}
+
+#[test]
+fn a_sender_whose_connection_ends_in_the_handshake_comes_again_three_times() {
+    isolated(
+        "a_sender_whose_connection_ends_in_the_handshake_comes_again_three_times",
+        "",
+        || {
+            let bench = Bench::new("handshake");
+            let hear_and_go = |_, mut line: Line, _: &mut Door| assert!(line.hear().is_some());
+            let came = bench.serve(hear_and_go, || {
+                assert_eq!(bench.send().unwrap_err().kind(), Kind::Unreachable);
+            });
+            assert_eq!(came, 4);
+        },
+    );
+}
+
+#[test]
+fn a_receiver_that_accepts_and_moves_nothing_is_not_tried_for_ever_though_it_was_busy_once() {
+    isolated(
+        "a_receiver_that_accepts_and_moves_nothing_is_not_tried_for_ever_though_it_was_busy_once",
+        "",
+        || {
+            let bench = Bench::new("busy");
+            let start = Instant::now();
+            let serve = |before, line: Line, door: &mut Door| {
+                let staging = line.device.allocate(2 << 20).unwrap();
+                let staging = staging.share(Rights::WRITE).unwrap();
+                let mut receiver = ByHand::admit(line, door);
+                receiver.take_offer();
+                if before == 1 {
+                    // As one that has not noticed yet that the first connection was lost.
+                    receiver.say(&Message::Abort {
+                        reason: Reason::Busy,
+                        text: "busy".to_owned(),
+                    });
+                    while receiver.hear().is_some() {}
+                } else {
+                    receiver.accept(&staging);
+                }
+            };
+            let came = bench.serve(serve, || {
+                let error = bench.send().unwrap_err();
+                assert_eq!(error.kind(), Kind::Interrupted, "{error}");
+            });
+            assert!(
+                came >= 3 && start.elapsed() < SOON,
+                "{came}, {:?}",
+                start.elapsed()
+            );
+        },
+    );
+}
