@@ -17,6 +17,7 @@ pub mod program;
 pub mod queue_request;
 pub mod requester;
 pub mod responder;
+pub mod selective;
 pub mod siege;
 pub mod values;
 pub mod work_request;
@@ -31,6 +32,7 @@ pub const TARGETS: &[Target] = &[
     ("icrc", icrc::run),
     ("responder", responder::run),
     ("requester", requester::run),
+    ("selective", selective::run),
     ("cm_mad", cm_mad::run),
     ("cm_manager", cm_manager::run),
     ("work_request", work_request::run),

@@ -1,22 +1,25 @@
-//! A queue pair under siege: any service, any state, and whatever comes over the wire. The two targets that use it differ in
-//! what they do most, see [`crate::responder`] and [`crate::requester`].
+//! A queue pair under siege: any service, any state, and whatever comes over the wire. The targets that use it differ in
+//! what they do most, see [`crate::responder`], [`crate::requester`] and [`crate::selective`].
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use airdma_transport::{
-    Access, Arrival, AttrMask, Bind, Datagram, Operation, Path, QpAttributes, QpConfig, QpState,
-    QpType, QueuePair, SendRequest, Slot, Time,
+    Access, AttrMask, Bind, Datagram, Operation, Path, QpAttributes, QpConfig, QpState, QpType,
+    QueuePair, ReorderMemory, SendRequest, Slot, Time,
 };
 use airdma_wire::{
-    Aeth, AtomicEth, Bth, Deth, HEADERS_LEN_MAX, Headers, Lkey, NakCode, Opcode, Packet, PathMtu,
-    Psn, Qkey, Qpn, Reth, Rkey, Syndrome, Transport, XrcEth,
+    Bth, HEADERS_LEN_MAX, Headers, Lkey, NakCode, Opcode, Packet, PathMtu, Psn, Qkey, Qpn, Reth,
+    Rkey, Syndrome, Transport, XrcEth,
 };
 
 use crate::host::{BASE, Machine, VAST};
 use crate::input::Input;
-use crate::values::{PEER, QKEY, address, attributes, buffer, key, length, mask_to, near};
+use crate::values::{PEER, QKEY, address, attributes, buffer, key, mask_to, near};
+
+mod agreed;
+mod checks;
+mod packets;
 
 const QPN: Qpn = Qpn::new(0x11);
 
@@ -28,6 +31,18 @@ const ASKED: u32 = 80;
 
 /// Packets of ours that are remembered, to be answered.
 const SENT_MAX: usize = 128;
+
+/// Packets of the attacker's that are on their way, and late.
+const LATE_MAX: usize = 64;
+
+/// What came before its turn may take so many bytes.
+const REORDER_BYTES: usize = 32 * 1024;
+
+/// No requester has more packets under way.
+const AHEAD_MAX: i32 = 8192;
+
+/// After so many, each twice as long after the one before, any timer has run out.
+const PROBES_MAX: usize = 40;
 
 /// A queue pair, its host, and the attacker's view of them.
 pub struct Siege {
@@ -43,6 +58,11 @@ pub struct Siege {
     sent: VecDeque<Headers>,
     last_packet: Vec<u8>,
     idle_polls: u32,
+    /// If it repeats selectively.
+    reorder: Option<ReorderMemory>,
+    /// The next packets, one for each bit: those that are set are late.
+    late_bits: u32,
+    late: VecDeque<Vec<u8>>,
 }
 
 impl Siege {
@@ -64,6 +84,9 @@ impl Siege {
             sent: VecDeque::new(),
             last_packet: Vec::new(),
             idle_polls: 0,
+            reorder: None,
+            late_bits: 0,
+            late: VecDeque::new(),
         };
         let states = [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];
         let attributes = attributes(input);
@@ -84,12 +107,14 @@ impl Siege {
     fn modify(&mut self, to: &QpAttributes, mask: AttrMask) -> Result<(), ()> {
         let before = *self.queue_pair.attributes();
         let outcome = self.queue_pair.modify(to, mask, &mut self.host);
-        let after = self.queue_pair.attributes();
+        let after = *self.queue_pair.attributes();
         if outcome.is_err() {
-            assert_eq!(*after, before, "a refused modify changed something");
+            assert_eq!(after, before, "a refused modify changed something");
         } else if after.state == QpState::Reset {
             self.host.forget_rings();
             self.sent.clear();
+        } else if after.state == QpState::ReadyToReceive && before.state == QpState::Init {
+            self.queue_pair.set_selective(self.reorder.as_ref());
         }
         self.host.granted = after.access;
         outcome.map_err(|_| ())
@@ -460,128 +485,6 @@ impl Siege {
         self.queue_pair.farewell();
     }
 
-    /// What must hold at any time.
-    pub fn check(&mut self) {
-        if !self.queue_pair.wants_transmit() {
-            assert!(self.poll_once(u32::MAX).is_none());
-        }
-        self.check_progress();
-        let _ = self.queue_pair.take_loss();
-        let state = self.queue_pair.state();
-        if !state.sends() {
-            assert_eq!(
-                self.queue_pair.poll_timeout(),
-                None,
-                "a timer runs in {state:?}"
-            );
-        }
-        if state == QpState::Error {
-            assert_eq!(
-                self.host.sends_outstanding(),
-                0,
-                "sends are left in the error state"
-            );
-            assert_eq!(
-                self.host.receives_taken(),
-                0,
-                "a receive is kept in the error state"
-            );
-        }
-        assert!(
-            self.host.receives_taken() <= 1,
-            "a responder has one message at a time"
-        );
-    }
-
-    /// Who has requests and nothing to send waits for a timer, unless told to wait for ever.
-    fn check_progress(&self) {
-        let attributes = self.queue_pair.attributes();
-        let waits = self.host.sends_outstanding() > 0 && !self.queue_pair.wants_transmit();
-        if !waits || attributes.state != QpState::ReadyToSend {
-            return;
-        }
-        let reliable = self.transport() == Transport::Rc || self.transport() == Transport::Xrc;
-        assert!(reliable, "an unreliable service does not wait");
-        let timer = self.queue_pair.poll_timeout().is_some();
-        assert!(
-            timer || attributes.timeout == 0,
-            "a request that waits for nothing"
-        );
-    }
-
-    /// The peer falls silent: what waits for it fails when the retries are used up.
-    fn check_silence(&mut self) {
-        let attributes = *self.queue_pair.attributes();
-        if attributes.timeout == 0 || attributes.state != QpState::ReadyToSend {
-            return;
-        }
-        // One for each retry, one more that finds none left, and one for a peer that was not ready.
-        let timeouts_max = usize::from(attributes.retry_count) + 2;
-        let mut timeouts = 0;
-        self.poll(20, u32::MAX);
-        while let Some(due) = self.queue_pair.poll_timeout() {
-            self.now = self.now.max(due);
-            self.queue_pair.handle_timeout(self.now, &mut self.host);
-            timeouts += 1;
-            assert!(timeouts <= timeouts_max, "repeats itself for ever");
-            self.poll(20, u32::MAX);
-            self.check();
-        }
-    }
-
-    /// Ends the siege: nothing grew, nothing was touched, and the move to error completes all that is left.
-    pub fn finish(mut self, input: &mut Input<'_>) {
-        self.check_size();
-        self.check_silence();
-        let to = |state| QpAttributes {
-            state,
-            ..QpAttributes::default()
-        };
-        let refused = self.queue_pair.state() == QpState::Error;
-        self.modify(&to(QpState::Error), AttrMask::STATE)
-            .expect("always allowed");
-        self.check();
-        let left = if self.config.shared_receives {
-            self.host.receives_taken()
-        } else {
-            self.host.receives_outstanding()
-        };
-        assert_eq!(left, 0, "receives are left in the error state");
-        self.post_send(input);
-        self.poll(2, u32::MAX);
-        // Who refused a request still answers what came before it, and says so; who was told to stop says nothing.
-        assert!(
-            refused || !self.queue_pair.wants_transmit(),
-            "still has to say something in the error state"
-        );
-        assert!(
-            self.host.is_intact(),
-            "memory that nobody was granted has changed"
-        );
-        self.modify(&to(QpState::Reset), AttrMask::STATE)
-            .expect("always allowed");
-        let fresh = format!("{:?}", QueuePair::new(self.config));
-        assert_eq!(
-            format!("{:?}", self.queue_pair),
-            fresh,
-            "something is left after reset"
-        );
-    }
-
-    /// What a queue pair may keep: posted requests, READs that it was asked for and answers to them, answers that it waits
-    /// for, and little else.
-    fn check_size(&self) {
-        let attributes = self.queue_pair.attributes();
-        let asked = usize::from(attributes.max_dest_rd_atomic.max(1));
-        let bound = 500 * self.host.sends_outstanding() + 600 * asked + 4000;
-        let size = format!("{:?}", self.queue_pair).len();
-        assert!(
-            size < bound,
-            "{size} characters of state, not {bound}, for {asked} requests: {:?}",
-            self.queue_pair
-        );
-    }
-
     fn mtu(&self) -> u32 {
         self.queue_pair.attributes().path_mtu.bytes()
     }
@@ -593,112 +496,5 @@ impl Siege {
             QpType::Ud | QpType::RawPacket => Transport::Ud,
             QpType::XrcSend | QpType::XrcReceive => Transport::Xrc,
         }
-    }
-
-    /// An opcode of this service and kind, now and then any.
-    fn opcode(&self, input: &mut Input<'_>, kind: impl Fn(Opcode) -> bool) -> Opcode {
-        if input.one_in(16) {
-            return input.pick(Opcode::ALL);
-        }
-        let transport = self.transport();
-        let fits = |opcode: &&Opcode| opcode.transport() == transport && kind(**opcode);
-        let fitting: Vec<&Opcode> = Opcode::ALL.iter().filter(fits).collect();
-        if fitting.is_empty() {
-            Opcode::Cnp
-        } else {
-            *input.pick(&fitting)
-        }
-    }
-
-    /// Headers as the opcode wants them, with values that are near what is right, and the length of a payload.
-    fn packet(&self, opcode: Opcode, psn: Psn, input: &mut Input<'_>) -> (Headers, u32) {
-        let mtu = self.mtu();
-        let payload_len = match input.below(8) {
-            7 => input.pick(&[0, 1, 8, mtu - 1, mtu, mtu + 1, mtu + 4]),
-            _ if opcode.is_first() || opcode.is_middle() => mtu,
-            _ if opcode.is_send() || opcode.is_write() || opcode.is_read_response() => {
-                1 + u32::from(input.byte()) % mtu
-            }
-            _ if opcode.on(Transport::Rc) == Some(Opcode::RcAtomicWrite) => 8,
-            _ => 0,
-        };
-        let mut bth = Bth::new(opcode, QPN, psn);
-        bth.pad = (payload_len.wrapping_neg() & 3) as u8;
-        let flags = input.byte();
-        bth.ack_request = flags & 1 != 0;
-        bth.solicited = flags & 2 != 0;
-        if flags >> 4 == 0xf {
-            (bth.pad, bth.fecn, bth.becn) = (flags & 3, true, true);
-            bth.pkey = input.pick(&[0, 0x7fff, 0x1234]);
-        }
-        let mut headers = Headers::new(bth);
-        let (rkey, va) = (Rkey(key(input)), address(input));
-        headers.deth = opcode.has_deth().then(|| Deth {
-            qkey: input.pick(&[QKEY, QKEY, QKEY, Qkey(0)]),
-            src_qpn: PEER,
-        });
-        headers.xrceth = opcode.has_xrceth().then(|| XrcEth {
-            srqn: input.pick(&[0, 0, 1, 1, 2, 0xff_ffff]),
-        });
-        headers.reth = opcode.has_reth().then(|| Reth {
-            va,
-            rkey,
-            length: match input.below(4) {
-                0 | 1 => payload_len,
-                2 => u32::from(input.u16()) % (4 * mtu),
-                _ => length(input, mtu),
-            },
-        });
-        headers.atomic_eth = opcode.has_atomic_eth().then_some(AtomicEth {
-            va,
-            rkey,
-            swap_add: 5,
-            compare: 7,
-        });
-        headers.aeth = opcode.has_aeth().then(|| Aeth {
-            syndrome: match input.below(8) {
-                0..=3 => Syndrome::Ack { credits: 31 },
-                _ => input
-                    .pick(&[
-                        0x20, 0x2c, 0x3f, 0x60, 0x61, 0x62, 0x63, 0x64, 0x65, 0x40, 0x80, 0xff, 0,
-                    ])
-                    .into(),
-            },
-            msn: input.byte().into(),
-        });
-        headers.atomic_ack = opcode.has_atomic_ack().then_some(9);
-        headers.imm = opcode.has_imm().then_some([1, 2, 3, 4]);
-        headers.ieth = opcode.has_ieth().then_some(rkey);
-        (headers, payload_len)
-    }
-
-    /// Sends a packet through the parser, as it would come from the port.
-    fn deliver(&mut self, headers: Headers, payload_len: u32) {
-        let mut bytes = vec![0; headers.len()];
-        headers.emit(&mut bytes);
-        bytes.resize(bytes.len() + payload_len as usize, 0xc3);
-        bytes.resize(bytes.len().next_multiple_of(4), 0);
-        self.deliver_bytes(&bytes);
-        self.last_packet = bytes;
-    }
-
-    fn deliver_bytes(&mut self, bytes: &[u8]) {
-        let Ok(packet) = Packet::parse(bytes) else {
-            return;
-        };
-        let addresses = [
-            IpAddr::from(Ipv4Addr::new(10, 0, 0, 1)),
-            IpAddr::from(Ipv6Addr::LOCALHOST),
-        ];
-        let arrival = Arrival {
-            source: addresses[usize::from(self.psn.get() as u8 & 1)],
-            destination: addresses[usize::from(self.psn.get() as u8 >> 1 & 1)],
-            tos: 0xff,
-            ttl: 1,
-            flow_label: u32::MAX,
-        };
-        self.queue_pair
-            .handle_packet(self.now, &arrival, &packet, &mut self.host);
-        self.host.granted = self.queue_pair.attributes().access;
     }
 }

@@ -81,6 +81,7 @@ replays!(
     icrc,
     responder,
     requester,
+    selective,
     cm_mad,
     cm_manager,
     work_request,
