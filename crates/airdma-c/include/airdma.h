@@ -140,6 +140,10 @@ typedef struct airdma_result {
  * set to NULL. If it is not NULL then, there was no error and the time is over: wait again, or give it up. `result` may be
  * NULL: then what the operation gives is freed. */
 airdma_error *airdma_wait(airdma_operation **operation, int timeout_ms, airdma_result *result);
+/* For event loops, in place of a thread that waits: adds 1 to the eventfd(2) when it is worth to ask again by airdma_wait with a limit of 0,
+ * which is once, and now if the operation is over already. If airdma_wait then says that it is not, ask to be notified again.
+ * One eventfd may be for any number of operations; the library keeps a duplicate of it until then. */
+airdma_error *airdma_notify(airdma_operation *operation, int eventfd);
 /* Gives it up. What is on its way still arrives. */
 void airdma_give_up(airdma_operation *operation);
 

@@ -5,7 +5,9 @@ use crate::handle::{borrow, borrow_mut, free, give, take, text};
 use crate::operation::{Any, Outcome, Waited};
 use airdma::{Blame, Device, Endpoint, Listener, Region, Remote, Rights, Shared};
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::io::{self, ErrorKind};
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
@@ -22,9 +24,7 @@ fn attempt(call: impl FnOnce() -> Result<(), Failure>) -> *mut Failure {
 fn begin(call: impl FnOnce() -> Result<Any, Failure>) -> *mut Any {
     let caught = catch_unwind(AssertUnwindSafe(call));
     let begun = caught.unwrap_or_else(|_| Err(Failure::panicked()));
-    Box::into_raw(Box::new(
-        begun.unwrap_or_else(|failure| Any::Failed(Some(failure))),
-    ))
+    Box::into_raw(Box::new(begun.unwrap_or_else(Any::failed)))
 }
 
 /// A call that only looks or frees.
@@ -257,7 +257,22 @@ calls! {
         }
     }
 
+    attempt fn airdma_notify(operation: *mut Any, eventfd: c_int) {
+        let under_way = borrow_mut(operation, "operation")?;
+        if eventfd < 0 {
+            return Err(no_eventfd(eventfd, &ErrorKind::InvalidInput.into()));
+        }
+        let notified = under_way.notify(BorrowedFd::borrow_raw(eventfd));
+        notified.map_err(|error| no_eventfd(eventfd, &error))
+    }
+
     free fn airdma_give_up(operation: *mut Any) { free(operation) }
+}
+
+fn no_eventfd(descriptor: c_int, error: &io::Error) -> Failure {
+    Failure::you(&format!(
+        "descriptor {descriptor} cannot be rung, make one with eventfd(2): {error}"
+    ))
 }
 
 /// The bytes of a region that the caller names. Beyond its end they are refused later, with its length.

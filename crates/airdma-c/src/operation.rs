@@ -3,6 +3,12 @@
 use crate::failure::Failure;
 use airdma::{Endpoint, Error, Message, Operation, Region};
 use std::ffi::c_int;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 /// `airdma_operation`.
@@ -12,8 +18,8 @@ pub enum Any {
     Message(Operation<Message>),
     Word(Operation<u64>),
     Nothing(Operation<()>),
-    /// It never began.
-    Failed(Option<Failure>),
+    /// It never began, or was over when it was to be told of.
+    Over(Given, Option<Failure>),
 }
 
 /// `airdma_result`.
@@ -58,45 +64,115 @@ fn boxed<T>(value: Option<T>) -> *mut T {
     value.map_or(std::ptr::null_mut(), |value| Box::into_raw(Box::new(value)))
 }
 
+/// What a result is to C.
+trait Give {
+    fn give(self) -> Given;
+}
+
+impl Give for Endpoint {
+    fn give(self) -> Given {
+        Given {
+            endpoint: Some(self),
+            ..Given::default()
+        }
+    }
+}
+
+impl Give for Region {
+    fn give(self) -> Given {
+        Given {
+            region: Some(self),
+            ..Given::default()
+        }
+    }
+}
+
+impl Give for Message {
+    fn give(self) -> Given {
+        let range = self.range();
+        Given {
+            offset: range.start,
+            length: range.len(),
+            region: Some(self.into_region()),
+            ..Given::default()
+        }
+    }
+}
+
+impl Give for u64 {
+    fn give(self) -> Given {
+        Given {
+            value: self,
+            ..Given::default()
+        }
+    }
+}
+
+impl Give for () {
+    fn give(self) -> Given {
+        Given::default()
+    }
+}
+
 impl Any {
+    /// It never began.
+    pub fn failed(failure: Failure) -> Any {
+        Any::Over(Given::default(), Some(failure))
+    }
+
     /// Waits for `timeout_ms`, or for as long as it takes if that is negative.
     pub fn wait(&mut self, timeout_ms: c_int) -> Waited {
         match self {
-            Any::Endpoint(operation) => waited(operation, timeout_ms, |endpoint| Given {
-                endpoint: Some(endpoint),
-                ..Given::default()
-            }),
-            Any::Region(operation) => waited(operation, timeout_ms, |region| Given {
-                region: Some(region),
-                ..Given::default()
-            }),
-            Any::Message(operation) => waited(operation, timeout_ms, |message| {
-                let range = message.range();
-                Given {
-                    offset: range.start,
-                    length: range.len(),
-                    region: Some(message.into_region()),
-                    ..Given::default()
-                }
-            }),
-            Any::Word(operation) => waited(operation, timeout_ms, |value| Given {
-                value,
-                ..Given::default()
-            }),
-            Any::Nothing(operation) => waited(operation, timeout_ms, |()| Given::default()),
-            Any::Failed(failure) => Waited::Over(Given::default(), failure.take()),
+            Any::Endpoint(operation) => waited(operation, timeout_ms),
+            Any::Region(operation) => waited(operation, timeout_ms),
+            Any::Message(operation) => waited(operation, timeout_ms),
+            Any::Word(operation) => waited(operation, timeout_ms),
+            Any::Nothing(operation) => waited(operation, timeout_ms),
+            Any::Over(given, failure) => Waited::Over(std::mem::take(given), failure.take()),
         }
+    }
+
+    /// Counts the eventfd up by 1 when it is worth to ask again: once, and at once if it is over.
+    pub fn notify(&mut self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
+        let bell = Arc::new(Bell(File::from(eventfd.try_clone_to_owned()?)));
+        let waker = Waker::from(Arc::clone(&bell));
+        let mut context = Context::from_waker(&waker);
+        let polled = match self {
+            Any::Endpoint(operation) => polled(operation, &mut context),
+            Any::Region(operation) => polled(operation, &mut context),
+            Any::Message(operation) => polled(operation, &mut context),
+            Any::Word(operation) => polled(operation, &mut context),
+            Any::Nothing(operation) => polled(operation, &mut context),
+            Any::Over(..) => return bell.ring(),
+        };
+        if let Poll::Ready((given, failure)) = polled {
+            *self = Any::Over(given, failure);
+            return bell.ring();
+        }
+        Ok(())
+    }
+}
+
+/// An eventfd that somebody sleeps on.
+struct Bell(File);
+
+impl Bell {
+    fn ring(&self) -> io::Result<()> {
+        (&self.0).write_all(&1u64.to_ne_bytes())
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        // It fails only where nobody has read for 2^64 times, or it is no eventfd, which was said when it was given.
+        let _ = self.ring();
     }
 }
 
 /// Nobody waits for so long without asking again.
 const LONG: Duration = Duration::from_secs(3600);
 
-fn waited<T>(
-    operation: &mut Operation<T>,
-    timeout_ms: c_int,
-    given: impl FnOnce(T) -> Given,
-) -> Waited {
+fn waited<T: Give>(operation: &mut Operation<T>, timeout_ms: c_int) -> Waited {
     let result = match u64::try_from(timeout_ms) {
         Ok(limit) => operation.wait_timeout(Duration::from_millis(limit)),
         Err(_) => loop {
@@ -106,18 +182,29 @@ fn waited<T>(
             }
         },
     };
-    match result {
-        None => Waited::NotYet,
-        Some(Ok(value)) => Waited::Over(given(value), None),
-        Some(Err(error)) => failed(error),
-    }
+    result.map_or(Waited::NotYet, |result| {
+        let (given, failure) = ended(result);
+        Waited::Over(given, failure)
+    })
 }
 
-fn failed(error: Error) -> Waited {
-    let failure = Failure::from(&error);
-    let given = Given {
-        region: error.into_region(),
-        ..Given::default()
-    };
-    Waited::Over(given, Some(failure))
+fn polled<T: Give>(
+    operation: &mut Operation<T>,
+    context: &mut Context<'_>,
+) -> Poll<(Given, Option<Failure>)> {
+    Pin::new(operation).poll(context).map(ended)
+}
+
+fn ended<T: Give>(result: Result<T, Error>) -> (Given, Option<Failure>) {
+    match result {
+        Ok(value) => (value.give(), None),
+        Err(error) => {
+            let failure = Failure::from(&error);
+            let given = Given {
+                region: error.into_region(),
+                ..Given::default()
+            };
+            (given, Some(failure))
+        }
+    }
 }

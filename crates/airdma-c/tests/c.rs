@@ -205,6 +205,32 @@ fn several_programs_add_to_one_counter() {
 }
 
 #[test]
+fn one_thread_serves_several_peers_from_an_event_loop() {
+    let name = "one_thread_serves_several_peers_from_an_event_loop";
+    prepared(name, &["examples/echo.c"], || {
+        let echo = program("examples/echo.c");
+        let server = start(run(&echo, Under::Nothing, &["127.0.0.1", "3"]));
+        let device = airdma::Device::open("127.0.0.1").unwrap();
+        let connect = || device.connect("127.0.0.1:7474").wait().unwrap();
+        let peers = [connect(), connect(), connect()];
+        for round in 0..20u8 {
+            for (number, peer) in (0..).zip(&peers) {
+                let said = [round, number];
+                let mut region = device.allocate(4096).unwrap();
+                region[..2].copy_from_slice(&said);
+                let region = peer.send(region, ..2).wait().unwrap();
+                let answer = peer.recv(region, ..).wait().unwrap();
+                assert_eq!(answer[..], said);
+            }
+        }
+        for peer in peers {
+            peer.close().wait().unwrap();
+        }
+        assert_eq!(end_of(server), "");
+    });
+}
+
+#[test]
 fn ping_pong_measures() {
     prepared("ping_pong_measures", &["examples/ping_pong.c"], || {
         let ping_pong = program("examples/ping_pong.c");

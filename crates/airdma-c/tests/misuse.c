@@ -1,8 +1,11 @@
 /* Mistakes, each of which is told, and none of which ends the program. Both ends of a connection in one program. */
 #include <airdma.h>
 #include <assert.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #define BLAMED(call, whose, words)                                                                                     \
     do {                                                                                                               \
@@ -31,6 +34,7 @@ int main(void)
     airdma_result result;
     uint64_t word;
     char bytes[16] = { 0 };
+    struct pollfd rings = { .fd = eventfd(0, EFD_CLOEXEC), .events = POLLIN };
 
     BLAMED(airdma_open(NULL, &device), AIRDMA_YOU, "pointer is NULL");
     BLAMED(airdma_open("eth77", &device), AIRDMA_YOU, "no device \"eth77\"");
@@ -43,6 +47,7 @@ int main(void)
     BLAMED(wait_for(airdma_connect(device, "127.0.0.1:9"), NULL), AIRDMA_PEER, "nobody listens");
     BLAMED(wait_for(airdma_connect(device, "nonsense"), NULL), AIRDMA_YOU, "HOST:PORT");
     BLAMED(wait_for(NULL, NULL), AIRDMA_YOU, "no operation");
+    BLAMED(airdma_notify(NULL, 0), AIRDMA_YOU, "no operation");
 
     FINE(airdma_listen(device, 7471, &listener));
     airdma_operation *connecting = airdma_connect(device, "127.0.0.1:7471");
@@ -59,6 +64,9 @@ int main(void)
     BLAMED(wait_for(airdma_send(left, &region, 0, 8), NULL), AIRDMA_YOU, "no region");
     FINE(airdma_wait(&receiving, 20, &result));
     assert(receiving != NULL);
+    FINE(airdma_notify(receiving, rings.fd));
+    BLAMED(airdma_notify(receiving, 999), AIRDMA_YOU, "descriptor 999 cannot be rung");
+    BLAMED(airdma_notify(receiving, -1), AIRDMA_YOU, "descriptor -1 cannot be rung");
 
     /* It comes back with the error. */
     FINE(airdma_allocate(device, 8, &region));
@@ -88,7 +96,10 @@ int main(void)
     BLAMED(wait_for(airdma_write(left, &other, 0, 8, &remote, 0), &result), AIRDMA_PEER, "does not allow");
     assert(result.region != NULL);
     airdma_region_free(result.region);
-    BLAMED(wait_for(receiving, &result), AIRDMA_PEER, "does not allow");
+    poll(&rings, 1, 20000);
+    assert(rings.revents == POLLIN);
+    BLAMED(airdma_wait(&receiving, 0, &result), AIRDMA_PEER, "does not allow");
+    close(rings.fd);
     airdma_region_free(result.region);
 
     airdma_region_free(region);
