@@ -91,6 +91,9 @@ struct Direction {
     seen: Seen,
     /// Frames that entered the model.
     entered_packets: u64,
+    /// Bytes that did not divide by their number: they enter with the next ones. If they were forgotten, the kernel would
+    /// be ahead of the model by ever more, and the link get slower by the minute.
+    over_bytes: u64,
     /// Bytes of frames that left the model, delivered or given up.
     served_bytes: u64,
     delivered: u64,
@@ -131,6 +134,7 @@ impl Air {
             to,
             seen: Seen::default(),
             entered_packets: 0,
+            over_bytes: 0,
             served_bytes: 0,
             delivered: 0,
             delivered_bytes: 0,
@@ -342,10 +346,15 @@ impl Direction {
     /// How many packets came since the last step, and how long they are in the mean.
     fn arrivals(&mut self, seen: &Seen) -> u64 {
         let total = |seen: &Seen| seen.sent_bytes + seen.backlog_bytes;
-        let bytes = total(seen).saturating_sub(total(&self.seen));
+        let come = total(seen).saturating_sub(total(&self.seen));
         self.left = seen.sent_packets.saturating_sub(self.seen.sent_packets);
         self.owed -= self.order.loss * self.left as f64;
         self.seen = *seen;
+        self.arrived = 0;
+        if come == 0 {
+            return 0;
+        }
+        let bytes = come + self.over_bytes;
         let counted = seen.sent_packets + seen.backlog_packets;
         // A queue that does not split segmented packets counts each as one until it is sent.
         let packets = counted
@@ -354,10 +363,12 @@ impl Direction {
             .min(bytes / (FRAME_HEADER_BYTES + 1))
             .min(ARRIVALS_MAX);
         self.arrived = packets;
+        self.over_bytes = bytes;
         if let Some(mean) = bytes.checked_div(packets) {
-            let length = mean.saturating_sub(FRAME_HEADER_BYTES).max(1);
-            self.packet_bytes = length.min(PACKET_BYTES_MAX) as u32;
+            let length = (mean - FRAME_HEADER_BYTES).min(PACKET_BYTES_MAX);
+            self.packet_bytes = length as u32;
             self.entered_packets += packets;
+            self.over_bytes -= packets * (length + FRAME_HEADER_BYTES);
         }
         packets
     }

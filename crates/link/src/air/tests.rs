@@ -244,6 +244,28 @@ fn segmented_packets_count_as_many() {
 }
 
 #[test]
+fn no_byte_is_forgotten_however_long_packets_are() {
+    let profile = Profile::find("wifi5-80").unwrap();
+    let mut air = Air::new(&profile, 0, 1);
+    let mut seen = Seen::default();
+    for step in 1..20_000 {
+        // Steps of one to seven packets of all lengths.
+        let packets = 1 + step % 7;
+        seen.sent_packets += packets;
+        seen.sent_bytes += packets * 66 + step * 7919 % 1_400;
+        air.step(Time::from_nanos(step * 4_000_000), [seen, Seen::default()]);
+    }
+    air.step(
+        Time::from_nanos(20_100 * 4_000_000),
+        [seen, Seen::default()],
+    );
+    let direction = &air.directions[0];
+    assert_eq!(direction.entered_packets, seen.sent_packets);
+    let missing = seen.sent_bytes - direction.served_bytes;
+    assert!(missing < 7, "{missing} bytes never entered");
+}
+
+#[test]
 fn the_same_seed_gives_the_same() {
     let run = |seed| {
         let profile = Profile::find("wifi5-80").unwrap();
