@@ -150,5 +150,7 @@ fn look(taken: &mut Taken, options: &Files, wire: &Wire, airdma: &Path) -> anyho
 
 fn write_page(taken: &Taken, stem: &Path) -> anyhow::Result<()> {
     let pictures = pictures::save(taken, stem)?;
-    crate::write_illustrated(stem, &pictures, |shown| page::markdown(taken, shown))
+    crate::write_illustrated(stem, &pictures, |shown, remarks| {
+        page::markdown(taken, shown, remarks)
+    })
 }

@@ -239,11 +239,12 @@ fn save(taken: &impl Serialize, stem: &Path) -> anyhow::Result<()> {
     fs::rename(&part, &file).with_context(|| format!("writing {}", file.display()))
 }
 
-/// Writes the page of an output whose pictures, by the ends of their names and what they show, are there.
+/// Writes the page of an output whose pictures, by the ends of their names and what they show, are there. What somebody thinks of
+/// it is in a file of its own, `STEM-remarks.md`, so that it outlives the next measurement.
 fn write_illustrated(
     stem: &Path,
     pictures: &[(String, String)],
-    markdown: impl FnOnce(&[(String, String)]) -> String,
+    markdown: impl FnOnce(&[(String, String)], &str) -> String,
 ) -> anyhow::Result<()> {
     let name = stem.file_name().context("--output wants a file name")?;
     let name = name.to_string_lossy();
@@ -251,8 +252,10 @@ fn write_illustrated(
         .iter()
         .map(|(part, what)| (format!("{name}-{part}.svg"), what.clone()))
         .collect();
+    let remarks = stem.with_file_name(format!("{name}-remarks.md"));
+    let remarks = fs::read_to_string(remarks).unwrap_or_default();
     let page = with_ending(stem, "md");
-    write(&page, markdown(&shown).as_bytes())?;
+    write(&page, markdown(&shown, &remarks).as_bytes())?;
     let (page, count) = (page.display(), pictures.len());
     writeln!(
         io::stdout(),

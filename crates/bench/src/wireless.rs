@@ -20,6 +20,7 @@ mod run;
 mod shape;
 mod ssh;
 mod taken;
+mod targets;
 mod transport;
 
 use plan::{Row, SIGNALS, beside_runs, beside_s};
@@ -260,7 +261,9 @@ fn in_turns(
 
 fn write_page(taken: &Taken, stem: &Path) -> anyhow::Result<()> {
     let pictures = pictures::save(taken, stem)?;
-    crate::write_illustrated(stem, &pictures, |shown| page::markdown(taken, shown))
+    crate::write_illustrated(stem, &pictures, |shown, remarks| {
+        page::markdown(taken, shown, remarks)
+    })
 }
 
 #[cfg(test)]

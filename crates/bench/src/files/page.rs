@@ -23,8 +23,8 @@ const OF_RADIO: f64 = 0.95;
 const OF_IPERF3: f64 = 0.8;
 const OF_SCP: f64 = 10.0;
 
-/// The page; `pictures` are files beside it, each with what one sees.
-pub fn markdown(taken: &Taken, pictures: &[(String, String)]) -> String {
+/// The page; `pictures` are files beside it, each with what one sees, `remarks` what somebody thinks of it.
+pub fn markdown(taken: &Taken, pictures: &[(String, String)], remarks: &str) -> String {
     let mut text = String::from("# Files\n\n");
     for session in &taken.sessions {
         let _ = writeln!(text, "`{}`, {}.\n", session.command, session.started);
@@ -36,6 +36,7 @@ pub fn markdown(taken: &Taken, pictures: &[(String, String)]) -> String {
             let _ = writeln!(text, "**Note**: {warning}.\n");
         }
     }
+    text.push_str(remarks);
     text.push_str(
         "Medians. Both hosts are on one machine, so both ends share its cores and its disk; files lie in the page cache when they are read. *seconds*: from the \
          start of the command until both ends have ended, with the first contact: a code (airdma), the handshake of ssh (scp, rsync), of TLS (quic). *on disk*: and until the \
@@ -222,6 +223,6 @@ mod tests {
             "1GB", "airdma", "0.90", "1.40", "8889", "0.89", "1.50", "1 of 2",
         ];
         assert_eq!(table[1], expected);
-        assert!(markdown(&taken, &[]).contains("10 times as fast as scp"));
+        assert!(markdown(&taken, &[], "").contains("10 times as fast as scp"));
     }
 }

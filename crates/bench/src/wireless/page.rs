@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::plan::{SIGNALS, Signal};
 use super::shape;
 use super::taken::{Beside, Case, Taken, middle};
+use super::targets;
 use crate::table;
 
 const TITLES: [&str; 10] = [
@@ -20,8 +21,8 @@ const TITLES: [&str; 10] = [
     "failed",
 ];
 
-/// The page; `pictures` are files beside it, each with what one sees.
-pub fn markdown(taken: &Taken, pictures: &[(String, String)]) -> String {
+/// The page; `pictures` are files beside it, each with what one sees, `remarks` what somebody thinks of it.
+pub fn markdown(taken: &Taken, pictures: &[(String, String)], remarks: &str) -> String {
     let mut text = String::from("# Transports on an emulated Wi-Fi link\n\n");
     for session in &taken.sessions {
         let _ = writeln!(text, "`{}`, {}.\n", session.command, session.started);
@@ -30,6 +31,7 @@ pub fn markdown(taken: &Taken, pictures: &[(String, String)]) -> String {
         }
         text.push('\n');
     }
+    text.push_str(remarks);
     text.push_str(
         "Medians. The line rate is the best second of bare UDP on that link. scp and rsync count from start to end, as their user does, the \
          others from the first byte to the last. CPU is that of all programs of both ends. A failed run is one that did not end well \
@@ -37,6 +39,11 @@ pub fn markdown(taken: &Taken, pictures: &[(String, String)]) -> String {
     );
     for missing in &taken.missing {
         let _ = writeln!(text, "\nLeft out: {missing}.");
+    }
+    let targets = targets::targets(taken);
+    if targets.len() > 1 {
+        text.push_str("\n## What is aimed at, in air mode\n\n");
+        let _ = writeln!(text, "{}", table::markdown(&targets, 2));
     }
     for (file, what) in pictures {
         let _ = writeln!(text, "\n![{what}]({file})");
@@ -159,7 +166,11 @@ mod tests {
             errors: vec!["no".into()],
         });
         taken.missing.push("croc is not installed".into());
-        let page = markdown(&taken, &[("x-mbit.svg".into(), "goodput".into())]);
+        let page = markdown(
+            &taken,
+            &[("x-mbit.svg".into(), "goodput".into())],
+            "Good.\n\n",
+        );
         let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| ")).collect();
         let is_median = rows[3].contains(" 300 ") && rows[3].contains("0.50");
         assert!(is_median && rows[3].contains("1 of 4"), "{page}");
@@ -167,5 +178,6 @@ mod tests {
         assert!(page.contains("0.25"), "{page}");
         assert!(page.contains("Left out: croc is not installed."), "{page}");
         assert!(page.contains("![goodput](x-mbit.svg)"), "{page}");
+        assert!(page.contains("Good.\n\nMedians"), "{page}");
     }
 }

@@ -268,14 +268,53 @@ pub fn messages(all: &[Shaped]) -> Vec<Vec<String>> {
     rows
 }
 
+/// What the largest messages get of the best size's rate.
+pub fn kept_with_size(all: &[Shaped], way: &str) -> Option<f64> {
+    let way = WAYS.iter().position(|(name, _)| *name == way)?;
+    let mbit = |size| find(all, Shape::Messages(way, size))?.median(Shares::sum_mbit);
+    let rates: Option<Vec<f64>> = (0..SIZES.len()).map(mbit).collect();
+    let rates = rates?;
+    let best = rates.iter().copied().fold(0.0, f64::max);
+    Some(rates.last()? / best)
+}
+
+/// Who shares the link, the least share, where 1 is an equal one, and the sum, where 1 is one alone.
+pub fn fairness(all: &[Shaped]) -> Vec<(String, f64, f64)> {
+    let sum = |shape| find(all, shape)?.median(Shares::sum_mbit);
+    let Some(alone) = sum(Shape::Connections(1)) else {
+        return Vec::new();
+    };
+    let several = sharers().into_iter().skip(1);
+    let row = |(shape, name): (Shape, String)| {
+        let least = find(all, shape)?.median(|shares| shares.extremes()[0])?;
+        Some((name, least, sum(shape)? / alone))
+    };
+    several.filter_map(row).collect()
+}
+
+/// What a program that has so many Mb/s to send gets of it beside a transport.
+pub fn foreground_shares(all: &[Shaped], beside: Transport) -> Vec<(u32, f64)> {
+    let share = |mbit: u32| {
+        let shaped = find(all, Shape::Foreground(beside, mbit))?;
+        let got = shaped.median(|shares| shares.each_mbit[0])?;
+        Some((mbit, got / f64::from(mbit)))
+    };
+    FOREGROUNDS.into_iter().filter_map(share).collect()
+}
+
+/// Connections and programs, and what they are called; one alone first.
+fn sharers() -> Vec<(Shape, String)> {
+    let connections =
+        CONNECTIONS.map(|count| (Shape::Connections(count), format!("{count} connections")));
+    let programs = PROGRAMS.map(|count| (Shape::Programs(count), format!("{count} programs")));
+    connections.into_iter().chain(programs).collect()
+}
+
 /// What shares the link.
 pub fn sharing(all: &[Shaped]) -> Vec<Vec<String>> {
     let titles = ["at once", "Mb/s", "least", "greatest", "CPU s/GB", "failed"];
     let mut rows = vec![titles.map(String::from).to_vec()];
-    let connections =
-        CONNECTIONS.map(|count| (Shape::Connections(count), format!("{count} connections")));
-    let programs = PROGRAMS.map(|count| (Shape::Programs(count), format!("{count} programs")));
-    for (shape, name) in connections.into_iter().chain(programs) {
+    for (shape, name) in sharers() {
         let Some(shaped) = find(all, shape) else {
             continue;
         };
