@@ -35,7 +35,9 @@ pub enum Problem {
     #[error("permission denied: look at its owner and mode, or choose another")]
     Permission,
     /// `EFBIG`, or a size that this file system does not have.
-    #[error("it is larger than this file system allows: choose another")]
+    #[error(
+        "it is larger than this file system allows, or the limit of this process (`ulimit -f`): choose another, or raise the limit"
+    )]
     TooLarge,
     /// Something is at the place where a file, directory or link is to be.
     #[error("it exists: move it away, or choose another policy for names that exist")]

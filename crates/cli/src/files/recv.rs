@@ -206,10 +206,11 @@ fn receive(
         flaws,
         ..
     } = airdma_transfer::receive(&job, &ask, &watch, cancel)?;
+    let flaws = flaws.into_iter();
     Ok(End {
         files,
         bytes,
-        flaws,
+        flaws: flaws.map(|(path, flaw)| (path, flaw.to_string())).collect(),
         reconnects: 0,
     })
 }

@@ -111,7 +111,7 @@ fn send_to(
         })
         .collect::<Result<_, _>>()?;
     let walked = airdma_files::walk(&paths, Limits::default())?;
-    tell_skipped(&walked, show);
+    let unread = tell_skipped(&walked, show);
     let bytes = walked.manifest.content_bytes();
     let mut introduction = introduction(options, wanted, &home, show, cancel)?;
     loop {
@@ -134,10 +134,12 @@ fn send_to(
                 reconnects,
                 ..
             }) => {
+                let arrived = flaws.into_iter();
+                let flaws = arrived.map(|(path, flaw)| (path, flaw.to_string()));
                 return Ok(End {
                     files,
                     bytes,
-                    flaws,
+                    flaws: unread.into_iter().chain(flaws).collect(),
                     reconnects,
                 });
             }
@@ -229,17 +231,22 @@ fn tell(event: Event, wanted: &Wanted, home: &Home, show: &Show) {
     }
 }
 
-fn tell_skipped(walked: &Walked, show: &Show) {
+/// Says what is not offered, and gives what should have been: paths that cannot be read, and why.
+fn tell_skipped(walked: &Walked, show: &Show) -> Vec<(String, String)> {
+    let mut unread = Vec::new();
     for skipped in &walked.skipped {
+        let path = printable(&skipped.path);
         let why = match &skipped.why {
             Why::Special => "neither file, directory nor symbolic link".to_owned(),
             Why::Problem(problem) => problem.to_string(),
         };
-        show.must(&format!(
-            "airdma: {} is left out: {why}",
-            printable(&skipped.path)
-        ));
+        show.object(&json!({"event": "skipped", "path": path, "message": why}));
+        show.must(&format!("airdma: {path} is left out: {why}"));
+        if matches!(skipped.why, Why::Problem(_)) {
+            unread.push((path, why));
+        }
     }
+    unread
 }
 
 impl Wanted {

@@ -3,7 +3,6 @@
 mod link;
 mod meter;
 
-use airdma_files::Flaw;
 use airdma_transfer::Progress;
 use indicatif::{DecimalBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use link::Link;
@@ -51,7 +50,8 @@ struct State {
 pub struct End {
     pub files: u64,
     pub bytes: u64,
-    pub flaws: Vec<(String, Flaw)>,
+    /// Paths, printable, and why they did not arrive.
+    pub flaws: Vec<(String, String)>,
     pub reconnects: u32,
 }
 
@@ -152,8 +152,8 @@ impl Show {
 
     pub fn end(&self, end: &End) {
         self.clear();
-        for (path, flaw) in &end.flaws {
-            self.must(&format!("airdma: {path}: {flaw}"));
+        for (path, why) in &end.flaws {
+            self.must(&format!("airdma: {path}: {why}"));
         }
         let elapsed = self.state().meter.elapsed();
         let rate = end.bytes as f64 / elapsed.as_secs_f64().max(1e-3);
@@ -169,9 +169,8 @@ impl Show {
             DecimalBytes(rate as u64),
         ));
         let flaws = end.flaws.iter();
-        let flaws: Vec<Value> = flaws
-            .map(|(path, flaw)| json!({"path": path, "why": flaw.to_string()}))
-            .collect();
+        let flaws = flaws.map(|(path, why)| json!({"path": path, "why": why}));
+        let flaws: Vec<Value> = flaws.collect();
         self.object(&json!({
             "event": "end",
             "files": end.files,

@@ -1,4 +1,4 @@
-//! Ctrl-C and its like end a transfer in an orderly way; the second time at once.
+//! Ctrl-C and its like end a transfer in an orderly way; the second time at once. A limit of file sizes does not end it by a signal.
 
 use airdma_transfer::Cancel;
 use std::io;
@@ -17,7 +17,7 @@ pub fn on_signals(cancel: &Cancel) -> io::Result<()> {
 
 /// Lets signals call `stop`. As [`on_signals`].
 pub fn then(stop: impl Fn() + Send + 'static) -> io::Result<()> {
-    // SAFETY: an all-zero signal set is a valid one to initialise, and all calls get pointers to it.
+    // SAFETY: an all-zero signal set is a valid one to initialise, and all calls get pointers to it; no handler is installed.
     let set = unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
@@ -25,6 +25,8 @@ pub fn then(stop: impl Fn() + Send + 'static) -> io::Result<()> {
             libc::sigaddset(&raw mut set, signal);
         }
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+        // A file that would grow beyond `ulimit -f` is an error of its write then, which can be told.
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         set
     };
     std::thread::Builder::new()
