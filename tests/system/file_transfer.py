@@ -136,6 +136,7 @@ def _run(lab: Lab, tally: Tally, folder: Path, kills: int, seed: int | None) -> 
         ("names that exist", _clash),
         ("a receiver that never accepts", _never),
         ("two senders at once", _two),
+        ("one offer after the other", _keep),
         ("a file that changes meanwhile", _changes),
         ("a full disk", _full),
         ("a read-only directory", _read_only),
@@ -310,6 +311,24 @@ def _two(bench: Bench) -> list[str]:
         complaints += ended(first, OK) + ended(receiver, OK)
     other.unlink()
     return complaints + _differences(bench)
+
+
+def _keep(bench: Bench) -> list[str]:
+    """Until it is stopped; what becomes of one offer does not end it, and between two nobody finds it gone."""
+    first, second, third = (bench.write(name, 100_000) for name in ("first", "second", "third"))
+    receiver = bench.recv("--keep")
+    complaints = ended(bench.send(first), OK)
+    complaints += ended(bench.send(first, code=""), FILES, "exists")
+    complaints += ended(bench.send(second, code=""), OK)
+    # Another user: a code is good for one sender of each offer.
+    complaints += ended(bench.send(third, home="other"), OK)
+    stopped = receiver.signal(signal.SIGTERM)
+    complaints += [] if stopped.returncode == 128 + signal.SIGTERM else [stopped.explain()]
+    told = [event["event"] for event in receiver.events() if event["event"] in ("end", "error")]
+    if told != ["end", "error", "end", "end", "error"]:
+        complaints.append(f"it tells {receiver.events()}")
+    output = bench.start(bench.lab.b, f"exec {build.binary()} recv --keep --yes -")
+    return complaints + ended(output, USAGE, "wants a directory") + differences(bench)
 
 
 def _changes(bench: Bench) -> list[str]:

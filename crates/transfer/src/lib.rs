@@ -15,6 +15,7 @@
 mod cancel;
 mod channel;
 mod discovery;
+mod doors;
 mod error;
 mod handshake;
 mod home;
@@ -32,11 +33,12 @@ mod writer;
 
 pub use cancel::Cancel;
 pub use discovery::{Neighbour, NoMulticast, neighbours};
+pub use doors::Doors;
 pub use error::{Error, Kind};
 pub use home::Home;
 pub use peer::{NoPeer, Peer};
 pub use progress::{Event, Offered, Progress, Waits};
-pub use receive::{Ask, Destination, ReceiveJob, Received, Watch, receive};
+pub use receive::{Ask, Destination, ReceiveJob, Received, Watch, receive, receive_at};
 pub use send::{SendJob, Sent, send};
 pub use target::Stream;
 

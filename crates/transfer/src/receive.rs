@@ -2,7 +2,7 @@
 
 use crate::cancel::Cancel;
 use crate::channel::{Channel, LAST_WORD};
-use crate::discovery::Announcement;
+use crate::doors::{Doors, OpenDoor};
 use crate::error::Error;
 use crate::handshake::admit;
 use crate::lobby::Lobby;
@@ -11,11 +11,10 @@ use crate::progress::{Event, Offered};
 use crate::receiving::{Outcome, Receiving};
 use crate::send::interface_of;
 use crate::target::Stream;
-use airdma::{Device, Endpoint, Listener, Operation};
+use airdma::{Device, Endpoint};
 use airdma_files::protocol::{Config, Failure, Reason};
 use airdma_files::session::{Code, HandshakeError, Identity, PublicKey};
 use airdma_files::{Flaw, Options, printable};
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -117,27 +116,28 @@ pub fn receive(
     watch: &Watch<'_>,
     cancel: &Cancel,
 ) -> Result<Received, Error> {
-    let doors = open_doors(job)?;
-    let addresses = doors.iter().flat_map(|door| door.device.addresses());
-    let addresses: Vec<IpAddr> = addresses.collect();
-    let announced = job
-        .name
-        .as_ref()
-        .map(|name| Announcement::start(name, job.identity.public(), &addresses, job.port));
-    watch(Event::Listening {
-        addresses,
-        unannounced: match &announced {
-            Some(Err(error)) => Some(error.to_string()),
-            Some(Ok(_)) | None => None,
-        },
-    });
+    receive_at(&mut Doors::open(job)?, job, ask, watch, cancel)
+}
+
+/// The same where doors are open already: between one offer and the next nobody finds them shut.
+///
+/// # Errors
+/// As [`receive`].
+pub fn receive_at(
+    doors: &mut Doors,
+    job: &ReceiveJob<'_>,
+    ask: &Ask<'_>,
+    watch: &Watch<'_>,
+    cancel: &Cancel,
+) -> Result<Received, Error> {
+    watch(doors.listening());
     let lobby = Lobby::new(job, ask, watch, cancel);
     let lobby = &lobby;
     thread::scope(|scope| {
         let result = Reception {
             scope,
             lobby,
-            doors,
+            doors: &mut doors.open,
             waker: waker(),
             visitors: Vec::new(),
             endings: mpsc::channel(),
@@ -151,47 +151,10 @@ pub fn receive(
     })
 }
 
-/// A device, and who is about to come in there.
-struct OpenDoor {
-    device: Device,
-    listener: Listener,
-    accepting: Operation<Endpoint>,
-}
-
-fn open_doors(job: &ReceiveJob<'_>) -> Result<Vec<OpenDoor>, Error> {
-    let are_named = !job.interfaces.is_empty();
-    let names = if are_named {
-        job.interfaces.clone()
-    } else {
-        Device::names()?
-    };
-    let (mut doors, mut refused) = (Vec::new(), None);
-    for name in names {
-        let opened = Device::open(&name).and_then(|device| {
-            let listener = device.listen(job.port)?;
-            let accepting = listener.accept();
-            Ok(OpenDoor {
-                device,
-                listener,
-                accepting,
-            })
-        });
-        match opened {
-            Ok(door) => doors.push(door),
-            Err(error) if are_named => return Err(error.into()),
-            Err(error) => refused = Some(error),
-        }
-    }
-    match refused {
-        Some(error) if doors.is_empty() => Err(error.into()),
-        Some(_) | None => Ok(doors),
-    }
-}
-
-struct Reception<'scope, 'env> {
+struct Reception<'doors, 'scope, 'env> {
     scope: &'scope thread::Scope<'scope, 'env>,
     lobby: &'env Lobby<'env>,
-    doors: Vec<OpenDoor>,
+    doors: &'doors mut [OpenDoor],
     waker: Waker,
     /// In the order in which they came.
     visitors: Vec<Visitor>,
@@ -204,7 +167,7 @@ struct Reception<'scope, 'env> {
     done: Option<(Instant, Received)>,
 }
 
-impl Reception<'_, '_> {
+impl Reception<'_, '_, '_> {
     fn run(mut self) -> Result<Received, Error> {
         loop {
             self.let_in()?;
@@ -279,7 +242,7 @@ impl Reception<'_, '_> {
     }
 }
 
-impl Reception<'_, '_> {
+impl Reception<'_, '_, '_> {
     /// What the end of one connection means for the whole; nothing, as long as a better one may come.
     fn judge(&mut self, ending: Ending) -> Option<Result<Received, Error>> {
         let error = match ending.result {

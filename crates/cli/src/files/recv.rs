@@ -2,12 +2,13 @@
 
 use super::show::{End, Show, Side, files};
 use super::stdout::Output;
-use super::{conclude, stop, terminal};
+use super::{conclude, status, stop, terminal, word};
 use airdma_files::protocol::Config;
 use airdma_files::session::Code;
 use airdma_files::{Clash, Options, Symlinks};
 use airdma_transfer::{
-    Cancel, Destination, Error, Event, Home, Offered, PORT, ReceiveJob, Received, Stream,
+    Cancel, Destination, Doors, Error, Event, Home, Kind, Offered, PORT, ReceiveJob, Received,
+    Stream,
 };
 use clap::ValueEnum;
 use indicatif::DecimalBytes;
@@ -24,6 +25,7 @@ pub const HELP: &str = concat!(
 Examples:
   airdma recv                 into the current directory, after a question
   airdma recv --yes inbox     whatever comes, into the directory `inbox`
+  airdma recv --keep inbox    one offer after the other, until Ctrl-C
   airdma recv - | tar x       one file, to standard output
 
 ",
@@ -38,6 +40,9 @@ pub struct RecvOptions {
     /// Accept without asking. Who is neither known nor has the code does not come that far.
     #[arg(short, long)]
     yes: bool,
+    /// Receive one offer after the other, until it is stopped or a code was wrong three times. Each offer has a new code.
+    #[arg(short, long)]
+    keep: bool,
     /// Show this code instead of a new one: two words of five letters, such as lusab-babad.
     #[arg(long, value_parser = super::send::code, conflicts_with = "no_code")]
     code: Option<Code>,
@@ -111,6 +116,16 @@ impl RecvOptions {
         self.directory.as_os_str() == "-"
     }
 
+    fn destination(&self, cancel: &Cancel) -> Destination {
+        if self.is_stream() {
+            return Destination::Stream(Stream::new(Output::new(cancel)));
+        }
+        Destination::Directory {
+            path: self.directory.clone(),
+            options: self.options(),
+        }
+    }
+
     fn own_name(&self) -> Option<String> {
         let own = || self.name.clone().or_else(host_name);
         if self.no_name { None } else { own() }
@@ -148,6 +163,11 @@ pub fn recv(options: RecvOptions) -> ExitCode {
     if let Err(error) = stop::on_signals(&cancel) {
         return conclude(&show, Err(error.into()));
     }
+    if options.keep && options.is_stream() {
+        let message = "--keep wants a directory: standard output takes one offer";
+        show.error("usage", super::USAGE, message);
+        return ExitCode::from(super::USAGE);
+    }
     let terminal = terminal::open(false);
     if !options.yes && (options.json || terminal.is_none()) {
         let message = "there is no terminal to ask at whether to accept: --yes accepts";
@@ -170,25 +190,6 @@ fn receive(
         ));
     }
     let home = Home::open()?;
-    let code = (!options.no_code).then(|| options.code.clone().unwrap_or_else(Code::draw));
-    let job = ReceiveJob {
-        identity: home.identity(),
-        code: code.clone(),
-        is_known: &|key| home.knows(key),
-        destination: if options.is_stream() {
-            Destination::Stream(Stream::new(Output::new(cancel)))
-        } else {
-            Destination::Directory {
-                path: options.directory.clone(),
-                options: options.options(),
-            }
-        },
-        interfaces: options.on.clone(),
-        port: options.port,
-        name: options.own_name(),
-        patience: Duration::from_secs(options.patience),
-        config: Config::default(),
-    };
     let terminal = Mutex::new(terminal);
     let ask = |offered: &Offered, over: &Cancel| {
         show.object(&object_of(offered, &home));
@@ -199,20 +200,51 @@ fn receive(
         let terminal = terminal.as_mut();
         terminal.is_some_and(|terminal| decide(terminal, offered, &home, &[over, cancel]))
     };
-    let watch = |event| tell(event, options, code.as_ref(), &home, show);
-    let Received {
-        files,
-        bytes,
-        flaws,
-        ..
-    } = airdma_transfer::receive(&job, &ask, &watch, cancel)?;
-    let flaws = flaws.into_iter();
-    Ok(End {
-        files,
-        bytes,
+    let mut doors = None;
+    loop {
+        let code = (!options.no_code).then(|| options.code.clone().unwrap_or_else(Code::draw));
+        let job = ReceiveJob {
+            identity: home.identity(),
+            code: code.clone(),
+            is_known: &|key| home.knows(key),
+            destination: options.destination(cancel),
+            interfaces: options.on.clone(),
+            port: options.port,
+            name: options.own_name(),
+            patience: Duration::from_secs(options.patience),
+            config: Config::default(),
+        };
+        let doors = match &mut doors {
+            Some(doors) => doors,
+            none => none.insert(Doors::open(&job)?),
+        };
+        let watch = |event| tell(event, options, code.as_ref(), &home, show);
+        match airdma_transfer::receive_at(doors, &job, &ask, &watch, cancel).map(end_of) {
+            Ok(end) if options.keep => show.end(&end),
+            Err(error) if options.keep && is_of_one_offer(&error) => {
+                show.error(word(&error), status(&error), &error.to_string());
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Whether the next offer may do better.
+fn is_of_one_offer(error: &Error) -> bool {
+    match error.kind() {
+        Kind::Interrupted | Kind::Refused | Kind::Files | Kind::Protocol => true,
+        Kind::Unreachable | Kind::Unknown | Kind::Cancelled | Kind::System => false,
+    }
+}
+
+fn end_of(received: Received) -> End {
+    let flaws = received.flaws.into_iter();
+    End {
+        files: received.files,
+        bytes: received.bytes,
         flaws: flaws.map(|(path, flaw)| (path, flaw.to_string())).collect(),
         reconnects: 0,
-    })
+    }
 }
 
 /// The host's name, without its domain.

@@ -155,7 +155,8 @@ impl Show {
         for (path, why) in &end.flaws {
             self.must(&format!("airdma: {path}: {why}"));
         }
-        let elapsed = self.state().meter.elapsed();
+        // Another transfer may follow.
+        let elapsed = std::mem::take(&mut self.state().meter).elapsed();
         let rate = end.bytes as f64 / elapsed.as_secs_f64().max(1e-3);
         self.line(&format!(
             "{} {}, {} in {} ({}/s)",
@@ -183,6 +184,7 @@ impl Show {
 
     pub fn error(&self, word: &str, status: u8, text: &str) {
         self.clear();
+        self.state().meter = Meter::default();
         self.object(&json!({"event": "error", "kind": word, "status": status, "message": text}));
         self.must(&format!("airdma: {text}"));
     }
