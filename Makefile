@@ -46,10 +46,11 @@ test: lint unit loom worlds air-virtual congestion instructions system interop-q
 	@cat target/interop-skipped 2> /dev/null || true
 	@echo "make test: all passed"
 
-lint: ## formatting, clippy with warnings denied, crate dependencies, MATRIX.md and the tables in docs up to date
+lint: ## formatting, clippy with warnings denied, crate dependencies, the book's pages and links, MATRIX.md and the tables in docs up to date
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(PYTHON) tests/architecture.py
+	$(PYTHON) tests/book.py
 	$(PYTHON) tools/verbs_matrix.py --check
 	$(PYTHON) tools/programs_table.py --check
 	$(PYTHON) tools/reliability.py check
