@@ -51,6 +51,15 @@ class Examples(unittest.TestCase):
         self.assertGreater(numbers[2], 0)
         self.assertEqual(numbers[2:], sorted(numbers[2:]))
 
+    def test_bandwidth_measures(self) -> None:
+        for verb in ("write", "send"):
+            with listening("bandwidth", "listen", "127.0.0.1"):
+                lines = said("bandwidth", verb, "127.0.0.1", "10000", "1")
+            size, count, gbps = (float(word) for word in lines[1].split())
+            self.assertEqual(size, 10000)
+            self.assertGreaterEqual(count, 16)
+            self.assertGreater(gbps, 0)
+
     def test_several_programs_add_to_one_counter(self) -> None:
         with listening("counter", "own", "127.0.0.1", "2") as output:
             program = [sys.executable, str(EXAMPLES / "counter.py"), "add", "127.0.0.1", "150"]
@@ -73,7 +82,7 @@ class Examples(unittest.TestCase):
             self.assertEqual(said("tasks", "ask", "127.0.0.1", *words), [" ".join(words).upper()])
 
     def test_wrong_arguments_are_told(self) -> None:
-        for example in ("hello", "ping_pong", "counter", "tasks"):
+        for example in ("hello", "ping_pong", "bandwidth", "counter", "tasks"):
             program = [sys.executable, str(EXAMPLES / f"{example}.py"), "wrong"]
             result = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_S)
             self.assertEqual(result.returncode, 1)
