@@ -21,7 +21,7 @@ from airdma_lab.program import Outcome, Program
 from case import Tally
 
 CODE = "lusab-babad"
-OK, USAGE, UNREACHABLE, UNKNOWN, REFUSED, FILES, FLAWED, INTERRUPTED = 0, 2, 3, 4, 5, 6, 7, 8
+OK, USAGE, UNREACHABLE, UNKNOWN, REFUSED, FILES, FLAWED, INTERRUPTED, PROTOCOL = 0, 2, 3, 4, 5, 6, 7, 8, 9
 SLOW_MBIT = 160
 """Slow enough that something can happen in the middle, also on a busy machine."""
 SLOW_BYTES = 50_000_000
@@ -116,11 +116,14 @@ class Bench:
 
 def run(lab: Lab, tally: Tally, kills: int = 1, seed: int | None = None) -> None:
     """All of it; `kills`: how many random moments each side is killed at."""
-    # In memory: the disk of a test machine has its own moods, and ten thousand files are soon made and removed.
-    memory = Path("/dev/shm")
-    place = memory if os.access(memory, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="airdma-files-", dir=place) as folder:
+    with tempfile.TemporaryDirectory(prefix="airdma-files-", dir=memory()) as folder:
         _run(lab, tally, Path(folder), kills, seed)
+
+
+def memory() -> Path | None:
+    """Where files are made in memory: the disk of a test machine has its own moods, and ten thousand files are soon made and removed."""
+    place = Path("/dev/shm")
+    return place if os.access(place, os.W_OK) else None
 
 
 def _run(lab: Lab, tally: Tally, folder: Path, kills: int, seed: int | None) -> None:
@@ -169,9 +172,9 @@ def _file(bench: Bench) -> list[str]:
     complaints = bench.once(first)
     # Whoever was met needs no code, at another address either if it is called the same.
     complaints += bench.once(second, code="", to=bench.lab.b.ipv4)
-    complaints += _differences(bench)
+    complaints += differences(bench)
     by_six = bench.write("third", 70_000)
-    return complaints + bench.once(by_six, to=bench.lab.b.ipv6) + _differences(bench)
+    return complaints + bench.once(by_six, to=bench.lab.b.ipv6) + differences(bench)
 
 
 def _names(bench: Bench) -> list[str]:
@@ -183,7 +186,7 @@ def _names(bench: Bench) -> list[str]:
     complaints += ended(bench.send(third, to="nobody"), UNREACHABLE, "nobody is called")
     complaints += ended(bench.send(third, to="--quiet"), OK) + ended(receiver, OK)
     complaints += ended(bench.send(third, to="--quiet"), UNREACHABLE, "waits on this network")
-    return complaints + _differences(bench)
+    return complaints + differences(bench)
 
 
 def _tree(bench: Bench) -> list[str]:
@@ -198,7 +201,7 @@ def _tree(bench: Bench) -> list[str]:
         sparse.seek(200_000_000)
         sparse.write(b"island")
     os.utime(tree / "empty", (1, 1_000_000_000.5))
-    complaints = bench.once(tree) + _differences(bench)
+    complaints = bench.once(tree) + differences(bench)
     if (bench.out / "tree/sparse").stat().st_blocks > 10_000:
         complaints.append("the holes were filled")
     return complaints
@@ -209,7 +212,7 @@ def _small(bench: Bench) -> list[str]:
         path = bench.source / f"many/{number % 100}/{number}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"%d" % number * 400)
-    return bench.once(bench.source / "many") + _differences(bench)
+    return bench.once(bench.source / "many") + differences(bench)
 
 
 def _pipes(bench: Bench) -> list[str]:
@@ -257,7 +260,7 @@ def _wrong_code(bench: Bench) -> list[str]:
     for words in (["the code is wrong"], ["the code is wrong"], ["three times"]):
         complaints += ended(bench.send(path, code="babad-babad"), UNKNOWN, *words)
     complaints += ended(receiver, UNKNOWN, "three times")
-    return complaints + _is_empty(bench)
+    return complaints + is_empty(bench)
 
 
 def _nobody(bench: Bench) -> list[str]:
@@ -296,7 +299,7 @@ def _never(bench: Bench) -> list[str]:
     receiver.end()
     if "Accept? [Y/n]" not in receiver.log.read_text():
         complaints.append(f"nobody was asked: {receiver.log.read_text()}")
-    return complaints + _is_empty(bench)
+    return complaints + is_empty(bench)
 
 
 def _two(bench: Bench) -> list[str]:
@@ -310,7 +313,7 @@ def _two(bench: Bench) -> list[str]:
         complaints += ended(bench.send(other, home="other"), UNKNOWN)
         complaints += ended(first, OK) + ended(receiver, OK)
     other.unlink()
-    return complaints + _differences(bench)
+    return complaints + differences(bench)
 
 
 def _keep(bench: Bench) -> list[str]:
@@ -342,7 +345,7 @@ def _changes(bench: Bench) -> list[str]:
         with changing.open("ab") as file:
             file.write(b"more")
         complaints = ended(sender, FLAWED) + ended(receiver, FLAWED)
-    return complaints + _differences(bench, but=frozenset({"tree/changing"}))
+    return complaints + differences(bench, but=frozenset({"tree/changing"}))
 
 
 def _full(bench: Bench) -> list[str]:
@@ -385,7 +388,7 @@ def _interrupted(bench: Bench) -> list[str]:
         receiver, sender = bench.recv(), bench.send(path)
         complaints += _goes_on(sender.wait_event("start"), reached, 0)
         complaints += ended(sender, OK) + ended(receiver, OK)
-    return complaints + _differences(bench)
+    return complaints + differences(bench)
 
 
 def _down(bench: Bench) -> list[str]:
@@ -400,7 +403,7 @@ def _down(bench: Bench) -> list[str]:
     started = sender.events("start")
     if len(started) < 2 or started[-1]["bytes"] == 0:
         complaints.append(f"it did not go on: {started}")
-    return complaints + _differences(bench)
+    return complaints + differences(bench)
 
 
 def _moved(bench: Bench) -> list[str]:
@@ -419,7 +422,7 @@ def _moved(bench: Bench) -> list[str]:
         finally:
             _ip(bench.lab.a, "address", "del", elsewhere, "dev", INTERFACE)
             _ip(bench.lab.a, "address", "add", f"{bench.lab.a.ipv4}/24", "dev", INTERFACE)
-    return complaints + _differences(bench)
+    return complaints + differences(bench)
 
 
 def _killed(bench: Bench, kills: int, seed: int) -> list[str]:
@@ -444,7 +447,7 @@ def _killed(bench: Bench, kills: int, seed: int) -> list[str]:
                     found = _goes_on(sender.wait_event("start", number=2), reached, SLOW_MBIT * 125_000 * 2)
                 found += ended(sender, OK) + ended(receiver, OK)
                 complaints += [f"{victim} killed at {reached}: {complaint}" for complaint in found]
-    return complaints + _differences(bench)
+    return complaints + differences(bench)
 
 
 def _goes_on(start: Event, reached: int, beside: int) -> list[str]:
@@ -463,7 +466,7 @@ def _ip(host: Host, *words: str) -> None:
     subprocess.run(["ip", "-n", host.namespace, *words], check=True)
 
 
-def _differences(bench: Bench, but: frozenset[str] = frozenset()) -> list[str]:
+def differences(bench: Bench, but: frozenset[str] = frozenset()) -> list[str]:
     """What is not at the receiver as it is at the sender, and what is there beside it; `but` must not be there."""
     there, here = _described(bench.out), _described(bench.source)
     here = {name: what for name, what in here.items() if name not in but}
@@ -485,6 +488,11 @@ def _described(top: Path) -> dict[str, tuple[object, ...]]:
     return described
 
 
-def _is_empty(bench: Bench) -> list[str]:
+def is_empty(bench: Bench) -> list[str]:
     found = sorted(path.name for path in bench.out.iterdir())
     return [f"there is {found}, though nothing was accepted"] if found else []
+
+
+def resident_bytes(program: Program) -> int:
+    pages = int(Path(f"/proc/{program.pid}/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -36,10 +36,10 @@ def run(lab: Lab, tally: Tally) -> None:
 def _compare(lab: Lab, family: int) -> list[str]:
     lines = _packets(lab.a.address(family), lab.b.address(family))
     frame_header = _link_address(lab.b) + _link_address(lab.a) + _ETHERTYPES[family].to_bytes(2, "big")
-    with _in_namespace(lab.a):
+    with in_namespace(lab.a):
         sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         sender.bind((INTERFACE, 0))
-    with _in_namespace(lab.b):
+    with in_namespace(lab.b):
         receiver = socket.socket(socket.AF_INET if family == 4 else socket.AF_INET6, socket.SOCK_DGRAM)
         if family == 6:
             receiver.setsockopt(socket.IPPROTO_UDP, _UDP_NO_CHECK6_RX, 1)
@@ -86,7 +86,7 @@ def _link_address(host: Host) -> bytes:
 
 
 @contextmanager
-def _in_namespace(host: Host) -> Iterator[None]:
+def in_namespace(host: Host) -> Iterator[None]:
     """Sockets that are made inside belong to the host. (os.setns came with Python 3.12.)"""
     libc = ctypes.CDLL(None, use_errno=True)
     with open("/proc/self/ns/net", encoding="ascii") as own, open(host.namespace_path, encoding="ascii") as there:

@@ -20,6 +20,8 @@ from airdma_lab import build
 from airdma_lab.lab import Host, Lab
 from airdma_lab.program import Outcome, Program
 from case import Tally
+from failing_disks import failing
+from file_transfer import resident_bytes
 
 CODE = "lusab-babad"
 REFUSED, USAGE, NO_SERVICE, NO_JOB, OVER, FAILED = 1, 2, 3, 4, 5, 8
@@ -49,9 +51,9 @@ class Bench:
         self._running: list[tuple[Host, Program]] = []
         self.service = self.serve()
 
-    def serve(self) -> Program:
-        """Starts a service, and waits until it answers."""
-        argv = [str(build.binary()), "serve", "--state", str(self._state), "--socket", str(self.socket)]
+    def serve(self, *before: str) -> Program:
+        """Starts a service (behind other words), and waits until it answers."""
+        argv = [*before, str(build.binary()), "serve", "--state", str(self._state), "--socket", str(self.socket)]
         program = self._start(self.lab.a, argv, "home-a")
         deadline = time.monotonic() + _TIMEOUT_S
         while self.queue("list").returncode != 0:
@@ -126,6 +128,7 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
         ("a job is cancelled while it runs, and the next one has its turn", _cancelled),
         ("who is not there is waited for, and holds up nobody", _away),
         ("what cannot be is refused, with an exit status", _refused),
+        ("a disk that cannot make sure: no job is taken", _unsure),
         ("garbage on the socket", _garbage),
     ]
     for number, (name, test) in enumerate(tests):
@@ -251,14 +254,47 @@ def _refused(bench: Bench) -> list[str]:
     return complaints
 
 
+def _unsure(bench: Bench) -> list[str]:
+    """Who is told that a job is queued can rely on it: it is told after the journal was synced, and not if that failed."""
+    path = bench.write("file", 1)
+    bench.service.stop()
+    # The first one of each thread is well: the service starts, and the first request of a connection is taken.
+    bench.service = bench.serve(*failing("fdatasync", "EIO", "2+"))
+    order = {"add": {"paths": [str(path)], "to": bench.nobody}}
+    taken, refused = _asked(bench.socket, order, order)
+    complaints = [] if "job" in taken else [f"the first one is not taken: {taken}"]
+    message = refused.get("error", {}).get("message", "")
+    complaints += [] if "could not be written down" in message else [f"the answer is {refused}"]
+    for _ in range(2):
+        (listed,) = _asked(bench.socket, {"list": {}})
+        numbers = [job["id"] for job in listed["jobs"]]
+        complaints += [] if numbers == [1] else [f"known are {numbers}"]
+        os.kill(bench.service.pid, signal.SIGKILL)
+        bench.service.wait(_TIMEOUT_S)
+        bench.service = bench.serve()
+    return complaints
+
+
+def _asked(path: Path, *requests: dict[str, Any]) -> list[dict[str, Any]]:
+    """The answers to requests on one connection."""
+    with socket.socket(socket.AF_UNIX) as stream, stream.makefile("rw", encoding="utf-8") as lines:
+        stream.settimeout(_TIMEOUT_S)
+        stream.connect(str(path))
+        answers = []
+        for request in requests:
+            print(json.dumps(request), file=lines, flush=True)
+            answers.append(json.loads(lines.readline()))
+        return answers
+
+
 def _garbage(bench: Bench) -> list[str]:
     complaints = []
-    before = _resident_bytes(bench.service)
+    before = resident_bytes(bench.service)
     huge = b"x" * 50_000_000
     for _ in range(3):
         for garbage in (b"\0\xff\n", b"{}\n" * 1000, b"[" * 1_000_000, huge, b'{"status":{"id":1}'):
             complaints += _told(bench.socket, garbage)
-    grown = _resident_bytes(bench.service) - before
+    grown = resident_bytes(bench.service) - before
     complaints += [f"it grew by {grown} bytes"] if grown > GROWTH_BYTES_MAX else []
     mode = bench.socket.stat().st_mode & 0o777
     complaints += [f"the socket has mode {mode:o}"] if mode != 0o600 else []
@@ -280,11 +316,6 @@ def _told(path: Path, garbage: bytes) -> list[str]:
         except ConnectionResetError:
             return [f"no answer to {garbage[:20]!r}"]
     return [] if b'"malformed"' in told else [f"{told!r} is the answer to {garbage[:20]!r}"]
-
-
-def _resident_bytes(program: Program) -> int:
-    pages = int(Path(f"/proc/{program.pid}/statm").read_text(encoding="ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _units(folder: Path) -> list[str]:

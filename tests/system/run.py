@@ -21,6 +21,7 @@ import benchmark  # noqa: E402
 import controller_box  # noqa: E402
 import dropin  # noqa: E402
 import explain  # noqa: E402
+import failing_disks  # noqa: E402
 import file_transfer  # noqa: E402
 import host_programs  # noqa: E402
 import interface_changes  # noqa: E402
@@ -28,6 +29,7 @@ import ip_layer  # noqa: E402
 import matrix  # noqa: E402
 import processes  # noqa: E402
 import queue_service  # noqa: E402
+import replayed_packets  # noqa: E402
 import runner  # noqa: E402
 import scenarios  # noqa: E402
 import system_calls  # noqa: E402
@@ -105,6 +107,8 @@ def _run(cases: list[Case], pairs_only: bool, folder: Path) -> int:
             running.run(lab, tally, table.lines(), folder)
         with Lab() as lab:
             file_transfer.run(lab, tally)
+            failing_disks.run(lab, tally)
+            replayed_packets.run(lab, tally)
             queue_service.run(lab, tally, folder)
         benchmark.run(tally, folder)
         wireless_link.run(tally, folder)
@@ -129,6 +133,8 @@ def _files(kills: int, seed: int | None) -> int:
     started = time.monotonic()
     with Lab() as lab:
         file_transfer.run(lab, tally, kills, seed)
+        failing_disks.run(lab, tally)
+        replayed_packets.run(lab, tally)
     return _close(tally, started)
 
 

@@ -1,0 +1,132 @@
+"""`airdma send` and `airdma recv` where disks, rights and clocks are not as they should be.
+
+strace stands in for disks that this machine does not have: the system call of the program under test fails, as such a disk's would.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from airdma_lab import build
+from airdma_lab.lab import Lab
+from case import Tally
+from file_transfer import CODE, FILES, FLAWED, OK, Bench, Side, differences, ended, memory
+
+WITHOUT_RIGHTS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
+"""Root is an ordinary user then: modes of files hold for it, too."""
+LIMIT_BYTES = 60_000_000
+"""More than what memory is made of, in files without names, to which such a limit applies as well."""
+LONG_AGO, FAR_AHEAD = -1_000_000_000, 7_000_000_000
+UPTIME_S = 300_000_000
+
+
+def run(lab: Lab, tally: Tally) -> None:
+    tests: list[tuple[str, Callable[[Bench], list[str]]]] = [
+        ("a quota, or the disk, is used up on the way", _used_up),
+        ("a disk that breaks when it is to make sure", _unsure),
+        ("a disk that breaks under the sender", _unreadable),
+        ("a limit of what a file may have", _limit),
+        ("a directory that may not be written", _no_right_to_write),
+        ("a file that may not be read among others", _no_right_to_read),
+        ("clocks and times that are years apart", _times),
+    ]
+    with tempfile.TemporaryDirectory(prefix="airdma-disks-", dir=memory()) as folder:
+        for number, (name, test) in enumerate(tests):
+            started = time.monotonic()
+            try:
+                complaints = test(Bench(lab, Path(folder, str(number))))
+            except AssertionError as error:
+                complaints = [str(error)]
+            tally.record(f"airdma send: {name}", complaints, time.monotonic() - started)
+
+
+def failing(call: str, error: str, when: str) -> list[str]:
+    """What stands before a command whose system call fails so, counted in each thread. It is our child, not strace's."""
+    trace = ["strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}"]
+    return [*trace, "-e", f"inject={call}:error={error}:when={when}"]
+
+
+def _used_up(bench: Bench) -> list[str]:
+    path = bench.write("file", 5_000_000)
+    complaints = []
+    for error, words in (("EDQUOT", "quota is used up"), ("ENOSPC", "no space left"), ("EIO", "Input/output error")):
+        receiver = bench.recv(before=shlex.join(["exec", *failing("pwrite64", error, "4+")]))
+        complaints += _fails(bench, bench.send(path), receiver, words)
+    return complaints + bench.once(path) + differences(bench)
+
+
+def _unsure(bench: Bench) -> list[str]:
+    path = bench.write("file", 100_000)
+    # The first one of the thread that writes is that of its own journal.
+    receiver = bench.recv(before=shlex.join(["exec", *failing("fsync", "EIO", "2+")]))
+    complaints = _fails(bench, bench.send(path), receiver, "Input/output error")
+    return complaints + bench.once(path) + differences(bench)
+
+
+def _unreadable(bench: Bench) -> list[str]:
+    bench.write("tree/file", 5_000_000)
+    (bench.source / "tree/none").touch()
+    receiver = bench.recv()
+    sender = bench.start(bench.lab.a, _send(bench, bench.source / "tree", *failing("pread64", "EIO", "3+")))
+    complaints = ended(sender, FLAWED) + ended(receiver, FLAWED)
+    for side in (sender, receiver):
+        flaws = side.events("end")[0]["flaws"]
+        if [of["path"] for of in flaws] != ["tree/file"] or "could not read it" not in flaws[0]["why"]:
+            complaints.append(f"told is {flaws}")
+    return complaints + differences(bench, but=frozenset({"tree/file"}))
+
+
+def _limit(bench: Bench) -> list[str]:
+    path = bench.write("file", LIMIT_BYTES + 1)
+    receiver = bench.recv(before=f"exec prlimit --fsize={LIMIT_BYTES}")
+    return _fails(bench, bench.send(path), receiver, "ulimit -f")
+
+
+def _no_right_to_write(bench: Bench) -> list[str]:
+    path = bench.write("file", 10)
+    bench.out.chmod(0o555)
+    receiver = bench.recv(before=shlex.join(["exec", *WITHOUT_RIGHTS]))
+    complaints = _fails(bench, bench.send(path), receiver, "permission denied")
+    bench.out.chmod(0o755)
+    return complaints
+
+
+def _no_right_to_read(bench: Bench) -> list[str]:
+    bench.write("tree/open", 100_000)
+    bench.write("tree/secret", 10).chmod(0)
+    receiver = bench.recv()
+    sender = bench.start(bench.lab.a, _send(bench, bench.source / "tree", *WITHOUT_RIGHTS))
+    complaints = ended(sender, FLAWED) + ended(receiver, OK)
+    skipped, flaws = sender.events("skipped"), sender.events("end")[0]["flaws"]
+    for told in (skipped, flaws):
+        if [of["path"] for of in told] != ["tree/secret"]:
+            complaints.append(f"told is {skipped}, and at the end {flaws}")
+    return complaints + differences(bench, but=frozenset({"tree/secret"}))
+
+
+def _times(bench: Bench) -> list[str]:
+    """Nobody's clock is asked: files have the times that they had, and hosts count from moments of their own."""
+    for name, seconds in (("old", LONG_AGO), ("new", FAR_AHEAD)):
+        os.utime(bench.write(f"tree/{name}", 10), (0, seconds))
+    before = f"unshare --fork --time --monotonic={UPTIME_S} --boottime={UPTIME_S}"
+    # It takes a right that containers may lack.
+    is_possible = bench.lab.b.run([*before.split(), "true"]).ok
+    receiver = bench.recv(before=f"exec {before}" if is_possible else "exec")
+    complaints = ended(bench.send(bench.source / "tree"), OK) + ended(receiver, OK)
+    return complaints + differences(bench)
+
+
+def _send(bench: Bench, path: Path, *before: str) -> str:
+    argv = [str(build.binary()), "send", "--json", "--code", CODE, str(path), bench.lab.b.ipv4]
+    return shlex.join(["exec", *before, *argv])
+
+
+def _fails(bench: Bench, sender: Side, receiver: Side, words: str) -> list[str]:
+    complaints = ended(sender, FILES, words) + ended(receiver, FILES, words)
+    found = sorted(path.name for path in bench.out.iterdir() if not path.name.startswith(".airdma-"))
+    return complaints + ([f"{found} is there, though it is not whole"] if found else [])
