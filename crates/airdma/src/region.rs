@@ -36,8 +36,9 @@ bitflags! {
 /// A region that peers reach while you do something else. It is no slice of bytes, since its bytes may change at any time: they
 /// are copied out and in. [`Shared::withdraw`] makes it yours alone again.
 pub struct Shared {
-    region: Region,
+    // Goes first: peers reach the pages by it as long as it is there.
     mr: Arc<Mr>,
+    region: Region,
 }
 
 /// Registered pages.

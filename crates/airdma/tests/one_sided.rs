@@ -181,3 +181,35 @@ fn a_peer_does_only_what_it_was_given_the_right_to() {
         },
     );
 }
+
+#[test]
+fn memory_that_is_given_up_while_a_peer_writes_is_not_touched_any_more() {
+    let test = "memory_that_is_given_up_while_a_peer_writes_is_not_touched_any_more";
+    isolated(test, "", || {
+        const PART: usize = 1 << 20;
+        for _ in 0..5 {
+            let Pair {
+                here,
+                there,
+                left,
+                right,
+            } = pair();
+            let shared = there.allocate(8 * PART).unwrap().share(Rights::WRITE);
+            let shared = shared.unwrap();
+            let remote = shared.remote();
+            let write =
+                |part| left.write(filled(&here, &[1; PART]), .., &remote, part * PART as u64);
+            let writes: Vec<_> = (0..8).map(write).collect();
+            let start = std::time::Instant::now();
+            while shared.word(0).unwrap() == 0 {
+                assert!(start.elapsed() < PATIENCE, "nothing arrives");
+            }
+            drop(shared);
+            // Whether they were done before or are refused: this program is still there.
+            for write in writes {
+                let _ = write.wait();
+            }
+            drop(right);
+        }
+    });
+}
