@@ -62,7 +62,7 @@ def _used_up(bench: Bench) -> list[str]:
 
 def _unsure(bench: Bench) -> list[str]:
     path = bench.write("file", 100_000)
-    # The first one of the thread that writes is that of its own journal.
+    # The first of the thread that makes a checkpoint is that of the file, the second that of its directory.
     receiver = bench.recv(before=shlex.join(["exec", *failing("fsync", "EIO", "2+")]))
     complaints = _fails(bench, bench.send(path), receiver, "Input/output error")
     return complaints + bench.once(path) + differences(bench)

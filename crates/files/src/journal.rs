@@ -8,6 +8,9 @@
 //!
 //! The header is written once, under another name, and renamed when it is whole. The slots are written in turn; of those
 //! whose checksum is right the later generation counts, so a write that was cut off loses itself and nothing else.
+//!
+//! A new journal is made durable by the first checkpoint, which syncs its directory and then records: before that there is nothing to vouch
+//! for, and what a crash leaves of it is made anew.
 
 use crate::manifest::ManifestId;
 use crate::tree::Fitting;
@@ -56,9 +59,8 @@ impl Journal {
             id,
             generation: 0,
         };
-        journal.record(0)?;
+        journal.write(0)?;
         rustix::fs::renameat(staging, NEW, staging, NAME)?;
-        rustix::fs::fsync(staging)?;
         Ok(journal)
     }
 
@@ -94,11 +96,15 @@ impl Journal {
 
     /// Says durably that the first `chunks` chunks are durable.
     pub fn record(&mut self, chunks: u64) -> io::Result<()> {
+        self.write(chunks)?;
+        self.file.sync_data()
+    }
+
+    fn write(&mut self, chunks: u64) -> io::Result<()> {
         self.generation += 1;
         let offset = (self.generation % 2) * SLOT_BYTES as u64;
         self.file
-            .write_all_at(&slot(self.generation, chunks, self.id), offset)?;
-        self.file.sync_data()
+            .write_all_at(&slot(self.generation, chunks, self.id), offset)
     }
 }
 

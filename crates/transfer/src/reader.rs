@@ -35,15 +35,18 @@ impl Reader {
     ) -> Result<Self, Error> {
         let (empty, to_fill) = channel();
         let (filled, sealed) = channel();
-        for _ in 0..CHUNKS.min(source.plan().chunks() - source.next()) {
-            // The other end is right here.
-            let _ = empty.send(device.allocate(SLOT_BYTES)?);
-        }
+        // The other end is right here.
+        let _ = empty.send(device.allocate(SLOT_BYTES)?);
+        let memory = Memory {
+            device: device.clone(),
+            empty: to_fill,
+            more: CHUNKS - 1,
+        };
         let waker = waker.clone();
         thread::Builder::new()
             .name("airdma-reader".into())
             .spawn(move || {
-                read(source, sealer, &to_fill, |chunk| {
+                read(source, sealer, memory, |chunk| {
                     let is_wanted = filled.send(chunk).is_ok();
                     waker.wake_by_ref();
                     is_wanted
@@ -64,14 +67,39 @@ impl Reader {
     }
 }
 
+/// What chunks are read into. Each piece is allocated when it is wanted first, so that the first chunk need not wait for all.
+struct Memory {
+    device: Device,
+    empty: Receiver<Region>,
+    more: u64,
+}
+
+impl Memory {
+    /// None when nobody gives any back.
+    fn take(&mut self) -> Option<Region> {
+        if let Ok(region) = self.empty.try_recv() {
+            return Some(region);
+        }
+        if self.more > 0 {
+            self.more -= 1;
+            if let Ok(region) = self.device.allocate(SLOT_BYTES) {
+                return Some(region);
+            }
+            // There is one at least, which does, if more slowly.
+            self.more = 0;
+        }
+        self.empty.recv().ok()
+    }
+}
+
 fn read(
     mut source: Source,
     mut sealer: Sealer,
-    to_fill: &Receiver<Region>,
+    mut memory: Memory,
     hand_over: impl Fn(Sealed) -> bool,
 ) {
     while source.next() < source.plan().chunks()
-        && let Ok(mut region) = to_fill.recv()
+        && let Some(mut region) = memory.take()
     {
         let chunk = source.next();
         let length = source.read(&mut region);

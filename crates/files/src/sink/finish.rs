@@ -93,7 +93,13 @@ impl Sink {
 
     /// Once the names are durable the journal is not needed any more.
     fn clean_up(&mut self) -> Result<(), Errno> {
-        rustix::fs::syncfs(self.tree.top())?;
+        let entries = self.manifest.entries();
+        if entries.iter().all(|entry| entry.content().is_some()) {
+            // All names are in one directory. A call for the whole file system would wait for what others write, too.
+            rustix::fs::fsync(self.tree.top())?;
+        } else {
+            rustix::fs::syncfs(self.tree.top())?;
+        }
         for &(entry, flaw) in &self.flaws {
             rustix::fs::unlinkat(&self.staging, flaw_name(entry, flaw), AtFlags::empty())?;
         }
