@@ -43,7 +43,7 @@ def missing_complaints(pages: dict[Path, str]) -> list[str]:
 
 
 def link_complaints(pages: dict[Path, str]) -> list[str]:
-    """Relative links to files that are not there, or to headings that are not in them."""
+    """Relative links to files that are not there, or not in the book, or to headings that are not in them."""
     complaints = []
     for page, text in pages.items():
         for link in links(text):
@@ -53,6 +53,8 @@ def link_complaints(pages: dict[Path, str]) -> list[str]:
             target = (page.parent / name).resolve() if name else page
             if not target.exists():
                 complaints.append(f"{_short(page)}: {link} leads nowhere")
+            elif page.is_relative_to(DOCS) and not target.is_relative_to(DOCS):
+                complaints.append(f"{_short(page)}: {link} leads out of the book: name the file as code")
             elif anchor and target in pages and anchor not in anchors(pages[target]):
                 complaints.append(f"{_short(page)}: {_short(target)} has no heading for {link}")
     return complaints

@@ -126,7 +126,7 @@ def page(worlds: list[Record], fuzz: list[dict[str, str]], findings: list[Record
     parts = [
         "# What was tried to break airdma\n",
         "Written by `tools/reliability.py` from the records that runs leave: [reliability/worlds.json](reliability/worlds.json), "
-        "each with its date, its commit and its command, and [fuzz/executions.csv](../fuzz/executions.csv). Nothing was typed in but "
+        "each with its date, its commit and its command, and `fuzz/executions.csv`. Nothing was typed in but "
         "the list of what was found.\n",
         "## Random worlds\n",
         "Hosts of the real engine, a simulated network, random programs, and the reference model (`crates/model`) as judge: "
@@ -134,7 +134,7 @@ def page(worlds: list[Record], fuzz: list[dict[str, str]], findings: list[Record
         table(["what", "count"], [[words, total(worlds, name)] for name, words in WORLDS.items()]),
         f"{len(worlds)} recorded runs, {hours(sum(record['seconds'] for record in worlds))}.\n",
         "## Fuzzing\n",
-        "Coverage-guided bytes (`make fuzz`, [fuzz/README.md](../fuzz/README.md)); `cargo test` replays what was kept.\n",
+        "Coverage-guided bytes (`make fuzz`, `fuzz/README.md`); `cargo test` replays what was kept.\n",
         table(["target", "executions", "time", "inputs that failed in these runs"], [fuzz_row(row) for row in fuzz]),
         "## Threads\n",
         "`make loom` checks every interleaving of what threads share, `make tsan` runs the engine under ThreadSanitizer: "
