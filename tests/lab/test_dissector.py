@@ -22,10 +22,21 @@ def frame(mad: bytes) -> bytes:
 
 def packet(transport: bytes) -> bytes:
     """A packet, BTH to pad, in a frame of Ethernet."""
-    datagram = transport + bytes(4)
+    return frames(transport + bytes(4))[0]
+
+
+def frames(datagram: bytes, mtu: int = 1500) -> list[bytes]:
+    """A datagram in as many frames of Ethernet as it takes."""
     udp = struct.pack(">HHHH", 4791, 4791, 8 + len(datagram), 0)
-    ip = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 28 + len(datagram), 0, 0x4000, 64, 17, 0, bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2]))
-    return bytes(12) + b"\x08\x00" + ip + udp + datagram
+    whole = udp + datagram
+    most = (mtu - 20) // 8 * 8
+    found = []
+    for at in range(0, len(whole), most):
+        part = whole[at : at + most]
+        flags = (0x2000 if at + most < len(whole) else 0) | at // 8 if len(whole) > most else 0x4000
+        ip = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + len(part), 7, flags, 64, 17, 0, bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2]))
+        found.append(bytes(12) + b"\x08\x00" + ip + part)
+    return found
 
 
 def capture(frames: list[bytes]) -> bytes:
@@ -75,6 +86,21 @@ class Dissector(unittest.TestCase):
         rows = self.fields_of([plain, sack], "seth.first", "seth.packets")
         self.assertEqual(rows[-1], ["0,258", "2,772"])
         self.assertNotIn("airdma", "".join(rows[0]))
+
+    def test_a_bundle_whole_and_in_fragments(self) -> None:
+        packets = [struct.pack(">BBHII", 0x07, 0, 0xFFFF, 0x512345, 100 + number) + bytes(1028) for number in range(3)]
+        packets[2] = packets[2][:100]
+        bundle = bytes.fromhex("d9000410" + "03512345") + b"".join(packets)
+        names = ["bundle.segment", "bundle.packets", "bundle.opcode", "bundle.qpn", "bundle.psn"]
+        expected = ["1040", "3", "0x07,0x07,0x07", "0x512345,0x512345,0x512345", "100,101,102"]
+        for mtu in (9000, 1500):
+            rows = self.fields_of(frames(bundle, mtu), *names)
+            self.assertEqual(rows[-1], expected, mtu)
+
+    def test_what_only_looks_like_a_bundle(self) -> None:
+        for header in ("d9000000" + "03512345", "d9010410" + "01512345", "d9000410" + "02512345", "d9000410" + "ff512345"):
+            rows = self.fields_of(frames(bytes.fromhex(header) + bytes(1000)), "bundle.packets")
+            self.assertEqual(rows[-1], [""], header)
 
 
 if __name__ == "__main__":

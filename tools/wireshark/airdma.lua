@@ -13,6 +13,7 @@ local f = {
   selective = ProtoField.bool("airdma.hello.selective", "Selective repeat"),
   buffers = ProtoField.bool("airdma.hello.buffers", "Tells of its buffers"),
   sack = ProtoField.bool("airdma.hello.sack", "Says by ACKs what is missing"),
+  bundles = ProtoField.bool("airdma.hello.bundles", "Takes bundles"),
   sender = ProtoField.uint32("airdma.sender", "Sender", base.HEX),
   instance = ProtoField.uint64("airdma.instance", "Instance", base.HEX),
   answers = ProtoField.uint64("airdma.hello.answers", "Answers instance", base.HEX),
@@ -34,11 +35,17 @@ local f = {
   packets = ProtoField.uint24("airdma.range.packets", "Packets", base.DEC),
   seth_first = ProtoField.uint16("airdma.seth.first", "Missing from, behind what is acknowledged", base.DEC),
   seth_packets = ProtoField.uint16("airdma.seth.packets", "Packets", base.DEC),
+  segment = ProtoField.uint16("airdma.bundle.segment", "Segment length", base.DEC),
+  count = ProtoField.uint8("airdma.bundle.packets", "Packets", base.DEC),
+  opcode = ProtoField.uint8("airdma.bundle.opcode", "Opcode", base.HEX),
+  dest = ProtoField.uint24("airdma.bundle.qpn", "Queue pair", base.HEX),
+  psn = ProtoField.uint24("airdma.bundle.psn", "PSN", base.DEC),
 }
 air.fields = f
 
 local BTH, AETH, DETH, MAD, ICRC = 12, 4, 8, 256, 4
-local ACKNOWLEDGE = 0x11
+local BUNDLE_HEADER, BUNDLE_PACKETS = 8, 64
+local ACKNOWLEDGE, BUNDLE = 0x11, 0xd9
 local payloads = Field.new("udp.payload")
 local port = Field.new("udp.dstport")
 
@@ -73,10 +80,29 @@ local function sack(buffer, pinfo, root)
   pinfo.cols.info:append(" airdma SACK")
 end
 
+-- Packets that share a datagram.
+local function bundle(buffer, pinfo, root)
+  local len = buffer:len() - BUNDLE_HEADER
+  local segment, count = buffer(2, 2):uint(), buffer(4, 1):uint()
+  if buffer(1, 1):uint() ~= 0 or segment < BTH + ICRC or count > BUNDLE_PACKETS then return end
+  if len <= (count - 1) * segment or len > count * segment then return end
+  local tree = root:add(air, buffer(), "Bundle")
+  tree:add(f.segment, buffer(2, 2))
+  tree:add(f.count, buffer(4, 1))
+  for at = BUNDLE_HEADER, buffer:len() - BTH - ICRC, segment do
+    local branch = tree:add(air, buffer(at, math.min(segment, buffer:len() - at)), "Packet")
+    branch:add(f.opcode, buffer(at, 1))
+    branch:add(f.dest, buffer(at + 5, 3))
+    branch:add(f.psn, buffer(at + 9, 3))
+  end
+  pinfo.cols.info:append(" airdma bundle of " .. count)
+end
+
 function air.dissector(_, pinfo, root)
   local payload = payloads()
   if not payload or port().value ~= 4791 then return end
   local buffer = payload.range:tvb()
+  if buffer:len() > BUNDLE_HEADER and buffer(0, 1):uint() == BUNDLE then return bundle(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == ACKNOWLEDGE then return sack(buffer, pinfo, root) end
   if buffer:len() < BTH + DETH + MAD or buffer(5, 3):uint() ~= 1 then return end
   local mad = buffer(BTH + DETH, MAD):tvb()
@@ -92,6 +118,7 @@ function air.dissector(_, pinfo, root)
     tree:add(f.selective, mad(51, 1), mad(51, 1):bitfield(7, 1) == 1)
     tree:add(f.buffers, mad(51, 1), mad(51, 1):bitfield(6, 1) == 1)
     tree:add(f.sack, mad(51, 1), mad(51, 1):bitfield(5, 1) == 1)
+    tree:add(f.bundles, mad(51, 1), mad(51, 1):bitfield(4, 1) == 1)
     tree:add(f.sender, mad(52, 4))
     tree:add(f.instance, mad(56, 8))
     tree:add(f.answers, mad(64, 8))

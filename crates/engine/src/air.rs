@@ -12,10 +12,13 @@
 //! A peer is a process: an address, seen from one of ours, and the range of its queue pairs' numbers. Each end goes over for itself
 //! when it was answered, and both understand meanwhile what the other does: ACKs and NAKs are always taken.
 //!
+//! Who also agreed on bundles sends packets in them while few get lost ([`bundling`]).
+//!
 //! A report leaves four times in a round trip while packets come, and soon after packets were missed. One tells of as many
 //! queue pairs as it has room for. The round trip is measured by pings, while something of ours is under way.
 
 mod application;
+mod bundling;
 mod congestion;
 mod pace;
 mod peer;
@@ -35,6 +38,7 @@ use airdma_transport::{Acknowledgement, Arrival, Owed, PsnRange, ReorderMemory, 
 use airdma_wire::air::{self, Hello, Message, Record, Records, Report, ReportWriter, feature};
 use airdma_wire::mad::{GSI_QKEY, MAD_LEN};
 use airdma_wire::{Bth, Deth, Headers, Opcode, Packet, PathMtu, Psn, Qpn};
+use bundling::Bundling;
 use congestion::ANY_RANGE;
 use pace::{Pace, Told};
 use peer::{AirPeer, Asked, Asking};
@@ -149,6 +153,11 @@ impl Air {
         let peer = &self.peers[index.0 as usize];
         let pace = peer.pace.as_ref();
         pace.map_or(wanted, |pace| pace.traffic_class(wanted))
+    }
+
+    /// Whether packets to the peer leave in bundles now.
+    pub(crate) fn bundles(&self, index: AirIndex) -> bool {
+        self.peers[index.0 as usize].takes_bundles()
     }
 
     /// A queue pair sends without asking the pacer, whether it waited in line or had the turn. Whose turn it is now, if it had it.
@@ -334,6 +343,20 @@ impl Tables {
         self.air.call_at(by);
     }
 
+    /// Whether a packet of a bundle is from somebody who was told that we take bundles. One for another process is that one's.
+    #[cold]
+    pub(crate) fn may_bundle(&mut self, packet: &[u8]) -> bool {
+        let Some(&[a, b, c]) = packet.get(5..8) else {
+            return true;
+        };
+        let Some(index) = self.qps.find(Qpn::new(u32::from_be_bytes([0, a, b, c]))) else {
+            return true;
+        };
+        let connection = self.qps.slot(index).and_then(|slot| slot.connection);
+        let air = connection.and_then(|connection| connection.air);
+        air.is_some_and(|air| self.air.peer(air).may_bundle)
+    }
+
     /// Something is about to be said to peers after which they wait for nothing more: what came from them is acknowledged first.
     pub(crate) fn report_first(&mut self, now: Time) {
         let peers = self.air.peers.iter_mut();
@@ -372,6 +395,7 @@ impl Tables {
                     tos: 0,
                     hop_limit: 0,
                     flow_label: 0,
+                    bundles: false,
                 };
                 let len = self.air.emit(&mad, out);
                 return Some((len, destination));
@@ -486,6 +510,7 @@ impl Tables {
         let both = features & self.air.features();
         let by_acks = agreed.is_some() && both & feature::SELECTIVE == 0;
         let paces = agreed.is_some() && both & feature::BUFFERS != 0;
+        let bundles = agreed.is_some() && both & feature::BUNDLES != 0;
         let rate_control = self.air.rate_control;
         let user = self.air.peer(index).users.first().copied();
         let slot = user.and_then(|user| self.qps.slot(user));
@@ -493,6 +518,16 @@ impl Tables {
         let peer = self.air.peer(index);
         let is_new = peer.agreed != agreed;
         peer.note_agreed(agreed);
+        if is_new {
+            peer.bundling = None;
+            peer.may_bundle = false;
+        }
+        peer.may_bundle |= bundles;
+        if !bundles || by_acks {
+            peer.bundling = None;
+        } else if peer.bundling.is_none() {
+            peer.bundling = Some(Bundling::new(mtu, now));
+        }
         if is_new && agreed.is_some() {
             self.counters.count(EngineCounter::AirAgreed);
         }
@@ -636,6 +671,7 @@ impl Tables {
             // Nobody here is connected to it: it asks again when somebody is.
             return self.counters.count(EngineCounter::DropAir);
         };
+        let bundles = hello.features & self.air.features() & feature::BUNDLES != 0;
         let awaited = self.air.peer(index).asking.is_some();
         if awaited && hello.answers.is_some() && hello.answers == self.air.instance {
             let can = hello.features & self.air.features() & NEEDED != 0;
@@ -650,6 +686,8 @@ impl Tables {
             as_whom: receiver,
             instance: hello.instance,
         });
+        // A stranger who makes it up lets the peer do what it does not do.
+        peer.may_bundle |= bundles;
         self.air.call_at(now);
         if self.air.peer(index).agreed != Some(hello.instance) {
             self.ask_unless_asked(index, now);
@@ -692,6 +730,16 @@ impl Tables {
             due = Some(peer.report_soon(now));
         }
         let habits = (peer.rtt(), peer.told_within());
+        let told = Told {
+            at_us: report.at_us,
+            received_bytes: report.received_bytes,
+            marked_bytes: report.marked_bytes,
+            missed_packets: report.missed_packets,
+        };
+        let bundling = peer.bundling.as_mut();
+        if bundling.is_some_and(|bundling| bundling.take_report(now, told)) {
+            self.counters.count(EngineCounter::AirBundlesStopped);
+        }
         if let Some(due) = due {
             self.air.call_at(due);
         }
@@ -699,12 +747,6 @@ impl Tables {
             self.take_record(now, arrival, &record, habits);
         }
         self.with_pace(index, |pace| {
-            let told = Told {
-                at_us: report.at_us,
-                received_bytes: report.received_bytes,
-                marked_bytes: report.marked_bytes,
-                missed_packets: report.missed_packets,
-            };
             pace.take_feedback(now, told, feedback(report));
         });
     }

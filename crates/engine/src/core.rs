@@ -116,6 +116,18 @@ fn rate_control_asked_for() -> io::Result<RateControl> {
     })
 }
 
+/// Whether packets may leave in bundles, to peers that take them, from the environment.
+fn bundles_asked_for() -> io::Result<bool> {
+    match std::env::var("AIRDMA_AGGREGATE").as_deref() {
+        Ok("datagrams") => Ok(true),
+        Ok("segments") | Err(_) => Ok(false),
+        Ok(asked) => {
+            let message = format!("AIRDMA_AGGREGATE is {asked:?}; it may be segments or datagrams");
+            Err(io::Error::new(io::ErrorKind::InvalidInput, message))
+        }
+    }
+}
+
 /// What the interface says of itself.
 fn line_rate(info: &DeviceInfo) -> Option<Rate> {
     let bits_per_s = u64::from(info.speed_mbps?) * 1_000_000;
@@ -137,6 +149,9 @@ impl Core {
         tables.control_rate(rate_control, line_rate(&info));
         if asks && is_asked_for("AIRDMA_AIR") {
             tables.offer(feature::SELECTIVE);
+            if bundles_asked_for()? {
+                tables.offer(feature::BUNDLES);
+            }
         }
         if asks && is_asked_for("AIRDMA_SACK") {
             tables.offer(feature::SACK);

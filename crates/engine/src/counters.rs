@@ -31,9 +31,11 @@ pub(crate) enum EngineCounter {
     AirReportsReceived,
     /// Congestion notification packets sent.
     CnpsSent,
+    /// Times that bundles to a peer were given up, for the losses.
+    AirBundlesStopped,
 }
 
-const ENGINE_NAMES: [&str; 13] = [
+const ENGINE_NAMES: [&str; 14] = [
     "drop_truncated",
     "drop_unknown_opcode",
     "drop_unknown_qp",
@@ -47,6 +49,7 @@ const ENGINE_NAMES: [&str; 13] = [
     "air_reports_sent",
     "air_reports_received",
     "cnps_sent",
+    "air_bundles_stopped",
 ];
 const TRANSPORT_START: usize = ENGINE_NAMES.len();
 const CM_START: usize = TRANSPORT_START + Counter::ALL.len();
@@ -81,6 +84,7 @@ fn user_name(name: &'static str) -> &'static str {
         "rx_bad_icrc" => "drop_bad_icrc",
         "rx_short" => "drop_short",
         "rx_truncated" => "drop_oversized",
+        "rx_bad_bundle" => "drop_bad_bundle",
         "rx_overflow" => "drop_overflow",
         other => other,
     }

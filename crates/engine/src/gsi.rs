@@ -263,6 +263,7 @@ impl Gsi {
                 tos: route.traffic_class,
                 hop_limit: 0,
                 flow_label: 0,
+                bundles: false,
             };
             return Some((end, destination));
         }

@@ -256,6 +256,7 @@ impl MemoryTable {
     }
 
     /// Copies registered memory out. Only the application's own requests may read without a right to.
+    #[inline]
     pub(crate) fn read(&self, place: Place, right: Access, out: &mut [u8]) -> Result<(), Refused> {
         if out.is_empty() {
             return Ok(());
@@ -313,6 +314,7 @@ impl MemoryTable {
     }
 
     /// Copies into registered memory.
+    #[inline]
     pub(crate) fn write(&self, place: Place, right: Access, data: &[u8]) -> Result<(), Refused> {
         if data.is_empty() {
             return Ok(());

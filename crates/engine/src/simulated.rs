@@ -88,6 +88,11 @@ impl Simulated {
         self.device.core().offer(feature::SACK);
     }
 
+    /// From now on peers are offered bundles of packets, beside what [`offer_air`](Self::offer_air) says (`AIRDMA_AGGREGATE=datagrams` for programs).
+    pub fn offer_bundles(&self) {
+        self.device.core().offer(feature::BUNDLES);
+    }
+
     /// From now on peers whose rate is controlled are sent to as fast as this says (`AIRDMA_RATE` for programs).
     pub fn control_rate(&self, rate_control: RateControl) {
         self.device.core().control_rate(rate_control);

@@ -461,5 +461,6 @@ pub(crate) fn destination(path: &Path) -> Destination {
         tos: path.traffic_class,
         hop_limit: path.hop_limit,
         flow_label: path.flow_label,
+        bundles: false,
     }
 }

@@ -70,6 +70,7 @@ impl Stranger {
             tos: 0,
             hop_limit: 64,
             flow_label: 0,
+            bundles: false,
         };
         self.batch.commit(bytes.len(), destination);
         self.port.transmit(&mut self.batch).unwrap();

@@ -59,6 +59,7 @@ impl Siege {
             tos: 0,
             hop_limit: 64,
             flow_label: 0,
+            bundles: false,
         };
         let batch = TransmitBatch::with_capacity(1 << 16, 64);
         Siege {

@@ -1,6 +1,9 @@
-//! Parsing packets: whatever the bytes are, and the same bytes made to look like a packet.
+//! Parsing packets: whatever the bytes are, and the same bytes made to look like a packet, or a bundle of packets.
 
-use airdma_wire::{AtomicEth, Bth, HEADERS_LEN_MAX, Headers, Opcode, Packet, ParseError};
+use airdma_wire::bundle::{
+    BUNDLE_HEADER_LEN, BUNDLE_OPCODE, BUNDLE_PACKETS_MAX, Bundle, bundle_header,
+};
+use airdma_wire::{AtomicEth, Bth, HEADERS_LEN_MAX, Headers, Opcode, Packet, ParseError, Qpn};
 
 /// Parses the bytes as they are, and again with a known opcode, version 0 and whole words.
 pub fn run(data: &[u8]) {
@@ -12,6 +15,36 @@ pub fn run(data: &[u8]) {
         *flags &= 0xf0;
     }
     check(&bytes);
+    check_bundle(data);
+    check_bundle(&like_a_bundle(data));
+}
+
+/// Whatever a bundle is made of, its packets are all that is behind its header.
+fn check_bundle(data: &[u8]) {
+    let Some(bundle) = Bundle::parse(data) else {
+        return;
+    };
+    let packets: Vec<_> = bundle.packets().collect();
+    let (bytes, segment) = bundle.segments();
+    assert_eq!(bytes, &data[BUNDLE_HEADER_LEN..]);
+    assert_eq!(packets.concat(), bytes);
+    let first = Qpn::new(u32::from_be_bytes([0, data[5], data[6], data[7]]));
+    let header = bundle_header(segment as u16, packets.len(), first);
+    assert_eq!(header, data[..BUNDLE_HEADER_LEN]);
+}
+
+/// The bytes with a header that fits them, if there is one.
+fn like_a_bundle(data: &[u8]) -> Vec<u8> {
+    let mut bytes = data.to_vec();
+    if let [opcode, reserved, high, low, packets, _, _, _, body @ ..] = &mut bytes[..] {
+        let segment = 16 + usize::from(*low);
+        let needed = body.len().div_ceil(segment);
+        [*high, *low] = (segment as u16).to_be_bytes();
+        (*opcode, *reserved, *packets) = (BUNDLE_OPCODE, 0, needed as u8);
+        let fits = (1..=BUNDLE_PACKETS_MAX).contains(&needed);
+        assert_eq!(Bundle::parse(&bytes).is_some(), fits);
+    }
+    bytes
 }
 
 fn check(data: &[u8]) {

@@ -76,6 +76,7 @@ fn batch(length: usize) -> Done {
         tos: 0,
         hop_limit: 64,
         flow_label: 0,
+        bundles: false,
     };
     let mut batch = TransmitBatch::with_capacity(1 << 20, 1024);
     let mut burst = || {

@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use airdma_wire::ICRC_LEN;
+use airdma_wire::bundle::{BUNDLE_HEADER_LEN, bundle_header};
+use airdma_wire::{ICRC_LEN, Qpn};
 
 use crate::icrc::{CONGESTION_AT, Flow, IcrcCache};
 
@@ -19,6 +20,8 @@ pub struct Destination {
     pub hop_limit: u8,
     /// IPv6 flow label, of 20 bits (outside the ICRC); 0 leaves it to the kernel.
     pub flow_label: u32,
+    /// Packets that could leave as one segmented send may leave as one datagram, a bundle ([`airdma_wire::bundle`]): the peer takes them.
+    pub bundles: bool,
 }
 
 /// Packets waiting to leave. One contiguous buffer, each packet followed by the 4 bytes of its ICRC, so that
@@ -29,6 +32,7 @@ pub struct Destination {
 ///
 /// let destination = Destination {
 ///     address: "192.0.2.1".parse().unwrap(), source_index: 0, tos: 0, hop_limit: 64, flow_label: 0,
+///     bundles: false,
 /// };
 /// let mut batch = TransmitBatch::with_capacity(8192, 4);
 /// let packet = batch.reserve(1036).expect("the batch is empty");
@@ -76,6 +80,12 @@ impl Recipient {
         self == other && self != Recipient::Any
     }
 }
+
+/// Packets of one segmented send, or of a bundle. Kernels before 6.8 take no more.
+const GROUP_PACKETS_MAX: usize = 64;
+/// Bytes of it: with its headers it must be a legal IP packet.
+pub(crate) const GROUP_BYTES_MAX: usize = 65_000;
+const _: () = assert!(GROUP_PACKETS_MAX <= airdma_wire::bundle::BUNDLE_PACKETS_MAX);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
@@ -284,6 +294,43 @@ impl TransmitBatch {
         self.waiting().first().map(|entry| *self.destination(entry))
     }
 
+    /// How many packets, from the `first`-th waiting one on, can leave together: equal in destination and size, but the last may be
+    /// shorter.
+    #[inline(always)]
+    pub(crate) fn group_len(&self, first: usize) -> usize {
+        let waiting = &self.waiting()[first..];
+        let Some(first) = waiting.first() else {
+            return 0;
+        };
+        let segment = first.wire_len();
+        let mut bytes = segment;
+        let mut count = 1;
+        for next in waiting.iter().take(GROUP_PACKETS_MAX).skip(1) {
+            let len = next.wire_len();
+            if len > segment || bytes + len > GROUP_BYTES_MAX || next.run != first.run {
+                break;
+            }
+            bytes += len;
+            count += 1;
+            if len < segment {
+                break;
+            }
+        }
+        count
+    }
+
+    /// The header of a bundle of `count` packets, from the `first`-th waiting one on.
+    pub(crate) fn bundle_header(&self, first: usize, count: usize) -> [u8; BUNDLE_HEADER_LEN] {
+        let entry = &self.waiting()[first];
+        let packet = &self.buffer[self.range(entry)];
+        let number = match packet.get(5..8) {
+            Some(&[a, b, c]) => Qpn::new(u32::from_be_bytes([0, a, b, c])),
+            Some(_) | None => Qpn::default(),
+        };
+        // `group_len` keeps the sum below 65,000, so one segment fits.
+        bundle_header(entry.wire_len() as u16, count, number)
+    }
+
     /// Bytes from the first byte of the `first`-th waiting packet to the ICRC of the last of `count`.
     pub(crate) fn wire_bytes(&self, first: usize, count: usize) -> &[u8] {
         let entries = &self.waiting()[first..first + count];
@@ -295,7 +342,7 @@ impl TransmitBatch {
 
     /// Writes the ICRC behind the `index`-th waiting packet, for the IP identification `id`. Cheap when that is done
     /// already.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn seal(&mut self, index: usize, flow: &Flow, id: u16, icrcs: &mut IcrcCache) {
         let entry = &mut self.entries[self.head + index];
         if entry.sealed_for == Some(id) {

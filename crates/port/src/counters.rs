@@ -39,6 +39,8 @@ counters! {
     rx_short,
     /// Datagrams dropped because they did not fit the receive buffer.
     rx_truncated,
+    /// Bundles ([`airdma_wire::bundle`]) dropped because their lengths do not fit each other.
+    rx_bad_bundle,
     /// Datagrams the kernel dropped at the socket: the receive buffer was full, or the UDP checksum was wrong.
     rx_overflow,
     /// Receive calls that failed.
@@ -54,6 +56,8 @@ counters! {
     tx_segmented_sends,
     /// Those of `tx_packets` that were too big for the interface and left as IP fragments.
     tx_fragmented,
+    /// Those of `tx_sends` that were bundles ([`airdma_wire::bundle`]).
+    tx_bundles,
     /// Times the kernel could take no more, and packets stayed in their batch.
     tx_again,
     /// Packets dropped because the kernel refused them, whatever the reason.

@@ -126,6 +126,7 @@ impl IcrcCache {
     }
 
     /// ICRC of the packet `bytes` (BTH to pad) sent with IP identification `id`, which IPv6 does not have.
+    #[inline(always)]
     pub fn icrc(&mut self, flow: &Flow, id: u16, bytes: &[u8]) -> u32 {
         self.icrc_without_id(flow, bytes) ^ self.image(flow, id, bytes.len())
     }
@@ -171,6 +172,7 @@ impl IcrcCache {
     }
 
     /// The line for packets such as `bytes`, whose sum is known.
+    #[inline(always)]
     fn line(&mut self, flow: &Flow, congestion: u8, bytes: &[u8], sum: u32) -> Line {
         let len = bytes.len();
         let line = &mut self.lines[(len / 4 + flow.hash()) % LINES];

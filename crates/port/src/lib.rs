@@ -50,6 +50,8 @@ pub struct Received<'a> {
     pub flow_label: u32,
     /// It came by way of another process that shares the address (see [`sharing`]).
     pub forwarded: bool,
+    /// It came in a bundle ([`airdma_wire::bundle`]), which nobody may send who has not agreed on it.
+    pub bundled: bool,
     /// BTH to pad, without the ICRC. At least the 12 bytes of a BTH.
     pub bytes: &'a [u8],
 }

@@ -81,6 +81,7 @@ impl<'a> Message<'a> {
                         ttl: head[35],
                         flow_label: u32::from_be_bytes([head[36], head[37], head[38], head[39]]),
                         forwarded: true,
+                        bundled: false,
                         bytes,
                     })
                 })

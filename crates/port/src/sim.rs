@@ -2,7 +2,7 @@
 //! without sockets, privilege or a free UDP port.
 //!
 //! Packets are sealed and checked as on a network, so that a packet damaged by [`crate::impair`] is found and counted
-//! here too. Nothing is ever cut, coalesced or refused; a queue that is full drops, as a socket's does.
+//! here too. Nothing is ever cut, coalesced or refused, bundles are one frame; a queue that is full drops, as a socket's does.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -12,9 +12,10 @@ use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use airdma_wire::ROCE_PORT;
+use airdma_wire::bundle::{Bundle, is_bundle};
 
 use crate::icrc::{Checked, Flow, IcrcCache};
-use crate::{Port, PortCounters, QueueFill, Received, TransmitBatch};
+use crate::{Destination, Port, PortCounters, QueueFill, Received, TransmitBatch};
 
 /// One end of a pair.
 pub struct SimPort {
@@ -131,26 +132,23 @@ impl Port for SimPort {
                 batch.advance(1);
                 continue;
             };
+            if destination.bundles
+                && send_bundle(
+                    batch,
+                    &mut queue,
+                    (source, &flow),
+                    &mut self.icrcs,
+                    &mut self.counters,
+                )
+            {
+                continue;
+            }
             batch.seal(0, &flow, 0, &mut self.icrcs);
             let bytes = batch.wire_bytes(0, 1);
             self.counters.tx_packets += 1;
             self.counters.tx_sends += 1;
             self.counters.tx_bytes += bytes.len() as u64;
-            queue.push(bytes, |frame| {
-                frame.source = source;
-                frame.destination = destination.address;
-                frame.source_port = ROCE_PORT;
-                frame.tos = destination.tos;
-                frame.flow_label = if source.is_ipv6() {
-                    destination.flow_label
-                } else {
-                    0
-                };
-                frame.ttl = match destination.hop_limit {
-                    0 => DEFAULT_TTL,
-                    limit => limit,
-                };
-            });
+            queue.push(bytes, |frame| frame.address(source, &destination));
             batch.advance(1);
         }
         if was_empty && !queue.frames.is_empty() && self.peer_addresses.is_some() {
@@ -209,6 +207,36 @@ impl Port for SimPort {
     }
 }
 
+/// Sends the next packets as a bundle, if several can leave together.
+#[cold]
+fn send_bundle(
+    batch: &mut TransmitBatch,
+    queue: &mut Queue,
+    (source, flow): (IpAddr, &Flow),
+    icrcs: &mut IcrcCache,
+    counters: &mut PortCounters,
+) -> bool {
+    let count = batch.group_len(0);
+    let Some(destination) = batch.next_destination().filter(|_| count > 1) else {
+        return false;
+    };
+    for index in 0..count {
+        batch.seal(index, flow, index as u16, icrcs);
+    }
+    let packets = batch.wire_bytes(0, count);
+    counters.tx_packets += count as u64;
+    counters.tx_sends += 1;
+    counters.tx_bundles += 1;
+    counters.tx_bytes += packets.len() as u64;
+    let head = batch.bundle_header(0, count);
+    queue.push(packets, |frame| {
+        frame.bytes.splice(..0, head);
+        frame.address(source, &destination);
+    });
+    batch.advance(count);
+    true
+}
+
 /// Where one end's packets wait.
 struct Inbox {
     queue: Mutex<Queue>,
@@ -241,7 +269,7 @@ pub struct Frame {
     pub ttl: u8,
     /// IPv6 flow label; 0 for IPv4.
     pub flow_label: u32,
-    /// BTH to ICRC.
+    /// BTH to ICRC, or a bundle.
     pub bytes: Vec<u8>,
 }
 
@@ -290,6 +318,23 @@ impl Queue {
 }
 
 impl Frame {
+    #[inline(always)]
+    fn address(&mut self, source: IpAddr, destination: &Destination) {
+        self.source = source;
+        self.destination = destination.address;
+        self.source_port = ROCE_PORT;
+        self.tos = destination.tos;
+        self.flow_label = if source.is_ipv6() {
+            destination.flow_label
+        } else {
+            0
+        };
+        self.ttl = match destination.hop_limit {
+            0 => DEFAULT_TTL,
+            limit => limit,
+        };
+    }
+
     fn empty() -> Self {
         let nowhere = IpAddr::from([0, 0, 0, 0]);
         Frame {
@@ -310,14 +355,36 @@ impl Frame {
         handle: &mut dyn FnMut(Received<'_>),
     ) {
         counters.rx_buffers += 1;
+        if !is_bundle(&self.bytes) {
+            return self.deliver_packet((0, &self.bytes), false, icrcs, counters, handle);
+        }
+        let Some(bundle) = Bundle::parse(&self.bytes) else {
+            counters.rx_bad_bundle += 1;
+            return;
+        };
+        for packet in (0..).zip(bundle.packets()) {
+            self.deliver_packet(packet, true, icrcs, counters, handle);
+        }
+    }
+
+    /// One packet, with the identification that it should have had.
+    fn deliver_packet(
+        &self,
+        (id, datagram): (u16, &[u8]),
+        bundled: bool,
+        icrcs: &mut IcrcCache,
+        counters: &mut PortCounters,
+        handle: &mut dyn FnMut(Received<'_>),
+    ) {
         let checked = Flow::new(self.source, self.destination, self.source_port, ROCE_PORT)
-            .map_or(Checked::Bad, |flow| icrcs.check(&flow, 0, &self.bytes));
+            .map_or(Checked::Bad, |flow| icrcs.check(&flow, id, datagram));
         match checked {
             Checked::Good(bytes) => {
                 counters.rx_packets += 1;
-                counters.rx_bytes += self.bytes.len() as u64;
+                counters.rx_bytes += datagram.len() as u64;
                 handle(Received {
                     forwarded: false,
+                    bundled,
                     source: self.source,
                     source_port: self.source_port,
                     destination: self.destination,
@@ -327,7 +394,7 @@ impl Frame {
                     bytes,
                 });
             }
-            // The identification is always 0 here: a packet that needs another one is a damaged one.
+            // The identification is known here: a packet that needs another one is a damaged one.
             Checked::Recovered(_) | Checked::Bad => counters.rx_bad_icrc += 1,
             Checked::Short => counters.rx_short += 1,
         }

@@ -57,7 +57,7 @@ fn exchange(
     left: &mut dyn Port,
     right: &mut dyn Port,
     batch: &mut TransmitBatch,
-    at_least: usize,
+    (at_least, bundles): (usize, bool),
 ) -> usize {
     for number in 0..100 {
         let len = if number % 10 == 9 { 16 } else { 1036 };
@@ -67,8 +67,12 @@ fn exchange(
             tos: 2,
             hop_limit: 7,
             flow_label: 0,
+            bundles: bundles && number >= 50,
         };
-        batch.reserve(len).unwrap().fill(number);
+        let packet = batch.reserve(len).unwrap();
+        packet.fill(number);
+        // All for one queue pair, or they would not leave together.
+        packet[5..8].fill(9);
         batch.commit(len, destination);
     }
     left.transmit(batch).unwrap();
@@ -86,15 +90,15 @@ fn exchange(
     }
 }
 
-fn measure(name: &str, left: &mut dyn Port, right: &mut dyn Port, at_least: usize) {
+fn measure(name: &str, left: &mut dyn Port, right: &mut dyn Port, wanted: (usize, bool)) {
     let mut batch = TransmitBatch::with_capacity(1 << 18, 256);
     for _ in 0..20 {
-        exchange(left, right, &mut batch, at_least);
+        exchange(left, right, &mut batch, wanted);
     }
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     let mut arrived = 0;
     for _ in 0..50 {
-        arrived += exchange(left, right, &mut batch, at_least);
+        arrived += exchange(left, right, &mut batch, wanted);
     }
     let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
     assert_eq!(allocations, 0, "{name}: for {arrived} packets");
@@ -110,14 +114,16 @@ fn nothing_is_allocated_per_packet() {
 
     for segmentation in [true, false] {
         let (mut left, mut right) = udp(segmentation);
-        measure("udp", &mut left, &mut right, 100);
+        measure("udp", &mut left, &mut right, (100, true));
     }
     let own = [address("127.0.0.5")];
     let peer = [address("127.0.0.6")];
     let (mut left, mut right) = sim::pair(&own, &peer).unwrap();
-    measure("sim", &mut left, &mut right, 100);
+    // A frame grows when it holds its first bundle.
+    measure("sim", &mut left, &mut right, (100, false));
 
     let (left, mut right) = sim::pair(&own, &peer).unwrap();
     let spec = "drop=5%,dup=5%,reorder=5%,corrupt=5%".parse().unwrap();
-    measure("impaired", &mut Impaired::new(left, spec), &mut right, 1);
+    let mut left = Impaired::new(left, spec);
+    measure("impaired", &mut left, &mut right, (1, false));
 }

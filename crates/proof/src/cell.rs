@@ -6,7 +6,7 @@
 mod foreground;
 mod host;
 
-use airdma_engine::RateControl;
+use airdma_engine::{PathMtu, RateControl};
 use airdma_port::QueueFill;
 use airdma_port::sim::Frame;
 use airdma_sim::Random;
@@ -15,10 +15,15 @@ use airdma_transport::Time;
 use core::time::Duration;
 use foreground::Foreground;
 use host::{Host, index_of};
+use std::cell::Cell as Mutable;
 use std::collections::HashMap;
+use std::rc::Rc;
 
 /// Of IPv4 and UDP, which a frame of the devices does not have.
 const HEADERS: u32 = 28;
+const IP_HEADER: u32 = 20;
+/// Longest IP packet on the air; longer ones leave as fragments.
+const MTU: u32 = 1500;
 const PAYLOAD: u64 = 1024;
 /// A middle packet of a WRITE at this path MTU, as the cell gets it: BTH, payload, ICRC.
 const PACKET: u32 = HEADERS + 12 + PAYLOAD as u32 + 4;
@@ -54,6 +59,10 @@ pub struct Sender {
     pub air: Option<RateControl>,
     /// Whether the engine has a window to peers whose rate nothing controls, as it always has; NICs have none.
     pub has_window: bool,
+    /// In air mode, in bundles: datagrams of up to 64 KB, in fragments.
+    pub bundles: bool,
+    /// Of packets; beyond [`PathMtu::M1024`] they leave as fragments.
+    pub path_mtu: PathMtu,
 }
 
 impl Sender {
@@ -61,13 +70,24 @@ impl Sender {
     pub const ROCE: Sender = Sender {
         air: None,
         has_window: true,
+        bundles: false,
+        path_mtu: PathMtu::M1024,
     };
 
     /// In air mode.
     pub const fn air(control: RateControl) -> Sender {
         Sender {
             air: Some(control),
-            has_window: true,
+            ..Sender::ROCE
+        }
+    }
+
+    /// The largest packet that it puts on the air.
+    fn packet_bytes(self) -> u32 {
+        if self.bundles || self.path_mtu > PathMtu::M1024 {
+            MTU
+        } else {
+            PACKET
         }
     }
 }
@@ -279,9 +299,23 @@ fn middle_and_high(times: &mut [Duration]) -> [f64; 2] {
 
 /// What a packet in the cell is.
 enum Carried {
-    Frame(Frame),
+    /// All of a datagram, or a fragment.
+    Part(Rc<Datagram>),
     /// Of the other program.
     Foreground,
+}
+
+/// A datagram of a device. It has come when all its parts have.
+struct Datagram {
+    frame: Frame,
+    is_lost: Mutable<bool>,
+}
+
+/// The IP packets in which a datagram of so many bytes, BTH to ICRC, leaves.
+fn ip_packets(bytes: u32) -> impl Iterator<Item = u32> {
+    let most = MTU - IP_HEADER;
+    let all = bytes + HEADERS - IP_HEADER;
+    (0..all.div_ceil(most)).map(move |index| (all - index * most).min(most) + IP_HEADER)
 }
 
 /// A packet in the cell.
@@ -294,6 +328,7 @@ struct Under {
 struct Cell<'a> {
     setting: &'a Setting,
     load: Load,
+    packet_bytes: u32,
     /// The last one receives.
     hosts: Vec<Host>,
     stations: Vec<StationId>,
@@ -331,6 +366,7 @@ impl<'a> Cell<'a> {
         Cell {
             setting,
             load,
+            packet_bytes: sender.packet_bytes(),
             hosts,
             stations,
             medium,
@@ -421,7 +457,8 @@ impl<'a> Cell<'a> {
 
     /// Lets all devices do what they can at this moment.
     fn settle(&mut self) {
-        let capacity = self.setting.profile.queue_packets_max as u64 * u64::from(PACKET);
+        let packets = self.setting.profile.queue_packets_max as u64;
+        let capacity = packets * u64::from(self.packet_bytes);
         let mut is_moving = true;
         while std::mem::take(&mut is_moving) {
             for from in 0..self.hosts.len() {
@@ -447,10 +484,19 @@ impl<'a> Cell<'a> {
         if from == self.load.hosts {
             self.answers += 1;
         }
-        let bytes = frame.bytes.len() as u32 + HEADERS;
         let to = index_of(frame.destination);
-        if !self.enqueue(from, to, bytes, Carried::Frame(frame)) {
-            self.overflowed += 1;
+        let packets = ip_packets(frame.bytes.len() as u32);
+        let datagram = Rc::new(Datagram {
+            frame,
+            is_lost: Mutable::new(false),
+        });
+        for bytes in packets {
+            let part = Carried::Part(Rc::clone(&datagram));
+            if !self.enqueue(from, to, bytes, part) {
+                self.overflowed += 1;
+                datagram.is_lost.set(true);
+                break;
+            }
         }
     }
 
@@ -485,11 +531,16 @@ impl<'a> Cell<'a> {
             match under.carried {
                 Carried::Foreground if came => self.foreground.came(took),
                 Carried::Foreground => {}
-                Carried::Frame(frame) => {
+                Carried::Part(datagram) => {
                     if under.from < self.load.hosts {
                         self.waits.push(took);
                     }
-                    if came {
+                    if !came {
+                        datagram.is_lost.set(true);
+                    }
+                    if let Some(Datagram { frame, is_lost }) = Rc::into_inner(datagram)
+                        && !is_lost.get()
+                    {
                         self.hosts[index_of(frame.destination)].carrier.give(frame);
                     }
                 }

@@ -161,6 +161,10 @@ impl World {
             if offers_sack(plan.seed) {
                 host.device.offer_sack();
             }
+            // No radio takes frames of their length, and nothing here cuts them.
+            if air(seed) && offers_bundles(plan.seed) && plan.network.wifi.is_none() {
+                host.device.offer_bundles();
+            }
             host
         });
         let mut world = World {
@@ -615,6 +619,11 @@ impl World {
 /// Whether all hosts of the world of this seed offer ACKs that say what is missing, whatever else they offer.
 fn offers_sack(seed: u64) -> bool {
     seed.is_multiple_of(5)
+}
+
+/// Whether hosts that are in air mode offer bundles of packets, too.
+fn offers_bundles(seed: u64) -> bool {
+    seed % 6 == 2
 }
 
 /// ECN bits of a packet that may be marked (RFC 3168), and of one that is.

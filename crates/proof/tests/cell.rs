@@ -1,6 +1,6 @@
 //! Transfers in a simulated Wi-Fi cell: what is asked of whom, and what becomes of it.
 
-use airdma_engine::RateControl;
+use airdma_engine::{PathMtu, RateControl};
 use airdma_proof::cell::*;
 use airdma_sim::wifi::Profile;
 use std::time::Duration;
@@ -50,8 +50,8 @@ fn two_hosts_both_reach_a_third() {
 #[test]
 fn who_controls_nothing_fills_the_queue_and_gets_less() {
     let without = Sender {
-        air: None,
         has_window: false,
+        ..Sender::ROCE
     };
     let small = Load {
         message_bytes: 4096,
@@ -67,6 +67,30 @@ fn who_controls_nothing_fills_the_queue_and_gets_less() {
     let fits = of(without, small);
     assert_eq!(fits.overflowed, 0);
     assert!(fits.mbit > 1.3 * collapsed.mbit, "{fits:?}");
+}
+
+#[test]
+fn fragments_fill_frames_and_are_lost_together() {
+    let bundled = Sender {
+        bundles: true,
+        ..AIR
+    };
+    let long = Sender {
+        path_mtu: PathMtu::M4096,
+        ..AIR
+    };
+    let setting = setting(&[35.0]);
+    let plain = throughput(&setting, AIR, Load::USUAL, TIME).mbit;
+    for sender in [bundled, long] {
+        let seen = throughput(&setting, sender, Load::USUAL, TIME);
+        assert!(seen.mbit > 1.05 * plain, "{seen:?}, plain {plain}");
+        let lossy = Setting {
+            loss: 0.01,
+            ..setting.clone()
+        };
+        let lossy = throughput(&lossy, sender, Load::USUAL, TIME);
+        assert!(lossy.mbit < 0.97 * seen.mbit, "{lossy:?}");
+    }
 }
 
 #[test]

@@ -474,6 +474,18 @@ impl QueuePair {
         }
     }
 
+    /// Whether a reliable connection sends next what it never sent before, and no answers: whose loss shows at the peer without the
+    /// peer's timer.
+    pub fn sends_new(&self) -> bool {
+        match &self.service {
+            Service::Connected {
+                requester,
+                responder,
+            } => responder.replies.is_empty() && !requester.repeats(),
+            Service::Unreliable { .. } | Service::Datagram(_) => false,
+        }
+    }
+
     fn is_draining(&self) -> bool {
         self.attributes.state == QpState::SendQueueDrain
     }

@@ -264,6 +264,15 @@ impl Requester {
         self.repair.as_deref().is_some_and(missing) && self.not_ready_until.is_none()
     }
 
+    /// Whether what it sends next was sent before.
+    pub(crate) fn repeats(&self) -> bool {
+        let misses = self
+            .repair
+            .as_deref()
+            .is_some_and(|repair| !repair.is_empty());
+        misses || self.next < self.sent_max
+    }
+
     pub(crate) fn wants_transmit(&self, attributes: &QpAttributes, draining: bool) -> bool {
         self.sendable(attributes, draining).is_some()
             || self.wants_repair()

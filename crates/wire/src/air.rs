@@ -64,6 +64,8 @@ pub mod feature {
     pub const BUFFERS: u64 = 1 << 1;
     /// The same as [`SELECTIVE`], but that ACK packets say what is missing ([`Seth`](crate::Seth)), and there are no reports.
     pub const SACK: u64 = 1 << 2;
+    /// Takes packets in bundles ([`crate::bundle`]), where there are reports.
+    pub const BUNDLES: u64 = 1 << 3;
 }
 
 /// Says who we are and what we can do.

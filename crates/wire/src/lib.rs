@@ -31,6 +31,7 @@ pub mod aeth;
 pub mod air;
 pub mod atomic;
 pub mod bth;
+pub mod bundle;
 pub mod cm;
 pub mod cnp;
 pub mod deth;

@@ -131,6 +131,8 @@ fn colour(transport: Transport) -> RGBColor {
         "airdma_write" => (235, 160, 170),
         "airdma_air" => (209, 73, 91),
         "airdma_air_latency" => (150, 30, 50),
+        "airdma_air_datagrams" => (245, 120, 160),
+        "airdma_air_mtu4096" => (110, 60, 80),
         "airdma_events" => (240, 130, 60),
         "scp" => (150, 90, 180),
         _ => (200, 170, 60),

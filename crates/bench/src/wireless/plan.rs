@@ -167,7 +167,9 @@ fn is_chosen(row: &Row, options: &Wireless, only: Option<&Regex>, is_first: bool
     let is_new = is_first || row.transport != Transport::Udp;
     // A file has an end, a walk does not wait for it.
     let can_walk = row.signal.walk.is_none() || !row.transport.moves_files();
-    is_wanted && is_new && can_walk && row.transport.missing().is_none()
+    let is_good = row.signal.name == "good" || row.signal.loss > 0.0;
+    let tells = is_good || !row.transport.is_about_loss();
+    is_wanted && is_new && can_walk && tells && row.transport.missing().is_none()
 }
 
 /// Beside which transports a flow of TCP is measured.
@@ -175,7 +177,8 @@ pub fn beside(options: &Wireless, only: Option<&Regex>) -> Vec<Transport> {
     let is_chosen = |transport: &Transport| {
         let name = format!("beside/{}", transport.name());
         let is_wanted = only.map_or(options.peers, |only| only.is_match(&name));
-        is_wanted && !transport.moves_files() && transport.missing().is_none()
+        let is_about_loss = transport.is_about_loss();
+        is_wanted && !transport.moves_files() && !is_about_loss && transport.missing().is_none()
     };
     TRANSPORTS.into_iter().filter(is_chosen).collect()
 }

@@ -34,6 +34,8 @@ pub enum Transport {
     Write,
     /// The same in air mode, with this rate control.
     Air(&'static str),
+    /// The same in air mode, with packets longer than the interface takes or in datagrams that are: what says so, and the name.
+    Fragments(&'static str, &'static str),
     /// The same in air mode, by programs that sleep while nothing is to be done, where perftest polls.
     Events,
     /// A file over ssh.
@@ -41,7 +43,7 @@ pub enum Transport {
 }
 
 /// All of them.
-pub const TRANSPORTS: [Transport; 11] = [
+pub const TRANSPORTS: [Transport; 13] = [
     Transport::Udp,
     Transport::Tcp("cubic"),
     Transport::Tcp("bbr"),
@@ -50,6 +52,8 @@ pub const TRANSPORTS: [Transport; 11] = [
     Transport::Write,
     Transport::Air("buffers"),
     Transport::Air("latency"),
+    Transport::Fragments("AIRDMA_AGGREGATE=datagrams", "airdma_air_datagrams"),
+    Transport::Fragments("AIRDMA_MTU=4096", "airdma_air_mtu4096"),
     Transport::Events,
     Transport::File(Copier::Scp),
     Transport::File(Copier::Rsync),
@@ -67,6 +71,7 @@ impl Transport {
             Transport::Write => "airdma_write",
             Transport::Air("latency") => "airdma_air_latency",
             Transport::Air(_) => "airdma_air",
+            Transport::Fragments(_, name) => name,
             Transport::Events => "airdma_events",
             Transport::File(Copier::Scp) => "scp",
             Transport::File(Copier::Rsync) => "rsync",
@@ -76,7 +81,11 @@ impl Transport {
     /// Whether it is somebody else's.
     pub fn is_peer(self) -> bool {
         match self {
-            Transport::Udp | Transport::Write | Transport::Air(_) | Transport::Events => false,
+            Transport::Udp
+            | Transport::Write
+            | Transport::Air(_)
+            | Transport::Fragments(..)
+            | Transport::Events => false,
             Transport::Tcp(_) | Transport::Quic(_) | Transport::File(_) => true,
         }
     }
@@ -84,6 +93,11 @@ impl Transport {
     /// Whether it cannot go on for as long as one likes.
     pub fn moves_files(self) -> bool {
         matches!(self, Transport::File(_))
+    }
+
+    /// Whether only good signals and losses tell anything of it.
+    pub fn is_about_loss(self) -> bool {
+        matches!(self, Transport::Fragments(..))
     }
 
     /// The program of ours that is its ends, if that is not this one.
@@ -95,6 +109,7 @@ impl Transport {
             | Transport::Tcp(_)
             | Transport::Write
             | Transport::Air(_)
+            | Transport::Fragments(..)
             | Transport::File(_) => None,
         }
     }
@@ -106,7 +121,7 @@ impl Transport {
                 &[]
             }
             Transport::Tcp(_) => &["tcp_bbr"],
-            Transport::Write | Transport::Air(_) => &["ib_write_bw"],
+            Transport::Write | Transport::Air(_) | Transport::Fragments(..) => &["ib_write_bw"],
             Transport::File(Copier::Scp) => &["scp", "sshd"],
             Transport::File(Copier::Rsync) => &["rsync", "ssh", "sshd"],
         };
@@ -154,6 +169,10 @@ pub fn flow(
         Transport::Air(control) => {
             let rate = format!("AIRDMA_RATE={control}");
             let air = ["env", "AIRDMA_AIR=1", &rate];
+            return write(link, airdma, &air, MESSAGE_BYTES, bytes, seconds);
+        }
+        Transport::Fragments(how, _) => {
+            let air = ["env", "AIRDMA_AIR=1", how];
             return write(link, airdma, &air, MESSAGE_BYTES, bytes, seconds);
         }
         Transport::File(program) => return copy(link, program, bytes),

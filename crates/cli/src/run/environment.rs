@@ -66,7 +66,7 @@ pub fn remark(name: &str, value: &str, devices: &[String]) -> Option<Remark> {
 }
 
 /// airdma's, and what each does.
-const OURS: [(&str, &str); 11] = [
+const OURS: [(&str, &str); 12] = [
     ("AIRDMA_LIB", "where libairdma.so is"),
     (
         "AIRDMA_IMPAIR",
@@ -81,6 +81,10 @@ const OURS: [(&str, &str); 11] = [
     (
         "AIRDMA_SACK",
         "1 offers airdma peers ACKs that say what is missing",
+    ),
+    (
+        "AIRDMA_AGGREGATE",
+        "with AIRDMA_AIR=1: datagrams lets packets share datagrams of 64 KB; or segments",
     ),
     ("AIRDMA_BULK", "with AIRDMA_AIR=1: 1 lets all else go first"),
     (

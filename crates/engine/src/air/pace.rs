@@ -18,7 +18,7 @@ pub(crate) const OVERHEAD_BYTES: u64 = 14 + 20 + 8 + 4;
 
 /// What is missed is told in packets. More of them at once were never sent.
 const LOST_PACKET_BYTES: u64 = 1024;
-const MISSED_MAX: u32 = 1 << 16;
+pub(super) const MISSED_MAX: u32 = 1 << 16;
 /// What the largest receive socket of an unprivileged process holds, and some network behind it.
 const DCTCP_WINDOW_MAX: u64 = 8 << 20;
 

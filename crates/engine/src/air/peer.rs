@@ -1,5 +1,6 @@
 //! What is known of one peer, and when it is to be told something.
 
+use super::bundling::Bundling;
 use super::pace::{OVERHEAD_BYTES, Pace};
 use airdma_transport::Time;
 use airdma_transport::rate::Feedback;
@@ -119,6 +120,10 @@ pub(super) struct AirPeer {
     pub(super) is_told_by_acks: bool,
     /// Set while it has agreed to tell about its buffers, or since it sent a CNP.
     pub(super) pace: Option<Pace>,
+    /// Set while both have agreed on bundles, and it sends reports.
+    pub(super) bundling: Option<Bundling>,
+    /// It takes bundles, and was told that we do, so it may send some.
+    pub(super) may_bundle: bool,
     pub(super) asking: Option<Asking>,
     pub(super) asked: Option<Asked>,
     /// Queue pairs that owe it an acknowledgement, each once.
@@ -148,6 +153,8 @@ impl AirPeer {
             agreed: None,
             is_told_by_acks: false,
             pace: None,
+            bundling: None,
+            may_bundle: false,
             asking: None,
             asked: None,
             owing: VecDeque::new(),
@@ -169,6 +176,11 @@ impl AirPeer {
     /// Whether it has agreed to tell about its buffers.
     pub(super) fn tells_buffers(&self) -> bool {
         self.pace.as_ref().is_some_and(Pace::hears_buffers)
+    }
+
+    /// Whether packets to it leave in bundles now.
+    pub(super) fn takes_bundles(&self) -> bool {
+        self.bundling.as_ref().is_some_and(Bundling::is_on)
     }
 
     fn has_rare_reports(&self) -> bool {

@@ -93,6 +93,7 @@ fn send(from: &mut UdpPort, to: IpAddr, members: &[Member]) {
         tos: 0,
         hop_limit: 0,
         flow_label: 0,
+        bundles: false,
     };
     for member in members {
         let bth = Bth::new(Opcode::RcSendOnly, member.number(), Psn::new(1));

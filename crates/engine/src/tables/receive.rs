@@ -13,6 +13,9 @@ impl Tables {
     /// Takes one packet that the port has verified. What is wrong with it is counted by reason. After the last comes
     /// [`settle_received`](Self::settle_received).
     pub(crate) fn receive(&mut self, now: Time, received: &Received<'_>) {
+        if received.bundled && !self.may_bundle(received.bytes) {
+            return self.counters.count(EngineCounter::DropAir);
+        }
         if let Some((bth, payload)) = split_middle(received.bytes)
             && self.receive_middle(now, received, &bth, payload)
         {

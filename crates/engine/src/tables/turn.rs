@@ -95,6 +95,7 @@ impl Tables {
         };
         let permit = i64::try_from(permit).unwrap_or(i64::MAX);
         let allowance = allowance.min(slot.turn.deficit()).min(permit);
+        let bundles = air.is_some_and(|air| self.air.bundles(air)) && qp.sends_new();
         let mtu = qp.attributes().path_mtu.bytes() as usize;
         let (mut sent, mut count) = (0, 0);
         let mut last_path = None;
@@ -131,6 +132,7 @@ impl Tables {
                 let mut destination = destination(&transmit.path);
                 if let Some(air) = air {
                     destination.tos = self.air.traffic_class(air, destination.tos);
+                    destination.bundles = bundles;
                 }
                 batch.commit(transmit.len, destination);
                 last_path = Some(transmit.path);

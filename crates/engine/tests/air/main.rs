@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod application;
+mod bundles;
 #[path = "../common/mod.rs"]
 mod common;
 mod congestion;

@@ -9,6 +9,7 @@ fn to(source_index: u8) -> Destination {
         tos: 0,
         hop_limit: 0,
         flow_label: 0,
+        bundles: false,
     }
 }
 

@@ -24,6 +24,7 @@ fn add(batch: &mut TransmitBatch, number: u32) {
         tos: 0,
         hop_limit: 0,
         flow_label: 0,
+        bundles: false,
     };
     let room = batch.reserve(64).unwrap();
     room.fill(0);

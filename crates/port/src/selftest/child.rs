@@ -173,6 +173,7 @@ fn add_packet(batch: &mut TransmitBatch, len: usize) {
         tos: 0,
         hop_limit: 0,
         flow_label: 0,
+        bundles: false,
     };
     if let Some(room) = batch.reserve(len) {
         room.fill(0x5a);

@@ -131,6 +131,7 @@ fn a_packet_that_is_handed_on_arrives_as_it_came() {
             ttl: 63,
             flow_label: 0x12345,
             forwarded: false,
+            bundled: false,
             bytes: &bytes,
         };
         messenger.forward(&packet, 1, SECRET);

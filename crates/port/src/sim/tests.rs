@@ -15,14 +15,28 @@ fn ports() -> (SimPort, SimPort) {
 }
 
 fn add(batch: &mut TransmitBatch, fill: u8, target: &str) {
+    add_to(batch, fill, target, false);
+}
+
+fn add_bundled(batch: &mut TransmitBatch, fill: u8, target: &str) {
+    add_to(batch, fill, target, true);
+}
+
+fn add_to(batch: &mut TransmitBatch, fill: u8, target: &str, bundles: bool) {
     let destination = Destination {
         address: address(target),
         source_index: 0,
         tos: 2,
         hop_limit: 0,
         flow_label: 0,
+        bundles,
     };
-    batch.reserve(64).unwrap().fill(fill);
+    let packet = batch.reserve(64).unwrap();
+    packet.fill(fill);
+    if bundles {
+        // All for one queue pair, or they would not leave together.
+        packet[5..8].fill(9);
+    }
     batch.commit(64, destination);
 }
 
@@ -70,6 +84,37 @@ fn packets_arrive_in_order_and_the_descriptor_is_readable_while_they_wait() {
 }
 
 #[test]
+fn packets_to_a_peer_that_takes_bundles_are_one_frame() {
+    let (mut port, carrier) = carried(&[address(LEFT)]).unwrap();
+    let mut batch = TransmitBatch::with_capacity(4096, 16);
+    for fill in 2..7 {
+        add_bundled(&mut batch, fill, LEFT);
+    }
+    port.transmit(&mut batch).unwrap();
+    let frame = carrier.take().unwrap();
+    assert!(carrier.take().is_none());
+    let counters = port.counters();
+    assert_eq!((counters.tx_packets, counters.tx_bundles), (5, 1));
+    carrier.give(frame.clone());
+    assert_eq!(take(&mut port, 9), [2, 3, 4, 5, 6]);
+    // One packet is damaged, then the header.
+    for (at, bad) in [(8 + 68 + 20, (1, 0)), (2, (0, 1))] {
+        let mut damaged = frame.clone();
+        damaged.bytes[at] ^= 1;
+        let before = port.counters();
+        carrier.give(damaged);
+        let came = take(&mut port, 9).len();
+        let after = port.counters();
+        let seen = (
+            after.rx_bad_icrc - before.rx_bad_icrc,
+            after.rx_bad_bundle - before.rx_bad_bundle,
+        );
+        assert_eq!(seen, bad);
+        assert_eq!(came, 4 * usize::from(bad == (1, 0)));
+    }
+}
+
+#[test]
 fn packets_to_nobody_are_counted_and_dropped() {
     let (mut left, mut right) = ports();
     let mut batch = TransmitBatch::with_capacity(4096, 16);
@@ -87,7 +132,8 @@ fn a_full_queue_drops_like_a_socket() {
     let (mut left, mut right) = ports();
     let mut batch = TransmitBatch::with_capacity(1 << 20, 8192);
     for number in 0..FRAMES_MAX + 3 {
-        add(&mut batch, number as u8, RIGHT);
+        // Below what a bundle begins with.
+        add(&mut batch, number as u8 & 0x7f, RIGHT);
     }
     left.transmit(&mut batch).unwrap();
     assert!(batch.is_empty());

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::ptr;
 use std::sync::Arc;
 
+use airdma_wire::bundle::{Bundle, is_bundle};
+
 use super::address::{ADDRESS_ROOM, SocketAddress};
 use super::control::{Arrival, CONTROL_ROOM, ControlBuffer, EMPTY_HEADER};
 use super::socket::Socket;
@@ -157,7 +159,10 @@ impl Receiver {
             Some(Origin {
                 address,
                 port,
+                destination: socket.address,
                 flow,
+                arrival,
+                bundled: false,
             })
         });
         let (Some(origin), true) = (source, len > 0) else {
@@ -170,15 +175,15 @@ impl Receiver {
             take_message(message, socket.address, &**sharing, handle, counters);
             return 1;
         }
-        split(
-            bytes,
-            socket.address,
-            &origin,
-            &arrival,
-            &mut self.icrcs,
-            handle,
-            counters,
-        )
+        let segment = match arrival.segment {
+            0 => len,
+            segment => segment,
+        };
+        let icrcs = &mut self.icrcs;
+        if is_bundle(bytes) {
+            return unbundle(bytes, segment, origin, icrcs, handle, counters);
+        }
+        split(bytes, segment, origin, icrcs, handle, counters)
     }
 }
 
@@ -207,29 +212,55 @@ fn take_message(
     }
 }
 
-/// Who sent a buffer.
+/// Where a buffer came from, and how.
+#[derive(Clone, Copy)]
 struct Origin {
     address: IpAddr,
     port: u16,
+    destination: IpAddr,
     flow: Flow,
+    arrival: Arrival,
+    bundled: bool,
 }
 
-/// Hands on the packets of one buffer. The k-th is expected to have IP identification k: a segmented send that was not
-/// cut on its way (veth, loopback), or was cut and coalesced again, is all in one buffer.
-fn split(
+/// Hands on the packets of the bundles in a buffer: one, or several short ones that the kernel has coalesced.
+#[cold]
+fn unbundle(
     buffer: &[u8],
-    destination: IpAddr,
-    origin: &Origin,
-    arrival: &Arrival,
+    segment: usize,
+    origin: Origin,
     icrcs: &mut IcrcCache,
     handle: &mut dyn FnMut(Received<'_>),
     counters: &mut PortCounters,
 ) -> usize {
-    let segment = if arrival.segment == 0 {
-        buffer.len()
-    } else {
-        arrival.segment
-    };
+    let mut examined = 0;
+    for datagram in buffer.chunks(segment) {
+        let Some(bundle) = Bundle::parse(datagram) else {
+            counters.rx_bad_bundle += 1;
+            examined += 1;
+            continue;
+        };
+        let (packets, segment) = bundle.segments();
+        let origin = Origin {
+            bundled: true,
+            ..origin
+        };
+        examined += split(packets, segment, origin, icrcs, handle, counters);
+    }
+    examined
+}
+
+/// Hands on the packets of one buffer, of so many bytes each but for the last. The k-th is expected to have IP identification k: a
+/// segmented send that was not cut on its way (veth, loopback), or was cut and coalesced again, is all in one buffer, and so is a
+/// bundle.
+fn split(
+    buffer: &[u8],
+    segment: usize,
+    origin: Origin,
+    icrcs: &mut IcrcCache,
+    handle: &mut dyn FnMut(Received<'_>),
+    counters: &mut PortCounters,
+) -> usize {
     let mut examined = 0;
     for datagram in buffer.chunks(segment) {
         let checked = icrcs.check(&origin.flow, examined as u16, datagram);
@@ -253,12 +284,13 @@ fn split(
         counters.rx_bytes += datagram.len() as u64;
         handle(Received {
             forwarded: false,
+            bundled: origin.bundled,
             source: origin.address,
             source_port: origin.port,
-            destination,
-            tos: arrival.tos,
-            ttl: arrival.ttl,
-            flow_label: arrival.flow_label,
+            destination: origin.destination,
+            tos: origin.arrival.tos,
+            ttl: origin.arrival.ttl,
+            flow_label: origin.arrival.flow_label,
             bytes,
         });
     }

@@ -60,6 +60,7 @@ fn to(text: &str) -> Destination {
         tos: 0,
         hop_limit: 0,
         flow_label: 0,
+        bundles: false,
     }
 }
 
@@ -536,5 +537,6 @@ fn addresses_that_are_not_ours_are_refused_with_a_reason() {
 }
 
 mod addresses;
+mod bundles;
 mod hostile;
 mod refusals;

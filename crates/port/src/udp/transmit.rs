@@ -4,21 +4,25 @@ use std::io;
 use std::net::IpAddr;
 use std::ptr;
 
+use airdma_wire::bundle::BUNDLE_HEADER_LEN;
+
 use super::address::SocketAddress;
 use super::control::{ControlBuffer, ControlWriter, EMPTY_HEADER};
 use super::socket::Socket;
-use crate::batch::Entry;
+use crate::batch::GROUP_BYTES_MAX;
 use crate::icrc::{Flow, IcrcCache};
 use crate::{Destination, PortCounters, TransmitBatch};
 
 /// Sends batches. Everything the kernel needs to be pointed at lives here, allocated once.
 pub(super) struct Sender {
     segmentation: bool,
+    /// Bundles leave: false once the kernel has refused one.
+    bundles: bool,
     messages: Box<[Message]>,
     headers: Box<[libc::mmsghdr]>,
     /// Packets in each planned message.
     groups: [u16; MESSAGES_MAX],
-    /// The planned messages are too big for the interface, and leave in fragments.
+    /// The planned messages may leave in fragments: bundles, and packets too big for the interface.
     fragmenting: bool,
     icrcs: IcrcCache,
     /// What the kernel is made to answer instead of sending.
@@ -34,6 +38,8 @@ pub(super) struct Attempt {
     pub(super) packets: usize,
     /// Messages.
     pub(super) messages: usize,
+    /// The first is a bundle.
+    pub(super) is_bundle: bool,
 }
 
 // SAFETY: the raw pointers in `headers` and `messages` are written and used within one call of `Sender::send` and are
@@ -44,7 +50,11 @@ unsafe impl Send for Sender {}
 #[derive(Clone, Copy)]
 struct Message {
     name: SocketAddress,
-    bytes: libc::iovec,
+    /// In front of the packets, in a bundle.
+    head: [u8; BUNDLE_HEADER_LEN],
+    /// The head, and the packets.
+    parts: [libc::iovec; 2],
+    is_bundle: bool,
     control: ControlBuffer,
     control_len: usize,
 }
@@ -52,30 +62,27 @@ struct Message {
 /// Messages per `sendmmsg`.
 const MESSAGES_MAX: usize = 64;
 
-/// Segments of one send. Kernels before 6.8 take no more.
-const SEGMENTS_MAX: usize = 64;
-
-/// Bytes of one segmented send: with its headers it must be a legal IP packet.
-const SEGMENTED_BYTES_MAX: usize = 65_000;
-
 impl Sender {
     pub(super) fn new(segmentation: bool) -> Self {
         let message = Message {
             name: SocketAddress::zeroed(),
-            bytes: libc::iovec {
+            head: [0; BUNDLE_HEADER_LEN],
+            parts: [libc::iovec {
                 iov_base: ptr::null_mut(),
                 iov_len: 0,
-            },
+            }; 2],
+            is_bundle: false,
             control: ControlBuffer::zeroed(),
             control_len: 0,
         };
         Sender {
             segmentation,
+            bundles: true,
             messages: vec![message; MESSAGES_MAX].into_boxed_slice(),
             headers: vec![EMPTY_HEADER; MESSAGES_MAX].into_boxed_slice(),
             groups: [0; MESSAGES_MAX],
             fragmenting: false,
-            icrcs: IcrcCache::new(SEGMENTED_BYTES_MAX),
+            icrcs: IcrcCache::new(GROUP_BYTES_MAX),
             #[cfg(test)]
             refuse: None,
         }
@@ -142,12 +149,18 @@ impl Sender {
         while let Some(entry) = batch.waiting().get(first)
             && planned < MESSAGES_MAX
         {
-            let fragmenting = socket.must_fragment(entry.wire_len());
+            let destination = batch.destination(entry);
+            let bundles = destination.bundles && self.bundles;
+            let group = if self.segmentation || bundles {
+                batch.group_len(first)
+            } else {
+                1
+            };
+            let fragmenting = bundles && group > 1 || socket.must_fragment(entry.wire_len());
             if first > 0 && fragmenting != self.fragmenting {
                 break;
             }
             self.fragmenting = fragmenting;
-            let destination = batch.destination(entry);
             let flow = Flow::new(
                 socket.address,
                 destination.address,
@@ -157,11 +170,7 @@ impl Sender {
             let (Some(flow), true) = (flow, destination.source_index == source_index) else {
                 break;
             };
-            let count = if self.segmentation && !fragmenting {
-                group_len(&batch.waiting()[first..])
-            } else {
-                1
-            };
+            let count = if fragmenting && !bundles { 1 } else { group };
             for index in 0..count {
                 batch.seal(first + index, &flow, index as u16, &mut self.icrcs);
             }
@@ -184,6 +193,7 @@ impl Sender {
             refuse(Attempt {
                 packets: usize::from(self.groups[0]),
                 messages: planned,
+                is_bundle: self.fragmenting && self.groups[0] > 1,
             })
         }) {
             return Sent::error(io::Error::from_raw_os_error(errno));
@@ -195,6 +205,7 @@ impl Sender {
         let slots = self.headers.iter_mut().zip(self.messages.iter_mut());
         for ((header, message), &count) in slots.zip(&self.groups[..planned]) {
             let count = usize::from(count);
+            message.is_bundle = self.fragmenting && count > 1;
             message.fill(socket, batch, first, count);
             message.point(header);
             first += count;
@@ -225,14 +236,18 @@ impl Sender {
         sent: usize,
         counters: &mut PortCounters,
     ) {
-        let mut packets = 0;
+        let (mut packets, mut several) = (0, 0);
         for &count in &self.groups[..sent] {
             packets += usize::from(count);
-            counters.tx_segmented_sends += u64::from(count > 1);
+            several += usize::from(count > 1);
         }
         if self.fragmenting {
-            socket.note_fragmented(packets);
-            counters.tx_fragmented += packets as u64;
+            let alone = sent - several;
+            socket.note_fragmented(alone);
+            counters.tx_fragmented += alone as u64;
+            counters.tx_bundles += several as u64;
+        } else {
+            counters.tx_segmented_sends += several as u64;
         }
         counters.tx_sends += sent as u64;
         counters.tx_packets += packets as u64;
@@ -243,7 +258,8 @@ impl Sender {
     /// The kernel refused the first message. A segmented one may have been refused for being segmented (EIO: the
     /// interface cannot checksum; EINVAL: too many segments for this kernel, or bigger than the MTU before 6.14), so its
     /// first packet is tried alone: if that works, segmentation is at fault and stays off; if not, the packets are. A packet
-    /// too big for the interface is left for another round, in which it may be cut.
+    /// too big for the interface is left for another round, in which it may be cut. A bundle that is too big, or that the kernel cannot
+    /// send for another reason, is the last: its packets leave in another round.
     fn refused(
         &mut self,
         socket: &mut Socket,
@@ -252,6 +268,11 @@ impl Sender {
         counters: &mut PortCounters,
     ) -> Result<(), Stop> {
         let group = usize::from(self.groups[0]);
+        let is_bundle = self.fragmenting && group > 1;
+        if is_bundle && matches!(refusal, Refusal::TooBig | Refusal::Unsuitable) {
+            self.bundles = false;
+            return Ok(());
+        }
         if group > 1 && refusal == Refusal::Unsuitable {
             self.segmentation = false;
             self.plan(socket, batch);
@@ -288,13 +309,16 @@ impl Message {
         let bytes = batch.wire_bytes(first, count);
         self.name = SocketAddress::new(destination.address, socket.port, socket.interface_index)
             .with_flow_label(destination.flow_label);
-        self.bytes = libc::iovec {
+        self.parts[1] = libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
             iov_len: bytes.len(),
         };
+        if self.is_bundle {
+            self.head = batch.bundle_header(first, count);
+        }
         let mut control = ControlWriter::new(&mut self.control);
         write_header_fields(destination, &mut control);
-        if count > 1 {
+        if count > 1 && !self.is_bundle {
             // `group_len` keeps the sum below 65,000, so one segment fits.
             let segment = entry.wire_len() as u16;
             control.push(libc::SOL_UDP, libc::UDP_SEGMENT, segment.to_ne_bytes());
@@ -306,34 +330,20 @@ impl Message {
         let header = &mut header.msg_hdr;
         header.msg_name = (&raw mut self.name).cast();
         header.msg_namelen = self.name.len();
-        header.msg_iov = &raw mut self.bytes;
-        header.msg_iovlen = 1;
+        if self.is_bundle {
+            self.parts[0] = libc::iovec {
+                iov_base: (&raw mut self.head).cast(),
+                iov_len: BUNDLE_HEADER_LEN,
+            };
+            header.msg_iov = self.parts.as_mut_ptr();
+            header.msg_iovlen = 2;
+        } else {
+            header.msg_iov = &raw mut self.parts[1];
+            header.msg_iovlen = 1;
+        }
         header.msg_control = self.control.as_mut_ptr();
         header.msg_controllen = self.control_len;
     }
-}
-
-/// How many of the packets at the front of `waiting` can leave as one segmented send: equal in destination and size,
-/// but the last may be shorter.
-fn group_len(waiting: &[Entry]) -> usize {
-    let Some(first) = waiting.first() else {
-        return 0;
-    };
-    let segment = first.wire_len();
-    let mut bytes = segment;
-    let mut count = 1;
-    for next in waiting.iter().take(SEGMENTS_MAX).skip(1) {
-        let len = next.wire_len();
-        if len > segment || bytes + len > SEGMENTED_BYTES_MAX || next.run != first.run {
-            break;
-        }
-        bytes += len;
-        count += 1;
-        if len < segment {
-            break;
-        }
-    }
-    count
 }
 
 /// TOS and TTL differ per destination, so they travel with the send instead of being set on the socket.

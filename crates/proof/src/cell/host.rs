@@ -41,6 +41,7 @@ pub(super) struct Host {
     memory: Box<[u64]>,
     mr: Arc<Mr>,
     message_bytes: u32,
+    path_mtu: PathMtu,
 }
 
 impl Host {
@@ -58,6 +59,9 @@ impl Host {
         let device = Simulated::open(info, Box::new(port), seed).expect("a device in memory");
         if let Some(rate_control) = sender.air {
             device.offer_air(rate_control);
+        }
+        if sender.bundles {
+            device.offer_bundles();
         }
         if !sender.has_window {
             device.lift_window();
@@ -80,6 +84,7 @@ impl Host {
             memory,
             mr,
             message_bytes,
+            path_mtu: sender.path_mtu,
         };
         let pair = |_| Pair {
             qp: queue_pair(&host.pd, &host.cq),
@@ -103,7 +108,7 @@ impl Host {
     fn connect(&self, pair: usize, peer: &Host, theirs: usize) {
         let gid = peer.device.device().info().gids[0].gid;
         let number = peer.pairs[theirs].qp.number();
-        connect(&self.pairs[pair].qp, gid, PathMtu::M1024, number);
+        connect(&self.pairs[pair].qp, gid, self.path_mtu, number);
     }
 
     /// Posts messages to the memory of a host, until each queue pair has its share under way, or so many messages were posted.
