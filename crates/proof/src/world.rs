@@ -610,6 +610,11 @@ impl World {
         !self.plan.seed.is_multiple_of(3) || offers_sack(self.plan.seed)
     }
 
+    /// Whether hosts may send bundles of packets.
+    pub fn offers_bundles(&self) -> bool {
+        offers_bundles(self.plan.seed)
+    }
+
     /// The traffic class of connections: in some worlds the network may mark their packets.
     fn traffic_class(&self) -> u8 {
         if self.plan.seed % 4 == 1 { ECT_0 } else { 0 }

@@ -114,8 +114,16 @@ fn worlds_that_failed_once_go_as_they_should() {
     let unheard = 1_795_287_315_018_658;
     // Two atomics happened in one step, and so did two writes with a READ between them: a host had kept what came before its turn.
     let at_once = [4_825, 12_321];
+    // A bundle was damaged, and so were three packets.
+    let bundle = 3_370;
     let early = [5_001_997, 5_004_551, 5_013_018, greedy, kept, copied];
-    for seed in [&early[..], &[bound, first, held_back, unheard], &at_once].concat() {
+    for seed in [
+        &early[..],
+        &[bound, first, held_back, unheard, bundle],
+        &at_once,
+    ]
+    .concat()
+    {
         assert_eq!(run(plan_of(seed), false).failure, None, "seed={seed}");
     }
 }
