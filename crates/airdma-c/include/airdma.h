@@ -142,7 +142,8 @@ typedef struct airdma_result {
 airdma_error *airdma_wait(airdma_operation **operation, int timeout_ms, airdma_result *result);
 /* For event loops, in place of a thread that waits: adds 1 to the eventfd(2) when it is worth to ask again by airdma_wait with a limit of 0,
  * which is once, and now if the operation is over already. If airdma_wait then says that it is not, ask to be notified again.
- * One eventfd may be for any number of operations; the library keeps a duplicate of it until then. */
+ * One eventfd may be for any number of operations. The library keeps a duplicate of it until it has rung, or the operation is freed; the last
+ * one that you gave counts. */
 airdma_error *airdma_notify(airdma_operation *operation, int eventfd);
 /* Gives it up. What is on its way still arrives. */
 void airdma_give_up(airdma_operation *operation);

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::handle::{borrow, borrow_mut, free, give, take, text};
-use crate::operation::{Any, Outcome, Waited};
+use crate::operation::{Any, Outcome, UnderWay, Waited};
 use airdma::{Blame, Device, Endpoint, Listener, Region, Remote, Rights, Shared};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::io::{self, ErrorKind};
@@ -21,10 +21,10 @@ fn attempt(call: impl FnOnce() -> Result<(), Failure>) -> *mut Failure {
 }
 
 /// A call that begins something. What is wrong with it is said by `airdma_wait`.
-fn begin(call: impl FnOnce() -> Result<Any, Failure>) -> *mut Any {
+fn begin(call: impl FnOnce() -> Result<Any, Failure>) -> *mut UnderWay {
     let caught = catch_unwind(AssertUnwindSafe(call));
     let begun = caught.unwrap_or_else(|_| Err(Failure::panicked()));
-    Box::into_raw(Box::new(begun.unwrap_or_else(Any::failed)))
+    Box::into_raw(Box::new(begun.unwrap_or_else(Any::failed).into()))
 }
 
 /// A call that only looks or frees.
@@ -46,7 +46,7 @@ macro_rules! calls {
     };
     (@begin $name:ident($($arg:ident: $ty:ty),*) $body:block) => {
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $ty),*) -> *mut Any {
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> *mut UnderWay {
             // SAFETY: as above.
             begin(|| unsafe { $body })
         }
@@ -244,7 +244,7 @@ calls! {
         Ok(Any::Word(endpoint.compare_swap(&remote(on)?, at, compare, swap)))
     }
 
-    attempt fn airdma_wait(operation: *mut *mut Any, timeout_ms: c_int, result: *mut Outcome) {
+    attempt fn airdma_wait(operation: *mut *mut UnderWay, timeout_ms: c_int, result: *mut Outcome) {
         let mut under_way = take(operation, "operation")?;
         match under_way.wait(timeout_ms) {
             Waited::NotYet => give(operation, *under_way),
@@ -257,16 +257,22 @@ calls! {
         }
     }
 
-    attempt fn airdma_notify(operation: *mut Any, eventfd: c_int) {
+    attempt fn airdma_notify(operation: *mut UnderWay, eventfd: c_int) {
         let under_way = borrow_mut(operation, "operation")?;
-        if eventfd < 0 {
+        if eventfd < 0 || is_something_else(eventfd) {
             return Err(no_eventfd(eventfd, &ErrorKind::InvalidInput.into()));
         }
         let notified = under_way.notify(BorrowedFd::borrow_raw(eventfd));
         notified.map_err(|error| no_eventfd(eventfd, &error))
     }
 
-    free fn airdma_give_up(operation: *mut Any) { free(operation) }
+    free fn airdma_give_up(operation: *mut UnderWay) { free(operation) }
+}
+
+/// Whether a descriptor is open, and no eventfd: writing to it might block, or end the program.
+fn is_something_else(descriptor: c_int) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{descriptor}"));
+    link.is_ok_and(|what| what.as_os_str() != "anon_inode:[eventfd]")
 }
 
 fn no_eventfd(descriptor: c_int, error: &io::Error) -> Failure {

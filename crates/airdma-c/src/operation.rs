@@ -7,11 +7,18 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 /// `airdma_operation`.
+pub struct UnderWay {
+    what: Any,
+    /// Once somebody wanted to be notified.
+    bell: Option<Arc<Bell>>,
+}
+
+/// What it may be.
 pub enum Any {
     Endpoint(Operation<Endpoint>),
     Region(Operation<Region>),
@@ -132,40 +139,87 @@ impl Any {
         }
     }
 
-    /// Counts the eventfd up by 1 when it is worth to ask again: once, and at once if it is over.
-    pub fn notify(&mut self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
-        let bell = Arc::new(Bell(File::from(eventfd.try_clone_to_owned()?)));
-        let waker = Waker::from(Arc::clone(&bell));
-        let mut context = Context::from_waker(&waker);
+    /// Looks whether it is over; if not, the waker will be woken when it may be.
+    fn poll(&mut self, waker: &Waker) -> Poll<()> {
+        let mut context = Context::from_waker(waker);
         let polled = match self {
             Any::Endpoint(operation) => polled(operation, &mut context),
             Any::Region(operation) => polled(operation, &mut context),
             Any::Message(operation) => polled(operation, &mut context),
             Any::Word(operation) => polled(operation, &mut context),
             Any::Nothing(operation) => polled(operation, &mut context),
-            Any::Over(..) => return bell.ring(),
+            Any::Over(..) => return Poll::Ready(()),
         };
-        if let Poll::Ready((given, failure)) = polled {
-            *self = Any::Over(given, failure);
-            return bell.ring();
+        polled.map(|(given, failure)| *self = Any::Over(given, failure))
+    }
+}
+
+impl UnderWay {
+    /// Waits for `timeout_ms`, or for as long as it takes if that is negative.
+    pub fn wait(&mut self, timeout_ms: c_int) -> Waited {
+        let waited = self.what.wait(timeout_ms);
+        if matches!(waited, Waited::NotYet)
+            && let Some(bell) = self.bell.as_ref().filter(|bell| bell.is_armed())
+        {
+            // Whoever slept here took the bell's place.
+            let waker = Waker::from(Arc::clone(bell));
+            if self.what.poll(&waker).is_ready() {
+                waker.wake();
+            }
+        }
+        waited
+    }
+
+    /// Counts the eventfd up by 1 when it is worth to ask again: once, and at once if it is over.
+    pub fn notify(&mut self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
+        let file = File::from(eventfd.try_clone_to_owned()?);
+        // One for each operation, however often: wakers are told apart by it.
+        let bell = self.bell.get_or_insert_default();
+        bell.arm(Some(file));
+        let waker = Waker::from(Arc::clone(bell));
+        if self.what.poll(&waker).is_ready() {
+            waker.wake();
         }
         Ok(())
     }
 }
 
-/// An eventfd that somebody sleeps on.
-struct Bell(File);
+impl From<Any> for UnderWay {
+    fn from(what: Any) -> UnderWay {
+        UnderWay { what, bell: None }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if let Some(bell) = &self.bell {
+            bell.arm(None);
+        }
+    }
+}
+
+/// An eventfd that somebody sleeps on, until it has rung.
+#[derive(Default)]
+pub struct Bell(Mutex<Option<File>>);
 
 impl Bell {
-    fn ring(&self) -> io::Result<()> {
-        (&self.0).write_all(&1u64.to_ne_bytes())
+    fn arm(&self, file: Option<File>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = file;
+    }
+
+    fn is_armed(&self) -> bool {
+        let file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        file.is_some()
     }
 }
 
 impl Wake for Bell {
     fn wake(self: Arc<Self>) {
-        // It fails only where nobody has read for 2^64 times, or it is no eventfd, which was said when it was given.
-        let _ = self.ring();
+        let file = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut file) = file {
+            // It fails only where it has been rung 2^64 times, and is heard anyway.
+            let _ = file.write_all(&1u64.to_ne_bytes());
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 /* Mistakes, each of which is told, and none of which ends the program. Both ends of a connection in one program. */
 #include <airdma.h>
 #include <assert.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,6 +25,15 @@ static airdma_error *wait_for(airdma_operation *operation, airdma_result *result
     return error;
 }
 
+/* How many are open. */
+static int descriptors(void)
+{
+    int count = 0;
+    for (int number = 0; number < 4096; number++)
+        count += fcntl(number, F_GETFD) >= 0;
+    return count;
+}
+
 int main(void)
 {
     airdma_device *device = NULL;
@@ -34,6 +44,7 @@ int main(void)
     airdma_result result;
     uint64_t word;
     char bytes[16] = { 0 };
+    int ends[2];
     struct pollfd rings = { .fd = eventfd(0, EFD_CLOEXEC), .events = POLLIN };
 
     BLAMED(airdma_open(NULL, &device), AIRDMA_YOU, "pointer is NULL");
@@ -65,6 +76,16 @@ int main(void)
     FINE(airdma_wait(&receiving, 20, &result));
     assert(receiving != NULL);
     FINE(airdma_notify(receiving, rings.fd));
+    /* As often as one likes, with one descriptor for all. */
+    airdma_operation *accepting = airdma_accept(listener);
+    for (int round = 0; round < 2000; round++)
+        FINE(airdma_notify(accepting, rings.fd));
+    assert(descriptors() < 50);
+    airdma_give_up(accepting);
+    assert(pipe(ends) == 0);
+    BLAMED(airdma_notify(receiving, ends[1]), AIRDMA_YOU, "cannot be rung");
+    close(ends[0]);
+    close(ends[1]);
     BLAMED(airdma_notify(receiving, 999), AIRDMA_YOU, "descriptor 999 cannot be rung");
     BLAMED(airdma_notify(receiving, -1), AIRDMA_YOU, "descriptor -1 cannot be rung");
 
