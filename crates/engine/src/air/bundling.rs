@@ -84,8 +84,7 @@ impl Bundling {
     pub(super) fn take_report(&mut self, now: Time, told: Told) -> bool {
         // What was before is nobody's fault.
         let before = self.told.replace(told).unwrap_or(told);
-        let began_anew = told.received_bytes < before.received_bytes
-            || told.at_us.wrapping_sub(before.at_us).cast_signed() < 0;
+        let began_anew = told.received_bytes < before.received_bytes;
         let (bytes, missed) = if began_anew {
             (told.received_bytes, told.missed_packets)
         } else {

@@ -175,16 +175,29 @@ impl Receiver {
             take_message(message, socket.address, &**sharing, handle, counters);
             return 1;
         }
-        let segment = match arrival.segment {
-            0 => len,
-            segment => segment,
-        };
-        let icrcs = &mut self.icrcs;
-        if is_bundle(bytes) {
-            return unbundle(bytes, segment, origin, icrcs, handle, counters);
-        }
-        split(bytes, segment, origin, icrcs, handle, counters)
+        take_buffer(bytes, origin, &mut self.icrcs, handle, counters)
     }
+}
+
+/// Hands on the packets of a buffer that is not empty.
+#[inline]
+fn take_buffer(
+    bytes: &[u8],
+    origin: Origin,
+    icrcs: &mut IcrcCache,
+    handle: &mut dyn FnMut(Received<'_>),
+    counters: &mut PortCounters,
+) -> usize {
+    let segment = match origin.arrival.segment {
+        0 => bytes.len(),
+        segment => segment,
+    };
+    // Only the last of coalesced datagrams is shorter than the others, and so can be something else.
+    let last = (bytes.len() - 1) / segment * segment;
+    if is_bundle(bytes) || is_bundle(&bytes[last..]) {
+        return unbundle(bytes, segment, origin, icrcs, handle, counters);
+    }
+    split(bytes, segment, 0, origin, icrcs, handle, counters)
 }
 
 /// Takes what another process that shares the address says.
@@ -223,7 +236,8 @@ struct Origin {
     bundled: bool,
 }
 
-/// Hands on the packets of the bundles in a buffer: one, or several short ones that the kernel has coalesced.
+/// Hands on the packets of a buffer with bundles in it: one, or several short ones that the kernel has coalesced, with each other or
+/// with packets that came by themselves.
 #[cold]
 fn unbundle(
     buffer: &[u8],
@@ -233,8 +247,13 @@ fn unbundle(
     handle: &mut dyn FnMut(Received<'_>),
     counters: &mut PortCounters,
 ) -> usize {
-    let mut examined = 0;
+    let (mut examined, mut alone) = (0, 0);
     for datagram in buffer.chunks(segment) {
+        if !is_bundle(datagram) {
+            examined += split(datagram, segment, alone, origin, icrcs, handle, counters);
+            alone += 1;
+            continue;
+        }
         let Some(bundle) = Bundle::parse(datagram) else {
             counters.rx_bad_bundle += 1;
             examined += 1;
@@ -245,17 +264,18 @@ fn unbundle(
             bundled: true,
             ..origin
         };
-        examined += split(packets, segment, origin, icrcs, handle, counters);
+        examined += split(packets, segment, 0, origin, icrcs, handle, counters);
     }
     examined
 }
 
-/// Hands on the packets of one buffer, of so many bytes each but for the last. The k-th is expected to have IP identification k: a
+/// Hands on the packets of one buffer, of so many bytes each but for the last. The k-th is expected to have IP identification `first` + k: a
 /// segmented send that was not cut on its way (veth, loopback), or was cut and coalesced again, is all in one buffer, and so is a
 /// bundle.
 fn split(
     buffer: &[u8],
     segment: usize,
+    first: u16,
     origin: Origin,
     icrcs: &mut IcrcCache,
     handle: &mut dyn FnMut(Received<'_>),
@@ -263,7 +283,8 @@ fn split(
 ) -> usize {
     let mut examined = 0;
     for datagram in buffer.chunks(segment) {
-        let checked = icrcs.check(&origin.flow, examined as u16, datagram);
+        let id = first.wrapping_add(examined as u16);
+        let checked = icrcs.check(&origin.flow, id, datagram);
         examined += 1;
         let bytes = match checked {
             Checked::Good(bytes) => bytes,
@@ -295,4 +316,78 @@ fn split(
         });
     }
     examined
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use airdma_wire::Qpn;
+    use airdma_wire::bundle::bundle_header;
+
+    use super::super::control::ControlBuffer;
+    use super::*;
+
+    const HERE: IpAddr = IpAddr::V6(std::net::Ipv6Addr::LOCALHOST);
+
+    fn origin(segment: usize) -> Origin {
+        let arrival = Arrival {
+            segment,
+            ..Arrival::parse(&ControlBuffer::zeroed(), 0)
+        };
+        Origin {
+            address: HERE,
+            port: 4791,
+            destination: HERE,
+            flow: Flow::new(HERE, HERE, 4791, 4791).unwrap(),
+            arrival,
+            bundled: false,
+        }
+    }
+
+    /// BTH to ICRC, of so many bytes.
+    fn packet(len: usize, number: u8, icrcs: &mut IcrcCache) -> Vec<u8> {
+        let mut bytes = vec![number; len - 4];
+        bytes[0] = 4;
+        let icrc = icrcs.icrc(&origin(0).flow, 0, &bytes);
+        bytes.extend(icrc.to_le_bytes());
+        bytes
+    }
+
+    fn bundle(packets: &[Vec<u8>]) -> Vec<u8> {
+        let header = bundle_header(packets[0].len() as u16, packets.len(), Qpn::new(5));
+        [&header[..], &packets.concat()].concat()
+    }
+
+    #[test]
+    fn the_kernel_may_coalesce_a_bundle_with_a_packet_that_came_by_itself() {
+        let mut icrcs = IcrcCache::new(2048);
+        let short = [1, 2].map(|number| packet(40, number, &mut icrcs));
+        let (long, last) = (packet(88, 3, &mut icrcs), packet(60, 4, &mut icrcs));
+        // Equal datagrams, and a shorter one behind them.
+        for (datagrams, expected) in [
+            (
+                vec![bundle(&short), long.clone(), last.clone()],
+                [1, 2, 3, 4],
+            ),
+            (
+                vec![packet(96, 3, &mut icrcs), bundle(&short)],
+                [3, 1, 2, 0],
+            ),
+        ] {
+            let mut counters = PortCounters::default();
+            let mut found = [0; 4];
+            let mut count = 0;
+            let mut note = |packet: Received<'_>| {
+                let number = packet.bytes[1];
+                assert_eq!(packet.bundled, number < 3);
+                found[count] = number;
+                count += 1;
+            };
+            let origin = origin(datagrams[0].len());
+            let buffer = datagrams.concat();
+            take_buffer(&buffer, origin, &mut icrcs, &mut note, &mut counters);
+            assert_eq!(found, expected, "{counters:?}");
+            assert_eq!((counters.rx_bad_icrc, counters.rx_bad_bundle), (0, 0));
+        }
+    }
 }
