@@ -27,7 +27,7 @@ GROWTH_BYTES_MAX = 20_000_000
 REPLAYS = 2
 """More would be three wrong codes: whoever is on the path can also say those."""
 FORGED_MAX = 40
-LATER_S = 0.05
+LATER_S = 0.01
 _ALL_PROTOCOLS = 3
 _PACKET_QDISC_BYPASS, _PACKET_IGNORE_OUTGOING = 20, 23
 _SOL_PACKET = 263

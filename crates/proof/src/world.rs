@@ -161,8 +161,7 @@ impl World {
             if offers_sack(plan.seed) {
                 host.device.offer_sack();
             }
-            // No radio takes frames of their length, and nothing here cuts them.
-            if air(seed) && offers_bundles(plan.seed) && plan.network.wifi.is_none() {
+            if air(seed) && offers_bundles(&plan) {
                 host.device.offer_bundles();
             }
             host
@@ -612,7 +611,7 @@ impl World {
 
     /// Whether hosts may send bundles of packets.
     pub fn offers_bundles(&self) -> bool {
-        offers_bundles(self.plan.seed)
+        offers_bundles(&self.plan)
     }
 
     /// The traffic class of connections: in some worlds the network may mark their packets.
@@ -626,9 +625,9 @@ fn offers_sack(seed: u64) -> bool {
     seed.is_multiple_of(5)
 }
 
-/// Whether hosts that are in air mode offer bundles of packets, too.
-fn offers_bundles(seed: u64) -> bool {
-    seed % 6 == 2
+/// Whether hosts that are in air mode offer bundles of packets, too. No radio takes frames of their length, and nothing here cuts them.
+fn offers_bundles(plan: &Plan) -> bool {
+    plan.seed % 6 == 2 && plan.network.wifi.is_none()
 }
 
 /// ECN bits of a packet that may be marked (RFC 3168), and of one that is.

@@ -5,7 +5,7 @@ use crate::error::Error;
 use airdma::{Device, Region};
 use airdma_files::Source;
 use airdma_files::session::{Sealer, TAG_BYTES};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::task::Waker;
 use std::thread;
 
@@ -77,8 +77,10 @@ struct Memory {
 impl Memory {
     /// None when nobody gives any back.
     fn take(&mut self) -> Option<Region> {
-        if let Ok(region) = self.empty.try_recv() {
-            return Some(region);
+        match self.empty.try_recv() {
+            Ok(region) => return Some(region),
+            Err(TryRecvError::Disconnected) => return None,
+            Err(TryRecvError::Empty) => {}
         }
         if self.more > 0 {
             self.more -= 1;

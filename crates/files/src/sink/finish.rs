@@ -95,8 +95,10 @@ impl Sink {
     fn clean_up(&mut self) -> Result<(), Errno> {
         let entries = self.manifest.entries();
         if entries.iter().all(|entry| entry.content().is_some()) {
-            // All names are in one directory. A call for the whole file system would wait for what others write, too.
+            // All names are in one directory, and none is in the other any more: both are said to the disk, for a file system without a
+            // journal. A call for the whole file system would wait for what others write, too.
             rustix::fs::fsync(self.tree.top())?;
+            rustix::fs::fsync(&self.staging)?;
         } else {
             rustix::fs::syncfs(self.tree.top())?;
         }
