@@ -240,7 +240,7 @@ fn save(taken: &impl Serialize, stem: &Path) -> anyhow::Result<()> {
 }
 
 /// Writes the page of an output whose pictures, by the ends of their names and what they show, are there. What somebody thinks of
-/// it is in a file of its own, `STEM-remarks.md`, so that it outlives the next measurement.
+/// it is in a file of its own, `STEM.remarks`, so that it outlives the next measurement.
 fn write_illustrated(
     stem: &Path,
     pictures: &[(String, String)],
@@ -252,8 +252,7 @@ fn write_illustrated(
         .iter()
         .map(|(part, what)| (format!("{name}-{part}.svg"), what.clone()))
         .collect();
-    let remarks = stem.with_file_name(format!("{name}-remarks.md"));
-    let remarks = fs::read_to_string(remarks).unwrap_or_default();
+    let remarks = fs::read_to_string(with_ending(stem, "remarks")).unwrap_or_default();
     let page = with_ending(stem, "md");
     write(&page, markdown(&shown, &remarks).as_bytes())?;
     let (page, count) = (page.display(), pictures.len());
