@@ -5,7 +5,8 @@
 //! | plain | it is not known, did not answer, as hosts of others do not, or can nothing of it: RoCEv2 |
 //! | agreed | reliable connections repeat selectively, and reports acknowledge in place of ACK packets |
 //!
-//! It is asked when a queue pair is connected to it, every [`HELLO_INTERVAL`], [`HELLO_TRIES`] times in all, and when it asks or reports itself. Only
+//! It is asked when a queue pair is connected to it, again after each of [`peer::HELLO_AGAIN`], and when it asks or reports itself; an answer to its own question
+//! asks again, since a question that came before it was connected was heard by nobody. Only
 //! an answer that names our instance counts: nobody else can give it. What was agreed holds for the queue pairs that were connected when
 //! it was said; the others wait for the next answer, since the process at the other end may be another one by then.
 //!
@@ -48,8 +49,6 @@ use std::time::Duration;
 
 /// Without any of them there is nothing to agree on.
 const NEEDED: u64 = feature::SELECTIVE | feature::SACK;
-const HELLO_INTERVAL: Duration = Duration::from_millis(200);
-const HELLO_TRIES: u32 = 3;
 
 /// For packets that came before their turn, of all queue pairs together: what a fast link has under way in a long round trip.
 const REORDER_BYTES: usize = 32 << 20;
@@ -468,24 +467,19 @@ impl Tables {
         let receiver = id_of(peer.range);
         if let Some(Asked { as_whom, instance }) = peer.asked.take() {
             let answer = Hello {
+                asks: peer.ask_again(now),
                 sender: as_whom,
                 answers: Some(instance),
                 ..hello
             };
             return Some(air::hello(&answer, receiver));
         }
-        if let Some(Asking { tries, again_at }) = peer.asking
-            && again_at <= now
-        {
-            if tries == HELLO_TRIES {
+        if peer.asking.is_some_and(|asking| asking.again_at <= now) {
+            if !peer.ask_again(now) {
                 peer.asking = None;
                 self.agree(index, None, 0, now);
                 return None;
             }
-            peer.asking = Some(Asking {
-                tries: tries + 1,
-                again_at: now + HELLO_INTERVAL,
-            });
             let question = Hello {
                 asks: true,
                 ..hello
@@ -672,14 +666,18 @@ impl Tables {
             return self.counters.count(EngineCounter::DropAir);
         };
         let bundles = hello.features & self.air.features() & feature::BUNDLES != 0;
-        let awaited = self.air.peer(index).asking.is_some();
-        if awaited && hello.answers.is_some() && hello.answers == self.air.instance {
+        let is_answer = hello.answers.is_some() && hello.answers == self.air.instance;
+        if is_answer && self.air.peer(index).asking.is_some() {
             let can = hello.features & self.air.features() & NEEDED != 0;
             self.air.peer(index).asking = None;
-            return self.agree(index, can.then_some(hello.instance), hello.features, now);
+            self.agree(index, can.then_some(hello.instance), hello.features, now);
         }
         if !hello.asks {
-            return self.counters.count(EngineCounter::DropAir);
+            // Who asked twice is answered twice.
+            if !is_answer {
+                self.counters.count(EngineCounter::DropAir);
+            }
+            return;
         }
         let peer = self.air.peer(index);
         peer.asked = Some(Asked {

@@ -33,10 +33,20 @@ const RTT_MIN: Duration = Duration::from_micros(200);
 /// Longer ones are those of a peer that was stopped, or lies.
 const RTT_MAX: Duration = Duration::from_secs(2);
 
+/// How long a question waits for its answer, each time that it is said. The first is worth repeating soon: until both have agreed, they have
+/// RoCEv2. After the last the peer is plain.
+pub(super) const HELLO_AGAIN: [Duration; 4] = [
+    Duration::from_millis(10),
+    Duration::from_millis(50),
+    Duration::from_millis(200),
+    Duration::from_millis(200),
+];
+
 /// A question that was not answered yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asking {
-    pub(super) tries: u32,
+    /// How often it was said.
+    pub(super) tries: usize,
     pub(super) again_at: Time,
 }
 
@@ -143,6 +153,21 @@ pub(super) struct AirPeer {
 }
 
 impl AirPeer {
+    /// Whether a question that was not answered yet is to be said now: not if there is none, or it was said often enough.
+    pub(super) fn ask_again(&mut self, now: Time) -> bool {
+        let Some(asking) = &mut self.asking else {
+            return false;
+        };
+        let Some(&wait) = HELLO_AGAIN.get(asking.tries) else {
+            return false;
+        };
+        *asking = Asking {
+            tries: asking.tries + 1,
+            again_at: now + wait,
+        };
+        true
+    }
+
     pub(super) fn new((address, local): (IpAddr, IpAddr), range: u8, source_index: u8) -> Self {
         AirPeer {
             address,

@@ -117,8 +117,9 @@ fn a_program_that_says_how_much_waits_for_it_sets_the_rate_and_the_queue_of_the_
     let line = wires.line.unwrap();
     let carried = line.carried as f64 / (taken as usize * PIECE) as f64;
     assert!((0.9..1.2).contains(&carried), "{carried} of what is taken");
+    // A quarter of what is there at least when nobody tells (below).
     let queue = program.mean_queue();
-    assert!(queue < 5_000, "{queue} bytes in the queue");
+    assert!(queue < 10_000, "{queue} bytes in the queue");
 }
 
 #[test]

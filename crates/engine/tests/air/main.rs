@@ -107,10 +107,10 @@ fn the_end_of_a_message_that_is_lost_comes_again_long_before_the_timeout() {
 }
 
 #[test]
-fn a_host_that_knows_nothing_of_it_gets_three_hellos_and_roce() {
+fn a_host_that_knows_nothing_of_it_gets_four_hellos_and_roce() {
     let mut wires = Wires::new([true, false], 64 * 1024);
     wires.quietly(1000 * MS);
-    assert_eq!(wires.messages(0), 3);
+    assert_eq!(wires.messages(0), 4);
     assert_eq!(wires.messages(1), 0);
     let write = wires.ends[0].write(&wires.ends[1], 0, 64 * 1024);
     wires.ends[0].qp.post_send(&write).unwrap();
@@ -123,7 +123,7 @@ fn a_host_that_knows_nothing_of_it_gets_three_hellos_and_roce() {
     });
     wires.ends[0].ok();
     assert_eq!(wires.hosts[1].count("naks_sent"), 1);
-    assert_eq!(wires.messages(0), 3);
+    assert_eq!(wires.messages(0), 4);
     for counter in ["air_agreed", "air_reports_sent"] {
         assert_eq!(wires.hosts[0].count(counter), 0, "{counter}");
     }
@@ -142,6 +142,39 @@ fn a_lost_hello_is_said_again() {
     wires.quietly(20 * MS);
     wires.ends[0].ok();
     assert_eq!(wires.hosts[1].count("acks_sent"), 0, "agreed");
+}
+
+/// As connection management does it: who accepts is connected before who asked.
+#[test]
+fn who_asked_before_the_other_was_connected_is_answered_at_once_when_it_is() {
+    let mut wires = Wires::new([true, true], 16 * 1024);
+    for end in &wires.ends {
+        let reset = QpAttributes {
+            state: QpState::Reset,
+            ..QpAttributes::default()
+        };
+        end.qp.modify(&reset, AttrMask::STATE).unwrap();
+    }
+    wires.quietly(1000 * MS);
+    let (acks, unheard) = (
+        wires.hosts[1].count("acks_sent"),
+        wires.hosts[0].count("drop_air"),
+    );
+    wires.ends[1].connect(&wires.ends[0]);
+    wires.quietly(2 * MS);
+    assert_eq!(
+        wires.hosts[0].count("drop_air"),
+        unheard + 1,
+        "heard by nobody"
+    );
+    wires.ends[0].connect(&wires.ends[1]);
+    // A round trip, and the way of the last answer.
+    wires.quietly(2 * MS);
+    let write = wires.ends[0].write(&wires.ends[1], 0, 16 * 1024);
+    wires.ends[0].qp.post_send(&write).unwrap();
+    wires.quietly(20 * MS);
+    wires.ends[0].ok();
+    assert_eq!(wires.hosts[1].count("acks_sent"), acks, "agreed");
 }
 
 #[test]
@@ -185,7 +218,7 @@ fn who_hears_a_report_without_having_agreed_asks_again() {
     let answer_of_right = |from: usize, bytes: &[u8]| {
         let mad = &bytes[BTH_AND_DETH..];
         let is_hello = from == 1 && bytes[5..8] == [0, 0, 1] && mad[16..18] == [0, 1];
-        is_hello && mad[41] & 0x80 == 0
+        is_hello && mad[64..72] != [0; 8]
     };
     // The left one gives up asking, the right one has its answer.
     wires.pass(1000 * MS, &mut |from, bytes| answer_of_right(from, bytes));
