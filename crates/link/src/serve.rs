@@ -41,7 +41,7 @@ pub fn serve(
         Some(places) => Hosts::given(places)?,
         None => {
             enter()?;
-            Hosts::new(&folder.name(), options.plain && options.whole)?
+            Hosts::new(&folder.name(), options.whole || !options.plain)?
         }
     };
     let _cleared = options.between.as_ref().map(|_| Cleared(&hosts));

@@ -1,11 +1,12 @@
 //! The queue in front of the radio at one interface: an HTB class with the radio's rate, and the driver's queue behind it.
 //!
 //! Between the two stands a TBF that lets everything pass at once: the only one of the common queues that splits segmented
-//! (GSO) packets into those that take the air, so that the queue counts packets. Where the kernel has none, a segmented
-//! packet of UDP counts as one (TCP makes none on these interfaces).
+//! (GSO) packets into those that take the air, so that the queue counts packets. Where the kernel has none, TCP makes no
+//! segmented packets, and one of UDP counts as one.
 
 use std::io;
 
+use airdma_lab::Route;
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use crate::netlink::{
@@ -96,7 +97,11 @@ impl Shaper {
         made.map_err(step("adding a class to HTB"))?;
         let parent = match shaper.splitter(mtu) {
             Ok(()) => TBF_CLASS,
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => CLASS,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                let forbidden = Route::open().and_then(|mut route| route.forbid_segmented(index));
+                forbidden.map_err(step("forbidding segmented packets"))?;
+                CLASS
+            }
             Err(error) => return Err((error, "adding TBF below HTB")),
         };
         let fifo = shaper.fifo(parent, queue_packets_max);
