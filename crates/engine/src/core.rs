@@ -1,12 +1,17 @@
 //! What the threads of a process share of one device: the worker, who runs it ([`crate::relay`]), and what it is run with.
+//!
+//! Here is how the worker is reached, how threads sleep, and how the port is bound. What the device is like, and that it changes, is in
+//! [`state`], what other processes at its addresses have to do with it in [`company`], what the environment asks for in [`environment`].
+
+mod company;
+mod environment;
+mod state;
 
 use crate::air::RateControl;
 use crate::async_event::{AsyncEvents, EventOwner};
 use crate::clock::Clock;
-use crate::devices::look_at;
 use crate::eventfd::EventFd;
-use crate::gids::{GIDS_MAX, GidEntry, changes};
-use crate::gsi::Gsi;
+use crate::gids::{GIDS_MAX, GidEntry};
 use crate::helper::Helper;
 use crate::news::News;
 use crate::process::Process;
@@ -16,20 +21,18 @@ use crate::relay::{Left, NEVER, NO_ROOM_WANTED, ROOM_ANYWHERE, Relay, Rounds};
 use crate::simulated::Inventory;
 use crate::steering::{self, JoinError, Steering};
 use crate::wait::{Descriptors, Waited};
-use crate::wills::Estate;
 use crate::worker::{Round, Work, Worker};
 use crate::{AsyncEvent, DeviceInfo, Error, Uncancelled};
-use airdma_port::impair::{Impaired, Impairment};
+use airdma_port::impair::Impaired;
 use airdma_port::{BindError, Port, UdpConfig, UdpPort};
 use airdma_shm::{Arena, Doorbells};
 use airdma_transport::Time;
-use airdma_transport::rate::Rate;
 use airdma_wire::air::feature;
+use state::{State, addresses_of, families_of, line_rate};
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Those who sleep are on their way out at once; one that is not (a stopped thread) must not hold up the others for ever.
@@ -67,93 +70,29 @@ pub(crate) struct Core {
     serial: AtomicU64,
 }
 
-/// What changes with the interface.
-struct State {
-    /// With the GID table of the device.
-    current: DeviceInfo,
-    /// The address that each row of the table had last.
-    former: Vec<IpAddr>,
-    /// An address could not be used: to be tried again.
-    incomplete: bool,
-}
-
 /// Sockets, and what is shared with other processes.
 type Opened = (Box<dyn Port>, Option<Arc<Steering>>);
-
-fn families_of(rows: &[GidEntry]) -> [AtomicU8; GIDS_MAX] {
-    std::array::from_fn(|index| AtomicU8::new(rows.get(index).map_or(0, family_of)))
-}
-
-fn addresses_of(rows: &[GidEntry]) -> Vec<Option<IpAddr>> {
-    let address = |entry: &GidEntry| (!entry.is_empty()).then_some(entry.address);
-    rows.iter().map(address).collect()
-}
-
-fn family_of(entry: &GidEntry) -> u8 {
-    if entry.address.is_ipv4() { 4 } else { 6 }
-}
-
-/// Ceiling of the window to one peer, in bytes, from the environment.
-fn window_asked_for() -> Option<u32> {
-    let asked = std::env::var("AIRDMA_WINDOW_BYTES").ok()?;
-    asked.parse().ok()
-}
-
-/// Whether something that peers can be offered beyond RoCEv2 is asked for in the environment.
-fn is_asked_for(name: &str) -> bool {
-    std::env::var(name).is_ok_and(|asked| asked == "1")
-}
-
-/// How fast peers are sent to whose rate is controlled, from the environment.
-fn rate_control_asked_for() -> io::Result<RateControl> {
-    let Ok(asked) = std::env::var("AIRDMA_RATE") else {
-        return Ok(RateControl::default());
-    };
-    RateControl::from_name(&asked).ok_or_else(|| {
-        let message =
-            format!("AIRDMA_RATE is {asked:?}; it may be buffers, latency, dctcp, dcqcn or window");
-        io::Error::new(io::ErrorKind::InvalidInput, message)
-    })
-}
-
-/// Whether packets may leave in bundles, to peers that take them, from the environment.
-fn bundles_asked_for() -> io::Result<bool> {
-    match std::env::var("AIRDMA_AGGREGATE").as_deref() {
-        Ok("datagrams") => Ok(true),
-        Ok("segments") | Err(_) => Ok(false),
-        Ok(asked) => {
-            let message = format!("AIRDMA_AGGREGATE is {asked:?}; it may be segments or datagrams");
-            Err(io::Error::new(io::ErrorKind::InvalidInput, message))
-        }
-    }
-}
-
-/// What the interface says of itself.
-fn line_rate(info: &DeviceInfo) -> Option<Rate> {
-    let bits_per_s = u64::from(info.speed_mbps?) * 1_000_000;
-    Some(Rate::from_bits_per_s(bits_per_s))
-}
 
 impl Core {
     pub(crate) fn new(info: DeviceInfo, clock: Clock, random: Random) -> io::Result<Self> {
         let arena = Arena::new();
         // A simulation is the same wherever it runs.
         let asks = !clock.is_moved();
-        let mut worker = Worker::new(random, window_asked_for().filter(|_| asks));
+        let mut worker = Worker::new(random, environment::window_asked_for().filter(|_| asks));
         let tables = &mut worker.tables;
         let rate_control = if asks {
-            rate_control_asked_for()?
+            environment::rate_control_asked_for()?
         } else {
             RateControl::default()
         };
         tables.control_rate(rate_control, line_rate(&info));
-        if asks && is_asked_for("AIRDMA_AIR") {
+        if asks && environment::is_asked_for("AIRDMA_AIR") {
             tables.offer(feature::SELECTIVE);
-            if bundles_asked_for()? {
+            if environment::bundles_asked_for()? {
                 tables.offer(feature::BUNDLES);
             }
         }
-        if asks && is_asked_for("AIRDMA_SACK") {
+        if asks && environment::is_asked_for("AIRDMA_SACK") {
             tables.offer(feature::SACK);
         }
         Ok(Core {
@@ -190,108 +129,6 @@ impl Core {
             core.look(&mut core.state());
         }
         Ok(core)
-    }
-
-    /// Readable while the kernel has said something that nobody took in.
-    pub(crate) fn news_fd(&self) -> Option<RawFd> {
-        self.news.as_ref().map(News::fd)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What the device is like, as of the last [`Core::take_news`].
-    pub(crate) fn current(&self) -> DeviceInfo {
-        self.state().current.clone()
-    }
-
-    /// The address in that row of the GID table.
-    pub(crate) fn address(&self, row: u8) -> Option<IpAddr> {
-        let state = self.state();
-        let entry = state.current.gids.get(usize::from(row))?;
-        (!entry.is_empty()).then_some(entry.address)
-    }
-
-    /// Whether the row of the GID table has, or had, an IPv4 address; `None` if it never had one.
-    pub(crate) fn source_was_ipv4(&self, row: u8) -> Option<bool> {
-        match self.families[usize::from(row)].load(Ordering::Relaxed) {
-            0 => None,
-            family => Some(family == 4),
-        }
-    }
-
-    /// Takes in what the kernel has said about the interface, and tells everybody what changed. Returns whether it had said
-    /// anything. Costs a system call if not.
-    pub(crate) fn take_news(&self) -> bool {
-        let Some(news) = self.news.as_ref().filter(|_| self.is_ours()) else {
-            return false;
-        };
-        let mut state = self.state();
-        // Who finds nothing to drain waits for the one that is at it.
-        let said_something = news.drain();
-        if said_something || state.incomplete {
-            let events = self.look(&mut state);
-            drop(state);
-            for event in events {
-                self.tell_all(event);
-            }
-        }
-        said_something
-    }
-
-    /// Looks at the interface, and brings the table and the sockets up to date. Returns what is worth an event.
-    fn look(&self, state: &mut State) -> Vec<AsyncEvent> {
-        // If the kernel does not say, the device stays as it was until there is news again.
-        let Ok(seen) = look_at(&self.info) else {
-            return Vec::new();
-        };
-        let addresses: Vec<_> = seen.gids.iter().map(|entry| entry.address).collect();
-        let was_up = state.current.up;
-        let before = std::mem::replace(&mut state.current, seen);
-        state.current.gids = before.gids.clone();
-        let changes = changes(&before.gids, &state.former, &addresses);
-        if changes.is_empty() {
-            // What could not be used is gone as well.
-            state.incomplete = false;
-        } else {
-            state.incomplete = !self.control_sockets(|worker, now| {
-                let mut complete = true;
-                for (row, address) in changes {
-                    if worker.set_address(now, row, address).is_ok() {
-                        self.note_address(state, row, address);
-                    } else {
-                        // Another program has it: it is not ours to offer, now.
-                        complete = false;
-                    }
-                }
-                complete
-            });
-        }
-        let mut events = Vec::new();
-        match (was_up, state.current.up) {
-            (false, true) => events.push(AsyncEvent::PortActive),
-            (true, false) => events.push(AsyncEvent::PortError),
-            (true, true) | (false, false) => {}
-        }
-        if before.gids != state.current.gids {
-            events.push(AsyncEvent::GidChange);
-        }
-        events
-    }
-
-    fn note_address(&self, state: &mut State, row: u8, address: Option<IpAddr>) {
-        let index = usize::from(row);
-        while state.current.gids.len() <= index {
-            state.current.gids.push(GidEntry::EMPTY);
-            state.former.push(GidEntry::EMPTY.address);
-        }
-        let entry = address.map_or(GidEntry::EMPTY, GidEntry::from);
-        state.current.gids[index] = entry;
-        if !entry.is_empty() {
-            state.former[index] = entry.address;
-            self.families[index].store(family_of(&entry), Ordering::Relaxed);
-        }
     }
 
     /// Whether this is the process that opened the device. A child after fork must leave it alone.
@@ -572,8 +409,7 @@ impl Core {
     fn open_port(&self, rows: &[GidEntry]) -> Result<Opened, Error> {
         let addresses = addresses_of(rows);
         let config = UdpConfig {
-            segmentation: std::env::var_os("AIRDMA_SEGMENTATION")
-                .is_none_or(|value| value != "off"),
+            segmentation: environment::segmentation_asked_for(),
             ..UdpConfig::default()
         };
         let bind_error = |error: BindError| Error::System {
@@ -600,92 +436,10 @@ impl Core {
             None => open(),
         };
         let port = port.map_err(bind_error)?;
-        let Ok(spec) = std::env::var("AIRDMA_IMPAIR") else {
-            return Ok((Box::new(port), steering));
-        };
-        let impairment: Impairment = spec.parse().map_err(|error| Error::System {
-            errno: libc::EINVAL,
-            message: format!("AIRDMA_IMPAIR: {error}"),
-        })?;
-        Ok((Box::new(Impaired::new(port, impairment)), steering))
-    }
-
-    /// Whether [`Core::heal`] is to be called.
-    pub(crate) fn wants_healing(&self) -> bool {
-        self.steering
-            .get()
-            .is_some_and(|steering| steering.wants_healing())
-    }
-
-    /// Finds out why packets of other processes come to this one: some milliseconds at most.
-    pub(crate) fn heal(&self) {
-        self.control(|worker, now| worker.heal(now));
-    }
-
-    /// Somebody who shares the addresses may have ended: if so, what they had is taken over.
-    pub(crate) fn look_after_others(&self) {
-        let somebody_left = |steering: &Arc<Steering>| steering.somebody_left();
-        if !self.steering.get().is_some_and(somebody_left) {
-            return;
-        }
-        // They may be on their way out only. The device goes on meanwhile.
-        for pause in [0, 1, 5, 20] {
-            self.progress_for(Duration::from_millis(pause));
-            if self.control(|worker, now| worker.mourn(now)) {
-                break;
-            }
-        }
-        self.speak_for_the_dead();
-    }
-
-    /// Lets time pass, in which nobody has to wait for what comes.
-    fn progress_for(&self, time: Duration) {
-        let start = Instant::now();
-        while start.elapsed() < time {
-            self.try_progress(Work::All);
-            std::thread::sleep(LOCK_PAUSE);
-        }
-    }
-
-    /// Peers of processes that died at these addresses hear of it.
-    fn speak_for_the_dead(&self) {
-        let estate = Estate::of(self.info.interface_index);
-        if !estate.words.is_empty() {
-            self.control(|worker, now| {
-                worker.open_gsi(now, self.info.guid, self.info.interface_index);
-                if let Some(gsi) = &mut worker.tables.gsi {
-                    gsi.say(now, &estate.words);
-                }
-            });
-        }
-        estate.settled();
-    }
-
-    /// Tells the processes that share the addresses that this one is gone. The device is of no use after that.
-    pub(crate) fn leave(&self) {
-        if self.steering.get().is_some() {
-            self.visit(|worker| worker.leave(self.now()));
-        }
-    }
-
-    /// In the child of a fork, which has the device no more than it has the helper: what would make the parent seem to live,
-    /// or hold its place at an address, is closed. Something harmless takes the numbers of those descriptors.
-    pub(crate) fn abandon(&self) {
-        let close = |fd: RawFd| {
-            // SAFETY: plain integers; the new descriptor is one of ours, which nobody uses in this process.
-            unsafe { libc::dup3(self.relay.wake().fd(), fd, libc::O_CLOEXEC) };
-        };
-        if let Some(steering) = self.steering.get() {
-            close(steering.life());
-            // Held by a thread of the parent's at worst, and then they stay open.
-            if let Ok(descriptors) = self.descriptors.try_lock() {
-                descriptors.iter().copied().for_each(close);
-            }
-        }
-        self.relay.peek(|worker| {
-            let gsi = worker.tables.gsi.as_ref();
-            gsi.and_then(Gsi::will_fd).into_iter().for_each(close);
-        });
+        Ok(match environment::impairment_asked_for()? {
+            None => (Box::new(port), steering),
+            Some(impairment) => (Box::new(Impaired::new(port, impairment)), steering),
+        })
     }
 
     fn start_helper(self: &Arc<Self>) -> Result<(), Error> {

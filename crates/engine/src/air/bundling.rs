@@ -1,4 +1,4 @@
-//! Whether packets to a peer leave in bundles ([`airdma_wire::bundle`]), which IP cuts into fragments.
+//! Whether packets to a peer leave in bundles ([`airdma_wire::bundle`]), which IP cuts into fragments, and from whom they are taken.
 //!
 //! A fragment that is lost takes the whole bundle along, so bundles are given up where packets get lost. Reports tell how many packets
 //! are missing. While there are bundles, those are counted as the bundles that they fill: each was one loss, of one frame. Reports
@@ -13,11 +13,15 @@
 //! | tried again below | 1 frame of 2,000 | so that it does not go to and fro |
 //! | and not before | 30 s, twice as long each time, 16 min at most | the receiver has let go of the fragments by then |
 //! | 30 s again after | bundles that lasted longer than the last pause | it was another path, or another day |
+//!
+//! Whatever decides about them is here; how they are filled and cut is the port's, and what is agreed on them is in [`super::exchange`].
 
 use super::pace::{MISSED_MAX, OVERHEAD_BYTES, Told};
+use super::{Air, AirIndex};
+use crate::tables::Tables;
 use airdma_transport::Time;
 use airdma_wire::bundle::BUNDLE_PACKETS_MAX;
-use airdma_wire::{Bth, ICRC_LEN, PathMtu};
+use airdma_wire::{Bth, ICRC_LEN, PathMtu, Qpn};
 use std::time::Duration;
 
 /// A fragment, as most interfaces take it.
@@ -37,6 +41,29 @@ const PAUSE_MAX: Duration = Duration::from_secs(16 * 60);
 const DEBT_MAX: u64 = 2 * DEBT_OFF;
 /// Bundles are given up.
 const DEBT_OFF: u64 = LOSSES_BEYOND * FRAMES_PER_LOSS * FRAME_BYTES;
+
+impl Air {
+    /// Whether packets to the peer leave in bundles now.
+    pub(crate) fn bundles(&self, index: AirIndex) -> bool {
+        self.peers[index.0 as usize].takes_bundles()
+    }
+}
+
+impl Tables {
+    /// Whether a packet of a bundle is from somebody who was told that we take bundles. One for another process is that one's.
+    #[cold]
+    pub(crate) fn may_bundle(&mut self, packet: &[u8]) -> bool {
+        let Some(&[a, b, c]) = packet.get(5..8) else {
+            return true;
+        };
+        let Some(index) = self.qps.find(Qpn::new(u32::from_be_bytes([0, a, b, c]))) else {
+            return true;
+        };
+        let connection = self.qps.slot(index).and_then(|slot| slot.connection);
+        let air = connection.and_then(|connection| connection.air);
+        air.is_some_and(|air| self.air.peer(air).may_bundle)
+    }
+}
 
 /// What is known of the losses on the way to a peer that takes bundles.
 #[derive(Debug)]

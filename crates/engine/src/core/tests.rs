@@ -3,6 +3,7 @@
 use super::*;
 use airdma_port::sim;
 use airdma_wire::{Gid, PathMtu};
+use std::net::IpAddr;
 
 const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 

@@ -1,0 +1,419 @@
+//! What two processes say to each other: hello, its answer, and reports. Which is due, what it says, and what follows from one that came.
+//!
+//! | to change | look at |
+//! |---|---|
+//! | how a message looks | [`airdma_wire::air`], and `docs/protocol.md` |
+//! | what is said, and what an answer or a report changes | here |
+//! | when it is said | [`super::peer`] |
+//! | how fast the peer is sent to by what it reports | [`super::pace`] |
+
+use super::bundling::Bundling;
+use super::pace::{Pace, RateControl, Told};
+use super::peer::Asked;
+use super::{Air, AirIndex};
+use crate::counters::EngineCounter;
+use crate::steering::range_of;
+use crate::tables::Tables;
+use airdma_port::Port;
+use airdma_transport::rate::{Feedback, Occupancy, Reading};
+use airdma_transport::{Acknowledgement, Arrival, PsnRange, Time};
+use airdma_wire::air::{self, Hello, Message, Record, Records, Report, ReportWriter, feature};
+use airdma_wire::mad::{GSI_QKEY, MAD_LEN};
+use airdma_wire::{Bth, Deth, Headers, Opcode, Packet, PathMtu, Psn, Qpn};
+use std::time::Duration;
+
+/// Without any of them there is nothing to agree on.
+const NEEDED: u64 = feature::SELECTIVE | feature::SACK;
+
+/// Ranges of one queue pair in one report; the rest is told when these are filled.
+const RANGES_MAX: usize = 23;
+
+impl Tables {
+    pub(super) fn next_message(
+        &mut self,
+        index: AirIndex,
+        now: Time,
+        port: &mut dyn Port,
+    ) -> Option<[u8; MAD_LEN]> {
+        let ours = self.air.instance?;
+        // A process with very many queue pairs has several ranges: it is known by those of the queue pairs in question.
+        let user = *self.air.peer(index).users.first()?;
+        let sender = id_of(range_of(self.qps.slot(user)?.qp.qpn()));
+        let hello = Hello {
+            asks: false,
+            features: self.air.features(),
+            sender,
+            instance: ours,
+            answers: None,
+        };
+        let peer = self.air.peer(index);
+        let receiver = id_of(peer.range);
+        if let Some(Asked { as_whom, instance }) = peer.asked.take() {
+            let answer = Hello {
+                asks: peer.ask_again(now),
+                sender: as_whom,
+                answers: Some(instance),
+                ..hello
+            };
+            return Some(air::hello(&answer, receiver));
+        }
+        if peer.asking.is_some_and(|asking| asking.again_at <= now) {
+            if !peer.ask_again(now) {
+                peer.asking = None;
+                self.agree(index, None, 0, now);
+                return None;
+            }
+            let question = Hello {
+                asks: true,
+                ..hello
+            };
+            return Some(air::hello(&question, receiver));
+        }
+        let instance = peer.agreed?;
+        if !peer.is_report_due(now) {
+            return None;
+        }
+        let report = Report {
+            instance,
+            sender,
+            ..Report::default()
+        };
+        Some(self.report(index, report, now, port))
+    }
+
+    /// The peer has agreed, as this instance, or it is plain: so are all queue pairs that are connected to it now.
+    fn agree(&mut self, index: AirIndex, agreed: Option<u64>, features: u64, now: Time) {
+        let memory = agreed.map(|_| self.air.memory.clone());
+        let both = features & self.air.features();
+        let by_acks = agreed.is_some() && both & feature::SELECTIVE == 0;
+        let paces = agreed.is_some() && both & feature::BUFFERS != 0;
+        let bundles = agreed.is_some() && both & feature::BUNDLES != 0;
+        let rate_control = self.air.rate_control;
+        let user = self.air.peer(index).users.first().copied();
+        let slot = user.and_then(|user| self.qps.slot(user));
+        let mtu = slot.map_or(PathMtu::M1024, |slot| slot.qp.attributes().path_mtu);
+        let peer = self.air.peer(index);
+        let is_new = peer.agreed != agreed;
+        peer.note_agreed(agreed);
+        if is_new {
+            peer.bundling = None;
+            peer.may_bundle = false;
+        }
+        peer.may_bundle |= bundles;
+        if !bundles || by_acks {
+            peer.bundling = None;
+        } else if peer.bundling.is_none() {
+            peer.bundling = Some(Bundling::new(mtu, now));
+        }
+        if is_new && agreed.is_some() {
+            self.counters.count(EngineCounter::AirAgreed);
+        }
+        let users = std::mem::take(&mut peer.users);
+        // A rate that follows CNPs goes on where buffers are not told of.
+        let goes_on = if paces {
+            !is_new && peer.tells_buffers()
+        } else {
+            !peer.tells_buffers()
+        };
+        let before = if goes_on {
+            None
+        } else {
+            let pace = paces.then(|| Pace::new(rate_control, mtu, now)).flatten();
+            std::mem::replace(&mut peer.pace, pace)
+        };
+        let paced = peer.tells_buffers();
+        for waiting in before.into_iter().flat_map(Pace::disband) {
+            self.take_the_turn(waiting);
+        }
+        for &user in &users {
+            if let Some(slot) = self.qps.slot(user) {
+                slot.qp.set_selective(memory.as_ref());
+                slot.qp.tell_by_acks(by_acks);
+            }
+            self.change_window(user, paced.then_some(index.0));
+        }
+        let peer = self.air.peer(index);
+        peer.users = users;
+        peer.is_told_by_acks = by_acks;
+        let window = peer.pace.as_ref().map(Pace::window);
+        if agreed.is_some() && !by_acks {
+            // Something may be under way already: then the round trip is to be known.
+            let by = peer.report_now(now);
+            self.air.call_at(by);
+        }
+        if let Some(window) = window {
+            self.grant(index, window);
+        }
+    }
+
+    fn report(
+        &mut self,
+        index: AirIndex,
+        report: Report,
+        now: Time,
+        port: &mut dyn Port,
+    ) -> [u8; MAD_LEN] {
+        let under_way = self.is_under_way(index);
+        let application = self.application_buffers(index);
+        self.counters.count(EngineCounter::AirReportsSent);
+        self.air.number = self.air.number.wrapping_add(1).max(1);
+        let number = self.air.number;
+        let peer = &mut self.air.peers[index.0 as usize];
+        // Who only receives has to know how often to tell.
+        let active = under_way || !peer.owing.is_empty();
+        let wants_ping = active && peer.wants_ping(now);
+        if wants_ping {
+            peer.note_ping(number, now);
+        }
+        let (pong, since) = peer.pong.take().unwrap_or((0, now));
+        let held = now.duration_since(since).as_micros();
+        let socket = port.receive_queue(peer.source_index).unwrap_or_default();
+        let capacity = socket.capacity.unwrap_or(0);
+        let mut writer = ReportWriter::new(&Report {
+            number,
+            ping: if wants_ping { number } else { 0 },
+            pong,
+            pong_held_us: u32::try_from(held).unwrap_or(u32::MAX),
+            received_bytes: peer.arrivals.bytes,
+            missed_packets: peer.arrivals.missed_packets,
+            marked_bytes: peer.arrivals.marked_bytes,
+            at_us: peer.arrivals.at_us(now),
+            socket_bytes: u32::try_from(socket.bytes).unwrap_or(u32::MAX),
+            socket_bytes_max: u32::try_from(capacity).unwrap_or(u32::MAX),
+            application_bytes: application.bytes,
+            application_bytes_max: application.capacity,
+            ..report
+        });
+        let mut missing = [PsnRange {
+            first: Psn::default(),
+            packets: 0,
+        }; RANGES_MAX];
+        while let Some(room) = writer.room()
+            && let Some(owing) = peer.owing.pop_front()
+        {
+            let Some(slot) = self.qps.slot(owing) else {
+                continue;
+            };
+            let ranges = &mut missing[..room.min(RANGES_MAX)];
+            let number = slot.qp.attributes().dest_qpn;
+            if let Some((expected, count)) = slot.qp.acknowledge(ranges) {
+                let ranges = ranges[..count].iter();
+                let ranges = ranges.map(|range| (range.first, range.packets));
+                writer.add(number, expected, ranges);
+            }
+        }
+        peer.reported(now, under_way);
+        writer.finish(id_of(peer.range))
+    }
+
+    fn is_under_way(&mut self, index: AirIndex) -> bool {
+        let users = &self.air.peers[index.0 as usize].users;
+        users.iter().any(|&user| {
+            let slot = self.qps.slot(user);
+            slot.is_some_and(|slot| slot.qp.in_flight_bytes() > 0)
+        })
+    }
+
+    /// Takes a datagram to queue pair 1 if it is one of ours; what is wrong with it is counted.
+    pub(crate) fn receive_air(
+        &mut self,
+        now: Time,
+        arrival: &Arrival,
+        packet: &Packet<'_>,
+    ) -> bool {
+        if self.air.instance.is_none() || packet.payload.get(1) != Some(&air::AIR_CLASS) {
+            return false;
+        }
+        let secret = packet
+            .headers
+            .deth
+            .is_some_and(|deth| deth.qkey == GSI_QKEY);
+        let is_datagram = packet.headers.bth.opcode == Opcode::UdSendOnly && secret;
+        match air::parse(packet.payload) {
+            Ok(message) if is_datagram => match message {
+                Message::Hello(hello, receiver) => self.take_hello(now, arrival, &hello, receiver),
+                Message::Report(report, records) => {
+                    self.take_report(now, arrival, &report, records);
+                }
+            },
+            Ok(_) | Err(_) => self.counters.count(EngineCounter::DropAir),
+        }
+        true
+    }
+
+    fn take_hello(&mut self, now: Time, arrival: &Arrival, hello: &Hello, receiver: u32) {
+        let range = (hello.sender >> 24) as u8;
+        let known = self.air.find(arrival.source, arrival.destination, range);
+        let Some(index) = known else {
+            // Nobody here is connected to it: it asks again when somebody is.
+            return self.counters.count(EngineCounter::DropAir);
+        };
+        let bundles = hello.features & self.air.features() & feature::BUNDLES != 0;
+        let is_answer = hello.answers.is_some() && hello.answers == self.air.instance;
+        if is_answer && self.air.peer(index).asking.is_some() {
+            let can = hello.features & self.air.features() & NEEDED != 0;
+            self.air.peer(index).asking = None;
+            self.agree(index, can.then_some(hello.instance), hello.features, now);
+        }
+        if !hello.asks {
+            // Who asked twice is answered twice.
+            if !is_answer {
+                self.counters.count(EngineCounter::DropAir);
+            }
+            return;
+        }
+        let peer = self.air.peer(index);
+        peer.asked = Some(Asked {
+            as_whom: receiver,
+            instance: hello.instance,
+        });
+        // A stranger who makes it up lets the peer do what it does not do.
+        peer.may_bundle |= bundles;
+        self.air.call_at(now);
+        if self.air.peer(index).agreed != Some(hello.instance) {
+            self.ask_unless_asked(index, now);
+        }
+    }
+
+    fn ask_unless_asked(&mut self, index: AirIndex, now: Time) {
+        if self.air.peer(index).asking.is_none() {
+            self.air.ask(index, now);
+        }
+    }
+
+    fn take_report(&mut self, now: Time, arrival: &Arrival, report: &Report, records: Records<'_>) {
+        let range = (report.sender >> 24) as u8;
+        let known = (self.air).find(arrival.source, arrival.destination, range);
+        let Some(index) = known.filter(|_| Some(report.instance) == self.air.instance) else {
+            return self.counters.count(EngineCounter::DropAir);
+        };
+        if self.air.peer(index).agreed.is_none() {
+            // It has heard of us, and we not of it.
+            self.ask_unless_asked(index, now);
+        }
+        let peer = self.air.peer(index);
+        let late = peer
+            .number_taken
+            .is_some_and(|taken| report.number.wrapping_sub(taken).cast_signed() <= 0);
+        if late {
+            return self.counters.count(EngineCounter::DropAir);
+        }
+        peer.number_taken = Some(report.number);
+        self.counters.count(EngineCounter::AirReportsReceived);
+        if report.pong != 0 {
+            let held = Duration::from_micros(report.pong_held_us.into());
+            peer.take_pong(now, report.pong, held);
+        }
+        let mut due = None;
+        if report.ping != 0 {
+            peer.pong = Some((report.ping, now));
+            // How long it waits is said in the answer.
+            due = Some(peer.report_soon(now));
+        }
+        let habits = (peer.rtt(), peer.told_within());
+        let told = Told {
+            at_us: report.at_us,
+            received_bytes: report.received_bytes,
+            marked_bytes: report.marked_bytes,
+            missed_packets: report.missed_packets,
+        };
+        let bundling = peer.bundling.as_mut();
+        if bundling.is_some_and(|bundling| bundling.take_report(now, told)) {
+            self.counters.count(EngineCounter::AirBundlesStopped);
+        }
+        if let Some(due) = due {
+            self.air.call_at(due);
+        }
+        for record in records {
+            self.take_record(now, arrival, &record, habits);
+        }
+        self.with_pace(index, |pace| {
+            pace.take_feedback(now, told, feedback(report));
+        });
+    }
+
+    fn take_record(
+        &mut self,
+        now: Time,
+        arrival: &Arrival,
+        record: &Record<'_>,
+        (rtt, told_within): (Duration, Duration),
+    ) {
+        let mut missing = [PsnRange {
+            first: Psn::default(),
+            packets: 0,
+        }; RANGES_MAX];
+        let mut count = 0;
+        for ((first, packets), place) in record.missing().zip(&mut missing) {
+            *place = PsnRange { first, packets };
+            count += 1;
+        }
+        let told = Acknowledgement {
+            expected: record.expected,
+            missing: &missing[..count],
+            rtt,
+            told_within,
+        };
+        let Some(index) = self.qps.find(record.qpn) else {
+            return self.counters.count(EngineCounter::DropAir);
+        };
+        let slot = self.qps.slot(index);
+        if !slot.is_some_and(|slot| slot.accepts(arrival.source, arrival.destination)) {
+            return self.counters.count(EngineCounter::DropAir);
+        }
+        self.with(index, |qp, host| {
+            qp.handle_acknowledgement(now, &told, host)
+        });
+        self.settle(index, now);
+    }
+}
+
+/// What a report says of the receiver's buffers.
+fn feedback(report: &Report) -> Feedback {
+    let reading = |bytes: u32, most: u32| Reading {
+        occupancy: Occupancy {
+            bytes: bytes.into(),
+            capacity: Some(most.into()).filter(|&most: &u64| most > 0),
+        },
+        drained_bytes: report.received_bytes,
+    };
+    let application = reading(report.application_bytes, report.application_bytes_max);
+    Feedback {
+        at: Time::ZERO,
+        socket: reading(report.socket_bytes, report.socket_bytes_max),
+        application: (report.application_bytes_max > 0).then_some(application),
+    }
+}
+
+/// What a process is called whose queue pairs' numbers are in this range.
+fn id_of(range: u8) -> u32 {
+    u32::from(range) << 24
+}
+
+impl Air {
+    fn features(&self) -> u64 {
+        let reports = self.offers & feature::SELECTIVE != 0;
+        match self.rate_control {
+            RateControl::Buffers | RateControl::Latency | RateControl::Dctcp if reports => {
+                self.offers | feature::BUFFERS
+            }
+            RateControl::Buffers
+            | RateControl::Latency
+            | RateControl::Dctcp
+            | RateControl::Dcqcn
+            | RateControl::Window => self.offers,
+        }
+    }
+
+    pub(super) fn emit(&mut self, mad: &[u8; MAD_LEN], out: &mut [u8]) -> usize {
+        let mut headers = Headers::new(Bth::new(Opcode::UdSendOnly, Qpn::GSI, self.next_psn));
+        self.next_psn = self.next_psn.add(1);
+        headers.deth = Some(Deth {
+            qkey: GSI_QKEY,
+            src_qpn: Qpn::GSI,
+        });
+        let start = headers.emit(out);
+        out[start..start + MAD_LEN].copy_from_slice(mad);
+        start + MAD_LEN
+    }
+}

@@ -1,0 +1,64 @@
+//! What the environment asks of a device, when it is opened and when its port is bound. A simulation asks nobody.
+//!
+//! A new variable is read here, used by [`super::Core`], and told of in the README. Those that say which devices there are and how long
+//! their packets are ([`crate::devices`]), or where files lie ([`crate::runtime_dir`]), are read there.
+
+use crate::Error;
+use crate::air::RateControl;
+use airdma_port::impair::Impairment;
+use std::io;
+
+/// Ceiling of the window to one peer, in bytes, from the environment.
+pub(super) fn window_asked_for() -> Option<u32> {
+    let asked = std::env::var("AIRDMA_WINDOW_BYTES").ok()?;
+    asked.parse().ok()
+}
+
+/// Whether something that peers can be offered beyond RoCEv2 is asked for in the environment.
+pub(super) fn is_asked_for(name: &str) -> bool {
+    std::env::var(name).is_ok_and(|asked| asked == "1")
+}
+
+/// How fast peers are sent to whose rate is controlled, from the environment.
+pub(super) fn rate_control_asked_for() -> io::Result<RateControl> {
+    let Ok(asked) = std::env::var("AIRDMA_RATE") else {
+        return Ok(RateControl::default());
+    };
+    RateControl::from_name(&asked).ok_or_else(|| {
+        let message =
+            format!("AIRDMA_RATE is {asked:?}; it may be buffers, latency, dctcp, dcqcn or window");
+        io::Error::new(io::ErrorKind::InvalidInput, message)
+    })
+}
+
+/// Whether packets may leave in bundles, to peers that take them, from the environment.
+pub(super) fn bundles_asked_for() -> io::Result<bool> {
+    match std::env::var("AIRDMA_AGGREGATE").as_deref() {
+        Ok("datagrams") => Ok(true),
+        Ok("segments") | Err(_) => Ok(false),
+        Ok(asked) => {
+            let message = format!("AIRDMA_AGGREGATE is {asked:?}; it may be segments or datagrams");
+            Err(io::Error::new(io::ErrorKind::InvalidInput, message))
+        }
+    }
+}
+
+/// Whether packets may leave in segmented sends.
+pub(super) fn segmentation_asked_for() -> bool {
+    std::env::var_os("AIRDMA_SEGMENTATION").is_none_or(|value| value != "off")
+}
+
+/// What is to happen to packets, for tests.
+///
+/// # Errors
+/// `EINVAL`.
+pub(super) fn impairment_asked_for() -> Result<Option<Impairment>, Error> {
+    let Ok(spec) = std::env::var("AIRDMA_IMPAIR") else {
+        return Ok(None);
+    };
+    let impairment = spec.parse().map_err(|error| Error::System {
+        errno: libc::EINVAL,
+        message: format!("AIRDMA_IMPAIR: {error}"),
+    })?;
+    Ok(Some(impairment))
+}

@@ -1,0 +1,147 @@
+//! What a device is like as the kernel has it: addresses, GID table, state, speed; and what is done when that changes.
+//!
+//! How the kernel is asked is in [`crate::devices`], when it has news in [`crate::news`], which row an address gets in [`crate::gids`].
+
+use super::Core;
+use crate::devices::look_at;
+use crate::gids::{GIDS_MAX, GidEntry, changes};
+use crate::news::News;
+use crate::{AsyncEvent, DeviceInfo};
+use airdma_transport::rate::Rate;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{MutexGuard, PoisonError};
+
+/// What changes with the interface.
+pub(super) struct State {
+    /// With the GID table of the device.
+    pub(super) current: DeviceInfo,
+    /// The address that each row of the table had last.
+    pub(super) former: Vec<IpAddr>,
+    /// An address could not be used: to be tried again.
+    pub(super) incomplete: bool,
+}
+
+impl Core {
+    /// Readable while the kernel has said something that nobody took in.
+    pub(crate) fn news_fd(&self) -> Option<RawFd> {
+        self.news.as_ref().map(News::fd)
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the device is like, as of the last [`Core::take_news`].
+    pub(crate) fn current(&self) -> DeviceInfo {
+        self.state().current.clone()
+    }
+
+    /// The address in that row of the GID table.
+    pub(crate) fn address(&self, row: u8) -> Option<IpAddr> {
+        let state = self.state();
+        let entry = state.current.gids.get(usize::from(row))?;
+        (!entry.is_empty()).then_some(entry.address)
+    }
+
+    /// Whether the row of the GID table has, or had, an IPv4 address; `None` if it never had one.
+    pub(crate) fn source_was_ipv4(&self, row: u8) -> Option<bool> {
+        match self.families[usize::from(row)].load(Ordering::Relaxed) {
+            0 => None,
+            family => Some(family == 4),
+        }
+    }
+
+    /// Takes in what the kernel has said about the interface, and tells everybody what changed. Returns whether it had said
+    /// anything. Costs a system call if not.
+    pub(crate) fn take_news(&self) -> bool {
+        let Some(news) = self.news.as_ref().filter(|_| self.is_ours()) else {
+            return false;
+        };
+        let mut state = self.state();
+        // Who finds nothing to drain waits for the one that is at it.
+        let said_something = news.drain();
+        if said_something || state.incomplete {
+            let events = self.look(&mut state);
+            drop(state);
+            for event in events {
+                self.tell_all(event);
+            }
+        }
+        said_something
+    }
+
+    /// Looks at the interface, and brings the table and the sockets up to date. Returns what is worth an event.
+    pub(super) fn look(&self, state: &mut State) -> Vec<AsyncEvent> {
+        // If the kernel does not say, the device stays as it was until there is news again.
+        let Ok(seen) = look_at(&self.info) else {
+            return Vec::new();
+        };
+        let addresses: Vec<_> = seen.gids.iter().map(|entry| entry.address).collect();
+        let was_up = state.current.up;
+        let before = std::mem::replace(&mut state.current, seen);
+        state.current.gids = before.gids.clone();
+        let changes = changes(&before.gids, &state.former, &addresses);
+        if changes.is_empty() {
+            // What could not be used is gone as well.
+            state.incomplete = false;
+        } else {
+            state.incomplete = !self.control_sockets(|worker, now| {
+                let mut complete = true;
+                for (row, address) in changes {
+                    if worker.set_address(now, row, address).is_ok() {
+                        self.note_address(state, row, address);
+                    } else {
+                        // Another program has it: it is not ours to offer, now.
+                        complete = false;
+                    }
+                }
+                complete
+            });
+        }
+        let mut events = Vec::new();
+        match (was_up, state.current.up) {
+            (false, true) => events.push(AsyncEvent::PortActive),
+            (true, false) => events.push(AsyncEvent::PortError),
+            (true, true) | (false, false) => {}
+        }
+        if before.gids != state.current.gids {
+            events.push(AsyncEvent::GidChange);
+        }
+        events
+    }
+
+    fn note_address(&self, state: &mut State, row: u8, address: Option<IpAddr>) {
+        let index = usize::from(row);
+        while state.current.gids.len() <= index {
+            state.current.gids.push(GidEntry::EMPTY);
+            state.former.push(GidEntry::EMPTY.address);
+        }
+        let entry = address.map_or(GidEntry::EMPTY, GidEntry::from);
+        state.current.gids[index] = entry;
+        if !entry.is_empty() {
+            state.former[index] = entry.address;
+            self.families[index].store(family_of(&entry), Ordering::Relaxed);
+        }
+    }
+}
+
+pub(super) fn families_of(rows: &[GidEntry]) -> [AtomicU8; GIDS_MAX] {
+    std::array::from_fn(|index| AtomicU8::new(rows.get(index).map_or(0, family_of)))
+}
+
+pub(super) fn addresses_of(rows: &[GidEntry]) -> Vec<Option<IpAddr>> {
+    let address = |entry: &GidEntry| (!entry.is_empty()).then_some(entry.address);
+    rows.iter().map(address).collect()
+}
+
+fn family_of(entry: &GidEntry) -> u8 {
+    if entry.address.is_ipv4() { 4 } else { 6 }
+}
+
+/// What the interface says of itself.
+pub(super) fn line_rate(info: &DeviceInfo) -> Option<Rate> {
+    let bits_per_s = u64::from(info.speed_mbps?) * 1_000_000;
+    Some(Rate::from_bits_per_s(bits_per_s))
+}
