@@ -9,12 +9,12 @@ mod by_hand;
 #[path = "../../engine/tests/common/isolated.rs"]
 mod isolated;
 
-use airdma_files::manifest::{Builder, Content, Entry, Kind};
+use airdma_files::manifest::Kind;
 use airdma_files::protocol::{Config, Message, Offer, Reason};
 use airdma_files::session::{Code, DataKey, Identity, Introduction};
-use airdma_files::{CHUNK_BYTES, Limits, Manifest, Modified, TRAILER_BYTES, walk};
+use airdma_files::{CHUNK_BYTES, Limits, TRAILER_BYTES, walk};
 use airdma_transfer::{Cancel, PORT, SendJob, send};
-use by_hand::{ByHand, offer_of};
+use by_hand::{ByHand, content, manifest, offer_of};
 use isolated::isolated;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -163,34 +163,6 @@ fn link(depth: u8, name: &[u8], target: &[u8]) -> Vec<u8> {
 fn list(entries: &[Vec<u8>]) -> Vec<u8> {
     let count = (entries.len() as u32).to_be_bytes();
     [&b"airdma-m\x01"[..], &*entries.concat(), &[0], &count].concat()
-}
-
-fn manifest(kinds: &[(&str, Kind)]) -> Manifest {
-    let mut builder = Builder::new(Limits::default());
-    for (name, kind) in kinds {
-        builder
-            .push(Entry {
-                parent: None,
-                depth: 0,
-                name: name.as_bytes().into(),
-                mode: 0o644,
-                modified: Modified {
-                    seconds: 0,
-                    nanos: 0,
-                },
-                kind: kind.clone(),
-            })
-            .unwrap();
-    }
-    builder.finish()
-}
-
-fn content(size: u64) -> Kind {
-    Kind::File(Content {
-        size,
-        stamp: 0,
-        extents: None,
-    })
 }
 
 #[test]

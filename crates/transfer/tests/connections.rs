@@ -8,15 +8,14 @@ mod by_hand;
 mod isolated;
 
 use airdma::{Device, Rights};
-use airdma_files::manifest::{Builder, Content, Entry, Kind as EntryKind};
 use airdma_files::protocol::{Config, Message, Reason};
 use airdma_files::session::{DataKey, Door, Identity, Introduction};
-use airdma_files::{Limits, Manifest, Modified, Options, walk};
+use airdma_files::{Limits, Manifest, Options, walk};
 use airdma_transfer::{
     Ask, Cancel, Destination, Error, Event, Kind, Offered, PORT, ReceiveJob, Received, SendJob,
     Sent, receive, send,
 };
-use by_hand::{ByHand, Line, Unmet};
+use by_hand::{ByHand, Line, Unmet, content, manifest};
 use isolated::isolated;
 use std::fs;
 use std::net::SocketAddr;
@@ -161,27 +160,7 @@ impl Drop for Bench {
 
 /// An offer of one file.
 fn file(name: &str) -> Manifest {
-    let mut builder = Builder::new(Limits::default());
-    let content = Content {
-        size: 100,
-        stamp: 0,
-        extents: None,
-    };
-    let modified = Modified {
-        seconds: 0,
-        nanos: 0,
-    };
-    builder
-        .push(Entry {
-            parent: None,
-            depth: 0,
-            name: name.as_bytes().into(),
-            mode: 0o644,
-            modified,
-            kind: EntryKind::File(content),
-        })
-        .unwrap();
-    builder.finish()
+    manifest(&[(name, content(100))])
 }
 
 #[test]

@@ -18,23 +18,8 @@ fn wires(offers: [bool; 2]) -> Wires {
             host.device.offer_bundles();
         }
     }
-    again(&mut wires);
+    wires.connect_again();
     wires
-}
-
-/// Connects again, so that all is agreed on anew.
-fn again(wires: &mut Wires) {
-    let [left, right] = &wires.ends;
-    for end in [left, right] {
-        let reset = QpAttributes {
-            state: QpState::Reset,
-            ..QpAttributes::default()
-        };
-        end.qp.modify(&reset, AttrMask::STATE).unwrap();
-    }
-    left.connect(right);
-    right.connect(left);
-    wires.quietly(5 * MS);
 }
 
 /// Frames that `from` has sent since so many were, in bundles and not.
@@ -89,7 +74,7 @@ fn with_ack_packets_in_place_of_reports_there_are_none() {
         host.device.offer_sack();
         host.device.offer_bundles();
     }
-    again(&mut wires);
+    wires.connect_again();
     assert_eq!(write(&mut wires, |_, _| false)[0], 0);
 }
 

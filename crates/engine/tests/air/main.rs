@@ -17,7 +17,7 @@ use airdma_engine::*;
 use airdma_port::sim::Frame;
 use common::*;
 use std::time::Duration;
-use wires::Wires;
+use wires::{Wires, reset};
 
 /// Bytes before a management datagram.
 const BTH_AND_DETH: usize = 20;
@@ -148,13 +148,7 @@ fn a_lost_hello_is_said_again() {
 #[test]
 fn who_asked_before_the_other_was_connected_is_answered_at_once_when_it_is() {
     let mut wires = Wires::new([true, true], 16 * 1024);
-    for end in &wires.ends {
-        let reset = QpAttributes {
-            state: QpState::Reset,
-            ..QpAttributes::default()
-        };
-        end.qp.modify(&reset, AttrMask::STATE).unwrap();
-    }
+    wires.ends.iter().for_each(reset);
     wires.quietly(1000 * MS);
     let (acks, unheard) = (
         wires.hosts[1].count("acks_sent"),
@@ -187,16 +181,7 @@ fn a_queue_pair_that_is_connected_again_asks_again() {
     others[1].connect(&others[0]);
     wires.quietly(5 * MS);
     let hellos = wires.messages(0);
-    for end in &wires.ends {
-        let reset = QpAttributes {
-            state: QpState::Reset,
-            ..QpAttributes::default()
-        };
-        end.qp.modify(&reset, AttrMask::STATE).unwrap();
-    }
-    wires.ends[0].connect(&wires.ends[1]);
-    wires.ends[1].connect(&wires.ends[0]);
-    wires.quietly(5 * MS);
+    wires.connect_again();
     assert!(
         wires.messages(0) > hellos,
         "it may be another process by now"

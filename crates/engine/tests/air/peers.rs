@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use crate::fragile::Fragile;
-use crate::wires::{RIGHT_TOO, Wires};
+use crate::wires::{RIGHT_TOO, Wires, reset};
 use crate::{is_middle, rate};
 use airdma_engine::simulated::Simulated;
 use airdma_engine::*;
@@ -79,11 +79,7 @@ fn a_peer_that_leaves_while_others_wait_for_their_turn_holds_nobody_up() {
     let ends: Vec<_> = pairs.iter().map(|(left, right)| (left, right)).collect();
     rate::saturate(&mut wires, &ends, 50 * MS);
     for gone in [0, 1] {
-        let reset = QpAttributes {
-            state: QpState::Reset,
-            ..QpAttributes::default()
-        };
-        ends[gone].0.qp.modify(&reset, AttrMask::STATE).unwrap();
+        reset(ends[gone].0);
     }
     let used = rate::saturate(&mut wires, &ends[2..], 300 * MS);
     assert!(used > 0.9, "{used}");

@@ -15,17 +15,7 @@ fn wires(offers: [bool; 2]) -> Wires {
             host.device.offer_sack();
         }
     }
-    let [left, right] = &wires.ends;
-    for end in [left, right] {
-        let reset = QpAttributes {
-            state: QpState::Reset,
-            ..QpAttributes::default()
-        };
-        end.qp.modify(&reset, AttrMask::STATE).unwrap();
-    }
-    left.connect(right);
-    right.connect(left);
-    wires.quietly(5 * MS);
+    wires.connect_again();
     wires
 }
 

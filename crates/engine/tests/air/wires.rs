@@ -41,6 +41,15 @@ impl Host {
     }
 }
 
+/// Takes the queue pair of this end back to RESET.
+pub fn reset(end: &End) {
+    let reset = QpAttributes {
+        state: QpState::Reset,
+        ..QpAttributes::default()
+    };
+    end.qp.modify(&reset, AttrMask::STATE).unwrap();
+}
+
 /// A line with a queue in front of it, from the left to the right.
 pub struct Line {
     pub bytes_per_tick: usize,
@@ -170,6 +179,17 @@ impl Wires {
             traffic_class: [0; 2],
             marks: false,
         }
+    }
+
+    /// Connects again, and lets pass what agreement on all that is offered by now takes.
+    pub fn connect_again(&mut self) {
+        let [left, right] = &self.ends;
+        for end in [left, right] {
+            reset(end);
+        }
+        left.connect(right);
+        right.connect(left);
+        self.quietly(Duration::from_millis(5));
     }
 
     pub fn now(&self) -> Duration {

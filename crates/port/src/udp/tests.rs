@@ -53,6 +53,29 @@ fn pair() -> (UdpPort, UdpPort) {
     pair_with(config(), config())
 }
 
+/// A port, and the one that it sends to, which over IPv6 is itself: loopback has one such address.
+struct Way {
+    peer: &'static str,
+    left: UdpPort,
+    right: Option<UdpPort>,
+}
+
+impl Way {
+    fn of_each_family() -> [Self; 2] {
+        let (left, right) = pair();
+        let itself = UdpPort::bind(&[address("::1")], 0, config()).unwrap();
+        [(RIGHT, left, Some(right)), ("::1", itself, None)].map(|(peer, left, right)| Way {
+            peer,
+            left,
+            right,
+        })
+    }
+
+    fn receiver(&mut self) -> &mut UdpPort {
+        self.right.as_mut().unwrap_or(&mut self.left)
+    }
+}
+
 fn to(text: &str) -> Destination {
     Destination {
         address: address(text),
@@ -202,23 +225,18 @@ fn packets_of_every_size_arrive_over_ipv6() {
 
 #[test]
 fn equal_packets_and_a_shorter_last_one_leave_and_arrive_as_one() {
-    for peer in [RIGHT, "::1"] {
-        let (mut left, mut right) = if peer == RIGHT {
-            let (left, right) = pair();
-            (left, Some(right))
-        } else {
-            (UdpPort::bind(&[address(peer)], 0, config()).unwrap(), None)
-        };
+    for mut way in Way::of_each_family() {
         let mut sent: Vec<_> = (0..61).map(|i| packet(1036, i)).collect();
         sent.push(packet(516, 61));
         let mut batch = batch();
         for bytes in &sent {
-            add(&mut batch, bytes, to(peer));
+            add(&mut batch, bytes, to(way.peer));
         }
-        left.transmit(&mut batch).unwrap();
-        let counters = left.counters();
+        way.left.transmit(&mut batch).unwrap();
+        let counters = way.left.counters();
         assert_eq!((counters.tx_sends, counters.tx_segmented_sends), (1, 1));
-        let receiver = right.as_mut().unwrap_or(&mut left);
+        let peer = way.peer;
+        let receiver = way.receiver();
         assert_eq!(bytes_of(&receive(receiver, sent.len())), sent);
         let counters = receiver.counters();
         assert_eq!((counters.rx_buffers, counters.rx_batches), (1, 1), "{peer}");

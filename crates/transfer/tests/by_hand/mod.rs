@@ -1,12 +1,13 @@
 //! An end of a transfer whose every word a test chooses: the connection and the handshake are in order, what follows need not be.
 
 use airdma::{Device, Endpoint, Operation, Region, Remote, Shared};
+use airdma_files::manifest::{Builder, Content, Entry, Kind};
 use airdma_files::protocol::{Accept, MESSAGE_BYTES_MAX, Message, Offer, Reason};
 use airdma_files::session::{
     Cipher, DataKey, Door, Frames, HandshakeError, Identity, Initiator, Introduction, Sealer,
     Session, TAG_BYTES, frame,
 };
-use airdma_files::{Manifest, ManifestId};
+use airdma_files::{Limits, Manifest, ManifestId, Modified};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -241,4 +242,34 @@ pub fn offer_of(list: &[u8]) -> Offer {
         key: DataKey::draw(),
         fast_aes: false,
     }
+}
+
+/// A list of these, none of them in a directory.
+pub fn manifest(kinds: &[(&str, Kind)]) -> Manifest {
+    let mut builder = Builder::new(Limits::default());
+    for (name, kind) in kinds {
+        builder
+            .push(Entry {
+                parent: None,
+                depth: 0,
+                name: name.as_bytes().into(),
+                mode: 0o644,
+                modified: Modified {
+                    seconds: 0,
+                    nanos: 0,
+                },
+                kind: kind.clone(),
+            })
+            .unwrap();
+    }
+    builder.finish()
+}
+
+/// A file of so many bytes.
+pub fn content(size: u64) -> Kind {
+    Kind::File(Content {
+        size,
+        stamp: 0,
+        extents: None,
+    })
 }

@@ -31,29 +31,23 @@ fn receive_bundled(port: &mut UdpPort, count: usize) -> Vec<(Vec<u8>, bool)> {
 
 #[test]
 fn packets_of_one_length_share_a_datagram_and_arrive_one_by_one() {
-    for peer in [RIGHT, "::1"] {
-        let (mut left, mut right) = if peer == RIGHT {
-            let (left, right) = pair();
-            (left, Some(right))
-        } else {
-            (UdpPort::bind(&[address(peer)], 0, config()).unwrap(), None)
-        };
+    for mut way in Way::of_each_family() {
         let mut batch = batch();
         let mut sent: Vec<_> = (0..70).map(|number| packet(1036, number)).collect();
         // The last of a group may be shorter.
         sent.push(packet(20, 70));
         for bytes in &sent {
-            add(&mut batch, bytes, bundled(peer));
+            add(&mut batch, bytes, bundled(way.peer));
         }
         // By itself, and to a peer that takes none.
         sent.push(packet(1036, 71));
-        add(&mut batch, &sent[71], to(peer));
-        left.transmit(&mut batch).unwrap();
+        add(&mut batch, &sent[71], to(way.peer));
+        way.left.transmit(&mut batch).unwrap();
         assert!(batch.is_empty());
-        let counters = left.counters();
+        let counters = way.left.counters();
         assert_eq!((counters.tx_bundles, counters.tx_sends), (2, 3));
         assert_eq!(counters.tx_segmented_sends, 0);
-        let receiver = right.as_mut().unwrap_or(&mut left);
+        let receiver = way.receiver();
         let arrived = receive_bundled(receiver, 72);
         for (number, (bytes, is_bundled)) in arrived.iter().enumerate() {
             assert_eq!(*bytes, sent[number], "packet {number}");

@@ -7,16 +7,10 @@ use super::*;
 
 #[test]
 fn a_damaged_packet_is_counted_and_not_delivered() {
-    for peer in [RIGHT, "::1"] {
-        let (mut left, mut right) = if peer == RIGHT {
-            let (left, right) = pair();
-            (left, Some(right))
-        } else {
-            (UdpPort::bind(&[address(peer)], 0, config()).unwrap(), None)
-        };
+    for mut way in Way::of_each_family() {
         let mut clean = batch();
         for number in 0..5 {
-            add(&mut clean, &packet(1036, number), to(peer));
+            add(&mut clean, &packet(1036, number), to(way.peer));
         }
         let mut damaged = batch();
         for index in 0..5 {
@@ -28,8 +22,8 @@ fn a_damaged_packet_is_counted_and_not_delivered() {
             };
             assert!(clean.copy_packet(index, &mut damaged, damage));
         }
-        left.transmit(&mut damaged).unwrap();
-        let receiver = right.as_mut().unwrap_or(&mut left);
+        way.left.transmit(&mut damaged).unwrap();
+        let receiver = way.receiver();
         let arrived = receive(receiver, 3);
         assert_eq!(
             bytes_of(&arrived),
