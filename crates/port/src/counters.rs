@@ -68,6 +68,8 @@ counters! {
     tx_filtered,
     /// Those of `tx_errors` without a route, or whose host or interface is down (ENETUNREACH, EHOSTUNREACH, ENETDOWN).
     tx_unreachable,
+    /// Times a bundle was refused; from that address none leave from then on.
+    tx_bundles_refused,
     /// Times a segmented send was refused although a plain one worked; segmentation is off from then on.
     tx_segmentation_refused,
 }

@@ -6,9 +6,10 @@
 //!
 //! ```text
 //! 0      2      3      4       6      8        16
-//! | ffff | kind | 0    | place | 0    | secret | probe: epoch (8)
+//! | ffff | kind | how  | place | 0    | secret | probe: epoch (8)
 //!                                              | packet: source (16), source port (2), tos, ttl, flow label (4), BTH to pad
 //! ```
+//! How a packet came: 1 if in a bundle, which the process that it is for may not take from that peer.
 //! Numbers are in network byte order. Who does not know the secret is not heard.
 
 use std::io;
@@ -38,6 +39,9 @@ const MARK: [u8; 2] = [0xff; 2];
 const KIND_AT: usize = 2;
 const KIND_PROBE: u8 = 1;
 const KIND_PACKET: u8 = 2;
+/// Where a message says how its packet came.
+const HOW_AT: usize = 3;
+const HOW_BUNDLED: u8 = 1;
 const PROBE_LEN: usize = 24;
 const HEADER_LEN: usize = 40;
 /// Bytes of a BTH.
@@ -81,7 +85,7 @@ impl<'a> Message<'a> {
                         ttl: head[35],
                         flow_label: u32::from_be_bytes([head[36], head[37], head[38], head[39]]),
                         forwarded: true,
-                        bundled: false,
+                        bundled: head[HOW_AT] & HOW_BUNDLED != 0,
                         bytes,
                     })
                 })
@@ -138,6 +142,9 @@ impl Messenger {
     /// Hands a packet on to a place at the address it came to. What the kernel does not take is lost.
     pub fn forward(&self, packet: &Received<'_>, place: u16, secret: u64) {
         let mut head = head(KIND_PACKET, place, secret);
+        if packet.bundled {
+            head[HOW_AT] |= HOW_BUNDLED;
+        }
         let source = match packet.source {
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),
             IpAddr::V6(ip) => ip,

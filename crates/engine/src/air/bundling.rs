@@ -17,6 +17,7 @@
 //! Whatever decides about them is here; how they are filled and cut is the port's, and what is agreed on them is in [`super::exchange`].
 
 use super::pace::{MISSED_MAX, OVERHEAD_BYTES, Told};
+use super::peer::AirPeer;
 use super::{Air, AirIndex};
 use crate::tables::Tables;
 use airdma_transport::Time;
@@ -62,6 +63,31 @@ impl Tables {
         let connection = self.qps.slot(index).and_then(|slot| slot.connection);
         let air = connection.and_then(|connection| connection.air);
         air.is_some_and(|air| self.air.peer(air).may_bundle)
+    }
+}
+
+impl AirPeer {
+    /// It has `agreed` on them or not, and what was agreed on with it `is_new` or known. Only with reports is it known what gets lost.
+    pub(super) fn agree_on_bundles(
+        &mut self,
+        is_new: bool,
+        agreed: bool,
+        has_reports: bool,
+        begin: impl FnOnce() -> Bundling,
+    ) {
+        if is_new {
+            self.bundling = None;
+        }
+        // Who does not answer any more was told that we take them, and may send some still; another process was not.
+        if is_new && self.agreed.is_some() {
+            self.may_bundle = false;
+        }
+        self.may_bundle |= agreed;
+        if agreed && has_reports {
+            self.bundling.get_or_insert_with(begin);
+        } else {
+            self.bundling = None;
+        }
     }
 }
 
@@ -223,6 +249,25 @@ mod tests {
     }
 
     const S: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn who_was_told_that_we_take_them_may_send_them_until_another_process_is_there() {
+        let address = std::net::IpAddr::from([192, 0, 2, 1]);
+        let mut peer = AirPeer::new((address, address), 0, 0);
+        let mut agree = |instance: Option<u64>, agreed: bool| {
+            let is_new = peer.agreed != instance;
+            peer.note_agreed(instance);
+            let begin = || Bundling::new(PathMtu::M1024, Time::ZERO);
+            peer.agree_on_bundles(is_new, agreed, true, begin);
+            (peer.takes_bundles(), peer.may_bundle)
+        };
+        assert_eq!(agree(None, false), (false, false));
+        assert_eq!(agree(Some(1), true), (true, true));
+        // It does not answer: what it can do now is not known, but it was told.
+        assert_eq!(agree(None, false), (false, true));
+        assert_eq!(agree(Some(1), true), (true, true));
+        assert_eq!(agree(Some(2), false), (false, false));
+    }
 
     #[test]
     fn bundles_leave_while_hardly_anything_is_lost() {

@@ -95,16 +95,7 @@ impl Tables {
         let peer = self.air.peer(index);
         let is_new = peer.agreed != agreed;
         peer.note_agreed(agreed);
-        if is_new {
-            peer.bundling = None;
-            peer.may_bundle = false;
-        }
-        peer.may_bundle |= bundles;
-        if !bundles || by_acks {
-            peer.bundling = None;
-        } else if peer.bundling.is_none() {
-            peer.bundling = Some(Bundling::new(mtu, now));
-        }
+        peer.agree_on_bundles(is_new, bundles, !by_acks, || Bundling::new(mtu, now));
         if is_new && agreed.is_some() {
             self.counters.count(EngineCounter::AirAgreed);
         }

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use crate::wires::Wires;
-use crate::{MS, is_middle};
+use crate::{MS, is_answer_of_right, is_middle};
 use airdma_engine::*;
 use airdma_port::sim::Frame;
 use airdma_wire::bundle::{Bundle, is_bundle};
@@ -177,6 +177,22 @@ fn a_bundle_of_somebody_who_was_not_told_that_we_take_them_is_counted_and_droppe
     other.quietly(5 * MS);
     assert_eq!(other.hosts[1].count("drop_air"), packets as u64);
     assert_eq!(other.hosts[1].count("duplicates"), 0);
+}
+
+#[test]
+fn a_peer_that_was_told_that_we_take_them_may_send_them_though_its_answers_get_lost() {
+    let mut wires = wires([true, true]);
+    // The left one asks again, and becomes plain. The right one has its answer, from before.
+    let (left, right) = crate::rate::pair(&wires);
+    wires.pass(1000 * MS, &mut is_answer_of_right);
+    let since = wires.sent.len();
+    right.qp.post_send(&right.write(&left, 0, LEN)).unwrap();
+    wires.pass(300 * MS, &mut is_answer_of_right);
+    right.ok();
+    assert!(wires.hosts[0].count("acks_sent") > 0, "it is plain");
+    assert!(frames(&wires, 1, since)[0] > 0);
+    assert_eq!(wires.hosts[0].count("drop_air"), 0);
+    assert_eq!(wires.hosts[1].count("retransmits"), 0);
 }
 
 #[test]

@@ -28,6 +28,14 @@ fn is_middle(from: usize, bytes: &[u8]) -> bool {
     from == 0 && bytes[0] == 0x07
 }
 
+/// An answer to a Hello, from the right.
+fn is_answer_of_right(from: usize, bytes: &[u8]) -> bool {
+    from == 1 && bytes[5..8] == [0, 0, 1] && {
+        let mad = &bytes[BTH_AND_DETH..];
+        mad[16..18] == [0, 1] && mad[64..72] != [0; 8]
+    }
+}
+
 #[test]
 fn what_is_lost_is_sent_again_and_nothing_else() {
     const LEN: usize = 400 * 1024;
@@ -200,16 +208,11 @@ fn a_queue_pair_that_is_connected_again_asks_again() {
 #[test]
 fn who_hears_a_report_without_having_agreed_asks_again() {
     let mut wires = Wires::new([true, true], 4096);
-    let answer_of_right = |from: usize, bytes: &[u8]| {
-        let mad = &bytes[BTH_AND_DETH..];
-        let is_hello = from == 1 && bytes[5..8] == [0, 0, 1] && mad[16..18] == [0, 1];
-        is_hello && mad[64..72] != [0; 8]
-    };
     // The left one gives up asking, the right one has its answer.
-    wires.pass(1000 * MS, &mut |from, bytes| answer_of_right(from, bytes));
+    wires.pass(1000 * MS, &mut is_answer_of_right);
     let write = wires.ends[1].write(&wires.ends[0], 0, 4096);
     wires.ends[1].qp.post_send(&write).unwrap();
-    wires.pass(50 * MS, &mut |from, bytes| answer_of_right(from, bytes));
+    wires.pass(50 * MS, &mut is_answer_of_right);
     wires.ends[1].ok();
     assert_eq!(
         wires.hosts[0].count("acks_sent"),

@@ -122,7 +122,7 @@ fn a_packet_that_is_handed_on_arrives_as_it_came() {
     let mut members = members(address);
     let messenger = Messenger::new(1, members[0].port.port()).unwrap();
     let bytes = [0x64, 0, 0xff, 0xff, 0, 1, 2, 3, 0, 0, 0, 1, 9, 9, 9, 9];
-    for source in ["192.0.2.9", "2001:db8::9"] {
+    for (source, bundled) in [("192.0.2.9", true), ("2001:db8::9", false)] {
         let packet = Received {
             source: source.parse().unwrap(),
             source_port: 0xc123,
@@ -131,7 +131,7 @@ fn a_packet_that_is_handed_on_arrives_as_it_came() {
             ttl: 63,
             flow_label: 0x12345,
             forwarded: false,
-            bundled: false,
+            bundled,
             bytes: &bytes,
         };
         messenger.forward(&packet, 1, SECRET);

@@ -32,6 +32,8 @@ pub(super) struct Socket {
     too_big: usize,
     /// Fragmented sends since that was found out.
     fragmented: u32,
+    /// Bundles leave: false once the kernel has refused one.
+    pub(super) bundles: bool,
 }
 
 /// After this many fragmented sends it is tried again whether the interface takes whole packets now.
@@ -65,6 +67,7 @@ impl Socket {
             fragmenting: false,
             too_big: usize::MAX,
             fragmented: 0,
+            bundles: true,
         };
         socket
             .configure(config)

@@ -16,8 +16,6 @@ use crate::{Destination, PortCounters, TransmitBatch};
 /// Sends batches. Everything the kernel needs to be pointed at lives here, allocated once.
 pub(super) struct Sender {
     segmentation: bool,
-    /// Bundles leave: false once the kernel has refused one.
-    bundles: bool,
     messages: Box<[Message]>,
     headers: Box<[libc::mmsghdr]>,
     /// Packets in each planned message.
@@ -40,6 +38,8 @@ pub(super) struct Attempt {
     pub(super) messages: usize,
     /// The first is a bundle.
     pub(super) is_bundle: bool,
+    /// From there.
+    pub(super) source: IpAddr,
 }
 
 // SAFETY: the raw pointers in `headers` and `messages` are written and used within one call of `Sender::send` and are
@@ -77,7 +77,6 @@ impl Sender {
         };
         Sender {
             segmentation,
-            bundles: true,
             messages: vec![message; MESSAGES_MAX].into_boxed_slice(),
             headers: vec![EMPTY_HEADER; MESSAGES_MAX].into_boxed_slice(),
             groups: [0; MESSAGES_MAX],
@@ -150,7 +149,7 @@ impl Sender {
             && planned < MESSAGES_MAX
         {
             let destination = batch.destination(entry);
-            let bundles = destination.bundles && self.bundles;
+            let bundles = destination.bundles && socket.bundles;
             let group = if self.segmentation || bundles {
                 batch.group_len(first)
             } else {
@@ -194,6 +193,7 @@ impl Sender {
                 packets: usize::from(self.groups[0]),
                 messages: planned,
                 is_bundle: self.fragmenting && self.groups[0] > 1,
+                source: socket.address,
             })
         }) {
             return Sent::error(io::Error::from_raw_os_error(errno));
@@ -259,7 +259,7 @@ impl Sender {
     /// interface cannot checksum; EINVAL: too many segments for this kernel, or bigger than the MTU before 6.14), so its
     /// first packet is tried alone: if that works, segmentation is at fault and stays off; if not, the packets are. A packet
     /// too big for the interface is left for another round, in which it may be cut. A bundle that is too big, or that the kernel cannot
-    /// send for another reason, is the last: its packets leave in another round.
+    /// send for another reason, is the last from this address: its packets leave in another round.
     fn refused(
         &mut self,
         socket: &mut Socket,
@@ -270,7 +270,8 @@ impl Sender {
         let group = usize::from(self.groups[0]);
         let is_bundle = self.fragmenting && group > 1;
         if is_bundle && matches!(refusal, Refusal::TooBig | Refusal::Unsuitable) {
-            self.bundles = false;
+            socket.bundles = false;
+            counters.tx_bundles_refused += 1;
             return Ok(());
         }
         if group > 1 && refusal == Refusal::Unsuitable {

@@ -113,6 +113,43 @@ fn a_kernel_that_takes_no_bundles_gets_segments() {
     }
 }
 
+#[test]
+fn an_address_whose_bundles_are_refused_is_counted_once_and_another_goes_on_with_them() {
+    let own = ["127.0.0.11", "127.0.0.12"].map(address);
+    let mut right = UdpPort::bind(&[address(RIGHT)], 0, config()).unwrap();
+    let port = right.port();
+    let mut left = UdpPort::bind(&own, 0, UdpConfig { port, ..config() }).unwrap();
+    left.sender.refuse = Some(|attempt| {
+        let refused = attempt.is_bundle && attempt.source == address("127.0.0.11");
+        refused.then_some(libc::EINVAL)
+    });
+    for bundles in [1, 2] {
+        for source_index in [0, 1] {
+            let mut batch = batch();
+            let destination = Destination {
+                source_index,
+                ..bundled(RIGHT)
+            };
+            for number in 0..10 {
+                add(&mut batch, &packet(1036, number), destination);
+            }
+            left.transmit(&mut batch).unwrap();
+            let arrived = receive_bundled(&mut right, 10);
+            assert!(
+                arrived
+                    .iter()
+                    .all(|&(_, bundled)| bundled == (source_index == 1))
+            );
+        }
+        let counters = left.counters();
+        assert_eq!(
+            (counters.tx_bundles, counters.tx_bundles_refused),
+            (bundles, 1)
+        );
+        assert_eq!(counters.tx_errors, 0);
+    }
+}
+
 /// A packet with the ICRC that it has as the `id`-th of what `source` sends.
 fn sealed(bytes: &[u8], id: u16, ports: [u16; 2]) -> Vec<u8> {
     let ip = IpPseudo::V4 {
