@@ -28,6 +28,18 @@ impl Session {
     }
 }
 
+/// Whether HTB overdraws its bucket before it asks for a timer, or asks for one with every packet, which is what an emulated link costs most by on
+/// a virtual machine. A setting of the whole machine.
+pub const HTB_HYSTERESIS: &str = "htb_hysteresis";
+
+/// What of [`HTB_HYSTERESIS`] the kernel says, once it has had an HTB; it tells root alone.
+pub fn htb_hysteresis() -> String {
+    let text = fs::read_to_string(HTB_HYSTERESIS_FILE);
+    text.map_or("unknown".into(), |text| text.trim().to_owned())
+}
+
+const HTB_HYSTERESIS_FILE: &str = "/sys/module/sch_htb/parameters/htb_hysteresis";
+
 /// What a reader needs to judge the numbers.
 pub fn describe() -> BTreeMap<String, String> {
     let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
@@ -45,14 +57,7 @@ pub fn describe() -> BTreeMap<String, String> {
     let facts = [
         (
             "cpu",
-            format!(
-                "{cpu}{}",
-                if virtual_machine {
-                    ", virtual machine"
-                } else {
-                    ""
-                }
-            ),
+            format!("{cpu}{}", if virtual_machine { VIRTUAL } else { "" }),
         ),
         (
             "cores",
@@ -108,11 +113,23 @@ pub fn warning(machine: &BTreeMap<String, String>) -> Option<String> {
     if number("cores") == Some(1.0) {
         return Some("there is one core: both hosts share it".into());
     }
-    let load = number("load_before").filter(|load| *load > BUSY)?;
-    Some(format!(
-        "the machine does something else (load {load}): the numbers will be rough"
-    ))
+    if let Some(load) = number("load_before").filter(|load| *load > BUSY) {
+        return Some(format!(
+            "the machine does something else (load {load}): the numbers will be rough"
+        ));
+    }
+    let is_virtual = machine.get("cpu")?.contains(VIRTUAL);
+    let asks_each_time = machine
+        .get(HTB_HYSTERESIS)
+        .is_some_and(|value| value == "0");
+    (is_virtual && asks_each_time).then(|| {
+        format!(
+            "each packet of the link costs a timer, which is dear on a virtual machine: echo 1 > {HTB_HYSTERESIS_FILE}, as root"
+        )
+    })
 }
+
+const VIRTUAL: &str = ", virtual machine";
 
 /// A load beyond which somebody else runs.
 const BUSY: f64 = 0.7;
@@ -159,4 +176,33 @@ fn output(program: &str, arguments: &[&str]) -> Option<String> {
         .status
         .success()
         .then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_virtual_machine_is_told_of_timers_and_a_busy_one_of_its_load_first() {
+        let machine = |cpu: &str, load: &str, hysteresis: Option<&str>| {
+            let mut facts = BTreeMap::from([
+                ("cores".to_owned(), "2".to_owned()),
+                ("cpu".to_owned(), cpu.to_owned()),
+                ("load_before".to_owned(), load.to_owned()),
+            ]);
+            let told = hysteresis.map(|value| (HTB_HYSTERESIS.to_owned(), value.to_owned()));
+            facts.extend(told);
+            warning(&facts).unwrap_or_default()
+        };
+        let virtual_cpu = &format!("some{VIRTUAL}");
+        assert!(machine(virtual_cpu, "0.1", Some("0")).contains("as root"));
+        assert!(machine(virtual_cpu, "3.0", Some("0")).contains("load 3"));
+        for (cpu, value) in [
+            (virtual_cpu.as_str(), Some("1")),
+            (virtual_cpu, None),
+            ("some", Some("0")),
+        ] {
+            assert_eq!(machine(cpu, "0.1", value), "", "{cpu} {value:?}");
+        }
+    }
 }

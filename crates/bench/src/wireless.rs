@@ -172,7 +172,10 @@ fn begin(options: &Wireless, chosen: &Chosen) -> anyhow::Result<Taken> {
             taken.shaped(*shape).samples.clear();
         }
     }
-    taken.sessions.push(Session::now());
+    let mut session = Session::now();
+    let hysteresis = machine::htb_hysteresis();
+    (session.machine).insert(machine::HTB_HYSTERESIS.into(), hysteresis);
+    taken.sessions.push(session);
     let missing = TRANSPORTS.into_iter().filter_map(|transport| {
         let what = transport.missing()?;
         Some(format!("{}: {what}", transport.name()))

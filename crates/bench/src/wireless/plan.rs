@@ -51,10 +51,11 @@ const fn walking(name: &'static str, label: &'static str, walk: Walk) -> Signal 
 const WALK_SEED: u64 = 3;
 /// Unless the user says otherwise.
 pub const RUNS: u32 = 3;
-/// Sizes in MB and how often: where files of all sizes are of interest, where small and large ones are, and where it is about loss.
+/// Sizes in MB and how often: where files of all sizes are of interest, where small and large ones are, and where it is about loss (by which
+/// some need minutes).
 const SIZES_AT_GOOD: [(u64, u32); 3] = [(10, RUNS), (100, RUNS), (1000, 1)];
 const SIZES_BY_SIGNAL: [(u64, u32); 2] = [(10, RUNS), (100, RUNS)];
-const SIZES_BY_LOSS: [(u64, u32); 1] = [(10, RUNS)];
+const SIZES_BY_LOSS: [(u64, u32); 2] = [(10, RUNS), (100, 1)];
 /// A walk lasts as long as it lasts.
 const WALK: [(u64, u32); 1] = [(0, 1)];
 
@@ -167,8 +168,8 @@ fn is_chosen(row: &Row, options: &Wireless, only: Option<&Regex>, is_first: bool
     let is_new = is_first || row.transport != Transport::Udp;
     // A file has an end, a walk does not wait for it.
     let can_walk = row.signal.walk.is_none() || !row.transport.moves_files();
-    let is_good = row.signal.name == "good" || row.signal.loss > 0.0;
-    let tells = is_good || !row.transport.is_about_loss();
+    let is_usable = row.signal.walk.is_none() && row.signal.name != "poor";
+    let tells = is_usable || !row.transport.is_about_loss();
     is_wanted && is_new && can_walk && tells && row.transport.missing().is_none()
 }
 

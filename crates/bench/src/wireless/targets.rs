@@ -2,7 +2,7 @@
 
 use super::shape::{self, Shaped};
 use super::taken::{Case, Taken};
-use super::transport::Transport;
+use super::transport::{LONGER, Transport};
 
 /// Of the practical line rate, and of what loss leaves of it.
 const OF_LINE: f64 = 0.95;
@@ -49,9 +49,11 @@ pub fn targets(taken: &Taken) -> Vec<Vec<String>> {
         steady(&mut rows, taken, signal);
     }
     for (signal, least) in OF_LOSSY {
-        let of = format!("UDP with that loss, {SMALL_MB} MB");
-        if let Some(share) = share(taken, signal, Transport::Air("buffers"), SMALL_MB) {
-            rows.at_least(signal.into(), least, &of, share);
+        for size in [SMALL_MB, FILE_MB[0]] {
+            if let Some(share) = share(taken, signal, Transport::Air("buffers"), size) {
+                let what = format!("{size} MB, {signal}");
+                rows.at_least(what, least, "UDP with that loss", share);
+            }
         }
     }
     for signal in ["away", "toward"] {
@@ -70,6 +72,12 @@ fn steady(rows: &mut Rows, taken: &Taken, signal: &str) {
     for size in FILE_MB {
         if let Some(share) = share(taken, signal, air, size) {
             rows.at_least(format!("{size} MB, {signal}"), OF_LINE, "the line", share);
+        }
+        for longer in LONGER {
+            if let Some(share) = self::share(taken, signal, longer, size) {
+                let what = format!("{size} MB, {signal}, {}", longer.name());
+                rows.at_least(what, OF_LINE, "the line", share);
+            }
         }
         ahead(rows, taken, signal, size);
     }
@@ -189,6 +197,9 @@ mod tests {
             case("good", "tcp_cubic", 100, &[300.0]),
             case("good", "airdma_air", 100, &[480.0]),
             case("good", "airdma_air", 10, &[400.0]),
+            case("good", "airdma_air_datagrams", 100, &[470.0]),
+            case("loss-1", "udp", 10, &[480.0]),
+            case("loss-1", "airdma_air", 100, &[450.0]),
             case("fair", "quic_bbr", 100, &[410.0]),
             case("fair", "airdma_air", 100, &[400.0]),
         ]);
@@ -200,9 +211,11 @@ mod tests {
             .collect();
         let expected = [
             ["100 MB, good", "0.96", "yes"],
+            ["100 MB, good, airdma_air_datagrams", "0.94", "no"],
             ["100 MB, good", "480, tcp_cubic 300 Mb/s", "yes"],
             ["10 MB, good", "1.25", "no"],
             ["100 MB, fair", "400, quic_bbr 410 Mb/s", "no"],
+            ["100 MB, loss-1", "0.94", "yes"],
         ];
         assert_eq!(found, expected);
     }

@@ -52,11 +52,17 @@ pub const TRANSPORTS: [Transport; 13] = [
     Transport::Write,
     Transport::Air("buffers"),
     Transport::Air("latency"),
-    Transport::Fragments("AIRDMA_AGGREGATE=datagrams", "airdma_air_datagrams"),
-    Transport::Fragments("AIRDMA_MTU=4096", "airdma_air_mtu4096"),
+    LONGER[0],
+    LONGER[1],
     Transport::Events,
     Transport::File(Copier::Scp),
     Transport::File(Copier::Rsync),
+];
+
+/// Air mode by IP fragments: fuller frames, and fewer packets.
+pub const LONGER: [Transport; 2] = [
+    Transport::Fragments("AIRDMA_AGGREGATE=datagrams", "airdma_air_datagrams"),
+    Transport::Fragments("AIRDMA_MTU=4096", "airdma_air_mtu4096"),
 ];
 
 impl Transport {
@@ -95,7 +101,7 @@ impl Transport {
         matches!(self, Transport::File(_))
     }
 
-    /// Whether only good signals and losses tell anything of it.
+    /// Whether a poor signal and walks tell nothing more of it.
     pub fn is_about_loss(self) -> bool {
         matches!(self, Transport::Fragments(..))
     }
