@@ -262,13 +262,27 @@ impl<'a> Loop<'a> {
     }
 }
 
-/// Runs `spawn` with all signals blocked, which the new thread inherits: the application's handlers run in its own threads.
+/// What the instruction of a thread causes. Blocked in that thread it would end the process, whatever handler the application has: one that makes
+/// memory accessible which was registered and then protected, or one that says where the fault was.
+const FAULTS: [libc::c_int; 6] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGILL,
+    libc::SIGFPE,
+    libc::SIGTRAP,
+    libc::SIGSYS,
+];
+
+/// Runs `spawn` with all signals blocked but those of faults, which the new thread inherits: the application's handlers run in its own threads.
 pub fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: both point to a sigset_t, of which the first call fills the first and the second the other.
     let blocked = unsafe {
         libc::sigfillset(all.as_mut_ptr());
+        for fault in FAULTS {
+            libc::sigdelset(all.as_mut_ptr(), fault);
+        }
         libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr())
     };
     let result = spawn();

@@ -75,6 +75,11 @@ fn a_thread_that_waits_before_there_is_a_queue_pair_is_woken_by_another_host() {
 }
 
 #[test]
+fn a_handler_of_faults_is_called_for_the_librarys_threads_too() {
+    program::run("faults");
+}
+
+#[test]
 fn a_process_that_forks_while_it_opens_devices() {
     program::run("fork");
 }
