@@ -9,6 +9,7 @@
 //! the wrong process are handed on meanwhile.
 
 mod departures;
+mod places;
 mod program;
 mod registry;
 mod rows;
@@ -23,22 +24,14 @@ use departures::Departures;
 use program::{Plan, REQ, SIDR_REP, SIDR_REQ};
 pub(crate) use registry::JoinError;
 pub(crate) use registry::Member;
-use registry::{LOCK_PAUSE, LOCK_TRIES, ListenError, Registry, Seat, Seated};
+use registry::{LOCK_PAUSE, LOCK_TRIES, ListenError, Registry, Seat};
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-
-/// How long those who live are waited for to answer probes. One that is stopped does not.
-const ANSWER_TIME_MAX: Duration = Duration::from_millis(20);
-
-const PROBE_PAUSE: Duration = Duration::from_micros(100);
-
-/// Probes beyond the places that are known: sockets of a process that dies are still there for a moment.
-const PLACES_BEYOND: usize = 4;
+use std::time::Duration;
 
 /// Time between two healings, twice as long each time that nothing was wrong.
 const HEAL_PAUSE_MIN: Duration = Duration::from_millis(1);
@@ -207,6 +200,7 @@ impl Steering {
                     receive: &mut |_| {},
                 };
                 self.settle(&mut change, &mut ground);
+                self.greet(&change);
                 return Ok(port);
             }
             drop(port);
@@ -249,6 +243,7 @@ impl Steering {
         }
         change.sit(index, address, company);
         self.settle(&mut change, ground);
+        self.greet(&change);
         Ok(())
     }
 
@@ -458,62 +453,6 @@ impl Steering {
         }
         change.inner.programs = change.registry.programs();
     }
-
-    /// Finds out which place each process has at our addresses.
-    fn probe(&self, change: &mut Change<'_>, ground: &mut Ground<'_>) {
-        let registry = change.registry;
-        let addresses = change.inner.rows.iter().flatten();
-        let groups: Vec<(IpAddr, Vec<Seated>)> = addresses
-            .map(|&(address, _)| {
-                let mut seats: Vec<_> = registry.seated(address).collect();
-                seats.sort_by_key(|seated| seated.place);
-                (address, seats)
-            })
-            .filter(|(_, seats)| seats.len() > 1)
-            .collect();
-        if groups.is_empty() {
-            for &(_, seat) in change.inner.rows.iter().flatten() {
-                registry.set_place(seat, 0);
-            }
-            change.in_doubt = false;
-            return;
-        }
-        let epoch = registry.next_epoch();
-        // The program, whatever it is, may be of a time when there was none; one that is older than this one knows messages too.
-        for (row, seat) in (0..).zip(change.inner.rows.clone()) {
-            if let Some((address, _)) = seat {
-                change.attach(row, address, ground);
-            }
-        }
-        for (address, seats) in &groups {
-            let places = seats.len() + change.buried + PLACES_BEYOND;
-            for place in 0..places {
-                self.messenger
-                    .probe(*address, place as u16, epoch, registry.secret());
-            }
-        }
-        let start = Instant::now();
-        loop {
-            ground.progress();
-            let answered = groups
-                .iter()
-                .flat_map(|(_, seats)| seats)
-                .all(|seated| registry.answer(seated.seat, epoch).is_some());
-            if answered || start.elapsed() > ANSWER_TIME_MAX {
-                break;
-            }
-            std::thread::sleep(PROBE_PAUSE);
-        }
-        for (_, seats) in &groups {
-            let answers = seats
-                .iter()
-                .map(|seated| registry.answer(seated.seat, epoch));
-            for (seated, place) in seats.iter().zip(complete(answers)) {
-                registry.set_place(seated.seat, place);
-            }
-        }
-        change.in_doubt = false;
-    }
 }
 
 fn first(addresses: &[Option<IpAddr>]) -> IpAddr {
@@ -525,16 +464,6 @@ fn first(addresses: &[Option<IpAddr>]) -> IpAddr {
 pub(crate) fn locked(addresses: &[Option<IpAddr>], process: u32) -> BindError {
     let address = first(addresses);
     BindError::SharingLocked { address, process }
-}
-
-/// Those who did not answer have the places that are left, in the order in which they were.
-fn complete(answers: impl Iterator<Item = Option<u16>>) -> Vec<u16> {
-    let answers: Vec<_> = answers.collect();
-    let mut free = (0..u16::MAX).filter(|place| !answers.contains(&Some(*place)));
-    answers
-        .iter()
-        .map(|answer| answer.or_else(|| free.next()).unwrap_or(u16::MAX))
-        .collect()
 }
 
 impl Change<'_> {

@@ -6,13 +6,21 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Watches the file of a registry. Its members keep it open for as long as they live.
-pub(crate) struct Departures(OwnedFd);
+///
+/// Who is alone watches nothing: at the end of a watch the kernel waits for all who may just be using it, and so 10 to 20 ms would
+/// pass at the end of each process.
+pub(crate) struct Departures {
+    fd: OwnedFd,
+    path: CString,
+    watches: AtomicBool,
+}
 
 impl Departures {
     /// # Errors
-    /// Those of the system: a user has 128 such watches on most hosts.
+    /// Those of the system: a user has 128 of them on most hosts.
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
         let path = CString::new(path.as_os_str().as_bytes())?;
         // SAFETY: a plain integer.
@@ -20,20 +28,34 @@ impl Departures {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: `inotify_init1` just returned it, and nobody else knows it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Departures {
+            // SAFETY: `inotify_init1` just returned it, and nobody else knows it.
+            fd: unsafe { OwnedFd::from_raw_fd(fd) },
+            path,
+            watches: AtomicBool::new(false),
+        })
+    }
+
+    /// Watches from now on; true if it did not before.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(crate) fn watch(&self) -> io::Result<bool> {
+        if self.watches.swap(true, Ordering::Relaxed) {
+            return Ok(false);
+        }
         // SAFETY: the path ends with a zero, and lives until the call returns.
         let watch =
-            unsafe { libc::inotify_add_watch(fd.as_raw_fd(), path.as_ptr(), libc::IN_CLOSE_WRITE) };
+            unsafe { libc::inotify_add_watch(self.fd(), self.path.as_ptr(), libc::IN_CLOSE_WRITE) };
         if watch < 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Departures(fd))
+        Ok(true)
     }
 
     /// Readable when somebody left.
     pub(crate) fn fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.fd.as_raw_fd()
     }
 
     /// Whether somebody left since the last call.

@@ -15,13 +15,13 @@ use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, RawFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
-/// Raised when the layout changes: processes of two versions do not share.
-const VERSION: u32 = 3;
-const MAGIC: u64 = u64::from_le_bytes(*b"airdmaS3");
+/// Raised when the layout changes, or what members rely on: processes of two versions do not share.
+const VERSION: u32 = 4;
+const MAGIC: u64 = u64::from_le_bytes(*b"airdmaS4");
 
 pub(crate) const RANGES: usize = 256;
 const MEMBERS_MAX: usize = RANGES;
@@ -117,6 +117,7 @@ pub(crate) struct Registry {
     /// Opened apart from the mapping, which keeps its own open file for as long as a child may have it.
     file: File,
     me: Member,
+    path: PathBuf,
     departures: Option<Departures>,
 }
 
@@ -144,6 +145,7 @@ impl Registry {
             map: map(&open_file(path, false)?, BYTES)?.cast(),
             file,
             me: Member(0),
+            path: path.to_path_buf(),
             departures: Departures::of(path).ok(),
         };
         let mut tries = 0;
@@ -285,8 +287,11 @@ impl Registry {
         (0..=u8::MAX).filter_map(|range| Some((range, self.owner(range)?)))
     }
 
-    /// Enters a socket of ours.
+    /// Enters a socket of ours. Who comes to others watches who leaves.
     pub(crate) fn sit(&self, address: IpAddr, place: u16) -> Option<Seat> {
+        if place > 0 {
+            self.watch();
+        }
         let layout = self.layout();
         let seat = layout.seats.iter().position(|row| row.owner() == 0)?;
         layout
@@ -330,6 +335,12 @@ impl Registry {
         })
     }
 
+    /// Watches from now on who leaves; true if it did not before. Where the kernel refuses, packets that go astray tell.
+    fn watch(&self) -> bool {
+        let departures = self.departures.as_ref();
+        departures.is_some_and(|departures| departures.watch().unwrap_or(false))
+    }
+
     /// The place of a member at an address.
     pub(crate) fn place_of(&self, member: Member, address: IpAddr) -> Option<u16> {
         let found = self.seated(address).find(|seated| seated.owner == member);
@@ -341,8 +352,12 @@ impl Registry {
         self.layout().epoch.next()
     }
 
-    /// A probe came to a socket of ours. Our threads take turns.
+    /// A probe came to a socket of ours: somebody else is there. Our threads take turns.
     pub(crate) fn probed(&self, address: IpAddr, place: u16, epoch: u64) {
+        if self.watch() {
+            // Who sent it may have left before we watched: we look once, as after any departure.
+            drop(open_file(&self.path, false));
+        }
         let layout = self.layout();
         let wanted = address_bits(Some(address));
         for row in layout

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
+use super::places::complete;
 use super::*;
 use crate::process::alone;
 use airdma_port::{Destination, TransmitBatch, UdpConfig};
@@ -187,6 +188,25 @@ fn who_leaves_in_order_leaves_order_behind() {
             all_get_their_own(&members, false)
         );
     }
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn who_is_alone_watches_nobody_and_hears_of_the_deaths_of_those_who_come_later() {
+    let _alone = alone();
+    let address = IpAddr::from([127, 0, 0, 81]);
+    let file = file("company");
+    let mut first = Member::new(&file, address);
+    // A watch would hear of this.
+    drop(std::fs::File::options().write(true).open(&file).unwrap());
+    assert!(!first.steering.somebody_left());
+    let second = Member::new(&file, address);
+    first.receive();
+    // The second might have died before the first watched: so it looks once.
+    assert!(first.steering.somebody_left());
+    assert!(!first.steering.somebody_left());
+    drop(second);
+    assert!(first.steering.somebody_left());
     std::fs::remove_file(file).unwrap();
 }
 

@@ -298,6 +298,7 @@ fn departures_are_heard_of() {
     let file = Directory::new("departures");
     let survivor = file.join();
     let heard = survivor.departures().unwrap();
+    assert!(heard.watch().unwrap());
     let other = file.join();
     assert!(!heard.take());
     drop(other);
