@@ -388,7 +388,7 @@ impl Tables {
         }
         self.with_pace(index, |pace| {
             if pace.is_tick_due(now) {
-                pace.tick(now, port.send_queue().map(occupancy));
+                pace.tick(now, port.send_queue());
             }
         });
     }

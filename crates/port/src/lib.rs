@@ -63,6 +63,8 @@ pub struct QueueFill {
     pub bytes: u64,
     /// Bytes that it takes, if that is known.
     pub capacity: Option<u64>,
+    /// Bytes that have left it so far, whoever put them in. `None`: not known, or nobody else can.
+    pub left_bytes: Option<u64>,
 }
 
 /// Moves batches of packets. One owner at a time: a worker holds its port exclusively, so there is nothing to lock.

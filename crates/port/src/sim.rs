@@ -196,6 +196,7 @@ impl Port for SimPort {
         Some(QueueFill {
             bytes: bytes.sum(),
             capacity: Some(SOCKET_BYTES),
+            left_bytes: None,
         })
     }
 

@@ -224,6 +224,7 @@ impl UdpPort {
         Some(QueueFill {
             bytes,
             capacity: None,
+            left_bytes: None,
         })
     }
 
@@ -242,7 +243,11 @@ fn fill_of(backlog: &Backlog) -> QueueFill {
         }
         Some(Limit::Packets(_)) | None => None,
     };
-    QueueFill { bytes, capacity }
+    QueueFill {
+        bytes,
+        capacity,
+        left_bytes: Some(backlog.sent_bytes),
+    }
 }
 
 /// As a system error, for what happens while the port runs.
@@ -329,6 +334,7 @@ impl Port for UdpPort {
         Some(QueueFill {
             bytes: memory.receive_bytes.into(),
             capacity: Some(memory.receive_limit_bytes.into()),
+            left_bytes: None,
         })
     }
 

@@ -466,6 +466,7 @@ impl<'a> Cell<'a> {
                 let fill = QueueFill {
                     bytes: self.medium.backlog(host.station).bytes,
                     capacity: Some(capacity),
+                    left_bytes: None,
                 };
                 host.carrier.set_send_queue(Some(fill));
                 host.device.run(self.now);

@@ -52,6 +52,10 @@ pub trait RateController {
     /// The receiver told about its buffers.
     fn handle_feedback(&mut self, now: Time, feedback: &Feedback);
 
+    /// So many bytes have left the send queue so far, whoever put them in. Said just before [`handle_timeout`](RateController::handle_timeout), where
+    /// that is known; where it never is, all of the queue is taken for this sender's.
+    fn handle_left(&mut self, _bytes: u64) {}
+
     /// [`poll_timeout`](RateController::poll_timeout) has come. `send_queue` is what waits on this host for the line: the
     /// queueing discipline, or what the socket has accepted and the driver not yet sent; `None` if the kernel does not say.
     /// A call that is early does no harm.

@@ -4,9 +4,10 @@
 //! much of it as its [`Weight`] says, or waits for it, and goes to the end of the line. So all get bytes by their weights.
 
 use super::application::Taken;
+use airdma_port::QueueFill;
 use airdma_transport::Time;
 use airdma_transport::rate::{
-    Acknowledged, Aim, BufferOrchestrator, Dcqcn, Dctcp, Feedback, Occupancy, Pacer, Permit, Rate,
+    Acknowledged, Aim, BufferOrchestrator, Dcqcn, Dctcp, Feedback, Pacer, Permit, Rate,
     RateController,
 };
 use airdma_wire::PathMtu;
@@ -308,9 +309,13 @@ impl Pace {
         self.controller.poll_timeout().is_some_and(|at| at <= now)
     }
 
-    pub(crate) fn tick(&mut self, now: Time, send_queue: Option<Occupancy>) {
+    pub(crate) fn tick(&mut self, now: Time, send_queue: Option<QueueFill>) {
         self.sees_queue = send_queue.is_some();
-        self.controller.handle_timeout(now, send_queue);
+        if let Some(bytes) = send_queue.and_then(|fill| fill.left_bytes) {
+            self.controller.handle_left(bytes);
+        }
+        let controller = &mut self.controller;
+        controller.handle_timeout(now, send_queue.map(super::occupancy));
     }
 
     pub(crate) fn sees_queue(&self) -> bool {

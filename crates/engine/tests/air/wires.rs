@@ -124,6 +124,7 @@ impl Line {
         let fill = QueueFill {
             bytes: self.bytes as u64,
             capacity: Some(self.capacity as u64),
+            left_bytes: None,
         };
         self.seen.then_some(fill)
     }

@@ -21,6 +21,10 @@ use core::time::Duration;
 use super::{Occupancy, Rate, Reading};
 use crate::Time;
 
+/// Of a share: all of it.
+pub(super) const WHOLE: u64 = 1024;
+/// A sender claims one in so many of the bytes that are others'.
+const CLAIM: u64 = 16;
 /// Weight of a new `v_i` is one in so many.
 const EWMA_WEIGHT: u64 = 4;
 /// A first rate is not taken over less.
@@ -143,6 +147,13 @@ impl Buffer {
             self.begin(at, reading.drained_bytes, d);
         }
         verdict
+    }
+
+    /// The part of [`Buffer::v0`] of a sender that put in `share` (of [`WHOLE`]) of what came: that share of it, and a little of what is the others', who
+    /// take theirs back by shares, so that shares become equal.
+    pub(super) fn v0_of(&self, share: u64, x_target: u64, d: Duration) -> Rate {
+        let own = self.v0(x_target, d).times(share, WHOLE);
+        own.plus(self.v.times(WHOLE - share, WHOLE * CLAIM))
     }
 
     /// The sending rate that this buffer allows if it is to hold `x_target`.

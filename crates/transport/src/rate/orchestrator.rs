@@ -11,6 +11,10 @@
 //! | receiver's socket | its transport | by feedback | smoothed RTT, and the mean time between feedbacks |
 //! | receiver's application | program or disk | by feedback | the same |
 //!
+//! Several senders at one send queue, programs or peers of one, each see all of it, and keep it at the target of the line together: each takes its
+//! share of `v_0`, which is its part of what came into the queue, and claims a sixteenth of what is the others'. The queue gets a little longer by that, and all take it back by their shares: so shares become
+//! equal, as by any additive increase and multiplicative decrease (Chiu and Jain, 1989). It needs the kernel's count of what left.
+//!
 //! There is no slow start: a first burst of 64 KiB shows the rates, and the first feedback sets `v_0` by them. Until then no more is
 //! under way.
 //!
@@ -22,7 +26,7 @@
 
 use core::time::Duration;
 
-use super::buffer::{Aim, Buffer, Kind, Verdict};
+use super::buffer::{Aim, Buffer, Kind, Verdict, WHOLE};
 use super::{Acknowledged, Feedback, Occupancy, Rate, RateController, Reading, Rtt};
 use crate::Time;
 
@@ -49,6 +53,8 @@ const HALVINGS_MAX: u32 = 40;
 const TICK_DOUBLINGS_MAX: u32 = 4;
 /// The rate at which a silent peer is asked.
 const PROBE_RATE: Rate = Rate::from_bytes_per_s(64 * 1024);
+/// Weight of a new share is one in so many.
+const SHARE_WEIGHT: u64 = 4;
 /// What was measured longer ago is forgotten.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 
@@ -70,6 +76,10 @@ pub struct BufferOrchestrator {
     sent: u64,
     /// Taken out of the send queue by the line since it began.
     drained: u64,
+    /// What had left the send queue, whoever put it in: as told since the last tick, and at that.
+    left: [Option<u64>; 2],
+    /// Of what came into the send queue, this sender's part, of [`WHOLE`]. Others are other programs, and other peers of this one.
+    share: u64,
     ticked_at: Time,
     /// How long the last tick took.
     tick: Duration,
@@ -100,6 +110,8 @@ impl BufferOrchestrator {
             active_at: Time::ZERO,
             sent: 0,
             drained: 0,
+            left: [None; 2],
+            share: WHOLE,
             ticked_at: Time::ZERO,
             tick: TICK,
             tick_at: None,
@@ -143,10 +155,24 @@ impl BufferOrchestrator {
     }
 
     fn observe_send_queue(&mut self, now: Time, occupancy: Occupancy) {
-        // What others put into the queue counts as what did not leave.
-        let came_and_was = self.send_queue.x().saturating_add(self.sent);
-        let left = came_and_was.saturating_sub(occupancy.bytes);
-        self.drained = self.drained.saturating_add(left);
+        let was = self.send_queue.x();
+        let [told, before] = self.left;
+        self.left = [None, told];
+        let left = told
+            .zip(before)
+            .and_then(|(told, before)| told.checked_sub(before));
+        if let Some(left) = left {
+            let came = left.saturating_add(occupancy.bytes).saturating_sub(was);
+            if let Some(part) = (self.sent.min(came) * WHOLE).checked_div(came) {
+                self.share = (self.share * (SHARE_WEIGHT - 1) + part).div_ceil(SHARE_WEIGHT);
+            }
+        }
+        // Where nobody says so, what others put into the queue counts as what did not leave.
+        let own = || {
+            was.saturating_add(self.sent)
+                .saturating_sub(occupancy.bytes)
+        };
+        self.drained = self.drained.saturating_add(left.unwrap_or_else(own));
         let began = self.began.unwrap_or(now);
         let at = Time::ZERO + now.duration_since(began);
         let reading = Reading {
@@ -179,7 +205,9 @@ impl BufferOrchestrator {
             buffer.is_observed().then(v0)
         };
         let line = if self.is_send_queue_seen {
-            of(&self.send_queue, self.tick)
+            let (queue, tick) = (&self.send_queue, self.tick);
+            let v0 = || queue.v0_of(self.share, queue.x_target(tick), tick);
+            queue.is_observed().then(v0)
         } else {
             self.path_v0(now)
         };
@@ -285,6 +313,10 @@ impl RateController for BufferOrchestrator {
             self.silent_since = Some(now);
             self.tick_at = self.tick_at.or(Some(now + TICK));
         }
+    }
+
+    fn handle_left(&mut self, bytes: u64) {
+        self.left[0] = Some(bytes);
     }
 
     fn handle_timeout(&mut self, now: Time, send_queue: Option<Occupancy>) {

@@ -1,4 +1,5 @@
 use proptest::prelude::*;
+use std::collections::VecDeque;
 
 use super::*;
 use crate::rate::{Pacer, Permit};
@@ -87,6 +88,93 @@ fn a_queue_above_its_target_slows_the_sender_by_what_is_too_much_in_one_control_
     controller.handle_sent(at(41), 0);
     controller.handle_timeout(at(45), occupancy(900_000));
     assert_eq!(controller.rate(), Rate::ZERO);
+}
+
+/// Senders at one queue, each with a program that always has more, which began at `begin` ms. What each got in so many ms, in bytes.
+fn together(begin: &[u64], ms: u64) -> Vec<u64> {
+    const LINE: u64 = 80_000;
+    let mut senders: Vec<_> = (begin.iter())
+        .map(|_| {
+            (
+                BufferOrchestrator::new(Aim::Throughput),
+                Pacer::new(at(0)),
+                0,
+                0,
+            )
+        })
+        .collect();
+    let (mut queue, mut left) = (VecDeque::new(), 0);
+    let mut waiting = 0;
+    for now in 0..ms {
+        // Now one comes first, now another.
+        let time = at(now);
+        let first = (now.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % begin.len();
+        for index in (first..begin.len()).chain(0..first) {
+            let (controller, pacer, sent, got) = &mut senders[index];
+            if controller.poll_timeout().is_some_and(|due| due <= time) {
+                controller.handle_left(left);
+                controller.handle_timeout(time, occupancy(waiting));
+            }
+            // It is told of each 10 ms, a round trip of 4 ms later.
+            if now % 10 == index as u64 && *got > 0 {
+                controller.handle_rtt(time, 4 * MS);
+                controller.handle_feedback(time, &feedback(now, 0, *got));
+            }
+            let under_way = *sent - *got;
+            if now >= begin[index]
+                && let Permit::Now(bytes) = pacer.poll(time, controller.rate(), u64::MAX)
+            {
+                let bytes = bytes
+                    .min(controller.window().saturating_sub(under_way))
+                    .min(2 * MB - waiting);
+                if bytes > 0 {
+                    pacer.spend(bytes);
+                    controller.handle_sent(time, bytes);
+                    *sent += bytes;
+                    waiting += bytes;
+                    queue.push_back((index, bytes));
+                }
+            }
+        }
+        let mut credit = LINE;
+        while let Some((index, bytes)) = queue.front_mut() {
+            let taken = credit.min(*bytes);
+            (credit, *bytes) = (credit - taken, *bytes - taken);
+            (waiting, left) = (waiting - taken, left + taken);
+            senders[*index].3 += taken;
+            if *bytes > 0 {
+                break;
+            }
+            queue.pop_front();
+        }
+    }
+    senders.into_iter().map(|(_, _, _, got)| got).collect()
+}
+
+#[test]
+fn who_comes_later_to_a_queue_that_others_fill_gets_as_much_as_they() {
+    for begin in [
+        &[0, 0][..],
+        &[0, 500],
+        &[0, 300, 600],
+        &[0, 10, 200, 400, 600, 700, 800, 900],
+    ] {
+        let [before, after] = [2_000, 4_000].map(|ms| together(begin, ms));
+        let got: Vec<u64> = after
+            .iter()
+            .zip(&before)
+            .map(|(after, before)| after - before)
+            .collect();
+        let sum: u64 = got.iter().sum();
+        let equal = sum / got.len() as u64;
+        assert!(
+            sum > 2_000 * 80_000 / 100 * 98,
+            "{begin:?}: the line stands idle: {sum}"
+        );
+        for share in &got {
+            assert!(share.abs_diff(equal) < equal / 10, "{begin:?}: {got:?}");
+        }
+    }
 }
 
 #[test]
