@@ -48,7 +48,9 @@ impl Departures {
         let watch =
             unsafe { libc::inotify_add_watch(self.fd(), self.path.as_ptr(), libc::IN_CLOSE_WRITE) };
         if watch < 0 {
-            return Err(io::Error::last_os_error());
+            let error = io::Error::last_os_error();
+            self.watches.store(false, Ordering::Relaxed);
+            return Err(error);
         }
         Ok(true)
     }

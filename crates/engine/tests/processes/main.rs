@@ -9,8 +9,10 @@ mod role;
 use common::isolated;
 use host::*;
 use std::collections::HashSet;
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Two interfaces of one host: 10.9.0.1 and 10.9.1.1.
@@ -238,26 +240,37 @@ fn registries() -> Vec<PathBuf> {
     found
 }
 
+/// In the best of several stretches: what else the machine does takes some of them.
+fn most_rounds(process: &mut Process) -> u32 {
+    let stretches = (0..5).map(|_| rounds(&process.ask("run 100")));
+    stretches.max().unwrap_or(0)
+}
+
 #[test]
 fn false_alarms_do_not_hold_up_what_comes() {
     isolated("false_alarms_do_not_hold_up_what_comes", SETUP, || {
-        let (mut left, mut right) = (Process::start("veth0"), Process::start("veth1"));
-        connect(&mut left, &mut right);
-        let before = rounds(&left.ask("run 500"));
-        left.tell("run 500");
-        // Whoever closes the registry may be one who leaves.
+        // Who is alone at an interface watches nobody.
+        let (mut left, _right) = pairs(2);
+        let left = &mut left[0];
+        let undisturbed = most_rounds(left);
+        let is_over = AtomicBool::new(false);
         let registries = registries();
         assert!(registries.len() >= 2);
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_millis(400) {
-            for registry in &registries {
-                drop(std::fs::File::open(registry).unwrap());
+        let alarm = || {
+            while !is_over.load(Ordering::Relaxed) {
+                for registry in &registries {
+                    // Whoever could write and closes the registry may be one who leaves.
+                    drop(File::options().write(true).open(registry).unwrap());
+                }
+                pause(1);
             }
-            pause(1);
-        }
-        let disturbed = rounds(&left.hear());
-        // What other tests leave of the machine changes from moment to moment.
-        let undisturbed = before.min(rounds(&left.ask("run 500")));
+        };
+        let disturbed = std::thread::scope(|scope| {
+            scope.spawn(alarm);
+            let most = most_rounds(left);
+            is_over.store(true, Ordering::Relaxed);
+            most
+        });
         assert!(
             disturbed > undisturbed / 5,
             "{disturbed} rounds, {undisturbed} undisturbed"
