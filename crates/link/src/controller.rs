@@ -262,10 +262,17 @@ impl End {
         let mut step = "finding the radio";
         let shaper = hosts.on(side, || {
             let index = airdma_lab::interface(name)?;
-            Shaper::new(index, mtu, queue, FIRST_BYTES_PER_S).map_err(|(error, what)| {
+            let made = Shaper::new(index, mtu, queue, FIRST_BYTES_PER_S);
+            let shaper = made.map_err(|(error, what)| {
                 step = what;
                 error
-            })
+            })?;
+            // What was given stays as it is.
+            if !shaper.splits() && !hosts.are_given() {
+                step = "forbidding segmented packets";
+                airdma_lab::Route::open()?.forbid_segmented(index)?;
+            }
+            Ok(shaper)
         });
         let shaper = shaper.tried(format!("{step} at {name} of host {side:?}"))?;
         let loss = hosts.on(side, || Loss::new(name));

@@ -155,6 +155,11 @@ impl Hosts {
         Ok(hosts)
     }
 
+    /// Whether they were there before, and belong to somebody.
+    pub fn are_given(&self) -> bool {
+        self.given.is_some()
+    }
+
     /// What the radio of a host is called.
     pub fn interface(&self, side: Side) -> &str {
         match &self.given {

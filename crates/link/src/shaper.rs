@@ -2,11 +2,10 @@
 //!
 //! Between the two stands a TBF that lets everything pass at once: the only one of the common queues that splits segmented
 //! (GSO) packets into those that take the air, so that the queue counts packets. Where the kernel has none, TCP makes no
-//! segmented packets, and one of UDP counts as one.
+//! segmented packets on hosts of ours, and one of anybody else counts as one.
 
 use std::io;
 
-use airdma_lab::Route;
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use crate::netlink::{
@@ -70,6 +69,7 @@ pub struct Shaper {
     conversation: Conversation,
     index: u32,
     get: Messages,
+    splits: bool,
 }
 
 impl Shaper {
@@ -91,6 +91,7 @@ impl Shaper {
             conversation,
             index,
             get,
+            splits: true,
         };
         shaper.htb().map_err(step("adding HTB"))?;
         let made = shaper.class(CREATE | EXCLUSIVE, bytes_per_s);
@@ -98,8 +99,7 @@ impl Shaper {
         let parent = match shaper.splitter(mtu) {
             Ok(()) => TBF_CLASS,
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
-                let forbidden = Route::open().and_then(|mut route| route.forbid_segmented(index));
-                forbidden.map_err(step("forbidding segmented packets"))?;
+                shaper.splits = false;
                 CLASS
             }
             Err(error) => return Err((error, "adding TBF below HTB")),
@@ -107,6 +107,11 @@ impl Shaper {
         let fifo = shaper.fifo(parent, queue_packets_max);
         fifo.map_err(step("adding pfifo below HTB"))?;
         Ok(shaper)
+    }
+
+    /// Whether the queue counts what a segmented packet is split into.
+    pub fn splits(&self) -> bool {
+        self.splits
     }
 
     fn htb(&mut self) -> io::Result<()> {

@@ -243,7 +243,9 @@ impl Tables {
         let is_answer = hello.answers.is_some() && hello.answers == self.air.instance;
         if is_answer && self.air.peer(index).asking.is_some() {
             let can = hello.features & self.air.features() & NEEDED != 0;
-            self.air.peer(index).asking = None;
+            let peer = self.air.peer(index);
+            peer.asking = None;
+            peer.incompatible = (!can).then_some(hello.instance);
             self.agree(index, can.then_some(hello.instance), hello.features, now);
         }
         if !hello.asks {
@@ -261,7 +263,9 @@ impl Tables {
         // A stranger who makes it up lets the peer do what it does not do.
         peer.may_bundle |= bundles;
         self.air.call_at(now);
-        if self.air.peer(index).agreed != Some(hello.instance) {
+        let peer = self.air.peer(index);
+        // To ask it again would make it ask again.
+        if ![peer.agreed, peer.incompatible].contains(&Some(hello.instance)) {
             self.ask_unless_asked(index, now);
         }
     }

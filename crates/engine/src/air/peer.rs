@@ -39,7 +39,7 @@ pub(super) const HELLO_AGAIN: [Duration; 4] = [
     Duration::from_millis(10),
     Duration::from_millis(50),
     Duration::from_millis(200),
-    Duration::from_millis(200),
+    Duration::from_millis(500),
 ];
 
 /// A question that was not answered yet.
@@ -135,6 +135,8 @@ pub(super) struct AirPeer {
     /// It takes bundles, and was told that we do, so it may send some.
     pub(super) may_bundle: bool,
     pub(super) asking: Option<Asking>,
+    /// The instance that answered last, if there is nothing to agree on with it.
+    pub(super) incompatible: Option<u64>,
     pub(super) asked: Option<Asked>,
     /// Queue pairs that owe it an acknowledgement, each once.
     pub(super) owing: VecDeque<u32>,
@@ -163,7 +165,8 @@ impl AirPeer {
         };
         *asking = Asking {
             tries: asking.tries + 1,
-            again_at: now + wait,
+            // A question that rides on an answer brings the end no nearer.
+            again_at: (now + wait).max(asking.again_at),
         };
         true
     }
@@ -181,6 +184,7 @@ impl AirPeer {
             bundling: None,
             may_bundle: false,
             asking: None,
+            incompatible: None,
             asked: None,
             owing: VecDeque::new(),
             arrivals: Arrivals::default(),

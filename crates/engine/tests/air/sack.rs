@@ -19,6 +19,22 @@ fn wires(offers: [bool; 2]) -> Wires {
     wires
 }
 
+#[test]
+fn hosts_with_nothing_in_common_say_hello_a_few_times_and_no_more() {
+    // One offers reports alone, the other ACKs alone.
+    let mut wires = Wires::new([true, false], LEN);
+    wires.hosts[1].device.offer_sack();
+    wires.connect_again();
+    wires.quietly(100 * MS);
+    let messages = [wires.messages(0), wires.messages(1)];
+    assert!(messages.iter().all(|&count| count > 0));
+    wires.quietly(2000 * MS);
+    assert_eq!([wires.messages(0), wires.messages(1)], messages);
+    for host in &wires.hosts {
+        assert_eq!(host.count("air_agreed"), 0);
+    }
+}
+
 /// Writes with one packet of `n` from the middle lost each time; how many were.
 fn lossy_write(wires: &mut Wires, n: u64) -> u64 {
     let data = pattern(LEN, 3);

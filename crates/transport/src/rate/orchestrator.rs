@@ -161,11 +161,13 @@ impl BufferOrchestrator {
         let left = told
             .zip(before)
             .and_then(|(told, before)| told.checked_sub(before));
-        if let Some(left) = left {
-            let came = left.saturating_add(occupancy.bytes).saturating_sub(was);
-            if let Some(part) = (self.sent.min(came) * WHOLE).checked_div(came) {
-                self.share = (self.share * (SHARE_WEIGHT - 1) + part).div_ceil(SHARE_WEIGHT);
-            }
+        // Where less came than was sent, that went another way, or was dropped.
+        let left =
+            left.filter(|left| came(*left, was, occupancy.bytes) >= self.sent - self.sent / 16);
+        match left {
+            Some(left) => self.note_share(came(left, was, occupancy.bytes)),
+            None if told.is_none() => self.share = WHOLE,
+            None => {}
         }
         // Where nobody says so, what others put into the queue counts as what did not leave.
         let own = || {
@@ -181,6 +183,21 @@ impl BufferOrchestrator {
         };
         let verdict = self.send_queue.observe(at, &reading, self.tick);
         self.note(verdict);
+    }
+
+    /// So much came into the send queue since the last tick. A sender who had less to send than it might keeps the share that it had.
+    fn note_share(&mut self, came: u64) {
+        let might = self.rate().bytes_in(self.tick);
+        if self.sent == 0 || self.sent < might / 2 {
+            return;
+        }
+        let part = u128::from(self.sent.min(came)) * u128::from(WHOLE);
+        let Some(part) = part.checked_div(came.into()) else {
+            return;
+        };
+        // It is no more than the whole.
+        let part = u64::try_from(part).unwrap_or(WHOLE);
+        self.share = (self.share * (SHARE_WEIGHT - 1) + part).div_ceil(SHARE_WEIGHT);
     }
 
     /// What the receiver got by now is what the path let through; how long packets waited says what is in it.
@@ -262,6 +279,11 @@ impl BufferOrchestrator {
     }
 }
 
+/// Into a buffer that held `was` bytes and now `is`, while so many left.
+fn came(left: u64, was: u64, is: u64) -> u64 {
+    left.saturating_add(is).saturating_sub(was)
+}
+
 impl RateController for BufferOrchestrator {
     fn handle_sent(&mut self, now: Time, bytes: u64) {
         if self.began.is_none() || now.duration_since(self.active_at) > IDLE_MAX {
@@ -273,6 +295,8 @@ impl RateController for BufferOrchestrator {
         if self.tick_at.is_none() {
             self.ticked_at = now;
             self.tick_at = Some(now + TICK);
+            // What left during a pause says nothing of now.
+            self.left = [None; 2];
         }
     }
 

@@ -177,6 +177,47 @@ fn who_comes_later_to_a_queue_that_others_fill_gets_as_much_as_they() {
     }
 }
 
+/// Packets to this host itself pass no interface, and others' queues are not theirs.
+#[test]
+fn a_queue_that_our_packets_do_not_pass_holds_nobody_back() {
+    for others in [0, 40_000] {
+        let mut controller = BufferOrchestrator::new(Aim::Throughput);
+        let mut came = 0;
+        for ms in 0..2_000 {
+            if controller.poll_timeout().is_some_and(|due| due <= at(ms)) {
+                controller.handle_left(ms * others);
+                controller.handle_timeout(at(ms), occupancy(0));
+            }
+            if ms % 10 == 9 {
+                controller.handle_rtt(at(ms), MS);
+                controller.handle_feedback(at(ms), &feedback(ms, 0, came));
+            }
+            let bytes = controller
+                .rate()
+                .bytes_in(MS)
+                .min(controller.window() / 10)
+                .min(MB);
+            controller.handle_sent(at(ms), bytes);
+            came += bytes;
+        }
+        let rate = controller.rate();
+        assert!(rate > Rate::from_bytes_per_s(400 * MB), "{rate:?}");
+    }
+}
+
+#[test]
+fn who_has_little_to_send_keeps_its_share_for_when_it_has_more() {
+    let mut controller = busy();
+    for tick in 10..60 {
+        let now = 1 + tick * 4;
+        controller.handle_sent(at(now - 2), 1_000);
+        controller.handle_left(tick * 320_000);
+        controller.handle_timeout(at(now), occupancy(300_000));
+        controller.handle_feedback(at(now), &feedback(now - 1, 0, 2_880_000 + tick * 1_000));
+    }
+    assert_eq!(controller.share, WHOLE);
+}
+
 #[test]
 fn an_empty_queue_at_most_doubles_the_rate_per_tick() {
     let mut controller = busy();
@@ -305,6 +346,7 @@ enum Happening {
     Sent(u64),
     Rtt(Duration),
     Feedback(Feedback),
+    Left(u64),
     Tick(Option<Occupancy>),
 }
 
@@ -346,6 +388,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         number().prop_map(Happening::Sent),
         number().prop_map(|nanos| Happening::Rtt(Duration::from_nanos(nanos))),
         any_feedback().prop_map(Happening::Feedback),
+        number().prop_map(Happening::Left),
         proptest::option::of(any_occupancy()).prop_map(Happening::Tick),
     ]
 }
@@ -370,6 +413,7 @@ proptest! {
                 }
                 Happening::Rtt(sample) => controller.handle_rtt(now, sample),
                 Happening::Feedback(feedback) => controller.handle_feedback(now, &feedback),
+                Happening::Left(bytes) => controller.handle_left(bytes),
                 Happening::Tick(send_queue) => controller.handle_timeout(now, send_queue),
             }
             prop_assert!(controller.rate() <= Rate::MAX);
