@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use crate::fragile::Fragile;
-use crate::wires::{RIGHT_TOO, Wires, reset};
+use crate::wires::{Wires, reset};
 use crate::{is_middle, rate};
 use airdma_engine::simulated::Simulated;
 use airdma_engine::*;
@@ -18,19 +18,7 @@ const LEN: usize = 64 * 1024;
 #[test]
 fn a_process_with_two_addresses_is_agreed_with_at_each() {
     let mut wires = Wires::new([true, true], LEN);
-    let (left, right) = {
-        let [left, right] =
-            (wires.hosts.each_ref()).map(|host| End::new(host.device.device(), QpType::Rc, LEN));
-        let path = |address: [u8; 4], row: u8| Path {
-            gid: GidEntry::from(IpAddr::from(address)).gid,
-            sgid_index: row,
-            hop_limit: 64,
-            ..Path::default()
-        };
-        connect(&left.qp, right.qp.number(), path(RIGHT_TOO, 0));
-        connect(&right.qp, left.qp.number(), path(LEFT, 1));
-        (left, right)
-    };
+    let (left, right) = wires.pair_at_second_address(LEN);
     wires.quietly(5 * MS);
     let write = left.write(&right, 0, LEN);
     left.qp.post_send(&write).unwrap();

@@ -107,6 +107,30 @@ fn a_window_alone_fills_the_queue() {
     assert!(longest_ms > 15, "{longest_ms} ms");
 }
 
+/// Packets that the left host sent to this end.
+fn sent_to(wires: &Wires, right: &End) -> usize {
+    let number = right.qp.number().get().to_be_bytes();
+    let is_to = |(from, bytes): &&(usize, Vec<u8>)| *from == 0 && bytes[5..8] == number[1..];
+    wires.sent.iter().filter(is_to).count()
+}
+
+#[test]
+fn peers_whose_packets_share_a_queue_get_equal_bytes_whoever_came_first() {
+    let mut wires = wires(RateControl::Buffers, line(true));
+    let first = pair(&wires);
+    saturate(&mut wires, &[(&first.0, &first.1)], 300 * MS);
+    let second = wires.pair_at_second_address(LEN);
+    let ends = [(&first.0, &first.1), (&second.0, &second.1)];
+    saturate(&mut wires, &ends, 500 * MS);
+    let sent = |wires: &Wires| ends.map(|(_, right)| sent_to(wires, right));
+    let before = sent(&wires);
+    let used = saturate(&mut wires, &ends, 1000 * MS);
+    assert!(used > 0.95, "{used}");
+    let after = sent(&wires);
+    let [first, second] = [0, 1].map(|index| (after[index] - before[index]) as f64);
+    assert!((0.8..1.25).contains(&(first / second)), "{first} {second}");
+}
+
 #[test]
 fn queue_pairs_to_one_peer_get_equal_bytes() {
     let mut wires = wires(RateControl::Buffers, line(true));
@@ -114,14 +138,8 @@ fn queue_pairs_to_one_peer_get_equal_bytes() {
     let ends: Vec<_> = pairs.iter().map(|(left, right)| (left, right)).collect();
     let used = saturate(&mut wires, &ends, 500 * MS);
     assert!(used > 0.9, "{used}");
-    let to = |number: u32| {
-        let is_to = |(from, bytes): &&(usize, Vec<u8>)| {
-            *from == 0 && bytes[5..8] == number.to_be_bytes()[1..]
-        };
-        wires.sent.iter().filter(is_to).count() as f64
-    };
     let counts: Vec<_> = (ends.iter())
-        .map(|(_, right)| to(right.qp.number().get()))
+        .map(|(_, right)| sent_to(&wires, right) as f64)
         .collect();
     let most = counts.iter().copied().fold(0.0, f64::max);
     let least = counts.iter().copied().fold(f64::MAX, f64::min);

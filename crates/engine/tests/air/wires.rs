@@ -21,7 +21,7 @@ pub struct Host {
 }
 
 /// The second address of the right host.
-pub const RIGHT_TOO: [u8; 4] = [192, 0, 2, 99];
+const RIGHT_TOO: [u8; 4] = [192, 0, 2, 99];
 
 fn host(name: &str, addresses: &[[u8; 4]], seed: u64) -> Host {
     let addresses: Vec<_> = addresses.iter().copied().map(IpAddr::from).collect();
@@ -124,7 +124,7 @@ impl Line {
         let fill = QueueFill {
             bytes: self.bytes as u64,
             capacity: Some(self.capacity as u64),
-            left_bytes: None,
+            left_bytes: Some(self.carried as u64),
         };
         self.seen.then_some(fill)
     }
@@ -180,6 +180,21 @@ impl Wires {
             traffic_class: [0; 2],
             marks: false,
         }
+    }
+
+    /// Another pair of queue pairs, at the second address of the right host: another peer to the left one.
+    pub fn pair_at_second_address(&self, bytes: usize) -> (End, End) {
+        let [left, right] =
+            (self.hosts.each_ref()).map(|host| End::new(host.device.device(), QpType::Rc, bytes));
+        let path = |address: [u8; 4], row: u8| Path {
+            gid: GidEntry::from(IpAddr::from(address)).gid,
+            sgid_index: row,
+            hop_limit: 64,
+            ..Path::default()
+        };
+        connect(&left.qp, right.qp.number(), path(RIGHT_TOO, 0));
+        connect(&right.qp, left.qp.number(), path(LEFT, 1));
+        (left, right)
     }
 
     /// Connects again, and lets pass what agreement on all that is offered by now takes.
