@@ -68,6 +68,7 @@ def run(tally: Tally, folder: Path) -> None:
     os.environ["XDG_RUNTIME_DIR"] = str(folder)
     tests: list[tuple[str, Callable[[], list[str]]]] = [
         ("the rate is the radio's", _rate),
+        ("TCP makes segmented packets, as on any interface", _segmented),
         ("lost packets are lost one by one", _loss),
         ("nothing is left of a link", _ends),
         ("a crash leaves nothing that down does not remove", _crash),
@@ -120,6 +121,14 @@ def _rate() -> list[str]:
         return [f"{mbit} Mb/s of UDP in place of {SLOW_MBIT}"]
     status = _airdma("status").stdout
     return [] if re.search(r"A to B: .* MCS 0, queue", status) else ["status", status]
+
+
+def _segmented() -> list[str]:
+    _up(*SLOW)
+    show = [str(build.binary()), "link", "exec", "A", "--", "ip", "-details", "link", "show", "air0"]
+    shown = subprocess.run(show, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout
+    segments = re.search(r"gso_max_segs (\d+)", shown)
+    return [] if segments and int(segments[1]) > 1 else ["each segment by itself", shown]
 
 
 def _loss() -> list[str]:
