@@ -1,7 +1,6 @@
 //! One copy, on a link of its own.
 
 use std::fs::{self, DirBuilder, File};
-use std::hint::black_box;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
@@ -22,8 +21,6 @@ use crate::tools;
 /// How long the line rate is looked for.
 const LINE_S: u32 = 3;
 const SECOND_BINS: usize = 50;
-/// So many times what is copied: the ends need memory, too, and the kernel takes any that is free.
-const WARM: usize = 2;
 
 /// Where the files are: `files`, and what arrived of them in `to`. Gone when this is dropped.
 pub struct Place {
@@ -131,7 +128,6 @@ pub fn sample(
     let expected = place.make(content).context("making files")?;
     place.clear().context("making room")?;
     let link = Link::new(airdma, options)?;
-    warm(content.bytes());
     let began = Instant::now();
     let took = peer.copy(&link, airdma, content, place);
     let copying_s = began.elapsed().as_secs_f64();
@@ -155,12 +151,6 @@ pub fn sample(
     };
     place.clear().context("making room")?;
     Ok(sample)
-}
-
-/// Memory for so many bytes was just in use: what a virtual machine has not used for a while its host has taken back, and who touches
-/// it first pays for it.
-fn warm(bytes: u64) {
-    drop(black_box(vec![1_u8; bytes as usize * WARM]));
 }
 
 /// What the link carries, in Mb/s: the best second of bare UDP over a radio, and iperf3's TCP over a veth.
