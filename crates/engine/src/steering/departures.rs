@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Watches the file of a registry. Its members keep it open for as long as they live.
 ///
-/// Who is alone watches nothing: at the end of a watch the kernel waits for all who may just be using it, and so 10 to 20 ms would
-/// pass at the end of each process.
+/// Who is alone watches nothing: at the end of a watch the kernel waits for all who may just be using it, and each process would
+/// end that much later.
 pub(crate) struct Departures {
     fd: OwnedFd,
     path: CString,
