@@ -76,8 +76,8 @@ pub fn files(options: &Files) -> anyhow::Result<ExitCode> {
     for missing in &taken.missing {
         writeln!(err, "airdma bench: left out: {missing}")?;
     }
-    let warning = taken.sessions.last();
-    if let Some(warning) = warning.and_then(|last| machine::warning(&last.machine)) {
+    let session = taken.sessions.last();
+    for warning in session.map_or(Vec::new(), |last| machine::warnings(&last.machine)) {
         writeln!(err, "airdma bench: {warning}")?;
     }
     // Now, not after half an hour: a folder that is not there, or not ours.
@@ -99,7 +99,11 @@ fn begin(options: &Files, rows: &[Row]) -> anyhow::Result<Taken> {
         taken.case(row).samples.clear();
         taken.line(row.wire.name).mbit.clear();
     }
-    let mut session = Session::now();
+    let mut settings = vec![machine::PAGE_REPORTING];
+    if rows.iter().any(|row| row.wire.profile.is_some()) {
+        settings.push(machine::HTB_HYSTERESIS);
+    }
+    let mut session = Session::now(&settings);
     let disk = run::file_system(&options.folder);
     session.machine.insert("file_system".into(), disk);
     taken.sessions.push(session);

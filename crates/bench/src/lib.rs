@@ -143,7 +143,7 @@ fn measure(
     };
     let known_missing = missing.len();
     let mut taken = begin(options, &effort, series, missing);
-    if let Some(warning) = machine::warning(&taken.machine) {
+    for warning in machine::warnings(&taken.machine) {
         writeln!(io::stderr(), "airdma bench: {warning}")?;
     }
     let runs: u32 = series
@@ -252,7 +252,11 @@ fn write_illustrated(
         .iter()
         .map(|(part, what)| (format!("{name}-{part}.svg"), what.clone()))
         .collect();
-    let remarks = fs::read_to_string(with_ending(stem, "remarks")).unwrap_or_default();
+    let mut remarks = fs::read_to_string(with_ending(stem, "remarks")).unwrap_or_default();
+    if !remarks.is_empty() {
+        // A paragraph of its own, however the file ends.
+        remarks = format!("{}\n\n", remarks.trim_end());
+    }
     let page = with_ending(stem, "md");
     write(&page, markdown(&shown, &remarks).as_bytes())?;
     let (page, count) = (page.display(), pictures.len());

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::RangeInclusive;
 use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
@@ -17,28 +18,74 @@ pub struct Session {
 }
 
 impl Session {
-    /// The one that begins now.
-    pub fn now() -> Session {
+    /// The one that begins now, where these settings matter.
+    pub fn now(settings: &[Setting]) -> Session {
         let words: Vec<String> = std::env::args().skip(1).collect();
+        let mut machine = describe();
+        let found = settings
+            .iter()
+            .map(|setting| (setting.name.into(), setting.read()));
+        machine.extend(found);
         Session {
             command: format!("airdma {}", words.join(" ")),
             started: now(),
-            machine: describe(),
+            machine,
         }
     }
 }
 
-/// Whether HTB overdraws its bucket before it asks for a timer, or asks for one with every packet, which is what an emulated link costs most by on
-/// a virtual machine. A setting of the whole machine.
-pub const HTB_HYSTERESIS: &str = "htb_hysteresis";
-
-/// What of [`HTB_HYSTERESIS`] the kernel says, once it has had an HTB; it tells root alone.
-pub fn htb_hysteresis() -> String {
-    let text = fs::read_to_string(HTB_HYSTERESIS_FILE);
-    text.map_or("unknown".into(), |text| text.trim().to_owned())
+/// A setting of the whole machine, by which numbers of a virtual one get worse.
+#[derive(Clone)]
+pub struct Setting {
+    /// Of the kernel's parameter, and in [`describe`]'s list.
+    name: &'static str,
+    file: &'static str,
+    /// Values by which they do.
+    bad: RangeInclusive<i64>,
+    /// How.
+    cost: &'static str,
+    /// What to set instead.
+    better: i64,
 }
 
-const HTB_HYSTERESIS_FILE: &str = "/sys/module/sch_htb/parameters/htb_hysteresis";
+/// Whether HTB overdraws its bucket before it asks for a timer, or asks for one with every packet, which is what an emulated link costs most by on
+/// a virtual machine. The kernel has it once it has had an HTB, and tells root alone.
+pub const HTB_HYSTERESIS: Setting = Setting {
+    name: "htb_hysteresis",
+    file: "/sys/module/sch_htb/parameters/htb_hysteresis",
+    bad: 0..=0,
+    cost: "each packet of the link costs a timer, which is dear on a virtual machine",
+    better: 1,
+};
+
+/// Free blocks of at least so many pages, as a power of two, are given back to the host every two seconds; who touches them next waits for the host.
+/// The kernel's largest free block has order 10. Where nobody takes them it says 0 or -1.
+pub const PAGE_REPORTING: Setting = Setting {
+    name: "page_reporting_order",
+    file: "/sys/module/page_reporting/parameters/page_reporting_order",
+    bad: 1..=10,
+    cost: "this virtual machine gives free memory back to its host, and whoever touches it next pays for that",
+    better: 11,
+};
+
+impl Setting {
+    /// What the kernel says.
+    fn read(&self) -> String {
+        let text = fs::read_to_string(self.file);
+        text.map_or("unknown".into(), |text| text.trim().to_owned())
+    }
+
+    /// What a machine should have instead.
+    fn warning(&self, machine: &BTreeMap<String, String>) -> Option<String> {
+        let value = machine.get(self.name)?.parse().ok()?;
+        let Setting {
+            file, cost, better, ..
+        } = self;
+        self.bad
+            .contains(&value)
+            .then(|| format!("{cost}: echo {better} > {file}, as root, for steady numbers"))
+    }
+}
 
 /// What a reader needs to judge the numbers.
 pub fn describe() -> BTreeMap<String, String> {
@@ -107,26 +154,27 @@ fn version(program: &str, package: &str) -> String {
     packaged.or_else(own).unwrap_or_else(|| "unknown".into())
 }
 
-/// What makes the numbers doubtful, if something does.
-pub fn warning(machine: &BTreeMap<String, String>) -> Option<String> {
+/// What makes the numbers doubtful.
+pub fn warnings(machine: &BTreeMap<String, String>) -> Vec<String> {
     let number = |name: &str| machine.get(name)?.parse::<f64>().ok();
+    let mut warnings = Vec::new();
     if number("cores") == Some(1.0) {
-        return Some("there is one core: both hosts share it".into());
+        warnings.push("there is one core: both hosts share it".into());
     }
     if let Some(load) = number("load_before").filter(|load| *load > BUSY) {
-        return Some(format!(
+        warnings.push(format!(
             "the machine does something else (load {load}): the numbers will be rough"
         ));
     }
-    let is_virtual = machine.get("cpu")?.contains(VIRTUAL);
-    let asks_each_time = machine
-        .get(HTB_HYSTERESIS)
-        .is_some_and(|value| value == "0");
-    (is_virtual && asks_each_time).then(|| {
-        format!(
-            "each packet of the link costs a timer, which is dear on a virtual machine: echo 1 > {HTB_HYSTERESIS_FILE}, as root"
-        )
-    })
+    if machine.get("cpu").is_some_and(|cpu| cpu.contains(VIRTUAL)) {
+        let settings = [HTB_HYSTERESIS, PAGE_REPORTING];
+        warnings.extend(
+            settings
+                .iter()
+                .filter_map(|setting| setting.warning(machine)),
+        );
+    }
+    warnings
 }
 
 const VIRTUAL: &str = ", virtual machine";
@@ -183,26 +231,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_virtual_machine_is_told_of_timers_and_a_busy_one_of_its_load_first() {
-        let machine = |cpu: &str, load: &str, hysteresis: Option<&str>| {
-            let mut facts = BTreeMap::from([
-                ("cores".to_owned(), "2".to_owned()),
-                ("cpu".to_owned(), cpu.to_owned()),
-                ("load_before".to_owned(), load.to_owned()),
-            ]);
-            let told = hysteresis.map(|value| (HTB_HYSTERESIS.to_owned(), value.to_owned()));
-            facts.extend(told);
-            warning(&facts).unwrap_or_default()
+    fn a_virtual_machine_is_told_what_to_set_and_a_busy_one_of_its_load() {
+        let told = |cpu: &str, load: &str, (name, value): (&str, &str)| {
+            let facts = [
+                ("cores", "2"),
+                ("cpu", cpu),
+                ("load_before", load),
+                (name, value),
+            ];
+            warnings(
+                &facts
+                    .map(|(name, value)| (name.into(), value.into()))
+                    .into(),
+            )
         };
         let virtual_cpu = &format!("some{VIRTUAL}");
-        assert!(machine(virtual_cpu, "0.1", Some("0")).contains("as root"));
-        assert!(machine(virtual_cpu, "3.0", Some("0")).contains("load 3"));
-        for (cpu, value) in [
-            (virtual_cpu.as_str(), Some("1")),
-            (virtual_cpu, None),
-            ("some", Some("0")),
+        let (timers, memory) = (HTB_HYSTERESIS.name, PAGE_REPORTING.name);
+        for (setting, say) in [((timers, "0"), "echo 1 > "), ((memory, "9"), "echo 11 > ")] {
+            let said = told(virtual_cpu, "0.1", setting);
+            assert!(said.len() == 1 && said[0].contains(say), "{said:?}");
+            let busy = told(virtual_cpu, "3.0", setting);
+            assert!(busy.len() == 2 && busy[0].contains("load 3"), "{busy:?}");
+            assert!(told("some", "0.1", setting).is_empty());
+        }
+        for setting in [
+            (timers, "1"),
+            (timers, "unknown"),
+            (memory, "11"),
+            (memory, "0"),
+            (memory, "-1"),
+            (memory, "unknown"),
         ] {
-            assert_eq!(machine(cpu, "0.1", value), "", "{cpu} {value:?}");
+            let said = told(virtual_cpu, "0.1", setting);
+            assert!(said.is_empty(), "{setting:?}: {said:?}");
         }
     }
 }

@@ -130,11 +130,8 @@ pub fn wireless(options: &Wireless) -> anyhow::Result<ExitCode> {
     for missing in &taken.missing {
         writeln!(err, "airdma bench: left out: {missing}")?;
     }
-    if let Some(warning) = taken
-        .sessions
-        .last()
-        .and_then(|last| machine::warning(&last.machine))
-    {
+    let session = taken.sessions.last();
+    for warning in session.map_or(Vec::new(), |last| machine::warnings(&last.machine)) {
         writeln!(err, "airdma bench: {warning}")?;
     }
     writeln!(err, "airdma bench: about {minutes:.0} min")?;
@@ -172,10 +169,9 @@ fn begin(options: &Wireless, chosen: &Chosen) -> anyhow::Result<Taken> {
             taken.shaped(*shape).samples.clear();
         }
     }
-    let mut session = Session::now();
-    let hysteresis = machine::htb_hysteresis();
-    (session.machine).insert(machine::HTB_HYSTERESIS.into(), hysteresis);
-    taken.sessions.push(session);
+    taken
+        .sessions
+        .push(Session::now(&[machine::HTB_HYSTERESIS]));
     let missing = TRANSPORTS.into_iter().filter_map(|transport| {
         let what = transport.missing()?;
         Some(format!("{}: {what}", transport.name()))

@@ -143,6 +143,10 @@ impl Case {
         self.median(|sample| sample.seconds)
     }
 
+    pub fn durable_s(&self) -> Option<f64> {
+        self.median(|sample| sample.durable_s)
+    }
+
     pub fn failures(&self) -> usize {
         let failed = self.samples.iter().filter(|sample| sample.error.is_some());
         failed.count()
