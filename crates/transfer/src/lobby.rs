@@ -32,7 +32,7 @@ struct State {
     seat: Option<Occupant>,
     /// Accepted, so that nobody is asked again when the connection was lost.
     accepted: Option<(PublicKey, ManifestId)>,
-    /// Whether the accepted one was lost, and has its place kept.
+    /// Whether the accepted one was lost, or is done and may not know, and has its place kept.
     is_kept: bool,
     finished: Option<(PublicKey, ManifestId, Report, Unwanted)>,
 }
@@ -157,8 +157,11 @@ impl<'a> Lobby<'a> {
         is_accepted
     }
 
+    /// Its sender may not hear of it, and come again: nobody else gets the seat any more.
     pub fn finish(&self, peer: PublicKey, id: ManifestId, report: &Report, unwanted: &Unwanted) {
-        self.state().finished = Some((peer, id, report.clone(), unwanted.clone()));
+        let mut state = self.state();
+        state.is_kept = true;
+        state.finished = Some((peer, id, report.clone(), unwanted.clone()));
     }
 
     /// What became of an offer that is done.

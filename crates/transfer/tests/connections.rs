@@ -300,3 +300,37 @@ fn a_receiver_that_accepts_and_moves_nothing_is_not_tried_for_ever_though_it_was
         },
     );
 }
+
+/// A transfer is done, and its sender has not said that it knows: who comes then must not take the place of what became of it.
+#[test]
+fn who_comes_before_the_last_word_of_another_offer_is_told_to_wait() {
+    isolated(
+        "who_comes_before_the_last_word_of_another_offer_is_told_to_wait",
+        "",
+        || {
+            let bench = Bench::new("unheard");
+            // No chunk has to be sent for it.
+            let empty = manifest(&[("first", airdma_files::manifest::Kind::Directory)]);
+            let received = bench.receive(&|_, _| true, |_| {
+                let finishes = |offered: &Manifest| {
+                    let mut sender = bench.meet(0).unwrap();
+                    sender.offer(offered, &DataKey::draw());
+                    assert!(sender.is_accepted());
+                    let finished = Message::Finished { files: 0, flaws: 0 };
+                    assert_eq!(sender.hear(), Some(finished));
+                    sender
+                };
+                let unheard = finishes(&empty);
+                for sender in 0..2 {
+                    let mut second = bench.meet(sender).unwrap();
+                    second.offer(&file("second"), &DataKey::draw());
+                    assert_eq!(second.last_word().unwrap().0, Reason::Busy);
+                }
+                drop(unheard);
+                finishes(&empty).say(&Message::Bye);
+            });
+            assert_eq!(received.unwrap().files, 0);
+            assert_eq!(fs::read_dir(bench.root.join("out")).unwrap().count(), 1);
+        },
+    );
+}
