@@ -26,6 +26,8 @@ use std::time::Duration;
 const CODE: &str = "lusab-babad";
 /// More than the receiver can have in its staging memory.
 const LARGE: usize = 80 << 20;
+/// Less than that.
+const SMALL: usize = 20 << 20;
 
 /// Two users, and a directory each.
 struct World {
@@ -353,12 +355,12 @@ fn a_sender_that_was_stopped_goes_on_where_it_was() {
     });
 }
 
-/// Takes 40 MB/s.
-struct SlowDisk;
+/// Takes so many MB/s.
+struct SlowDisk(u64);
 
 impl Write for SlowDisk {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        thread::sleep(Duration::from_nanos(25 * bytes.len() as u64));
+        thread::sleep(Duration::from_micros(bytes.len() as u64 / self.0));
         Ok(bytes.len())
     }
 
@@ -367,13 +369,13 @@ impl Write for SlowDisk {
     }
 }
 
-/// A transfer to a slow disk: both ends say that it is what is waited for.
-fn waits_for_the_disk(name: &'static str, setup: &str) {
-    isolated(name, setup, || {
+/// A transfer of so many bytes to a disk: both ends say that it is what is waited for.
+fn waits_for_the_disk(name: &'static str, setup: &str, bytes: usize, disk: SlowDisk) {
+    isolated(name, setup, move || {
         let world = World::new("slow");
-        let file = world.write("file", LARGE);
+        let file = world.write("file", bytes);
         let (seen, sender) = (Seen::default(), Cell::new(Waits::default()));
-        let destination = Destination::Stream(Stream::new(SlowDisk));
+        let destination = Destination::Stream(Stream::new(disk));
         let received = world.receive_to(destination, &seen, &|_| true, || {
             let code = Introduction::Code(Code::parse(CODE).unwrap());
             let note = |event| {
@@ -399,6 +401,8 @@ fn a_slow_disk_at_the_receiver_is_said_to_be_slow_by_both_ends() {
     waits_for_the_disk(
         "a_slow_disk_at_the_receiver_is_said_to_be_slow_by_both_ends",
         "",
+        LARGE,
+        SlowDisk(40),
     );
 }
 
@@ -407,5 +411,17 @@ fn a_slow_disk_is_said_to_be_slow_though_the_rate_follows_it() {
     waits_for_the_disk(
         "a_slow_disk_is_said_to_be_slow_though_the_rate_follows_it",
         "export AIRDMA_AIR=1",
+        LARGE,
+        SlowDisk(40),
+    );
+}
+
+#[test]
+fn a_slower_disk_is_said_to_be_slow_though_all_fits_the_memory_in_front_of_it() {
+    waits_for_the_disk(
+        "a_slower_disk_is_said_to_be_slow_though_all_fits_the_memory_in_front_of_it",
+        "export AIRDMA_AIR=1",
+        SMALL,
+        SlowDisk(10),
     );
 }

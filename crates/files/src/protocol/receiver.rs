@@ -356,14 +356,15 @@ impl Receiver {
         let State::Receiving(receiving) = &mut self.state else {
             return Ok(());
         };
-        if until < receiving.arrived || until > receiving.granted {
+        if until < receiving.arrived || until > receiving.granted.min(receiving.chunks) {
             return Err(Failure::Protocol("chunks that were not granted"));
         }
         receiving.arrived = until;
         Ok(())
     }
 
-    /// Grants the slots that are empty; when an eighth of them are, or the last are, so that not every chunk costs a message.
+    /// Grants the slots that are empty; when an eighth of them are, so that not every chunk costs a message. Beyond the last chunk, too: from
+    /// grants a sender knows how far the disk is, also where all chunks fit the slots.
     fn go_on(&mut self) {
         let State::Receiving(receiving) = &mut self.state else {
             return;
@@ -373,10 +374,9 @@ impl Receiver {
             self.events.push_back(ReceiverEvent::Complete);
             return;
         }
-        let until = (receiving.taken + u64::from(receiving.slots)).min(receiving.chunks);
-        let more = until - receiving.granted;
-        let is_last = until == receiving.chunks && more > 0;
-        if more >= u64::from(receiving.slots).div_ceil(GRANT_SHARE) || is_last {
+        let slots = u64::from(receiving.slots);
+        let until = receiving.taken + slots;
+        if until - receiving.granted >= slots.div_ceil(GRANT_SHARE) {
             receiving.granted = until;
             self.out.push_back(Message::Grant {
                 until,

@@ -173,11 +173,12 @@ impl Sender {
     pub fn next_chunk(&mut self) -> Option<(u64, u32)> {
         match &mut self.state {
             State::Sending {
+                plan,
                 next,
                 granted,
                 slots,
                 ..
-            } if *next < *granted => {
+            } if *next < plan.chunks().min(*granted) => {
                 let chunk = *next;
                 *next += 1;
                 Some((chunk, (chunk % u64::from(*slots)) as u32))
@@ -301,19 +302,18 @@ impl Sender {
         else {
             return Ok(());
         };
+        let slots = u64::from(*slots);
         let sound = until >= *granted
-            && until <= plan.chunks()
-            && until - *granted <= u64::from(*slots)
+            && until <= plan.chunks() + slots
+            && until - *granted <= slots
             && on_disk >= *durable
             && on_disk <= *next;
         if !sound {
             return Err(Failure::Protocol("a grant that makes no sense"));
         }
         *granted = until;
-        if until < plan.chunks() {
-            let chunks = until.saturating_sub((*slots).into());
-            self.events.push_back(SenderEvent::Taken { chunks });
-        }
+        let chunks = until.saturating_sub(slots);
+        self.events.push_back(SenderEvent::Taken { chunks });
         if on_disk > *durable {
             *durable = on_disk;
             self.events

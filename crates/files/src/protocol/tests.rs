@@ -157,14 +157,21 @@ fn a_transfer_from_the_offer_to_the_end() {
     );
     pair.receiver.chunks_taken(1, 1);
     assert_eq!(pair.talk(), ["grant"]);
-    assert_eq!(
-        pair.sender.poll_event(),
-        Some(SenderEvent::Durable { chunks: 1 })
-    );
-    assert_eq!(pair.sender.next_chunk(), Some((2, 0)));
+    let events = [(); 2].map(|()| pair.sender.poll_event());
+    let expected = [
+        SenderEvent::Taken { chunks: 1 },
+        SenderEvent::Durable { chunks: 1 },
+    ];
+    assert_eq!(events, expected.map(Some));
+    assert_eq!(pair.given(), [2]);
     pair.sender.chunks_written(3);
     assert_eq!(pair.talk(), ["arrived"]);
     assert_eq!(pair.receiver.next_chunk(), Some((2, 0)));
+    pair.receiver.chunks_taken(2, 1);
+    assert_eq!(pair.talk(), ["grant"]);
+    let taken = SenderEvent::Taken { chunks: 2 };
+    assert_eq!(pair.sender.poll_event(), Some(taken), "to the end");
+    assert_eq!(pair.given(), [], "there is no fourth");
     pair.receiver.chunks_taken(3, 3);
     assert_eq!(pair.receiver.poll_event(), Some(ReceiverEvent::Complete));
     pair.receiver.finished(&Report {
@@ -422,11 +429,11 @@ fn messages_out_of_turn_end_it_at_either_end() {
 
 #[test]
 fn chunks_that_were_not_granted_end_it() {
-    for until in [3, u64::MAX] {
+    for (slots, until) in [(2, 3), (2, u64::MAX), (16, 10)] {
         let mut pair = Pair::new(&manifest(9, 0));
         pair.talk();
         pair.receiver.poll_event();
-        pair.accept(2);
+        pair.accept(slots);
         pair.talk();
         pair.receiver
             .handle_message(at(0), Message::Arrived { until });
@@ -464,7 +471,8 @@ fn a_receiver_that_makes_no_sense_is_found_out() {
         vec![accept(0, 2), grant(2, 1)],
         vec![accept(5, 2), grant(7, 4)],
         vec![accept(5, 2), grant(4, 5)],
-        vec![accept(8, 2), grant(10, 8)],
+        vec![accept(9, 2), grant(12, 9)],
+        vec![accept(9, 2), grant(11, 9), grant(12, 9)],
         vec![accept(0, 2), Message::Finished { files: 1, flaws: 0 }],
         vec![accept(9, 2), Message::Finished { files: 1, flaws: 1 }],
         vec![accept(0, 2), Message::Flawed(vec![(1, Flaw::Damaged)])],
