@@ -300,6 +300,60 @@ fn a_journal_that_was_changed_is_not_believed() {
     assert_eq!(error.problem, Problem::Tampered);
 }
 
+/// A new journal is durable with the first checkpoint: when the power goes before, any part of it may be there.
+#[test]
+fn a_journal_that_was_torn_before_the_first_checkpoint_is_begun_anew() {
+    let scratch = Scratch::new();
+    let tree = scratch.directory("in/tree");
+    scratch.write("in/tree/a", noise(1, 100));
+    scratch.write("in/tree/b", noise(2, 2 * CHUNK_BYTES as usize));
+    // So that the journal holds a name that was found.
+    scratch.write("out/tree/a", b"old");
+    let out = scratch.join("out");
+    let options = Options {
+        clash: Clash::Rename,
+        ..Options::default()
+    };
+    let (_, manifest) = source(&tree);
+    let staging = out.join(format!(".airdma-{}", manifest.id()));
+    let (journal, new) = (staging.join("journal"), staging.join("journal.new"));
+    let cut_off = |tear: &dyn Fn(&[u8])| {
+        let (from, _) = source(&tree);
+        let sink = open(&out, &manifest, options).unwrap();
+        assert_eq!(sink.next(), 0, "nothing was durable");
+        drop(copy(from, sink, 2).unwrap());
+        tear(&fs::read(&journal).unwrap());
+        lose_what_is_not_durable(&out, &manifest, 0);
+    };
+    cut_off(&|_| fs::remove_file(&journal).unwrap());
+    cut_off(&|written| fs::write(&journal, vec![0; written.len()]).unwrap());
+    cut_off(&|written| {
+        fs::rename(&journal, &new).unwrap();
+        fs::write(&new, &written[..written.len() / 2]).unwrap();
+    });
+    for part in 0..20 {
+        let torn = |written: &[u8]| written.len() * part / 20;
+        cut_off(&|written| fs::write(&journal, &written[..torn(written)]).unwrap());
+        // The size is there, and not all of the blocks.
+        cut_off(&|written| {
+            let rest = vec![0; written.len() - torn(written)];
+            fs::write(&journal, [&written[..torn(written)], &rest].concat()).unwrap();
+        });
+    }
+    cut_off(&|written| {
+        let name = b"tree (1)";
+        let at = written.windows(name.len()).position(|part| part == name);
+        let mut torn = written.to_vec();
+        torn[at.unwrap() + name.len() / 2..].fill(0);
+        fs::write(&journal, torn).unwrap();
+    });
+    let (from, _) = source(&tree);
+    let (sink, _) = copy(from, open(&out, &manifest, options).unwrap(), u64::MAX).unwrap();
+    assert_eq!(sink.finish().unwrap().files, 2);
+    assert_eq!(contents(&out.join("tree (1)")), contents(&tree));
+    assert_eq!(contents(&out).len(), 5, "and nothing else is left");
+}
+
 /// What [`kill_9_at_any_moment`] kills: receives, makes a checkpoint after each chunk, and is slow enough to be killed.
 #[test]
 #[ignore = "it is started by another test"]
