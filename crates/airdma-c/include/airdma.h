@@ -125,6 +125,11 @@ airdma_operation *airdma_fetch_add(const airdma_endpoint *endpoint, const airdma
 airdma_operation *airdma_compare_swap(const airdma_endpoint *endpoint, const airdma_remote *on, uint64_t at, uint64_t compare,
                                       uint64_t swap);
 
+/* Says how many bytes wait in a buffer of yours that the peer fills, for a disk say, and how many fit; 0 of 0: there is none (any more). It
+ * should hold many times what you take out of it at once. Cheap: say it each time that it changes. In air mode (AIRDMA_AIR=1 at both
+ * ends) the peer sends no faster than the buffer empties. It is advice: what keeps the buffer from overflowing is still up to you. */
+airdma_error *airdma_tell_buffer(const airdma_endpoint *endpoint, uint64_t bytes, uint64_t capacity);
+
 /* ---- Waiting ---- */
 
 /* What an operation gave; what it does not give is NULL or 0. */

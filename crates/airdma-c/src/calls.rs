@@ -244,6 +244,11 @@ calls! {
         Ok(Any::Word(endpoint.compare_swap(&remote(on)?, at, compare, swap)))
     }
 
+    attempt fn airdma_tell_buffer(endpoint: *const Endpoint, bytes: u64, capacity: u64) {
+        borrow(endpoint, "endpoint")?.tell_buffer(bytes, capacity);
+        Ok(())
+    }
+
     attempt fn airdma_wait(operation: *mut *mut UnderWay, timeout_ms: c_int, result: *mut Outcome) {
         let mut under_way = take(operation, "operation")?;
         match under_way.wait(timeout_ms) {

@@ -249,6 +249,16 @@ fn ping_pong_measures() {
 }
 
 #[test]
+fn a_buffer_that_is_full_stops_the_peer_until_there_is_room() {
+    let name = "a_buffer_that_is_full_stops_the_peer_until_there_is_room";
+    prepared(name, &["tests/buffer.c"], || {
+        let mut buffer = run(&program("tests/buffer.c"), Under::Nothing, &[]);
+        buffer.env("AIRDMA_AIR", "1");
+        said(buffer);
+    });
+}
+
+#[test]
 fn mistakes_are_told_and_end_nothing_nor_touch_memory_that_is_not_there() {
     let name = "mistakes_are_told_and_end_nothing_nor_touch_memory_that_is_not_there";
     prepared(name, &["tests/misuse.c"], || {

@@ -59,6 +59,7 @@ int main(void)
     BLAMED(wait_for(airdma_connect(device, "nonsense"), NULL), AIRDMA_YOU, "HOST:PORT");
     BLAMED(wait_for(NULL, NULL), AIRDMA_YOU, "no operation");
     BLAMED(airdma_notify(NULL, 0), AIRDMA_YOU, "no operation");
+    BLAMED(airdma_tell_buffer(NULL, 0, 0), AIRDMA_YOU, "no endpoint");
 
     FINE(airdma_listen(device, 7471, &listener));
     airdma_operation *connecting = airdma_connect(device, "127.0.0.1:7471");

@@ -109,9 +109,14 @@ fn has_numpy(python: &Path, folder: &Path) -> bool {
 
 /// Runs a file of tests, in a network of its own.
 fn passes(test: &str, file: &str) {
+    passes_with(test, "", file);
+}
+
+/// The same, with what `setup` exports.
+fn passes_with(test: &str, setup: &str, file: &str) {
     let Some(python) = interpreter() else { return };
     let paths = [site().to_owned(), numpy(&python)];
-    isolated(test, "", || {
+    isolated(test, setup, || {
         let output = Command::new(&python)
             .args(["-W", "error", "-X", "dev", "-m", "unittest", "-v", file])
             .current_dir(Path::new(HERE).join("tests"))
@@ -132,6 +137,15 @@ fn messages_and_mistakes() {
 #[test]
 fn memory_and_who_has_it() {
     passes("memory_and_who_has_it", "test_memory.py");
+}
+
+#[test]
+fn buffers_that_a_peer_fills() {
+    passes_with(
+        "buffers_that_a_peer_fills",
+        "export AIRDMA_AIR=1",
+        "test_buffers.py",
+    );
 }
 
 #[test]
