@@ -168,3 +168,89 @@ pub(crate) fn ready<T>(
         Poll::Pending => Ok(None),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isolated::isolated;
+    use airdma_files::session::{Door, Identity, Initiator, Introduction};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    const FAR: Duration = Duration::from_secs(20);
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A channel, and the other end of its connection.
+    fn pair(waker: Waker) -> (Channel, Device, Endpoint) {
+        let [here, there] = [(); 2].map(|()| Device::open("127.0.0.1").unwrap());
+        let listener = there.listen(7500).unwrap();
+        let (mut connecting, mut accepting) = (here.connect("127.0.0.1:7500"), listener.accept());
+        let [near, far] = std::thread::scope(|scope| {
+            let near = scope.spawn(|| connecting.wait_timeout(FAR).unwrap().unwrap());
+            let far = accepting.wait_timeout(FAR).unwrap().unwrap();
+            [near.join().unwrap(), far]
+        });
+        (Channel::new(&here, near, waker).unwrap(), there, far)
+    }
+
+    /// Of the one who connects.
+    fn session() -> Session {
+        let [near, far] = [(); 2].map(|()| Identity::draw());
+        let mut door = Door::new(far.clone(), None);
+        let known = Introduction::Known(vec![far.public()]);
+        let (initiator, first) = Initiator::start(&near, known);
+        let (answer, second) = door.answer(&first).unwrap();
+        let (confirming, third) = initiator.prove(&second).unwrap();
+        let (_, fourth) = door.admit(answer, &third, |_| true).unwrap();
+        confirming.confirm(&fourth).unwrap()
+    }
+
+    #[test]
+    fn messages_that_end_no_frame_do_not_keep_the_listener_from_its_clock() {
+        isolated(
+            "channel::tests::messages_that_end_no_frame_do_not_keep_the_listener_from_its_clock",
+            "",
+            || {
+                let woken = Arc::new(Woken::default());
+                let (mut channel, device, peer) = pair(Arc::clone(&woken).into());
+                for _ in 0..HEARD_AT_ONCE {
+                    let mut empty = peer.send(device.allocate(1).unwrap(), ..0);
+                    empty.wait_timeout(FAR).unwrap().unwrap();
+                }
+                assert!(channel.hear().unwrap().is_none());
+                assert_eq!(woken.0.load(Ordering::Relaxed), 1, "it is to ask again");
+            },
+        );
+    }
+
+    #[test]
+    fn the_last_word_is_said_though_there_is_no_room_for_it() {
+        isolated(
+            "channel::tests::the_last_word_is_said_though_there_is_no_room_for_it",
+            "",
+            || {
+                let (mut channel, device, peer) = pair(crate::parking::waker());
+                for _ in 0..SENDS {
+                    channel.say(b"word").unwrap();
+                }
+                assert!(!channel.has_room().unwrap());
+                let mut last = [Message::Bye].into_iter();
+                channel.say_rest(&mut session(), || last.next());
+                for said in 0..=SENDS {
+                    let mut heard = peer.recv(device.allocate(BYTES).unwrap(), ..);
+                    let heard = heard.wait_timeout(FAR).unwrap().unwrap();
+                    assert_eq!(heard[..] == *b"word", said < SENDS, "{said}");
+                }
+            },
+        );
+    }
+}

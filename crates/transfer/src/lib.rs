@@ -19,6 +19,9 @@ mod doors;
 mod error;
 mod handshake;
 mod home;
+#[cfg(test)]
+#[path = "../../engine/tests/common/isolated.rs"]
+mod isolated;
 mod lobby;
 mod parking;
 mod peer;

@@ -116,3 +116,32 @@ fn read(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::isolated::isolated;
+
+    #[test]
+    fn memory_is_allocated_as_it_is_wanted_and_not_once_nobody_gives_any_back() {
+        isolated(
+            "reader::tests::memory_is_allocated_as_it_is_wanted_and_not_once_nobody_gives_any_back",
+            "",
+            || {
+                let (gives, empty) = channel();
+                let mut memory = Memory {
+                    device: Device::open("127.0.0.1").unwrap(),
+                    empty,
+                    more: 2,
+                };
+                let first = memory.take().unwrap();
+                assert_eq!((first.len(), memory.more), (SLOT_BYTES, 1));
+                gives.send(first).unwrap();
+                assert!(memory.take().is_some());
+                assert_eq!(memory.more, 1, "what is given back comes first");
+                drop(gives);
+                assert!(memory.take().is_none());
+            },
+        );
+    }
+}

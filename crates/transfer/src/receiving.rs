@@ -134,6 +134,8 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
         while let Some(frame) = self.channel.hear()? {
             let message = Message::decode(&self.session.open(&frame)?)?;
             self.machine.handle_message(now, message);
+            // The next message may be the last: what arrived before it is kept.
+            self.hand_over();
             if self.handle_events()? {
                 return Ok(true);
             }

@@ -9,8 +9,8 @@ mod isolated;
 
 use airdma::{Device, Rights};
 use airdma_files::protocol::{Config, Message, Reason};
-use airdma_files::session::{DataKey, Door, Identity, Introduction};
-use airdma_files::{Limits, Manifest, Options, walk};
+use airdma_files::session::{Code, DataKey, Door, HandshakeError, Identity, Introduction};
+use airdma_files::{CHUNK_BYTES, Limits, Manifest, Options, walk};
 use airdma_transfer::{
     Ask, Cancel, Destination, Error, Event, Kind, Offered, PORT, ReceiveJob, Received, SendJob,
     Sent, receive, send,
@@ -41,6 +41,7 @@ struct Bench {
     cancel: Cancel,
     /// How long either end waits for another connection.
     patience: Duration,
+    config: Config,
 }
 
 impl Bench {
@@ -54,6 +55,7 @@ impl Bench {
             senders: [(); 2].map(|()| Identity::draw()),
             cancel: Cancel::default(),
             patience: PATIENCE,
+            config: Config::default(),
         }
     }
 
@@ -66,7 +68,7 @@ impl Bench {
         let known = self.senders.each_ref().map(Identity::public);
         let job = ReceiveJob {
             identity: &self.receiver,
-            code: None,
+            code: Some(code()),
             is_known: &|key| known.contains(key),
             destination: Destination::Directory {
                 path: self.root.join("out"),
@@ -76,7 +78,7 @@ impl Bench {
             port: PORT,
             name: None,
             patience: self.patience,
-            config: Config::default(),
+            config: self.config,
         };
         let (listens, listening) = mpsc::channel();
         let (loses, lost) = mpsc::channel();
@@ -109,15 +111,20 @@ impl Bench {
     }
 
     fn send(&self) -> Result<Sent, Error> {
+        let known = Introduction::Known(vec![self.receiver.public()]);
+        self.send_to(HERE, known)
+    }
+
+    fn send_to(&self, to: SocketAddr, introduction: Introduction) -> Result<Sent, Error> {
         let path = self.root.join("file");
         fs::write(&path, "content").unwrap();
         let job = SendJob {
             walked: &walk(&[path], Limits::default()).unwrap(),
             identity: &self.senders[0],
-            to: &[HERE],
-            introduction: Introduction::Known(vec![self.receiver.public()]),
+            to: &[to],
+            introduction,
             patience: self.patience,
-            config: Config::default(),
+            config: self.config,
         };
         send(&job, &|_| {}, &self.cancel)
     }
@@ -156,6 +163,10 @@ impl Drop for Bench {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.root);
     }
+}
+
+fn code() -> Code {
+    Code::parse("lusab-babad").unwrap()
 }
 
 /// An offer of one file.
@@ -331,6 +342,174 @@ fn who_comes_before_the_last_word_of_another_offer_is_told_to_wait() {
             });
             assert_eq!(received.unwrap().files, 0);
             assert_eq!(fs::read_dir(bench.root.join("out")).unwrap().count(), 1);
+        },
+    );
+}
+
+#[test]
+fn a_sender_takes_the_place_of_its_own_connection_that_is_still_there() {
+    isolated(
+        "a_sender_takes_the_place_of_its_own_connection_that_is_still_there",
+        "",
+        || {
+            let bench = Bench::new("replaced");
+            let asked = AtomicU32::new(0);
+            let ask = |_: &Offered, _: &Cancel| asked.fetch_add(1, Ordering::Relaxed) < 10;
+            let received = bench.receive(&ask, |_| {
+                let [mut first, mut second] = [(); 2].map(|()| {
+                    let mut sender = bench.meet(0).unwrap();
+                    sender.offer(&file("file"), &DataKey::draw());
+                    assert!(sender.is_accepted());
+                    sender
+                });
+                assert_eq!(first.last_word().unwrap().0, Reason::Busy);
+                bench.cancel.cancel();
+                assert_eq!(second.last_word().unwrap().0, Reason::Cancelled);
+            });
+            assert_eq!(received.unwrap_err().kind(), Kind::Cancelled);
+            assert_eq!(asked.load(Ordering::Relaxed), 1);
+        },
+    );
+}
+
+#[test]
+fn who_does_not_hear_the_last_word_keeps_nobody_from_the_disk() {
+    isolated(
+        "who_does_not_hear_the_last_word_keeps_nobody_from_the_disk",
+        "",
+        || {
+            let mut bench = Bench::new("deaf");
+            bench.config.alive_every = Duration::from_millis(5);
+            let received = bench.receive(&|_, _| true, |_| {
+                let accepted = || {
+                    let mut sender = bench.meet(0).unwrap();
+                    sender.offer(&file("file"), &DataKey::draw());
+                    assert!(sender.is_accepted());
+                    sender
+                };
+                let deaf = accepted();
+                // Signs of life take all the memory that it receives into.
+                thread::sleep(Duration::from_millis(300));
+                let start = Instant::now();
+                drop((accepted(), deaf));
+                assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
+                bench.cancel.cancel();
+            });
+            assert_eq!(received.unwrap_err().kind(), Kind::Cancelled);
+        },
+    );
+}
+
+#[test]
+fn what_arrived_before_a_sender_was_stopped_is_kept() {
+    isolated(
+        "what_arrived_before_a_sender_was_stopped_is_kept",
+        "",
+        || {
+            const ROUNDS: u64 = 10;
+            let bench = Bench::new("kept-chunks");
+            let offered = manifest(&[("file", content((ROUNDS + 1) * CHUNK_BYTES))]);
+            for round in 0..ROUNDS {
+                let received = bench.receive(&|_, _| true, |_| {
+                    let (mut sender, key) = (bench.meet(0).unwrap(), DataKey::draw());
+                    sender.offer(&offered, &key);
+                    let accept = sender.accepted();
+                    assert_eq!(accept.first_chunk, round);
+                    let chunk = vec![7; CHUNK_BYTES as usize];
+                    sender.write(
+                        &chunk,
+                        &key,
+                        round,
+                        &accept,
+                        round % u64::from(accept.slots),
+                    );
+                    let arrived = Message::Arrived { until: round + 1 };
+                    let stopped = Message::Abort {
+                        reason: Reason::Cancelled,
+                        text: "stopped".to_owned(),
+                    };
+                    sender.say_at_once(&[arrived, stopped]);
+                });
+                assert_eq!(received.unwrap_err().kind(), Kind::Interrupted);
+            }
+        },
+    );
+}
+
+#[test]
+fn who_came_by_the_code_and_was_lost_is_let_in_without_it_and_nobody_else_is() {
+    isolated(
+        "who_came_by_the_code_and_was_lost_is_let_in_without_it_and_nobody_else_is",
+        "",
+        || {
+            let bench = Bench::new("met");
+            let [guest, stranger] = [(); 2].map(|()| Identity::draw());
+            let known = || Introduction::Known(vec![bench.receiver.public()]);
+            let received = bench.receive(&|_, _| true, |lost| {
+                let mut sender = ByHand::meet(HERE, &guest, Introduction::Code(code())).unwrap();
+                sender.offer(&file("file"), &DataKey::draw());
+                assert!(sender.is_accepted());
+                drop(sender);
+                lost.recv_timeout(SOON).unwrap();
+                let refused = ByHand::meet(HERE, &stranger, known()).err();
+                let expected = HandshakeError::NotKnownThere;
+                assert!(matches!(refused, Some(Unmet::Refused(error)) if error == expected));
+                let mut again = ByHand::meet(HERE, &guest, known()).unwrap();
+                again.offer(&file("file"), &DataKey::draw());
+                assert!(again.is_accepted());
+                bench.cancel.cancel();
+            });
+            assert_eq!(received.unwrap_err().kind(), Kind::Cancelled);
+        },
+    );
+}
+
+#[test]
+fn a_sender_that_came_by_a_code_needs_none_when_it_comes_again() {
+    isolated(
+        "a_sender_that_came_by_a_code_needs_none_when_it_comes_again",
+        "",
+        || {
+            let bench = Bench::new("code");
+            let serve = |before, line: Line, _: &mut Door| {
+                // The code is good once: whoever says it again is not let in.
+                let mut door = Door::new(bench.receiver.clone(), (before == 0).then(code));
+                let staging = line.device.allocate(2 << 20).unwrap();
+                let staging = staging.share(Rights::WRITE).unwrap();
+                let mut receiver = ByHand::admit(line, &mut door);
+                receiver.take_offer();
+                receiver.accept(&staging);
+            };
+            let came = bench.serve(serve, || {
+                let sent = bench.send_to(HERE, Introduction::Code(code()));
+                assert_eq!(sent.unwrap_err().kind(), Kind::Interrupted);
+            });
+            assert!(came >= 2, "{came}");
+        },
+    );
+}
+
+#[test]
+fn a_sender_to_whom_nobody_answers_can_be_stopped() {
+    isolated(
+        "a_sender_to_whom_nobody_answers_can_be_stopped",
+        "ip link add nobody type veth peer name beyond
+         ip addr add 192.0.2.1/24 dev nobody
+         ip neigh add 192.0.2.2 lladdr 02:00:00:00:00:02 dev nobody
+         ip link set nobody up
+         ip link set beyond up",
+        || {
+            let bench = Bench::new("nobody");
+            let nobody = SocketAddr::from(([192, 0, 2, 2], PORT));
+            let start = Instant::now();
+            let sent = thread::scope(|scope| {
+                let sending = scope.spawn(|| bench.send_to(nobody, Introduction::Code(code())));
+                thread::sleep(Duration::from_millis(200));
+                bench.cancel.cancel();
+                sending.join().unwrap()
+            });
+            assert_eq!(sent.unwrap_err().kind(), Kind::Cancelled);
+            assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
         },
     );
 }

@@ -291,6 +291,41 @@ fn a_second_sender_is_told_that_the_first_one_is_not_done() {
 }
 
 #[test]
+fn wrong_codes_do_not_end_a_transfer_that_is_under_way() {
+    isolated(
+        "wrong_codes_do_not_end_a_transfer_that_is_under_way",
+        "",
+        || {
+            let world = World::new("guesses");
+            let (file, other) = (world.write("file", 100), world.write("other", 100));
+            let asked = std::sync::Barrier::new(2);
+            let accept = |_: &Cancel| {
+                asked.wait();
+                asked.wait();
+                true
+            };
+            let received = world.receive(&Seen::default(), &accept, || {
+                thread::scope(|scope| {
+                    let first = scope.spawn(|| world.send_by_code(&file, CODE));
+                    asked.wait();
+                    let stranger = Identity::draw();
+                    for _ in 0..3 {
+                        let wrong = Introduction::Code(Code::parse("babad-babad").unwrap());
+                        let cancel = Cancel::default();
+                        let sent = world.send(&[&other], &stranger, wrong, &|_| {}, &cancel);
+                        assert_eq!(sent.unwrap_err().kind(), Kind::Unknown);
+                    }
+                    asked.wait();
+                    assert_eq!(first.join().unwrap().unwrap().files, 1);
+                });
+            });
+            received.unwrap();
+            assert!(world.arrived("file"));
+        },
+    );
+}
+
+#[test]
 fn connections_that_say_nothing_keep_no_sender_out() {
     isolated(
         "connections_that_say_nothing_keep_no_sender_out",

@@ -48,10 +48,20 @@ impl Line {
 
     /// Says bytes as they are; who is not there any more hears nothing.
     pub fn say(&self, bytes: &[u8]) {
-        let mut region = self.device.allocate(BYTES).unwrap();
-        region[..bytes.len()].copy_from_slice(bytes);
-        let mut sent = self.endpoint.send(region, ..bytes.len());
-        let _ = sent.wait_timeout(PATIENCE).expect("it is heard, or lost");
+        self.say_at_once(&[bytes.to_vec()]);
+    }
+
+    /// Says one behind the other, without a pause.
+    pub fn say_at_once(&self, all: &[Vec<u8>]) {
+        let send = |bytes: &Vec<u8>| {
+            let mut region = self.region(BYTES);
+            region[..bytes.len()].copy_from_slice(bytes);
+            self.endpoint.send(region, ..bytes.len())
+        };
+        let under_way: Vec<_> = all.iter().map(send).collect();
+        for mut sent in under_way {
+            let _ = sent.wait_timeout(PATIENCE).expect("it is heard, or lost");
+        }
     }
 
     /// The next frame; none when the connection is over.
@@ -119,6 +129,13 @@ impl ByHand {
 
     pub fn say(&mut self, message: &Message) {
         self.say_sealed(&message.encode());
+    }
+
+    /// Says them one behind the other, without a pause.
+    pub fn say_at_once(&mut self, messages: &[Message]) {
+        let seal = |message: &Message| self.session.seal(&message.encode());
+        let records: Vec<_> = messages.iter().map(seal).collect();
+        self.line.say_at_once(&records);
     }
 
     /// Says what need not be a message.
