@@ -9,6 +9,7 @@ local f = {
   receiver = ProtoField.uint32("airdma.receiver", "Receiver", base.HEX),
   version = ProtoField.uint8("airdma.version", "Version"),
   asks = ProtoField.bool("airdma.hello.asks", "An answer is wanted", 8, nil, 0x80),
+  long_payload = ProtoField.uint16("airdma.hello.long_payload", "Takes packets with so much payload", base.DEC),
   features = ProtoField.uint64("airdma.hello.features", "Features", base.HEX),
   selective = ProtoField.bool("airdma.hello.selective", "Selective repeat"),
   buffers = ProtoField.bool("airdma.hello.buffers", "Tells of its buffers"),
@@ -114,6 +115,7 @@ function air.dissector(_, pinfo, root)
   tree:add(f.version, mad(40, 1))
   if attribute == 1 then
     tree:add(f.asks, mad(41, 1))
+    tree:add(f.long_payload, mad(42, 2))
     tree:add(f.features, mad(44, 8))
     tree:add(f.selective, mad(51, 1), mad(51, 1):bitfield(7, 1) == 1)
     tree:add(f.buffers, mad(51, 1), mad(51, 1):bitfield(6, 1) == 1)

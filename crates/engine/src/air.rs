@@ -66,6 +66,7 @@ pub(crate) struct Air {
     rate_control: RateControl,
     /// Of the interface.
     line_rate: Rate,
+    interface_mtu: u32,
     /// Queue pairs whose peers are to get a CNP.
     notifies: VecDeque<u32>,
     /// No peer wants to be called before.
@@ -85,6 +86,7 @@ impl Air {
             memory: ReorderMemory::new(REORDER_BYTES),
             rate_control: RateControl::default(),
             line_rate: LINE_RATE_UNKNOWN,
+            interface_mtu: 0,
             notifies: VecDeque::new(),
             due: None,
             number: 0,
@@ -274,6 +276,9 @@ impl Tables {
         let joins = slot.qp.qp_type() == QpType::Rc || self.air.instance.is_none();
         if joins && let Some(connection) = &mut slot.connection {
             connection.air = self.air.join(now, index, connection, number);
+            // The peer may go over before us. What it takes it says again with its answer.
+            slot.qp
+                .set_long_payloads(self.air.long_payload(connection.remote), 0);
         }
     }
 

@@ -86,6 +86,7 @@ impl Core {
             RateControl::default()
         };
         tables.control_rate(rate_control, line_rate(&info));
+        tables.note_interface_mtu(info.mtu);
         if asks && environment::is_asked_for("AIRDMA_AIR") {
             tables.offer(feature::SELECTIVE);
             if environment::bundles_asked_for()? {

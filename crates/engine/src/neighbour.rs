@@ -77,6 +77,12 @@ pub(crate) fn is_known(interface: u32, source: IpAddr, destination: IpAddr) -> i
     Ok(found.is_some())
 }
 
+/// Whether `destination` is on the link of its interface, and no router is in between. Where the kernel does not say, one may be.
+pub(crate) fn is_on_link(interface: u32, source: IpAddr, destination: IpAddr) -> bool {
+    let route = Rtnetlink::new().and_then(|socket| socket.route(interface, source, destination));
+    route.is_ok_and(|route| route.next == destination)
+}
+
 /// Lets the kernel ask for what is behind `destination`; nobody waits for the answer here.
 pub(crate) fn ask(interface: u32, source: IpAddr, destination: IpAddr) {
     let at = |ip: IpAddr, port| match ip {
@@ -393,6 +399,14 @@ mod tests {
         body[8..10].copy_from_slice(&state.to_ne_bytes());
         let attributes = [(libc::NDA_DST, address), (libc::NDA_LLADDR, link_address)];
         request(libc::RTM_NEWNEIGH, 0, &body, &attributes)
+    }
+
+    #[test]
+    fn what_may_be_behind_a_router_is_not_on_the_link() {
+        let own = IpAddr::from([127, 0, 0, 1]);
+        assert!(is_on_link(1, own, own));
+        // For documentation (RFC 5737): no interface has it, so it is behind a router, or nowhere.
+        assert!(!is_on_link(1, own, [203, 0, 113, 7].into()));
     }
 
     #[test]

@@ -268,6 +268,7 @@ impl Qp {
         core.check_process()?;
         check_attributes(core, attributes, mask)?;
         let local = core.address(attributes.path.sgid_index);
+        let local = local.map(|local| (local, core.is_on_link(local, &attributes.path, mask)));
         if mask.contains(AttrMask::AV) && local.is_none() {
             // It was there a moment ago.
             return Err(Error::Invalid("the source GID's address is gone"));

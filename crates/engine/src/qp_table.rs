@@ -64,6 +64,8 @@ pub(crate) struct Connection {
     pub(crate) local: IpAddr,
     /// Index of `local` in the GID table.
     pub(crate) source_index: u8,
+    /// No router is in between.
+    pub(crate) on_link: bool,
     /// The process at the other end, if more than RoCEv2 is offered to it; the host, if the rate to it is controlled.
     pub(crate) air: Option<AirIndex>,
 }

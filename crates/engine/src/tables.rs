@@ -264,13 +264,14 @@ impl Tables {
         }
     }
 
-    /// Changes attributes and state. `local` is the address that the source GID index stands for.
+    /// Changes attributes and state. `local` is the address that the source GID index stands for, and whether no router is between it and
+    /// the peer.
     pub(crate) fn modify(
         &mut self,
         index: u32,
         attributes: &QpAttributes,
         mask: AttrMask,
-        local: Option<IpAddr>,
+        local: Option<(IpAddr, bool)>,
         now: Time,
     ) -> Result<(), Error> {
         // What was posted before is sent, or flushed, before.
@@ -316,11 +317,11 @@ impl Tables {
         }
     }
 
-    fn connect(&mut self, index: u32, path: &Path, local: Option<IpAddr>) {
+    fn connect(&mut self, index: u32, path: &Path, local: Option<(IpAddr, bool)>) {
         let Some(slot) = self.qps.slot(index) else {
             return;
         };
-        let Some(local) = local else {
+        let Some((local, on_link)) = local else {
             return;
         };
         let remote = path.gid.to_ip();
@@ -331,6 +332,7 @@ impl Tables {
             remote,
             local,
             source_index: path.sgid_index,
+            on_link,
             air: None,
         });
     }

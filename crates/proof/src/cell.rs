@@ -24,9 +24,10 @@ const HEADERS: u32 = 28;
 const IP_HEADER: u32 = 20;
 /// Longest IP packet on the air; longer ones leave as fragments.
 const MTU: u32 = 1500;
-const PAYLOAD: u64 = 1024;
-/// A middle packet of a WRITE at this path MTU, as the cell gets it: BTH, payload, ICRC.
-const PACKET: u32 = HEADERS + 12 + PAYLOAD as u32 + 4;
+/// Of a UDP datagram that fills it.
+const PAYLOAD: u64 = (MTU - HEADERS) as u64;
+/// A middle packet of a WRITE at a path MTU of 1,024 bytes, as the cell gets it: BTH, payload, ICRC.
+const PACKET: u32 = HEADERS + 12 + 1024 + 4;
 /// While hosts find each other.
 const WARM_UP: Duration = Duration::from_millis(300);
 /// While stations learn their rates, before it.
@@ -84,7 +85,7 @@ impl Sender {
 
     /// The largest packet that it puts on the air.
     fn packet_bytes(self) -> u32 {
-        if self.bundles || self.path_mtu > PathMtu::M1024 {
+        if self.air.is_some() || self.path_mtu > PathMtu::M1024 {
             MTU
         } else {
             PACKET
@@ -151,7 +152,7 @@ fn teach(medium: &mut Medium, stations: &[StationId], random: &mut Random) -> Ti
         for (from, to) in ways.clone() {
             if now < Time::ZERO + TEACHING && medium.backlog(from).packets < TEACHING_PACKETS {
                 // What finds the queue full is not missed.
-                let _ = medium.enqueue(now, from, to, PACKET, 0);
+                let _ = medium.enqueue(now, from, to, MTU, 0);
             }
         }
         now = medium.poll_at().unwrap_or(now + MEDIUM_STEP).max(now);
@@ -186,7 +187,7 @@ fn next_snr(setting: &Setting, since: Duration) -> Option<Duration> {
     ((step as usize) < setting.snr_db.len()).then(|| SNR_STEP * step)
 }
 
-/// What the queues of so many hosts get through together that are always full, in Mb/s of the same packets.
+/// What the queues of so many hosts get through together that are always full, in Mb/s of full UDP datagrams.
 pub fn line_rate(setting: &Setting, hosts: usize, time: Duration) -> f64 {
     let mut full = FullQueues::new(setting, hosts, Duration::ZERO);
     let begin = full.now + WARM_UP;
@@ -244,7 +245,7 @@ impl<'a> FullQueues<'a> {
         let (receiver, senders) = self.stations.split_last().expect("stations");
         for &from in senders {
             while self.medium.backlog(from).packets < self.setting.profile.queue_packets_max {
-                let taken = (self.medium).enqueue(self.now, from, *receiver, PACKET, self.token);
+                let taken = (self.medium).enqueue(self.now, from, *receiver, MTU, self.token);
                 self.token += u64::from(taken.is_ok());
             }
         }

@@ -244,7 +244,7 @@ impl Requester {
         let is_read_response = packet.headers.bth.opcode.is_read_response();
         match entry.request.operation {
             Operation::Read { .. } if is_read_response => {
-                self.place_read(attributes, &entry, packet.payload, host)?;
+                self.place_read(&entry, packet.payload, host)?;
             }
             Operation::AtomicWrite { .. } if is_read_response && packet.payload.is_empty() => {}
             Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => {
@@ -282,15 +282,13 @@ impl Requester {
     /// Every response but the last carries exactly one path MTU (IBTA 9.7.5.1.1).
     fn place_read<H: Host>(
         &mut self,
-        attributes: &QpAttributes,
         entry: &Entry,
         payload: &[u8],
         host: &mut H,
     ) -> Result<(), Status> {
-        let mtu = attributes.path_mtu.bytes();
         let index = u32::try_from(self.acked - entry.first).expect("an entry has < 2^32 packets");
-        let offset = index * mtu;
-        let expected = (entry.request.length - offset).min(mtu);
+        let offset = index * entry.payload;
+        let expected = (entry.request.length - offset).min(entry.payload);
         if payload.len() != expected as usize {
             return Err(Status::BadResponse);
         }

@@ -333,7 +333,7 @@ impl QueuePair {
         if bth.opcode == Opcode::RcReadResponseMiddle {
             return requester.take_middle(now, &self.attributes, bth, payload, host);
         }
-        responder.take_middle(&self.attributes, bth, payload, host)
+        responder.take_middle(bth, payload, host)
     }
 
     /// An extended connection is one half of a reliable one, and its packets say the same.
@@ -674,6 +674,30 @@ impl QueuePair {
         {
             requester.set_selective(memory.is_some());
             responder.set_selective(memory);
+        }
+    }
+
+    /// Full packets of SENDs and WRITEs may carry more than the path MTU: those of the peer up to `taken` bytes, and those of requests that
+    /// have not begun `sent` bytes, which the peer must have said that it takes. READs do not change.
+    /// To be said again after each move to ready-to-receive; other services do not change.
+    pub fn set_long_payloads(&mut self, taken: u32, sent: u32) {
+        if let Service::Connected {
+            requester,
+            responder,
+        } = &mut self.service
+            && self.transport == Transport::Rc
+        {
+            responder.long_payload_max = taken;
+            requester.set_long_payload(sent, &self.attributes);
+        }
+    }
+
+    /// The most that a packet of the next run may carry.
+    pub fn payload_max(&self) -> u32 {
+        let path_mtu = self.attributes.path_mtu.bytes();
+        match &self.service {
+            Service::Connected { requester, .. } => path_mtu.max(requester.long_payload),
+            Service::Unreliable { .. } | Service::Datagram(_) => path_mtu,
         }
     }
 

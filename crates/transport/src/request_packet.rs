@@ -28,13 +28,13 @@ pub(crate) struct RequestPacket {
 impl RequestPacket {
     /// `retries` is how often the peer, asked for this very packet, gave no answer.
     #[inline]
-    pub(crate) fn new(entry: &Entry, index: u32, mtu: u32, retries: u8) -> Self {
+    pub(crate) fn new(entry: &Entry, index: u32, retries: u8) -> Self {
         let request = &entry.request;
         match request.operation {
             Operation::Read { va, rkey } if request.length == 0 => {
-                Self::read(entry, index, mtu, va, key_of_nothing(rkey, retries))
+                Self::read(entry, index, va, key_of_nothing(rkey, retries))
             }
-            Operation::Read { va, rkey } => Self::read(entry, index, mtu, va, rkey),
+            Operation::Read { va, rkey } => Self::read(entry, index, va, rkey),
             Operation::CompareSwap {
                 va,
                 rkey,
@@ -51,15 +51,15 @@ impl RequestPacket {
             | Operation::Write { .. }
             | Operation::WriteImm { .. }
             | Operation::BindWindow(_)
-            | Operation::LocalInvalidate(_) => Self::data(entry, index, mtu),
+            | Operation::LocalInvalidate(_) => Self::data(entry, index),
         }
     }
 
     #[inline]
-    fn data(entry: &Entry, index: u32, mtu: u32) -> Self {
+    fn data(entry: &Entry, index: u32) -> Self {
         let request = &entry.request;
-        let offset = index * mtu;
-        let payload_len = (request.length - offset).min(mtu);
+        let offset = index * entry.payload;
+        let payload_len = (request.length - offset).min(entry.payload);
         let place = Place {
             first: index == 0,
             last: index + 1 == entry.packets,
@@ -116,7 +116,8 @@ impl RequestPacket {
         }
     }
 
-    fn read(entry: &Entry, index: u32, mtu: u32, va: u64, rkey: Rkey) -> Self {
+    fn read(entry: &Entry, index: u32, va: u64, rkey: Rkey) -> Self {
+        let mtu = entry.payload;
         let piece = READ_PIECE_BYTES / mtu;
         let piece_end = (index / piece + 1).saturating_mul(piece).min(entry.packets);
         let offset = index * mtu;

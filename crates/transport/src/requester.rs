@@ -41,6 +41,8 @@ pub(crate) struct Entry {
     pub(crate) first: u64,
     /// None for local requests, and only for them.
     pub(crate) packets: u32,
+    /// What each of them but the last carries, or brings if it is a READ.
+    pub(crate) payload: u32,
     pub(crate) local: Local,
 }
 
@@ -54,8 +56,8 @@ pub(crate) enum Local {
 }
 
 impl Entry {
-    /// A request whose first packet has sequence number `first`.
-    pub(crate) fn new(request: SendRequest, first: u64, attributes: &QpAttributes) -> Self {
+    /// A request whose first packet has sequence number `first`, and whose full packets carry `payload` bytes.
+    pub(crate) fn new(request: SendRequest, first: u64, payload: u32) -> Self {
         let packets = match request.operation {
             Operation::CompareSwap { .. }
             | Operation::FetchAdd { .. }
@@ -66,12 +68,13 @@ impl Entry {
             | Operation::SendInvalidate(_)
             | Operation::Write { .. }
             | Operation::WriteImm { .. }
-            | Operation::Read { .. } => packets_of(request.length, attributes.path_mtu.bytes()),
+            | Operation::Read { .. } => packets_of(request.length, payload),
         };
         Entry {
             request,
             first,
             packets,
+            payload,
             local: Local::Waiting,
         }
     }
@@ -131,6 +134,8 @@ pub(crate) struct Requester {
     failure: Option<Status>,
     /// With a peer that keeps what comes before its turn, and says what is missing.
     pub(crate) repair: Option<Box<Repair>>,
+    /// What full packets of SENDs and WRITEs carry that begin from now on, if it is more than the path MTU.
+    pub(crate) long_payload: u32,
 }
 
 impl Requester {
@@ -154,28 +159,70 @@ impl Requester {
             loss: None,
             failure: None,
             repair: None,
+            long_payload: 0,
         }
     }
 
     /// Starts counting at the send queue's PSN.
     pub(crate) fn start(&mut self, attributes: &QpAttributes) {
-        let selective = self.repair.is_some();
+        let (selective, long_payload) = (self.repair.is_some(), self.long_payload);
         *self = Requester::new();
         self.set_selective(selective);
+        self.long_payload = long_payload;
         self.first_psn = attributes.sq_psn;
         self.refill_retries(attributes);
     }
 
     pub(crate) fn post(&mut self, request: SendRequest, attributes: &QpAttributes) {
-        let entry = Entry::new(request, self.posted, attributes);
+        let payload = self.payload_of(&request, attributes);
+        let entry = Entry::new(request, self.posted, payload);
         self.posted = entry.end();
         self.locals += u32::from(entry.packets == 0);
         self.queue.push_back(entry);
     }
 
+    /// The responder cuts its answers by the path MTU, and knows no other.
+    fn payload_of(&self, request: &SendRequest, attributes: &QpAttributes) -> u32 {
+        let path_mtu = attributes.path_mtu.bytes();
+        if request.operation.is_read_or_atomic() {
+            path_mtu
+        } else {
+            path_mtu.max(self.long_payload)
+        }
+    }
+
+    /// Full packets of SENDs and WRITEs that have not begun carry so much, if it is more than the path MTU. What has begun goes on as it did.
+    pub(crate) fn set_long_payload(&mut self, payload: u32, attributes: &QpAttributes) {
+        if self.long_payload == payload {
+            return;
+        }
+        self.long_payload = payload;
+        let begun = self
+            .queue
+            .partition_point(|entry| entry.first < self.sent_max);
+        for index in begun..self.queue.len() {
+            let Entry {
+                request,
+                first,
+                local,
+                ..
+            } = self.queue[index];
+            let first = if index == begun { first } else { self.posted };
+            let payload = self.payload_of(&request, attributes);
+            let entry = Entry {
+                local,
+                ..Entry::new(request, first, payload)
+            };
+            self.posted = entry.end();
+            self.queue[index] = entry;
+        }
+    }
+
     /// Bytes under way, READ data that was asked for included.
     pub(crate) fn in_flight_bytes(&self, attributes: &QpAttributes) -> u32 {
-        let bytes = (self.next - self.acked) * u64::from(attributes.path_mtu.bytes());
+        let path_mtu = attributes.path_mtu.bytes();
+        let payload = self.queue.front().map_or(path_mtu, |entry| entry.payload);
+        let bytes = (self.next - self.acked) * u64::from(payload);
         u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
@@ -346,12 +393,11 @@ impl Requester {
         {
             return self.give_up(status, turn, attributes, host, out);
         }
-        let mtu = attributes.path_mtu.bytes();
         let index = u32::try_from(self.next - entry.first).expect("an entry has < 2^32 packets");
-        let mut packet =
-            RequestPacket::new(&entry, index, mtu, self.retries(self.next, attributes));
+        let mut packet = RequestPacket::new(&entry, index, self.retries(self.next, attributes));
+        let credit_left = credit.saturating_sub(entry.payload);
         packet.headers.bth.ack_request =
-            asks_again || self.asks_for_ack(&entry, &packet, credit.saturating_sub(mtu), mtu);
+            asks_again || self.asks_for_ack(&entry, &packet, credit_left);
         packet.headers.bth.psn = self.psn_of(self.next);
         let Ok(end) = write(&entry, &mut packet, turn, attributes, host, out) else {
             return self.give_up(Status::LocalProtectionError, turn, attributes, host, out);
@@ -375,7 +421,7 @@ impl Requester {
         let after = self.queue.partition_point(|entry| entry.first <= sequence);
         let entry = *self.queue.range(..after).rfind(|entry| entry.packets > 0)?;
         let index = u32::try_from(sequence - entry.first).expect("an entry has < 2^32 packets");
-        let mut packet = RequestPacket::new(&entry, index, attributes.path_mtu.bytes(), 0);
+        let mut packet = RequestPacket::new(&entry, index, 0);
         repair.sent(sequence, packet.packets, turn.now);
         packet.headers.bth.ack_request =
             repair.is_empty() && (turn.credit == 0 || self.next == self.posted);
@@ -415,26 +461,20 @@ impl Requester {
     /// A peer that repeats selectively says by itself how far it is, but not often: it is asked when nothing more can be sent until it
     /// answers.
     ///
-    /// `credit_left` is what the window takes after this packet, which counts as one MTU whatever
+    /// `credit_left` is what the window takes after this packet, which counts as a full one whatever
     /// its size.
-    fn asks_for_ack(
-        &self,
-        entry: &Entry,
-        packet: &RequestPacket,
-        credit_left: u32,
-        mtu: u32,
-    ) -> bool {
+    fn asks_for_ack(&self, entry: &Entry, packet: &RequestPacket, credit_left: u32) -> bool {
         let end = self.next + u64::from(packet.packets);
         let waited_for = entry.request.signalled && self.repair.is_none()
             || end == self.posted
             || self.next < self.sent_max;
         (packet.ends_message && waited_for)
             || packet.answer_len > 0
-            || self.much_is_unanswered(end, credit_left, mtu)
+            || self.much_is_unanswered(end, credit_left, entry.payload)
     }
 
-    fn much_is_unanswered(&self, end: u64, credit_left: u32, mtu: u32) -> bool {
-        let unasked = self.bytes_since_ack_request + mtu;
+    fn much_is_unanswered(&self, end: u64, credit_left: u32, payload: u32) -> bool {
+        let unasked = self.bytes_since_ack_request + payload;
         let is_asked_rarely = self.repair.is_some();
         (unasked >= ACK_INTERVAL_BYTES.min(credit_left / 4)
             && (!is_asked_rarely || credit_left == 0))
@@ -446,22 +486,22 @@ impl Requester {
         IN_FLIGHT_PACKETS_MAX.saturating_sub(self.next - self.acked)
     }
 
-    /// Accounts for one new packet in the middle of a message, of one MTU, and says whether it asks for an acknowledgement.
+    /// Accounts for one new packet in the middle of a message, and says whether it asks for an acknowledgement.
     #[inline]
-    pub(crate) fn sent_middle(&mut self, credit: u32, mtu: u32) -> bool {
+    pub(crate) fn sent_middle(&mut self, credit: u32, payload: u32) -> bool {
         let end = self.next + 1;
-        let asks = self.much_is_unanswered(end, credit.saturating_sub(mtu), mtu);
+        let asks = self.much_is_unanswered(end, credit.saturating_sub(payload), payload);
         self.next = end;
         self.sent_max = end;
-        self.note_asked(asks, mtu);
+        self.note_asked(asks, payload);
         asks
     }
 
-    fn note_asked(&mut self, asked: bool, mtu: u32) {
+    fn note_asked(&mut self, asked: bool, payload: u32) {
         self.bytes_since_ack_request = if asked {
             0
         } else {
-            self.bytes_since_ack_request + mtu
+            self.bytes_since_ack_request + payload
         };
     }
 
@@ -485,7 +525,7 @@ impl Requester {
         if self.next == entry.end() {
             self.cursor += 1;
         }
-        self.note_asked(packet.headers.bth.ack_request, attributes.path_mtu.bytes());
+        self.note_asked(packet.headers.bth.ack_request, entry.payload);
         if self.deadline.is_none() {
             self.deadline = self.deadline_from(now, attributes);
         }

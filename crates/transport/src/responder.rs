@@ -96,6 +96,10 @@ pub(crate) struct Responder {
     ///
     /// [`acknowledge`]: crate::QueuePair::acknowledge
     pub(crate) reorder: Option<Box<Reorder>>,
+    /// What full packets may carry, if that is more than the path MTU.
+    pub(crate) long_payload_max: u32,
+    /// What those of the message that is arriving do: as much as its first one.
+    pub(crate) full: u32,
 }
 
 impl Responder {
@@ -103,6 +107,7 @@ impl Responder {
     pub(crate) fn start(&mut self, attributes: &QpAttributes) {
         *self = Responder {
             expected: attributes.rq_psn,
+            full: attributes.path_mtu.bytes(),
             ..Responder::default()
         };
     }
@@ -200,11 +205,10 @@ impl Responder {
             }
             return;
         }
-        let mtu = attributes.path_mtu.bytes();
-        let placed = place_early(self.inbound.as_ref(), packet, ahead, mtu, host);
+        let placed = place_early(self.inbound.as_ref(), packet, ahead, self.full, host);
         let psns = match packet.headers.reth {
             Some(reth) if packet.headers.bth.opcode == Opcode::RcReadRequest => {
-                packets_of(reth.length, mtu)
+                packets_of(reth.length, attributes.path_mtu.bytes())
             }
             Some(_) | None => 1,
         };
@@ -237,7 +241,7 @@ impl Responder {
                 Next::Nobody => 0,
                 Next::Placed => {
                     if let Some(Inbound::Write { placed, .. }) = &mut self.inbound {
-                        *placed += attributes.path_mtu.bytes();
+                        *placed += self.full;
                     }
                     self.placed = Some(self.expected);
                     self.expected = self.expected.add(1);
@@ -289,7 +293,10 @@ impl Responder {
             Some(Inbound::Send { .. }) => opcode.is_send() && !begins,
             Some(Inbound::Write { .. }) => opcode.is_write() && !begins,
         };
-        if !in_sequence || !has_right_size(packet, attributes.path_mtu.bytes()) {
+        if begins {
+            self.full = self.full_of(attributes, packet);
+        }
+        if !in_sequence || !has_right_size(packet, self.full) {
             return Err(Fault::Invalid);
         }
         if opcode.is_send() {
@@ -304,6 +311,17 @@ impl Responder {
             self.execute_atomic(attributes, packet, host)?;
         }
         Ok(1)
+    }
+
+    /// What the full packets of the message carry that begins with this one: that is the peer's choice, within what is taken.
+    fn full_of(&self, attributes: &QpAttributes, packet: &Packet<'_>) -> u32 {
+        let path_mtu = attributes.path_mtu.bytes();
+        let most = path_mtu.max(self.long_payload_max);
+        if packet.headers.bth.opcode.is_first() {
+            (packet.payload.len() as u32).clamp(path_mtu, most)
+        } else {
+            most
+        }
     }
 
     fn execute_send<H: Host>(
@@ -641,7 +659,7 @@ fn place_early<H: Host>(
     inbound: Option<&Inbound>,
     packet: &Packet<'_>,
     ahead: u32,
-    mtu: u32,
+    full: u32,
     host: &mut H,
 ) -> bool {
     let Some(Inbound::Write {
@@ -653,11 +671,11 @@ fn place_early<H: Host>(
     else {
         return false;
     };
-    let offset = u64::from(*placed) + u64::from(ahead) * u64::from(mtu);
-    let in_the_middle = offset + u64::from(mtu) < u64::from(*length);
+    let offset = u64::from(*placed) + u64::from(ahead) * u64::from(full);
+    let in_the_middle = offset + u64::from(full) < u64::from(*length);
     in_the_middle
         && packet.headers.bth.opcode == Opcode::RcWriteMiddle
-        && packet.payload.len() == mtu as usize
+        && packet.payload.len() == full as usize
         && host
             .write_remote(*rkey, va.wrapping_add(offset), packet.payload)
             .is_ok()
@@ -677,21 +695,21 @@ pub(crate) fn ends(opcode: Opcode) -> bool {
     opcode.is_last() || opcode.is_only()
 }
 
-/// Packet sizes that the opcode allows (IBTA 9.7.4.1.6): all but the last carry one path MTU.
-pub(crate) fn has_right_size(packet: &Packet<'_>, mtu: u32) -> bool {
+/// Packet sizes that the opcode allows (IBTA 9.7.4.1.6): all but the last are full, and carry one path MTU on RoCEv2.
+pub(crate) fn has_right_size(packet: &Packet<'_>, full: u32) -> bool {
     let opcode = packet.headers.bth.opcode;
     let length = packet.payload.len();
-    let mtu = mtu as usize;
+    let full = full as usize;
     if !(opcode.is_send() || opcode.is_write()) {
         // An atomic write looks at its eight bytes itself.
         return length == 0 || opcode == Opcode::RcAtomicWrite;
     }
     if opcode.is_only() {
-        length <= mtu
+        length <= full
     } else if opcode.is_last() {
-        (1..=mtu).contains(&length)
+        (1..=full).contains(&length)
     } else {
-        length == mtu
+        length == full
     }
 }
 

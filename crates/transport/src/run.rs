@@ -1,6 +1,6 @@
 //! Runs of middle packets.
 //!
-//! Most packets of long messages stand in the middle of one. They carry one path MTU, have no header but the BTH, and two that
+//! Most packets of long messages stand in the middle of one. They are full, have no header but the BTH, and two that
 //! follow each other differ in their PSN and their data alone. So they are written many at a time, and taken without a look at what
 //! they cannot have. What is done to a run is what is done to its packets one by one: whatever is out of the ordinary (a loss,
 //! a fault, no credit) is left to the code for one packet, which comes to the same place by itself.
@@ -29,16 +29,16 @@ pub struct Run {
 const PACKETS_MIN: usize = 2;
 
 impl Run {
-    fn new(packets: usize, mtu: u32) -> Option<Self> {
+    fn new(packets: usize, payload: u32) -> Option<Self> {
         (packets >= PACKETS_MIN).then_some(Run {
             packets,
-            len: Bth::LEN + mtu as usize,
+            len: Bth::LEN + payload as usize,
         })
     }
 
     /// How many packets there is room for.
-    fn room(out: &[u8], mtu: u32) -> usize {
-        out.len() / (Bth::LEN + mtu as usize + ICRC_LEN)
+    fn room(out: &[u8], payload: u32) -> usize {
+        out.len() / (Bth::LEN + payload as usize + ICRC_LEN)
     }
 
     fn stride(&self) -> usize {
@@ -115,14 +115,14 @@ impl Requester {
         if index == 0 {
             return None;
         }
-        let mtu = attributes.path_mtu.bytes();
+        let payload = entry.payload;
         let middle = u64::from(entry.packets - 1) - index;
         let packets = (middle.min(self.packets_in_flight_left()) as usize)
-            .min(turn.credit.div_ceil(mtu) as usize)
+            .min(turn.credit.div_ceil(payload) as usize)
             .min(packets_max)
-            .min(Run::room(out, mtu));
-        let run = Run::new(packets, mtu)?;
-        let (slot, offset) = (entry.request.slot, index as u32 * mtu);
+            .min(Run::room(out, payload));
+        let run = Run::new(packets, payload)?;
+        let (slot, offset) = (entry.request.slot, index as u32 * payload);
         host.gather_run(slot, offset, out, run.payloads()).ok()?;
         let headers = RunHeaders {
             opcode,
@@ -131,7 +131,7 @@ impl Requester {
         };
         let mut asked = false;
         headers.emit(&run, out, |index| {
-            asked = self.sent_middle(turn.credit - index * mtu, mtu);
+            asked = self.sent_middle(turn.credit - index * payload, payload);
             asked
         });
         if asked && let Some(repair) = &mut self.repair {
@@ -174,16 +174,10 @@ impl Replies {
 impl Responder {
     /// Takes a middle packet of the SEND or WRITE that is arriving, if it is the one that is expected. False: nothing was done, and
     /// [`handle_request`](Self::handle_request) is to see it.
-    pub(crate) fn take_middle<H: Host>(
-        &mut self,
-        attributes: &QpAttributes,
-        bth: &Bth,
-        payload: &[u8],
-        host: &mut H,
-    ) -> bool {
-        let mtu = attributes.path_mtu.bytes();
+    pub(crate) fn take_middle<H: Host>(&mut self, bth: &Bth, payload: &[u8], host: &mut H) -> bool {
         let others_wait = self.reorder.as_ref().is_some_and(|reorder| reorder.waits());
-        if bth.psn != self.expected || payload.len() != mtu as usize || others_wait {
+        let full = self.full;
+        if bth.psn != self.expected || payload.len() != full as usize || others_wait {
             return false;
         }
         // The last packet has something left to carry, so it is not reached.
@@ -196,7 +190,7 @@ impl Responder {
                     placed,
                 }),
                 Opcode::RcWriteMiddle,
-            ) if *length - *placed > mtu => {
+            ) if *length - *placed > full => {
                 let va = va.wrapping_add(u64::from(*placed));
                 if host.write_remote(*rkey, va, payload).is_err() {
                     return false;
@@ -204,7 +198,7 @@ impl Responder {
                 placed
             }
             (Some(Inbound::Send { receive, placed }), Opcode::RcSendMiddle)
-                if receive.length - *placed >= mtu =>
+                if receive.length - *placed >= full =>
             {
                 let scattered = host.scatter_receive(receive.slot, *placed, payload);
                 if scattered.is_err() {
@@ -214,7 +208,7 @@ impl Responder {
             }
             _ => return false,
         };
-        *placed += mtu;
+        *placed += full;
         self.executed_data(bth);
         true
     }
@@ -231,21 +225,17 @@ impl Requester {
         payload: &[u8],
         host: &mut H,
     ) -> bool {
-        let mtu = attributes.path_mtu.bytes();
-        if self.acked >= self.sent_max
-            || bth.psn != self.psn_of(self.acked)
-            || payload.len() != mtu as usize
-        {
+        if self.acked >= self.sent_max || bth.psn != self.psn_of(self.acked) {
             return false;
         }
         let Some(entry) = self.queue.front() else {
             return false;
         };
         let is_read = matches!(entry.request.operation, Operation::Read { .. });
-        if !is_read || entry.end() - self.acked < 2 {
+        if !is_read || entry.end() - self.acked < 2 || payload.len() != entry.payload as usize {
             return false;
         }
-        let offset = (self.acked - entry.first) as u32 * mtu;
+        let offset = (self.acked - entry.first) as u32 * entry.payload;
         let slot = entry.request.slot;
         if host.scatter(slot, offset, payload).is_err() {
             return false;

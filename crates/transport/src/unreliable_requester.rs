@@ -30,7 +30,8 @@ impl UnreliableRequester {
     }
 
     pub(crate) fn post(&mut self, request: SendRequest, attributes: &QpAttributes) {
-        self.queue.push_back(Entry::new(request, 0, attributes));
+        self.queue
+            .push_back(Entry::new(request, 0, attributes.path_mtu.bytes()));
     }
 
     pub(crate) fn wants_transmit(&self, draining: bool) -> bool {
@@ -76,7 +77,7 @@ impl UnreliableRequester {
         if !entry.request.operation.is_unreliable() {
             return Err(Status::LocalQpOperationError);
         }
-        let packet = RequestPacket::new(entry, self.sent, attributes.path_mtu.bytes(), 0);
+        let packet = RequestPacket::new(entry, self.sent, 0);
         let mut headers = packet.headers;
         headers.bth.opcode = (headers.bth.opcode.on(Transport::Uc))
             .expect("SENDs and WRITEs are on every connected service");

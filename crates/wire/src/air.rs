@@ -72,7 +72,7 @@ pub mod feature {
 ///
 /// ```text
 ///   +------------+------------+-------------------------+
-///   | version 1  | A 0000000  |        reserved         |  0    A: an answer is wanted
+///   | version 1  | A 0000000  |      long payload       |  0    A: an answer is wanted
 ///   +------------+------------+-------------------------+
 ///   |                     features                      |  4
 ///   |                                                   |
@@ -90,6 +90,8 @@ pub mod feature {
 pub struct Hello {
     /// An answer is wanted.
     pub asks: bool,
+    /// How much packets of SENDs and WRITEs may carry that go to the sender, if that is more than the path MTU.
+    pub long_payload: u16,
     /// Bits of [`feature`].
     pub features: u64,
     /// What the receiver of an answer is to be called.
@@ -268,6 +270,7 @@ pub fn parse(mad: &[u8]) -> Result<Message<'_>, AirError> {
         ATTRIBUTE_HELLO => {
             let hello = Hello {
                 asks: content[1] & 0x80 != 0,
+                long_payload: u16::from_be_bytes(field::get::<2, 2, _>(content)),
                 features: u64::from_be_bytes(field::get::<4, 8, _>(content)),
                 sender: u32::from_be_bytes(field::get::<12, 4, _>(content)),
                 instance: u64::from_be_bytes(field::get::<16, 8, _>(content)),
@@ -315,6 +318,7 @@ pub fn hello(hello: &Hello, receiver: u32) -> [u8; MAD_LEN] {
     let mut content = [0; CONTENT_LEN];
     content[0] = AIR_VERSION;
     content[1] = u8::from(hello.asks) << 7;
+    field::set::<2, 2, _>(&mut content, hello.long_payload.to_be_bytes());
     field::set::<4, 8, _>(&mut content, hello.features.to_be_bytes());
     field::set::<12, 4, _>(&mut content, hello.sender.to_be_bytes());
     field::set::<16, 8, _>(&mut content, hello.instance.to_be_bytes());
@@ -422,6 +426,7 @@ mod tests {
 
     const HELLO: Hello = Hello {
         asks: true,
+        long_payload: 0x0594,
         features: feature::SELECTIVE | 1 << 63,
         sender: 0x0300_0000,
         instance: 0x0102_0304_0506_0708,

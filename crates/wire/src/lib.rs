@@ -63,7 +63,7 @@ pub use id_space::{IdSpace, IdSpaces};
 pub use ids::{Gid, Lkey, Psn, Qkey, Qpn, Rkey};
 pub use immediate::{IETH_LEN, IMMEDIATE_LEN};
 pub use ip::IpPseudo;
-pub use mtu::PathMtu;
+pub use mtu::{PathMtu, long_payload};
 pub use opcode::{Opcode, Transport, UnknownOpcode};
 pub use packet::{HEADERS_LEN_MAX, Headers, Packet, ParseError, split_middle};
 pub use pfc::Pfc;

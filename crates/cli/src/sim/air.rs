@@ -52,8 +52,8 @@ pub fn table() -> anyhow::Result<String> {
 const INTRODUCTION: &str = "# Air mode in virtual time
 
 Written by `airdma sim air > docs/benchmarks/air-virtual.md`; `make air-virtual` compares. Devices, as programs use them, in a simulated cell ([the
-model](../design/010-wifi-model.md)): RDMA WRITEs of 64 KiB where nothing else is said, 128 of each queue pair under way, at a path MTU of 1,024 bytes. The line
-is what a queue that is always full gets through in packets of the same size. Times in the queue are those of the sender's packets, until they arrive or are
+model](../design/010-wifi-model.md)): RDMA WRITEs of 64 KiB where nothing else is said, 128 of each queue pair under way, at a path MTU of 1,024 bytes, in
+packets of 1,436 bytes where both ends are in air mode. The line is what a queue that is always full gets through in UDP datagrams of 1,472 bytes. Times in the queue are those of the sender's packets, until they arrive or are
 given up.
 
 ";

@@ -20,6 +20,7 @@ use airdma_transport::{Acknowledgement, Arrival, PsnRange, Time};
 use airdma_wire::air::{self, Hello, Message, Record, Records, Report, ReportWriter, feature};
 use airdma_wire::mad::{GSI_QKEY, MAD_LEN};
 use airdma_wire::{Bth, Deth, Headers, Opcode, Packet, PathMtu, Psn, Qpn};
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Without any of them there is nothing to agree on.
@@ -41,6 +42,10 @@ impl Tables {
         let sender = id_of(range_of(self.qps.slot(user)?.qp.qpn()));
         let hello = Hello {
             asks: false,
+            long_payload: self
+                .air
+                .long_payload(self.air.peers[index.0 as usize].address)
+                as u16,
             features: self.air.features(),
             sender,
             instance: ours,
@@ -60,7 +65,7 @@ impl Tables {
         if peer.asking.is_some_and(|asking| asking.again_at <= now) {
             if !peer.ask_again(now) {
                 peer.asking = None;
-                self.agree(index, None, 0, now);
+                self.agree(index, None, now);
                 return None;
             }
             let question = Hello {
@@ -81,10 +86,11 @@ impl Tables {
         Some(self.report(index, report, now, port))
     }
 
-    /// The peer has agreed, as this instance, or it is plain: so are all queue pairs that are connected to it now.
-    fn agree(&mut self, index: AirIndex, agreed: Option<u64>, features: u64, now: Time) {
+    /// The peer has agreed by this answer, or it is plain: so are all queue pairs that are connected to it now.
+    fn agree(&mut self, index: AirIndex, answer: Option<&Hello>, now: Time) {
+        let agreed = answer.map(|answer| answer.instance);
         let memory = agreed.map(|_| self.air.memory.clone());
-        let both = features & self.air.features();
+        let both = answer.map_or(0, |answer| answer.features) & self.air.features();
         let by_acks = agreed.is_some() && both & feature::SELECTIVE == 0;
         let paces = agreed.is_some() && both & feature::BUFFERS != 0;
         let bundles = agreed.is_some() && both & feature::BUNDLES != 0;
@@ -95,6 +101,9 @@ impl Tables {
         let peer = self.air.peer(index);
         let is_new = peer.agreed != agreed;
         peer.note_agreed(agreed);
+        peer.long_payload = answer
+            .filter(|_| !by_acks)
+            .map_or(0, |answer| answer.long_payload.into());
         peer.agree_on_bundles(is_new, bundles, !by_acks, || Bundling::new(mtu, now));
         if is_new && agreed.is_some() {
             self.counters.count(EngineCounter::AirAgreed);
@@ -121,6 +130,7 @@ impl Tables {
                 slot.qp.set_selective(memory.as_ref());
                 slot.qp.tell_by_acks(by_acks);
             }
+            self.choose_payloads(index, user);
             self.change_window(user, paced.then_some(index.0));
         }
         let peer = self.air.peer(index);
@@ -135,6 +145,37 @@ impl Tables {
         if let Some(window) = window {
             self.grant(index, window);
         }
+    }
+
+    /// How much packets of a queue pair may carry to a peer, and those of the peer to it. More than the path MTU leaves only on its own link:
+    /// what a router behind it can pass on, nobody tells. A program that asked for less than the interface has gets that.
+    fn choose_payloads(&mut self, index: AirIndex, user: u32) {
+        let peer = &self.air.peers[index.0 as usize];
+        let ours = self.air.long_payload(peer.address);
+        let both = ours.min(peer.long_payload);
+        let usual = PathMtu::for_interface_mtu(self.air.interface_mtu);
+        if let Some(slot) = self.qps.slot(user) {
+            let on_link = slot.connection.is_some_and(|connection| connection.on_link);
+            let is_usual = Some(slot.qp.attributes().path_mtu) == usual;
+            let sent = if on_link && is_usual { both } else { 0 };
+            slot.qp.set_long_payloads(ours, sent);
+        }
+    }
+
+    /// The MTU of the interface is this now.
+    pub(crate) fn note_interface_mtu(&mut self, mtu: u32) {
+        self.air.interface_mtu = mtu;
+        for index in 0..self.air.peers.len() {
+            let index = AirIndex(index as u32);
+            for user in self.air.peer(index).users.clone() {
+                self.choose_payloads(index, user);
+            }
+        }
+    }
+
+    /// Whether peers are offered more than RoCEv2.
+    pub(crate) fn offers_more(&self) -> bool {
+        self.air.instance.is_some()
     }
 
     fn report(
@@ -243,10 +284,11 @@ impl Tables {
         let is_answer = hello.answers.is_some() && hello.answers == self.air.instance;
         if is_answer && self.air.peer(index).asking.is_some() {
             let can = hello.features & self.air.features() & NEEDED != 0;
+            let answer = Some(hello).filter(|_| can);
             let peer = self.air.peer(index);
             peer.asking = None;
             peer.incompatible = (!can).then_some(hello.instance);
-            self.agree(index, can.then_some(hello.instance), hello.features, now);
+            self.agree(index, answer, now);
         }
         if !hello.asks {
             // Who asked twice is answered twice.
@@ -386,6 +428,11 @@ fn id_of(range: u8) -> u32 {
 }
 
 impl Air {
+    /// The most that packets of SENDs and WRITEs may carry to us, and from us to this address.
+    pub(super) fn long_payload(&self, address: IpAddr) -> u32 {
+        airdma_wire::long_payload(self.interface_mtu, address)
+    }
+
     fn features(&self) -> u64 {
         let reports = self.offers & feature::SELECTIVE != 0;
         match self.rate_control {

@@ -126,6 +126,8 @@ pub(super) struct AirPeer {
     pub(super) users: Vec<u32>,
     /// Its instance, if it has agreed.
     pub(super) agreed: Option<u64>,
+    /// How much packets may carry that go to it, as it said; 0 while there are no reports.
+    pub(super) long_payload: u32,
     /// ACK packets tell it what is missing; it gets no reports.
     pub(super) is_told_by_acks: bool,
     /// Set while it has agreed to tell about its buffers, or since it sent a CNP.
@@ -179,6 +181,7 @@ impl AirPeer {
             source_index,
             users: Vec::new(),
             agreed: None,
+            long_payload: 0,
             is_told_by_acks: false,
             pace: None,
             bundling: None,

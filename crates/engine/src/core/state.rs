@@ -6,7 +6,7 @@ use super::Core;
 use crate::devices::look_at;
 use crate::gids::{GIDS_MAX, GidEntry, changes};
 use crate::news::News;
-use crate::{AsyncEvent, DeviceInfo};
+use crate::{AsyncEvent, AttrMask, DeviceInfo, Path, neighbour};
 use airdma_transport::rate::Rate;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
@@ -53,6 +53,17 @@ impl Core {
         }
     }
 
+    /// Whether a path leads to a neighbour on the link, if that makes a difference: where it is set, and more than RoCEv2 is offered. In a
+    /// simulation there are no routers.
+    pub(crate) fn is_on_link(&self, local: IpAddr, path: &Path, mask: AttrMask) -> bool {
+        let remote = path.gid.to_ip();
+        let offers = || self.control(|worker, _| worker.tables.offers_more());
+        self.clock.is_moved()
+            || mask.contains(AttrMask::AV)
+                && offers()
+                && neighbour::is_on_link(self.info.interface_index, local, remote)
+    }
+
     /// Takes in what the kernel has said about the interface, and tells everybody what changed. Returns whether it had said
     /// anything. Costs a system call if not.
     pub(crate) fn take_news(&self) -> bool {
@@ -81,6 +92,10 @@ impl Core {
         let addresses: Vec<_> = seen.gids.iter().map(|entry| entry.address).collect();
         let was_up = state.current.up;
         let before = std::mem::replace(&mut state.current, seen);
+        let mtu = state.current.mtu;
+        if before.mtu != mtu {
+            self.control(|worker, _| worker.tables.note_interface_mtu(mtu));
+        }
         state.current.gids = before.gids.clone();
         let changes = changes(&before.gids, &state.former, &addresses);
         if changes.is_empty() {

@@ -96,7 +96,7 @@ impl Tables {
         let permit = i64::try_from(permit).unwrap_or(i64::MAX);
         let allowance = allowance.min(slot.turn.deficit()).min(permit);
         let bundles = air.is_some_and(|air| self.air.bundles(air)) && qp.sends_new();
-        let mtu = qp.attributes().path_mtu.bytes() as usize;
+        let path_mtu = qp.attributes().path_mtu.bytes() as usize;
         let (mut sent, mut count) = (0, 0);
         let mut last_path = None;
         let mut full = false;
@@ -109,7 +109,7 @@ impl Tables {
                 self.peers.credit(connection.peer, in_flight, slot.blocked)
             });
             if full {
-                let len = Bth::LEN + mtu;
+                let len = Bth::LEN + qp.payload_max() as usize;
                 let packets = ((allowance - sent) as usize).div_ceil(len);
                 let out = batch.reserve_run(len, packets);
                 if let Some(run) = qp.poll_run(now, credit, packets, &mut host, out) {
@@ -140,7 +140,7 @@ impl Tables {
             sent += transmit.len as i64;
             count += 1;
             // Only behind such a packet its message may go on.
-            full = transmit.len > mtu;
+            full = transmit.len > path_mtu;
         };
         slot.hungry = end == TurnEnd::Used && air.is_some();
         self.active.charge(&mut slot.turn, sent);

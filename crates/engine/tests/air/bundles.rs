@@ -57,7 +57,7 @@ fn packets_leave_in_bundles_to_who_takes_them_and_to_nobody_else() {
             assert!(others < 40, "{others}");
         } else {
             assert_eq!(bundles, 0);
-            assert!(others >= 400, "{others}");
+            assert!(others >= 280, "{others}");
         }
         for host in &wires.hosts {
             assert_eq!(host.count("drop_bad_icrc") + host.count("drop_air"), 0);

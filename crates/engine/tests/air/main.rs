@@ -8,6 +8,7 @@ mod common;
 mod congestion;
 #[path = "../common/fragile.rs"]
 mod fragile;
+mod long_payload;
 mod peers;
 mod rate;
 mod sack;
@@ -307,6 +308,7 @@ fn what_strangers_say_is_counted_and_changes_nothing() {
     writer.add(Qpn::new(number.get()), Psn::new(5), [].into_iter());
     let stranger = Hello {
         asks: true,
+        long_payload: 0,
         features: 0,
         sender: (wires.ends[1].qp.number().get() >> 12 & 0xff) << 24 ^ 0x5500_0000,
         instance: 9,

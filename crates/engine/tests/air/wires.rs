@@ -23,12 +23,13 @@ pub struct Host {
 /// The second address of the right host.
 const RIGHT_TOO: [u8; 4] = [192, 0, 2, 99];
 
-fn host(name: &str, addresses: &[[u8; 4]], seed: u64) -> Host {
+fn host(name: &str, addresses: &[[u8; 4]], mtu: u32, seed: u64) -> Host {
     let addresses: Vec<_> = addresses.iter().copied().map(IpAddr::from).collect();
     let (port, carrier) = carried(&addresses).unwrap();
     let info = DeviceInfo {
         gids: addresses.iter().copied().map(GidEntry::from).collect(),
         speed_mbps: Some(100),
+        mtu,
         ..info(name, addresses[0])
     };
     let device = Simulated::open(info, Box::new(port), seed).unwrap();
@@ -158,7 +159,15 @@ impl Wires {
 
     /// Connected; those that offer more than RoCEv2 send as fast as this says.
     pub fn with(offers: [Option<RateControl>; 2], bytes: usize) -> Self {
-        let hosts = [host("a", &[LEFT], 7), host("b", &[RIGHT, RIGHT_TOO], 8)];
+        Self::on(offers, [1500; 2], bytes)
+    }
+
+    /// Connected, between interfaces with these MTUs.
+    pub fn on(offers: [Option<RateControl>; 2], mtus: [u32; 2], bytes: usize) -> Self {
+        let hosts = [
+            host("a", &[LEFT], mtus[0], 7),
+            host("b", &[RIGHT, RIGHT_TOO], mtus[1], 8),
+        ];
         for (host, offer) in hosts.iter().zip(offers) {
             if let Some(rate_control) = offer {
                 host.device.offer_air(rate_control);

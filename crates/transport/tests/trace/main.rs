@@ -8,6 +8,7 @@ mod bench;
 mod datagram;
 mod extended;
 mod local;
+mod long_payload;
 mod requester;
 mod responder;
 mod run;

@@ -1,0 +1,68 @@
+//! Packets that carry as much as the interface takes, and not only a path MTU.
+
+use crate::common::*;
+use crate::wires::{Wires, reset};
+use crate::{MS, is_middle};
+use airdma_engine::*;
+
+const LEN: usize = 64 * 1024;
+/// A middle packet without its ICRC: BTH and payload.
+const LONG: usize = 12 + 1436;
+const USUAL: usize = 12 + 1024;
+
+/// The lengths of the middle packets of one WRITE, which arrives.
+fn middles(wires: &mut Wires, left: usize) -> Vec<usize> {
+    let since = wires.sent.len();
+    let data = pattern(LEN, since as u8);
+    wires.ends[left].memory.fill(0, &data);
+    let write = wires.ends[left].write(&wires.ends[1 - left], 0, LEN);
+    wires.ends[left].qp.post_send(&write).unwrap();
+    wires.quietly(30 * MS);
+    wires.ends[left].ok();
+    assert!(wires.ends[1 - left].memory.bytes(0, LEN) == data);
+    let sent = wires.sent[since..].iter();
+    let middle = sent.filter(|(from, bytes)| *from == left && is_middle(0, bytes));
+    middle.map(|(_, bytes)| bytes.len() - 4).collect()
+}
+
+#[test]
+fn who_has_agreed_fills_packets_as_far_as_the_interface_takes_them() {
+    let mut wires = Wires::new([true, true], LEN);
+    wires.quietly(5 * MS);
+    for left in [0, 1] {
+        let middles = middles(&mut wires, left);
+        assert_eq!(middles, [LONG].repeat(LEN / 1436 - 1));
+    }
+}
+
+#[test]
+fn whoever_has_not_agreed_gets_packets_of_the_path_mtu() {
+    for offers in [[true, false], [false, true]] {
+        let mut wires = Wires::new(offers, LEN);
+        wires.quietly(5 * MS);
+        assert_eq!(middles(&mut wires, 0), [USUAL].repeat(LEN / 1024 - 2));
+    }
+}
+
+#[test]
+fn a_program_that_asked_for_a_smaller_path_mtu_gets_it() {
+    let mut wires = Wires::new([true, true], LEN);
+    let [left, right] = &wires.ends;
+    for (end, peer) in [(left, right), (right, left)] {
+        reset(end);
+        to_rtr_with(&end.qp, peer.qp.number(), peer.path(), PathMtu::M512);
+        to_rts(&end.qp, 14);
+    }
+    wires.quietly(5 * MS);
+    assert_eq!(middles(&mut wires, 0), [12 + 512].repeat(LEN / 512 - 2));
+}
+
+#[test]
+fn where_an_interface_takes_less_both_send_what_fits_it() {
+    let mut wires = Wires::on([Some(RateControl::Buffers); 2], [1500, 1280], LEN);
+    wires.quietly(5 * MS);
+    for left in [0, 1] {
+        let middles = middles(&mut wires, left);
+        assert_eq!(middles, [12 + 1216].repeat(LEN / 1216 - 1), "{left}");
+    }
+}
