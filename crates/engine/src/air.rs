@@ -5,7 +5,9 @@
 //! | plain | it is not known, did not answer, as hosts of others do not, or can nothing of it: RoCEv2 |
 //! | agreed | reliable connections repeat selectively, and reports acknowledge in place of ACK packets |
 //!
-//! It is asked when a queue pair is connected to it, again after each of [`peer::HELLO_AGAIN`], and when it asks or reports itself; an answer to its own question
+//! Who begins to ask is one whose interface is wireless, or whose user says so; others answer, and then ask, too ([`AirMode`]).
+//!
+//! A peer is asked when a queue pair is connected to it, again after each of [`peer::HELLO_AGAIN`], and when it asks or reports itself; an answer to its own question
 //! asks again, since a question that came before it was connected was heard by nobody. Only
 //! an answer that names our instance counts: nobody else can give it. What was agreed holds for the queue pairs that were connected when
 //! it was said; the others wait for the next answer, since the process at the other end may be another one by then.
@@ -53,15 +55,40 @@ const REORDER_BYTES: usize = 32 << 20;
 /// Of an interface that does not say how fast it is.
 const LINE_RATE_UNKNOWN: Rate = Rate::from_bits_per_s(10_000_000_000);
 
+/// Who were heard of last, though no queue pair was connected to them.
+const CALLERS_MAX: usize = 16;
+
+/// Who begins to speak of what goes beyond RoCEv2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub(crate) enum AirMode {
+    /// Nobody: nothing is offered.
+    Off,
+    /// The peer.
+    Answers,
+    /// We do.
+    Asks,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AirIndex(u32);
+
+/// A process, as seen from one of our addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Caller {
+    pub(super) address: IpAddr,
+    pub(super) local: IpAddr,
+    pub(super) range: u8,
+}
 
 pub(crate) struct Air {
     peers: Vec<AirPeer>,
     /// Of this process, if it offers anything to peers.
     instance: Option<u64>,
-    /// What that is, but for what comes with the rate control.
+    mode: AirMode,
+    /// What is offered, but for what comes with the rate control.
     offers: u64,
+    /// Who asked before a queue pair was connected to them, while only answers are given.
+    callers: VecDeque<Caller>,
     memory: ReorderMemory,
     rate_control: RateControl,
     /// Of the interface.
@@ -82,7 +109,9 @@ impl Air {
         Air {
             peers: Vec::new(),
             instance: None,
+            mode: AirMode::Off,
             offers: 0,
+            callers: VecDeque::new(),
             memory: ReorderMemory::new(REORDER_BYTES),
             rate_control: RateControl::default(),
             line_rate: LINE_RATE_UNKNOWN,
@@ -185,31 +214,48 @@ impl Air {
         Some(AirIndex(index as u32))
     }
 
-    /// A queue pair is connected to `number`.
+    /// A queue pair is connected: to `number`, if it is of the service to which something is offered.
     fn join(
         &mut self,
         now: Time,
         queue_pair: u32,
         connection: &Connection,
-        number: Qpn,
+        number: Option<Qpn>,
     ) -> Option<AirIndex> {
-        let range = self.instance.map_or(ANY_RANGE, |_| range_of(number));
-        let known = self.find(connection.remote, connection.local, range);
+        let (address, local) = (connection.remote, connection.local);
+        let offers = self.instance.is_some() && number.is_some();
+        let range = number.filter(|_| offers).map_or(ANY_RANGE, range_of);
+        let caller = Caller {
+            address,
+            local,
+            range,
+        };
+        let own = self.find(address, local, range);
+        let called = self.mode == AirMode::Asks || own.is_some() || self.callers.contains(&caller);
         let controls = self.rate_control == RateControl::Dcqcn;
-        if known.is_none() && self.instance.is_none() && !controls {
-            return None;
-        }
+        let index = match own.or_else(|| self.find(address, local, ANY_RANGE)) {
+            Some(index) => index,
+            None if (offers && called) || controls => self.add(connection, range),
+            None => return None,
+        };
         let line_rate = self.line_rate;
-        let index = known.unwrap_or_else(|| self.add(connection, range));
         let peer = self.peer(index);
         peer.users.push(queue_pair);
         if controls && peer.pace.is_none() {
             peer.pace = Some(Pace::dcqcn(line_rate, now));
         }
-        if self.instance.is_some() {
+        if offers && called && peer.range == range {
             self.ask(index, now);
         }
         Some(index)
+    }
+
+    /// Who asks, and is nobody's peer yet, is asked when somebody is connected to it.
+    fn note_caller(&mut self, caller: Caller) {
+        if self.mode == AirMode::Answers && !self.callers.contains(&caller) {
+            self.callers.truncate(CALLERS_MAX - 1);
+            self.callers.push_front(caller);
+        }
     }
 
     /// A new peer, which has no users yet.
@@ -257,7 +303,10 @@ impl Tables {
     }
 
     /// From now on peers are offered these features beyond RoCEv2.
-    pub(crate) fn offer(&mut self, features: u64) {
+    pub(crate) fn offer(&mut self, features: u64, mode: AirMode) {
+        if mode > self.air.mode {
+            self.air.mode = mode;
+        }
         self.air.offers |= features;
         let mut draw = || u64::from(self.random.next_u32());
         // 0 is nobody's.
@@ -273,12 +322,33 @@ impl Tables {
         let number = slot.qp.attributes().dest_qpn;
         slot.qp.set_selective(None);
         // What is offered is offered to reliable connections alone.
-        let joins = slot.qp.qp_type() == QpType::Rc || self.air.instance.is_none();
+        let number = (slot.qp.qp_type() == QpType::Rc).then_some(number);
+        let joins = number.is_some() || self.air.mode != AirMode::Asks;
         if joins && let Some(connection) = &mut slot.connection {
             connection.air = self.air.join(now, index, connection, number);
-            // The peer may go over before us. What it takes it says again with its answer.
-            slot.qp
-                .set_long_payloads(self.air.long_payload(connection.remote), 0);
+            if connection.air.is_some() && self.air.instance.is_some() {
+                // The peer may go over before us. What it takes it says with its answer.
+                let taken = self.air.long_payload(connection.remote);
+                slot.qp.set_long_payloads(taken, 0);
+            }
+        }
+    }
+
+    /// A process asks that no queue pair has joined: those that are connected to it do.
+    fn join_caller(&mut self, caller: Caller, now: Time) {
+        self.air.note_caller(caller);
+        for index in 0..self.qps.end() {
+            let Some(slot) = self.qps.slot(index) else {
+                continue;
+            };
+            let number = slot.qp.attributes().dest_qpn;
+            let is_its = slot.connection.is_some_and(|connection| {
+                let ends = (connection.remote, connection.local, range_of(number));
+                connection.air.is_none() && ends == (caller.address, caller.local, caller.range)
+            });
+            if is_its {
+                self.join_air(index, now);
+            }
         }
     }
 

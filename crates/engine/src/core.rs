@@ -7,6 +7,7 @@ mod company;
 mod environment;
 mod state;
 
+use crate::air::AirMode;
 use crate::air::RateControl;
 use crate::async_event::{AsyncEvents, EventOwner};
 use crate::clock::Clock;
@@ -87,14 +88,22 @@ impl Core {
         };
         tables.control_rate(rate_control, line_rate(&info));
         tables.note_interface_mtu(info.mtu);
-        if asks && environment::is_asked_for("AIRDMA_AIR") {
-            tables.offer(feature::SELECTIVE);
-            if environment::bundles_asked_for()? {
-                tables.offer(feature::BUNDLES);
+        if asks {
+            let by_acks = environment::is_asked_for("AIRDMA_SACK");
+            match environment::air_asked_for(&info.interface)? {
+                // Who wants that has not asked for what would come before it.
+                AirMode::Answers if by_acks => {}
+                AirMode::Off => {}
+                mode @ (AirMode::Answers | AirMode::Asks) => {
+                    tables.offer(feature::SELECTIVE, mode);
+                    if environment::bundles_asked_for()? {
+                        tables.offer(feature::BUNDLES, mode);
+                    }
+                }
             }
-        }
-        if asks && environment::is_asked_for("AIRDMA_SACK") {
-            tables.offer(feature::SACK);
+            if by_acks {
+                tables.offer(feature::SACK, AirMode::Asks);
+            }
         }
         Ok(Core {
             families: Box::new(families_of(&info.gids)),
@@ -188,8 +197,8 @@ impl Core {
     }
 
     /// From now on peers are offered these features beyond RoCEv2.
-    pub(crate) fn offer(&self, features: u64) {
-        self.visit(|worker| worker.tables.offer(features));
+    pub(crate) fn offer(&self, features: u64, mode: AirMode) {
+        self.visit(|worker| worker.tables.offer(features, mode));
     }
 
     /// From now on peers without a rate controller are sent all that there is.

@@ -3,7 +3,7 @@
 //! No thread but the caller's runs it, its clock stands still until it is moved, and its keys and numbers come from a seed:
 //! so everything that it does can be repeated. All the rest is the device that programs use.
 
-use crate::air::RateControl;
+use crate::air::{AirMode, RateControl};
 use crate::clock::Clock;
 use crate::core::Core;
 use crate::random::Random;
@@ -80,17 +80,25 @@ impl Simulated {
     /// programs).
     pub fn offer_air(&self, rate_control: RateControl) {
         self.control_rate(rate_control);
-        self.device.core().offer(feature::SELECTIVE);
+        self.device.core().offer(feature::SELECTIVE, AirMode::Asks);
+    }
+
+    /// The same to peers that ask, and nobody is asked first (`AIRDMA_AIR=auto` for programs, on an interface that is not wireless).
+    pub fn offer_air_to_who_asks(&self, rate_control: RateControl) {
+        self.control_rate(rate_control);
+        self.device
+            .core()
+            .offer(feature::SELECTIVE, AirMode::Answers);
     }
 
     /// From now on peers are offered ACK packets that say what is missing (`AIRDMA_SACK=1` for programs).
     pub fn offer_sack(&self) {
-        self.device.core().offer(feature::SACK);
+        self.device.core().offer(feature::SACK, AirMode::Asks);
     }
 
     /// From now on peers are offered bundles of packets, beside what [`offer_air`](Self::offer_air) says (`AIRDMA_AGGREGATE=datagrams` for programs).
     pub fn offer_bundles(&self) {
-        self.device.core().offer(feature::BUNDLES);
+        self.device.core().offer(feature::BUNDLES, AirMode::Answers);
     }
 
     /// From now on peers whose rate is controlled are sent to as fast as this says (`AIRDMA_RATE` for programs).

@@ -5,7 +5,7 @@
 //! then on. Until the first comes nothing is asked of anybody's packets.
 
 use super::pace::{ECT_0, Pace};
-use super::{AirIndex, RateControl};
+use super::{AirIndex, AirMode, RateControl};
 use crate::counters::EngineCounter;
 use crate::qp_table::Connection;
 use crate::tables::{Tables, destination};
@@ -89,7 +89,7 @@ impl Tables {
 
     /// From now on there is a rate to this peer, for all queue pairs that are connected to it. `None`: there is none for this service.
     fn control(&mut self, index: u32, connection: &Connection) -> Option<AirIndex> {
-        if self.air.instance.is_some() {
+        if self.air.mode == AirMode::Asks {
             // What is offered more is offered to reliable connections alone.
             return None;
         }
@@ -99,6 +99,7 @@ impl Tables {
             let slot = self.qps.slot(other);
             if let Some(other_connection) = slot.and_then(|slot| slot.connection.as_mut())
                 && (other_connection.remote, other_connection.local) == ends
+                && other_connection.air.is_none()
             {
                 other_connection.air = Some(air);
                 self.air.peer(air).users.push(other);

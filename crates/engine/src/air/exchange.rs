@@ -10,7 +10,7 @@
 use super::bundling::Bundling;
 use super::pace::{Pace, RateControl, Told};
 use super::peer::Asked;
-use super::{Air, AirIndex};
+use super::{Air, AirIndex, Caller};
 use crate::counters::EngineCounter;
 use crate::steering::range_of;
 use crate::tables::Tables;
@@ -275,9 +275,17 @@ impl Tables {
 
     fn take_hello(&mut self, now: Time, arrival: &Arrival, hello: &Hello, receiver: u32) {
         let range = (hello.sender >> 24) as u8;
-        let known = self.air.find(arrival.source, arrival.destination, range);
-        let Some(index) = known else {
-            // Nobody here is connected to it: it asks again when somebody is.
+        let find = |air: &Air| air.find(arrival.source, arrival.destination, range);
+        if hello.asks && find(&self.air).is_none() {
+            let caller = Caller {
+                address: arrival.source,
+                local: arrival.destination,
+                range,
+            };
+            self.join_caller(caller, now);
+        }
+        let Some(index) = find(&self.air) else {
+            // Nobody here is connected to it: it asks again, or is asked, when somebody is.
             return self.counters.count(EngineCounter::DropAir);
         };
         let bundles = hello.features & self.air.features() & feature::BUNDLES != 0;

@@ -4,9 +4,10 @@
 //! their packets are ([`crate::devices`]), or where files lie ([`crate::runtime_dir`]), are read there.
 
 use crate::Error;
-use crate::air::RateControl;
+use crate::air::{AirMode, RateControl};
 use airdma_port::impair::Impairment;
 use std::io;
+use std::path::Path;
 
 /// Ceiling of the window to one peer, in bytes, from the environment.
 pub(super) fn window_asked_for() -> Option<u32> {
@@ -17,6 +18,32 @@ pub(super) fn window_asked_for() -> Option<u32> {
 /// Whether something that peers can be offered beyond RoCEv2 is asked for in the environment.
 pub(super) fn is_asked_for(name: &str) -> bool {
     std::env::var(name).is_ok_and(|asked| asked == "1")
+}
+
+/// Who begins to speak of what goes beyond RoCEv2 ([`crate::air`]), from the environment.
+pub(super) fn air_asked_for(interface: &str) -> io::Result<AirMode> {
+    match std::env::var("AIRDMA_AIR").as_deref() {
+        Ok("1") => Ok(AirMode::Asks),
+        Ok("0") => Ok(AirMode::Off),
+        // On a wire it costs more than it brings, unless the peer is on the air.
+        Ok("auto") | Err(_) => Ok(if is_wireless(interface) {
+            AirMode::Asks
+        } else {
+            AirMode::Answers
+        }),
+        Ok(asked) => {
+            let message = format!("AIRDMA_AIR is {asked:?}; it may be 1, 0 or auto");
+            Err(io::Error::new(io::ErrorKind::InvalidInput, message))
+        }
+    }
+}
+
+/// Whether an interface is one of 802.11's.
+fn is_wireless(interface: &str) -> bool {
+    Path::new("/sys/class/net")
+        .join(interface)
+        .join("phy80211")
+        .exists()
 }
 
 /// How fast peers are sent to whose rate is controlled, from the environment.

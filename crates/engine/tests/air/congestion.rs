@@ -11,9 +11,12 @@ use std::time::Duration;
 const LEN: usize = 512 * 1024;
 const ECT_0: u8 = 2;
 
-/// Two hosts of which none offers anything, behind a line of 100 Mb/s, and whose window has grown.
+/// Two hosts of which none asks the other, as programs on a wire have them, behind a line of 100 Mb/s, and whose window has grown.
 fn plain() -> Wires {
     let mut wires = Wires::with([None; 2], LEN);
+    for host in &wires.hosts {
+        host.device.offer_air_to_who_asks(RateControl::default());
+    }
     wires.line = Some(rate::line(false));
     for _ in 0..3 {
         let write = wires.ends[0].write(&wires.ends[1], 0, LEN);

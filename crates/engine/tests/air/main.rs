@@ -12,6 +12,7 @@ mod long_payload;
 mod peers;
 mod rate;
 mod sack;
+mod who_asks;
 mod wires;
 
 use airdma_engine::*;
