@@ -48,7 +48,7 @@ pub fn markdown(taken: &Taken, pictures: &[(String, String)], remarks: &str) -> 
          start of the command until both ends have ended, with the first contact: a code (airdma), the handshake of ssh (scp, rsync), of TLS (quic). *on disk*: and until the \
          kernel has written all of it. airdma's receiver ends only when the data is durable, those of the others end before: its *seconds* hold more than theirs, so who is first is \
          judged by both. CPU is that of all programs of both ends. Contents are compared (BLAKE3) after each copy; \
-         one that differs has failed.\n\n\
+         one that differs has failed. On an emulated radio, whose ends are no wireless interfaces to programs, airdma is told so (`AIRDMA_AIR=1`).\n\n\
          *rsync* is `rsync -a --whole-file`, *scp* `scp -rp`; *quic* one stream by quinn with CUBIC, as it comes; *nc* one connection of TCP, not encrypted, by 64 KiB at a time, in \
          place of one of the many netcats. Through the last two go `cat` of a file, and of a directory what `tar` packs and unpacks.\n",
     );

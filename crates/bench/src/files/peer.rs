@@ -89,16 +89,17 @@ impl Peer {
             .flatten()
     }
 
-    /// Copies from A to B.
+    /// Copies from A to B; `air` is what airdma's variable of this name says.
     pub fn copy(
         self,
         link: &Link,
         airdma: &Path,
+        air: &str,
         content: Content,
         place: &Place,
     ) -> Result<Took, LinkError> {
         match self {
-            Peer::Airdma => by_airdma(link, content, place),
+            Peer::Airdma => by_airdma(link, air, content, place),
             Peer::Scp | Peer::Rsync => by_ssh(link, self, content, place),
             Peer::Quic => {
                 let program = beside(QUIC);
@@ -144,7 +145,8 @@ fn pair(
 }
 
 /// A first contact, by a code: users without keys.
-fn by_airdma(link: &Link, content: Content, place: &Place) -> Result<Took, LinkError> {
+fn by_airdma(link: &Link, air: &str, content: Content, place: &Place) -> Result<Took, LinkError> {
+    let air = format!("AIRDMA_AIR={air}");
     let homes = ["home-a", "home-b"].map(|name| format!("AIRDMA_HOME={}", place.word(name)));
     let airdma = std::env::current_exe();
     let airdma = airdma.map_err(|error| LinkError::Asked(format!("finding airdma: {error}")))?;
@@ -155,14 +157,14 @@ fn by_airdma(link: &Link, content: Content, place: &Place) -> Result<Took, LinkE
     );
     let code = ["--json", "--code", CODE];
     let receive = [
-        &[&*homes[1], &*airdma, "recv", "--yes", "--no-name"],
+        &[&*homes[1], &air, &*airdma, "recv", "--yes", "--no-name"],
         &code[..],
         &[&to],
     ]
     .concat();
     let host = ipv4(Side::B).to_string();
     let send = [
-        &[&*homes[0], &*airdma, "send"],
+        &[&*homes[0], &air, &*airdma, "send"],
         &code[..],
         &[&source, &host],
     ]

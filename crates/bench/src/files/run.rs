@@ -135,7 +135,9 @@ pub fn sample(
     place.clear().context("making room")?;
     let link = Link::new(airdma, options)?;
     let began = Instant::now();
-    let took = peer.copy(&link, airdma, content, place);
+    // The end of an emulated radio is a veth to programs, so that they are told what it is.
+    let air = if options.plain { "auto" } else { "1" };
+    let took = peer.copy(&link, airdma, air, content, place);
     let copying_s = began.elapsed().as_secs_f64();
     place.sync().context("writing to the disk")?;
     let more_s = began.elapsed().as_secs_f64() - copying_s;

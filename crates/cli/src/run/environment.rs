@@ -77,7 +77,10 @@ const OURS: [(&str, &str); 12] = [
         "AIRDMA_SEGMENTATION",
         "off makes one datagram of each packet",
     ),
-    ("AIRDMA_AIR", "1 offers airdma peers more than RoCEv2"),
+    (
+        "AIRDMA_AIR",
+        "what airdma peers have beyond RoCEv2: auto asks for it on wireless interfaces, 1 everywhere, 0 never",
+    ),
     (
         "AIRDMA_SACK",
         "1 offers airdma peers ACKs that say what is missing",

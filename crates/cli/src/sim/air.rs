@@ -121,7 +121,7 @@ fn losses(text: &mut String) -> std::fmt::Result {
 
 /// How packets leave in air mode: each by itself, in datagrams of up to 64 KB, and longer than the interface takes.
 const AGGREGATES: [(&str, Sender); 3] = [
-    ("segments", AIR),
+    ("long packets", AIR),
     (
         "datagrams",
         Sender {
@@ -141,9 +141,9 @@ const AGGREGATES: [(&str, Sender); 3] = [
 fn aggregation(text: &mut String) -> std::fmt::Result {
     writeln!(
         text,
-        "\n## Segments, datagrams and a longer path MTU\n\nAir mode at {GOOD_DB} dB, by how packets leave ([why so](../design/020-air-mode.md#aggregation)): each in an IP packet of its own (*segments*, as ever), up to 64 KB \
+        "\n## Long packets, datagrams and a longer path MTU\n\nAir mode at {GOOD_DB} dB, by how packets leave ([why so](../design/020-air-mode.md#aggregation)): each in an IP packet of its own, of 1,436 bytes (*long packets*, as ever), up to 64 KB \
          of them in one datagram (`AIRDMA_AGGREGATE=datagrams`), or each 4,096 bytes long (`AIRDMA_MTU=4096`). The latter two leave as IP fragments of up to 1,500 bytes, of which one \
-         that vanishes takes the others of its datagram along. Datagrams are given up soon where 0.1 % vanish; the rest of the time it is segments.\n"
+         that vanishes takes the others of its datagram along. Datagrams are given up soon where 0.1 % vanish; the rest of the time it is long packets.\n"
     )?;
     write!(text, "| radio | vanish")?;
     for (name, _) in AGGREGATES {

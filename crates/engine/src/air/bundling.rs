@@ -22,7 +22,7 @@ use super::{Air, AirIndex};
 use crate::tables::Tables;
 use airdma_transport::Time;
 use airdma_wire::bundle::BUNDLE_PACKETS_MAX;
-use airdma_wire::{Bth, ICRC_LEN, PathMtu, Qpn};
+use airdma_wire::{Bth, ICRC_LEN, Qpn};
 use std::time::Duration;
 
 /// A fragment, as most interfaces take it.
@@ -111,9 +111,9 @@ pub(super) struct Bundling {
 }
 
 impl Bundling {
-    /// They leave. `mtu` is that of most packets.
-    pub(super) fn new(mtu: PathMtu, now: Time) -> Self {
-        let packet = u64::from(mtu.bytes()) + Bth::LEN as u64;
+    /// They leave. `payload` is that of most packets.
+    pub(super) fn new(payload: u32, now: Time) -> Self {
+        let packet = u64::from(payload) + Bth::LEN as u64;
         let most = BUNDLE_BYTES_MAX / (packet + ICRC_LEN as u64);
         Bundling {
             packet_bytes: packet + OVERHEAD_BYTES,
@@ -216,7 +216,7 @@ mod tests {
                 missed_packets: 0,
             };
             let mut path = Path {
-                bundling: Bundling::new(PathMtu::M1024, Time::ZERO),
+                bundling: Bundling::new(1024, Time::ZERO),
                 now: Time::ZERO,
                 told,
                 lost: 0.0,
@@ -257,7 +257,7 @@ mod tests {
         let mut agree = |instance: Option<u64>, agreed: bool| {
             let is_new = peer.agreed != instance;
             peer.note_agreed(instance);
-            let begin = || Bundling::new(PathMtu::M1024, Time::ZERO);
+            let begin = || Bundling::new(1024, Time::ZERO);
             peer.agree_on_bundles(is_new, agreed, true, begin);
             (peer.takes_bundles(), peer.may_bundle)
         };
@@ -330,7 +330,7 @@ mod tests {
         let mut path = Path::new();
         path.pass(S, 0.0);
         path.told.missed_packets = 1_000;
-        let mut again = Bundling::new(PathMtu::M1024, path.now);
+        let mut again = Bundling::new(1024, path.now);
         assert!(!again.take_report(path.now, path.told), "of a time before");
         // After a pause all is zero.
         path.told.received_bytes = 2_000;

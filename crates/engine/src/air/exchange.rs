@@ -95,16 +95,13 @@ impl Tables {
         let paces = agreed.is_some() && both & feature::BUFFERS != 0;
         let bundles = agreed.is_some() && both & feature::BUNDLES != 0;
         let rate_control = self.air.rate_control;
-        let user = self.air.peer(index).users.first().copied();
-        let slot = user.and_then(|user| self.qps.slot(user));
-        let mtu = slot.map_or(PathMtu::M1024, |slot| slot.qp.attributes().path_mtu);
+        let takes = answer.filter(|_| !by_acks);
+        self.air.peer(index).long_payload = takes.map_or(0, |answer| answer.long_payload.into());
+        let payload = self.payload_to(index);
         let peer = self.air.peer(index);
         let is_new = peer.agreed != agreed;
         peer.note_agreed(agreed);
-        peer.long_payload = answer
-            .filter(|_| !by_acks)
-            .map_or(0, |answer| answer.long_payload.into());
-        peer.agree_on_bundles(is_new, bundles, !by_acks, || Bundling::new(mtu, now));
+        peer.agree_on_bundles(is_new, bundles, !by_acks, || Bundling::new(payload, now));
         if is_new && agreed.is_some() {
             self.counters.count(EngineCounter::AirAgreed);
         }
@@ -118,7 +115,8 @@ impl Tables {
         let before = if goes_on {
             None
         } else {
-            let pace = paces.then(|| Pace::new(rate_control, mtu, now)).flatten();
+            let pace = paces.then(|| Pace::new(rate_control, payload, now));
+            let pace = pace.flatten();
             std::mem::replace(&mut peer.pace, pace)
         };
         let paced = peer.tells_buffers();
@@ -160,6 +158,16 @@ impl Tables {
             let sent = if on_link && is_usual { both } else { 0 };
             slot.qp.set_long_payloads(ours, sent);
         }
+    }
+
+    /// What full packets to a peer carry.
+    fn payload_to(&mut self, index: AirIndex) -> u32 {
+        let user = self.air.peer(index).users.first().copied();
+        if let Some(user) = user {
+            self.choose_payloads(index, user);
+        }
+        let slot = user.and_then(|user| self.qps.slot(user));
+        slot.map_or(PathMtu::M1024.bytes(), |slot| slot.qp.payload_max())
     }
 
     /// The MTU of the interface is this now.

@@ -10,7 +10,6 @@ use airdma_transport::rate::{
     Acknowledged, Aim, BufferOrchestrator, Dcqcn, Dctcp, Feedback, Pacer, Permit, Rate,
     RateController,
 };
-use airdma_wire::PathMtu;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -121,12 +120,12 @@ pub(crate) struct Told {
 }
 
 impl Pace {
-    /// By what a peer tells of its buffers and counts, in packets of this `mtu`. `None` if that is left to the window.
-    pub(crate) fn new(control: RateControl, mtu: PathMtu, now: Time) -> Option<Self> {
+    /// By what a peer tells of its buffers and counts, in packets that carry this `payload`. `None` if that is left to the window.
+    pub(crate) fn new(control: RateControl, payload: u32, now: Time) -> Option<Self> {
         let controller: Box<dyn RateController + Send> = match control {
             RateControl::Buffers => Box::new(BufferOrchestrator::new(Aim::Throughput)),
             RateControl::Latency => Box::new(BufferOrchestrator::new(Aim::Latency)),
-            RateControl::Dctcp => Box::new(Dctcp::new(mtu.bytes(), DCTCP_WINDOW_MAX)),
+            RateControl::Dctcp => Box::new(Dctcp::new(payload, DCTCP_WINDOW_MAX)),
             RateControl::Dcqcn | RateControl::Window => return None,
         };
         let ecn = if control == RateControl::Dctcp {
@@ -395,7 +394,7 @@ mod tests {
     const NOW: Time = Time::from_nanos(1_000_000);
 
     fn pace() -> Pace {
-        Pace::new(RateControl::Buffers, PathMtu::M1024, NOW).unwrap()
+        Pace::new(RateControl::Buffers, 1024, NOW).unwrap()
     }
 
     #[test]
@@ -519,7 +518,7 @@ mod tests {
     #[test]
     fn what_is_missed_is_lost_for_who_counts_losses() {
         let window_after = |missed_packets| {
-            let mut pace = Pace::new(RateControl::Dctcp, PathMtu::M1024, NOW).unwrap();
+            let mut pace = Pace::new(RateControl::Dctcp, 1024, NOW).unwrap();
             pace.sent(NOW, (60_000, 60), false);
             let told = Told {
                 at_us: 1_000,

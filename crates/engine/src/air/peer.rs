@@ -415,7 +415,6 @@ impl AirPeer {
 mod tests {
     use super::super::RateControl;
     use super::*;
-    use airdma_wire::PathMtu;
 
     #[test]
     fn a_round_trip_is_measured_however_long_it_is() {
@@ -443,7 +442,7 @@ mod tests {
     fn busy() -> AirPeer {
         let address = IpAddr::from([192, 0, 2, 1]);
         let mut peer = AirPeer::new((address, address), 0, 0);
-        peer.pace = Pace::new(RateControl::Buffers, PathMtu::M1024, Time::ZERO);
+        peer.pace = Pace::new(RateControl::Buffers, 1024, Time::ZERO);
         arrives(&mut peer, 49_000, 8 * FULL_BYTES);
         assert!(peer.is_report_due(at(50_000)));
         peer.reported(at(50_000), false);
@@ -488,7 +487,7 @@ mod tests {
     fn in_the_beginning_each_doubling_is_told() {
         let address = IpAddr::from([192, 0, 2, 1]);
         let mut peer = AirPeer::new((address, address), 0, 0);
-        peer.pace = Pace::new(RateControl::Buffers, PathMtu::M1024, Time::ZERO);
+        peer.pace = Pace::new(RateControl::Buffers, 1024, Time::ZERO);
         arrives(&mut peer, 50_000, 64 * 1024);
         assert_eq!(told_at(&mut peer), Some(50_500));
         peer.reported(at(50_500), false);

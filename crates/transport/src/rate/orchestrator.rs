@@ -15,7 +15,7 @@
 //! share of `v_0`, which is its part of what came into the queue, and claims a sixteenth of what is the others'. The queue gets a little longer by that, and all take it back by their shares: so shares become
 //! equal, as by any additive increase and multiplicative decrease (Chiu and Jain, 1989). It needs the kernel's count of what left.
 //!
-//! There is no slow start: a first burst of 64 KiB shows the rates, and the first feedback sets `v_0` by them. Until then no more is
+//! There is no slow start: a first burst, one segmented send, shows the rates, and the first feedback sets `v_0` by them. Until then no more is
 //! under way.
 //!
 //! Silence: the rate is held for 4 RTT, 100 ms at least, then halved with each RTT, 25 ms at least, down to 64 KiB/s: a packet every
@@ -27,7 +27,9 @@
 use core::time::Duration;
 
 use super::buffer::{Aim, Buffer, Kind, Verdict, WHOLE};
-use super::{Acknowledged, Feedback, Occupancy, Rate, RateController, Reading, Rtt};
+use super::{
+    Acknowledged, BURST_BYTES_MAX, Feedback, Occupancy, Rate, RateController, Reading, Rtt,
+};
 use crate::Time;
 
 /// Control latency of a buffer on this host, and the time between two looks at it.
@@ -42,7 +44,7 @@ const GAP_MAX: Duration = Duration::from_millis(100);
 const RTT_UNKNOWN: Duration = Duration::from_millis(10);
 
 /// What is sent before anything is known.
-const FIRST_BYTES: u64 = 64 * 1024;
+const FIRST_BYTES: u64 = BURST_BYTES_MAX;
 const FIRST_TIME: Duration = Duration::from_millis(1);
 
 /// How long the rate is held without feedback, at least.

@@ -48,12 +48,12 @@ fn busy() -> BufferOrchestrator {
 #[test]
 fn before_any_feedback_one_segmented_send_may_leave_at_once() {
     let mut controller = BufferOrchestrator::new(Aim::Throughput);
-    assert_eq!(controller.window(), 64 * 1024);
+    assert_eq!(controller.window(), FIRST_BYTES);
     assert_eq!(controller.poll_timeout(), None);
     let mut pacer = Pacer::new(at(0));
-    let permit = pacer.poll(at(0), controller.rate(), 64 * 1024);
-    assert_eq!(permit, Permit::Now(64 * 1024));
-    controller.handle_sent(at(0), 64 * 1024);
+    let permit = pacer.poll(at(0), controller.rate(), FIRST_BYTES);
+    assert_eq!(permit, Permit::Now(FIRST_BYTES));
+    controller.handle_sent(at(0), FIRST_BYTES);
     assert_eq!(controller.poll_timeout(), Some(at(4)));
 }
 
