@@ -115,10 +115,10 @@ pub struct Feedback {
 
 impl Feedback {
     /// How long a receiver waits before it speaks again, if round trips take `rtt`: four times in each (SMUFF), but not more often than
-    /// every 10 ms. On Wi-Fi each feedback takes an access to the air as data does, and a queue of a few milliseconds makes
+    /// every 20 ms. On Wi-Fi each feedback takes an access to the air as data does, and a queue of a few milliseconds makes
     /// round trips short.
     pub fn interval(rtt: Duration) -> Duration {
-        (rtt / 4).max(Duration::from_millis(10))
+        (rtt / 4).max(Duration::from_millis(20))
     }
 }
 

@@ -25,7 +25,7 @@ const PROBE_BACKOFF_MAX: u32 = 6;
 /// Whoever is asked answers sooner than it would otherwise.
 const ASKED_WITHIN: Duration = Duration::from_millis(1);
 /// Twice as long as a peer waits before it tells how far it is, at most.
-const TOLD_WITHIN: Duration = Duration::from_millis(20);
+const TOLD_WITHIN: Duration = Duration::from_millis(40);
 
 #[derive(Debug)]
 pub(crate) struct Repair {
