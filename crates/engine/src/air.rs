@@ -43,11 +43,11 @@ use airdma_port::{Destination, Port, QueueFill};
 use airdma_transport::rate::{Occupancy, Rate};
 use airdma_transport::{Owed, ReorderMemory, Time};
 use airdma_wire::{Psn, Qpn};
-use congestion::ANY_RANGE;
 use pace::Pace;
 use peer::{AirPeer, Asking};
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// For packets that came before their turn, of all queue pairs together: what a fast link has under way in a long round trip.
 const REORDER_BYTES: usize = 32 << 20;
@@ -57,6 +57,8 @@ const LINE_RATE_UNKNOWN: Rate = Rate::from_bits_per_s(10_000_000_000);
 
 /// Who were heard of last, though no queue pair was connected to them.
 const CALLERS_MAX: usize = 16;
+/// Queue pairs are looked through for one no more often.
+const SEEKING_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Who begins to speak of what goes beyond RoCEv2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
@@ -87,8 +89,10 @@ pub(crate) struct Air {
     mode: AirMode,
     /// What is offered, but for what comes with the rate control.
     offers: u64,
-    /// Who asked before a queue pair was connected to them, while only answers are given.
+    /// Who asked last, while only answers are given.
     callers: VecDeque<Caller>,
+    /// When queue pairs are looked through again for one.
+    sought_again_at: Time,
     memory: ReorderMemory,
     rate_control: RateControl,
     /// Of the interface.
@@ -112,6 +116,7 @@ impl Air {
             mode: AirMode::Off,
             offers: 0,
             callers: VecDeque::new(),
+            sought_again_at: Time::ZERO,
             memory: ReorderMemory::new(REORDER_BYTES),
             rate_control: RateControl::default(),
             line_rate: LINE_RATE_UNKNOWN,
@@ -205,7 +210,7 @@ impl Air {
         next
     }
 
-    fn find(&self, address: IpAddr, local: IpAddr, range: u8) -> Option<AirIndex> {
+    fn find(&self, address: IpAddr, local: IpAddr, range: Option<u8>) -> Option<AirIndex> {
         let is_it = |peer: &AirPeer| {
             let ends = (peer.address, peer.local, peer.range);
             !peer.users.is_empty() && ends == (address, local, range)
@@ -224,16 +229,17 @@ impl Air {
     ) -> Option<AirIndex> {
         let (address, local) = (connection.remote, connection.local);
         let offers = self.instance.is_some() && number.is_some();
-        let range = number.filter(|_| offers).map_or(ANY_RANGE, range_of);
-        let caller = Caller {
+        let range = number.filter(|_| offers).map(range_of);
+        let caller = range.map(|range| Caller {
             address,
             local,
             range,
-        };
+        });
         let own = self.find(address, local, range);
-        let called = self.mode == AirMode::Asks || own.is_some() || self.callers.contains(&caller);
+        let has_called = caller.is_some_and(|caller| self.callers.contains(&caller));
+        let called = self.mode == AirMode::Asks || own.is_some() || has_called;
         let controls = self.rate_control == RateControl::Dcqcn;
-        let index = match own.or_else(|| self.find(address, local, ANY_RANGE)) {
+        let index = match own.or_else(|| self.find(address, local, None)) {
             Some(index) => index,
             None if (offers && called) || controls => self.add(connection, range),
             None => return None,
@@ -250,16 +256,15 @@ impl Air {
         Some(index)
     }
 
-    /// Who asks, and is nobody's peer yet, is asked when somebody is connected to it.
+    /// Who asks is asked when somebody is connected to it. The one that was heard of last is forgotten last.
     fn note_caller(&mut self, caller: Caller) {
-        if self.mode == AirMode::Answers && !self.callers.contains(&caller) {
-            self.callers.truncate(CALLERS_MAX - 1);
-            self.callers.push_front(caller);
-        }
+        self.callers.retain(|other| *other != caller);
+        self.callers.truncate(CALLERS_MAX - 1);
+        self.callers.push_front(caller);
     }
 
     /// A new peer, which has no users yet.
-    fn add(&mut self, connection: &Connection, range: u8) -> AirIndex {
+    fn add(&mut self, connection: &Connection, range: Option<u8>) -> AirIndex {
         let ends = (connection.remote, connection.local);
         let peer = AirPeer::new(ends, range, connection.source_index);
         let free = self.peers.iter().position(|peer| peer.users.is_empty());
@@ -326,17 +331,21 @@ impl Tables {
         let joins = number.is_some() || self.air.mode != AirMode::Asks;
         if joins && let Some(connection) = &mut slot.connection {
             connection.air = self.air.join(now, index, connection, number);
-            if connection.air.is_some() && self.air.instance.is_some() {
-                // The peer may go over before us. What it takes it says with its answer.
+            if number.is_some() && self.air.instance.is_some() {
+                // The peer may go over before us, by what we said for another queue pair. What it takes it says with its answer.
                 let taken = self.air.long_payload(connection.remote);
                 slot.qp.set_long_payloads(taken, 0);
             }
         }
     }
 
-    /// A process asks that no queue pair has joined: those that are connected to it do.
+    /// A process speaks to us that is nobody's peer: the queue pairs that are connected to it join it. Not for each of very many that
+    /// make themselves up.
     fn join_caller(&mut self, caller: Caller, now: Time) {
-        self.air.note_caller(caller);
+        if self.air.mode != AirMode::Answers || self.air.sought_again_at > now {
+            return;
+        }
+        self.air.sought_again_at = now + SEEKING_INTERVAL;
         for index in 0..self.qps.end() {
             let Some(slot) = self.qps.slot(index) else {
                 continue;

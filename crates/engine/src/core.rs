@@ -87,18 +87,16 @@ impl Core {
             RateControl::default()
         };
         tables.control_rate(rate_control, line_rate(&info));
-        tables.note_interface_mtu(info.mtu);
+        tables.note_interface_mtu(info.mtu, Time::ZERO);
         if asks {
             let by_acks = environment::is_asked_for("AIRDMA_SACK");
-            match environment::air_asked_for(&info.interface)? {
-                // Who wants that has not asked for what would come before it.
-                AirMode::Answers if by_acks => {}
-                AirMode::Off => {}
-                mode @ (AirMode::Answers | AirMode::Asks) => {
-                    tables.offer(feature::SELECTIVE, mode);
-                    if environment::bundles_asked_for()? {
-                        tables.offer(feature::BUNDLES, mode);
-                    }
+            // Who asked for something else has not asked for what would come before it.
+            let by_itself = !by_acks && rate_control != RateControl::Dcqcn;
+            let mode = environment::air_asked_for(&info.interface, by_itself)?;
+            if mode != AirMode::Off {
+                tables.offer(feature::SELECTIVE, mode);
+                if environment::bundles_asked_for()? {
+                    tables.offer(feature::BUNDLES, mode);
                 }
             }
             if by_acks {

@@ -80,7 +80,9 @@ pub(crate) fn is_known(interface: u32, source: IpAddr, destination: IpAddr) -> i
 /// Whether `destination` is on the link of its interface, and no router is in between. Where the kernel does not say, one may be.
 pub(crate) fn is_on_link(interface: u32, source: IpAddr, destination: IpAddr) -> bool {
     let route = Rtnetlink::new().and_then(|socket| socket.route(interface, source, destination));
-    route.is_ok_and(|route| route.next == destination)
+    route.is_ok_and(|route| {
+        route.next == destination && (route.interface == interface || !route.has_neighbours)
+    })
 }
 
 /// Lets the kernel ask for what is behind `destination`; nobody waits for the answer here.
@@ -210,6 +212,11 @@ impl Rtnetlink {
                 for (kind, value) in attributes_of(payload) {
                     match kind {
                         libc::RTA_GATEWAY => found.next = ip(value).unwrap_or(found.next),
+                        // A router of the other family, behind two bytes that say which.
+                        libc::RTA_VIA => {
+                            let router = value.get(2..).and_then(ip);
+                            found.next = router.unwrap_or(found.next);
+                        }
                         libc::RTA_OIF => {
                             let index = value.try_into().map(u32::from_ne_bytes);
                             found.interface = index.unwrap_or(found.interface);

@@ -677,7 +677,7 @@ impl QueuePair {
         }
     }
 
-    /// Full packets of SENDs and WRITEs may carry more than the path MTU: those of the peer up to `taken` bytes, and those of requests that
+    /// Full packets of SENDs and WRITEs may carry more than the path MTU: those of the peer up to `taken` bytes (what it was told once it may go by as long as the connection lasts), and those of requests that
     /// have not begun `sent` bytes, which the peer must have said that it takes. READs do not change.
     /// To be said again after each move to ready-to-receive; other services do not change.
     pub fn set_long_payloads(&mut self, taken: u32, sent: u32) {
@@ -687,7 +687,7 @@ impl QueuePair {
         } = &mut self.service
             && self.transport == Transport::Rc
         {
-            responder.long_payload_max = taken;
+            responder.long_payload_max = responder.long_payload_max.max(taken);
             requester.set_long_payload(sent, &self.attributes);
         }
     }

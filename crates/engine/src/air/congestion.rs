@@ -93,7 +93,7 @@ impl Tables {
             // What is offered more is offered to reliable connections alone.
             return None;
         }
-        let air = self.air.add(connection, ANY_RANGE);
+        let air = self.air.add(connection, None);
         let ends = (connection.remote, connection.local);
         for other in 0..self.qps.end() {
             let slot = self.qps.slot(other);
@@ -109,6 +109,3 @@ impl Tables {
         Some(air)
     }
 }
-
-/// A peer that is offered nothing is one, whatever its queue pairs' numbers.
-pub(super) const ANY_RANGE: u8 = 0;

@@ -10,7 +10,7 @@
 use super::bundling::Bundling;
 use super::pace::{Pace, RateControl, Told};
 use super::peer::Asked;
-use super::{Air, AirIndex, Caller};
+use super::{Air, AirIndex, AirMode, Caller};
 use crate::counters::EngineCounter;
 use crate::steering::range_of;
 use crate::tables::Tables;
@@ -52,7 +52,7 @@ impl Tables {
             answers: None,
         };
         let peer = self.air.peer(index);
-        let receiver = id_of(peer.range);
+        let receiver = id_of(peer.range.unwrap_or_default());
         if let Some(Asked { as_whom, instance }) = peer.asked.take() {
             let answer = Hello {
                 asks: peer.ask_again(now),
@@ -150,7 +150,8 @@ impl Tables {
     fn choose_payloads(&mut self, index: AirIndex, user: u32) {
         let peer = &self.air.peers[index.0 as usize];
         let ours = self.air.long_payload(peer.address);
-        let both = ours.min(peer.long_payload);
+        // In whole words: packets that follow each other have no padding.
+        let both = ours.min(peer.long_payload) & !3;
         let usual = PathMtu::for_interface_mtu(self.air.interface_mtu);
         if let Some(slot) = self.qps.slot(user) {
             let on_link = slot.connection.is_some_and(|connection| connection.on_link);
@@ -170,15 +171,26 @@ impl Tables {
         slot.map_or(PathMtu::M1024.bytes(), |slot| slot.qp.payload_max())
     }
 
-    /// The MTU of the interface is this now.
-    pub(crate) fn note_interface_mtu(&mut self, mtu: u32) {
+    /// The MTU of the interface is this now. Peers are told with the next Hello, and packets carry the path MTU until that is answered; what
+    /// they were told before is still taken.
+    pub(crate) fn note_interface_mtu(&mut self, mtu: u32, now: Time) {
         self.air.interface_mtu = mtu;
         for index in 0..self.air.peers.len() {
             let index = AirIndex(index as u32);
-            for user in self.air.peer(index).users.clone() {
-                self.choose_payloads(index, user);
+            if self.air.peer(index).agreed.is_some() {
+                self.ask_anew(index, now);
             }
         }
+    }
+
+    /// What packets to a peer may carry has to be agreed on again.
+    fn ask_anew(&mut self, index: AirIndex, now: Time) {
+        for user in self.air.peer(index).users.clone() {
+            if let Some(slot) = self.qps.slot(user) {
+                slot.qp.set_long_payloads(0, 0);
+            }
+        }
+        self.ask_unless_asked(index, now);
     }
 
     /// Whether peers are offered more than RoCEv2.
@@ -243,7 +255,7 @@ impl Tables {
             }
         }
         peer.reported(now, under_way);
-        writer.finish(id_of(peer.range))
+        writer.finish(id_of(peer.range.unwrap_or_default()))
     }
 
     fn is_under_way(&mut self, index: AirIndex) -> bool {
@@ -283,16 +295,15 @@ impl Tables {
 
     fn take_hello(&mut self, now: Time, arrival: &Arrival, hello: &Hello, receiver: u32) {
         let range = (hello.sender >> 24) as u8;
-        let find = |air: &Air| air.find(arrival.source, arrival.destination, range);
-        if hello.asks && find(&self.air).is_none() {
-            let caller = Caller {
-                address: arrival.source,
-                local: arrival.destination,
-                range,
-            };
-            self.join_caller(caller, now);
+        let caller = Caller {
+            address: arrival.source,
+            local: arrival.destination,
+            range,
+        };
+        if hello.asks && self.air.mode == AirMode::Answers {
+            self.air.note_caller(caller);
         }
-        let Some(index) = find(&self.air) else {
+        let Some(index) = self.find_caller(caller, hello.asks, now) else {
             // Nobody here is connected to it: it asks again, or is asked, when somebody is.
             return self.counters.count(EngineCounter::DropAir);
         };
@@ -322,10 +333,24 @@ impl Tables {
         peer.may_bundle |= bundles;
         self.air.call_at(now);
         let peer = self.air.peer(index);
+        let takes_another =
+            !peer.is_told_by_acks && peer.long_payload != u32::from(hello.long_payload);
         // To ask it again would make it ask again.
         if ![peer.agreed, peer.incompatible].contains(&Some(hello.instance)) {
             self.ask_unless_asked(index, now);
+        } else if peer.agreed.is_some() && takes_another {
+            peer.long_payload = hello.long_payload.into();
+            self.ask_anew(index, now);
         }
+    }
+
+    /// The peer that speaks; one that nobody has joined, too, if queue pairs are to `join` it.
+    fn find_caller(&mut self, caller: Caller, joins: bool, now: Time) -> Option<AirIndex> {
+        let find = |air: &Air| air.find(caller.address, caller.local, Some(caller.range));
+        if joins && find(&self.air).is_none() {
+            self.join_caller(caller, now);
+        }
+        find(&self.air)
     }
 
     fn ask_unless_asked(&mut self, index: AirIndex, now: Time) {
@@ -336,8 +361,14 @@ impl Tables {
 
     fn take_report(&mut self, now: Time, arrival: &Arrival, report: &Report, records: Records<'_>) {
         let range = (report.sender >> 24) as u8;
-        let known = (self.air).find(arrival.source, arrival.destination, range);
-        let Some(index) = known.filter(|_| Some(report.instance) == self.air.instance) else {
+        let caller = Caller {
+            address: arrival.source,
+            local: arrival.destination,
+            range,
+        };
+        let knows_us = Some(report.instance) == self.air.instance;
+        let known = self.find_caller(caller, knows_us, now);
+        let Some(index) = known.filter(|_| knows_us) else {
             return self.counters.count(EngineCounter::DropAir);
         };
         if self.air.peer(index).agreed.is_none() {

@@ -118,8 +118,8 @@ pub(super) struct AirPeer {
     pub(super) address: IpAddr,
     /// Which of our addresses it knows.
     pub(super) local: IpAddr,
-    /// The range of its queue pairs' numbers.
-    pub(super) range: u8,
+    /// The range of its queue pairs' numbers. None for a host of which nothing but the rate to it is minded, whatever its processes.
+    pub(super) range: Option<u8>,
     /// Of `local` in the GID table.
     pub(super) source_index: u8,
     /// Queue pairs connected to it; none marks a free entry.
@@ -173,7 +173,11 @@ impl AirPeer {
         true
     }
 
-    pub(super) fn new((address, local): (IpAddr, IpAddr), range: u8, source_index: u8) -> Self {
+    pub(super) fn new(
+        (address, local): (IpAddr, IpAddr),
+        range: Option<u8>,
+        source_index: u8,
+    ) -> Self {
         AirPeer {
             address,
             local,
@@ -421,7 +425,7 @@ mod tests {
         const MS: u64 = 1_000_000;
         for rtt_ms in [1, 20, 100, 300, 1_500] {
             let address = IpAddr::from([192, 0, 2, 1]);
-            let mut peer = AirPeer::new((address, address), 0, 0);
+            let mut peer = AirPeer::new((address, address), Some(0), 0);
             let mut under_way = VecDeque::new();
             // Something is under way all the time.
             for ms in 0..rtt_ms + 2 {
@@ -441,7 +445,7 @@ mod tests {
     /// A peer of which much has come, and which was told so at 50 ms.
     fn busy() -> AirPeer {
         let address = IpAddr::from([192, 0, 2, 1]);
-        let mut peer = AirPeer::new((address, address), 0, 0);
+        let mut peer = AirPeer::new((address, address), Some(0), 0);
         peer.pace = Pace::new(RateControl::Buffers, 1024, Time::ZERO);
         arrives(&mut peer, 49_000, 8 * FULL_BYTES);
         assert!(peer.is_report_due(at(50_000)));
@@ -486,7 +490,7 @@ mod tests {
     #[test]
     fn in_the_beginning_each_doubling_is_told() {
         let address = IpAddr::from([192, 0, 2, 1]);
-        let mut peer = AirPeer::new((address, address), 0, 0);
+        let mut peer = AirPeer::new((address, address), Some(0), 0);
         peer.pace = Pace::new(RateControl::Buffers, 1024, Time::ZERO);
         arrives(&mut peer, 50_000, 64 * 1024);
         assert_eq!(told_at(&mut peer), Some(50_500));

@@ -20,17 +20,16 @@ pub(super) fn is_asked_for(name: &str) -> bool {
     std::env::var(name).is_ok_and(|asked| asked == "1")
 }
 
-/// Who begins to speak of what goes beyond RoCEv2 ([`crate::air`]), from the environment.
-pub(super) fn air_asked_for(interface: &str) -> io::Result<AirMode> {
+/// Who begins to speak of what goes beyond RoCEv2 ([`crate::air`]), from the environment; if that does not say, whether it comes
+/// `by_itself`.
+pub(super) fn air_asked_for(interface: &str, by_itself: bool) -> io::Result<AirMode> {
     match std::env::var("AIRDMA_AIR").as_deref() {
         Ok("1") => Ok(AirMode::Asks),
         Ok("0") => Ok(AirMode::Off),
+        Ok("auto" | "") | Err(_) if !by_itself => Ok(AirMode::Off),
+        Ok("auto" | "") | Err(_) if is_wireless(interface) => Ok(AirMode::Asks),
         // On a wire it costs more than it brings, unless the peer is on the air.
-        Ok("auto") | Err(_) => Ok(if is_wireless(interface) {
-            AirMode::Asks
-        } else {
-            AirMode::Answers
-        }),
+        Ok("auto" | "") | Err(_) => Ok(AirMode::Answers),
         Ok(asked) => {
             let message = format!("AIRDMA_AIR is {asked:?}; it may be 1, 0 or auto");
             Err(io::Error::new(io::ErrorKind::InvalidInput, message))

@@ -94,7 +94,7 @@ impl Core {
         let before = std::mem::replace(&mut state.current, seen);
         let mtu = state.current.mtu;
         if before.mtu != mtu {
-            self.control(|worker, _| worker.tables.note_interface_mtu(mtu));
+            self.control(|worker, now| worker.tables.note_interface_mtu(mtu, now));
         }
         state.current.gids = before.gids.clone();
         let changes = changes(&before.gids, &state.former, &addresses);

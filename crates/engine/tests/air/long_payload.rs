@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use crate::wires::{Wires, reset};
-use crate::{MS, is_middle};
+use crate::{BTH_AND_DETH, MS, inject, is_middle};
 use airdma_engine::*;
 
 const LEN: usize = 64 * 1024;
@@ -65,4 +65,52 @@ fn where_an_interface_takes_less_both_send_what_fits_it() {
         let middles = middles(&mut wires, left);
         assert_eq!(middles, [12 + 1216].repeat(LEN / 1216 - 1), "{left}");
     }
+}
+
+#[test]
+fn an_interface_that_takes_less_from_now_on_ends_no_connection() {
+    let mut wires = Wires::new([true, true], LEN);
+    wires.quietly(5 * MS);
+    let write = wires.ends[1].write(&wires.ends[0], 0, LEN);
+    wires.ends[1].qp.post_send(&write).unwrap();
+    // Some of it is under way.
+    wires.quietly(MS / 5);
+    wires.hosts[0].device.set_interface_mtu(1280);
+    wires.quietly(30 * MS);
+    wires.ends[1].ok();
+    for left in [0, 1] {
+        let middles = middles(&mut wires, left);
+        assert_eq!(middles, [12 + 1216].repeat(LEN / 1216 - 1), "{left}");
+    }
+}
+
+#[test]
+fn a_peer_that_takes_no_whole_words_gets_some() {
+    use airdma_wire::air::{Hello, Message, feature, hello, parse};
+    let mut wires = Wires::new([true, false], LEN);
+    wires.quietly(MS);
+    let asked = wires.sent.iter().find_map(|(_, bytes)| {
+        let mad = bytes.get(BTH_AND_DETH..BTH_AND_DETH + 256)?;
+        match parse(mad) {
+            Ok(Message::Hello(hello, _)) => Some(hello),
+            Ok(Message::Report(..)) | Err(_) => None,
+        }
+    });
+    let answer = Hello {
+        asks: false,
+        long_payload: 1433,
+        features: feature::SELECTIVE,
+        sender: (wires.ends[1].qp.number().get() >> 12 & 0xff) << 24,
+        instance: 9,
+        answers: asked.map(|asked| asked.instance),
+    };
+    inject(&wires, &hello(&answer, 0));
+    wires.quietly(MS);
+    assert_eq!(wires.hosts[0].count("air_agreed"), 1);
+    let since = wires.sent.len();
+    let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
+    wires.ends[0].qp.post_send(&write).unwrap();
+    wires.quietly(5 * MS);
+    let mut sent = wires.sent[since..].iter().map(|(_, bytes)| bytes.len());
+    assert!(sent.any(|length| length == 12 + 1432 + 4));
 }

@@ -3,7 +3,7 @@
 //! | parameter | value | why |
 //! |---|---|---|
 //! | burst | what the rate gives in 1 ms | a queue on the way gets no more than 1 ms longer by it |
-//! | at most | 64,000 B | one segmented send: the packet that goes beyond it still fits |
+//! | at most | 63,500 B | one segmented send: the packet that goes beyond it still fits, of 1,024 bytes as of 1,436 |
 //! | at least | 4,200 B | a packet of the largest path MTU with its headers |
 //! | made up for | 1 ms more | a sender that is woken late still gets its rate |
 
@@ -13,7 +13,7 @@ use super::Rate;
 use crate::Time;
 
 /// One segmented send (`UDP_SEGMENT`): more does not make it cheaper.
-pub const BURST_BYTES_MAX: u64 = 64_000;
+pub const BURST_BYTES_MAX: u64 = 63_500;
 const BURST_BYTES_MIN: u64 = 4_200;
 const BURST_TIME: Duration = Duration::from_millis(1);
 const LATENESS: Duration = Duration::from_millis(1);

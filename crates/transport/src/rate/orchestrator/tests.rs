@@ -305,9 +305,9 @@ fn the_timer_rests_when_nothing_is_under_way() {
 fn after_a_second_without_traffic_everything_is_measured_anew() {
     let mut controller = busy();
     controller.handle_feedback(at(42), &feedback(40, 0, 10 * MB));
-    assert!(controller.window() > 64 * 1024);
+    assert!(controller.window() > FIRST_BYTES);
     controller.handle_sent(at(1_043), 1_000);
-    assert_eq!(controller.window(), 64 * 1024);
+    assert_eq!(controller.window(), FIRST_BYTES);
     assert_eq!(controller.rate(), Rate::of(FIRST_BYTES, FIRST_TIME));
 }
 
