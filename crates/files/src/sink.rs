@@ -4,6 +4,9 @@
 //! number of its entry, beside the journal. A checkpoint makes them durable, says so in the journal, and then
 //! gives those that are whole their names: in this order, so that whatever the journal does not know can be received again
 //! without meeting itself.
+//!
+//! Until the first checkpoint directories that are new at the top are there, too, with their files under their own names: it gives them
+//! their places as they are.
 
 mod checkpoint;
 mod finish;
@@ -16,13 +19,13 @@ use crate::manifest::{Content, Manifest};
 use crate::options::Options;
 use crate::plan::{CHUNK_BYTES, Part, Piece, Plan, TRAILER_BYTES, Unwanted};
 use crate::trailer::{Flaw, Trailer};
-use crate::tree::Tree;
+use crate::tree::{Tree, temporary_name};
 use crate::{Error, Problem};
 use rustix::fs::{FallocateFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -62,6 +65,8 @@ struct Receiving {
     index: usize,
     file: File,
     hasher: blake3::Hasher,
+    /// Whether it has its own name already, in a directory that is not in its place.
+    in_batch: bool,
 }
 
 impl Sink {
@@ -157,26 +162,31 @@ impl Sink {
             return Ok(receiving);
         }
         let entry = self.plan.files()[index].entry;
-        let file = self
-            .create(entry)
+        let name = &self.manifest.entry(entry).name;
+        let parent = self.tree.in_batch(entry, self.options.permissions)?;
+        let in_batch = parent.is_some();
+        let created = match parent {
+            // Nothing is there yet: what is there all the same has a name that this file system takes for the same.
+            Some(parent) => create(parent, name, OFlags::EXCL),
+            None => create(
+                self.staging.as_fd(),
+                temporary_name(entry).as_bytes(),
+                OFlags::TRUNC,
+            ),
+        };
+        let file = created
+            .and_then(|file| self.make_room(file, entry))
             .map_err(|error| self.error("create", entry, &error))?;
         Ok(Receiving {
             index,
             file,
             hasher: blake3::Hasher::new(),
+            in_batch,
         })
     }
 
-    fn create(&self, entry: u32) -> io::Result<File> {
-        let flags =
-            OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mode = Mode::from_raw_mode(0o666);
-        let file = File::from(rustix::fs::openat(
-            &self.staging,
-            temporary_name(entry),
-            flags,
-            mode,
-        )?);
+    /// For what is not sent: holes.
+    fn make_room(&self, file: File, entry: u32) -> io::Result<File> {
         let content = self.content(entry);
         if content.extents.is_some() && content.size > 0 {
             if self.options.holes {
@@ -193,6 +203,7 @@ impl Sink {
             index,
             file,
             hasher,
+            in_batch,
         } = receiving;
         let entry = self.plan.files()[*index].entry;
         let flaw = match trailer {
@@ -204,9 +215,14 @@ impl Sink {
             None => {
                 self.set_attributes(file, entry)
                     .map_err(|error| self.error("set mode and time of", entry, &error))?;
-                self.whole.push(entry);
+                if !in_batch {
+                    self.whole.push(entry);
+                }
             }
             Some(flaw) => {
+                if *in_batch {
+                    self.leave_batch(entry)?;
+                }
                 self.take_back(file, entry, flaw)
                     .map_err(|error| self.error("remove", entry, &error))?;
                 self.flaws.push((entry, flaw));
@@ -227,6 +243,16 @@ impl Sink {
             rustix::fs::futimens(&file, &times(described.modified))?;
         }
         Ok(())
+    }
+
+    /// A file that is not whole goes where all such are.
+    fn leave_batch(&mut self, entry: u32) -> Result<(), Error> {
+        let Some(parent) = self.tree.in_batch(entry, self.options.permissions)? else {
+            return Ok(());
+        };
+        let name = &*self.manifest.entry(entry).name;
+        rustix::fs::renameat(parent, name, &self.staging, temporary_name(entry))
+            .map_err(|errno| self.error("rename", entry, &errno.into()))
     }
 
     /// A file that did not arrive leaves its number and the flaw, so that it is not forgotten if the transfer is interrupted.
@@ -266,9 +292,10 @@ pub(crate) fn problem(error: &io::Error) -> Problem {
     Errno::from_io_error(error).map_or(Problem::Tampered, Problem::from)
 }
 
-/// The name of a file that is not whole.
-fn temporary_name(entry: u32) -> String {
-    entry.to_string()
+fn create(directory: BorrowedFd<'_>, name: &[u8], how: OFlags) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | how;
+    let mode = Mode::from_raw_mode(0o666);
+    Ok(rustix::fs::openat(directory, name, flags, mode)?.into())
 }
 
 /// The name that is left of a file that did not arrive.

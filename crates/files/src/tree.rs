@@ -27,6 +27,17 @@ pub(crate) struct Tree {
     manifest: Arc<Manifest>,
     pub fitting: Fitting,
     descent: Descent,
+    batch: Option<Batch>,
+}
+
+/// Directories at the top that do not exist are made in the staging directory, under the numbers of their entries, with all that is in them
+/// under its own name. All of a batch gets its place by one rename for each of them, where each file by itself would cost more than its
+/// making did.
+#[derive(Debug)]
+struct Batch {
+    staging: OwnedFd,
+    /// Those that were looked at, and whether they are new.
+    tops: BTreeMap<u32, bool>,
 }
 
 /// Opens a directory as it is.
@@ -42,6 +53,67 @@ impl Tree {
             manifest,
             fitting,
             descent: Descent::default(),
+            batch: None,
+        }
+    }
+
+    /// From now on new directories at the top are made in `staging`.
+    pub fn begin_batch(&mut self, staging: OwnedFd) {
+        let tops = BTreeMap::new();
+        self.batch = Some(Batch { staging, tops });
+    }
+
+    /// Ends that, and gives those that were made: [`Tree::place_top`] is next for them.
+    pub fn end_batch(&mut self) -> Vec<u32> {
+        let tops = self.batch.take().map(|batch| batch.tops);
+        let tops = tops.into_iter().flatten();
+        tops.filter_map(|(top, is_new)| is_new.then_some(top))
+            .collect()
+    }
+
+    /// The directory of the batch that entry `index` is in, made with all above it where they are missing; none if it is in no new
+    /// directory, or there is no batch.
+    pub fn in_batch(
+        &mut self,
+        index: u32,
+        keep_permissions: bool,
+    ) -> Result<Option<BorrowedFd<'_>>, Error> {
+        let Some(top) = self.manifest.ancestors(index).last() else {
+            return Ok(None);
+        };
+        let Some(batch) = &self.batch else {
+            return Ok(None);
+        };
+        let known = batch.tops.get(&top).copied();
+        let is_new = known.map_or_else(|| self.exists(top).map(|exists| !exists), Ok)?;
+        if known.is_none()
+            && let Some(batch) = &mut self.batch
+        {
+            batch.tops.insert(top, is_new);
+        }
+        if is_new {
+            self.parent(index, keep_permissions).map(Some)
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// Gives a directory of the batch its name and place.
+    pub fn place_top(&self, staging: BorrowedFd<'_>, top: u32) -> Result<(), Error> {
+        let (from, name) = (temporary_name(top), self.name(top));
+        let renamed = match rename_to_nothing(staging, &from, self.top(), name) {
+            // A file system that can only rename: over an empty directory at most, and nobody has a second name for one.
+            Err(Errno::PERM) => rustix::fs::renameat(staging, &from, self.top(), name),
+            result => result,
+        };
+        renamed.map_err(Error::at("create", self.manifest.path(top)))
+    }
+
+    fn exists(&self, top: u32) -> Result<bool, Error> {
+        match rustix::fs::statat(self.top(), self.name(top), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(Error::at("look at", self.name(top))(errno)),
         }
     }
 
@@ -112,6 +184,7 @@ impl Tree {
             manifest,
             fitting,
             descent,
+            batch,
         } = self;
         let top: &OwnedFd = top;
         let Some(directory) = directory else {
@@ -123,10 +196,25 @@ impl Tree {
                 .renamed
                 .get(&index)
                 .map_or(&*entry.name, |name| name);
-            let above = above.unwrap_or(top.as_fd());
-            step(above, name, entry.mode).map_err(Error::at("open", manifest.path(index)))
+            let is_new = |batch: &&Batch| batch.tops.get(&index) == Some(&true);
+            let in_batch = batch.as_ref().filter(is_new);
+            match (above, in_batch) {
+                (Some(above), _) => step(above, name, entry.mode),
+                (None, Some(batch)) => step(
+                    batch.staging.as_fd(),
+                    temporary_name(index).as_bytes(),
+                    entry.mode,
+                ),
+                (None, None) => step(top.as_fd(), name, entry.mode),
+            }
+            .map_err(Error::at("open", manifest.path(index)))
         })
     }
+}
+
+/// The name that an entry has in the staging directory.
+pub(crate) fn temporary_name(entry: u32) -> String {
+    entry.to_string()
 }
 
 /// Opens the receiving directory, which the user names: links are followed here, and nowhere below.

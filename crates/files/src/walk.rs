@@ -58,6 +58,7 @@ pub fn walk<P: AsRef<Path>>(paths: &[P], limits: Limits) -> Result<Walked, Error
         builder: Builder::new(limits),
         skipped: Vec::new(),
         path: Vec::new(),
+        user: rustix::process::geteuid().as_raw(),
     };
     let mut roots = Vec::new();
     for (name, path) in named {
@@ -111,6 +112,8 @@ struct Walk {
     skipped: Vec<Skipped>,
     /// The names above the entry that is being visited.
     path: Vec<Vec<u8>>,
+    /// Who walks.
+    user: u32,
 }
 
 impl Walk {
@@ -134,6 +137,7 @@ impl Walk {
         Ok(self.builder.len() > before)
     }
 
+    /// Most files are described by a look at their name alone. Whether one was exchanged since is seen when it is read, by its stamp.
     fn visit_child(&mut self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<(), Error> {
         let stat = match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
@@ -145,6 +149,9 @@ impl Walk {
             }
         };
         match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile if is_dense(&stat) && self.may_read(&stat) => {
+                self.push(name, &stat, Kind::File(content(&stat, None)))
+            }
             FileType::RegularFile | FileType::Directory => match open_in(directory, name) {
                 Ok(opened) => self.visit_opened(name, &opened),
                 Err(errno) => {
@@ -170,19 +177,20 @@ impl Walk {
         }
     }
 
+    /// Whether its permissions say that it can be opened. Where they say too much (an access control list, a server's mind), reading it
+    /// tells.
+    fn may_read(&self, stat: &Stat) -> bool {
+        let mode = Mode::from_raw_mode(stat.st_mode);
+        let all = Mode::RUSR | Mode::RGRP | Mode::ROTH;
+        mode.contains(all) || (stat.st_uid == self.user && mode.contains(Mode::RUSR))
+    }
+
     /// What is open is what is described: it may have been exchanged since its name was looked at.
     fn visit_opened(&mut self, name: &[u8], opened: &OwnedFd) -> Result<(), Error> {
         let stat = rustix::fs::fstat(opened).map_err(Error::at("read", name))?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => match extents(opened.as_fd(), &stat) {
-                Ok(extents) => {
-                    let content = Content {
-                        size: stat.st_size as u64,
-                        stamp: stamp(&stat),
-                        extents,
-                    };
-                    self.push(name, &stat, Kind::File(content))
-                }
+                Ok(extents) => self.push(name, &stat, Kind::File(content(&stat, extents))),
                 Err(errno) => {
                     self.skip(name, Why::Problem(errno.into()));
                     Ok(())
@@ -287,11 +295,24 @@ fn names_in(directory: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
     Ok(names)
 }
 
+fn content(stat: &Stat, extents: Option<Box<[Extent]>>) -> Content {
+    Content {
+        size: stat.st_size as u64,
+        stamp: stamp(stat),
+        extents,
+    }
+}
+
+/// Whether it has no holes: all of it has blocks, of 512 bytes, whatever the file system has.
+fn is_dense(stat: &Stat) -> bool {
+    (stat.st_blocks as u64).saturating_mul(512) >= stat.st_size as u64
+}
+
 /// Where the data of a file is, if it has holes: as far as [`EXTENTS_MAX`] runs say it.
 fn extents(file: BorrowedFd<'_>, stat: &Stat) -> Result<Option<Box<[Extent]>>, Errno> {
     let size = stat.st_size as u64;
-    // Blocks of 512 bytes, whatever the file system has. Most files have no hole, and are asked nothing more.
-    if (stat.st_blocks as u64).saturating_mul(512) >= size {
+    // Most files have no hole, and are asked nothing more.
+    if is_dense(stat) {
         return Ok(None);
     }
     let mut extents: Vec<Extent> = Vec::new();
@@ -324,4 +345,45 @@ fn extents(file: BorrowedFd<'_>, stat: &Stat) -> Result<Option<Box<[Extent]>>, E
     }
     let dense = matches!(extents[..], [Extent { offset: 0, length, .. }] if length == size);
     Ok((!dense).then(|| extents.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permissions_say_which_files_need_not_be_opened_to_be_offered() {
+        let walk = Walk {
+            builder: Builder::new(Limits::default()),
+            skipped: Vec::new(),
+            path: Vec::new(),
+            user: 1000,
+        };
+        let mut stat = rustix::fs::stat("/").unwrap();
+        for (owner, mode, may) in [
+            (1000, 0o400, true),
+            (1000, 0o044, false),
+            (1000, 0o200, false),
+            (0, 0o444, true),
+            (0, 0o440, false),
+            (0, 0o600, false),
+        ] {
+            (stat.st_uid, stat.st_mode) = (owner, mode);
+            assert_eq!(walk.may_read(&stat), may, "{mode:o} of {owner}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_has_fewer_blocks_than_bytes_may_have_holes() {
+        let mut stat = rustix::fs::stat("/").unwrap();
+        for (blocks, size, dense) in [
+            (0, 0, true),
+            (0, 1, false),
+            (8, 4096, true),
+            (8, 4097, false),
+        ] {
+            (stat.st_blocks, stat.st_size) = (blocks, size);
+            assert_eq!(is_dense(&stat), dense, "{size} bytes in {blocks} blocks");
+        }
+    }
 }

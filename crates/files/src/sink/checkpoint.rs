@@ -27,6 +27,8 @@ pub(super) struct Checkpoint {
     pub chunks: u64,
     /// Files that will get their names.
     pub whole: Vec<u32>,
+    /// Directories that will get theirs, with all that is in them.
+    tops: Vec<u32>,
     sync: Option<JoinHandle<io::Result<()>>>,
 }
 
@@ -93,8 +95,16 @@ impl Sink {
     }
 
     pub(super) fn begin_checkpoint(&mut self) -> Result<(), Error> {
+        // What comes meanwhile is not vouched for, and must not be in what gets its place.
+        if let Some(mut receiving) = self.receiving.take() {
+            if std::mem::take(&mut receiving.in_batch) {
+                self.leave_batch(self.plan.files()[receiving.index].entry)?;
+            }
+            self.receiving = Some(receiving);
+        }
+        let tops = self.tree.end_batch();
         let begun = self
-            .sync_beside()
+            .sync_beside(tops)
             .map_err(|error| self.staging_error("write", &error))?;
         self.whole.clear();
         self.bytes_since_checkpoint = 0;
@@ -102,7 +112,7 @@ impl Sink {
         Ok(())
     }
 
-    fn sync_beside(&self) -> io::Result<Checkpoint> {
+    fn sync_beside(&self, tops: Vec<u32>) -> io::Result<Checkpoint> {
         let staging = self.staging.try_clone()?;
         let receiving = self
             .receiving
@@ -111,19 +121,24 @@ impl Sink {
             .transpose()?;
         let (chunks, whole) = (self.next, self.whole.clone());
         let files = whole.clone();
-        let work = move || sync(&staging, &files, receiving.as_ref());
+        let is_many = !tops.is_empty() || files.len() > FSYNC_FILES_MAX;
+        let work = move || match is_many {
+            true => Ok(rustix::fs::syncfs(&staging)?),
+            false => sync(&staging, &files, receiving.as_ref()),
+        };
         let sync = thread::Builder::new()
             .name("airdma-sync".into())
             .spawn(work)?;
         Ok(Checkpoint {
             chunks,
             whole,
+            tops,
             sync: Some(sync),
         })
     }
 
     /// Waits for the one that is being made, if there is one; says in the journal what is durable; and only then gives names.
-    fn end_checkpoint(&mut self) -> Result<(), Error> {
+    pub(super) fn end_checkpoint(&mut self) -> Result<(), Error> {
         let Some(mut checkpoint) = self.checkpoint.take() else {
             return Ok(());
         };
@@ -132,6 +147,9 @@ impl Sink {
             .and_then(|()| self.journal.record(checkpoint.chunks))
             .map_err(|error| self.staging_error("write", &error))?;
         self.durable = checkpoint.chunks;
+        for &top in &checkpoint.tops {
+            self.tree.place_top(self.staging.as_fd(), top)?;
+        }
         self.place(&checkpoint.whole)
     }
 
@@ -152,10 +170,6 @@ impl Sink {
 }
 
 fn sync(staging: &OwnedFd, whole: &[u32], receiving: Option<&File>) -> io::Result<()> {
-    if whole.len() > FSYNC_FILES_MAX {
-        rustix::fs::syncfs(staging)?;
-        return Ok(());
-    }
     for &entry in whole {
         match rustix::fs::openat(staging, temporary_name(entry), OPEN_ANY, Mode::empty()) {
             Ok(file) => rustix::fs::fsync(&file)?,

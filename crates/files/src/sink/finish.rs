@@ -23,6 +23,8 @@ impl Sink {
     pub fn finish(mut self) -> Result<Report, Error> {
         assert_eq!(self.next, self.plan.chunks(), "all chunks were written");
         self.checkpoint()?;
+        // Where no file came, none was made.
+        self.tree.end_batch();
         let manifest = std::sync::Arc::clone(&self.manifest);
         for (index, entry) in manifest.iter() {
             match &entry.kind {

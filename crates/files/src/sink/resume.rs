@@ -1,16 +1,17 @@
 //! Beginning to receive: anew, or where an interrupted transfer stopped.
 
-use super::{OPEN_ANY, Receiving, Sink, problem, temporary_name};
+use super::{OPEN_ANY, Receiving, Sink, problem};
 use crate::journal::{self, Journal, Record};
-use crate::manifest::{Manifest, ManifestId, STAGING_PREFIX};
+use crate::manifest::{Kind, Manifest, ManifestId, STAGING_PREFIX};
 use crate::options::Options;
 use crate::plan::{CHUNK_BYTES, Plan};
 use crate::survey::{check_links, survey};
 use crate::trailer::Flaw;
-use crate::tree::{DIRECTORY, Fitting, Tree, open_top};
+use crate::tree::{DIRECTORY, Fitting, Tree, open_top, temporary_name};
 use crate::{Error, Problem};
 use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,6 +23,8 @@ use std::sync::Arc;
 enum Left {
     /// A file that is not placed.
     File(u32),
+    /// A directory of the first checkpoint that is not placed.
+    Top(u32),
     /// A file that did not arrive.
     Flaw(u32, Flaw),
     /// The journal.
@@ -136,9 +139,10 @@ impl Sink {
         }
         let position = self.next.saturating_mul(CHUNK_BYTES);
         let cut = self.plan.files_before(self.next);
-        let mut whole = Vec::new();
+        let (mut whole, mut tops) = (Vec::new(), Vec::new());
         for name in names(&self.staging).map_err(|error| self.staging_error("read", &error))? {
-            match left(&name) {
+            match left(&name.to_string_lossy(), &self.manifest) {
+                Left::Top(top) if self.next > 0 => tops.push(top),
                 Left::File(entry) => {
                     let index = self
                         .plan
@@ -162,8 +166,16 @@ impl Sink {
                     }
                 }
                 Left::Journal => {}
-                Left::Other => self.remove(&name)?,
+                Left::Top(_) | Left::Other => self.remove(&name)?,
             }
+        }
+        for top in tops {
+            self.tree.place_top(self.staging.as_fd(), top)?;
+        }
+        if self.next == 0 {
+            let staging = self.staging.try_clone();
+            let staging = staging.map_err(|error| self.staging_error("open", &error))?;
+            self.tree.begin_batch(staging);
         }
         whole.sort_unstable();
         self.flaws.sort_unstable_by_key(|(entry, _)| *entry);
@@ -209,6 +221,7 @@ impl Sink {
             index,
             file,
             hasher,
+            in_batch: false,
         });
         Ok(())
     }
@@ -233,9 +246,8 @@ impl Sink {
         Ok(())
     }
 
-    fn remove(&self, name: &str) -> Result<(), Error> {
-        rustix::fs::unlinkat(&self.staging, name, AtFlags::empty())
-            .map_err(|errno| self.staging_error("empty", &errno.into()))
+    fn remove(&self, name: &CStr) -> Result<(), Error> {
+        remove(&self.staging, name).map_err(|error| self.staging_error("empty", &error))
     }
 
     fn tampered(&self) -> Error {
@@ -339,27 +351,35 @@ fn check_room(
     Ok(())
 }
 
-fn empty(staging: &OwnedFd) -> io::Result<()> {
-    for name in names(staging)? {
-        rustix::fs::unlinkat(staging, name, AtFlags::empty())?;
-    }
-    Ok(())
+fn empty(directory: &OwnedFd) -> io::Result<()> {
+    let names = names(directory)?;
+    names.iter().try_for_each(|name| remove(directory, name))
 }
 
-/// Names that are not ours, and not text, are as good as lost: they are removed by what can be said of them.
-fn names(staging: &OwnedFd) -> io::Result<Vec<String>> {
+/// Removes what has this name, with all that is in it. No link is followed.
+fn remove(directory: &OwnedFd, name: &CStr) -> io::Result<()> {
+    match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
+        Err(Errno::ISDIR) => {}
+        result => return Ok(result?),
+    }
+    let within = rustix::fs::openat(directory, name, DIRECTORY, Mode::empty())?;
+    empty(&within)?;
+    Ok(rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR)?)
+}
+
+fn names(directory: &OwnedFd) -> io::Result<Vec<CString>> {
     let mut names = Vec::new();
-    for entry in Dir::read_from(staging)? {
+    for entry in Dir::read_from(directory)? {
         let entry = entry?;
-        let name = entry.file_name().to_string_lossy();
-        if name != "." && name != ".." {
-            names.push(name.into_owned());
+        let name = entry.file_name();
+        if name != c"." && name != c".." {
+            names.push(name.to_owned());
         }
     }
     Ok(names)
 }
 
-fn left(name: &str) -> Left {
+fn left(name: &str, manifest: &Manifest) -> Left {
     if name == journal::NAME {
         return Left::Journal;
     }
@@ -367,6 +387,7 @@ fn left(name: &str) -> Left {
         .split_once('.')
         .map_or((name, None), |(entry, flaw)| (entry, Some(flaw)));
     let known = entry.parse().ok().and_then(|entry| match flaw {
+        None if is_top(manifest, entry) => Some(Left::Top(entry)),
         None => Some(Left::File(entry)),
         Some(flaw) => flaw
             .parse()
@@ -375,6 +396,11 @@ fn left(name: &str) -> Left {
             .map(|flaw| Left::Flaw(entry, flaw)),
     });
     known.unwrap_or(Left::Other)
+}
+
+fn is_top(manifest: &Manifest, entry: u32) -> bool {
+    let entry = manifest.entries().get(entry as usize);
+    entry.is_some_and(|entry| entry.depth == 0 && entry.kind == Kind::Directory)
 }
 
 fn copy(top: &OwnedFd) -> Result<OwnedFd, Error> {

@@ -1,9 +1,12 @@
 //! The moments between the steps of a checkpoint.
 
 use super::*;
+use crate::walk::Walked;
 use crate::{Limits, Source, walk};
+use std::ffi::OsStr;
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 struct Scratch(PathBuf);
 
@@ -11,13 +14,27 @@ impl Scratch {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("airdma-sink-{}-{name}", std::process::id()));
         fs::create_dir_all(path.join("out")).unwrap();
+        fs::create_dir_all(path.join("tree/within")).unwrap();
         fs::write(path.join("a"), b"content").unwrap();
+        fs::write(path.join("tree/first"), b"content").unwrap();
+        let name = OsStr::from_bytes(b"not \xff text");
+        fs::write(path.join("tree/within").join(name), b"content").unwrap();
+        fs::write(
+            path.join("tree/within/z"),
+            vec![7; 2 * CHUNK_BYTES as usize],
+        )
+        .unwrap();
         Self(path)
     }
 
     /// A sink of one file, of which all chunks were written.
     fn sink(&self) -> Sink {
-        let walked = walk(&[self.0.join("a")], Limits::default()).unwrap();
+        self.sink_of("a", u64::MAX)
+    }
+
+    /// A sink of what has this name, with what was not written yet of so many chunks.
+    fn sink_of(&self, name: &str, chunks: u64) -> Sink {
+        let walked = self.walk(name);
         let manifest = Arc::new(walked.manifest.clone());
         let mut sink = Sink::open(
             &self.0.join("out"),
@@ -26,13 +43,34 @@ impl Scratch {
             Options::default(),
         )
         .unwrap();
-        let mut source = Source::new(&walked, sink.unwanted(), sink.next());
+        self.write(&mut sink, name, chunks);
+        sink
+    }
+
+    fn write(&self, sink: &mut Sink, name: &str, chunks: u64) {
+        let mut source = Source::new(&self.walk(name), sink.unwanted(), sink.next());
         let mut buffer = vec![0; CHUNK_BYTES as usize];
-        while sink.next() < sink.plan().chunks() {
+        while sink.next() < sink.plan().chunks().min(chunks) {
             let length = source.read(&mut buffer);
             sink.write(&buffer[..length]).unwrap();
         }
-        sink
+    }
+
+    fn walk(&self, name: &str) -> Walked {
+        walk(&[self.0.join(name)], Limits::default()).unwrap()
+    }
+
+    /// How many names there are below `out`, of which unfinished ones are not counted.
+    fn names(&self) -> usize {
+        fn count(directory: &Path) -> usize {
+            let entries = fs::read_dir(directory).unwrap().map(Result::unwrap);
+            let shown = entries.filter(|entry| !entry.file_name().as_bytes().starts_with(b"."));
+            shown.fold(0, |found, entry| match entry.path().is_dir() {
+                true => found + 1 + count(&entry.path()),
+                false => found + 1,
+            })
+        }
+        count(&self.0.join("out"))
     }
 
     fn arrived(&self) -> bool {
@@ -72,4 +110,97 @@ fn a_file_that_the_journal_vouches_for_gets_its_name_in_the_next_life() {
     let sink = scratch.sink();
     assert!(scratch.arrived());
     sink.finish().unwrap();
+}
+
+#[test]
+fn a_new_directory_gets_its_place_with_what_is_whole_by_the_first_checkpoint() {
+    let scratch = Scratch::new("batch");
+    let mut sink = scratch.sink_of("tree", 1);
+    assert_eq!(scratch.names(), 0, "nothing is vouched for");
+    sink.checkpoint().unwrap();
+    assert_eq!(scratch.names(), 4, "the directories, and two files");
+    assert!(scratch.0.join("out/tree/first").exists());
+    scratch.write(&mut sink, "tree", u64::MAX);
+    assert_eq!(
+        scratch.names(),
+        4,
+        "what comes later is not whole without a checkpoint"
+    );
+    sink.finish().unwrap();
+    assert_eq!(scratch.names(), 5);
+    let arrived = fs::read(scratch.0.join("out/tree/within/z")).unwrap();
+    assert_eq!(arrived, vec![7; 2 * CHUNK_BYTES as usize]);
+}
+
+#[test]
+fn what_comes_while_the_first_checkpoint_is_made_is_not_in_what_it_places() {
+    let scratch = Scratch::new("beside");
+    let mut sink = scratch.sink_of("tree", 1);
+    sink.begin_checkpoint().unwrap();
+    scratch.write(&mut sink, "tree", u64::MAX);
+    sink.end_checkpoint().unwrap();
+    assert_eq!((sink.durable(), scratch.names()), (1, 4));
+    drop(sink);
+    let sink = scratch.sink_of("tree", u64::MAX);
+    assert_eq!(scratch.names(), 4);
+    sink.finish().unwrap();
+    assert_eq!(scratch.names(), 5);
+}
+
+#[test]
+fn a_first_checkpoint_that_the_journal_does_not_know_is_begun_anew() {
+    let scratch = Scratch::new("anew");
+    let mut sink = scratch.sink_of("tree", 1);
+    sink.journal.refuse_writes();
+    sink.checkpoint().unwrap_err();
+    assert_eq!(scratch.names(), 0);
+    drop(sink);
+    let sink = scratch.sink_of("tree", 0);
+    assert_eq!(sink.next(), 0);
+    let left = names(&sink);
+    assert_eq!(
+        left,
+        ["journal"],
+        "and what came is gone, whatever its name"
+    );
+    drop(sink);
+    scratch.sink_of("tree", u64::MAX).finish().unwrap();
+    assert_eq!(scratch.names(), 5);
+}
+
+#[test]
+fn a_first_checkpoint_that_the_journal_vouches_for_is_placed_in_the_next_life() {
+    let scratch = Scratch::new("vouched");
+    let mut sink = scratch.sink_of("tree", 1);
+    sink.begin_checkpoint().unwrap();
+    let checkpoint = sink.checkpoint.take().unwrap();
+    sink.journal.record(checkpoint.chunks).unwrap();
+    drop(checkpoint);
+    drop(sink);
+    assert_eq!(scratch.names(), 0);
+    let sink = scratch.sink_of("tree", 1);
+    assert_eq!((sink.next(), scratch.names()), (1, 4));
+    drop(sink);
+    scratch.sink_of("tree", u64::MAX).finish().unwrap();
+    assert_eq!(scratch.names(), 5);
+}
+
+#[test]
+fn a_name_that_somebody_took_meanwhile_is_not_replaced_by_a_directory() {
+    let scratch = Scratch::new("taken");
+    let mut sink = scratch.sink_of("tree", 1);
+    let taken = scratch.0.join("out/tree");
+    fs::create_dir(&taken).unwrap();
+    assert_eq!(sink.checkpoint().unwrap_err().problem, Problem::Exists);
+    drop(sink);
+    fs::remove_dir(&taken).unwrap();
+    scratch.sink_of("tree", u64::MAX).finish().unwrap();
+    assert_eq!(scratch.names(), 5);
+}
+
+/// What is in the staging directory.
+fn names(sink: &Sink) -> Vec<String> {
+    let entries = rustix::fs::Dir::read_from(&sink.staging).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
+    names.filter(|name| !name.starts_with('.')).collect()
 }
