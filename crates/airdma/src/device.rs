@@ -119,6 +119,14 @@ impl Device {
         Region::allocate(&self.hub, length)
     }
 
+    /// The same, in large pages where the kernel has them: several megabytes are there in a fifth of the time. No other process can map it.
+    ///
+    /// # Errors
+    /// As [`Device::allocate`].
+    pub fn allocate_large(&self, length: usize) -> Result<Region> {
+        Region::allocate_large(&self.hub, length)
+    }
+
     /// Listens on a port. Ports are those of RDMA CM: TCP's are others.
     ///
     /// # Errors

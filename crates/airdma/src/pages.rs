@@ -1,4 +1,5 @@
-//! Pages of memory that another process could map, too: they all lie in one memory file of the device.
+//! Pages of memory: those that another process could map, too, all lie in one memory file of the device; large ones are this
+//! process's alone.
 
 use crate::hub::lock;
 use std::io;
@@ -16,8 +17,8 @@ pub(crate) struct PageFile {
 
 /// Mapped pages.
 pub(crate) struct Pages {
-    of: Arc<PageFile>,
-    at: u64,
+    /// Where they are in a file, if they are.
+    of: Option<(Arc<PageFile>, u64)>,
     start: NonNull<u8>,
     length: usize,
 }
@@ -29,6 +30,8 @@ unsafe impl Sync for Pages {}
 
 /// The largest page that a mapping begins at; files need places at multiples of it.
 const PLACE: u64 = 64 * 1024;
+/// A large page of most processors. Where it is another, this is a place like any.
+const LARGE: usize = 2 << 20;
 
 impl PageFile {
     pub(crate) fn new() -> io::Result<Arc<PageFile>> {
@@ -65,8 +68,7 @@ impl PageFile {
             return Err(io::Error::last_os_error());
         }
         Ok(Pages {
-            of: Arc::clone(self),
-            at,
+            of: Some((Arc::clone(self), at)),
             start: NonNull::new(start.cast()).ok_or_else(no_room)?,
             length,
         })
@@ -88,6 +90,44 @@ impl PageFile {
 }
 
 impl Pages {
+    /// Maps `length` new bytes, zeroed, in large pages if the kernel has them: those of a file it has almost nowhere.
+    pub(crate) fn large(length: usize) -> io::Result<Pages> {
+        let no_room = || io::Error::from_raw_os_error(libc::ENOMEM);
+        let whole = length.checked_next_multiple_of(LARGE).ok_or_else(no_room)?;
+        let mapped = whole.checked_add(LARGE).ok_or_else(no_room)?;
+        // SAFETY: a new mapping, where the kernel likes it.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                mapped,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let before = start.align_offset(LARGE).min(LARGE);
+        // SAFETY: within the mapping, which has `whole` bytes from there on; what is around them goes, and nothing is in it. Without large
+        // pages it is memory all the same.
+        let start = unsafe {
+            let kept = start.cast::<u8>().add(before);
+            if before > 0 {
+                libc::munmap(start, before);
+            }
+            if before < LARGE {
+                libc::munmap(kept.add(whole).cast(), LARGE - before);
+            }
+            libc::madvise(kept.cast(), whole, libc::MADV_HUGEPAGE);
+            kept
+        };
+        let start = NonNull::new(start).ok_or_else(no_room)?;
+        let (of, length) = (None, whole);
+        Ok(Pages { of, start, length })
+    }
+
     pub(crate) fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
@@ -96,9 +136,10 @@ impl Pages {
         self.start.as_ptr().expose_provenance() as u64
     }
 
-    /// The file, and where in it they lie.
-    pub(crate) fn file(&self) -> (BorrowedFd<'_>, u64) {
-        (self.of.file.as_fd(), self.at)
+    /// The file, if there is one, and where in it they lie.
+    pub(crate) fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        let (of, at) = self.of.as_ref()?;
+        Some((of.file.as_fd(), *at))
     }
 }
 
@@ -106,12 +147,15 @@ impl Drop for Pages {
     fn drop(&mut self) {
         // SAFETY: what `map` mapped; all regions in it are gone, and the device does not know it any more.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
-        if self.of.process != std::process::id() {
+        let Some((of, at)) = &self.of else {
+            return;
+        };
+        if of.process != std::process::id() {
             return;
         }
         let free = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        let (at, length) = (self.at as libc::off_t, self.length as libc::off_t);
+        let (at, length) = (*at as libc::off_t, self.length as libc::off_t);
         // SAFETY: a part of our file that nothing is in any more. Where it fails the pages go with the file.
-        unsafe { libc::fallocate(self.of.file.as_raw_fd(), free, at, length) };
+        unsafe { libc::fallocate(of.file.as_raw_fd(), free, at, length) };
     }
 }

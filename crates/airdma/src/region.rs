@@ -6,6 +6,7 @@ use crate::{Error, Remote, Result};
 use airdma_engine::{Access, Mr, Pd, Sge};
 use bitflags::bitflags;
 use std::fmt;
+use std::io;
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -52,12 +53,25 @@ struct Memory {
 impl Region {
     /// `length` bytes, zeroed.
     pub(crate) fn allocate(hub: &Hub, length: usize) -> Result<Region> {
+        Self::of(hub, length, |length| hub.pages.map(length))
+    }
+
+    /// The same, in large pages.
+    pub(crate) fn allocate_large(hub: &Hub, length: usize) -> Result<Region> {
+        Self::of(hub, length, Pages::large)
+    }
+
+    fn of(
+        hub: &Hub,
+        length: usize,
+        map: impl FnOnce(usize) -> io::Result<Pages>,
+    ) -> Result<Region> {
         if length == 0 {
             return Err(Error::you(
                 "a region of 0 bytes: give it at least one (an empty message is `send(region, ..0)`)",
             ));
         }
-        let pages = hub.pages.map(length);
+        let pages = map(length);
         let pages =
             pages.map_err(|error| Error::system(&format!("{length} bytes of memory"), &error))?;
         let mr = hub.pd.reg_mr(
@@ -120,10 +134,11 @@ impl Region {
         }
     }
 
-    /// The memory file that holds it, and where in it the region begins: to map it elsewhere, or to hand it to another process.
-    pub fn file(&self) -> (BorrowedFd<'_>, u64) {
-        let (file, at) = self.memory.pages.file();
-        (file, at + self.start as u64)
+    /// The memory file that holds it, and where in it the region begins: to map it elsewhere, or to hand it to another process. None
+    /// holds what [`Device::allocate_large`](crate::Device::allocate_large) gave.
+    pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        let (file, at) = self.memory.pages.file()?;
+        Some((file, at + self.start as u64))
     }
 
     pub(crate) fn is_of(&self, pd: &Pd) -> bool {

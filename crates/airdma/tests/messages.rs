@@ -337,12 +337,36 @@ fn memory_is_a_file_that_others_can_map() {
         use std::os::unix::fs::FileExt;
         let device = Device::open("lo").unwrap();
         let (_, part) = filled(&device, b"in a file").split_at(5).unwrap();
-        let (file, offset) = part.file();
+        let (file, offset) = part.file().unwrap();
         let file = std::fs::File::from(file.try_clone_to_owned().unwrap());
         let mut bytes = [0; 4];
         file.read_exact_at(&mut bytes, offset).unwrap();
         assert_eq!(&bytes, b"file");
     });
+}
+
+#[test]
+fn memory_in_large_pages_is_memory_like_any_and_in_no_file() {
+    isolated(
+        "memory_in_large_pages_is_memory_like_any_and_in_no_file",
+        "",
+        || {
+            let device = Device::open("lo").unwrap();
+            assert!(device.allocate_large(0).is_err());
+            assert!(device.allocate_large(usize::MAX).is_err());
+            let mut regions: Vec<_> = [1, 5000, (2 << 20) - 1, 2 << 20, (4 << 20) + 1]
+                .map(|length| device.allocate_large(length).unwrap())
+                .into();
+            for (seed, region) in regions.iter_mut().enumerate() {
+                assert!(region.file().is_none());
+                assert!(region.iter().all(|&byte| byte == 0));
+                region.fill(seed as u8);
+            }
+            for (seed, region) in regions.iter().enumerate() {
+                assert!(region.iter().all(|&byte| byte == seed as u8), "{seed}");
+            }
+        },
+    );
 }
 
 #[test]

@@ -10,7 +10,9 @@ use std::task::Waker;
 use std::thread;
 
 /// Chunks that are read, under way, or both.
-const CHUNKS: u64 = 16;
+const CHUNKS: usize = 16;
+/// So many have their memory from one allocation: larger ones have large pages.
+const AT_ONCE: usize = 4;
 
 /// A chunk that can be written.
 pub(crate) struct Sealed {
@@ -36,12 +38,13 @@ impl Reader {
         let (empty, to_fill) = channel();
         let (filled, sealed) = channel();
         // The other end is right here.
-        let _ = empty.send(device.allocate(SLOT_BYTES)?);
-        let memory = Memory {
+        let mut memory = Memory {
             device: device.clone(),
             empty: to_fill,
-            more: CHUNKS - 1,
+            new: Vec::new(),
+            more: CHUNKS,
         };
+        memory.allocate()?;
         let waker = waker.clone();
         thread::Builder::new()
             .name("airdma-reader".into())
@@ -67,11 +70,13 @@ impl Reader {
     }
 }
 
-/// What chunks are read into. Each piece is allocated when it is wanted first, so that the first chunk need not wait for all.
+/// What chunks are read into. It is allocated as it is wanted, so that the first chunk need not wait for all.
 struct Memory {
     device: Device,
     empty: Receiver<Region>,
-    more: u64,
+    /// Pieces that nothing was read into yet.
+    new: Vec<Region>,
+    more: usize,
 }
 
 impl Memory {
@@ -82,15 +87,23 @@ impl Memory {
             Err(TryRecvError::Disconnected) => return None,
             Err(TryRecvError::Empty) => {}
         }
-        if self.more > 0 {
-            self.more -= 1;
-            if let Ok(region) = self.device.allocate(SLOT_BYTES) {
-                return Some(region);
-            }
-            // There is one at least, which does, if more slowly.
+        if self.new.is_empty() && self.more > 0 && self.allocate().is_err() {
+            // There are some, which do, if more slowly.
             self.more = 0;
         }
-        self.empty.recv().ok()
+        self.new.pop().or_else(|| self.empty.recv().ok())
+    }
+
+    fn allocate(&mut self) -> airdma::Result<()> {
+        let mut rest = self.device.allocate_large(AT_ONCE * SLOT_BYTES)?;
+        self.more -= AT_ONCE;
+        for _ in 1..AT_ONCE {
+            let (piece, others) = rest.split_at(SLOT_BYTES)?;
+            self.new.push(piece);
+            rest = others;
+        }
+        self.new.push(rest);
+        Ok(())
     }
 }
 
@@ -132,13 +145,22 @@ mod tests {
                 let mut memory = Memory {
                     device: Device::open("127.0.0.1").unwrap(),
                     empty,
-                    more: 2,
+                    new: Vec::new(),
+                    more: 2 * AT_ONCE,
                 };
                 let first = memory.take().unwrap();
-                assert_eq!((first.len(), memory.more), (SLOT_BYTES, 1));
+                assert_eq!((first.len(), memory.more), (SLOT_BYTES, AT_ONCE));
                 gives.send(first).unwrap();
                 assert!(memory.take().is_some());
-                assert_eq!(memory.more, 1, "what is given back comes first");
+                assert_eq!(
+                    memory.new.len(),
+                    AT_ONCE - 1,
+                    "what is given back comes first"
+                );
+                for left in (0..2 * AT_ONCE - 1).rev() {
+                    assert_eq!(memory.take().unwrap().len(), SLOT_BYTES);
+                    assert_eq!(memory.new.len() + memory.more, left);
+                }
                 drop(gives);
                 assert!(memory.take().is_none());
             },
