@@ -4,12 +4,13 @@ use crate::complain;
 use crate::files::{stop, word};
 use airdma_files::protocol::{Config, Failure, Reason};
 use airdma_files::session::{Code, HandshakeError, Introduction};
-use airdma_files::walk::{Skipped, Walked, Why};
-use airdma_files::{Limits, printable};
+use airdma_files::walk::{Skipped, Why};
+use airdma_files::{Limits, Walking, printable};
 use airdma_queue::socket::Socket;
 use airdma_queue::{Arrived, Carrier, Flaw, Order, Outcome, Progress, Service, Stop, Trouble};
 use airdma_transfer::{Cancel, Error, Event, Home, Kind, Peer, SendJob, Sent};
 use anyhow::{Context, Result};
+use std::cell::OnceCell;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -144,10 +145,16 @@ impl Transfers {
         // Other programs meet peers, too.
         let home = Home::open()?;
         let paths: Vec<_> = order.paths.iter().map(|path| &path.0).collect();
-        let walked = airdma_files::walk(&paths, Limits::default())?;
-        let watch = |event| watched(event, peer, &home, tell);
+        let walking = Walking::start(&paths, Limits::default())?;
+        let left_out = OnceCell::new();
+        let watch = |event| {
+            if let Event::Walked(skipped) = &event {
+                left_out.get_or_init(|| skipped.iter().map(flaw_of).collect::<Vec<_>>());
+            }
+            watched(event, peer, &home, tell);
+        };
         let attempt =
-            |introduction| self.attempt(&walked, &home, peer, introduction, &watch, cancel);
+            |introduction| self.attempt(&walking, &home, peer, introduction, &watch, cancel);
         let known = peer.expected(&home);
         let sent =
             if known.is_empty() {
@@ -167,14 +174,19 @@ impl Transfers {
         });
         Ok(Arrived {
             files: sent.files,
-            bytes: walked.manifest.content_bytes(),
-            flaws: walked.skipped.iter().map(left_out).chain(arrived).collect(),
+            bytes: sent.bytes,
+            flaws: left_out
+                .into_inner()
+                .into_iter()
+                .flatten()
+                .chain(arrived)
+                .collect(),
         })
     }
 
     fn attempt(
         &self,
-        walked: &Walked,
+        walking: &Walking,
         home: &Home,
         peer: &Peer,
         introduction: Introduction,
@@ -182,7 +194,7 @@ impl Transfers {
         cancel: &Cancel,
     ) -> std::result::Result<Sent, Error> {
         let job = SendJob {
-            walked,
+            walking,
             identity: home.identity(),
             to: &peer.addresses,
             introduction,
@@ -218,11 +230,11 @@ fn watched(event: Event, peer: &Peer, home: &Home, tell: &dyn Fn(Progress)) {
             bytes_total: progress.bytes_total,
         }),
         Event::Lost(why) => complain(&format!("connection lost ({why}); trying again")),
-        Event::Met { .. } | Event::Turned(_) | Event::Listening { .. } => {}
+        Event::Met { .. } | Event::Walked(_) | Event::Turned(_) | Event::Listening { .. } => {}
     }
 }
 
-fn left_out(skipped: &Skipped) -> Flaw {
+fn flaw_of(skipped: &Skipped) -> Flaw {
     Flaw {
         path: printable(&skipped.path),
         why: match &skipped.why {

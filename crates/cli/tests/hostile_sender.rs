@@ -12,7 +12,7 @@ mod isolated;
 use airdma_files::manifest::Kind;
 use airdma_files::protocol::{Config, Message, Offer, Reason};
 use airdma_files::session::{Code, DataKey, Identity, Introduction};
-use airdma_files::{CHUNK_BYTES, Limits, TRAILER_BYTES, walk};
+use airdma_files::{CHUNK_BYTES, Limits, TRAILER_BYTES, Walking};
 use airdma_transfer::{Cancel, PORT, SendJob, send};
 use by_hand::{ByHand, content, manifest, offer_of};
 use isolated::isolated;
@@ -354,7 +354,7 @@ fn who_breaks_the_protocol_before_an_offer_is_turned_away_and_leaves_nothing() {
             let path = bench.root.join("honest");
             fs::write(&path, "content").unwrap();
             let job = SendJob {
-                walked: &walk(&[&path], Limits::default()).unwrap(),
+                walking: &Walking::start(&[&path], Limits::default()).unwrap(),
                 identity: &bench.sender,
                 to: &[here()],
                 introduction: Introduction::Code(Code::parse(CODE).unwrap()),

@@ -76,7 +76,7 @@ fn transfer(scratch: &Path, name: &str) {
     rustix::fs::sync();
     let begun = Instant::now();
     let walked = walk(&[scratch.join(name)], Limits::default()).unwrap();
-    let manifest = Arc::new(walked.manifest.clone());
+    let manifest = Arc::clone(&walked.manifest);
     println!(
         "{name}: {} entries walked in {:.0?}",
         manifest.entries().len(),

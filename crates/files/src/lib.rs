@@ -22,6 +22,7 @@ mod survey;
 mod trailer;
 mod tree;
 pub mod walk;
+mod walking;
 
 pub use error::{Error, Problem, printable};
 pub use manifest::{Limits, Manifest, ManifestError, ManifestId, Modified};
@@ -32,3 +33,4 @@ pub use sink::{Preview, Report, Sink};
 pub use source::Source;
 pub use trailer::Flaw;
 pub use walk::walk;
+pub use walking::Walking;

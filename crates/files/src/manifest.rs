@@ -65,7 +65,7 @@ impl fmt::Display for ManifestId {
 }
 
 /// A list of entries that is sound: see the module.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
     entries: Vec<Entry>,
     content_bytes: u64,

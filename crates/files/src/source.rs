@@ -40,7 +40,7 @@ struct Reading {
 impl Source {
     /// A source of what was walked, less what the receiver does not want, from chunk `first` on.
     pub fn new(walked: &Walked, unwanted: &Unwanted, first: u64) -> Self {
-        let manifest = Arc::new(walked.manifest.clone());
+        let manifest = Arc::clone(&walked.manifest);
         let plan = Plan::new(&manifest, unwanted);
         let tops = manifest
             .iter()

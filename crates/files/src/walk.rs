@@ -10,12 +10,13 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// What a walk found.
 #[derive(Debug)]
 pub struct Walked {
     /// What is offered.
-    pub manifest: Manifest,
+    pub manifest: Arc<Manifest>,
     /// Where the entries at the top are on this host, in their order.
     pub roots: Vec<PathBuf>,
     /// What is left out, and why: unreadable files, and everything that is neither file, directory nor symbolic link.
@@ -46,31 +47,53 @@ pub enum Why {
 /// A file's stamp is a hash of its inode and of the time at which the kernel last saw it change (ctime), which programs
 /// cannot set: so a file that was changed is found out though its size and its time of modification are the same.
 pub fn walk<P: AsRef<Path>>(paths: &[P], limits: Limits) -> Result<Walked, Error> {
-    let mut named = paths
-        .iter()
-        .map(|path| name_root(path.as_ref()))
-        .collect::<Result<Vec<_>, _>>()?;
-    named.sort();
-    if let Some(twice) = named.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-        return Err(Error::new("send", &twice[1].0, Problem::SameName));
-    }
-    let mut walk = Walk {
-        builder: Builder::new(limits),
-        skipped: Vec::new(),
-        path: Vec::new(),
-        user: rustix::process::geteuid().as_raw(),
-    };
-    let mut roots = Vec::new();
-    for (name, path) in named {
-        if walk.visit_root(&name, &path)? {
-            roots.push(path);
+    Roots::find(paths)?.walk(limits)
+}
+
+/// The names under which paths are offered, in their order, and the paths.
+pub(crate) struct Roots(Vec<(Vec<u8>, PathBuf)>);
+
+impl Roots {
+    /// Looks at the paths themselves.
+    pub fn find<P: AsRef<Path>>(paths: &[P]) -> Result<Self, Error> {
+        let mut named = paths
+            .iter()
+            .map(|path| name_root(path.as_ref()))
+            .collect::<Result<Vec<_>, _>>()?;
+        named.sort();
+        if let Some(twice) = named.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return Err(Error::new("send", &twice[1].0, Problem::SameName));
         }
+        for (_, path) in &named {
+            look_at_root(path)?;
+        }
+        Ok(Self(named))
     }
-    Ok(Walked {
-        manifest: walk.builder.finish(),
-        roots,
-        skipped: walk.skipped,
-    })
+
+    /// Looks at what is below them.
+    pub fn walk(self, limits: Limits) -> Result<Walked, Error> {
+        let mut walk = Walk {
+            builder: Builder::new(limits),
+            skipped: Vec::new(),
+            path: Vec::new(),
+            user: rustix::process::geteuid().as_raw(),
+        };
+        let mut roots = Vec::new();
+        for (name, path) in self.0 {
+            if walk.visit_root(&name, &path)? {
+                roots.push(path);
+            }
+        }
+        Ok(Walked {
+            manifest: Arc::new(walk.builder.finish()),
+            roots,
+            skipped: walk.skipped,
+        })
+    }
+}
+
+fn look_at_root(path: &Path) -> Result<Stat, Error> {
+    rustix::fs::stat(path).map_err(Error::at("send", path.as_os_str().as_bytes()))
 }
 
 /// Opens a root: links are followed, since the user named it.
@@ -121,7 +144,7 @@ impl Walk {
     fn visit_root(&mut self, name: &[u8], path: &Path) -> Result<bool, Error> {
         let before = self.builder.len();
         let shown = path.as_os_str().as_bytes();
-        let stat = rustix::fs::stat(path).map_err(Error::at("send", shown))?;
+        let stat = look_at_root(path)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile | FileType::Directory => {
                 let opened = open_root(path).map_err(Error::at("read", shown))?;

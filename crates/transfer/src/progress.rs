@@ -1,6 +1,7 @@
 //! What is told while a transfer runs.
 
 use airdma_files::session::PublicKey;
+use airdma_files::walk::Skipped;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,8 @@ pub enum Event {
         /// Whether a code brought them together: who keeps the key now needs none the next time.
         by_code: bool,
     },
+    /// What is to be sent is known, and is offered next, in each connection. This is left out, and why.
+    Walked(Vec<Skipped>),
     /// Somebody did not get in, or left before anything was accepted. Nothing is over.
     Turned(String),
     /// It was accepted, and data moves.

@@ -10,10 +10,8 @@ use crate::sending::{Outcome, Sending};
 use airdma::{Device, Endpoint};
 use airdma_files::protocol::{Config, Failure, Reason};
 use airdma_files::session::{Identity, Introduction, PublicKey};
-use airdma_files::walk::Walked;
-use airdma_files::{Flaw, Manifest, printable};
+use airdma_files::{Flaw, Walking, printable};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long to wait before another connection is tried.
@@ -26,8 +24,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// What is to be sent, to whom.
 #[derive(Debug)]
 pub struct SendJob<'a> {
-    /// What [`airdma_files::walk()`] found.
-    pub walked: &'a Walked,
+    /// What [`airdma_files::walk()`] found, or will have found: connecting and introducing each other goes on meanwhile.
+    pub walking: &'a Walking,
     /// The key of this host's user.
     pub identity: &'a Identity,
     /// Where the receiver listens (see [`crate::PORT`]): any of these.
@@ -47,6 +45,8 @@ pub struct Sent {
     pub peer: PublicKey,
     /// Files that arrived.
     pub files: u64,
+    /// Bytes of all that was offered.
+    pub bytes: u64,
     /// Files that did not: their paths, printable, and why.
     pub flaws: Vec<(String, Flaw)>,
     /// Connections after the first.
@@ -60,7 +60,6 @@ pub struct Sent {
 pub fn send(job: &SendJob<'_>, watch: &dyn Fn(Event), cancel: &Cancel) -> Result<Sent, Error> {
     let mut attempts = Attempts {
         job,
-        manifest: Arc::new(job.walked.manifest.clone()),
         watch,
         cancel,
         peer: None,
@@ -74,15 +73,7 @@ pub fn send(job: &SendJob<'_>, watch: &dyn Fn(Event), cancel: &Cancel) -> Result
     let (mut lost, mut durable) = (None, 0);
     loop {
         let error = match attempts.next() {
-            Ok((files, flaws)) => {
-                let named = |(entry, flaw)| (printable(&attempts.manifest.path(entry)), flaw);
-                return Ok(Sent {
-                    peer: attempts.peer.ok_or(Error::NoAnswer)?,
-                    files,
-                    flaws: flaws.into_iter().map(named).collect(),
-                    reconnects,
-                });
-            }
+            Ok(sent) => return Ok(Sent { reconnects, ..sent }),
             Err(error) => error,
         };
         if !error.is_of_connection() && !attempts.is_before_its_own(&error) {
@@ -113,7 +104,6 @@ pub fn send(job: &SendJob<'_>, watch: &dyn Fn(Event), cancel: &Cancel) -> Result
 /// Connections, one after the other.
 struct Attempts<'a> {
     job: &'a SendJob<'a>,
-    manifest: Arc<Manifest>,
     watch: &'a dyn Fn(Event),
     cancel: &'a Cancel,
     /// Who it was.
@@ -131,7 +121,7 @@ struct Attempts<'a> {
 }
 
 impl Attempts<'_> {
-    fn next(&mut self) -> Result<Outcome, Error> {
+    fn next(&mut self) -> Result<Sent, Error> {
         (self.was_connected, self.was_accepted) = (false, false);
         let handshakes_lost = std::mem::take(&mut self.handshakes_lost);
         let (device, endpoint) = self.connect()?;
@@ -160,8 +150,7 @@ impl Attempts<'_> {
         let mut sending = Sending::new(
             channel,
             session,
-            self.job.walked,
-            &self.manifest,
+            self.job.walking,
             self.job.config,
             self.watch,
         );
@@ -170,7 +159,16 @@ impl Attempts<'_> {
         self.is_accepted |= self.was_accepted;
         self.durable = self.durable.max(sending.durable());
         sending.close();
-        outcome
+        let Outcome { walked, arrived } = outcome?;
+        let (files, flaws) = arrived;
+        let named = |(entry, flaw)| (printable(&walked.manifest.path(entry)), flaw);
+        Ok(Sent {
+            peer,
+            files,
+            bytes: walked.manifest.content_bytes(),
+            flaws: flaws.into_iter().map(named).collect(),
+            reconnects: 0,
+        })
     }
 
     /// Whether the receiver is still busy with a connection that was lost before. A connection that was accepted was replaced by

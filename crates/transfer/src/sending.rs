@@ -11,7 +11,7 @@ use airdma::{Operation, Region, Remote};
 use airdma_files::protocol::{Config, Message, Reason, Sender, SenderEvent};
 use airdma_files::session::{Cipher, DataKey, Sealer, Session};
 use airdma_files::walk::Walked;
-use airdma_files::{CHUNK_BYTES, Flaw, Manifest, Plan, Source, Unwanted};
+use airdma_files::{CHUNK_BYTES, Flaw, Plan, Source, Unwanted, Walking};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,8 +19,17 @@ use std::time::{Duration, Instant};
 /// A disk that has so many chunks to write is slower than the network that brought them.
 const BEHIND: u64 = 2;
 
-/// What became of an offer: files that arrived, and entries that did not.
-pub(crate) type Outcome = (u64, Vec<(u32, Flaw)>);
+/// How often a walk that is waited for leaves time for everything else.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// What became of an offer.
+pub(crate) struct Outcome<'a> {
+    pub walked: &'a Walked,
+    pub arrived: Arrived,
+}
+
+/// Files that arrived, and entries that did not.
+type Arrived = (u64, Vec<(u32, Flaw)>);
 
 pub(crate) struct Sending<'a> {
     start: Instant,
@@ -28,10 +37,12 @@ pub(crate) struct Sending<'a> {
     session: Session,
     machine: Sender,
     key: DataKey,
-    walked: &'a Walked,
+    walking: &'a Walking,
+    /// What is offered, once it is known.
+    walked: Option<&'a Walked>,
     watch: &'a dyn Fn(Event),
     data: Option<Data>,
-    outcome: Option<Outcome>,
+    outcome: Option<Arrived>,
 }
 
 /// Chunks on their way.
@@ -51,24 +62,24 @@ struct Data {
 }
 
 impl<'a> Sending<'a> {
-    /// Offers what was walked.
+    /// Waits for what is to be offered.
     pub fn new(
         channel: Channel,
         session: Session,
-        walked: &'a Walked,
-        manifest: &Arc<Manifest>,
+        walking: &'a Walking,
         config: Config,
         watch: &'a dyn Fn(Event),
     ) -> Self {
         let key = DataKey::draw();
-        let machine = Sender::new(Duration::ZERO, config, Arc::clone(manifest), key.clone());
+        let machine = Sender::preparing(Duration::ZERO, config, key.clone());
         Self {
             start: Instant::now(),
             channel,
             session,
             machine,
             key,
-            walked,
+            walking,
+            walked: None,
             watch,
             data: None,
             outcome: None,
@@ -85,21 +96,41 @@ impl<'a> Sending<'a> {
         self.data.as_ref().map_or(0, |data| data.durable)
     }
 
-    /// Sends all of it.
-    pub fn run(&mut self, cancel: &Cancel) -> Result<Outcome, Error> {
-        let result = loop {
-            match self.step(cancel) {
-                Ok(None) => {}
-                Ok(Some(outcome)) => break Ok(outcome),
-                Err(error) => break Err(error),
-            }
-            let timeout = self.machine.poll_timeout();
-            park(timeout.map(|timeout| self.start + timeout));
-        };
+    /// Sends all of it, and says what that was.
+    pub fn run(&mut self, cancel: &Cancel) -> Result<Outcome<'a>, Error> {
+        let result = self.prepare(cancel).and_then(|walked| {
+            let arrived = self.carry(cancel)?;
+            Ok(Outcome { walked, arrived })
+        });
         self.channel.say_rest(&mut self.session, || {
             self.machine.poll_message(self.start.elapsed())
         });
         result
+    }
+
+    /// Waits until it is known what is to be offered, and offers it. The receiver hears meanwhile that somebody is there.
+    fn prepare(&mut self, cancel: &Cancel) -> Result<&'a Walked, Error> {
+        let walked = loop {
+            if let Some(found) = self.walking.wait(LOOK_EVERY) {
+                break found;
+            }
+            self.step(cancel)?;
+        };
+        let walked = walked.inspect_err(|_| self.machine.abort(Reason::Files, UNREAD))?;
+        (self.watch)(Event::Walked(walked.skipped.clone()));
+        let now = self.start.elapsed();
+        self.machine.offer(now, Arc::clone(&walked.manifest));
+        Ok(self.walked.insert(walked))
+    }
+
+    fn carry(&mut self, cancel: &Cancel) -> Result<Arrived, Error> {
+        loop {
+            if let Some(outcome) = self.step(cancel)? {
+                return Ok(outcome);
+            }
+            let timeout = self.machine.poll_timeout();
+            park(timeout.map(|timeout| self.start + timeout));
+        }
     }
 
     /// Ends the connection; the peer hears what was said before.
@@ -108,7 +139,7 @@ impl<'a> Sending<'a> {
     }
 
     /// Does all that can be done now.
-    fn step(&mut self, cancel: &Cancel) -> Result<Option<Outcome>, Error> {
+    fn step(&mut self, cancel: &Cancel) -> Result<Option<Arrived>, Error> {
         let now = self.start.elapsed();
         while let Some(frame) = self.channel.hear()? {
             let message = Message::decode(&self.session.open(&frame)?)?;
@@ -167,7 +198,8 @@ impl<'a> Sending<'a> {
         cipher: Cipher,
         staging: &[u8],
     ) -> Result<(), Error> {
-        let source = Source::new(self.walked, unwanted, first_chunk);
+        let walked = self.walked.expect("who accepts was offered something");
+        let source = Source::new(walked, unwanted, first_chunk);
         let bytes_total = Plan::bytes(source.plan());
         let target = Remote::from_bytes(staging).map_err(|_| airdma_files::protocol::Malformed)?;
         let sealer = Sealer::new(cipher, &self.key, first_chunk);
@@ -243,5 +275,7 @@ impl Data {
     }
 }
 
+/// What the peer is told of files that cannot be offered: no names of this host's.
+const UNREAD: &str = "the sender cannot read what it was to offer";
 /// What the peer is told.
 pub(crate) const CANCELLED: &str = "the other end was stopped; started again, it goes on";

@@ -10,7 +10,7 @@ mod isolated;
 use airdma::{Device, Rights};
 use airdma_files::protocol::{Config, Message, Reason};
 use airdma_files::session::{Code, DataKey, Door, HandshakeError, Identity, Introduction};
-use airdma_files::{CHUNK_BYTES, Limits, Manifest, Options, walk};
+use airdma_files::{CHUNK_BYTES, Limits, Manifest, Options, Walking};
 use airdma_transfer::{
     Ask, Cancel, Destination, Error, Event, Kind, Offered, PORT, ReceiveJob, Received, SendJob,
     Sent, receive, send,
@@ -86,7 +86,11 @@ impl Bench {
             Event::Listening { .. } => listens.send(()).unwrap(),
             // Not everybody wants to know.
             Event::Lost(_) => drop(loses.send(())),
-            Event::Met { .. } | Event::Turned(_) | Event::Accepted(_) | Event::Progress(_) => {}
+            Event::Met { .. }
+            | Event::Turned(_)
+            | Event::Walked(_)
+            | Event::Accepted(_)
+            | Event::Progress(_) => {}
         };
         thread::scope(|scope| {
             let receiving = scope.spawn(|| receive(&job, ask, &watch, &self.cancel));
@@ -119,7 +123,7 @@ impl Bench {
         let path = self.root.join("file");
         fs::write(&path, "content").unwrap();
         let job = SendJob {
-            walked: &walk(&[path], Limits::default()).unwrap(),
+            walking: &Walking::start(&[path], Limits::default()).unwrap(),
             identity: &self.senders[0],
             to: &[to],
             introduction,

@@ -8,7 +8,7 @@ use airdma::Device;
 use airdma_files::Options;
 use airdma_files::protocol::Config;
 use airdma_files::session::{Code, Identity, Introduction};
-use airdma_files::{Limits, walk};
+use airdma_files::{Limits, Walking};
 use airdma_transfer::{
     Cancel, Destination, Error, Event, Home, Kind, Offered, PORT, ReceiveJob, Received, SendJob,
     Sent, Stream, Waits, receive, send,
@@ -84,8 +84,20 @@ impl World {
         watch: &dyn Fn(Event),
         cancel: &Cancel,
     ) -> Result<Sent, Error> {
+        let walking = Walking::start(paths, Limits::default()).unwrap();
+        self.send_walk(&walking, identity, introduction, watch, cancel)
+    }
+
+    fn send_walk(
+        &self,
+        walking: &Walking,
+        identity: &Identity,
+        introduction: Introduction,
+        watch: &dyn Fn(Event),
+        cancel: &Cancel,
+    ) -> Result<Sent, Error> {
         let job = SendJob {
-            walked: &walk(paths, Limits::default()).unwrap(),
+            walking,
             identity,
             to: &[SocketAddr::from(([127, 0, 0, 1], PORT))],
             introduction,
@@ -148,7 +160,7 @@ impl World {
             Event::Met { peer, .. } => self.receiver.pin(peer, "sender", false).unwrap(),
             Event::Turned(why) => seen.turned.lock().unwrap().push(why),
             Event::Progress(progress) => seen.waits.lock().unwrap().push(progress.waits),
-            Event::Accepted(_) | Event::Lost(_) => {}
+            Event::Accepted(_) | Event::Walked(_) | Event::Lost(_) => {}
         };
         let ask = |offered: &Offered, over: &Cancel| {
             seen.offered.lock().unwrap().push(offered.clone());
@@ -203,6 +215,39 @@ fn a_tree_arrives_by_a_code_and_the_next_one_without() {
             });
             received.unwrap();
             assert!(world.arrived("again"));
+        },
+    );
+}
+
+#[test]
+fn a_walk_that_fails_when_both_have_met_is_told_at_both_ends_and_the_receiver_goes_on_waiting() {
+    isolated(
+        "a_walk_that_fails_when_both_have_met_is_told_at_both_ends_and_the_receiver_goes_on_waiting",
+        "",
+        || {
+            let world = World::new("walk");
+            let file = world.write("tree/file", 10);
+            let few = Limits {
+                entries_max: 1,
+                ..Limits::default()
+            };
+            let seen = Seen::default();
+            let received = world.receive(&seen, &|_| true, || {
+                let walking = Walking::start(&[file.parent().unwrap()], few).unwrap();
+                let code = Introduction::Code(Code::parse(CODE).unwrap());
+                let identity = world.sender.identity();
+                let failed = world.send_walk(&walking, identity, code, &|_| {}, &Cancel::default());
+                assert_eq!(failed.unwrap_err().kind(), Kind::Files);
+                let known = Introduction::Known(vec![world.receiver.identity().public()]);
+                let sent = world.send(&[&file], identity, known, &|_| {}, &Cancel::default());
+                assert_eq!(sent.unwrap().bytes, 10);
+            });
+            assert_eq!(received.unwrap().files, 1);
+            let turned = seen.turned.lock().unwrap();
+            assert!(
+                matches!(&turned[..], [why] if why.contains("cannot read")),
+                "{turned:?}"
+            );
         },
     );
 }

@@ -4,10 +4,11 @@ use super::show::{End, Show, Side};
 use super::{conclude, stdin, stop, terminal};
 use airdma_files::protocol::Config;
 use airdma_files::session::{Code, HandshakeError, Introduction, NoCode};
-use airdma_files::walk::{Walked, Why};
-use airdma_files::{Limits, printable};
+use airdma_files::walk::{Skipped, Why};
+use airdma_files::{Limits, Walking, printable};
 use airdma_transfer::{Cancel, Error, Event, Home, NoPeer, Peer, SendJob, Sent};
 use serde_json::json;
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -110,13 +111,18 @@ fn send_to(
             }
         })
         .collect::<Result<_, _>>()?;
-    let walked = airdma_files::walk(&paths, Limits::default())?;
-    let unread = tell_skipped(&walked, show);
-    let bytes = walked.manifest.content_bytes();
+    let walking = Walking::start(&paths, Limits::default())?;
+    let unread = OnceCell::new();
+    let watch = |event| {
+        if let Event::Walked(skipped) = &event {
+            unread.get_or_init(|| tell_skipped(skipped, show));
+        }
+        tell(event, wanted, &home, show);
+    };
     let mut introduction = introduction(options, wanted, &home, show, cancel)?;
     loop {
         let job = SendJob {
-            walked: &walked,
+            walking: &walking,
             identity: home.identity(),
             to: &wanted.peer.addresses,
             introduction: introduction.clone(),
@@ -126,16 +132,17 @@ fn send_to(
                 ..Config::default()
             },
         };
-        let result = airdma_transfer::send(&job, &|event| tell(event, wanted, &home, show), cancel);
-        match result {
+        match airdma_transfer::send(&job, &watch, cancel) {
             Ok(Sent {
                 files,
+                bytes,
                 flaws,
                 reconnects,
                 ..
             }) => {
                 let arrived = flaws.into_iter();
                 let flaws = arrived.map(|(path, flaw)| (path, flaw.to_string()));
+                let unread = unread.get().cloned().unwrap_or_default();
                 return Ok(End {
                     files,
                     bytes,
@@ -227,14 +234,14 @@ fn tell(event: Event, wanted: &Wanted, home: &Home, show: &Show) {
             show.object(&json!({"event": "lost", "message": why}));
             show.line(&format!("connection lost ({why}); trying again"));
         }
-        Event::Turned(_) | Event::Listening { .. } => {}
+        Event::Walked(_) | Event::Turned(_) | Event::Listening { .. } => {}
     }
 }
 
 /// Says what is not offered, and gives what should have been: paths that cannot be read, and why.
-fn tell_skipped(walked: &Walked, show: &Show) -> Vec<(String, String)> {
+fn tell_skipped(skipped: &[Skipped], show: &Show) -> Vec<(String, String)> {
     let mut unread = Vec::new();
-    for skipped in &walked.skipped {
+    for skipped in skipped {
         let path = printable(&skipped.path);
         let why = match &skipped.why {
             Why::Special => "neither file, directory nor symbolic link".to_owned(),

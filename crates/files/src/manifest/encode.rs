@@ -39,7 +39,14 @@ impl Manifest {
 
     /// The hash of what [`Manifest::encode`] gives.
     pub fn id(&self) -> ManifestId {
-        ManifestId(*blake3::hash(&self.encode()).as_bytes())
+        ManifestId::of(&self.encode())
+    }
+}
+
+impl ManifestId {
+    /// Of an encoded manifest.
+    pub(crate) fn of(encoded: &[u8]) -> Self {
+        Self(*blake3::hash(encoded).as_bytes())
     }
 }
 

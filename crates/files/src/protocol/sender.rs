@@ -3,7 +3,7 @@
 use super::liveness::Liveness;
 use super::message::{Accept, Message, Offer, PIECE_BYTES_MAX};
 use super::{Config, Failure, Reason, Time};
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, ManifestId};
 use crate::plan::{Plan, Unwanted};
 use crate::session::{Cipher, DataKey, has_fast_aes};
 use crate::trailer::Flaw;
@@ -51,6 +51,7 @@ pub enum SenderEvent {
 #[derive(Debug)]
 pub struct Sender {
     config: Config,
+    key: DataKey,
     manifest: Arc<Manifest>,
     state: State,
     liveness: Liveness,
@@ -64,6 +65,8 @@ pub struct Sender {
 
 #[derive(Debug)]
 enum State {
+    /// What is to be offered is not known yet.
+    Preparing,
     /// Until the receiver accepts, or this moment comes.
     Offering {
         until: Time,
@@ -84,28 +87,46 @@ enum State {
 impl Sender {
     /// Offers `manifest`; chunks will be encrypted with `key`, which nothing else was.
     pub fn new(now: Time, config: Config, manifest: Arc<Manifest>, key: DataKey) -> Self {
-        let encoded = manifest.encode();
-        let offer = Offer {
-            entries: manifest.entries().len() as u32,
-            content_bytes: manifest.content_bytes(),
-            manifest_bytes: encoded.len() as u64,
-            manifest_id: manifest.id(),
-            key,
-            fast_aes: has_fast_aes(),
-        };
+        let mut sender = Self::preparing(now, config, key);
+        sender.offer(now, manifest);
+        sender
+    }
+
+    /// Only says that it is there until [`Sender::offer`].
+    pub fn preparing(now: Time, config: Config, key: DataKey) -> Self {
         Self {
             config,
-            manifest,
-            state: State::Offering {
-                until: now + config.accept_within,
-            },
+            key,
+            manifest: Arc::default(),
+            state: State::Preparing,
             liveness: Liveness::new(now),
-            encoded: encoded.into(),
-            out: [Message::Offer(offer)].into(),
+            encoded: VecDeque::new(),
+            out: VecDeque::new(),
             events: VecDeque::new(),
             unwanted: Unwanted::default(),
             flaws: Vec::new(),
         }
+    }
+
+    /// Offers `manifest`, unless it failed meanwhile.
+    pub fn offer(&mut self, now: Time, manifest: Arc<Manifest>) {
+        if !matches!(self.state, State::Preparing) {
+            return;
+        }
+        let encoded = manifest.encode();
+        self.out.push_back(Message::Offer(Offer {
+            entries: manifest.entries().len() as u32,
+            content_bytes: manifest.content_bytes(),
+            manifest_bytes: encoded.len() as u64,
+            manifest_id: ManifestId::of(&encoded),
+            key: self.key.clone(),
+            fast_aes: has_fast_aes(),
+        }));
+        self.encoded = encoded.into();
+        self.manifest = manifest;
+        self.state = State::Offering {
+            until: now + self.config.accept_within,
+        };
     }
 
     /// What the receiver says.
@@ -124,12 +145,12 @@ impl Sender {
         match self.state {
             State::Ended => {}
             State::Offering { until } if now >= until => self.fail(Failure::NotAccepted),
-            State::Offering { .. } | State::Sending { .. }
+            State::Preparing | State::Offering { .. } | State::Sending { .. }
                 if self.liveness.is_silent(now, &self.config) =>
             {
                 self.fail(Failure::Silent);
             }
-            State::Offering { .. } | State::Sending { .. } => {
+            State::Preparing | State::Offering { .. } | State::Sending { .. } => {
                 if self.liveness.is_due(now, &self.config) && self.out.is_empty() {
                     self.out.push_back(Message::Alive);
                 }
@@ -164,7 +185,7 @@ impl Sender {
         let silence = self.liveness.timeout(&self.config);
         match self.state {
             State::Offering { until } => Some(until.min(silence)),
-            State::Sending { .. } => Some(silence),
+            State::Preparing | State::Sending { .. } => Some(silence),
             State::Ended => None,
         }
     }
@@ -183,7 +204,9 @@ impl Sender {
                 *next += 1;
                 Some((chunk, (chunk % u64::from(*slots)) as u32))
             }
-            State::Sending { .. } | State::Offering { .. } | State::Ended => None,
+            State::Sending { .. } | State::Preparing | State::Offering { .. } | State::Ended => {
+                None
+            }
         }
     }
 

@@ -496,6 +496,56 @@ fn a_receiver_that_makes_no_sense_is_found_out() {
 }
 
 #[test]
+fn a_sender_that_does_not_know_yet_what_it_offers_says_that_it_is_there() {
+    let mut pair = Pair::new(&manifest(1, 0));
+    pair.sender = Sender::preparing(at(0), Config::default(), DataKey::draw());
+    assert!(pair.talk().is_empty());
+    for second in 1..=60 {
+        pair.now = at(second);
+        pair.sender.handle_timeout(pair.now);
+        pair.receiver.handle_timeout(pair.now);
+        let said = pair.talk();
+        assert!(said.iter().all(|name| *name == "alive"), "{said:?}");
+        assert!(!said.is_empty() || second % 5 != 0, "{second}");
+    }
+    pair.sender.offer(pair.now, manifest(1, 0));
+    assert_eq!(pair.talk()[..2], ["offer", "manifest"]);
+    assert!(matches!(
+        pair.receiver.poll_event(),
+        Some(ReceiverEvent::Offered { .. })
+    ));
+    // Once is enough.
+    pair.sender.offer(pair.now, manifest(2, 0));
+    assert!(pair.talk().is_empty());
+}
+
+#[test]
+fn a_sender_that_offers_nothing_yet_is_not_accepted_and_hears_when_nobody_is_there() {
+    let preparing = || Sender::preparing(at(0), Config::default(), DataKey::draw());
+    let mut sender = preparing();
+    let (until, durable) = (0, 0);
+    sender.handle_message(at(0), Message::Grant { until, durable });
+    let failure = sender.poll_event();
+    assert!(matches!(
+        failure,
+        Some(SenderEvent::Failed(Failure::Protocol(_)))
+    ));
+    sender.offer(at(0), manifest(1, 0));
+    let said = std::iter::from_fn(|| sender.poll_message(at(0)));
+    assert_eq!(
+        said.map(|message| name(&message)).collect::<Vec<_>>(),
+        ["abort"]
+    );
+    let mut sender = preparing();
+    assert_eq!(sender.poll_timeout(), Some(at(5)));
+    sender.handle_timeout(at(20));
+    assert_eq!(
+        sender.poll_event(),
+        Some(SenderEvent::Failed(Failure::Silent))
+    );
+}
+
+#[test]
 fn nobody_accepts_what_was_not_listed_yet() {
     let mut sender = Sender::new(at(0), Config::default(), manifest(1, 0), DataKey::draw());
     assert_eq!(sender.poll_message(at(0)).as_ref().map(name), Some("offer"));

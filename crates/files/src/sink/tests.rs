@@ -35,7 +35,7 @@ impl Scratch {
     /// A sink of what has this name, with what was not written yet of so many chunks.
     fn sink_of(&self, name: &str, chunks: u64) -> Sink {
         let walked = self.walk(name);
-        let manifest = Arc::new(walked.manifest.clone());
+        let manifest = Arc::clone(&walked.manifest);
         let mut sink = Sink::open(
             &self.0.join("out"),
             Arc::clone(&manifest),

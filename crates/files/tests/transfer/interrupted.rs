@@ -47,7 +47,7 @@ proptest! {
         let tree = everything(&scratch);
         let out = scratch.directory("out");
         let walked = walk(&[&tree], Limits::default()).unwrap();
-        let manifest = Arc::new(walked.manifest.clone());
+        let manifest = Arc::clone(&walked.manifest);
         let mut durable = 0;
         for life in lives {
             let sink = open(&out, &manifest, Options::default()).unwrap();

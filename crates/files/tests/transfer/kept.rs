@@ -212,7 +212,7 @@ fn a_file_that_changes_meanwhile_is_told_and_the_others_arrive() {
         let out = Scratch::new();
         scratch.write("in/tree/b", &kept);
         let walked = walk(&[scratch.join("in/tree")], Limits::default()).unwrap();
-        let manifest = std::sync::Arc::new(walked.manifest.clone());
+        let manifest = std::sync::Arc::clone(&walked.manifest);
         let sink = crate::scratch::open(out.path(), &manifest, Options::default()).unwrap();
         let source = airdma_files::Source::new(&walked, sink.unwanted(), 0);
         let (sink, source) = crate::scratch::copy(source, sink, 1).unwrap();

@@ -78,7 +78,7 @@ pub fn send(path: &Path, directory: &Path, options: Options) -> Result<Report, E
 
 pub fn send_all(paths: &[&Path], directory: &Path, options: Options) -> Result<Report, Error> {
     let walked = walk(paths, Limits::default())?;
-    let manifest = Arc::new(walked.manifest.clone());
+    let manifest = Arc::clone(&walked.manifest);
     let sink = open(directory, &manifest, options)?;
     let source = Source::new(&walked, sink.unwanted(), sink.next());
     let (sink, _) = copy(source, sink, u64::MAX)?;
@@ -105,7 +105,7 @@ pub fn copy(mut source: Source, mut sink: Sink, limit: u64) -> Result<(Sink, Sou
 /// A source of all of `path`.
 pub fn source(path: &Path) -> (Source, Arc<Manifest>) {
     let walked = walk(&[path], Limits::default()).unwrap();
-    let manifest = Arc::new(walked.manifest.clone());
+    let manifest = Arc::clone(&walked.manifest);
     (Source::new(&walked, &Unwanted::default(), 0), manifest)
 }
 

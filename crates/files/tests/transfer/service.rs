@@ -92,7 +92,7 @@ fn connect(sender: &mut SendingHost, receiver: &mut ReceivingHost, code: &Code) 
     sender.peer = Some(here.peer());
     receiver.known.push(there.peer());
     let (now, key) = (Time::ZERO, DataKey::draw());
-    let manifest = Arc::new(sender.walked.manifest.clone());
+    let manifest = Arc::clone(&sender.walked.manifest);
     let sending = SendingEnd {
         session: here,
         frames: Frames::default(),

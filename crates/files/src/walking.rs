@@ -1,0 +1,111 @@
+//! A walk on a thread of its own, for who connects and introduces himself meanwhile.
+
+use crate::walk::{Roots, Walked};
+use crate::{Error, Limits, Problem};
+use rustix::io::Errno;
+use std::cell::OnceCell;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+/// What a walk finds, once it is done.
+#[derive(Debug)]
+pub struct Walking {
+    found: OnceCell<Result<Walked, Error>>,
+    /// Disconnected behind the result.
+    coming: Receiver<Result<Walked, Error>>,
+}
+
+impl Walking {
+    /// Begins what [`crate::walk()`] does. A path that is not there is an error at once.
+    pub fn start<P: AsRef<Path>>(paths: &[P], limits: Limits) -> Result<Self, Error> {
+        let roots = Roots::find(paths)?;
+        let (found, coming) = channel();
+        let work = move || {
+            // Who does not wait for it any more wants nothing.
+            let _ = found.send(roots.walk(limits));
+        };
+        let thread = thread::Builder::new().name("airdma-walk".into());
+        thread.spawn(work).map_err(|error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
+            Error::new("start", "a thread that reads directories", errno.into())
+        })?;
+        Ok(Self {
+            found: OnceCell::new(),
+            coming,
+        })
+    }
+
+    /// What was found, if that is known within so long.
+    pub fn wait(&self, limit: Duration) -> Option<Result<&Walked, Error>> {
+        if self.found.get().is_none() {
+            let found = match self.coming.recv_timeout(limit) {
+                Ok(found) => found,
+                Err(RecvTimeoutError::Timeout) => return None,
+                // It has said why on standard error.
+                Err(RecvTimeoutError::Disconnected) => Err(Error::new(
+                    "walk",
+                    "the directories",
+                    Problem::Other(Errno::CANCELED),
+                )),
+            };
+            // Nobody else can have set it: it is not shared between threads.
+            let _ = self.found.set(found);
+        }
+        self.found
+            .get()
+            .map(|found| found.as_ref().map_err(Error::clone))
+    }
+}
+
+/// A walk that is done.
+impl From<Walked> for Walking {
+    fn from(walked: Walked) -> Self {
+        let (_, coming) = channel();
+        let found = OnceCell::from(Ok(walked));
+        Self { found, coming }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn what_is_not_there_is_told_before_the_walk_and_what_is_there_after_it() {
+        let directory = std::env::temp_dir().join(format!("airdma-walking-{}", std::process::id()));
+        std::fs::create_dir_all(directory.join("within")).unwrap();
+        let missing = Walking::start(&[directory.join("nowhere")], Limits::default());
+        assert_eq!(missing.unwrap_err().problem, Problem::Missing);
+        let walking = Walking::start(&[&directory], Limits::default()).unwrap();
+        for _ in 0..2 {
+            let walked = walking.wait(LONG).unwrap().unwrap();
+            assert_eq!(walked.manifest.entries().len(), 2);
+        }
+        let none = Limits {
+            entries_max: 1,
+            ..Limits::default()
+        };
+        let walking = Walking::start(&[&directory], none).unwrap();
+        for _ in 0..2 {
+            let error = walking.wait(LONG).unwrap().unwrap_err();
+            assert!(matches!(error.problem, Problem::Manifest(_)), "{error}");
+        }
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_walk_that_is_under_way_is_waited_for_and_one_that_failed_is_not() {
+        let (found, coming) = channel();
+        let walking = Walking {
+            found: OnceCell::new(),
+            coming,
+        };
+        assert!(walking.wait(Duration::from_millis(1)).is_none());
+        drop(found);
+        assert!(walking.wait(LONG).unwrap().is_err());
+    }
+}
