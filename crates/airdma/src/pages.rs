@@ -1,5 +1,4 @@
-//! Pages of memory: those that another process could map, too, all lie in one memory file of the device; large ones are this
-//! process's alone.
+//! Pages of memory: those that another process could map, too, all lie in one memory file of the device.
 
 use crate::hub::lock;
 use std::io;
@@ -30,8 +29,6 @@ unsafe impl Sync for Pages {}
 
 /// The largest page that a mapping begins at; files need places at multiples of it.
 const PLACE: u64 = 64 * 1024;
-/// A large page of most processors. Where it is another, this is a place like any.
-const LARGE: usize = 2 << 20;
 
 impl PageFile {
     pub(crate) fn new() -> io::Result<Arc<PageFile>> {
@@ -90,16 +87,13 @@ impl PageFile {
 }
 
 impl Pages {
-    /// Maps `length` new bytes, zeroed, in large pages if the kernel has them: those of a file it has almost nowhere.
-    pub(crate) fn large(length: usize) -> io::Result<Pages> {
-        let no_room = || io::Error::from_raw_os_error(libc::ENOMEM);
-        let whole = length.checked_next_multiple_of(LARGE).ok_or_else(no_room)?;
-        let mapped = whole.checked_add(LARGE).ok_or_else(no_room)?;
+    /// Maps `length` new bytes, zeroed, for this process alone: such pages are there sooner than those of a file.
+    pub(crate) fn private(length: usize) -> io::Result<Pages> {
         // SAFETY: a new mapping, where the kernel likes it.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
-                mapped,
+                length,
                 libc::PROT_READ | libc::PROT_WRITE,
                 libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
                 -1,
@@ -109,22 +103,8 @@ impl Pages {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let before = start.align_offset(LARGE).min(LARGE);
-        // SAFETY: within the mapping, which has `whole` bytes from there on; what is around them goes, and nothing is in it. Without large
-        // pages it is memory all the same.
-        let start = unsafe {
-            let kept = start.cast::<u8>().add(before);
-            if before > 0 {
-                libc::munmap(start, before);
-            }
-            if before < LARGE {
-                libc::munmap(kept.add(whole).cast(), LARGE - before);
-            }
-            libc::madvise(kept.cast(), whole, libc::MADV_HUGEPAGE);
-            kept
-        };
-        let start = NonNull::new(start).ok_or_else(no_room)?;
-        let (of, length) = (None, whole);
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let of = None;
         Ok(Pages { of, start, length })
     }
 

@@ -56,9 +56,9 @@ impl Region {
         Self::of(hub, length, |length| hub.pages.map(length))
     }
 
-    /// The same, in large pages.
-    pub(crate) fn allocate_large(hub: &Hub, length: usize) -> Result<Region> {
-        Self::of(hub, length, Pages::large)
+    /// The same, in no file.
+    pub(crate) fn allocate_private(hub: &Hub, length: usize) -> Result<Region> {
+        Self::of(hub, length, Pages::private)
     }
 
     fn of(
@@ -135,7 +135,7 @@ impl Region {
     }
 
     /// The memory file that holds it, and where in it the region begins: to map it elsewhere, or to hand it to another process. None
-    /// holds what [`Device::allocate_large`](crate::Device::allocate_large) gave.
+    /// holds what [`Device::allocate_private`](crate::Device::allocate_private) gave.
     pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
         let (file, at) = self.memory.pages.file()?;
         Some((file, at + self.start as u64))
@@ -244,9 +244,10 @@ impl Shared {
                 *byte = part.add(index).read_volatile();
             }
             let part = part.add(head);
-            for (index, word) in middle.chunks_exact_mut(WORD).enumerate() {
+            let (middle, _) = middle.as_chunks_mut::<WORD>();
+            for (index, word) in middle.iter_mut().enumerate() {
                 let value = part.cast::<u64>().add(index).read_volatile();
-                word.copy_from_slice(&value.to_ne_bytes());
+                *word = value.to_ne_bytes();
             }
             let part = part.add(words * WORD);
             for (index, byte) in last.iter_mut().enumerate() {
@@ -271,12 +272,11 @@ impl Shared {
                 part.add(index).write_volatile(byte);
             }
             let part = part.add(head);
-            for (index, word) in middle.chunks_exact(WORD).enumerate() {
-                let mut value = [0; WORD];
-                value.copy_from_slice(word);
+            let (middle, _) = middle.as_chunks::<WORD>();
+            for (index, word) in middle.iter().enumerate() {
                 part.cast::<u64>()
                     .add(index)
-                    .write_volatile(u64::from_ne_bytes(value));
+                    .write_volatile(u64::from_ne_bytes(*word));
             }
             let part = part.add(words * WORD);
             for (index, &byte) in last.iter().enumerate() {

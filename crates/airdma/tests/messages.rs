@@ -346,16 +346,16 @@ fn memory_is_a_file_that_others_can_map() {
 }
 
 #[test]
-fn memory_in_large_pages_is_memory_like_any_and_in_no_file() {
+fn memory_of_one_process_is_memory_like_any_and_in_no_file() {
     isolated(
-        "memory_in_large_pages_is_memory_like_any_and_in_no_file",
+        "memory_of_one_process_is_memory_like_any_and_in_no_file",
         "",
         || {
             let device = Device::open("lo").unwrap();
-            assert!(device.allocate_large(0).is_err());
-            assert!(device.allocate_large(usize::MAX).is_err());
+            assert!(device.allocate_private(0).is_err());
+            assert!(device.allocate_private(usize::MAX).is_err());
             let mut regions: Vec<_> = [1, 5000, (2 << 20) - 1, 2 << 20, (4 << 20) + 1]
-                .map(|length| device.allocate_large(length).unwrap())
+                .map(|length| device.allocate_private(length).unwrap())
                 .into();
             for (seed, region) in regions.iter_mut().enumerate() {
                 assert!(region.file().is_none());

@@ -32,7 +32,7 @@ use std::sync::Arc;
 pub use finish::Report;
 pub use resume::Preview;
 
-use checkpoint::Checkpoint;
+use checkpoint::{Checkpoint, Syncing};
 
 /// Writes the chunks of a stream, in order, to files below a directory.
 ///
@@ -52,6 +52,7 @@ pub struct Sink {
     /// Whole files that have no name yet.
     whole: Vec<u32>,
     checkpoint: Option<Checkpoint>,
+    early: Option<Syncing>,
     durable: u64,
     flaws: Vec<(u32, Flaw)>,
     bytes_since_checkpoint: u64,

@@ -63,6 +63,12 @@ impl Tree {
         self.batch = Some(Batch { staging, tops });
     }
 
+    /// Whether some were.
+    pub fn has_batch(&self) -> bool {
+        let is_new = |batch: &Batch| batch.tops.values().any(|&is_new| is_new);
+        self.batch.as_ref().is_some_and(is_new)
+    }
+
     /// Ends that, and gives those that were made: [`Tree::place_top`] is next for them.
     pub fn end_batch(&mut self) -> Vec<u32> {
         let tops = self.batch.take().map(|batch| batch.tops);

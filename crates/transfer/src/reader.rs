@@ -11,7 +11,7 @@ use std::thread;
 
 /// Chunks that are read, under way, or both.
 const CHUNKS: usize = 16;
-/// So many have their memory from one allocation: larger ones have large pages.
+/// So many have their memory from one allocation.
 const AT_ONCE: usize = 4;
 
 /// A chunk that can be written.
@@ -27,17 +27,16 @@ pub(crate) struct Reader {
     empty: Sender<Region>,
 }
 
-impl Reader {
-    /// Begins to read.
-    pub fn start(
-        source: Source,
-        sealer: Sealer,
-        device: &Device,
-        waker: &Waker,
-    ) -> Result<Self, Error> {
+/// A reader's memory, for the time in which nothing can be read yet.
+pub(crate) struct Prepared {
+    memory: Memory,
+    empty: Sender<Region>,
+}
+
+impl Prepared {
+    /// Allocates what the first chunks need.
+    pub fn new(device: &Device) -> Result<Self, Error> {
         let (empty, to_fill) = channel();
-        let (filled, sealed) = channel();
-        // The other end is right here.
         let mut memory = Memory {
             device: device.clone(),
             empty: to_fill,
@@ -45,6 +44,13 @@ impl Reader {
             more: CHUNKS,
         };
         memory.allocate()?;
+        Ok(Self { memory, empty })
+    }
+
+    /// Begins to read.
+    pub fn start(self, source: Source, sealer: Sealer, waker: &Waker) -> Result<Reader, Error> {
+        let Self { memory, empty } = self;
+        let (filled, sealed) = channel();
         let waker = waker.clone();
         thread::Builder::new()
             .name("airdma-reader".into())
@@ -55,9 +61,11 @@ impl Reader {
                     is_wanted
                 })
             })?;
-        Ok(Self { sealed, empty })
+        Ok(Reader { sealed, empty })
     }
+}
 
+impl Reader {
     /// The next chunk, if it is there.
     pub fn take(&self) -> Option<Sealed> {
         self.sealed.try_recv().ok()
@@ -95,7 +103,7 @@ impl Memory {
     }
 
     fn allocate(&mut self) -> airdma::Result<()> {
-        let mut rest = self.device.allocate_large(AT_ONCE * SLOT_BYTES)?;
+        let mut rest = self.device.allocate_private(AT_ONCE * SLOT_BYTES)?;
         self.more -= AT_ONCE;
         for _ in 1..AT_ONCE {
             let (piece, others) = rest.split_at(SLOT_BYTES)?;

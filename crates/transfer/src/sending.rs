@@ -6,7 +6,7 @@ use crate::channel::{Channel, LAST_WORD, ready};
 use crate::error::Error;
 use crate::parking::park;
 use crate::progress::{Account, Event, Progress, Wait};
-use crate::reader::{Reader, Sealed};
+use crate::reader::{Prepared, Reader, Sealed};
 use airdma::{Operation, Region, Remote};
 use airdma_files::protocol::{Config, Message, Reason, Sender, SenderEvent};
 use airdma_files::session::{Cipher, DataKey, Sealer, Session};
@@ -41,6 +41,7 @@ pub(crate) struct Sending<'a> {
     /// What is offered, once it is known.
     walked: Option<&'a Walked>,
     watch: &'a dyn Fn(Event),
+    prepared: Option<Prepared>,
     data: Option<Data>,
     outcome: Option<Arrived>,
 }
@@ -81,6 +82,7 @@ impl<'a> Sending<'a> {
             walking,
             walked: None,
             watch,
+            prepared: None,
             data: None,
             outcome: None,
         }
@@ -120,7 +122,11 @@ impl<'a> Sending<'a> {
         (self.watch)(Event::Walked(walked.skipped.clone()));
         let now = self.start.elapsed();
         self.machine.offer(now, Arc::clone(&walked.manifest));
-        Ok(self.walked.insert(walked))
+        self.walked = Some(walked);
+        // While the receiver looks at the offer.
+        self.step(cancel)?;
+        self.prepared = Some(Prepared::new(self.channel.device())?);
+        Ok(walked)
     }
 
     fn carry(&mut self, cancel: &Cancel) -> Result<Arrived, Error> {
@@ -203,7 +209,11 @@ impl<'a> Sending<'a> {
         let bytes_total = Plan::bytes(source.plan());
         let target = Remote::from_bytes(staging).map_err(|_| airdma_files::protocol::Malformed)?;
         let sealer = Sealer::new(cipher, &self.key, first_chunk);
-        let reader = Reader::start(source, sealer, self.channel.device(), self.channel.waker())?;
+        let prepared = match self.prepared.take() {
+            Some(prepared) => prepared,
+            None => Prepared::new(self.channel.device())?,
+        };
+        let reader = prepared.start(source, sealer, self.channel.waker())?;
         let data = self.data.insert(Data {
             reader,
             target,

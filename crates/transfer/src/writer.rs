@@ -138,7 +138,7 @@ impl Writer<'_> {
     /// Says where chunks are to go, from `first_chunk` on.
     fn accept(&self, plan: &Plan, unwanted: &Unwanted, first_chunk: u64) -> Result<Shared, Error> {
         let slots = (plan.chunks() - first_chunk).clamp(1, SLOTS);
-        let staging = self.device.allocate_large(slots as usize * SLOT_BYTES)?;
+        let staging = self.device.allocate_private(slots as usize * SLOT_BYTES)?;
         let staging = staging.share(Rights::WRITE)?;
         self.reply(Reply::Accepted {
             terms: Terms {

@@ -4,6 +4,7 @@
 use super::{OPEN_ANY, Sink, temporary_name};
 use crate::Error;
 use crate::options::Clash;
+use crate::plan::CHUNK_BYTES;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use std::fs::File;
@@ -20,7 +21,14 @@ const BEHIND_MAX: usize = 4;
 /// Up to so many files are made durable one by one; more by one call for the file system.
 const FSYNC_FILES_MAX: usize = 8;
 
-/// One that is being made. Who drops it waits for its thread, which holds the staging directory.
+/// Bytes of a first checkpoint after which the disk is given what there is: so that not all of it is left for the end.
+const EARLY_BYTES: u64 = 16 << 20;
+
+/// What makes something durable. Who drops it waits for its thread, which holds the staging directory.
+#[derive(Debug)]
+pub(super) struct Syncing(Option<JoinHandle<io::Result<()>>>);
+
+/// One that is being made.
 #[derive(Debug)]
 pub(super) struct Checkpoint {
     /// What will be durable.
@@ -29,23 +37,30 @@ pub(super) struct Checkpoint {
     pub whole: Vec<u32>,
     /// Directories that will get theirs, with all that is in them.
     tops: Vec<u32>,
-    sync: Option<JoinHandle<io::Result<()>>>,
+    sync: Syncing,
 }
 
-impl Checkpoint {
-    fn is_synced(&self) -> bool {
-        self.sync.as_ref().is_none_or(JoinHandle::is_finished)
+impl Syncing {
+    pub(super) fn start(
+        work: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) -> io::Result<Self> {
+        let thread = thread::Builder::new().name("airdma-sync".into());
+        Ok(Self(Some(thread.spawn(work)?)))
+    }
+
+    fn is_done(&self) -> bool {
+        self.0.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     fn wait(&mut self) -> io::Result<()> {
-        let synced = self.sync.take().map(JoinHandle::join);
+        let synced = self.0.take().map(JoinHandle::join);
         synced
             .unwrap_or(Ok(Ok(())))
             .unwrap_or_else(|_| Err(io::Error::other("a thread failed")))
     }
 }
 
-impl Drop for Checkpoint {
+impl Drop for Syncing {
     fn drop(&mut self) {
         // Whoever did not ask for the result has another error, or is being dropped.
         let _ = self.wait();
@@ -55,21 +70,39 @@ impl Drop for Checkpoint {
 impl Sink {
     /// After each chunk: ends a checkpoint that is done, and begins one that is due.
     pub(super) fn pace(&mut self) -> Result<(), Error> {
-        if self.checkpoint.as_ref().is_some_and(Checkpoint::is_synced) || self.is_due(BEHIND_MAX) {
+        let is_synced = |checkpoint: &Checkpoint| checkpoint.sync.is_done();
+        if self.checkpoint.as_ref().is_some_and(is_synced) || self.is_due(BEHIND_MAX) {
             self.end_checkpoint()?;
         }
         if self.checkpoint.is_none() && self.is_due(1) {
             self.begin_checkpoint()
+        } else if self.tree.has_batch() && self.next.is_multiple_of(EARLY_BYTES / CHUNK_BYTES) {
+            self.write_early()
+                .map_err(|error| self.staging_error("write", &error))
         } else {
             Ok(())
         }
+    }
+
+    /// Gives the disk what there is. It vouches for nothing, but what goes wrong is not told a second time by the sync of a checkpoint.
+    fn write_early(&mut self) -> io::Result<()> {
+        if let Some(early) = &mut self.early {
+            if !early.is_done() {
+                return Ok(());
+            }
+            early.wait()?;
+        }
+        let staging = self.staging.try_clone()?;
+        self.early = Some(Syncing::start(move || Ok(rustix::fs::syncfs(staging)?))?);
+        Ok(())
     }
 
     /// Ends a checkpoint that is done, and begins one if there is something new: for callers whose data comes slowly, and is to be
     /// durable all the same.
     pub fn checkpoint_beside(&mut self) -> Result<(), Error> {
         self.unless_broken(|sink| {
-            if sink.checkpoint.as_ref().is_some_and(Checkpoint::is_synced) {
+            let is_synced = |checkpoint: &Checkpoint| checkpoint.sync.is_done();
+            if sink.checkpoint.as_ref().is_some_and(is_synced) {
                 sink.end_checkpoint()?;
             }
             if sink.checkpoint.is_none() && sink.durable < sink.next {
@@ -126,14 +159,12 @@ impl Sink {
             true => Ok(rustix::fs::syncfs(&staging)?),
             false => sync(&staging, &files, receiving.as_ref()),
         };
-        let sync = thread::Builder::new()
-            .name("airdma-sync".into())
-            .spawn(work)?;
+        let sync = Syncing::start(work)?;
         Ok(Checkpoint {
             chunks,
             whole,
             tops,
-            sync: Some(sync),
+            sync,
         })
     }
 
@@ -142,8 +173,10 @@ impl Sink {
         let Some(mut checkpoint) = self.checkpoint.take() else {
             return Ok(());
         };
-        checkpoint
-            .wait()
+        let early = self.early.take();
+        early
+            .map_or(Ok(()), |mut early| early.wait())
+            .and_then(|()| checkpoint.sync.wait())
             .and_then(|()| self.journal.record(checkpoint.chunks))
             .map_err(|error| self.staging_error("write", &error))?;
         self.durable = checkpoint.chunks;

@@ -122,6 +122,7 @@ impl Sink {
             receiving: None,
             whole: Vec::new(),
             checkpoint: None,
+            early: None,
             durable: record.chunks,
             flaws: Vec::new(),
             bytes_since_checkpoint: 0,

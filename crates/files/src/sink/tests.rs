@@ -186,6 +186,33 @@ fn a_first_checkpoint_that_the_journal_vouches_for_is_placed_in_the_next_life() 
 }
 
 #[test]
+fn the_disk_gets_what_comes_before_the_first_checkpoint_early_and_what_it_says_counts() {
+    let scratch = Scratch::new("early");
+    fs::write(
+        scratch.0.join("tree/large"),
+        vec![9; 17 * CHUNK_BYTES as usize],
+    )
+    .unwrap();
+    let mut sink = scratch.sink_of("tree", 15);
+    assert!(sink.early.is_none());
+    scratch.write(&mut sink, "tree", 16);
+    assert!(sink.early.is_some() && sink.checkpoint.is_none());
+    assert_eq!((sink.durable(), scratch.names()), (0, 0));
+    sink.early = Some(Syncing::start(|| Err(Errno::IO.into())).unwrap());
+    assert_eq!(
+        sink.checkpoint().unwrap_err().problem,
+        Problem::Other(Errno::IO)
+    );
+    assert_eq!((sink.durable(), scratch.names()), (0, 0));
+    drop(sink);
+    scratch.sink_of("tree", u64::MAX).finish().unwrap();
+    assert_eq!(scratch.names(), 6);
+    // A file by itself has its own sync.
+    fs::write(scratch.0.join("a"), vec![9; 17 * CHUNK_BYTES as usize]).unwrap();
+    assert!(scratch.sink().early.is_none());
+}
+
+#[test]
 fn a_name_that_somebody_took_meanwhile_is_not_replaced_by_a_directory() {
     let scratch = Scratch::new("taken");
     let mut sink = scratch.sink_of("tree", 1);
