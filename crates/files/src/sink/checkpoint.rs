@@ -202,7 +202,18 @@ impl Sink {
     }
 }
 
-fn sync(staging: &OwnedFd, whole: &[u32], receiving: Option<&File>) -> io::Result<()> {
+/// The directory and the files at once: a disk that is told to keep both does it in the time of one.
+pub(super) fn sync(staging: &OwnedFd, whole: &[u32], receiving: Option<&File>) -> io::Result<()> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("airdma-sync".into());
+        let names = thread.spawn_scoped(scope, || Ok(rustix::fs::fsync(staging)?))?;
+        sync_files(staging, whole, receiving)?;
+        let synced = names.join();
+        synced.unwrap_or_else(|_| Err(io::Error::other("a thread failed")))
+    })
+}
+
+fn sync_files(staging: &OwnedFd, whole: &[u32], receiving: Option<&File>) -> io::Result<()> {
     for &entry in whole {
         match rustix::fs::openat(staging, temporary_name(entry), OPEN_ANY, Mode::empty()) {
             Ok(file) => rustix::fs::fsync(&file)?,
@@ -214,6 +225,5 @@ fn sync(staging: &OwnedFd, whole: &[u32], receiving: Option<&File>) -> io::Resul
     if let Some(receiving) = receiving {
         receiving.sync_all()?;
     }
-    rustix::fs::fsync(staging)?;
     Ok(())
 }

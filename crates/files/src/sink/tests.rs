@@ -213,6 +213,23 @@ fn the_disk_gets_what_comes_before_the_first_checkpoint_early_and_what_it_says_c
 }
 
 #[test]
+fn a_file_and_its_directory_are_both_on_the_disk_or_it_is_an_error() {
+    let scratch = Scratch::new("sync");
+    let open = |name: &str, how| {
+        let path = scratch.0.join(name);
+        rustix::fs::open(path, how | OFlags::CLOEXEC, Mode::empty()).unwrap()
+    };
+    // Such a one can be opened, and not be synced.
+    let sync = |of_directory, of_file| {
+        let (directory, file) = (open("out", of_directory), File::from(open("a", of_file)));
+        checkpoint::sync(&directory, &[], Some(&file)).is_ok()
+    };
+    assert!(sync(OFlags::RDONLY, OFlags::RDONLY));
+    assert!(!sync(OFlags::PATH, OFlags::RDONLY));
+    assert!(!sync(OFlags::RDONLY, OFlags::PATH));
+}
+
+#[test]
 fn a_name_that_somebody_took_meanwhile_is_not_replaced_by_a_directory() {
     let scratch = Scratch::new("taken");
     let mut sink = scratch.sink_of("tree", 1);
