@@ -126,8 +126,9 @@ airdma_operation *airdma_compare_swap(const airdma_endpoint *endpoint, const air
                                       uint64_t swap);
 
 /* Says how many bytes wait in a buffer of yours that the peer fills, for a disk say, and how many fit; 0 of 0: there is none (any more). It
- * should hold many times what you take out of it at once. Cheap: say it each time that it changes. In air mode (AIRDMA_AIR=1 at both
- * ends) the peer sends no faster than the buffer empties. It is advice: what keeps the buffer from overflowing is still up to you. */
+ * should hold many times what you take out of it at once. Cheap: say it each time that it changes. In air mode (by itself on Wi-Fi,
+ * else AIRDMA_AIR=1) the peer sends no faster than the buffer empties. It is advice: what keeps the buffer from overflowing is still
+ * up to you. */
 airdma_error *airdma_tell_buffer(const airdma_endpoint *endpoint, uint64_t bytes, uint64_t capacity);
 
 /* ---- Waiting ---- */

@@ -181,8 +181,8 @@ impl Endpoint {
     /// Says how many bytes wait in a buffer of yours that the peer fills, for a disk say, and how many fit; 0 of 0: there is none (any
     /// more). It should hold many times what you take out of it at once. Cheap: say it each time that it changes.
     ///
-    /// In air mode (`AIRDMA_AIR=1` at both ends) the peer sends no faster than the buffer empties. It is advice: what keeps the buffer
-    /// from overflowing is still up to you. Raises UsageError if the endpoint is closed.
+    /// In air mode (by itself on Wi-Fi, else `AIRDMA_AIR=1`) the peer sends no faster than the buffer empties. It is advice: what keeps
+    /// the buffer from overflowing is still up to you. Raises UsageError if the endpoint is closed.
     fn tell_buffer(&self, py: Python<'_>, bytes: u64, capacity: u64) -> PyResult<()> {
         let told = py.detach(|| {
             let endpoint = self.endpoint.lock();

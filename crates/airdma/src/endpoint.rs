@@ -123,9 +123,9 @@ impl Endpoint {
     /// Says how many bytes wait in a buffer of yours that the peer fills, for a disk say, and how many fit; 0 of 0: there is none (any
     /// more). It should hold many times what you take out of it at once. Cheap: say it each time that it changes.
     ///
-    /// In air mode (`AIRDMA_AIR=1` at both ends) a peer sends no faster than the buffer empties, so that what you cannot take waits at its
-    /// end and not in the network. It is advice: what keeps the buffer from overflowing is still up to you. Without air mode it is not
-    /// told.
+    /// In air mode (by itself on Wi-Fi, else `AIRDMA_AIR=1`) a peer sends no faster than the buffer empties, so that what you cannot
+    /// take waits at its end and not in the network. It is advice: what keeps the buffer from overflowing is still up to you. Without
+    /// air mode it is not told.
     pub fn tell_buffer(&self, bytes: u64, capacity: u64) {
         self.connection.tell_buffer(bytes, capacity);
     }

@@ -87,7 +87,7 @@ const OURS: [(&str, &str); 12] = [
     ),
     (
         "AIRDMA_AGGREGATE",
-        "with AIRDMA_AIR=1: datagrams lets packets share datagrams of 64 KB; or segments",
+        "in air mode: datagrams lets packets share datagrams of 64 KB; or segments",
     ),
     ("AIRDMA_BULK", "with AIRDMA_AIR=1: 1 lets all else go first"),
     (
