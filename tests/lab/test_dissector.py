@@ -64,8 +64,8 @@ class Dissector(unittest.TestCase):
         return [line.split("|") for line in result.stdout.splitlines()]
 
     def test_a_hello(self) -> None:
-        hello = self.fields("attribute", "receiver", "hello.asks", "hello.selective", "sender", "instance", "hello.answers")[0]
-        expected = ["1", "0x7f000000", "1", "1", "0x03000000", "0x0102030405060708", "0x1112131415161718"]
+        hello = self.fields("attribute", "receiver", "hello.asks", "hello.long_payload", "hello.selective", "sender", "instance", "hello.answers")[0]
+        expected = ["1", "0x7f000000", "1", "1428", "1", "0x03000000", "0x0102030405060708", "0x1112131415161718"]
         self.assertEqual(hello, expected)
 
     def test_a_report(self) -> None:
