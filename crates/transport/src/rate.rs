@@ -114,12 +114,9 @@ pub struct Feedback {
 }
 
 impl Feedback {
-    /// How long a receiver waits before it speaks again, if round trips take `rtt`: four times in each (SMUFF), but not more often than
-    /// every 20 ms. On Wi-Fi each feedback takes an access to the air as data does, and a queue of a few milliseconds makes
-    /// round trips short.
-    pub fn interval(rtt: Duration) -> Duration {
-        (rtt / 4).max(Duration::from_millis(20))
-    }
+    /// How long a receiver waits before it speaks again while much comes. SMUFF has it speak four times in a round trip; on Wi-Fi each
+    /// feedback takes an access to the air as data does, and a queue of a few milliseconds makes round trips short.
+    pub const INTERVAL: Duration = Duration::from_millis(20);
 }
 
 /// Bytes in a second, at most [`Rate::MAX`].

@@ -13,7 +13,6 @@ use std::time::Duration;
 const RTT_START: Duration = Duration::from_millis(2);
 /// Reports of a peer are no closer together, whatever the round trip: each costs a system call at both ends.
 pub(super) const REPORT_INTERVAL_MIN: Duration = Duration::from_micros(100);
-const REPORT_INTERVAL_MAX: Duration = Duration::from_millis(20);
 /// Machines are busy.
 const TOLD_SLACK: Duration = Duration::from_millis(1);
 /// Less than this since the last report is told as soon as that is possible: somebody may wait for each message.
@@ -226,19 +225,14 @@ impl AirPeer {
     /// How long beyond the round trip the peer may wait before it says how far it is: what we would.
     pub(super) fn told_within(&self) -> Duration {
         if self.has_rare_reports() {
-            self.interval() + TOLD_SLACK
+            Feedback::INTERVAL + TOLD_SLACK
         } else {
             TOLD_SLACK
         }
     }
 
-    /// While much comes.
-    fn interval(&self) -> Duration {
-        Feedback::interval(self.rtt()).min(REPORT_INTERVAL_MAX)
-    }
-
     fn quarter(&self) -> Duration {
-        (self.rtt() / 4).min(REPORT_INTERVAL_MAX)
+        (self.rtt() / 4).min(Feedback::INTERVAL)
     }
 
     /// A report is to leave at this time, or sooner if one is due already; not too close to the last.
@@ -304,7 +298,7 @@ impl AirPeer {
         if self.report_at.is_none_or(|at| at > now) {
             return false;
         }
-        let full = self.reported_at + self.interval();
+        let full = self.reported_at + Feedback::INTERVAL;
         let fresh = self.arrivals.fresh_bytes;
         let is_beginning = fresh * 2 >= self.arrivals.bytes;
         let is_heavy =

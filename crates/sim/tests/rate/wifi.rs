@@ -104,8 +104,7 @@ impl Air {
             }
         }
         if self.received > 0 && self.now >= self.feedback_at {
-            let pause = Feedback::interval(self.waited);
-            self.feedback_at = self.now + pause;
+            self.feedback_at = self.now + Feedback::INTERVAL;
             self.answer();
         }
         news
