@@ -175,14 +175,27 @@ pub struct Host {
     landings: Vec<Option<u64>>,
 }
 
+/// What a host offers its peers beyond RoCEv2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Air {
+    /// Nothing.
+    Nothing,
+    /// Air mode, to who asks.
+    Answers,
+    /// Air mode, and it asks.
+    Asks,
+}
+
 impl Host {
-    /// A host with its regions and queues; `air`: it offers its peers more than RoCEv2.
-    pub fn new(index: usize, address: IpAddr, seed: u64, air: bool) -> Host {
+    /// A host with its regions and queues.
+    pub fn new(index: usize, address: IpAddr, seed: u64, air: Air) -> Host {
         let info = interface(&format!("sim{index}"), 1 + index as u32, address);
         let (port, carrier) = carried(&[address]).expect("a descriptor");
         let simulated = Simulated::open(info, Box::new(port), seed).expect("a device in memory");
-        if air {
-            simulated.offer_air(RateControl::Buffers);
+        match air {
+            Air::Nothing => {}
+            Air::Answers => simulated.offer_air_to_who_asks(RateControl::Buffers),
+            Air::Asks => simulated.offer_air(RateControl::Buffers),
         }
         let nothing = simulated.inventory();
         let device = simulated.device();

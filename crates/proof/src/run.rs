@@ -18,7 +18,7 @@ const QUIET_MAX: Duration = Duration::from_secs(4);
 /// How long packets may still be under way, wait for a receiver, or be looked for, when the world comes to its end.
 const SETTLING_MAX: Duration = Duration::from_millis(20);
 
-/// What a timeout is at least where acknowledgements are sparse: 20 ms and two round trips (`docs/protocol.md`), of which queues make most.
+/// What a timeout is at least where acknowledgements are sparse: 40 ms and two round trips (`docs/protocol.md`), of which queues make most.
 const SPARSE_MAX: Duration = Duration::from_millis(100);
 
 /// The bytes of the world of a seed.

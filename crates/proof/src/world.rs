@@ -3,7 +3,7 @@
 //! One packet arrives at a time, and after every packet, timer and action the judge looks at the memory of the host that ran.
 
 use crate::delays::{Delays, slow_since};
-use crate::host::{End, Host};
+use crate::host::{Air, End, Host};
 use crate::plan::{Connection, NetworkPlan, Plan, Service};
 use airdma_engine::{
     Access, AttrMask, Path, PathMtu, Psn, Qkey, QpAttributes, QpCaps, QpInit, QpState, QpType,
@@ -149,11 +149,11 @@ impl World {
                 network.capture_at(host);
             }
         }
-        // In a third of the worlds nobody does, in a third all do, and in the others each as it likes.
+        // In a third of the worlds nobody offers more than RoCEv2, in a third all do, and in the others each as it likes.
         let air = |seed: u64| match plan.seed % 3 {
-            0 => false,
-            1 => true,
-            _ => seed.is_multiple_of(2),
+            0 => Air::Nothing,
+            1 => Air::Asks,
+            _ => [Air::Asks, Air::Answers, Air::Nothing, Air::Asks][(seed % 4) as usize],
         };
         let hosts = (0..plan.hosts).map(|index| {
             let seed = random.next_u64();
@@ -161,7 +161,7 @@ impl World {
             if offers_sack(plan.seed) {
                 host.device.offer_sack();
             }
-            if air(seed) && offers_bundles(&plan) {
+            if air(seed) != Air::Nothing && offers_bundles(&plan) {
                 host.device.offer_bundles();
             }
             host
