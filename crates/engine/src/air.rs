@@ -61,7 +61,7 @@ const CALLERS_MAX: usize = 16;
 const SEEKING_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Who begins to speak of what goes beyond RoCEv2.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum AirMode {
     /// Nobody: nothing is offered.
     Off,
@@ -309,9 +309,7 @@ impl Tables {
 
     /// From now on peers are offered these features beyond RoCEv2.
     pub(crate) fn offer(&mut self, features: u64, mode: AirMode) {
-        if mode > self.air.mode {
-            self.air.mode = mode;
-        }
+        self.air.mode = self.air.mode.max(mode);
         self.air.offers |= features;
         let mut draw = || u64::from(self.random.next_u32());
         // 0 is nobody's.

@@ -33,6 +33,9 @@ mod gids;
 mod gsi;
 mod helper;
 mod interface;
+#[cfg(test)]
+#[path = "../tests/common/isolated.rs"]
+mod isolated;
 mod limits;
 mod memory;
 mod mr;

@@ -399,6 +399,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::isolated::isolated;
 
     fn neighbour(state: u16, address: &[u8], link_address: &[u8]) -> Vec<u8> {
         let mut body = [0; BODY];
@@ -410,10 +411,33 @@ mod tests {
 
     #[test]
     fn what_may_be_behind_a_router_is_not_on_the_link() {
-        let own = IpAddr::from([127, 0, 0, 1]);
-        assert!(is_on_link(1, own, own));
-        // For documentation (RFC 5737): no interface has it, so it is behind a router, or nowhere.
-        assert!(!is_on_link(1, own, [203, 0, 113, 7].into()));
+        let setup = "ip link add here index 70 type veth peer name there index 71
+            ip link add other index 80 type veth peer name away index 81
+            ip addr add 192.0.2.1/24 dev here
+            ip addr add 203.0.113.1/24 dev other
+            ip -6 addr add fd00::1/64 dev here nodad
+            for interface in here there other away; do ip link set $interface up; done
+            ip route add 198.51.100.0/25 via 192.0.2.2
+            ip route add 198.51.100.128/25 via inet6 fd00::2 dev here
+            ip -6 route add fd01::/64 via fd00::2";
+        let test = "neighbour::tests::what_may_be_behind_a_router_is_not_on_the_link";
+        isolated(test, setup, || {
+            let on_link = |source: &str, destination: &str| {
+                is_on_link(70, source.parse().unwrap(), destination.parse().unwrap())
+            };
+            let here = "192.0.2.1";
+            assert!(on_link(here, "192.0.2.7"));
+            assert!(on_link(here, here), "our own");
+            assert!(on_link("fd00::1", "fd00::7"));
+            assert!(!on_link(here, "198.51.100.7"));
+            assert!(
+                !on_link(here, "198.51.100.200"),
+                "a router by its IPv6 address"
+            );
+            assert!(!on_link("fd00::1", "fd01::7"));
+            assert!(!on_link(here, "203.0.113.7"), "on another interface");
+            assert!(!on_link(here, "10.9.9.9"), "nowhere");
+        });
     }
 
     #[test]

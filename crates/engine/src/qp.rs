@@ -7,7 +7,7 @@ use crate::cq_table::NO_CQ;
 use crate::pd::{NO_PD, check_path};
 use crate::qp_host::{QpSide, Receives};
 use crate::qp_shared::QpShared;
-use crate::qp_table::QpSlot;
+use crate::qp_table::{QpSlot, Source};
 use crate::raw_frames::RawFrames;
 use crate::srq_table::Held;
 use crate::use_count::UseCount;
@@ -238,7 +238,7 @@ impl Qp {
     /// Says how many bytes wait in a buffer of the program's that the peer fills through this queue pair, and how many fit; 0 of 0: there
     /// is none (any more). It should hold many times what is taken out of it at once.
     ///
-    /// A peer that watches our buffers (`AIRDMA_AIR=1` at both ends, and a rate by `buffers` or `latency`) sends no faster than this one
+    /// A peer that watches our buffers (in air mode, with a rate by `buffers` or `latency`) sends no faster than this one
     /// empties. Others are told nothing, and for them nothing is different.
     pub fn set_application_buffer(&self, bytes: u64, capacity: u64) {
         let most = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -268,8 +268,11 @@ impl Qp {
         core.check_process()?;
         check_attributes(core, attributes, mask)?;
         let local = core.address(attributes.path.sgid_index);
-        let local = local.map(|local| (local, core.is_on_link(local, &attributes.path, mask)));
-        if mask.contains(AttrMask::AV) && local.is_none() {
+        let source = local.map(|local| Source {
+            local,
+            on_link: core.is_on_link(local, &attributes.path, mask),
+        });
+        if mask.contains(AttrMask::AV) && source.is_none() {
             // It was there a moment ago.
             return Err(Error::Invalid("the source GID's address is gone"));
         }
@@ -277,7 +280,7 @@ impl Qp {
             self.check_alive()?;
             let index = self.shared.index;
             let before = worker.tables.source_index(index);
-            worker.tables.modify(index, attributes, mask, local, now)?;
+            worker.tables.modify(index, attributes, mask, source, now)?;
             let after = worker.tables.source_index(index);
             if let Some(before) = before {
                 worker.listen(Some(before), false);

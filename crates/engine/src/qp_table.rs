@@ -56,6 +56,14 @@ pub(crate) struct QpSlot {
     pub(crate) raw: Option<RawFrames>,
 }
 
+/// Where packets of a queue pair leave from.
+#[derive(Clone, Copy)]
+pub(crate) struct Source {
+    pub(crate) local: IpAddr,
+    /// No router is between it and the peer.
+    pub(crate) on_link: bool,
+}
+
 /// Between which addresses a queue pair is connected.
 #[derive(Clone, Copy)]
 pub(crate) struct Connection {

@@ -10,7 +10,7 @@ use crate::multicast::Multicast;
 use crate::peers::{PeerIndex, Peers};
 use crate::qp_host::QpHost;
 use crate::qp_shared::DOORBELLS;
-use crate::qp_table::{Connection, QpSlot, QpTable};
+use crate::qp_table::{Connection, QpSlot, QpTable, Source};
 use crate::random::Random;
 use crate::send_wqe;
 use crate::simulated::Inventory;
@@ -264,14 +264,13 @@ impl Tables {
         }
     }
 
-    /// Changes attributes and state. `local` is the address that the source GID index stands for, and whether no router is between it and
-    /// the peer.
+    /// Changes attributes and state. `source` is what the source GID index stands for.
     pub(crate) fn modify(
         &mut self,
         index: u32,
         attributes: &QpAttributes,
         mask: AttrMask,
-        local: Option<(IpAddr, bool)>,
+        source: Option<Source>,
         now: Time,
     ) -> Result<(), Error> {
         // What was posted before is sent, or flushed, before.
@@ -286,7 +285,7 @@ impl Tables {
                 self.disconnect(index, now);
             } else if slot.qp.qp_type().is_connected() && mask.contains(AttrMask::AV) {
                 self.disconnect(index, now);
-                self.connect(index, &attributes.path, local);
+                self.connect(index, &attributes.path, source);
                 self.join_air(index, now);
             }
         }
@@ -317,11 +316,11 @@ impl Tables {
         }
     }
 
-    fn connect(&mut self, index: u32, path: &Path, local: Option<(IpAddr, bool)>) {
+    fn connect(&mut self, index: u32, path: &Path, source: Option<Source>) {
         let Some(slot) = self.qps.slot(index) else {
             return;
         };
-        let Some((local, on_link)) = local else {
+        let Some(Source { local, on_link }) = source else {
             return;
         };
         let remote = path.gid.to_ip();

@@ -84,7 +84,7 @@ impl Recipient {
 /// Packets of one segmented send, or of a bundle. Kernels before 6.8 take no more.
 const GROUP_PACKETS_MAX: usize = 64;
 /// Bytes of it: with its headers it must be a legal IP packet.
-pub(crate) const GROUP_BYTES_MAX: usize = 65_000;
+pub const GROUP_BYTES_MAX: usize = 65_000;
 const _: () = assert!(GROUP_PACKETS_MAX <= airdma_wire::bundle::BUNDLE_PACKETS_MAX);
 
 #[derive(Clone, Copy, Debug)]

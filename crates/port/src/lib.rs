@@ -28,7 +28,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 
-pub use batch::{Destination, TransmitBatch};
+pub use batch::{Destination, GROUP_BYTES_MAX, TransmitBatch};
 pub use counters::PortCounters;
 pub use raw::RawSocket;
 pub use udp::{BindError, Capabilities, UdpConfig, UdpPort};

@@ -389,12 +389,29 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use airdma_port::GROUP_BYTES_MAX;
+    use airdma_transport::rate::BURST_BYTES_MAX;
+    use airdma_wire::{Bth, ICRC_LEN, PathMtu, long_payload};
 
     const USUAL: Weight = Weight::of(0);
     const NOW: Time = Time::from_nanos(1_000_000);
 
     fn pace() -> Pace {
         Pace::new(RateControl::Buffers, 1024, NOW).unwrap()
+    }
+
+    #[test]
+    fn a_burst_leaves_in_one_segmented_send() {
+        for payload in [
+            PathMtu::M1024.bytes(),
+            long_payload(1500, [192, 0, 2, 1].into()),
+        ] {
+            let packet = Bth::LEN + payload as usize;
+            // The last one may go beyond what is allowed.
+            let packets = (BURST_BYTES_MAX as usize).div_ceil(packet);
+            let bytes = packets * (packet + ICRC_LEN);
+            assert!(bytes <= GROUP_BYTES_MAX, "{packets} of {payload}: {bytes}");
+        }
     }
 
     #[test]

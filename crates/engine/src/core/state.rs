@@ -54,14 +54,15 @@ impl Core {
     }
 
     /// Whether a path leads to a neighbour on the link, if that makes a difference: where it is set, and more than RoCEv2 is offered. In a
-    /// simulation there are no routers.
+    /// simulation, which asks no kernel, all addresses of a subnet are.
     pub(crate) fn is_on_link(&self, local: IpAddr, path: &Path, mask: AttrMask) -> bool {
         let remote = path.gid.to_ip();
-        let offers = || self.control(|worker, _| worker.tables.offers_more());
-        self.clock.is_moved()
-            || mask.contains(AttrMask::AV)
-                && offers()
-                && neighbour::is_on_link(self.info.interface_index, local, remote)
+        if self.clock.is_moved() {
+            return subnet(local) == subnet(remote);
+        }
+        mask.contains(AttrMask::AV)
+            && self.control(|worker, _| worker.tables.offers_more())
+            && neighbour::is_on_link(self.info.interface_index, local, remote)
     }
 
     /// Takes in what the kernel has said about the interface, and tells everybody what changed. Returns whether it had said
@@ -149,6 +150,14 @@ pub(super) fn families_of(rows: &[GidEntry]) -> [AtomicU8; GIDS_MAX] {
 pub(super) fn addresses_of(rows: &[GidEntry]) -> Vec<Option<IpAddr>> {
     let address = |entry: &GidEntry| (!entry.is_empty()).then_some(entry.address);
     rows.iter().map(address).collect()
+}
+
+/// The first 24 bits of an IPv4 address, or 64 of an IPv6 address.
+fn subnet(address: IpAddr) -> u64 {
+    match address {
+        IpAddr::V4(address) => u64::from(address.to_bits() >> 8),
+        IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
+    }
 }
 
 fn family_of(entry: &GidEntry) -> u8 {

@@ -58,6 +58,25 @@ fn a_program_that_asked_for_a_smaller_path_mtu_gets_it() {
 }
 
 #[test]
+fn what_goes_through_a_router_has_the_path_mtu() {
+    let mut wires = Wires::new([true, true], LEN);
+    let (left, right) = wires.pair_at_second_address(LEN);
+    wires.quietly(5 * MS);
+    assert_eq!(wires.hosts[0].count("air_agreed"), 2);
+    let since = wires.sent.len();
+    left.qp.post_send(&left.write(&right, 0, LEN)).unwrap();
+    wires.quietly(30 * MS);
+    left.ok();
+    let sent = wires.sent[since..].iter();
+    let middles = sent.filter(|(from, bytes)| is_middle(*from, bytes));
+    assert!(
+        middles
+            .map(|(_, bytes)| bytes.len())
+            .eq([USUAL + 4].repeat(LEN / 1024 - 2))
+    );
+}
+
+#[test]
 fn where_an_interface_takes_less_both_send_what_fits_it() {
     let mut wires = Wires::on([Some(RateControl::Buffers); 2], [1500, 1280], LEN);
     wires.quietly(5 * MS);

@@ -20,8 +20,8 @@ pub struct Host {
     pub carrier: Carrier,
 }
 
-/// The second address of the right host.
-const RIGHT_TOO: [u8; 4] = [192, 0, 2, 99];
+/// The second address of the right host, of another subnet.
+const RIGHT_TOO: [u8; 4] = [198, 51, 100, 99];
 
 fn host(name: &str, addresses: &[[u8; 4]], mtu: u32, seed: u64) -> Host {
     let addresses: Vec<_> = addresses.iter().copied().map(IpAddr::from).collect();
