@@ -31,6 +31,8 @@ pub const PORT: u16 = 5201;
 pub const TRAFFIC: [&str; 2] = ["link", "traffic"];
 /// How our own ends say that they can be reached.
 const READY: &str = "ready";
+/// Of [`Link::in_use`]: ten intervals of rate control.
+const IN_USE_S: &str = "0.5";
 /// No measurement takes longer.
 const LONGEST: Duration = Duration::from_secs(600);
 const POLL: Duration = Duration::from_millis(5);
@@ -73,6 +75,24 @@ impl Link {
             folder,
             complaints: Mutex::default(),
         })
+    }
+
+    /// One whose radio was in use before: bare UDP fills it for half a second, and it is idle again.
+    ///
+    /// A radio that carries its first packets tries out its rates for some 100 ms, in which nobody gets the line. A station that has been there for a
+    /// while knows them, and 10 MB take no longer than that.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Link::new`], and if UDP does not get through.
+    pub fn in_use(airdma: &Path, options: &Options) -> Result<Link, LinkError> {
+        let link = Link::new(airdma, options)?;
+        let (port, to) = (PORT.to_string(), target());
+        let receive = [&TRAFFIC[..], &["udp-receive", "--port", &port]].concat();
+        let send = ["udp-send", "--to", &to, "--seconds", IN_USE_S];
+        let send = [&TRAFFIC[..], &send].concat();
+        link.flow(airdma, &receive, &send)?;
+        Ok(link)
     }
 
     /// What the link says of itself.

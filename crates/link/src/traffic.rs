@@ -1,9 +1,11 @@
 //! Ends of measurements: programs that `airdma link calibrate` and `airdma bench wireless` run on the hosts. Each prints
 //! what it found as one line of JSON.
 
+use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -77,6 +79,8 @@ pub enum Traffic {
         time: Duration,
         /// How far apart.
         apart: Duration,
+        /// So many bytes have to leave its host first, if they do at all.
+        after_bytes: u64,
     },
 }
 
@@ -135,7 +139,15 @@ pub fn run(traffic: &Traffic) -> io::Result<Found> {
         } => tcp_send(*to, *time, *bytes, congestion, *mbit)?,
         Traffic::TcpReceive { port } => tcp_receive(*port)?,
         Traffic::Echo { port } => echo(*port)?,
-        Traffic::Ping { to, time, apart } => ping(*to, *time, *apart)?,
+        Traffic::Ping {
+            to,
+            time,
+            apart,
+            after_bytes,
+        } => {
+            wait_for_others(*after_bytes)?;
+            ping(*to, *time, *apart)?
+        }
     };
     found.cpu_s = cpu_s();
     Ok(found)
@@ -379,6 +391,26 @@ fn echo(port: u16) -> io::Result<Found> {
     Ok(bins.found())
 }
 
+/// Until so many bytes have left this host from now on, but not for long.
+fn wait_for_others(bytes: u64) -> io::Result<()> {
+    let (began, before) = (Instant::now(), sent_by_host()?);
+    while sent_by_host()? - before < bytes && began.elapsed() < FIRST {
+        thread::sleep(BIN / 10);
+    }
+    Ok(())
+}
+
+/// Bytes that left over all interfaces but the loopback.
+fn sent_by_host() -> io::Result<u64> {
+    let table = fs::read_to_string("/proc/net/dev")?;
+    let rows = table.lines().filter_map(|line| line.split_once(':'));
+    let others = rows.filter(|(name, _)| name.trim() != "lo");
+    // Eight columns of what came stand before.
+    let sent =
+        others.filter_map(|(_, row)| row.split_ascii_whitespace().nth(8)?.parse::<u64>().ok());
+    Ok(sent.sum())
+}
+
 fn ping(to: SocketAddr, time: Duration, apart: Duration) -> io::Result<Found> {
     let socket = UdpSocket::bind(any(to, 0))?;
     socket.connect(to)?;
@@ -503,6 +535,7 @@ mod tests {
                 to: ([127, 0, 0, 1], port).into(),
                 time: Duration::from_millis(100),
                 apart: Duration::from_millis(10),
+                after_bytes: 0,
             });
             let found = found.unwrap();
             assert!(found.round_trips_ms.len() >= 5, "{found:?}");

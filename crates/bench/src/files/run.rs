@@ -133,7 +133,10 @@ pub fn sample(
 ) -> anyhow::Result<Sample> {
     let expected = place.make(content).context("making files")?;
     place.clear().context("making room")?;
-    let link = Link::new(airdma, options)?;
+    let link = match options.plain {
+        true => Link::new(airdma, options)?,
+        false => Link::in_use(airdma, options)?,
+    };
     let began = Instant::now();
     // The end of an emulated radio is a veth to programs, so that they are told what it is.
     let air = if options.plain { "auto" } else { "1" };

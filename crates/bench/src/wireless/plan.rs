@@ -63,8 +63,8 @@ const WALK: [(u64, u32); 1] = [(0, 1)];
 pub const UDP_S: f64 = 4.0;
 /// How long TCP is looked at beside others.
 pub const BESIDE_S: f64 = 4.0;
-/// What a run takes beside its transfer: the link, the programs' start, the link's last count.
-pub const OVERHEAD_S: f64 = 1.2;
+/// What a run takes beside its transfer: the link and its use before, the programs' start, the link's last count.
+pub const OVERHEAD_S: f64 = 3.0;
 /// What a transport gets of the line rate, guessed, without loss.
 const SHARE: f64 = 0.5;
 /// By how much each lost packet slows it down, guessed.

@@ -15,6 +15,8 @@ const ECHO: u16 = PORT + 1;
 const FOREGROUND: u16 = PORT + 2;
 /// Often enough that a transfer of a quarter of a second has some.
 const PING_APART_S: &str = "0.02";
+/// Only what is under load is of interest, and pings before it would tell the radio's rate control that frames are short.
+const PING_AFTER_BYTES: &str = "250000";
 const POLL: Duration = Duration::from_millis(20);
 /// How long the link's own count may be late.
 const COUNTED: Duration = Duration::from_millis(550);
@@ -26,7 +28,11 @@ pub fn sample(
     transport: Transport,
     megabytes: u64,
 ) -> anyhow::Result<Sample> {
-    let link = Link::new(airdma, options)?;
+    // A walk is a time of the link's own.
+    let link = match options.walk {
+        Some(_) => Link::new(airdma, options)?,
+        None => Link::in_use(airdma, options)?,
+    };
     let plan = options.plan()?;
     let bytes = match options.walk {
         Some(_) => u64::MAX,
@@ -76,6 +82,8 @@ fn pings(link: &Link, seconds: f64) -> Result<(Running, Running), LinkError> {
         &seconds,
         "--apart",
         PING_APART_S,
+        "--after-bytes",
+        PING_AFTER_BYTES,
     ];
     let ping = [&TRAFFIC[..], &ping].concat();
     Ok((link.own_ready(Side::B, &echo)?, link.own(Side::A, &ping)?))
@@ -106,10 +114,10 @@ pub fn beside(
 ) -> anyhow::Result<()> {
     let cubic = Transport::Tcp("cubic");
     let tcp = |link: &Link| flow(link, airdma, cubic, u64::MAX, BESIDE_S, FOREGROUND);
-    let link = Link::new(airdma, options)?;
+    let link = Link::in_use(airdma, options)?;
     let alone_mbit = tcp(&link)?.mbit;
     drop(link);
-    let link = Link::new(airdma, options)?;
+    let link = Link::in_use(airdma, options)?;
     let longer = BESIDE_S + 1.0;
     let mbit = thread::scope(|scope| {
         let other = scope.spawn(|| flow(&link, airdma, transport, u64::MAX, longer, PORT));

@@ -104,7 +104,7 @@ impl Shape {
 
     /// One run on a link of its own. What fails is a result.
     pub fn sample(self, airdma: &Path, options: &LinkOptions) -> Result<Shares, LinkError> {
-        let link = Link::new(airdma, options)?;
+        let link = Link::in_use(airdma, options)?;
         let shares = self.shares(&link, airdma);
         Ok(shares.unwrap_or_else(|error| Shares {
             error: Some(error.to_string()),

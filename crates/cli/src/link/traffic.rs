@@ -57,6 +57,8 @@ enum TrafficEnd {
         seconds: f64,
         #[arg(long, default_value_t = 0.01)]
         apart: f64,
+        #[arg(long, default_value_t = 0)]
+        after_bytes: u64,
     },
 }
 
@@ -85,10 +87,16 @@ pub fn traffic(options: TrafficOptions) -> anyhow::Result<ExitCode> {
         },
         TrafficEnd::TcpReceive { port } => Traffic::TcpReceive { port },
         TrafficEnd::Echo { port } => Traffic::Echo { port },
-        TrafficEnd::Ping { to, seconds, apart } => Traffic::Ping {
+        TrafficEnd::Ping {
+            to,
+            seconds,
+            apart,
+            after_bytes,
+        } => Traffic::Ping {
             to,
             time: time(seconds)?,
             apart: time(apart)?,
+            after_bytes,
         },
     };
     let found = airdma_link::traffic::run(&traffic)?;
