@@ -58,8 +58,8 @@ impl RequestPacket {
     #[inline]
     fn data(entry: &Entry, index: u32) -> Self {
         let request = &entry.request;
-        let offset = index * entry.payload;
-        let payload_len = (request.length - offset).min(entry.payload);
+        let offset = entry.offset(index);
+        let payload_len = request.length.min(entry.offset(index + 1)) - offset;
         let place = Place {
             first: index == 0,
             last: index + 1 == entry.packets,

@@ -15,7 +15,7 @@
 
 use std::collections::VecDeque;
 
-use airdma_wire::{Headers, NakCode, Psn, Qpn, Transport, XrcEth, ack_timeout, rnr_timer};
+use airdma_wire::{Headers, NakCode, Psn, Qpn, Reth, Transport, XrcEth, ack_timeout, rnr_timer};
 
 use crate::attributes::QpAttributes;
 use crate::completion::{Completion, CompletionOpcode, Status};
@@ -41,8 +41,10 @@ pub(crate) struct Entry {
     pub(crate) first: u64,
     /// None for local requests, and only for them.
     pub(crate) packets: u32,
-    /// What each of them but the last carries, or brings if it is a READ.
+    /// What each of them carries but the first and the last, or brings if it is a READ.
     pub(crate) payload: u32,
+    /// The first one carries so much less.
+    pub(crate) first_less: u32,
     pub(crate) local: Local,
 }
 
@@ -56,8 +58,22 @@ pub(crate) enum Local {
 }
 
 impl Entry {
-    /// A request whose first packet has sequence number `first`, and whose full packets carry `payload` bytes.
-    pub(crate) fn new(request: SendRequest, first: u64, payload: u32) -> Self {
+    /// A request whose first packet has sequence number `first`, in packets of the path MTU.
+    pub(crate) fn new(request: SendRequest, first: u64, path_mtu: u32) -> Self {
+        Entry::cut(request, first, path_mtu, 0)
+    }
+
+    /// The same in packets of `payload` bytes, all of one length with their headers.
+    pub(crate) fn long(request: SendRequest, first: u64, payload: u32) -> Self {
+        let is_write = matches!(
+            request.operation,
+            Operation::Write { .. } | Operation::WriteImm { .. }
+        );
+        let first_less = if is_write { Reth::LEN as u32 } else { 0 };
+        Entry::cut(request, first, payload, first_less)
+    }
+
+    fn cut(request: SendRequest, first: u64, payload: u32, first_less: u32) -> Self {
         let packets = match request.operation {
             Operation::CompareSwap { .. }
             | Operation::FetchAdd { .. }
@@ -68,19 +84,26 @@ impl Entry {
             | Operation::SendInvalidate(_)
             | Operation::Write { .. }
             | Operation::WriteImm { .. }
-            | Operation::Read { .. } => packets_of(request.length, payload),
+            | Operation::Read { .. } => packets_of(request.length + first_less, payload),
         };
         Entry {
             request,
             first,
             packets,
             payload,
+            first_less,
             local: Local::Waiting,
         }
     }
 
     pub(crate) fn end(&self) -> u64 {
         self.first + u64::from(self.packets)
+    }
+
+    /// Where the data of its packet of that index begins.
+    #[inline]
+    pub(crate) fn offset(&self, index: u32) -> u32 {
+        (index * self.payload).saturating_sub(self.first_less)
     }
 }
 
@@ -134,7 +157,7 @@ pub(crate) struct Requester {
     failure: Option<Status>,
     /// With a peer that keeps what comes before its turn, and says what is missing.
     pub(crate) repair: Option<Box<Repair>>,
-    /// What full packets of SENDs and WRITEs carry that begin from now on, if it is more than the path MTU.
+    /// What packets of SENDs and WRITEs carry that begin from now on, if the first one, too, has more room than a path MTU.
     pub(crate) long_payload: u32,
 }
 
@@ -174,24 +197,25 @@ impl Requester {
     }
 
     pub(crate) fn post(&mut self, request: SendRequest, attributes: &QpAttributes) {
-        let payload = self.payload_of(&request, attributes);
-        let entry = Entry::new(request, self.posted, payload);
+        let entry = self.entry(request, self.posted, attributes);
         self.posted = entry.end();
         self.locals += u32::from(entry.packets == 0);
         self.queue.push_back(entry);
     }
 
     /// The responder cuts its answers by the path MTU, and knows no other.
-    fn payload_of(&self, request: &SendRequest, attributes: &QpAttributes) -> u32 {
+    fn entry(&self, request: SendRequest, first: u64, attributes: &QpAttributes) -> Entry {
         let path_mtu = attributes.path_mtu.bytes();
-        if request.operation.is_read_or_atomic() {
-            path_mtu
+        let is_long = self.long_payload > path_mtu + Reth::LEN as u32;
+        if is_long && !request.operation.is_read_or_atomic() {
+            Entry::long(request, first, self.long_payload)
         } else {
-            path_mtu.max(self.long_payload)
+            Entry::new(request, first, path_mtu)
         }
     }
 
-    /// Full packets of SENDs and WRITEs that have not begun carry so much, if it is more than the path MTU. What has begun goes on as it did.
+    /// Packets of SENDs and WRITEs that have not begun carry so much, if the first one, too, has more room than a path MTU. What has begun goes
+    /// on as it did.
     pub(crate) fn set_long_payload(&mut self, payload: u32, attributes: &QpAttributes) {
         if self.long_payload == payload {
             return;
@@ -208,10 +232,9 @@ impl Requester {
                 ..
             } = self.queue[index];
             let first = if index == begun { first } else { self.posted };
-            let payload = self.payload_of(&request, attributes);
             let entry = Entry {
                 local,
-                ..Entry::new(request, first, payload)
+                ..self.entry(request, first, attributes)
             };
             self.posted = entry.end();
             self.queue[index] = entry;

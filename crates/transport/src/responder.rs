@@ -96,7 +96,7 @@ pub(crate) struct Responder {
     ///
     /// [`acknowledge`]: crate::QueuePair::acknowledge
     pub(crate) reorder: Option<Box<Reorder>>,
-    /// What full packets may carry, if that is more than the path MTU.
+    /// What packets may carry, if that is more than the path MTU.
     pub(crate) long_payload_max: u32,
     /// What those of the message that is arriving do: as much as its first one.
     pub(crate) full: u32,
@@ -293,10 +293,14 @@ impl Responder {
             Some(Inbound::Send { .. }) => opcode.is_send() && !begins,
             Some(Inbound::Write { .. }) => opcode.is_write() && !begins,
         };
-        if begins {
-            self.full = self.full_of(attributes, packet);
-        }
-        if !in_sequence || !has_right_size(packet, self.full) {
+        let full = if begins {
+            let (first, full) = self.sizes_of(attributes, packet);
+            self.full = full;
+            first
+        } else {
+            self.full
+        };
+        if !in_sequence || !has_right_size(packet, full) {
             return Err(Fault::Invalid);
         }
         if opcode.is_send() {
@@ -313,14 +317,20 @@ impl Responder {
         Ok(1)
     }
 
-    /// What the full packets of the message carry that begins with this one: that is the peer's choice, within what is taken.
-    fn full_of(&self, attributes: &QpAttributes, packet: &Packet<'_>) -> u32 {
+    /// What this packet, with which a message begins, is to carry, and what the others of the message: that is the peer's choice, within what
+    /// is taken. Long packets of a message are of one length, so what its RETH takes of the first one the others have for data.
+    fn sizes_of(&self, attributes: &QpAttributes, packet: &Packet<'_>) -> (u32, u32) {
         let path_mtu = attributes.path_mtu.bytes();
         let most = path_mtu.max(self.long_payload_max);
-        if packet.headers.bth.opcode.is_first() {
-            (packet.payload.len() as u32).clamp(path_mtu, most)
+        let length = packet.payload.len() as u32;
+        if !packet.headers.bth.opcode.is_first() {
+            (most, most)
+        } else if length <= path_mtu {
+            (path_mtu, path_mtu)
         } else {
-            most
+            let reth = packet.headers.reth.map_or(0, |_| Reth::LEN as u32);
+            let full = (length + reth).min(most);
+            (full - reth, full)
         }
     }
 

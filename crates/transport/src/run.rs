@@ -122,7 +122,7 @@ impl Requester {
             .min(packets_max)
             .min(Run::room(out, payload));
         let run = Run::new(packets, payload)?;
-        let (slot, offset) = (entry.request.slot, index as u32 * payload);
+        let (slot, offset) = (entry.request.slot, entry.offset(index as u32));
         host.gather_run(slot, offset, out, run.payloads()).ok()?;
         let headers = RunHeaders {
             opcode,

@@ -1,10 +1,10 @@
 //! Path MTU: the payload of every packet but the last of a message (IBTA 9.7.1 and table 151).
 
+use crate::Bth;
 use crate::icrc::ICRC_LEN;
 use crate::immediate::IMMEDIATE_LEN;
 use crate::ip::{IPV4_LEN, IPV6_LEN};
 use crate::udp::UDP_LEN;
-use crate::{Bth, Reth};
 use std::net::IpAddr;
 
 /// Bytes that lower layers may add to a payload: the allowance of the kernel's rxe, so that both
@@ -57,14 +57,14 @@ impl PathMtu {
 }
 
 /// What a packet of a SEND or a WRITE to that address can carry at most where the interface has this MTU: a path MTU is a power of two, and
-/// leaves a third of Ethernet's 1,500 bytes unused. Longest is the only packet of a WRITE with immediate data, and a packet never
-/// carries more than the largest path MTU.
+/// leaves a third of Ethernet's 1,500 bytes unused. The last packet may have immediate data as well; the first one of a WRITE carries so much
+/// less as its RETH is long. A packet never carries more than the largest path MTU.
 pub fn long_payload(interface_mtu: u32, address: IpAddr) -> u32 {
     let ip = match address {
         IpAddr::V4(_) => IPV4_LEN,
         IpAddr::V6(_) => IPV6_LEN,
     };
-    let headers = ip + UDP_LEN + Bth::LEN + Reth::LEN + IMMEDIATE_LEN + ICRC_LEN;
+    let headers = ip + UDP_LEN + Bth::LEN + IMMEDIATE_LEN + ICRC_LEN;
     let room = interface_mtu.saturating_sub(headers as u32);
     room.min(PathMtu::M4096.bytes()) & !3
 }
@@ -77,11 +77,11 @@ mod tests {
     fn a_long_payload_fills_the_interface_mtu() {
         let v4: IpAddr = "192.0.2.1".parse().unwrap();
         let v6: IpAddr = "2001:db8::1".parse().unwrap();
-        assert_eq!(long_payload(1500, v4), 1436);
-        assert_eq!(long_payload(1500, v6), 1416);
-        assert_eq!(long_payload(1501, v4), 1436, "whole words");
+        assert_eq!(long_payload(1500, v4), 1452);
+        assert_eq!(long_payload(1500, v6), 1432);
+        assert_eq!(long_payload(1501, v4), 1452, "whole words");
         assert_eq!(long_payload(9000, v4), 4096);
-        assert_eq!(long_payload(60, v4), 0);
+        assert_eq!(long_payload(40, v4), 0);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use airdma_engine::*;
 
 const LEN: usize = 64 * 1024;
 /// A middle packet without its ICRC: BTH and payload.
-const LONG: usize = 12 + 1436;
+const LONG: usize = 12 + 1452;
 const USUAL: usize = 12 + 1024;
 
 /// The lengths of the middle packets of one WRITE, which arrives.
@@ -31,7 +31,7 @@ fn who_has_agreed_fills_packets_as_far_as_the_interface_takes_them() {
     wires.quietly(5 * MS);
     for left in [0, 1] {
         let middles = middles(&mut wires, left);
-        assert_eq!(middles, [LONG].repeat(LEN / 1436 - 1));
+        assert_eq!(middles, [LONG].repeat(LEN / 1452 - 1));
     }
 }
 
@@ -82,7 +82,7 @@ fn where_an_interface_takes_less_both_send_what_fits_it() {
     wires.quietly(5 * MS);
     for left in [0, 1] {
         let middles = middles(&mut wires, left);
-        assert_eq!(middles, [12 + 1216].repeat(LEN / 1216 - 1), "{left}");
+        assert_eq!(middles, [12 + 1232].repeat(LEN / 1232 - 1), "{left}");
     }
 }
 
@@ -99,7 +99,7 @@ fn an_interface_that_takes_less_from_now_on_ends_no_connection() {
     wires.ends[1].ok();
     for left in [0, 1] {
         let middles = middles(&mut wires, left);
-        assert_eq!(middles, [12 + 1216].repeat(LEN / 1216 - 1), "{left}");
+        assert_eq!(middles, [12 + 1232].repeat(LEN / 1232 - 1), "{left}");
     }
 }
 

@@ -44,9 +44,10 @@ fn sends_and_writes_leave_in_long_packets_and_reads_ask_for_usual_ones() {
     assert_eq!(
         b.sends(),
         [
-            "WriteFirst 16777214 va=0x1000+1000 [400]",
+            // With its RETH as long as the next one.
+            "WriteFirst 16777214 va=0x1000+1000 [384]",
             "WriteMiddle 16777215 [400]",
-            "WriteLast 0 [200]",
+            "WriteLast 0 [216]",
             "SendFirst 1 [400]",
             "SendLast 2 [1]",
             "SendOnly 3 [400]",
@@ -72,7 +73,7 @@ fn what_has_begun_keeps_its_packets_and_what_has_not_gets_long_ones() {
     assert_eq!(b.sends_one().unwrap(), "WriteLast 0 [88]");
     assert_eq!(
         b.sends(),
-        ["WriteFirst 1 va=0x1000+600 [400]", "WriteLast 2 A [200]"]
+        ["WriteFirst 1 va=0x1000+600 [384]", "WriteLast 2 A [216]"]
     );
     let all = PsnRange {
         first: Psn::new(0xff_fffe),
@@ -92,8 +93,8 @@ fn what_has_begun_keeps_its_packets_and_what_has_not_gets_long_ones() {
             "WriteFirst 16777214 va=0x1000+600 [256]",
             "WriteMiddle 16777215 [256]",
             "WriteLast 0 [88]",
-            "WriteFirst 1 va=0x1000+600 [400]",
-            "WriteLast 2 A [200]",
+            "WriteFirst 1 va=0x1000+600 [384]",
+            "WriteLast 2 A [216]",
         ]
     );
 }
@@ -101,23 +102,23 @@ fn what_has_begun_keeps_its_packets_and_what_has_not_gets_long_ones() {
 #[test]
 fn what_is_full_is_what_the_message_began_with() {
     let mut b = bench(LONG, 0);
-    for (psn, full) in [(100, 400), (103, 256), (107, 300)] {
-        let (first, rest) = (full as usize, 1000 - 2 * full as usize);
+    for (psn, first, full) in [(100, 384, 400), (103, 256, 256), (107, 284, 300)] {
+        let rest = 1000 - first - full;
         b.write_arrives(Opcode::RcWriteFirst, psn, &[1; 1000][..first], reth(1000));
         // The second comes late, and the one after it goes to its place at once.
         let mut last = psn + 2;
-        if rest > first {
-            b.write_arrives(Opcode::RcWriteMiddle, last, &[3; 1000][..first], None);
+        if rest > full {
+            b.write_arrives(Opcode::RcWriteMiddle, last, &[3; 1000][..full], None);
             assert_eq!(
-                b.host.memory[START + 2 * first..][..first],
-                [3; 1000][..first]
+                b.host.memory[START + first + full..][..full],
+                [3; 1000][..full]
             );
             last += 1;
         }
-        b.write_arrives(Opcode::RcWriteMiddle, psn + 1, &[2; 1000][..first], None);
-        let rest = 1000 - (last - psn) as usize * first;
+        b.write_arrives(Opcode::RcWriteMiddle, psn + 1, &[2; 1000][..full], None);
+        let rest = 1000 - first - (last - psn - 1) as usize * full;
         b.write_arrives(Opcode::RcWriteLast, last, &[4; 1000][..rest], None);
-        let mut expected = [&[1; 1000][..first], &[2; 1000][..first]].concat();
+        let mut expected = [&[1; 1000][..first], &[2; 1000][..full]].concat();
         expected.resize(1000 - rest, 3);
         expected.resize(1000, 4);
         assert_eq!(b.host.memory[START..][..1000], expected, "{full}");
@@ -137,13 +138,15 @@ fn a_packet_that_is_longer_than_what_is_taken_or_not_as_long_as_the_first_is_ref
         b.qp.state() == QpState::Error
     };
     use Opcode::{RcWriteFirst as First, RcWriteLast as Last, RcWriteMiddle as Middle};
-    assert!(!refused(LONG, &[(First, 400), (Middle, 400)]));
-    assert!(refused(LONG, &[(First, 404)]));
+    assert!(!refused(LONG, &[(First, 384), (Middle, 400)]));
+    assert!(refused(LONG, &[(First, 388)]), "others would be longer");
     assert!(refused(LONG, &[(First, 252)]), "less than the path MTU");
-    assert!(refused(LONG, &[(First, 400), (Middle, 256)]));
+    assert!(refused(LONG, &[(First, 384), (Middle, 384)]));
+    assert!(refused(LONG, &[(First, 384), (Middle, 256)]));
     assert!(refused(LONG, &[(First, 256), (Middle, 400)]));
+    assert!(refused(LONG, &[(First, 256), (Middle, 272)]));
     assert!(refused(LONG, &[(First, 256), (Last, 400)]));
-    assert!(refused(0, &[(First, 400)]), "nothing was agreed on");
+    assert!(refused(0, &[(First, 384)]), "nothing was agreed on");
     assert!(!refused(0, &[(First, 256), (Middle, 256)]));
 }
 
@@ -162,6 +165,31 @@ fn only_packets_may_be_as_long_as_what_is_taken() {
 }
 
 #[test]
+fn packets_of_a_send_are_as_long_as_its_first() {
+    let mut b = bench(LONG, 0);
+    b.post_receive(1, 1000);
+    b.arrives(Opcode::RcSendFirst, 100, &[1; 400], |_| {});
+    b.arrives(Opcode::RcSendMiddle, 101, &[2; 400], |_| {});
+    b.arrives(Opcode::RcSendLast, 102, &[3; 200], |_| {});
+    assert_eq!(b.counted(Counter::MessagesReceived), 1);
+    assert_eq!(b.qp.state(), QpState::ReadyToSend);
+}
+
+#[test]
+fn a_first_packet_that_could_be_a_usual_one_is_not_sent() {
+    // 256 bytes would say that the path MTU is meant.
+    for (sent, first) in [(272, 256), (276, 260)] {
+        let mut b = bench(LONG, sent);
+        b.post(WRITE, 1000);
+        let expected = format!("WriteFirst 16777214 va=0x1000+1000 [{first}]");
+        assert_eq!(b.sends_one().unwrap(), expected);
+        let middle = if first == 256 { 256 } else { 276 };
+        let expected = format!("WriteMiddle 16777215 [{middle}]");
+        assert_eq!(b.sends_one().unwrap(), expected);
+    }
+}
+
+#[test]
 fn a_run_is_of_packets_as_long_as_those_of_its_message() {
     let mut b = bench(LONG, 0);
     b.post(WRITE, 4 * 256);
@@ -174,6 +202,6 @@ fn a_run_is_of_packets_as_long_as_those_of_its_message() {
         assert_eq!((run.packets, run.len), (2, Bth::LEN + full));
         b.sends_one().unwrap();
         b.qp.set_long_payloads(LONG, LONG);
-        b.post(WRITE, 4 * LONG);
+        b.post(WRITE, 4 * LONG - 16);
     }
 }
