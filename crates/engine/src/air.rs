@@ -385,8 +385,7 @@ impl Tables {
         if let Some(air) = slot.connection.and_then(|connection| connection.air) {
             let missed = slot.qp.take_missed();
             let arrivals = &mut self.air.peer(air).arrivals;
-            arrivals.note(now, arrived);
-            arrivals.missed_packets = arrivals.missed_packets.wrapping_add(missed);
+            arrivals.note(now, arrived, missed);
         }
     }
 

@@ -18,7 +18,10 @@ const TOLD_SLACK: Duration = Duration::from_millis(1);
 /// Less than this since the last report is told as soon as that is possible: somebody may wait for each message.
 const LIGHT_BYTES: u64 = 8 * 1024;
 /// Reports of gaps are no closer together on a path whose rate is controlled.
-const GAPS_APART: Duration = Duration::from_millis(5);
+const GAPS_APART: Duration = Duration::from_millis(10);
+/// Nor are those closer together that have this many to tell of, which is half of what one has room for.
+const MANY_GAPS_APART: Duration = Duration::from_millis(5);
+const MANY_GAPS: u32 = 12;
 /// So much is told at once: half of what may be under way, at a path MTU of 1,024 bytes.
 const FULL_BYTES: u64 = 2 << 20;
 const PING_INTERVAL_MIN: Duration = Duration::from_millis(5);
@@ -66,10 +69,12 @@ pub(super) struct Arrivals {
     pub(super) missed_packets: u32,
     /// Of the bytes, since the last report.
     fresh_bytes: u64,
+    /// Of the missed packets.
+    fresh_missed: u32,
 }
 
 impl Arrivals {
-    pub(super) fn note(&mut self, now: Time, arrived: Arrived) {
+    pub(super) fn note(&mut self, now: Time, arrived: Arrived, missed: u32) {
         let pause = Duration::from_micros(PAUSE_US.into());
         if self.bytes == 0 || now.duration_since(self.latest) >= pause {
             *self = Arrivals {
@@ -80,6 +85,8 @@ impl Arrivals {
         self.latest = now;
         self.bytes += arrived.bytes;
         self.fresh_bytes += arrived.bytes;
+        self.missed_packets = self.missed_packets.wrapping_add(missed);
+        self.fresh_missed += missed;
         self.marked_bytes = self.marked_bytes.wrapping_add(arrived.marked_bytes as u32);
     }
 
@@ -257,7 +264,9 @@ impl AirPeer {
     /// of the air than it saves. Returns when it is told.
     pub(super) fn report_gap(&mut self, now: Time) -> Time {
         let apart = if self.has_rare_reports() {
-            self.quarter().max(GAPS_APART)
+            let many = self.arrivals.fresh_missed >= MANY_GAPS;
+            let apart = if many { MANY_GAPS_APART } else { GAPS_APART };
+            self.quarter().max(apart)
         } else {
             REPORT_INTERVAL_MIN
         };
@@ -317,6 +326,7 @@ impl AirPeer {
         // Who did not fit in may wait for it.
         self.urgent_at = (!self.owing.is_empty()).then(|| now + REPORT_INTERVAL_MIN);
         self.arrivals.fresh_bytes = 0;
+        self.arrivals.fresh_missed = 0;
         self.report_at = if !self.owing.is_empty() {
             Some(now + REPORT_INTERVAL_MIN)
         } else if under_way {
@@ -456,8 +466,18 @@ mod tests {
             bytes,
             marked_bytes: 0,
         };
-        peer.arrivals.note(at(at_us), arrived);
+        peer.arrivals.note(at(at_us), arrived, 0);
         peer.report_soon(at(at_us));
+    }
+
+    /// And one before it is missing.
+    fn one_arrives(peer: &mut AirPeer, at_us: u64) {
+        let arrived = Arrived {
+            bytes: 1024,
+            marked_bytes: 0,
+        };
+        peer.arrivals.note(at(at_us), arrived, 1);
+        peer.report_gap(at(at_us));
     }
 
     /// When it is told, in microseconds, if it is looked at often.
@@ -535,10 +555,21 @@ mod tests {
         let mut peer = busy();
         arrives(&mut peer, 50_100, 2 * LIGHT_BYTES);
         peer.report_gap(at(50_200));
+        assert_eq!(told_at(&mut peer), Some(60_000));
+        peer.reported(at(60_000), false);
+        arrives(&mut peer, 72_000, 2 * LIGHT_BYTES);
+        peer.report_gap(at(72_000));
+        assert!(peer.is_report_due(at(72_000)));
+    }
+
+    #[test]
+    fn gaps_are_told_before_there_are_more_than_a_report_takes() {
+        let mut peer = busy();
+        for _ in 1..MANY_GAPS {
+            one_arrives(&mut peer, 50_100);
+        }
+        assert_eq!(told_at(&mut peer), Some(60_000));
+        one_arrives(&mut peer, 50_200);
         assert_eq!(told_at(&mut peer), Some(55_000));
-        peer.reported(at(55_000), false);
-        arrives(&mut peer, 62_000, 2 * LIGHT_BYTES);
-        peer.report_gap(at(62_000));
-        assert!(peer.is_report_due(at(62_000)));
     }
 }
