@@ -77,7 +77,7 @@ impl Link {
         })
     }
 
-    /// One whose radio was in use before: bare UDP fills it for half a second, and it is idle again.
+    /// One whose radios were in use before: bare UDP fills it for half a second, every other packet is answered, and it is idle again.
     ///
     /// A radio that carries its first packets tries out its rates for some 100 ms, in which nobody gets the line. A station that has been there for a
     /// while knows them, and 10 MB take no longer than that.
@@ -88,10 +88,19 @@ impl Link {
     pub fn in_use(airdma: &Path, options: &Options) -> Result<Link, LinkError> {
         let link = Link::new(airdma, options)?;
         let (port, to) = (PORT.to_string(), target());
-        let receive = [&TRAFFIC[..], &["udp-receive", "--port", &port]].concat();
+        let receive = [
+            &TRAFFIC[..],
+            &["udp-receive", "--port", &port, "--answer-each", "2"],
+        ]
+        .concat();
         let send = ["udp-send", "--to", &to, "--seconds", IN_USE_S];
         let send = [&TRAFFIC[..], &send].concat();
-        link.flow(airdma, &receive, &send)?;
+        let [_, came] = link.flow(airdma, &receive, &send)?;
+        if came.bytes == 0 {
+            return Err(LinkError::Asked("nothing gets through the link".into()));
+        }
+        // Its counts are late.
+        settle();
         Ok(link)
     }
 

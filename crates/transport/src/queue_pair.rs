@@ -677,7 +677,7 @@ impl QueuePair {
         }
     }
 
-    /// Full packets of SENDs and WRITEs may carry more than the path MTU: those of the peer up to `taken` bytes (what it was told once it may go by as long as the connection lasts), and those of requests that
+    /// Packets of SENDs and WRITEs may carry more than the path MTU: those of the peer up to `taken` bytes (what it was told once it may go by as long as the connection lasts), and those of requests that
     /// have not begun `sent` bytes, which the peer must have said that it takes. READs do not change.
     /// To be said again after each move to ready-to-receive; other services do not change.
     pub fn set_long_payloads(&mut self, taken: u32, sent: u32) {
@@ -696,7 +696,9 @@ impl QueuePair {
     pub fn payload_max(&self) -> u32 {
         let path_mtu = self.attributes.path_mtu.bytes();
         match &self.service {
-            Service::Connected { requester, .. } => path_mtu.max(requester.long_payload),
+            Service::Connected { requester, .. } => {
+                requester.long_payload(&self.attributes).unwrap_or(path_mtu)
+            }
             Service::Unreliable { .. } | Service::Datagram(_) => path_mtu,
         }
     }

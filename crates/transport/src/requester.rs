@@ -157,8 +157,8 @@ pub(crate) struct Requester {
     failure: Option<Status>,
     /// With a peer that keeps what comes before its turn, and says what is missing.
     pub(crate) repair: Option<Box<Repair>>,
-    /// What packets of SENDs and WRITEs carry that begin from now on, if the first one, too, has more room than a path MTU.
-    pub(crate) long_payload: u32,
+    /// What the peer takes; [`Requester::long_payload`] says whether it is of use.
+    long_payload: u32,
 }
 
 impl Requester {
@@ -205,13 +205,18 @@ impl Requester {
 
     /// The responder cuts its answers by the path MTU, and knows no other.
     fn entry(&self, request: SendRequest, first: u64, attributes: &QpAttributes) -> Entry {
-        let path_mtu = attributes.path_mtu.bytes();
-        let is_long = self.long_payload > path_mtu + Reth::LEN as u32;
-        if is_long && !request.operation.is_read_or_atomic() {
-            Entry::long(request, first, self.long_payload)
-        } else {
-            Entry::new(request, first, path_mtu)
+        match self.long_payload(attributes) {
+            Some(payload) if !request.operation.is_read_or_atomic() => {
+                Entry::long(request, first, payload)
+            }
+            Some(_) | None => Entry::new(request, first, attributes.path_mtu.bytes()),
         }
+    }
+
+    /// What packets carry, if the first one of a WRITE, too, has more room than a path MTU.
+    pub(crate) fn long_payload(&self, attributes: &QpAttributes) -> Option<u32> {
+        let least = attributes.path_mtu.bytes() + Reth::LEN as u32;
+        (self.long_payload > least).then_some(self.long_payload)
     }
 
     /// Packets of SENDs and WRITEs that have not begun carry so much, if the first one, too, has more room than a path MTU. What has begun goes

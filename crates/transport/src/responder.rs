@@ -98,7 +98,7 @@ pub(crate) struct Responder {
     pub(crate) reorder: Option<Box<Reorder>>,
     /// What packets may carry, if that is more than the path MTU.
     pub(crate) long_payload_max: u32,
-    /// What those of the message that is arriving do: as much as its first one.
+    /// What those of the message that is arriving do, as its first one said.
     pub(crate) full: u32,
 }
 

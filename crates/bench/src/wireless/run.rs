@@ -33,6 +33,7 @@ pub fn sample(
         Some(_) => Link::new(airdma, options)?,
         None => Link::in_use(airdma, options)?,
     };
+    let answered_before = answers(&link);
     let plan = options.plan()?;
     let bytes = match options.walk {
         Some(_) => u64::MAX,
@@ -59,14 +60,20 @@ pub fn sample(
     drop(echo);
     let pinged = ping.found().unwrap_or_default();
     thread::sleep(COUNTED);
-    let back = &link.status().directions[1];
+    let answered = answers(&link) - answered_before;
     let mut times = pinged.round_trips_ms.clone();
     times.sort_by(f64::total_cmp);
     let at = |share: f64| times.get((times.len() as f64 * share) as usize).copied();
     sample.ping_ms = at(0.5).zip(at(0.95)).map(|(median, most)| [median, most]);
-    let answers = (back.delivered + back.lost).saturating_sub(pinged.packets);
+    let answers = answered.saturating_sub(pinged.packets);
     sample.answers_per_mb = answers as f64 * 1e6 / sample.bytes.max(1.0);
     Ok(sample)
+}
+
+/// Packets that the receiver has sent so far.
+fn answers(link: &Link) -> u64 {
+    let back = &link.status().directions[1];
+    back.delivered + back.lost
 }
 
 /// Something that answers on B, and pings from A for as long as it does.

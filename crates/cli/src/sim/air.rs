@@ -53,7 +53,7 @@ const INTRODUCTION: &str = "# Air mode in virtual time
 
 Written by `airdma sim air > docs/benchmarks/air-virtual.md`; `make air-virtual` compares. Devices, as programs use them, in a simulated cell ([the
 model](../design/010-wifi-model.md)): RDMA WRITEs of 64 KiB where nothing else is said, 128 of each queue pair under way, at a path MTU of 1,024 bytes, in
-packets of 1,436 bytes where both ends are in air mode. The line is what a queue that is always full gets through in UDP datagrams of 1,472 bytes. Times in the queue are those of the sender's packets, until they arrive or are
+packets of 1,452 bytes where both ends are in air mode. The line is what a queue that is always full gets through in UDP datagrams of 1,472 bytes. Times in the queue are those of the sender's packets, until they arrive or are
 given up.
 
 ";
@@ -141,7 +141,7 @@ const AGGREGATES: [(&str, Sender); 3] = [
 fn aggregation(text: &mut String) -> std::fmt::Result {
     writeln!(
         text,
-        "\n## Long packets, datagrams and a longer path MTU\n\nAir mode at {GOOD_DB} dB, by how packets leave ([why so](../design/020-air-mode.md#aggregation)): each in an IP packet of its own, of 1,436 bytes (*long packets*, as ever), up to 64 KB \
+        "\n## Long packets, datagrams and a longer path MTU\n\nAir mode at {GOOD_DB} dB, by how packets leave ([why so](../design/020-air-mode.md#aggregation)): each in an IP packet of its own, of 1,452 bytes (*long packets*, as ever), up to 64 KB \
          of them in one datagram (`AIRDMA_AGGREGATE=datagrams`), or each 4,096 bytes long (`AIRDMA_MTU=4096`). The latter two leave as IP fragments of up to 1,500 bytes, of which one \
          that vanishes takes the others of its datagram along. Datagrams are given up soon where 0.1 % vanish; the rest of the time it is long packets.\n"
     )?;

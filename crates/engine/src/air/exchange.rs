@@ -185,9 +185,13 @@ impl Tables {
 
     /// What packets to a peer may carry has to be agreed on again.
     fn ask_anew(&mut self, index: AirIndex, now: Time) {
+        // The peer may have heard what we take, and go by it, before we hear its answer.
+        let ours = self
+            .air
+            .long_payload(self.air.peers[index.0 as usize].address);
         for user in self.air.peer(index).users.clone() {
             if let Some(slot) = self.qps.slot(user) {
-                slot.qp.set_long_payloads(0, 0);
+                slot.qp.set_long_payloads(ours, 0);
             }
         }
         self.ask_unless_asked(index, now);

@@ -19,7 +19,7 @@ const TOLD_SLACK: Duration = Duration::from_millis(1);
 const LIGHT_BYTES: u64 = 8 * 1024;
 /// Reports of gaps are no closer together on a path whose rate is controlled.
 const GAPS_APART: Duration = Duration::from_millis(10);
-/// Nor are those closer together that have this many to tell of, which is half of what one has room for.
+/// Nor are those closer together that have this many missing packets to tell of: by themselves they take half of the ranges that one has room for.
 const MANY_GAPS_APART: Duration = Duration::from_millis(5);
 const MANY_GAPS: u32 = 12;
 /// So much is told at once: half of what may be under way, at a path MTU of 1,024 bytes.
@@ -86,7 +86,7 @@ impl Arrivals {
         self.bytes += arrived.bytes;
         self.fresh_bytes += arrived.bytes;
         self.missed_packets = self.missed_packets.wrapping_add(missed);
-        self.fresh_missed += missed;
+        self.fresh_missed = self.fresh_missed.saturating_add(missed);
         self.marked_bytes = self.marked_bytes.wrapping_add(arrived.marked_bytes as u32);
     }
 

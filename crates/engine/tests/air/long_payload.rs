@@ -4,6 +4,7 @@ use crate::common::*;
 use crate::wires::{Wires, reset};
 use crate::{BTH_AND_DETH, MS, inject, is_middle};
 use airdma_engine::*;
+use airdma_wire::air::{Hello, Message, feature, hello, parse};
 
 const LEN: usize = 64 * 1024;
 /// A middle packet without its ICRC: BTH and payload.
@@ -104,8 +105,32 @@ fn an_interface_that_takes_less_from_now_on_ends_no_connection() {
 }
 
 #[test]
+fn an_interface_that_takes_more_from_now_on_ends_no_connection() {
+    let mut wires = Wires::on([Some(RateControl::Buffers); 2], [1280, 1500], LEN);
+    wires.quietly(5 * MS);
+    wires.hosts[0].device.set_interface_mtu(1500);
+    // The peer hears of it and goes by it, but what it answers is lost.
+    let mut answers = |from: usize, bytes: &[u8]| {
+        let mad = bytes.get(BTH_AND_DETH..BTH_AND_DETH + 256);
+        from == 1
+            && mad.is_some_and(
+                |mad| matches!(parse(mad), Ok(Message::Hello(hello, _)) if !hello.asks),
+            )
+    };
+    wires.pass(MS, &mut answers);
+    let since = wires.sent.len();
+    for _ in 0..2 {
+        let write = wires.ends[1].write(&wires.ends[0], 0, LEN);
+        wires.ends[1].qp.post_send(&write).unwrap();
+        wires.pass(9 * MS, &mut answers);
+        wires.ends[1].ok();
+    }
+    let mut sent = wires.sent[since..].iter().map(|(_, bytes)| bytes.len());
+    assert!(sent.any(|length| length == LONG + 4));
+}
+
+#[test]
 fn a_peer_that_takes_no_whole_words_gets_some() {
-    use airdma_wire::air::{Hello, Message, feature, hello, parse};
     let mut wires = Wires::new([true, false], LEN);
     wires.quietly(MS);
     let asked = wires.sent.iter().find_map(|(_, bytes)| {

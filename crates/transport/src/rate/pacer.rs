@@ -3,7 +3,7 @@
 //! | parameter | value | why |
 //! |---|---|---|
 //! | burst | what the rate gives in 1 ms | a queue on the way gets no more than 1 ms longer by it |
-//! | at most | 63,500 B | one segmented send: the packet that goes beyond it still fits, of 1,024 bytes as of 1,436 |
+//! | at most | 63,500 B | one segmented send: the packet that goes beyond it still fits, of 1,024 bytes as of 1,452 |
 //! | at least | 4,200 B | a packet of the largest path MTU with its headers |
 //! | made up for | 1 ms more | a sender that is woken late still gets its rate |
 
