@@ -116,7 +116,7 @@ pub struct Feedback {
 impl Feedback {
     /// How long a receiver waits before it speaks again while much comes. SMUFF has it speak four times in a round trip; on Wi-Fi each
     /// feedback takes an access to the air as data does, and a queue of a few milliseconds makes round trips short.
-    pub const INTERVAL: Duration = Duration::from_millis(20);
+    pub const INTERVAL: Duration = Duration::from_millis(40);
 }
 
 /// Bytes in a second, at most [`Rate::MAX`].

@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use crate::rate::Feedback;
 use crate::reorder::AHEAD_MAX;
 use crate::time::Time;
 
@@ -25,7 +26,7 @@ const PROBE_BACKOFF_MAX: u32 = 6;
 /// Whoever is asked answers sooner than it would otherwise.
 const ASKED_WITHIN: Duration = Duration::from_millis(1);
 /// Twice as long as a peer waits before it tells how far it is, at most.
-const TOLD_WITHIN: Duration = Duration::from_millis(40);
+const TOLD_WITHIN: Duration = Feedback::INTERVAL.saturating_mul(2);
 
 #[derive(Debug)]
 pub(crate) struct Repair {

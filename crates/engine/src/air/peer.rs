@@ -18,12 +18,14 @@ const TOLD_SLACK: Duration = Duration::from_millis(1);
 /// Less than this since the last report is told as soon as that is possible: somebody may wait for each message.
 const LIGHT_BYTES: u64 = 8 * 1024;
 /// Reports of gaps are no closer together on a path whose rate is controlled.
-const GAPS_APART: Duration = Duration::from_millis(10);
+const GAPS_APART: Duration = Duration::from_millis(20);
 /// Nor are those closer together that have this many missing packets to tell of: by themselves they take half of the ranges that one has room for.
+/// Or that come after so many bytes: what is missing holds up all that programs may have under way.
 const MANY_GAPS_APART: Duration = Duration::from_millis(5);
 const MANY_GAPS: u32 = 12;
+const MUCH_BYTES: u64 = FULL_BYTES / 2;
 /// So much is told at once: half of what may be under way, at a path MTU of 1,024 bytes.
-const FULL_BYTES: u64 = 2 << 20;
+const FULL_BYTES: u64 = 4 << 20;
 const PING_INTERVAL_MIN: Duration = Duration::from_millis(5);
 /// Where a rate controller sees the queue that matters, and the round trip does not stand in for it.
 const PING_INTERVAL_RARE: Duration = Duration::from_millis(20);
@@ -264,8 +266,9 @@ impl AirPeer {
     /// of the air than it saves. Returns when it is told.
     pub(super) fn report_gap(&mut self, now: Time) -> Time {
         let apart = if self.has_rare_reports() {
-            let many = self.arrivals.fresh_missed >= MANY_GAPS;
-            let apart = if many { MANY_GAPS_APART } else { GAPS_APART };
+            let arrivals = &self.arrivals;
+            let is_much = arrivals.fresh_missed >= MANY_GAPS || arrivals.fresh_bytes >= MUCH_BYTES;
+            let apart = if is_much { MANY_GAPS_APART } else { GAPS_APART };
             self.quarter().max(apart)
         } else {
             REPORT_INTERVAL_MIN
@@ -491,7 +494,7 @@ mod tests {
     fn what_comes_is_told_rarely_where_each_report_takes_from_it() {
         let mut peer = busy();
         arrives(&mut peer, 50_100, 2 * LIGHT_BYTES);
-        assert_eq!(told_at(&mut peer), Some(70_000));
+        assert_eq!(told_at(&mut peer), Some(90_000));
         let mut peer = busy();
         arrives(&mut peer, 50_100, LIGHT_BYTES - 1);
         assert_eq!(told_at(&mut peer), Some(50_600), "somebody may wait for it");
@@ -510,7 +513,7 @@ mod tests {
         assert_eq!(told_at(&mut peer), Some(50_500));
         peer.reported(at(50_500), false);
         arrives(&mut peer, 50_600, 60 * 1024);
-        assert_eq!(told_at(&mut peer), Some(70_500));
+        assert_eq!(told_at(&mut peer), Some(90_500));
         arrives(&mut peer, 51_600, 8 * 1024);
         assert_eq!(told_at(&mut peer), Some(52_100));
     }
@@ -555,11 +558,11 @@ mod tests {
         let mut peer = busy();
         arrives(&mut peer, 50_100, 2 * LIGHT_BYTES);
         peer.report_gap(at(50_200));
-        assert_eq!(told_at(&mut peer), Some(60_000));
-        peer.reported(at(60_000), false);
-        arrives(&mut peer, 72_000, 2 * LIGHT_BYTES);
-        peer.report_gap(at(72_000));
-        assert!(peer.is_report_due(at(72_000)));
+        assert_eq!(told_at(&mut peer), Some(70_000));
+        peer.reported(at(70_000), false);
+        arrives(&mut peer, 92_000, 2 * LIGHT_BYTES);
+        peer.report_gap(at(92_000));
+        assert!(peer.is_report_due(at(92_000)));
     }
 
     #[test]
@@ -568,7 +571,17 @@ mod tests {
         for _ in 1..MANY_GAPS {
             one_arrives(&mut peer, 50_100);
         }
-        assert_eq!(told_at(&mut peer), Some(60_000));
+        assert_eq!(told_at(&mut peer), Some(70_000));
+        one_arrives(&mut peer, 50_200);
+        assert_eq!(told_at(&mut peer), Some(55_000));
+    }
+
+    #[test]
+    fn gaps_are_told_before_much_waits_for_them() {
+        let mut peer = busy();
+        arrives(&mut peer, 50_100, MUCH_BYTES - 1024);
+        peer.report_gap(at(50_100));
+        assert_eq!(told_at(&mut peer), Some(70_000));
         one_arrives(&mut peer, 50_200);
         assert_eq!(told_at(&mut peer), Some(55_000));
     }

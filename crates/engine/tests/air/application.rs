@@ -4,6 +4,7 @@ use crate::common::*;
 use crate::rate::{line, wires};
 use crate::wires::Wires;
 use airdma_engine::*;
+use airdma_transport::rate::Feedback;
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
@@ -158,7 +159,8 @@ fn a_program_that_takes_its_buffer_back_is_sent_to_at_the_rate_of_the_line() {
     program.run(&mut wires, 500 * MS, true);
     program.tells = false;
     program.right.qp.set_application_buffer(0, 0);
-    program.run(&mut wires, 100 * MS, true);
+    // As soon as some reports have said so.
+    program.run(&mut wires, 5 * Feedback::INTERVAL, true);
     let before = wires.line.as_ref().unwrap().carried;
     program.run(&mut wires, 400 * MS, true);
     let carried = wires.line.unwrap().carried - before;
