@@ -80,7 +80,8 @@ pub struct Progress {
 pub struct Waits {
     /// For the sender: its files had to be read, and nothing else was under way. A receiver does not see it.
     pub reading: Duration,
-    /// For the network, which had data to carry. For a receiver: nothing was there to be written, so for the network or the sender.
+    /// For the network, which had data to carry, as far as is known: a sender may hear later that it was the receiver's disk. For a receiver:
+    /// nothing was there to be written, so for the network or the sender.
     pub network: Duration,
     /// For the receiver to write what it has.
     pub writing: Duration,
@@ -101,6 +102,8 @@ pub(crate) struct Account {
     since: Instant,
     now: Wait,
     told: Instant,
+    /// Of what was waited for the network, what nobody has said yet whether the peer's disk was the reason.
+    unsure: Duration,
 }
 
 impl Account {
@@ -111,6 +114,7 @@ impl Account {
             since: moment,
             now,
             told: moment,
+            unsure: Duration::ZERO,
         }
     }
 
@@ -120,10 +124,22 @@ impl Account {
         let waited = moment - self.since;
         match self.now {
             Wait::Reading => self.waits.reading += waited,
-            Wait::Network => self.waits.network += waited,
+            Wait::Network => {
+                self.waits.network += waited;
+                self.unsure += waited;
+            }
             Wait::Writing => self.waits.writing += waited,
         }
         (self.since, self.now) = (moment, to);
+    }
+
+    /// The peer said how far its disk is: whether that is what was waited for since it last did.
+    pub fn learn(&mut self, was_writing: bool) {
+        let unsure = std::mem::take(&mut self.unsure);
+        if was_writing {
+            self.waits.network -= unsure;
+            self.waits.writing += unsure;
+        }
     }
 
     pub fn waits(&self) -> Waits {
@@ -137,5 +153,29 @@ impl Account {
             self.told = Instant::now();
         }
         is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_waited_for_until_a_peer_says_that_its_disk_is_behind_was_its_disk() {
+        let mut account = Account::new(Wait::Network);
+        let wait = |account: &mut Account, ms| {
+            account.since -= Duration::from_millis(ms);
+            account.turn(Wait::Network);
+        };
+        let is_about = |time: Duration, ms| (ms..ms + 5_000).contains(&(time.as_millis() as u64));
+        wait(&mut account, 10_000);
+        account.learn(false);
+        wait(&mut account, 20_000);
+        account.learn(true);
+        account.learn(true);
+        wait(&mut account, 40_000);
+        let waits = account.waits();
+        assert!(is_about(waits.network, 50_000), "{waits:?}");
+        assert!(is_about(waits.writing, 20_000), "{waits:?}");
     }
 }

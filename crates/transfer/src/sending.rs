@@ -54,7 +54,8 @@ struct Data {
     /// Read, and not written: for these the receiver has no room yet.
     sealed: VecDeque<Sealed>,
     writing: VecDeque<Operation<Region>>,
-    /// Chunks that are in the receiver's memory, and on its disk.
+    /// The first chunk of this connection, and those that are in the receiver's memory, and on its disk.
+    first: u64,
     written: u64,
     durable: u64,
     /// Of those in its memory so many waited for its disk when it last said how far that is.
@@ -182,7 +183,7 @@ impl<'a> Sending<'a> {
                 } => self.begin(&unwanted, first_chunk, cipher, &staging)?,
                 SenderEvent::Taken { chunks } => {
                     if let Some(data) = &mut self.data {
-                        data.waiting = data.written.saturating_sub(chunks);
+                        data.taken(chunks);
                     }
                 }
                 SenderEvent::Durable { chunks } => {
@@ -220,6 +221,7 @@ impl<'a> Sending<'a> {
             bytes_total,
             sealed: VecDeque::new(),
             writing: VecDeque::new(),
+            first: first_chunk,
             written: first_chunk,
             durable: first_chunk,
             waiting: 0,
@@ -234,6 +236,11 @@ impl<'a> Sending<'a> {
             return Ok(());
         };
         while let Some(region) = ready(&mut data.writing, self.channel.waker())? {
+            if data.written == data.first {
+                // Until now its disk had nothing to write.
+                data.account.turn(data.wait());
+                data.account.learn(false);
+            }
             data.written += 1;
             data.reader.give_back(region);
         }
@@ -262,6 +269,13 @@ impl<'a> Sending<'a> {
 }
 
 impl Data {
+    /// The receiver's disk has so many chunks. That may be news of long ago, and says what was waited for since the last such news.
+    fn taken(&mut self, chunks: u64) {
+        self.account.turn(self.wait());
+        self.waiting = self.written.saturating_sub(chunks);
+        self.account.learn(self.waiting >= BEHIND);
+    }
+
     fn wait(&self) -> Wait {
         let is_idle = self.writing.is_empty();
         if is_idle && self.sealed.is_empty() && self.written * CHUNK_BYTES < self.bytes_total {
