@@ -87,6 +87,20 @@ class Dissector(unittest.TestCase):
         self.assertEqual(rows[-1], ["0,258", "2,772"])
         self.assertNotIn("airdma", "".join(rows[0]))
 
+    def test_a_read_request_that_says_what_its_answers_carry(self) -> None:
+        bth = struct.pack(">BBHII", 0x0C, 0x40, 0xFFFF, 0x22, 100)
+        reth = struct.pack(">QII", 0x1000, 7, 65536)
+        requests = [packet(bth + reth + more) for more in (b"", bytes.fromhex("010005ac"), bytes.fromhex("020005ac"), bytes(8))]
+        rows = self.fields_of(requests, "lreth.payload")
+        self.assertEqual(rows, [[""], ["1452"], [""], [""]])
+
+    def test_what_a_hello_offers(self) -> None:
+        mads = [bytes.fromhex(line) for line in (ROOT / "crates/wire/tests/air.hex").read_text(encoding="ascii").splitlines()]
+        hellos = [frame(mads[0][:51] + bytes([bits]) + mads[0][52:]) for bits in (1, 2, 4, 8, 16)]
+        names = [f"hello.{name}" for name in ("selective", "buffers", "sack", "bundles", "long_reads")]
+        rows = self.fields_of(hellos, *names)
+        self.assertEqual(rows, [["1" if bit == row else "0" for bit in range(5)] for row in range(5)])
+
     def test_a_bundle_whole_and_in_fragments(self) -> None:
         packets = [struct.pack(">BBHII", 0x07, 0, 0xFFFF, 0x512345, 100 + number) + bytes(1028) for number in range(3)]
         packets[2] = packets[2][:100]

@@ -15,6 +15,7 @@ local f = {
   buffers = ProtoField.bool("airdma.hello.buffers", "Tells of its buffers"),
   sack = ProtoField.bool("airdma.hello.sack", "Says by ACKs what is missing"),
   bundles = ProtoField.bool("airdma.hello.bundles", "Takes bundles"),
+  long_reads = ProtoField.bool("airdma.hello.long_reads", "Answers READs in long packets"),
   sender = ProtoField.uint32("airdma.sender", "Sender", base.HEX),
   instance = ProtoField.uint64("airdma.instance", "Instance", base.HEX),
   answers = ProtoField.uint64("airdma.hello.answers", "Answers instance", base.HEX),
@@ -36,6 +37,7 @@ local f = {
   packets = ProtoField.uint24("airdma.range.packets", "Packets", base.DEC),
   seth_first = ProtoField.uint16("airdma.seth.first", "Missing from, behind what is acknowledged", base.DEC),
   seth_packets = ProtoField.uint16("airdma.seth.packets", "Packets", base.DEC),
+  lreth_payload = ProtoField.uint16("airdma.lreth.payload", "Payload of each answer but the last", base.DEC),
   segment = ProtoField.uint16("airdma.bundle.segment", "Segment length", base.DEC),
   count = ProtoField.uint8("airdma.bundle.packets", "Packets", base.DEC),
   opcode = ProtoField.uint8("airdma.bundle.opcode", "Opcode", base.HEX),
@@ -44,9 +46,10 @@ local f = {
 }
 air.fields = f
 
-local BTH, AETH, DETH, MAD, ICRC = 12, 4, 8, 256, 4
+local BTH, AETH, RETH, DETH, MAD, ICRC = 12, 4, 16, 8, 256, 4
+local LRETH = 4
 local BUNDLE_HEADER, BUNDLE_PACKETS = 8, 64
-local ACKNOWLEDGE, BUNDLE = 0x11, 0xd9
+local READ_REQUEST, ACKNOWLEDGE, BUNDLE = 0x0c, 0x11, 0xd9
 local payloads = Field.new("udp.payload")
 local port = Field.new("udp.dstport")
 
@@ -81,6 +84,17 @@ local function sack(buffer, pinfo, root)
   pinfo.cols.info:append(" airdma SACK")
 end
 
+-- A READ request that says what its answers carry.
+local function long_read(buffer, pinfo, root)
+  if buffer:len() ~= BTH + RETH + LRETH + ICRC then return end
+  local lreth = buffer(BTH + RETH, LRETH):tvb()
+  if lreth(0, 1):uint() ~= 1 then return end
+  local tree = root:add(air, lreth())
+  tree:add(f.version, lreth(0, 1))
+  tree:add(f.lreth_payload, lreth(2, 2))
+  pinfo.cols.info:append(" airdma long READ")
+end
+
 -- Packets that share a datagram.
 local function bundle(buffer, pinfo, root)
   local len = buffer:len() - BUNDLE_HEADER
@@ -105,6 +119,7 @@ function air.dissector(_, pinfo, root)
   local buffer = payload.range:tvb()
   if buffer:len() > BUNDLE_HEADER and buffer(0, 1):uint() == BUNDLE then return bundle(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == ACKNOWLEDGE then return sack(buffer, pinfo, root) end
+  if buffer:len() > BTH and buffer(0, 1):uint() == READ_REQUEST then return long_read(buffer, pinfo, root) end
   if buffer:len() < BTH + DETH + MAD or buffer(5, 3):uint() ~= 1 then return end
   local mad = buffer(BTH + DETH, MAD):tvb()
   if mad(1, 1):uint() ~= 0x4f or mad(37, 3):uint() ~= 0x026144 then return end
@@ -121,6 +136,7 @@ function air.dissector(_, pinfo, root)
     tree:add(f.buffers, mad(51, 1), mad(51, 1):bitfield(6, 1) == 1)
     tree:add(f.sack, mad(51, 1), mad(51, 1):bitfield(5, 1) == 1)
     tree:add(f.bundles, mad(51, 1), mad(51, 1):bitfield(4, 1) == 1)
+    tree:add(f.long_reads, mad(51, 1), mad(51, 1):bitfield(3, 1) == 1)
     tree:add(f.sender, mad(52, 4))
     tree:add(f.instance, mad(56, 8))
     tree:add(f.answers, mad(64, 8))

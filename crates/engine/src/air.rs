@@ -332,7 +332,7 @@ impl Tables {
             if number.is_some() && self.air.instance.is_some() {
                 // The peer may go over before us, by what we said for another queue pair. What it takes it says with its answer.
                 let taken = self.air.long_payload(connection.remote);
-                slot.qp.set_long_payloads(taken, 0);
+                slot.qp.set_long_payloads(taken, 0, false);
             }
         }
     }

@@ -102,6 +102,8 @@ pub struct Load {
     pub queue_pairs: usize,
     /// Of each RDMA WRITE, of which each queue pair has 128 under way.
     pub message_bytes: u32,
+    /// READs in place of WRITEs, 16 of a queue pair at a time: the data comes from the one, and all but it ask.
+    pub reads: bool,
     /// Of datagrams of 1,500 bytes that another program of the first host sends to the same receiver, in Mb/s, evenly; 0: none.
     pub foreground_mbit: u32,
 }
@@ -112,6 +114,7 @@ impl Load {
         hosts: 1,
         queue_pairs: 1,
         message_bytes: 64 * 1024,
+        reads: false,
         foreground_mbit: 0,
     };
 }
@@ -127,7 +130,7 @@ pub struct Seen {
     pub queued_ms: [f64; 2],
     /// Packets that found the queue full.
     pub overflowed: u64,
-    /// Datagrams of the receiver for each MB of payload.
+    /// Datagrams of who gets the data for each MB of payload.
     pub answers_per_mb: f64,
     /// Of the foreground: what arrived, of what was sent, and how long 99 % took, in ms.
     pub foreground: [f64; 2],
@@ -330,7 +333,7 @@ struct Cell<'a> {
     setting: &'a Setting,
     load: Load,
     packet_bytes: u32,
-    /// The last one receives.
+    /// The last one receives, or is read from.
     hosts: Vec<Host>,
     stations: Vec<StationId>,
     medium: Medium,
@@ -354,7 +357,7 @@ impl<'a> Cell<'a> {
         let host = |(index, &station)| {
             let is_receiver = index == load.hosts;
             let pairs = load.queue_pairs * if is_receiver { load.hosts } else { 1 };
-            Host::new(index, sender, station, load.message_bytes, pairs)
+            Host::new(index, sender, station, load, pairs)
         };
         let hosts: Vec<Host> = stations.iter().enumerate().map(host).collect();
         if let [senders @ .., receiver] = &hosts[..] {
@@ -433,6 +436,10 @@ impl<'a> Cell<'a> {
         }
     }
 
+    fn sends_data(&self, host: usize) -> bool {
+        (host == self.load.hosts) == self.load.reads
+    }
+
     /// Since it counts.
     fn since(&self) -> Duration {
         self.now.saturating_sub(WARM_UP)
@@ -483,7 +490,7 @@ impl<'a> Cell<'a> {
     }
 
     fn send(&mut self, from: usize, frame: Frame) {
-        if from == self.load.hosts {
+        if !self.sends_data(from) {
             self.answers += 1;
         }
         let to = index_of(frame.destination);
@@ -534,7 +541,7 @@ impl<'a> Cell<'a> {
                 Carried::Foreground if came => self.foreground.came(took),
                 Carried::Foreground => {}
                 Carried::Part(datagram) => {
-                    if under.from < self.load.hosts {
+                    if self.sends_data(under.from) {
                         self.waits.push(took);
                     }
                     if !came {

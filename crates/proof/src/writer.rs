@@ -14,6 +14,8 @@ use std::sync::Arc;
 pub(crate) const MESSAGE: usize = 64 * 1024;
 /// As many as may be under way.
 pub(crate) const MESSAGES: u64 = 128;
+/// And READs that a peer may be asked for at a time.
+const READS: u8 = 16;
 
 pub(crate) struct Writer {
     pub(crate) device: Simulated,
@@ -129,7 +131,7 @@ pub(crate) fn connect(qp: &Qp, gid: Gid, path_mtu: PathMtu, number: Qpn) {
     let init = QpAttributes {
         state: QpState::Init,
         port: 1,
-        access: Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+        access: Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ,
         ..QpAttributes::default()
     };
     set(
@@ -145,7 +147,7 @@ pub(crate) fn connect(qp: &Qp, gid: Gid, path_mtu: PathMtu, number: Qpn) {
         },
         path_mtu,
         dest_qpn: number,
-        max_dest_rd_atomic: 1,
+        max_dest_rd_atomic: READS,
         min_rnr_timer: 1,
         ..init
     };
@@ -154,7 +156,7 @@ pub(crate) fn connect(qp: &Qp, gid: Gid, path_mtu: PathMtu, number: Qpn) {
     set(&receive, AttrMask::STATE | connected | limits);
     let send = QpAttributes {
         state: QpState::ReadyToSend,
-        max_rd_atomic: 1,
+        max_rd_atomic: READS,
         retry_count: 7,
         rnr_retry: 7,
         // What perftest has.

@@ -94,6 +94,19 @@ fn fragments_fill_frames_as_long_packets_do_and_are_lost_together() {
 }
 
 #[test]
+fn reads_have_more_of_the_line_than_packets_of_the_path_mtu_leave_them() {
+    let asked = Load {
+        reads: true,
+        ..Load::USUAL
+    };
+    let setting = setting(&[35.0]);
+    let [reads, writes] = [asked, Load::USUAL].map(|load| throughput(&setting, AIR, load, TIME));
+    // With 1,024 bytes in each answer it is 0.71, with 1,452 it is 0.78.
+    assert!(reads.mbit > 0.74 * writes.mbit, "{reads:?} {writes:?}");
+    assert_eq!(reads.overflowed, 0);
+}
+
+#[test]
 fn a_signal_that_fades_takes_the_goodput_along() {
     let steps = |snr_db| line_rate(&setting(&[snr_db]), 1, TIME);
     let (near, far) = (steps(35.0), steps(8.0));

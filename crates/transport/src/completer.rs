@@ -279,7 +279,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Every response but the last carries exactly one path MTU (IBTA 9.7.5.1.1).
+    /// Every response but the last carries exactly one path MTU (IBTA 9.7.5.1.1), or what the request asked for.
     fn place_read<H: Host>(
         &mut self,
         entry: &Entry,

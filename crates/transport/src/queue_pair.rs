@@ -527,7 +527,6 @@ impl QueuePair {
     fn peer(&self) -> Peer {
         Peer {
             qpn: self.attributes.dest_qpn,
-            mtu: self.attributes.path_mtu.bytes(),
             transport: self.transport,
         }
     }
@@ -677,10 +676,11 @@ impl QueuePair {
         }
     }
 
-    /// Packets of SENDs and WRITEs may carry more than the path MTU: those of the peer up to `taken` bytes (what it was told once it may go by as long as the connection lasts), and those of requests that
-    /// have not begun `sent` bytes, which the peer must have said that it takes. READs do not change.
+    /// Packets may carry more than the path MTU: those of the peer up to `taken` bytes (what it was told once it may go by as long as the connection lasts), and those of requests that
+    /// have not begun `sent` bytes, which the peer must have said that it takes. READs that have not begun ask for answers of `sent` bytes, too,
+    /// if the peer said that it `answers` so; those of the peer are answered as they ask, up to `taken` bytes.
     /// To be said again after each move to ready-to-receive; other services do not change.
-    pub fn set_long_payloads(&mut self, taken: u32, sent: u32) {
+    pub fn set_long_payloads(&mut self, taken: u32, sent: u32, answers: bool) {
         if let Service::Connected {
             requester,
             responder,
@@ -688,7 +688,7 @@ impl QueuePair {
             && self.transport == Transport::Rc
         {
             responder.long_payload_max = responder.long_payload_max.max(taken);
-            requester.set_long_payload(sent, &self.attributes);
+            requester.set_long_payload(sent, answers, &self.attributes);
         }
     }
 

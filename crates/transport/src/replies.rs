@@ -24,8 +24,6 @@ enum Body {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) qpn: Qpn,
-    /// Bytes that a packet carries.
-    pub(crate) mtu: u32,
     /// RC, or XRC.
     pub(crate) transport: Transport,
 }
@@ -38,6 +36,8 @@ pub(crate) struct ReadResponse {
     pub(crate) length: u32,
     /// Bytes answered so far.
     pub(crate) done: u32,
+    /// Bytes that each packet carries but the last.
+    pub(crate) payload: u32,
     /// PSNs that the whole answer takes.
     pub(crate) packets: u32,
 }
@@ -222,7 +222,7 @@ impl Replies {
                     Some((len, Ok(())))
                 }
                 Err(fault) => {
-                    let psn = reply.psn.add(read.done / peer.mtu);
+                    let psn = reply.psn.add(read.done / read.payload);
                     self.clear();
                     let nak = Syndrome::Nak(NakCode::RemoteAccessError);
                     host.count(counter_of(nak));
@@ -234,10 +234,12 @@ impl Replies {
     }
 
     /// The READ that is being answered, if its first packet was written, and the PSN of the next one.
-    pub(crate) fn read_in_progress(&self, mtu: u32) -> Option<(ReadResponse, Psn)> {
+    pub(crate) fn read_in_progress(&self) -> Option<(ReadResponse, Psn)> {
         let reply = self.queue.front()?;
         match reply.body {
-            Body::Read(read) if read.done > 0 => Some((read, reply.psn.add(read.done / mtu))),
+            Body::Read(read) if read.done > 0 => {
+                Some((read, reply.psn.add(read.done / read.payload)))
+            }
             Body::Read(_) | Body::Acknowledge(_) | Body::Atomic { .. } => None,
         }
     }
@@ -305,8 +307,7 @@ fn emit_read<H: Host>(
     host: &mut H,
     out: &mut [u8],
 ) -> Result<(usize, u32), RemoteFault> {
-    let mtu = peer.mtu;
-    let carried = (read.length - read.done).min(mtu);
+    let carried = (read.length - read.done).min(read.payload);
     let first = read.done == 0;
     let last = read.done + carried == read.length;
     let opcode = match (first, last) {
@@ -316,7 +317,7 @@ fn emit_read<H: Host>(
         (false, true) => Opcode::RcReadResponseLast,
     };
     let mut headers = response(opcode, reply, peer);
-    headers.bth.psn = reply.psn.add(read.done / mtu);
+    headers.bth.psn = reply.psn.add(read.done / read.payload);
     headers.bth.pad = pad_of(carried);
     if opcode != Opcode::RcReadResponseMiddle {
         headers.aeth = Some(acknowledging(reply.msn));

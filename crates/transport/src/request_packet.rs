@@ -5,7 +5,7 @@ use airdma_wire::{AtomicEth, Bth, Headers, Opcode, Psn, Qpn, Reth, Rkey};
 use crate::requester::Entry;
 use crate::work::Operation;
 
-/// A long READ is asked for in pieces of this size, so that the requester, whose own receive
+/// A long READ is asked for in pieces of this size, rounded up to whole packets, so that the requester, whose own receive
 /// buffer the responses fill, decides how much is under way. The pieces start at fixed offsets of
 /// the message: a request repeated after a loss never reaches into the next piece.
 const READ_PIECE_BYTES: u32 = 64 * 1024;
@@ -118,7 +118,7 @@ impl RequestPacket {
 
     fn read(entry: &Entry, index: u32, va: u64, rkey: Rkey) -> Self {
         let mtu = entry.payload;
-        let piece = READ_PIECE_BYTES / mtu;
+        let piece = READ_PIECE_BYTES.div_ceil(mtu);
         let piece_end = (index / piece + 1).saturating_mul(piece).min(entry.packets);
         let offset = index * mtu;
         let end = (u64::from(piece_end) * u64::from(mtu)).min(u64::from(entry.request.length));

@@ -15,7 +15,9 @@
 
 use std::collections::VecDeque;
 
-use airdma_wire::{Headers, NakCode, Psn, Qpn, Reth, Transport, XrcEth, ack_timeout, rnr_timer};
+use airdma_wire::{
+    Headers, Lreth, NakCode, Psn, Qpn, Reth, Transport, XrcEth, ack_timeout, rnr_timer,
+};
 
 use crate::attributes::QpAttributes;
 use crate::completion::{Completion, CompletionOpcode, Status};
@@ -159,6 +161,8 @@ pub(crate) struct Requester {
     pub(crate) repair: Option<Box<Repair>>,
     /// What the peer takes; [`Requester::long_payload`] says whether it is of use.
     long_payload: u32,
+    /// And answers READs with, if it is asked.
+    long_reads: bool,
 }
 
 impl Requester {
@@ -183,15 +187,18 @@ impl Requester {
             failure: None,
             repair: None,
             long_payload: 0,
+            long_reads: false,
         }
     }
 
     /// Starts counting at the send queue's PSN.
     pub(crate) fn start(&mut self, attributes: &QpAttributes) {
-        let (selective, long_payload) = (self.repair.is_some(), self.long_payload);
+        let selective = self.repair.is_some();
+        let (long_payload, long_reads) = (self.long_payload, self.long_reads);
         *self = Requester::new();
         self.set_selective(selective);
         self.long_payload = long_payload;
+        self.long_reads = long_reads;
         self.first_psn = attributes.sq_psn;
         self.refill_retries(attributes);
     }
@@ -203,14 +210,19 @@ impl Requester {
         self.queue.push_back(entry);
     }
 
-    /// The responder cuts its answers by the path MTU, and knows no other.
     fn entry(&self, request: SendRequest, first: u64, attributes: &QpAttributes) -> Entry {
         match self.long_payload(attributes) {
-            Some(payload) if !request.operation.is_read_or_atomic() => {
+            Some(payload) if self.may_be_long(&request.operation) => {
                 Entry::long(request, first, payload)
             }
             Some(_) | None => Entry::new(request, first, attributes.path_mtu.bytes()),
         }
+    }
+
+    /// The answers to a READ are cut by the peer, which may know no size but the path MTU.
+    fn may_be_long(&self, operation: &Operation) -> bool {
+        let is_read = matches!(operation, Operation::Read { .. });
+        !operation.is_read_or_atomic() || is_read && self.long_reads
     }
 
     /// What packets carry, if the first one of a WRITE, too, has more room than a path MTU.
@@ -219,13 +231,19 @@ impl Requester {
         (self.long_payload > least).then_some(self.long_payload)
     }
 
-    /// Packets of SENDs and WRITEs that have not begun carry so much, if the first one, too, has more room than a path MTU. What has begun goes
-    /// on as it did.
-    pub(crate) fn set_long_payload(&mut self, payload: u32, attributes: &QpAttributes) {
-        if self.long_payload == payload {
+    /// Packets of SENDs and WRITEs that have not begun carry so much, if the first one, too, has more room than a path MTU, and so do answers to
+    /// READs (`reads`). What has begun goes on as it did: the PSNs of what follows were chosen by that.
+    pub(crate) fn set_long_payload(
+        &mut self,
+        payload: u32,
+        reads: bool,
+        attributes: &QpAttributes,
+    ) {
+        if (self.long_payload, self.long_reads) == (payload, reads) {
             return;
         }
         self.long_payload = payload;
+        self.long_reads = reads;
         let begun = self
             .queue
             .partition_point(|entry| entry.first < self.sent_max);
@@ -759,10 +777,16 @@ fn write<H: Host>(
         Transport::Xrc => emit_extended(packet.headers, entry.request.srqn, out),
         Transport::Rc | Transport::Uc | Transport::Ud | Transport::Cnp => packet.headers.emit(out),
     };
-    let payload_end = headers_len + packet.payload_len as usize;
+    let mut payload_end = headers_len + packet.payload_len as usize;
+    let path_mtu = attributes.path_mtu.bytes();
     if packet.payload_len > 0 {
         let target = &mut out[headers_len..payload_end];
         host.gather(entry.request.slot, packet.offset, target)?;
+    } else if packet.answer_len > path_mtu && entry.payload > path_mtu {
+        // Fewer bytes come in one packet anyway.
+        let payload = entry.payload as u16;
+        payload_end += Lreth::LEN;
+        out[headers_len..payload_end].copy_from_slice(&Lreth { payload }.to_bytes());
     }
     let end = payload_end + usize::from(packet.headers.bth.pad);
     out[payload_end..end].fill(0);

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use airdma_wire::{Bth, NakCode, Opcode, Packet, Psn, Qpn, Reth, Rkey, Syndrome};
+use airdma_wire::{Bth, Lreth, NakCode, Opcode, Packet, Psn, Qpn, Reth, Rkey, Syndrome};
 
 use crate::attributes::{Access, QpAttributes};
 use crate::completion::{Completion, CompletionOpcode, Status};
@@ -35,9 +35,19 @@ pub(crate) enum Inbound {
 /// A READ, atomic or atomic write that was executed, kept to answer its duplicates (IBTA 9.4.5, 9.7.5.1.3).
 #[derive(Clone, Copy, Debug)]
 enum Executed {
-    Read { psn: Psn, packets: u32, reth: Reth },
-    Atomic { psn: Psn, original: u64 },
-    AtomicWrite { psn: Psn },
+    Read {
+        psn: Psn,
+        reth: Reth,
+        /// Of each answer but the last.
+        payload: u32,
+    },
+    Atomic {
+        psn: Psn,
+        original: u64,
+    },
+    AtomicWrite {
+        psn: Psn,
+    },
 }
 
 /// Why the responder gives up on its peer.
@@ -193,6 +203,7 @@ impl Responder {
         ahead: u32,
         host: &mut H,
     ) {
+        let path_mtu = attributes.path_mtu.bytes();
         let Some(reorder) = &mut self.reorder else {
             return self.report_gap();
         };
@@ -208,7 +219,9 @@ impl Responder {
         let placed = place_early(self.inbound.as_ref(), packet, ahead, self.full, host);
         let psns = match packet.headers.reth {
             Some(reth) if packet.headers.bth.opcode == Opcode::RcReadRequest => {
-                packets_of(reth.length, attributes.path_mtu.bytes())
+                // One that is refused in its turn has one answer.
+                let payload = answer_payload(packet, path_mtu, self.long_payload_max);
+                payload.map_or(1, |payload| packets_of(reth.length, payload))
             }
             Some(_) | None => 1,
         };
@@ -446,6 +459,9 @@ impl Responder {
         host: &mut H,
     ) -> Result<u32, Fault> {
         let reth = packet.headers.reth.ok_or(Fault::Invalid)?;
+        let path_mtu = attributes.path_mtu.bytes();
+        let payload =
+            answer_payload(packet, path_mtu, self.long_payload_max).ok_or(Fault::Invalid)?;
         self.check_answers_max(attributes)?;
         check_reth(
             attributes,
@@ -455,12 +471,11 @@ impl Responder {
             host,
         )?;
         let psn = packet.headers.bth.psn;
-        let packets = packets_of(reth.length, attributes.path_mtu.bytes());
         self.message_done(host);
-        self.remember(attributes, Executed::Read { psn, packets, reth });
-        self.replies
-            .read(psn, self.msn, read_response(&reth, packets), false);
-        Ok(packets)
+        self.remember(attributes, Executed::Read { psn, reth, payload });
+        let response = read_response(&reth, payload);
+        self.replies.read(psn, self.msn, response, false);
+        Ok(response.packets)
     }
 
     fn execute_atomic<H: Host>(
@@ -511,7 +526,7 @@ impl Responder {
         self.message_done(host);
         self.remember(attributes, Executed::AtomicWrite { psn });
         self.replies
-            .read(psn, self.msn, atomic_write_response(), false);
+            .read(psn, self.msn, atomic_write_response(attributes), false);
         Ok(())
     }
 
@@ -549,7 +564,6 @@ impl Responder {
                 None => self.acknowledge_again(),
             };
         }
-        let mtu = attributes.path_mtu.bytes();
         for executed in &self.executed {
             match *executed {
                 Executed::Atomic { psn: at, original }
@@ -562,27 +576,27 @@ impl Responder {
                     if at == psn && opcode == Opcode::RcAtomicWrite =>
                 {
                     self.replies
-                        .read(psn, self.msn, atomic_write_response(), true);
+                        .read(psn, self.msn, atomic_write_response(attributes), true);
                     return;
                 }
                 Executed::Read {
                     psn: first,
-                    packets,
                     reth,
+                    payload,
                 } if opcode == Opcode::RcReadRequest => {
                     let Some(again) = packet.headers.reth else {
                         continue;
                     };
-                    if !is_rest_of(&again, psn, &reth, first, packets, mtu) {
+                    if !is_rest_of(&again, psn, &reth, first, payload) {
                         continue;
                     }
                     if host.check_remote(again.rkey, again.va, again.length, RemoteAccess::Read)
                         == Ok(())
                         || again.length == 0
                     {
-                        let packets = packets_of(again.length, mtu);
+                        // Its PSNs are those of the first time, and so is what each of them carries.
                         self.replies
-                            .read(psn, self.msn, read_response(&again, packets), true);
+                            .read(psn, self.msn, read_response(&again, payload), true);
                     }
                     return;
                 }
@@ -711,8 +725,8 @@ pub(crate) fn has_right_size(packet: &Packet<'_>, full: u32) -> bool {
     let length = packet.payload.len();
     let full = full as usize;
     if !(opcode.is_send() || opcode.is_write()) {
-        // An atomic write looks at its eight bytes itself.
-        return length == 0 || opcode == Opcode::RcAtomicWrite;
+        // An atomic write looks at its eight bytes itself, and a READ at its LRETH.
+        return length == 0 || matches!(opcode, Opcode::RcAtomicWrite | Opcode::RcReadRequest);
     }
     if opcode.is_only() {
         length <= full
@@ -757,31 +771,42 @@ pub(crate) fn check_reth<H: Host>(
     Ok(())
 }
 
-fn read_response(reth: &Reth, packets: u32) -> ReadResponse {
+/// What each answer to a READ carries but the last: a path MTU, or what the request says if that is more, and no more than `most`. In whole
+/// words, so that answers in the middle have no padding. `None`: the request says what nobody may.
+fn answer_payload(packet: &Packet<'_>, path_mtu: u32, most: u32) -> Option<u32> {
+    if packet.payload.is_empty() {
+        return Some(path_mtu);
+    }
+    let said = u32::from(Lreth::parse(packet.payload).ok()?.payload);
+    (said > path_mtu && said <= most && said.is_multiple_of(4)).then_some(said)
+}
+
+fn read_response(reth: &Reth, payload: u32) -> ReadResponse {
     ReadResponse {
         rkey: reth.rkey,
         va: reth.va,
         length: reth.length,
         done: 0,
-        packets,
+        payload,
+        packets: packets_of(reth.length, payload),
     }
 }
 
 /// What an atomic write is answered with: a READ response without data, as rxe has it.
-fn atomic_write_response() -> ReadResponse {
-    read_response(&Reth::default(), 1)
+fn atomic_write_response(attributes: &QpAttributes) -> ReadResponse {
+    read_response(&Reth::default(), attributes.path_mtu.bytes())
 }
 
 /// Whether a repeated READ request asks for the rest of what was granted before. A part that ends
 /// earlier is nothing a requester goes back for, and would let a peer queue any number of answers.
-fn is_rest_of(again: &Reth, psn: Psn, before: &Reth, first: Psn, packets: u32, mtu: u32) -> bool {
+fn is_rest_of(again: &Reth, psn: Psn, before: &Reth, first: Psn, payload: u32) -> bool {
     let Ok(index) = u32::try_from(psn.distance_from(first)) else {
         return false;
     };
-    if index >= packets {
+    if index >= packets_of(before.length, payload) {
         return false;
     }
-    let offset = index * mtu;
+    let offset = index * payload;
     again.rkey == before.rkey
         && again.va == before.va.wrapping_add(u64::from(offset))
         && again.length == before.length - offset.min(before.length)

@@ -150,12 +150,12 @@ impl Replies {
         host: &mut H,
         out: &mut [u8],
     ) -> Option<Run> {
-        let (read, first) = self.read_in_progress(peer.mtu)?;
-        let middle = (read.length - read.done).div_ceil(peer.mtu) - 1;
+        let (read, first) = self.read_in_progress()?;
+        let middle = (read.length - read.done).div_ceil(read.payload) - 1;
         let packets = (middle as usize)
             .min(packets_max)
-            .min(Run::room(out, peer.mtu));
-        let run = Run::new(packets, peer.mtu)?;
+            .min(Run::room(out, read.payload));
+        let run = Run::new(packets, read.payload)?;
         let va = read.va.wrapping_add(u64::from(read.done));
         let copied: Result<(), RemoteFault> =
             host.read_remote_run(read.rkey, va, out, run.payloads());

@@ -66,6 +66,8 @@ pub mod feature {
     pub const SACK: u64 = 1 << 2;
     /// Takes packets in bundles ([`crate::bundle`]), where there are reports.
     pub const BUNDLES: u64 = 1 << 3;
+    /// Answers READs in packets as long as their requests say ([`Lreth`](crate::Lreth)), where there are reports.
+    pub const LONG_READS: u64 = 1 << 4;
 }
 
 /// Says who we are and what we can do.
@@ -90,7 +92,7 @@ pub mod feature {
 pub struct Hello {
     /// An answer is wanted.
     pub asks: bool,
-    /// How much packets of SENDs and WRITEs may carry that go to the sender, if that is more than the path MTU.
+    /// How much packets may carry that go to the sender, if that is more than the path MTU.
     pub long_payload: u16,
     /// Bits of [`feature`].
     pub features: u64,

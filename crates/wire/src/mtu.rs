@@ -56,9 +56,9 @@ impl PathMtu {
     }
 }
 
-/// What a packet of a SEND or a WRITE to that address can carry at most where the interface has this MTU: a path MTU is a power of two, and
-/// leaves a third of Ethernet's 1,500 bytes unused. The last packet may have immediate data as well; the first one of a WRITE carries so much
-/// less as its RETH is long. A packet never carries more than the largest path MTU.
+/// What a packet of a SEND, a WRITE or an answer to a READ to that address can carry at most where the interface has this MTU: a path MTU is a
+/// power of two, and leaves a third of Ethernet's 1,500 bytes unused. The last packet may have immediate data as well, and an answer has an AETH,
+/// which is as long; the first packet of a WRITE carries so much less as its RETH is long. A packet never carries more than the largest path MTU.
 pub fn long_payload(interface_mtu: u32, address: IpAddr) -> u32 {
     let ip = match address {
         IpAddr::V4(_) => IPV4_LEN,

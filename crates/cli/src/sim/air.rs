@@ -43,6 +43,7 @@ pub fn table() -> anyhow::Result<String> {
     aggregation(&mut text)?;
     sizes(&mut text)?;
     messages(&mut text)?;
+    reads(&mut text)?;
     sharing(&mut text)?;
     walks(&mut text)?;
     foreground(&mut text)?;
@@ -251,6 +252,44 @@ fn messages(text: &mut String) -> std::fmt::Result {
             write!(text, " | {:.1} | {}", seen.mbit, seen.overflowed)?;
         }
         writeln!(text, " |")?;
+    }
+    Ok(())
+}
+
+fn reads(text: &mut String) -> std::fmt::Result {
+    writeln!(
+        text,
+        "\n## READs\n\nAt {GOOD_DB} dB: READs of 64 KiB, 16 of them under way, beside WRITEs in air mode, in Mb/s and of what the loss leaves of the line. Answers that \
+         are lost are asked for again from the first one on.\n"
+    )?;
+    writeln!(
+        text,
+        "| radio | vanish | what it leaves | READs, RoCEv2 | | READs, air | | WRITEs, air | |"
+    )?;
+    writeln!(
+        text,
+        "| --- | --: | --: | --: | --: | --: | --: | --: | --: |"
+    )?;
+    let asked = Load {
+        reads: true,
+        ..Load::USUAL
+    };
+    for profile in [Profile::AC_80, Profile::AX_160] {
+        for loss in &LOSSES[..3] {
+            let setting = setting(profile.clone(), GOOD_DB, *loss);
+            let left = line_rate(&setting, 1, SHORT_TIME);
+            write!(
+                text,
+                "| {} | {:.1} % | {left:.0}",
+                setting.profile.name,
+                loss * 100.0
+            )?;
+            for (sender, load) in [(Sender::ROCE, asked), (AIR, asked), (AIR, Load::USUAL)] {
+                let seen = throughput(&setting, sender, load, SHORT_TIME);
+                write!(text, " | {:.0} | {:.3}", seen.mbit, seen.mbit / left)?;
+            }
+            writeln!(text, " |")?;
+        }
     }
     Ok(())
 }

@@ -96,7 +96,9 @@ impl Tables {
         let bundles = agreed.is_some() && both & feature::BUNDLES != 0;
         let rate_control = self.air.rate_control;
         let takes = answer.filter(|_| !by_acks);
-        self.air.peer(index).long_payload = takes.map_or(0, |answer| answer.long_payload.into());
+        let peer = self.air.peer(index);
+        peer.long_payload = takes.map_or(0, |answer| answer.long_payload.into());
+        peer.answers_long_reads = both & feature::LONG_READS != 0;
         let payload = self.payload_to(index);
         let peer = self.air.peer(index);
         let is_new = peer.agreed != agreed;
@@ -152,12 +154,13 @@ impl Tables {
         let ours = self.air.long_payload(peer.address);
         // In whole words: packets that follow each other have no padding.
         let both = ours.min(peer.long_payload) & !3;
+        let answers = peer.answers_long_reads;
         let usual = PathMtu::for_interface_mtu(self.air.interface_mtu);
         if let Some(slot) = self.qps.slot(user) {
             let on_link = slot.connection.is_some_and(|connection| connection.on_link);
             let is_usual = Some(slot.qp.attributes().path_mtu) == usual;
             let sent = if on_link && is_usual { both } else { 0 };
-            slot.qp.set_long_payloads(ours, sent);
+            slot.qp.set_long_payloads(ours, sent, answers);
         }
     }
 
@@ -191,7 +194,7 @@ impl Tables {
             .long_payload(self.air.peers[index.0 as usize].address);
         for user in self.air.peer(index).users.clone() {
             if let Some(slot) = self.qps.slot(user) {
-                slot.qp.set_long_payloads(ours, 0);
+                slot.qp.set_long_payloads(ours, 0, false);
             }
         }
         self.ask_unless_asked(index, now);
@@ -479,23 +482,20 @@ fn id_of(range: u8) -> u32 {
 }
 
 impl Air {
-    /// The most that packets of SENDs and WRITEs may carry to us, and from us to this address.
+    /// The most that packets may carry to us, and from us to this address.
     pub(super) fn long_payload(&self, address: IpAddr) -> u32 {
         airdma_wire::long_payload(self.interface_mtu, address)
     }
 
     fn features(&self) -> u64 {
-        let reports = self.offers & feature::SELECTIVE != 0;
-        match self.rate_control {
-            RateControl::Buffers | RateControl::Latency | RateControl::Dctcp if reports => {
-                self.offers | feature::BUFFERS
-            }
-            RateControl::Buffers
-            | RateControl::Latency
-            | RateControl::Dctcp
-            | RateControl::Dcqcn
-            | RateControl::Window => self.offers,
+        if self.offers & feature::SELECTIVE == 0 {
+            return self.offers;
         }
+        let buffers = match self.rate_control {
+            RateControl::Buffers | RateControl::Latency | RateControl::Dctcp => feature::BUFFERS,
+            RateControl::Dcqcn | RateControl::Window => 0,
+        };
+        self.offers | feature::LONG_READS | buffers
     }
 
     pub(super) fn emit(&mut self, mad: &[u8; MAD_LEN], out: &mut [u8]) -> usize {

@@ -136,6 +136,8 @@ pub(super) struct AirPeer {
     pub(super) agreed: Option<u64>,
     /// How much packets may carry that go to it, as it said; 0 while there are no reports.
     pub(super) long_payload: u32,
+    /// It answers READs in packets as long, if it is asked.
+    pub(super) answers_long_reads: bool,
     /// ACK packets tell it what is missing; it gets no reports.
     pub(super) is_told_by_acks: bool,
     /// Set while it has agreed to tell about its buffers, or since it sent a CNP.
@@ -194,6 +196,7 @@ impl AirPeer {
             users: Vec::new(),
             agreed: None,
             long_payload: 0,
+            answers_long_reads: false,
             is_told_by_acks: false,
             pace: None,
             bundling: None,

@@ -129,10 +129,8 @@ fn an_interface_that_takes_more_from_now_on_ends_no_connection() {
     assert!(sent.any(|length| length == LONG + 4));
 }
 
-#[test]
-fn a_peer_that_takes_no_whole_words_gets_some() {
-    let mut wires = Wires::new([true, false], LEN);
-    wires.quietly(MS);
+/// The right end answers the left one's Hello so.
+fn answer_hello(wires: &Wires, long_payload: u16, features: u64) {
     let asked = wires.sent.iter().find_map(|(_, bytes)| {
         let mad = bytes.get(BTH_AND_DETH..BTH_AND_DETH + 256)?;
         match parse(mad) {
@@ -142,13 +140,20 @@ fn a_peer_that_takes_no_whole_words_gets_some() {
     });
     let answer = Hello {
         asks: false,
-        long_payload: 1433,
-        features: feature::SELECTIVE,
+        long_payload,
+        features,
         sender: (wires.ends[1].qp.number().get() >> 12 & 0xff) << 24,
         instance: 9,
         answers: asked.map(|asked| asked.instance),
     };
-    inject(&wires, &hello(&answer, 0));
+    inject(wires, &hello(&answer, 0));
+}
+
+#[test]
+fn a_peer_that_takes_no_whole_words_gets_some() {
+    let mut wires = Wires::new([true, false], LEN);
+    wires.quietly(MS);
+    answer_hello(&wires, 1433, feature::SELECTIVE);
     wires.quietly(MS);
     assert_eq!(wires.hosts[0].count("air_agreed"), 1);
     let since = wires.sent.len();
@@ -157,4 +162,129 @@ fn a_peer_that_takes_no_whole_words_gets_some() {
     wires.quietly(5 * MS);
     let mut sent = wires.sent[since..].iter().map(|(_, bytes)| bytes.len());
     assert!(sent.any(|length| length == 12 + 1432 + 4));
+}
+
+/// An answer to a READ without its ICRC: BTH, payload, and an AETH but in the middle.
+const LONG_FIRST: usize = LONG + 4;
+
+/// Reads all that the other end has; what is lost is `loses` to say. Returns the lengths of the answers.
+fn answers(
+    wires: &mut Wires,
+    left: usize,
+    loses: &mut dyn FnMut(usize, &[u8]) -> bool,
+) -> Vec<usize> {
+    let since = wires.sent.len();
+    let data = pattern(LEN, since as u8);
+    wires.ends[1 - left].memory.fill(0, &data);
+    let peer = &wires.ends[1 - left].memory;
+    let read = Operation::Read {
+        va: peer.address(),
+        rkey: peer.mr.rkey(),
+    };
+    wires.ends[left].send(read, 0, LEN);
+    wires.pass(80 * MS, loses);
+    wires.ends[left].ok();
+    assert!(wires.ends[left].memory.bytes(0, LEN) == data);
+    let sent = wires.sent[since..].iter();
+    let answers = sent.filter(|(from, bytes)| *from != left && (0x0d..=0x10).contains(&bytes[0]));
+    answers.map(|(_, bytes)| bytes.len() - 4).collect()
+}
+
+/// Those of one request, of which no answer is lost.
+fn whole(full: usize) -> Vec<usize> {
+    let packets = LEN.div_ceil(full);
+    let rest = LEN - (packets - 1) * full;
+    let middle = [12 + full].repeat(packets - 2);
+    [&[16 + full], &middle[..], &[16 + rest]].concat()
+}
+
+#[test]
+fn who_has_agreed_answers_reads_in_packets_as_long_as_the_interface_takes() {
+    let mut wires = Wires::new([true, true], LEN);
+    wires.quietly(5 * MS);
+    for left in [0, 1] {
+        let answers = answers(&mut wires, left, &mut |_, _| false);
+        assert_eq!(answers, whole(1452));
+        assert_eq!(answers[0], LONG_FIRST);
+    }
+}
+
+#[test]
+fn reads_of_whoever_has_not_agreed_are_answered_in_packets_of_the_path_mtu() {
+    for offers in [[true, false], [false, true], [false, false]] {
+        let mut wires = Wires::new(offers, LEN);
+        wires.quietly(5 * MS);
+        for left in [0, 1] {
+            let answers = answers(&mut wires, left, &mut |_, _| false);
+            assert_eq!(answers, whole(1024), "{offers:?}");
+        }
+        let requests = wires.sent.iter().filter(|(_, bytes)| bytes[0] == 0x0c);
+        let lengths: Vec<usize> = requests.map(|(_, bytes)| bytes.len()).collect();
+        assert_eq!(lengths, [12 + 16 + 4; 2], "{offers:?}");
+    }
+}
+
+#[test]
+fn a_peer_that_takes_long_packets_and_knows_no_long_reads_answers_in_usual_ones() {
+    let mut wires = Wires::new([true, false], LEN);
+    wires.quietly(MS);
+    answer_hello(&wires, 1452, feature::SELECTIVE);
+    wires.quietly(MS);
+    assert_eq!(wires.hosts[0].count("air_agreed"), 1);
+    assert_eq!(answers(&mut wires, 0, &mut |_, _| false), whole(1024));
+}
+
+#[test]
+fn lost_answers_of_a_read_come_again_as_long_as_they_were() {
+    // The first, one in the middle, the last; and a request.
+    for lost in [0x0d, 0x0e, 0x0f, 0x0c] {
+        let mut wires = Wires::new([true, true], LEN);
+        wires.quietly(5 * MS);
+        let mut is_there = true;
+        let answers = answers(&mut wires, 0, &mut |_, bytes| {
+            bytes[0] == lost && std::mem::take(&mut is_there)
+        });
+        assert!(!is_there);
+        let long = answers.iter().filter(|&&length| length >= LONG).count();
+        assert!(long >= LEN / 1452, "{lost:#x}: {answers:?}");
+        assert!(!answers.contains(&USUAL), "{lost:#x}: {answers:?}");
+    }
+}
+
+#[test]
+fn a_read_goes_on_where_an_interface_takes_less_from_now_on() {
+    // Of who asks, and of who answers.
+    for shrinks in [0, 1] {
+        let mut wires = Wires::new([true, true], LEN);
+        wires.quietly(5 * MS);
+        let data = pattern(LEN, 9);
+        wires.ends[1].memory.fill(0, &data);
+        let peer = &wires.ends[1].memory;
+        let (va, rkey) = (peer.address(), peer.mr.rkey());
+        wires.ends[0].send(Operation::Read { va, rkey }, 0, LEN);
+        let mut answers = 0;
+        // Some answers are under way, and one is lost.
+        let mut loses = |_: usize, bytes: &[u8]| {
+            answers += usize::from(bytes[0] == 0x0e);
+            bytes[0] == 0x0e && answers == 20
+        };
+        wires.pass(MS / 2, &mut loses);
+        wires.hosts[shrinks].device.set_interface_mtu(1280);
+        wires.pass(60 * MS, &mut loses);
+        wires.ends[0].ok();
+        assert!(wires.ends[0].memory.bytes(0, LEN) == data, "{shrinks}");
+        let answers = self::answers(&mut wires, 0, &mut |_, _| false);
+        assert_eq!(answers, whole(1232), "{shrinks}");
+    }
+}
+
+#[test]
+fn reads_ask_for_no_more_than_both_interfaces_take_whatever_a_peer_says() {
+    for (said, used) in [(65_535, 1452), (1433, 1432), (1040, 1024), (0, 1024)] {
+        let mut wires = Wires::new([true, true], LEN);
+        wires.pass(MS, &mut |from, bytes| from == 1 && bytes[5..8] == [0, 0, 1]);
+        answer_hello(&wires, said, feature::SELECTIVE | feature::LONG_READS);
+        wires.pass(MS, &mut |from, bytes| from == 1 && bytes[5..8] == [0, 0, 1]);
+        assert_eq!(answers(&mut wires, 0, &mut |_, _| false), whole(used));
+    }
 }

@@ -1,6 +1,6 @@
 //! A host of a cell: its device, queue pairs to others, and the memory that all of them write from and to.
 
-use super::Sender;
+use super::{Load, Sender};
 use crate::writer::{MESSAGES, connect, queue_pair};
 use airdma_engine::simulated::{Simulated, interface};
 use airdma_engine::{Access, Cq, Mr, PathMtu, Pd, Qp, Rkey, SendFlags, SendWr, Sge};
@@ -41,6 +41,7 @@ pub(super) struct Host {
     memory: Box<[u64]>,
     mr: Arc<Mr>,
     message_bytes: u32,
+    reads: bool,
     path_mtu: PathMtu,
 }
 
@@ -49,7 +50,7 @@ impl Host {
         index: usize,
         sender: Sender,
         station: StationId,
-        message_bytes: u32,
+        load: Load,
         pairs: usize,
     ) -> Host {
         let address = address(index);
@@ -69,10 +70,10 @@ impl Host {
         let pd = device.device().alloc_pd().expect("a domain");
         let entries = MESSAGES as u32 * pairs as u32;
         let cq = device.device().create_cq(entries, None).expect("a queue");
-        let words = message_bytes.div_ceil(8) as usize;
+        let words = load.message_bytes.div_ceil(8) as usize;
         let mut memory = vec![0_u64; words].into_boxed_slice();
         let at = memory.as_mut_ptr().expose_provenance() as u64;
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let mr = pd.reg_mr(at, words * 8, at, access).expect("a region");
         let mut host = Host {
             device,
@@ -83,7 +84,8 @@ impl Host {
             cq,
             memory,
             mr,
-            message_bytes,
+            message_bytes: load.message_bytes,
+            reads: load.reads,
             path_mtu: sender.path_mtu,
         };
         let pair = |_| Pair {
@@ -111,37 +113,45 @@ impl Host {
         connect(&self.pairs[pair].qp, gid, self.path_mtu, number);
     }
 
-    /// Posts messages to the memory of a host, until each queue pair has its share under way, or so many messages were posted.
+    /// Posts messages to the memory of a host, or from it, until each queue pair has its share under way, or so many messages were posted.
     pub(super) fn post(&mut self, now: Duration, to: (u64, Rkey), messages: u64) {
         self.device.move_clock(now);
         for number in 0..self.pairs.len() {
             while self.pairs[number].posted < messages
                 && self.pairs[number].posted - self.pairs[number].done < MESSAGES
             {
-                self.write(number, to);
+                self.post_one(number, to);
                 self.pairs[number].posted += 1;
             }
         }
     }
 
-    fn write(&self, pair: usize, (va, rkey): (u64, Rkey)) {
+    fn post_one(&self, pair: usize, (va, rkey): (u64, Rkey)) {
         let sge = Sge {
             addr: self.address(),
             length: self.message_bytes,
             lkey: self.mr.lkey().0,
         };
-        let write = SendWr {
+        let operation = if self.reads {
+            Operation::Read { va, rkey }
+        } else {
+            Operation::Write { va, rkey }
+        };
+        let request = SendWr {
             wr_id: pair as u64,
-            operation: Operation::Write { va, rkey },
+            operation,
             sges: &[sge],
             flags: SendFlags::SIGNALLED,
             datagram: None,
             srqn: 0,
         };
-        self.pairs[pair].qp.post_send(&write).expect("room for it");
+        self.pairs[pair]
+            .qp
+            .post_send(&request)
+            .expect("room for it");
     }
 
-    /// Where others write to, and the key for it.
+    /// Where others write to, or read from, and the key for it.
     pub(super) fn target(&self) -> (u64, Rkey) {
         (self.address(), self.mr.rkey())
     }

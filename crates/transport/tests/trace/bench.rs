@@ -438,7 +438,12 @@ impl Bench {
     }
 
     pub fn read_arrives(&mut self, psn: u32, va: u64, length: u32) {
-        self.arrives(Opcode::RcReadRequest, psn, &[], |headers| {
+        self.read_arrives_with(psn, va, length, &[]);
+    }
+
+    /// The same with something behind its RETH.
+    pub fn read_arrives_with(&mut self, psn: u32, va: u64, length: u32, lreth: &[u8]) {
+        self.arrives(Opcode::RcReadRequest, psn, lreth, |headers| {
             headers.reth = Some(Reth {
                 va,
                 rkey: RKEY,
@@ -530,6 +535,10 @@ fn line(packet: &Packet<'_>) -> String {
             .map(|range| format!("{}x{}", range.first, range.packets))
             .collect();
         line += &format!(" missing={ranges:?}");
+    } else if bth.opcode == Opcode::RcReadRequest
+        && let Ok(lreth) = Lreth::parse(packet.payload)
+    {
+        line += &format!(" each={}", lreth.payload);
     } else if !packet.payload.is_empty() {
         line += &format!(" [{}]", packet.payload.len());
     }

@@ -16,7 +16,7 @@ const WRITE: Operation = Operation::Write {
 fn bench(taken: u32, sent: u32) -> Bench {
     let mut b = Bench::connected();
     b.qp.set_selective(Some(&ReorderMemory::new(1 << 20)));
-    b.qp.set_long_payloads(taken, sent);
+    b.qp.set_long_payloads(taken, sent, false);
     b
 }
 
@@ -29,7 +29,8 @@ fn reth(length: u32) -> Option<Reth> {
 }
 
 #[test]
-fn sends_and_writes_leave_in_long_packets_and_reads_ask_for_usual_ones() {
+fn sends_and_writes_leave_in_long_packets_and_reads_ask_a_peer_that_knows_no_other_for_usual_ones()
+{
     let mut b = bench(LONG, LONG);
     b.post(WRITE, 1000);
     b.post(Operation::Send, 401);
@@ -68,7 +69,7 @@ fn what_has_begun_keeps_its_packets_and_what_has_not_gets_long_ones() {
         b.sends_one().unwrap(),
         "WriteFirst 16777214 va=0x1000+600 [256]"
     );
-    b.qp.set_long_payloads(LONG, LONG);
+    b.qp.set_long_payloads(LONG, LONG, false);
     assert_eq!(b.sends_one().unwrap(), "WriteMiddle 16777215 [256]");
     assert_eq!(b.sends_one().unwrap(), "WriteLast 0 [88]");
     assert_eq!(
@@ -201,7 +202,7 @@ fn a_run_is_of_packets_as_long_as_those_of_its_message() {
                 .unwrap();
         assert_eq!((run.packets, run.len), (2, Bth::LEN + full));
         b.sends_one().unwrap();
-        b.qp.set_long_payloads(LONG, LONG);
+        b.qp.set_long_payloads(LONG, LONG, false);
         b.post(WRITE, 4 * LONG - 16);
     }
 }

@@ -9,6 +9,7 @@ mod datagram;
 mod extended;
 mod local;
 mod long_payload;
+mod long_reads;
 mod requester;
 mod responder;
 mod run;
