@@ -8,7 +8,6 @@
 
 use std::time::Duration;
 
-use crate::rate::Feedback;
 use crate::reorder::AHEAD_MAX;
 use crate::time::Time;
 
@@ -25,8 +24,8 @@ const TOLD_WITHIN_START: Duration = Duration::from_millis(1);
 const PROBE_BACKOFF_MAX: u32 = 6;
 /// Whoever is asked answers sooner than it would otherwise.
 const ASKED_WITHIN: Duration = Duration::from_millis(1);
-/// Twice as long as a peer waits before it tells how far it is, at most.
-const TOLD_WITHIN: Duration = Feedback::INTERVAL.saturating_mul(2);
+/// The timer of the connection leaves a peer at least this, and twice as long as it may wait before it tells how far it is.
+const TIMEOUT_MIN: Duration = Duration::from_millis(40);
 
 #[derive(Debug)]
 pub(crate) struct Repair {
@@ -114,7 +113,7 @@ impl Repair {
 
     /// An answer may take this long although nothing was lost.
     pub(crate) fn timeout_min(&self) -> Duration {
-        self.rtt * 2 + TOLD_WITHIN
+        self.rtt * 2 + TIMEOUT_MIN.max(self.told_within * 2)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -318,7 +318,12 @@ impl AirPeer {
         let is_beginning = fresh * 2 >= self.arrivals.bytes;
         let is_heavy =
             self.has_rare_reports() && !is_beginning && (LIGHT_BYTES..FULL_BYTES).contains(&fresh);
-        let at = full.min(self.urgent_at.unwrap_or(full));
+        let urgent = match self.urgent_at {
+            Some(at) if fresh >= MUCH_BYTES => at.min(self.reported_at + MANY_GAPS_APART),
+            Some(at) => at,
+            None => full,
+        };
+        let at = full.min(urgent);
         if is_heavy && now < at {
             self.report_at = Some(at);
             return false;
@@ -585,7 +590,7 @@ mod tests {
         arrives(&mut peer, 50_100, MUCH_BYTES - 1024);
         peer.report_gap(at(50_100));
         assert_eq!(told_at(&mut peer), Some(70_000));
-        one_arrives(&mut peer, 50_200);
+        arrives(&mut peer, 50_200, 1024);
         assert_eq!(told_at(&mut peer), Some(55_000));
     }
 }
