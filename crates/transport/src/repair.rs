@@ -310,6 +310,16 @@ mod tests {
     }
 
     #[test]
+    fn the_timer_of_the_connection_leaves_time_for_as_long_as_the_peer_may_wait_twice() {
+        let mut repair = Repair::new();
+        let ms = Duration::from_millis;
+        repair.set_rtt(ms(2), ms(1));
+        assert_eq!(repair.timeout_min(), ms(44));
+        repair.set_rtt(ms(2), ms(41));
+        assert_eq!(repair.timeout_min(), ms(86));
+    }
+
+    #[test]
     fn probes_come_after_two_round_trips_of_silence_and_then_ever_later() {
         let mut repair = Repair::new();
         repair.set_rtt(Duration::from_millis(2), Duration::from_millis(1));
