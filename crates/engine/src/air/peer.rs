@@ -265,8 +265,8 @@ impl AirPeer {
         self.report_by(at)
     }
 
-    /// Packets were found missing. The first to be missed are told at once, but where many are, each by itself would take more
-    /// of the air than it saves. Returns when it is told.
+    /// Packets are missing, as is said with all that comes until it is told. The first to be missed are told at once, but where many are, each by
+    /// itself would take more of the air than it saves. Returns when it is told.
     pub(super) fn report_gap(&mut self, now: Time) -> Time {
         let apart = if self.has_rare_reports() {
             let arrivals = &self.arrivals;
@@ -318,12 +318,7 @@ impl AirPeer {
         let is_beginning = fresh * 2 >= self.arrivals.bytes;
         let is_heavy =
             self.has_rare_reports() && !is_beginning && (LIGHT_BYTES..FULL_BYTES).contains(&fresh);
-        let urgent = match self.urgent_at {
-            Some(at) if fresh >= MUCH_BYTES => at.min(self.reported_at + MANY_GAPS_APART),
-            Some(at) => at,
-            None => full,
-        };
-        let at = full.min(urgent);
+        let at = full.min(self.urgent_at.unwrap_or(full));
         if is_heavy && now < at {
             self.report_at = Some(at);
             return false;
@@ -591,6 +586,7 @@ mod tests {
         peer.report_gap(at(50_100));
         assert_eq!(told_at(&mut peer), Some(70_000));
         arrives(&mut peer, 50_200, 1024);
+        peer.report_gap(at(50_200));
         assert_eq!(told_at(&mut peer), Some(55_000));
     }
 }
