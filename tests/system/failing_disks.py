@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,6 +25,16 @@ LIMIT_BYTES = 60_000_000
 """More than what memory is made of, in files without names, to which such a limit applies as well."""
 LONG_AGO, FAR_AHEAD = -1_000_000_000, 7_000_000_000
 UPTIME_S = 300_000_000
+_STEPS = (
+    ("pwrite64", "1", False),
+    ("renameat", "1", False),
+    ("renameat2", "1", False),
+    ("utimensat", "2", False),
+    ("unlinkat", "1", True),
+    ("unlinkat", "2", True),
+)
+"""Calls of the receiver, which of them, and whether the sender has said by then that it knows. The unfinished directory has nothing, has no journal yet, is to give
+its tree the name, has given it; its journal goes, and it goes itself."""
 
 
 def run(lab: Lab, tally: Tally) -> None:
@@ -34,6 +46,7 @@ def run(lab: Lab, tally: Tally) -> None:
         ("a directory that may not be written", _no_right_to_write),
         ("a file that may not be read among others", _no_right_to_read),
         ("clocks and times that are years apart", _times),
+        ("a receiver that is killed between two steps of its end", _killed_at_the_end),
     ]
     with tempfile.TemporaryDirectory(prefix="airdma-disks-", dir=memory()) as folder:
         for number, (name, test) in enumerate(tests):
@@ -47,8 +60,12 @@ def run(lab: Lab, tally: Tally) -> None:
 
 def failing(call: str, error: str, when: str) -> list[str]:
     """What stands before a command whose system call fails so, counted in each thread. It is our child, not strace's."""
+    return _meddled(call, f"error={error}", when)
+
+
+def _meddled(call: str, how: str, when: str) -> list[str]:
     trace = ["strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}"]
-    return [*trace, "-e", f"inject={call}:error={error}:when={when}"]
+    return [*trace, "-e", f"inject={call}:{how}:when={when}"]
 
 
 def _used_up(bench: Bench) -> list[str]:
@@ -124,6 +141,30 @@ def _times(bench: Bench) -> list[str]:
     receiver = bench.recv(before=f"exec {before}" if is_possible else "exec")
     complaints = ended(bench.send(bench.source / "tree"), OK) + ended(receiver, OK)
     return complaints + differences(bench)
+
+
+def _killed_at_the_end(bench: Bench) -> list[str]:
+    """As each of the calls begins that make the unfinished directory, or leave nothing of it: the sender, or who starts both again, finds all there."""
+    complaints = []
+    for number, (call, when, knows) in enumerate(_STEPS):
+        bench.write(f"tree-{number}/file", 100_000 + number)
+        path = bench.source / f"tree-{number}"
+        receiver = bench.recv(before=shlex.join(["exec", *_meddled(call, "signal=KILL", when)]))
+        sender = bench.send(path)
+        killed = receiver.end()
+        if killed.returncode != -signal.SIGKILL:
+            complaints.append(f"{call} {when}: not killed: {killed.explain()}")
+        found = []
+        if knows:
+            found += ended(sender, OK)
+        else:
+            sender.signal(signal.SIGKILL)
+            found += bench.once(path)
+        complaints += [f"{call} {when}: {complaint}" for complaint in found + differences(bench, ours=knows)]
+        if knows:
+            for left in bench.out.glob(".airdma-*"):
+                shutil.rmtree(left)
+    return complaints
 
 
 def _send(bench: Bench, path: Path, *before: str) -> str:

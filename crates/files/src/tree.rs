@@ -3,7 +3,7 @@
 //! Every call names one entry in a directory that is open ([`Descent`]), never a path, and follows no symbolic link.
 
 use crate::descent::Descent;
-use crate::manifest::Manifest;
+use crate::manifest::{Entry, Manifest};
 use crate::plan::Unwanted;
 use crate::{Error, Problem};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
@@ -134,6 +134,11 @@ impl Tree {
             .renamed
             .get(&index)
             .map_or(&*self.manifest.entry(index).name, |name| name)
+    }
+
+    /// Entry `index` as it was offered.
+    pub fn entry(&self, index: u32) -> &Entry {
+        self.manifest.entry(index)
     }
 
     /// The directory that entry `index` is in, which must be there.

@@ -6,7 +6,7 @@ use crate::progress::{Event, Offered};
 use crate::receive::{Ask, Destination, ReceiveJob, Watch};
 use airdma_files::protocol::{Failure, Reason};
 use airdma_files::session::{Door, PublicKey};
-use airdma_files::{ManifestId, Report, Unwanted};
+use airdma_files::{ManifestId, Report, Sink, Unwanted};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,7 +34,17 @@ struct State {
     accepted: Option<(PublicKey, ManifestId)>,
     /// Whether the accepted one was lost, or is done and may not know, and has its place kept.
     is_kept: bool,
-    finished: Option<(PublicKey, ManifestId, Report, Unwanted)>,
+    finished: Option<Finished>,
+}
+
+/// An offer of which all is in its place.
+pub(crate) struct Finished {
+    pub peer: PublicKey,
+    pub id: ManifestId,
+    pub report: Report,
+    pub unwanted: Unwanted,
+    /// What answers a sender that did not hear of it, also in the next life of this receiver.
+    pub kept: Option<Box<Sink>>,
 }
 
 /// Who writes to the disk, or asks whether it may.
@@ -158,17 +168,25 @@ impl<'a> Lobby<'a> {
     }
 
     /// Its sender may not hear of it, and come again: nobody else gets the seat any more.
-    pub fn finish(&self, peer: PublicKey, id: ManifestId, report: &Report, unwanted: &Unwanted) {
+    pub fn finish(&self, finished: Finished) {
         let mut state = self.state();
         state.is_kept = true;
-        state.finished = Some((peer, id, report.clone(), unwanted.clone()));
+        state.finished = Some(finished);
+    }
+
+    /// Its sender has heard of it.
+    pub fn forget(&self) -> Result<(), Error> {
+        let finished = self.state().finished.take();
+        let kept = finished.and_then(|finished| finished.kept);
+        Ok(kept.map_or(Ok(()), |sink| sink.forget())?)
     }
 
     /// What became of an offer that is done.
     pub fn finished(&self, peer: PublicKey, id: ManifestId) -> Option<(Report, Unwanted)> {
         let state = self.state();
-        let (of, done, report, unwanted) = state.finished.as_ref()?;
-        (*of == peer && *done == id).then(|| (report.clone(), unwanted.clone()))
+        let finished = state.finished.as_ref()?;
+        let is_it = (finished.peer, finished.id) == (peer, id);
+        is_it.then(|| (finished.report.clone(), finished.unwanted.clone()))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

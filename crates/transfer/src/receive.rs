@@ -336,7 +336,12 @@ fn serve<'scope, 'env>(
         by_code,
     });
     let mut receiving = Receiving::new(scope, lobby, address, channel, session);
-    let outcome = receiving.run();
+    let outcome = receiving.run().and_then(|outcome| {
+        if outcome.is_heard {
+            lobby.forget()?;
+        }
+        Ok(outcome)
+    });
     let (is_accepted, durable) = (receiving.is_accepted(), receiving.durable());
     if is_accepted && matches!(&outcome, Err(error) if error.is_of_connection()) {
         lobby.wait_for_accepted();

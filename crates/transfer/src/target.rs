@@ -166,12 +166,13 @@ impl<'a> Target<'a> {
         }
     }
 
-    pub fn finish(self) -> Result<Report, Error> {
+    /// Ends it; what is kept of it until the sender knows, too.
+    pub fn settle(self) -> Result<(Report, Option<Box<Sink>>), Error> {
         match self {
-            Self::Directory(sink) => Ok(sink.finish()?),
+            Self::Directory(mut sink) => Ok((sink.settle()?, Some(sink))),
             Self::Stream(mut flowing) => {
                 let pour = flowing.pour.take().ok_or_else(taken)?;
-                Ok(pour.finish()?)
+                Ok((pour.finish()?, None))
             }
         }
     }

@@ -3,7 +3,7 @@
 use crate::SLOT_BYTES;
 use crate::cancel::Cancel;
 use crate::error::Error;
-use crate::lobby::Lobby;
+use crate::lobby::{Finished, Lobby};
 use crate::progress::Offered;
 use crate::target::Target;
 use airdma::{Device, Rights, Shared};
@@ -172,9 +172,14 @@ impl Writer<'_> {
                 }
                 Ok(Order::Finish) => {
                     let unwanted = target.unwanted();
-                    let report = target.finish()?;
-                    self.lobby
-                        .finish(self.offer.peer, self.offer.id, &report, &unwanted);
+                    let (report, kept) = target.settle()?;
+                    self.lobby.finish(Finished {
+                        peer: self.offer.peer,
+                        id: self.offer.id,
+                        report: report.clone(),
+                        unwanted,
+                        kept,
+                    });
                     self.reply(Reply::Finished(report));
                     return Ok(());
                 }

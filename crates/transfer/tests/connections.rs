@@ -10,7 +10,7 @@ mod isolated;
 use airdma::{Device, Rights};
 use airdma_files::protocol::{Config, Message, Reason};
 use airdma_files::session::{Code, DataKey, Door, HandshakeError, Identity, Introduction};
-use airdma_files::{CHUNK_BYTES, Limits, Manifest, Options, Walking};
+use airdma_files::{CHUNK_BYTES, Limits, Manifest, Options, Source, Unwanted, Walking, walk};
 use airdma_transfer::{
     Ask, Cancel, Destination, Error, Event, Kind, Offered, PORT, ReceiveJob, Received, SendJob,
     Sent, receive, send,
@@ -346,6 +346,47 @@ fn who_comes_before_the_last_word_of_another_offer_is_told_to_wait() {
             });
             assert_eq!(received.unwrap().files, 0);
             assert_eq!(fs::read_dir(bench.root.join("out")).unwrap().count(), 1);
+        },
+    );
+}
+
+/// The sender is killed between the last word of the receiver and its own, and comes again to a receiver that was started anew.
+#[test]
+fn who_did_not_say_that_it_knows_is_told_again_by_the_next_receiver() {
+    isolated(
+        "who_did_not_say_that_it_knows_is_told_again_by_the_next_receiver",
+        "",
+        || {
+            let bench = Bench::new("told-again");
+            let names = || fs::read_dir(bench.root.join("out")).unwrap().count();
+            let path = bench.root.join("file");
+            fs::write(&path, [7; 100]).unwrap();
+            let walked = walk(&[path], Limits::default()).unwrap();
+            let mut chunk = vec![0; CHUNK_BYTES as usize];
+            let length = Source::new(&walked, &Unwanted::default(), 0).read(&mut chunk);
+            for is_sent in [false, true] {
+                let received = bench.receive(&|_, _| true, |_| {
+                    let (mut sender, key) = (bench.meet(0).unwrap(), DataKey::draw());
+                    sender.offer(&walked.manifest, &key);
+                    if is_sent {
+                        assert!(sender.is_accepted());
+                    } else {
+                        let accept = sender.accepted();
+                        sender.write(&chunk[..length], &key, 0, &accept, 0);
+                        sender.say(&Message::Arrived { until: 1 });
+                    }
+                    let mut heard = std::iter::from_fn(|| sender.hear());
+                    let last = heard.find(|message| !matches!(message, Message::Grant { .. }));
+                    assert_eq!(last, Some(Message::Finished { files: 1, flaws: 0 }));
+                    if is_sent {
+                        sender.say(&Message::Bye);
+                    }
+                });
+                assert_eq!(received.unwrap().files, 1);
+                let journal = usize::from(!is_sent);
+                assert_eq!(names(), 1 + journal);
+            }
+            assert_eq!(fs::read(bench.root.join("out/file")).unwrap(), [7; 100]);
         },
     );
 }

@@ -19,10 +19,32 @@ pub struct Report {
 }
 
 impl Sink {
-    /// Ends a transfer of which all chunks were written: everything that arrived has its name, and is durable.
+    /// Ends a transfer of which all chunks were written: [`Sink::settle`], and [`Sink::forget`] where nobody else is to hear of it.
     pub fn finish(mut self) -> Result<Report, Error> {
+        let report = self.settle()?;
+        self.forget()?;
+        Ok(report)
+    }
+
+    /// Everything that arrived has its name, and is durable. The journal stays: who is asked about the offer again, by a sender that did
+    /// not hear of the end, opens a sink that wants nothing, and settles it once more.
+    pub fn settle(&mut self) -> Result<Report, Error> {
+        self.unless_broken(Self::make_settled)?;
+        Ok(Report {
+            files: (self.plan.files().len() - self.flaws.len()) as u64,
+            flaws: self.flaws.clone(),
+        })
+    }
+
+    /// The sender knows, and will not ask again: nothing of ours stays. From here on its names are names that exist.
+    pub fn forget(mut self) -> Result<(), Error> {
+        let removed = self.remove_staging();
+        removed.map_err(|errno| Error::new("clean up", &self.staging_name, errno.into()))
+    }
+
+    fn make_settled(&mut self) -> Result<(), Error> {
         assert_eq!(self.next, self.plan.chunks(), "all chunks were written");
-        self.checkpoint()?;
+        self.make_checkpoint()?;
         // Where no file came, none was made.
         self.tree.end_batch();
         let manifest = std::sync::Arc::clone(&self.manifest);
@@ -49,12 +71,8 @@ impl Sink {
                     .map_err(|error| self.error("set mode and time of", index, &error))?;
             }
         }
-        self.clean_up()
-            .map_err(|errno| Error::new("clean up", &self.staging_name, errno.into()))?;
-        Ok(Report {
-            files: (self.plan.files().len() - self.flaws.len()) as u64,
-            flaws: self.flaws,
-        })
+        self.sync_names()
+            .map_err(|errno| self.staging_error("write", &errno.into()))
     }
 
     fn link(&mut self, index: u32, target: &[u8]) -> Result<(), Error> {
@@ -93,21 +111,24 @@ impl Sink {
         rustix::fs::utimensat(&self.staging, temporary, &times, AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// Once the names are durable the journal is not needed any more.
-    fn clean_up(&mut self) -> Result<(), Errno> {
+    fn sync_names(&self) -> Result<(), Errno> {
         let entries = self.manifest.entries();
         if entries.iter().all(|entry| entry.content().is_some()) {
             // All names are in one directory, and none is in the other any more: both are said to the disk, for a file system without a
             // journal. A call for the whole file system would wait for what others write, too.
             rustix::fs::fsync(self.tree.top())?;
-            rustix::fs::fsync(&self.staging)?;
+            rustix::fs::fsync(&self.staging)
         } else {
-            rustix::fs::syncfs(self.tree.top())?;
+            rustix::fs::syncfs(self.tree.top())
         }
+    }
+
+    /// The journal first: with it, and without what says which files did not arrive, all would seem to have.
+    fn remove_staging(&mut self) -> Result<(), Errno> {
+        rustix::fs::unlinkat(&self.staging, crate::journal::NAME, AtFlags::empty())?;
         for &(entry, flaw) in &self.flaws {
             rustix::fs::unlinkat(&self.staging, flaw_name(entry, flaw), AtFlags::empty())?;
         }
-        rustix::fs::unlinkat(&self.staging, crate::journal::NAME, AtFlags::empty())?;
         rustix::fs::unlinkat(self.tree.top(), &self.staging_name, AtFlags::REMOVEDIR)
     }
 }

@@ -8,9 +8,11 @@ use crate::plan::{CHUNK_BYTES, Plan};
 use crate::survey::{check_links, survey};
 use crate::trailer::Flaw;
 use crate::tree::{DIRECTORY, Fitting, Tree, open_top, temporary_name};
+use crate::walk::modified;
 use crate::{Error, Problem};
-use rustix::fs::{AtFlags, Dir, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
+use std::collections::HashSet;
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
@@ -18,6 +20,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+
+/// How exactly a file system knows when a file was changed (FAT: every other second).
+const TIME_GRAIN_SECONDS: u64 = 2;
 
 /// What a name in the staging directory stands for.
 enum Left {
@@ -271,9 +276,20 @@ fn look(
             .map_err(|error| Error::new("read", &staging_name, problem(&error)))?,
         None => None,
     };
-    let state = match known {
-        Some((journal, record)) => State::Begun(journal, record),
-        None => {
+    let still_there = |staging: &OwnedFd, record: &Record| {
+        let plan = Plan::new(manifest, &record.fitting.unwanted);
+        if record.chunks < plan.chunks() {
+            return Ok(true);
+        }
+        let mut tree = Tree::new(copy(&top)?, Arc::clone(manifest), record.fitting.clone());
+        has_all(staging, &mut tree, manifest, &plan, options)
+            .map_err(|error| Error::new("read", &staging_name, problem(&error)))
+    };
+    let state = match (known, &staging) {
+        (Some((journal, record)), Some(staging)) if still_there(staging, &record)? => {
+            State::Begun(journal, record)
+        }
+        _ => {
             let fitting = survey(copy(&top)?, manifest, options)?;
             check_room(
                 &top,
@@ -289,6 +305,47 @@ fn look(
         staging_name,
         staging,
         state,
+    })
+}
+
+/// Whether all files of an offer that came whole are still there: a sender that never heard of it may come again when they have been
+/// removed or changed, and to say then that they arrived would be wrong.
+fn has_all(
+    staging: &OwnedFd,
+    tree: &mut Tree,
+    manifest: &Manifest,
+    plan: &Plan,
+    options: &Options,
+) -> io::Result<bool> {
+    let mut unplaced = HashSet::new();
+    for name in names(staging)? {
+        match left(&name.to_string_lossy(), manifest) {
+            Left::File(entry) | Left::Top(entry) | Left::Flaw(entry, _) => {
+                unplaced.insert(entry);
+            }
+            Left::Journal | Left::Other => {}
+        }
+    }
+    Ok(plan.files().iter().all(|file| {
+        let top = manifest.ancestors(file.entry).last();
+        unplaced.contains(&file.entry)
+            || top.is_some_and(|top| unplaced.contains(&top))
+            || is_in_place(tree, file.entry, options)
+    }))
+}
+
+/// Whether the file that has the name of an entry can be it.
+fn is_in_place(tree: &mut Tree, index: u32, options: &Options) -> bool {
+    let name = tree.name(index).to_vec();
+    let parent = tree.existing(index).ok();
+    let found = parent
+        .and_then(|parent| rustix::fs::statat(parent, &*name, AtFlags::SYMLINK_NOFOLLOW).ok());
+    let entry = tree.entry(index);
+    found.zip(entry.content()).is_some_and(|(stat, content)| {
+        let apart = modified(&stat).seconds.abs_diff(entry.modified.seconds);
+        FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+            && stat.st_size as u64 == content.size
+            && (!options.times || apart <= TIME_GRAIN_SECONDS)
     })
 }
 

@@ -6,6 +6,7 @@ use crate::{Limits, Source, walk};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 struct Scratch(PathBuf);
@@ -71,6 +72,15 @@ impl Scratch {
             })
         }
         count(&self.0.join("out"))
+    }
+
+    /// What of ours is left.
+    fn hidden(&self) -> usize {
+        let entries = fs::read_dir(self.0.join("out")).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name());
+        names
+            .filter(|name| name.as_bytes().starts_with(b"."))
+            .count()
     }
 
     fn arrived(&self) -> bool {
@@ -240,6 +250,88 @@ fn a_name_that_somebody_took_meanwhile_is_not_replaced_by_a_directory() {
     fs::remove_dir(&taken).unwrap();
     scratch.sink_of("tree", u64::MAX).finish().unwrap();
     assert_eq!(scratch.names(), 5);
+}
+
+#[test]
+fn who_has_not_heard_that_all_is_in_its_place_is_told_so_in_the_next_life() {
+    let scratch = Scratch::new("settled");
+    std::os::unix::fs::symlink("first", scratch.0.join("tree/link")).unwrap();
+    for name in ["a", "tree"] {
+        let mut sink = scratch.sink_of(name, u64::MAX);
+        let report = sink.settle().unwrap();
+        let found = scratch.names();
+        drop(sink);
+        for _ in 0..2 {
+            let mut sink = scratch.sink_of(name, 0);
+            assert_eq!(sink.next(), sink.plan().chunks(), "nothing is to be sent");
+            assert_eq!(sink.settle().as_ref(), Ok(&report));
+        }
+        scratch.sink_of(name, 0).finish().unwrap();
+        assert_eq!((scratch.names(), scratch.hidden()), (found, 0));
+    }
+}
+
+#[test]
+fn what_did_not_arrive_is_told_again_too() {
+    let scratch = Scratch::new("flawed");
+    let walked = scratch.walk("tree");
+    let mut source = Source::new(&walked, &Unwanted::default(), 0);
+    fs::write(scratch.0.join("tree/first"), b"changed").unwrap();
+    let open = || {
+        let manifest = Arc::clone(&walked.manifest);
+        let id = manifest.id();
+        Sink::open(&scratch.0.join("out"), manifest, id, Options::default()).unwrap()
+    };
+    let mut sink = open();
+    let mut buffer = vec![0; CHUNK_BYTES as usize];
+    while sink.next() < sink.plan().chunks() {
+        let length = source.read(&mut buffer);
+        sink.write(&buffer[..length]).unwrap();
+    }
+    let report = sink.settle().unwrap();
+    assert_eq!(report.flaws, [(1, Flaw::Changed)]);
+    drop(sink);
+    assert_eq!(open().settle(), Ok(report));
+    open().forget().unwrap();
+    assert_eq!(scratch.hidden(), 0);
+}
+
+#[test]
+fn what_was_removed_or_changed_since_is_not_said_to_have_arrived() {
+    let scratch = Scratch::new("removed");
+    let open = || {
+        let manifest = Arc::clone(&scratch.walk("tree").manifest);
+        let id = manifest.id();
+        Sink::open(&scratch.0.join("out"), manifest, id, Options::default())
+    };
+    scratch.sink_of("tree", u64::MAX).settle().unwrap();
+    let first = scratch.0.join("out/tree/first");
+    let whole = fs::read(&first).unwrap();
+    fs::write(&first, b"something else").unwrap();
+    assert_eq!(open().unwrap_err().problem, Problem::Exists);
+    // Of the same size: it is known by its time.
+    fs::write(&first, &whole).unwrap();
+    File::open(&first)
+        .unwrap()
+        .set_modified(std::time::UNIX_EPOCH)
+        .unwrap();
+    assert_eq!(open().unwrap_err().problem, Problem::Exists);
+    fs::remove_file(&first).unwrap();
+    assert_eq!(open().unwrap_err().problem, Problem::Exists);
+    fs::remove_dir_all(scratch.0.join("out/tree")).unwrap();
+    assert_eq!(open().unwrap().next(), 0);
+    scratch.sink_of("tree", u64::MAX).finish().unwrap();
+    assert_eq!((scratch.names(), scratch.hidden()), (5, 0));
+}
+
+#[test]
+fn a_staging_directory_in_which_nothing_is_says_nothing() {
+    let scratch = Scratch::new("bare");
+    let id = scratch.walk("tree").manifest.id();
+    let staging = scratch.0.join(format!("out/.airdma-{id}"));
+    fs::DirBuilder::new().mode(0o700).create(&staging).unwrap();
+    scratch.sink_of("tree", u64::MAX).finish().unwrap();
+    assert_eq!((scratch.names(), scratch.hidden()), (5, 0));
 }
 
 /// What is in the staging directory.
