@@ -66,6 +66,8 @@ pub(crate) struct Sleeper {
     wait: ChannelWait,
     connections: Arc<CmChannel>,
     signal: Arc<Signal>,
+    /// What the last sleep was on.
+    descriptors: Vec<libc::pollfd>,
 }
 
 impl Sleeper {
@@ -78,23 +80,36 @@ impl Sleeper {
             wait: ChannelWait::new(channel),
             connections: Arc::clone(connections),
             signal,
+            descriptors: Vec::new(),
         }
     }
 
     /// Sleeps until something happens, `signal` included, but not beyond `limit` nor [`TICK`]. Returns whose completion queue has
-    /// something, if that is what happened.
+    /// something, if that is what happened. Packets that complete nothing end no sleep.
     pub(crate) fn sleep(&mut self, limit: Duration) -> io::Result<Option<u64>> {
-        match self.wait.step() {
-            Ok(None) => {}
-            Ok(event) => return Ok(event),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(None),
-            Err(error) => return Err(error),
+        let end = Instant::now() + limit.min(TICK);
+        loop {
+            match self.wait.step() {
+                Ok(None) => {}
+                Ok(event) => return Ok(event),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(None),
+                Err(error) => return Err(error),
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            let (signalled, woke) = self.lie_down(left);
+            match woke {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                Ok(()) if !signalled && !left.is_zero() => {}
+                Ok(()) | Err(_) => return Ok(None),
+            }
         }
+    }
+
+    /// One sleep, after a step without event. Returns whether the signal or a connection ended it, and what the wait says to it.
+    fn lie_down(&mut self, limit: Duration) -> (bool, io::Result<()>) {
         let (bed, due) = self.wait.bed();
-        let due = due.map_or(TICK, |due| {
-            Duration::new(due.tv_sec.unsigned_abs(), due.tv_nsec.unsigned_abs() as u32)
-        });
-        let limit = limit.min(due).min(TICK);
+        let due = due.map(|due| Duration::new(due.tv_sec.unsigned_abs(), due.tv_nsec as u32));
+        let limit = due.map_or(limit, |due| due.min(limit));
         let timeout = libc::timespec {
             tv_sec: limit.as_secs() as libc::time_t,
             tv_nsec: limit.subsec_nanos().into(),
@@ -104,7 +119,8 @@ impl Sleeper {
             events: libc::POLLIN,
             revents: 0,
         });
-        let mut descriptors = Vec::with_capacity(bed.len() + also.len());
+        let descriptors = &mut self.descriptors;
+        descriptors.clear();
         descriptors.extend_from_slice(bed);
         descriptors.extend(also);
         let count = descriptors.len() as libc::nfds_t;
@@ -118,13 +134,12 @@ impl Sleeper {
             )
         };
         let failed = (ready < 0).then(io::Error::last_os_error);
-        bed.copy_from_slice(&descriptors[..bed.len()]);
-        let of_bed = bed.iter().filter(|entry| entry.revents != 0).count();
-        let woke = self.wait.woke(failed.map_or(Ok(of_bed), Err));
-        match woke {
-            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
-            Ok(()) | Err(_) => Ok(None),
-        }
+        let (of_bed, of_others) = descriptors.split_at(bed.len());
+        bed.copy_from_slice(of_bed);
+        let is_ready = |entry: &&libc::pollfd| entry.revents != 0;
+        let signalled = of_others.iter().any(|entry| is_ready(&entry));
+        let of_bed = bed.iter().filter(is_ready).count();
+        (signalled, self.wait.woke(failed.map_or(Ok(of_bed), Err)))
     }
 }
 

@@ -113,8 +113,10 @@ pub struct UdpPort {
     sender: Sender,
     receiver: Receiver,
     capabilities: Capabilities,
-    /// Receive calls so far, to look at unused addresses now and then.
+    /// Receive calls so far, to look at unused and quiet addresses now and then.
     polls: u32,
+    /// Socket to which something came last.
+    heard_last: usize,
     /// Socket to look at first, so that a busy address cannot starve the others.
     next: usize,
     counters: PortCounters,
@@ -124,6 +126,13 @@ pub struct UdpPort {
 
 /// An unused address is looked at in one of this many receive calls.
 const IDLE_POLL_INTERVAL: u32 = 64;
+
+/// One that nothing came to in this many receive calls is quiet, unless it was the last that something came to: each look is a
+/// system call.
+const QUIET_AFTER: u32 = 1024;
+
+/// A quiet address is looked at in one of this many.
+const QUIET_POLL_INTERVAL: u32 = 16;
 
 /// `Destination::source_index` is a byte.
 const ADDRESSES_MAX: usize = 256;
@@ -189,6 +198,7 @@ impl UdpPort {
             capabilities,
             polls: 0,
             next: 0,
+            heard_last: 0,
             counters: PortCounters::default(),
             view: None,
         })
@@ -271,7 +281,6 @@ impl Port for UdpPort {
         handle: &mut dyn FnMut(Received<'_>),
     ) -> io::Result<usize> {
         self.polls = self.polls.wrapping_add(1);
-        let idle_too = self.polls.is_multiple_of(IDLE_POLL_INTERVAL);
         let before = self.counters.rx_packets;
         let mut examined = 0;
         let addresses = self.sockets.len();
@@ -281,16 +290,32 @@ impl Port for UdpPort {
                 break;
             }
             let index = (self.next + step) % count;
-            let socket = match self.sockets.get(index) {
-                Some(socket) => socket.as_ref(),
-                None => self.groups.get(index - addresses),
+            let socket = match self.sockets.get_mut(index) {
+                Some(socket) => socket.as_mut(),
+                None => self.groups.get_mut(index - addresses),
             };
-            let Some(socket) = socket.filter(|socket| socket.active || idle_too) else {
+            let Some(socket) = socket else {
                 continue;
             };
-            examined +=
-                self.receiver
-                    .drain(socket, budget - examined, handle, &mut self.counters)?;
+            let interval = match socket.silent {
+                _ if !socket.active => IDLE_POLL_INTERVAL,
+                QUIET_AFTER.. if index != self.heard_last => QUIET_POLL_INTERVAL,
+                _ => 1,
+            };
+            if !self.polls.is_multiple_of(interval) {
+                continue;
+            }
+            let left = budget - examined;
+            let found = self
+                .receiver
+                .drain(socket, left, handle, &mut self.counters)?;
+            if found > 0 {
+                socket.silent = 0;
+                self.heard_last = index;
+            } else {
+                socket.silent = socket.silent.saturating_add(1);
+            }
+            examined += found;
             if examined >= budget {
                 self.next = (index + 1) % count;
             }
@@ -394,6 +419,7 @@ impl Port for UdpPort {
         let socket = self.sockets.get_mut(usize::from(source_index));
         if let Some(socket) = socket.and_then(Option::as_mut) {
             socket.active = active;
+            socket.silent = 0;
         }
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct Socket {
     pub(super) coalescing: bool,
     /// Somebody uses this address: look at it at every receive call.
     pub(super) active: bool,
+    /// Receive calls since something came, in which it was looked at.
+    pub(super) silent: u32,
     /// The kernel may cut what is sent now into IP fragments: the don't-fragment flag is off.
     fragmenting: bool,
     /// Shortest datagram the interface was found too small for.
@@ -64,6 +66,7 @@ impl Socket {
             interface_index,
             coalescing: false,
             active: true,
+            silent: 0,
             fragmenting: false,
             too_big: usize::MAX,
             fragmented: 0,

@@ -487,6 +487,46 @@ fn an_inactive_address_is_looked_at_now_and_then() {
     assert_eq!(take(&mut right, 8, &mut arrived), 1);
 }
 
+#[test]
+fn an_address_to_which_nothing_comes_is_looked_at_less_often() {
+    let own = ["127.0.0.9", "127.0.0.10"].map(address);
+    let mut port = UdpPort::bind(&own[..1], 0, config()).unwrap();
+    let one_port = UdpConfig {
+        port: port.port(),
+        ..config()
+    };
+    drop(port);
+    port = UdpPort::bind(&own, 0, one_port).unwrap();
+    let mut batch = batch();
+    let mut arrived = Vec::new();
+    let mut calls_until_heard = |port: &mut UdpPort, target: usize| {
+        let destination = Destination {
+            address: own[target],
+            ..to(LEFT)
+        };
+        add(&mut batch, &packet(64, target), destination);
+        port.transmit(&mut batch).unwrap();
+        assert!(readable(port, Duration::from_secs(60)));
+        (1..=QUIET_POLL_INTERVAL)
+            .find(|_| take(port, 8, &mut arrived) > 0)
+            .expect("seen within one interval")
+    };
+    let pass = |port: &mut UdpPort| {
+        // To the end of an interval of both kinds.
+        while port.polls < QUIET_AFTER || !port.polls.is_multiple_of(IDLE_POLL_INTERVAL) {
+            take(port, 8, &mut Vec::new());
+        }
+        port.polls = 0;
+    };
+    assert_eq!(calls_until_heard(&mut port, 0), 1);
+    assert_eq!(calls_until_heard(&mut port, 1), 1);
+    pass(&mut port);
+    assert_eq!(calls_until_heard(&mut port, 1), 1, "the last one");
+    pass(&mut port);
+    assert_eq!(calls_until_heard(&mut port, 0), QUIET_POLL_INTERVAL);
+    assert_eq!(calls_until_heard(&mut port, 0), 1, "it is quiet no more");
+}
+
 /// Link-local address and index of an interface that has one; loopback never does.
 fn link_local() -> Option<(IpAddr, u32)> {
     let table = std::fs::read_to_string("/proc/net/if_inet6").ok()?;
