@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +33,44 @@ impl Session {
             machine,
         }
     }
+}
+
+/// How long the cores of this machine have been idle, all together: to find out how busy they are, whoever that is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Idle {
+    at: Instant,
+    cores: u32,
+    idle: Duration,
+}
+
+impl Idle {
+    /// None where the kernel does not say.
+    pub fn now() -> Option<Idle> {
+        let text = fs::read_to_string("/proc/stat").ok()?;
+        let (cores, ticks) = idle_of(&text)?;
+        // SAFETY: only asks.
+        let ticks_per_s = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok()?;
+        Some(Idle {
+            at: Instant::now(),
+            cores,
+            idle: Duration::from_nanos(ticks * (1_000_000_000 / ticks_per_s.max(1))),
+        })
+    }
+
+    /// Seconds of a core that were worked since then.
+    pub fn busy_since(self) -> Option<Duration> {
+        let now = Idle::now()?;
+        let all = now.at.duration_since(self.at) * self.cores;
+        Some(all.saturating_sub(now.idle.saturating_sub(self.idle)))
+    }
+}
+
+/// Cores, and how many ticks they were idle or waited for a disk, by the text of /proc/stat (proc_stat(5)).
+fn idle_of(text: &str) -> Option<(u32, u64)> {
+    let mut lines = text.lines().take_while(|line| line.starts_with("cpu"));
+    let fields: Vec<&str> = lines.next()?.split_ascii_whitespace().collect();
+    let [idle, waiting] = [4, 5].map(|field| fields.get(field)?.parse::<u64>().ok());
+    Some((lines.count() as u32, idle? + waiting?))
 }
 
 /// A setting of the whole machine, by which numbers of a virtual one get worse.
@@ -229,6 +268,20 @@ fn output(program: &str, arguments: &[&str]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_machine_is_busy_when_it_is_not_idle() {
+        let text = "cpu  10 0 20 300 40 0 5 0 0 0\ncpu0 5 0 10 150 20 0 5 0 0 0\ncpu1 5 0 10 150 20 0 0 0 0 0\nintr 1 2\n";
+        assert_eq!(idle_of(text), Some((2, 340)));
+        assert_eq!(idle_of("intr 1 2\n"), None);
+        let before = Idle::now().unwrap();
+        while before.at.elapsed() < Duration::from_millis(200) {
+            std::hint::spin_loop();
+        }
+        // This thread is busy, on a machine that others use as well.
+        let busy = before.busy_since().unwrap();
+        assert!(busy > Duration::from_millis(50), "{busy:?}");
+    }
 
     #[test]
     fn a_virtual_machine_is_told_what_to_set_and_a_busy_one_of_its_load() {

@@ -8,13 +8,14 @@ use super::taken::{Beside, Case, Taken, middle};
 use super::targets;
 use crate::table;
 
-const TITLES: [&str; 10] = [
+const TITLES: [&str; 11] = [
     "transport",
     "MB",
     "Mb/s",
     "of the line rate",
     "seconds",
     "CPU s/GB",
+    "busy s/GB",
     "answers/MB",
     "ping ms",
     "ping 95 %",
@@ -34,7 +35,8 @@ pub fn markdown(taken: &Taken, pictures: &[(String, String)], remarks: &str) -> 
     text.push_str(remarks);
     text.push_str(
         "Medians. The line rate is the best second of bare UDP on that link. scp and rsync count from start to end, as their user does, the \
-         others from the first byte to the last. CPU is that of all programs of both ends. A failed run is one that did not end well \
+         others from the first byte to the last. CPU is that of all programs of both ends; busy is what both cores of the machine were not idle, with what the kernel \
+         does in interrupts (all that TCP receives), the link's own work and the pings. A failed run is one that did not end well \
          in time; why is in the JSON file.\n",
     );
     for missing in &taken.missing {
@@ -115,6 +117,7 @@ fn table_of(signal: &Signal, cases: &[&Case]) -> Vec<Vec<String>> {
             cell(mbit.zip(line).map(|(mbit, line)| mbit / line), 2),
             cell(case.median(|sample| sample.seconds), 2),
             cell(case.median(|sample| sample.cpu_s_per_gb), 2),
+            cell(case.busy_s_per_gb(), 2),
             cell(case.median(|sample| sample.answers_per_mb), 0),
             cell(case.ping_ms(0), 1),
             cell(case.ping_ms(1), 1),

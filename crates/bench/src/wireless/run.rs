@@ -10,6 +10,7 @@ use airdma_link::{LinkError, Options as LinkOptions, Plan, Side, ipv4};
 use super::plan::{BESIDE_S, UDP_S};
 use super::taken::{Beside, LOOK, Sample};
 use super::transport::{Transport, flow, limit};
+use crate::machine::Idle;
 
 const ECHO: u16 = PORT + 1;
 const FOREGROUND: u16 = PORT + 2;
@@ -46,11 +47,16 @@ pub fn sample(
     };
     let (echo, ping) = pings(&link, seconds)?;
     let (sample, over_time) = thread::scope(|scope| {
-        let flow = scope.spawn(|| flow(&link, airdma, transport, bytes, seconds, PORT));
+        let flow = scope.spawn(|| {
+            let idle = Idle::now();
+            let mut sample = flow(&link, airdma, transport, bytes, seconds, PORT)?;
+            sample.note_busy(idle.and_then(Idle::busy_since));
+            Ok(sample)
+        });
         let over_time = watch(&link, &plan, &flow);
         (joined(flow), over_time)
     });
-    let mut sample = sample.unwrap_or_else(|error| Sample {
+    let mut sample = sample.unwrap_or_else(|error: LinkError| Sample {
         error: Some(error.to_string()),
         complaints: link.complaints(),
         ..Sample::default()

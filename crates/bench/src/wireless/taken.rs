@@ -15,6 +15,8 @@ use crate::machine::Session;
 
 /// Of the file.
 pub const FORMAT: u32 = 2;
+/// The kernel counts in hundredths of a second.
+const BUSY_S: f64 = 1.0;
 /// How often one looks at what arrived.
 pub const LOOK: Duration = Duration::from_millis(500);
 
@@ -27,8 +29,11 @@ pub struct Sample {
     pub bytes: f64,
     /// From the first byte to the last, in seconds; of programs that copy files, from start to end.
     pub seconds: f64,
-    /// CPU time of both ends for 10^9 bytes, in seconds.
+    /// CPU time of both ends' programs for 10^9 bytes, in seconds.
     pub cpu_s_per_gb: f64,
+    /// What the machine was busy in that time, for 10^9 bytes, in seconds of a core; none where it was too short to tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_s_per_gb: Option<f64>,
     /// Packets from the receiver for 10^6 bytes, those of ping not counted.
     pub answers_per_mb: f64,
     /// Round trips beside it, in ms: median and 95 %; none if none came back.
@@ -52,6 +57,13 @@ impl Sample {
             cpu_s_per_gb: cpu_s / (bytes.max(1.0) / 1e9),
             ..Sample::default()
         }
+    }
+
+    /// The machine was busy for so long, from before it began until it was over.
+    pub fn note_busy(&mut self, busy: Option<Duration>) {
+        let is_long = self.seconds >= BUSY_S;
+        let of_each = |busy: Duration| busy.as_secs_f64() / (self.bytes.max(1.0) / 1e9);
+        self.busy_s_per_gb = busy.filter(|_| is_long).map(of_each);
     }
 }
 
@@ -186,6 +198,12 @@ impl Case {
     pub fn median(&self, value: impl Fn(&Sample) -> f64) -> Option<f64> {
         let good = self.samples.iter().filter(|sample| sample.error.is_none());
         middle(good.map(value).collect())
+    }
+
+    /// None where no run was long enough to tell.
+    pub fn busy_s_per_gb(&self) -> Option<f64> {
+        let good = self.samples.iter().filter(|sample| sample.error.is_none());
+        middle(good.filter_map(|sample| sample.busy_s_per_gb).collect())
     }
 
     /// Round trips beside it, in ms: the median (0) or 95 % (1).

@@ -133,8 +133,16 @@ fn cpu(rows: &mut Rows, taken: &Taken) {
             find(taken, signal, transport, FILE_MB[0])?.median(|sample| sample.cpu_s_per_gb)
         };
         if let (Some(own), Some(cubic)) = (cpu(Transport::Events), cpu(Transport::Tcp("cubic"))) {
-            let what = format!("CPU for a byte, {signal}");
+            let what = format!("CPU of programs for a byte, {signal}");
             rows.at_most(what, OF_CUBIC, "of CUBIC's", own / cubic);
+        }
+        for size in FILE_MB {
+            let busy = |transport| find(taken, signal, transport, size)?.busy_s_per_gb();
+            let both = busy(Transport::Events).zip(busy(Transport::Tcp("cubic")));
+            if let Some((own, cubic)) = both {
+                let what = format!("CPU of the machine for a byte of {size} MB, {signal}");
+                rows.at_most(what, OF_CUBIC, "of CUBIC's", own / cubic);
+            }
         }
     }
 }
