@@ -251,6 +251,7 @@ def _refusals(folder: Path) -> list[str]:
         (["up", "--loss", "2"], "--loss 2: it must be between 0 and 1"),
         (["exec", "A", "--name", "second", "--", "true"], "no link called second is up"),
         (["down", "second"], "no link called second is up"),
+        (["down", "--name", "second"], "no link called second is up"),
         (["exec", "C", "--", "true"], "a host is A or B"),
         (["exec", "A", "--name", "first", "--", "/not/there"], "/not/there"),
     ]

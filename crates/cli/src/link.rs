@@ -69,6 +69,9 @@ pub enum LinkCommand {
         /// Which link; all that are up if not given.
         #[arg(value_name = "NAME")]
         name: Option<String>,
+        /// The same, as for `up`.
+        #[arg(long = "name", value_name = "NAME", conflicts_with = "name")]
+        named: Option<String>,
         /// Again every half second, until Ctrl-C.
         #[arg(short, long)]
         watch: bool,
@@ -81,6 +84,9 @@ pub enum LinkCommand {
         /// Which.
         #[arg(value_name = "NAME", default_value = NAME)]
         name: String,
+        /// The same, as for `up`.
+        #[arg(long = "name", value_name = "NAME", conflicts_with_all = ["name", "all"])]
+        named: Option<String>,
         /// All links of this user, and what is left of those that crashed.
         #[arg(long)]
         all: bool,
@@ -241,8 +247,13 @@ pub fn link(command: LinkCommand) -> anyhow::Result<ExitCode> {
             name,
             command,
         } => exec(host, &name, &command),
-        LinkCommand::Status { name, watch, json } => status(name.as_deref(), watch, json),
-        LinkCommand::Down { name, all } => down(&name, all),
+        LinkCommand::Status {
+            name,
+            named,
+            watch,
+            json,
+        } => status(name.or(named).as_deref(), watch, json),
+        LinkCommand::Down { name, named, all } => down(named.as_deref().unwrap_or(&name), all),
         LinkCommand::Profiles { name } => profiles(name.as_deref()),
         LinkCommand::Walk {
             walk,
