@@ -199,6 +199,10 @@ impl Core {
         self.visit(|worker| worker.tables.offer(features, mode));
     }
 
+    pub(crate) fn asks_for_air(&self) -> bool {
+        self.visit(|worker| worker.tables.asks_for_air())
+    }
+
     /// From now on peers without a rate controller are sent all that there is.
     pub(crate) fn lift_window(&self) {
         self.visit(|worker| worker.tables.peers.lift());

@@ -107,6 +107,11 @@ impl Device {
         }))
     }
 
+    /// Whether this end begins to ask its peers for air mode: on a wireless interface, or because somebody said so.
+    pub fn asks_for_air(&self) -> bool {
+        self.core().asks_for_air()
+    }
+
     /// What was known of the device when its worker was created. Name, interface and GUID stay as they are; see
     /// [`Device::current`] for the rest.
     pub fn info(&self) -> &DeviceInfo {

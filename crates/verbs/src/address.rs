@@ -157,13 +157,14 @@ fn traffic_class_of(attr: &abi::ibv_ah_attr) -> u8 {
 }
 
 /// The class of a connection for which the program asked nothing.
-pub fn class_of_connections() -> u8 {
-    static CLASS: OnceLock<u8> = OnceLock::new();
-    let is_on = |name| std::env::var_os(name).is_some_and(|value| value == "1");
-    *CLASS.get_or_init(|| match is_on("AIRDMA_BULK") && is_on("AIRDMA_AIR") {
+pub fn class_of_connections(device: &engine::Device) -> u8 {
+    static IS_BULK: OnceLock<bool> = OnceLock::new();
+    let asked = || std::env::var_os("AIRDMA_BULK").is_some_and(|value| value == "1");
+    // Who falls back for each loss would starve.
+    match *IS_BULK.get_or_init(asked) && device.asks_for_air() {
         true => BULK,
         false => 0,
-    })
+    }
 }
 
 /// Above the three bits of a class selector are none.

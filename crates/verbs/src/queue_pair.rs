@@ -273,7 +273,10 @@ pub unsafe fn modify(
     if mask.contains(AttrMask::AV) {
         known.ah_attr = address::without_lid(&attr.ah_attr, qp.engine.device());
     }
-    let attributes = attributes_of(&known, mask)?;
+    let mut attributes = attributes_of(&known, mask)?;
+    if mask.contains(AttrMask::AV) && attributes.path.traffic_class == 0 {
+        attributes.path.traffic_class = address::class_of_connections(qp.engine.device());
+    }
     qp.engine.modify(&attributes, mask)?;
     if mask.contains(AttrMask::STATE) {
         // SAFETY: the public field follows the state, as rdma-core's library has it.
@@ -374,9 +377,6 @@ fn attributes_of(attr: &abi::ibv_qp_attr, mask: AttrMask) -> Result<QpAttributes
     }
     if mask.contains(AttrMask::AV) {
         out.path = address::path_of(&attr.ah_attr)?;
-        if out.path.traffic_class == 0 {
-            out.path.traffic_class = address::class_of_connections();
-        }
     }
     if mask.contains(AttrMask::PORT) {
         port::check_port(attr.port_num)?;

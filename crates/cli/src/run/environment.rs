@@ -89,7 +89,10 @@ const OURS: [(&str, &str); 12] = [
         "AIRDMA_AGGREGATE",
         "in air mode: datagrams lets packets share datagrams of 64 KB; or segments",
     ),
-    ("AIRDMA_BULK", "with AIRDMA_AIR=1: 1 lets all else go first"),
+    (
+        "AIRDMA_BULK",
+        "on Wi-Fi, or with AIRDMA_AIR=1: 1 lets all else go first",
+    ),
     (
         "AIRDMA_RATE",
         "how fast such peers are sent to: buffers, latency, dctcp, dcqcn or window",

@@ -200,6 +200,11 @@ impl Tables {
         self.ask_unless_asked(index, now);
     }
 
+    /// Whether peers are asked for more than RoCEv2 before they ask.
+    pub(crate) fn asks_for_air(&self) -> bool {
+        self.air.mode == AirMode::Asks
+    }
+
     /// Whether peers are offered more than RoCEv2.
     pub(crate) fn offers_more(&self) -> bool {
         self.air.instance.is_some()
