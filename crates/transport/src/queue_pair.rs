@@ -1,16 +1,17 @@
 //! One queue pair: its state, its attributes, and the service that it runs.
 
+mod selective;
+mod states;
+
 use std::net::IpAddr;
-use std::time::Duration;
 
-use airdma_wire::{Bth, Opcode, Packet, PathMtu, Psn, Qpn, Transport};
+use airdma_wire::{Bth, Opcode, Packet, PathMtu, Qpn, Transport};
 
-use crate::attributes::{AttrMask, InvalidAttribute, QpAttributes, QpState, QpType};
-use crate::completion::{Completion, CompletionOpcode, Status};
+pub use self::selective::{Acknowledgement, Owed};
+use crate::attributes::{QpAttributes, QpState, QpType};
 use crate::counter::Counter;
 use crate::datagram::Datagrams;
 use crate::host::{Host, QpEvent};
-use crate::reorder::{PsnRange, ReorderMemory};
 use crate::replies::Peer;
 use crate::request_packet::DEFAULT_PKEY;
 use crate::requester::{Loss, Requester, Turn};
@@ -60,30 +61,6 @@ pub struct Transmit {
     pub len: usize,
     /// Where it goes.
     pub path: Path,
-}
-
-/// What a peer that repeats selectively says of how far it is with our packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Acknowledgement<'a> {
-    /// PSN of the first packet that it has not executed.
-    pub expected: Psn,
-    /// What is missing from there on, as far as it knows of later packets.
-    pub missing: &'a [PsnRange],
-    /// Round trip to it, smoothed.
-    pub rtt: Duration,
-    /// How long beyond that the peer may wait before it says something.
-    pub told_within: Duration,
-}
-
-/// Whether a peer is to be told how far we are with its packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Owed {
-    /// Some time: packets came.
-    Soon,
-    /// It waits for it.
-    Asked,
-    /// At once: packets are missing.
-    Now,
 }
 
 #[derive(Debug)]
@@ -166,80 +143,6 @@ impl QueuePair {
         &self.attributes
     }
 
-    /// Changes attributes and state as `ibv_modify_qp(3)` allows; nothing is changed on error.
-    ///
-    /// On the way to [`QpState::Reset`] posted requests are forgotten without completions: the
-    /// host empties its rings. On the way to [`QpState::Error`] they are flushed.
-    pub fn modify<H: Host>(
-        &mut self,
-        attributes: &QpAttributes,
-        mask: AttrMask,
-        host: &mut H,
-    ) -> Result<(), InvalidAttribute> {
-        let from = self.attributes.state;
-        let to = self
-            .attributes
-            .check(self.config.qp_type, attributes, mask)?;
-        self.attributes.apply(attributes, mask);
-        self.attributes.state = to;
-        self.attributes.cur_state = to;
-        self.attributes.sq_draining = to == QpState::SendQueueDrain;
-        if let Service::Connected { requester, .. } = &mut self.service
-            && mask.intersects(AttrMask::RETRY_CNT | AttrMask::RNR_RETRY)
-        {
-            requester.refill_retries(&self.attributes);
-        }
-        if from != to {
-            self.enter(from, to, host);
-        }
-        Ok(())
-    }
-
-    fn enter<H: Host>(&mut self, from: QpState, to: QpState, host: &mut H) {
-        match to {
-            QpState::Reset => *self = QueuePair::new(self.config),
-            QpState::Init | QpState::SendQueueError => {}
-            QpState::ReadyToReceive => match &mut self.service {
-                Service::Connected { responder, .. } => responder.start(&self.attributes),
-                Service::Unreliable { responder, .. } => responder.start(&self.attributes),
-                Service::Datagram(_) => {}
-            },
-            QpState::ReadyToSend => {
-                if from == QpState::ReadyToReceive {
-                    self.established = true;
-                    match &mut self.service {
-                        Service::Connected { requester, .. } => requester.start(&self.attributes),
-                        Service::Unreliable { requester, .. } => requester.start(&self.attributes),
-                        Service::Datagram(datagrams) => datagrams.start(&self.attributes),
-                    }
-                }
-            }
-            QpState::SendQueueDrain => {
-                self.drain_reported = false;
-                self.report_drain(host);
-            }
-            QpState::Error => {
-                if let Service::Connected { responder, .. } = &mut self.service {
-                    responder.replies.clear();
-                }
-                self.flush(None, host);
-                self.report_last_receive(host);
-            }
-        }
-    }
-
-    /// In the error state the receives of a shared queue stay there for others; whoever counts them is told that this
-    /// queue pair holds none any more.
-    fn report_last_receive<H: Host>(&self, host: &mut H) {
-        if self.shares_receives() {
-            host.event(QpEvent::LastWqeReached);
-        }
-    }
-
-    fn shares_receives(&self) -> bool {
-        self.config.shared_receives || self.config.qp_type == QpType::XrcReceive
-    }
-
     /// Takes a request that was posted. In the error state it is flushed at once.
     pub fn post_send<H: Host>(&mut self, request: SendRequest, host: &mut H) {
         match &mut self.service {
@@ -255,22 +158,6 @@ impl QueuePair {
             | QpState::ReadyToReceive
             | QpState::ReadyToSend
             | QpState::SendQueueDrain => {}
-        }
-    }
-
-    /// Flushes receives that were posted to a queue pair in the error state, unless they stand in a shared queue.
-    pub fn flush_receives<H: Host>(&mut self, host: &mut H) {
-        if self.attributes.state != QpState::Error || self.shares_receives() {
-            return;
-        }
-        while let Some(receive) = host.take_receive() {
-            let completion = Completion::with_status(
-                receive.wr_id,
-                CompletionOpcode::Receive,
-                Status::WrFlushError,
-                self.config.qpn,
-            );
-            host.complete_receive(receive.slot, completion);
         }
     }
 
@@ -392,65 +279,6 @@ impl QueuePair {
         let outcome = responder.handle_request(&self.attributes, self.config.qpn, packet, host);
         if outcome.is_err() {
             self.enter_error(None, host);
-        }
-    }
-
-    fn after_requester<H: Host>(&mut self, outcome: Result<(), Status>, host: &mut H) {
-        match outcome {
-            Ok(()) => self.report_drain(host),
-            Err(status) => self.enter_error(Some(status), host),
-        }
-    }
-
-    fn enter_error<H: Host>(&mut self, failed: Option<Status>, host: &mut H) {
-        let entered = self.attributes.state != QpState::Error;
-        self.attributes.state = QpState::Error;
-        self.attributes.cur_state = QpState::Error;
-        self.attributes.sq_draining = false;
-        self.flush(failed, host);
-        if entered {
-            self.report_last_receive(host);
-        }
-    }
-
-    /// Completes everything that is posted: the oldest send request with `failed`, if one failed.
-    fn flush<H: Host>(&mut self, failed: Option<Status>, host: &mut H) {
-        self.flush_sends(failed, host);
-        match &mut self.service {
-            Service::Connected { responder, .. } => {
-                responder.fail(Status::WrFlushError, self.config.qpn, host);
-            }
-            Service::Unreliable { responder, .. } => {
-                responder.fail(Status::WrFlushError, self.config.qpn, host);
-            }
-            Service::Datagram(datagrams) => datagrams.flush_spare(self.config.qpn, host),
-        }
-        self.flush_receives(host);
-    }
-
-    fn flush_sends<H: Host>(&mut self, failed: Option<Status>, host: &mut H) {
-        match &mut self.service {
-            Service::Connected { requester, .. } => requester.fail(failed, self.config.qpn, host),
-            Service::Unreliable { requester, .. } => requester.fail(failed, self.config.qpn, host),
-            Service::Datagram(datagrams) => datagrams.fail(failed, self.config.qpn, host),
-        }
-    }
-
-    fn report_drain<H: Host>(&mut self, host: &mut H) {
-        if self.attributes.state != QpState::SendQueueDrain || self.drain_reported {
-            return;
-        }
-        let drained = match &self.service {
-            Service::Connected { requester, .. } => requester.is_drained(),
-            Service::Unreliable { requester, .. } => requester.is_drained(),
-            Service::Datagram(_) => true,
-        };
-        if drained {
-            self.drain_reported = true;
-            self.attributes.sq_draining = false;
-            if self.attributes.en_sqd_async_notify {
-                host.event(QpEvent::SendQueueDrained);
-            }
         }
     }
 
@@ -641,14 +469,6 @@ impl QueuePair {
         }
     }
 
-    /// What an unreliable service cannot send stops its send queue alone (IBTA 10.3.1.7).
-    fn stop_sending<H: Host>(&mut self, failed: Status, host: &mut H) {
-        self.flush_sends(Some(failed), host);
-        self.attributes.state = QpState::SendQueueError;
-        self.attributes.cur_state = QpState::SendQueueError;
-        self.attributes.sq_draining = false;
-    }
-
     /// Owes the peer the latest acknowledgement once more, for a queue pair that is about to go: if the one that was
     /// sent is lost, nobody would answer the peer's question for it, and it would take its finished request for failed.
     ///
@@ -657,113 +477,6 @@ impl QueuePair {
     pub fn farewell(&mut self) {
         if let Service::Connected { responder, .. } = &mut self.service {
             responder.farewell();
-        }
-    }
-
-    /// The peer repeats selectively (`memory`: for what comes before its turn), or does so no more. Both ends must have agreed on it.
-    /// A reliable connection then keeps what comes after a gap, sends again what its peer says is missing, and nothing else, and
-    /// acknowledges by [`acknowledge`](Self::acknowledge) in place of ACK packets. To be said again after each move to
-    /// ready-to-receive; other services do not change.
-    pub fn set_selective(&mut self, memory: Option<&ReorderMemory>) {
-        if let Service::Connected {
-            requester,
-            responder,
-        } = &mut self.service
-            && self.transport == Transport::Rc
-        {
-            requester.set_selective(memory.is_some());
-            responder.set_selective(memory);
-        }
-    }
-
-    /// Packets may carry more than the path MTU: those of the peer up to `taken` bytes (what it was told once it may go by as long as the connection lasts), and those of requests that
-    /// have not begun `sent` bytes, which the peer must have said that it takes. READs that have not begun ask for answers of `sent` bytes, too,
-    /// if the peer said that it `answers` so; those of the peer are answered as they ask, up to `taken` bytes.
-    /// To be said again after each move to ready-to-receive; other services do not change.
-    pub fn set_long_payloads(&mut self, taken: u32, sent: u32, answers: bool) {
-        if let Service::Connected {
-            requester,
-            responder,
-        } = &mut self.service
-            && self.transport == Transport::Rc
-        {
-            responder.long_payload_max = responder.long_payload_max.max(taken);
-            requester.set_long_payload(sent, answers, &self.attributes);
-        }
-    }
-
-    /// The most that a packet of the next run may carry.
-    pub fn payload_max(&self) -> u32 {
-        let path_mtu = self.attributes.path_mtu.bytes();
-        match &self.service {
-            Service::Connected { requester, .. } => {
-                requester.long_payload(&self.attributes).unwrap_or(path_mtu)
-            }
-            Service::Unreliable { .. } | Service::Datagram(_) => path_mtu,
-        }
-    }
-
-    /// The peer, which repeats selectively, hears what is missing by ACK packets with a SETH, and nothing is to be told by
-    /// [`acknowledge`](Self::acknowledge); or not. To be said after [`set_selective`](Self::set_selective).
-    pub fn tell_by_acks(&mut self, by_acks: bool) {
-        if let Service::Connected { responder, .. } = &mut self.service
-            && let Some(reorder) = &mut responder.reorder
-        {
-            reorder.tell_by_acks(by_acks);
-        }
-    }
-
-    /// Whether the peer is to be told how far we are.
-    pub fn owes_acknowledgement(&self) -> Option<Owed> {
-        let Service::Connected { responder, .. } = &self.service else {
-            return None;
-        };
-        let reorder = responder.reorder.as_ref()?;
-        reorder.owed().filter(|_| !reorder.tells_by_acks())
-    }
-
-    /// Packets that were missing when later ones came, since this was asked last.
-    pub fn take_missed(&mut self) -> u32 {
-        match &mut self.service {
-            Service::Connected { responder, .. } => {
-                let reorder = responder.reorder.as_mut();
-                reorder.map_or(0, |reorder| reorder.take_missed())
-            }
-            Service::Unreliable { .. } | Service::Datagram(_) => 0,
-        }
-    }
-
-    /// The peer is told: PSN of the first packet that was not executed, and in `missing` the first ranges of what is missing from there
-    /// on. Returns how many ranges there are, too.
-    pub fn acknowledge(&mut self, missing: &mut [PsnRange]) -> Option<(Psn, usize)> {
-        let Service::Connected { responder, .. } = &mut self.service else {
-            return None;
-        };
-        let reorder = responder.reorder.as_mut()?;
-        let mut count = 0;
-        let ranges = reorder.missing(responder.expected, responder.gap_reported);
-        for (range, place) in ranges.zip(missing) {
-            *place = range;
-            count += 1;
-        }
-        reorder.told();
-        Some((responder.expected, count))
-    }
-
-    /// Takes what the peer says of how far it is.
-    pub fn handle_acknowledgement<H: Host>(
-        &mut self,
-        now: Time,
-        told: &Acknowledgement<'_>,
-        host: &mut H,
-    ) {
-        if !self.attributes.state.sends() {
-            return host.count(Counter::DropBadState);
-        }
-        if let Service::Connected { requester, .. } = &mut self.service {
-            requester.handle_acknowledgement(now, &self.attributes, self.config.qpn, told, host);
-            let outcome = requester.due_failure();
-            self.after_requester(outcome, host);
         }
     }
 

@@ -13,19 +13,21 @@
 //! A rewind sets `next` back to `acked`. Responses are handled in `completer.rs`. Local requests stand in the same
 //! queue, take no sequence numbers and are done when the cursor comes to them, once: a rewind goes past them.
 
+mod entry;
+mod retry;
+
 use std::collections::VecDeque;
 
-use airdma_wire::{
-    Headers, Lreth, NakCode, Psn, Qpn, Reth, Transport, XrcEth, ack_timeout, rnr_timer,
-};
+use airdma_wire::{Headers, Lreth, NakCode, Psn, Qpn, Reth, Transport, XrcEth};
 
+pub(crate) use self::entry::{Entry, Local};
 use crate::attributes::QpAttributes;
 use crate::completion::{Completion, CompletionOpcode, Status};
 use crate::counter::Counter;
 use crate::host::{Host, LocalFault};
 use crate::local;
 use crate::repair::Repair;
-use crate::request_packet::{ATOMIC_WRITE_LEN, RequestPacket, packets_of};
+use crate::request_packet::{ATOMIC_WRITE_LEN, RequestPacket};
 use crate::time::Time;
 use crate::work::{Operation, SendRequest};
 
@@ -35,79 +37,6 @@ const ACK_INTERVAL_BYTES: u32 = 32 * 1024;
 /// Packets that one queue pair may have unacknowledged. The shared window of the path is
 /// normally smaller; this bounds what a duplicate or a stale PSN can be confused with.
 const IN_FLIGHT_PACKETS_MAX: u64 = 8192;
-
-/// One posted request and the sequence numbers it takes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
-    pub(crate) request: SendRequest,
-    pub(crate) first: u64,
-    /// None for local requests, and only for them.
-    pub(crate) packets: u32,
-    /// What each of them carries but the first and the last, or brings if it is a READ.
-    pub(crate) payload: u32,
-    /// The first one carries so much less.
-    pub(crate) first_less: u32,
-    pub(crate) local: Local,
-}
-
-/// What became of a local request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Local {
-    /// Nothing yet, or the request is none.
-    Waiting,
-    Done,
-    Failed,
-}
-
-impl Entry {
-    /// A request whose first packet has sequence number `first`, in packets of the path MTU.
-    pub(crate) fn new(request: SendRequest, first: u64, path_mtu: u32) -> Self {
-        Entry::cut(request, first, path_mtu, 0)
-    }
-
-    /// The same in packets of `payload` bytes, all of one length with their headers.
-    pub(crate) fn long(request: SendRequest, first: u64, payload: u32) -> Self {
-        let is_write = matches!(
-            request.operation,
-            Operation::Write { .. } | Operation::WriteImm { .. }
-        );
-        let first_less = if is_write { Reth::LEN as u32 } else { 0 };
-        Entry::cut(request, first, payload, first_less)
-    }
-
-    fn cut(request: SendRequest, first: u64, payload: u32, first_less: u32) -> Self {
-        let packets = match request.operation {
-            Operation::CompareSwap { .. }
-            | Operation::FetchAdd { .. }
-            | Operation::AtomicWrite { .. } => 1,
-            Operation::BindWindow(_) | Operation::LocalInvalidate(_) => 0,
-            Operation::Send
-            | Operation::SendImm(_)
-            | Operation::SendInvalidate(_)
-            | Operation::Write { .. }
-            | Operation::WriteImm { .. }
-            | Operation::Read { .. } => packets_of(request.length + first_less, payload),
-        };
-        Entry {
-            request,
-            first,
-            packets,
-            payload,
-            first_less,
-            local: Local::Waiting,
-        }
-    }
-
-    pub(crate) fn end(&self) -> u64 {
-        self.first + u64::from(self.packets)
-    }
-
-    /// Where the data of its packet of that index begins.
-    #[inline]
-    pub(crate) fn offset(&self, index: u32) -> u32 {
-        (index * self.payload).saturating_sub(self.first_less)
-    }
-}
 
 /// How a requester found out that packets were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -586,135 +515,6 @@ impl Requester {
         }
     }
 
-    /// While the peer is not ready nothing is under way, so that only one of the two timers runs.
-    pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        debug_assert!(self.deadline.is_none() || self.not_ready_until.is_none());
-        let probe = self.repair.as_ref().and_then(|repair| repair.probe_at());
-        let timer = self.deadline.or(self.not_ready_until);
-        probe.into_iter().chain(timer).min()
-    }
-
-    pub(crate) fn handle_timeout<H: Host>(
-        &mut self,
-        now: Time,
-        host: &mut H,
-    ) -> Result<(), Status> {
-        if self.not_ready_until.is_some_and(|until| until <= now) {
-            self.not_ready_until = None;
-        }
-        if self.deadline.is_some_and(|deadline| deadline <= now) {
-            host.count(Counter::Timeouts);
-            self.rewind(Some(Loss::Timeout));
-            self.spend_retry()?;
-        }
-        if let Some(repair) = &mut self.repair
-            && repair.take_probe(now)
-            && repair.is_empty()
-            && self.next > self.acked
-        {
-            repair.note_missing(self.next - 1, self.acked, now);
-        }
-        Ok(())
-    }
-
-    /// Goes back to the oldest unacknowledged packet.
-    fn rewind(&mut self, loss: Option<Loss>) {
-        self.next = self.acked;
-        self.cursor = 0;
-        self.answers_due.clear();
-        self.bytes_since_ack_request = 0;
-        self.deadline = None;
-        self.rewound_at = Some(self.acked);
-        self.failure = None; // found again when its turn comes
-        self.loss = loss;
-        if let Some(repair) = &mut self.repair {
-            repair.clear(self.acked);
-        }
-    }
-
-    fn deadline_from(&self, now: Time, attributes: &QpAttributes) -> Option<Time> {
-        let timeout = ack_timeout(attributes.timeout)?;
-        let least = self.repair.as_ref().map(|repair| repair.timeout_min());
-        Some(now + least.map_or(timeout, |least| timeout.max(least)))
-    }
-
-    /// Retries spent on the packet of this sequence number, which only the oldest one that is not acknowledged can have.
-    fn retries(&self, sequence: u64, attributes: &QpAttributes) -> u8 {
-        if sequence == self.acked {
-            attributes.retry_count.saturating_sub(self.retries_left)
-        } else {
-            0
-        }
-    }
-
-    fn spend_retry(&mut self) -> Result<(), Status> {
-        self.retries_left = self
-            .retries_left
-            .checked_sub(1)
-            .ok_or(Status::RetryExceeded)?;
-        Ok(())
-    }
-
-    /// A response showed that something before it was lost: go back once per gap.
-    pub(crate) fn gap_seen(&mut self) -> Result<(), Status> {
-        if self.rewound_at == Some(self.acked) {
-            return Ok(());
-        }
-        self.rewind(Some(Loss::Gap));
-        self.spend_retry()
-    }
-
-    /// The peer had no receive: go back and wait as long as its NAK says (IBTA 9.7.5.2.8).
-    pub(crate) fn not_ready(&mut self, now: Time, timer: u8) -> Result<(), Status> {
-        if self.not_ready_until.is_some() {
-            return Ok(());
-        }
-        if self.not_ready_retries_left != RNR_RETRY_FOR_EVER {
-            self.not_ready_retries_left = self
-                .not_ready_retries_left
-                .checked_sub(1)
-                .ok_or(Status::RnrRetryExceeded)?;
-        }
-        self.rewind(None);
-        self.not_ready_until = Some(now + rnr_timer(timer));
-        Ok(())
-    }
-
-    /// Restarts the timer and the retry counts after the peer acknowledged something new.
-    pub(crate) fn progressed(&mut self, now: Time, attributes: &QpAttributes) {
-        self.rewound_at = None;
-        self.refill_retries(attributes);
-        while self
-            .answers_due
-            .front()
-            .is_some_and(|end| *end <= self.acked)
-        {
-            self.answers_due.pop_front();
-        }
-        if self.next < self.acked {
-            self.next = self.acked;
-            self.cursor = 0;
-        }
-        let under_way = self.next > self.acked;
-        let is_all_sent = self.next == self.posted;
-        self.deadline = if under_way {
-            self.deadline_from(now, attributes)
-        } else {
-            None
-        };
-        match &mut self.repair {
-            Some(repair) if under_way => repair.restart_probe(now, is_all_sent),
-            Some(repair) => repair.stop_probe(),
-            None => {}
-        }
-    }
-
-    /// All that the attributes allow, from now on.
-    pub(crate) fn refill_retries(&mut self, attributes: &QpAttributes) {
-        self.retries_left = attributes.retry_count;
-        self.not_ready_retries_left = attributes.rnr_retry;
-    }
-
     /// Completes the request that failed with `status` and flushes the rest.
     pub(crate) fn fail<H: Host>(&mut self, failed: Option<Status>, qp: Qpn, host: &mut H) {
         let mut status = failed.unwrap_or(Status::WrFlushError);
@@ -814,9 +614,6 @@ fn emit_extended(mut headers: Headers, srqn: u32, out: &mut [u8]) -> usize {
     headers.xrceth = Some(XrcEth { srqn });
     headers.emit(out)
 }
-
-/// `rnr_retry` value that never runs out (IBTA 9.7.5.2.8).
-const RNR_RETRY_FOR_EVER: u8 = 7;
 
 pub(crate) fn completion_opcode(operation: &Operation) -> CompletionOpcode {
     match operation {

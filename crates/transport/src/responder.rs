@@ -1,18 +1,21 @@
 //! The responder of a reliable connection: checks each request, places its data, and owes the
 //! answer to [`Replies`] (IBTA 9.7.4 and 9.9.3).
 
+mod executed;
+
 use std::collections::VecDeque;
 
-use airdma_wire::{Bth, Lreth, NakCode, Opcode, Packet, Psn, Qpn, Reth, Rkey, Syndrome};
+use airdma_wire::{Bth, NakCode, Opcode, Packet, Psn, Qpn, Reth, Rkey, Syndrome};
 
+use self::executed::{Executed, answer_payload};
 use crate::attributes::{Access, QpAttributes};
 use crate::completion::{Completion, CompletionOpcode, Status};
 use crate::counter::Counter;
-use crate::host::{AtomicOperation, Host, LocalFault, QpEvent, Receive, RemoteAccess, RemoteFault};
+use crate::host::{Host, LocalFault, QpEvent, Receive, RemoteAccess, RemoteFault};
 use crate::queue_pair::Owed;
 use crate::reorder::{AHEAD_MAX, Next, Reorder, ReorderMemory};
-use crate::replies::{ReadResponse, Replies};
-use crate::request_packet::{ATOMIC_WRITE_LEN, packets_of};
+use crate::replies::Replies;
+use crate::request_packet::packets_of;
 use crate::work::MESSAGE_LEN_MAX;
 
 const MSN_MASK: u32 = 0x00ff_ffff;
@@ -29,24 +32,6 @@ pub(crate) enum Inbound {
         va: u64,
         length: u32,
         placed: u32,
-    },
-}
-
-/// A READ, atomic or atomic write that was executed, kept to answer its duplicates (IBTA 9.4.5, 9.7.5.1.3).
-#[derive(Clone, Copy, Debug)]
-enum Executed {
-    Read {
-        psn: Psn,
-        reth: Reth,
-        /// Of each answer but the last.
-        payload: u32,
-    },
-    Atomic {
-        psn: Psn,
-        original: u64,
-    },
-    AtomicWrite {
-        psn: Psn,
     },
 }
 
@@ -452,159 +437,6 @@ impl Responder {
         Ok(())
     }
 
-    fn execute_read<H: Host>(
-        &mut self,
-        attributes: &QpAttributes,
-        packet: &Packet<'_>,
-        host: &mut H,
-    ) -> Result<u32, Fault> {
-        let reth = packet.headers.reth.ok_or(Fault::Invalid)?;
-        let path_mtu = attributes.path_mtu.bytes();
-        let payload =
-            answer_payload(packet, path_mtu, self.long_payload_max).ok_or(Fault::Invalid)?;
-        self.check_answers_max(attributes)?;
-        check_reth(
-            attributes,
-            &reth,
-            Access::REMOTE_READ,
-            RemoteAccess::Read,
-            host,
-        )?;
-        let psn = packet.headers.bth.psn;
-        self.message_done(host);
-        self.remember(attributes, Executed::Read { psn, reth, payload });
-        let response = read_response(&reth, payload);
-        self.replies.read(psn, self.msn, response, false);
-        Ok(response.packets)
-    }
-
-    fn execute_atomic<H: Host>(
-        &mut self,
-        attributes: &QpAttributes,
-        packet: &Packet<'_>,
-        host: &mut H,
-    ) -> Result<(), Fault> {
-        let eth = packet.headers.atomic_eth.ok_or(Fault::Invalid)?;
-        self.check_answers_max(attributes)?;
-        check_granted(attributes, Access::REMOTE_ATOMIC)?;
-        if eth.va % 8 != 0 {
-            return Err(Fault::Invalid);
-        }
-        host.check_remote(eth.rkey, eth.va, 8, RemoteAccess::Atomic)?;
-        let operation = if packet.headers.bth.opcode == Opcode::RcCompareSwap {
-            AtomicOperation::CompareSwap {
-                compare: eth.compare,
-                swap: eth.swap_add,
-            }
-        } else {
-            AtomicOperation::FetchAdd { add: eth.swap_add }
-        };
-        let original = host.atomic(eth.rkey, eth.va, operation)?;
-        let psn = packet.headers.bth.psn;
-        self.message_done(host);
-        self.remember(attributes, Executed::Atomic { psn, original });
-        self.replies.atomic(psn, self.msn, original, false);
-        Ok(())
-    }
-
-    fn execute_atomic_write<H: Host>(
-        &mut self,
-        attributes: &QpAttributes,
-        packet: &Packet<'_>,
-        host: &mut H,
-    ) -> Result<(), Fault> {
-        let reth = packet.headers.reth.ok_or(Fault::Invalid)?;
-        let data = packet.payload.try_into().map_err(|_| Fault::Invalid)?;
-        self.check_answers_max(attributes)?;
-        if reth.length != ATOMIC_WRITE_LEN || reth.va % 8 != 0 {
-            return Err(Fault::Invalid);
-        }
-        let (flag, access) = (Access::REMOTE_WRITE, RemoteAccess::Write);
-        check_reth(attributes, &reth, flag, access, host)?;
-        host.write_atomic(reth.rkey, reth.va, data)?;
-        let psn = packet.headers.bth.psn;
-        self.message_done(host);
-        self.remember(attributes, Executed::AtomicWrite { psn });
-        self.replies
-            .read(psn, self.msn, atomic_write_response(attributes), false);
-        Ok(())
-    }
-
-    /// The peer must not have more READs and atomics in flight than were agreed (IBTA 9.4.4).
-    fn check_answers_max(&self, attributes: &QpAttributes) -> Result<(), Fault> {
-        if self.replies.answers_due() >= usize::from(attributes.max_dest_rd_atomic) {
-            return Err(Fault::Invalid);
-        }
-        Ok(())
-    }
-
-    fn remember(&mut self, attributes: &QpAttributes, executed: Executed) {
-        while self.executed.len() >= usize::from(attributes.max_dest_rd_atomic).max(1) {
-            self.executed.pop_front();
-        }
-        self.executed.push_back(executed);
-    }
-
-    /// Duplicates of SEND and WRITE are acknowledged and never applied; READs are executed again
-    /// within what was asked before; atomics get their first result (IBTA 9.7.1.1, 9.7.5.1.3).
-    fn handle_duplicate<H: Host>(
-        &mut self,
-        attributes: &QpAttributes,
-        packet: &Packet<'_>,
-        host: &mut H,
-    ) {
-        let psn = packet.headers.bth.psn;
-        let opcode = packet.headers.bth.opcode;
-        if opcode.is_send() || opcode.is_write() {
-            return match &mut self.reorder {
-                Some(reorder) => {
-                    reorder.owe(packet.headers.bth.ack_request);
-                    self.owe_sack();
-                }
-                None => self.acknowledge_again(),
-            };
-        }
-        for executed in &self.executed {
-            match *executed {
-                Executed::Atomic { psn: at, original }
-                    if at == psn && packet.headers.atomic_eth.is_some() =>
-                {
-                    self.replies.atomic(psn, self.msn, original, true);
-                    return;
-                }
-                Executed::AtomicWrite { psn: at }
-                    if at == psn && opcode == Opcode::RcAtomicWrite =>
-                {
-                    self.replies
-                        .read(psn, self.msn, atomic_write_response(attributes), true);
-                    return;
-                }
-                Executed::Read {
-                    psn: first,
-                    reth,
-                    payload,
-                } if opcode == Opcode::RcReadRequest => {
-                    let Some(again) = packet.headers.reth else {
-                        continue;
-                    };
-                    if !is_rest_of(&again, psn, &reth, first, payload) {
-                        continue;
-                    }
-                    if host.check_remote(again.rkey, again.va, again.length, RemoteAccess::Read)
-                        == Ok(())
-                        || again.length == 0
-                    {
-                        // Its PSNs are those of the first time, and so is what each of them carries.
-                        self.replies
-                            .read(psn, self.msn, read_response(&again, payload), true);
-                    }
-                    return;
-                }
-                Executed::Atomic { .. } | Executed::AtomicWrite { .. } | Executed::Read { .. } => {}
-            }
-        }
-    }
-
     /// Owes an ACK for the SENDs and WRITEs that were executed so far. It does not name a later READ or atomic: those have
     /// answers of their own, and where a network changes the order and the ACK comes before the answer, rxe completes
     /// the atomic without its result.
@@ -769,47 +601,6 @@ pub(crate) fn check_reth<H: Host>(
         host.check_remote(reth.rkey, reth.va, reth.length, access)?;
     }
     Ok(())
-}
-
-/// What each answer to a READ carries but the last: a path MTU, or what the request says if that is more, and no more than `most`. In whole
-/// words, so that answers in the middle have no padding. `None`: the request says what nobody may.
-fn answer_payload(packet: &Packet<'_>, path_mtu: u32, most: u32) -> Option<u32> {
-    if packet.payload.is_empty() {
-        return Some(path_mtu);
-    }
-    let said = u32::from(Lreth::parse(packet.payload).ok()?.payload);
-    (said > path_mtu && said <= most && said.is_multiple_of(4)).then_some(said)
-}
-
-fn read_response(reth: &Reth, payload: u32) -> ReadResponse {
-    ReadResponse {
-        rkey: reth.rkey,
-        va: reth.va,
-        length: reth.length,
-        done: 0,
-        payload,
-        packets: packets_of(reth.length, payload),
-    }
-}
-
-/// What an atomic write is answered with: a READ response without data, as rxe has it.
-fn atomic_write_response(attributes: &QpAttributes) -> ReadResponse {
-    read_response(&Reth::default(), attributes.path_mtu.bytes())
-}
-
-/// Whether a repeated READ request asks for the rest of what was granted before. A part that ends
-/// earlier is nothing a requester goes back for, and would let a peer queue any number of answers.
-fn is_rest_of(again: &Reth, psn: Psn, before: &Reth, first: Psn, payload: u32) -> bool {
-    let Ok(index) = u32::try_from(psn.distance_from(first)) else {
-        return false;
-    };
-    if index >= packets_of(before.length, payload) {
-        return false;
-    }
-    let offset = index * payload;
-    again.rkey == before.rkey
-        && again.va == before.va.wrapping_add(u64::from(offset))
-        && again.length == before.length - offset.min(before.length)
 }
 
 pub(crate) fn success(receive: Receive, opcode: CompletionOpcode, qpn: Qpn) -> Completion {

@@ -1,0 +1,144 @@
+//! What two airdma peers agree on beyond RoCEv2: selective repeat, and long packets.
+
+use std::time::Duration;
+
+use airdma_wire::{Psn, Transport};
+
+use super::{QueuePair, Service};
+use crate::counter::Counter;
+use crate::host::Host;
+use crate::reorder::{PsnRange, ReorderMemory};
+use crate::time::Time;
+
+/// What a peer that repeats selectively says of how far it is with our packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acknowledgement<'a> {
+    /// PSN of the first packet that it has not executed.
+    pub expected: Psn,
+    /// What is missing from there on, as far as it knows of later packets.
+    pub missing: &'a [PsnRange],
+    /// Round trip to it, smoothed.
+    pub rtt: Duration,
+    /// How long beyond that the peer may wait before it says something.
+    pub told_within: Duration,
+}
+
+/// Whether a peer is to be told how far we are with its packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Owed {
+    /// Some time: packets came.
+    Soon,
+    /// It waits for it.
+    Asked,
+    /// At once: packets are missing.
+    Now,
+}
+
+impl QueuePair {
+    /// The peer repeats selectively (`memory`: for what comes before its turn), or does so no more. Both ends must have agreed on it.
+    /// A reliable connection then keeps what comes after a gap, sends again what its peer says is missing, and nothing else, and
+    /// acknowledges by [`acknowledge`](Self::acknowledge) in place of ACK packets. To be said again after each move to
+    /// ready-to-receive; other services do not change.
+    pub fn set_selective(&mut self, memory: Option<&ReorderMemory>) {
+        if let Service::Connected {
+            requester,
+            responder,
+        } = &mut self.service
+            && self.transport == Transport::Rc
+        {
+            requester.set_selective(memory.is_some());
+            responder.set_selective(memory);
+        }
+    }
+
+    /// Packets may carry more than the path MTU: those of the peer up to `taken` bytes (what it was told once it may go by as long as the connection lasts), and those of requests that
+    /// have not begun `sent` bytes, which the peer must have said that it takes. READs that have not begun ask for answers of `sent` bytes, too,
+    /// if the peer said that it `answers` so; those of the peer are answered as they ask, up to `taken` bytes.
+    /// To be said again after each move to ready-to-receive; other services do not change.
+    pub fn set_long_payloads(&mut self, taken: u32, sent: u32, answers: bool) {
+        if let Service::Connected {
+            requester,
+            responder,
+        } = &mut self.service
+            && self.transport == Transport::Rc
+        {
+            responder.long_payload_max = responder.long_payload_max.max(taken);
+            requester.set_long_payload(sent, answers, &self.attributes);
+        }
+    }
+
+    /// The most that a packet of the next run may carry.
+    pub fn payload_max(&self) -> u32 {
+        let path_mtu = self.attributes.path_mtu.bytes();
+        match &self.service {
+            Service::Connected { requester, .. } => {
+                requester.long_payload(&self.attributes).unwrap_or(path_mtu)
+            }
+            Service::Unreliable { .. } | Service::Datagram(_) => path_mtu,
+        }
+    }
+
+    /// The peer, which repeats selectively, hears what is missing by ACK packets with a SETH, and nothing is to be told by
+    /// [`acknowledge`](Self::acknowledge); or not. To be said after [`set_selective`](Self::set_selective).
+    pub fn tell_by_acks(&mut self, by_acks: bool) {
+        if let Service::Connected { responder, .. } = &mut self.service
+            && let Some(reorder) = &mut responder.reorder
+        {
+            reorder.tell_by_acks(by_acks);
+        }
+    }
+
+    /// Whether the peer is to be told how far we are.
+    pub fn owes_acknowledgement(&self) -> Option<Owed> {
+        let Service::Connected { responder, .. } = &self.service else {
+            return None;
+        };
+        let reorder = responder.reorder.as_ref()?;
+        reorder.owed().filter(|_| !reorder.tells_by_acks())
+    }
+
+    /// Packets that were missing when later ones came, since this was asked last.
+    pub fn take_missed(&mut self) -> u32 {
+        match &mut self.service {
+            Service::Connected { responder, .. } => {
+                let reorder = responder.reorder.as_mut();
+                reorder.map_or(0, |reorder| reorder.take_missed())
+            }
+            Service::Unreliable { .. } | Service::Datagram(_) => 0,
+        }
+    }
+
+    /// The peer is told: PSN of the first packet that was not executed, and in `missing` the first ranges of what is missing from there
+    /// on. Returns how many ranges there are, too.
+    pub fn acknowledge(&mut self, missing: &mut [PsnRange]) -> Option<(Psn, usize)> {
+        let Service::Connected { responder, .. } = &mut self.service else {
+            return None;
+        };
+        let reorder = responder.reorder.as_mut()?;
+        let mut count = 0;
+        let ranges = reorder.missing(responder.expected, responder.gap_reported);
+        for (range, place) in ranges.zip(missing) {
+            *place = range;
+            count += 1;
+        }
+        reorder.told();
+        Some((responder.expected, count))
+    }
+
+    /// Takes what the peer says of how far it is.
+    pub fn handle_acknowledgement<H: Host>(
+        &mut self,
+        now: Time,
+        told: &Acknowledgement<'_>,
+        host: &mut H,
+    ) {
+        if !self.attributes.state.sends() {
+            return host.count(Counter::DropBadState);
+        }
+        if let Service::Connected { requester, .. } = &mut self.service {
+            requester.handle_acknowledgement(now, &self.attributes, self.config.qpn, told, host);
+            let outcome = requester.due_failure();
+            self.after_requester(outcome, host);
+        }
+    }
+}

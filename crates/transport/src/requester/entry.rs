@@ -1,0 +1,79 @@
+//! A posted request in the requester's queue, and the packets that it is cut into.
+
+use airdma_wire::Reth;
+
+use crate::request_packet::packets_of;
+use crate::work::{Operation, SendRequest};
+
+/// One posted request and the sequence numbers it takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) request: SendRequest,
+    pub(crate) first: u64,
+    /// None for local requests, and only for them.
+    pub(crate) packets: u32,
+    /// What each of them carries but the first and the last, or brings if it is a READ.
+    pub(crate) payload: u32,
+    /// The first one carries so much less.
+    pub(crate) first_less: u32,
+    pub(crate) local: Local,
+}
+
+/// What became of a local request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Local {
+    /// Nothing yet, or the request is none.
+    Waiting,
+    Done,
+    Failed,
+}
+
+impl Entry {
+    /// A request whose first packet has sequence number `first`, in packets of the path MTU.
+    pub(crate) fn new(request: SendRequest, first: u64, path_mtu: u32) -> Self {
+        Entry::cut(request, first, path_mtu, 0)
+    }
+
+    /// The same in packets of `payload` bytes, all of one length with their headers.
+    pub(crate) fn long(request: SendRequest, first: u64, payload: u32) -> Self {
+        let is_write = matches!(
+            request.operation,
+            Operation::Write { .. } | Operation::WriteImm { .. }
+        );
+        let first_less = if is_write { Reth::LEN as u32 } else { 0 };
+        Entry::cut(request, first, payload, first_less)
+    }
+
+    fn cut(request: SendRequest, first: u64, payload: u32, first_less: u32) -> Self {
+        let packets = match request.operation {
+            Operation::CompareSwap { .. }
+            | Operation::FetchAdd { .. }
+            | Operation::AtomicWrite { .. } => 1,
+            Operation::BindWindow(_) | Operation::LocalInvalidate(_) => 0,
+            Operation::Send
+            | Operation::SendImm(_)
+            | Operation::SendInvalidate(_)
+            | Operation::Write { .. }
+            | Operation::WriteImm { .. }
+            | Operation::Read { .. } => packets_of(request.length + first_less, payload),
+        };
+        Entry {
+            request,
+            first,
+            packets,
+            payload,
+            first_less,
+            local: Local::Waiting,
+        }
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.first + u64::from(self.packets)
+    }
+
+    /// Where the data of its packet of that index begins.
+    #[inline]
+    pub(crate) fn offset(&self, index: u32) -> u32 {
+        (index * self.payload).saturating_sub(self.first_less)
+    }
+}
