@@ -194,16 +194,17 @@ impl Air {
         self.peer(index).pace.as_mut()?.ask_again()
     }
 
-    /// The one whose turn it is has sent something, see [`Pace::sent`]. Who is called, if the turn is over.
+    /// One that was admitted has sent something, see [`Pace::sent`]. Who is called, if its turn is over.
     pub(crate) fn sent(
         &mut self,
         index: AirIndex,
+        queue_pair: u32,
         now: Time,
         sent: (u64, u64),
         has_more: bool,
     ) -> Option<u32> {
         let pace = self.peer(index).pace.as_mut()?;
-        let next = pace.sent(now, sent, has_more);
+        let next = pace.sent(queue_pair, now, sent, has_more);
         if let Some(due) = pace.due() {
             self.call_at(due);
         }

@@ -67,6 +67,11 @@ pub trait RateController {
     /// The rate for the [`Pacer`]. Zero: nothing may be sent for now.
     fn rate(&self) -> Rate;
 
+    /// The rate for what does not go into the buffer of the receiver's program, if that is what sets [`rate`](RateController::rate).
+    fn rate_beside_program(&self) -> Option<Rate> {
+        None
+    }
+
     /// Bytes that may be under way, unacknowledged.
     fn window(&self) -> u64;
 

@@ -4,6 +4,7 @@
 //! much of it as its [`Weight`] says, or waits for it, and goes to the end of the line. So all get bytes by their weights.
 
 use super::application::Taken;
+use crate::tables::PACKET_LEN_MAX;
 use airdma_port::QueueFill;
 use airdma_transport::Time;
 use airdma_transport::rate::{
@@ -21,6 +22,9 @@ const LOST_PACKET_BYTES: u64 = 1024;
 pub(super) const MISSED_MAX: u32 = 1 << 16;
 /// What the largest receive socket of an unprivileged process holds, and some network behind it.
 const DCTCP_WINDOW_MAX: u64 = 8 << 20;
+
+/// What may leave out of turn: a packet, as who has little asks for.
+const BESIDE_BYTES_MAX: u64 = PACKET_LEN_MAX as u64;
 
 /// The network may mark the packet.
 pub(super) const ECT_0: u8 = 0b10;
@@ -88,6 +92,8 @@ pub(crate) struct Pace {
     /// In the last two bits of the traffic class (RFC 3168).
     ecn: u8,
     pacer: Pacer,
+    /// Of what leaves out of turn.
+    beside: Pacer,
     /// Whose turn it is.
     turn: Option<u32>,
     /// Bytes of its turn; 0 when it has just begun.
@@ -150,6 +156,7 @@ impl Pace {
             controller,
             ecn,
             pacer: Pacer::new(now),
+            beside: Pacer::new(now),
             turn: None,
             turn_left: 0,
             waiting: Waiting::No,
@@ -182,6 +189,12 @@ impl Pace {
         waits: &mut bool,
         now: Time,
     ) -> Option<u64> {
+        if !*waits && self.passes_program(wanted, now) {
+            if self.turn == Some(queue_pair) {
+                self.waiting = Waiting::No;
+            }
+            return Some(wanted);
+        }
         let is_free = self.turn.is_none() && self.line.is_empty();
         if !is_free && self.turn != Some(queue_pair) {
             if !std::mem::replace(waits, true) {
@@ -210,6 +223,16 @@ impl Pace {
         None
     }
 
+    /// Whether so many bytes may leave out of turn: a packet, where nothing but the buffer of the peer's program holds the others up. A queue
+    /// pair with more to send than that fills it, for all we know; one with less may be the one that is to empty it.
+    fn passes_program(&mut self, wanted: u64, now: Time) -> bool {
+        if wanted > BESIDE_BYTES_MAX {
+            return false;
+        }
+        let rate = self.controller.rate_beside_program();
+        rate.is_some_and(|rate| matches!(self.beside.poll(now, rate, wanted), Permit::Now(_)))
+    }
+
     /// The traffic class of a packet that is to have this one.
     pub(crate) fn traffic_class(&self, wanted: u8) -> u8 {
         if self.ecn == 0 {
@@ -219,17 +242,27 @@ impl Pace {
         }
     }
 
-    /// The one whose turn it is has sent so many bytes, in so many packets, and may have more. Who is called, if the turn is over.
+    /// A queue pair that was admitted has sent so many bytes, in so many packets, and may have more. Who is called, if its turn is over.
     pub(crate) fn sent(
         &mut self,
+        queue_pair: u32,
         now: Time,
         (bytes, packets): (u64, u64),
         has_more: bool,
     ) -> Option<u32> {
+        let has_turn = self.turn == Some(queue_pair);
         if packets > 0 {
             let bytes = bytes + packets * OVERHEAD_BYTES;
-            self.pacer.spend(bytes);
+            let pacer = if has_turn {
+                &mut self.pacer
+            } else {
+                &mut self.beside
+            };
+            pacer.spend(bytes);
             self.controller.handle_sent(now, bytes);
+        }
+        if !has_turn {
+            return None;
         }
         self.turn_left = self.turn_left.saturating_sub(bytes);
         if has_more && bytes > 0 && self.turn_left > 0 {
@@ -390,7 +423,7 @@ impl Pace {
 mod tests {
     use super::*;
     use airdma_port::GROUP_BYTES_MAX;
-    use airdma_transport::rate::BURST_BYTES_MAX;
+    use airdma_transport::rate::{BURST_BYTES_MAX, Occupancy, Reading};
     use airdma_wire::{Bth, ICRC_LEN, PathMtu, long_payload};
 
     const USUAL: Weight = Weight::of(0);
@@ -427,7 +460,7 @@ mod tests {
             assert_eq!(pace.admit((queue_pair, USUAL), u64::MAX, place, NOW), None);
         }
         assert_eq!(waits, [false, true, true]);
-        assert_eq!(pace.sent(NOW, (64, 1), false), Some(1));
+        assert_eq!(pace.sent(0, NOW, (64, 1), false), Some(1));
         waits[1] = false;
         // It has more: behind the others.
         assert_eq!(pace.admit((0, USUAL), u64::MAX, &mut waits[0], NOW), None);
@@ -436,9 +469,9 @@ mod tests {
             pace.admit((1, USUAL), u64::MAX, &mut waits[1], later)
                 .is_some()
         );
-        assert_eq!(pace.sent(later, (64, 1), false), Some(2));
-        assert_eq!(pace.sent(NOW, (0, 0), false), Some(0));
-        assert_eq!(pace.sent(NOW, (0, 0), false), None);
+        assert_eq!(pace.sent(1, later, (64, 1), false), Some(2));
+        assert_eq!(pace.sent(2, NOW, (0, 0), false), Some(0));
+        assert_eq!(pace.sent(0, NOW, (0, 0), false), None);
     }
 
     #[test]
@@ -459,7 +492,7 @@ mod tests {
                     // Not always all of it in one go.
                     let bytes = bytes.min(40_000);
                     sent[place] += bytes;
-                    let next = pace.sent(now, (bytes, 1), true);
+                    let next = pace.sent(queue_pair, now, (bytes, 1), true);
                     active.push_back(queue_pair);
                     if let Some(next) = next {
                         waits[next as usize] = false;
@@ -485,7 +518,7 @@ mod tests {
         let mut pace = pace();
         let mut waits = false;
         let bytes = pace.admit((7, USUAL), u64::MAX, &mut waits, NOW).unwrap();
-        assert_eq!(pace.sent(NOW, (bytes, 1), true), None);
+        assert_eq!(pace.sent(7, NOW, (bytes, 1), true), None);
         assert_eq!(pace.admit((7, USUAL), u64::MAX, &mut waits, NOW), None);
         assert!(!waits, "it has the turn");
         let due = pace.due().unwrap();
@@ -506,6 +539,71 @@ mod tests {
         assert_eq!(pace.leave(0), Some(2));
         assert_eq!(pace.leave(2), None);
         assert!(pace.admit((5, USUAL), u64::MAX, &mut false, NOW).is_some());
+    }
+
+    /// What a peer tells that received at 50 MB/s until its program stopped, 4 ms ago.
+    fn stopped(pace: &mut Pace) {
+        pace.admit((0, USUAL), u64::MAX, &mut false, NOW);
+        pace.sent(0, NOW, (60_000, 60), false);
+        for ms in [0, 4, 8, 12, 16] {
+            let told = Told {
+                at_us: ms * 1_000,
+                received_bytes: 10_000 + u64::from(ms.min(12)) * 50_000,
+                marked_bytes: 0,
+                missed_packets: 0,
+            };
+            let occupancy = Occupancy {
+                bytes: told.received_bytes - 10_000,
+                capacity: Some(600_000),
+            };
+            let feedback = Feedback {
+                socket: Reading {
+                    drained_bytes: told.received_bytes,
+                    ..Reading::default()
+                },
+                application: Some(Reading {
+                    occupancy,
+                    drained_bytes: 0,
+                }),
+                ..Feedback::default()
+            };
+            let now = NOW + Duration::from_millis(ms.into());
+            pace.tick(now, Some(QueueFill::default()));
+            pace.take_feedback(now, told, feedback);
+        }
+    }
+
+    #[test]
+    fn a_program_that_stands_still_holds_up_who_has_much_to_send_and_nobody_else() {
+        let mut pace = pace();
+        let now = NOW + Duration::from_millis(17);
+        let packet = PACKET_LEN_MAX as u64;
+        stopped(&mut pace);
+        assert_eq!(pace.controller.rate(), Rate::ZERO);
+        let mut waits = [false; 3];
+        assert_eq!(pace.admit((0, USUAL), u64::MAX, &mut waits[0], now), None);
+        assert_eq!(pace.waiting, Waiting::ForRate);
+        for _ in 0..4 {
+            let admitted = pace.admit((1, USUAL), packet, &mut waits[1], now);
+            assert_eq!(admitted, Some(packet));
+            assert_eq!(pace.sent(1, now, (200, 1), false), None);
+        }
+        assert_eq!(pace.turn, Some(0), "it is as it was");
+        assert_eq!(pace.waiting, Waiting::ForRate);
+        // That one has more than a packet.
+        assert_eq!(
+            pace.admit((2, USUAL), packet, &mut waits[2], now),
+            Some(packet)
+        );
+        assert_eq!(pace.sent(2, now, (packet, 1), true), None);
+        assert_eq!(pace.admit((2, USUAL), u64::MAX, &mut waits[2], now), None);
+        assert_eq!(waits, [false, false, true]);
+        // Not faster than the line and the socket take it, either.
+        let passed = (0..1_000).take_while(|_| {
+            let admitted = pace.admit((1, USUAL), packet, &mut waits[1], now);
+            admitted.is_some() && pace.sent(1, now, (packet, 1), false).is_none()
+        });
+        assert!((1..50).contains(&passed.count()));
     }
 
     #[test]
@@ -536,7 +634,8 @@ mod tests {
     fn what_is_missed_is_lost_for_who_counts_losses() {
         let window_after = |missed_packets| {
             let mut pace = Pace::new(RateControl::Dctcp, 1024, NOW).unwrap();
-            pace.sent(NOW, (60_000, 60), false);
+            pace.admit((0, USUAL), u64::MAX, &mut false, NOW);
+            pace.sent(0, NOW, (60_000, 60), false);
             let told = Told {
                 at_us: 1_000,
                 received_bytes: 30_000,

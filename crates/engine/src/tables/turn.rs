@@ -151,6 +151,7 @@ impl Tables {
         if let Some(air) = air
             && let Some(next) = (self.air).sent(
                 air,
+                index,
                 now,
                 (sent as u64, count),
                 end != TurnEnd::NothingToSend,

@@ -153,6 +153,31 @@ fn a_program_that_stands_still_stops_the_sender_and_starts_it_again() {
 }
 
 #[test]
+fn a_program_that_stands_still_holds_up_no_small_messages_of_other_queue_pairs() {
+    let mut wires = wires(RateControl::Buffers, line(true));
+    let mut program = Program::new(&wires, true);
+    let [left, right] = (wires.hosts.each_ref())
+        .map(|host| End::with_caps(host.device.device(), QpType::Rc, PIECE, CAPS));
+    left.connect(&right);
+    right.connect(&left);
+    program.run(&mut wires, 500 * MS, true);
+    program.run(&mut wires, 400 * MS, false);
+    let before = wires.line.as_ref().unwrap().carried;
+    let mut late = 0;
+    for _ in 0..40 {
+        right.recv(0, 0, PIECE);
+        left.send(Operation::Send, 0, 64);
+        program.run(&mut wires, 5 * MS, false);
+        late += usize::from(right.try_complete().is_none());
+        program.run(&mut wires, 25 * MS, false);
+        while left.try_complete().is_some() {}
+    }
+    assert_eq!(late, 0, "of 40");
+    let carried = wires.line.as_ref().unwrap().carried - before;
+    assert!(carried < 160 * 1024, "{carried} bytes meanwhile");
+}
+
+#[test]
 fn a_program_that_takes_its_buffer_back_is_sent_to_at_the_rate_of_the_line() {
     let mut wires = wires(RateControl::Buffers, line(true));
     let mut program = Program::new(&wires, true);

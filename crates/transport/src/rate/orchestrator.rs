@@ -93,6 +93,8 @@ pub struct BufferOrchestrator {
     silent_since: Option<Time>,
     halvings: u32,
     v0: Rate,
+    /// What it would be without the receiver's application.
+    v0_beside: Rate,
     absurd: u64,
 }
 
@@ -122,6 +124,7 @@ impl BufferOrchestrator {
             silent_since: None,
             halvings: 0,
             v0: Rate::of(FIRST_BYTES, FIRST_TIME),
+            v0_beside: Rate::of(FIRST_BYTES, FIRST_TIME),
             absurd: 0,
         }
     }
@@ -232,8 +235,13 @@ impl BufferOrchestrator {
         };
         let socket = of(&self.socket, d);
         let application = of(&self.application, d);
-        let strictest = [line, socket, application].into_iter().flatten().min();
-        self.v0 = strictest.unwrap_or(self.v0);
+        let beside = [line, socket].into_iter().flatten().min();
+        self.v0 = beside
+            .into_iter()
+            .chain(application)
+            .min()
+            .unwrap_or(self.v0);
+        self.v0_beside = beside.unwrap_or(self.v0);
     }
 
     fn path_v0(&self, now: Time) -> Option<Rate> {
@@ -268,6 +276,14 @@ impl BufferOrchestrator {
                 u32::try_from(steps).map_or(HALVINGS_MAX, |steps| (steps + 1).min(HALVINGS_MAX))
             }
         };
+    }
+
+    /// What is left of a rate while the peer owes an answer.
+    fn in_silence(&self, rate: Rate) -> Rate {
+        if self.halvings == 0 {
+            return rate;
+        }
+        rate.times(1, 1 << self.halvings).max(PROBE_RATE)
     }
 
     /// The next tick, if there is anything to look at.
@@ -363,10 +379,12 @@ impl RateController for BufferOrchestrator {
     }
 
     fn rate(&self) -> Rate {
-        if self.halvings == 0 {
-            return self.v0;
-        }
-        self.v0.times(1, 1 << self.halvings).max(PROBE_RATE)
+        self.in_silence(self.v0)
+    }
+
+    fn rate_beside_program(&self) -> Option<Rate> {
+        let is_held = self.v0 < self.v0_beside;
+        is_held.then(|| self.in_silence(self.v0_beside))
     }
 
     /// Twice what the rate has under way in a round trip, so that it is the rate that holds the sender back unless nobody answers.
