@@ -8,6 +8,7 @@
 //! Until the first checkpoint directories that are new at the top are there, too, with their files under their own names: it gives them
 //! their places as they are.
 
+mod ahead;
 mod checkpoint;
 mod finish;
 mod resume;
@@ -15,7 +16,7 @@ mod resume;
 mod tests;
 
 use crate::journal::Journal;
-use crate::manifest::{Content, Manifest};
+use crate::manifest::{Content, Entry, Manifest};
 use crate::options::Options;
 use crate::plan::{CHUNK_BYTES, Part, Piece, Plan, TRAILER_BYTES, Unwanted};
 use crate::trailer::{Flaw, Trailer};
@@ -32,6 +33,7 @@ use std::sync::Arc;
 pub use finish::Report;
 pub use resume::Preview;
 
+use ahead::{Ahead, FILES_MIN, Made, Wanted};
 use checkpoint::{Checkpoint, Syncing};
 
 /// Writes the chunks of a stream, in order, to files below a directory.
@@ -49,6 +51,7 @@ pub struct Sink {
     journal: Journal,
     next: u64,
     receiving: Option<Receiving>,
+    ahead: Option<Ahead>,
     /// Whole files that have no name yet.
     whole: Vec<u32>,
     checkpoint: Option<Checkpoint>,
@@ -68,6 +71,8 @@ struct Receiving {
     hasher: blake3::Hasher,
     /// Whether it has its own name already, in a directory that is not in its place.
     in_batch: bool,
+    /// Whether it was made with the permissions that it is to have.
+    has_mode: bool,
 }
 
 impl Sink {
@@ -105,6 +110,7 @@ impl Sink {
         );
         self.unless_broken(|sink| {
             let pieces: Vec<_> = sink.plan.pieces(sink.next).collect();
+            sink.make_ahead(&pieces)?;
             for piece in pieces {
                 sink.write_piece(piece, &bytes[piece.at..piece.at + piece.length])?;
             }
@@ -163,27 +169,100 @@ impl Sink {
             return Ok(receiving);
         }
         let entry = self.plan.files()[index].entry;
-        let name = &self.manifest.entry(entry).name;
-        let parent = self.tree.in_batch(entry, self.options.permissions)?;
-        let in_batch = parent.is_some();
-        let created = match parent {
-            // Nothing is there yet: what is there all the same has a name that this file system takes for the same.
-            Some(parent) => create(parent, name, OFlags::EXCL),
-            None => create(
-                self.staging.as_fd(),
-                temporary_name(entry).as_bytes(),
-                OFlags::TRUNC,
-            ),
+        let made = match self.ahead.as_mut().and_then(Ahead::take) {
+            Some(made) => made,
+            None => self.create(entry)?,
         };
-        let file = created
-            .and_then(|file| self.make_room(file, entry))
-            .map_err(|error| self.error("create", entry, &error))?;
+        assert_eq!(
+            made.entry, entry,
+            "files are made in the order in which they are written"
+        );
+        let file = made.file.and_then(|file| self.make_room(file, entry));
         Ok(Receiving {
             index,
-            file,
+            file: file.map_err(|error| self.error("create", entry, &error))?,
             hasher: blake3::Hasher::new(),
-            in_batch,
+            in_batch: made.in_batch,
+            has_mode: made.has_mode,
         })
+    }
+
+    fn create(&mut self, entry: u32) -> Result<Made, Error> {
+        let parent = self.tree.in_batch(entry, self.options.permissions)?;
+        let in_batch = parent.is_some();
+        let file = match parent {
+            Some(parent) => {
+                let name = &self.manifest.entry(entry).name;
+                create(parent, name, IN_BATCH, NEW_MODE)
+            }
+            None => {
+                let name = temporary_name(entry);
+                create(self.staging.as_fd(), name.as_bytes(), NUMBERED, NEW_MODE)
+            }
+        };
+        Ok(Made {
+            entry,
+            in_batch,
+            has_mode: false,
+            file,
+        })
+    }
+
+    /// Has the files made that begin and end in the chunk of these pieces, if they are many. Nobody opens them again to write, so that they
+    /// have their permissions from the beginning.
+    fn make_ahead(&mut self, pieces: &[Piece]) -> Result<(), Error> {
+        let under_way = self.receiving.as_ref().map(|receiving| receiving.index);
+        let ends = |piece: &&Piece| piece.part == Part::Trailer && Some(piece.file) != under_way;
+        let ends = pieces.iter().filter(ends);
+        let files: Vec<u32> = ends
+            .map(|piece| self.plan.files()[piece.file].entry)
+            .collect();
+        if files.len() < FILES_MIN {
+            return Ok(());
+        }
+        let wanted = self.wanted(&files)?;
+        let ahead = match self.ahead.take() {
+            Some(ahead) => ahead,
+            None => Ahead::start().map_err(|error| self.staging_error("write", &error))?,
+        };
+        self.ahead.insert(ahead).order(wanted);
+        Ok(())
+    }
+
+    fn wanted(&mut self, files: &[u32]) -> Result<Vec<Wanted>, Error> {
+        let manifest = Arc::clone(&self.manifest);
+        let mut wanted: Vec<Wanted> = Vec::with_capacity(files.len());
+        for &entry in files {
+            let described = manifest.entry(entry);
+            let of = |wanted: &&Wanted| manifest.entry(wanted.entry).parent == described.parent;
+            let (directory, in_batch) = match wanted.last().filter(of) {
+                Some(before) => (Arc::clone(&before.directory), before.in_batch),
+                None => self.directory_of(entry)?,
+            };
+            let (name, how) = match in_batch {
+                true => (described.name.clone(), IN_BATCH),
+                false => (temporary_name(entry).into_bytes().into(), NUMBERED),
+            };
+            let mode = self.options.permissions.then(|| permissions(described));
+            wanted.push(Wanted {
+                entry,
+                directory,
+                name,
+                how,
+                mode,
+                in_batch,
+            });
+        }
+        Ok(wanted)
+    }
+
+    /// Where a file is made, and whether that is in a directory of the batch.
+    fn directory_of(&mut self, entry: u32) -> Result<(Arc<OwnedFd>, bool), Error> {
+        let parent = self.tree.in_batch(entry, self.options.permissions)?;
+        let in_batch = parent.is_some();
+        let directory = parent.unwrap_or(self.staging.as_fd()).try_clone_to_owned();
+        let directory = directory.map_err(|error| self.error("create", entry, &error))?;
+        Ok((Arc::new(directory), in_batch))
     }
 
     /// For what is not sent: holes.
@@ -205,6 +284,7 @@ impl Sink {
             file,
             hasher,
             in_batch,
+            has_mode,
         } = receiving;
         let entry = self.plan.files()[*index].entry;
         let flaw = match trailer {
@@ -214,7 +294,7 @@ impl Sink {
         };
         match flaw {
             None => {
-                self.set_attributes(file, entry)
+                self.set_attributes(file, entry, *has_mode)
                     .map_err(|error| self.error("set mode and time of", entry, &error))?;
                 if !in_batch {
                     self.whole.push(entry);
@@ -232,13 +312,16 @@ impl Sink {
         Ok(())
     }
 
-    fn set_attributes(&self, file: impl AsFd, entry: u32) -> io::Result<()> {
+    fn set_attributes(&self, file: impl AsFd, entry: u32, has_mode: bool) -> io::Result<()> {
         let described = self.manifest.entry(entry);
         if self.options.permissions {
-            rustix::fs::fchmod(
-                &file,
-                Mode::from_raw_mode(u32::from(described.mode) & 0o777),
-            )?;
+            let mode = permissions(described);
+            // The umask, or a list of the directory's, may have taken some of it. To look costs less than to change nothing.
+            let is_so =
+                has_mode && rustix::fs::fstat(&file)?.st_mode & 0o7777 == mode.as_raw_mode();
+            if !is_so {
+                rustix::fs::fchmod(&file, mode)?;
+            }
         }
         if self.options.times {
             rustix::fs::futimens(&file, &times(described.modified))?;
@@ -293,10 +376,20 @@ pub(crate) fn problem(error: &io::Error) -> Problem {
     Errno::from_io_error(error).map_or(Problem::Tampered, Problem::from)
 }
 
-fn create(directory: BorrowedFd<'_>, name: &[u8], how: OFlags) -> io::Result<File> {
+/// In a directory of the batch nothing is there yet: what is there all the same has a name that this file system takes for the same.
+const IN_BATCH: OFlags = OFlags::EXCL;
+const NUMBERED: OFlags = OFlags::TRUNC;
+/// Of a file that gets its permissions at its end.
+const NEW_MODE: Mode = Mode::from_raw_mode(0o666);
+
+fn create(directory: BorrowedFd<'_>, name: &[u8], how: OFlags, mode: Mode) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | how;
-    let mode = Mode::from_raw_mode(0o666);
     Ok(rustix::fs::openat(directory, name, flags, mode)?.into())
+}
+
+/// What is kept of what was offered: nothing that would let others act as the owner.
+fn permissions(entry: &Entry) -> Mode {
+    Mode::from_raw_mode(u32::from(entry.mode) & 0o777)
 }
 
 /// The name that is left of a file that did not arrive.

@@ -2,7 +2,7 @@
 
 use crate::descent::Descent;
 use crate::manifest::{Content, Manifest};
-use crate::plan::{Part, Plan, Unwanted};
+use crate::plan::{CHUNK_BYTES, Part, Plan, Unwanted};
 use crate::trailer::{Flaw, Trailer};
 use crate::walk::{Walked, modified, open_in, open_root, stamp};
 use crate::{Error, Problem};
@@ -137,7 +137,11 @@ impl Source {
                 Flaw::Unreadable
             }
         })?;
-        if is_unchanged(&opened, &manifest, index) {
+        // Looked at once more when all of it was read: a small one only then.
+        let is_small = entry
+            .content()
+            .is_some_and(|content| content.data_bytes() <= CHUNK_BYTES);
+        if is_small || is_unchanged(&opened, &manifest, index) {
             Ok(opened)
         } else {
             Err(Flaw::Changed)

@@ -67,7 +67,7 @@ impl Sink {
                     .directory(index, self.options.permissions)?
                     .try_clone_to_owned();
                 directory
-                    .and_then(|directory| self.set_attributes(&directory, index))
+                    .and_then(|directory| self.set_attributes(&directory, index, false))
                     .map_err(|error| self.error("set mode and time of", index, &error))?;
             }
         }

@@ -125,6 +125,7 @@ impl Sink {
             journal,
             next: record.chunks,
             receiving: None,
+            ahead: None,
             whole: Vec::new(),
             checkpoint: None,
             early: None,
@@ -228,6 +229,7 @@ impl Sink {
             file,
             hasher,
             in_batch: false,
+            has_mode: false,
         });
         Ok(())
     }

@@ -1,7 +1,10 @@
 //! What arrives is what was sent.
 
-use crate::scratch::{Described, Scratch, What, contents, noise, send, send_all};
-use airdma_files::{CHUNK_BYTES, Flaw, Limits, Options, Symlinks, walk};
+use crate::scratch::{
+    Described, Scratch, What, contents, copy, noise, open, send, send_all, source,
+};
+use airdma_files::{CHUNK_BYTES, Clash, Flaw, Limits, Options, Symlinks, walk};
+use std::collections::BTreeMap;
 use std::fs::{self, File, FileTimes, Permissions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
@@ -226,6 +229,46 @@ fn a_file_that_changes_meanwhile_is_told_and_the_others_arrive() {
             [b"a", b"c"]
         );
         assert_eq!(fs::read(out.join("tree/c")).unwrap(), kept);
+    }
+}
+
+/// Files of which many share a chunk are made ahead of their data: under their names and under their numbers.
+#[test]
+fn many_small_files_arrive_as_they_were_and_one_that_is_gone_is_told() {
+    for is_there in [false, true] {
+        let scratch = Scratch::new();
+        let name = |number: u32| format!("in/tree/{}/{number:03}", number % 3);
+        for number in 0..600 {
+            let path = scratch.write(&name(number), noise(number.into(), 4096));
+            // Also without what umasks take, and without what is needed to write.
+            let mode = 0o400 | (number & 0o377);
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+        }
+        let out = scratch.directory("out");
+        if is_there {
+            scratch.directory("out/tree");
+        }
+        let (source, manifest) = source(&scratch.join("in/tree"));
+        let gone = scratch.join(name(301));
+        fs::remove_file(&gone).unwrap();
+        let options = Options {
+            clash: Clash::Overwrite,
+            ..Options::default()
+        };
+        let sink = open(&out, &manifest, options).unwrap();
+        let (sink, _) = copy(source, sink, u64::MAX).unwrap();
+        let report = sink.finish().unwrap();
+        let gone = manifest.iter().find(|(_, entry)| *entry.name == *b"301");
+        assert_eq!(report.flaws, [(gone.unwrap().0, Flaw::Changed)]);
+        let files_of = |found: BTreeMap<Vec<u8>, Described>| {
+            let files = found.into_iter();
+            let is_file = |(_, described): &(_, Described)| described.what != What::Directory;
+            files.filter(is_file).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            files_of(contents(&scratch.join("in"))),
+            files_of(contents(&out))
+        );
     }
 }
 
