@@ -204,12 +204,21 @@ impl Sink {
 
 /// The directory and the files at once: a disk that is told to keep both does it in the time of one.
 pub(super) fn sync(staging: &OwnedFd, whole: &[u32], receiving: Option<&File>) -> io::Result<()> {
+    let names = || Ok(rustix::fs::fsync(staging)?);
+    at_once(names, || sync_files(staging, whole, receiving))
+}
+
+/// Does both, the first in a thread; what goes wrong with either is told.
+pub(super) fn at_once(
+    first: impl FnOnce() -> io::Result<()> + Send,
+    second: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("airdma-sync".into());
-        let names = thread.spawn_scoped(scope, || Ok(rustix::fs::fsync(staging)?))?;
-        sync_files(staging, whole, receiving)?;
-        let synced = names.join();
-        synced.unwrap_or_else(|_| Err(io::Error::other("a thread failed")))
+        let first = thread.spawn_scoped(scope, first)?;
+        second()?;
+        let done = first.join();
+        done.unwrap_or_else(|_| Err(io::Error::other("a thread failed")))
     })
 }
 

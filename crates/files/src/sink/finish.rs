@@ -1,5 +1,6 @@
 //! The end: empty directories, symbolic links, modes and times of directories. All of it can be done again, if it is interrupted.
 
+use super::checkpoint::at_once;
 use super::{Sink, flaw_name, times};
 use crate::Error;
 use crate::manifest::Kind;
@@ -7,6 +8,7 @@ use crate::options::{Clash, Symlinks};
 use crate::trailer::Flaw;
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
+use std::io;
 use std::os::fd::AsFd;
 
 /// What became of an offer.
@@ -72,7 +74,7 @@ impl Sink {
             }
         }
         self.sync_names()
-            .map_err(|errno| self.staging_error("write", &errno.into()))
+            .map_err(|error| self.staging_error("write", &error))
     }
 
     fn link(&mut self, index: u32, target: &[u8]) -> Result<(), Error> {
@@ -111,16 +113,16 @@ impl Sink {
         rustix::fs::utimensat(&self.staging, temporary, &times, AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    fn sync_names(&self) -> Result<(), Errno> {
+    fn sync_names(&self) -> io::Result<()> {
         let entries = self.manifest.entries();
-        if entries.iter().all(|entry| entry.content().is_some()) {
-            // All names are in one directory, and none is in the other any more: both are said to the disk, for a file system without a
-            // journal. A call for the whole file system would wait for what others write, too.
-            rustix::fs::fsync(self.tree.top())?;
-            rustix::fs::fsync(&self.staging)
-        } else {
-            rustix::fs::syncfs(self.tree.top())
+        if entries.iter().any(|entry| entry.content().is_none()) {
+            return Ok(rustix::fs::syncfs(self.tree.top())?);
         }
+        // All names are in one directory, and none is in the other any more: both are said to the disk, for a file system without a journal. A
+        // call for the whole file system would wait for what others write, too.
+        let (top, staging) = (self.tree.top(), &self.staging);
+        let placed = || Ok(rustix::fs::fsync(top)?);
+        at_once(placed, || Ok(rustix::fs::fsync(staging)?))
     }
 
     /// The journal first: with it, and without what says which files did not arrive, all would seem to have.
