@@ -1,4 +1,5 @@
-//! The completer: responses retire requests, in order (IBTA 9.7.5 and 9.7.6).
+//! The completer: responses retire requests, in order (IBTA 9.7.5 and 9.7.6). Where packets are repeated selectively, answers that come
+//! before their turn are placed, and retire their requests in it.
 
 use airdma_wire::{NakCode, Opcode, Packet, Psn, Qpn, Seth, Syndrome};
 
@@ -8,7 +9,7 @@ use crate::counter::Counter;
 use crate::host::Host;
 use crate::queue_pair::Acknowledgement;
 use crate::reorder::AHEAD_MAX;
-use crate::requester::{Entry, Local, Requester, completion_opcode, status_of};
+use crate::requester::{Entry, Local, Requester, completion_opcode, entry_at, status_of};
 use crate::time::Time;
 use crate::work::Operation;
 
@@ -235,64 +236,153 @@ impl Requester {
             return Ok(());
         };
         if !self.acknowledge(now, attributes, qpn, sequence, host) {
+            if self.repair.is_some() {
+                self.handle_early_answer(now, sequence, packet, host);
+                return Ok(());
+            }
             host.count(Counter::ImpliedNaks);
             return self.gap_seen();
         }
         let Some(entry) = self.queue.front().copied() else {
             return Ok(());
         };
-        let is_read_response = packet.headers.bth.opcode.is_read_response();
-        match entry.request.operation {
-            Operation::Read { .. } if is_read_response => {
-                self.place_read(&entry, packet.payload, host)?;
-            }
-            Operation::AtomicWrite { .. } if is_read_response && packet.payload.is_empty() => {}
-            Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => {
-                let original = packet.headers.atomic_ack.ok_or(Status::BadResponse)?;
-                host.scatter(entry.request.slot, 0, &original.to_ne_bytes())
-                    .map_err(|_| Status::LocalProtectionError)?;
-            }
-            Operation::Send
-            | Operation::SendImm(_)
-            | Operation::SendInvalidate(_)
-            | Operation::Write { .. }
-            | Operation::WriteImm { .. }
-            | Operation::Read { .. }
-            | Operation::AtomicWrite { .. }
-            | Operation::BindWindow(_)
-            | Operation::LocalInvalidate(_) => return Err(Status::BadResponse),
+        place_answer(&entry, sequence, packet, host)?;
+        self.answered(qpn, host);
+        self.progressed(now, attributes);
+        if self.repair.is_some() {
+            self.handle_answered(now, attributes, qpn, host);
         }
+        Ok(())
+    }
+
+    /// The packet at the front has its answer.
+    fn answered<H: Host>(&mut self, qpn: Qpn, host: &mut H) {
         self.acked += 1;
-        if self.acked == entry.end() {
+        if let Some(entry) = self.queue.front().copied()
+            && self.acked == entry.end()
+        {
             self.retire(&entry, qpn, host);
             if self.locals > 0 {
                 self.retire_locals(qpn, host);
             }
         }
-        self.progressed(now, attributes);
-        if let Some(told) = self.repair.as_ref().map(|repair| repair.told())
-            && told > self.acked
-        {
-            // It was said before this answer came.
-            self.acknowledge(now, attributes, qpn, told, host);
-        }
-        Ok(())
     }
 
-    /// Every response but the last carries exactly one path MTU (IBTA 9.7.5.1.1), or what the request asked for.
-    fn place_read<H: Host>(
+    /// An answer came although an earlier one did not. It goes where it belongs, and what is missing before it is asked for again. What is
+    /// wrong with it shows in its turn: it is asked for again, too.
+    #[cold]
+    fn handle_early_answer<H: Host>(
         &mut self,
-        entry: &Entry,
-        payload: &[u8],
+        now: Time,
+        sequence: u64,
+        packet: &Packet<'_>,
         host: &mut H,
-    ) -> Result<(), Status> {
-        let index = u32::try_from(self.acked - entry.first).expect("an entry has < 2^32 packets");
-        let offset = index * entry.payload;
-        let expected = (entry.request.length - offset).min(entry.payload);
-        if payload.len() != expected as usize {
-            return Err(Status::BadResponse);
+    ) {
+        let (queue, acked) = (&self.queue, self.acked);
+        let Some(repair) = &mut self.repair else {
+            return;
+        };
+        let Some(entry) = entry_at(queue, sequence) else {
+            return;
+        };
+        if sequence - acked >= u64::from(AHEAD_MAX) {
+            return host.count(Counter::DropEarly);
         }
-        host.scatter(entry.request.slot, offset, payload)
-            .map_err(|_| Status::LocalProtectionError)
+        if repair.is_answered(sequence) {
+            return host.count(Counter::Duplicates);
+        }
+        if place_answer(&entry, sequence, packet, host).is_err() {
+            return host.count(Counter::DropMalformed);
+        }
+        // It executes in order.
+        repair.note_told(sequence);
+        let awaits = |sequence| {
+            entry_at(queue, sequence)
+                .is_some_and(|entry| entry.request.operation.is_read_or_atomic())
+        };
+        for earlier in repair.note_answered(sequence, acked)..sequence {
+            if !repair.is_answered(earlier) && awaits(earlier) {
+                repair.note_missing(earlier, acked, now);
+            }
+        }
+        if !repair.is_empty() {
+            host.count(Counter::ImpliedNaks);
+            self.note_loss();
+        }
     }
+
+    /// The oldest answer came: so it is the turn of those that came before theirs, and of what was said to be executed before it came.
+    fn handle_answered<H: Host>(
+        &mut self,
+        now: Time,
+        attributes: &QpAttributes,
+        qpn: Qpn,
+        host: &mut H,
+    ) {
+        loop {
+            let told = self.repair.as_ref().map_or(0, |repair| repair.told());
+            if told > self.acked {
+                self.acknowledge(now, attributes, qpn, told, host);
+            }
+            let acked = self.acked;
+            let Some(repair) = &mut self.repair else {
+                return;
+            };
+            if !repair.take_answered(acked) {
+                if repair.answers_wait() {
+                    repair.note_missing(acked, acked, now);
+                }
+                return;
+            }
+            self.answered(qpn, host);
+            self.progressed(now, attributes);
+        }
+    }
+}
+
+/// Puts what a packet answers where the request wants it.
+fn place_answer<H: Host>(
+    entry: &Entry,
+    sequence: u64,
+    packet: &Packet<'_>,
+    host: &mut H,
+) -> Result<(), Status> {
+    let is_read_response = packet.headers.bth.opcode.is_read_response();
+    match entry.request.operation {
+        Operation::Read { .. } if is_read_response => {
+            place_read(entry, sequence, packet.payload, host)
+        }
+        Operation::AtomicWrite { .. } if is_read_response && packet.payload.is_empty() => Ok(()),
+        Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => {
+            let original = packet.headers.atomic_ack.ok_or(Status::BadResponse)?;
+            host.scatter(entry.request.slot, 0, &original.to_ne_bytes())
+                .map_err(|_| Status::LocalProtectionError)
+        }
+        Operation::Send
+        | Operation::SendImm(_)
+        | Operation::SendInvalidate(_)
+        | Operation::Write { .. }
+        | Operation::WriteImm { .. }
+        | Operation::Read { .. }
+        | Operation::AtomicWrite { .. }
+        | Operation::BindWindow(_)
+        | Operation::LocalInvalidate(_) => Err(Status::BadResponse),
+    }
+}
+
+/// Every response but the last carries exactly one path MTU (IBTA 9.7.5.1.1), or what the request asked for.
+fn place_read<H: Host>(
+    entry: &Entry,
+    sequence: u64,
+    payload: &[u8],
+    host: &mut H,
+) -> Result<(), Status> {
+    let index = u32::try_from(sequence - entry.first).expect("an entry has < 2^32 packets");
+    let offset = index * entry.payload;
+    let expected = (entry.request.length - offset).min(entry.payload);
+    if payload.len() != expected as usize {
+        return Err(Status::BadResponse);
+    }
+    host.scatter(entry.request.slot, offset, payload)
+        .map_err(|_| Status::LocalProtectionError)
 }

@@ -5,6 +5,9 @@
 //! sent again as a probe, so that the peer says what it has (as TCP's tail loss probe, RFC 8985 7). When the timer of the connection
 //! runs out, all is sent again (IBTA 9.7.6.1.3); since the peer acknowledges now and then, it does not run out sooner than
 //! [`Repair::timeout_min`].
+//!
+//! Answers to READs and atomics are missing at this end, which sees it by later ones. These are where they belong already; here is noted that
+//! they came. What is missing is sent again in the same way, a READ's request from there on.
 
 use std::time::Duration;
 
@@ -49,6 +52,11 @@ pub(crate) struct Repair {
     probes: u32,
     /// The peer has executed all before this, as it said.
     told: u64,
+    /// One bit for each packet in flight, as in `lost`: its answer came before its turn, and is where it belongs.
+    answered: [u64; WORDS],
+    answered_count: u32,
+    /// All answers that came before their turn are before this.
+    answered_end: u64,
 }
 
 impl Repair {
@@ -66,6 +74,9 @@ impl Repair {
             probe_at: None,
             probes: 0,
             told: 0,
+            answered: [0; WORDS],
+            answered_count: 0,
+            answered_end: 0,
         }
     }
 
@@ -76,6 +87,44 @@ impl Repair {
         self.clean = acked;
         self.probe_at = None;
         self.timing = None;
+        self.answered = [0; WORDS];
+        self.answered_count = 0;
+    }
+
+    /// An answer is where it belongs, before its turn. Returns from where on earlier ones may be missing that were not noticed: since it
+    /// was last looked, or from the oldest on (`acked`) if this one fills a gap, as others that were asked for again with it should have.
+    pub(crate) fn note_answered(&mut self, sequence: u64, acked: u64) -> u64 {
+        let (word, bit) = place(sequence);
+        self.answered[word] |= bit;
+        self.answered_count += 1;
+        let from = if sequence < self.answered_end {
+            acked
+        } else {
+            self.answered_end.max(acked)
+        };
+        self.answered_end = self.answered_end.max(sequence + 1);
+        from
+    }
+
+    pub(crate) fn is_answered(&self, sequence: u64) -> bool {
+        let (word, bit) = place(sequence);
+        self.answered[word] & bit != 0
+    }
+
+    /// Whether its answer came before its turn, which it is now.
+    pub(crate) fn take_answered(&mut self, sequence: u64) -> bool {
+        let is_answered = self.is_answered(sequence);
+        if is_answered {
+            let (word, bit) = place(sequence);
+            self.answered[word] &= !bit;
+            self.answered_count -= 1;
+        }
+        is_answered
+    }
+
+    /// Whether answers came before their turn: then the oldest one is missing.
+    pub(crate) fn answers_wait(&self) -> bool {
+        self.answered_count > 0
     }
 
     /// A packet that asks for an acknowledgement left for the first time. One at a time is timed (RFC 6298 3).

@@ -393,8 +393,7 @@ impl Requester {
     ) -> Option<usize> {
         let repair = self.repair.as_mut()?;
         let sequence = repair.next(self.acked)?;
-        let after = self.queue.partition_point(|entry| entry.first <= sequence);
-        let entry = *self.queue.range(..after).rfind(|entry| entry.packets > 0)?;
+        let entry = entry_at(&self.queue, sequence)?;
         let index = u32::try_from(sequence - entry.first).expect("an entry has < 2^32 packets");
         let mut packet = RequestPacket::new(&entry, index, 0);
         repair.sent(sequence, packet.packets, turn.now);
@@ -560,6 +559,13 @@ impl Requester {
         let distance = psn.distance_from(self.psn_of(self.acked));
         u64::try_from(distance).ok().map(|ahead| self.acked + ahead)
     }
+}
+
+/// The request that a sequence number belongs to, which is not before the oldest one.
+pub(crate) fn entry_at(queue: &VecDeque<Entry>, sequence: u64) -> Option<Entry> {
+    let after = queue.partition_point(|entry| entry.first <= sequence);
+    let entry = queue.range(..after).rfind(|entry| entry.packets > 0);
+    entry.copied()
 }
 
 /// Writes a request packet into `out`, and returns its length without ICRC.

@@ -225,7 +225,11 @@ impl Requester {
         payload: &[u8],
         host: &mut H,
     ) -> bool {
-        if self.acked >= self.sent_max || bth.psn != self.psn_of(self.acked) {
+        let others_wait = self
+            .repair
+            .as_ref()
+            .is_some_and(|repair| repair.answers_wait());
+        if self.acked >= self.sent_max || bth.psn != self.psn_of(self.acked) || others_wait {
             return false;
         }
         let Some(entry) = self.queue.front() else {

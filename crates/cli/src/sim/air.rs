@@ -260,7 +260,7 @@ fn reads(text: &mut String) -> std::fmt::Result {
     writeln!(
         text,
         "\n## READs\n\nAt {GOOD_DB} dB: READs of 64 KiB, 16 of them under way, beside WRITEs in air mode, in Mb/s and of what the loss leaves of the line. Answers that \
-         are lost are asked for again from the first one on.\n"
+         are lost are asked for again, and with them what follows: in air mode to the end of 64 KiB, else all of it.\n"
     )?;
     writeln!(
         text,

@@ -36,7 +36,12 @@ impl Requester {
             && repair.is_empty()
             && self.next > self.acked
         {
-            repair.note_missing(self.next - 1, self.acked, now);
+            let probe = if repair.answers_wait() {
+                self.acked
+            } else {
+                self.next - 1
+            };
+            repair.note_missing(probe, self.acked, now);
         }
         Ok(())
     }

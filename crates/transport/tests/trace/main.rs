@@ -6,6 +6,7 @@
 mod atomic_write;
 mod bench;
 mod datagram;
+mod early_answers;
 mod extended;
 mod local;
 mod long_payload;

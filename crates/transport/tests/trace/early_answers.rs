@@ -1,0 +1,169 @@
+//! Answers to READs and atomics that come although earlier ones were lost, between peers that repeat selectively.
+
+use std::time::Duration;
+
+use airdma_transport::*;
+use airdma_wire::*;
+
+use crate::bench::*;
+
+const RTT: Duration = Duration::from_millis(4);
+const P0: u32 = 0xff_fffe;
+const P1: u32 = 0xff_ffff;
+const READ: Operation = Operation::Read {
+    va: REGION_VA,
+    rkey: RKEY,
+};
+const ADD: Operation = Operation::FetchAdd {
+    va: REGION_VA,
+    rkey: RKEY,
+    add: 1,
+};
+
+/// With these under way.
+fn asked(requests: &[(Operation, u32)]) -> Bench {
+    let mut b = Bench::connected();
+    b.qp.set_selective(Some(&ReorderMemory::new(1 << 20)));
+    for &(operation, length) in requests {
+        b.post(operation, length);
+    }
+    b.sends();
+    let told = Acknowledgement {
+        expected: Psn::new(P0),
+        missing: &[],
+        rtt: RTT,
+        told_within: Duration::from_millis(1),
+    };
+    b.qp.handle_acknowledgement(b.now, &told, &mut b.host);
+    b
+}
+
+fn answer(b: &mut Bench, opcode: Opcode, psn: u32, payload: &[u8]) {
+    b.arrives(opcode, psn, payload, |headers| {
+        headers.bth.ack_request = false;
+        headers.aeth = opcode.has_aeth().then_some(Aeth {
+            syndrome: Syndrome::Ack { credits: 31 },
+            msn: 0,
+        });
+        headers.atomic_ack = (opcode == Opcode::RcAtomicAcknowledge).then_some(77);
+    });
+}
+
+#[test]
+fn they_stay_where_they_belong_and_complete_in_their_turn() {
+    let mut b = asked(&[(READ, 768), (READ, 512)]);
+    answer(&mut b, Opcode::RcReadResponseFirst, P0, &[1; 256]);
+    answer(&mut b, Opcode::RcReadResponseLast, 0, &[3; 256]);
+    assert_eq!(b.sends(), ["ReadRequest 16777215 A va=0x1100+512"]);
+    answer(&mut b, Opcode::RcReadResponseFirst, 1, &[4; 256]);
+    answer(&mut b, Opcode::RcReadResponseLast, 2, &[5; 256]);
+    assert_eq!(b.sends(), [""; 0], "nothing else is missing");
+    assert_eq!(b.log(), [""; 0], "completions are in order");
+    // The one that was lost; the rest, which comes again with it, has no use.
+    answer(&mut b, Opcode::RcReadResponseFirst, P1, &[2; 256]);
+    assert_eq!(b.log(), ["send 0 Success", "send 1 Success"]);
+    answer(&mut b, Opcode::RcReadResponseLast, 0, &[9; 256]);
+    let whole = [[1; 256], [2; 256], [3; 256]].concat();
+    assert!(b.host.messages[&0] == whole);
+    assert!(b.host.messages[&1] == [[4; 256], [5; 256]].concat());
+    assert_eq!(b.sends(), [""; 0]);
+    assert_eq!(b.qp.poll_timeout(), None);
+    assert_eq!(b.counted(Counter::Timeouts), 0);
+}
+
+#[test]
+fn one_that_comes_twice_is_placed_once() {
+    let mut b = asked(&[(READ, 768)]);
+    answer(&mut b, Opcode::RcReadResponseMiddle, P1, &[2; 256]);
+    answer(&mut b, Opcode::RcReadResponseMiddle, P1, &[9; 256]);
+    assert_eq!(b.counted(Counter::Duplicates), 1);
+    answer(&mut b, Opcode::RcReadResponseFirst, P0, &[1; 256]);
+    answer(&mut b, Opcode::RcReadResponseLast, 0, &[3; 256]);
+    let whole = [[1; 256], [2; 256], [3; 256]].concat();
+    assert!(b.host.messages[&0] == whole);
+    assert_eq!(b.log(), ["send 0 Success"]);
+}
+
+#[test]
+fn a_middle_packet_in_its_turn_brings_those_that_waited_for_it() {
+    let mut b = asked(&[(READ, 1024)]);
+    answer(&mut b, Opcode::RcReadResponseFirst, P0, &[1; 256]);
+    answer(&mut b, Opcode::RcReadResponseMiddle, 0, &[3; 256]);
+    let bth = Bth {
+        ack_request: false,
+        ..Bth::new(Opcode::RcReadResponseMiddle, Qpn::new(1), Psn::new(P1))
+    };
+    let taken = b.qp.take_middle(b.now, &bth, &[2; 256], &mut b.host);
+    assert!(!taken, "others wait");
+    answer(&mut b, Opcode::RcReadResponseMiddle, P1, &[2; 256]);
+    answer(&mut b, Opcode::RcReadResponseLast, 1, &[4; 256]);
+    assert_eq!(b.log(), ["send 0 Success"]);
+}
+
+#[test]
+fn lost_results_of_atomics_are_asked_for_and_what_was_written_between_is_done() {
+    let write = Operation::Write {
+        va: REGION_VA,
+        rkey: RKEY,
+    };
+    let mut b = asked(&[(ADD, 8), (write, 8), (READ, 8), (write, 8)]);
+    answer(&mut b, Opcode::RcReadResponseOnly, 0, &[7; 8]);
+    // By the request that the peer knows.
+    let again = b.sends();
+    assert_eq!(again.len(), 1);
+    assert!(again[0].starts_with("FetchAdd 16777214 "), "{again:?}");
+    assert_eq!(b.log(), [""; 0]);
+    answer(&mut b, Opcode::RcAtomicAcknowledge, P0, &[]);
+    let done = [0, 1, 2].map(|request| format!("send {request} Success"));
+    assert_eq!(b.log(), done, "nobody said that the last one is");
+    assert!(b.host.messages[&0] == 77_u64.to_ne_bytes());
+}
+
+#[test]
+fn what_is_lost_again_is_asked_for_again_a_round_trip_later() {
+    let mut b = asked(&[(READ, 512), (READ, 512)]);
+    answer(&mut b, Opcode::RcReadResponseLast, 1, &[4; 256]);
+    assert_eq!(
+        b.sends(),
+        [
+            "ReadRequest 16777214 va=0x1000+512",
+            "ReadRequest 0 A va=0x1000+512",
+        ]
+    );
+    // Of what comes again the first packets are lost, too; it is too early to say so.
+    answer(&mut b, Opcode::RcReadResponseFirst, 0, &[3; 256]);
+    assert_eq!(b.sends(), [""; 0]);
+    b.now = b.now + RTT * 2;
+    answer(&mut b, Opcode::RcReadResponseLast, P1, &[2; 256]);
+    assert_eq!(b.sends(), ["ReadRequest 16777214 A va=0x1000+512"]);
+    answer(&mut b, Opcode::RcReadResponseFirst, P0, &[1; 256]);
+    assert_eq!(b.log(), ["send 0 Success", "send 1 Success"]);
+}
+
+#[test]
+fn the_probe_is_for_the_oldest_that_is_missing() {
+    let mut b = asked(&[(READ, 512), (READ, 8)]);
+    answer(&mut b, Opcode::RcReadResponseOnly, 0, &[3; 8]);
+    assert_eq!(b.sends().len(), 1);
+    b.next_timer();
+    assert_eq!(b.sends(), ["ReadRequest 16777214 A va=0x1000+512"]);
+    assert_eq!(b.counted(Counter::Timeouts), 0);
+}
+
+#[test]
+fn what_is_wrong_is_not_placed_and_shows_in_its_turn() {
+    for (opcode, length) in [
+        (Opcode::RcReadResponseLast, 255),
+        (Opcode::RcAtomicAcknowledge, 0),
+    ] {
+        let mut b = asked(&[(READ, 512), (READ, 8)]);
+        let before = b.host.messages[&0].clone();
+        answer(&mut b, opcode, P1, &[1; 255][..length]);
+        assert_eq!(b.counted(Counter::DropMalformed), 1);
+        assert!(b.host.messages[&0] == before);
+        answer(&mut b, Opcode::RcReadResponseFirst, P0, &[1; 256]);
+        assert_eq!(b.log(), [""; 0]);
+        answer(&mut b, opcode, P1, &[1; 255][..length]);
+        assert_eq!(b.log()[0], "send 0 BadResponse");
+    }
+}
