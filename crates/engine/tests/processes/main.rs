@@ -6,7 +6,7 @@ mod common;
 mod host;
 mod role;
 
-use common::isolated;
+use common::{isolated, isolated_alone};
 use host::*;
 use std::collections::HashSet;
 use std::fs::File;
@@ -248,7 +248,7 @@ fn most_rounds(process: &mut Process) -> u32 {
 
 #[test]
 fn false_alarms_do_not_hold_up_what_comes() {
-    isolated("false_alarms_do_not_hold_up_what_comes", SETUP, || {
+    isolated_alone("false_alarms_do_not_hold_up_what_comes", SETUP, || {
         // Who is alone at an interface watches nobody.
         let (mut left, _right) = pairs(2);
         let left = &mut left[0];
