@@ -217,6 +217,7 @@ impl Responder {
 impl Requester {
     /// Takes a middle packet of the READ response that is arriving, if it is the one that is expected. False: nothing was done, and
     /// [`handle_response`](Self::handle_response) is to see it.
+    #[inline]
     pub(crate) fn take_middle<H: Host>(
         &mut self,
         now: Time,
@@ -225,11 +226,12 @@ impl Requester {
         payload: &[u8],
         host: &mut H,
     ) -> bool {
-        let others_wait = self
-            .repair
-            .as_ref()
-            .is_some_and(|repair| repair.answers_wait());
-        if self.acked >= self.sent_max || bth.psn != self.psn_of(self.acked) || others_wait {
+        if self.acked >= self.sent_max || bth.psn != self.psn_of(self.acked) {
+            return false;
+        }
+        if let Some(repair) = &self.repair
+            && repair.answers_wait()
+        {
             return false;
         }
         let Some(entry) = self.queue.front() else {

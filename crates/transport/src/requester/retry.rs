@@ -110,6 +110,7 @@ impl Requester {
     }
 
     /// Restarts the timer and the retry counts after the peer acknowledged something new.
+    #[inline]
     pub(crate) fn progressed(&mut self, now: Time, attributes: &QpAttributes) {
         self.rewound_at = None;
         self.refill_retries(attributes);
