@@ -124,18 +124,24 @@ impl Requester {
         repair.note_told(expected);
         repair.set_rtt(told.rtt, told.told_within);
         let end = self.next.min(acked + u64::from(AHEAD_MAX));
-        // Ranges come in order: each packet is looked at once, whatever a hostile peer says.
-        let mut from = expected;
-        for range in told.missing {
-            let first = i64::from(range.first.distance_from(psn));
-            let first = acked.saturating_add_signed(first).max(from);
-            from = first
-                .saturating_add(range.packets.into())
-                .min(end)
-                .max(from);
-            for sequence in first..from {
-                repair.note_missing(sequence, acked, now);
-            }
+        // Ranges come in order: each packet is looked at twice at most, whatever a hostile peer says.
+        let ranges = || {
+            told.missing.iter().scan(expected, |from, range| {
+                let first = i64::from(range.first.distance_from(psn));
+                let end = end.max(*from);
+                let first = acked.saturating_add_signed(first).clamp(*from, end);
+                *from = first.saturating_add(range.packets.into()).min(end);
+                Some(first..*from)
+            })
+        };
+        // What follows the last range is not known.
+        let mut seen = expected;
+        for missing in ranges() {
+            repair.note_arrived(seen..missing.start);
+            seen = missing.end;
+        }
+        for sequence in ranges().flatten() {
+            repair.note_missing(sequence, acked, now);
         }
         if acked < self.next {
             repair.restart_probe(now, self.next == self.posted);

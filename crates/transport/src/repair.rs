@@ -1,7 +1,7 @@
 //! What is sent again: the requester's half of selective repeat.
 //!
 //! The peer says how far it is and what is missing. That, and nothing else, is sent again, once in a round trip: what is said to be
-//! missing again sooner was said before the repeated packet came. If nothing is heard for two round trips and as long as the peer may wait before it speaks, the last packet is
+//! missing again sooner was said before the repeated packet came, unless one that was sent again after it is there (as RFC 8985 2 tells what is lost). If nothing is heard for two round trips and as long as the peer may wait before it speaks, the last packet is
 //! sent again as a probe, so that the peer says what it has (as TCP's tail loss probe, RFC 8985 7). When the timer of the connection
 //! runs out, all is sent again (IBTA 9.7.6.1.3); since the peer acknowledges now and then, it does not run out sooner than
 //! [`Repair::timeout_min`].
@@ -9,6 +9,7 @@
 //! Answers to READs and atomics are missing at this end, which sees it by later ones. These are where they belong already; here is noted that
 //! they came. What is missing is sent again in the same way, a READ's request from there on.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::reorder::AHEAD_MAX;
@@ -39,6 +40,8 @@ pub(crate) struct Repair {
     clean: u64,
     /// When each packet in flight was sent again. Empty until one is.
     again_at: Vec<Option<Time>>,
+    /// Of those that were sent again and have arrived, the one that was sent last: when, and its sequence.
+    arrived: Option<(Time, u64)>,
     rtt: Duration,
     /// The peer may take this long beyond the round trip.
     told_within: Duration,
@@ -66,6 +69,7 @@ impl Repair {
             lost_count: 0,
             clean: 0,
             again_at: Vec::new(),
+            arrived: None,
             rtt: RTT_START,
             told_within: TOLD_WITHIN_START,
             is_asked: false,
@@ -169,12 +173,26 @@ impl Repair {
         self.lost_count == 0
     }
 
+    /// The peer has these.
+    pub(crate) fn note_arrived(&mut self, sequences: Range<u64>) {
+        if self.again_at.is_empty() {
+            return;
+        }
+        for sequence in sequences {
+            if let Some(at) = self.again_at[slot(sequence)] {
+                self.arrived = self.arrived.max(Some((at, sequence)));
+            }
+        }
+    }
+
     /// A packet is missing at the peer. `acked`: of those before it nothing is.
     pub(crate) fn note_missing(&mut self, sequence: u64, acked: u64, now: Time) {
         self.forget_before(acked);
         let sent_again = self.again_at.get(slot(sequence)).copied().flatten();
         let patience = self.rtt + self.rtt / 4;
-        if sent_again.is_some_and(|at| now.duration_since(at) < patience) {
+        let may_arrive =
+            |at| now.duration_since(at) < patience && Some((at, sequence)) > self.arrived;
+        if sent_again.is_some_and(may_arrive) {
             return;
         }
         let (word, bit) = place(sequence);
@@ -324,6 +342,25 @@ mod tests {
         assert!(repair.is_empty(), "said before it came");
         repair.note_missing(7, 0, at(7));
         assert_eq!(repair.next(0), Some(7));
+    }
+
+    #[test]
+    fn what_was_sent_again_before_another_that_is_there_is_lost_again() {
+        let mut repair = Repair::new();
+        repair.set_rtt(Duration::from_millis(4), Duration::from_millis(1));
+        for sequence in [7, 9, 12] {
+            repair.note_missing(sequence, 0, at(1));
+        }
+        assert_eq!(all(&mut repair, 0), [7, 9, 12]);
+        repair.note_arrived(8..12);
+        for sequence in [7, 12] {
+            repair.note_missing(sequence, 0, at(2));
+        }
+        assert_eq!(repair.next(0), Some(7));
+        repair.sent(7, 1, at(2));
+        assert!(repair.is_empty(), "12 may still come");
+        repair.note_missing(7, 0, at(3));
+        assert!(repair.is_empty(), "9 was sent before it");
     }
 
     #[test]

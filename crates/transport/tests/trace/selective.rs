@@ -232,6 +232,28 @@ fn only_what_is_missing_is_sent_again_and_once_in_a_round_trip() {
 }
 
 #[test]
+fn what_is_lost_again_comes_again_as_soon_as_that_is_seen() {
+    let mut b = selective();
+    b.post(WRITE, 5 * 256);
+    b.sends();
+    told(&mut b, 0xff_fffe, &[(0xff_fffe, 1), (0, 2)]);
+    let again = [
+        "WriteFirst 16777214 va=0x1000+1280 [256]",
+        "WriteMiddle 0 [256]",
+        "WriteMiddle 1 A [256]",
+    ];
+    assert_eq!(b.sends(), again);
+    told(&mut b, 0xff_fffe, &[(0xff_fffe, 1), (0, 2)]);
+    assert_eq!(b.sends(), [""; 0], "it was said before they came");
+    pass(&mut b, RTT / 4);
+    told(&mut b, 0xff_fffe, &[(0xff_fffe, 1), (1, 1)]);
+    let first = "WriteFirst 16777214 A va=0x1000+1280 [256]";
+    assert_eq!(b.sends(), [first], "the one after it has come");
+    told(&mut b, 0xff_fffe, &[(0xff_fffe, 1)]);
+    assert_eq!(b.sends(), [""; 0], "no later one has come");
+}
+
+#[test]
 fn what_is_missing_goes_before_what_is_new_even_if_the_window_is_full() {
     let mut b = selective();
     b.post(WRITE, 512);
