@@ -41,7 +41,7 @@ use crate::steering::range_of;
 use crate::tables::Tables;
 use airdma_port::{Destination, Port, QueueFill};
 use airdma_transport::rate::{Occupancy, Rate};
-use airdma_transport::{Owed, ReorderMemory, Time};
+use airdma_transport::{ReorderMemory, Time};
 use airdma_wire::{Psn, Qpn};
 use pace::Pace;
 use peer::{AirPeer, Asking};
@@ -57,6 +57,8 @@ const LINE_RATE_UNKNOWN: Rate = Rate::from_bits_per_s(10_000_000_000);
 
 /// Who were heard of last, though no queue pair was connected to them.
 const CALLERS_MAX: usize = 16;
+/// A host that does not keep up with what comes says so after this time.
+const TAKING_IN_MAX: Duration = Duration::from_millis(1);
 /// Queue pairs are looked through for one no more often.
 const SEEKING_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -98,6 +100,8 @@ pub(crate) struct Air {
     /// Of the interface.
     line_rate: Rate,
     interface_mtu: u32,
+    /// Since when packets that have come wait to be taken in.
+    more_waits: Option<Time>,
     /// Queue pairs whose peers are to get a CNP.
     notifies: VecDeque<u32>,
     /// No peer wants to be called before.
@@ -121,6 +125,7 @@ impl Air {
             rate_control: RateControl::default(),
             line_rate: LINE_RATE_UNKNOWN,
             interface_mtu: 0,
+            more_waits: None,
             notifies: VecDeque::new(),
             due: None,
             number: 0,
@@ -131,6 +136,17 @@ impl Air {
     /// When [`Tables::poll_air`] wants to be called next.
     pub(crate) fn due(&self) -> Option<Time> {
         self.due
+    }
+
+    /// The round at this time took in as much as it may, and left something; or all that was there.
+    pub(crate) fn note_waiting(&mut self, at: Option<Time>) {
+        self.more_waits = at.and(self.more_waits.or(at));
+    }
+
+    /// Whether peers are told nothing yet, since that would soon be wrong: what has just come is no backlog, and fills gaps, or shows more of them.
+    fn waits_for_more(&self, now: Time) -> bool {
+        let since = self.more_waits;
+        since.is_some_and(|since| now.duration_since(since) < TAKING_IN_MAX)
     }
 
     fn call_at(&mut self, at: Time) {
@@ -405,11 +421,7 @@ impl Tables {
         if !peer.owing.contains(&index) {
             peer.owing.push_back(index);
         }
-        let by = match owed {
-            Owed::Now => peer.report_gap(now),
-            Owed::Asked => peer.report_asked(now),
-            Owed::Soon => peer.report_soon(now),
-        };
+        let by = peer.report_owed(owed, now);
         self.air.call_at(by);
     }
 

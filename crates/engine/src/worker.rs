@@ -299,7 +299,10 @@ impl Worker {
             tables.receive(now, &received)
         });
         tables.settle_received(now);
-        self.check(result, round).unwrap_or(0)
+        let received = self.check(result, round).unwrap_or(0);
+        let more_waits = received >= RECEIVE_PACKETS;
+        self.tables.air.note_waiting(more_waits.then_some(now));
+        received
     }
 
     fn transmit(&mut self, now: Time, round: &mut Round) {

@@ -156,13 +156,16 @@ impl Reorder {
     }
 
     pub(crate) fn owed(&self) -> Option<Owed> {
-        if self.gap {
-            Some(Owed::Now)
-        } else if self.asked {
-            Some(Owed::Asked)
-        } else {
-            self.owed.then_some(Owed::Soon)
-        }
+        let owed = Owed {
+            is_asked: self.asked,
+            has_gap: self.gap,
+        };
+        (self.owed || owed != Owed::default()).then_some(owed)
+    }
+
+    /// Packets are missing that the peer may not know of.
+    pub(crate) fn has_news(&self) -> bool {
+        self.gap
     }
 
     pub(crate) fn told(&mut self) {
@@ -354,12 +357,12 @@ mod tests {
     fn a_gap_is_news_until_it_is_told() {
         let mut reorder = Reorder::new(ReorderMemory::new(10_000));
         assert!(reorder.note_placed(1));
-        assert!(reorder.owed() == Some(Owed::Now));
+        assert!(reorder.has_news());
         reorder.told();
         assert!(reorder.note_placed(2));
-        assert!(reorder.owed() != Some(Owed::Now), "the same gap");
+        assert!(!reorder.has_news(), "the same gap");
         assert!(reorder.note_placed(4));
-        assert!(reorder.owed() == Some(Owed::Now), "3 is missing as well");
+        assert!(reorder.has_news(), "3 is missing as well");
     }
 
     #[test]
@@ -401,11 +404,11 @@ mod tests {
         let mut reorder = Reorder::new(ReorderMemory::new(0));
         assert!(!reorder.hold(3, 1, &packet(2)));
         reorder.note_dropped(3);
-        assert!(reorder.owed() == Some(Owed::Now));
+        assert!(reorder.has_news());
         assert_eq!(ranges(&reorder), [(0xff_ffff, 4)]);
         reorder.told();
         reorder.note_dropped(4);
-        assert!(reorder.owed() != Some(Owed::Now), "the same gap");
+        assert!(!reorder.has_news(), "the same gap");
         assert_eq!(ranges(&reorder), [(0xff_ffff, 5)]);
         for _ in 0..5 {
             assert!(matches!(reorder.advance(1), Next::Nobody));

@@ -12,7 +12,6 @@ use crate::attributes::{Access, QpAttributes};
 use crate::completion::{Completion, CompletionOpcode, Status};
 use crate::counter::Counter;
 use crate::host::{Host, LocalFault, QpEvent, Receive, RemoteAccess, RemoteFault};
-use crate::queue_pair::Owed;
 use crate::reorder::{AHEAD_MAX, Next, Reorder, ReorderMemory};
 use crate::replies::Replies;
 use crate::request_packet::packets_of;
@@ -219,7 +218,7 @@ impl Responder {
             reorder.note_dropped(ahead);
             host.count(Counter::DropEarly);
         }
-        if reorder.owed() == Some(Owed::Now) || asks {
+        if reorder.has_news() || asks {
             self.owe_sack();
         }
     }

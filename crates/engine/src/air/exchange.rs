@@ -75,7 +75,7 @@ impl Tables {
             return Some(air::hello(&question, receiver));
         }
         let instance = peer.agreed?;
-        if !peer.is_report_due(now) {
+        if !peer.is_report_due(now) || self.air.waits_for_more(now) {
             return None;
         }
         let report = Report {

@@ -2,8 +2,8 @@
 
 use super::bundling::Bundling;
 use super::pace::{OVERHEAD_BYTES, Pace};
-use airdma_transport::Time;
 use airdma_transport::rate::Feedback;
+use airdma_transport::{Owed, Time};
 use airdma_wire::air::PAUSE_US;
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -265,9 +265,18 @@ impl AirPeer {
         self.report_by(at)
     }
 
+    /// A queue pair owes it this. Returns when it is told.
+    pub(super) fn report_owed(&mut self, owed: Owed, now: Time) -> Time {
+        let gap = owed.has_gap.then(|| self.report_gap(now));
+        // Who waits for an answer has nothing else to send: it hears of gaps with it.
+        let asked = owed.is_asked.then(|| self.report_asked(now));
+        let soonest = gap.into_iter().chain(asked).min();
+        soonest.unwrap_or_else(|| self.report_soon(now))
+    }
+
     /// Packets are missing, as is said with all that comes until it is told. The first to be missed are told at once, but where many are, each by
     /// itself would take more of the air than it saves. Returns when it is told.
-    pub(super) fn report_gap(&mut self, now: Time) -> Time {
+    fn report_gap(&mut self, now: Time) -> Time {
         let apart = if self.has_rare_reports() {
             let arrivals = &self.arrivals;
             let is_much = arrivals.fresh_missed >= MANY_GAPS || arrivals.fresh_bytes >= MUCH_BYTES;
@@ -280,7 +289,7 @@ impl AirPeer {
     }
 
     /// The peer waits for an answer, and leaves the air to it. Returns when it is given.
-    pub(super) fn report_asked(&mut self, now: Time) -> Time {
+    fn report_asked(&mut self, now: Time) -> Time {
         self.report_urgently(now.max(self.reported_at + self.quarter()))
     }
 
@@ -566,6 +575,18 @@ mod tests {
         arrives(&mut peer, 92_000, 2 * LIGHT_BYTES);
         peer.report_gap(at(92_000));
         assert!(peer.is_report_due(at(92_000)));
+    }
+
+    #[test]
+    fn who_waits_hears_of_gaps_at_once() {
+        let mut peer = busy();
+        arrives(&mut peer, 50_100, 2 * LIGHT_BYTES);
+        let owed = Owed {
+            is_asked: true,
+            has_gap: true,
+        };
+        assert_eq!(peer.report_owed(owed, at(50_100)), at(50_500));
+        assert_eq!(told_at(&mut peer), Some(50_500));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use airdma_engine::*;
 use airdma_port::sim::Frame;
 use common::*;
 use std::time::Duration;
-use wires::{Wires, reset};
+use wires::{TICK, TICKS_AWAY, Wires, reset};
 
 /// Bytes before a management datagram.
 const BTH_AND_DETH: usize = 20;
@@ -114,6 +114,41 @@ fn the_end_of_a_message_that_is_lost_comes_again_long_before_the_timeout() {
     });
     wires.ends[0].ok();
     assert_eq!(wires.hosts[0].count("timeouts"), 0);
+}
+
+/// A radio hands over all that it sent in one access.
+#[test]
+fn what_comes_at_once_is_told_when_it_is_taken_in() {
+    const LEN: usize = 256 * 1024;
+    let mut wires = Wires::new([true, true], LEN);
+    for _ in 0..20 {
+        let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
+        wires.ends[0].qp.post_send(&write).unwrap();
+        wires.quietly(10 * MS);
+        wires.ends[0].ok();
+    }
+    // The last report is long ago.
+    wires.quietly(100 * MS);
+    let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
+    wires.ends[0].qp.post_send(&write).unwrap();
+    wires.away = usize::MAX / 2;
+    let mut middle = 0;
+    wires.pass(3 * MS, &mut |from, bytes| {
+        middle += usize::from(is_middle(from, bytes));
+        is_middle(from, bytes) && [20, 150].contains(&middle)
+    });
+    assert!(middle > 170, "{middle} of them are under way");
+    let now = wires.tick + 1;
+    (wires.under_way[0].iter_mut()).for_each(|(at, _)| *at = now);
+    wires.away = TICKS_AWAY;
+    let before = (wires.messages(1), wires.hosts[0].count("retransmits"));
+    // It is taken in by 64 packets at a time.
+    wires.quietly(4 * TICK);
+    assert_eq!(wires.messages(1) - before.0, 1, "in one report");
+    // What it says is missing comes again: two ways of 0.5 ms. The word that it did is a third.
+    wires.quietly(2 * MS);
+    wires.ends[0].ok();
+    assert_eq!(wires.hosts[0].count("retransmits") - before.1, 2);
 }
 
 #[test]

@@ -13,7 +13,7 @@ pub const TICK: Duration = Duration::from_micros(100);
 /// Congestion experienced (RFC 3168).
 const CE: u8 = 3;
 /// One way: 500 us.
-const TICKS_AWAY: usize = 5;
+pub const TICKS_AWAY: usize = 5;
 
 pub struct Host {
     pub device: Simulated,

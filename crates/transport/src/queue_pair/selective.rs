@@ -23,15 +23,13 @@ pub struct Acknowledgement<'a> {
     pub told_within: Duration,
 }
 
-/// Whether a peer is to be told how far we are with its packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Owed {
-    /// Some time: packets came.
-    Soon,
+/// A peer is to be told how far we are with its packets: some time, or for these reasons.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owed {
     /// It waits for it.
-    Asked,
-    /// At once: packets are missing.
-    Now,
+    pub is_asked: bool,
+    /// Packets are missing that it may not know of.
+    pub has_gap: bool,
 }
 
 impl QueuePair {

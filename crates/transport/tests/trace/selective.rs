@@ -8,6 +8,10 @@ use airdma_wire::*;
 use crate::bench::*;
 
 const RTT: Duration = Duration::from_millis(4);
+const ASKED: Owed = Owed {
+    is_asked: true,
+    has_gap: false,
+};
 const WRITE: Operation = Operation::Write {
     va: REGION_VA,
     rkey: RKEY,
@@ -70,17 +74,17 @@ fn the_middle_of_a_write_goes_to_its_place_at_once_and_its_end_last() {
     b.write_arrives(Opcode::RcWriteLast, 103, &[4; 256], None);
     assert_eq!(b.host.memory[start + 512..][..256], [3; 256]);
     assert_ne!(b.host.memory[start + 768..][..256], [4; 256], "not yet");
-    assert_eq!(b.qp.owes_acknowledgement(), Some(Owed::Now));
+    let owed = Owed {
+        is_asked: true,
+        has_gap: true,
+    };
+    assert_eq!(b.qp.owes_acknowledgement(), Some(owed), "asked by the last");
     assert_eq!(tells(&mut b), (101, vec![(101, 1)]));
     assert_eq!(b.qp.owes_acknowledgement(), None);
     b.write_arrives(Opcode::RcWriteMiddle, 101, &[2; 256], None);
     let expected = [[1; 256], [2; 256], [3; 256], [4; 256]].concat();
     assert_eq!(b.host.memory[start..][..1024], expected);
-    assert_eq!(
-        b.qp.owes_acknowledgement(),
-        Some(Owed::Asked),
-        "by the last"
-    );
+    assert_eq!(b.qp.owes_acknowledgement(), Some(ASKED), "by the last");
     assert_eq!(tells(&mut b), (104, vec![]));
     assert_eq!(b.sends(), [""; 0], "no ACK packets");
     assert_eq!(b.counted(Counter::MessagesReceived), 1);
@@ -108,12 +112,12 @@ fn who_can_send_more_does_not_ask_and_who_cannot_is_told_that_it_waits() {
     let last = b.sends_one().unwrap();
     assert_eq!(last, "WriteMiddle 2 A [256]", "the window is full");
     b.write_arrives(Opcode::RcWriteFirst, 100, &[1; 256], reth(512));
-    assert_eq!(b.qp.owes_acknowledgement(), Some(Owed::Soon));
+    assert_eq!(b.qp.owes_acknowledgement(), Some(Owed::default()));
     b.write_arrives(Opcode::RcWriteLast, 101, &[1; 256], None);
-    assert_eq!(b.qp.owes_acknowledgement(), Some(Owed::Asked));
+    assert_eq!(b.qp.owes_acknowledgement(), Some(ASKED));
     tells(&mut b);
     b.write_arrives(Opcode::RcWriteFirst, 102, &[1; 256], reth(512));
-    assert_eq!(b.qp.owes_acknowledgement(), Some(Owed::Soon));
+    assert_eq!(b.qp.owes_acknowledgement(), Some(Owed::default()));
 }
 
 #[test]
