@@ -15,6 +15,7 @@ use crate::eventfd::EventFd;
 use crate::gids::{GIDS_MAX, GidEntry};
 use crate::helper::Helper;
 use crate::news::News;
+use crate::peers::Window;
 use crate::process::Process;
 use crate::qp_shared::DOORBELLS;
 use crate::random::Random;
@@ -79,7 +80,12 @@ impl Core {
         let arena = Arena::new();
         // A simulation is the same wherever it runs.
         let asks = !clock.is_moved();
-        let mut worker = Worker::new(random, environment::window_asked_for().filter(|_| asks));
+        let window = if asks {
+            environment::window_asked_for()?
+        } else {
+            Window::default()
+        };
+        let mut worker = Worker::new(random, window);
         let tables = &mut worker.tables;
         let rate_control = if asks {
             environment::rate_control_asked_for()?

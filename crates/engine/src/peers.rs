@@ -9,7 +9,7 @@
 //! | growth | the acknowledged bytes until the first loss, then one MTU per window | RFC 5681 3.1; only while the window is what holds the sender back |
 //! | decrease | half, at most once in 100 us | the losses of one overflow are one signal |
 //! | floor | 8 KiB | two packets of the largest MTU: acknowledgements keep coming |
-//! | ceiling | 256 KiB, `AIRDMA_WINDOW_BYTES` | see [`WINDOW_BYTES_MAX`] |
+//! | ceiling | 256 KiB, `AIRDMA_WINDOW_BYTES` | see [`WINDOW_BYTES_MAX`]; `none`: there is no window |
 //!
 //! A window never stalls: with nothing in flight one packet may go whatever its size. Whom it holds back waits in line, and
 //! one at a time is let go on: the next when that one has sent all it had, or when more is acknowledged. So everyone has
@@ -34,12 +34,36 @@ const DECREASE_INTERVAL: Duration = Duration::from_micros(100);
 /// Credit for one packet, which asks for an acknowledgement because no more may follow.
 const PROBE: u32 = 1;
 
+/// What all queue pairs to a peer may have under way together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Window {
+    /// In bytes.
+    AtMost(u32),
+    /// Everything, whatever gets lost: as by who knows of no window.
+    Unlimited,
+}
+
+impl Window {
+    /// As users write it.
+    pub(crate) fn from_text(text: &str) -> Option<Self> {
+        match text {
+            "none" => Some(Window::Unlimited),
+            bytes => bytes.parse().ok().map(Window::AtMost),
+        }
+    }
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Window::AtMost(WINDOW_BYTES_MAX)
+    }
+}
+
 /// The peers of one worker. A peer exists while a queue pair is connected to it.
 pub(crate) struct Peers {
     peers: Vec<Peer>,
-    window_max: u32,
-    /// Nobody is held back.
-    unlimited: bool,
+    /// Of who connects from now on.
+    window: Window,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,18 +89,23 @@ struct Peer {
 }
 
 impl Peers {
-    /// The ceiling that is asked for, or the default.
-    pub(crate) fn new(asked: Option<u32>) -> Self {
+    pub(crate) fn new(window: Window) -> Self {
         Peers {
             peers: Vec::new(),
-            window_max: asked.unwrap_or(WINDOW_BYTES_MAX).max(WINDOW_BYTES_MIN),
-            unlimited: false,
+            window,
         }
     }
 
-    /// Who connects from now on is sent all that there is at once, whatever gets lost: as by who knows of no window.
+    /// Who connects from now on is sent all that there is at once.
     pub(crate) fn lift(&mut self) {
-        self.unlimited = true;
+        self.window = Window::Unlimited;
+    }
+
+    fn window_max(&self) -> u32 {
+        match self.window {
+            Window::AtMost(bytes) => bytes.max(WINDOW_BYTES_MIN),
+            Window::Unlimited => WINDOW_BYTES_MAX,
+        }
     }
 
     /// How many have users.
@@ -90,9 +119,10 @@ impl Peers {
         let known = self.peers.iter().position(is_it);
         let free = || self.peers.iter().position(|peer| peer.users == 0);
         let index = known.or_else(free).unwrap_or(self.peers.len());
+        let (window, window_max) = (self.window, self.window_max());
         let fresh = || Peer {
-            granted: self.unlimited.then_some(u64::MAX),
-            ..Peer::new(address, paced, self.window_max)
+            granted: (window == Window::Unlimited).then_some(u64::MAX),
+            ..Peer::new(address, paced, window_max)
         };
         if index == self.peers.len() {
             let peer = fresh();
@@ -140,7 +170,7 @@ impl Peers {
         acknowledged: bool,
         mtu: u32,
     ) {
-        let window_max = self.window_max;
+        let window_max = self.window_max();
         let peer = self.peer(index);
         if acknowledged && after < before {
             peer.silent = false;
@@ -272,13 +302,18 @@ mod tests {
     }
 
     fn peers() -> (Peers, PeerIndex) {
-        let mut peers = Peers {
-            peers: Vec::new(),
-            window_max: WINDOW_BYTES_MAX,
-            unlimited: false,
-        };
+        let mut peers = Peers::new(Window::default());
         let index = peers.join(IpAddr::from([192, 0, 2, 1]), None);
         (peers, index)
+    }
+
+    #[test]
+    fn the_window_is_a_number_of_bytes_or_none() {
+        assert_eq!(Window::from_text("65536"), Some(Window::AtMost(65536)));
+        assert_eq!(Window::from_text("none"), Some(Window::Unlimited));
+        for wrong in ["", "64k", "-1", "4294967296"] {
+            assert_eq!(Window::from_text(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::cq_table::CqTable;
 use crate::gsi::Gsi;
 use crate::memory::MemoryTable;
 use crate::multicast::Multicast;
-use crate::peers::{PeerIndex, Peers};
+use crate::peers::{PeerIndex, Peers, Window};
 use crate::qp_host::QpHost;
 use crate::qp_shared::DOORBELLS;
 use crate::qp_table::{Connection, QpSlot, QpTable, Source};
@@ -64,7 +64,7 @@ pub(crate) struct Tables {
 
 impl Tables {
     /// `window`: the ceiling of the window to one peer in bytes, if one is asked for.
-    pub(crate) fn new(mut random: Random, window: Option<u32>) -> Self {
+    pub(crate) fn new(mut random: Random, window: Window) -> Self {
         Tables {
             air: Air::new(),
             qps: QpTable::new(random.fork()),

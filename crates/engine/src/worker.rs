@@ -3,6 +3,7 @@
 use crate::Error;
 use crate::counters::EngineCounter;
 use crate::gsi::Gsi;
+use crate::peers::Window;
 use crate::random::Random;
 use crate::steering::{Ground, Steering};
 use crate::tables::{PACKET_LEN_MAX, ROUND_BYTES, Tables};
@@ -79,8 +80,7 @@ pub(crate) struct Round {
 }
 
 impl Worker {
-    /// `window`: the ceiling of the window to one peer in bytes, if one is asked for.
-    pub(crate) fn new(random: Random, window: Option<u32>) -> Self {
+    pub(crate) fn new(random: Random, window: Window) -> Self {
         Worker {
             link: None,
             tables: Tables::new(random, window),

@@ -74,8 +74,8 @@ fn shapes(text: &mut String, taken: &Taken) {
         (
             shape::messages(&taken.shapes),
             "Messages of all sizes",
-            "Mb/s of perftest's WRITE at a good signal. `airdma_write_wide` has no window that would hold it back before it loses something \
-             (`AIRDMA_WINDOW_BYTES=268435456`).",
+            "Mb/s of perftest's WRITE at a good signal. `airdma_write_wide` is RoCEv2 as a NIC sends it: all at once, whatever gets lost, in packets \
+             that leave one by one (`AIRDMA_WINDOW_BYTES=none AIRDMA_SEGMENTATION=off`).",
         ),
         (
             shape::sharing(&taken.shapes),

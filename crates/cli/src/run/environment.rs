@@ -72,7 +72,10 @@ const OURS: [(&str, &str); 12] = [
         "AIRDMA_IMPAIR",
         "damage on purpose: packets are lost, or worse",
     ),
-    ("AIRDMA_WINDOW_BYTES", "ceiling of the window to one peer"),
+    (
+        "AIRDMA_WINDOW_BYTES",
+        "ceiling of the window to one peer; or none",
+    ),
     (
         "AIRDMA_SEGMENTATION",
         "off makes one datagram of each packet",

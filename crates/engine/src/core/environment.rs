@@ -5,14 +5,21 @@
 
 use crate::Error;
 use crate::air::{AirMode, RateControl};
+use crate::peers::Window;
 use airdma_port::impair::Impairment;
 use std::io;
 use std::path::Path;
 
-/// Ceiling of the window to one peer, in bytes, from the environment.
-pub(super) fn window_asked_for() -> Option<u32> {
-    let asked = std::env::var("AIRDMA_WINDOW_BYTES").ok()?;
-    asked.parse().ok()
+/// The window to one peer, from the environment.
+pub(super) fn window_asked_for() -> io::Result<Window> {
+    let Ok(asked) = std::env::var("AIRDMA_WINDOW_BYTES") else {
+        return Ok(Window::default());
+    };
+    Window::from_text(&asked).ok_or_else(|| {
+        let message =
+            format!("AIRDMA_WINDOW_BYTES is {asked:?}; it may be a number of bytes or none");
+        io::Error::new(io::ErrorKind::InvalidInput, message)
+    })
 }
 
 /// Whether something that peers can be offered beyond RoCEv2 is asked for in the environment.
