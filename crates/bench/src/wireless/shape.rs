@@ -107,9 +107,13 @@ impl Shape {
     pub fn sample(self, airdma: &Path, options: &LinkOptions) -> Result<Shares, LinkError> {
         let link = Link::in_use(airdma, options)?;
         let shares = self.shares(&link, airdma);
-        Ok(shares.unwrap_or_else(|error| Shares {
-            error: Some(error.to_string()),
-            ..Shares::default()
+        Ok(shares.unwrap_or_else(|error| {
+            let said = link.complaints().into_iter().map(|by| by.said);
+            let text = [error.to_string()].into_iter().chain(said);
+            Shares {
+                error: Some(text.collect::<Vec<_>>().join("; ")),
+                ..Shares::default()
+            }
         }))
     }
 
