@@ -33,6 +33,7 @@ pub const TRAFFIC: [&str; 2] = ["link", "traffic"];
 const READY: &str = "ready";
 /// Of [`Link::in_use`]: ten intervals of rate control.
 const IN_USE_S: &str = "0.5";
+const IN_USE_TRIES: u32 = 4;
 /// No measurement takes longer.
 const LONGEST: Duration = Duration::from_secs(600);
 const POLL: Duration = Duration::from_millis(5);
@@ -95,13 +96,16 @@ impl Link {
         .concat();
         let send = ["udp-send", "--to", &to, "--seconds", IN_USE_S];
         let send = [&TRAFFIC[..], &send].concat();
-        let [_, came] = link.flow(airdma, &receive, &send)?;
-        if came.bytes == 0 {
-            return Err(LinkError::Asked("nothing gets through the link".into()));
+        // Where packets get lost, the first may be the question for the neighbour's address, which the kernel repeats after a second.
+        for _ in 0..IN_USE_TRIES {
+            let [_, came] = link.flow(airdma, &receive, &send)?;
+            if came.bytes > 0 {
+                // Its counts are late.
+                settle();
+                return Ok(link);
+            }
         }
-        // Its counts are late.
-        settle();
-        Ok(link)
+        Err(LinkError::Asked("nothing gets through the link".into()))
     }
 
     /// What the link says of itself.
