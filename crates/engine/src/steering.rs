@@ -307,18 +307,22 @@ impl Steering {
             return;
         };
         let rows = std::mem::take(&mut change.inner.rows);
-        let rows = (0..).zip(rows).filter_map(|(row, seat)| Some((row, seat?)));
-        // What the others should have had.
-        ground.progress();
-        // As long as our sockets are there, the others have the places that the program says. Who gets our place then is looked for where nobody is
-        // any more: the kernel chooses somebody, who hands that on and attaches the program that should be there. With that one attached before,
-        // what comes in between would be ours, and gone.
-        for (row, (address, seat)) in rows {
-            let _ = ground.port.set_address(row, None);
+        let rows: Vec<_> = (0..)
+            .zip(rows)
+            .filter_map(|(row, seat)| Some((row, seat?)))
+            .collect();
+        for &(_, (address, seat)) in &rows {
             change.registry.stand_up(seat, address);
         }
         change.registry.leave();
-        change.registry.count_program();
+        for &(row, (address, _)) in &rows {
+            change.attach_for(row, address, 1, ground);
+        }
+        // What the others should have had.
+        ground.progress();
+        for (row, _) in rows {
+            let _ = ground.port.set_address(row, None);
+        }
     }
 
     /// Whose packet to queue pair `number` is, if it is another process's.
@@ -482,14 +486,18 @@ impl Change<'_> {
             .map(|seat| (address, seat));
     }
 
-    /// Attaches the program of an address, unless we are alone there, and get everything without.
     fn attach(&self, row: u8, address: IpAddr, ground: &mut Ground<'_>) {
+        self.attach_for(row, address, 2, ground);
+    }
+
+    /// Attaches a program if at least so many are at the address: one alone gets everything without.
+    fn attach_for(&self, row: u8, address: IpAddr, least: usize, ground: &mut Ground<'_>) {
         let places: HashMap<_, _> = self
             .registry
             .seated(address)
             .map(|seated| (seated.owner.number(), seated.place))
             .collect();
-        if places.len() < 2 {
+        if places.len() < least {
             return;
         }
         let place = |owner: Member| places.get(&owner.number()).copied();
