@@ -24,6 +24,7 @@ use crate::tree::{Tree, temporary_name};
 use crate::{Error, Problem};
 use rustix::fs::{FallocateFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,7 +34,7 @@ use std::sync::Arc;
 pub use finish::Report;
 pub use resume::Preview;
 
-use ahead::{Ahead, FILES_MIN, Made, Wanted};
+use ahead::{Ahead, FILES_MIN, HANDFUL, Made, Wanted};
 use checkpoint::{Checkpoint, Syncing};
 
 /// Writes the chunks of a stream, in order, to files below a directory.
@@ -52,6 +53,8 @@ pub struct Sink {
     next: u64,
     receiving: Option<Receiving>,
     ahead: Option<Ahead>,
+    /// Files of this chunk that are to be made ahead, and were not ordered yet.
+    to_make: VecDeque<u32>,
     /// Whole files that have no name yet.
     whole: Vec<u32>,
     checkpoint: Option<Checkpoint>,
@@ -110,7 +113,7 @@ impl Sink {
         );
         self.unless_broken(|sink| {
             let pieces: Vec<_> = sink.plan.pieces(sink.next).collect();
-            sink.make_ahead(&pieces)?;
+            sink.to_make = sink.worth_making_ahead(&pieces);
             for piece in pieces {
                 sink.write_piece(piece, &bytes[piece.at..piece.at + piece.length])?;
             }
@@ -168,6 +171,7 @@ impl Sink {
             );
             return Ok(receiving);
         }
+        self.make_ahead()?;
         let entry = self.plan.files()[index].entry;
         let made = match self.ahead.as_mut().and_then(Ahead::take) {
             Some(made) => made,
@@ -208,24 +212,33 @@ impl Sink {
         })
     }
 
-    /// Has the files made that begin and end in the chunk of these pieces, if they are many. Nobody opens them again to write, so that they
-    /// have their permissions from the beginning.
-    fn make_ahead(&mut self, pieces: &[Piece]) -> Result<(), Error> {
+    /// The files that begin and end in the chunk of these pieces, if they are many. Nobody opens them again to write, so that they can have
+    /// their permissions from the beginning.
+    fn worth_making_ahead(&self, pieces: &[Piece]) -> VecDeque<u32> {
         let under_way = self.receiving.as_ref().map(|receiving| receiving.index);
         let ends = |piece: &&Piece| piece.part == Part::Trailer && Some(piece.file) != under_way;
         let ends = pieces.iter().filter(ends);
-        let files: Vec<u32> = ends
+        let files: VecDeque<u32> = ends
             .map(|piece| self.plan.files()[piece.file].entry)
             .collect();
-        if files.len() < FILES_MIN {
-            return Ok(());
+        match files.len() < FILES_MIN {
+            true => VecDeque::new(),
+            false => files,
         }
-        let wanted = self.wanted(&files)?;
-        let ahead = match self.ahead.take() {
-            Some(ahead) => ahead,
-            None => Ahead::start().map_err(|error| self.staging_error("write", &error))?,
-        };
-        self.ahead.insert(ahead).order(wanted);
+    }
+
+    /// Orders a few of them, and not all: each may be in another directory, which is open until it is made.
+    fn make_ahead(&mut self) -> Result<(), Error> {
+        while !self.to_make.is_empty() && self.ahead.as_ref().is_none_or(Ahead::has_room) {
+            let handful = HANDFUL.min(self.to_make.len());
+            let files: Vec<u32> = self.to_make.drain(..handful).collect();
+            let wanted = self.wanted(&files)?;
+            let ahead = match self.ahead.take() {
+                Some(ahead) => ahead,
+                None => Ahead::start().map_err(|error| self.staging_error("write", &error))?,
+            };
+            self.ahead.insert(ahead).order(wanted);
+        }
         Ok(())
     }
 

@@ -10,14 +10,14 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
 /// A chunk of fewer files is not worth waking a thread.
 pub(super) const FILES_MIN: usize = 16;
 /// Files that are handed over at once, so that not each of them wakes somebody.
-const HANDFUL: usize = 16;
-/// Handfuls that wait at most: open files are few.
+pub(super) const HANDFUL: usize = 16;
+/// Handfuls that are ordered and not taken at most: each of their files holds a descriptor, its directory's or its own.
 const HANDFULS_MAX: usize = 4;
 
 /// A file that is to be made.
@@ -58,7 +58,7 @@ type Hands = (Sender<Vec<Wanted>>, Receiver<Vec<Made>>);
 impl Ahead {
     pub fn start() -> io::Result<Self> {
         let (orders, to_make) = channel();
-        let (give, made) = sync_channel(HANDFULS_MAX);
+        let (give, made) = channel();
         let thread = thread::Builder::new().name("airdma-maker".into());
         let thread = thread.spawn(move || make(&to_make, &give))?;
         Ok(Self {
@@ -69,16 +69,17 @@ impl Ahead {
         })
     }
 
-    /// Has these made, in this order, which is that in which they are taken.
-    pub fn order(&mut self, wanted: Vec<Wanted>) {
-        self.ordered += wanted.len();
-        let mut rest = wanted.into_iter();
-        while let Some(first) = rest.next() {
-            let handful = [first].into_iter().chain(rest.by_ref().take(HANDFUL - 1));
-            if let Some((orders, _)) = &self.hands {
-                // A thread that has ended is noticed by who waits for it.
-                let _ = orders.send(handful.collect());
-            }
+    /// Whether another handful may be ordered.
+    pub fn has_room(&self) -> bool {
+        self.ordered <= HANDFUL * (HANDFULS_MAX - 1)
+    }
+
+    /// Has a handful made, in this order, which is that in which they are taken.
+    pub fn order(&mut self, handful: Vec<Wanted>) {
+        self.ordered += handful.len();
+        if let Some((orders, _)) = &self.hands {
+            // A thread that has ended is noticed by who waits for it.
+            let _ = orders.send(handful);
         }
     }
 
@@ -107,7 +108,7 @@ impl Drop for Ahead {
     }
 }
 
-fn make(orders: &Receiver<Vec<Wanted>>, give: &SyncSender<Vec<Made>>) {
+fn make(orders: &Receiver<Vec<Wanted>>, give: &Sender<Vec<Made>>) {
     while let Ok(handful) = orders.recv() {
         let made = handful.into_iter().map(|wanted| Made {
             entry: wanted.entry,

@@ -12,7 +12,7 @@ use crate::walk::modified;
 use crate::{Error, Problem};
 use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
@@ -126,6 +126,7 @@ impl Sink {
             next: record.chunks,
             receiving: None,
             ahead: None,
+            to_make: VecDeque::new(),
             whole: Vec::new(),
             checkpoint: None,
             early: None,

@@ -7,6 +7,7 @@ mod errors;
 mod hostile;
 mod interrupted;
 mod kept;
+mod limits;
 mod pour;
 mod scratch;
 mod service;
