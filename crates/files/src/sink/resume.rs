@@ -202,14 +202,8 @@ impl Sink {
         else {
             return Ok(());
         };
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = match rustix::fs::openat(
-            &self.staging,
-            temporary_name(placed.entry),
-            flags,
-            Mode::empty(),
-        ) {
-            Ok(file) => File::from(file),
+        let file = match self.open_to_go_on(&temporary_name(placed.entry)) {
+            Ok(file) => file,
             Err(Errno::NOENT | Errno::LOOP) => return Err(self.tampered()),
             Err(errno) => return Err(self.error("open", placed.entry, &errno.into())),
         };
@@ -233,6 +227,24 @@ impl Sink {
             has_mode: false,
         });
         Ok(())
+    }
+
+    fn open_to_go_on(&self, name: &str) -> Result<File, Errno> {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let open = || rustix::fs::openat(&self.staging, name, flags, Mode::empty());
+        let opened = open().or_else(|errno| match errno {
+            // It was whole, and has its permissions; its end, which comes again, says them again.
+            Errno::ACCESS => self.make_writable(name).and_then(|()| open()),
+            errno => Err(errno),
+        });
+        opened.map(File::from)
+    }
+
+    /// No link leads it elsewhere: nobody else can write to the staging directory.
+    fn make_writable(&self, name: &str) -> Result<(), Errno> {
+        let stat = rustix::fs::statat(&self.staging, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let mode = Mode::from_raw_mode(stat.st_mode) | Mode::RUSR | Mode::WUSR;
+        rustix::fs::chmodat(&self.staging, name, mode, AtFlags::empty())
     }
 
     fn hash_before(
