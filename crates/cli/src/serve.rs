@@ -230,7 +230,11 @@ fn watched(event: Event, peer: &Peer, home: &Home, tell: &dyn Fn(Progress)) {
             bytes_total: progress.bytes_total,
         }),
         Event::Lost(why) => complain(&format!("connection lost ({why}); trying again")),
-        Event::Met { .. } | Event::Walked(_) | Event::Turned(_) | Event::Listening { .. } => {}
+        Event::Met { .. }
+        | Event::Walked(_)
+        | Event::Turned(_)
+        | Event::Remains(_)
+        | Event::Listening { .. } => {}
     }
 }
 

@@ -39,6 +39,8 @@ pub enum Event {
     Progress(Progress),
     /// The connection was lost; another one is waited for, or tried.
     Lost(String),
+    /// All arrived, and both ends know; what is of no more use could not be removed.
+    Remains(String),
 }
 
 /// What is offered, for who has to decide.

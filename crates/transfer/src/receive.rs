@@ -336,18 +336,16 @@ fn serve<'scope, 'env>(
         by_code,
     });
     let mut receiving = Receiving::new(scope, lobby, address, channel, session);
-    let outcome = receiving.run().and_then(|outcome| {
-        if outcome.is_heard {
-            lobby.forget()?;
-        }
-        Ok(outcome)
-    });
+    let outcome = receiving.run();
+    let is_heard = outcome.as_ref().is_ok_and(|outcome| outcome.is_heard);
+    if is_heard && let Err(error) = lobby.forget() {
+        lobby.tell(Event::Remains(error.to_string()));
+    }
     let (is_accepted, durable) = (receiving.is_accepted(), receiving.durable());
     if is_accepted && matches!(&outcome, Err(error) if error.is_of_connection()) {
         lobby.wait_for_accepted();
     }
     receiving.close();
-    let is_heard = outcome.as_ref().is_ok_and(|outcome| outcome.is_heard);
     Ending {
         result: outcome.map(|outcome| received(peer, outcome)),
         is_accepted,

@@ -8,6 +8,7 @@ mod by_hand;
 mod isolated;
 
 use airdma::{Device, Rights};
+use airdma_files::manifest::Kind as EntryKind;
 use airdma_files::protocol::{Config, Message, Reason};
 use airdma_files::session::{Code, DataKey, Door, HandshakeError, Identity, Introduction};
 use airdma_files::{CHUNK_BYTES, Limits, Manifest, Options, Source, Unwanted, Walking, walk};
@@ -21,7 +22,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -42,6 +43,8 @@ struct Bench {
     /// How long either end waits for another connection.
     patience: Duration,
     config: Config,
+    /// What the receiver could not clean up.
+    remains: Mutex<Vec<String>>,
 }
 
 impl Bench {
@@ -56,6 +59,7 @@ impl Bench {
             cancel: Cancel::default(),
             patience: PATIENCE,
             config: Config::default(),
+            remains: Mutex::default(),
         }
     }
 
@@ -86,6 +90,7 @@ impl Bench {
             Event::Listening { .. } => listens.send(()).unwrap(),
             // Not everybody wants to know.
             Event::Lost(_) => drop(loses.send(())),
+            Event::Remains(what) => self.remains.lock().unwrap().push(what),
             Event::Met { .. }
             | Event::Turned(_)
             | Event::Walked(_)
@@ -387,6 +392,35 @@ fn who_did_not_say_that_it_knows_is_told_again_by_the_next_receiver() {
                 assert_eq!(names(), 1 + journal);
             }
             assert_eq!(fs::read(bench.root.join("out/file")).unwrap(), [7; 100]);
+        },
+    );
+}
+
+/// The sender knows that all arrived, and so does the receiver.
+#[test]
+fn what_cannot_be_cleaned_up_after_the_last_word_is_told_and_no_error() {
+    isolated(
+        "what_cannot_be_cleaned_up_after_the_last_word_is_told_and_no_error",
+        "",
+        || {
+            let bench = Bench::new("remains");
+            let received = bench.receive(&|_, _| true, |_| {
+                let mut sender = bench.meet(0).unwrap();
+                let directory = manifest(&[("tree", EntryKind::Directory)]);
+                sender.offer(&directory, &DataKey::draw());
+                let mut heard = std::iter::from_fn(|| sender.hear());
+                let is_last = |message: &Message| matches!(message, Message::Finished { .. });
+                assert!(heard.any(|message| is_last(&message)));
+                let staging = format!("out/.airdma-{}", directory.id());
+                fs::write(bench.root.join(staging).join(".nfs0001"), "").unwrap();
+                sender.say(&Message::Bye);
+            });
+            assert_eq!(received.unwrap().files, 0);
+            let remains = bench.remains.lock().unwrap();
+            assert!(
+                matches!(&remains[..], [what] if what.contains("cannot clean up .airdma-")),
+                "{remains:?}"
+            );
         },
     );
 }

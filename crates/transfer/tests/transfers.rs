@@ -160,7 +160,7 @@ impl World {
             Event::Met { peer, .. } => self.receiver.pin(peer, "sender", false).unwrap(),
             Event::Turned(why) => seen.turned.lock().unwrap().push(why),
             Event::Progress(progress) => seen.waits.lock().unwrap().push(progress.waits),
-            Event::Accepted(_) | Event::Walked(_) | Event::Lost(_) => {}
+            Event::Accepted(_) | Event::Walked(_) | Event::Lost(_) | Event::Remains(_) => {}
         };
         let ask = |offered: &Offered, over: &Cancel| {
             seen.offered.lock().unwrap().push(offered.clone());

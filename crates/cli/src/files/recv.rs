@@ -349,6 +349,10 @@ fn tell(event: Event, options: &RecvOptions, code: Option<&Code>, home: &Home, s
             show.object(&json!({"event": "lost", "message": why}));
             show.line(&format!("connection lost ({why}); waiting for the sender"));
         }
+        Event::Remains(what) => {
+            show.object(&json!({"event": "remains", "message": what}));
+            show.must(&format!("airdma: all arrived; {what}"));
+        }
     }
 }
 

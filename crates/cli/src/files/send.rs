@@ -234,7 +234,7 @@ fn tell(event: Event, wanted: &Wanted, home: &Home, show: &Show) {
             show.object(&json!({"event": "lost", "message": why}));
             show.line(&format!("connection lost ({why}); trying again"));
         }
-        Event::Walked(_) | Event::Turned(_) | Event::Listening { .. } => {}
+        Event::Walked(_) | Event::Turned(_) | Event::Remains(_) | Event::Listening { .. } => {}
     }
 }
 

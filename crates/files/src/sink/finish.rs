@@ -2,14 +2,15 @@
 
 use super::checkpoint::at_once;
 use super::{Sink, flaw_name, times};
-use crate::Error;
 use crate::manifest::Kind;
 use crate::options::{Clash, Symlinks};
 use crate::trailer::Flaw;
+use crate::tree::Tree;
+use crate::{Error, Problem};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 /// What became of an offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,10 +39,25 @@ impl Sink {
         })
     }
 
-    /// The sender knows, and will not ask again: nothing of ours stays. From here on its names are names that exist.
-    pub fn forget(mut self) -> Result<(), Error> {
-        let removed = self.remove_staging();
-        removed.map_err(|errno| Error::new("clean up", &self.staging_name, errno.into()))
+    /// The sender knows, and will not ask again: nothing of ours stays. From here on its names are names that exist. An error says that
+    /// something stays all the same, and nothing else is wrong.
+    pub fn forget(self) -> Result<(), Error> {
+        let Self {
+            tree,
+            staging,
+            staging_name,
+            journal,
+            flaws,
+            ..
+        } = self;
+        // On NFS what is open gets another name when it is removed, and its directory stays.
+        drop(journal);
+        let removed = remove_staging(&tree, &staging, &staging_name, &flaws);
+        let problem = |errno| match errno {
+            Errno::NOTEMPTY => Problem::Other(errno),
+            errno => errno.into(),
+        };
+        removed.map_err(|errno| Error::new("clean up", &staging_name, problem(errno)))
     }
 
     fn make_settled(&mut self) -> Result<(), Error> {
@@ -124,13 +140,30 @@ impl Sink {
         let placed = || Ok(rustix::fs::fsync(top)?);
         at_once(placed, || Ok(rustix::fs::fsync(staging)?))
     }
+}
 
-    /// The journal first: with it, and without what says which files did not arrive, all would seem to have.
-    fn remove_staging(&mut self) -> Result<(), Errno> {
-        rustix::fs::unlinkat(&self.staging, crate::journal::NAME, AtFlags::empty())?;
-        for &(entry, flaw) in &self.flaws {
-            rustix::fs::unlinkat(&self.staging, flaw_name(entry, flaw), AtFlags::empty())?;
-        }
-        rustix::fs::unlinkat(self.tree.top(), &self.staging_name, AtFlags::REMOVEDIR)
+/// The journal first: with it, and without what says which files did not arrive, all would seem to have.
+fn remove_staging(
+    tree: &Tree,
+    staging: &OwnedFd,
+    staging_name: &str,
+    flaws: &[(u32, Flaw)],
+) -> Result<(), Errno> {
+    let unlink = |name: &str| unless_gone(rustix::fs::unlinkat(staging, name, AtFlags::empty()));
+    unlink(crate::journal::NAME)?;
+    for &(entry, flaw) in flaws {
+        unlink(&flaw_name(entry, flaw))?;
+    }
+    unless_gone(rustix::fs::unlinkat(
+        tree.top(),
+        staging_name,
+        AtFlags::REMOVEDIR,
+    ))
+}
+
+fn unless_gone(removed: Result<(), Errno>) -> Result<(), Errno> {
+    match removed {
+        Err(Errno::NOENT) => Ok(()),
+        removed => removed,
     }
 }

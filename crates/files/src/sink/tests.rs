@@ -3,8 +3,10 @@
 use super::*;
 use crate::walk::Walked;
 use crate::{Limits, Source, walk};
+use rustix::fs::inotify;
 use std::ffi::OsStr;
 use std::fs;
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -269,6 +271,44 @@ fn who_has_not_heard_that_all_is_in_its_place_is_told_so_in_the_next_life() {
         scratch.sink_of(name, 0).finish().unwrap();
         assert_eq!((scratch.names(), scratch.hidden()), (found, 0));
     }
+}
+
+/// On NFS what is open gets another name when it is removed, and its directory cannot be.
+#[test]
+fn the_journal_is_closed_before_it_is_removed() {
+    let scratch = Scratch::new("closed");
+    let mut sink = scratch.sink();
+    sink.settle().unwrap();
+    let staging = scratch.0.join("out").join(&sink.staging_name);
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+    let events = inotify::WatchFlags::CLOSE_WRITE | inotify::WatchFlags::DELETE;
+    inotify::add_watch(&watch, &staging, events).unwrap();
+    sink.forget().unwrap();
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut reader = inotify::Reader::new(&watch, &mut buffer);
+    let mut next = || reader.next().unwrap().events();
+    assert_eq!(next(), inotify::ReadFlags::CLOSE_WRITE);
+    assert_eq!(next(), inotify::ReadFlags::DELETE);
+}
+
+#[test]
+fn what_is_removed_already_is_no_error_at_the_end_and_what_is_in_the_way_is() {
+    let scratch = Scratch::new("gone");
+    let settled = || {
+        let mut sink = scratch.sink();
+        sink.settle().unwrap();
+        let staging = scratch.0.join("out").join(&sink.staging_name);
+        (sink, staging)
+    };
+    let (sink, staging) = settled();
+    fs::write(staging.join("another"), b"").unwrap();
+    let is_full = Problem::Other(Errno::NOTEMPTY);
+    assert_eq!(sink.forget().unwrap_err().problem, is_full);
+    fs::remove_file(scratch.0.join("out/a")).unwrap();
+    let (sink, staging) = settled();
+    fs::remove_dir_all(&staging).unwrap();
+    sink.forget().unwrap();
+    assert_eq!((scratch.arrived(), scratch.hidden()), (true, 0));
 }
 
 #[test]
