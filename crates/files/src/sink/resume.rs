@@ -323,8 +323,8 @@ fn look(
     })
 }
 
-/// Whether all files of an offer that came whole are still there: a sender that never heard of it may come again when they have been
-/// removed or changed, and to say then that they arrived would be wrong.
+/// Whether all files of an offer that came whole are still there, and those that need not come: a sender that never heard of it may come
+/// again when they have been removed or changed, and to say then that they arrived would be wrong.
 fn has_all(
     staging: &OwnedFd,
     tree: &mut Tree,
@@ -341,16 +341,22 @@ fn has_all(
             Left::Journal | Left::Other => {}
         }
     }
-    Ok(plan.files().iter().all(|file| {
+    let has_arrived = plan.files().iter().all(|file| {
         let top = manifest.ancestors(file.entry).last();
         unplaced.contains(&file.entry)
             || top.is_some_and(|top| unplaced.contains(&top))
-            || is_in_place(tree, file.entry, options)
-    }))
+            || is_in_place(tree, file.entry, options.times)
+    });
+    // What was there already was known by its time. Links are made where they are missing.
+    let unwanted = tree.fitting.unwanted.clone();
+    let mut unwanted = unwanted.ranges().iter().cloned().flatten();
+    let is_file = |entry: u32| manifest.entry(entry).content().is_some();
+    let stays = unwanted.all(|entry| !is_file(entry) || is_in_place(tree, entry, true));
+    Ok(has_arrived && stays)
 }
 
-/// Whether the file that has the name of an entry can be it.
-fn is_in_place(tree: &mut Tree, index: u32, options: &Options) -> bool {
+/// Whether the file that has the name of an entry can be it, also by its time.
+fn is_in_place(tree: &mut Tree, index: u32, by_time: bool) -> bool {
     let name = tree.name(index).to_vec();
     let parent = tree.existing(index).ok();
     let found = parent
@@ -360,7 +366,7 @@ fn is_in_place(tree: &mut Tree, index: u32, options: &Options) -> bool {
         let apart = modified(&stat).seconds.abs_diff(entry.modified.seconds);
         FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
             && stat.st_size as u64 == content.size
-            && (!options.times || apart <= TIME_GRAIN_SECONDS)
+            && (!by_time || apart <= TIME_GRAIN_SECONDS)
     })
 }
 

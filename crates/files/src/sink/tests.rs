@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::walk::Walked;
-use crate::{Limits, Source, walk};
+use crate::{Clash, Limits, Source, walk};
 use rustix::fs::inotify;
 use std::ffi::OsStr;
 use std::fs;
@@ -10,6 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 struct Scratch(PathBuf);
 
@@ -362,6 +363,42 @@ fn what_was_removed_or_changed_since_is_not_said_to_have_arrived() {
     assert_eq!(open().unwrap().next(), 0);
     scratch.sink_of("tree", u64::MAX).finish().unwrap();
     assert_eq!((scratch.names(), scratch.hidden()), (5, 0));
+}
+
+/// It was there, and was not sent: now it is to be.
+#[test]
+fn what_was_kept_and_is_gone_since_is_not_said_to_be_there() {
+    let scratch = Scratch::new("unwanted");
+    let (sent, kept) = (scratch.0.join("tree"), scratch.0.join("out/tree"));
+    std::os::unix::fs::symlink("first", sent.join("link")).unwrap();
+    fs::create_dir(&kept).unwrap();
+    let mut copy = Command::new("cp");
+    copy.args(["-a", "first", "link"]).arg(&kept);
+    assert!(copy.current_dir(&sent).status().unwrap().success());
+    let manifest = Arc::clone(&scratch.walk("tree").manifest);
+    let (id, clash) = (manifest.id(), Clash::SkipSame);
+    let open = || {
+        let options = Options {
+            clash,
+            ..Options::default()
+        };
+        Sink::open(&scratch.0.join("out"), Arc::clone(&manifest), id, options)
+    };
+    let mut sink = open().unwrap();
+    assert_eq!(sink.unwanted().ranges().first(), Some(&(1..3)));
+    scratch.write(&mut sink, "tree", u64::MAX);
+    sink.settle().unwrap();
+    drop(sink);
+    let sink = open().unwrap();
+    assert_eq!(sink.next(), sink.plan().chunks(), "all is there");
+    drop(sink);
+    fs::remove_file(kept.join("first")).unwrap();
+    let mut sink = open().unwrap();
+    assert_eq!(sink.next(), 0);
+    scratch.write(&mut sink, "tree", u64::MAX);
+    assert_eq!(sink.finish().unwrap().files, 1);
+    assert_eq!(fs::read(kept.join("first")).unwrap(), b"content");
+    assert_eq!(scratch.hidden(), 0);
 }
 
 #[test]
