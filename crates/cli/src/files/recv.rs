@@ -70,7 +70,7 @@ pub struct RecvOptions {
     /// Give files the permissions that new ones get here.
     #[arg(long)]
     no_permissions: bool,
-    /// Give files the time at which they arrive.
+    /// Give files the time at which they arrive. `--if-exists skip-same` does not take them for the same afterwards.
     #[arg(long)]
     no_times: bool,
     /// Take room for the holes of sparse files.

@@ -2,7 +2,7 @@
 
 use super::{OPEN_ANY, Receiving, Sink, problem};
 use crate::journal::{self, Journal, Record};
-use crate::manifest::{Kind, Manifest, ManifestId, STAGING_PREFIX};
+use crate::manifest::{Entry, Kind, Manifest, ManifestId, STAGING_PREFIX};
 use crate::options::Options;
 use crate::plan::{CHUNK_BYTES, Plan};
 use crate::survey::{check_links, survey};
@@ -341,32 +341,40 @@ fn has_all(
             Left::Journal | Left::Other => {}
         }
     }
+    let journal = rustix::fs::statat(staging, journal::NAME, AtFlags::SYMLINK_NOFOLLOW)?;
+    let settled = modified(&journal).seconds;
+    let as_offered =
+        |entry: &Entry, found: i64| found.abs_diff(entry.modified.seconds) <= TIME_GRAIN_SECONDS;
+    // The journal was written after all of them, by the same clock.
+    let as_it_came = |entry: &Entry, found: i64| match options.times {
+        true => as_offered(entry, found),
+        false => found <= settled.saturating_add_unsigned(TIME_GRAIN_SECONDS),
+    };
     let has_arrived = plan.files().iter().all(|file| {
         let top = manifest.ancestors(file.entry).last();
         unplaced.contains(&file.entry)
             || top.is_some_and(|top| unplaced.contains(&top))
-            || is_in_place(tree, file.entry, options.times)
+            || is_in_place(tree, file.entry, as_it_came)
     });
     // What was there already was known by its time. Links are made where they are missing.
     let unwanted = tree.fitting.unwanted.clone();
     let mut unwanted = unwanted.ranges().iter().cloned().flatten();
     let is_file = |entry: u32| manifest.entry(entry).content().is_some();
-    let stays = unwanted.all(|entry| !is_file(entry) || is_in_place(tree, entry, true));
+    let stays = unwanted.all(|entry| !is_file(entry) || is_in_place(tree, entry, as_offered));
     Ok(has_arrived && stays)
 }
 
-/// Whether the file that has the name of an entry can be it, also by its time.
-fn is_in_place(tree: &mut Tree, index: u32, by_time: bool) -> bool {
+/// Whether the file that has the name of an entry can be it, also by the second in which it was changed.
+fn is_in_place(tree: &mut Tree, index: u32, by_time: impl Fn(&Entry, i64) -> bool) -> bool {
     let name = tree.name(index).to_vec();
     let parent = tree.existing(index).ok();
     let found = parent
         .and_then(|parent| rustix::fs::statat(parent, &*name, AtFlags::SYMLINK_NOFOLLOW).ok());
     let entry = tree.entry(index);
     found.zip(entry.content()).is_some_and(|(stat, content)| {
-        let apart = modified(&stat).seconds.abs_diff(entry.modified.seconds);
         FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
             && stat.st_size as u64 == content.size
-            && (!by_time || apart <= TIME_GRAIN_SECONDS)
+            && by_time(entry, modified(&stat).seconds)
     })
 }
 

@@ -401,6 +401,35 @@ fn what_was_kept_and_is_gone_since_is_not_said_to_be_there() {
     assert_eq!(scratch.hidden(), 0);
 }
 
+/// Its time says nothing of the sender's then, but whether it is older than the journal.
+#[test]
+fn what_was_changed_since_is_noticed_without_times_too() {
+    let scratch = Scratch::new("timeless");
+    let manifest = Arc::clone(&scratch.walk("a").manifest);
+    let (times, id) = (false, manifest.id());
+    let open = || {
+        let options = Options {
+            times,
+            ..Options::default()
+        };
+        Sink::open(&scratch.0.join("out"), Arc::clone(&manifest), id, options)
+    };
+    let mut sink = open().unwrap();
+    scratch.write(&mut sink, "a", u64::MAX);
+    sink.settle().unwrap();
+    drop(sink);
+    assert_eq!(open().unwrap().next(), 1, "all is there");
+    let changed = File::options()
+        .write(true)
+        .open(scratch.0.join("out/a"))
+        .unwrap();
+    changed.write_all_at(b"another", 0).unwrap();
+    let now = changed.metadata().unwrap().modified().unwrap();
+    let later = now + std::time::Duration::from_secs(10);
+    changed.set_modified(later).unwrap();
+    assert_eq!(open().unwrap_err().problem, Problem::Exists);
+}
+
 #[test]
 fn a_staging_directory_in_which_nothing_is_says_nothing() {
     let scratch = Scratch::new("bare");
