@@ -38,6 +38,13 @@ enum Left {
     Other,
 }
 
+/// What of a file is durable.
+enum Reached {
+    End,
+    Middle,
+    Nothing,
+}
+
 /// What taking an offer would mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preview {
@@ -145,34 +152,21 @@ impl Sink {
         if self.next > self.plan.chunks() {
             return Err(self.tampered());
         }
-        let position = self.next.saturating_mul(CHUNK_BYTES);
-        let cut = self.plan.files_before(self.next);
         let (mut whole, mut tops) = (Vec::new(), Vec::new());
         for name in names(&self.staging).map_err(|error| self.staging_error("read", &error))? {
             match left(&name.to_string_lossy(), &self.manifest) {
                 Left::Top(top) if self.next > 0 => tops.push(top),
-                Left::File(entry) => {
-                    let index = self
-                        .plan
-                        .files()
-                        .binary_search_by_key(&entry, |file| file.entry);
-                    match index {
-                        Ok(index) if index < cut => whole.push(entry),
-                        Ok(index) if index == cut && self.plan.files()[index].start < position => {}
-                        Ok(_) | Err(_) => self.remove(&name)?,
-                    }
-                }
-                Left::Flaw(entry, flaw) => {
-                    let index = self
-                        .plan
-                        .files()
-                        .binary_search_by_key(&entry, |file| file.entry);
-                    if index.is_ok_and(|index| index < cut) {
-                        self.flaws.push((entry, flaw));
-                    } else {
-                        self.remove(&name)?;
-                    }
-                }
+                Left::File(entry) => match self.reached(entry) {
+                    Reached::End => whole.push(entry),
+                    Reached::Middle => {}
+                    Reached::Nothing => self.remove(&name)?,
+                },
+                Left::Flaw(entry, flaw) => match self.reached(entry) {
+                    Reached::End => self.flaws.push((entry, flaw)),
+                    // Its data is gone. Its end comes again, and says so again.
+                    Reached::Middle => self.rename(&name, &temporary_name(entry))?,
+                    Reached::Nothing => self.remove(&name)?,
+                },
                 Left::Journal => {}
                 Left::Top(_) | Left::Other => self.remove(&name)?,
             }
@@ -188,11 +182,24 @@ impl Sink {
         whole.sort_unstable();
         self.flaws.sort_unstable_by_key(|(entry, _)| *entry);
         self.place(&whole)?;
-        self.reopen(cut, position)
+        self.reopen()
+    }
+
+    fn reached(&self, entry: u32) -> Reached {
+        let position = self.next.saturating_mul(CHUNK_BYTES);
+        let cut = self.plan.files_before(self.next);
+        let files = self.plan.files();
+        match files.binary_search_by_key(&entry, |file| file.entry) {
+            Ok(index) if index < cut => Reached::End,
+            Ok(index) if index == cut && files[index].start < position => Reached::Middle,
+            Ok(_) | Err(_) => Reached::Nothing,
+        }
     }
 
     /// Opens the file that was cut off, if there is one.
-    fn reopen(&mut self, index: usize, position: u64) -> Result<(), Error> {
+    fn reopen(&mut self) -> Result<(), Error> {
+        let position = self.next.saturating_mul(CHUNK_BYTES);
+        let index = self.plan.files_before(self.next);
         let Some(placed) = self
             .plan
             .files()
@@ -269,6 +276,11 @@ impl Sink {
 
     fn remove(&self, name: &CStr) -> Result<(), Error> {
         remove(&self.staging, name).map_err(|error| self.staging_error("empty", &error))
+    }
+
+    fn rename(&self, from: &CStr, to: &str) -> Result<(), Error> {
+        rustix::fs::renameat(&self.staging, from, &self.staging, to)
+            .map_err(|errno| self.staging_error("write", &errno.into()))
     }
 
     fn tampered(&self) -> Error {

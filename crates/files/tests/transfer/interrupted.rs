@@ -3,7 +3,8 @@
 use crate::kept::everything;
 use crate::scratch::{Scratch, contents, copy, noise, open, source};
 use airdma_files::{
-    CHUNK_BYTES, Clash, Flaw, Limits, Options, Preview, Problem, Sink, Source, Symlinks, walk,
+    CHUNK_BYTES, Clash, Flaw, Limits, Options, Preview, Problem, Sink, Source, Symlinks, Unwanted,
+    walk,
 };
 use proptest::prelude::*;
 use std::ffi::OsStr;
@@ -144,6 +145,32 @@ fn a_file_that_did_not_arrive_is_not_forgotten() {
     let (sink, _) = copy(source, sink, u64::MAX).unwrap();
     assert_eq!(sink.finish().unwrap().flaws, [(1, Flaw::Changed)]);
     assert_eq!(contents(&out.join("tree")).len(), 2);
+}
+
+/// What had come for it was thrown away, so that it cannot become whole any more.
+#[test]
+fn a_file_that_was_cut_off_and_then_did_not_arrive_is_told_in_the_next_life() {
+    let scratch = Scratch::new();
+    for name in ["a", "b"] {
+        let path = format!("in/tree/{name}");
+        scratch.write(&path, noise(1, 2 * CHUNK_BYTES as usize));
+    }
+    let walked = walk(&[scratch.join("in/tree")], Limits::default()).unwrap();
+    let from = |first| Source::new(&walked, &Unwanted::default(), first);
+    let out = scratch.directory("out");
+    let open = || open(&out, &walked.manifest, Options::default()).unwrap();
+    let (mut sink, source) = copy(from(0), open(), 3).unwrap();
+    sink.checkpoint().unwrap();
+    fs::remove_file(scratch.join("in/tree/b")).unwrap();
+    let (sink, _) = copy(source, sink, u64::MAX).unwrap();
+    assert_eq!(sink.flaws(), [(2, Flaw::Changed)]);
+    drop(sink);
+    let sink = open();
+    assert_eq!((sink.next(), sink.flaws()), (3, &[][..]));
+    let (sink, _) = copy(from(3), sink, u64::MAX).unwrap();
+    let report = sink.finish().unwrap();
+    assert_eq!((report.files, report.flaws), (1, vec![(2, Flaw::Changed)]));
+    assert_eq!(contents(&out).len(), 2);
 }
 
 #[test]
