@@ -8,21 +8,24 @@ import time
 import scenarios
 from airdma_lab import build, devices
 from airdma_lab.lab import Host, Lab
+from airdma_lab.pair import run_pair
 from airdma_lab.program import Outcome, Program
 from case import Tally
 
 FIRST_PORT = 18600
+ROCE_PORT = 4791
 _START_S = 15.0
 _TIMEOUT_S = 60.0
 
 
 def run(lab: Lab, tally: Tally) -> None:
-    """Two servers on one host with two clients on the other, both ends on one host, and one that is killed."""
+    """Two servers on one host with two clients on the other, both ends on one host, one that is killed, and one that ends."""
     for name, test in (
         ("two servers on one host, two clients on the other", lambda: _together(lab.a, lab.b, 2)),
         ("four servers on one host, four clients on the other", lambda: _together(lab.a, lab.b, 4)),
         ("servers and clients on one host and address", lambda: _together(lab.b, lab.b, 2)),
         ("one of three servers is killed", lambda: _killed(lab)),
+        ("a client ends, and its DREQ is lost", lambda: _dreq_lost(lab)),
         ("another user's program says whose the address is", lambda: _other_user(lab.a)),
     ):
         started = time.monotonic()
@@ -88,6 +91,16 @@ def _killed(lab: Lab) -> list[str]:
             outcomes = [_ended(lab.b, clients[number]), _ended(lab.a, servers[number])]
             complaints += [outcome.explain() for outcome in outcomes if not outcome.ok]
     return complaints
+
+
+def _dreq_lost(lab: Lab) -> list[str]:
+    """rping's client says that it ends, and exits at once; its server waits for that, and for nothing else."""
+    argv = build.with_airdma(["rping", "-V", "-C", "10", "-a", lab.a.ipv4])
+    with lab.a.dropping_first_dreq(ROCE_PORT):
+        pair = run_pair(lab.a, lab.b, [*argv, "-s"], [*argv, "-c"], port=ROCE_PORT, protocol="udp")
+        lost = lab.a.dropped_packets()
+    complaints = [] if lost == 1 else [f"{lost} DREQs were lost"]
+    return complaints if pair.ok and not complaints else [*complaints, pair.explain()]
 
 
 def _other_user(host: Host) -> list[str]:

@@ -84,10 +84,20 @@ class Host:
     @contextlib.contextmanager
     def dropping(self, percent: int, udp_port: int) -> Iterator[None]:
         """The host's interface loses `percent` of the arriving packets to `udp_port`, at random (nftables)."""
+        with self._dropped(f"udp dport {udp_port} numgen random mod 100 < {percent}"):
+            yield
+
+    @contextlib.contextmanager
+    def dropping_first_dreq(self, udp_port: int) -> Iterator[None]:
+        """The host's interface loses the first DREQ that arrives: 308 bytes, with 0x15 at byte 36 behind the UDP header."""
+        with self._dropped(f"udp dport {udp_port} @th,352,16 0x15 quota until 400 bytes"):
+            yield
+
+    @contextlib.contextmanager
+    def _dropped(self, match: str) -> Iterator[None]:
         rules = (
             "table netdev airdma { chain loss { "
-            f"type filter hook ingress device {INTERFACE} priority 0; "
-            f"udp dport {udp_port} numgen random mod 100 < {percent} counter drop\n}}\n}}\n"
+            f"type filter hook ingress device {INTERFACE} priority 0; {match} counter drop\n}}\n}}\n"
         )
         _run(["ip", "netns", "exec", self.namespace, "nft", rules])
         try:
@@ -96,7 +106,7 @@ class Host:
             _run(["ip", "netns", "exec", self.namespace, "nft", "delete table netdev airdma"])
 
     def dropped_packets(self) -> int:
-        """What `dropping` has dropped so far."""
+        """What is dropped on purpose, so far."""
         listing = _run(["ip", "netns", "exec", self.namespace, "nft", "list table netdev airdma"])
         found = re.search(r"counter packets (\d+)", listing)
         return int(found.group(1)) if found else 0

@@ -258,6 +258,30 @@ impl Manager {
         }
     }
 
+    /// Whether the end of a connection was said, and nobody has answered yet.
+    pub fn is_ending(&self) -> bool {
+        !self.ending().is_empty()
+    }
+
+    /// Says the end of those connections again now: who ends has no time to wait until that is due.
+    pub fn end_again(&mut self) {
+        for id in self.ending() {
+            self.count(Counter::Retransmits);
+            self.send_again(id);
+        }
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "what is found is sorted")]
+    fn ending(&self) -> Vec<u32> {
+        let connections = self.connections.iter();
+        let mut ending: Vec<_> = connections
+            .filter(|(_, connection)| connection.state == State::DreqSent)
+            .map(|(&id, _)| id)
+            .collect();
+        ending.sort_unstable();
+        ending
+    }
+
     /// A message of ours cannot leave: the address from which it should come is gone. Whoever waits for an answer is told at
     /// once that there will be none, as by the kernel.
     pub fn unsendable(&mut self, now: Time, mad: &[u8]) {

@@ -5,10 +5,11 @@
 //! Passive: [`Device::cm_listen`], the event `ConnectRequest`, the queue pair to RTS, [`Device::cm_accept`], the event
 //! `Established`. Both: [`Device::cm_disconnect`], the events `Disconnected` and `TimewaitExit`.
 
+use crate::core::Core;
 use crate::event_queue::EventQueue;
 use crate::gsi::{Gsi, Owner, Subject};
 use crate::process::Process;
-use crate::worker::Worker;
+use crate::worker::Work;
 use crate::{Device, Error};
 use airdma_cm::{
     Accept, CmError, Connect, ConnectionId, Event, ListenerId, Resolve, SidrAnswer, SidrId, Takes,
@@ -21,8 +22,12 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a process that ends waits for its device: a round takes microseconds.
+/// How long a process that ends waits for its device, and then for its peers.
 const FAREWELL_TIME_MAX: Duration = Duration::from_millis(100);
+/// How often peers are told meanwhile. Most answer within a round trip; that a DREQ and three more are all lost is rare even on a
+/// bad link.
+const FAREWELL_AGAIN: Duration = Duration::from_millis(25);
+const FAREWELL_PAUSE: Duration = Duration::from_micros(100);
 
 /// What a channel says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -347,15 +352,14 @@ impl Device {
         })
     }
 
-    /// The process ends: forgets every connection, so that the peers are told. Nothing happens in a child after fork, nor
-    /// where there were no connections, nor where the end has interrupted a thread that was at work on the device: then it is as if
-    /// the process were killed.
+    /// The process ends: forgets every connection, and waits a moment until the peers know of it. Nothing happens in a child
+    /// after fork, nor where there were no connections, nor where the end has interrupted a thread that was at work on the device:
+    /// then it is as if the process were killed.
     pub fn cm_farewell(&self) {
         let core = self.core();
         if core.check_process().is_err() {
             return;
         }
-        let start = Instant::now();
         core.control_within(FAREWELL_TIME_MAX, |worker, now| {
             worker.tables.report_first(now);
             let Some(gsi) = worker.tables.gsi.as_mut() else {
@@ -363,19 +367,11 @@ impl Device {
             };
             for id in gsi.connections() {
                 gsi.disown(Subject::Connection(id));
-                // What is lost of this is said by those who read our will.
                 gsi.manager.destroy(now, id);
             }
             gsi.fill_outbox();
         });
-        // One round sends some hundreds only.
-        let has_more = |worker: &mut Worker, _| {
-            let gsi = worker.tables.gsi.as_ref();
-            gsi.is_some_and(Gsi::has_transmits)
-        };
-        while start.elapsed() < FAREWELL_TIME_MAX
-            && core.control_within(FAREWELL_TIME_MAX, has_more) == Some(true)
-        {}
+        core.linger();
     }
 
     /// Looks for the queue pair of a datagram service. Events carry `cookie`.
@@ -465,5 +461,32 @@ impl Device {
             gsi.fill_outbox();
             result
         })
+    }
+}
+
+impl Core {
+    /// Waits a moment until those peers have answered whose connections are ending: when this process is gone, nobody repeats what
+    /// was lost. The kernel would; without that, a peer that only waits would do so for ever.
+    pub(crate) fn linger(&self) {
+        let start = Instant::now();
+        let mut again = FAREWELL_AGAIN;
+        loop {
+            let is_ending = self.control_within(FAREWELL_TIME_MAX, |worker, _| {
+                let gsi = worker.tables.gsi.as_mut().filter(|gsi| gsi.is_ending());
+                if let Some(gsi) = gsi {
+                    if start.elapsed() >= again {
+                        again += FAREWELL_AGAIN;
+                        gsi.end_again();
+                    }
+                    return true;
+                }
+                false
+            });
+            if is_ending != Some(true) || start.elapsed() >= FAREWELL_TIME_MAX {
+                return;
+            }
+            self.try_progress(Work::All);
+            std::thread::sleep(FAREWELL_PAUSE);
+        }
     }
 }

@@ -429,6 +429,7 @@ impl Drop for SharedCore {
     fn drop(&mut self) {
         if self.core.is_ours() {
             self.core.helper.stop();
+            self.core.linger();
             self.core.leave();
             // The last counts, to the file.
             self.core.counters();

@@ -160,6 +160,17 @@ impl Gsi {
         self.owners.get(&subject)
     }
 
+    /// Whether peers may not know yet that their connections are over.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.has_transmits() || self.manager.is_ending()
+    }
+
+    /// Tells those who have not answered once more.
+    pub(crate) fn end_again(&mut self) {
+        self.manager.end_again();
+        self.fill_outbox();
+    }
+
     /// The connections that somebody hears of.
     pub(crate) fn connections(&self) -> Vec<ConnectionId> {
         let subjects = self.owners.keys();
