@@ -210,6 +210,11 @@ impl Air {
         self.peer(index).pace.as_mut()?.ask_again()
     }
 
+    /// Who comes next of those who leave out of turn, if one just did, see [`Pace::next_beside`].
+    pub(crate) fn next_beside(&mut self, index: AirIndex) -> Option<u32> {
+        self.peer(index).pace.as_mut()?.next_beside()
+    }
+
     /// One that was admitted has sent something, see [`Pace::sent`]. Who is called, if its turn is over.
     pub(crate) fn sent(
         &mut self,
@@ -495,11 +500,11 @@ impl Tables {
         };
         call(pace);
         let window = pace.window();
-        let next = pace.ask_again();
+        let all = [pace.ask_again(), pace.ask_beside()];
         if let Some(due) = pace.due() {
             self.air.call_at(due);
         }
-        if let Some(next) = next {
+        for next in all.into_iter().flatten() {
             self.join_line(next);
         }
         self.grant(index, window);

@@ -87,6 +87,14 @@ enum Waiting {
     ForRate,
 }
 
+/// One who has the turn, or waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sender {
+    queue_pair: u32,
+    /// It asked for so little that it may leave out of turn.
+    has_little: bool,
+}
+
 pub(crate) struct Pace {
     controller: Box<dyn RateController + Send>,
     /// In the last two bits of the traffic class (RFC 3168).
@@ -94,13 +102,17 @@ pub(crate) struct Pace {
     pacer: Pacer,
     /// Of what leaves out of turn.
     beside: Pacer,
+    /// When that lets the first of those through who have little to send.
+    beside_at: Option<Time>,
+    /// Who was admitted last leaves out of turn.
+    is_beside: bool,
     /// Whose turn it is.
-    turn: Option<u32>,
+    turn: Option<Sender>,
     /// Bytes of its turn; 0 when it has just begun.
     turn_left: u64,
     waiting: Waiting,
     /// Who comes then.
-    line: VecDeque<u32>,
+    line: VecDeque<Sender>,
     /// The queue of this host could be looked into when that was tried last.
     sees_queue: bool,
     /// The controller goes by what the peer tells of its buffers and counts.
@@ -157,6 +169,8 @@ impl Pace {
             ecn,
             pacer: Pacer::new(now),
             beside: Pacer::new(now),
+            beside_at: None,
+            is_beside: false,
             turn: None,
             turn_left: 0,
             waiting: Waiting::No,
@@ -189,20 +203,33 @@ impl Pace {
         waits: &mut bool,
         now: Time,
     ) -> Option<u64> {
-        if !*waits && self.passes_program(wanted, now) {
-            if self.turn == Some(queue_pair) {
+        let has_little = wanted <= BESIDE_BYTES_MAX;
+        let has_turn = self.has_turn(queue_pair);
+        if let Some(turn) = self.turn.as_mut().filter(|_| has_turn) {
+            turn.has_little = has_little;
+        }
+        self.is_beside = has_little && self.passes_program(queue_pair, wanted, now);
+        if self.is_beside {
+            if has_turn {
                 self.waiting = Waiting::No;
+            }
+            if std::mem::take(waits) {
+                self.line.retain(|other| other.queue_pair != queue_pair);
             }
             return Some(wanted);
         }
+        let asks = Sender {
+            queue_pair,
+            has_little,
+        };
         let is_free = self.turn.is_none() && self.line.is_empty();
-        if !is_free && self.turn != Some(queue_pair) {
+        if !is_free && !has_turn {
             if !std::mem::replace(waits, true) {
-                self.line.push_back(queue_pair);
+                self.line.push_back(asks);
             }
             return None;
         }
-        self.turn = Some(queue_pair);
+        self.turn = Some(asks);
         let rate = self.controller.rate();
         self.waiting = match self.pacer.poll(now, rate, wanted) {
             Permit::Now(bytes) => {
@@ -223,14 +250,53 @@ impl Pace {
         None
     }
 
-    /// Whether so many bytes may leave out of turn: a packet, where nothing but the buffer of the peer's program holds the others up. A queue
-    /// pair with more to send than that fills it, for all we know; one with less may be the one that is to empty it.
-    fn passes_program(&mut self, wanted: u64, now: Time) -> bool {
-        if wanted > BESIDE_BYTES_MAX {
+    fn has_turn(&self, queue_pair: u32) -> bool {
+        self.turn.is_some_and(|turn| turn.queue_pair == queue_pair)
+    }
+
+    /// Whether a queue pair may send so many bytes out of turn: a packet, where nothing but the buffer of the peer's program holds the
+    /// others up. One with more to send than that fills it, for all we know; one with less may be the one that is to empty it.
+    fn passes_program(&mut self, queue_pair: u32, wanted: u64, now: Time) -> bool {
+        let Some(rate) = self.controller.rate_beside_program() else {
+            return false;
+        };
+        if self
+            .first_with_little()
+            .is_some_and(|first| first != queue_pair)
+        {
             return false;
         }
-        let rate = self.controller.rate_beside_program();
-        rate.is_some_and(|rate| matches!(self.beside.poll(now, rate, wanted), Permit::Now(_)))
+        match self.beside.poll(now, rate, wanted) {
+            Permit::Now(_) => true,
+            Permit::At(at) => {
+                self.beside_at = Some(at);
+                false
+            }
+            Permit::Never => false,
+        }
+    }
+
+    /// Who leaves out of turn before all others.
+    fn first_with_little(&self) -> Option<u32> {
+        let mut all = self.turn.iter().chain(&self.line);
+        let first = all.find(|sender| sender.has_little)?;
+        Some(first.queue_pair)
+    }
+
+    /// The first of those who wait and have little to send, if nothing but the buffer of the peer's program holds it up.
+    pub(crate) fn ask_beside(&mut self) -> Option<u32> {
+        self.beside_at = None;
+        self.controller.rate_beside_program()?;
+        self.first_with_little()
+    }
+
+    /// The same after one left out of turn: whoever comes behind it.
+    pub(crate) fn next_beside(&mut self) -> Option<u32> {
+        if std::mem::take(&mut self.is_beside) {
+            self.ask_beside()
+        } else {
+            None
+        }
     }
 
     /// The traffic class of a packet that is to have this one.
@@ -250,7 +316,7 @@ impl Pace {
         (bytes, packets): (u64, u64),
         has_more: bool,
     ) -> Option<u32> {
-        let has_turn = self.turn == Some(queue_pair);
+        let has_turn = self.has_turn(queue_pair);
         if packets > 0 {
             let bytes = bytes + packets * OVERHEAD_BYTES;
             let pacer = if has_turn {
@@ -266,6 +332,9 @@ impl Pace {
         }
         self.turn_left = self.turn_left.saturating_sub(bytes);
         if has_more && bytes > 0 && self.turn_left > 0 {
+            if let Some(turn) = &mut self.turn {
+                turn.has_little = false;
+            }
             return None;
         }
         self.next()
@@ -273,7 +342,7 @@ impl Pace {
 
     /// A queue pair sends without being admitted, whether it `waited` in the line or had the turn. Whose turn it is now, if it had it.
     pub(crate) fn pass(&mut self, queue_pair: u32, waited: bool) -> Option<u32> {
-        if waited || self.turn == Some(queue_pair) {
+        if waited || self.has_turn(queue_pair) {
             self.leave(queue_pair)
         } else {
             None
@@ -282,8 +351,8 @@ impl Pace {
 
     /// A queue pair is gone. Whose turn it is now, if it was its turn.
     pub(crate) fn leave(&mut self, queue_pair: u32) -> Option<u32> {
-        self.line.retain(|&other| other != queue_pair);
-        if self.turn == Some(queue_pair) {
+        self.line.retain(|other| other.queue_pair != queue_pair);
+        if self.has_turn(queue_pair) {
             self.next()
         } else {
             None
@@ -294,7 +363,11 @@ impl Pace {
         self.waiting = Waiting::No;
         self.turn_left = 0;
         self.turn = self.line.pop_front();
-        self.turn
+        self.called()
+    }
+
+    fn called(&self) -> Option<u32> {
+        self.turn.map(|turn| turn.queue_pair)
     }
 
     /// How many wait.
@@ -304,7 +377,8 @@ impl Pace {
 
     /// All that wait, who are not held back any more.
     pub(crate) fn disband(self) -> impl Iterator<Item = u32> {
-        self.turn.into_iter().chain(self.line)
+        let all = self.turn.into_iter().chain(self.line);
+        all.map(|sender| sender.queue_pair)
     }
 
     /// The one who waits for the pacer, if it is time to ask it again.
@@ -312,7 +386,7 @@ impl Pace {
         match self.waiting {
             Waiting::Until(at) if at <= now => {
                 self.waiting = Waiting::No;
-                self.turn
+                self.called()
             }
             Waiting::No | Waiting::Until(_) | Waiting::ForRate => None,
         }
@@ -321,10 +395,10 @@ impl Pace {
     /// The one who waits, after the rate has changed.
     pub(crate) fn ask_again(&mut self) -> Option<u32> {
         let waited = std::mem::replace(&mut self.waiting, Waiting::No);
-        self.turn.filter(|_| waited != Waiting::No)
+        self.called().filter(|_| waited != Waiting::No)
     }
 
-    /// When [`Pace::released`] or [`Pace::tick`] is to be called.
+    /// When [`Pace::released`], [`Pace::ask_beside`] or [`Pace::tick`] is to be called.
     pub(crate) fn due(&self) -> Option<Time> {
         let release = match self.waiting {
             Waiting::Until(at) => Some(at),
@@ -332,6 +406,7 @@ impl Pace {
         };
         release
             .into_iter()
+            .chain(self.beside_at)
             .chain(self.controller.poll_timeout())
             .min()
     }
@@ -588,7 +663,7 @@ mod tests {
             assert_eq!(admitted, Some(packet));
             assert_eq!(pace.sent(1, now, (200, 1), false), None);
         }
-        assert_eq!(pace.turn, Some(0), "it is as it was");
+        assert_eq!(pace.called(), Some(0), "it is as it was");
         assert_eq!(pace.waiting, Waiting::ForRate);
         // That one has more than a packet.
         assert_eq!(
@@ -604,6 +679,45 @@ mod tests {
             admitted.is_some() && pace.sent(1, now, (packet, 1), false).is_none()
         });
         assert!((1..50).contains(&passed.count()));
+    }
+
+    #[test]
+    fn who_has_little_to_send_and_waits_when_the_program_stops_leaves_the_line_in_order() {
+        let mut pace = pace();
+        let now = NOW + Duration::from_millis(17);
+        let packet = PACKET_LEN_MAX as u64;
+        let mut waits = [false; 5];
+        pace.admit((0, USUAL), u64::MAX, &mut waits[0], NOW);
+        for (queue_pair, wanted) in [(1, packet), (2, u64::MAX), (3, packet), (4, packet)] {
+            let place = &mut waits[queue_pair as usize];
+            assert_eq!(pace.admit((queue_pair, USUAL), wanted, place, NOW), None);
+        }
+        assert_eq!(pace.ask_beside(), None, "it is the line that sets the rate");
+        stopped(&mut pace);
+        assert_eq!(pace.called(), Some(1), "the first one is done");
+        assert_eq!(pace.controller.rate(), Rate::ZERO);
+        waits[1] = false;
+        assert_eq!(pace.admit((1, USUAL), u64::MAX, &mut waits[1], now), None);
+        assert_eq!(pace.waiting, Waiting::ForRate);
+
+        assert_eq!(pace.ask_beside(), Some(3));
+        let not_the_first = pace.admit((4, USUAL), packet, &mut waits[4], now);
+        assert_eq!(not_the_first, None);
+        let admitted = pace.admit((3, USUAL), packet, &mut waits[3], now);
+        assert_eq!(admitted, Some(packet));
+        assert_eq!(pace.sent(3, now, (200_000, 1), false), None);
+        // So much that the others wait for the pacer, and are called in time.
+        assert_eq!(pace.next_beside(), Some(4));
+        assert_eq!(pace.admit((4, USUAL), packet, &mut waits[4], now), None);
+        assert_eq!(waits, [false, false, true, false, true]);
+        let due = pace.beside_at.unwrap();
+        assert!(due > now && pace.due().unwrap() <= due);
+        assert_eq!(pace.ask_beside(), Some(4));
+        let admitted = pace.admit((4, USUAL), packet, &mut waits[4], due);
+        assert_eq!(admitted, Some(packet));
+        assert_eq!(pace.sent(4, due, (64, 1), false), None);
+        assert_eq!(pace.next_beside(), None);
+        assert_eq!((pace.waiting(), pace.called()), (2, Some(1)));
     }
 
     #[test]

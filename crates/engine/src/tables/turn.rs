@@ -142,22 +142,21 @@ impl Tables {
             // Only behind such a packet its message may go on.
             full = transmit.len > path_mtu;
         };
-        slot.hungry = end == TurnEnd::Used && air.is_some();
+        slot.hungry = end == TurnEnd::Used && air.is_some() && qp.wants_transmit();
         self.active.charge(&mut slot.turn, sent);
         match end {
             TurnEnd::NothingToSend => self.end_turn(index, now),
             TurnEnd::Used | TurnEnd::BatchFull | TurnEnd::Paced => self.note(index, now),
         }
-        if let Some(air) = air
-            && let Some(next) = (self.air).sent(
-                air,
-                index,
-                now,
-                (sent as u64, count),
-                end != TurnEnd::NothingToSend,
-            )
-        {
-            self.take_the_turn(next);
+        if let Some(air) = air {
+            let has_more = end != TurnEnd::NothingToSend;
+            let next = (self.air).sent(air, index, now, (sent as u64, count), has_more);
+            if let Some(next) = next {
+                self.take_the_turn(next);
+            }
+            if let Some(next) = self.air.next_beside(air) {
+                self.join_line(next);
+            }
         }
         (sent, end)
     }

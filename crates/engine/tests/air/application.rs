@@ -164,9 +164,11 @@ fn a_program_that_stands_still_holds_up_no_small_messages_of_other_queue_pairs()
     program.run(&mut wires, 400 * MS, false);
     let before = wires.line.as_ref().unwrap().carried;
     let mut late = 0;
-    for _ in 0..40 {
+    for message in 0..40 {
         right.recv(0, 0, PIECE);
-        left.send(Operation::Send, 0, 64);
+        // The longer ones are as much as is let through at once.
+        let length = if message % 4 == 0 { 4120 } else { 64 };
+        left.send(Operation::Send, 0, length);
         program.run(&mut wires, 5 * MS, false);
         late += usize::from(right.try_complete().is_none());
         program.run(&mut wires, 25 * MS, false);
@@ -175,6 +177,32 @@ fn a_program_that_stands_still_holds_up_no_small_messages_of_other_queue_pairs()
     assert_eq!(late, 0, "of 40");
     let carried = wires.line.as_ref().unwrap().carried - before;
     assert!(carried < 160 * 1024, "{carried} bytes meanwhile");
+}
+
+#[test]
+fn many_small_messages_at_once_do_not_wait_for_a_program_that_stands_still() {
+    let mut wires = wires(RateControl::Buffers, line(true));
+    let mut program = Program::new(&wires, true);
+    let others: Vec<_> = (0..64)
+        .map(|_| {
+            let [left, right] = (wires.hosts.each_ref())
+                .map(|host| End::with_caps(host.device.device(), QpType::Rc, PIECE, CAPS));
+            left.connect(&right);
+            right.connect(&left);
+            right.recv(0, 0, PIECE);
+            [left, right]
+        })
+        .collect();
+    program.run(&mut wires, 500 * MS, true);
+    program.run(&mut wires, 400 * MS, false);
+    for [left, _] in &others {
+        left.send(Operation::Send, 0, 1000);
+    }
+    program.run(&mut wires, 40 * MS, false);
+    let came = others
+        .iter()
+        .filter(|[_, right]| right.try_complete().is_some());
+    assert_eq!(came.count(), others.len());
 }
 
 #[test]
