@@ -100,7 +100,7 @@ pub(crate) struct Pace {
     /// In the last two bits of the traffic class (RFC 3168).
     ecn: u8,
     pacer: Pacer,
-    /// Of what leaves out of turn.
+    /// Of all that leaves, out of turn or not: as the pacer, but where the peer's program holds that up.
     beside: Pacer,
     /// When that lets the first of those through who have little to send.
     beside_at: Option<Time>,
@@ -319,12 +319,7 @@ impl Pace {
         let has_turn = self.has_turn(queue_pair);
         if packets > 0 {
             let bytes = bytes + packets * OVERHEAD_BYTES;
-            let pacer = if has_turn {
-                &mut self.pacer
-            } else {
-                &mut self.beside
-            };
-            pacer.spend(bytes);
+            self.spend(bytes, now);
             self.controller.handle_sent(now, bytes);
         }
         if !has_turn {
@@ -338,6 +333,21 @@ impl Pace {
             return None;
         }
         self.next()
+    }
+
+    /// What leaves out of turn gets what the others leave of the rate of the path, so that all are no more than that.
+    fn spend(&mut self, bytes: u64, now: Time) {
+        if !self.is_beside {
+            self.pacer.spend(bytes);
+        }
+        match self.controller.rate_beside_program() {
+            Some(rate) => {
+                // Filled at the rate of now: a debt of what was sent at another would be paid for a long time.
+                self.beside.poll(now, rate, bytes);
+                self.beside.spend(bytes);
+            }
+            None => self.beside = self.pacer,
+        }
     }
 
     /// A queue pair sends without being admitted, whether it `waited` in the line or had the turn. Whose turn it is now, if it had it.
@@ -618,6 +628,11 @@ mod tests {
 
     /// What a peer tells that received at 50 MB/s until its program stopped, 4 ms ago.
     fn stopped(pace: &mut Pace) {
+        received(pace, 50_000, 600_000);
+    }
+
+    /// What a peer tells that receives at 50 MB/s, of which so many bytes in each ms stay in a buffer of its program that holds so many.
+    fn received(pace: &mut Pace, stay: u64, capacity: u64) {
         pace.admit((0, USUAL), u64::MAX, &mut false, NOW);
         pace.sent(0, NOW, (60_000, 60), false);
         for ms in [0, 4, 8, 12, 16] {
@@ -628,8 +643,8 @@ mod tests {
                 missed_packets: 0,
             };
             let occupancy = Occupancy {
-                bytes: told.received_bytes - 10_000,
-                capacity: Some(600_000),
+                bytes: (told.received_bytes - 10_000) / 50_000 * stay,
+                capacity: Some(capacity),
             };
             let feedback = Feedback {
                 socket: Reading {
@@ -679,6 +694,40 @@ mod tests {
             admitted.is_some() && pace.sent(1, now, (packet, 1), false).is_none()
         });
         assert!((1..50).contains(&passed.count()));
+    }
+
+    #[test]
+    fn what_leaves_out_of_turn_and_what_does_not_are_no_more_than_the_path_takes() {
+        let mut pace = pace();
+        received(&mut pace, 10_000, 1_200_000);
+        let [slow, fast] = [
+            pace.controller.rate(),
+            pace.controller.rate_beside_program().unwrap(),
+        ];
+        let share = slow.bytes_per_s() as f64 / fast.bytes_per_s() as f64;
+        assert!((0.2..0.9).contains(&share), "{slow:?} of {fast:?}");
+        let time = Duration::from_millis(200);
+        let mut sent = [0; 2];
+        let mut waits = [false; 2];
+        for us in (0..time.as_micros() as u64).step_by(100) {
+            let now = NOW + Duration::from_micros(17_000 + us);
+            for (queue_pair, wanted) in [(0, u64::MAX), (1, 1_000), (1, 1_000), (1, 1_000)] {
+                let place = queue_pair as usize;
+                let asks = (queue_pair, USUAL);
+                if let Some(bytes) = pace.admit(asks, wanted, &mut waits[place], now) {
+                    let bytes = bytes.min(wanted);
+                    sent[place] += bytes;
+                    if let Some(next) = pace.sent(queue_pair, now, (bytes, 1), false) {
+                        waits[next as usize] = false;
+                    }
+                }
+            }
+        }
+        let all = fast.bytes_in(time + Duration::from_millis(4));
+        assert!(
+            sent[1] > 0 && sent.iter().sum::<u64>() <= all,
+            "{sent:?} of {all}"
+        );
     }
 
     #[test]
