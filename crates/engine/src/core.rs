@@ -4,7 +4,7 @@
 //! [`state`], what other processes at its addresses have to do with it in [`company`], what the environment asks for in [`environment`].
 
 mod company;
-mod environment;
+pub(crate) mod environment;
 mod state;
 
 use crate::air::AirMode;

@@ -1,6 +1,7 @@
 //! Which interfaces are RDMA devices.
 
 use crate::Device;
+use crate::core::environment::value_of;
 use crate::gids::{GIDS_MAX, GidEntry};
 use crate::interface::InterfaceQuery;
 use airdma_wire::{Gid, PathMtu};
@@ -110,10 +111,8 @@ pub(crate) fn look_at(opened: &DeviceInfo) -> io::Result<DeviceInfo> {
 /// The path MTU that all devices are to have, from the environment. Where it is more than fits the interface, the kernel sends packets as
 /// IP fragments.
 fn path_mtu_asked_for() -> io::Result<Option<PathMtu>> {
-    std::env::var("AIRDMA_MTU")
-        .ok()
-        .map(|asked| path_mtu_by_name(&asked))
-        .transpose()
+    let asked = value_of("AIRDMA_MTU");
+    asked.map(|asked| path_mtu_by_name(&asked)).transpose()
 }
 
 fn path_mtu_by_name(asked: &str) -> io::Result<PathMtu> {

@@ -10,9 +10,15 @@ use airdma_port::impair::Impairment;
 use std::io;
 use std::path::Path;
 
+/// What a variable says. What is not text is not any value, either: it is refused as such.
+pub(crate) fn value_of(name: &str) -> Option<String> {
+    let value = std::env::var_os(name)?;
+    Some(value.to_string_lossy().into_owned())
+}
+
 /// The window to one peer, from the environment.
 pub(super) fn window_asked_for() -> io::Result<Window> {
-    let Ok(asked) = std::env::var("AIRDMA_WINDOW_BYTES") else {
+    let Some(asked) = value_of("AIRDMA_WINDOW_BYTES") else {
         return Ok(Window::default());
     };
     Window::from_text(&asked).ok_or_else(|| {
@@ -30,14 +36,14 @@ pub(super) fn is_asked_for(name: &str) -> bool {
 /// Who begins to speak of what goes beyond RoCEv2 ([`crate::air`]), from the environment; if that does not say, whether it comes
 /// `by_itself`.
 pub(super) fn air_asked_for(interface: &str, by_itself: bool) -> io::Result<AirMode> {
-    match std::env::var("AIRDMA_AIR").as_deref() {
-        Ok("1") => Ok(AirMode::Asks),
-        Ok("0") => Ok(AirMode::Off),
-        Ok("auto" | "") | Err(_) if !by_itself => Ok(AirMode::Off),
-        Ok("auto" | "") | Err(_) if is_wireless(interface) => Ok(AirMode::Asks),
+    match value_of("AIRDMA_AIR").as_deref() {
+        Some("1") => Ok(AirMode::Asks),
+        Some("0") => Ok(AirMode::Off),
+        Some("auto" | "") | None if !by_itself => Ok(AirMode::Off),
+        Some("auto" | "") | None if is_wireless(interface) => Ok(AirMode::Asks),
         // On a wire it costs more than it brings, unless the peer is on the air.
-        Ok("auto" | "") | Err(_) => Ok(AirMode::Answers),
-        Ok(asked) => {
+        Some("auto" | "") | None => Ok(AirMode::Answers),
+        Some(asked) => {
             let message = format!("AIRDMA_AIR is {asked:?}; it may be 1, 0 or auto");
             Err(io::Error::new(io::ErrorKind::InvalidInput, message))
         }
@@ -54,7 +60,7 @@ fn is_wireless(interface: &str) -> bool {
 
 /// How fast peers are sent to whose rate is controlled, from the environment.
 pub(super) fn rate_control_asked_for() -> io::Result<RateControl> {
-    let Ok(asked) = std::env::var("AIRDMA_RATE") else {
+    let Some(asked) = value_of("AIRDMA_RATE") else {
         return Ok(RateControl::default());
     };
     RateControl::from_name(&asked).ok_or_else(|| {
@@ -66,10 +72,10 @@ pub(super) fn rate_control_asked_for() -> io::Result<RateControl> {
 
 /// Whether packets may leave in bundles, to peers that take them, from the environment.
 pub(super) fn bundles_asked_for() -> io::Result<bool> {
-    match std::env::var("AIRDMA_AGGREGATE").as_deref() {
-        Ok("datagrams") => Ok(true),
-        Ok("segments") | Err(_) => Ok(false),
-        Ok(asked) => {
+    match value_of("AIRDMA_AGGREGATE").as_deref() {
+        Some("datagrams") => Ok(true),
+        Some("segments") | None => Ok(false),
+        Some(asked) => {
             let message = format!("AIRDMA_AGGREGATE is {asked:?}; it may be segments or datagrams");
             Err(io::Error::new(io::ErrorKind::InvalidInput, message))
         }
@@ -86,7 +92,7 @@ pub(super) fn segmentation_asked_for() -> bool {
 /// # Errors
 /// `EINVAL`.
 pub(super) fn impairment_asked_for() -> Result<Option<Impairment>, Error> {
-    let Ok(spec) = std::env::var("AIRDMA_IMPAIR") else {
+    let Some(spec) = value_of("AIRDMA_IMPAIR") else {
         return Ok(None);
     };
     let impairment = spec.parse().map_err(|error| Error::System {
@@ -94,4 +100,45 @@ pub(super) fn impairment_asked_for() -> Result<Option<Impairment>, Error> {
         message: format!("AIRDMA_IMPAIR: {error}"),
     })?;
     Ok(Some(impairment))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::process::Command;
+
+    const NAMES: [&str; 6] = [
+        "AIRDMA_WINDOW_BYTES",
+        "AIRDMA_AIR",
+        "AIRDMA_RATE",
+        "AIRDMA_AGGREGATE",
+        "AIRDMA_IMPAIR",
+        "AIRDMA_MTU",
+    ];
+    const INSIDE: &str = "AIRDMA_TEST_INSIDE";
+
+    #[test]
+    fn what_is_not_text_is_refused_as_other_wrong_values_are() {
+        if std::env::var_os(INSIDE).is_some() {
+            assert!(window_asked_for().is_err());
+            assert!(air_asked_for("lo", true).is_err());
+            assert!(rate_control_asked_for().is_err());
+            assert!(bundles_asked_for().is_err());
+            assert!(impairment_asked_for().is_err());
+            assert!(crate::devices::all_devices().is_err());
+            return;
+        }
+        // The environment of this process is that of all its tests.
+        let name =
+            "core::environment::tests::what_is_not_text_is_refused_as_other_wrong_values_are";
+        let wrong = OsStr::from_bytes(b"\xff");
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args([name, "--exact"])
+            .env(INSIDE, "1")
+            .envs(NAMES.map(|name| (name, wrong)))
+            .status();
+        assert!(status.unwrap().success());
+    }
 }
