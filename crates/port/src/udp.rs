@@ -113,8 +113,6 @@ pub struct UdpPort {
     sender: Sender,
     receiver: Receiver,
     capabilities: Capabilities,
-    /// Receive calls so far, to look at unused and quiet addresses now and then.
-    polls: u32,
     /// Socket to which something came last.
     heard_last: usize,
     /// Socket to look at first, so that a busy address cannot starve the others.
@@ -124,7 +122,7 @@ pub struct UdpPort {
     view: Option<LinkView>,
 }
 
-/// An unused address is looked at in one of this many receive calls.
+/// An unused address is looked at in one of this many receive calls that get to it.
 const IDLE_POLL_INTERVAL: u32 = 64;
 
 /// One that nothing came to in this many receive calls is quiet, unless it was the last that something came to: each look is a
@@ -196,7 +194,6 @@ impl UdpPort {
             receiver: Receiver::new(config.datagram_bytes_max),
             config,
             capabilities,
-            polls: 0,
             next: 0,
             heard_last: 0,
             counters: PortCounters::default(),
@@ -280,7 +277,6 @@ impl Port for UdpPort {
         budget: usize,
         handle: &mut dyn FnMut(Received<'_>),
     ) -> io::Result<usize> {
-        self.polls = self.polls.wrapping_add(1);
         let before = self.counters.rx_packets;
         let mut examined = 0;
         let addresses = self.sockets.len();
@@ -302,7 +298,7 @@ impl Port for UdpPort {
                 QUIET_AFTER.. if index != self.heard_last => QUIET_POLL_INTERVAL,
                 _ => 1,
             };
-            if !self.polls.is_multiple_of(interval) {
+            if socket.is_skipped(interval) {
                 continue;
             }
             let left = budget - examined;

@@ -28,6 +28,8 @@ pub(super) struct Socket {
     pub(super) active: bool,
     /// Receive calls since something came, in which it was looked at.
     pub(super) silent: u32,
+    /// Those that got to it since, and did not look.
+    pub(super) skipped: u32,
     /// The kernel may cut what is sent now into IP fragments: the don't-fragment flag is off.
     fragmenting: bool,
     /// Shortest datagram the interface was found too small for.
@@ -67,6 +69,7 @@ impl Socket {
             coalescing: false,
             active: true,
             silent: 0,
+            skipped: 0,
             fragmenting: false,
             too_big: usize::MAX,
             fragmented: 0,
@@ -100,6 +103,17 @@ impl Socket {
             source,
         })?;
         Ok(socket)
+    }
+
+    /// Whether a receive call that got to it does not look, where one in so many does. Each socket counts its own: between busy ones not
+    /// every call gets to it.
+    pub(super) fn is_skipped(&mut self, interval: u32) -> bool {
+        self.skipped += 1;
+        let is_skipped = self.skipped < interval;
+        if !is_skipped {
+            self.skipped = 0;
+        }
+        is_skipped
     }
 
     fn join(&self) -> io::Result<()> {

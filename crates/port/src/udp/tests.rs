@@ -387,29 +387,38 @@ fn traffic_class_hop_limit_and_flow_label_of_ipv6_are_seen() {
     assert_ne!(labels[2], 0xa_bcde, "the kernel's own, if any");
 }
 
-#[test]
-fn a_busy_address_does_not_starve_another() {
-    let own = ["127.0.0.7", "127.0.0.8"].map(address);
-    let mut port = UdpPort::bind(&own[..1], 0, config()).unwrap();
-    let number = port.port();
-    drop(port);
-    let one_port = UdpConfig {
-        port: number,
+/// A port at these addresses, all with one number.
+fn port_at(addresses: &[IpAddr]) -> UdpPort {
+    let first = UdpPort::bind(&addresses[..1], 0, config()).unwrap();
+    let config = UdpConfig {
+        port: first.port(),
         coalescing: false,
         ..config()
     };
-    port = UdpPort::bind(&own, 0, one_port).unwrap();
+    drop(first);
+    UdpPort::bind(addresses, 0, config).unwrap()
+}
+
+/// It sends packets to one of its own addresses.
+fn send_to_itself(port: &mut UdpPort, address: IpAddr, packets: usize) {
     let mut batch = batch();
-    for target in [0, 1] {
-        let destination = Destination {
-            address: own[target],
-            ..to(LEFT)
-        };
-        for _ in 0..40 {
-            add(&mut batch, &packet(64, target), destination);
-        }
+    let destination = Destination {
+        address,
+        ..to(LEFT)
+    };
+    for number in 0..packets {
+        add(&mut batch, &packet(64, number), destination);
     }
     port.transmit(&mut batch).unwrap();
+}
+
+#[test]
+fn a_busy_address_does_not_starve_another() {
+    let own = ["127.0.0.7", "127.0.0.8"].map(address);
+    let mut port = port_at(&own);
+    for address in own {
+        send_to_itself(&mut port, address, 40);
+    }
     assert!(readable(&port, Duration::from_secs(60)));
     let served: Vec<_> = (0..4)
         .map(|_| {
@@ -490,33 +499,22 @@ fn an_inactive_address_is_looked_at_now_and_then() {
 #[test]
 fn an_address_to_which_nothing_comes_is_looked_at_less_often() {
     let own = ["127.0.0.9", "127.0.0.10"].map(address);
-    let mut port = UdpPort::bind(&own[..1], 0, config()).unwrap();
-    let one_port = UdpConfig {
-        port: port.port(),
-        ..config()
-    };
-    drop(port);
-    port = UdpPort::bind(&own, 0, one_port).unwrap();
-    let mut batch = batch();
+    let mut port = port_at(&own);
     let mut arrived = Vec::new();
     let mut calls_until_heard = |port: &mut UdpPort, target: usize| {
-        let destination = Destination {
-            address: own[target],
-            ..to(LEFT)
-        };
-        add(&mut batch, &packet(64, target), destination);
-        port.transmit(&mut batch).unwrap();
+        send_to_itself(port, own[target], 1);
         assert!(readable(port, Duration::from_secs(60)));
         (1..=QUIET_POLL_INTERVAL)
             .find(|_| take(port, 8, &mut arrived) > 0)
             .expect("seen within one interval")
     };
     let pass = |port: &mut UdpPort| {
-        // To the end of an interval of both kinds.
-        while port.polls < QUIET_AFTER || !port.polls.is_multiple_of(IDLE_POLL_INTERVAL) {
+        for _ in 0..QUIET_AFTER {
             take(port, 8, &mut Vec::new());
         }
-        port.polls = 0;
+        for socket in port.sockets.iter_mut().flatten() {
+            socket.skipped = 0;
+        }
     };
     assert_eq!(calls_until_heard(&mut port, 0), 1);
     assert_eq!(calls_until_heard(&mut port, 1), 1);
@@ -525,6 +523,22 @@ fn an_address_to_which_nothing_comes_is_looked_at_less_often() {
     pass(&mut port);
     assert_eq!(calls_until_heard(&mut port, 0), QUIET_POLL_INTERVAL);
     assert_eq!(calls_until_heard(&mut port, 0), 1, "it is quiet no more");
+}
+
+#[test]
+fn a_quiet_address_is_heard_between_two_busy_ones() {
+    let own = ["127.0.0.11", "127.0.0.12", "127.0.0.13"].map(address);
+    let mut port = port_at(&own);
+    port.sockets[2].as_mut().unwrap().silent = QUIET_AFTER;
+    for (&address, packets) in own.iter().zip([200, 200, 1]) {
+        send_to_itself(&mut port, address, packets);
+    }
+    let mut arrived = Vec::new();
+    // Each busy one fills the budget of a call.
+    for _ in 0..2 * QUIET_POLL_INTERVAL + 2 {
+        assert!(take(&mut port, 1, &mut arrived) > 0);
+    }
+    assert!(arrived.iter().any(|packet| packet.destination == own[2]));
 }
 
 /// Link-local address and index of an interface that has one; loopback never does.
