@@ -35,7 +35,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use airdma_radio::{Backlog, Limit, LinkView, Queue};
 use airdma_wire::ROCE_PORT;
@@ -113,6 +113,8 @@ pub struct UdpPort {
     sender: Sender,
     receiver: Receiver,
     capabilities: Capabilities,
+    /// [`SKIPPED_MAX`].
+    skipped_max: Duration,
     /// Socket to which something came last.
     heard_last: usize,
     /// Socket to look at first, so that a busy address cannot starve the others.
@@ -131,6 +133,9 @@ const QUIET_AFTER: u32 = 1024;
 
 /// A quiet address is looked at in one of this many.
 const QUIET_POLL_INTERVAL: u32 = 16;
+
+/// And in each that comes so long after the last look: who polls seldom does not wait for many polls.
+const SKIPPED_MAX: Duration = Duration::from_millis(1);
 
 /// `Destination::source_index` is a byte.
 const ADDRESSES_MAX: usize = 256;
@@ -195,6 +200,7 @@ impl UdpPort {
             config,
             capabilities,
             next: 0,
+            skipped_max: SKIPPED_MAX,
             heard_last: 0,
             counters: PortCounters::default(),
             view: None,
@@ -279,6 +285,7 @@ impl Port for UdpPort {
     ) -> io::Result<usize> {
         let before = self.counters.rx_packets;
         let mut examined = 0;
+        let mut now = None;
         let addresses = self.sockets.len();
         let count = addresses + self.groups.len();
         for step in 0..count {
@@ -298,8 +305,11 @@ impl Port for UdpPort {
                 QUIET_AFTER.. if index != self.heard_last => QUIET_POLL_INTERVAL,
                 _ => 1,
             };
-            if socket.is_skipped(interval) {
-                continue;
+            if interval > 1 {
+                let now = *now.get_or_insert_with(Instant::now);
+                if socket.is_skipped(interval, self.skipped_max, now) {
+                    continue;
+                }
             }
             let left = budget - examined;
             let found = self

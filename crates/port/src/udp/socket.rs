@@ -5,6 +5,7 @@ use std::io;
 use std::mem::size_of;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 use airdma_radio::SocketMemory;
 use libc::c_int;
@@ -30,6 +31,8 @@ pub(super) struct Socket {
     pub(super) silent: u32,
     /// Those that got to it since, and did not look.
     pub(super) skipped: u32,
+    /// When one looked last that need not have.
+    looked_at: Instant,
     /// The kernel may cut what is sent now into IP fragments: the don't-fragment flag is off.
     fragmenting: bool,
     /// Shortest datagram the interface was found too small for.
@@ -70,6 +73,7 @@ impl Socket {
             active: true,
             silent: 0,
             skipped: 0,
+            looked_at: Instant::now(),
             fragmenting: false,
             too_big: usize::MAX,
             fragmented: 0,
@@ -105,15 +109,16 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Whether a receive call that got to it does not look, where one in so many does. Each socket counts its own: between busy ones not
-    /// every call gets to it.
-    pub(super) fn is_skipped(&mut self, interval: u32) -> bool {
+    /// Whether a receive call that got to it does not look, where one in so many does, and one so long after the last look. Each socket
+    /// counts its own: between busy ones not every call gets to it.
+    pub(super) fn is_skipped(&mut self, interval: u32, most: Duration, now: Instant) -> bool {
         self.skipped += 1;
-        let is_skipped = self.skipped < interval;
-        if !is_skipped {
-            self.skipped = 0;
+        if self.skipped < interval && now.duration_since(self.looked_at) < most {
+            return true;
         }
-        is_skipped
+        self.skipped = 0;
+        self.looked_at = now;
+        false
     }
 
     fn join(&self) -> io::Result<()> {

@@ -477,6 +477,7 @@ fn each_address_sends_and_receives_as_itself() {
 #[test]
 fn an_inactive_address_is_looked_at_now_and_then() {
     let (mut left, mut right) = pair();
+    right.skipped_max = Duration::MAX;
     right.set_active(0, false);
     right.set_active(77, false);
     let mut batch = batch();
@@ -500,6 +501,7 @@ fn an_inactive_address_is_looked_at_now_and_then() {
 fn an_address_to_which_nothing_comes_is_looked_at_less_often() {
     let own = ["127.0.0.9", "127.0.0.10"].map(address);
     let mut port = port_at(&own);
+    port.skipped_max = Duration::MAX;
     let mut arrived = Vec::new();
     let mut calls_until_heard = |port: &mut UdpPort, target: usize| {
         send_to_itself(port, own[target], 1);
@@ -529,6 +531,7 @@ fn an_address_to_which_nothing_comes_is_looked_at_less_often() {
 fn a_quiet_address_is_heard_between_two_busy_ones() {
     let own = ["127.0.0.11", "127.0.0.12", "127.0.0.13"].map(address);
     let mut port = port_at(&own);
+    port.skipped_max = Duration::MAX;
     port.sockets[2].as_mut().unwrap().silent = QUIET_AFTER;
     for (&address, packets) in own.iter().zip([200, 200, 1]) {
         send_to_itself(&mut port, address, packets);
@@ -539,6 +542,22 @@ fn a_quiet_address_is_heard_between_two_busy_ones() {
         assert!(take(&mut port, 1, &mut arrived) > 0);
     }
     assert!(arrived.iter().any(|packet| packet.destination == own[2]));
+}
+
+#[test]
+fn who_polls_seldom_hears_a_quiet_address_at_the_next_poll() {
+    let own = ["127.0.0.14", "127.0.0.15"].map(address);
+    let mut port = port_at(&own);
+    port.sockets[0].as_mut().unwrap().silent = QUIET_AFTER;
+    port.heard_last = 1;
+    port.set_active(1, false);
+    for target in own {
+        take(&mut port, 8, &mut Vec::new());
+        std::thread::sleep(2 * SKIPPED_MAX);
+        send_to_itself(&mut port, target, 1);
+        assert!(readable(&port, Duration::from_secs(60)));
+        assert_eq!(take(&mut port, 8, &mut Vec::new()), 1, "{target}");
+    }
 }
 
 /// Link-local address and index of an interface that has one; loopback never does.
