@@ -40,6 +40,9 @@ const HEAL_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Tries for the lock before a healing is put off: 50 ms.
 const HEAL_TRIES: u32 = 250;
 
+/// Who leaves takes in what is still there, 64 packets at a time; more than this is a flood that does not end.
+const LAST_LOOKS_MAX: u32 = 1024;
+
 /// How often it is tried to bind where a process is just dying: 50 ms.
 const BIND_TRIES: u32 = 50;
 const BIND_PAUSE: Duration = Duration::from_millis(1);
@@ -81,8 +84,14 @@ pub(crate) struct Ground<'a> {
 impl Ground<'_> {
     /// Takes in what came, probes among it.
     fn progress(&mut self) {
+        self.take_some();
+    }
+
+    /// As many packets as are taken in at a time, from all addresses. Returns how many there were.
+    fn take_some(&mut self) -> usize {
+        self.port.look_everywhere();
         // A port that is broken is found to be so by the next round.
-        let _ = self.port.receive(64, self.receive);
+        self.port.receive(64, self.receive).unwrap_or(0)
     }
 }
 
@@ -319,7 +328,11 @@ impl Steering {
             change.attach_for(row, address, 1, ground);
         }
         // What the others should have had.
-        ground.progress();
+        for _ in 0..LAST_LOOKS_MAX {
+            if ground.take_some() == 0 {
+                break;
+            }
+        }
         for (row, _) in rows {
             let _ = ground.port.set_address(row, None);
         }

@@ -369,6 +369,10 @@ impl<P: Port> Port for Impaired<P> {
     fn set_active(&mut self, source_index: u8, active: bool) {
         self.inner.set_active(source_index, active);
     }
+
+    fn look_everywhere(&mut self) {
+        self.inner.look_everywhere();
+    }
 }
 
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014, figure 17): small, seeded by any number, good enough to lose packets.

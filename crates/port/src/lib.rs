@@ -169,6 +169,9 @@ pub trait Port: Send {
     fn set_active(&mut self, source_index: u8, active: bool) {
         let _ = (source_index, active);
     }
+
+    /// The next [`Port::receive`] looks at all addresses.
+    fn look_everywhere(&mut self) {}
 }
 
 impl<P: Port + ?Sized> Port for Box<P> {
@@ -234,5 +237,9 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn set_active(&mut self, source_index: u8, active: bool) {
         (**self).set_active(source_index, active);
+    }
+
+    fn look_everywhere(&mut self) {
+        (**self).look_everywhere();
     }
 }

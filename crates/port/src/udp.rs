@@ -113,6 +113,8 @@ pub struct UdpPort {
     sender: Sender,
     receiver: Receiver,
     capabilities: Capabilities,
+    /// The next receive call skips no socket.
+    everywhere: bool,
     /// [`SKIPPED_MAX`].
     skipped_max: Duration,
     /// Socket to which something came last.
@@ -200,6 +202,7 @@ impl UdpPort {
             config,
             capabilities,
             next: 0,
+            everywhere: false,
             skipped_max: SKIPPED_MAX,
             heard_last: 0,
             counters: PortCounters::default(),
@@ -286,6 +289,7 @@ impl Port for UdpPort {
         let before = self.counters.rx_packets;
         let mut examined = 0;
         let mut now = None;
+        let everywhere = std::mem::take(&mut self.everywhere);
         let addresses = self.sockets.len();
         let count = addresses + self.groups.len();
         for step in 0..count {
@@ -305,7 +309,7 @@ impl Port for UdpPort {
                 QUIET_AFTER.. if index != self.heard_last => QUIET_POLL_INTERVAL,
                 _ => 1,
             };
-            if interval > 1 {
+            if interval > 1 && !everywhere {
                 let now = *now.get_or_insert_with(Instant::now);
                 if socket.is_skipped(interval, self.skipped_max, now) {
                     continue;
@@ -427,5 +431,9 @@ impl Port for UdpPort {
             socket.active = active;
             socket.silent = 0;
         }
+    }
+
+    fn look_everywhere(&mut self) {
+        self.everywhere = true;
     }
 }

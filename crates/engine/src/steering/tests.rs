@@ -192,6 +192,37 @@ fn who_leaves_in_order_leaves_order_behind() {
 }
 
 #[test]
+fn who_leaves_takes_all_that_came_before() {
+    let _alone = alone();
+    let address = IpAddr::from([127, 0, 0, 82]);
+    let file = file("last");
+    let mut peer = peer();
+    let mut members: Vec<_> = (0..2).map(|_| Member::new(&file, address)).collect();
+    // Nobody uses the address.
+    members[1].port.set_active(0, false);
+    members[1].receive();
+    for _ in 0..200 {
+        send(&mut peer, address, &members);
+    }
+    let number = members[1].number();
+    let gone = &mut members[1];
+    let mut came = 0;
+    let mut ground = Ground {
+        port: &mut gone.port,
+        receive: &mut |packet| {
+            let bth = airdma_wire::Packet::parse(packet.bytes)
+                .unwrap()
+                .headers
+                .bth;
+            came += usize::from(bth.dest_qpn == number);
+        },
+    };
+    gone.steering.leave(&mut ground);
+    assert_eq!(came, 200);
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
 fn who_is_alone_watches_nobody_and_hears_of_the_deaths_of_those_who_come_later() {
     let _alone = alone();
     let address = IpAddr::from([127, 0, 0, 81]);
