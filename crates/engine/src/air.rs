@@ -434,6 +434,8 @@ impl Tables {
     pub(crate) fn report_first(&mut self, now: Time) {
         let peers = self.air.peers.iter_mut();
         if let Some(by) = peers.filter_map(|peer| peer.report_first(now)).min() {
+            // It is sent by the round that follows, which takes in nothing more.
+            self.air.note_waiting(None);
             self.air.call_at(by);
         }
     }

@@ -15,6 +15,7 @@ mod sack;
 mod who_asks;
 mod wires;
 
+use airdma_engine::cm_protocol::ConnectionId;
 use airdma_engine::*;
 use airdma_port::sim::Frame;
 use common::*;
@@ -149,6 +150,33 @@ fn what_comes_at_once_is_told_when_it_is_taken_in() {
     wires.quietly(2 * MS);
     wires.ends[0].ok();
     assert_eq!(wires.hosts[0].count("retransmits") - before.1, 2);
+}
+
+/// After its DREQ a peer is told nothing more, and who waits for that acknowledgement would retry in vain.
+#[test]
+fn what_is_owed_is_told_before_a_goodbye_in_the_middle_of_what_comes_at_once() {
+    const LEN: usize = 256 * 1024;
+    let mut wires = Wires::new([true, true], LEN);
+    for _ in 0..20 {
+        let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
+        wires.ends[0].qp.post_send(&write).unwrap();
+        wires.quietly(10 * MS);
+        wires.ends[0].ok();
+    }
+    wires.quietly(100 * MS);
+    let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
+    wires.ends[0].qp.post_send(&write).unwrap();
+    wires.away = usize::MAX / 2;
+    wires.quietly(3 * MS);
+    let right = &wires.hosts[1];
+    for (_, frame) in wires.under_way[0].drain(..) {
+        right.carrier.give(frame);
+    }
+    right.device.run(wires.now());
+    assert!(right.carrier.take().is_none(), "more waits");
+    right.device.device().cm_destroy(ConnectionId(0));
+    let report = right.carrier.take().map(|frame| frame.bytes[5..8].to_vec());
+    assert_eq!(report, Some(vec![0, 0, 1]), "to queue pair 1");
 }
 
 #[test]
