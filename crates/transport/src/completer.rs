@@ -137,16 +137,17 @@ impl Requester {
         // What follows the last range is not known.
         let mut seen = expected;
         for missing in ranges() {
-            repair.note_arrived(seen..missing.start);
+            repair.note_arrived(seen..missing.start, now);
             seen = missing.end;
         }
+        let mut is_new = false;
         for sequence in ranges().flatten() {
-            repair.note_missing(sequence, acked, now);
+            is_new |= repair.note_missing(sequence, acked, now);
         }
         if acked < self.next {
-            repair.restart_probe(now, self.next == self.posted);
+            repair.put_off_probe(now, self.next == self.posted, acked);
         }
-        if !repair.is_empty() {
+        if is_new {
             self.note_loss();
         }
     }
@@ -255,7 +256,8 @@ impl Requester {
         place_answer(&entry, sequence, packet, host)?;
         self.answered(qpn, host);
         self.progressed(now, attributes);
-        if self.repair.is_some() {
+        if let Some(repair) = &mut self.repair {
+            repair.note_heard(sequence, now);
             self.handle_answered(now, attributes, qpn, host);
         }
         Ok(())
@@ -306,12 +308,13 @@ impl Requester {
             entry_at(queue, sequence)
                 .is_some_and(|entry| entry.request.operation.is_read_or_atomic())
         };
-        for earlier in repair.note_answered(sequence, acked)..sequence {
+        let mut is_new = false;
+        for earlier in repair.note_answered(sequence, acked, now)..sequence {
             if !repair.is_answered(earlier) && awaits(earlier) {
-                repair.note_missing(earlier, acked, now);
+                is_new |= repair.note_missing_answer(earlier, acked, now);
             }
         }
-        if !repair.is_empty() {
+        if is_new {
             host.count(Counter::ImpliedNaks);
             self.note_loss();
         }
@@ -336,7 +339,7 @@ impl Requester {
             };
             if !repair.take_answered(acked) {
                 if repair.answers_wait() {
-                    repair.note_missing(acked, acked, now);
+                    repair.note_missing_answer(acked, acked, now);
                 }
                 return;
             }

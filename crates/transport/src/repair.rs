@@ -1,13 +1,15 @@
 //! What is sent again: the requester's half of selective repeat.
 //!
 //! The peer says how far it is and what is missing. That, and nothing else, is sent again, once in a round trip: what is said to be
-//! missing again sooner was said before the repeated packet came, unless one that was sent again after it is there (as RFC 8985 2 tells what is lost). If nothing is heard for two round trips and as long as the peer may wait before it speaks, the last packet is
-//! sent again as a probe, so that the peer says what it has (as TCP's tail loss probe, RFC 8985 7). When the timer of the connection
-//! runs out, all is sent again (IBTA 9.7.6.1.3); since the peer acknowledges now and then, it does not run out sooner than
-//! [`Repair::timeout_min`].
+//! missing again sooner was said before the repeated packet came. It is lost again if one that was sent again after it is there (as RFC 8985 2
+//! tells what is lost; by 6.2 there, that one must not be there so soon that it was the first one that came). If nothing is heard for two
+//! round trips and as long as the peer may wait before it speaks, the last packet is sent again as a probe, so that the peer says what it
+//! has (as TCP's tail loss probe, RFC 8985 7). When the timer of the connection runs out, all is sent again (IBTA 9.7.6.1.3); since the
+//! peer acknowledges now and then, it does not run out sooner than [`Repair::timeout_min`].
 //!
 //! Answers to READs and atomics are missing at this end, which sees it by later ones. These are where they belong already; here is noted that
-//! they came. What is missing is sent again in the same way, a READ's request from there on.
+//! they came. What is missing is sent again in the same way, a READ's request from there on. That the peer has a request says nothing of
+//! its answer; and as long as answers to what was sent again come, those behind them are on their way.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -26,6 +28,8 @@ const RTT_MAX: Duration = Duration::from_secs(2);
 /// Before the peer's habits are known.
 const TOLD_WITHIN_START: Duration = Duration::from_millis(1);
 const PROBE_BACKOFF_MAX: u32 = 6;
+/// How many times it is looked for lost answers among those that were asked for again.
+const LOOKS_PER_RTT: u32 = 4;
 /// Whoever is asked answers sooner than it would otherwise.
 const ASKED_WITHIN: Duration = Duration::from_millis(1);
 /// The timer of the connection leaves a peer at least this, and twice as long as it may wait before it tells how far it is.
@@ -42,6 +46,10 @@ pub(crate) struct Repair {
     again_at: Vec<Option<Time>>,
     /// Of those that were sent again and have arrived, the one that was sent last: when, and its sequence.
     arrived: Option<(Time, u64)>,
+    /// The same of those whose answers came.
+    answered_again: Option<(Time, u64)>,
+    /// The answers to what was sent again at the first time came up to that sequence, the last one at the second time.
+    heard: Option<(Time, u64, Time)>,
     rtt: Duration,
     /// The peer may take this long beyond the round trip.
     told_within: Duration,
@@ -60,6 +68,8 @@ pub(crate) struct Repair {
     answered_count: u32,
     /// All answers that came before their turn are before this.
     answered_end: u64,
+    /// When all that is missing before that was looked at.
+    looked_at: Time,
 }
 
 impl Repair {
@@ -70,6 +80,8 @@ impl Repair {
             clean: 0,
             again_at: Vec::new(),
             arrived: None,
+            answered_again: None,
+            heard: None,
             rtt: RTT_START,
             told_within: TOLD_WITHIN_START,
             is_asked: false,
@@ -81,6 +93,7 @@ impl Repair {
             answered: [0; WORDS],
             answered_count: 0,
             answered_end: 0,
+            looked_at: Time::ZERO,
         }
     }
 
@@ -93,21 +106,38 @@ impl Repair {
         self.timing = None;
         self.answered = [0; WORDS];
         self.answered_count = 0;
+        self.answered_end = acked;
     }
 
     /// An answer is where it belongs, before its turn. Returns from where on earlier ones may be missing that were not noticed: since it
     /// was last looked, or from the oldest on (`acked`) if this one fills a gap, as others that were asked for again with it should have.
-    pub(crate) fn note_answered(&mut self, sequence: u64, acked: u64) -> u64 {
+    /// That is looked at a few times in a round trip only: a peer that answers backwards fills a gap with each packet.
+    pub(crate) fn note_answered(&mut self, sequence: u64, acked: u64, now: Time) -> u64 {
         let (word, bit) = place(sequence);
         self.answered[word] |= bit;
         self.answered_count += 1;
-        let from = if sequence < self.answered_end {
-            acked
-        } else {
-            self.answered_end.max(acked)
-        };
-        self.answered_end = self.answered_end.max(sequence + 1);
-        from
+        self.note_heard(sequence, now);
+        self.remove(sequence);
+        let looked_to = self.answered_end.max(acked);
+        self.answered_end = looked_to.max(sequence + 1);
+        if sequence >= looked_to {
+            return looked_to;
+        }
+        if now.duration_since(self.looked_at) < self.rtt / LOOKS_PER_RTT {
+            return sequence;
+        }
+        self.looked_at = now;
+        acked
+    }
+
+    /// An answer came: those behind it are still on their way.
+    pub(crate) fn note_heard(&mut self, sequence: u64, now: Time) {
+        if let Some(at) = self.sent_again_at(sequence) {
+            self.heard = Some((at, sequence, now));
+            if now.duration_since(at) >= RTT_MIN {
+                self.answered_again = self.answered_again.max(Some((at, sequence)));
+            }
+        }
     }
 
     pub(crate) fn is_answered(&self, sequence: u64) -> bool {
@@ -174,32 +204,57 @@ impl Repair {
     }
 
     /// The peer has these.
-    pub(crate) fn note_arrived(&mut self, sequences: Range<u64>) {
+    pub(crate) fn note_arrived(&mut self, sequences: Range<u64>, now: Time) {
         if self.again_at.is_empty() {
             return;
         }
         for sequence in sequences {
-            if let Some(at) = self.again_at[slot(sequence)] {
+            if let Some(at) = self.again_at[slot(sequence)]
+                && now.duration_since(at) >= RTT_MIN
+            {
                 self.arrived = self.arrived.max(Some((at, sequence)));
             }
         }
     }
 
-    /// A packet is missing at the peer. `acked`: of those before it nothing is.
-    pub(crate) fn note_missing(&mut self, sequence: u64, acked: u64, now: Time) {
+    fn sent_again_at(&self, sequence: u64) -> Option<Time> {
+        self.again_at.get(slot(sequence)).copied().flatten()
+    }
+
+    /// A packet is missing at the peer. `acked`: of those before it nothing is. False if that was known, or if it may still come.
+    pub(crate) fn note_missing(&mut self, sequence: u64, acked: u64, now: Time) -> bool {
+        let may_come = self.sent_again_at(sequence).is_some_and(|at| {
+            now.duration_since(at) < self.patience() && Some((at, sequence)) > self.arrived
+        });
+        !may_come && self.add(sequence, acked)
+    }
+
+    /// The answer to a packet is missing here; otherwise as [`note_missing`](Self::note_missing).
+    pub(crate) fn note_missing_answer(&mut self, sequence: u64, acked: u64, now: Time) -> bool {
+        let may_come = self.sent_again_at(sequence).is_some_and(|at| {
+            let heard = self.heard.filter(|&(of, to, _)| of == at && to < sequence);
+            let since = heard.map_or(at, |(.., last)| last);
+            now.duration_since(since) < self.patience()
+                && Some((at, sequence)) > self.answered_again
+        });
+        !may_come && self.add(sequence, acked)
+    }
+
+    /// How long what was sent again may be waited for.
+    fn patience(&self) -> Duration {
+        self.rtt + self.rtt / 4
+    }
+
+    /// False if it was known.
+    fn add(&mut self, sequence: u64, acked: u64) -> bool {
         self.forget_before(acked);
-        let sent_again = self.again_at.get(slot(sequence)).copied().flatten();
-        let patience = self.rtt + self.rtt / 4;
-        let may_arrive =
-            |at| now.duration_since(at) < patience && Some((at, sequence)) > self.arrived;
-        if sent_again.is_some_and(may_arrive) {
-            return;
-        }
         let (word, bit) = place(sequence);
-        if self.lost[word] & bit == 0 {
+        let is_new = self.lost[word] & bit == 0;
+        if is_new {
             self.lost[word] |= bit;
             self.lost_count += 1;
         }
+        is_new
     }
 
     /// The first that is to be sent again, from `acked` on.
@@ -255,7 +310,15 @@ impl Repair {
         }
     }
 
-    /// Something is under way, and the peer was heard, or asked for the first time.
+    /// The peer was heard, or asked for the first time: it is there. Who has executed what was not answered, though, answers now: its probe
+    /// stays.
+    pub(crate) fn put_off_probe(&mut self, now: Time, is_asked: bool, acked: u64) {
+        if self.told <= acked || self.probe_at.is_none() {
+            self.restart_probe(now, is_asked);
+        }
+    }
+
+    /// Something is under way, and there was progress.
     pub(crate) fn restart_probe(&mut self, now: Time, is_asked: bool) {
         self.probes = 0;
         self.is_asked = is_asked;
@@ -352,15 +415,76 @@ mod tests {
             repair.note_missing(sequence, 0, at(1));
         }
         assert_eq!(all(&mut repair, 0), [7, 9, 12]);
-        repair.note_arrived(8..12);
-        for sequence in [7, 12] {
-            repair.note_missing(sequence, 0, at(2));
+        let soon = Time::from_nanos(MS + 400_000);
+        repair.note_arrived(8..12, soon);
+        let is_lost = repair.note_missing(7, 0, soon);
+        assert!(!is_lost, "it was the first 9 that came");
+        repair.note_arrived(8..12, at(4));
+        assert!(repair.note_missing(7, 0, at(4)));
+        assert!(!repair.note_missing(7, 0, at(4)), "that is known");
+        assert!(!repair.note_missing(12, 0, at(4)), "12 may still come");
+        repair.sent(7, 1, at(4));
+        assert!(!repair.note_missing(7, 0, at(5)), "9 was sent before it");
+        assert!(repair.is_empty());
+    }
+
+    #[test]
+    fn a_request_that_is_there_says_nothing_of_another_ones_answer() {
+        let mut repair = Repair::new();
+        repair.set_rtt(Duration::from_millis(4), Duration::from_millis(1));
+        for sequence in [7, 9] {
+            repair.note_missing_answer(sequence, 0, at(1));
         }
-        assert_eq!(repair.next(0), Some(7));
-        repair.sent(7, 1, at(2));
-        assert!(repair.is_empty(), "12 may still come");
-        repair.note_missing(7, 0, at(3));
-        assert!(repair.is_empty(), "9 was sent before it");
+        assert_eq!(all(&mut repair, 0), [7, 9]);
+        repair.note_arrived(8..12, at(4));
+        assert!(!repair.note_missing_answer(7, 0, at(4)));
+        assert!(repair.note_missing_answer(7, 0, at(6)));
+    }
+
+    #[test]
+    fn answers_that_come_one_after_the_other_are_not_asked_for_again() {
+        let mut repair = Repair::new();
+        repair.set_rtt(Duration::from_millis(4), Duration::from_millis(1));
+        repair.sent(5, 20, at(1));
+        repair.note_heard(7, at(5));
+        repair.note_heard(9, at(9));
+        assert!(!repair.note_missing_answer(10, 0, at(13)));
+        assert!(
+            repair.note_missing_answer(8, 0, at(13)),
+            "9 has overtaken it"
+        );
+        assert!(repair.note_missing_answer(10, 0, at(14)));
+    }
+
+    #[test]
+    fn answers_that_come_backwards_are_no_work_each() {
+        let mut repair = Repair::new();
+        repair.set_rtt(Duration::from_millis(4), Duration::from_millis(1));
+        assert_eq!(repair.note_answered(900, 100, at(10)), 100);
+        assert_eq!(repair.note_answered(901, 100, at(10)), 901);
+        let looked = |sequence: u64| {
+            let now = Time::from_nanos(20 * MS + (900 - sequence) * 10_000);
+            sequence - repair.note_answered(sequence, 100, now)
+        };
+        // 6 ms, with a look each.
+        assert!(
+            (300..900)
+                .rev()
+                .map(looked)
+                .filter(|&looked| looked > 0)
+                .count()
+                == 6
+        );
+        repair.clear(100);
+        assert_eq!(repair.note_answered(400, 100, at(40)), 100, "all is new");
+    }
+
+    #[test]
+    fn what_is_answered_is_not_missing() {
+        let mut repair = Repair::new();
+        repair.note_missing_answer(7, 0, at(1));
+        repair.note_answered(7, 0, at(1));
+        assert!(repair.is_empty());
     }
 
     #[test]

@@ -509,7 +509,7 @@ impl Requester {
                 repair.time(self.next, now);
             }
             if asks || repair.probe_at().is_none() {
-                repair.restart_probe(now, asks);
+                repair.put_off_probe(now, asks, self.acked);
             }
         }
     }

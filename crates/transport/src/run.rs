@@ -135,7 +135,7 @@ impl Requester {
             asked
         });
         if asked && let Some(repair) = &mut self.repair {
-            repair.restart_probe(turn.now, true);
+            repair.put_off_probe(turn.now, true, self.acked);
         }
         Some(run)
     }

@@ -36,12 +36,12 @@ impl Requester {
             && repair.is_empty()
             && self.next > self.acked
         {
-            let probe = if repair.answers_wait() {
-                self.acked
+            // What the peer has executed, and everything before an answer that is here, lacks its answer only.
+            if repair.answers_wait() || repair.told() > self.acked {
+                repair.note_missing_answer(self.acked, self.acked, now);
             } else {
-                self.next - 1
-            };
-            repair.note_missing(probe, self.acked, now);
+                repair.note_missing(self.next - 1, self.acked, now);
+            }
         }
         Ok(())
     }

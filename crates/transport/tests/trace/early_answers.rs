@@ -14,6 +14,10 @@ const READ: Operation = Operation::Read {
     va: REGION_VA,
     rkey: RKEY,
 };
+const WRITE: Operation = Operation::Write {
+    va: REGION_VA,
+    rkey: RKEY,
+};
 const ADD: Operation = Operation::FetchAdd {
     va: REGION_VA,
     rkey: RKEY,
@@ -102,11 +106,7 @@ fn a_middle_packet_in_its_turn_brings_those_that_waited_for_it() {
 
 #[test]
 fn lost_results_of_atomics_are_asked_for_and_what_was_written_between_is_done() {
-    let write = Operation::Write {
-        va: REGION_VA,
-        rkey: RKEY,
-    };
-    let mut b = asked(&[(ADD, 8), (write, 8), (READ, 8), (write, 8)]);
+    let mut b = asked(&[(ADD, 8), (WRITE, 8), (READ, 8), (WRITE, 8)]);
     answer(&mut b, Opcode::RcReadResponseOnly, 0, &[7; 8]);
     // By the request that the peer knows.
     let again = b.sends();
@@ -147,6 +147,46 @@ fn the_probe_is_for_the_oldest_that_is_missing() {
     assert_eq!(b.sends().len(), 1);
     b.next_timer();
     assert_eq!(b.sends(), ["ReadRequest 16777214 A va=0x1000+512"]);
+    assert_eq!(b.counted(Counter::Timeouts), 0);
+}
+
+fn executed(b: &mut Bench, expected: u32) {
+    let told = Acknowledgement {
+        expected: Psn::new(expected),
+        missing: &[],
+        rtt: RTT,
+        told_within: Duration::from_millis(1),
+    };
+    b.qp.handle_acknowledgement(b.now, &told, &mut b.host);
+}
+
+#[test]
+fn the_probe_is_for_an_answer_that_is_missing_though_all_is_executed() {
+    let mut b = asked(&[(READ, 8), (WRITE, 8)]);
+    executed(&mut b, 0);
+    b.next_timer();
+    assert_eq!(b.sends(), ["ReadRequest 16777214 A va=0x1000+8"]);
+    assert_eq!(b.counted(Counter::Timeouts), 0);
+    answer(&mut b, Opcode::RcReadResponseOnly, P0, &[3; 8]);
+    assert_eq!(b.log(), ["send 0 Success", "send 1 Success"]);
+}
+
+#[test]
+fn what_goes_on_behind_a_lost_answer_does_not_put_its_probe_off() {
+    let mut b = asked(&[(READ, 8), (WRITE, 8)]);
+    executed(&mut b, 0);
+    let mut asked_again = Vec::new();
+    for psn in 0..8 {
+        b.now = b.now + RTT / 2;
+        while b.qp.poll_timeout().is_some_and(|at| at <= b.now) {
+            b.qp.handle_timeout(b.now, &mut b.host);
+        }
+        b.post(WRITE, 8);
+        let sent = b.sends();
+        asked_again.extend(sent.into_iter().filter(|line| line.starts_with("Read")));
+        executed(&mut b, psn + 1);
+    }
+    assert_eq!(asked_again, ["ReadRequest 16777214 va=0x1000+8"]);
     assert_eq!(b.counted(Counter::Timeouts), 0);
 }
 

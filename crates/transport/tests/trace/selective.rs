@@ -249,6 +249,9 @@ fn what_is_lost_again_comes_again_as_soon_as_that_is_seen() {
     assert_eq!(b.sends(), again);
     told(&mut b, 0xff_fffe, &[(0xff_fffe, 1), (0, 2)]);
     assert_eq!(b.sends(), [""; 0], "it was said before they came");
+    pass(&mut b, RTT / 16);
+    told(&mut b, 0xff_fffe, &[(0xff_fffe, 1), (1, 1)]);
+    assert_eq!(b.sends(), [""; 0], "it came before that was sent again");
     pass(&mut b, RTT / 4);
     told(&mut b, 0xff_fffe, &[(0xff_fffe, 1), (1, 1)]);
     let first = "WriteFirst 16777214 A va=0x1000+1280 [256]";
