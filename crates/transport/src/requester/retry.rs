@@ -124,6 +124,8 @@ impl Requester {
         if self.next < self.acked {
             self.next = self.acked;
             self.cursor = 0;
+            // What could not be sent again need not be.
+            self.failure = None;
         }
         let under_way = self.next > self.acked;
         let is_all_sent = self.next == self.posted;

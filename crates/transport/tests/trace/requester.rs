@@ -453,6 +453,25 @@ fn an_earlier_request_whose_memory_is_gone_too_fails_in_its_place() {
     );
 }
 
+#[test]
+fn one_that_is_acknowledged_after_all_does_not_fail_the_next_in_its_place() {
+    let mut b = Bench::connected();
+    b.post_with(WRITE, 8, |r| r.signalled = false);
+    b.post_with(WRITE, 8, |r| r.signalled = false);
+    let va = REGION_VA;
+    b.post(Operation::AtomicWrite { va, rkey: RKEY }, 4);
+    b.sends_one().unwrap();
+    b.sends_one().unwrap();
+    b.host.local_fault = true;
+    assert_eq!(b.sends(), [""; 0]);
+    b.acknowledged(0xff_ffff, Syndrome::Ack { credits: 31 });
+    assert_eq!(b.sends(), [""; 0]);
+    assert_eq!(
+        b.log(),
+        ["retire slot 0", "retire slot 1", "send 2 LocalLengthError"]
+    );
+}
+
 /// Whoever sees no packet takes it that the path has no room, and waits for an answer that nobody would give.
 #[test]
 fn what_nobody_asked_about_is_asked_about_at_once_when_nothing_can_follow() {
