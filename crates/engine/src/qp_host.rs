@@ -119,6 +119,20 @@ impl Host for QpHost<'_> {
         scatter(self.memory, self.side.pd, pieces, data)
     }
 
+    fn share_memory(&mut self, one: Slot, other: Slot) -> bool {
+        let [one, other] = [one, other].map(|slot| {
+            let slot = self.side.send.slot(slot.0);
+            let header: SendWqe = slot.read_header();
+            (0..u32::from(header.sge_count)).map(move |index| slot.sge::<SendWqe>(index))
+        });
+        let mut pairs = one.flat_map(|one| other.clone().map(move |other| (one, other)));
+        // Of a list that is a lie nothing is known.
+        pairs.any(|pair| match pair {
+            (Ok(one), Ok(other)) => one.overlaps(&other),
+            _ => true,
+        })
+    }
+
     fn take_receive(&mut self) -> Option<Receive> {
         match self.side.receives {
             Receives::Own => {}

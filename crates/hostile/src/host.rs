@@ -322,6 +322,12 @@ impl Host for Machine {
         Ok(())
     }
 
+    fn share_memory(&mut self, one: Slot, other: Slot) -> bool {
+        let [one, other] = [one, other].map(|slot| self.touch(slot, 0));
+        one.va < other.va.saturating_add(other.length.into())
+            && other.va < one.va.saturating_add(one.length.into())
+    }
+
     fn take_receive(&mut self) -> Option<Receive> {
         let receive = self.receives.pop_front();
         self.take(receive)

@@ -69,6 +69,12 @@ impl Host for SimHost<'_> {
         )
     }
 
+    fn share_memory(&mut self, one: Slot, other: Slot) -> bool {
+        let [one, other] = [one, other].map(|slot| self.rings.send_sges(slot));
+        one.iter()
+            .any(|one| other.iter().any(|other| one.overlaps(other)))
+    }
+
     fn take_receive(&mut self) -> Option<Receive> {
         self.rings.take_receive()
     }

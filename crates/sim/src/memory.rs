@@ -27,6 +27,14 @@ pub struct Sge {
     pub length: u32,
 }
 
+impl Sge {
+    /// Whether both name some of the same addresses.
+    pub(crate) fn overlaps(&self, other: &Sge) -> bool {
+        self.va < other.va.saturating_add(other.length.into())
+            && other.va < self.va.saturating_add(self.length.into())
+    }
+}
+
 impl Region {
     /// The key as a peer names it.
     pub fn rkey(&self) -> Rkey {

@@ -258,7 +258,7 @@ impl Requester {
         self.progressed(now, attributes);
         if let Some(repair) = &mut self.repair {
             repair.note_heard(sequence, now);
-            self.handle_answered(now, attributes, qpn, host);
+            return self.handle_answered(now, attributes, qpn, host);
         }
         Ok(())
     }
@@ -276,8 +276,9 @@ impl Requester {
         }
     }
 
-    /// An answer came although an earlier one did not. It goes where it belongs, and what is missing before it is asked for again. What is
-    /// wrong with it shows in its turn: it is asked for again, too.
+    /// An answer came although an earlier one did not. It goes where it belongs, unless an earlier request wants the same memory, which has to
+    /// hold what the last one brings: then it waits. What is missing before it is asked for again. What is wrong with an answer shows in its
+    /// turn.
     #[cold]
     fn handle_early_answer<H: Host>(
         &mut self,
@@ -299,7 +300,16 @@ impl Requester {
         if repair.is_answered(sequence) {
             return host.count(Counter::Duplicates);
         }
-        if place_answer(&entry, sequence, packet, host).is_err() {
+        let earlier = queue.iter().take_while(|other| other.first < entry.first);
+        let is_in_the_way = entry.request.operation.lands()
+            && earlier
+                .filter(|other| other.request.operation.lands())
+                .any(|other| host.share_memory(other.request.slot, entry.request.slot));
+        if is_in_the_way {
+            if !repair.keep(sequence, packet) {
+                return host.count(Counter::DropEarly);
+            }
+        } else if place_answer(&entry, sequence, packet, host).is_err() {
             return host.count(Counter::DropMalformed);
         }
         // It executes in order.
@@ -320,14 +330,15 @@ impl Requester {
         }
     }
 
-    /// The oldest answer came: so it is the turn of those that came before theirs, and of what was said to be executed before it came.
+    /// The oldest answer came: so it is the turn of those that came before theirs, and of what was said to be executed before it came. An error
+    /// is the status of the request at the front.
     fn handle_answered<H: Host>(
         &mut self,
         now: Time,
         attributes: &QpAttributes,
         qpn: Qpn,
         host: &mut H,
-    ) {
+    ) -> Result<(), Status> {
         loop {
             let told = self.repair.as_ref().map_or(0, |repair| repair.told());
             if told > self.acked {
@@ -335,13 +346,18 @@ impl Requester {
             }
             let acked = self.acked;
             let Some(repair) = &mut self.repair else {
-                return;
+                return Ok(());
             };
             if !repair.take_answered(acked) {
                 if repair.answers_wait() {
                     repair.note_missing_answer(acked, acked, now);
                 }
-                return;
+                return Ok(());
+            }
+            if let Some(kept) = repair.take_kept(acked)
+                && let Some(entry) = self.queue.front()
+            {
+                place_answer(entry, acked, &kept.packet(), host)?;
             }
             self.answered(qpn, host);
             self.progressed(now, attributes);

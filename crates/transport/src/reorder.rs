@@ -55,6 +55,33 @@ impl ReorderMemory {
     }
 }
 
+/// A packet that is kept on the account of a [`ReorderMemory`].
+#[derive(Debug)]
+pub(crate) struct Kept {
+    packet: HeldPacket,
+    memory: ReorderMemory,
+}
+
+impl Kept {
+    /// None: there is no memory for it.
+    pub(crate) fn new(memory: &ReorderMemory, packet: &Packet<'_>) -> Option<Self> {
+        memory.take(HeldPacket::bytes(packet)).then(|| Kept {
+            packet: HeldPacket::new(packet),
+            memory: memory.clone(),
+        })
+    }
+
+    pub(crate) fn packet(&self) -> Packet<'_> {
+        self.packet.packet()
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.memory.give(HeldPacket::bytes(&self.packet()));
+    }
+}
+
 /// Packets that have not come, although later ones have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PsnRange {
@@ -81,6 +108,13 @@ pub(crate) struct HeldPacket {
 }
 
 impl HeldPacket {
+    fn new(packet: &Packet<'_>) -> Self {
+        HeldPacket {
+            headers: packet.headers,
+            payload: packet.payload.into(),
+        }
+    }
+
     pub(crate) fn packet(&self) -> Packet<'_> {
         Packet {
             headers: self.headers,
@@ -204,11 +238,7 @@ impl Reorder {
             self.memory.give(bytes);
             return false;
         }
-        let held = Box::new(HeldPacket {
-            headers: packet.headers,
-            payload: packet.payload.into(),
-        });
-        self.set(ahead, Early::Held(held));
+        self.set(ahead, Early::Held(Box::new(HeldPacket::new(packet))));
         // The answers to a READ take PSNs for which no packet comes.
         for more in 1..psns {
             self.set(ahead + more, Early::Placed);

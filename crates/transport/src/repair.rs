@@ -11,11 +11,13 @@
 //! they came. What is missing is sent again in the same way, a READ's request from there on. That the peer has a request says nothing of
 //! its answer; and as long as answers to what was sent again come, those behind them are on their way.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::reorder::AHEAD_MAX;
+use crate::reorder::{AHEAD_MAX, Kept, ReorderMemory};
 use crate::time::Time;
+use airdma_wire::Packet;
 
 const WORDS: usize = (AHEAD_MAX / u64::BITS) as usize;
 
@@ -68,13 +70,19 @@ pub(crate) struct Repair {
     answered_count: u32,
     /// All answers that came before their turn are before this.
     answered_end: u64,
+    /// Of these, those that are not where they belong yet.
+    kept: BTreeMap<u64, Kept>,
+    memory: ReorderMemory,
     /// When all that is missing before that was looked at.
     looked_at: Time,
 }
 
 impl Repair {
-    pub(crate) fn new() -> Self {
+    /// With the memory for answers that have to wait.
+    pub(crate) fn new(memory: ReorderMemory) -> Self {
         Repair {
+            memory,
+            kept: BTreeMap::new(),
             lost: [0; WORDS],
             lost_count: 0,
             clean: 0,
@@ -97,6 +105,10 @@ impl Repair {
         }
     }
 
+    pub(crate) fn into_memory(self) -> ReorderMemory {
+        self.memory
+    }
+
     /// Nothing is to be sent again; what is before `acked` never will be.
     pub(crate) fn clear(&mut self, acked: u64) {
         self.lost = [0; WORDS];
@@ -107,6 +119,7 @@ impl Repair {
         self.answered = [0; WORDS];
         self.answered_count = 0;
         self.answered_end = acked;
+        self.kept.clear();
     }
 
     /// An answer is where it belongs, before its turn. Returns from where on earlier ones may be missing that were not noticed: since it
@@ -128,6 +141,19 @@ impl Repair {
         }
         self.looked_at = now;
         acked
+    }
+
+    /// An answer that cannot go where it belongs yet is kept until its turn. False: there is no memory for it.
+    pub(crate) fn keep(&mut self, sequence: u64, packet: &Packet<'_>) -> bool {
+        let kept = Kept::new(&self.memory, packet);
+        let has_room = kept.is_some();
+        self.kept.extend(kept.map(|kept| (sequence, kept)));
+        has_room
+    }
+
+    /// It is its turn.
+    pub(crate) fn take_kept(&mut self, sequence: u64) -> Option<Kept> {
+        self.kept.remove(&sequence)
     }
 
     /// An answer came: those behind it are still on their way.
@@ -385,7 +411,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_sent_again_in_order_all_around_the_window() {
         for acked in [0, 1, 63, 64, 65, 8_191, 8_192, 10_000_000_037] {
-            let mut repair = Repair::new();
+            let mut repair = Repair::new(ReorderMemory::new(1 << 20));
             let missing = [0, 1, 62, 63, 64, 200, 4_000, 8_190, 8_191];
             for ahead in missing {
                 repair.note_missing(acked + ahead, acked, at(1));
@@ -397,7 +423,7 @@ mod tests {
 
     #[test]
     fn once_in_a_round_trip() {
-        let mut repair = Repair::new();
+        let mut repair = Repair::new(ReorderMemory::new(1 << 20));
         repair.set_rtt(Duration::from_millis(4), Duration::from_millis(1));
         repair.note_missing(7, 0, at(1));
         repair.sent(7, 1, at(2));
@@ -409,7 +435,7 @@ mod tests {
 
     #[test]
     fn what_was_sent_again_before_another_that_is_there_is_lost_again() {
-        let mut repair = Repair::new();
+        let mut repair = Repair::new(ReorderMemory::new(1 << 20));
         repair.set_rtt(Duration::from_millis(4), Duration::from_millis(1));
         for sequence in [7, 9, 12] {
             repair.note_missing(sequence, 0, at(1));
@@ -430,7 +456,7 @@ mod tests {
 
     #[test]
     fn a_request_that_is_there_says_nothing_of_another_ones_answer() {
-        let mut repair = Repair::new();
+        let mut repair = Repair::new(ReorderMemory::new(1 << 20));
         repair.set_rtt(Duration::from_millis(4), Duration::from_millis(1));
         for sequence in [7, 9] {
             repair.note_missing_answer(sequence, 0, at(1));
@@ -443,7 +469,7 @@ mod tests {
 
     #[test]
     fn answers_that_come_one_after_the_other_are_not_asked_for_again() {
-        let mut repair = Repair::new();
+        let mut repair = Repair::new(ReorderMemory::new(1 << 20));
         repair.set_rtt(Duration::from_millis(4), Duration::from_millis(1));
         repair.sent(5, 20, at(1));
         repair.note_heard(7, at(5));
@@ -458,7 +484,7 @@ mod tests {
 
     #[test]
     fn answers_that_come_backwards_are_no_work_each() {
-        let mut repair = Repair::new();
+        let mut repair = Repair::new(ReorderMemory::new(1 << 20));
         repair.set_rtt(Duration::from_millis(4), Duration::from_millis(1));
         assert_eq!(repair.note_answered(900, 100, at(10)), 100);
         assert_eq!(repair.note_answered(901, 100, at(10)), 901);
@@ -481,7 +507,7 @@ mod tests {
 
     #[test]
     fn what_is_answered_is_not_missing() {
-        let mut repair = Repair::new();
+        let mut repair = Repair::new(ReorderMemory::new(1 << 20));
         repair.note_missing_answer(7, 0, at(1));
         repair.note_answered(7, 0, at(1));
         assert!(repair.is_empty());
@@ -489,7 +515,7 @@ mod tests {
 
     #[test]
     fn the_round_trip_is_that_of_packets_that_nothing_was_sent_again_beside() {
-        let mut repair = Repair::new();
+        let mut repair = Repair::new(ReorderMemory::new(1 << 20));
         repair.time(5, at(10));
         // Another one is under way.
         repair.time(6, at(11));
@@ -508,7 +534,7 @@ mod tests {
 
     #[test]
     fn what_is_acknowledged_meanwhile_is_not_sent() {
-        let mut repair = Repair::new();
+        let mut repair = Repair::new(ReorderMemory::new(1 << 20));
         for sequence in 10..200 {
             repair.note_missing(sequence, 10, at(1));
         }
@@ -521,7 +547,7 @@ mod tests {
 
     #[test]
     fn the_timer_of_the_connection_leaves_time_for_as_long_as_the_peer_may_wait_twice() {
-        let mut repair = Repair::new();
+        let mut repair = Repair::new(ReorderMemory::new(1 << 20));
         let ms = Duration::from_millis;
         repair.set_rtt(ms(2), ms(1));
         assert_eq!(repair.timeout_min(), ms(44));
@@ -531,7 +557,7 @@ mod tests {
 
     #[test]
     fn probes_come_after_two_round_trips_of_silence_and_then_ever_later() {
-        let mut repair = Repair::new();
+        let mut repair = Repair::new(ReorderMemory::new(1 << 20));
         repair.set_rtt(Duration::from_millis(2), Duration::from_millis(1));
         repair.restart_probe(at(0), false);
         assert!(!repair.take_probe(at(4)));

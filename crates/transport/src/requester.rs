@@ -26,6 +26,7 @@ use crate::completion::{Completion, CompletionOpcode, Status};
 use crate::counter::Counter;
 use crate::host::{Host, LocalFault};
 use crate::local;
+use crate::reorder::ReorderMemory;
 use crate::repair::Repair;
 use crate::request_packet::{ATOMIC_WRITE_LEN, RequestPacket};
 use crate::time::Time;
@@ -122,10 +123,10 @@ impl Requester {
 
     /// Starts counting at the send queue's PSN.
     pub(crate) fn start(&mut self, attributes: &QpAttributes) {
-        let selective = self.repair.is_some();
+        let memory = self.repair.take().map(|repair| repair.into_memory());
         let (long_payload, long_reads) = (self.long_payload, self.long_reads);
         *self = Requester::new();
-        self.set_selective(selective);
+        self.set_selective(memory.as_ref());
         self.long_payload = long_payload;
         self.long_reads = long_reads;
         self.first_psn = attributes.sq_psn;
@@ -533,11 +534,11 @@ impl Requester {
     }
 
     /// The peer keeps what comes before its turn, or does so no more.
-    pub(crate) fn set_selective(&mut self, selective: bool) {
-        match (&self.repair, selective) {
-            (None, true) => self.repair = Some(Box::new(Repair::new())),
-            (Some(_), false) => self.repair = None,
-            (Some(_), true) | (None, false) => {}
+    pub(crate) fn set_selective(&mut self, memory: Option<&ReorderMemory>) {
+        match (&self.repair, memory) {
+            (None, Some(memory)) => self.repair = Some(Box::new(Repair::new(memory.clone()))),
+            (Some(_), None) => self.repair = None,
+            (Some(_), Some(_)) | (None, None) => {}
         }
     }
 

@@ -134,6 +134,11 @@ impl Operation {
         }
     }
 
+    /// Whether the answer goes to its scatter list.
+    pub(crate) const fn lands(&self) -> bool {
+        self.is_read_or_atomic() && !matches!(self, Operation::AtomicWrite { .. })
+    }
+
     /// Whether an unreliable connection has it: what is not answered (IBTA table 38), and what is done here.
     pub const fn is_unreliable(&self) -> bool {
         match self {

@@ -22,6 +22,8 @@ use common::*;
 use std::time::Duration;
 use wires::{TICK, TICKS_AWAY, Wires, reset};
 
+/// Its opcode.
+const READ_RESPONSE_ONLY: u8 = 0x10;
 /// Bytes before a management datagram.
 const BTH_AND_DETH: usize = 20;
 const MS: Duration = Duration::from_millis(1);
@@ -150,6 +152,35 @@ fn what_comes_at_once_is_told_when_it_is_taken_in() {
     wires.quietly(2 * MS);
     wires.ends[0].ok();
     assert_eq!(wires.hosts[0].count("retransmits") - before.1, 2);
+}
+
+#[test]
+fn the_last_of_two_results_in_the_same_memory_stays_though_the_first_is_lost() {
+    let mut wires = Wires::new([true, true], 8192);
+    wires.quietly(20 * MS);
+    wires.ends[1].memory.fill(0, &[1; 64]);
+    wires.ends[1].memory.fill(64, &[2; 64]);
+    let results = wires.ends[0].memory.sge(0, 64);
+    for from in [0, 64] {
+        let read = Operation::Read {
+            va: wires.ends[1].memory.address() + from,
+            rkey: wires.ends[1].memory.mr.rkey(),
+        };
+        wires.ends[0]
+            .qp
+            .post_send(&signalled(read, results))
+            .unwrap();
+    }
+    let mut answers = 0;
+    wires.pass(100 * MS, &mut |from, bytes| {
+        let is_answer = from == 1 && bytes[0] == READ_RESPONSE_ONLY;
+        answers += usize::from(is_answer);
+        is_answer && answers == 1
+    });
+    assert!(answers > 2, "the first one came again");
+    wires.ends[0].ok();
+    wires.ends[0].ok();
+    assert_eq!(wires.ends[0].memory.bytes(0, 64), [2; 64]);
 }
 
 /// After its DREQ a peer is told nothing more, and who waits for that acknowledgement would retry in vain.

@@ -44,7 +44,7 @@ impl QueuePair {
         } = &mut self.service
             && self.transport == Transport::Rc
         {
-            requester.set_selective(memory.is_some());
+            requester.set_selective(memory);
             responder.set_selective(memory);
         }
     }

@@ -45,6 +45,10 @@ impl Host for Machine {
         Ok(())
     }
 
+    fn share_memory(&mut self, _: Slot, _: Slot) -> bool {
+        false
+    }
+
     fn take_receive(&mut self) -> Option<Receive> {
         self.receives.pop_front()
     }

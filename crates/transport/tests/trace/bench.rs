@@ -31,6 +31,8 @@ pub struct BenchHost {
     /// The memory of that one request is gone.
     pub faulty: Option<u32>,
     pub bind_fault: bool,
+    /// All requests name the same memory.
+    pub sharing: bool,
 }
 
 impl BenchHost {
@@ -60,6 +62,10 @@ impl Host for BenchHost {
         let message = self.messages.get_mut(&slot.0).unwrap();
         message[offset as usize..][..data.len()].copy_from_slice(data);
         Ok(())
+    }
+
+    fn share_memory(&mut self, one: Slot, other: Slot) -> bool {
+        self.sharing && one != other
     }
 
     fn take_receive(&mut self) -> Option<Receive> {

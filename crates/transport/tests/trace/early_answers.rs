@@ -191,6 +191,53 @@ fn what_goes_on_behind_a_lost_answer_does_not_put_its_probe_off() {
 }
 
 #[test]
+fn the_last_result_stays_where_requests_share_memory() {
+    let mut b = asked(&[(READ, 512), (ADD, 8)]);
+    b.host.sharing = true;
+    answer(&mut b, Opcode::RcReadResponseLast, P1, &[2; 256]);
+    answer(&mut b, Opcode::RcAtomicAcknowledge, 0, &[]);
+    assert!(b.host.messages[&0][256..] == [2; 256], "its own packets");
+    assert!(b.host.messages[&1] != 77_u64.to_ne_bytes(), "not yet");
+    assert_eq!(b.sends(), ["ReadRequest 16777214 A va=0x1000+512"]);
+    answer(&mut b, Opcode::RcReadResponseFirst, P0, &[1; 256]);
+    assert_eq!(b.log(), ["send 0 Success", "send 1 Success"]);
+    assert!(b.host.messages[&1] == 77_u64.to_ne_bytes());
+}
+
+#[test]
+fn what_waits_and_is_wrong_shows_in_its_turn() {
+    let mut b = asked(&[(READ, 512), (READ, 8)]);
+    b.host.sharing = true;
+    answer(&mut b, Opcode::RcReadResponseOnly, 0, &[2; 7]);
+    answer(&mut b, Opcode::RcReadResponseFirst, P0, &[1; 256]);
+    assert_eq!(b.log(), [""; 0]);
+    answer(&mut b, Opcode::RcReadResponseLast, P1, &[1; 256]);
+    assert_eq!(b.log(), ["send 0 Success", "send 1 BadResponse"]);
+}
+
+#[test]
+fn what_waits_is_bounded_and_given_back() {
+    let memory = ReorderMemory::new(1000);
+    let mut b = Bench::connected();
+    b.qp.set_selective(Some(&memory));
+    b.host.sharing = true;
+    for length in [8, 1024] {
+        b.post(READ, length);
+    }
+    b.sends();
+    for psn in [P1, 0, 1] {
+        answer(&mut b, Opcode::RcReadResponseMiddle, psn, &[2; 256]);
+    }
+    assert!(b.counted(Counter::DropEarly) > 0);
+    assert!(memory.left() < 1000);
+    answer(&mut b, Opcode::RcReadResponseOnly, P0, &[1; 8]);
+    assert_eq!(memory.left(), 1000);
+    answer(&mut b, Opcode::RcReadResponseMiddle, 1, &[2; 256]);
+    b.modify(QpState::Error);
+    assert_eq!(memory.left(), 1000);
+}
+
+#[test]
 fn what_is_wrong_is_not_placed_and_shows_in_its_turn() {
     for (opcode, length) in [
         (Opcode::RcReadResponseLast, 255),
