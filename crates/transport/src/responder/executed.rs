@@ -218,7 +218,8 @@ fn is_rest_of(again: &Reth, psn: Psn, before: &Reth, first: Psn, payload: u32) -
         return false;
     }
     let offset = index * payload;
-    again.rkey == before.rkey
+    // What reads nothing needs no key, and may name none.
+    (again.rkey == before.rkey || again.length == 0)
         && again.va == before.va.wrapping_add(u64::from(offset))
         && again.length == before.length - offset.min(before.length)
 }

@@ -688,3 +688,19 @@ fn a_message_longer_than_any_is_invalid_whatever_the_key_opens() {
         assert_eq!(b.sends(), [nak]);
     }
 }
+
+/// As our own requester repeats it when nobody answers: rxe answers one that names a key or one that names none.
+#[test]
+fn a_repeated_read_of_nothing_is_answered_whatever_key_it_names() {
+    let mut b = Bench::connected();
+    b.read_arrives(100, REGION_VA, 0);
+    assert_eq!(b.sends(), ["ReadResponseOnly 100 msn=1"]);
+    b.arrives(Opcode::RcReadRequest, 100, &[], |headers| {
+        headers.reth = Some(Reth {
+            va: REGION_VA,
+            rkey: Rkey(0),
+            length: 0,
+        });
+    });
+    assert_eq!(b.sends(), ["ReadResponseOnly 100 msn=1"]);
+}
