@@ -123,6 +123,7 @@ pub struct Memory {
     open: Vec<Open>,
     flying: Vec<Placement>,
     settled: Vec<Placement>,
+    /// In the order in which they were posted, which is that of one queue pair's.
     cells: Vec<Cell>,
     readers: Vec<Reader>,
 }
@@ -260,7 +261,8 @@ impl Memory {
         true
     }
 
-    /// Which `count` of the atomics that wait, in which order, make `after` out of `before`.
+    /// Which `count` of the atomics that wait, in which order, make `after` out of `before`. Where several orders do, those that were posted
+    /// first go first.
     fn explain_cell(
         &self,
         waiting: &[usize],
@@ -477,7 +479,7 @@ impl Memory {
         let Some(index) = self.cells.iter().position(|cell| cell.id == id) else {
             return Ok(());
         };
-        let cell = self.cells.swap_remove(index);
+        let cell = self.cells.remove(index);
         match cell.found {
             Some(found) if found == original => Ok(()),
             Some(found) => Err(format!(
@@ -499,4 +501,25 @@ impl Memory {
 fn word(bytes: &[u8], at: usize) -> u64 {
     let bytes = bytes[at..at + 8].try_into();
     u64::from_ne_bytes(bytes.expect("eight bytes"))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_that_are_seen_at_once_were_added_in_the_order_of_posting() {
+        let mut memory = Memory::new(&[0; 16]);
+        memory.begin_atomic(1, 7, 8, Operation::Add(1));
+        memory.begin_atomic(2, 0, 0, Operation::Add(10));
+        memory.begin_atomic(3, 0, 0, Operation::Add(20));
+        let both = [30_u64.to_ne_bytes(), 1_u64.to_ne_bytes()].concat();
+        let one = [[0; 8], 1_u64.to_ne_bytes()].concat();
+        memory.observe(&one).unwrap();
+        memory.settle_atomic(1, 0).unwrap();
+        memory.observe(&both).unwrap();
+        memory.settle_atomic(2, 0).unwrap();
+        memory.settle_atomic(3, 10).unwrap();
+    }
 }

@@ -227,9 +227,10 @@ impl World {
         });
         let touched: u64 = paths.map(|path| path.lost + path.astray).sum();
         let slow = (0..self.ends.len()).any(|end| self.slow_since(end).is_some());
-        // Of a request that nobody waits for, the world may end before its failure.
+        // Of a request that nobody waits for, the world may end before its failure, and before it was said that there is no receive.
         let mut ends = 0..self.ends.len();
-        let unsure = !self.plan.careful && ends.any(|end| self.judge.sends(end).next().is_some());
+        let is_open = ends.any(|end| self.judge.sends(end).next().is_some());
+        let unsure = !self.plan.careful && is_open;
         let touched = touched + self.marked;
         if unsure || touched > 0 || slow || self.violent || self.counts.failures > 0 {
             return Ok(());
@@ -244,7 +245,7 @@ impl World {
         };
         let mut none = vec!["timeouts", "naks_sent", "implied_naks", "drop_ghost"];
         // Who finds no receive is asked again, and so is what came behind it.
-        if counted("rnr_naks_sent") == 0 {
+        if counted("rnr_naks_sent") == 0 && !is_open {
             none.push("out_of_order");
             // Before a send queue rests, the last packet may be sent again to ask what is done.
             if !self.drained {
