@@ -44,6 +44,9 @@ const TCMSG_BYTES: usize = 20;
 const TICK_NS: u64 = 64;
 /// What may pass at once after a pause. The controller makes up for what a late timer cost in its next step.
 const BURST_BYTES: u64 = 16 << 10;
+/// And for no longer: with `htb_hysteresis` the kernel lends as much, and what was lent at a rate that held for a millisecond is paid back at
+/// that rate, for 131 ms at the lowest.
+const BURST_NS_MAX: u64 = 4_000_000;
 /// Ethernet: packets cost their length, and the kernel wants no table of costs.
 const LINK_LAYER_ETHERNET: u8 = 1;
 /// Faster than anything can dequeue.
@@ -130,8 +133,7 @@ impl Shaper {
     /// Adds or changes the class. It keeps its tokens when its rate changes.
     fn class(&mut self, flags: u16, bytes_per_s: u64) -> io::Result<()> {
         let rate = rate_spec(bytes_per_s);
-        let burst_ns = BURST_BYTES * 1_000_000_000 / bytes_per_s.max(1);
-        let buffer = u32::try_from(burst_ns / TICK_NS).unwrap_or(u32::MAX);
+        let buffer = bucket_ticks(bytes_per_s);
         let mut parameters = [rate.clone(), rate].concat();
         // Buckets for rate and ceiling, quantum, level, priority.
         for word in [buffer, buffer, 60_000, 0, 0] {
@@ -200,6 +202,12 @@ impl Shaper {
     }
 }
 
+/// How much the bucket holds, in the kernel's unit of time.
+fn bucket_ticks(bytes_per_s: u64) -> u32 {
+    let burst_ns = BURST_BYTES * 1_000_000_000 / bytes_per_s.max(1);
+    (burst_ns.min(BURST_NS_MAX) / TICK_NS) as u32
+}
+
 /// A struct tcmsg: family, interface, handle, parent, information.
 fn tcmsg(index: u32, handle: u32, parent: u32) -> Vec<u8> {
     let words = [0, index, handle, parent, 0];
@@ -231,4 +239,17 @@ fn counted(body: &[u8]) -> Option<Counted> {
         backlog_bytes: number(queue, 4)?.into(),
         dropped: number(queue, 8)?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_holds_an_aggregate_and_never_lends_for_long() {
+        let bucket = |mbit: u64| u64::from(bucket_ticks(mbit * 125_000)) * TICK_NS;
+        assert_eq!(bucket(650), 201_600, "16 KiB");
+        assert_eq!(bucket(1), 4_000_000);
+        assert_eq!(bucket(0), 4_000_000);
+    }
 }
