@@ -114,12 +114,14 @@ fn worlds_that_failed_once_go_as_they_should() {
     let unheard = 1_795_287_315_018_658;
     // Two atomics happened in one step, and so did two writes with a READ between them: a host had kept what came before its turn.
     let at_once = [4_825, 12_321];
+    // Sums of one step were taken to be added in another order; a world ended before it was said that there is no receive.
+    let (sums, unsaid) = (9_003_234, 9_011_315);
     // A bundle was damaged, and so were three packets.
     let bundle = 3_370;
     let early = [5_001_997, 5_004_551, 5_013_018, greedy, kept, copied];
     for seed in [
         &early[..],
-        &[bound, first, held_back, unheard, bundle],
+        &[bound, first, held_back, unheard, bundle, sums, unsaid],
         &at_once,
     ]
     .concat()
@@ -144,6 +146,14 @@ fn worlds_that_found_a_fault_go_as_they_should() {
         (
             1_795_293_787_345_279,
             "of the program's own: it learned late of an invalidation, and took the window's key back to what it was",
+        ),
+        (
+            7_000_011,
+            "what could not be sent again was acknowledged, and its failure told of the next",
+        ),
+        (
+            7_007_728,
+            "a READ of nothing that came again, and named no key, was not answered",
         ),
         (
             31,
