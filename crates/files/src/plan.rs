@@ -188,6 +188,11 @@ impl Placed {
         self.trailer + TRAILER_BYTES
     }
 
+    /// Whether there is data of it before `position` of the stream: what is before may be padding alone.
+    pub(crate) fn has_data_before(&self, position: u64) -> bool {
+        self.data_bytes > 0 && self.start < position
+    }
+
     /// What lies at `position` of the stream, and where that ends.
     fn part_at(&self, position: u64) -> (Part, u64) {
         let data_end = self.start + self.data_bytes;

@@ -191,7 +191,7 @@ impl Sink {
         let files = self.plan.files();
         match files.binary_search_by_key(&entry, |file| file.entry) {
             Ok(index) if index < cut => Reached::End,
-            Ok(index) if index == cut && files[index].start < position => Reached::Middle,
+            Ok(index) if index == cut && files[index].has_data_before(position) => Reached::Middle,
             Ok(_) | Err(_) => Reached::Nothing,
         }
     }
@@ -205,7 +205,7 @@ impl Sink {
             .files()
             .get(index)
             .copied()
-            .filter(|file| file.start < position)
+            .filter(|file| file.has_data_before(position))
         else {
             return Ok(());
         };

@@ -173,6 +173,63 @@ fn a_file_that_was_cut_off_and_then_did_not_arrive_is_told_in_the_next_life() {
     assert_eq!(contents(&out).len(), 2);
 }
 
+/// Its end does not fit into the chunk in which it begins: of such a file nothing has come, and none was made.
+#[test]
+fn a_transfer_that_is_cut_off_at_a_file_without_data_goes_on() {
+    let scratch = Scratch::new();
+    let first = noise(1, CHUNK_BYTES as usize - 33 - 10);
+    scratch.write("in/empty/a", &first);
+    scratch.write("in/empty/b", b"");
+    scratch.write("in/hole/a", &first);
+    let hole = fs::File::create(scratch.join("in/hole/b")).unwrap();
+    hole.set_len(CHUNK_BYTES).unwrap();
+    scratch.directory("in/many");
+    for number in 0..40_000 {
+        fs::write(scratch.join(format!("in/many/{number}")), b"").unwrap();
+    }
+    for name in ["empty", "hole", "many"] {
+        let tree = scratch.join("in").join(name);
+        let walked = walk(&[&tree], Limits::default()).unwrap();
+        let out = scratch.directory(&format!("out-{name}"));
+        let open = || open(&out, &walked.manifest, Options::default()).unwrap();
+        let from = |first| Source::new(&walked, &Unwanted::default(), first);
+        let (mut sink, source) = copy(from(0), open(), 1).unwrap();
+        assert_eq!(sink.plan().chunks(), 2);
+        sink.checkpoint().unwrap();
+        drop(sink);
+        // What comes now is not vouched for, and is made anew.
+        drop(copy(source, open(), 1).unwrap());
+        let (sink, _) = copy(from(1), open(), 1).unwrap();
+        assert!(sink.finish().unwrap().flaws.is_empty());
+        assert_eq!(contents(&out.join(name)), contents(&tree));
+        assert_eq!(fs::read_dir(&out).unwrap().count(), 1);
+    }
+}
+
+#[test]
+fn a_file_without_data_that_did_not_arrive_is_told_once() {
+    let scratch = Scratch::new();
+    scratch.write("in/tree/a", noise(1, CHUNK_BYTES as usize - 33 - 10));
+    let empty = scratch.write("in/tree/b", b"");
+    let walked = walk(&[scratch.join("in/tree")], Limits::default()).unwrap();
+    let from = |first| Source::new(&walked, &Unwanted::default(), first);
+    let out = scratch.directory("out");
+    let open = || open(&out, &walked.manifest, Options::default()).unwrap();
+    let (mut sink, source) = copy(from(0), open(), 1).unwrap();
+    sink.checkpoint().unwrap();
+    fs::remove_file(empty).unwrap();
+    let (sink, _) = copy(source, sink, 1).unwrap();
+    assert_eq!(sink.flaws(), [(2, Flaw::Changed)]);
+    drop(sink);
+    drop(open());
+    let staging = out.join(format!(".airdma-{}", walked.manifest.id()));
+    assert_eq!(fs::read_dir(staging).unwrap().count(), 1, "the journal");
+    let (sink, _) = copy(from(1), open(), 1).unwrap();
+    let report = sink.finish().unwrap();
+    assert_eq!((report.files, report.flaws), (1, vec![(2, Flaw::Changed)]));
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 1);
+}
+
 #[test]
 fn what_comes_becomes_durable_without_being_asked_for() {
     let scratch = Scratch::new();
