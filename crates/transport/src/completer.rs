@@ -300,12 +300,18 @@ impl Requester {
         if repair.is_answered(sequence) {
             return host.count(Counter::Duplicates);
         }
-        let earlier = queue.iter().take_while(|other| other.first < entry.first);
-        let is_in_the_way = entry.request.operation.lands()
-            && earlier
-                .filter(|other| other.request.operation.lands())
-                .any(|other| host.share_memory(other.request.slot, entry.request.slot));
-        if is_in_the_way {
+        let find_in_the_way = || {
+            let earlier = queue.partition_point(|other| other.first < entry.first);
+            let mut earlier = queue.range(..earlier).rev();
+            let last = earlier.find(|other| {
+                other.request.operation.lands()
+                    && host.share_memory(other.request.slot, entry.request.slot)
+            });
+            last.map(Entry::end)
+        };
+        let has_to_wait = entry.request.operation.lands()
+            && repair.has_to_wait(entry.first, acked, find_in_the_way);
+        if has_to_wait {
             if !repair.keep(sequence, packet) {
                 return host.count(Counter::DropEarly);
             }

@@ -72,6 +72,9 @@ pub(crate) struct Repair {
     answered_end: u64,
     /// Of these, those that are not where they belong yet.
     kept: BTreeMap<u64, Kept>,
+    /// By the first sequence of a request whose answers came before their turn: the end of the last request before it that wants the same
+    /// memory, or 0. What was posted later is never before it, so this stays true.
+    in_the_way: BTreeMap<u64, u64>,
     memory: ReorderMemory,
     /// When all that is missing before that was looked at.
     looked_at: Time,
@@ -83,6 +86,7 @@ impl Repair {
         Repair {
             memory,
             kept: BTreeMap::new(),
+            in_the_way: BTreeMap::new(),
             lost: [0; WORDS],
             lost_count: 0,
             clean: 0,
@@ -149,6 +153,23 @@ impl Repair {
         let has_room = kept.is_some();
         self.kept.extend(kept.map(|kept| (sequence, kept)));
         has_room
+    }
+
+    /// Whether an answer to the request that begins at `first` has to wait, because one before it wants the same memory. `find` says where the
+    /// last such request ends. That is a long search, in which a peer may not send us with each packet: it is asked once for each request.
+    pub(crate) fn has_to_wait(
+        &mut self,
+        first: u64,
+        acked: u64,
+        find: impl FnOnce() -> Option<u64>,
+    ) -> bool {
+        while let Some(oldest) = self.in_the_way.first_entry()
+            && *oldest.key() < acked
+        {
+            oldest.remove();
+        }
+        let end = self.in_the_way.entry(first);
+        acked < *end.or_insert_with(|| find().unwrap_or(0))
     }
 
     /// It is its turn.

@@ -33,6 +33,8 @@ pub struct BenchHost {
     pub bind_fault: bool,
     /// All requests name the same memory.
     pub sharing: bool,
+    /// How often it was asked whether two do.
+    pub asked_for_sharing: u32,
 }
 
 impl BenchHost {
@@ -65,6 +67,7 @@ impl Host for BenchHost {
     }
 
     fn share_memory(&mut self, one: Slot, other: Slot) -> bool {
+        self.asked_for_sharing += 1;
         self.sharing && one != other
     }
 
@@ -214,11 +217,16 @@ fn when(condition: bool, mask: AttrMask) -> AttrMask {
     if condition { mask } else { AttrMask::empty() }
 }
 
-fn walk(qp: &mut QueuePair, host: &mut BenchHost, steps: &[(QpState, AttrMask)]) {
+fn walk(
+    qp: &mut QueuePair,
+    host: &mut BenchHost,
+    with: QpAttributes,
+    steps: &[(QpState, AttrMask)],
+) {
     for (state, mask) in steps {
         let new = QpAttributes {
             state: *state,
-            ..attributes()
+            ..with
         };
         qp.modify(&new, *mask | AttrMask::STATE, host).unwrap();
     }
@@ -227,7 +235,12 @@ fn walk(qp: &mut QueuePair, host: &mut BenchHost, steps: &[(QpState, AttrMask)])
 impl Bench {
     /// A connected queue pair, ready to send; its PSNs start at 0xfffffe, the peer's at 100.
     pub fn connected() -> Self {
-        Self::connect(Self::reset(QpType::Rc))
+        Self::connected_with(attributes())
+    }
+
+    /// The same with other attributes.
+    pub fn connected_with(attributes: QpAttributes) -> Self {
+        Self::connect_with(Self::reset(QpType::Rc), attributes)
     }
 
     /// One half of an extended connection, ready to send.
@@ -235,7 +248,11 @@ impl Bench {
         Self::connect(Self::reset(qp_type))
     }
 
-    fn connect(mut bench: Self) -> Self {
+    fn connect(bench: Self) -> Self {
+        Self::connect_with(bench, attributes())
+    }
+
+    fn connect_with(mut bench: Self, attributes: QpAttributes) -> Self {
         let (receives, sends) = match bench.qp.qp_type() {
             QpType::XrcSend => (false, true),
             QpType::XrcReceive => (true, false),
@@ -246,6 +263,7 @@ impl Bench {
         walk(
             &mut bench.qp,
             &mut bench.host,
+            attributes,
             &[
                 (
                     QpState::Init,
@@ -277,6 +295,7 @@ impl Bench {
         walk(
             &mut bench.qp,
             &mut bench.host,
+            attributes(),
             &[
                 (
                     QpState::Init,
@@ -301,6 +320,7 @@ impl Bench {
         walk(
             &mut bench.qp,
             &mut bench.host,
+            attributes(),
             &[
                 (
                     QpState::Init,

@@ -205,6 +205,53 @@ fn the_last_result_stays_where_requests_share_memory() {
 }
 
 #[test]
+fn what_shares_memory_is_asked_once_for_each_request_however_their_answers_alternate() {
+    for (sharing, questions) in [(false, 3), (true, 2)] {
+        let mut b = Bench::connected_with(QpAttributes {
+            max_rd_atomic: 3,
+            ..attributes()
+        });
+        b.qp.set_selective(Some(&ReorderMemory::new(1 << 20)));
+        b.host.sharing = sharing;
+        for _ in 0..3 {
+            b.post(READ, 1024);
+        }
+        b.sends();
+        for index in 0..4 {
+            for first in [2, 6] {
+                answer(
+                    &mut b,
+                    Opcode::RcReadResponseMiddle,
+                    first + index,
+                    &[7; 256],
+                );
+            }
+        }
+        assert_eq!(b.host.asked_for_sharing, questions);
+        for psn in [P0, P1, 0, 1] {
+            answer(&mut b, Opcode::RcReadResponseMiddle, psn, &[1; 256]);
+        }
+        let done = [0, 1, 2].map(|request| format!("send {request} Success"));
+        assert_eq!(b.log(), done);
+        assert!(b.host.messages[&2] == [7; 1024]);
+        assert_eq!(b.host.asked_for_sharing, questions);
+    }
+}
+
+#[test]
+fn an_answer_waits_no_longer_than_who_is_in_its_way() {
+    let mut b = asked(&[(READ, 8), (READ, 768)]);
+    b.host.sharing = true;
+    answer(&mut b, Opcode::RcReadResponseMiddle, 0, &[2; 256]);
+    assert!(b.host.messages[&1][256..512] != [2; 256], "not yet");
+    answer(&mut b, Opcode::RcReadResponseOnly, P0, &[1; 8]);
+    answer(&mut b, Opcode::RcReadResponseLast, 1, &[3; 256]);
+    assert!(b.host.messages[&1][512..] == [3; 256]);
+    answer(&mut b, Opcode::RcReadResponseFirst, P1, &[1; 256]);
+    assert_eq!(b.log(), ["send 0 Success", "send 1 Success"]);
+}
+
+#[test]
 fn what_waits_and_is_wrong_shows_in_its_turn() {
     let mut b = asked(&[(READ, 512), (READ, 8)]);
     b.host.sharing = true;
