@@ -311,13 +311,18 @@ impl Requester {
         };
         let has_to_wait = entry.request.operation.lands()
             && repair.has_to_wait(entry.first, acked, find_in_the_way);
-        if has_to_wait {
-            if !repair.keep(sequence, packet) {
-                return host.count(Counter::DropEarly);
-            }
-        } else if place_answer(&entry, sequence, packet, host).is_err() {
-            return host.count(Counter::DropMalformed);
-        }
+        let (is_here, why_not) = if has_to_wait {
+            (repair.keep(sequence, packet), Counter::DropEarly)
+        } else {
+            let placed = place_answer(&entry, sequence, packet, host);
+            (placed.is_ok(), Counter::DropMalformed)
+        };
+        let look_from = if is_here {
+            repair.note_answered(sequence, acked, now)
+        } else {
+            host.count(why_not);
+            repair.note_dropped(sequence, acked, now)
+        };
         // It executes in order.
         repair.note_told(sequence);
         let awaits = |sequence| {
@@ -325,7 +330,7 @@ impl Requester {
                 .is_some_and(|entry| entry.request.operation.is_read_or_atomic())
         };
         let mut is_new = false;
-        for earlier in repair.note_answered(sequence, acked, now)..sequence {
+        for earlier in look_from..sequence {
             if !repair.is_answered(earlier) && awaits(earlier) {
                 is_new |= repair.note_missing_answer(earlier, acked, now);
             }

@@ -68,7 +68,7 @@ pub(crate) struct Repair {
     /// One bit for each packet in flight, as in `lost`: its answer came before its turn, and is where it belongs.
     answered: [u64; WORDS],
     answered_count: u32,
-    /// All answers that came before their turn are before this.
+    /// What is missing before this was looked at; all answers that came before their turn are.
     answered_end: u64,
     /// Of these, those that are not where they belong yet.
     kept: BTreeMap<u64, Kept>,
@@ -133,10 +133,20 @@ impl Repair {
         let (word, bit) = place(sequence);
         self.answered[word] |= bit;
         self.answered_count += 1;
-        self.note_heard(sequence, now);
         self.remove(sequence);
+        self.look_before(sequence, sequence + 1, acked, now)
+    }
+
+    /// An answer came before its turn, and could not be used: it is missing like those before it, from where [`note_answered`](Self::note_answered)
+    /// would say on. Who comes after it finds that out.
+    pub(crate) fn note_dropped(&mut self, sequence: u64, acked: u64, now: Time) -> u64 {
+        self.look_before(sequence, sequence, acked, now)
+    }
+
+    fn look_before(&mut self, sequence: u64, end: u64, acked: u64, now: Time) -> u64 {
+        self.note_heard(sequence, now);
         let looked_to = self.answered_end.max(acked);
-        self.answered_end = looked_to.max(sequence + 1);
+        self.answered_end = looked_to.max(end);
         if sequence >= looked_to {
             return looked_to;
         }

@@ -93,15 +93,18 @@ fn a_middle_packet_in_its_turn_brings_those_that_waited_for_it() {
     let mut b = asked(&[(READ, 1024)]);
     answer(&mut b, Opcode::RcReadResponseFirst, P0, &[1; 256]);
     answer(&mut b, Opcode::RcReadResponseMiddle, 0, &[3; 256]);
-    let bth = Bth {
-        ack_request: false,
-        ..Bth::new(Opcode::RcReadResponseMiddle, Qpn::new(1), Psn::new(P1))
-    };
-    let taken = b.qp.take_middle(b.now, &bth, &[2; 256], &mut b.host);
-    assert!(!taken, "others wait");
+    assert!(!take_middle(&mut b, P1), "others wait");
     answer(&mut b, Opcode::RcReadResponseMiddle, P1, &[2; 256]);
     answer(&mut b, Opcode::RcReadResponseLast, 1, &[4; 256]);
     assert_eq!(b.log(), ["send 0 Success"]);
+}
+
+fn take_middle(b: &mut Bench, psn: u32) -> bool {
+    let bth = Bth {
+        ack_request: false,
+        ..Bth::new(Opcode::RcReadResponseMiddle, Qpn::new(1), Psn::new(psn))
+    };
+    b.qp.take_middle(b.now, &bth, &[2; 256], &mut b.host)
 }
 
 #[test]
@@ -272,16 +275,57 @@ fn what_waits_is_bounded_and_given_back() {
         b.post(READ, length);
     }
     b.sends();
-    for psn in [P1, 0, 1] {
+    for psn in [P1, 0, 1, 2] {
         answer(&mut b, Opcode::RcReadResponseMiddle, psn, &[2; 256]);
     }
     assert!(b.counted(Counter::DropEarly) > 0);
     assert!(memory.left() < 1000);
+    let again = b.sends();
+    assert_eq!(again[0], "ReadRequest 16777214 va=0x1000+8");
+    assert!(again[1].starts_with("ReadRequest 1 "), "{again:?}");
     answer(&mut b, Opcode::RcReadResponseOnly, P0, &[1; 8]);
     assert_eq!(memory.left(), 1000);
     answer(&mut b, Opcode::RcReadResponseMiddle, 1, &[2; 256]);
     b.modify(QpState::Error);
     assert_eq!(memory.left(), 1000);
+}
+
+#[test]
+fn what_finds_no_room_is_asked_for_again_and_what_is_missing_before_it() {
+    let mut b = Bench::connected_with(QpAttributes {
+        timeout: 0,
+        ..attributes()
+    });
+    b.qp.set_selective(Some(&ReorderMemory::new(0)));
+    b.host.sharing = true;
+    for length in [8, 1024] {
+        b.post(READ, length);
+    }
+    b.sends();
+    for psn in [P1, 0, 1] {
+        answer(&mut b, Opcode::RcReadResponseMiddle, psn, &[2; 256]);
+    }
+    assert_eq!(b.counted(Counter::DropEarly), 3);
+    assert_eq!(
+        b.sends(),
+        [
+            "ReadRequest 16777214 va=0x1000+8",
+            "ReadRequest 16777215 A va=0x1000+1024",
+        ]
+    );
+    // They come again, and the one before them is lost again: nobody asks faster than once in a round trip.
+    for psn in [P1, 0, 1, 2] {
+        answer(&mut b, Opcode::RcReadResponseMiddle, psn, &[2; 256]);
+    }
+    assert_eq!(b.sends(), [""; 0]);
+    b.next_timer();
+    assert_eq!(b.sends()[0], "ReadRequest 16777214 A va=0x1000+8");
+    answer(&mut b, Opcode::RcReadResponseOnly, P0, &[1; 8]);
+    for psn in [P1, 0, 1] {
+        answer(&mut b, Opcode::RcReadResponseMiddle, psn, &[2; 256]);
+    }
+    answer(&mut b, Opcode::RcReadResponseLast, 2, &[2; 256]);
+    assert_eq!(b.log(), ["send 0 Success", "send 1 Success"]);
 }
 
 #[test]
