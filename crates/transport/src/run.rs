@@ -246,6 +246,9 @@ impl Requester {
         if host.scatter(slot, offset, payload).is_err() {
             return false;
         }
+        if let Some(repair) = &mut self.repair {
+            repair.note_heard(self.acked, now);
+        }
         self.acked += 1;
         self.progressed(now, attributes);
         true

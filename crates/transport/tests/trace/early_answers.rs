@@ -108,6 +108,21 @@ fn take_middle(b: &mut Bench, psn: u32) -> bool {
 }
 
 #[test]
+fn those_behind_a_middle_packet_that_was_asked_for_again_are_on_their_way() {
+    let mut b = asked(&[(READ, 1024), (READ, 8)]);
+    executed(&mut b, 3);
+    b.next_timer();
+    assert_eq!(b.sends().len(), 1);
+    b.now = b.now + RTT;
+    answer(&mut b, Opcode::RcReadResponseFirst, P0, &[1; 256]);
+    b.now = b.now + RTT;
+    assert!(take_middle(&mut b, P1));
+    b.now = b.now + RTT / 2;
+    answer(&mut b, Opcode::RcReadResponseOnly, 2, &[4; 8]);
+    assert_eq!(b.sends(), [""; 0]);
+}
+
+#[test]
 fn lost_results_of_atomics_are_asked_for_and_what_was_written_between_is_done() {
     let mut b = asked(&[(ADD, 8), (WRITE, 8), (READ, 8), (WRITE, 8)]);
     answer(&mut b, Opcode::RcReadResponseOnly, 0, &[7; 8]);
