@@ -305,10 +305,13 @@ fn look(
     };
     let still_there = |staging: &OwnedFd, record: &Record| {
         let plan = Plan::new(manifest, &record.fitting.unwanted);
+        let mut tree = Tree::new(copy(&top)?, Arc::clone(manifest), record.fitting.clone());
+        if !keeps_all(&mut tree, manifest) {
+            return Ok(false);
+        }
         if record.chunks < plan.chunks() {
             return Ok(true);
         }
-        let mut tree = Tree::new(copy(&top)?, Arc::clone(manifest), record.fitting.clone());
         has_all(staging, &mut tree, manifest, &plan, options)
             .map_err(|error| Error::new("read", &staging_name, problem(&error)))
     };
@@ -335,8 +338,17 @@ fn look(
     })
 }
 
-/// Whether all files of an offer that came whole are still there, and those that need not come: a sender that never heard of it may come
-/// again when they have been removed or changed, and to say then that they arrived would be wrong.
+/// Whether all files that need not come are still there: they are said to have arrived, too. They were known by their time. Links are made
+/// where they are missing.
+fn keeps_all(tree: &mut Tree, manifest: &Manifest) -> bool {
+    let unwanted = tree.fitting.unwanted.clone();
+    let mut unwanted = unwanted.ranges().iter().cloned().flatten();
+    let is_file = |entry: u32| manifest.entry(entry).content().is_some();
+    unwanted.all(|entry| !is_file(entry) || is_in_place(tree, entry, as_offered))
+}
+
+/// Whether all files of an offer that came whole are still there: a sender that never heard of it may come again when they have been
+/// removed or changed, and to say then that they arrived would be wrong.
 fn has_all(
     staging: &OwnedFd,
     tree: &mut Tree,
@@ -355,25 +367,21 @@ fn has_all(
     }
     let journal = rustix::fs::statat(staging, journal::NAME, AtFlags::SYMLINK_NOFOLLOW)?;
     let settled = modified(&journal).seconds;
-    let as_offered =
-        |entry: &Entry, found: i64| found.abs_diff(entry.modified.seconds) <= TIME_GRAIN_SECONDS;
     // The journal was written after all of them, by the same clock.
     let as_it_came = |entry: &Entry, found: i64| match options.times {
         true => as_offered(entry, found),
         false => found <= settled.saturating_add_unsigned(TIME_GRAIN_SECONDS),
     };
-    let has_arrived = plan.files().iter().all(|file| {
+    Ok(plan.files().iter().all(|file| {
         let top = manifest.ancestors(file.entry).last();
         unplaced.contains(&file.entry)
             || top.is_some_and(|top| unplaced.contains(&top))
             || is_in_place(tree, file.entry, as_it_came)
-    });
-    // What was there already was known by its time. Links are made where they are missing.
-    let unwanted = tree.fitting.unwanted.clone();
-    let mut unwanted = unwanted.ranges().iter().cloned().flatten();
-    let is_file = |entry: u32| manifest.entry(entry).content().is_some();
-    let stays = unwanted.all(|entry| !is_file(entry) || is_in_place(tree, entry, as_offered));
-    Ok(has_arrived && stays)
+    }))
+}
+
+fn as_offered(entry: &Entry, found: i64) -> bool {
+    found.abs_diff(entry.modified.seconds) <= TIME_GRAIN_SECONDS
 }
 
 /// Whether the file that has the name of an entry can be it, also by the second in which it was changed.

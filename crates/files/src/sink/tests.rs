@@ -401,6 +401,46 @@ fn what_was_kept_and_is_gone_since_is_not_said_to_be_there() {
     assert_eq!(scratch.hidden(), 0);
 }
 
+/// The same before all has come: who goes on would say at the end that it arrived.
+#[test]
+fn what_was_kept_and_is_gone_when_a_transfer_goes_on_is_sent_after_all() {
+    let scratch = Scratch::new("cut-off");
+    let kept = scratch.0.join("out/tree");
+    fs::create_dir(&kept).unwrap();
+    let mut copy = Command::new("cp");
+    copy.args(["-a", "first"]).arg(&kept);
+    let sent = scratch.0.join("tree");
+    assert!(copy.current_dir(&sent).status().unwrap().success());
+    let manifest = Arc::clone(&scratch.walk("tree").manifest);
+    let (id, clash) = (manifest.id(), Clash::SkipSame);
+    let open = || {
+        let options = Options {
+            clash,
+            ..Options::default()
+        };
+        Sink::open(&scratch.0.join("out"), Arc::clone(&manifest), id, options)
+    };
+    let mut sink = open().unwrap();
+    scratch.write(&mut sink, "tree", 1);
+    sink.checkpoint().unwrap();
+    drop(sink);
+    assert_eq!(open().unwrap().next(), 1, "all that was kept is there");
+    let first = kept.join("first");
+    fs::write(&first, b"something else").unwrap();
+    let error = open().unwrap_err();
+    assert_eq!(
+        (error.problem, &*error.path),
+        (Problem::Exists, "tree/first")
+    );
+    fs::remove_file(&first).unwrap();
+    let mut sink = open().unwrap();
+    assert_eq!(sink.next(), 0);
+    scratch.write(&mut sink, "tree", u64::MAX);
+    sink.finish().unwrap();
+    assert_eq!(fs::read(&first).unwrap(), b"content");
+    assert_eq!((scratch.names(), scratch.hidden()), (5, 0));
+}
+
 /// Its time says nothing of the sender's then, but whether it is older than the journal.
 #[test]
 fn what_was_changed_since_is_noticed_without_times_too() {
