@@ -2,7 +2,7 @@
 
 use super::{OPEN_ANY, Receiving, Sink, problem};
 use crate::journal::{self, Journal, Record};
-use crate::manifest::{Entry, Kind, Manifest, ManifestId, STAGING_PREFIX};
+use crate::manifest::{Entry, Kind, Manifest, ManifestId, Modified, STAGING_PREFIX};
 use crate::options::Options;
 use crate::plan::{CHUNK_BYTES, Plan};
 use crate::survey::{check_links, survey};
@@ -338,13 +338,14 @@ fn look(
     })
 }
 
-/// Whether all files that need not come are still there: they are said to have arrived, too. They were known by their time. Links are made
-/// where they are missing.
+/// Whether all files that need not come are still there: they are said to have arrived, too. They are known by what the survey knew them
+/// by. Links are made where they are missing.
 fn keeps_all(tree: &mut Tree, manifest: &Manifest) -> bool {
     let unwanted = tree.fitting.unwanted.clone();
     let mut unwanted = unwanted.ranges().iter().cloned().flatten();
     let is_file = |entry: u32| manifest.entry(entry).content().is_some();
-    unwanted.all(|entry| !is_file(entry) || is_in_place(tree, entry, as_offered))
+    let by_time = |entry: &Entry, found| found == entry.modified;
+    unwanted.all(|entry| !is_file(entry) || is_in_place(tree, entry, by_time))
 }
 
 /// Whether all files of an offer that came whole are still there: a sender that never heard of it may come again when they have been
@@ -368,9 +369,9 @@ fn has_all(
     let journal = rustix::fs::statat(staging, journal::NAME, AtFlags::SYMLINK_NOFOLLOW)?;
     let settled = modified(&journal).seconds;
     // The journal was written after all of them, by the same clock.
-    let as_it_came = |entry: &Entry, found: i64| match options.times {
-        true => as_offered(entry, found),
-        false => found <= settled.saturating_add_unsigned(TIME_GRAIN_SECONDS),
+    let as_it_came = |entry: &Entry, found: Modified| match options.times {
+        true => found.seconds.abs_diff(entry.modified.seconds) <= TIME_GRAIN_SECONDS,
+        false => found.seconds <= settled.saturating_add_unsigned(TIME_GRAIN_SECONDS),
     };
     Ok(plan.files().iter().all(|file| {
         let top = manifest.ancestors(file.entry).last();
@@ -380,12 +381,8 @@ fn has_all(
     }))
 }
 
-fn as_offered(entry: &Entry, found: i64) -> bool {
-    found.abs_diff(entry.modified.seconds) <= TIME_GRAIN_SECONDS
-}
-
-/// Whether the file that has the name of an entry can be it, also by the second in which it was changed.
-fn is_in_place(tree: &mut Tree, index: u32, by_time: impl Fn(&Entry, i64) -> bool) -> bool {
+/// Whether the file that has the name of an entry can be it, also by when it was changed.
+fn is_in_place(tree: &mut Tree, index: u32, by_time: impl Fn(&Entry, Modified) -> bool) -> bool {
     let name = tree.name(index).to_vec();
     let parent = tree.existing(index).ok();
     let found = parent
@@ -394,7 +391,7 @@ fn is_in_place(tree: &mut Tree, index: u32, by_time: impl Fn(&Entry, i64) -> boo
     found.zip(entry.content()).is_some_and(|(stat, content)| {
         FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
             && stat.st_size as u64 == content.size
-            && by_time(entry, modified(&stat).seconds)
+            && by_time(entry, modified(&stat))
     })
 }
 

@@ -426,6 +426,13 @@ fn what_was_kept_and_is_gone_when_a_transfer_goes_on_is_sent_after_all() {
     drop(sink);
     assert_eq!(open().unwrap().next(), 1, "all that was kept is there");
     let first = kept.join("first");
+    // It was kept as its time was the same to the nanosecond.
+    let time = fs::metadata(&first).unwrap().modified().unwrap();
+    let touch = |time| File::open(&first).unwrap().set_modified(time).unwrap();
+    touch(time + std::time::Duration::from_nanos(1));
+    assert_eq!(open().unwrap_err().problem, Problem::Exists);
+    touch(time);
+    assert_eq!(open().unwrap().next(), 1);
     fs::write(&first, b"something else").unwrap();
     let error = open().unwrap_err();
     assert_eq!(
