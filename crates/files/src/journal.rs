@@ -3,7 +3,7 @@
 //! ```text
 //! slot(40) slot(40)  "airdma-j" version(1) id(32)  names(4) { index(4) length(1) name } ...
 //!                    ranges(4) { start(4) end(4) } ...  checksum(32)
-//! slot:  generation(8) chunks(8) checksum(24)
+//! slot:  generation(8) settled(1 bit) chunks(63 bits) checksum(24)
 //! ```
 //!
 //! The header is written once, under another name, and renamed when it is whole. The slots are written in turn; of those
@@ -26,6 +26,8 @@ const NEW: &str = "journal.new";
 const MAGIC: &[u8; 9] = b"airdma-j\x01";
 const SLOT_BYTES: usize = 40;
 const CHECKSUM: &str = "airdma files journal 1";
+/// The bit that says so.
+const SETTLED: u64 = 1 << 63;
 
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -39,6 +41,8 @@ pub(crate) struct Journal {
 pub(crate) struct Record {
     /// Chunks from the first on that are durable.
     pub chunks: u64,
+    /// Whether all was in its place, so that nothing is ours to change any more.
+    pub is_settled: bool,
     pub fitting: Fitting,
 }
 
@@ -89,7 +93,11 @@ impl Journal {
                     id,
                     generation,
                 },
-                Record { chunks, fitting },
+                Record {
+                    chunks: chunks & !SETTLED,
+                    is_settled: chunks & SETTLED != 0,
+                    fitting,
+                },
             )
         }))
     }
@@ -98,6 +106,11 @@ impl Journal {
     pub fn record(&mut self, chunks: u64) -> io::Result<()> {
         self.write(chunks)?;
         self.file.sync_data()
+    }
+
+    /// Says that all `chunks` chunks, and all else that was offered, are in their place. A disk that loses it has the record before.
+    pub fn settle(&mut self, chunks: u64) -> io::Result<()> {
+        self.write(chunks | SETTLED)
     }
 
     fn write(&mut self, chunks: u64) -> io::Result<()> {

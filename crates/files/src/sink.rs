@@ -51,6 +51,8 @@ pub struct Sink {
     staging_name: String,
     journal: Journal,
     next: u64,
+    /// Whether all is in its place: from then on it is the user's.
+    is_settled: bool,
     receiving: Option<Receiving>,
     ahead: Option<Ahead>,
     /// Files of this chunk that are to be made ahead, and were not ordered yet.

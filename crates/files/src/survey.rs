@@ -2,7 +2,7 @@
 
 use crate::manifest::{Entry, Kind, Manifest, NAME_BYTES_MAX};
 use crate::options::{Clash, Options};
-use crate::tree::{Fitting, Tree};
+use crate::tree::{DIRECTORY, Fitting, Tree};
 use crate::walk::modified;
 use crate::{Error, Problem};
 use rustix::fs::{AtFlags, FileType, Stat};
@@ -103,7 +103,7 @@ impl Survey<'_> {
             {
                 continue;
             }
-            let parent = self.tree.existing(index)?;
+            let parent = self.tree.existing(index, DIRECTORY)?;
             let Some(stat) = stat_in(parent, &entry.name)? else {
                 continue;
             };

@@ -46,6 +46,12 @@ pub(crate) const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
+/// Opens one to look up names that are known: it need not be one that may be listed.
+pub(crate) const PASSED: OFlags = OFlags::PATH
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
 impl Tree {
     pub fn new(directory: OwnedFd, manifest: Arc<Manifest>, fitting: Fitting) -> Self {
         Self {
@@ -141,10 +147,10 @@ impl Tree {
         self.manifest.entry(index)
     }
 
-    /// The directory that entry `index` is in, which must be there.
-    pub fn existing(&mut self, index: u32) -> Result<BorrowedFd<'_>, Error> {
+    /// The directory that entry `index` is in, which must be there, opened with `how`.
+    pub fn existing(&mut self, index: u32, how: OFlags) -> Result<BorrowedFd<'_>, Error> {
         self.reach(self.manifest.entry(index).parent, |above, name, _| {
-            openat(above, name)
+            rustix::fs::openat(above, name, how, Mode::empty())
         })
     }
 
@@ -238,10 +244,6 @@ pub(crate) fn open_top(path: &std::path::Path) -> Result<OwnedFd, Error> {
     })
 }
 
-fn openat(above: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
-    rustix::fs::openat(above, name, DIRECTORY, Mode::empty())
-}
-
 fn make(
     above: BorrowedFd<'_>,
     name: &[u8],
@@ -255,7 +257,7 @@ fn make(
         0o777
     };
     match rustix::fs::mkdirat(above, name, Mode::from_raw_mode(mode)) {
-        Ok(()) | Err(Errno::EXIST) => openat(above, name),
+        Ok(()) | Err(Errno::EXIST) => rustix::fs::openat(above, name, DIRECTORY, Mode::empty()),
         Err(errno) => Err(errno),
     }
 }

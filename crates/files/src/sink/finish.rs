@@ -30,7 +30,7 @@ impl Sink {
     }
 
     /// Everything that arrived has its name, and is durable. The journal stays: who is asked about the offer again, by a sender that did
-    /// not hear of the end, opens a sink that wants nothing, and settles it once more.
+    /// not hear of the end, opens a sink that wants nothing and is settled: what the user did meanwhile stays.
     pub fn settle(&mut self) -> Result<Report, Error> {
         self.unless_broken(Self::make_settled)?;
         Ok(Report {
@@ -62,6 +62,9 @@ impl Sink {
 
     fn make_settled(&mut self) -> Result<(), Error> {
         assert_eq!(self.next, self.plan.chunks(), "all chunks were written");
+        if self.is_settled {
+            return Ok(());
+        }
         self.make_checkpoint()?;
         // Where no file came, none was made.
         self.tree.end_batch();
@@ -90,7 +93,11 @@ impl Sink {
             }
         }
         self.sync_names()
-            .map_err(|error| self.staging_error("write", &error))
+            .map_err(|error| self.staging_error("write", &error))?;
+        self.is_settled = true;
+        // Where it cannot be said, the next life does all of it again.
+        let _ = self.journal.settle(self.next);
+        Ok(())
     }
 
     fn link(&mut self, index: u32, target: &[u8]) -> Result<(), Error> {

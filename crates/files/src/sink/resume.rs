@@ -7,7 +7,7 @@ use crate::options::Options;
 use crate::plan::{CHUNK_BYTES, Plan};
 use crate::survey::{check_links, survey};
 use crate::trailer::Flaw;
-use crate::tree::{DIRECTORY, Fitting, Tree, open_top, temporary_name};
+use crate::tree::{DIRECTORY, Fitting, PASSED, Tree, open_top, temporary_name};
 use crate::walk::modified;
 use crate::{Error, Problem};
 use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
@@ -116,7 +116,11 @@ impl Sink {
                 // What lies there without a journal is of no use.
                 empty(&staging).map_err(said("empty"))?;
                 let journal = Journal::create(staging.as_fd(), id, &fitting);
-                let record = Record { chunks: 0, fitting };
+                let record = Record {
+                    chunks: 0,
+                    is_settled: false,
+                    fitting,
+                };
                 (journal.map_err(said("write"))?, record)
             }
         };
@@ -131,6 +135,7 @@ impl Sink {
             staging_name,
             journal,
             next: record.chunks,
+            is_settled: record.is_settled,
             receiving: None,
             ahead: None,
             to_make: VecDeque::new(),
@@ -384,7 +389,7 @@ fn has_all(
 /// Whether the file that has the name of an entry can be it, also by when it was changed.
 fn is_in_place(tree: &mut Tree, index: u32, by_time: impl Fn(&Entry, Modified) -> bool) -> bool {
     let name = tree.name(index).to_vec();
-    let parent = tree.existing(index).ok();
+    let parent = tree.existing(index, PASSED).ok();
     let found = parent
         .and_then(|parent| rustix::fs::statat(parent, &*name, AtFlags::SYMLINK_NOFOLLOW).ok());
     let entry = tree.entry(index);

@@ -274,6 +274,34 @@ fn who_has_not_heard_that_all_is_in_its_place_is_told_so_in_the_next_life() {
     }
 }
 
+/// It was said to have arrived: from then on it is the user's.
+#[test]
+fn what_was_done_since_all_was_in_its_place_stays_when_the_sender_asks_again() {
+    use std::os::unix::fs::PermissionsExt;
+    let scratch = Scratch::new("done");
+    fs::create_dir(scratch.0.join("tree/nothing")).unwrap();
+    std::os::unix::fs::symlink("first", scratch.0.join("tree/link")).unwrap();
+    let report = scratch.sink_of("tree", u64::MAX).settle().unwrap();
+    let tree = scratch.0.join("out/tree");
+    let private = fs::Permissions::from_mode(0o700);
+    fs::set_permissions(&tree, private.clone()).unwrap();
+    fs::remove_dir(tree.join("nothing")).unwrap();
+    fs::remove_file(tree.join("link")).unwrap();
+    for _ in 0..2 {
+        let mut sink = scratch.sink_of("tree", 0);
+        assert_eq!(sink.settle().as_ref(), Ok(&report));
+        let found = fs::metadata(&tree).unwrap().permissions().mode() & 0o777;
+        assert_eq!(found, private.mode());
+        assert_eq!(scratch.names(), 5);
+    }
+    // A mark that the disk has lost: all is done once more.
+    let mut sink = scratch.sink_of("tree", 0);
+    sink.journal.record(sink.next()).unwrap();
+    drop(sink);
+    assert_eq!(scratch.sink_of("tree", 0).finish(), Ok(report));
+    assert_eq!((scratch.names(), scratch.hidden()), (7, 0));
+}
+
 /// On NFS what is open gets another name when it is removed, and its directory cannot be.
 #[test]
 fn the_journal_is_closed_before_it_is_removed() {

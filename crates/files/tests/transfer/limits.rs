@@ -63,8 +63,12 @@ fn with_few_descriptors() {
 
 #[test]
 fn a_file_that_may_not_be_written_goes_on_where_it_was_cut_off() {
-    // In a user namespace of its own nobody has privileges over the files of this one.
-    run_by("unshare", &["--user"], "limits::without_privileges");
+    run_without_privileges("limits::without_privileges");
+}
+
+/// In a user namespace of its own nobody has privileges over the files of this one.
+fn run_without_privileges(test: &str) {
+    run_by("unshare", &["--user"], test);
 }
 
 /// It was whole, and had its permissions, but the journal does not know yet.
@@ -94,4 +98,31 @@ fn without_privileges() {
     let (sink, _) = copy(from, sink, u64::MAX).unwrap();
     assert_eq!(sink.finish().unwrap().files, 1);
     assert_eq!(contents(&scratch.join("in")), contents(&out));
+}
+
+#[test]
+fn what_is_in_a_directory_that_may_not_be_listed_is_known_to_be_there() {
+    run_without_privileges("limits::without_a_list");
+}
+
+#[test]
+#[ignore = "it is started by another test"]
+fn without_a_list() {
+    if !is_limited() {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.write("in/tree/file", noise(1, 100));
+    let (from, manifest) = source(&scratch.join("in/tree"));
+    let out = scratch.directory("out");
+    let open = || open(&out, &manifest, Options::default()).unwrap();
+    let (mut sink, _) = copy(from, open(), u64::MAX).unwrap();
+    let report = sink.settle().unwrap();
+    drop(sink);
+    fs::set_permissions(out.join("tree"), Permissions::from_mode(0o311)).unwrap();
+    let refused = fs::read_dir(out.join("tree")).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+    let mut sink = open();
+    assert_eq!(sink.next(), sink.plan().chunks(), "nothing is to be sent");
+    assert_eq!(sink.settle(), Ok(report));
 }
