@@ -184,7 +184,7 @@ impl Tree {
         let name = self.name(index).to_vec();
         let parent = self.parent(index, keep_permissions)?;
         let renamed = if replace {
-            rustix::fs::renameat(staging, from, parent, &*name)
+            rename_over(staging, from, parent, &name)
         } else {
             rename_to_nothing(staging, from, parent, &name)
         };
@@ -268,12 +268,49 @@ fn rename_to_nothing(
     parent: BorrowedFd<'_>,
     name: &[u8],
 ) -> Result<(), Errno> {
-    match rustix::fs::renameat_with(staging, from, parent, name, RenameFlags::NOREPLACE) {
-        // A file system without that flag (NFS): a second name, which cannot replace anything either.
-        Err(Errno::INVAL | Errno::NOSYS) => {
-            rustix::fs::linkat(staging, from, parent, name, AtFlags::empty())?;
-            rustix::fs::unlinkat(staging, from, AtFlags::empty())
-        }
+    let unlink = || rustix::fs::unlinkat(staging, from, AtFlags::empty());
+    let renamed =
+        match rustix::fs::renameat_with(staging, from, parent, name, RenameFlags::NOREPLACE) {
+            // A file system without that flag (NFS): a second name, which cannot replace anything either.
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                let linked = rustix::fs::linkat(staging, from, parent, name, AtFlags::empty());
+                linked.and_then(|()| unlink())
+            }
+            result => result,
+        };
+    match renamed {
+        // It was killed between the two.
+        Err(Errno::EXIST) if is_one_file(staging, from, parent, name)? => unlink(),
         result => result,
+    }
+}
+
+fn rename_over(
+    staging: BorrowedFd<'_>,
+    from: &str,
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+) -> Result<(), Errno> {
+    rustix::fs::renameat(staging, from, parent, name)?;
+    // Of two names of one file a rename leaves both.
+    unless_gone(rustix::fs::unlinkat(staging, from, AtFlags::empty()))
+}
+
+fn is_one_file(
+    staging: BorrowedFd<'_>,
+    from: &str,
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+) -> Result<bool, Errno> {
+    let here = rustix::fs::statat(staging, from, AtFlags::SYMLINK_NOFOLLOW)?;
+    let there = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok((here.st_dev, here.st_ino) == (there.st_dev, there.st_ino))
+}
+
+/// To be gone is as good as removed.
+pub(crate) fn unless_gone(removed: Result<(), Errno>) -> Result<(), Errno> {
+    match removed {
+        Err(Errno::NOENT) => Ok(()),
+        removed => removed,
     }
 }

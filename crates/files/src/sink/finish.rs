@@ -5,7 +5,7 @@ use super::{Sink, flaw_name, times};
 use crate::manifest::Kind;
 use crate::options::{Clash, Symlinks};
 use crate::trailer::Flaw;
-use crate::tree::Tree;
+use crate::tree::{Tree, unless_gone};
 use crate::{Error, Problem};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
@@ -166,11 +166,4 @@ fn remove_staging(
         staging_name,
         AtFlags::REMOVEDIR,
     ))
-}
-
-fn unless_gone(removed: Result<(), Errno>) -> Result<(), Errno> {
-    match removed {
-        Err(Errno::NOENT) => Ok(()),
-        removed => removed,
-    }
 }

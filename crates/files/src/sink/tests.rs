@@ -125,6 +125,44 @@ fn a_file_that_the_journal_vouches_for_gets_its_name_in_the_next_life() {
     sink.finish().unwrap();
 }
 
+/// Where a file system cannot rename to nothing alone, a file gets its second name first, and loses its number then.
+#[test]
+fn a_file_that_was_killed_between_two_names_keeps_the_right_one() {
+    for clash in [Clash::Refuse, Clash::Overwrite] {
+        let scratch = Scratch::new(&format!("between-{clash:?}"));
+        let options = Options {
+            clash,
+            ..Options::default()
+        };
+        let out = scratch.0.join("out");
+        let open = || {
+            let manifest = Arc::clone(&scratch.walk("a").manifest);
+            let id = manifest.id();
+            Sink::open(&out, manifest, id, options)
+        };
+        let mut sink = open().unwrap();
+        scratch.write(&mut sink, "a", u64::MAX);
+        sink.begin_checkpoint().unwrap();
+        let checkpoint = sink.checkpoint.take().unwrap();
+        sink.journal.record(checkpoint.chunks).unwrap();
+        drop(checkpoint);
+        let staged = out.join(&sink.staging_name).join("0");
+        drop(sink);
+        // What is there is another file until then.
+        if clash == Clash::Refuse {
+            fs::write(out.join("a"), b"content").unwrap();
+            assert_eq!(open().unwrap_err().problem, Problem::Exists);
+            assert!(staged.exists());
+            fs::remove_file(out.join("a")).unwrap();
+        }
+        fs::hard_link(&staged, out.join("a")).unwrap();
+        let sink = open().unwrap();
+        assert!(!staged.exists() && scratch.arrived());
+        sink.finish().unwrap();
+        assert_eq!((scratch.names(), scratch.hidden()), (1, 0));
+    }
+}
+
 #[test]
 fn a_new_directory_gets_its_place_with_what_is_whole_by_the_first_checkpoint() {
     let scratch = Scratch::new("batch");
