@@ -42,6 +42,11 @@ pub enum Problem {
     /// Something is at the place where a file, directory or link is to be.
     #[error("it exists: move it away, or choose another policy for names that exist")]
     Exists,
+    /// The same, and all that is offered is there already, as far as sizes and times tell.
+    #[error(
+        "it exists, and all that is offered is there with the same sizes and times: perhaps it has arrived before; to have it again, move it away, or choose another policy for names that exist"
+    )]
+    AllThere,
     /// A symbolic link, or no directory, where a directory should be.
     #[error("a symbolic link or something that is no directory is in the way: move it away")]
     NoDirectory,

@@ -108,7 +108,11 @@ impl From<Problem> for Reason {
         match problem {
             Problem::NoSpace | Problem::Quota | Problem::TooLarge => Self::NoSpace,
             Problem::ReadOnly | Problem::Permission => Self::NotAllowed,
-            Problem::Exists | Problem::NoDirectory | Problem::Name | Problem::Link => Self::Clash,
+            Problem::Exists
+            | Problem::AllThere
+            | Problem::NoDirectory
+            | Problem::Name
+            | Problem::Link => Self::Clash,
             Problem::Busy => Self::Busy,
             Problem::Missing
             | Problem::Tampered

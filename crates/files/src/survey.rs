@@ -1,7 +1,7 @@
 //! Before anything is written: does the offer fit into the directory, and under which names?
 
 use crate::manifest::{Entry, Kind, Manifest, NAME_BYTES_MAX};
-use crate::options::{Clash, Options};
+use crate::options::{Clash, Options, Symlinks};
 use crate::tree::{DIRECTORY, Fitting, Tree};
 use crate::walk::modified;
 use crate::{Error, Problem};
@@ -26,7 +26,7 @@ pub(crate) fn survey(
         there: HashSet::new(),
     };
     match options.clash {
-        Clash::Refuse => survey.refuse()?,
+        Clash::Refuse => survey.refuse(options.symlinks)?,
         Clash::Rename => survey.rename()?,
         Clash::Overwrite => survey.merge(|_, _, _, _| Ok(Existing::Replace))?,
         Clash::SkipSame => survey.merge(is_same)?,
@@ -49,13 +49,35 @@ struct Survey<'a> {
 }
 
 impl Survey<'_> {
-    fn refuse(&mut self) -> Result<(), Error> {
+    fn refuse(&mut self, links: Symlinks) -> Result<(), Error> {
+        let mut found = None;
         for (index, entry) in self.tops() {
             if stat_in(self.tree.top(), &entry.name)?.is_some() {
-                return Err(self.exists(index));
+                found = Some(self.exists(index));
+                break;
             }
         }
-        Ok(())
+        let Some(refusal) = found else {
+            return Ok(());
+        };
+        Err(match self.is_all_there(links) {
+            true => Error {
+                problem: Problem::AllThere,
+                ..refusal
+            },
+            false => refusal,
+        })
+    }
+
+    /// Whether nothing would be sent where what is the same is kept: a sender that was killed when all had arrived, and before it could say
+    /// so, is told more than that a name exists.
+    fn is_all_there(&mut self, links: Symlinks) -> bool {
+        self.merge(is_same).is_ok()
+            && self.manifest.iter().all(|(index, entry)| match entry.kind {
+                Kind::Directory => self.there.contains(&index),
+                Kind::Symlink(_) if links == Symlinks::Skip => true,
+                Kind::File(_) | Kind::Symlink(_) => self.tree.fitting.unwanted.contains(index),
+            })
     }
 
     fn rename(&mut self) -> Result<(), Error> {

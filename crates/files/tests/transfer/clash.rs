@@ -1,7 +1,7 @@
 //! Names that exist.
 
 use crate::scratch::{Scratch, contents, noise, send, send_all};
-use airdma_files::{Clash, Options, Problem};
+use airdma_files::{Clash, Options, Problem, Symlinks};
 use std::fs;
 use std::os::unix::fs::symlink;
 
@@ -142,6 +142,51 @@ fn what_is_the_same_is_not_sent_again() {
     scratch.write("out/tree/4", b"changed");
     let error = send(&tree, &out, with(Clash::SkipSame)).unwrap_err();
     assert_eq!((error.problem, &*error.path), (Problem::Exists, "tree/4"));
+}
+
+/// As after a sender that was killed when all had arrived, and before it could say so.
+#[test]
+fn a_refusal_says_whether_all_of_it_is_there_already() {
+    let scratch = Scratch::new();
+    let tree = scratch.directory("in/tree");
+    scratch.write("in/tree/a", noise(1, 1000));
+    scratch.directory("in/tree/empty");
+    symlink("a", tree.join("link")).unwrap();
+    let single = scratch.write("in/single", b"single");
+    let out = scratch.directory("out");
+    let again = |options| send_all(&[&single, &tree], &out, options).unwrap_err();
+    send_all(&[&single, &tree], &out, Options::default()).unwrap();
+    let same = again(Options::default());
+    assert_eq!((same.problem, &*same.path), (Problem::AllThere, "single"));
+    assert!(same.to_string().contains("exists"), "{same}");
+    let unless = |is_changed: bool, what: &str| {
+        let expected = if is_changed {
+            Problem::Exists
+        } else {
+            Problem::AllThere
+        };
+        assert_eq!(again(Options::default()).problem, expected, "{what}");
+    };
+    fs::remove_dir(out.join("tree/empty")).unwrap();
+    unless(true, "no directory");
+    fs::create_dir(out.join("tree/empty")).unwrap();
+    unless(false, "all");
+    fs::remove_file(out.join("tree/link")).unwrap();
+    unless(true, "no link");
+    let no_links = Options {
+        symlinks: Symlinks::Skip,
+        ..Options::default()
+    };
+    assert_eq!(again(no_links).problem, Problem::AllThere);
+    symlink("b", out.join("tree/link")).unwrap();
+    unless(true, "another link");
+    fs::remove_file(out.join("tree/link")).unwrap();
+    symlink("a", out.join("tree/link")).unwrap();
+    unless(false, "all");
+    fs::write(out.join("tree/a"), noise(2, 1000)).unwrap();
+    unless(true, "another time");
+    fs::remove_dir_all(out.join("tree")).unwrap();
+    unless(true, "one of two");
 }
 
 #[test]
