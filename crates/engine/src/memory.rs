@@ -18,6 +18,7 @@ mod windows;
 
 use crate::random::Random;
 use crate::{Access, Error, LIMITS};
+use airdma_shm::Sge;
 use airdma_transport::{AtomicOperation, LocalFault, RemoteAccess, RemoteFault, Spread};
 use std::collections::VecDeque;
 use std::ptr;
@@ -253,6 +254,28 @@ impl MemoryTable {
         };
         let (at, _) = self.find(place, u64::from(length), right).ok()?;
         Some(at.addr() as u64)
+    }
+
+    /// From where to where in its address space an element of a list of the application's own leads; nowhere if it has no bytes, or those of
+    /// a null region.
+    pub(crate) fn span(&self, pd: u32, sge: &Sge) -> Result<Option<(u64, u64)>, Refused> {
+        let place = Place {
+            pd,
+            key: sge.lkey,
+            va: sge.addr,
+            qp: OURSELVES,
+        };
+        let length = u64::from(sge.length);
+        if length == 0 {
+            return Ok(None);
+        }
+        Ok(match self.find(place, length, Access::empty())? {
+            (_, Backing::Null) => None,
+            (at, Backing::Mapped | Backing::OnDemand) => {
+                let start = at.addr() as u64;
+                Some((start, start.saturating_add(length)))
+            }
+        })
     }
 
     /// Copies registered memory out. Only the application's own requests may read without a right to.

@@ -6,7 +6,7 @@ use crate::cq_table::CqTable;
 use crate::memory::{MemoryTable, OURSELVES, Place};
 use crate::qp_shared::QpShared;
 use crate::srq_table::{Held, SrqTable};
-use crate::{Access, AsyncEvent};
+use crate::{Access, AsyncEvent, LIMITS};
 use airdma_shm::{Corrupt, RecvWqe, RingConsumer, SendWqe, Sge, SlotRef, Wqe};
 use airdma_transport::{
     AtomicOperation, Bind, Completion, Counter, Host, LocalFault, QpEvent, Receive, RemoteAccess,
@@ -61,6 +61,40 @@ impl QpHost<'_> {
             va,
             qp: self.side.shared.number.get(),
         }
+    }
+
+    /// Where the list of a send request leads.
+    fn spans(&self, slot: Slot) -> Result<Spans, LocalFault> {
+        let slot = self.side.send.slot(slot.0);
+        let header: SendWqe = slot.read_header();
+        let mut spans = Spans::default();
+        for index in 0..u32::from(header.sge_count) {
+            let sge = slot.sge::<SendWqe>(index);
+            let sge = sge.map_err(|_: Corrupt| LocalFault)?;
+            if let Some(span) = self.memory.span(self.side.pd, &sge)? {
+                let free = spans.list.get_mut(spans.count).ok_or(LocalFault)?;
+                *free = span;
+                spans.count += 1;
+            }
+        }
+        Ok(spans)
+    }
+}
+
+/// Addresses in the application's address space.
+#[derive(Default)]
+struct Spans {
+    list: [(u64, u64); LIMITS.max_sge as usize],
+    count: usize,
+}
+
+impl Spans {
+    fn overlap(&self, other: &Spans) -> bool {
+        let [ours, theirs] = [self, other].map(|spans| &spans.list[..spans.count]);
+        ours.iter().any(|&(start, end)| {
+            let meets = |&(other, other_end): &(u64, u64)| start < other_end && other < end;
+            theirs.iter().any(meets)
+        })
     }
 }
 
@@ -119,18 +153,13 @@ impl Host for QpHost<'_> {
         scatter(self.memory, self.side.pd, pieces, data)
     }
 
+    /// One memory that the application has mapped twice is taken for two.
     fn share_memory(&mut self, one: Slot, other: Slot) -> bool {
-        let [one, other] = [one, other].map(|slot| {
-            let slot = self.side.send.slot(slot.0);
-            let header: SendWqe = slot.read_header();
-            (0..u32::from(header.sge_count)).map(move |index| slot.sge::<SendWqe>(index))
-        });
-        let mut pairs = one.flat_map(|one| other.clone().map(move |other| (one, other)));
-        // Of a list that is a lie nothing is known.
-        pairs.any(|pair| match pair {
-            (Ok(one), Ok(other)) => one.overlaps(&other),
-            _ => true,
-        })
+        match [one, other].map(|slot| self.spans(slot)) {
+            [Ok(one), Ok(other)] => one.overlap(&other),
+            // Of a list that is a lie, or of memory that is gone, nothing is known.
+            [Err(LocalFault), _] | [_, Err(LocalFault)] => true,
+        }
     }
 
     fn take_receive(&mut self) -> Option<Receive> {

@@ -30,14 +30,6 @@ pub struct Sge {
     pub lkey: u32,
 }
 
-impl Sge {
-    /// Whether both name some of the same addresses.
-    pub fn overlaps(&self, other: &Sge) -> bool {
-        self.addr < other.addr.saturating_add(other.length.into())
-            && other.addr < self.addr.saturating_add(self.length.into())
-    }
-}
-
 /// What a send queue's request does. The values are those of `ibv_wr_opcode`.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

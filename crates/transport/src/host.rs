@@ -145,7 +145,8 @@ pub trait Host {
     /// Places response data at `offset` of the scatter list of send request `slot`.
     fn scatter(&mut self, slot: Slot, offset: u32, data: &[u8]) -> Result<(), LocalFault>;
 
-    /// Whether the scatter lists of two send requests name the same memory, as far as their addresses tell: then what is placed last stays.
+    /// Whether the scatter lists of two send requests name the same memory, as far as addresses in the program's address space tell: then what
+    /// is placed last stays.
     fn share_memory(&mut self, one: Slot, other: Slot) -> bool;
 
     /// Takes the next posted receive, of the queue pair's own queue or of the shared one it was created with.

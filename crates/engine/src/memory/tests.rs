@@ -342,3 +342,25 @@ fn a_region_that_is_registered_again_keeps_its_key_and_nothing_else() {
     let refused = fixture.table.reregister(key, PD + 1, &bad);
     assert_eq!(refused.unwrap_err().errno(), libc::EINVAL);
 }
+
+#[test]
+fn elements_lead_to_the_same_place_whatever_their_regions_call_it() {
+    let mut fixture = Fixture::new(ALL, |_| 0x10_0000);
+    let address = fixture.memory.as_ptr().addr() as u64;
+    let sge = |lkey, addr, length| Sge { addr, length, lkey };
+    let table = &mut fixture.table;
+    let whole = table
+        .register(PD, address, 128, 77, ALL | Access::ZERO_BASED)
+        .unwrap();
+    let span = (address + 40, address + 50);
+    assert_eq!(
+        table.span(PD, &sge(fixture.key, 0x10_0008, 10)),
+        Ok(Some(span))
+    );
+    assert_eq!(table.span(PD, &sge(whole, 40, 10)), Ok(Some(span)));
+    assert_eq!(table.span(PD, &sge(whole, 120, 9)), Err(Refused));
+    assert_eq!(table.span(PD, &sge(0, 40, 0)), Ok(None));
+    let null = table.register_null(PD).unwrap();
+    assert_eq!(table.span(PD, &sge(null, 40, 10)), Ok(None));
+    assert_eq!(table.span(PD + 1, &sge(null, 40, 10)), Err(Refused));
+}

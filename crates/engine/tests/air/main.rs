@@ -154,16 +154,13 @@ fn what_comes_at_once_is_told_when_it_is_taken_in() {
     assert_eq!(wires.hosts[0].count("retransmits") - before.1, 2);
 }
 
-#[test]
-fn the_last_of_two_results_in_the_same_memory_stays_though_the_first_is_lost() {
-    let mut wires = Wires::new([true, true], 8192);
+/// Two READs of 64 bytes, of which the first brings ones and the second twos: the answer to the first is lost.
+fn with_the_first_answer_lost(wires: &mut Wires, results: [Sge; 2]) {
     wires.quietly(20 * MS);
-    wires.ends[1].memory.fill(0, &[1; 64]);
-    wires.ends[1].memory.fill(64, &[2; 64]);
-    let results = wires.ends[0].memory.sge(0, 64);
-    for from in [0, 64] {
+    for (from, results) in (0..).zip(results) {
+        wires.ends[1].memory.fill(from * 64, &[from as u8 + 1; 64]);
         let read = Operation::Read {
-            va: wires.ends[1].memory.address() + from,
+            va: wires.ends[1].memory.address() + from as u64 * 64,
             rkey: wires.ends[1].memory.mr.rkey(),
         };
         wires.ends[0]
@@ -180,7 +177,34 @@ fn the_last_of_two_results_in_the_same_memory_stays_though_the_first_is_lost() {
     assert!(answers > 2, "the first one came again");
     wires.ends[0].ok();
     wires.ends[0].ok();
+}
+
+#[test]
+fn the_last_of_two_results_in_the_same_memory_stays_though_the_first_is_lost() {
+    let mut wires = Wires::new([true, true], 8192);
+    let results = wires.ends[0].memory.sge(0, 64);
+    with_the_first_answer_lost(&mut wires, [results; 2]);
     assert_eq!(wires.ends[0].memory.bytes(0, 64), [2; 64]);
+}
+
+#[test]
+fn so_it_does_where_two_regions_name_that_memory_differently() {
+    for (iova, access) in [(1 << 40, ALL), (1 << 40, ALL | Access::ZERO_BASED)] {
+        let mut wires = Wires::new([true, true], 8192);
+        let end = &wires.ends[0];
+        let address = end.memory.address();
+        let other = end.pd.reg_mr(address, 8192, iova, access).unwrap();
+        let is_zero_based = access.contains(Access::ZERO_BASED);
+        let by_other = Sge {
+            addr: if is_zero_based { 32 } else { iova + 32 },
+            length: 64,
+            lkey: other.lkey().0,
+        };
+        let results = [end.memory.sge(0, 64), by_other];
+        with_the_first_answer_lost(&mut wires, results);
+        let expected = [[1; 32], [2; 32], [2; 32]].concat();
+        assert_eq!(wires.ends[0].memory.bytes(0, 96), expected);
+    }
 }
 
 /// After its DREQ a peer is told nothing more, and who waits for that acknowledgement would retry in vain.
