@@ -352,9 +352,9 @@ impl Device {
         })
     }
 
-    /// The process ends: forgets every connection, and waits a moment until the peers know of it. Nothing happens in a child
-    /// after fork, nor where there were no connections, nor where the end has interrupted a thread that was at work on the device:
-    /// then it is as if the process were killed.
+    /// The process ends: takes no more requests, forgets every connection, and waits a moment until the peers know of it. Nothing happens in a
+    /// child after fork, nor where there were no connections, nor where the end has interrupted a thread that was at work on the device: then
+    /// it is as if the process were killed.
     pub fn cm_farewell(&self) {
         let core = self.core();
         if core.check_process().is_err() {
@@ -362,6 +362,8 @@ impl Device {
         }
         core.control_within(FAREWELL_TIME_MAX, |worker, now| {
             worker.tables.report_first(now);
+            // Whoever asks from now on is refused, and need not find out that nobody answers.
+            worker.close_listeners(now);
             let Some(gsi) = worker.tables.gsi.as_mut() else {
                 return;
             };

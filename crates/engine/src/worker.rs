@@ -236,6 +236,20 @@ impl Worker {
         }
     }
 
+    /// Takes no more requests, for whatever service.
+    pub(crate) fn close_listeners(&mut self, now: Time) {
+        let Some(gsi) = &mut self.tables.gsi else {
+            return;
+        };
+        let listeners: Vec<_> = gsi.services.keys().copied().collect();
+        let closed = listeners
+            .into_iter()
+            .filter_map(|listener| gsi.close(now, listener));
+        for (service, address) in closed.collect::<Vec<_>>() {
+            self.give_back_service(service.0, address);
+        }
+    }
+
     /// Finds out why packets of other processes come to this one.
     pub(crate) fn heal(&mut self, now: Time) {
         self.with_steering(now, |steering, ground| {

@@ -4,8 +4,8 @@
 mod common;
 
 use airdma_engine::cm_protocol::{
-    Accept, Connect, ConnectionId, Event, IpAddressing, PortSpace, Route, ServiceId, Takes,
-    TransportService,
+    Accept, Connect, ConnectionId, Event, IpAddressing, PortSpace, RejReason, Route, ServiceId,
+    Takes, TransportService,
 };
 use airdma_engine::*;
 use airdma_port::{Port, PortCounters, Received, TransmitBatch, sim};
@@ -14,27 +14,42 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// A port that loses so many DREQs.
 struct Losing<P> {
     port: P,
-    dreqs: Arc<AtomicU32>,
+    dreqs: Arc<Dreqs>,
 }
 
-/// `AttributeID` of a DREQ, and where it is: behind BTH, DETH and 16 bytes of the MAD's header (IBTA 13.4.2, 12.6.10).
+#[derive(Default)]
+struct Dreqs {
+    to_lose: AtomicU32,
+    is_answered: AtomicBool,
+    sent_after_answer: AtomicU32,
+}
+
+/// `AttributeID` of a DREQ and its answer, and where it is: behind BTH, DETH and 16 bytes of the MAD's header (IBTA 13.4.2, 12.6.10).
 const DREQ: [u8; 2] = [0, 0x15];
+const DREP: [u8; 2] = [0, 0x16];
 const ATTRIBUTE: usize = 12 + 8 + 16;
+
+fn is_mad(packet: &[u8], attribute: [u8; 2]) -> bool {
+    packet.get(ATTRIBUTE..ATTRIBUTE + 2) == Some(&attribute)
+}
 
 impl<P: Port> Port for Losing<P> {
     fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()> {
-        let is_dreq = |packet: &[u8]| packet.get(ATTRIBUTE..ATTRIBUTE + 2) == Some(&DREQ);
-        if batch.packets().any(|(packet, _)| is_dreq(packet)) {
-            let left = self.dreqs.load(Ordering::Relaxed).checked_sub(1);
+        let dreqs = &self.dreqs;
+        if batch.packets().any(|(packet, _)| is_mad(packet, DREQ)) {
+            let left = dreqs.to_lose.load(Ordering::Relaxed).checked_sub(1);
             if let Some(left) = left {
-                self.dreqs.store(left, Ordering::Relaxed);
+                dreqs.to_lose.store(left, Ordering::Relaxed);
                 batch.clear();
+            }
+            if dreqs.is_answered.load(Ordering::Relaxed) {
+                dreqs.sent_after_answer.fetch_add(1, Ordering::Relaxed);
             }
         }
         self.port.transmit(batch)
@@ -45,7 +60,13 @@ impl<P: Port> Port for Losing<P> {
         budget: usize,
         handle: &mut dyn FnMut(Received<'_>),
     ) -> io::Result<usize> {
-        self.port.receive(budget, handle)
+        let dreqs = &self.dreqs;
+        self.port.receive(budget, &mut |received| {
+            if is_mad(received.bytes, DREP) {
+                dreqs.is_answered.store(true, Ordering::Relaxed);
+            }
+            handle(received);
+        })
     }
 
     fn wait_descriptors(&self, out: &mut Vec<RawFd>) {
@@ -57,35 +78,36 @@ impl<P: Port> Port for Losing<P> {
     }
 }
 
+const SERVICE: ServiceId = ServiceId::of_port(PortSpace::TCP, 7471);
+
 /// A connection, and how many DREQs of its active end will be lost.
 struct Connected {
     active: End,
     id: ConnectionId,
     passive: End,
     hears: Arc<CmChannel>,
-    lost: Arc<AtomicU32>,
-    _asks: Arc<CmChannel>,
+    dreqs: Arc<Dreqs>,
+    asks: Arc<CmChannel>,
 }
 
 impl Connected {
     fn new() -> Self {
         let (left, right) = (IpAddr::from(LEFT), IpAddr::from(RIGHT));
         let (port, far) = sim::pair(&[left], &[right]).unwrap();
-        let lost = Arc::new(AtomicU32::new(0));
+        let dreqs = Arc::new(Dreqs::default());
         let losing = Losing {
             port,
-            dreqs: Arc::clone(&lost),
+            dreqs: Arc::clone(&dreqs),
         };
         let (left, right) = wired_on((left, Box::new(losing)), (right, Box::new(far)));
         let active = End::new(&left, QpType::Rc, 64);
         let passive = End::new(&right, QpType::Rc, 64);
         let (asks, hears) = (CmChannel::new().unwrap(), CmChannel::new().unwrap());
-        let service = ServiceId::of_port(PortSpace::TCP, 7471);
         right
-            .cm_listen(service, Takes::RC, None, 8, &hears, 1)
+            .cm_listen(SERVICE, Takes::RC, None, 8, &hears, 1)
             .unwrap();
         let id = left
-            .cm_connect(&wanted(service, &active, &passive), &asks, 2)
+            .cm_connect(&wanted(SERVICE, &active, &passive), &asks, 2)
             .unwrap();
         let Event::ConnectRequest(request) = next_event(&hears) else {
             panic!("no request")
@@ -101,8 +123,8 @@ impl Connected {
             id,
             passive,
             hears,
-            lost,
-            _asks: asks,
+            dreqs,
+            asks,
         }
     }
 }
@@ -159,7 +181,7 @@ fn next_event(channel: &CmChannel) -> Event {
 #[test]
 fn a_lost_dreq_is_said_again_before_the_device_is_closed() {
     let connected = Connected::new();
-    connected.lost.store(2, Ordering::Relaxed);
+    connected.dreqs.to_lose.store(2, Ordering::Relaxed);
     connected.active.device.cm_destroy(connected.id);
     drop(connected.active);
     let heard = next_event(&connected.hears);
@@ -170,18 +192,41 @@ fn a_lost_dreq_is_said_again_before_the_device_is_closed() {
 #[test]
 fn a_lost_dreq_is_said_again_before_the_process_ends() {
     let connected = Connected::new();
-    connected.lost.store(2, Ordering::Relaxed);
+    connected.dreqs.to_lose.store(2, Ordering::Relaxed);
     let device = &connected.active.device;
     device.cm_farewell();
-    assert_eq!(counter(device, "cm_retransmits"), 2);
+    let again = counter(device, "cm_retransmits");
+    assert!((2..=3).contains(&again), "{again}");
+    assert_eq!(connected.dreqs.to_lose.load(Ordering::Relaxed), 0);
+    let after = connected.dreqs.sent_after_answer.load(Ordering::Relaxed);
+    assert_eq!(after, 0, "whoever has answered is left alone");
     let heard = next_event(&connected.hears);
     assert!(matches!(heard, Event::Disconnected { .. }), "{heard:?}");
 }
 
 #[test]
+fn who_asks_for_a_service_of_a_process_that_ends_is_refused_at_once() {
+    let connected = Connected::new();
+    connected.passive.device.cm_farewell();
+    let late = End::new(&connected.active.device, QpType::Rc, 64);
+    let heard = next_event(&connected.asks);
+    assert!(matches!(heard, Event::Disconnected { .. }), "{heard:?}");
+    let asked = wanted(SERVICE, &late, &connected.passive);
+    let id = late.device.cm_connect(&asked, &connected.asks, 3).unwrap();
+    let mut heard = next_event(&connected.asks);
+    if matches!(heard, Event::TimewaitExit { .. }) {
+        heard = next_event(&connected.asks);
+    }
+    let Event::Rejected { id: of, reason, .. } = heard else {
+        panic!("{heard:?}")
+    };
+    assert_eq!((of, reason), (id, RejReason::INVALID_SERVICE_ID));
+}
+
+#[test]
 fn nobody_waits_long_for_a_peer_that_is_gone() {
     let connected = Connected::new();
-    connected.lost.store(u32::MAX, Ordering::Relaxed);
+    connected.dreqs.to_lose.store(u32::MAX, Ordering::Relaxed);
     connected.active.device.cm_destroy(connected.id);
     let start = Instant::now();
     drop(connected.active);
