@@ -6,7 +6,7 @@
 //! `Established`. Both: [`Device::cm_disconnect`], the events `Disconnected` and `TimewaitExit`.
 
 use crate::core::Core;
-use crate::event_queue::EventQueue;
+use crate::event_queue::{Ending, EventQueue};
 use crate::gsi::{Gsi, Owner, Subject};
 use crate::process::Process;
 use crate::worker::Work;
@@ -360,6 +360,7 @@ impl Device {
         if core.check_process().is_err() {
             return;
         }
+        let _ending = Ending::begin();
         core.control_within(FAREWELL_TIME_MAX, |worker, now| {
             worker.tables.report_first(now);
             // Whoever asks from now on is refused, and need not find out that nobody answers.
@@ -492,3 +493,6 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

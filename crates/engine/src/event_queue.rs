@@ -2,16 +2,38 @@
 
 use crate::eventfd::EventFd;
 use crate::sync::{Mutex, MutexGuard};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::PoisonError;
+use std::sync::TryLockError;
 
 /// Events that wait for the application. The descriptor is readable exactly while there are some: both change under
-/// the one lock. The lock is a leaf: nothing else is locked while it is held.
+/// the one lock. The lock is a leaf: nothing else is locked while it is held. Who finds it taken in an [`Ending`] goes without.
 pub(crate) struct EventQueue<T> {
     descriptor: EventFd,
     waiting: Mutex<VecDeque<T>>,
+}
+
+/// While it lives the calling thread does not wait for the locks of queues. It ends the process, perhaps by a signal's handler that interrupted
+/// it while it held one; and nobody fetches events any more.
+pub(crate) struct Ending(());
+
+thread_local! {
+    static IS_ENDING: Cell<bool> = const { Cell::new(false) };
+}
+
+impl Ending {
+    pub(crate) fn begin() -> Self {
+        IS_ENDING.set(true);
+        Ending(())
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        IS_ENDING.set(false);
+    }
 }
 
 /// Events kept for an application that fetches none; later ones are dropped.
@@ -36,7 +58,9 @@ impl<T> EventQueue<T> {
     }
 
     pub(crate) fn push(&self, event: T) {
-        let mut waiting = self.lock();
+        let Some(mut waiting) = self.lock() else {
+            return;
+        };
         if waiting.len() == WAITING_MAX {
             return;
         }
@@ -48,7 +72,9 @@ impl<T> EventQueue<T> {
 
     /// Puts events, the oldest first, before those that wait already. They count as having waited all the time, so there is room.
     pub(crate) fn push_in_front(&self, events: Vec<T>) {
-        let mut waiting = self.lock();
+        let Some(mut waiting) = self.lock() else {
+            return;
+        };
         let was_empty = waiting.is_empty();
         for event in events.into_iter().rev() {
             waiting.push_front(event);
@@ -59,11 +85,11 @@ impl<T> EventQueue<T> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        self.lock().is_none_or(|waiting| waiting.is_empty())
     }
 
     pub(crate) fn pop(&self) -> Option<T> {
-        let mut waiting = self.lock();
+        let mut waiting = self.lock()?;
         let event = waiting.pop_front()?;
         if waiting.is_empty() {
             self.descriptor.clear();
@@ -73,10 +99,9 @@ impl<T> EventQueue<T> {
 
     /// Takes out the events that `keep` refuses: their object is gone.
     pub(crate) fn retain(&self, keep: impl FnMut(&T) -> bool) {
-        let mut waiting = self.lock();
-        if waiting.is_empty() {
+        let Some(mut waiting) = self.lock().filter(|waiting| !waiting.is_empty()) else {
             return;
-        }
+        };
         waiting.retain(keep);
         if waiting.is_empty() {
             self.descriptor.clear();
@@ -85,7 +110,9 @@ impl<T> EventQueue<T> {
 
     /// Takes out the events that are wanted, the oldest first.
     pub(crate) fn extract(&self, mut is_wanted: impl FnMut(&T) -> bool) -> Vec<T> {
-        let mut waiting = self.lock();
+        let Some(mut waiting) = self.lock() else {
+            return Vec::new();
+        };
         if !waiting.iter().any(&mut is_wanted) {
             return Vec::new();
         }
@@ -102,8 +129,23 @@ impl<T> EventQueue<T> {
         is_nonblocking(self.fd())
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<T>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Option<MutexGuard<'_, VecDeque<T>>> {
+        let waiting = if IS_ENDING.get() {
+            self.waiting.try_lock()
+        } else {
+            self.waiting.lock().map_err(TryLockError::from)
+        };
+        match waiting {
+            Ok(waiting) => Some(waiting),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// As in the middle of a call.
+    #[cfg(test)]
+    pub(crate) fn interrupted(&self) -> impl Sized + '_ {
+        self.lock()
     }
 }
 
