@@ -22,11 +22,12 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a process that ends waits for its device, and then for its peers.
+/// How long a process that ends waits for its device.
 const FAREWELL_TIME_MAX: Duration = Duration::from_millis(100);
-/// How often peers are told meanwhile. Most answer within a round trip; that a DREQ and three more are all lost is rare even on a
-/// bad link.
+/// How long it waits for its peers before it tells them again, and how often: 100 ms in all, and not less often where it is kept from running
+/// for a while. Most answer within a round trip; that a DREQ and three more are all lost is rare even on a bad link.
 const FAREWELL_AGAIN: Duration = Duration::from_millis(25);
+const FAREWELLS_AGAIN_MAX: u32 = 3;
 const FAREWELL_PAUSE: Duration = Duration::from_micros(100);
 
 /// What a channel says.
@@ -471,25 +472,29 @@ impl Core {
     /// Waits a moment until those peers have answered whose connections are ending: when this process is gone, nobody repeats what
     /// was lost. The kernel would; without that, a peer that only waits would do so for ever.
     pub(crate) fn linger(&self) {
-        let start = Instant::now();
-        let mut again = FAREWELL_AGAIN;
+        // Nobody lets a peer answer meanwhile.
+        if self.is_simulated() {
+            return;
+        }
+        let (mut since, mut again) = (Instant::now(), 0);
         loop {
+            let is_time = since.elapsed() >= FAREWELL_AGAIN;
             let is_ending = self.control_within(FAREWELL_TIME_MAX, |worker, _| {
                 let gsi = worker.tables.gsi.as_mut().filter(|gsi| gsi.is_ending());
-                if let Some(gsi) = gsi {
-                    if start.elapsed() >= again {
-                        again += FAREWELL_AGAIN;
-                        gsi.end_again();
-                    }
-                    return true;
+                let is_ending = gsi.is_some();
+                if let Some(gsi) = gsi.filter(|_| is_time && again < FAREWELLS_AGAIN_MAX) {
+                    gsi.end_again();
                 }
-                false
+                is_ending
             });
-            if is_ending != Some(true) || start.elapsed() >= FAREWELL_TIME_MAX {
+            if is_ending != Some(true) || is_time && again == FAREWELLS_AGAIN_MAX {
                 return;
             }
-            self.try_progress(Work::All);
+            if is_time {
+                (since, again) = (Instant::now(), again + 1);
+            }
             std::thread::sleep(FAREWELL_PAUSE);
+            self.try_progress(Work::All);
         }
     }
 }

@@ -174,6 +174,11 @@ impl Core {
         self.clock.now()
     }
 
+    /// Whether a simulation moves its clock.
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.clock.is_moved()
+    }
+
     /// Moves the clock of a simulation.
     pub(crate) fn move_clock(&self, now: Duration) {
         let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::simulated::interface;
+use crate::simulated::{Simulated, interface};
 use airdma_cm::{LastWords, Route};
 use airdma_port::sim;
 use airdma_wire::Qpn;
@@ -33,6 +33,24 @@ fn await_nobody(device: &Device) {
         };
         worker.tables.gsi.as_mut().unwrap().say(now, &[words]);
     });
+}
+
+fn retransmits(device: &Device) -> u64 {
+    let counters = device.counters();
+    let found = counters.iter().find(|(name, _)| *name == "cm_retransmits");
+    found.unwrap().1
+}
+
+#[test]
+fn nobody_answers_in_a_time_that_does_not_pass() {
+    let (port, _far) = sim::pair(&[LEFT], &[RIGHT]).unwrap();
+    let info = interface("left", 1, LEFT);
+    let simulated = Simulated::open(info, Box::new(port), 1).unwrap();
+    let device = simulated.device();
+    device.cm_open().unwrap();
+    await_nobody(device);
+    device.core().linger();
+    assert_eq!(retransmits(device), 0);
 }
 
 /// As by a signal's handler that calls `exit(3)` in `rdma_get_cm_event`.
