@@ -71,12 +71,17 @@ pub fn word(error: &Error) -> &'static str {
     }
 }
 
+/// The exit status where all arrived, or some.
+fn arrived(end: &show::End) -> ExitCode {
+    ExitCode::from(if end.flaws.is_empty() { 0 } else { FLAWED })
+}
+
 /// Says the end, and gives the exit status.
 fn conclude(show: &Show, result: Result<show::End, Error>) -> ExitCode {
     match result {
         Ok(end) => {
             show.end(&end);
-            ExitCode::from(if end.flaws.is_empty() { 0 } else { FLAWED })
+            arrived(&end)
         }
         Err(error) => {
             show.error(word(&error), status(&error), &error.to_string());

@@ -233,6 +233,7 @@ fn watched(event: Event, peer: &Peer, home: &Home, tell: &dyn Fn(Progress)) {
         Event::Met { .. }
         | Event::Walked(_)
         | Event::Turned(_)
+        | Event::Arrived(_)
         | Event::Remains(_)
         | Event::Listening { .. } => {}
     }

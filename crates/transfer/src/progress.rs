@@ -1,5 +1,6 @@
 //! What is told while a transfer runs.
 
+use crate::send::Sent;
 use airdma_files::session::PublicKey;
 use airdma_files::walk::Skipped;
 use std::net::IpAddr;
@@ -39,6 +40,9 @@ pub enum Event {
     Progress(Progress),
     /// The connection was lost; another one is waited for, or tried.
     Lost(String),
+    /// All arrived, as the receiver says, which does not know yet that this was heard: what is to be told before it forgets, since a sender
+    /// that is killed from here on cannot say it. Nothing can fail any more.
+    Arrived(Sent),
     /// All arrived, and both ends know; what is of no more use could not be removed.
     Remains(String),
 }

@@ -68,12 +68,12 @@ pub fn send(job: &SendJob<'_>, watch: &dyn Fn(Event), cancel: &Cancel) -> Result
         was_accepted: false,
         durable: 0,
         handshakes_lost: 0,
+        reconnects: 0,
     };
-    let mut reconnects = 0;
     let (mut lost, mut durable) = (None, 0);
     loop {
         let error = match attempts.next() {
-            Ok(sent) => return Ok(Sent { reconnects, ..sent }),
+            Ok(sent) => return Ok(sent),
             Err(error) => error,
         };
         if !error.is_of_connection() && !attempts.is_before_its_own(&error) {
@@ -87,7 +87,7 @@ pub fn send(job: &SendJob<'_>, watch: &dyn Fn(Event), cancel: &Cancel) -> Result
             return Err(error);
         }
         if attempts.was_connected {
-            reconnects += 1;
+            attempts.reconnects += 1;
             watch(Event::Lost(error.to_string()));
         }
         // A connection that moves nothing renews no patience.
@@ -118,6 +118,8 @@ struct Attempts<'a> {
     durable: u64,
     /// How many of the last ones ended in the handshake.
     handshakes_lost: u32,
+    /// How many came to a session and were lost.
+    reconnects: u32,
 }
 
 impl Attempts<'_> {
@@ -158,17 +160,25 @@ impl Attempts<'_> {
         self.was_accepted = sending.is_accepted();
         self.is_accepted |= self.was_accepted;
         self.durable = self.durable.max(sending.durable());
+        let sent = outcome.map(|outcome| self.sent(peer, outcome));
+        if let Ok(sent) = &sent {
+            (self.watch)(Event::Arrived(sent.clone()));
+        }
         sending.close();
-        let Outcome { walked, arrived } = outcome?;
+        sent
+    }
+
+    fn sent(&self, peer: PublicKey, outcome: Outcome<'_>) -> Sent {
+        let Outcome { walked, arrived } = outcome;
         let (files, flaws) = arrived;
         let named = |(entry, flaw)| (printable(&walked.manifest.path(entry)), flaw);
-        Ok(Sent {
+        Sent {
             peer,
             files,
             bytes: walked.manifest.content_bytes(),
             flaws: flaws.into_iter().map(named).collect(),
-            reconnects: 0,
-        })
+            reconnects: self.reconnects,
+        }
     }
 
     /// Whether the receiver is still busy with a connection that was lost before. A connection that was accepted was replaced by

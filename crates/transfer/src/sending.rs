@@ -99,16 +99,11 @@ impl<'a> Sending<'a> {
         self.data.as_ref().map_or(0, |data| data.durable)
     }
 
-    /// Sends all of it, and says what that was.
+    /// Sends all of it, and says what that was. The receiver hears of it in [`Sending::close`].
     pub fn run(&mut self, cancel: &Cancel) -> Result<Outcome<'a>, Error> {
-        let result = self.prepare(cancel).and_then(|walked| {
-            let arrived = self.carry(cancel)?;
-            Ok(Outcome { walked, arrived })
-        });
-        self.channel.say_rest(&mut self.session, || {
-            self.machine.poll_message(self.start.elapsed())
-        });
-        result
+        let walked = self.prepare(cancel)?;
+        let arrived = self.carry(cancel)?;
+        Ok(Outcome { walked, arrived })
     }
 
     /// Waits until it is known what is to be offered, and offers it. The receiver hears meanwhile that somebody is there.
@@ -140,8 +135,11 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Ends the connection; the peer hears what was said before.
-    pub fn close(self) {
+    /// Says the last words, which let the receiver forget what arrived, and ends the connection when it has heard them.
+    pub fn close(mut self) {
+        self.channel.say_rest(&mut self.session, || {
+            self.machine.poll_message(self.start.elapsed())
+        });
         self.channel.close(LAST_WORD);
     }
 

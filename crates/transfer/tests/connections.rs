@@ -95,7 +95,8 @@ impl Bench {
             | Event::Turned(_)
             | Event::Walked(_)
             | Event::Accepted(_)
-            | Event::Progress(_) => {}
+            | Event::Progress(_)
+            | Event::Arrived(_) => {}
         };
         thread::scope(|scope| {
             let receiving = scope.spawn(|| receive(&job, ask, &watch, &self.cancel));

@@ -160,7 +160,11 @@ impl World {
             Event::Met { peer, .. } => self.receiver.pin(peer, "sender", false).unwrap(),
             Event::Turned(why) => seen.turned.lock().unwrap().push(why),
             Event::Progress(progress) => seen.waits.lock().unwrap().push(progress.waits),
-            Event::Accepted(_) | Event::Walked(_) | Event::Lost(_) | Event::Remains(_) => {}
+            Event::Accepted(_)
+            | Event::Walked(_)
+            | Event::Lost(_)
+            | Event::Arrived(_)
+            | Event::Remains(_) => {}
         };
         let ask = |offered: &Offered, over: &Cancel| {
             seen.offered.lock().unwrap().push(offered.clone());
@@ -215,6 +219,39 @@ fn a_tree_arrives_by_a_code_and_the_next_one_without() {
             });
             received.unwrap();
             assert!(world.arrived("again"));
+        },
+    );
+}
+
+/// Who is killed behind that cannot say it again: its offer would be refused, as its names exist.
+#[test]
+fn that_all_arrived_is_told_here_before_the_receiver_forgets_it() {
+    isolated(
+        "that_all_arrived_is_told_here_before_the_receiver_forgets_it",
+        "",
+        || {
+            let world = World::new("told");
+            let file = world.write("file", 3_000_000);
+            let told = Cell::new(None);
+            let received = world.receive(&Seen::default(), &|_| true, || {
+                let watch = |event| {
+                    if let Event::Arrived(sent) = event {
+                        thread::sleep(Duration::from_millis(500));
+                        told.set(Some((sent.files, sent.bytes, world.out())));
+                    }
+                };
+                let code = Introduction::Code(Code::parse(CODE).unwrap());
+                let identity = world.sender.identity();
+                let sent = world.send(&[&file], identity, code, &watch, &Cancel::default());
+                assert_eq!(sent.unwrap().files, 1);
+            });
+            assert_eq!(received.unwrap().files, 1);
+            assert_eq!(
+                told.get(),
+                Some((1, 3_000_000, 2)),
+                "the file, and its journal"
+            );
+            assert_eq!(world.out(), 1);
         },
     );
 }

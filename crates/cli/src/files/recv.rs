@@ -344,7 +344,7 @@ fn tell(event: Event, options: &RecvOptions, code: Option<&Code>, home: &Home, s
         }
         Event::Accepted(progress) => show.accepted(&progress),
         Event::Progress(progress) => show.progress(&progress),
-        Event::Walked(_) => {}
+        Event::Walked(_) | Event::Arrived(_) => {}
         Event::Lost(why) => {
             show.object(&json!({"event": "lost", "message": why}));
             show.line(&format!("connection lost ({why}); waiting for the sender"));

@@ -1,7 +1,7 @@
 //! `airdma send`.
 
 use super::show::{End, Show, Side};
-use super::{conclude, stdin, stop, terminal};
+use super::{arrived, conclude, stdin, stop, terminal};
 use airdma_files::protocol::Config;
 use airdma_files::session::{Code, HandshakeError, Introduction, NoCode};
 use airdma_files::walk::{Skipped, Why};
@@ -91,7 +91,11 @@ pub fn send(options: SendOptions) -> ExitCode {
             return ExitCode::from(super::USAGE);
         }
     };
-    conclude(&show, send_to(&options, &wanted, &show, &cancel))
+    match send_to(&options, &wanted, &show, &cancel) {
+        // It was shown before the receiver heard of it.
+        Ok(end) => arrived(&end),
+        Err(error) => conclude(&show, Err(error)),
+    }
 }
 
 fn send_to(
@@ -113,9 +117,13 @@ fn send_to(
         .collect::<Result<_, _>>()?;
     let walking = Walking::start(&paths, Limits::default())?;
     let unread = OnceCell::new();
+    let end_of = |sent| end_of(sent, unread.get().map_or(&[], Vec::as_slice));
     let watch = |event| {
         if let Event::Walked(skipped) = &event {
             unread.get_or_init(|| tell_skipped(skipped, show));
+        }
+        if let Event::Arrived(sent) = &event {
+            show.end(&end_of(sent.clone()));
         }
         tell(event, wanted, &home, show);
     };
@@ -133,23 +141,7 @@ fn send_to(
             },
         };
         match airdma_transfer::send(&job, &watch, cancel) {
-            Ok(Sent {
-                files,
-                bytes,
-                flaws,
-                reconnects,
-                ..
-            }) => {
-                let arrived = flaws.into_iter();
-                let flaws = arrived.map(|(path, flaw)| (path, flaw.to_string()));
-                let unread = unread.get().cloned().unwrap_or_default();
-                return Ok(End {
-                    files,
-                    bytes,
-                    flaws: unread.into_iter().chain(flaws).collect(),
-                    reconnects,
-                });
-            }
+            Ok(sent) => return Ok(end_of(sent)),
             // One of the two has forgotten the other.
             Err(Error::Handshake(HandshakeError::NotKnown | HandshakeError::NotKnownThere))
                 if matches!(introduction, Introduction::Known(_)) =>
@@ -161,6 +153,18 @@ fn send_to(
             }
             Err(error) => return Err(error),
         }
+    }
+}
+
+/// What came of it, with what could not be read to be offered.
+fn end_of(sent: Sent, unread: &[(String, String)]) -> End {
+    let flaws = sent.flaws.into_iter();
+    let flaws = flaws.map(|(path, flaw)| (path, flaw.to_string()));
+    End {
+        files: sent.files,
+        bytes: sent.bytes,
+        flaws: unread.iter().cloned().chain(flaws).collect(),
+        reconnects: sent.reconnects,
     }
 }
 
@@ -234,7 +238,11 @@ fn tell(event: Event, wanted: &Wanted, home: &Home, show: &Show) {
             show.object(&json!({"event": "lost", "message": why}));
             show.line(&format!("connection lost ({why}); trying again"));
         }
-        Event::Walked(_) | Event::Turned(_) | Event::Remains(_) | Event::Listening { .. } => {}
+        Event::Walked(_)
+        | Event::Arrived(_)
+        | Event::Turned(_)
+        | Event::Remains(_)
+        | Event::Listening { .. } => {}
     }
 }
 
