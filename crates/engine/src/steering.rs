@@ -31,7 +31,7 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time between two healings, twice as long each time that nothing was wrong.
 const HEAL_PAUSE_MIN: Duration = Duration::from_millis(1);
@@ -40,8 +40,11 @@ const HEAL_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Tries for the lock before a healing is put off: 50 ms.
 const HEAL_TRIES: u32 = 250;
 
-/// Who leaves takes in what is still there, 64 packets at a time; more than this is a flood that does not end.
-const LAST_LOOKS_MAX: u32 = 1024;
+/// Who leaves takes in what is still there, for so long: more is a flood that does not end. The others give up a change after
+/// [`HEAL_TRIES`].
+const LAST_LOOKS_TIME: Duration = Duration::from_millis(10);
+/// It looks as often at least, with 64 packets each time: it may be kept from running.
+const LAST_LOOKS_MIN: u32 = 16;
 
 /// How often it is tried to bind where a process is just dying: 50 ms.
 const BIND_TRIES: u32 = 50;
@@ -87,12 +90,28 @@ impl Ground<'_> {
         self.take_some();
     }
 
-    /// As many packets as are taken in at a time, from all addresses. Returns how many there were.
-    fn take_some(&mut self) -> usize {
+    /// As many packets as are taken in at a time, from all addresses. Whether anything came, for whomever, and were it nothing that is used.
+    fn take_some(&mut self) -> bool {
+        let before = all_that_came(self.port);
         self.port.look_everywhere();
         // A port that is broken is found to be so by the next round.
-        self.port.receive(64, self.receive).unwrap_or(0)
+        let received = self.port.receive(64, self.receive);
+        received.is_ok_and(|received| received > 0 || all_that_came(self.port) != before)
     }
+
+    /// All that is there.
+    fn take_last(&mut self) {
+        let start = Instant::now();
+        let mut looks = 0;
+        while self.take_some() && (looks < LAST_LOOKS_MIN || start.elapsed() < LAST_LOOKS_TIME) {
+            looks += 1;
+        }
+    }
+}
+
+fn all_that_came(port: &dyn Port) -> u64 {
+    let counters = port.counters();
+    counters.rx_packets + counters.rx_buffers + counters.rx_errors
 }
 
 /// The registry, locked, and what was wrong with it.
@@ -311,6 +330,8 @@ impl Steering {
 
     /// Leaves in order: nobody sends us anything any more.
     pub(crate) fn leave(&self, ground: &mut Ground<'_>) {
+        // Now, so that the others wait for the rest only.
+        ground.take_last();
         let Some(mut change) = self.change(HEAL_TRIES, &mut || ground.progress()) else {
             // As a death, then.
             return;
@@ -327,12 +348,8 @@ impl Steering {
         for &(row, (address, _)) in &rows {
             change.attach_for(row, address, 1, ground);
         }
-        // What the others should have had.
-        for _ in 0..LAST_LOOKS_MAX {
-            if ground.take_some() == 0 {
-                break;
-            }
-        }
+        // What the others should have had. As long as our sockets are there the places are not what the registry says: so nobody may change it.
+        ground.take_last();
         for (row, _) in rows {
             let _ = ground.port.set_address(row, None);
         }

@@ -87,6 +87,11 @@ impl Member {
 
 /// A host that sends a packet to each.
 fn send(from: &mut UdpPort, to: IpAddr, members: &[Member]) {
+    let numbers: Vec<_> = members.iter().map(Member::number).collect();
+    send_to(from, to, &numbers);
+}
+
+fn send_to(from: &mut UdpPort, to: IpAddr, numbers: &[Qpn]) {
     let mut batch = TransmitBatch::with_capacity(4096, 64);
     let destination = Destination {
         address: to,
@@ -96,8 +101,8 @@ fn send(from: &mut UdpPort, to: IpAddr, members: &[Member]) {
         flow_label: 0,
         bundles: false,
     };
-    for member in members {
-        let bth = Bth::new(Opcode::RcSendOnly, member.number(), Psn::new(1));
+    for &number in numbers {
+        let bth = Bth::new(Opcode::RcSendOnly, number, Psn::new(1));
         let room = batch.reserve(64).unwrap();
         let len = Headers::new(bth).emit(room);
         batch.commit(len, destination);
@@ -191,34 +196,99 @@ fn who_leaves_in_order_leaves_order_behind() {
     std::fs::remove_file(file).unwrap();
 }
 
+/// Two processes at an address that nobody uses, and what was sent to both is still there.
+fn with_much_to_take(address: IpAddr, file: &std::path::Path, peer: &mut UdpPort) -> Vec<Member> {
+    let mut members: Vec<_> = (0..2).map(|_| Member::new(file, address)).collect();
+    members[1].port.set_active(0, false);
+    members[1].receive();
+    for _ in 0..200 {
+        send(peer, address, &members);
+    }
+    members
+}
+
+fn number_of(packet: &Received<'_>) -> Qpn {
+    let packet = airdma_wire::Packet::parse(packet.bytes).unwrap();
+    packet.headers.bth.dest_qpn
+}
+
 #[test]
 fn who_leaves_takes_all_that_came_before() {
     let _alone = alone();
     let address = IpAddr::from([127, 0, 0, 82]);
     let file = file("last");
     let mut peer = peer();
-    let mut members: Vec<_> = (0..2).map(|_| Member::new(&file, address)).collect();
-    // Nobody uses the address.
-    members[1].port.set_active(0, false);
-    members[1].receive();
-    for _ in 0..200 {
-        send(&mut peer, address, &members);
-    }
+    let mut members = with_much_to_take(address, &file, &mut peer);
     let number = members[1].number();
     let gone = &mut members[1];
     let mut came = 0;
     let mut ground = Ground {
         port: &mut gone.port,
-        receive: &mut |packet| {
-            let bth = airdma_wire::Packet::parse(packet.bytes)
-                .unwrap()
-                .headers
-                .bth;
-            came += usize::from(bth.dest_qpn == number);
-        },
+        receive: &mut |packet| came += usize::from(number_of(&packet) == number),
     };
     gone.steering.leave(&mut ground);
     assert_eq!(came, 200);
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn nobody_waits_for_what_came_before_somebody_left() {
+    let _alone = alone();
+    let address = IpAddr::from([127, 0, 0, 83]);
+    let file = file("unlocked");
+    let mut peer = peer();
+    let mut members = with_much_to_take(address, &file, &mut peer);
+    let (others, gone) = members.split_at_mut(1);
+    let gone = &mut gone[0];
+    let (mut came, mut locked) = (0, 0);
+    let mut ground = Ground {
+        port: &mut gone.port,
+        receive: &mut |_| {
+            came += 1;
+            let registry = &others[0].steering.registry;
+            if registry.try_lock() {
+                registry.unlock();
+            } else {
+                locked += 1;
+            }
+        },
+    };
+    gone.steering.leave(&mut ground);
+    assert_eq!((came, locked), (200, 0));
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn who_leaves_looks_behind_what_is_no_packet_and_not_at_a_flood_for_ever() {
+    let _alone = alone();
+    let address = IpAddr::from([127, 0, 0, 84]);
+    let file = file("flood");
+    let mut peer = peer();
+    let mut members: Vec<_> = (0..2).map(|_| Member::new(&file, address)).collect();
+    members[1].receive();
+    let stranger = std::net::UdpSocket::bind(("127.0.0.79", 0)).unwrap();
+    let bth = Bth::new(Opcode::RcSendOnly, members[1].number(), Psn::new(1));
+    let mut bytes = [0; 64];
+    // Nobody has summed it up.
+    let end = Headers::new(bth).emit(&mut bytes) + 4;
+    for _ in 0..200 {
+        stranger.send_to(&bytes[..end], (address, PORT)).unwrap();
+    }
+    send(&mut peer, address, &members);
+    let (others, gone) = members.split_at_mut(1);
+    let (number, gone) = (gone[0].number(), &mut gone[0]);
+    let mut came = 0;
+    let mut ground = Ground {
+        port: &mut gone.port,
+        receive: &mut |packet| {
+            assert_eq!(number_of(&packet), number);
+            came += 1;
+            send_to(&mut peer, address, &[number]);
+        },
+    };
+    gone.steering.leave(&mut ground);
+    assert!(came > 1);
+    assert!(others[0].receive().contains(&(others[0].number(), false)));
     std::fs::remove_file(file).unwrap();
 }
 
