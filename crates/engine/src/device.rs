@@ -10,6 +10,7 @@ use crate::interface::InterfaceQuery;
 use crate::neighbour;
 use crate::pd::check_path;
 use crate::poll_set::PollSet;
+use crate::process::Process;
 use crate::random::Random;
 use crate::{
     AsyncEvent, AsyncWait, Channel, Cq, DeviceInfo, Dm, Error, EventWait, LIMITS, Limits, Path, Pd,
@@ -50,7 +51,15 @@ struct SharedCore {
 }
 
 /// The workers of this process. A dead entry is one whose devices are gone, or which belongs to the parent of a fork.
-static OPEN: Mutex<Vec<Weak<SharedCore>>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
+
+/// What is known of a worker without holding it: whoever holds one may be the last who does, and takes it down.
+struct Opened {
+    process: Process,
+    interface_index: u32,
+    interface: String,
+    shared: Weak<SharedCore>,
+}
 
 impl Device {
     /// Opens a device. Sockets are bound and threads started at the first queue pair only.
@@ -62,16 +71,17 @@ impl Device {
     pub fn open(info: &DeviceInfo) -> io::Result<Arc<Device>> {
         hold_while_forking();
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        open.retain(|shared| shared.strong_count() > 0);
+        open.retain(|opened| opened.shared.strong_count() > 0);
         let shared = match find_open(&open, info) {
             Some(shared) => shared,
             None => {
                 let shared = Arc::new(SharedCore::new(Core::watching(info.clone())?));
                 count_at_exit();
-                open.push(Arc::downgrade(&shared));
+                open.push(Opened::new(&shared));
                 shared
             }
         };
+        drop(open);
         Self::with_core(shared)
     }
 
@@ -352,20 +362,32 @@ impl Device {
 }
 
 /// The worker of that interface, if this process has one.
-fn find_open(open: &[Weak<SharedCore>], info: &DeviceInfo) -> Option<Arc<SharedCore>> {
-    let of_interface = |shared: &Arc<SharedCore>| {
-        let known = &shared.core.info;
-        shared.core.is_ours()
-            && (known.interface_index, &known.interface) == (info.interface_index, &info.interface)
+fn find_open(open: &[Opened], info: &DeviceInfo) -> Option<Arc<SharedCore>> {
+    let is_of_interface = |opened: &&Opened| {
+        (opened.interface_index, &opened.interface) == (info.interface_index, &info.interface)
+            && opened.process.is_current()
     };
-    open.iter().filter_map(Weak::upgrade).find(of_interface)
+    let mut found = open.iter().filter(is_of_interface);
+    found.find_map(|opened| opened.shared.upgrade())
+}
+
+impl Opened {
+    fn new(shared: &Arc<SharedCore>) -> Self {
+        let info = &shared.core.info;
+        Opened {
+            process: Process::current(),
+            interface_index: info.interface_index,
+            interface: info.interface.clone(),
+            shared: Arc::downgrade(shared),
+        }
+    }
 }
 
 /// While a process forks, nobody else may hold the list of workers: the child, which has only the thread that forked, looks at it
 /// whenever it opens a path that may be of ours.
 fn hold_while_forking() {
     /// Held from before a fork until after it, in both processes.
-    struct Held(UnsafeCell<Option<MutexGuard<'static, Vec<Weak<SharedCore>>>>>);
+    struct Held(UnsafeCell<Option<MutexGuard<'static, Vec<Opened>>>>);
     // SAFETY: touched only by the thread that forks, between the C library's calls around `fork`, which it makes one at a time.
     unsafe impl Sync for Held {}
     static HELD: Held = Held(UnsafeCell::new(None));
@@ -384,7 +406,7 @@ fn hold_while_forking() {
         let Some(open) = (unsafe { (*HELD.0.get()).take() }) else {
             return;
         };
-        for shared in open.iter().filter_map(Weak::upgrade) {
+        for shared in open.iter().filter_map(|opened| opened.shared.upgrade()) {
             shared.core.abandon();
             // The parent's other references are still there, but nothing of it is to be taken down here.
             std::mem::forget(shared);
@@ -402,7 +424,7 @@ fn count_at_exit() {
     extern "C" fn count_all() {
         // A thread that holds a lock at exit keeps it: then the last counts are lost, and nothing hangs.
         let Ok(open) = OPEN.try_lock() else { return };
-        for shared in open.iter().filter_map(Weak::upgrade) {
+        for shared in open.iter().filter_map(|opened| opened.shared.upgrade()) {
             shared.core.try_count();
             // Dropping the last reference here would end the helper in the middle of the process's own end.
             std::mem::forget(shared);
@@ -444,3 +466,6 @@ fn take_one(count: &AtomicU32, max: u32, full: &'static str) -> Result<(), Error
         Err(_) => Err(Error::NoMemory(full)),
     }
 }
+
+#[cfg(test)]
+mod tests;
