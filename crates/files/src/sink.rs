@@ -78,6 +78,8 @@ struct Receiving {
     in_batch: bool,
     /// Whether it was made with the permissions that it is to have.
     has_mode: bool,
+    /// Why its data was thrown away, in the life before.
+    lost: Option<Flaw>,
 }
 
 impl Sink {
@@ -190,6 +192,7 @@ impl Sink {
             hasher: blake3::Hasher::new(),
             in_batch: made.in_batch,
             has_mode: made.has_mode,
+            lost: None,
         })
     }
 
@@ -300,11 +303,12 @@ impl Sink {
             hasher,
             in_batch,
             has_mode,
+            lost,
         } = receiving;
         let entry = self.plan.files()[*index].entry;
         let flaw = match trailer {
             Trailer::Whole(hash) if hash == hasher.finalize() => None,
-            Trailer::Whole(_) => Some(Flaw::Damaged),
+            Trailer::Whole(_) => Some(lost.unwrap_or(Flaw::Damaged)),
             Trailer::Void(flaw) => Some(flaw),
         };
         match flaw {

@@ -158,6 +158,7 @@ impl Sink {
             return Err(self.tampered());
         }
         let (mut whole, mut tops) = (Vec::new(), Vec::new());
+        let mut lost = None;
         for name in names(&self.staging).map_err(|error| self.staging_error("read", &error))? {
             match left(&name.to_string_lossy(), &self.manifest) {
                 Left::Top(top) if self.next > 0 => tops.push(top),
@@ -168,8 +169,11 @@ impl Sink {
                 },
                 Left::Flaw(entry, flaw) => match self.reached(entry) {
                     Reached::End => self.flaws.push((entry, flaw)),
-                    // Its data is gone. Its end comes again, and says so again.
-                    Reached::Middle => self.rename(&name, &temporary_name(entry))?,
+                    // Its data is gone, so that it cannot become whole though its end may say that it is.
+                    Reached::Middle => {
+                        self.rename(&name, &temporary_name(entry))?;
+                        lost = Some(flaw);
+                    }
                     Reached::Nothing => self.remove(&name)?,
                 },
                 Left::Journal => {}
@@ -187,7 +191,7 @@ impl Sink {
         whole.sort_unstable();
         self.flaws.sort_unstable_by_key(|(entry, _)| *entry);
         self.place(&whole)?;
-        self.reopen()
+        self.reopen(lost)
     }
 
     fn reached(&self, entry: u32) -> Reached {
@@ -202,7 +206,7 @@ impl Sink {
     }
 
     /// Opens the file that was cut off, if there is one.
-    fn reopen(&mut self) -> Result<(), Error> {
+    fn reopen(&mut self, lost: Option<Flaw>) -> Result<(), Error> {
         let position = self.next.saturating_mul(CHUNK_BYTES);
         let index = self.plan.files_before(self.next);
         let Some(placed) = self
@@ -237,6 +241,7 @@ impl Sink {
             hasher,
             in_batch: false,
             has_mode: false,
+            lost,
         });
         Ok(())
     }

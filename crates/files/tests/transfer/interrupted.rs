@@ -173,6 +173,28 @@ fn a_file_that_was_cut_off_and_then_did_not_arrive_is_told_in_the_next_life() {
     assert_eq!(contents(&out).len(), 2);
 }
 
+/// The sender can read it again by then; the receiver, which threw away what had come, cannot make it whole.
+#[test]
+fn a_file_that_was_cut_off_and_then_did_not_arrive_is_told_with_the_reason_of_then() {
+    let scratch = Scratch::new();
+    let tree = scratch.directory("in/tree");
+    scratch.write("in/tree/away/a", noise(1, 2 * CHUNK_BYTES as usize));
+    let walked = walk(&[&tree], Limits::default()).unwrap();
+    let from = |first| Source::new(&walked, &Unwanted::default(), first);
+    let out = scratch.directory("out");
+    let open = || open(&out, &walked.manifest, Options::default()).unwrap();
+    let (mut sink, _) = copy(from(0), open(), 1).unwrap();
+    sink.checkpoint().unwrap();
+    fs::rename(tree.join("away"), scratch.join("in/else")).unwrap();
+    let (sink, _) = copy(from(1), sink, u64::MAX).unwrap();
+    assert_eq!(sink.flaws(), [(2, Flaw::Changed)]);
+    drop(sink);
+    fs::rename(scratch.join("in/else"), tree.join("away")).unwrap();
+    let (sink, source) = copy(from(1), open(), u64::MAX).unwrap();
+    assert_eq!(source.flaws(), []);
+    assert_eq!(sink.finish().unwrap().flaws, [(2, Flaw::Changed)]);
+}
+
 /// Its end does not fit into the chunk in which it begins: of such a file nothing has come, and none was made.
 #[test]
 fn a_transfer_that_is_cut_off_at_a_file_without_data_goes_on() {
