@@ -29,7 +29,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 pub use finish::Report;
 pub use resume::Preview;
@@ -49,7 +49,7 @@ pub struct Sink {
     tree: Tree,
     staging: OwnedFd,
     staging_name: String,
-    journal: Journal,
+    journal: Arc<Mutex<Journal>>,
     next: u64,
     /// Whether all is in its place: from then on it is the user's.
     is_settled: bool,

@@ -1,8 +1,9 @@
-//! Checkpoints: data is made durable beside the writing, by a thread, so that a disk that takes its time to do so is not idle
-//! in between. One at a time; what comes meanwhile belongs to the next.
+//! Checkpoints: data is made durable, and the journal vouches for it, beside the writing, by a thread: a disk that takes its time to do so is
+//! not idle in between, and nobody waits for it. One at a time; what comes meanwhile belongs to the next.
 
 use super::{OPEN_ANY, Sink, temporary_name};
 use crate::Error;
+use crate::journal::Journal;
 use crate::options::Clash;
 use crate::plan::CHUNK_BYTES;
 use rustix::fs::Mode;
@@ -10,6 +11,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 /// Bytes after which one begins.
@@ -70,8 +72,8 @@ impl Drop for Syncing {
 impl Sink {
     /// After each chunk: ends a checkpoint that is done, and begins one that is due.
     pub(super) fn pace(&mut self) -> Result<(), Error> {
-        let is_synced = |checkpoint: &Checkpoint| checkpoint.sync.is_done();
-        if self.checkpoint.as_ref().is_some_and(is_synced) || self.is_due(BEHIND_MAX) {
+        let is_made = |checkpoint: &Checkpoint| checkpoint.sync.is_done();
+        if self.checkpoint.as_ref().is_some_and(is_made) || self.is_due(BEHIND_MAX) {
             self.end_checkpoint()?;
         }
         if self.checkpoint.is_none() && self.is_due(1) {
@@ -101,8 +103,8 @@ impl Sink {
     /// durable all the same.
     pub fn checkpoint_beside(&mut self) -> Result<(), Error> {
         self.unless_broken(|sink| {
-            let is_synced = |checkpoint: &Checkpoint| checkpoint.sync.is_done();
-            if sink.checkpoint.as_ref().is_some_and(is_synced) {
+            let is_made = |checkpoint: &Checkpoint| checkpoint.sync.is_done();
+            if sink.checkpoint.as_ref().is_some_and(is_made) {
                 sink.end_checkpoint()?;
             }
             if sink.checkpoint.is_none() && sink.durable < sink.next {
@@ -145,7 +147,9 @@ impl Sink {
         Ok(())
     }
 
-    fn sync_beside(&self, tops: Vec<u32>) -> io::Result<Checkpoint> {
+    fn sync_beside(&mut self, tops: Vec<u32>) -> io::Result<Checkpoint> {
+        let early = self.early.take();
+        let journal = Arc::clone(&self.journal);
         let staging = self.staging.try_clone()?;
         let receiving = self
             .receiving
@@ -155,9 +159,13 @@ impl Sink {
         let (chunks, whole) = (self.next, self.whole.clone());
         let files = whole.clone();
         let is_many = !tops.is_empty() || files.len() > FSYNC_FILES_MAX;
-        let work = move || match is_many {
-            true => Ok(rustix::fs::syncfs(&staging)?),
-            false => sync(&staging, &files, receiving.as_ref()),
+        let work = move || {
+            match is_many {
+                true => rustix::fs::syncfs(&staging)?,
+                false => sync(&staging, &files, receiving.as_ref())?,
+            }
+            early.map_or(Ok(()), |mut early| early.wait())?;
+            hold(&journal).record(chunks)
         };
         let sync = Syncing::start(work)?;
         Ok(Checkpoint {
@@ -168,16 +176,14 @@ impl Sink {
         })
     }
 
-    /// Waits for the one that is being made, if there is one; says in the journal what is durable; and only then gives names.
+    /// Waits for the one that is being made, if there is one, for which the journal vouches then; and only then gives names.
     pub(super) fn end_checkpoint(&mut self) -> Result<(), Error> {
         let Some(mut checkpoint) = self.checkpoint.take() else {
             return Ok(());
         };
-        let early = self.early.take();
-        early
-            .map_or(Ok(()), |mut early| early.wait())
-            .and_then(|()| checkpoint.sync.wait())
-            .and_then(|()| self.journal.record(checkpoint.chunks))
+        checkpoint
+            .sync
+            .wait()
             .map_err(|error| self.staging_error("write", &error))?;
         self.durable = checkpoint.chunks;
         for &top in &checkpoint.tops {
@@ -200,6 +206,11 @@ impl Sink {
         }
         Ok(())
     }
+}
+
+/// The journal, for which nobody ever waits: there is one checkpoint at a time, and the end comes after it.
+pub(super) fn hold(journal: &Mutex<Journal>) -> MutexGuard<'_, Journal> {
+    journal.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The directory and the files at once: a disk that is told to keep both does it in the time of one.

@@ -1,6 +1,6 @@
 //! The end: empty directories, symbolic links, modes and times of directories. All of it can be done again, if it is interrupted.
 
-use super::checkpoint::at_once;
+use super::checkpoint::{at_once, hold};
 use super::{Sink, flaw_name, times};
 use crate::manifest::Kind;
 use crate::options::{Clash, Symlinks};
@@ -96,7 +96,7 @@ impl Sink {
             .map_err(|error| self.staging_error("write", &error))?;
         self.is_settled = true;
         // Where it cannot be said, the next life does all of it again.
-        let _ = self.journal.settle(self.next);
+        let _ = hold(&self.journal).settle(self.next);
         Ok(())
     }
 

@@ -19,7 +19,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// How exactly a file system knows when a file was changed (FAT: every other second).
 const TIME_GRAIN_SECONDS: u64 = 2;
@@ -133,7 +133,7 @@ impl Sink {
             tree,
             staging,
             staging_name,
-            journal,
+            journal: Arc::new(Mutex::new(journal)),
             next: record.chunks,
             is_settled: record.is_settled,
             receiving: None,

@@ -101,7 +101,7 @@ impl Drop for Scratch {
 fn a_file_has_no_name_before_the_journal_vouches_for_it() {
     let scratch = Scratch::new("before");
     let mut sink = scratch.sink();
-    sink.journal.refuse_writes();
+    sink.journal.lock().unwrap().refuse_writes();
     let error = sink.checkpoint().unwrap_err();
     assert!(!scratch.arrived());
     assert_eq!(sink.checkpoint(), Err(error), "an error stays");
@@ -115,9 +115,6 @@ fn a_file_that_the_journal_vouches_for_gets_its_name_in_the_next_life() {
     let scratch = Scratch::new("after");
     let mut sink = scratch.sink();
     sink.begin_checkpoint().unwrap();
-    let checkpoint = sink.checkpoint.take().unwrap();
-    sink.journal.record(checkpoint.chunks).unwrap();
-    drop(checkpoint);
     drop(sink);
     assert!(!scratch.arrived());
     let sink = scratch.sink();
@@ -143,9 +140,6 @@ fn a_file_that_was_killed_between_two_names_keeps_the_right_one() {
         let mut sink = open().unwrap();
         scratch.write(&mut sink, "a", u64::MAX);
         sink.begin_checkpoint().unwrap();
-        let checkpoint = sink.checkpoint.take().unwrap();
-        sink.journal.record(checkpoint.chunks).unwrap();
-        drop(checkpoint);
         let staged = out.join(&sink.staging_name).join("0");
         drop(sink);
         // What is there is another file until then.
@@ -199,10 +193,27 @@ fn what_comes_while_the_first_checkpoint_is_made_is_not_in_what_it_places() {
 }
 
 #[test]
+fn what_comes_while_the_journal_is_written_does_not_wait() {
+    let scratch = Scratch::new("journal");
+    let mut sink = scratch.sink_of("tree", 1);
+    let journal = Arc::clone(&sink.journal);
+    let slow = journal.lock().unwrap();
+    sink.begin_checkpoint().unwrap();
+    scratch.write(&mut sink, "tree", u64::MAX);
+    sink.checkpoint_beside().unwrap();
+    assert_eq!((sink.durable(), scratch.names()), (0, 0));
+    drop(slow);
+    sink.end_checkpoint().unwrap();
+    assert_eq!((sink.durable(), scratch.names()), (1, 4));
+    sink.finish().unwrap();
+    assert_eq!(scratch.names(), 5);
+}
+
+#[test]
 fn a_first_checkpoint_that_the_journal_does_not_know_is_begun_anew() {
     let scratch = Scratch::new("anew");
     let mut sink = scratch.sink_of("tree", 1);
-    sink.journal.refuse_writes();
+    sink.journal.lock().unwrap().refuse_writes();
     sink.checkpoint().unwrap_err();
     assert_eq!(scratch.names(), 0);
     drop(sink);
@@ -224,9 +235,6 @@ fn a_first_checkpoint_that_the_journal_vouches_for_is_placed_in_the_next_life() 
     let scratch = Scratch::new("vouched");
     let mut sink = scratch.sink_of("tree", 1);
     sink.begin_checkpoint().unwrap();
-    let checkpoint = sink.checkpoint.take().unwrap();
-    sink.journal.record(checkpoint.chunks).unwrap();
-    drop(checkpoint);
     drop(sink);
     assert_eq!(scratch.names(), 0);
     let sink = scratch.sink_of("tree", 1);
@@ -333,8 +341,9 @@ fn what_was_done_since_all_was_in_its_place_stays_when_the_sender_asks_again() {
         assert_eq!(scratch.names(), 5);
     }
     // A mark that the disk has lost: all is done once more.
-    let mut sink = scratch.sink_of("tree", 0);
-    sink.journal.record(sink.next()).unwrap();
+    let sink = scratch.sink_of("tree", 0);
+    let chunks = sink.next();
+    sink.journal.lock().unwrap().record(chunks).unwrap();
     drop(sink);
     assert_eq!(scratch.sink_of("tree", 0).finish(), Ok(report));
     assert_eq!((scratch.names(), scratch.hidden()), (7, 0));

@@ -276,8 +276,10 @@ fn what_comes_becomes_durable_without_being_asked_for() {
     assert!(fs::read_dir(out.join("tree")).unwrap().count() >= 2000);
     let walked = walk(&[&tree], Limits::default()).unwrap();
     let sink = open(&out, &manifest, options).unwrap();
-    assert_eq!(sink.next(), durable);
-    let source = Source::new(&walked, sink.unwanted(), durable);
+    // A checkpoint that was being made when it ended counts, too.
+    let next = sink.next();
+    assert!(next >= durable, "{next} {durable}");
+    let source = Source::new(&walked, sink.unwanted(), next);
     copy(source, sink, u64::MAX).unwrap().0.finish().unwrap();
     assert_eq!(contents(&scratch.join("in")), contents(&out));
 }
