@@ -14,11 +14,12 @@
 //! works on one while the next has to be there: its target is an eighth of the capacity at least.
 //!
 //! A rate that is measured while the buffer runs empty is what comes in, not what could leave: it can only raise `v_i`. A
-//! buffer that was never seen filled has no rate of its own yet.
+//! buffer that was never seen filled has no rate of its own yet. A network's gets a first burst in each control latency then, whatever came so
+//! far: after a handshake of small messages a transfer begins as it does at once.
 
 use core::time::Duration;
 
-use super::{Occupancy, Rate, Reading};
+use super::{BURST_BYTES_MAX, Occupancy, Rate, Reading};
 use crate::Time;
 
 /// Of a share: all of it.
@@ -143,7 +144,7 @@ impl Buffer {
             };
         }
         if span >= d {
-            self.measured(Rate::of(reading.drained_bytes - drained, span));
+            self.measured(Rate::of(reading.drained_bytes - drained, span), d);
             self.begin(at, reading.drained_bytes, d);
         }
         verdict
@@ -179,6 +180,7 @@ impl Buffer {
             Kind::Processor => vd / 10,
         };
         let x_target = match (self.aim, self.kind) {
+            (Aim::Throughput, Kind::Network) if !self.is_v_known => x_under.max(BURST_BYTES_MAX),
             (Aim::Throughput, Kind::Network) => x_under.max(16 * 1024),
             (Aim::Latency, Kind::Network) => (x_under / 2).max(4 * 1024),
             // Packets come up to the receiver in bunches of a large segment.
@@ -238,8 +240,8 @@ impl Buffer {
         }
     }
 
-    /// `sample` is what left, over a control latency at least.
-    fn measured(&mut self, sample: Rate) {
+    /// `sample` is what left, over a control latency of `d` at least.
+    fn measured(&mut self, sample: Rate, d: Duration) {
         let stands_still = sample == Rate::ZERO && !self.ran_empty;
         self.is_stalled = stands_still && self.kind == Kind::Processor;
         if self.is_stalled {
@@ -254,7 +256,11 @@ impl Buffer {
         let (least, most) = match self.kind {
             Kind::Processor if self.is_v_known => (self.v.times(9, 10), self.v.times(11, 10)),
             Kind::Processor => (self.v.times(1, 2), self.v.times(4, 1)),
-            Kind::Network => (self.v.times(1, 2), self.v.times(2, 1)),
+            Kind::Network if self.is_v_known => (self.v.times(1, 2), self.v.times(2, 1)),
+            Kind::Network => {
+                let first = Rate::of(BURST_BYTES_MAX, d);
+                (self.v.times(1, 2), self.v.times(2, 1).max(first))
+            }
         };
         let bounded = sample.clamp(least, most);
         if self.ran_empty {
@@ -349,6 +355,32 @@ mod tests {
         assert_eq!(drains(Kind::Network, 0, 480_000).v(), mb_per_s(120));
         assert_eq!(drains(Kind::Network, 0, 32_000_000).v(), mb_per_s(160));
         assert_eq!(drains(Kind::Processor, 0, 480_000).v(), mb_per_s(88));
+    }
+
+    #[test]
+    fn a_network_that_was_never_seen_filled_gets_a_first_burst_whatever_came_so_far() {
+        let rate = |bytes: u64| Rate::of(bytes, D);
+        let mut buffer = Buffer::new(Kind::Network, Aim::Throughput);
+        for tick in 0..=3 {
+            buffer.observe(at(tick), &reading(0, tick * 400), D);
+        }
+        assert_eq!(buffer.v(), rate(400));
+        let first = rate(400 + BURST_BYTES_MAX);
+        assert_eq!(buffer.v0(buffer.x_target(D), D), first);
+        // What got through of it is doubled.
+        buffer.observe(at(4), &reading(0, 1_200 + 60_000), D);
+        assert_eq!(buffer.v(), rate(60_000));
+        buffer.observe(at(5), &reading(0, 61_200 + 500_000), D);
+        assert_eq!(buffer.v(), rate(120_000));
+        // Once it was filled its own rate is known.
+        let filled = |tick, left: u64| (at(tick), reading(100_000, 561_200 + left));
+        for (at, reading) in [filled(6, 40_000), filled(7, 80_000)] {
+            buffer.observe(at, &reading, D);
+        }
+        buffer.v = rate(400);
+        assert_eq!(buffer.x_target(D), 16 * 1024);
+        buffer.observe(at(8), &reading(0, 641_200 + 60_000), D);
+        assert_eq!(buffer.v(), rate(800));
     }
 
     #[test]
