@@ -7,6 +7,7 @@ dropped, a hundred a second, and the helper's naps.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -49,7 +50,25 @@ TRAFFIC = [
 """Round trips may lose a quarter of a call to what strace itself delays."""
 
 
+LISTENER = """
+import ctypes, socket, struct, sys
+rdmacm = ctypes.CDLL(None)
+rdmacm.rdma_create_event_channel.restype = ctypes.c_void_p
+channel = ctypes.c_void_p(rdmacm.rdma_create_event_channel())
+for port in range(7000, 7000 + int(sys.argv[1])):
+    identifier = ctypes.c_void_p()
+    assert rdmacm.rdma_create_id(channel, ctypes.byref(identifier), None, 0x106) == 0
+    everywhere = struct.pack("=HH12x", socket.AF_INET, socket.htons(port))
+    assert rdmacm.rdma_bind_addr(identifier, everywhere) == 0
+    assert rdmacm.rdma_listen(identifier, 1) == 0
+    assert rdmacm.rdma_destroy_id(identifier) == 0
+"""
+"""Listens at all addresses so many times, one after the other."""
+
+
 def run(lab: Lab, tally: Tally) -> None:
+    started = time.monotonic()
+    tally.record("listening again looks at no interface", _listening(lab), time.monotonic() - started)
     for traffic in TRAFFIC:
         started = time.monotonic()
         complaints, figures = _measure(lab, traffic)
@@ -78,6 +97,20 @@ def _measure(lab: Lab, traffic: Traffic) -> tuple[list[str], str]:
         if sum(stray.values()) > STRAY_MAX:
             complaints.append(f"the {end} asks for more in {MORE - FEW} more messages: {stray}")
     return complaints, ", ".join(figures)
+
+
+def _listening(lab: Lab) -> list[str]:
+    """The moment between a program's word that it will listen and its listening is one in which its peers are refused."""
+    looks = []
+    for times in (2, 10):
+        with tempfile.TemporaryDirectory(prefix="airdma-tests-") as folder:
+            out = Path(folder, "calls")
+            program = build.with_airdma([sys.executable, "-c", LISTENER, str(times)])
+            outcome = lab.a.run(["strace", "--follow-forks", "--trace=sendto", f"--output={out}", *program])
+            if not outcome.ok:
+                return [outcome.explain()]
+            looks.append(out.read_text(encoding="utf-8").count("RTM_GETLINK"))
+    return [] if 0 < looks[0] == looks[1] else [f"interfaces were looked at {looks[0]} times, and {looks[1]} times"]
 
 
 def _run(lab: Lab, argv: list[str]) -> tuple[Counter[str], Counter[str]] | str:

@@ -75,7 +75,7 @@ impl News {
     }
 
     /// Throws the messages away, and says whether there were any.
-    pub(crate) fn drain(&self) -> bool {
+    pub fn drain(&self) -> bool {
         let mut any = false;
         for _ in 0..MESSAGES_MAX {
             let mut byte = 0_u8;

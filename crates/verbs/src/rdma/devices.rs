@@ -3,11 +3,12 @@
 
 use std::ffi::c_int;
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once};
 
-use airdma_engine::{self as engine, LIMITS, Path};
+use airdma_engine::{self as engine, LIMITS, News, Path};
 
 use crate::abi::{
     IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_ah_attr, ibv_context, ibv_pd, ibv_xrcd,
@@ -42,7 +43,40 @@ struct Opened {
 unsafe impl Send for Opened {}
 
 /// A child opens devices of its own: its parent's contexts are of no use there, and closing them is not the child's to do.
-static OPENED: PerProcess<Vec<Opened>> = PerProcess::new();
+static OPENED: PerProcess<Table> = PerProcess::new();
+
+#[derive(Default)]
+struct Table {
+    opened: Vec<Opened>,
+    seen: Option<Seen>,
+}
+
+/// Up to when all devices that there are have been opened. Looking at all interfaces takes some twenty system calls, and programs
+/// like perftest call `rdma_listen` right after the word at which their peers connect: who looks anew each time refuses them.
+struct Seen {
+    /// What has happened since.
+    news: News,
+    namespace: Namespace,
+}
+
+/// Device and inode of a network namespace.
+type Namespace = (u64, u64);
+
+/// The calling thread's.
+fn namespace() -> Option<Namespace> {
+    let data = std::fs::metadata("/proc/thread-self/ns/net").ok()?;
+    Some((data.dev(), data.ino()))
+}
+
+impl Seen {
+    /// Hears from now on. `None` where a sandbox forbids it: then each call looks for itself.
+    fn from_now() -> Option<Self> {
+        Some(Seen {
+            news: News::of_all().ok()?,
+            namespace: namespace()?,
+        })
+    }
+}
 
 /// A device, and the row of its GID table that holds an address.
 #[derive(Clone)]
@@ -64,14 +98,25 @@ unsafe impl Send for Place {}
 ///
 /// # Errors
 /// Why none could be opened.
-fn open_all(table: &mut Vec<Opened>) -> Result<(), Errno> {
+fn open_all(table: &mut Table) -> Result<(), Errno> {
+    let Table { opened, seen } = table;
+    let before = seen
+        .take()
+        .filter(|seen| namespace() == Some(seen.namespace));
+    // What happens from here on, while this looks, is news again.
+    let nothing_new = before.as_ref().is_some_and(|seen| !seen.news.drain());
+    let now = before.or_else(Seen::from_now);
+    if nothing_new {
+        *seen = now;
+        return Ok(());
+    }
     let mut failed = Ok(());
     for info in engine::devices()? {
-        let known = |opened: &Opened| {
-            let open = opened.device.info();
+        let known = |one: &Opened| {
+            let open = one.device.info();
             open.name == info.name && open.interface_index == info.interface_index
         };
-        if table.iter().any(known) {
+        if opened.iter().any(known) {
             continue;
         }
         let listed = device::pointer_of(&info);
@@ -86,7 +131,7 @@ fn open_all(table: &mut Vec<Opened>) -> Result<(), Errno> {
         // SAFETY: just opened.
         let device = Arc::clone(unsafe { Context::of(raw) }?.device());
         let max_qpsize = c_int::try_from(LIMITS.max_qp_wr).unwrap_or(c_int::MAX);
-        table.push(Opened {
+        opened.push(Opened {
             raw,
             device,
             pd: ptr::null_mut(),
@@ -98,7 +143,10 @@ fn open_all(table: &mut Vec<Opened>) -> Result<(), Errno> {
             })),
         });
     }
-    if table.is_empty() { failed } else { Ok(()) }
+    if failed.is_ok() {
+        *seen = now;
+    }
+    if opened.is_empty() { failed } else { Ok(()) }
 }
 
 /// The device that has an address; `scope` is the interface of a link-local one, or 0.
@@ -107,11 +155,11 @@ fn open_all(table: &mut Vec<Opened>) -> Result<(), Errno> {
 /// `ENODEV` for an address without device, and what opening a device fails with.
 pub fn of_address(ip: IpAddr, scope: u32) -> Result<Place, Errno> {
     let mut table = OPENED.lock();
-    if let Some(place) = find(&table, ip, scope) {
+    if let Some(place) = find(&table.opened, ip, scope) {
         return Ok(place);
     }
     open_all(&mut table)?;
-    find(&table, ip, scope).ok_or(Errno(libc::ENODEV))
+    find(&table.opened, ip, scope).ok_or(Errno(libc::ENODEV))
 }
 
 fn find(table: &[Opened], ip: IpAddr, scope: u32) -> Option<Place> {
@@ -173,7 +221,7 @@ pub fn complain_of(ip: IpAddr) {
 pub fn all() -> Result<Vec<(*mut ibv_context, Arc<engine::Device>)>, Errno> {
     let mut table = OPENED.lock();
     open_all(&mut table)?;
-    let opened = table.iter();
+    let opened = table.opened.iter();
     Ok(opened
         .map(|opened| (opened.raw, Arc::clone(&opened.device)))
         .collect())
@@ -184,7 +232,7 @@ pub fn opened() -> Vec<Arc<engine::Device>> {
     let Some(table) = OPENED.try_lock() else {
         return Vec::new();
     };
-    let opened = table.iter();
+    let opened = table.opened.iter();
     opened.map(|opened| Arc::clone(&opened.device)).collect()
 }
 
@@ -194,7 +242,7 @@ pub fn opened() -> Vec<Arc<engine::Device>> {
 /// `ENOMEM`.
 pub fn default_domain(verbs: *mut ibv_context) -> Result<*mut ibv_pd, Errno> {
     let mut table = OPENED.lock();
-    let found = table.iter_mut().find(|opened| opened.raw == verbs);
+    let found = table.opened.iter_mut().find(|opened| opened.raw == verbs);
     let opened = found.ok_or(Errno(libc::ENODEV))?;
     if opened.pd.is_null() {
         // SAFETY: an open context.
@@ -209,7 +257,7 @@ pub fn default_domain(verbs: *mut ibv_context) -> Result<*mut ibv_pd, Errno> {
 /// `ENOMEM`.
 pub fn default_extended_domain(verbs: *mut ibv_context) -> Result<*mut ibv_xrcd, Errno> {
     let mut table = OPENED.lock();
-    let found = table.iter_mut().find(|opened| opened.raw == verbs);
+    let found = table.opened.iter_mut().find(|opened| opened.raw == verbs);
     let opened = found.ok_or(Errno(libc::ENODEV))?;
     if opened.xrcd.is_null() {
         let mut attr = ibv_xrcd_init_attr {
@@ -231,7 +279,7 @@ pub fn loopback(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Option<Path> {
     }
     let device = {
         let table = OPENED.lock();
-        let opened = table.iter().find(|opened| opened.pd == pd)?;
+        let opened = table.opened.iter().find(|opened| opened.pd == pd)?;
         Arc::clone(&opened.device)
     };
     let gids = device.current().gids;
