@@ -141,6 +141,9 @@ class SystemCalls(unittest.TestCase):
         counted = system_calls.succeeded(SUMMARY)
         self.assertEqual(counted, {"recvmmsg": 1253, "sendmmsg": 2590, "access": 0})
 
+    def test_a_call_that_strace_did_not_see_begin_is_one(self) -> None:
+        self.assertEqual(system_calls.succeeded("        1           ???( ... )\n"), {")": 1})
+
 
 if __name__ == "__main__":
     unittest.main()

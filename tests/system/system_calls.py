@@ -137,5 +137,7 @@ def succeeded(summary: str) -> Counter[str]:
     found: Counter[str] = Counter()
     for fields in map(str.split, summary.splitlines()):
         if fields and fields[0].isdigit() and fields[-1] != "total":
-            found[fields[-1]] += int(fields[0]) - (int(fields[1]) if len(fields) > 2 else 0)
+            # strace has no name but "???(" for a call that it was not there to see begin.
+            errors = int(fields[1]) if len(fields) > 2 and fields[1].isdigit() else 0
+            found[fields[-1]] += int(fields[0]) - errors
     return found
