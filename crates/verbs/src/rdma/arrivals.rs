@@ -44,7 +44,7 @@ fn hear(news: &News) {
         if listeners.is_empty() {
             continue;
         }
-        let Ok(all) = devices::all() else {
+        let Ok(all) = devices::all_anew() else {
             // The next message comes when that has changed.
             continue;
         };

@@ -227,6 +227,15 @@ pub fn all() -> Result<Vec<(*mut ibv_context, Arc<engine::Device>)>, Errno> {
         .collect())
 }
 
+/// The same for who has heard of a change: the kernel tells one socket after the other, and that of [`Seen`] may be the last.
+///
+/// # Errors
+/// As [`all`].
+pub fn all_anew() -> Result<Vec<(*mut ibv_context, Arc<engine::Device>)>, Errno> {
+    OPENED.lock().seen = None;
+    all()
+}
+
 /// Those that this process has opened, for its exit handler; none if that has interrupted who opens one.
 pub fn opened() -> Vec<Arc<engine::Device>> {
     let Some(table) = OPENED.try_lock() else {
