@@ -1,10 +1,10 @@
 //! Registered memory: the table of regions and windows, and the only copies between packets and the application's memory.
 //!
-//! A key is `slot << 12 | tag`: the slot finds the region in one step, and the tag is drawn anew from the kernel's
-//! random numbers at each registration, so a key that was given back does not open what its slot holds next
-//! (it differs from the slot's last tag for certain, from earlier ones with 4094 in 4095). Slots are reused oldest
-//! first. A tag is never 0, so neither is a key. The low 8 bits of a window's key are the application's to choose at each
-//! bind (IBTA 10.6.7.2.2): they lie in the tag.
+//! All 32 bits of a key are drawn from the kernel's random numbers at each registration, so a peer that holds some keys
+//! knows nothing of the others: with n keys in use a guess opens one of them in n of 2^32 tries. The low 8 bits of a
+//! window's key are the application's to choose at each bind (IBTA 10.6.7.2.2), so the bits above them find the row: the
+//! table has a power of two of rows, at least twice as many as are used, and a key is drawn again while the row that its
+//! bits lead to is taken. The bits above the low 8 are never all 0, so neither is a key.
 //!
 //! The application reads and writes its memory while we copy. So no reference to it is ever formed: every access is a
 //! copy through raw pointers, or an atomic.
@@ -20,12 +20,18 @@ use crate::random::Random;
 use crate::{Access, Error, LIMITS};
 use airdma_shm::Sge;
 use airdma_transport::{AtomicOperation, LocalFault, RemoteAccess, RemoteFault, Spread};
-use std::collections::VecDeque;
-use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::{mem, ptr};
 
-const TAG_BITS: u32 = 12;
-const TAG_MASK: u32 = (1 << TAG_BITS) - 1;
+/// The bits of a key that a bind may choose.
+const CHOSEN_BITS: u32 = 8;
+const CHOSEN_MASK: u32 = (1 << CHOSEN_BITS) - 1;
+
+/// Rows of the first table.
+const ROWS_MIN: usize = 64;
+
+/// Keys drawn until one leads to a free row. Half of the rows are free, so all are in vain once in 2^64 registrations.
+const DRAWS_MAX: u32 = 64;
 
 /// Rights that mean something here; the others of [`Access`] are hints, or await later steps.
 const ACCESS_KNOWN: Access = Access::all();
@@ -33,16 +39,17 @@ const ACCESS_KNOWN: Access = Access::all();
 /// The regions of one device.
 #[derive(Default)]
 pub(crate) struct MemoryTable {
-    regions: Vec<Region>,
-    free: VecDeque<u32>,
+    /// None, or a power of two of them: see [`MemoryTable::row`].
+    rows: Vec<Region>,
+    /// Rows that are not free.
+    used: usize,
     random: Random,
 }
 
-/// A slot of the table. `key` 0 marks a free one, which keeps the tag of its last key so that the next one differs.
+/// A row of the table. `key` 0 marks a free one.
 #[derive(Clone, Copy)]
 struct Region {
     key: u32,
-    last_tag: u32,
     pd: u32,
     access: Access,
     address: usize,
@@ -72,7 +79,7 @@ enum Kind {
     /// Opens nothing until it is bound.
     Window {
         type_two: bool,
-        /// Slot of the region it is bound in.
+        /// Key of the region it is bound in.
         region: Option<u32>,
         /// The queue pair that bound it, for windows of type 2: only that one's peer may use it.
         qp: u32,
@@ -127,7 +134,7 @@ impl MemoryTable {
 
     /// How many regions and windows there are.
     pub(crate) fn count(&self) -> usize {
-        self.regions.iter().filter(|region| region.key != 0).count()
+        self.used
     }
 
     /// Registers memory and returns its key. The caller vouches that it stays mapped.
@@ -140,45 +147,73 @@ impl MemoryTable {
         access: Access,
     ) -> Result<u32, Error> {
         let region = Region::checked(pd, address, length, iova, access)?;
-        self.insert(region, 0)
+        self.insert(region)
     }
 
     /// Registers nothing: a region of any address that reads as zeros and swallows what is written (`ibv_alloc_null_mr(3)`).
     pub(crate) fn register_null(&mut self, pd: u32) -> Result<u32, Error> {
-        self.insert(
-            Region {
-                length: u64::MAX,
-                access: Access::LOCAL_WRITE,
-                backing: Backing::Null,
-                ..Region::empty(pd)
-            },
-            0,
-        )
+        self.insert(Region {
+            length: u64::MAX,
+            access: Access::LOCAL_WRITE,
+            backing: Backing::Null,
+            ..Region::empty(pd)
+        })
     }
 
     /// Registers no bytes, of device memory.
     pub(crate) fn register_empty(&mut self, pd: u32) -> Result<u32, Error> {
-        self.insert(Region::empty(pd), 0)
+        self.insert(Region::empty(pd))
     }
 
-    /// Takes a free slot, and gives it a new key, whose tag has the bits `tag_bits` among others.
-    fn insert(&mut self, region: Region, tag_bits: u32) -> Result<u32, Error> {
-        let slot = match self.free.pop_front() {
-            Some(slot) => slot,
-            None if self.regions.len() < LIMITS.max_mr as usize => {
-                self.regions.push(region);
-                self.regions.len() as u32 - 1
+    /// Takes a free row, and gives it a new key.
+    fn insert(&mut self, region: Region) -> Result<u32, Error> {
+        let full = Error::NoMemory("no more memory regions: see max_mr of the device");
+        if self.used >= LIMITS.max_mr as usize {
+            return Err(full);
+        }
+        if 2 * (self.used + 1) > self.rows.len() {
+            self.grow();
+        }
+        for _ in 0..DRAWS_MAX {
+            let key = self.random.next_u32();
+            let row = self.row(key);
+            if key >> CHOSEN_BITS != 0 && self.rows[row].key == 0 {
+                self.rows[row] = Region { key, ..region };
+                self.used += 1;
+                return Ok(key);
             }
-            None => {
-                return Err(Error::NoMemory(
-                    "no more memory regions: see max_mr of the device",
-                ));
-            }
-        };
-        let last = self.regions[slot as usize].last_tag;
-        let key = slot << TAG_BITS | next_tag(&mut self.random, last, tag_bits);
-        self.regions[slot as usize] = Region { key, ..region };
-        Ok(key)
+        }
+        Err(full)
+    }
+
+    /// Doubles the rows. No two keys that led to different rows lead to the same one afterwards.
+    fn grow(&mut self) {
+        let count = ROWS_MIN.max(2 * self.rows.len());
+        let before = mem::replace(&mut self.rows, vec![Region::empty(0); count]);
+        for region in before.into_iter().filter(|region| region.key != 0) {
+            let row = self.row(region.key);
+            self.rows[row] = region;
+        }
+    }
+
+    /// The only row that can have this key; beyond the table while that has none.
+    #[inline]
+    fn row(&self, key: u32) -> usize {
+        (key >> CHOSEN_BITS) as usize & self.rows.len().wrapping_sub(1)
+    }
+
+    /// The region or window that has this key now.
+    #[inline]
+    fn at(&self, key: u32) -> Option<&Region> {
+        let region = self.rows.get(self.row(key))?;
+        (region.key == key && key != 0).then_some(region)
+    }
+
+    /// As [`MemoryTable::at`], to be changed.
+    fn at_mut(&mut self, key: u32) -> Option<&mut Region> {
+        let row = self.row(key);
+        let region = self.rows.get_mut(row)?;
+        (region.key == key && key != 0).then_some(region)
     }
 
     /// Forgets a region; its key opens nothing from now on.
@@ -186,27 +221,12 @@ impl MemoryTable {
     /// # Errors
     /// `EBUSY` while windows are bound in it (IBTA 11.2.8.7).
     pub(crate) fn deregister(&mut self, key: u32) -> Result<(), Error> {
-        let slot = key >> TAG_BITS;
-        if let Some(region) = self.regions.get_mut(slot as usize)
-            && region.key == key
-            && key != 0
-        {
+        if let Some(region) = self.at_mut(key) {
             region.check_no_windows()?;
-            self.release(slot);
+            *region = Region::empty(0);
+            self.used -= 1;
         }
         Ok(())
-    }
-
-    /// Empties a slot.
-    fn release(&mut self, slot: u32) {
-        if let Some(region) = self.regions.get_mut(slot as usize) {
-            *region = Region {
-                // A bind may have chosen other bits than those it was given.
-                last_tag: region.key & TAG_MASK,
-                ..Region::empty(0)
-            };
-            self.free.push_back(slot);
-        }
     }
 
     /// Changes a region; the key stays. Nothing is changed on error.
@@ -220,10 +240,10 @@ impl MemoryTable {
         change: &RegionChange,
     ) -> Result<(), Error> {
         let gone = Error::Gone("the memory region");
-        let Some(region) = self.regions.get_mut((key >> TAG_BITS) as usize) else {
+        let Some(region) = self.at_mut(key) else {
             return Err(gone);
         };
-        if region.key != key || region.backing == Backing::Null {
+        if region.backing == Backing::Null {
             return Err(gone);
         }
         region.check_no_windows()?;
@@ -416,14 +436,8 @@ impl MemoryTable {
         length: u64,
         right: Access,
     ) -> Result<(*mut u8, Backing), Refused> {
-        let region = self
-            .regions
-            .get((place.key >> TAG_BITS) as usize)
-            .ok_or(Refused)?;
-        if region.key != place.key || place.key == 0 || region.pd != place.pd {
-            return Err(Refused);
-        }
-        if !region.access.contains(right) {
+        let region = self.at(place.key).ok_or(Refused)?;
+        if region.pd != place.pd || !region.access.contains(right) {
             return Err(Refused);
         }
         if let Kind::Window { type_two, qp, .. } = region.kind
@@ -447,7 +461,6 @@ impl Region {
     fn empty(pd: u32) -> Region {
         Region {
             key: 0,
-            last_tag: 0,
             pd,
             access: Access::empty(),
             address: 0,
@@ -536,16 +549,6 @@ fn remote_right(access: RemoteAccess) -> Access {
         RemoteAccess::Read => Access::REMOTE_READ,
         RemoteAccess::Write => Access::REMOTE_WRITE,
         RemoteAccess::Atomic => Access::REMOTE_ATOMIC,
-    }
-}
-
-/// A tag with the bits `fixed` among others, and not the last one.
-fn next_tag(random: &mut Random, last: u32, fixed: u32) -> u32 {
-    loop {
-        let tag = random.next_u32() & TAG_MASK | fixed;
-        if tag != 0 && tag != last {
-            return tag;
-        }
     }
 }
 

@@ -1,14 +1,8 @@
 //! Memory windows (IBTA 10.6.7): keys that open a part of a region, by a work request.
 
-use super::{Backing, Kind, MemoryTable, REMOTE_WRITES, Refused, Region, TAG_BITS};
+use super::{Backing, CHOSEN_BITS, CHOSEN_MASK, Kind, MemoryTable, REMOTE_WRITES, Refused, Region};
 use crate::{Access, Error};
 use airdma_transport::Bind;
-
-/// The bits of a key that a bind may choose.
-const CHOSEN_BITS: u32 = 0xff;
-
-/// A bit of a window's tag that no bind touches: the key is never 0.
-const TAG_FIXED: u32 = 1 << (TAG_BITS - 1);
 
 impl MemoryTable {
     /// Makes a window that opens nothing yet. Returns its key.
@@ -21,25 +15,27 @@ impl MemoryTable {
             },
             ..Region::empty(pd)
         };
-        self.insert(window, TAG_FIXED)
+        self.insert(window)
     }
 
     /// Forgets a window, whatever its key is by now: one of its keys finds it.
     pub(crate) fn free_window(&mut self, key: u32) {
-        let slot = key >> TAG_BITS;
-        let is_window = self.regions.get(slot as usize).is_some_and(|window| {
-            window.key >> CHOSEN_BITS.count_ones() == key >> CHOSEN_BITS.count_ones()
+        let row = self.row(key);
+        let is_window = self.rows.get(row).is_some_and(|window| {
+            window.key != 0
+                && window.key >> CHOSEN_BITS == key >> CHOSEN_BITS
                 && matches!(window.kind, Kind::Window { .. })
         });
         if is_window {
-            self.unbind(slot);
-            self.release(slot);
+            self.unbind(row);
+            self.rows[row] = Region::empty(0);
+            self.used -= 1;
         }
     }
 
     /// Binds a window for queue pair `qp` of domain `pd`.
     pub(crate) fn bind(&mut self, pd: u32, qp: u32, bind: &Bind) -> Result<(), Refused> {
-        let window = self.at(bind.window.0)?;
+        let window = self.at(bind.window.0).ok_or(Refused)?;
         let Kind::Window {
             type_two, region, ..
         } = window.kind
@@ -47,7 +43,7 @@ impl MemoryTable {
             return Err(Refused);
         };
         let chosen = bind.new_key.0 ^ bind.window.0;
-        if window.pd != pd || chosen & !CHOSEN_BITS != 0 {
+        if window.pd != pd || chosen & !CHOSEN_MASK != 0 {
             return Err(Refused);
         }
         // A window of type 2 is bound once, under a new key, and to something; one of type 1 any time, and by a length of
@@ -55,14 +51,14 @@ impl MemoryTable {
         if type_two && (region.is_some() || chosen == 0 || bind.length == 0) {
             return Err(Refused);
         }
-        let slot = bind.window.0 >> TAG_BITS;
+        let row = self.row(bind.window.0);
         let bound = if bind.length == 0 {
             None
         } else {
             Some(self.part(pd, bind)?)
         };
-        self.unbind(slot);
-        let window = &mut self.regions[slot as usize];
+        self.unbind(row);
+        let window = &mut self.rows[row];
         window.key = bind.new_key.0;
         if let Some(part) = bound {
             window.access = bind.access;
@@ -70,13 +66,13 @@ impl MemoryTable {
             window.iova = part.iova;
             window.length = part.length;
             window.backing = part.backing;
-            let region = bind.region.0 >> TAG_BITS;
+            let region = bind.region.0;
             window.kind = Kind::Window {
                 type_two,
                 region: Some(region),
                 qp,
             };
-            if let Kind::Region { windows } = &mut self.regions[region as usize].kind {
+            if let Some(Kind::Region { windows }) = self.kind_mut(region) {
                 *windows += 1;
             }
         }
@@ -85,7 +81,7 @@ impl MemoryTable {
 
     /// The part of a region that a window is to open.
     fn part(&self, pd: u32, bind: &Bind) -> Result<Region, Refused> {
-        let region = self.at(bind.region.0)?;
+        let region = self.at(bind.region.0).ok_or(Refused)?;
         let is_region =
             matches!(region.kind, Kind::Region { .. }) && region.backing != Backing::Null;
         if !is_region || region.pd != pd || !region.access.contains(Access::MW_BIND) {
@@ -114,14 +110,14 @@ impl MemoryTable {
     /// Closes a window of type 2 that queue pair `qp` bound: its key opens nothing until it is bound again. Regions
     /// are not invalidated: only those that a kernel registers by a work request are (IBTA 10.6.3.2).
     pub(crate) fn invalidate(&mut self, pd: u32, qp: u32, key: u32) -> Result<(), Refused> {
-        let window = self.at(key)?;
+        let window = self.at(key).ok_or(Refused)?;
         match window.kind {
             Kind::Window {
                 type_two: true,
                 region: Some(_),
                 qp: owner,
             } if owner == qp && window.pd == pd => {
-                self.unbind(key >> TAG_BITS);
+                self.unbind(self.row(key));
                 Ok(())
             }
             Kind::Window { .. } | Kind::Region { .. } => Err(Refused),
@@ -130,18 +126,17 @@ impl MemoryTable {
 
     /// Closes all windows that are bound in a region.
     pub(crate) fn close_windows(&mut self, key: u32) {
-        let of = key >> TAG_BITS;
-        for slot in 0..self.regions.len() as u32 {
-            let kind = self.regions[slot as usize].kind;
-            if matches!(kind, Kind::Window { region: Some(region), .. } if region == of) {
-                self.unbind(slot);
+        for row in 0..self.rows.len() {
+            let kind = self.rows[row].kind;
+            if matches!(kind, Kind::Window { region: Some(region), .. } if region == key) {
+                self.unbind(row);
             }
         }
     }
 
     /// Takes away what a window opens.
-    fn unbind(&mut self, slot: u32) {
-        let window = &mut self.regions[slot as usize];
+    fn unbind(&mut self, row: usize) {
+        let window = &mut self.rows[row];
         let Kind::Window { region, .. } = &mut window.kind else {
             return;
         };
@@ -150,17 +145,13 @@ impl MemoryTable {
         window.address = 0;
         window.access = Access::empty();
         if let Some(region) = region
-            && let Kind::Region { windows } = &mut self.regions[region as usize].kind
+            && let Some(Kind::Region { windows }) = self.kind_mut(region)
         {
             *windows = windows.saturating_sub(1);
         }
     }
 
-    /// The region or window that has this key now.
-    fn at(&self, key: u32) -> Result<&Region, Refused> {
-        self.regions
-            .get((key >> TAG_BITS) as usize)
-            .filter(|region| region.key == key && key != 0)
-            .ok_or(Refused)
+    fn kind_mut(&mut self, key: u32) -> Option<&mut Kind> {
+        Some(&mut self.at_mut(key)?.kind)
     }
 }
