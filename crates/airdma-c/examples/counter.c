@@ -22,14 +22,14 @@ static void own(const char *address, int programs)
     check(airdma_open(address, &device));
     check(airdma_allocate(device, 8, &region));
     check(airdma_share(&region, AIRDMA_ATOMIC, &counter));
-    check(airdma_shared_remote(counter, &remote));
     check(airdma_listen(device, 7473, &listener));
     fprintf(stderr, "listening on %s, port 7473\n", address);
 
     check(airdma_allocate(device, sizeof remote, &region));
-    memcpy(airdma_region_bytes(region), &remote, sizeof remote);
     for (int index = 0; index < programs; index++) {
         endpoints[index] = finish(airdma_accept(listener)).endpoint;
+        check(airdma_shared_remote(counter, endpoints[index], &remote));
+        memcpy(airdma_region_bytes(region), &remote, sizeof remote);
         region = finish(airdma_send(endpoints[index], &region, 0, sizeof remote)).region;
     }
     for (int index = 0; index < programs; index++) {

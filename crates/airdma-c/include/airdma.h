@@ -83,14 +83,15 @@ enum airdma_rights {
     AIRDMA_ATOMIC = 4,
 };
 
-/* Opens a region to peers. It has no pointer to its bytes, since they may change at any time: they are copied out and in. Takes the
+/* Lets peers reach a region, each by a key of its own (airdma_shared_remote). It has no pointer to its bytes, since they may change at any time: they are copied out and in. Takes the
  * region, but for errors. */
 airdma_error *airdma_share(airdma_region **region, unsigned rights, airdma_shared **shared);
 /* Closes it again, and gives the region back: no peer touches it any more. */
 airdma_error *airdma_withdraw(airdma_shared **shared, airdma_region **region);
 void airdma_shared_free(airdma_shared *shared);
-/* What a peer must know of it. */
-airdma_error *airdma_shared_remote(const airdma_shared *shared, airdma_remote *remote);
+/* What the peer of an endpoint must know of it. It opens the region to that peer on that connection: to others, that hear of it somehow,
+ * it opens nothing. It is the same each time. */
+airdma_error *airdma_shared_remote(const airdma_shared *shared, const airdma_endpoint *to, airdma_remote *remote);
 airdma_error *airdma_copy_out(const airdma_shared *shared, size_t offset, void *bytes, size_t length);
 airdma_error *airdma_copy_in(const airdma_shared *shared, size_t offset, const void *bytes, size_t length);
 /* The word at a multiple of 8, all of it at once: what peers add to. */

@@ -153,9 +153,12 @@ calls! {
 
     free fn airdma_shared_free(shared: *mut Shared) { free(shared) }
 
-    attempt fn airdma_shared_remote(shared: *const Shared, remote: *mut [u8; Remote::BYTES]) {
-        let bytes = borrow(shared, "shared region")?.remote().to_bytes();
-        *borrow_mut(remote, "place for the result")? = bytes;
+    attempt fn airdma_shared_remote(
+        shared: *const Shared, to: *const Endpoint, remote: *mut [u8; Remote::BYTES],
+    ) {
+        let place = borrow_mut(remote, "place for the result")?;
+        *place = [0; Remote::BYTES];
+        *place = borrow(shared, "shared region")?.remote(borrow(to, "endpoint")?)?.to_bytes();
         Ok(())
     }
 

@@ -20,7 +20,7 @@ int main(void)
     airdma_endpoint *left = finish(connecting).endpoint;
     check(airdma_allocate(device, PIECE, &region));
     check(airdma_share(&region, AIRDMA_WRITE, &shared));
-    check(airdma_shared_remote(shared, &remote));
+    check(airdma_shared_remote(shared, right, &remote));
     check(airdma_allocate(device, PIECE, &region));
 
     check(airdma_tell_buffer(right, FEW, BUFFER));

@@ -101,7 +101,8 @@ int main(void)
 
     FINE(airdma_share(&region, AIRDMA_READ | AIRDMA_WRITE, &shared));
     assert(region == NULL);
-    FINE(airdma_shared_remote(shared, &remote));
+    BLAMED(airdma_shared_remote(shared, NULL, &remote), AIRDMA_YOU, "no endpoint");
+    FINE(airdma_shared_remote(shared, right, &remote));
     BLAMED(airdma_copy_out(shared, 1, bytes, 8), AIRDMA_YOU, "stay within it");
     BLAMED(airdma_copy_in(shared, (size_t)-1, bytes, 8), AIRDMA_YOU, "stay within it");
     BLAMED(airdma_word(shared, 1, &word), AIRDMA_YOU, "stay within it");

@@ -39,7 +39,7 @@ def listen(address: str) -> None:
     target = device.allocate(BYTES_MAX).share(airdma.Rights.WRITE)
     receiving = deque(endpoint.recv(device.allocate(BYTES_MAX)) for _ in range(RECEIVES))
     note = device.allocate(airdma.Remote.BYTES)
-    note[:] = bytes(target.remote())
+    note[:] = bytes(target.remote(endpoint))
     endpoint.send(note).wait()
     try:
         while True:

@@ -3,7 +3,7 @@
     counter.py own ADDRESS PROGRAMS       waits for so many programs, and prints the sum
     counter.py add ADDRESS TIMES          adds 1, so many times
 
-The owner shares a word and tells everybody where it is; from then on the device adds. What it prints is exact, however many add at
+The owner shares a word and gives each program a key of its own; from then on the device adds. What it prints is exact, however many add at
 the same time.
 """
 
@@ -36,7 +36,7 @@ def own(address: str, programs: int) -> None:
     for _ in range(programs):
         endpoint = listener.accept().wait()
         note = device.allocate(airdma.Remote.BYTES)
-        note[:] = bytes(counter.remote())
+        note[:] = bytes(counter.remote(endpoint))
         endpoint.send(note).wait()
         endpoints.append(endpoint)
     for endpoint in endpoints:

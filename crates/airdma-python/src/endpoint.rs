@@ -28,6 +28,11 @@ impl Endpoint {
         }
     }
 
+    /// What is there of it: see [`Endpoint::endpoint`].
+    pub fn lock(&self) -> std::sync::MutexGuard<'_, Option<airdma::Endpoint>> {
+        self.endpoint.lock()
+    }
+
     /// Begins what takes no region. Other threads run meanwhile: a long message is on its way before this returns.
     fn ask(
         &self,
@@ -63,7 +68,7 @@ impl Endpoint {
 
 const IN_FLIGHT: &str = "the region is in flight: wait for the operation that has it";
 
-fn is_closed(py: Python<'_>) -> PyErr {
+pub fn is_closed(py: Python<'_>) -> PyErr {
     failure::usage(py, "the endpoint is closed: connect anew")
 }
 

@@ -212,11 +212,10 @@ impl Region {
         }
     }
 
-    /// Opens it to the peers that are told of it, for what `rights` say (`Rights.READ | Rights.WRITE | Rights.ATOMIC`). This object
-    /// has no memory any more: `Shared.withdraw` gives it back in another.
+    /// Lets peers reach it, each by a key of its own (`Shared.remote`), for what `rights` say (`Rights.READ | Rights.WRITE |
+    /// Rights.ATOMIC`). This object has no memory any more: `Shared.withdraw` gives it back in another.
     ///
-    /// Raises UsageError for rights that do not exist, and for atomics in a region that is not at a multiple of 8; HostError if there
-    /// are no keys left.
+    /// Raises UsageError for rights that do not exist, and for atomics in a region that is not at a multiple of 8.
     fn share(&self, py: Python<'_>, rights: u8) -> PyResult<Shared> {
         let known = Rights::from_bits(rights).ok_or_else(|| {
             failure::usage(

@@ -1,5 +1,6 @@
 //! Memory that peers reach: a region of ours that is shared, and a region of theirs.
 
+use crate::endpoint::{Endpoint, is_closed};
 use crate::region::Region;
 use crate::{Cell, failure};
 use pyo3::buffer::PyBuffer;
@@ -40,6 +41,13 @@ impl Shared {
     }
 }
 
+/// Why there is no key for an endpoint.
+enum Missing {
+    Endpoint,
+    Memory,
+    Key(airdma::Error),
+}
+
 fn is_withdrawn(py: Python<'_>) -> PyErr {
     failure::usage(
         py,
@@ -49,9 +57,23 @@ fn is_withdrawn(py: Python<'_>) -> PyErr {
 
 #[pymethods]
 impl Shared {
-    /// What a peer must know of it: send it `bytes(remote)`.
-    fn remote(&self, py: Python<'_>) -> PyResult<Remote> {
-        self.with(py, |shared| Ok(Remote(shared.remote())))
+    /// What the peer of an endpoint must know of it: send it `bytes(remote)`. It opens the region to that peer on that connection:
+    /// to others, that hear of it somehow, it opens nothing. It is the same each time.
+    ///
+    /// Raises UsageError for an endpoint of another device, or a closed one; HostError if there are no keys left.
+    fn remote(&self, py: Python<'_>, to: &Endpoint) -> PyResult<Remote> {
+        let made = py.detach(|| {
+            let endpoint = to.lock();
+            let endpoint = endpoint.as_ref().ok_or(Missing::Endpoint)?;
+            let shared = self.memory.lock();
+            let shared = shared.as_ref().ok_or(Missing::Memory)?;
+            shared.remote(endpoint).map_err(Missing::Key)
+        });
+        made.map(Remote).map_err(|missing| match missing {
+            Missing::Endpoint => is_closed(py),
+            Missing::Memory => is_withdrawn(py),
+            Missing::Key(error) => failure::from(py, &error),
+        })
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {

@@ -17,7 +17,7 @@ class Buffers(unittest.TestCase):
     def test_a_buffer_that_is_full_stops_the_peer_and_goes_on_when_there_is_room(self) -> None:
         pair = Pair()
         shared = pair.there.allocate(PIECE).share(airdma.Rights.WRITE)
-        remote = shared.remote()
+        remote = shared.remote(pair.right)
         region = pair.here.allocate(PIECE)
         pair.right.tell_buffer(FEW, BUFFER)
         pair.left.write(region, remote).wait(PATIENCE_S)

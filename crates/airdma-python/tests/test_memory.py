@@ -148,8 +148,8 @@ class OfPeers(unittest.TestCase):
         shared = region.share(every)
         with self.assertRaisesRegex(BufferError, "shared with peers"):
             memoryview(region)
-        remote = airdma.Remote(bytes(shared.remote()))
-        self.assertEqual(remote, shared.remote())
+        remote = airdma.Remote(bytes(shared.remote(pair.right)))
+        self.assertEqual(remote, shared.remote(pair.right))
         self.assertEqual((len(remote), len(bytes(remote))), (64, airdma.Remote.BYTES))
         pair.left.write(filled(pair.here, b"..one side.."), remote, 10, 8, offset=2).wait(PATIENCE_S)
         self.assertEqual(shared.copy_out(10, 8), b"one side")
@@ -168,6 +168,8 @@ class OfPeers(unittest.TestCase):
 
     def test_mistakes_with_the_memory_of_peers_are_told(self) -> None:
         pair = self.pair
+        other = Pair()
+        other.right.abort()
         shared = pair.there.allocate(64).share(airdma.Rights.ATOMIC)
         self.assertEqual(shared.copy_out(64), b"")
         for mistake in (
@@ -177,10 +179,12 @@ class OfPeers(unittest.TestCase):
             lambda: shared.copy_in(60, b"12345"),
             lambda: shared.word(4),
             lambda: shared.word(64),
-            lambda: pair.left.fetch_add(shared.remote(), 4, 1).wait(PATIENCE_S),
-            lambda: pair.left.write(pair.here.allocate(8), shared.remote(), 60).wait(PATIENCE_S),
+            lambda: pair.left.fetch_add(shared.remote(pair.right), 4, 1).wait(PATIENCE_S),
+            lambda: pair.left.write(pair.here.allocate(8), shared.remote(pair.right), 60).wait(PATIENCE_S),
             lambda: airdma.Remote(b"24 bytes that are no remote"),
             lambda: pair.there.allocate(8).share(64),
+            lambda: pair.there.allocate(8).share(airdma.Rights.READ).remote(other.left),
+            lambda: shared.remote(other.right),
         ):
             with self.assertRaises(airdma.UsageError):
                 mistake()

@@ -49,7 +49,7 @@ fn listen(address: &str) -> Result<()> {
         receiving.push_back(endpoint.recv(device.allocate(BYTES_MAX)?, ..));
     }
     let mut region = device.allocate(Remote::BYTES)?;
-    region.copy_from_slice(&target.remote().to_bytes());
+    region.copy_from_slice(&target.remote(&endpoint)?.to_bytes());
     endpoint.send(region, ..).wait()?;
     while let Some(next) = receiving.pop_front() {
         match next.wait() {

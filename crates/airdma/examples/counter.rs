@@ -3,7 +3,7 @@
 //!     counter own ADDRESS PROGRAMS       waits for so many programs, and prints the sum
 //!     counter add ADDRESS TIMES          adds 1, so many times
 //!
-//! The owner shares a word and tells everybody where it is; from then on the device adds. What it prints is exact, however many
+//! The owner shares a word and gives each program a key of its own; from then on the device adds. What it prints is exact, however many
 //! add at the same time.
 #![allow(clippy::print_stdout)]
 
@@ -37,7 +37,7 @@ fn own(address: &str, programs: usize) -> Result<()> {
     for _ in 0..programs {
         let endpoint = listener.accept().wait()?;
         let mut region = device.allocate(Remote::BYTES)?;
-        region.copy_from_slice(&counter.remote().to_bytes());
+        region.copy_from_slice(&counter.remote(&endpoint)?.to_bytes());
         endpoint.send(region, ..).wait()?;
         endpoints.push(endpoint);
     }

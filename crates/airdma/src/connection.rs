@@ -180,6 +180,10 @@ impl Connection {
         Ok(this)
     }
 
+    pub(crate) fn queue_pair(&self) -> &Qp {
+        &self.qp
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }

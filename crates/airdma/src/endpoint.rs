@@ -143,6 +143,10 @@ impl Endpoint {
         Endpoint { connection }
     }
 
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
     fn transfer(
         &self,
         region: Region,

@@ -1,15 +1,16 @@
 //! Memory that a device sends from and receives into.
 
-use crate::hub::Hub;
+use crate::connection::Connection;
+use crate::hub::{Hub, lock};
 use crate::pages::Pages;
-use crate::{Error, Remote, Result};
-use airdma_engine::{Access, Mr, Pd, Sge};
+use crate::{Endpoint, Error, Remote, Result};
+use airdma_engine::{Access, Mr, Mw, Pd, Rkey, Sge};
 use bitflags::bitflags;
 use std::fmt;
 use std::io;
 use std::ops::{Bound, Deref, DerefMut, Range, RangeBounds};
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 
 /// A piece of registered memory, yours alone: read and write it as a slice of bytes.
 ///
@@ -34,12 +35,21 @@ bitflags! {
     }
 }
 
-/// A region that peers reach while you do something else. It is no slice of bytes, since its bytes may change at any time: they
+/// A region that those peers reach that are told of it ([`Shared::remote`]), while you do something else. It is no slice of bytes, since its bytes may change at any time: they
 /// are copied out and in. [`Shared::withdraw`] makes it yours alone again.
 pub struct Shared {
-    // Goes first: peers reach the pages by it as long as it is there.
-    mr: Arc<Mr>,
+    // Go first: peers reach the pages by them as long as they are there.
+    openings: Mutex<Vec<Opening>>,
+    access: Access,
     region: Region,
+}
+
+/// A region as the peer of one endpoint reaches it.
+struct Opening {
+    to: Weak<Connection>,
+    /// Closes it, going.
+    _window: Arc<Mw>,
+    key: Rkey,
 }
 
 /// Registered pages.
@@ -78,7 +88,7 @@ impl Region {
             pages.address(),
             length,
             pages.address(),
-            Access::LOCAL_WRITE,
+            Access::LOCAL_WRITE | Access::MW_BIND,
         )?;
         Ok(Region {
             memory: Arc::new(Memory {
@@ -109,11 +119,10 @@ impl Region {
         Ok((first, rest))
     }
 
-    /// Opens it to the peers that are told of it ([`Shared::remote`]).
+    /// Lets peers reach it, each by a key of its own: see [`Shared::remote`].
     ///
     /// # Errors
-    /// Yours, for an empty region or one that is not at a multiple of 8 and is to take atomics; the system's (no keys left). The
-    /// region is in the error.
+    /// Yours, for an empty region or one that is not at a multiple of 8 and is to take atomics. The region is in the error.
     pub fn share(self, rights: Rights) -> Result<Shared> {
         if self.length == 0 {
             return Err(Error::you("an empty region cannot be shared").with(self));
@@ -123,15 +132,15 @@ impl Region {
                 Error::you("atomics need words at multiples of 8: cut the region there").with(self),
             );
         }
-        let mut access = Access::LOCAL_WRITE;
+        let mut access = Access::empty();
         access.set(Access::REMOTE_READ, rights.contains(Rights::READ));
         access.set(Access::REMOTE_WRITE, rights.contains(Rights::WRITE));
         access.set(Access::REMOTE_ATOMIC, rights.contains(Rights::ATOMIC));
-        let address = self.address();
-        match self.memory.pd.reg_mr(address, self.length, address, access) {
-            Ok(mr) => Ok(Shared { region: self, mr }),
-            Err(error) => Err(Error::from(error).with(self)),
-        }
+        Ok(Shared {
+            openings: Mutex::default(),
+            access,
+            region: self,
+        })
     }
 
     /// The memory file that holds it, and where in it the region begins: to map it elsewhere, or to hand it to another process. None
@@ -214,9 +223,48 @@ impl fmt::Debug for Region {
 }
 
 impl Shared {
-    /// What a peer must know of it: send it [`Remote::to_bytes`].
-    pub fn remote(&self) -> Remote {
-        Remote::new(self.region.address(), self.mr.rkey(), self.region.length)
+    /// What the peer of an endpoint must know of it: send it [`Remote::to_bytes`]. It opens the region to that peer on that
+    /// connection: to others, that hear of it somehow, it opens nothing. It is the same each time.
+    ///
+    /// # Errors
+    /// Yours, for an endpoint of another device; the system's (no keys left).
+    pub fn remote(&self, to: &Endpoint) -> Result<Remote> {
+        let connection = to.connection();
+        let mut openings = lock(&self.openings);
+        let known = |opening: &&Opening| opening.to.as_ptr() == Arc::as_ptr(connection);
+        let key = match openings.iter().find(known) {
+            Some(opening) => opening.key,
+            None => {
+                openings.retain(|opening| opening.to.strong_count() > 0);
+                let opening = self.open_to(connection)?;
+                let key = opening.key;
+                openings.push(opening);
+                key
+            }
+        };
+        let region = &self.region;
+        Ok(Remote::new(region.address(), key, region.length))
+    }
+
+    fn open_to(&self, connection: &Arc<Connection>) -> Result<Opening> {
+        let region = &self.region;
+        if !region.is_of(&connection.hub.pd) {
+            return Err(Error::you(
+                "an endpoint of another device: share a region of the device of this endpoint",
+            ));
+        }
+        let (window, key) = Mw::open(
+            &region.memory.pd,
+            connection.queue_pair(),
+            &region.memory.mr,
+            (region.address(), region.length),
+            self.access,
+        )?;
+        Ok(Opening {
+            to: Arc::downgrade(connection),
+            _window: window,
+            key,
+        })
     }
 
     /// Bytes.
@@ -304,8 +352,8 @@ impl Shared {
     /// Closes it to peers. When this returns, none of them touches it any more: later attempts are refused, and end their
     /// connection.
     pub fn withdraw(self) -> Region {
-        // Going, it waits until the device has let go of the memory.
-        drop(self.mr);
+        // Going, they wait until the device has let go of the memory.
+        drop(self.openings);
         self.region
     }
 

@@ -13,14 +13,14 @@ fn writes_and_reads_reach_the_peers_region() {
             here,
             there,
             left,
-            right: _right,
+            right,
         } = pair();
         let shared = there
             .allocate(200_000)
             .unwrap()
             .share(Rights::READ | Rights::WRITE)
             .unwrap();
-        let remote = Remote::from_bytes(&shared.remote().to_bytes()).unwrap();
+        let remote = Remote::from_bytes(&shared.remote(&right).unwrap().to_bytes()).unwrap();
         assert_eq!(remote.len(), 200_000);
 
         let bytes = pattern(150_000, 9);
@@ -72,13 +72,10 @@ fn shared_bytes_are_copied_out_and_in_at_any_place_and_of_any_length() {
 fn many_threads_add_to_one_word_and_none_is_lost() {
     isolated("many_threads_add_to_one_word_and_none_is_lost", "", || {
         let Pair {
-            there,
-            left,
-            right: _right,
-            ..
+            there, left, right, ..
         } = pair();
         let shared = there.allocate(64).unwrap().share(Rights::ATOMIC).unwrap();
-        let remote = shared.remote();
+        let remote = shared.remote(&right).unwrap();
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -108,10 +105,10 @@ fn mistakes_of_the_caller_are_found_here_and_the_connection_goes_on() {
                 here,
                 there,
                 left,
-                right: _right,
+                right,
             } = pair();
             let shared = there.allocate(64).unwrap().share(Rights::all()).unwrap();
-            let remote = shared.remote();
+            let remote = shared.remote(&right).unwrap();
             let region = || here.allocate(32).unwrap();
             for error in [
                 left.write(region(), .., &remote, 33).wait().unwrap_err(),
@@ -152,7 +149,7 @@ fn a_peer_does_only_what_it_was_given_the_right_to() {
                     right,
                 } = pair();
                 let shared = there.allocate(64).unwrap().share(rights).unwrap();
-                let remote = shared.remote();
+                let remote = shared.remote(&right).unwrap();
                 let receiving = right.recv(there.allocate(8).unwrap(), ..);
                 let withdrawn = withdraw.then(|| shared.withdraw());
                 let region = filled(&here, b"8 bytes!");
@@ -196,7 +193,7 @@ fn memory_that_is_given_up_while_a_peer_writes_is_not_touched_any_more() {
             } = pair();
             let shared = there.allocate(8 * PART).unwrap().share(Rights::WRITE);
             let shared = shared.unwrap();
-            let remote = shared.remote();
+            let remote = shared.remote(&right).unwrap();
             let write =
                 |part| left.write(filled(&here, &[1; PART]), .., &remote, part * PART as u64);
             let writes: Vec<_> = (0..8).map(write).collect();
@@ -212,4 +209,69 @@ fn memory_that_is_given_up_while_a_peer_writes_is_not_touched_any_more() {
             drop(right);
         }
     });
+}
+
+#[test]
+fn a_key_given_to_one_peer_opens_nothing_to_another() {
+    isolated(
+        "a_key_given_to_one_peer_opens_nothing_to_another",
+        "",
+        || {
+            let there = airdma::Device::open("127.0.0.1").unwrap();
+            let listener = there.listen(PORT).unwrap();
+            let meet = || {
+                let device = airdma::Device::open("127.0.0.1").unwrap();
+                let (connected, accepted) = std::thread::scope(|scope| {
+                    let accepting = scope.spawn(|| listener.accept().wait().unwrap());
+                    let connected = device.connect(("127.0.0.1", PORT)).wait().unwrap();
+                    (connected, accepting.join().unwrap())
+                });
+                (device, connected, accepted)
+            };
+            let (friend, from_friend, to_friend) = meet();
+            let shared = there.allocate(64).unwrap().share(Rights::all()).unwrap();
+            let remote = shared.remote(&to_friend).unwrap();
+            for what in ["write", "read", "add"] {
+                let (device, from_stranger, to_stranger) = meet();
+                // That this one has a key too does not matter.
+                assert_ne!(shared.remote(&to_stranger).unwrap(), remote);
+                let region = filled(&device, b"8 bytes!");
+                let attacked = match what {
+                    "write" => from_stranger.write(region, .., &remote, 0).wait().map(drop),
+                    "read" => from_stranger.read(region, .., &remote, 0).wait().map(drop),
+                    _ => from_stranger.fetch_add(&remote, 0, 1).wait().map(drop),
+                };
+                let error = attacked.expect_err(what);
+                assert_eq!(error.blame(), Blame::Peer, "{what}: {error}");
+                assert!(
+                    error.to_string().contains("does not allow"),
+                    "{what}: {error}"
+                );
+                assert_eq!(shared.word(0).unwrap(), 0, "{what}");
+            }
+            // The one that it was given to is as well off as before.
+            from_friend
+                .write(filled(&friend, b"8 bytes!"), .., &remote, 0)
+                .wait()
+                .unwrap();
+            assert_eq!(shared.word(0).unwrap(), u64::from_ne_bytes(*b"8 bytes!"));
+            drop(to_friend);
+        },
+    );
+}
+
+#[test]
+fn a_region_is_opened_to_endpoints_of_its_own_device() {
+    isolated(
+        "a_region_is_opened_to_endpoints_of_its_own_device",
+        "",
+        || {
+            let Pair {
+                here, left, right, ..
+            } = pair();
+            let shared = here.allocate(8).unwrap().share(Rights::READ).unwrap();
+            assert_eq!(shared.remote(&right).unwrap_err().blame(), Blame::You);
+            assert!(shared.remote(&left).is_ok());
+        },
+    );
 }

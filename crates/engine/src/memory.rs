@@ -81,7 +81,7 @@ enum Kind {
         type_two: bool,
         /// Key of the region it is bound in.
         region: Option<u32>,
-        /// The queue pair that bound it, for windows of type 2: only that one's peer may use it.
+        /// Serial number of the queue pair that bound it, for windows of type 2: only that one's peer may use it.
         qp: u32,
     },
 }
@@ -117,11 +117,11 @@ pub(crate) struct Place {
     pub(crate) pd: u32,
     pub(crate) key: u32,
     pub(crate) va: u64,
-    /// The queue pair whose peer asks; [`OURSELVES`] for the application's own requests.
+    /// Serial number of the queue pair whose peer asks; [`OURSELVES`] for the application's own requests.
     pub(crate) qp: u32,
 }
 
-/// No queue pair's number.
+/// No queue pair's serial number.
 pub(crate) const OURSELVES: u32 = 0;
 
 impl MemoryTable {

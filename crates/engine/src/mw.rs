@@ -1,6 +1,7 @@
 //! Memory windows as the caller holds them.
 
-use crate::{Error, Pd, Rkey};
+use crate::{Access, Error, Mr, Pd, Qp, Rkey};
+use airdma_transport::Bind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -31,6 +32,49 @@ impl Mw {
             key,
             destroyed: AtomicBool::new(false),
         }
+    }
+
+    /// Opens `length` bytes of a region from address `va` on to the peer of one queue pair, and to no other's: a window of type 2 that
+    /// is bound at once, without a work request. The queue pair and the region are of domain `pd`, and the region was registered
+    /// with [`Access::MW_BIND`].
+    ///
+    /// # Errors
+    /// `EINVAL` where they are not, beyond the end of the region, for no bytes, or for a right to write where it has none; `ENOMEM`
+    /// at [`crate::Limits::max_mr`]; `ENODEV` in a child after fork.
+    pub fn open(
+        pd: &Arc<Pd>,
+        qp: &Qp,
+        mr: &Mr,
+        (va, length): (u64, usize),
+        access: Access,
+    ) -> Result<(Arc<Mw>, Rkey), Error> {
+        if !qp.device().is_same_worker(&pd.device) || !mr.is_of(pd) {
+            return Err(Error::Invalid(
+                "the queue pair or the region belongs to another protection domain",
+            ));
+        }
+        let window = pd.alloc_mw(MwType::Two)?;
+        let first = window.first_rkey();
+        let bind = Bind {
+            window: first,
+            new_key: Rkey(first.0 & !0xff | first.0.wrapping_add(1) & 0xff),
+            region: mr.lkey(),
+            va,
+            length: length as u64,
+            access,
+        };
+        let bound = pd.device.core().control(|worker, _| {
+            qp.check_alive()?;
+            let tables = &mut worker.tables;
+            let side = tables.qps.slot(qp.shared.index).map(|slot| &slot.side);
+            let serial = side.filter(|side| side.pd == pd.id).map(|side| side.serial);
+            let serial = serial.ok_or(Error::Invalid(
+                "the queue pair belongs to another protection domain",
+            ))?;
+            let bound = tables.memory.bind(pd.id, serial, &bind);
+            bound.map_err(|_| Error::Invalid("the region does not hold such a window"))
+        });
+        bound.map(|()| (window, bind.new_key))
     }
 
     /// Its type.

@@ -542,6 +542,7 @@ fn insert(
     uses: &Uses,
 ) -> Result<Arc<QpShared>, Error> {
     let core = device.core();
+    let serial = core.next_serial() as u32;
     // What a datagram may hold. It stays, whatever becomes of the interface.
     let port_mtu = core.current().path_mtu;
     let raw = if qp_type == QpType::RawPacket {
@@ -575,6 +576,7 @@ fn insert(
             receives,
             held: Held::default(),
             pd: uses.pd.as_ref().map_or(NO_PD, |pd| pd.id),
+            serial,
             send_cq: uses.send_cq.as_ref().map_or(NO_CQ, |cq| cq.index),
             recv_cq: uses.recv_cq.as_ref().map_or(NO_CQ, |cq| cq.index),
             shared: Arc::clone(&shared),

@@ -27,6 +27,8 @@ pub(crate) struct QpSide {
     /// Its protection domain. For the target of an extended connection that of the shared receive queue which the packet
     /// in hand names (IBTA A14.2.4).
     pub(crate) pd: u32,
+    /// Never used for two queue pairs of one device, which a number is after some time.
+    pub(crate) serial: u32,
     pub(crate) send_cq: u32,
     pub(crate) recv_cq: u32,
     pub(crate) shared: Arc<QpShared>,
@@ -59,7 +61,7 @@ impl QpHost<'_> {
             pd: self.side.pd,
             key: rkey.0,
             va,
-            qp: self.side.shared.number.get(),
+            qp: self.side.serial,
         }
     }
 
@@ -267,17 +269,17 @@ impl Host for QpHost<'_> {
     }
 
     fn invalidate_local(&mut self, rkey: Rkey) -> Result<(), LocalFault> {
-        let qp = self.side.shared.number.get();
+        let qp = self.side.serial;
         Ok(self.memory.invalidate(self.side.pd, qp, rkey.0)?)
     }
 
     fn bind(&mut self, bind: &Bind) -> Result<(), LocalFault> {
-        let qp = self.side.shared.number.get();
+        let qp = self.side.serial;
         Ok(self.memory.bind(self.side.pd, qp, bind)?)
     }
 
     fn invalidate(&mut self, rkey: Rkey) -> Result<(), RemoteFault> {
-        let qp = self.side.shared.number.get();
+        let qp = self.side.serial;
         Ok(self.memory.invalidate(self.side.pd, qp, rkey.0)?)
     }
 

@@ -44,3 +44,91 @@ fn a_region_that_is_dropped_takes_its_windows_along() {
     assert_eq!(left.complete().status, Status::RemoteAccessError);
     mw.destroy().unwrap();
 }
+
+#[test]
+fn a_window_opens_nothing_to_a_later_queue_pair_of_the_same_number() {
+    let (a, b) = wired();
+    let (mut left, mut right) = (
+        End::new(&a, QpType::Rc, 4096),
+        End::new(&b, QpType::Rc, 4096),
+    );
+    left.connect(&right);
+    right.connect(&left);
+    let va = right.memory.address();
+    let mr = right
+        .pd
+        .reg_mr(va, 512, va, Access::LOCAL_WRITE | Access::MW_BIND)
+        .unwrap();
+    let (_window, rkey) =
+        Mw::open(&right.pd, &right.qp, &mr, (va, 512), Access::REMOTE_WRITE).unwrap();
+    left.send(Operation::Write { va, rkey }, 0, 64);
+    left.ok();
+    let number = right.qp.number();
+    let again = |end: &End| create_qp(&end.pd, &end.cq, QpType::Rc, CAPS);
+    right.qp.destroy().unwrap();
+    // 14 generations of 1,025 places.
+    let mut tries = 0;
+    right.qp = loop {
+        let qp = again(&right);
+        if qp.number() == number {
+            break qp;
+        }
+        tries += 1;
+        assert!(tries < 20_000, "{number:?} does not come again");
+    };
+    left.qp = again(&left);
+    left.connect(&right);
+    right.connect(&left);
+    left.send(Operation::Write { va, rkey }, 0, 64);
+    assert_eq!(left.complete().status, Status::RemoteAccessError);
+}
+
+#[test]
+fn a_window_is_opened_in_memory_of_its_domain_to_queue_pairs_of_its_domain() {
+    let (a, b) = wired();
+    let (left, right) = (
+        End::new(&a, QpType::Rc, 4096),
+        End::new(&b, QpType::Rc, 4096),
+    );
+    let va = right.memory.address();
+    let register = |access| right.pd.reg_mr(va, 512, va, access).unwrap();
+    let mr = register(Access::LOCAL_WRITE | Access::MW_BIND);
+    let fixed = register(Access::LOCAL_WRITE);
+    let write = Access::REMOTE_WRITE;
+    let other = b.alloc_pd().unwrap();
+    let alien = create_qp(&other, &right.cq, QpType::Rc, CAPS);
+    for (what, opened) in [
+        (
+            "another device",
+            Mw::open(&right.pd, &left.qp, &mr, (va, 512), write),
+        ),
+        (
+            "another domain",
+            Mw::open(&right.pd, &alien, &mr, (va, 512), write),
+        ),
+        (
+            "memory of another domain",
+            Mw::open(&other, &alien, &mr, (va, 512), write),
+        ),
+        (
+            "no right to bind",
+            Mw::open(&right.pd, &right.qp, &fixed, (va, 512), write),
+        ),
+        (
+            "beyond the end",
+            Mw::open(&right.pd, &right.qp, &mr, (va, 513), write),
+        ),
+        (
+            "nothing",
+            Mw::open(&right.pd, &right.qp, &mr, (va, 0), write),
+        ),
+    ] {
+        assert_eq!(
+            opened.err().map(|error| error.errno()),
+            Some(libc::EINVAL),
+            "{what}"
+        );
+    }
+    // No window was left behind: none keeps its region.
+    mr.deregister().unwrap();
+}

@@ -92,7 +92,7 @@ fn receive(
         let target = device.allocate(MESSAGE_BYTES)?.share(Rights::WRITE)?;
         let counting = endpoint.recv(device.allocate(COUNT_BYTES)?, ..);
         let mut region = device.allocate(Remote::BYTES)?;
-        region.copy_from_slice(&target.remote().to_bytes());
+        region.copy_from_slice(&target.remote(&endpoint)?.to_bytes());
         endpoint.send(region, ..).wait()?;
         ends.push((endpoint, target, counting));
     }

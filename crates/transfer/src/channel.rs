@@ -1,7 +1,7 @@
 //! Frames over a connection: each is one message, and many are under way at once.
 
 use crate::error::Error;
-use airdma::{Device, Endpoint, Operation, Region, Remote};
+use airdma::{Device, Endpoint, Operation, Region, Remote, Shared};
 use airdma_files::protocol::{MESSAGE_BYTES_MAX, Message};
 use airdma_files::session::{Frames, Session, TAG_BYTES};
 use std::collections::VecDeque;
@@ -138,6 +138,11 @@ impl Channel {
     /// Writes `range` bytes from the front of a region into the peer's memory.
     pub fn write(&self, region: Region, bytes: usize, to: &Remote, at: u64) -> Operation<Region> {
         self.endpoint.write(region, ..bytes, to, at)
+    }
+
+    /// A region of ours as the peer, and no other, reaches it.
+    pub fn remote(&self, shared: &Shared) -> Result<Remote, Error> {
+        Ok(shared.remote(&self.endpoint)?)
     }
 
     /// Says how much of what came waits for the disk, and how much may, for a peer that adapts its rate to that.

@@ -8,7 +8,7 @@ use crate::parking::park;
 use crate::progress::{Account, Event, Progress, Wait};
 use crate::sending::CANCELLED;
 use crate::writer::{Offer, Order, Reply, Writer};
-use airdma_files::protocol::{Failure, Message, Reason, Receiver, ReceiverEvent};
+use airdma_files::protocol::{Failure, Message, Reason, Receiver, ReceiverEvent, Terms};
 use airdma_files::session::Session;
 use airdma_files::{CHUNK_BYTES, Manifest, Report};
 use std::net::IpAddr;
@@ -217,7 +217,19 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
         let reply = |this: &Self| this.writer.as_ref()?.replies.try_recv().ok();
         while let Some(reply) = reply(self) {
             match reply {
-                Reply::Accepted { terms, bytes_total } => {
+                Reply::Accepted {
+                    unwanted,
+                    first_chunk,
+                    slots,
+                    staging,
+                    bytes_total,
+                } => {
+                    let terms = Terms {
+                        unwanted,
+                        first_chunk,
+                        slots,
+                        staging: self.channel.remote(&staging)?.to_bytes().to_vec(),
+                    };
                     let data = self.data.insert(Data {
                         bytes_total,
                         taken: terms.first_chunk,

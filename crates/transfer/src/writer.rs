@@ -7,7 +7,6 @@ use crate::lobby::{Finished, Lobby};
 use crate::progress::Offered;
 use crate::target::Target;
 use airdma::{Device, Rights, Shared};
-use airdma_files::protocol::Terms;
 use airdma_files::session::{Cipher, DataKey, Opener, PublicKey, TAG_BYTES};
 use airdma_files::{Manifest, ManifestId, Plan, Preview, Report, Unwanted, printable};
 use std::net::IpAddr;
@@ -44,7 +43,13 @@ pub(crate) enum Order {
 /// What it answers.
 pub(crate) enum Reply {
     /// It is accepted.
-    Accepted { terms: Terms, bytes_total: u64 },
+    Accepted {
+        unwanted: Unwanted,
+        first_chunk: u64,
+        slots: u32,
+        staging: Arc<Shared>,
+        bytes_total: u64,
+    },
     /// Chunks below `until` are taken.
     Taken { until: u64, durable: u64 },
     /// All is where it belongs.
@@ -136,17 +141,20 @@ impl Writer<'_> {
     }
 
     /// Says where chunks are to go, from `first_chunk` on.
-    fn accept(&self, plan: &Plan, unwanted: &Unwanted, first_chunk: u64) -> Result<Shared, Error> {
+    fn accept(
+        &self,
+        plan: &Plan,
+        unwanted: &Unwanted,
+        first_chunk: u64,
+    ) -> Result<Arc<Shared>, Error> {
         let slots = (plan.chunks() - first_chunk).clamp(1, SLOTS);
         let staging = self.device.allocate_private(slots as usize * SLOT_BYTES)?;
-        let staging = staging.share(Rights::WRITE)?;
+        let staging = Arc::new(staging.share(Rights::WRITE)?);
         self.reply(Reply::Accepted {
-            terms: Terms {
-                unwanted: unwanted.clone(),
-                first_chunk,
-                slots: slots as u32,
-                staging: staging.remote().to_bytes().to_vec(),
-            },
+            unwanted: unwanted.clone(),
+            first_chunk,
+            slots: slots as u32,
+            staging: Arc::clone(&staging),
             bytes_total: plan.bytes(),
         });
         Ok(staging)

@@ -33,7 +33,7 @@ impl MemoryTable {
         }
     }
 
-    /// Binds a window for queue pair `qp` of domain `pd`.
+    /// Binds a window for the queue pair with the serial number `qp`, of domain `pd`.
     pub(crate) fn bind(&mut self, pd: u32, qp: u32, bind: &Bind) -> Result<(), Refused> {
         let window = self.at(bind.window.0).ok_or(Refused)?;
         let Kind::Window {
@@ -107,7 +107,7 @@ impl MemoryTable {
         })
     }
 
-    /// Closes a window of type 2 that queue pair `qp` bound: its key opens nothing until it is bound again. Regions
+    /// Closes a window of type 2 that the queue pair with the serial number `qp` bound: its key opens nothing until it is bound again. Regions
     /// are not invalidated: only those that a kernel registers by a work request are (IBTA 10.6.3.2).
     pub(crate) fn invalidate(&mut self, pd: u32, qp: u32, key: u32) -> Result<(), Refused> {
         let window = self.at(key).ok_or(Refused)?;

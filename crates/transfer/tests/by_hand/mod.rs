@@ -244,7 +244,11 @@ impl ByHand {
             first_chunk: 0,
             cipher: Cipher::ChaCha20Poly1305,
             slots: 1,
-            staging: staging.remote().to_bytes().to_vec(),
+            staging: staging
+                .remote(&self.line.endpoint)
+                .unwrap()
+                .to_bytes()
+                .to_vec(),
         }));
     }
 }
