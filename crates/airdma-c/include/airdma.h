@@ -13,7 +13,8 @@
  * the device is done with it. Free each handle once; freeing NULL does nothing.
  *
  * Errors: a call that can fail returns NULL, or an error that you free. Its text says what happened and what to do, its blame
- * whose fault it is. No call ends the program, and none hangs for ever but a receive from a peer that lives and says nothing.
+ * whose fault it is. What a call fills in is NULL or 0 after an error; only the bytes of airdma_copy_out are as they were. No call ends
+ * the program, and none hangs for ever but a receive from a peer that lives and says nothing.
  *
  * Any thread may use devices, listeners and endpoints. A region, a shared region and an operation belong to one thread at a time. After
  * fork(2) the handles are the parent's.
@@ -134,7 +135,8 @@ airdma_error *airdma_tell_buffer(const airdma_endpoint *endpoint, uint64_t bytes
 
 /* ---- Waiting ---- */
 
-/* What an operation gave; what it does not give is NULL or 0. */
+/* What an operation gave; what it does not give is NULL or 0. airdma_wait fills it in each time: also when it fails, and when the
+ * operation is not over. */
 typedef struct airdma_result {
     airdma_endpoint *endpoint; /* accept, connect: yours to free */
     airdma_region *region;     /* what was given to it, after errors too: yours to free, or to use again */

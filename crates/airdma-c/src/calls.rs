@@ -1,8 +1,8 @@
 //! Every call of the header, in its order.
 
 use crate::failure::Failure;
-use crate::handle::{borrow, borrow_mut, free, give, take, text};
-use crate::operation::{Any, Outcome, UnderWay, Waited};
+use crate::handle::{PLACE, borrow, borrow_mut, free, give, take, text, vacate};
+use crate::operation::{Any, Given, Outcome, UnderWay, Waited};
 use airdma::{Blame, Device, Endpoint, Listener, Region, Remote, Rights, Shared};
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::io::{self, ErrorKind};
@@ -112,27 +112,30 @@ calls! {
     free fn airdma_error_free(error: *mut Failure) { free(error) }
 
     attempt fn airdma_open(name: *const c_char, device: *mut *mut Device) {
+        vacate(device)?;
         give(device, Device::open(text(name, "name of a device")?)?)
     }
 
     attempt fn airdma_towards(peer: *const c_char, device: *mut *mut Device) {
+        vacate(device)?;
         give(device, Device::towards(text(peer, "address of the peer")?)?)
     }
 
     free fn airdma_device_free(device: *mut Device) { free(device) }
 
     attempt fn airdma_allocate(device: *const Device, length: usize, region: *mut *mut Region) {
+        vacate(region)?;
         give(region, borrow(device, "device")?.allocate(length)?)
     }
 
     free fn airdma_region_free(region: *mut Region) { free(region) }
 
     attempt fn airdma_share(region: *mut *mut Region, rights: c_uint, shared: *mut *mut Shared) {
+        vacate(shared)?;
         let known = u8::try_from(rights).ok().and_then(Rights::from_bits);
         let rights = known.ok_or_else(|| Failure::you(
             "rights that do not exist: add AIRDMA_READ, AIRDMA_WRITE and AIRDMA_ATOMIC as needed",
         ))?;
-        borrow_mut(shared, "place for the result")?;
         let taken = take(region, "region")?;
         match taken.share(rights) {
             Ok(opened) => give(shared, opened),
@@ -147,7 +150,7 @@ calls! {
     }
 
     attempt fn airdma_withdraw(shared: *mut *mut Shared, region: *mut *mut Region) {
-        borrow_mut(region, "place for the result")?;
+        vacate(region)?;
         give(region, take(shared, "shared region")?.withdraw())
     }
 
@@ -156,7 +159,7 @@ calls! {
     attempt fn airdma_shared_remote(
         shared: *const Shared, to: *const Endpoint, remote: *mut [u8; Remote::BYTES],
     ) {
-        let place = borrow_mut(remote, "place for the result")?;
+        let place = borrow_mut(remote, PLACE)?;
         *place = [0; Remote::BYTES];
         *place = borrow(shared, "shared region")?.remote(borrow(to, "endpoint")?)?.to_bytes();
         Ok(())
@@ -184,12 +187,14 @@ calls! {
     }
 
     attempt fn airdma_word(shared: *const Shared, offset: usize, word: *mut u64) {
-        let value = borrow(shared, "shared region")?.word(offset)?;
-        *borrow_mut(word, "place for the result")? = value;
+        let place = borrow_mut(word, PLACE)?;
+        *place = 0;
+        *place = borrow(shared, "shared region")?.word(offset)?;
         Ok(())
     }
 
     attempt fn airdma_listen(device: *const Device, port: u16, listener: *mut *mut Listener) {
+        vacate(listener)?;
         give(listener, borrow(device, "device")?.listen(port)?)
     }
 
@@ -253,6 +258,10 @@ calls! {
     }
 
     attempt fn airdma_wait(operation: *mut *mut UnderWay, timeout_ms: c_int, result: *mut Outcome) {
+        // What a C caller reads of it must never be what its stack held, whatever happens from here on.
+        if let Some(place) = result.as_mut() {
+            *place = Given::default().into_outcome();
+        }
         let mut under_way = take(operation, "operation")?;
         match under_way.wait(timeout_ms) {
             Waited::NotYet => give(operation, *under_way),

@@ -32,13 +32,24 @@ pub unsafe fn take<T>(variable: *mut *mut T, what: &str) -> Result<Box<T>, Failu
     Ok(unsafe { Box::from_raw(handle) })
 }
 
+/// Before a call does anything else: sets the caller's variable to null, which it stays unless the call has something to give.
+///
+/// # Safety
+/// Null, or a variable of the caller's.
+pub unsafe fn vacate<T>(variable: *mut *mut T) -> Result<(), Failure> {
+    // SAFETY: the caller's promise; what it held, if anything, is not looked at.
+    let place = unsafe { variable.as_mut() }.ok_or_else(|| null(PLACE))?;
+    *place = std::ptr::null_mut();
+    Ok(())
+}
+
 /// Puts a new handle into the caller's variable.
 ///
 /// # Safety
 /// Null, or a variable of the caller's.
 pub unsafe fn give<T>(variable: *mut *mut T, value: T) -> Result<(), Failure> {
     // SAFETY: the caller's promise.
-    let place = unsafe { variable.as_mut() }.ok_or_else(|| null("place for the result"))?;
+    let place = unsafe { variable.as_mut() }.ok_or_else(|| null(PLACE))?;
     *place = Box::into_raw(Box::new(value));
     Ok(())
 }
@@ -65,6 +76,9 @@ pub unsafe fn text<'a>(string: *const c_char, what: &str) -> Result<&'a str, Fai
     let wrong = |_| Failure::you(&format!("the {what} is no UTF-8 text"));
     string.to_str().map_err(wrong)
 }
+
+/// What a call's result goes to.
+pub const PLACE: &str = "place for the result";
 
 fn null(what: &str) -> Failure {
     Failure::you(&format!(

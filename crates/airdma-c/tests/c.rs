@@ -271,6 +271,18 @@ fn mistakes_are_told_and_end_nothing_nor_touch_memory_that_is_not_there() {
 }
 
 #[test]
+fn what_a_call_fills_in_is_defined_whatever_becomes_of_the_call() {
+    let name = "what_a_call_fills_in_is_defined_whatever_becomes_of_the_call";
+    prepared(name, &["tests/outcomes.c"], || {
+        let outcomes = program("tests/outcomes.c");
+        said(run(&outcomes, Under::Nothing, &[]));
+        if has_valgrind() {
+            said(run(&outcomes, Under::Valgrind, &[]));
+        }
+    });
+}
+
+#[test]
 fn the_header_and_the_library_have_the_same_calls() {
     let library = prefix().join("lib/libairdma_north.so");
     let listed = said({

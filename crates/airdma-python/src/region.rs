@@ -137,6 +137,17 @@ impl Region {
     }
 }
 
+/// A view that is refused has no owner (PEP 3118): a caller that releases it all the same must not release what its stack held.
+///
+/// # Safety
+/// `view` is null, or what Python gave to `__getbuffer__`.
+unsafe fn disown(view: *mut ffi::Py_buffer) {
+    // SAFETY: the caller's promise.
+    if let Some(view) = unsafe { view.as_mut() } {
+        view.obj = std::ptr::null_mut();
+    }
+}
+
 /// Fills `view` with bytes that `owner` keeps.
 ///
 /// # Safety
@@ -166,6 +177,8 @@ impl Region {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
+        // SAFETY: Python's view.
+        unsafe { disown(view) };
         let bytes = slf.get().view(None)?;
         // SAFETY: Python's view; the region keeps its memory while views are counted.
         let filled = unsafe { fill(slf.as_any(), bytes, view, flags) };
@@ -270,6 +283,8 @@ impl Message {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
+        // SAFETY: Python's view.
+        unsafe { disown(view) };
         let message = slf.get();
         let region = message.region.get();
         let bytes = region.view(Some((&message.range, message.times_given)))?;

@@ -1,5 +1,6 @@
 """Regions as buffers, who has them when, and the memory of peers."""
 
+import ctypes
 import gc
 import unittest
 
@@ -112,6 +113,19 @@ class Ownership(unittest.TestCase):
             with self.assertRaisesRegex(airdma.UsageError, "stay within it"):
                 self.pair.left.send(region, length, offset=offset).wait(PATIENCE_S)
             self.assertFalse(region.in_flight)
+
+    def test_a_view_that_is_refused_has_no_owner(self) -> None:
+        """As PEP 3118 demands: a C extension releases what it did not get."""
+        message_region = self.pair.there.allocate(8)
+        self.pair.left.send(filled(self.pair.here, b"x"))
+        message = self.pair.right.recv(message_region).wait(PATIENCE_S)
+        receiving = self.pair.right.recv(message_region)
+        for refused in (message_region, message):
+            view = (ctypes.c_void_p * 16)(*[0x5A5A5A5A] * 16)
+            with self.assertRaises(BufferError):
+                ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(refused), view, 0)
+            self.assertIsNone(view[1], "the field obj")
+        del receiving
 
     def test_a_region_of_another_device_is_refused(self) -> None:
         region = self.pair.there.allocate(8)
