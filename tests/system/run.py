@@ -27,6 +27,7 @@ import host_programs  # noqa: E402
 import interface_changes  # noqa: E402
 import ip_layer  # noqa: E402
 import matrix  # noqa: E402
+import planted_journal  # noqa: E402
 import processes  # noqa: E402
 import queue_service  # noqa: E402
 import replayed_packets  # noqa: E402
@@ -108,6 +109,7 @@ def _run(cases: list[Case], pairs_only: bool, folder: Path) -> int:
         with Lab() as lab:
             file_transfer.run(lab, tally)
             failing_disks.run(lab, tally)
+            planted_journal.run(lab, tally)
             replayed_packets.run(lab, tally)
             queue_service.run(lab, tally, folder)
         benchmark.run(tally, folder)
@@ -134,6 +136,7 @@ def _files(kills: int, seed: int | None) -> int:
     with Lab() as lab:
         file_transfer.run(lab, tally, kills, seed)
         failing_disks.run(lab, tally)
+        planted_journal.run(lab, tally)
         replayed_packets.run(lab, tally)
     return _close(tally, started)
 

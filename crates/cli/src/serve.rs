@@ -244,6 +244,7 @@ fn flaw_of(skipped: &Skipped) -> Flaw {
         path: printable(&skipped.path),
         why: match &skipped.why {
             Why::Special => "neither file, directory nor symbolic link".to_owned(),
+            Why::Unfinished => "an unfinished transfer of airdma's".to_owned(),
             Why::Problem(problem) => problem.to_string(),
         },
     }

@@ -173,6 +173,7 @@ fn forged_lists_of_files_are_refused_and_nothing_is_written() {
         || {
             let bench = Bench::new("lists");
             let name = "a name that is not allowed";
+            let reserved = "kept for unfinished transfers";
             let (order, parent) = ("out of order, or has a name twice", "no directory");
             let size = "a size that no file can have";
             for (entries, words) in [
@@ -182,7 +183,23 @@ fn forged_lists_of_files_are_refused_and_nothing_is_written() {
                 (vec![directory(0, b"a"), file(1, b"../../up", 1)], name),
                 (vec![file(0, b"", 1)], name),
                 (vec![file(0, b"up\0.txt", 1)], name),
-                (vec![directory(0, b".airdma-0123456789abcdef")], name),
+                (vec![directory(0, b".airdma-0123456789abcdef")], reserved),
+                // The top of one transfer may be in the way of the next.
+                (
+                    vec![
+                        directory(0, b"a"),
+                        directory(1, b".airdma-0123456789abcdef"),
+                    ],
+                    reserved,
+                ),
+                (vec![directory(0, b"a"), file(1, b".AIRDMA-0", 1)], reserved),
+                (
+                    vec![
+                        directory(0, b"a"),
+                        directory(1, ".air\u{200d}dma-0".as_bytes()),
+                    ],
+                    reserved,
+                ),
                 // A link, and then something below it or in its place.
                 (
                     vec![link(0, b"a", b"../outside"), file(1, b"evil", 1)],

@@ -4,7 +4,7 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use airdma_files::session::{Cipher, DataKey, Opener, Sealer, TAG_BYTES};
-use airdma_files::{CHUNK_BYTES, Limits, Options, Sink, Source, walk};
+use airdma_files::{CHUNK_BYTES, JournalKey, Limits, Options, Sink, Source, walk};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -87,6 +87,7 @@ fn transfer(scratch: &Path, name: &str) {
         Arc::clone(&manifest),
         manifest.id(),
         Options::default(),
+        &JournalKey::derive(b"rates"),
     )
     .unwrap();
     let mut source = Source::new(&walked, sink.unwanted(), 0);

@@ -2,19 +2,25 @@
 //!
 //! ```text
 //! slot(40) slot(40)  "airdma-j" version(1) id(32)  names(4) { index(4) length(1) name } ...
-//!                    ranges(4) { start(4) end(4) } ...  checksum(32)
-//! slot:  generation(8) settled(1 bit) chunks(63 bits) checksum(24)
+//!                    ranges(4) { start(4) end(4) } ...  seal(32)
+//! slot:  generation(8) settled(1 bit) chunks(63 bits) seal(24)
 //! ```
 //!
 //! The header is written once, under another name, and renamed when it is whole. The slots are written in turn; of those
-//! whose checksum is right the later generation counts, so a write that was cut off loses itself and nothing else.
+//! whose seal is right the later generation counts, so a write that was cut off loses itself and nothing else.
+//!
+//! Seals are keyed ([`JournalKey`](crate::JournalKey)) and cover all: a slot's covers the header's. What others put there is no journal, and
+//! what one says is believed only as far as this receiver can have written it.
 //!
 //! A new journal is made durable by the first checkpoint, which syncs its directory and then records: before that there is nothing to vouch
 //! for, and what a crash leaves of it is made anew.
 
-use crate::manifest::ManifestId;
+use crate::journal_key::Seal;
+use crate::manifest::{Kind, Manifest, ManifestId, NAME_BYTES_MAX};
+use crate::plan::{Plan, Unwanted};
+use crate::survey::is_numbered;
 use crate::tree::Fitting;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read};
@@ -23,16 +29,18 @@ use std::os::unix::fs::FileExt;
 
 pub(crate) const NAME: &str = "journal";
 const NEW: &str = "journal.new";
-const MAGIC: &[u8; 9] = b"airdma-j\x01";
+const MAGIC: &[u8; 9] = b"airdma-j\x02";
 const SLOT_BYTES: usize = 40;
-const CHECKSUM: &str = "airdma files journal 1";
+const SEAL_BYTES: usize = 32;
 /// The bit that says so.
 const SETTLED: u64 = 1 << 63;
 
 #[derive(Debug)]
 pub(crate) struct Journal {
     file: File,
-    id: ManifestId,
+    seal: Seal,
+    /// The seal of the header.
+    header: [u8; SEAL_BYTES],
     generation: u64,
 }
 
@@ -47,20 +55,29 @@ pub(crate) struct Record {
 }
 
 impl Journal {
-    /// A journal that says that nothing is durable yet.
-    pub fn create(staging: BorrowedFd<'_>, id: ManifestId, fitting: &Fitting) -> io::Result<Self> {
+    /// A journal that says that nothing is durable yet, in a directory that is empty.
+    pub fn create(
+        staging: BorrowedFd<'_>,
+        id: ManifestId,
+        seal: Seal,
+        fitting: &Fitting,
+    ) -> io::Result<Self> {
         let flags =
-            OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::openat(
             staging,
             NEW,
             flags,
             Mode::from_raw_mode(0o600),
         )?);
-        file.write_all_at(&header(id, fitting), 2 * SLOT_BYTES as u64)?;
+        let mut body = body(id, fitting);
+        let header = seal.of(&[&body]);
+        body.extend_from_slice(&header);
+        file.write_all_at(&body, 2 * SLOT_BYTES as u64)?;
         let mut journal = Self {
             file,
-            id,
+            seal,
+            header,
             generation: 0,
         };
         journal.write(0)?;
@@ -68,38 +85,33 @@ impl Journal {
         Ok(journal)
     }
 
-    /// The journal that is there, and what it says; none if there is none that is sound and for this offer.
-    pub fn open(staging: BorrowedFd<'_>, id: ManifestId) -> io::Result<Option<(Self, Record)>> {
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mut file = match rustix::fs::openat(staging, NAME, flags, Mode::empty()) {
-            Ok(file) => File::from(file),
-            Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(errno.into()),
-        };
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
-        let Some((slots, header)) = bytes.split_at_checked(2 * SLOT_BYTES) else {
+    /// The journal that is there, and what it says; none if there is none that is sealed for this offer and directory, or it says
+    /// what this receiver cannot have written.
+    pub fn open(
+        staging: BorrowedFd<'_>,
+        id: ManifestId,
+        seal: Seal,
+        manifest: &Manifest,
+    ) -> io::Result<Option<(Self, Record)>> {
+        let Some(file) = open_own(staging)? else {
             return Ok(None);
         };
-        let latest = slots
-            .chunks(SLOT_BYTES)
-            .filter_map(|slot| read_slot(slot, id))
-            .max();
-        let found = latest.zip(read_header(header, id));
-        Ok(found.map(|((generation, chunks), fitting)| {
-            (
-                Self {
-                    file,
-                    id,
-                    generation,
-                },
-                Record {
-                    chunks: chunks & !SETTLED,
-                    is_settled: chunks & SETTLED != 0,
-                    fitting,
-                },
-            )
-        }))
+        let bytes_max = bytes_max(manifest);
+        let mut bytes = Vec::new();
+        (&file).take(bytes_max + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > bytes_max {
+            return Ok(None);
+        }
+        let Some((record, header, generation)) = read(&bytes, id, &seal) else {
+            return Ok(None);
+        };
+        let journal = Self {
+            file,
+            seal,
+            header,
+            generation,
+        };
+        Ok(record.is_possible(manifest).then_some((journal, record)))
     }
 
     /// Says durably that the first `chunks` chunks are durable.
@@ -116,39 +128,74 @@ impl Journal {
     fn write(&mut self, chunks: u64) -> io::Result<()> {
         self.generation += 1;
         let offset = (self.generation % 2) * SLOT_BYTES as u64;
-        self.file
-            .write_all_at(&slot(self.generation, chunks, self.id), offset)
+        let slot = slot(self.generation, chunks, &self.header, &self.seal);
+        self.file.write_all_at(&slot, offset)
     }
 }
 
-#[cfg(test)]
-impl Journal {
-    /// From now on it cannot be written, as on a broken disk.
-    pub fn refuse_writes(&mut self) {
-        self.file = File::open("/dev/null").unwrap();
+impl Record {
+    /// Whether a receiver of this offer can have written it. A key vouches for that already; were it known to others, they could still
+    /// name nothing else than what an offer can name.
+    fn is_possible(&self, manifest: &Manifest) -> bool {
+        let Fitting { renamed, unwanted } = &self.fitting;
+        let entries = manifest.entries();
+        let is_renamed = |index: u32, name: &[u8]| {
+            let entry = entries.get(index as usize);
+            entry.is_some_and(|entry| entry.depth == 0 && is_numbered(entry, name))
+        };
+        let is_kept = |index: u32| {
+            let entry = entries.get(index as usize);
+            entry.is_some_and(|entry| entry.kind != Kind::Directory)
+        };
+        let inside = |range: &std::ops::Range<u32>| range.end as usize <= entries.len();
+        if !renamed.iter().all(|(&index, name)| is_renamed(index, name))
+            || !unwanted.ranges().iter().all(inside)
+            || !unwanted.ranges().iter().cloned().flatten().all(is_kept)
+        {
+            return false;
+        }
+        let chunks = Plan::new(manifest, unwanted).chunks();
+        self.chunks <= chunks && (!self.is_settled || self.chunks == chunks)
     }
 }
 
-fn slot(generation: u64, chunks: u64, id: ManifestId) -> [u8; SLOT_BYTES] {
+/// A file of this user's with one name, and nothing that would be waited for or that is somebody else's as well.
+fn open_own(staging: BorrowedFd<'_>) -> io::Result<Option<File>> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match rustix::fs::openat(staging, NAME, flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT | Errno::LOOP | Errno::ISDIR | Errno::NXIO | Errno::ACCESS) => {
+            return Ok(None);
+        }
+        Err(errno) => return Err(errno.into()),
+    };
+    let stat = rustix::fs::fstat(&file)?;
+    let is_own = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+        && stat.st_uid == rustix::process::geteuid().as_raw()
+        && stat.st_nlink == 1;
+    Ok(is_own.then(|| File::from(file)))
+}
+
+/// The longest journal of this offer: each top-level entry renamed, and every second entry unwanted.
+fn bytes_max(manifest: &Manifest) -> u64 {
+    let entries = manifest.entries();
+    let tops = entries.iter().filter(|entry| entry.depth == 0).count();
+    let names = tops * (4 + 1 + NAME_BYTES_MAX);
+    let ranges = entries.len().div_ceil(2) * 8;
+    let fixed = 2 * SLOT_BYTES + MAGIC.len() + 32 + 4 + 4 + SEAL_BYTES;
+    (fixed + names + ranges) as u64
+}
+
+fn slot(generation: u64, chunks: u64, header: &[u8; SEAL_BYTES], seal: &Seal) -> [u8; SLOT_BYTES] {
     let mut slot = [0; SLOT_BYTES];
     slot[..8].copy_from_slice(&generation.to_be_bytes());
     slot[8..16].copy_from_slice(&chunks.to_be_bytes());
-    let sum = checksum(&[&slot[..16], &id.0]);
-    slot[16..].copy_from_slice(&sum[..SLOT_BYTES - 16]);
+    let sealed = seal.of(&[header, &slot[..16]]);
+    slot[16..].copy_from_slice(&sealed[..SLOT_BYTES - 16]);
     slot
 }
 
-/// Generation and chunks.
-fn read_slot(bytes: &[u8], id: ManifestId) -> Option<(u64, u64)> {
-    let mut fields = bytes
-        .chunks_exact(8)
-        .map_while(|field| field.try_into().ok())
-        .map(u64::from_be_bytes);
-    let (generation, chunks) = fields.next().zip(fields.next())?;
-    (slot(generation, chunks, id) == bytes).then_some((generation, chunks))
-}
-
-fn header(id: ManifestId, fitting: &Fitting) -> Vec<u8> {
+fn body(id: ManifestId, fitting: &Fitting) -> Vec<u8> {
     let mut out = [&MAGIC[..], &id.0].concat();
     out.extend_from_slice(&(fitting.renamed.len() as u32).to_be_bytes());
     for (index, name) in &fitting.renamed {
@@ -161,18 +208,40 @@ fn header(id: ManifestId, fitting: &Fitting) -> Vec<u8> {
         out.extend_from_slice(&range.start.to_be_bytes());
         out.extend_from_slice(&range.end.to_be_bytes());
     }
-    let sum = checksum(&[&out]);
-    out.extend_from_slice(&sum);
     out
 }
 
-fn read_header(bytes: &[u8], id: ManifestId) -> Option<Fitting> {
-    let (body, sum) = bytes.split_last_chunk::<32>()?;
-    let rest = body.strip_prefix(MAGIC)?.strip_prefix(&id.0)?;
-    if *sum != checksum(&[body]) {
+/// What a journal says, the seal of its header, and its generation.
+fn read(bytes: &[u8], id: ManifestId, seal: &Seal) -> Option<(Record, [u8; SEAL_BYTES], u64)> {
+    let (slots, rest) = bytes.split_at_checked(2 * SLOT_BYTES)?;
+    let (body, header) = rest.split_last_chunk::<SEAL_BYTES>()?;
+    if *header != seal.of(&[body]) {
         return None;
     }
-    let mut rest = rest;
+    let slots = slots.chunks(SLOT_BYTES);
+    let latest = slots.filter_map(|slot| read_slot(slot, header, seal));
+    let (generation, chunks) = latest.max()?;
+    let record = Record {
+        chunks: chunks & !SETTLED,
+        is_settled: chunks & SETTLED != 0,
+        fitting: read_body(body, id)?,
+    };
+    // One that has come to its end is not written any more.
+    (generation < u64::MAX).then_some((record, *header, generation))
+}
+
+/// Generation and chunks.
+fn read_slot(bytes: &[u8], header: &[u8; SEAL_BYTES], seal: &Seal) -> Option<(u64, u64)> {
+    let mut fields = bytes
+        .chunks_exact(8)
+        .map_while(|field| field.try_into().ok())
+        .map(u64::from_be_bytes);
+    let (generation, chunks) = fields.next().zip(fields.next())?;
+    (slot(generation, chunks, header, seal) == bytes).then_some((generation, chunks))
+}
+
+fn read_body(bytes: &[u8], id: ManifestId) -> Option<Fitting> {
+    let mut rest = bytes.strip_prefix(MAGIC)?.strip_prefix(&id.0)?;
     let mut fitting = Fitting::default();
     for _ in 0..u32::from_be_bytes(take(&mut rest)?) {
         let index = u32::from_be_bytes(take(&mut rest)?);
@@ -181,11 +250,13 @@ fn read_header(bytes: &[u8], id: ManifestId) -> Option<Fitting> {
         fitting.renamed.insert(index, name.into());
         rest = after;
     }
+    let mut unwanted = Unwanted::default();
     for _ in 0..u32::from_be_bytes(take(&mut rest)?) {
         let start = u32::from_be_bytes(take(&mut rest)?);
         let end = u32::from_be_bytes(take(&mut rest)?);
-        fitting.unwanted.push_range(start..end).then_some(())?;
+        unwanted.push_range(start..end).then_some(())?;
     }
+    fitting.unwanted = unwanted;
     rest.is_empty().then_some(fitting)
 }
 
@@ -195,10 +266,28 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     Some(*taken)
 }
 
-fn checksum(parts: &[&[u8]]) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new_derive_key(CHECKSUM);
-    parts.iter().for_each(|part| {
-        hasher.update(part);
-    });
-    *hasher.finalize().as_bytes()
+/// A journal as bytes, sealed as this receiver's are: what a fuzz target plants, so that its bytes come behind the seals.
+#[doc(hidden)]
+pub fn sealed(
+    key: &crate::JournalKey,
+    id: ManifestId,
+    directory: &std::path::Path,
+    fields: &[u8],
+    slots: [(u64, u64); 2],
+) -> (String, Vec<u8>) {
+    let seal = key.seal(id, directory);
+    let body = [&MAGIC[..], &id.0, fields].concat();
+    let header = seal.of(&[&body]);
+    let [first, second] =
+        slots.map(|(generation, chunks)| slot(generation, chunks, &header, &seal));
+    let bytes = [&first[..], &second, &body, &header].concat();
+    (key.staging_name(id), bytes)
+}
+
+#[cfg(test)]
+impl Journal {
+    /// From now on it cannot be written, as on a broken disk.
+    pub fn refuse_writes(&mut self) {
+        self.file = File::open("/dev/null").unwrap();
+    }
 }

@@ -10,6 +10,7 @@
 mod descent;
 mod error;
 mod journal;
+mod journal_key;
 pub mod manifest;
 mod options;
 mod plan;
@@ -25,6 +26,9 @@ pub mod walk;
 mod walking;
 
 pub use error::{Error, Problem, printable};
+#[doc(hidden)]
+pub use journal::sealed;
+pub use journal_key::JournalKey;
 pub use manifest::{Limits, Manifest, ManifestError, ManifestId, Modified};
 pub use options::{Clash, Options, Symlinks};
 pub use plan::{CHUNK_BYTES, Part, Piece, Placed, Plan, TRAILER_BYTES, Unwanted};

@@ -8,10 +8,12 @@
 
 mod decode;
 mod encode;
+mod names;
 #[cfg(test)]
 mod tests;
 
 pub use decode::Decoder;
+pub(crate) use names::is_reserved;
 
 use std::fmt;
 
@@ -42,7 +44,7 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const TARGET_BYTES_MAX: usize = 4095;
 /// Runs of data in one sparse file; what lies behind them is taken for data.
 pub const EXTENTS_MAX: usize = 4096;
-/// How top-level names of unfinished transfers begin; no offered name may.
+/// How names of unfinished transfers begin; no offered name may, nor one that a file system takes for such a name.
 pub const STAGING_PREFIX: &[u8] = b".airdma-";
 
 /// BLAKE3 of the encoded manifest.
@@ -203,6 +205,11 @@ pub enum ManifestError {
     /// A name that is no name of a file.
     #[error("the list of files holds a name that is not allowed")]
     Name,
+    /// A name that unfinished transfers have at the receiver.
+    #[error(
+        "the list of files holds a name that is kept for unfinished transfers (.airdma-...): leave it out"
+    )]
+    Reserved,
     /// Names that are not in ascending order, or come twice.
     #[error("the list of files is out of order, or has a name twice")]
     Order,
@@ -267,9 +274,6 @@ impl Builder {
         }
         if depth > self.open.len() {
             return Err(ManifestError::Parent);
-        }
-        if depth == 0 && entry.name.starts_with(STAGING_PREFIX) {
-            return Err(ManifestError::Name);
         }
         if let Some(&before) = self.last.get(depth)
             && self.entries[before as usize].name >= entry.name
@@ -361,13 +365,10 @@ impl Content {
 }
 
 fn check_name(name: &[u8]) -> Result<(), ManifestError> {
-    let forbidden = name.is_empty()
-        || name.len() > NAME_BYTES_MAX
-        || name == b"."
-        || name == b".."
-        || name.iter().any(|&byte| byte == b'/' || byte == 0);
-    if forbidden {
+    if !names::is_name(name) {
         Err(ManifestError::Name)
+    } else if is_reserved(name) {
+        Err(ManifestError::Reserved)
     } else {
         Ok(())
     }

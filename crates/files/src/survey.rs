@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 /// Numbers that are tried in "name (1)".
 const NUMBERS_MAX: u32 = 9999;
+const NUMBER_DIGITS_MAX: usize = 4;
 
 /// Fits `manifest` into `directory`. Only looks.
 pub(crate) fn survey(
@@ -206,6 +207,17 @@ fn stat_in(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stat>, Error> {
     }
 }
 
+/// Whether `name` is one that [`Clash::Rename`] gives to an entry.
+pub(crate) fn is_numbered(entry: &Entry, name: &[u8]) -> bool {
+    let after = |at: usize| name[at..].iter().take_while(|byte| byte.is_ascii_digit());
+    let opens = (0..name.len()).filter(|&at| name[at..].starts_with(b" ("));
+    let mut numbers = opens.map(|open| {
+        let digits = after(open + 2).take(NUMBER_DIGITS_MAX);
+        digits.fold(0, |number, digit| 10 * number + u32::from(digit - b'0'))
+    });
+    numbers.any(|number| (1..=NUMBERS_MAX).contains(&number) && *numbered(entry, number) == *name)
+}
+
 /// "name (1).txt"; a directory's name has no ending.
 fn numbered(entry: &Entry, number: u32) -> Box<[u8]> {
     let name = &*entry.name;
@@ -229,4 +241,59 @@ fn numbered(entry: &Entry, number: u32) -> Box<[u8]> {
     let mut name = [&stem[..cut], number.as_bytes(), ending].concat();
     name.truncate(NAME_BYTES_MAX);
     name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Modified;
+
+    #[test]
+    fn only_what_rename_can_have_chosen_is_a_numbered_name() {
+        let entry = |name: &str, kind| Entry {
+            parent: None,
+            depth: 0,
+            name: name.as_bytes().into(),
+            mode: 0o644,
+            modified: Modified {
+                seconds: 0,
+                nanos: 0,
+            },
+            kind,
+        };
+        let file = |name: &str| {
+            let content = crate::manifest::Content {
+                size: 0,
+                stamp: 0,
+                extents: None,
+            };
+            entry(name, Kind::File(content))
+        };
+        for entry in [
+            file("name.txt"),
+            file("name (2) (3).txt"),
+            file(".hidden"),
+            file(&"é".repeat(127)),
+            entry("directory.d", Kind::Directory),
+        ] {
+            for number in [1, 10, NUMBERS_MAX] {
+                assert!(is_numbered(&entry, &numbered(&entry, number)));
+            }
+            for number in [0, NUMBERS_MAX + 1] {
+                assert!(!is_numbered(&entry, &numbered(&entry, number)));
+            }
+        }
+        for name in [
+            "../x",
+            "/x",
+            "name.txt",
+            "name (1)",
+            "name (01).txt",
+            "name (1).txt/x",
+            "other (1).txt",
+            "",
+        ] {
+            assert!(!is_numbered(&file("name.txt"), name.as_bytes()), "{name}");
+        }
+    }
 }

@@ -9,7 +9,7 @@ use crate::{Error, Problem};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// How an offer is fitted into the directory: decided once ([`crate::survey`]), and kept in the journal.
@@ -241,6 +241,20 @@ pub(crate) fn open_top(path: &std::path::Path) -> Result<OwnedFd, Error> {
     rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| match errno {
         Errno::NOTDIR => Error::new("receive into", shown, Problem::NoDirectory),
         errno => Error::at("receive into", shown)(errno),
+    })
+}
+
+/// The path of an open directory, from the root and without symbolic links: from the kernel, or looked up where there is no /proc.
+pub(crate) fn path_of(
+    directory: &OwnedFd,
+    named: &std::path::Path,
+) -> Result<std::path::PathBuf, Error> {
+    let link = format!("/proc/self/fd/{}", directory.as_raw_fd());
+    let found = std::fs::read_link(link).or_else(|_| named.canonicalize());
+    let shown = std::os::unix::ffi::OsStrExt::as_bytes(named.as_os_str());
+    found.map_err(|error| {
+        let problem = Errno::from_io_error(&error).map_or(Problem::Missing, Problem::from);
+        Error::new("receive into", shown, problem)
     })
 }
 

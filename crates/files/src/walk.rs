@@ -1,7 +1,7 @@
 //! From paths to a manifest: what is there to be sent.
 
 use crate::manifest::{
-    Builder, Content, EXTENTS_MAX, Entry, Extent, Kind, Limits, Manifest, Modified,
+    Builder, Content, EXTENTS_MAX, Entry, Extent, Kind, Limits, Manifest, Modified, is_reserved,
 };
 use crate::{Error, ManifestError, Problem};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, SeekFrom, Stat};
@@ -19,7 +19,7 @@ pub struct Walked {
     pub manifest: Arc<Manifest>,
     /// Where the entries at the top are on this host, in their order.
     pub roots: Vec<PathBuf>,
-    /// What is left out, and why: unreadable files, and everything that is neither file, directory nor symbolic link.
+    /// What is left out, and why: unreadable files, unfinished transfers, and everything that is neither file, directory nor symbolic link.
     pub skipped: Vec<Skipped>,
 }
 
@@ -37,6 +37,8 @@ pub struct Skipped {
 pub enum Why {
     /// A device, socket or pipe.
     Special,
+    /// Its name is that of an unfinished transfer, which no receiver takes.
+    Unfinished,
     /// It cannot be opened or read.
     Problem(Problem),
 }
@@ -142,6 +144,10 @@ struct Walk {
 impl Walk {
     /// Whether it is in the manifest.
     fn visit_root(&mut self, name: &[u8], path: &Path) -> Result<bool, Error> {
+        if is_reserved(name) {
+            self.skip(name, Why::Unfinished);
+            return Ok(false);
+        }
         let before = self.builder.len();
         let shown = path.as_os_str().as_bytes();
         let stat = look_at_root(path)?;
@@ -162,6 +168,10 @@ impl Walk {
 
     /// Most files are described by a look at their name alone. Whether one was exchanged since is seen when it is read, by its stamp.
     fn visit_child(&mut self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<(), Error> {
+        if is_reserved(name) {
+            self.skip(name, Why::Unfinished);
+            return Ok(());
+        }
         let stat = match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             // It was removed since the directory was read.

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::receive::Destination;
 use airdma_files::{
-    CHUNK_BYTES, Manifest, ManifestId, Plan, Pour, Preview, Report, Sink, Unwanted,
+    CHUNK_BYTES, JournalKey, Manifest, ManifestId, Plan, Pour, Preview, Report, Sink, Unwanted,
 };
 use std::fmt;
 use std::io::Write;
@@ -86,10 +86,11 @@ impl<'a> Target<'a> {
         destination: &Destination,
         manifest: &Arc<Manifest>,
         id: ManifestId,
+        key: &JournalKey,
     ) -> Result<Preview, Error> {
         match destination {
             Destination::Directory { path, options } => {
-                Ok(Sink::preview(path, manifest, id, options)?)
+                Ok(Sink::preview(path, manifest, id, options, key)?)
             }
             Destination::Stream(stream) => stream.preview(manifest, id),
         }
@@ -99,10 +100,11 @@ impl<'a> Target<'a> {
         destination: &'a Destination,
         manifest: Arc<Manifest>,
         id: ManifestId,
+        key: &JournalKey,
     ) -> Result<Self, Error> {
         match destination {
             Destination::Directory { path, options } => {
-                let sink = Sink::open(path, manifest, id, *options)?;
+                let sink = Sink::open(path, manifest, id, *options, key)?;
                 Ok(Self::Directory(Box::new(sink)))
             }
             Destination::Stream(stream) => Ok(Self::Stream(stream.open(manifest, id)?)),

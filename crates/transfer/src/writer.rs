@@ -92,7 +92,8 @@ impl Writer<'_> {
             return self.say_again(report, unwanted);
         }
         let destination = self.lobby.destination();
-        let preview = Target::preview(destination, &self.offer.manifest, id)?;
+        let key = self.lobby.job().identity.journal_key();
+        let preview = Target::preview(destination, &self.offer.manifest, id, &key)?;
         let offered = self.describe(&preview);
         if !self.lobby.accepts(&offered, id, &self.over) {
             return Err(Error::Refused);
@@ -101,6 +102,7 @@ impl Writer<'_> {
             destination,
             Arc::clone(&self.offer.manifest),
             id,
+            &key,
         )?)
     }
 

@@ -412,7 +412,8 @@ fn what_cannot_be_cleaned_up_after_the_last_word_is_told_and_no_error() {
                 let mut heard = std::iter::from_fn(|| sender.hear());
                 let is_last = |message: &Message| matches!(message, Message::Finished { .. });
                 assert!(heard.any(|message| is_last(&message)));
-                let staging = format!("out/.airdma-{}", directory.id());
+                let key = bench.receiver.journal_key();
+                let staging = format!("out/{}", key.staging_name(directory.id()));
                 fs::write(bench.root.join(staging).join(".nfs0001"), "").unwrap();
                 sender.say(&Message::Bye);
             });

@@ -253,6 +253,7 @@ fn tell_skipped(skipped: &[Skipped], show: &Show) -> Vec<(String, String)> {
         let path = printable(&skipped.path);
         let why = match &skipped.why {
             Why::Special => "neither file, directory nor symbolic link".to_owned(),
+            Why::Unfinished => "an unfinished transfer of airdma's".to_owned(),
             Why::Problem(problem) => problem.to_string(),
         };
         show.object(&json!({"event": "skipped", "path": path, "message": why}));

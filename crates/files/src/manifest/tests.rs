@@ -100,17 +100,20 @@ fn paths_are_the_names_from_the_top() {
 }
 
 #[test]
+fn a_name_of_unfinished_transfers_is_refused_at_every_depth() {
+    for name in [".airdma-0123456789abcdef", ".AIRDMA-", ".air\u{200d}dma-x"] {
+        for depth in 0..3 {
+            let above = (0..depth).map(|depth| entry(depth, "a", Kind::Directory));
+            let mut entries: Vec<Entry> = above.collect();
+            entries.push(entry(depth, name, file(1)));
+            assert_eq!(build(&entries), Err(ManifestError::Reserved), "{name:?}");
+        }
+    }
+}
+
+#[test]
 fn names_that_are_no_names_are_refused() {
-    for name in [
-        "",
-        ".",
-        "..",
-        "a/b",
-        "/",
-        "a\0",
-        &"x".repeat(256),
-        ".airdma-0123456789abcdef",
-    ] {
+    for name in ["", ".", "..", "a/b", "/", "a\0", &"x".repeat(256)] {
         assert_eq!(
             build(&[entry(0, name, file(1))]),
             Err(ManifestError::Name),

@@ -1,5 +1,6 @@
 //! The key of a host's user: drawn once, kept in a file that nobody else may read.
 
+use crate::JournalKey;
 use rustix::fs::{Mode, OFlags};
 use std::fmt;
 use std::fs::File;
@@ -47,6 +48,11 @@ impl Identity {
     /// The public half.
     pub fn public(&self) -> PublicKey {
         self.public
+    }
+
+    /// What vouches for this user's journals.
+    pub fn journal_key(&self) -> JournalKey {
+        JournalKey::derive(&self.private)
     }
 
     pub(super) fn private(&self) -> &[u8; 32] {

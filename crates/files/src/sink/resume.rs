@@ -1,13 +1,14 @@
 //! Beginning to receive: anew, or where an interrupted transfer stopped.
 
 use super::{OPEN_ANY, Receiving, Sink, problem};
+use crate::JournalKey;
 use crate::journal::{self, Journal, Record};
-use crate::manifest::{Entry, Kind, Manifest, ManifestId, Modified, STAGING_PREFIX};
+use crate::manifest::{Entry, Kind, Manifest, ManifestId, Modified};
 use crate::options::Options;
 use crate::plan::{CHUNK_BYTES, Plan};
 use crate::survey::{check_links, survey};
 use crate::trailer::Flaw;
-use crate::tree::{DIRECTORY, Fitting, PASSED, Tree, open_top, temporary_name};
+use crate::tree::{DIRECTORY, Fitting, PASSED, Tree, open_top, path_of, temporary_name};
 use crate::walk::modified;
 use crate::{Error, Problem};
 use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
@@ -18,11 +19,16 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 /// How exactly a file system knows when a file was changed (FAT: every other second).
 const TIME_GRAIN_SECONDS: u64 = 2;
+
+/// Names of a directory that are read before what has them is removed.
+const NAMES_AT_ONCE_MAX: usize = 4096;
+/// Directories within each other below the one that is removed: more than a transfer makes, and few enough to have them all open.
+const REMOVED_DEPTH_MAX: u8 = 128;
 
 /// What a name in the staging directory stands for.
 enum Left {
@@ -57,14 +63,16 @@ pub struct Preview {
 /// The receiving directory as it is.
 struct Found {
     top: OwnedFd,
+    /// From the root, without symbolic links.
+    path: PathBuf,
     staging_name: String,
-    staging: Option<OwnedFd>,
     state: State,
 }
 
 enum State {
-    New(Fitting),
-    Begun(Journal, Record),
+    /// What has the name of the unfinished directory, if something has, is of no use.
+    New(Fitting, Option<OwnedFd>),
+    Begun(OwnedFd, Journal, Record),
 }
 
 impl Sink {
@@ -74,10 +82,11 @@ impl Sink {
         manifest: &Arc<Manifest>,
         id: ManifestId,
         options: &Options,
+        key: &JournalKey,
     ) -> Result<Preview, Error> {
-        let (chunks, unwanted) = match look(directory, manifest, id, options)?.state {
-            State::New(fitting) => (0, fitting.unwanted),
-            State::Begun(_, record) => (record.chunks, record.fitting.unwanted),
+        let (chunks, unwanted) = match look(directory, manifest, id, options, key)?.state {
+            State::New(fitting, _) => (0, fitting.unwanted),
+            State::Begun(_, _, record) => (record.chunks, record.fitting.unwanted),
         };
         let stream = Plan::new(manifest, &unwanted).bytes();
         let bytes = stream.saturating_sub(chunks.saturating_mul(CHUNK_BYTES));
@@ -88,40 +97,40 @@ impl Sink {
     }
 
     /// Begins to receive what `manifest` offers below `directory`. This is the first call that writes anything: it belongs
-    /// after the receiver accepted.
+    /// after the receiver accepted. What an earlier call left there counts if it had the same `key`.
     pub fn open(
         directory: &Path,
         manifest: Arc<Manifest>,
         id: ManifestId,
         options: Options,
+        key: &JournalKey,
     ) -> Result<Self, Error> {
-        let found = look(directory, &manifest, id, &options)?;
+        let found = look(directory, &manifest, id, &options, key)?;
         let Found {
             top,
+            path,
             staging_name,
-            staging,
             state,
         } = found;
         let said = |doing| {
             let name = staging_name.clone();
             move |error: io::Error| Error::new(doing, name, problem(&error))
         };
-        let staging = match staging {
-            Some(staging) => staging,
-            None => make_staging(&top, &staging_name)?,
-        };
-        let (journal, record) = match state {
-            State::Begun(journal, record) => (journal, record),
-            State::New(fitting) => {
-                // What lies there without a journal is of no use.
-                empty(&staging).map_err(said("empty"))?;
-                let journal = Journal::create(staging.as_fd(), id, &fitting);
+        let (staging, journal, record) = match state {
+            State::Begun(staging, journal, record) => (staging, journal, record),
+            State::New(fitting, left) => {
+                if left.is_some() {
+                    remove_left(&top, &staging_name).map_err(said("remove"))?;
+                }
+                let staging = make_staging(&top, &staging_name)?;
+                let seal = key.seal(id, &path);
+                let journal = Journal::create(staging.as_fd(), id, seal, &fitting);
                 let record = Record {
                     chunks: 0,
                     is_settled: false,
                     fitting,
                 };
-                (journal.map_err(said("write"))?, record)
+                (staging, journal.map_err(said("write"))?, record)
             }
         };
         let plan = Plan::new(&manifest, &record.fitting.unwanted);
@@ -154,16 +163,14 @@ impl Sink {
     /// Sorts what is left: whole files get their names, the one that was cut off is read for its hash, and what is not
     /// durable goes.
     fn take_over(&mut self) -> Result<(), Error> {
-        if self.next > self.plan.chunks() {
-            return Err(self.tampered());
-        }
         let (mut whole, mut tops) = (Vec::new(), Vec::new());
         let mut lost = None;
         for name in names(&self.staging).map_err(|error| self.staging_error("read", &error))? {
             match left(&name.to_string_lossy(), &self.manifest) {
                 Left::Top(top) if self.next > 0 => tops.push(top),
                 Left::File(entry) => match self.reached(entry) {
-                    Reached::End => whole.push(entry),
+                    Reached::End if self.is_file(&name)? => whole.push(entry),
+                    Reached::End => return Err(self.tampered()),
                     Reached::Middle => {}
                     Reached::Nothing => self.remove(&name)?,
                 },
@@ -192,6 +199,13 @@ impl Sink {
         self.flaws.sort_unstable_by_key(|(entry, _)| *entry);
         self.place(&whole)?;
         self.reopen(lost)
+    }
+
+    /// Whether what is to get a name of the offer is a file.
+    fn is_file(&self, name: &CStr) -> Result<bool, Error> {
+        let stat = rustix::fs::statat(&self.staging, name, AtFlags::SYMLINK_NOFOLLOW);
+        let stat = stat.map_err(|errno| self.staging_error("look at", &errno.into()))?;
+        Ok(FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
     }
 
     fn reached(&self, entry: u32) -> Reached {
@@ -223,6 +237,12 @@ impl Sink {
             Err(Errno::NOENT | Errno::LOOP) => return Err(self.tampered()),
             Err(errno) => return Err(self.error("open", placed.entry, &errno.into())),
         };
+        let stat = rustix::fs::fstat(&file);
+        let stat = stat.map_err(|errno| self.error("look at", placed.entry, &errno.into()))?;
+        // Under a second name it would be another file of the user's that is written.
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink != 1 {
+            return Err(self.tampered());
+        }
         let mut hasher = blake3::Hasher::new();
         let before = (position - placed.start).min(placed.data_bytes);
         let content = self.content(placed.entry);
@@ -247,7 +267,7 @@ impl Sink {
     }
 
     fn open_to_go_on(&self, name: &str) -> Result<File, Errno> {
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let open = || rustix::fs::openat(&self.staging, name, flags, Mode::empty());
         let opened = open().or_else(|errno| match errno {
             // It was whole, and has its permissions; its end, which comes again, says them again.
@@ -303,13 +323,15 @@ fn look(
     manifest: &Arc<Manifest>,
     id: ManifestId,
     options: &Options,
+    key: &JournalKey,
 ) -> Result<Found, Error> {
     check_links(manifest, options)?;
     let top = open_top(directory)?;
-    let staging_name = format!("{}{id}", String::from_utf8_lossy(STAGING_PREFIX));
+    let path = path_of(&top, directory)?;
+    let staging_name = key.staging_name(id);
     let staging = open_staging(&top, &staging_name)?;
     let known = match &staging {
-        Some(staging) => Journal::open(staging.as_fd(), id)
+        Some(staging) => Journal::open(staging.as_fd(), id, key.seal(id, &path), manifest)
             .map_err(|error| Error::new("read", &staging_name, problem(&error)))?,
         None => None,
     };
@@ -325,11 +347,11 @@ fn look(
         has_all(staging, &mut tree, manifest, &plan, options)
             .map_err(|error| Error::new("read", &staging_name, problem(&error)))
     };
-    let state = match (known, &staging) {
-        (Some((journal, record)), Some(staging)) if still_there(staging, &record)? => {
-            State::Begun(journal, record)
+    let state = match (known, staging) {
+        (Some((journal, record)), Some(staging)) if still_there(&staging, &record)? => {
+            State::Begun(staging, journal, record)
         }
-        _ => {
+        (_, left) => {
             let fitting = survey(copy(&top)?, manifest, options)?;
             check_room(
                 &top,
@@ -337,13 +359,13 @@ fn look(
                 manifest,
                 options,
             )?;
-            State::New(fitting)
+            State::New(fitting, left)
         }
     };
     Ok(Found {
         top,
+        path,
         staging_name,
-        staging,
         state,
     })
 }
@@ -465,29 +487,53 @@ fn check_room(
     Ok(())
 }
 
-fn empty(directory: &OwnedFd) -> io::Result<()> {
-    let names = names(directory)?;
-    names.iter().try_for_each(|name| remove(directory, name))
+/// Removes what has the name of the unfinished directory and no journal that makes it ours. Only this user's key leads to that name, so it
+/// is what a crash left, or a copy of such a directory; no link in it is followed.
+fn remove_left(top: &OwnedFd, name: &str) -> io::Result<()> {
+    let name = CString::new(name)?;
+    remove(top, &name)
 }
 
 /// Removes what has this name, with all that is in it. No link is followed.
 fn remove(directory: &OwnedFd, name: &CStr) -> io::Result<()> {
+    remove_within(directory, name, 0)
+}
+
+fn remove_within(directory: &OwnedFd, name: &CStr, depth: u8) -> io::Result<()> {
     match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
         Err(Errno::ISDIR) => {}
         result => return Ok(result?),
     }
+    if depth == REMOVED_DEPTH_MAX {
+        return Err(Errno::NAMETOOLONG.into());
+    }
     let within = rustix::fs::openat(directory, name, DIRECTORY, Mode::empty())?;
-    empty(&within)?;
+    loop {
+        let names = some_names(&within, NAMES_AT_ONCE_MAX)?;
+        if names.is_empty() {
+            break;
+        }
+        for name in &names {
+            remove_within(&within, name, depth + 1)?;
+        }
+    }
     Ok(rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR)?)
 }
 
 fn names(directory: &OwnedFd) -> io::Result<Vec<CString>> {
+    some_names(directory, usize::MAX)
+}
+
+fn some_names(directory: &OwnedFd, names_max: usize) -> io::Result<Vec<CString>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {
         let entry = entry?;
         let name = entry.file_name();
         if name != c"." && name != c".." {
             names.push(name.to_owned());
+        }
+        if names.len() == names_max {
+            break;
         }
     }
     Ok(names)

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::walk::Walked;
-use crate::{Clash, Limits, Source, walk};
+use crate::{Clash, JournalKey, Limits, Source, walk};
 use rustix::fs::inotify;
 use std::ffi::OsStr;
 use std::fs;
@@ -13,6 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 struct Scratch(PathBuf);
+
+fn key() -> JournalKey {
+    JournalKey::derive(b"a user")
+}
 
 impl Scratch {
     fn new(name: &str) -> Self {
@@ -45,6 +49,7 @@ impl Scratch {
             Arc::clone(&manifest),
             manifest.id(),
             Options::default(),
+            &key(),
         )
         .unwrap();
         self.write(&mut sink, name, chunks);
@@ -135,7 +140,7 @@ fn a_file_that_was_killed_between_two_names_keeps_the_right_one() {
         let open = || {
             let manifest = Arc::clone(&scratch.walk("a").manifest);
             let id = manifest.id();
-            Sink::open(&out, manifest, id, options)
+            Sink::open(&out, manifest, id, options, &key())
         };
         let mut sink = open().unwrap();
         scratch.write(&mut sink, "a", u64::MAX);
@@ -396,7 +401,14 @@ fn what_did_not_arrive_is_told_again_too() {
     let open = || {
         let manifest = Arc::clone(&walked.manifest);
         let id = manifest.id();
-        Sink::open(&scratch.0.join("out"), manifest, id, Options::default()).unwrap()
+        Sink::open(
+            &scratch.0.join("out"),
+            manifest,
+            id,
+            Options::default(),
+            &key(),
+        )
+        .unwrap()
     };
     let mut sink = open();
     let mut buffer = vec![0; CHUNK_BYTES as usize];
@@ -418,7 +430,13 @@ fn what_was_removed_or_changed_since_is_not_said_to_have_arrived() {
     let open = || {
         let manifest = Arc::clone(&scratch.walk("tree").manifest);
         let id = manifest.id();
-        Sink::open(&scratch.0.join("out"), manifest, id, Options::default())
+        Sink::open(
+            &scratch.0.join("out"),
+            manifest,
+            id,
+            Options::default(),
+            &key(),
+        )
     };
     scratch.sink_of("tree", u64::MAX).settle().unwrap();
     let first = scratch.0.join("out/tree/first");
@@ -457,7 +475,13 @@ fn what_was_kept_and_is_gone_since_is_not_said_to_be_there() {
             clash,
             ..Options::default()
         };
-        Sink::open(&scratch.0.join("out"), Arc::clone(&manifest), id, options)
+        Sink::open(
+            &scratch.0.join("out"),
+            Arc::clone(&manifest),
+            id,
+            options,
+            &key(),
+        )
     };
     let mut sink = open().unwrap();
     assert_eq!(sink.unwanted().ranges().first(), Some(&(1..3)));
@@ -493,7 +517,13 @@ fn what_was_kept_and_is_gone_when_a_transfer_goes_on_is_sent_after_all() {
             clash,
             ..Options::default()
         };
-        Sink::open(&scratch.0.join("out"), Arc::clone(&manifest), id, options)
+        Sink::open(
+            &scratch.0.join("out"),
+            Arc::clone(&manifest),
+            id,
+            options,
+            &key(),
+        )
     };
     let mut sink = open().unwrap();
     scratch.write(&mut sink, "tree", 1);
@@ -534,7 +564,13 @@ fn what_was_changed_since_is_noticed_without_times_too() {
             times,
             ..Options::default()
         };
-        Sink::open(&scratch.0.join("out"), Arc::clone(&manifest), id, options)
+        Sink::open(
+            &scratch.0.join("out"),
+            Arc::clone(&manifest),
+            id,
+            options,
+            &key(),
+        )
     };
     let mut sink = open().unwrap();
     scratch.write(&mut sink, "a", u64::MAX);
@@ -555,8 +591,8 @@ fn what_was_changed_since_is_noticed_without_times_too() {
 #[test]
 fn a_staging_directory_in_which_nothing_is_says_nothing() {
     let scratch = Scratch::new("bare");
-    let id = scratch.walk("tree").manifest.id();
-    let staging = scratch.0.join(format!("out/.airdma-{id}"));
+    let name = key().staging_name(scratch.walk("tree").manifest.id());
+    let staging = scratch.0.join("out").join(name);
     fs::DirBuilder::new().mode(0o700).create(&staging).unwrap();
     scratch.sink_of("tree", u64::MAX).finish().unwrap();
     assert_eq!((scratch.names(), scratch.hidden()), (5, 0));

@@ -1,6 +1,6 @@
 //! A sender that wants to write elsewhere, and others who change the directory meanwhile.
 
-use crate::scratch::{Scratch, contents, copy, noise, open, send, source};
+use crate::scratch::{Scratch, contents, copy, key, noise, open, send, source};
 use airdma_files::manifest::{Builder, Content, Entry, Kind};
 use airdma_files::{
     CHUNK_BYTES, Clash, Flaw, Limits, Manifest, Modified, Options, Problem, Symlinks,
@@ -160,7 +160,7 @@ fn a_staging_directory_that_is_not_ours_alone_is_not_used() {
     use std::os::unix::fs::PermissionsExt;
     let scratch = Scratch::new();
     let (_, offer) = source(&scratch.write("in/a", b"x"));
-    let staging = format!("out/.airdma-{}", offer.id());
+    let staging = format!("out/{}", key().staging_name(offer.id()));
     let path = scratch.directory(&staging);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
     let error = open(&scratch.join("out"), &offer, Options::default()).unwrap_err();

@@ -1,7 +1,7 @@
 //! A receiver that is killed, and goes on.
 
 use crate::kept::everything;
-use crate::scratch::{Scratch, contents, copy, noise, open, source};
+use crate::scratch::{Scratch, contents, copy, key, noise, open, source};
 use airdma_files::{
     CHUNK_BYTES, Clash, Flaw, Limits, Options, Preview, Problem, Sink, Source, Symlinks, Unwanted,
     walk,
@@ -96,7 +96,7 @@ fn check_names(from: &Path, to: &Path) {
 fn lose_what_is_not_durable(out: &Path, manifest: &Arc<airdma_files::Manifest>, durable: u64) {
     let plan = airdma_files::Plan::new(manifest, &airdma_files::Unwanted::default());
     let position = durable * CHUNK_BYTES;
-    let staging = out.join(format!(".airdma-{}", manifest.id()));
+    let staging = out.join(key().staging_name(manifest.id()));
     for file in plan.files() {
         let path = Some(staging.join(file.entry.to_string())).filter(|path| path.exists());
         let path = path.unwrap_or_else(|| place_in_first_batch(&staging, manifest, file.entry));
@@ -244,7 +244,7 @@ fn a_file_without_data_that_did_not_arrive_is_told_once() {
     assert_eq!(sink.flaws(), [(2, Flaw::Changed)]);
     drop(sink);
     drop(open());
-    let staging = out.join(format!(".airdma-{}", walked.manifest.id()));
+    let staging = out.join(key().staging_name(walked.manifest.id()));
     assert_eq!(fs::read_dir(staging).unwrap().count(), 1, "the journal");
     let (sink, _) = copy(from(1), open(), 1).unwrap();
     let report = sink.finish().unwrap();
@@ -348,7 +348,7 @@ fn a_look_before_it_is_accepted_tells_what_is_to_come_and_writes_nothing() {
     let (from, manifest) = source(&file);
     let out = scratch.directory("out");
     let options = Options::default();
-    let preview = || Sink::preview(&out, &manifest, manifest.id(), &options);
+    let preview = || Sink::preview(&out, &manifest, manifest.id(), &options, &key());
     let bytes = from.plan().bytes();
     assert_eq!(
         preview(),
@@ -403,7 +403,7 @@ fn a_journal_that_was_changed_is_not_believed() {
     let (mut sink, _) = copy(from, open(&out, &manifest, Options::default()).unwrap(), 2).unwrap();
     sink.checkpoint().unwrap();
     drop(sink);
-    let journal = out.join(format!(".airdma-{}/journal", manifest.id()));
+    let journal = out.join(key().staging_name(manifest.id())).join("journal");
     let written = fs::read(&journal).unwrap();
     for at in 0..written.len() {
         let mut changed = written.clone();
@@ -437,7 +437,7 @@ fn a_journal_that_was_torn_before_the_first_checkpoint_is_begun_anew() {
         ..Options::default()
     };
     let (_, manifest) = source(&tree);
-    let staging = out.join(format!(".airdma-{}", manifest.id()));
+    let staging = out.join(key().staging_name(manifest.id()));
     let (journal, new) = (staging.join("journal"), staging.join("journal.new"));
     let cut_off = |tear: &dyn Fn(&[u8])| {
         let (from, _) = source(&tree);
@@ -524,7 +524,7 @@ fn kill_9_at_any_moment() {
         receiver.kill().unwrap();
         let ended = receiver.wait().unwrap().success();
         // Killed as it was about to leave: the offer would be refused, as its names exist. What is left where the journal was goes here.
-        let staging = out.join(format!(".airdma-{}", manifest.id()));
+        let staging = out.join(key().staging_name(manifest.id()));
         let is_left = || {
             let mut left = contents(&out);
             let name = staging.file_name().unwrap().as_bytes();

@@ -8,6 +8,7 @@ mod hostile;
 mod interrupted;
 mod kept;
 mod limits;
+mod planted;
 mod pour;
 mod scratch;
 mod service;

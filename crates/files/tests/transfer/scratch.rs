@@ -1,7 +1,7 @@
 //! Directories that go with the test, and transfers between them.
 
 use airdma_files::{
-    CHUNK_BYTES, Error, Limits, Manifest, Options, Report, Sink, Source, Unwanted, walk,
+    CHUNK_BYTES, Error, JournalKey, Limits, Manifest, Options, Report, Sink, Source, Unwanted, walk,
 };
 use std::collections::BTreeMap;
 use std::fs;
@@ -86,7 +86,18 @@ pub fn send_all(paths: &[&Path], directory: &Path, options: Options) -> Result<R
 }
 
 pub fn open(directory: &Path, manifest: &Arc<Manifest>, options: Options) -> Result<Sink, Error> {
-    Sink::open(directory, Arc::clone(manifest), manifest.id(), options)
+    Sink::open(
+        directory,
+        Arc::clone(manifest),
+        manifest.id(),
+        options,
+        &key(),
+    )
+}
+
+/// What vouches for journals, in all tests.
+pub fn key() -> JournalKey {
+    JournalKey::derive(b"a user")
 }
 
 /// Carries chunks until there is none left, or `limit` were.

@@ -2,7 +2,7 @@
 //! state machines, a staging memory that is written from the other end, the encryption of chunks, and files.
 
 use crate::kept::everything;
-use crate::scratch::{Scratch, contents, noise};
+use crate::scratch::{self, Scratch, contents, noise};
 use airdma_files::protocol::{
     Config, Message, Receiver, ReceiverEvent, Sender, SenderEvent, Terms, Time,
 };
@@ -259,8 +259,14 @@ impl ReceivingEnd {
                         airdma_files::Plan::new(&manifest, unwanted).chunks(),
                     )
                 } else {
-                    let sink =
-                        Sink::open(&host.directory, manifest, id, Options::default()).unwrap();
+                    let sink = Sink::open(
+                        &host.directory,
+                        manifest,
+                        id,
+                        Options::default(),
+                        &scratch::key(),
+                    )
+                    .unwrap();
                     assert_eq!(
                         sink.next(),
                         host.durable,
