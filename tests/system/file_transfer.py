@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shlex
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -132,6 +133,7 @@ def _run(lab: Lab, tally: Tally, folder: Path, kills: int, seed: int | None) -> 
         ("a file by a code, and by the keys from then on", _file),
         ("receivers by their names", _names),
         ("a tree with all that belongs to it", _tree),
+        ("the receiver's umask", _umask),
         ("10,000 small files", _small),
         ("from a pipe into a pipe", _pipes),
         ("the code is wrong three times", _wrong_code),
@@ -204,6 +206,35 @@ def _tree(bench: Bench) -> list[str]:
     complaints = bench.once(tree) + differences(bench)
     if (bench.out / "tree/sparse").stat().st_blocks > 10_000:
         complaints.append("the holes were filled")
+    return complaints
+
+
+def _umask(bench: Bench) -> list[str]:
+    """What others may not do with new files of the receiver they may not do with those that arrive; unless it asks for that."""
+    modes = {"tree": 0o777, "tree/open": 0o666, "tree/closed": 0o400, "tree/program": 0o775, "tree/d": 0o577}
+    modes |= {f"tree/small/{number}": 0o666 for number in range(100)}
+    (bench.source / "tree/d").mkdir(parents=True)
+    for name, mode in modes.items():
+        path = bench.source / name
+        if not path.exists():
+            bench.write(name, 2_000_000 if name == "tree/open" else 100)
+        path.chmod(mode)
+    alone = bench.write("alone", 100)
+    alone.chmod(0o666)
+    complaints = []
+    for options, umask, kept in (
+        ((), 0o077, 0o700),
+        ((), 0o027, 0o750),
+        (("--preserve-permissions",), 0o077, 0o777),
+    ):
+        receiver = bench.recv(*options, before=f"umask {umask:o}; exec")
+        complaints += ended(bench.send(bench.source / "tree", alone), OK) + ended(receiver, OK)
+        for name, mode in {**modes, "alone": 0o666}.items():
+            found = (bench.out / name).stat().st_mode & 0o7777
+            if found != mode & kept:
+                complaints.append(f"{name} has {found:o} with umask {umask:o} {options}")
+        shutil.rmtree(bench.out)
+        bench.out.mkdir()
     return complaints
 
 

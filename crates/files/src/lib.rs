@@ -30,7 +30,7 @@ pub use error::{Error, Problem, printable};
 pub use journal::sealed;
 pub use journal_key::JournalKey;
 pub use manifest::{Limits, Manifest, ManifestError, ManifestId, Modified};
-pub use options::{Clash, Options, Symlinks};
+pub use options::{Clash, Options, Permissions, Symlinks};
 pub use plan::{CHUNK_BYTES, Part, Piece, Placed, Plan, TRAILER_BYTES, Unwanted};
 pub use pour::Pour;
 pub use sink::{Preview, Report, Sink};

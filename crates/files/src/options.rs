@@ -5,8 +5,8 @@
 pub struct Options {
     /// What to do when a name exists.
     pub clash: Clash,
-    /// Keep permissions (without setuid, setgid and sticky); otherwise new files get what the umask leaves.
-    pub permissions: bool,
+    /// Which permissions files and directories get.
+    pub permissions: Permissions,
     /// Keep times of modification.
     pub times: bool,
     /// Keep holes; otherwise room for them is taken.
@@ -20,11 +20,29 @@ impl Default for Options {
         let (clash, symlinks) = (Clash::Refuse, Symlinks::Inside);
         Self {
             clash,
-            permissions: true,
+            permissions: Permissions::Masked,
             times: true,
             holes: true,
             symlinks,
         }
+    }
+}
+
+/// Which permissions files and directories get; setuid, setgid and sticky never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permissions {
+    /// Those that were offered, less what the receiver's umask (or the default ACL of a directory) takes from new files.
+    Masked,
+    /// Those that were offered, whatever the umask is.
+    Exact,
+    /// Those of new files.
+    New,
+}
+
+impl Permissions {
+    /// Whether what was offered counts.
+    pub(crate) fn are_kept(self) -> bool {
+        self != Self::New
     }
 }
 

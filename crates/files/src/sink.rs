@@ -17,7 +17,7 @@ mod tests;
 
 use crate::journal::Journal;
 use crate::manifest::{Content, Entry, Manifest};
-use crate::options::Options;
+use crate::options::{Options, Permissions};
 use crate::plan::{CHUNK_BYTES, Part, Piece, Plan, TRAILER_BYTES, Unwanted};
 use crate::trailer::{Flaw, Trailer};
 use crate::tree::{Tree, temporary_name};
@@ -197,16 +197,21 @@ impl Sink {
     }
 
     fn create(&mut self, entry: u32) -> Result<Made, Error> {
-        let parent = self.tree.in_batch(entry, self.options.permissions)?;
+        let parent = self
+            .tree
+            .in_batch(entry, self.options.permissions.are_kept())?;
         let in_batch = parent.is_some();
+        let described = self.manifest.entry(entry);
+        let mode = match self.options.permissions {
+            // It may be interrupted, and opened again.
+            Permissions::Masked => permissions(described) | Mode::RUSR | Mode::WUSR,
+            Permissions::Exact | Permissions::New => NEW_MODE,
+        };
         let file = match parent {
-            Some(parent) => {
-                let name = &self.manifest.entry(entry).name;
-                create(parent, name, IN_BATCH, NEW_MODE)
-            }
+            Some(parent) => create(parent, &described.name, IN_BATCH, mode),
             None => {
                 let name = temporary_name(entry);
-                create(self.staging.as_fd(), name.as_bytes(), NUMBERED, NEW_MODE)
+                create(self.staging.as_fd(), name.as_bytes(), NUMBERED, mode)
             }
         };
         Ok(Made {
@@ -261,7 +266,11 @@ impl Sink {
                 true => (described.name.clone(), IN_BATCH),
                 false => (temporary_name(entry).into_bytes().into(), NUMBERED),
             };
-            let mode = self.options.permissions.then(|| permissions(described));
+            let mode = self
+                .options
+                .permissions
+                .are_kept()
+                .then(|| permissions(described));
             wanted.push(Wanted {
                 entry,
                 directory,
@@ -276,7 +285,9 @@ impl Sink {
 
     /// Where a file is made, and whether that is in a directory of the batch.
     fn directory_of(&mut self, entry: u32) -> Result<(Arc<OwnedFd>, bool), Error> {
-        let parent = self.tree.in_batch(entry, self.options.permissions)?;
+        let parent = self
+            .tree
+            .in_batch(entry, self.options.permissions.are_kept())?;
         let in_batch = parent.is_some();
         let directory = parent.unwrap_or(self.staging.as_fd()).try_clone_to_owned();
         let directory = directory.map_err(|error| self.error("create", entry, &error))?;
@@ -333,14 +344,25 @@ impl Sink {
 
     fn set_attributes(&self, file: impl AsFd, entry: u32, has_mode: bool) -> io::Result<()> {
         let described = self.manifest.entry(entry);
-        if self.options.permissions {
-            let mode = permissions(described);
-            // The umask, or a list of the directory's, may have taken some of it. To look costs less than to change nothing.
-            let is_so =
-                has_mode && rustix::fs::fstat(&file)?.st_mode & 0o7777 == mode.as_raw_mode();
-            if !is_so {
-                rustix::fs::fchmod(&file, mode)?;
+        let mode = permissions(described);
+        match self.options.permissions {
+            Permissions::Exact => {
+                // The umask, or a list of the directory's, may have taken some of it. To look costs less than to change nothing.
+                let is_so =
+                    has_mode && rustix::fs::fstat(&file)?.st_mode & 0o7777 == mode.as_raw_mode();
+                if !is_so {
+                    rustix::fs::fchmod(&file, mode)?;
+                }
             }
+            // The kernel has masked it. What its owner was given meanwhile goes; nothing is ever added.
+            Permissions::Masked if !has_mode && !mode.contains(OWN) => {
+                let added = (OWN - mode).as_raw_mode();
+                let found = rustix::fs::fstat(&file)?.st_mode & 0o7777;
+                if found & added != 0 {
+                    rustix::fs::fchmod(&file, Mode::from_raw_mode(found & !added))?;
+                }
+            }
+            Permissions::Masked | Permissions::New => {}
         }
         if self.options.times {
             rustix::fs::futimens(&file, &times(described.modified))?;
@@ -350,7 +372,10 @@ impl Sink {
 
     /// A file that is not whole goes where all such are.
     fn leave_batch(&mut self, entry: u32) -> Result<(), Error> {
-        let Some(parent) = self.tree.in_batch(entry, self.options.permissions)? else {
+        let Some(parent) = self
+            .tree
+            .in_batch(entry, self.options.permissions.are_kept())?
+        else {
             return Ok(());
         };
         let name = &*self.manifest.entry(entry).name;
@@ -398,8 +423,10 @@ pub(crate) fn problem(error: &io::Error) -> Problem {
 /// In a directory of the batch nothing is there yet: what is there all the same has a name that this file system takes for the same.
 const IN_BATCH: OFlags = OFlags::EXCL;
 const NUMBERED: OFlags = OFlags::TRUNC;
-/// Of a file that gets its permissions at its end.
+/// Of a file that gets its permissions at its end, or those of new ones.
 const NEW_MODE: Mode = Mode::from_raw_mode(0o666);
+/// What the owner has of a file or directory until its end.
+const OWN: Mode = Mode::RWXU;
 
 fn create(directory: BorrowedFd<'_>, name: &[u8], how: OFlags, mode: Mode) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | how;

@@ -5,7 +5,7 @@ use super::stdout::Output;
 use super::{conclude, status, stop, terminal, word};
 use airdma_files::protocol::Config;
 use airdma_files::session::Code;
-use airdma_files::{Clash, Options, Symlinks};
+use airdma_files::{Clash, Options, Permissions, Symlinks};
 use airdma_transfer::{
     Cancel, Destination, Doors, Error, Event, Home, Kind, Offered, PORT, ReceiveJob, Received,
     Stream,
@@ -67,8 +67,11 @@ pub struct RecvOptions {
     /// Which symbolic links to make.
     #[arg(long, value_enum, default_value_t = Links::Inside, value_name = "WHICH")]
     symlinks: Links,
-    /// Give files the permissions that new ones get here.
+    /// Keep permissions as they are at the sender, though this user's umask takes some (as `tar -p`). Never setuid, setgid and sticky.
     #[arg(long)]
+    preserve_permissions: bool,
+    /// Give files the permissions that new ones get here.
+    #[arg(long, conflicts_with = "preserve_permissions")]
     no_permissions: bool,
     /// Give files the time at which they arrive. `--if-exists skip-same` does not take them for the same afterwards.
     #[arg(long)]
@@ -139,7 +142,11 @@ impl RecvOptions {
                 Exists::Overwrite => Clash::Overwrite,
                 Exists::SkipSame => Clash::SkipSame,
             },
-            permissions: !self.no_permissions,
+            permissions: match (self.no_permissions, self.preserve_permissions) {
+                (true, _) => Permissions::New,
+                (false, true) => Permissions::Exact,
+                (false, false) => Permissions::Masked,
+            },
             times: !self.no_times,
             holes: !self.no_holes,
             symlinks: match self.symlinks {

@@ -201,7 +201,7 @@ impl Sink {
                 &name,
                 entry,
                 replace,
-                self.options.permissions,
+                self.options.permissions.are_kept(),
             )?;
         }
         Ok(())

@@ -72,7 +72,8 @@ impl Sink {
         for (index, entry) in manifest.iter() {
             match &entry.kind {
                 Kind::Directory => {
-                    self.tree.directory(index, self.options.permissions)?;
+                    self.tree
+                        .directory(index, self.options.permissions.are_kept())?;
                 }
                 Kind::Symlink(target) if self.options.symlinks != Symlinks::Skip => {
                     self.link(index, target)?
@@ -85,7 +86,7 @@ impl Sink {
             if entry.kind == Kind::Directory {
                 let directory = self
                     .tree
-                    .directory(index, self.options.permissions)?
+                    .directory(index, self.options.permissions.are_kept())?
                     .try_clone_to_owned();
                 directory
                     .and_then(|directory| self.set_attributes(&directory, index, false))
@@ -102,7 +103,9 @@ impl Sink {
 
     fn link(&mut self, index: u32, target: &[u8]) -> Result<(), Error> {
         let name = self.tree.name(index).to_vec();
-        let parent = self.tree.parent(index, self.options.permissions)?;
+        let parent = self
+            .tree
+            .parent(index, self.options.permissions.are_kept())?;
         match rustix::fs::readlinkat(parent, &*name, Vec::new()) {
             Ok(existing) if existing.as_bytes() == target => return Ok(()),
             // Another link, or none: decided when it is placed.
@@ -124,7 +127,7 @@ impl Sink {
             &temporary,
             index,
             replace,
-            self.options.permissions,
+            self.options.permissions.are_kept(),
         )
     }
 

@@ -3,9 +3,9 @@
 use crate::scratch::{
     Described, Scratch, What, contents, copy, noise, open, send, send_all, source,
 };
-use airdma_files::{CHUNK_BYTES, Clash, Flaw, Limits, Options, Symlinks, walk};
+use airdma_files::{CHUNK_BYTES, Clash, Flaw, Limits, Options, Permissions, Symlinks, walk};
 use std::collections::BTreeMap;
-use std::fs::{self, File, FileTimes, Permissions};
+use std::fs::{self, File, FileTimes};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -40,7 +40,7 @@ pub fn everything(scratch: &Scratch) -> std::path::PathBuf {
     symlink("small/1/1", top.join("link")).unwrap();
     symlink("../large", top.join("nothing/dangling or not")).unwrap();
     let program = scratch.write("in/tree/program", b"#!/bin/sh\n");
-    fs::set_permissions(&program, Permissions::from_mode(0o751)).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o751)).unwrap();
     let old = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
     File::options()
         .write(true)
@@ -54,7 +54,7 @@ pub fn everything(scratch: &Scratch) -> std::path::PathBuf {
         .unwrap()
         .set_times(FileTimes::new().set_modified(old))
         .unwrap();
-    fs::set_permissions(&closed, Permissions::from_mode(0o555)).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o555)).unwrap();
     top
 }
 
@@ -131,7 +131,7 @@ fn permissions_and_times_are_left_out_where_that_is_wanted() {
     let mark = fs::metadata(scratch.write("mark", b"")).unwrap();
     let before = mark.modified().unwrap() - Duration::from_secs(60);
     let options = Options {
-        permissions: false,
+        permissions: Permissions::New,
         times: false,
         ..Options::default()
     };
@@ -147,7 +147,7 @@ fn permissions_and_times_are_left_out_where_that_is_wanted() {
 fn a_file_of_somebody_elses_privileges_arrives_without_them() {
     let scratch = Scratch::new();
     let file = scratch.write("in/suid", b"x");
-    fs::set_permissions(&file, Permissions::from_mode(0o6755)).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o6755)).unwrap();
     send(&file, &scratch.directory("out"), Options::default()).unwrap();
     assert_eq!(
         fs::metadata(scratch.join("out/suid")).unwrap().mode() & 0o7777,
@@ -242,7 +242,7 @@ fn many_small_files_arrive_as_they_were_and_one_that_is_gone_is_told() {
             let path = scratch.write(&name(number), noise(number.into(), 4096));
             // Also without what umasks take, and without what is needed to write.
             let mode = 0o400 | (number & 0o377);
-            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         }
         let out = scratch.directory("out");
         if is_there {
@@ -253,6 +253,7 @@ fn many_small_files_arrive_as_they_were_and_one_that_is_gone_is_told() {
         fs::remove_file(&gone).unwrap();
         let options = Options {
             clash: Clash::Overwrite,
+            permissions: Permissions::Exact,
             ..Options::default()
         };
         let sink = open(&out, &manifest, options).unwrap();
