@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes seeds for the corpora: the packets and messages of the captures that tests read."""
+"""Writes seeds for the corpora: the packets and messages of the captures that tests read, and what airdma hosts say to each other."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CAPTURES = ROOT / "crates" / "captures" / "vectors"
+AIR = ROOT / "crates" / "wire" / "tests" / "air.hex"
 LEN_MAX = 300
 """Longer packets are the same with more payload."""
 
@@ -26,6 +27,12 @@ def main() -> int:
             if transport[5:8] == b"\x00\x00\x01":  # queue pair 1: a management datagram behind BTH and DETH
                 write(out / "cm_mad", transport[20:])
                 write(out / "cm_manager", b"\x00\x00\x0f" + transport[20:])
+    for number, line in enumerate(AIR.read_text("ascii").split()):
+        mad = bytes.fromhex(line)
+        # Two hosts that ask, to one of which it is sent; and the same behind a WRITE.
+        hosts = bytes([0, 0, 0, 0])
+        write(out / "air_message", hosts + bytes([number & 1, 4]) + mad)
+        write(out / "air_message", hosts + bytes([0, 2, 0, 0, 0, 0, 0x80, 0x10, number & 1, 4]) + mad)
     return 0
 
 

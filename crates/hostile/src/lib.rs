@@ -5,6 +5,7 @@
 //! provides them is open: libFuzzer (`fuzz/`), which looks for bytes that reach new code; `tests/replay.rs`, which repeats
 //! what libFuzzer found and adds random ones.
 
+pub mod air_message;
 pub mod cm_mad;
 pub mod cm_manager;
 pub mod file_control;
@@ -33,6 +34,7 @@ pub const TARGETS: &[Target] = &[
     ("responder", responder::run),
     ("requester", requester::run),
     ("selective", selective::run),
+    ("air_message", air_message::run),
     ("cm_mad", cm_mad::run),
     ("cm_manager", cm_manager::run),
     ("work_request", work_request::run),

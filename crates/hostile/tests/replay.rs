@@ -82,6 +82,7 @@ replays!(
     responder,
     requester,
     selective,
+    air_message,
     cm_mad,
     cm_manager,
     work_request,
