@@ -1,7 +1,7 @@
 //! What goes wrong with files, and what to do about it.
 
+use crate::printable::printable;
 use rustix::io::Errno;
-use std::fmt;
 
 /// What was done, to what, and why it did not work.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -114,39 +114,9 @@ impl From<Errno> for Problem {
     }
 }
 
-/// Bytes of a path for people: UTF-8 as it is, everything that could confuse a terminal escaped.
-pub fn printable(path: &[u8]) -> String {
-    path.utf8_chunks().fold(String::new(), |mut out, chunk| {
-        for character in chunk.valid().chars() {
-            if character.is_control() || is_direction(character) {
-                out.extend(character.escape_default());
-            } else {
-                out.push(character);
-            }
-        }
-        for byte in chunk.invalid() {
-            let _ = fmt::Write::write_fmt(&mut out, format_args!("\\x{byte:02x}"));
-        }
-        out
-    })
-}
-
-/// Characters that turn the direction of writing: with them a name looks like another.
-fn is_direction(character: char) -> bool {
-    matches!(character, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_printed_without_what_moves_the_cursor() {
-        assert_eq!(printable(b"a\nb\x1b[2J"), "a\\nb\\u{1b}[2J");
-        assert_eq!(printable("grün".as_bytes()), "grün");
-        assert_eq!(printable(b"\xffx"), "\\xffx");
-        assert_eq!(printable("gpj.\u{202e}exe".as_bytes()), "gpj.\\u{202e}exe");
-    }
 
     #[test]
     fn a_full_disk_and_a_used_up_quota_are_different_things() {

@@ -15,6 +15,7 @@ pub mod manifest;
 mod options;
 mod plan;
 mod pour;
+mod printable;
 pub mod protocol;
 pub mod session;
 mod sink;
@@ -25,7 +26,7 @@ mod tree;
 pub mod walk;
 mod walking;
 
-pub use error::{Error, Problem, printable};
+pub use error::{Error, Problem};
 #[doc(hidden)]
 pub use journal::sealed;
 pub use journal_key::JournalKey;
@@ -33,6 +34,7 @@ pub use manifest::{Limits, Manifest, ManifestError, ManifestId, Modified};
 pub use options::{Clash, Options, Permissions, Symlinks};
 pub use plan::{CHUNK_BYTES, Part, Piece, Placed, Plan, TRAILER_BYTES, Unwanted};
 pub use pour::Pour;
+pub use printable::{is_hidden, printable};
 pub use sink::{Preview, Report, Sink};
 pub use source::Source;
 pub use trailer::Flaw;

@@ -128,7 +128,7 @@ impl From<Problem> for Reason {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// The peer says so.
-    #[error("the other end stopped: {text}")]
+    #[error("the other end stopped: {}", crate::printable(text.as_bytes()))]
     Peer {
         /// For programs.
         reason: Reason,

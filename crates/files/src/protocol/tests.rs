@@ -244,6 +244,16 @@ fn a_refusal_reaches_the_sender_with_its_reason() {
 }
 
 #[test]
+fn what_a_peer_says_moves_no_cursor() {
+    let failure = Failure::Peer {
+        reason: Reason::Files,
+        text: "\u{1b}[2Jall arrived\r\u{202e}".to_owned(),
+    };
+    let said = "the other end stopped: \\u{1b}[2Jall arrived\\r\\u{202e}";
+    assert_eq!(failure.to_string(), said);
+}
+
+#[test]
 fn a_receiver_that_never_accepts_is_waited_for_ten_minutes() {
     let mut pair = Pair::new(&manifest(1, 0));
     let mut alive = 0;

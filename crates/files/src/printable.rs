@@ -1,0 +1,152 @@
+//! Text from outside, as people get to see it: names of files and of hosts, and what a peer says.
+
+use std::fmt::Write;
+
+/// Marks that are shown on one letter: more than any script puts there, and few enough not to cover other lines.
+const MARKS_MAX: usize = 3;
+
+/// Bytes of a name or a text for people: UTF-8 as it is, but for what a terminal would not show as a character of its own.
+/// That is escaped: controls, what turns the direction of writing, blanks other than the space, characters without a shape,
+/// those of no assigned meaning, marks in heaps, and bytes that are no UTF-8.
+pub fn printable(text: &[u8]) -> String {
+    let mut out = String::new();
+    // A mark at the beginning has no letter of its own.
+    let mut marks = MARKS_MAX;
+    for chunk in text.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            marks = if is_mark(character) { marks + 1 } else { 0 };
+            if is_hidden(character) || marks > MARKS_MAX {
+                out.extend(character.escape_default());
+                marks = MARKS_MAX;
+            } else {
+                out.push(character);
+            }
+        }
+        for byte in chunk.invalid() {
+            // Writing to a string does not fail.
+            let _ = write!(out, "\\x{byte:02x}");
+            marks = MARKS_MAX;
+        }
+    }
+    out
+}
+
+/// Whether a character is not seen, or changes how others are.
+pub fn is_hidden(character: char) -> bool {
+    !has_shape(character) || is_ignorable(character)
+}
+
+/// What the standard library writes as it is within a string: everything but Unicode's categories Cc, Cf, Cn, Co, Cs, Zl, Zp
+/// and Zs without the space.
+fn has_shape(character: char) -> bool {
+    let within = ['a', character];
+    is_quoted(character) || String::from_iter(within).escape_debug().count() == within.len()
+}
+
+/// A mark, which stands on the character before it: of those with a shape, what is escaped where it stands alone.
+fn is_mark(character: char) -> bool {
+    !is_quoted(character) && has_shape(character) && character.escape_debug().len() > 1
+}
+
+/// Escaped for the sake of the quotes around it.
+fn is_quoted(character: char) -> bool {
+    matches!(character, '\'' | '"' | '\\')
+}
+
+/// Letters, marks and symbols without a shape: those of Unicode's `Default_Ignorable_Code_Point` that are of other categories,
+/// and the blank of Braille.
+fn is_ignorable(character: char) -> bool {
+    matches!(
+        character,
+        '\u{34f}'
+            | '\u{115f}'
+            | '\u{1160}'
+            | '\u{17b4}'
+            | '\u{17b5}'
+            | '\u{180b}'..='\u{180f}'
+            | '\u{2800}'
+            | '\u{3164}'
+            | '\u{fe00}'..='\u{fe0f}'
+            | '\u{ffa0}'
+            | '\u{e0100}'..='\u{e01ef}'
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_printed_without_what_moves_the_cursor() {
+        assert_eq!(printable(b"a\nb\x1b[2J"), "a\\nb\\u{1b}[2J");
+        assert_eq!(printable("grün".as_bytes()), "grün");
+        assert_eq!(printable(b"\xffx"), "\\xffx");
+        assert_eq!(printable("gpj.\u{202e}exe".as_bytes()), "gpj.\\u{202e}exe");
+    }
+
+    #[test]
+    fn what_is_not_seen_is_shown() {
+        for hidden in [
+            '\u{7f}',
+            '\u{80}',
+            '\u{9b}',
+            '\u{a0}',
+            '\u{ad}',
+            '\u{34f}',
+            '\u{61c}',
+            '\u{115f}',
+            '\u{17b4}',
+            '\u{180b}',
+            '\u{180e}',
+            '\u{2003}',
+            '\u{200b}',
+            '\u{200d}',
+            '\u{200e}',
+            '\u{2028}',
+            '\u{2029}',
+            '\u{202a}',
+            '\u{2060}',
+            '\u{2064}',
+            '\u{2065}',
+            '\u{2069}',
+            '\u{2800}',
+            '\u{3000}',
+            '\u{3164}',
+            '\u{e000}',
+            '\u{fe0f}',
+            '\u{feff}',
+            '\u{ffa0}',
+            '\u{fff9}',
+            '\u{ffff}',
+            '\u{1d173}',
+            '\u{e0001}',
+            '\u{e0041}',
+            '\u{e0100}',
+            '\u{10fffe}',
+        ] {
+            assert!(is_hidden(hidden), "{hidden:?}");
+            let name = printable(format!("a{hidden}b").as_bytes());
+            assert_eq!(name, format!("a{}b", hidden.escape_default()));
+        }
+        for seen in [
+            "it's \"a\" \\ b",
+            "Ärger",
+            "日本語",
+            "שלום",
+            "ไทย",
+            "🦀",
+            "e\u{301}",
+        ] {
+            assert_eq!(printable(seen.as_bytes()), seen);
+        }
+    }
+
+    #[test]
+    fn marks_are_shown_on_letters_and_not_in_heaps() {
+        assert_eq!(printable("\u{301}a".as_bytes()), "\\u{301}a");
+        assert_eq!(printable("\n\u{301}".as_bytes()), "\\n\\u{301}");
+        let heap = format!("a{}b\u{301}", "\u{301}".repeat(5));
+        let shown = format!("a{}\\u{{301}}\\u{{301}}b\u{301}", "\u{301}".repeat(3));
+        assert_eq!(printable(heap.as_bytes()), shown);
+    }
+}
