@@ -10,6 +10,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -88,11 +89,11 @@ class Bench:
         path.write_bytes(random.Random(size).randbytes(size))
         return path
 
-    def recv(self, *words: str, before: str = "exec", after: str = "", yes: bool = True) -> Side:
+    def recv(self, *words: str, before: str = "exec", after: str = "", yes: bool = True, home: str = "") -> Side:
         """Waits until it listens."""
         options = ["--json", "--code", CODE, *(["--yes"] if yes else []), *words]
         argv = shlex.join([str(build.binary()), "recv", *options, str(self.out)])
-        side = self.start(self.lab.b, f"{before} {argv}", after)
+        side = self.start(self.lab.b, f"{before} {argv}", after, home)
         side.wait_event("listening")
         return side
 
@@ -132,6 +133,7 @@ def _run(lab: Lab, tally: Tally, folder: Path, kills: int, seed: int | None) -> 
     tests: list[tuple[str, Callable[[Bench], list[str]]]] = [
         ("a file by a code, and by the keys from then on", _file),
         ("receivers by their names", _names),
+        ("a name that was met has another key", _another_key),
         ("a tree with all that belongs to it", _tree),
         ("the receiver's umask", _umask),
         ("10,000 small files", _small),
@@ -183,12 +185,71 @@ def _names(bench: Bench) -> list[str]:
     """By multicast, which also tells whose key is expected."""
     first, second, third = (bench.write(name, 1000) for name in ("first", "second", "third"))
     complaints = bench.once(first, recv=("--name", "Anna's desk"), to="anna's desk")
-    complaints += bench.once(second, recv=("--name", "Elsewhere"), to="elsewhere", code="")
+    # The same receiver under another name is another one, unless a person says that it is meant.
+    receiver = bench.recv("--name", "Elsewhere")
+    complaints += ended(bench.send(second, to="elsewhere", code=""), UNKNOWN, "ever met under this name", "anna's desk")
+    complaints += _answered(bench, "n\n" + CODE[1:] + "\n\x04", second, "elsewhere", None, "Is that the one", "two words")
+    complaints += _answered(bench, "y\n", second, "elsewhere", OK, "Is that the one that is meant?", "key of anna's desk")
+    complaints += ended(receiver, OK)
+    complaints += bench.once(second, recv=("--name", "Elsewhere", "--if-exists", "overwrite"), to="elsewhere", code="")
     receiver = bench.recv("--name", "Anna's desk")
     complaints += ended(bench.send(third, to="nobody"), UNREACHABLE, "nobody is called")
     complaints += ended(bench.send(third, to="--quiet"), OK) + ended(receiver, OK)
     complaints += ended(bench.send(third, to="--quiet"), UNREACHABLE, "waits on this network")
     return complaints + differences(bench)
+
+
+def _another_key(bench: Bench) -> list[str]:
+    """A name that was met shows up with another key, which was met under another name."""
+    first, second = bench.write("first", 1000), bench.write("second", 1001)
+    name = ("--name", "Anna")
+    complaints = bench.once(first, recv=name, to="anna")
+    receiver = bench.recv("--name", "Ben", home="home-c")
+    complaints += ended(bench.send(first, to="ben"), FILES) + ended(receiver, FILES)
+    receiver = bench.recv(*name, home="home-c")
+    complaints += ended(bench.send(second, to="anna", code=""), UNKNOWN, "its key is")
+    said = ("has not the key that was met", "(known here as anna)", "(known here as ben)", "code that the receiver shows")
+    complaints += _answered(bench, "\x04", second, "anna", None, *said)
+    complaints += ["it was sent"] if (bench.out / second.name).exists() else []
+    complaints += _answered(bench, CODE + "\n", second, "anna", OK, *said, "The former one is forgotten")
+    complaints += ended(receiver, OK)
+    return complaints + differences(bench)
+
+
+def _answered(bench: Bench, typed: str, path: Path, to: str, status: int | None, *words: str) -> list[str]:
+    """Complaints unless `airdma send` at a terminal, where this is typed, says these words and ends so (none: it fails)."""
+    argv = [sys.executable, "-c", _AT_A_TERMINAL, typed, str(build.binary()), "send", str(path), to]
+    side = bench.start(bench.lab.a, f"exec {shlex.join(argv)}")
+    outcome = side.end()
+    said = side.log.read_text(encoding="utf-8", errors="replace")
+    complaints = [f"not said: {word}" for word in words if word not in said]
+    is_wrong = outcome.returncode == OK if status is None else outcome.returncode != status
+    complaints += [f"exit status {outcome.returncode}"] if is_wrong else []
+    return [*complaints, outcome.explain(), said] if complaints else []
+
+
+_AT_A_TERMINAL = """
+import os, pty, sys
+typed, argv = sys.argv[1].encode(), sys.argv[2:]
+child, terminal = pty.fork()
+if child == 0:
+    os.execv(argv[0], argv)
+said = b""
+while True:
+    try:
+        piece = os.read(terminal, 4096)
+    except OSError:
+        break
+    said += piece
+    # A line for each question.
+    if typed and said.rstrip().endswith((b"[y/N]", b"shows:")):
+        line, _, typed = typed.partition(b"\\n")
+        said = b""
+        os.write(terminal, line if line == b"\\x04" else line + b"\\n")
+    sys.stdout.buffer.write(piece)
+sys.stdout.flush()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
 
 
 def _tree(bench: Bench) -> list[str]:

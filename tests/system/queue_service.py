@@ -61,9 +61,10 @@ class Bench:
             time.sleep(_POLL_S)
         return program
 
-    def receive(self, times: int = 1) -> Program:
+    def receive(self, times: int = 1, *words: str) -> Program:
         """Receives so many jobs, each with a new `airdma recv`."""
-        argv = [str(build.binary()), "recv", "--yes", "--if-exists", "overwrite", "--code", CODE, str(self.out)]
+        options = [*words, *([] if "--no-code" in words else ["--code", CODE])]
+        argv = [str(build.binary()), "recv", "--yes", "--if-exists", "overwrite", *options, str(self.out)]
         script = f"for turn in $(seq {times}); do {shlex.join(argv)} || echo ended with $?; done"
         program = self._start(self.lab.b, ["sh", "-c", script], "home-b")
         assert program.wait_listening(4791, "udp", _TIMEOUT_S), "nobody receives"
@@ -130,6 +131,9 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
         ("what cannot be is refused, with an exit status", _refused),
         ("a disk that cannot make sure: no job is taken", _unsure),
         ("garbage on the socket", _garbage),
+        ("a host that was met takes the name of another: nothing goes there", _impostor),
+        ("a host that sent files here takes the name of a receiver: nothing goes there", _former_sender),
+        ("SIGTERM ends it although the name of its socket is gone, or another's", _nameless),
     ]
     for number, (name, test) in enumerate(tests):
         started = time.monotonic()
@@ -316,6 +320,63 @@ def _told(path: Path, garbage: bytes) -> list[str]:
         except ConnectionResetError:
             return [f"no answer to {garbage[:20]!r}"]
     return [] if b'"malformed"' in told else [f"{told!r} is the answer to {garbage[:20]!r}"]
+
+
+OTHER_CODE = "zuzuz-babad"
+"""That of the receiver that is meant, and is not there."""
+
+
+def _impostor(bench: Bench) -> list[str]:
+    """The key of the host was met under its address. It announces another name, and the job says the code of who has it."""
+    first, secret = bench.write("first", 1000), bench.write("secret", 1001)
+    met = bench.receive()
+    by_code = bench.queue("add", first, "--to", bench.lab.b.ipv4, "--code", CODE, "--wait")
+    complaints = [] if by_code.ok and met.wait(_TIMEOUT_S).ok else [by_code.explain()]
+    return complaints + _nothing_goes(bench, secret, "ever met under this name")
+
+
+def _former_sender(bench: Bench) -> list[str]:
+    """The key of the host was met when it sent files here."""
+    first, secret = bench.write("first", 1000), bench.write("secret", 1001)
+    inbox = bench.out.with_name("inbox")
+    inbox.mkdir()
+    recv = [str(build.binary()), "recv", "--yes", "--no-name", "--code", CODE, str(inbox)]
+    receiver = bench._start(bench.lab.a, recv, "home-a")
+    assert receiver.wait_listening(4791, "udp", _TIMEOUT_S), "nobody receives"
+    send = [str(build.binary()), "send", "--code", CODE, str(first), bench.lab.a.ipv4]
+    sender = bench._start(bench.lab.b, send, "home-b")
+    sent = sender.wait(_TIMEOUT_S)
+    complaints = [] if sent.ok and receiver.wait(_TIMEOUT_S).ok else [sent.explain()]
+    return complaints + _nothing_goes(bench, secret, "not known yet")
+
+
+def _nothing_goes(bench: Bench, secret: Path, why: str) -> list[str]:
+    """A receiver that was met announces the name `anna`: jobs for `anna` fail, with the right code and without any."""
+    receiver = bench.receive(1, "--name", "anna", "--no-code")
+    complaints = []
+    for words, said in ((["--code", OTHER_CODE], "takes no code now"), ([], why)):
+        waited = bench.queue("add", secret, "--to", "anna", *words, "--wait")
+        if waited.returncode != FAILED or said not in waited.stdout:
+            complaints.append(f"{words}: {waited.explain()}")
+    if (bench.out / secret.name).exists():
+        complaints.append("the file is at the host that took the name")
+    receiver.stop()
+    return complaints
+
+
+def _nameless(bench: Bench) -> list[str]:
+    complaints = []
+    for number, taken in ((signal.SIGTERM, False), (signal.SIGINT, True)):
+        bench.socket.unlink()
+        if taken:
+            with socket.socket(socket.AF_UNIX) as other:
+                other.bind(str(bench.socket))
+        os.kill(bench.service.pid, number)
+        ended = bench.service.wait(_TIMEOUT_S / 4)
+        complaints += [] if ended.returncode == 0 else [f"{number.name}: {ended.explain()}"]
+        complaints += ["what another one made is gone"] if bench.socket.exists() != taken else []
+        bench.service = bench.serve()
+    return complaints
 
 
 def _units(folder: Path) -> list[str]:

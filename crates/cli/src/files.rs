@@ -8,7 +8,9 @@ mod stdout;
 pub mod stop;
 mod terminal;
 
-use airdma_transfer::{Error, Kind};
+use airdma_files::printable;
+use airdma_files::session::PublicKey;
+use airdma_transfer::{Error, Home, Kind, Peer};
 use std::process::ExitCode;
 
 pub use recv::{HELP as RECV_HELP, RecvOptions, recv};
@@ -74,6 +76,36 @@ pub fn word(error: &Error) -> &'static str {
 /// The exit status where all arrived, or some.
 fn arrived(end: &show::End) -> ExitCode {
     ExitCode::from(if end.flaws.is_empty() { 0 } else { FLAWED })
+}
+
+/// The user's key and peers, with a word about what is wrong with them.
+fn home(show: &Show) -> std::io::Result<Home> {
+    let home = Home::open()?;
+    if let Some(warning) = home.warning() {
+        show.must(&format!("airdma: {warning}"));
+    }
+    Ok(home)
+}
+
+/// Keeps the key of a receiver that was met; what a person should hear about that.
+pub fn meet(home: &Home, peer: &Peer, key: PublicKey) -> Vec<String> {
+    let name = printable(peer.name.as_bytes());
+    let Some(pin) = peer.pin(key) else {
+        return vec![format!(
+            "a code will be needed again: nothing tells the network that leads to {name} from others, where it may be another host's"
+        )];
+    };
+    match home.pin(pin, true) {
+        Ok(former) => former
+            .iter()
+            .map(|former| {
+                format!(
+                    "{name} has another key than before: {key}. The former one is forgotten: {former}"
+                )
+            })
+            .collect(),
+        Err(error) => vec![format!("a code will be needed again: {error}")],
+    }
 }
 
 /// Says the end, and gives the exit status.

@@ -182,6 +182,7 @@ fn order(add: &AddOptions) -> Result<Order, Failed> {
         paths: paths?,
         to,
         code,
+        key: None,
         priority: add.priority,
     })
 }

@@ -1,14 +1,16 @@
 //! `airdma serve`: the queue of `airdma-queue`, carried by `airdma-transfer`.
 
 use crate::complain;
-use crate::files::{stop, word};
+use crate::files::{meet, stop, word};
 use airdma_files::protocol::{Config, Failure, Reason};
 use airdma_files::session::{Code, HandshakeError, Introduction};
 use airdma_files::walk::{Skipped, Why};
 use airdma_files::{Limits, Walking, printable};
 use airdma_queue::socket::Socket;
-use airdma_queue::{Arrived, Carrier, Flaw, Order, Outcome, Progress, Service, Stop, Trouble};
-use airdma_transfer::{Cancel, Error, Event, Home, Kind, Peer, SendJob, Sent};
+use airdma_queue::{
+    Arrived, Carrier, Flaw, News, Order, Outcome, Progress, Service, Stop, Trouble,
+};
+use airdma_transfer::{Cancel, Error, Event, Expected, Home, Kind, Peer, SendJob, Sent};
 use anyhow::{Context, Result};
 use std::cell::OnceCell;
 use std::os::linux::net::SocketAddrExt;
@@ -114,7 +116,7 @@ struct Transfers {
 }
 
 impl Carrier for Transfers {
-    fn carry(&self, order: &Order, tell: &dyn Fn(Progress), stop: &Stop) -> Outcome {
+    fn carry(&self, order: &Order, tell: &dyn Fn(News), stop: &Stop) -> Outcome {
         let cancel = Cancel::default();
         let cancelled = cancel.clone();
         stop.then(move || cancelled.cancel());
@@ -139,7 +141,7 @@ impl Transfers {
         &self,
         order: &Order,
         peer: &Peer,
-        tell: &dyn Fn(Progress),
+        tell: &dyn Fn(News),
         cancel: &Cancel,
     ) -> std::result::Result<Arrived, Error> {
         // Other programs meet peers, too.
@@ -155,19 +157,7 @@ impl Transfers {
         };
         let attempt =
             |introduction| self.attempt(&walking, &home, peer, introduction, &watch, cancel);
-        let known = peer.expected(&home);
-        let sent =
-            if known.is_empty() {
-                attempt(by_code(order)?)?
-            } else {
-                match attempt(Introduction::Known(known)) {
-                    // Another host has this name now.
-                    Err(Error::Handshake(
-                        HandshakeError::NotKnown | HandshakeError::NotKnownThere,
-                    )) if order.code.is_some() => attempt(by_code(order)?)?,
-                    result => result?,
-                }
-            };
+        let sent = attempt(introduction(order, peer, &home)?)?;
         let arrived = sent.flaws.into_iter().map(|(path, flaw)| Flaw {
             path,
             why: flaw.to_string(),
@@ -208,27 +198,49 @@ impl Transfers {
     }
 }
 
-fn by_code(order: &Order) -> std::result::Result<Introduction, Error> {
-    let code = order.code.as_ref().ok_or(Error::NoCode)?;
-    let code = Code::parse(code).map_err(|_| Error::Unfit("the code of the job is no code"))?;
-    Ok(Introduction::Code(code))
+/// By what the job says, a code or a key; else by the keys that were met under the name, and never by what is announced: there is no person
+/// who could be asked.
+fn introduction(
+    order: &Order,
+    peer: &Peer,
+    home: &Home,
+) -> std::result::Result<Introduction, Error> {
+    if let Some(code) = &order.code {
+        let code = Code::parse(code).map_err(|_| Error::Unfit("the code of the job is no code"))?;
+        return Ok(Introduction::Code(code));
+    }
+    if let Some(key) = &order.key {
+        let key = key.parse();
+        let key = key.map_err(|_| Error::Unfit("the key of the job is no key"))?;
+        return Ok(Introduction::Known(vec![key]));
+    }
+    match peer.expected(home) {
+        Expected::Met(keys) => Ok(Introduction::Known(keys)),
+        Expected::Announced { key, met_as } => Err(Error::OtherName {
+            name: printable(peer.name.as_bytes()),
+            met_as: printable(met_as.as_bytes()),
+            key,
+        }),
+        Expected::Unknown => Err(Error::NoCode),
+    }
 }
 
-fn watched(event: Event, peer: &Peer, home: &Home, tell: &dyn Fn(Progress)) {
+fn watched(event: Event, peer: &Peer, home: &Home, tell: &dyn Fn(News)) {
     match event {
         Event::Met {
             peer: key,
             by_code: true,
             ..
         } => {
-            if let Err(error) = home.pin(key, &peer.name, true) {
-                complain(&format!("a code will be needed again: {error}"));
+            tell(News::Met(key.to_string()));
+            for line in meet(home, peer, key) {
+                complain(&line);
             }
         }
-        Event::Accepted(progress) | Event::Progress(progress) => tell(Progress {
+        Event::Accepted(progress) | Event::Progress(progress) => tell(News::Progress(Progress {
             bytes: progress.bytes,
             bytes_total: progress.bytes_total,
-        }),
+        })),
         Event::Lost(why) => complain(&format!("connection lost ({why}); trying again")),
         Event::Met { .. }
         | Event::Walked(_)
@@ -250,12 +262,19 @@ fn flaw_of(skipped: &Skipped) -> Flaw {
     }
 }
 
+const OTHER_KEY: &str = "; queue the job again with it (--code)";
 const NO_CODE: &str = "this receiver is not known yet: queue the job with the code that it shows (--code), or meet it once with `airdma send`";
 
 /// Whether another time may do better.
 fn outcome_of(error: &Error) -> Outcome {
+    let is_stranger = matches!(
+        error,
+        Error::Handshake(HandshakeError::NotKnown(_) | HandshakeError::NotKnownThere)
+    );
     let message = if matches!(error, Error::NoCode) {
         NO_CODE.into()
+    } else if is_stranger {
+        format!("{error}{OTHER_KEY}")
     } else {
         error.to_string()
     };

@@ -8,6 +8,7 @@ mod code;
 mod handshake;
 mod identity;
 mod known_peers;
+mod private;
 mod record;
 mod seal;
 
@@ -15,7 +16,7 @@ pub use code::{Code, NoCode};
 pub use handshake::{
     Answer, Confirming, Door, HandshakeError, Initiator, Introduction, WRONG_CODES_MAX,
 };
-pub use identity::{Identity, NoKey, PublicKey};
-pub use known_peers::KnownPeers;
+pub use identity::{Identity, NoKey, PublicKey, check_home};
+pub use known_peers::{KNOWN_PEERS_BYTES_MAX, KnownPeers, NetworkName, NoPin, Pin, Place, Role};
 pub use record::{Frames, RecordError, Session, frame};
 pub use seal::{Cipher, DataKey, Forged, Opener, Sealer, TAG_BYTES, has_fast_aes};

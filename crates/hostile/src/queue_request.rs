@@ -3,7 +3,7 @@
 use crate::input::Input;
 use airdma_queue::protocol::{Refusal, RefusalKind, Reply};
 use airdma_queue::socket::answer_lines;
-use airdma_queue::{Carrier, Job, Order, Outcome, Progress, Service, State, Stop};
+use airdma_queue::{Carrier, Job, News, Order, Outcome, Service, State, Stop};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,7 +27,7 @@ static FOLDERS: AtomicU64 = AtomicU64::new(0);
 struct Idle;
 
 impl Carrier for Idle {
-    fn carry(&self, _: &Order, _: &dyn Fn(Progress), _: &Stop) -> Outcome {
+    fn carry(&self, _: &Order, _: &dyn Fn(News), _: &Stop) -> Outcome {
         Outcome::Stopped
     }
 }

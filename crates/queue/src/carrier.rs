@@ -5,10 +5,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Carries files from here to a peer.
 pub trait Carrier: Send + Sync {
-    /// Carries the files of an order, and returns when that is over. `tell` wants to hear of progress now and then.
+    /// Carries the files of an order, and returns when that is over. `tell` wants to hear of progress now and then, and at once of the
+    /// key that the code of the order brought.
     ///
     /// After an end in between, the same order goes on where it stopped.
-    fn carry(&self, order: &Order, tell: &dyn Fn(Progress), stop: &Stop) -> Outcome;
+    fn carry(&self, order: &Order, tell: &dyn Fn(News), stop: &Stop) -> Outcome;
+}
+
+/// What is told of an attempt before it is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// How far it is.
+    Progress(Progress),
+    /// The code brought the two together: the receiver has this key, and the code is used up.
+    Met(String),
 }
 
 /// How far a job is.

@@ -3,6 +3,7 @@
 use crate::lines::{Line, next_line};
 use crate::protocol::{Reply, Request};
 use std::io::{self, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -42,7 +43,8 @@ impl Client {
     /// # Errors
     /// Nobody listens there.
     pub fn connect(path: &Path) -> Result<Client, ClientError> {
-        let connected = UnixStream::connect(path).and_then(|stream| {
+        let connected = check_owner(path).and_then(|()| UnixStream::connect(path));
+        let connected = connected.and_then(|stream| {
             stream.set_read_timeout(Some(ANSWER_WITHIN))?;
             stream.set_write_timeout(Some(ANSWER_WITHIN))?;
             Ok(stream)
@@ -73,4 +75,17 @@ impl Client {
             )),
         }
     }
+}
+
+/// Whether the service is this user's, or root's: any other would be told what is to be sent, and the code.
+fn check_owner(path: &Path) -> io::Result<()> {
+    let owner = std::fs::metadata(path)?.uid();
+    let user = rustix::process::geteuid().as_raw();
+    if [owner, user].contains(&0) || owner == user {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        format!("it belongs to user {owner}"),
+    ))
 }

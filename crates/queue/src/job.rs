@@ -21,9 +21,12 @@ pub struct Order {
     pub paths: Vec<FilePath>,
     /// Whom to send them to: an address or a name.
     pub to: String,
-    /// How the receiver is met, if it is not known yet. Never shown.
+    /// How the receiver is met. Never shown; gone once it has been used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
+    /// The receiver's key, 64 hexadecimal digits: no other one gets the files. A code that was used leaves it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// One of [`PRIORITIES`].
     #[serde(default = "default_priority")]
     pub priority: u8,
@@ -34,7 +37,8 @@ impl Order {
     pub(crate) fn bytes(&self) -> usize {
         let paths = self.paths.iter();
         let paths = paths.map(|path| path.0.as_os_str().len() + size_of::<FilePath>());
-        paths.sum::<usize>() + self.to.len() + self.code.as_ref().map_or(0, String::len)
+        let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        paths.sum::<usize>() + self.to.len() + length(&self.code) + length(&self.key)
     }
 }
 

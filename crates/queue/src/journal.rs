@@ -9,17 +9,20 @@
 //! end: it is dropped, and nothing else. When lines have gathered, the file is written anew beside and renamed.
 
 use crate::job::Job;
+use crate::own;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::{Path, PathBuf};
 
 const NAME: &str = "queue.journal";
 const NEW: &str = "queue.journal.new";
 const DAMAGED: &str = "queue.journal.damaged";
 const LOCK: &str = "queue.lock";
+/// Bytes of a journal that is read: what all orders take, twice over where paths are written as numbers and lines are spare.
+const BYTES_MAX: u64 = 1 << 30;
 /// Lines beyond those that are needed, before the file is written anew.
 const SPARE_LINES: usize = 200;
 
@@ -77,16 +80,17 @@ impl Journal {
         };
         let mut builder = DirBuilder::new();
         let made = builder.recursive(true).mode(0o700).create(directory);
-        made.map_err(at(directory))?;
+        let checked = made.and_then(|()| own::check_directory(directory));
+        checked.map_err(at(directory))?;
         let lock = directory.join(LOCK);
-        let lock = options().open(&lock).map_err(at(&lock))?;
+        let lock = own::options().create(true).open(&lock).map_err(at(&lock))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(JournalError::Taken(directory.into())),
             Err(TryLockError::Error(error)) => return Err(at(directory)(error)),
         }
         let path = directory.join(NAME);
-        let bytes = match std::fs::read(&path) {
+        let bytes = match own::read(&path, BYTES_MAX) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(at(&path)(error)),
@@ -94,7 +98,8 @@ impl Journal {
         let recovered = read(&bytes);
         if recovered.damaged_lines > 0 {
             let kept = directory.join(DAMAGED);
-            std::fs::copy(&path, &kept).map_err(at(&kept))?;
+            let written = fresh(&kept).and_then(|mut file| file.write_all(&bytes));
+            written.map_err(at(&kept))?;
         }
         let mut journal = Journal {
             directory: directory.to_owned(),
@@ -140,7 +145,7 @@ impl Journal {
             lines += 1;
         }
         let new = self.directory.join(NEW);
-        let mut file = options().truncate(true).open(&new)?;
+        let mut file = fresh(&new)?;
         file.write_all(&bytes)?;
         file.sync_data()?;
         std::fs::rename(&new, self.directory.join(NAME))?;
@@ -158,10 +163,13 @@ impl Journal {
     }
 }
 
-fn options() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).mode(0o600);
-    options
+/// A file of its own, in place of what is there: a name of a file that others have, too, is theirs to write.
+fn fresh(path: &Path) -> io::Result<File> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    own::options().create_new(true).open(path)
 }
 
 fn line(record: &RecordOf<'_>) -> io::Result<Vec<u8>> {

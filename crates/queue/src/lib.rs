@@ -11,12 +11,13 @@ mod client;
 mod job;
 mod journal;
 mod lines;
+mod own;
 pub mod protocol;
 mod queue;
 mod service;
 pub mod socket;
 
-pub use carrier::{Arrived, Carrier, Outcome, Progress, Stop};
+pub use carrier::{Arrived, Carrier, News, Outcome, Progress, Stop};
 pub use client::{Client, ClientError};
 pub use job::{FilePath, Flaw, Job, Order, PATHS_MAX, PRIORITIES, PRIORITY, State, Trouble};
 pub use queue::{ATTEMPTS_MAX, HISTORY_MAX, JOBS_MAX};

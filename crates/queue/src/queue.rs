@@ -147,6 +147,13 @@ impl Queue {
         }
     }
 
+    /// Its code was used: from now on it is for the receiver that has this key.
+    pub fn meet(&mut self, id: u64, key: String) -> Option<&Job> {
+        let order = &mut self.entries.get_mut(&id)?.job.order;
+        (order.code, order.key) = (None, Some(key));
+        self.job(id)
+    }
+
     /// An attempt is over. `is_cancelled`: somebody gave the job up meanwhile.
     pub fn end(
         &mut self,

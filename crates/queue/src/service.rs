@@ -1,6 +1,6 @@
 //! The service: takes jobs, runs them one after the other, and writes down what happens.
 
-use crate::carrier::{Carrier, Outcome, Progress, Stop};
+use crate::carrier::{Carrier, News, Outcome, Stop};
 use crate::job::{FilePath, Job, Order, PATHS_MAX, PRIORITIES, State, Trouble};
 use crate::journal::{Journal, JournalError};
 use crate::protocol::{RefusalKind, Reply, Request};
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// A name or an address, and a code: nothing longer is one.
 const TO_BYTES_MAX: usize = 300;
 const CODE_BYTES_MAX: usize = 100;
+const KEY_DIGITS: usize = 64;
 /// Nobody sleeps longer without a look.
 const TICK: Duration = Duration::from_secs(60);
 
@@ -91,7 +92,10 @@ impl Service {
     pub fn run(&self) {
         while let Some((job, stop)) = self.next() {
             let id = job.id;
-            let tell = |progress: Progress| self.lock().queue.tell(id, progress);
+            let tell = |news| match news {
+                News::Progress(progress) => self.lock().queue.tell(id, progress),
+                News::Met(key) => self.met(id, key),
+            };
             let carried = catch_unwind(AssertUnwindSafe(|| {
                 self.carrier.carry(&job.order, &tell, &stop)
             }));
@@ -248,6 +252,15 @@ impl Service {
         (self.log)(&format!("job {id} {}", end_in_words(&job, retry_in)));
     }
 
+    /// Durably, so that no later attempt uses the code again, which another receiver could ask for then.
+    fn met(&self, id: u64, key: String) {
+        let mut inner = self.lock();
+        let met = inner.queue.meet(id, key).cloned();
+        let recorded = met.map_or(Ok(()), |job| inner.record(&job));
+        drop(inner);
+        self.complain(id, recorded);
+    }
+
     fn complain(&self, id: u64, recorded: io::Result<()>) {
         if let Err(error) = recorded {
             (self.log)(&format!(
@@ -316,6 +329,14 @@ fn check(order: &Order) -> Result<(), Reply> {
         .is_some_and(|code| code.len() > CODE_BYTES_MAX)
     {
         return malformed("`code` is no code: two words of five letters".into());
+    }
+    if let Some(key) = &order.key {
+        if order.code.is_some() {
+            return malformed("`code` and `key`: one of them".into());
+        }
+        if key.len() != KEY_DIGITS || !key.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return malformed(format!("`key` is no key: {KEY_DIGITS} hexadecimal digits"));
+        }
     }
     if !PRIORITIES.contains(&order.priority) {
         let (low, high) = (PRIORITIES.start(), PRIORITIES.end());

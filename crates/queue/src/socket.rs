@@ -1,19 +1,23 @@
 //! The socket of a service: whoever may open it may queue, see and cancel every job.
 
 use crate::lines::{Line, next_line};
+use crate::own;
 use crate::protocol::{REQUEST_BYTES_MAX, RefusalKind, Reply, Request};
 use crate::service::{Service, ServiceError};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::Mode;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, Metadata, TryLockError};
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Programs that are connected at a time.
+/// Programs that are connected at a time. Of more, the one goes that has asked nothing for the longest time.
 pub const CONNECTIONS_MAX: usize = 32;
 /// Who says nothing for so long is disconnected.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
@@ -26,6 +30,10 @@ const BACKLOG: i32 = 128;
 pub struct Socket {
     listener: UnixListener,
     path: PathBuf,
+    /// Device and number of the file at the path: another one there is another service's.
+    file: (u64, u64),
+    /// Rung to let [`Socket::serve`] look whether it is over. The path may be anything by then.
+    bell: Arc<OwnedFd>,
     /// Held as long as this lives.
     _lock: File,
 }
@@ -47,9 +55,8 @@ impl Socket {
         }
         let mut name = path.as_os_str().to_owned();
         name.push(".lock");
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(false).mode(0o600);
-        let lock = options.open(&name).map_err(failed("the lock beside it"))?;
+        let lock = own::options().create(true).open(&name);
+        let lock = lock.map_err(failed("the lock beside it"))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -61,10 +68,13 @@ impl Socket {
             Err(TryLockError::Error(error)) => return Err(failed("the lock beside it")(error)),
         }
         remove_former(path).map_err(failed("what is at its place"))?;
-        let listener = bind_private(path).map_err(failed("listening there"))?;
+        let (listener, file) = bind_private(path).map_err(failed("listening there"))?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         Ok(Socket {
             listener,
             path: path.to_owned(),
+            file,
+            bell: Arc::new(bell.map_err(io::Error::from)?),
             _lock: lock,
         })
     }
@@ -75,27 +85,40 @@ impl Socket {
     /// # Errors
     /// The system's: no thread is to be had.
     pub fn serve(&self, service: &Arc<Service>) -> io::Result<()> {
-        let connected = Arc::new(Mutex::new(0));
-        for stream in self.listener.incoming() {
-            if service.is_stopping() {
-                break;
+        self.listener.set_nonblocking(true)?;
+        let programs = Arc::new(Programs::default());
+        while !service.is_stopping() {
+            let readable = [
+                PollFd::new(&self.listener, PollFlags::IN),
+                PollFd::new(&self.bell, PollFlags::IN),
+            ];
+            match poll(&mut { readable }, None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
-            // Out of descriptors, say: that passes.
-            let Ok(stream) = stream else {
-                std::thread::sleep(Duration::from_millis(100));
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                // Out of descriptors, say: that passes.
+                Err(_) => {
+                    std::thread::sleep(Duration::from_millis(100));
+                    continue;
+                }
+            };
+            let Ok(stream) = stream.set_nonblocking(false).map(|()| Arc::new(stream)) else {
                 continue;
             };
-            if !enter(&connected) {
-                refuse(stream);
+            if !programs.enter(&stream) {
+                refuse(&stream);
                 continue;
             }
-            let (connected, service) = (Arc::clone(&connected), Arc::clone(service));
+            let (programs, service) = (Arc::clone(&programs), Arc::clone(service));
             std::thread::Builder::new()
                 .name("airdma-queue".into())
                 .spawn(move || {
                     // Programs may go when they like.
-                    let _ = converse(&stream, &service);
-                    leave(&connected);
+                    let _ = converse(&stream, &service, &programs);
+                    programs.leave(&stream);
                 })?;
         }
         Ok(())
@@ -103,16 +126,27 @@ impl Socket {
 
     /// Lets [`Socket::serve`] look whether it is over, from another thread.
     pub fn waker(&self) -> impl Fn() + Send + 'static {
-        let path = self.path.clone();
-        move || drop(UnixStream::connect(&path))
+        let bell = Arc::clone(&self.bell);
+        move || {
+            // It is full only where it was rung already.
+            let _ = rustix::io::write(&*bell, &1_u64.to_ne_bytes());
+        }
     }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // If it is gone already, all is well.
-        let _ = std::fs::remove_file(&self.path);
+        // Another service may have its own there.
+        let there = std::fs::symlink_metadata(&self.path);
+        if there.is_ok_and(|there| number(&there) == self.file) {
+            // If it is gone by now, all is well.
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+fn number(file: &Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
 }
 
 /// A service that was killed leaves its socket; whoever has the lock knows that nobody listens there.
@@ -129,7 +163,7 @@ fn remove_former(path: &Path) -> io::Result<()> {
 }
 
 /// One that only this user can open, from its first moment; by a rename, so that whoever finds it finds somebody who listens.
-fn bind_private(path: &Path) -> io::Result<UnixListener> {
+fn bind_private(path: &Path) -> io::Result<(UnixListener, (u64, u64))> {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     let new = PathBuf::from(name);
@@ -140,38 +174,88 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
     rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600))?;
     net::bind(&socket, &SocketAddrUnix::new(&new)?)?;
     net::listen(&socket, BACKLOG)?;
+    let file = number(&std::fs::symlink_metadata(&new)?);
     std::fs::rename(&new, path)?;
-    Ok(socket.into())
+    Ok((socket.into(), file))
 }
 
-fn enter(connected: &Mutex<usize>) -> bool {
-    let mut connected = count(connected);
-    let has_room = *connected < CONNECTIONS_MAX;
-    *connected += usize::from(has_room);
-    has_room
+/// Those that are connected: the one that has asked nothing for the longest time first, those that are being answered apart.
+#[derive(Default)]
+struct Programs(Mutex<Connected>);
+
+#[derive(Default)]
+struct Connected {
+    silent: Vec<Arc<UnixStream>>,
+    answered: Vec<Arc<UnixStream>>,
 }
 
-fn leave(connected: &Mutex<usize>) {
-    *count(connected) -= 1;
+impl Programs {
+    /// Whether there is room, for which the one that is silent for the longest time goes.
+    fn enter(&self, stream: &Arc<UnixStream>) -> bool {
+        let mut connected = self.connected();
+        if connected.silent.len() + connected.answered.len() >= CONNECTIONS_MAX {
+            if connected.silent.is_empty() {
+                return false;
+            }
+            // Its thread ends at its next word. One that is gone already needs no such.
+            let _ = connected.silent.remove(0).shutdown(Shutdown::Both);
+        }
+        connected.silent.push(Arc::clone(stream));
+        true
+    }
+
+    /// It has asked: nothing ends it before it was answered.
+    fn ask(&self, stream: &Arc<UnixStream>) {
+        let mut connected = self.connected();
+        if remove(&mut connected.silent, stream) {
+            connected.answered.push(Arc::clone(stream));
+        }
+    }
+
+    /// It was answered.
+    fn answer(&self, stream: &Arc<UnixStream>) {
+        let mut connected = self.connected();
+        if remove(&mut connected.answered, stream) {
+            connected.silent.push(Arc::clone(stream));
+        }
+    }
+
+    fn leave(&self, stream: &Arc<UnixStream>) {
+        let mut connected = self.connected();
+        remove(&mut connected.silent, stream);
+        remove(&mut connected.answered, stream);
+    }
+
+    fn connected(&self) -> MutexGuard<'_, Connected> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-fn count(connected: &Mutex<usize>) -> std::sync::MutexGuard<'_, usize> {
-    connected
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
+fn remove(streams: &mut Vec<Arc<UnixStream>>, stream: &Arc<UnixStream>) -> bool {
+    let before = streams.len();
+    streams.retain(|other| !Arc::ptr_eq(other, stream));
+    streams.len() < before
 }
 
-fn refuse(mut stream: UnixStream) {
+fn refuse(mut stream: &UnixStream) {
     let busy = format!("{CONNECTIONS_MAX} programs are connected: try again");
     // Nobody waits for one who does not read.
     let _ = stream.set_nonblocking(true);
     let _ = tell(&mut stream, &Reply::error(RefusalKind::Busy, busy));
 }
 
-fn converse(stream: &UnixStream, service: &Service) -> io::Result<()> {
+fn converse(stream: &Arc<UnixStream>, service: &Service, programs: &Programs) -> io::Result<()> {
     stream.set_read_timeout(Some(SILENCE_MAX))?;
     stream.set_write_timeout(Some(ANSWER_WITHIN))?;
-    answer_lines(BufReader::new(stream), stream, service)
+    let mut requests = BufReader::new(&**stream);
+    loop {
+        let line = next_line(&mut requests, REQUEST_BYTES_MAX)?;
+        programs.ask(stream);
+        if !answer_line(line, &mut &**stream, service)? {
+            return Ok(());
+        }
+        programs.answer(stream);
+    }
 }
 
 /// Answers the requests of a stream, line by line, until it ends or a line is too long.
@@ -183,24 +267,34 @@ pub fn answer_lines(
     mut answers: impl Write,
     service: &Service,
 ) -> io::Result<()> {
-    loop {
-        let line = match next_line(&mut requests, REQUEST_BYTES_MAX)? {
-            Line::Whole(line) => line,
-            Line::TooLong => {
-                let message = format!("a request of more than {REQUEST_BYTES_MAX} bytes");
-                return tell(&mut answers, &Reply::error(RefusalKind::Malformed, message));
-            }
-            Line::End => return Ok(()),
-        };
-        let reply = match serde_json::from_slice::<Request>(&line) {
-            Ok(request) => service.answer(request),
-            Err(error) => {
-                let message = format!("no request: {error}; docs/queue-protocol.md has them");
-                Reply::error(RefusalKind::Malformed, message)
-            }
-        };
-        tell(&mut answers, &reply)?;
-    }
+    while answer_line(
+        next_line(&mut requests, REQUEST_BYTES_MAX)?,
+        &mut answers,
+        service,
+    )? {}
+    Ok(())
+}
+
+/// Answers one request; whether another one may follow.
+fn answer_line(line: Line, answers: &mut impl Write, service: &Service) -> io::Result<bool> {
+    let line = match line {
+        Line::Whole(line) => line,
+        Line::TooLong => {
+            let message = format!("a request of more than {REQUEST_BYTES_MAX} bytes");
+            tell(answers, &Reply::error(RefusalKind::Malformed, message))?;
+            return Ok(false);
+        }
+        Line::End => return Ok(false),
+    };
+    let reply = match serde_json::from_slice::<Request>(&line) {
+        Ok(request) => service.answer(request),
+        Err(error) => {
+            let message = format!("no request: {error}; docs/queue-protocol.md has them");
+            Reply::error(RefusalKind::Malformed, message)
+        }
+    };
+    tell(answers, &reply)?;
+    Ok(true)
 }
 
 fn tell(stream: &mut impl Write, reply: &Reply) -> io::Result<()> {

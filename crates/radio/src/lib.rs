@@ -9,12 +9,14 @@
 
 mod link_view;
 mod netlink;
+mod network;
 mod nl80211;
 mod qdisc;
 mod socket_memory;
 mod unreadable;
 
 pub use link_view::{Aged, LinkReading, LinkView, Pace};
+pub use network::Network;
 pub use nl80211::{
     Bitrate, Channel, InterfaceKind, Nl80211, Standard, Station, Survey, TxQueue, WirelessInterface,
 };

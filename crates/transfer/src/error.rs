@@ -1,7 +1,7 @@
 //! Why a transfer did not come to its end.
 
 use airdma_files::protocol::{Failure, Malformed, Reason};
-use airdma_files::session::{Forged, HandshakeError, RecordError};
+use airdma_files::session::{Forged, HandshakeError, PublicKey, RecordError};
 
 /// Why there is no transfer, or not all of it.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +38,18 @@ pub enum Error {
         "this receiver is not known yet, and there is no terminal to ask for its code: give --code"
     )]
     NoCode,
+    /// Nobody was met under a name, and what announces it has a key that was met under another one.
+    #[error(
+        "no receiver was ever met under this name: what announces {name} has the key of {met_as} ({key}). Give the code that it shows (--code), or send to {met_as} if that is meant"
+    )]
+    OtherName {
+        /// The name that is announced, printable.
+        name: String,
+        /// The one that is known, printable.
+        met_as: String,
+        /// The key.
+        key: PublicKey,
+    },
     /// Who was asked said no.
     #[error("refused")]
     Refused,
@@ -90,11 +102,12 @@ impl Error {
             Self::Handshake(
                 HandshakeError::WrongCode
                 | HandshakeError::NoMoreTries
-                | HandshakeError::NotKnown
+                | HandshakeError::NotKnown(_)
                 | HandshakeError::NotKnownThere
                 | HandshakeError::NoCode,
             )
-            | Self::NoCode => Kind::Unknown,
+            | Self::NoCode
+            | Self::OtherName { .. } => Kind::Unknown,
             // Not by us.
             Self::Failure(Failure::Peer {
                 reason: Reason::Cancelled,

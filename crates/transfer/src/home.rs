@@ -1,13 +1,19 @@
 //! What a user keeps between transfers: a key, and the keys of peers that were met.
 
-use airdma_files::session::{Identity, KnownPeers, PublicKey};
+use airdma_files::session::{Identity, KnownPeers, Pin, Place, PublicKey, Role, check_home};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 const IDENTITY: &str = "identity";
 const PEERS: &str = "known_peers";
+const LOCK: &str = "known_peers.lock";
+/// How long other programs may keep the lock: each has it for one write.
+const LOCK_MAX: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A directory with the files `identity` and `known_peers`.
 #[derive(Debug)]
@@ -15,13 +21,14 @@ pub struct Home {
     directory: PathBuf,
     identity: Identity,
     peers: Mutex<KnownPeers>,
+    warning: Option<String>,
 }
 
 impl Home {
     /// The user's: `$AIRDMA_HOME`, `$XDG_CONFIG_HOME/airdma` or `~/.config/airdma`.
     ///
     /// # Errors
-    /// The system's, with the path; nobody's home is known.
+    /// The system's, with the path; nobody's home is known; another user can write there.
     pub fn open() -> io::Result<Self> {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let directory = set("AIRDMA_HOME").map(PathBuf::from).or_else(|| {
@@ -41,19 +48,22 @@ impl Home {
     /// The one in this directory, which is made if it is not there.
     ///
     /// # Errors
-    /// The system's, with the path.
+    /// The system's, with the path; another user can write there.
     pub fn at(directory: &Path) -> io::Result<Self> {
         let made = std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(directory);
-        made.map_err(|error| with_path(&error, directory))?;
-        let (identity, peers) = (directory.join(IDENTITY), directory.join(PEERS));
+        let checked = made.and_then(|()| check_home(directory));
+        checked.map_err(|error| with_path(&error, directory))?;
+        let identity = directory.join(IDENTITY);
+        let peers = load(directory)?;
         Ok(Self {
-            directory: directory.to_path_buf(),
             identity: Identity::load_or_create(&identity)
                 .map_err(|error| with_path(&error, &identity))?,
-            peers: Mutex::new(KnownPeers::load(&peers).map_err(|error| with_path(&error, &peers))?),
+            warning: warning(&peers, directory),
+            peers: Mutex::new(peers),
+            directory: directory.to_path_buf(),
         })
     }
 
@@ -62,38 +72,68 @@ impl Home {
         &self.identity
     }
 
-    /// Whether a peer was met before.
-    pub fn knows(&self, key: &PublicKey) -> bool {
-        self.peers().name(key).is_some()
+    /// Which lines of `known_peers` say nothing, for people.
+    pub fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
     }
 
-    /// Its name.
-    pub fn name(&self, key: &PublicKey) -> Option<String> {
-        self.peers().name(key).map(str::to_owned)
+    /// Whether a peer was met before, as what it is now.
+    pub fn knows(&self, key: &PublicKey, role: Role) -> bool {
+        self.peers().knows(key, role)
     }
 
-    /// The keys of all who were met under this name: users of one host, say, or hosts that had one address.
-    pub fn keys(&self, name: &str) -> Vec<PublicKey> {
-        self.peers().keys(name).collect()
+    /// The name of a peer that was met in one of `roles`, of the first if in several.
+    pub fn name(&self, key: &PublicKey, roles: &[Role]) -> Option<String> {
+        self.peers().name(key, roles).map(str::to_owned)
     }
 
-    /// Knows a peer from now on; under a name that another one had, if `replace` says so.
+    /// The keys of all who were met in a role under this name, at a place.
+    pub fn keys(&self, role: Role, place: &Place, name: &str) -> Vec<PublicKey> {
+        self.peers().keys(role, place, name)
+    }
+
+    /// Knows a peer from now on; instead of those that were the same under the same name, if `instead` says so. Who these were.
     ///
     /// # Errors
     /// The system's, with the path.
-    pub fn pin(&self, key: PublicKey, name: &str, replace: bool) -> io::Result<()> {
-        let path = self.directory.join(PEERS);
+    pub fn pin(&self, pin: Pin, instead: bool) -> io::Result<Vec<PublicKey>> {
         let mut peers = self.peers();
+        let lock = self.lock()?;
         // Another program may have met somebody meanwhile.
-        let mut read = KnownPeers::load(&path).map_err(|error| with_path(&error, &path))?;
-        if replace {
-            let former: Vec<PublicKey> = read.keys(name).collect();
-            former.iter().for_each(|former| read.forget(former));
-        }
-        read.pin(key, name);
+        let mut read = load(&self.directory)?;
+        let former = read.pin(pin, instead);
+        let path = self.directory.join(PEERS);
         read.save(&path).map_err(|error| with_path(&error, &path))?;
+        drop(lock);
         *peers = read;
-        Ok(())
+        Ok(former)
+    }
+
+    /// Until it is dropped no other program writes the file of peers, which is replaced, and so cannot be locked itself.
+    fn lock(&self) -> io::Result<File> {
+        let path = self.directory.join(LOCK);
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let file = options
+            .open(&path)
+            .map_err(|error| with_path(&error, &path))?;
+        let start = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::WouldBlock) if start.elapsed() < LOCK_MAX => {
+                    std::thread::sleep(LOOK_EVERY);
+                }
+                Err(TryLockError::WouldBlock) => {
+                    let error = io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        "another airdma has held this lock for 10 s: end the one that hangs",
+                    );
+                    return Err(with_path(&error, &path));
+                }
+                Err(TryLockError::Error(error)) => return Err(with_path(&error, &path)),
+            }
+        }
     }
 
     fn peers(&self) -> MutexGuard<'_, KnownPeers> {
@@ -101,6 +141,102 @@ impl Home {
     }
 }
 
+fn load(directory: &Path) -> io::Result<KnownPeers> {
+    let path = directory.join(PEERS);
+    KnownPeers::load(&path).map_err(|error| with_path(&error, &path))
+}
+
+fn warning(peers: &KnownPeers, directory: &Path) -> Option<String> {
+    let first = peers.bad_lines().next()?;
+    let more = match peers.bad_lines().count() - 1 {
+        0 => String::new(),
+        more => format!(" (and {more} more)"),
+    };
+    let path = directory.join(PEERS);
+    Some(format!(
+        "{}, line {first}{more}: no known peer, and left as it is; a line is KEY receiver|sender -|NETWORK NAME",
+        path.display()
+    ))
+}
+
 fn with_path(error: &io::Error, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
+
+    /// Where a process of the test below is to meet peers, and which one it is.
+    const WHERE: &str = "AIRDMA_TEST_HOME";
+    const WHICH: &str = "AIRDMA_TEST_NUMBER";
+    const PROCESSES: u8 = 16;
+    const PEERS_EACH: u8 = 10;
+
+    fn folder(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("airdma-home-{name}-{}", std::process::id()))
+    }
+
+    #[test]
+    fn no_program_loses_what_others_learn_at_the_same_time() {
+        let pin = |process: u8, number: u8| {
+            let key = PublicKey([process ^ 0x80, number].repeat(16).try_into().unwrap());
+            let name = format!("{process} {number}");
+            Pin::new(key, Role::Receiver, Place::Anywhere, &name)
+        };
+        if let Some(directory) = std::env::var_os(WHERE) {
+            let process = std::env::var(WHICH).unwrap().parse().unwrap();
+            let home = Home::at(Path::new(&directory)).unwrap();
+            for number in 0..PEERS_EACH {
+                home.pin(pin(process, number), true).unwrap();
+            }
+            return;
+        }
+        let directory = folder("many");
+        let children: Vec<_> = (0..PROCESSES)
+            .map(|process| {
+                Command::new(std::env::current_exe().unwrap())
+                    .args([
+                        "--exact",
+                        "home::tests::no_program_loses_what_others_learn_at_the_same_time",
+                    ])
+                    .env(WHERE, &directory)
+                    .env(WHICH, process.to_string())
+                    .spawn()
+                    .unwrap()
+            })
+            .collect();
+        for mut child in children {
+            assert!(child.wait().unwrap().success());
+        }
+        let known = KnownPeers::load(&directory.join(PEERS)).unwrap();
+        assert_eq!(
+            known.pins().count(),
+            usize::from(PROCESSES) * usize::from(PEERS_EACH)
+        );
+        // Nothing of a process is left that ended.
+        assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 3);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[test]
+    fn a_home_that_others_may_write_to_is_refused() {
+        let directory = folder("open");
+        Home::at(&directory).unwrap();
+        for mode in [0o770, 0o702] {
+            std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(mode)).unwrap();
+            let error = Home::at(&directory).unwrap_err().to_string();
+            assert!(error.contains("other users may write it"), "{error}");
+        }
+        std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let home = Home::at(&directory).unwrap();
+        assert_eq!(home.warning(), None);
+        std::fs::write(directory.join(PEERS), "# mine\nsomething else\n").unwrap();
+        let home = Home::at(&directory).unwrap();
+        assert!(home.warning().unwrap().contains("line 2:"));
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
 }

@@ -3,7 +3,8 @@
 use crate::Home;
 use crate::PORT;
 use crate::discovery::{Neighbour, neighbours};
-use airdma_files::session::PublicKey;
+use crate::place::place_of;
+use airdma_files::session::{Pin, Place, PublicKey, Role};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
@@ -17,8 +18,27 @@ pub struct Peer {
     pub name: String,
     /// Where it listens, the best first.
     pub addresses: Vec<SocketAddr>,
-    /// The key that it says it has.
+    /// The key that it says it has, which proves nothing.
     pub key: Option<PublicKey>,
+    /// Where its name stands for it; none for an address on a network that nothing tells from others.
+    pub place: Option<Place>,
+}
+
+/// Which keys a receiver may have, by what was met before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// One of these, which were met under its name.
+    Met(Vec<PublicKey>),
+    /// None was met under its name. What announces the name says that it has the key of a receiver that was met under another one: a
+    /// person can say whether that is the one.
+    Announced {
+        /// The key.
+        key: PublicKey,
+        /// The name under which it was met.
+        met_as: String,
+    },
+    /// It has to be met by a code.
+    Unknown,
 }
 
 /// Nobody who could be meant.
@@ -54,6 +74,7 @@ impl Peer {
                 name: address.ip().to_string(),
                 addresses: vec![address],
                 key: None,
+                place: place_of(address.ip()),
             });
         }
         let is_meant = |neighbour: &Neighbour| neighbour.name.eq_ignore_ascii_case(typed);
@@ -78,19 +99,29 @@ impl Peer {
             name: name.to_owned(),
             addresses,
             key: None,
+            place: Some(Place::Anywhere),
         })
     }
 
-    /// The keys of which it must have one; without any it has to be met by a code. Those that were met under its name are all good: several
-    /// users of a host, and hosts that had one address, are met under the same. Only a name that nobody was met under may be another name
-    /// of whoever is known by the announced key; otherwise everybody known could take what is meant for another.
-    pub fn expected(&self, home: &Home) -> Vec<PublicKey> {
-        let met = home.keys(&self.name);
-        if met.is_empty() {
-            let announced = self.key.filter(|key| home.knows(key));
-            return announced.into_iter().collect();
+    /// Which keys it may have. Those that were met under its name are all good: several users of a host, and hosts that had one address,
+    /// are met under the same. What it announces is never good by itself: else everybody known could take the name of another.
+    pub fn expected(&self, home: &Home) -> Expected {
+        let place = self.place.as_ref();
+        let met = place.map(|place| home.keys(Role::Receiver, place, &self.name));
+        if let Some(keys) = met.filter(|keys| !keys.is_empty()) {
+            return Expected::Met(keys);
         }
-        met
+        let announced = self.key.and_then(|key| {
+            let met_as = home.name(&key, &[Role::Receiver])?;
+            Some(Expected::Announced { key, met_as })
+        });
+        announced.unwrap_or(Expected::Unknown)
+    }
+
+    /// It as a receiver that was met, if anything can tell it again.
+    pub fn pin(&self, key: PublicKey) -> Option<Pin> {
+        let place = self.place.clone()?;
+        Some(Pin::new(key, Role::Receiver, place, &self.name))
     }
 
     /// The only one who waits on this network.
@@ -117,6 +148,7 @@ impl From<Neighbour> for Peer {
             name: found.name,
             addresses: found.addresses,
             key: found.key,
+            place: Some(Place::Anywhere),
         }
     }
 }
@@ -145,35 +177,75 @@ fn split(typed: &str) -> (&str, u16) {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use airdma_files::session::Identity;
+    use airdma_files::session::{Identity, NetworkName};
+
+    /// A home, gone with it.
+    struct Kept(Home, std::path::PathBuf);
+
+    impl Kept {
+        fn new(name: &str) -> Self {
+            let name = format!("airdma-transfer-{name}-{}", std::process::id());
+            let directory = std::env::temp_dir().join(name);
+            Self(Home::at(&directory).unwrap(), directory)
+        }
+
+        fn pin(&self, key: PublicKey, role: Role, place: &Place, name: &str) {
+            let pin = Pin::new(key, role, place.clone(), name);
+            self.0.pin(pin, false).unwrap();
+        }
+
+        fn expected(&self, place: Option<&Place>, name: &str, key: PublicKey) -> Expected {
+            let peer = Peer {
+                name: name.to_owned(),
+                addresses: Vec::new(),
+                key: Some(key),
+                place: place.cloned(),
+            };
+            peer.expected(&self.0)
+        }
+    }
+
+    impl Drop for Kept {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(&self.1).ok();
+        }
+    }
 
     #[test]
     fn a_known_peer_that_takes_the_name_of_another_is_not_expected_there() {
-        let directory =
-            std::env::temp_dir().join(format!("airdma-transfer-expected-{}", std::process::id()));
-        let home = Home::at(&directory).unwrap();
-        let [anna, ben, stranger] = [(); 3].map(|()| Identity::draw().public());
-        home.pin(anna, "Anna", true).unwrap();
-        home.pin(ben, "Ben", true).unwrap();
-        let expected = |name: &str, key| {
-            let (name, addresses) = (name.to_owned(), Vec::new());
-            Peer {
-                name,
-                addresses,
-                key,
-            }
-            .expected(&home)
-        };
-        assert_eq!(expected("anna", Some(ben)), [anna]);
-        assert_eq!(expected("anna", Some(stranger)), [anna]);
-        assert_eq!(expected("elsewhere", Some(ben)), [ben]);
-        assert_eq!(expected("elsewhere", Some(stranger)), []);
+        let home = Kept::new("expected");
+        let [anna, ben, sender, stranger] = [(); 4].map(|()| Identity::draw().public());
+        let anywhere = &Place::Anywhere;
+        home.pin(anna, Role::Receiver, anywhere, "Anna");
+        home.pin(ben, Role::Receiver, anywhere, "Ben");
+        home.pin(sender, Role::Sender, anywhere, "elsewhere");
+        let expected = |name, key| home.expected(Some(anywhere), name, key);
+        assert_eq!(expected("anna", ben), Expected::Met(vec![anna]));
+        assert_eq!(expected("anna", stranger), Expected::Met(vec![anna]));
+        let met_as = "Ben".to_owned();
+        let asked = Expected::Announced { key: ben, met_as };
+        assert_eq!(expected("elsewhere", ben), asked);
+        assert_eq!(expected("elsewhere", stranger), Expected::Unknown);
+        assert_eq!(expected("elsewhere", sender), Expected::Unknown);
         // Another user of the same host.
-        home.pin(stranger, "Anna", false).unwrap();
-        let mut both = [anna, stranger];
+        home.pin(stranger, Role::Receiver, anywhere, "Anna");
+        let mut both = vec![anna, stranger];
         both.sort_unstable();
-        assert_eq!(expected("anna", None), both);
-        std::fs::remove_dir_all(&directory).unwrap();
+        assert_eq!(expected("anna", ben), Expected::Met(both));
+    }
+
+    #[test]
+    fn an_address_stands_for_nobody_on_another_network() {
+        let home = Kept::new("elsewhere");
+        let [met, stranger] = [(); 2].map(|()| Identity::draw().public());
+        let [here, there] = ["02:00:00:00:00:01@10.0.0.0/24", "eth0@10.0.0.0/24"]
+            .map(|name| Place::Network(NetworkName::new(name).unwrap()));
+        home.pin(met, Role::Receiver, &here, "10.0.0.5");
+        let expected = |place| home.expected(place, "10.0.0.5", stranger);
+        assert_eq!(expected(Some(&here)), Expected::Met(vec![met]));
+        assert_eq!(expected(Some(&there)), Expected::Unknown);
+        assert_eq!(expected(Some(&Place::Anywhere)), Expected::Unknown);
+        assert_eq!(expected(None), Expected::Unknown);
     }
 
     #[test]

@@ -275,6 +275,7 @@ impl Reception<'_, '_, '_> {
             | Error::Rdma(_)
             | Error::NoAnswer
             | Error::NoCode
+            | Error::OtherName { .. }
             | Error::Interrupted(_)
             | Error::Cancelled => false,
         };

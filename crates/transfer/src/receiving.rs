@@ -322,6 +322,7 @@ fn last_word(error: &Error) -> (Reason, String) {
         }
         Error::Handshake(_)
         | Error::NoCode
+        | Error::OtherName { .. }
         | Error::Record(_)
         | Error::Malformed(_)
         | Error::Forged(_)

@@ -7,7 +7,7 @@ mod isolated;
 use airdma::Device;
 use airdma_files::Options;
 use airdma_files::protocol::Config;
-use airdma_files::session::{Code, Identity, Introduction};
+use airdma_files::session::{Code, Identity, Introduction, Pin, Place, PublicKey, Role};
 use airdma_files::{Limits, Walking};
 use airdma_transfer::{
     Cancel, Destination, Error, Event, Home, Kind, Offered, PORT, ReceiveJob, Received, SendJob,
@@ -28,6 +28,13 @@ const CODE: &str = "lusab-babad";
 const LARGE: usize = 80 << 20;
 /// Less than that.
 const SMALL: usize = 20 << 20;
+
+/// The name under which all are met.
+const MET_AS: &str = "peer";
+
+fn met(key: PublicKey, role: Role) -> Pin {
+    Pin::new(key, role, Place::Anywhere, MET_AS)
+}
 
 /// Two users, and a directory each.
 struct World {
@@ -111,7 +118,7 @@ impl World {
         let introduction = Introduction::Code(Code::parse(code).unwrap());
         let pin = |event| {
             if let Event::Met { peer, .. } = event {
-                self.sender.pin(peer, "receiver", true).unwrap();
+                self.sender.pin(met(peer, Role::Receiver), true).unwrap();
             }
         };
         self.send(
@@ -146,7 +153,7 @@ impl World {
         let job = ReceiveJob {
             identity: self.receiver.identity(),
             code: Code::parse(CODE).ok(),
-            is_known: &|key| self.receiver.knows(key),
+            is_known: &|key| self.receiver.knows(key, Role::Sender),
             destination,
             interfaces: vec!["127.0.0.1".to_owned()],
             port: PORT,
@@ -157,7 +164,9 @@ impl World {
         let (ready, is_ready) = std::sync::mpsc::channel();
         let watch = |event| match event {
             Event::Listening { .. } => ready.send(()).unwrap(),
-            Event::Met { peer, .. } => self.receiver.pin(peer, "sender", false).unwrap(),
+            Event::Met { peer, .. } => {
+                self.receiver.pin(met(peer, Role::Sender), false).unwrap();
+            }
             Event::Turned(why) => seen.turned.lock().unwrap().push(why),
             Event::Progress(progress) => seen.waits.lock().unwrap().push(progress.waits),
             Event::Accepted(_)
@@ -210,9 +219,11 @@ fn a_tree_arrives_by_a_code_and_the_next_one_without() {
             let received = world.receive(&seen, &|_| true, || {
                 // Others who were met under the same name are in nobody's way.
                 for stranger in [(); 3].map(|()| Identity::draw().public()) {
-                    world.sender.pin(stranger, "receiver", false).unwrap();
+                    let pin = met(stranger, Role::Receiver);
+                    world.sender.pin(pin, false).unwrap();
                 }
-                let known = Introduction::Known(world.sender.keys("receiver"));
+                let keys = world.sender.keys(Role::Receiver, &Place::Anywhere, MET_AS);
+                let known = Introduction::Known(keys);
                 let identity = world.sender.identity();
                 let sent = world.send(&[&again], identity, known, &|_| {}, &Cancel::default());
                 assert_eq!(sent.unwrap().files, 1);
@@ -344,10 +355,8 @@ fn a_second_sender_is_told_that_the_first_one_is_not_done() {
             let world = World::new("two");
             let (file, other) = (world.write("file", 100), world.write("other", 100));
             let (asked, second) = (std::sync::Barrier::new(2), Identity::draw());
-            world
-                .receiver
-                .pin(second.public(), "second", false)
-                .unwrap();
+            let pin = met(second.public(), Role::Sender);
+            world.receiver.pin(pin, false).unwrap();
             let known = Introduction::Known(vec![world.receiver.identity().public()]);
             let accept = |_: &Cancel| {
                 asked.wait();

@@ -4,8 +4,8 @@ use super::show::{End, Show, Side, files};
 use super::stdout::Output;
 use super::{conclude, status, stop, terminal, word};
 use airdma_files::protocol::Config;
-use airdma_files::session::Code;
-use airdma_files::{Clash, Options, Permissions, Symlinks};
+use airdma_files::session::{Code, Pin, Place, Role};
+use airdma_files::{Clash, Options, Permissions, Symlinks, printable};
 use airdma_transfer::{
     Cancel, Destination, Doors, Error, Event, Home, Kind, Offered, PORT, ReceiveJob, Received,
     Stream,
@@ -31,6 +31,9 @@ Examples:
 ",
     super::exit_status!()
 );
+
+/// A sender is known by the name that this user gave it as a receiver, if any; else by the address at which it was met.
+const NAMED_BY: [Role; 2] = [Role::Receiver, Role::Sender];
 
 #[derive(clap::Args)]
 pub struct RecvOptions {
@@ -196,7 +199,7 @@ fn receive(
             "there is no such directory to receive into: make it first",
         ));
     }
-    let home = Home::open()?;
+    let home = super::home(show)?;
     let terminal = Mutex::new(terminal);
     let ask = |offered: &Offered, over: &Cancel| {
         show.object(&object_of(offered, &home));
@@ -213,7 +216,7 @@ fn receive(
         let job = ReceiveJob {
             identity: home.identity(),
             code: code.clone(),
-            is_known: &|key| home.knows(key),
+            is_known: &|key| home.knows(key, Role::Sender),
             destination: options.destination(cancel),
             interfaces: options.on.clone(),
             port: options.port,
@@ -294,8 +297,10 @@ fn summary(offered: &Offered, home: &Home) -> String {
 
 fn name(offered: &Offered, home: &Home) -> String {
     let address = offered.address.to_string();
-    match home.name(&offered.peer) {
-        Some(name) if !name.is_empty() && name != address => format!("{name} ({address})"),
+    match home.name(&offered.peer, &NAMED_BY) {
+        Some(name) if !name.is_empty() && name != address => {
+            format!("{} ({address})", printable(name.as_bytes()))
+        }
         Some(_) | None => address,
     }
 }
@@ -304,7 +309,7 @@ fn object_of(offered: &Offered, home: &Home) -> serde_json::Value {
     json!({
         "event": "offer",
         "peer": offered.peer.to_string(),
-        "name": home.name(&offered.peer),
+        "name": home.name(&offered.peer, &NAMED_BY),
         "address": offered.address.to_string(),
         "files": offered.files,
         "directories_and_links": offered.others,
@@ -341,7 +346,8 @@ fn tell(event: Event, options: &RecvOptions, code: Option<&Code>, home: &Home, s
                 "address": name,
                 "by_code": by_code,
             }));
-            if by_code && let Err(error) = home.pin(peer, &name, false) {
+            let pin = Pin::new(peer, Role::Sender, Place::Anywhere, &name);
+            if by_code && let Err(error) = home.pin(pin, false) {
                 show.must(&format!("airdma: a code will be needed again: {error}"));
             }
         }

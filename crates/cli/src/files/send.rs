@@ -1,14 +1,15 @@
 //! `airdma send`.
 
 use super::show::{End, Show, Side};
-use super::{arrived, conclude, stdin, stop, terminal};
+use super::{arrived, conclude, meet, stdin, stop, terminal};
 use airdma_files::protocol::Config;
-use airdma_files::session::{Code, HandshakeError, Introduction, NoCode};
+use airdma_files::session::{Code, HandshakeError, Introduction, NoCode, PublicKey, Role};
 use airdma_files::walk::{Skipped, Why};
 use airdma_files::{Limits, Walking, printable};
-use airdma_transfer::{Cancel, Error, Event, Home, NoPeer, Peer, SendJob, Sent};
+use airdma_transfer::{Cancel, Error, Event, Expected, Home, NoPeer, Peer, SendJob, Sent};
 use serde_json::json;
 use std::cell::OnceCell;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -104,7 +105,7 @@ fn send_to(
     show: &Show,
     cancel: &Cancel,
 ) -> Result<End, Error> {
-    let home = Home::open()?;
+    let home = super::home(show)?;
     let paths = wanted.paths.iter();
     let paths: Vec<PathBuf> = paths
         .map(|path| {
@@ -127,7 +128,7 @@ fn send_to(
         }
         tell(event, wanted, &home, show);
     };
-    let mut introduction = introduction(options, wanted, &home, show, cancel)?;
+    let mut introduction = introduction(options, wanted, &home, cancel)?;
     loop {
         let job = SendJob {
             walking: &walking,
@@ -142,14 +143,16 @@ fn send_to(
         };
         match airdma_transfer::send(&job, &watch, cancel) {
             Ok(sent) => return Ok(end_of(sent)),
-            // One of the two has forgotten the other.
-            Err(Error::Handshake(HandshakeError::NotKnown | HandshakeError::NotKnownThere))
-                if matches!(introduction, Introduction::Known(_)) =>
-            {
-                show.line(
-                    "the other end is not the one that was met, or does not know this one any more",
-                );
-                introduction = Introduction::Code(ask_code(options, wanted, cancel)?);
+            // One of the two has forgotten the other, or another one has its name.
+            Err(Error::Handshake(
+                error @ (HandshakeError::NotKnown(_) | HandshakeError::NotKnownThere),
+            )) if matches!(introduction, Introduction::Known(_)) => {
+                // Without a terminal that is the end, which says so itself.
+                let Some(terminal) = terminal_of(options) else {
+                    return Err(error.into());
+                };
+                let text = stranger(error, &introduction, &wanted.peer, &home);
+                introduction = Introduction::Code(ask_code(terminal, &text, cancel)?);
             }
             Err(error) => return Err(error),
         }
@@ -168,47 +171,81 @@ fn end_of(sent: Sent, unread: &[(String, String)]) -> End {
     }
 }
 
-/// By a key, if any is known; else by a code.
+/// By the code that was given; else by a key that was met under the name, or that a person says is meant; else by a code.
 fn introduction(
     options: &SendOptions,
     wanted: &Wanted,
     home: &Home,
-    show: &Show,
     cancel: &Cancel,
 ) -> Result<Introduction, Error> {
-    let peer = &wanted.peer;
-    let keys = peer.expected(home);
-    if keys.is_empty() || options.code.is_some() {
-        return Ok(Introduction::Code(ask_code(options, wanted, cancel)?));
+    if let Some(code) = options.code.as_ref().or(wanted.code.as_ref()) {
+        return Ok(Introduction::Code(code.clone()));
     }
-    // Several were met under its name. One may have been met under another.
-    if let [key] = &keys[..] {
-        let met_as = home.name(key).unwrap_or_default();
-        if !met_as.eq_ignore_ascii_case(&peer.name) {
-            let text = format!("{} is known here as {met_as}", peer.name);
-            show.object(&json!({"event": "known", "name": met_as, "message": text}));
-            show.must(&format!("airdma: {text}"));
+    let expected = wanted.peer.expected(home);
+    if let Expected::Met(keys) = expected {
+        return Ok(Introduction::Known(keys));
+    }
+    let mut terminal = terminal_of(options);
+    if let Expected::Announced { key, met_as } = expected {
+        let name = printable(wanted.peer.name.as_bytes());
+        let met_as = printable(met_as.as_bytes());
+        let Some(terminal) = &mut terminal else {
+            return Err(Error::OtherName { name, met_as, key });
+        };
+        let question = format!(
+            "No receiver was ever met under the name {name}. What announces it has the key of {met_as}:\n  {key}\nIs that the one that is meant? [y/N] "
+        );
+        let answer = terminal::ask(terminal, &question, &[cancel]).ok_or(Error::Cancelled)?;
+        if matches!(&*answer.trim().to_lowercase(), "y" | "yes") {
+            return Ok(Introduction::Known(vec![key]));
         }
     }
-    Ok(Introduction::Known(keys))
+    let terminal = terminal.ok_or(Error::NoCode)?;
+    Ok(Introduction::Code(ask_code(terminal, "", cancel)?))
 }
 
-fn ask_code(options: &SendOptions, wanted: &Wanted, cancel: &Cancel) -> Result<Code, Error> {
-    if let Some(code) = options.code.as_ref().or(wanted.code.as_ref()) {
-        return Ok(code.clone());
-    }
+/// The terminal to ask at, if there is one.
+fn terminal_of(options: &SendOptions) -> Option<File> {
     let is_data = options.words.iter().any(|word| stdin::is_meant(word));
-    let Some(mut terminal) = terminal::open(is_data) else {
-        return Err(Error::NoCode);
+    terminal::open(is_data)
+}
+
+/// What a person should know of a receiver that is not the one that was met, before the code that it shows is typed.
+fn stranger(
+    error: HandshakeError,
+    introduction: &Introduction,
+    peer: &Peer,
+    home: &Home,
+) -> String {
+    let name = printable(peer.name.as_bytes());
+    let HandshakeError::NotKnown(found) = error else {
+        return format!("airdma: {name} does not know this host any more, or not as a sender\n");
     };
+    let described = |key: &PublicKey| match home.name(key, &[Role::Receiver, Role::Sender]) {
+        Some(name) => format!("{key} (known here as {})", printable(name.as_bytes())),
+        None => format!("{key} (unknown)"),
+    };
+    let mut text = format!("airdma: {name} has not the key that was met under this name");
+    if let Introduction::Known(keys) = introduction {
+        for key in keys {
+            text += &format!("\n  met: {}", described(key));
+        }
+    }
+    text += &format!("\n  now: {}", described(&found));
+    text + "\nThat is a new installation, another host with the name, or an attack. The code that the receiver which is meant shows decides.\n"
+}
+
+/// Asks for the code, behind what a person should know before.
+fn ask_code(mut terminal: File, before: &str, cancel: &Cancel) -> Result<Code, Error> {
+    let mut question = format!("{before}code that the receiver shows: ");
     loop {
-        let asked = "code that the receiver shows: ";
-        let Some(typed) = terminal::ask(&mut terminal, asked, &[cancel]) else {
+        let Some(typed) = terminal::ask(&mut terminal, &question, &[cancel]) else {
             return Err(Error::Cancelled);
         };
         if let Ok(code) = code(&typed) {
             return Ok(code);
         }
+        question = "two words of five letters; code that the receiver shows: ".to_owned();
     }
 }
 
@@ -227,8 +264,13 @@ fn tell(event: Event, wanted: &Wanted, home: &Home, show: &Show) {
                 "address": address.to_string(),
                 "by_code": by_code,
             }));
-            if by_code && let Err(error) = home.pin(peer, &wanted.peer.name, true) {
-                show.must(&format!("airdma: a code will be needed again: {error}"));
+            let expected = wanted.peer.expected(home);
+            let is_new = !matches!(expected, Expected::Met(keys) if keys.contains(&peer));
+            // By a code, or by a person's word that another name means it.
+            if by_code || is_new {
+                for line in meet(home, &wanted.peer, peer) {
+                    show.must(&format!("airdma: {line}"));
+                }
             }
             show.line("connected; the receiver is asked");
         }

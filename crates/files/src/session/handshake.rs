@@ -49,9 +49,11 @@ pub enum HandshakeError {
     /// The code was wrong too often.
     #[error("the code was wrong three times: offer again, which makes a new code")]
     NoMoreTries,
-    /// The peer's key is not known here, or is not the one that is wanted.
-    #[error("the other end is not the one that is known: use a code")]
-    NotKnown,
+    /// The peer has this key, which is not one that is wanted.
+    #[error(
+        "the other end is not the one that was met: its key is {0}; if it has a new one, use the code that it shows"
+    )]
+    NotKnown(PublicKey),
     /// The peer does not know our key.
     #[error("the other end does not know this host: use a code")]
     NotKnownThere,
@@ -132,7 +134,7 @@ impl Initiator {
         read(&mut self.noise, message)?;
         let peer = peer(&self.noise)?;
         if wanted.is_some_and(|wanted| !wanted.contains(&peer)) {
-            return Err(HandshakeError::NotKnown);
+            return Err(HandshakeError::NotKnown(peer));
         }
         self.noise
             .set_psk(PSK_PLACE, &psk)
@@ -276,7 +278,7 @@ impl HandshakeError {
         [match self {
             Self::WrongCode => 1,
             Self::NoMoreTries => 2,
-            Self::NotKnown | Self::NotKnownThere => 3,
+            Self::NotKnown(_) | Self::NotKnownThere => 3,
             Self::NoCode => 4,
             Self::Version => 5,
             Self::Malformed => 6,

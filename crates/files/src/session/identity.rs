@@ -1,11 +1,15 @@
 //! The key of a host's user: drawn once, kept in a file that nobody else may read.
 
+use super::private;
 use crate::JournalKey;
 use rustix::fs::{Mode, OFlags};
 use std::fmt;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+
+/// Bytes of a file with a key: more than there are.
+const IDENTITY_BYTES_MAX: u64 = 1000;
 
 /// An X25519 key pair.
 #[derive(Clone)]
@@ -38,7 +42,7 @@ impl Identity {
 
     /// The one of a file; a new one, kept there, if there is none.
     pub fn load_or_create(path: &Path) -> io::Result<Self> {
-        match File::open(path) {
+        match private::open(path, private::ANY) {
             Ok(file) => Self::read(file),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Self::create(path),
             Err(error) => Err(error),
@@ -60,18 +64,12 @@ impl Identity {
     }
 
     fn read(file: File) -> io::Result<Self> {
-        use std::os::unix::fs::PermissionsExt;
-        if file.metadata()?.permissions().mode() & 0o077 != 0 {
-            return Err(invalid(
-                "others may read this key: chmod 600 it, or remove it to get a new one",
-            ));
-        }
-        let mut text = String::new();
-        file.take(1000).read_to_string(&mut text)?;
+        let bytes = private::read(file, IDENTITY_BYTES_MAX)?;
+        let text = String::from_utf8_lossy(&bytes);
         let mut keys = text.lines().map(str::parse::<PublicKey>);
         match (keys.next(), keys.next()) {
             (Some(Ok(PublicKey(private))), Some(Ok(public))) => Ok(Self { private, public }),
-            (Some(_) | None, _) => Err(invalid(
+            (Some(_) | None, _) => Err(private::refused(
                 "this is no key of airdma: remove it to get a new one",
             )),
         }
@@ -96,11 +94,19 @@ impl Identity {
         match linked {
             Ok(()) => Ok(identity),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                Self::read(File::open(path)?)
+                Self::read(private::open(path, private::ANY)?)
             }
             Err(error) => Err(error),
         }
     }
+}
+
+/// Whether a directory can hold a user's key and peers: it is this user's, and nobody else can make or remove a file there.
+///
+/// # Errors
+/// Why not, and what to do; the system's.
+pub fn check_home(path: &Path) -> io::Result<()> {
+    private::check_directory(path)
 }
 
 /// A name beside `path` that no other process uses.
@@ -108,10 +114,6 @@ pub(super) fn beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}", PublicKey(*super::DataKey::draw().bytes())));
     name.into()
-}
-
-fn invalid(what: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
 /// Keys are not for logs.

@@ -1,57 +1,173 @@
-//! Keys of peers that were met, in a text file: a key and a name in each line.
+//! Peers that were met: for each the key, what it was to this user, where, and under which name. A text file with a line each:
+//!
+//! ```text
+//! KEY(64 hexadecimal digits) receiver|sender -|NETWORK NAME
+//! ```
+//!
+//! A peer that was met as a receiver is one to send to under that name, and nothing else; one that was met as a sender may
+//! send here. A name stands for a peer anywhere (`-`), an address only on the network where it was met.
 
-use super::PublicKey;
 use super::identity::beside;
-use std::collections::BTreeMap;
+use super::private::{self, WRITABLE};
+use super::{NoKey, PublicKey};
+use rustix::fs::{Mode, OFlags};
+use std::collections::BTreeSet;
+use std::fmt;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::Path;
+use std::str::FromStr;
 
 /// Bytes of such a file.
-const FILE_BYTES_MAX: u64 = 4 << 20;
+pub const KNOWN_PEERS_BYTES_MAX: u64 = 4 << 20;
 /// Characters of a name.
 const NAME_CHARACTERS_MAX: usize = 100;
+/// Bytes of what stands for a network.
+const NETWORK_BYTES_MAX: usize = 100;
 
-/// Peers by their keys.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What a peer was when it was met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// It took files from here.
+    Receiver,
+    /// It sent files here.
+    Sender,
+}
+
+/// Where a name stands for a peer.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// On any network: the name is one.
+    Anywhere,
+    /// On this one: the name is an address.
+    Network(NetworkName),
+}
+
+/// What tells a network from others: printable ASCII without blanks.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct NetworkName(String);
+
+/// A peer that was met.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Pin {
+    key: PublicKey,
+    role: Role,
+    place: Place,
+    name: String,
+}
+
+/// What a file of peers says.
+#[derive(Clone, Debug, Default)]
 pub struct KnownPeers {
-    names: BTreeMap<PublicKey, String>,
+    pins: BTreeSet<Pin>,
+    /// Lines that are no pins, with their numbers: they are kept.
+    others: Vec<(usize, Vec<u8>)>,
+}
+
+/// Text that is no pin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no line of `KEY receiver|sender -|NETWORK NAME`")]
+pub struct NoPin;
+
+impl NetworkName {
+    /// If `text` is one.
+    pub fn new(text: &str) -> Option<Self> {
+        let fits = (1..=NETWORK_BYTES_MAX).contains(&text.len()) && text != ANYWHERE;
+        let is_plain = text.bytes().all(|byte| byte.is_ascii_graphic());
+        (fits && is_plain).then(|| Self(text.to_owned()))
+    }
+}
+
+impl Pin {
+    /// With as much of the name as a line can hold.
+    pub fn new(key: PublicKey, role: Role, place: Place, name: &str) -> Self {
+        Self {
+            key,
+            role,
+            place,
+            name: line_name(name),
+        }
+    }
+
+    /// The peer's key.
+    pub fn key(&self) -> PublicKey {
+        self.key
+    }
+
+    /// What it was.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Under which name or address.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it is the same to this user under the same name.
+    fn is_beside(&self, other: &Pin) -> bool {
+        (self.role, &self.place) == (other.role, &other.place)
+            && self.name.eq_ignore_ascii_case(&other.name)
+    }
 }
 
 impl KnownPeers {
     /// What a file says; nobody, if there is none.
+    ///
+    /// # Errors
+    /// The system's; another user can have written it, or it is no file.
     pub fn load(path: &Path) -> io::Result<Self> {
-        let file = match File::open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
-            Err(error) => return Err(error),
-        };
-        let mut text = String::new();
-        file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
-        let mut peers = Self::default();
-        for (number, line) in text.lines().enumerate() {
-            let (key, name) = line.split_once(' ').unwrap_or((line, ""));
-            let key = key.parse().map_err(|error| {
-                io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    format!("line {}: {error}", number + 1),
-                )
-            })?;
-            peers.pin(key, name);
+        match private::open(path, WRITABLE) {
+            Ok(file) => Ok(Self::parse(&private::read(file, KNOWN_PEERS_BYTES_MAX)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(error),
         }
-        Ok(peers)
     }
 
-    /// Writes the file, whole or not at all.
+    /// What the bytes of a file say.
+    pub fn parse(bytes: &[u8]) -> Self {
+        let mut peers = Self::default();
+        for (at, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
+            let pin = std::str::from_utf8(line).map(str::parse::<Pin>);
+            match pin {
+                Ok(Ok(pin)) => {
+                    peers.pins.insert(pin);
+                }
+                _ if line.is_empty() => {}
+                Ok(Err(NoPin)) | Err(_) => peers.others.push((at + 1, line.to_vec())),
+            }
+        }
+        peers
+    }
+
+    /// The bytes of its file.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (_, line) in &self.others {
+            bytes.extend_from_slice(line);
+            bytes.push(b'\n');
+        }
+        for pin in &self.pins {
+            bytes.extend_from_slice(format!("{pin}\n").as_bytes());
+        }
+        bytes
+    }
+
+    /// Writes the file, whole or not at all, and durably.
+    ///
+    /// # Errors
+    /// The system's; it would be longer than is read.
     pub fn save(&self, path: &Path) -> io::Result<()> {
-        let lines: String = self
-            .names
-            .iter()
-            .map(|(key, name)| format!("{key} {name}\n"))
-            .collect();
+        let bytes = self.to_bytes();
+        if bytes.len() as u64 > KNOWN_PEERS_BYTES_MAX {
+            return Err(private::refused("it is full: remove lines"));
+        }
         let temporary = beside(path);
-        let written = File::create_new(&temporary).and_then(|mut file| {
-            file.write_all(lines.as_bytes())?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(&temporary, flags, Mode::from_raw_mode(0o600));
+        let written = opened.map_err(io::Error::from).and_then(|file| {
+            let mut file = File::from(file);
+            file.write_all(&bytes)?;
             file.sync_all()
         });
         let saved = written.and_then(|()| std::fs::rename(&temporary, path));
@@ -59,66 +175,125 @@ impl KnownPeers {
             // It was not made, or is of no use.
             let _ = std::fs::remove_file(&temporary);
         }
-        saved
+        saved?;
+        let directory = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty());
+        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
     }
 
-    /// Knows `key` from now on, under a name that a line can hold.
-    pub fn pin(&mut self, key: PublicKey, name: &str) {
-        let name = name
-            .chars()
-            .filter(|character| !character.is_control())
-            .take(NAME_CHARACTERS_MAX)
-            .collect();
-        self.names.insert(key, name);
+    /// Numbers of lines that say nothing, comments apart.
+    pub fn bad_lines(&self) -> impl Iterator<Item = usize> {
+        let bad = |(_, line): &&(usize, Vec<u8>)| !line.starts_with(b"#");
+        self.others.iter().filter(bad).map(|(number, _)| *number)
+    }
+
+    /// All who were met.
+    pub fn pins(&self) -> impl Iterator<Item = &Pin> {
+        self.pins.iter()
+    }
+
+    /// Knows a peer from now on, beside others of its role, place and name, or `instead` of them: who these were.
+    pub fn pin(&mut self, pin: Pin, instead: bool) -> Vec<PublicKey> {
+        let is_former = |former: &&Pin| instead && former.is_beside(&pin) && **former != pin;
+        let gone: Vec<Pin> = self.pins.iter().filter(is_former).cloned().collect();
+        self.pins.retain(|pin| !gone.contains(pin));
+        let former = gone.iter().map(|former| former.key);
+        let mut former: Vec<PublicKey> = former.filter(|key| *key != pin.key).collect();
+        former.dedup();
+        self.pins.insert(pin);
+        former
     }
 
     /// Does not know `key` any more.
     pub fn forget(&mut self, key: &PublicKey) {
-        self.names.remove(key);
+        self.pins.retain(|pin| pin.key != *key);
     }
 
-    /// The name of a key that is known.
-    pub fn name(&self, key: &PublicKey) -> Option<&str> {
-        self.names.get(key).map(String::as_str)
+    /// Whether a key was met in a role.
+    pub fn knows(&self, key: &PublicKey, role: Role) -> bool {
+        let mut of_key = self.of_key(key);
+        of_key.any(|pin| pin.role == role)
     }
 
-    /// The keys of a name, however it is capitalised.
-    pub fn keys<'a>(&'a self, name: &'a str) -> impl Iterator<Item = PublicKey> + 'a {
-        self.names
-            .iter()
-            .filter(move |(_, known)| known.eq_ignore_ascii_case(name))
-            .map(|(key, _)| *key)
+    /// The best name of a key in one of `roles`, the first first: a name that stands for it anywhere before an address.
+    pub fn name(&self, key: &PublicKey, roles: &[Role]) -> Option<&str> {
+        roles.iter().find_map(|role| {
+            // `Anywhere` is the first place.
+            let mut of_role = self.of_key(key).filter(|pin| pin.role == *role);
+            of_role.next().map(|pin| &*pin.name)
+        })
+    }
+
+    /// The keys of a role and a name at a place, however the name is capitalised.
+    pub fn keys(&self, role: Role, place: &Place, name: &str) -> Vec<PublicKey> {
+        let wanted = Pin::new(PublicKey([0; 32]), role, place.clone(), name);
+        let pins = self.pins.iter().filter(|pin| pin.is_beside(&wanted));
+        let mut keys: Vec<PublicKey> = pins.map(|pin| pin.key).collect();
+        keys.dedup();
+        keys
+    }
+
+    fn of_key(&self, key: &PublicKey) -> impl Iterator<Item = &Pin> {
+        let first = Pin {
+            key: *key,
+            role: Role::Receiver,
+            place: Place::Anywhere,
+            name: String::new(),
+        };
+        let from = self.pins.range(first..);
+        from.take_while(move |pin| pin.key == *key)
     }
 }
+
+impl FromStr for Pin {
+    type Err = NoPin;
+
+    fn from_str(line: &str) -> Result<Self, NoPin> {
+        let mut words = line.splitn(4, ' ');
+        let mut next = || words.next().ok_or(NoPin);
+        let key: Result<PublicKey, NoKey> = next()?.parse();
+        let role = match next()? {
+            RECEIVER => Role::Receiver,
+            SENDER => Role::Sender,
+            _ => return Err(NoPin),
+        };
+        let place = match next()? {
+            ANYWHERE => Place::Anywhere,
+            network => Place::Network(NetworkName::new(network).ok_or(NoPin)?),
+        };
+        let name = next()?;
+        // What would be written otherwise is no name that was.
+        if name != line_name(name) {
+            return Err(NoPin);
+        }
+        Ok(Pin::new(key.map_err(|_| NoPin)?, role, place, name))
+    }
+}
+
+impl fmt::Display for Pin {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let role = match self.role {
+            Role::Receiver => RECEIVER,
+            Role::Sender => SENDER,
+        };
+        let place = match &self.place {
+            Place::Anywhere => ANYWHERE,
+            Place::Network(NetworkName(network)) => network,
+        };
+        write!(out, "{} {role} {place} {}", self.key, self.name)
+    }
+}
+
+/// As a line can hold it.
+fn line_name(name: &str) -> String {
+    let seen = name.chars().filter(|character| !character.is_control());
+    seen.take(NAME_CHARACTERS_MAX).collect()
+}
+
+const RECEIVER: &str = "receiver";
+const SENDER: &str = "sender";
+const ANYWHERE: &str = "-";
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn peers_are_known_again_under_names_that_cannot_add_lines() {
-        let path = beside(&std::env::temp_dir().join("airdma-known"));
-        let (desk, evil) = (PublicKey([1; 32]), PublicKey([2; 32]));
-        let mut peers = KnownPeers::load(&path).unwrap();
-        assert_eq!(peers, KnownPeers::default());
-        peers.pin(desk, "desk in the hall");
-        peers.pin(evil, &format!("x\n{} desk", PublicKey([3; 32])));
-        peers.save(&path).unwrap();
-        let loaded = KnownPeers::load(&path).unwrap();
-        assert_eq!(loaded, peers);
-        assert_eq!(loaded.name(&desk), Some("desk in the hall"));
-        assert_eq!(loaded.name(&PublicKey([3; 32])), None);
-        assert_eq!(loaded.keys("desk in the hall").collect::<Vec<_>>(), [desk]);
-        peers.forget(&desk);
-        peers.save(&path).unwrap();
-        assert_eq!(KnownPeers::load(&path).unwrap().name(&desk), None);
-        std::fs::write(&path, "no key").unwrap();
-        assert!(
-            KnownPeers::load(&path)
-                .unwrap_err()
-                .to_string()
-                .starts_with("line 1: ")
-        );
-        std::fs::remove_file(&path).unwrap();
-    }
-}
+mod tests;

@@ -32,6 +32,7 @@ fn job(id: u64, state: State) -> Job {
         paths: vec![FilePath(format!("/file {id}\n").into())],
         to: "anna".into(),
         code: None,
+        key: None,
         priority: 50,
     };
     let queue = crate::queue::Queue::restore(id - 1, []);
@@ -208,4 +209,43 @@ fn it_stays_short() {
     assert_eq!(rewritten, 2);
     drop(journal);
     assert_eq!(found(&folder).jobs.len(), 1);
+}
+
+#[test]
+fn what_another_user_can_write_is_not_read_and_links_lead_nowhere() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let folder = Folder::new();
+    let (mut journal, _) = Journal::open(&folder.0).unwrap();
+    journal.record(&job(1, State::Queued)).unwrap();
+    drop(journal);
+    let refused = |words: &str| {
+        let error = Journal::open(&folder.0).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    };
+    let set = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set(&folder.0, 0o777);
+    refused("other users may write it");
+    set(&folder.0, 0o755);
+    set(&folder.file(), 0o620);
+    refused("other users may write it");
+    set(&folder.file(), 0o600);
+    // A sparse file, for which there is no memory.
+    let large = std::fs::read(folder.file()).unwrap();
+    File::create(folder.file())
+        .unwrap()
+        .set_len(1 << 40)
+        .unwrap();
+    refused("more than");
+    let precious = folder.0.join("precious");
+    std::fs::write(&precious, &large).unwrap();
+    std::fs::remove_file(folder.file()).unwrap();
+    symlink(&precious, folder.file()).unwrap();
+    refused(NAME);
+    std::fs::remove_file(folder.file()).unwrap();
+    // Nor is anything written through one.
+    symlink(&precious, folder.0.join(NEW)).unwrap();
+    assert_eq!(found(&folder).jobs.len(), 0);
+    assert_eq!(std::fs::read(&precious).unwrap(), large);
 }

@@ -7,6 +7,7 @@ fn order(priority: u8) -> Order {
         paths: vec![FilePath("/a".into())],
         to: "anna".into(),
         code: Some("secret".into()),
+        key: None,
         priority,
     }
 }

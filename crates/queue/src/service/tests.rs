@@ -1,11 +1,12 @@
 use super::*;
-use crate::carrier::Arrived;
+use crate::carrier::{Arrived, Progress};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 const PATIENCE: Duration = Duration::from_secs(20);
+const KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 static FOLDERS: AtomicU32 = AtomicU32::new(0);
 
 /// Says which orders it has, and waits until it is told what becomes of them.
@@ -15,12 +16,16 @@ struct Told {
 }
 
 impl Carrier for Told {
-    fn carry(&self, order: &Order, tell: &dyn Fn(Progress), stop: &Stop) -> Outcome {
-        tell(Progress {
+    fn carry(&self, order: &Order, tell: &dyn Fn(News), stop: &Stop) -> Outcome {
+        tell(News::Progress(Progress {
             bytes: 5,
             bytes_total: 10,
-        });
-        self.asked.lock().unwrap().send(order.to.clone()).unwrap();
+        }));
+        if order.code.is_some() && order.to == "met" {
+            tell(News::Met(KEY.into()));
+        }
+        let asked = format!("{}{}", order.to, order.key.as_deref().unwrap_or_default());
+        self.asked.lock().unwrap().send(asked).unwrap();
         let answers = self.answers.lock().unwrap();
         loop {
             if let Ok(outcome) = answers.recv_timeout(Duration::from_millis(5)) {
@@ -140,6 +145,7 @@ fn order(to: &str, priority: u8) -> Order {
         paths: vec![FilePath("/".into())],
         to: to.into(),
         code: Some("secret".into()),
+        key: None,
         priority,
     }
 }
@@ -248,6 +254,24 @@ fn failures_and_panics_end_their_job_and_no_other() {
     assert!(later.retry_in.is_some_and(|seconds| seconds <= 5));
 }
 
+/// A receiver that comes later, by whatever name, could take the code of one that has used it.
+#[test]
+fn a_code_is_used_once_and_leaves_the_key_that_it_brought() {
+    let bench = Bench::new();
+    let id = bench.add("met").id;
+    assert_eq!(bench.runs(), "met");
+    let job = bench.status(id);
+    assert_eq!(
+        (job.order.code, job.order.key.as_deref()),
+        (None, Some(KEY))
+    );
+    // Also for the next service, if this one is killed.
+    let bench = bench.restart();
+    assert_eq!(bench.runs(), format!("met{KEY}"));
+    bench.arrive();
+    bench.wait_for(id, State::Done);
+}
+
 #[test]
 fn orders_that_cannot_be_are_refused_when_they_are_given() {
     let bench = Bench::new();
@@ -280,6 +304,15 @@ fn orders_that_cannot_be_are_refused_when_they_are_given() {
         },
         Order {
             code: Some("x".repeat(CODE_BYTES_MAX + 1)),
+            ..good.clone()
+        },
+        Order {
+            key: Some(KEY.into()),
+            ..good.clone()
+        },
+        Order {
+            code: None,
+            key: Some(KEY.replace('0', "g")),
             ..good.clone()
         },
         Order {

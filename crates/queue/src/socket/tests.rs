@@ -1,5 +1,5 @@
 use super::*;
-use crate::carrier::{Carrier, Outcome, Progress, Stop};
+use crate::carrier::{Carrier, News, Outcome, Stop};
 use crate::client::{Client, ClientError};
 use crate::job::{FilePath, Order};
 use crate::journal::Journal;
@@ -15,7 +15,7 @@ static FOLDERS: AtomicU32 = AtomicU32::new(0);
 struct Idle;
 
 impl Carrier for Idle {
-    fn carry(&self, _: &Order, _: &dyn Fn(Progress), _: &Stop) -> Outcome {
+    fn carry(&self, _: &Order, _: &dyn Fn(News), _: &Stop) -> Outcome {
         Outcome::Stopped
     }
 }
@@ -79,6 +79,7 @@ fn order() -> Order {
         paths: vec![FilePath("/".into())],
         to: "anna".into(),
         code: None,
+        key: None,
         priority: 50,
     }
 }
@@ -234,24 +235,65 @@ fn a_line_without_end_is_cut_off() {
 }
 
 #[test]
-fn more_programs_than_there_is_room_for_are_told() {
+fn programs_that_say_nothing_keep_no_other_out() {
     let bench = Bench::new();
-    let mut clients: Vec<Client> = (0..CONNECTIONS_MAX)
-        .map(|_| Client::connect(bench.path()).unwrap())
+    let mut first = Client::connect(bench.path()).unwrap();
+    let mut silent: Vec<UnixStream> = (1..CONNECTIONS_MAX)
+        .map(|_| UnixStream::connect(bench.path()).unwrap())
         .collect();
-    // They are in once they are answered.
-    for client in &mut clients {
-        client.ask(&Request::List {}).unwrap();
+    // A word without end is none.
+    silent[0].write_all(b"{").unwrap();
+    // Of those that are in, it asked last: it stays, and those that never asked go.
+    first.ask(&Request::List {}).unwrap();
+    for _ in 0..5 {
+        assert_eq!(bench.told(b"{\"list\":{}}\n"), [r#"{"jobs":[]}"#]);
     }
-    let mut one_more = UnixStream::connect(bench.path()).unwrap();
-    let mut told = String::new();
-    one_more.read_to_string(&mut told).unwrap();
-    assert!(told.contains(r#""kind":"busy""#), "{told}");
-    clients.pop();
-    let start = std::time::Instant::now();
-    while bench.told(b"{\"list\":{}}\n") != [r#"{"jobs":[]}"#] {
-        assert!(start.elapsed() < Duration::from_secs(20));
+    first.ask(&Request::List {}).unwrap();
+    assert_eq!(silent[0].read(&mut [0]).unwrap(), 0, "it was let go");
+}
+
+#[test]
+fn who_is_being_answered_goes_for_nobody() {
+    let programs = Programs::default();
+    let stream = || Arc::new(UnixStream::pair().unwrap().0);
+    let streams: Vec<_> = (0..CONNECTIONS_MAX).map(|_| stream()).collect();
+    for stream in &streams {
+        assert!(programs.enter(stream));
+        programs.ask(stream);
     }
+    let late = stream();
+    assert!(!programs.enter(&late));
+    programs.answer(&streams[7]);
+    assert!(programs.enter(&late));
+    programs.answer(&streams[7]);
+    programs.leave(&late);
+    let connected = programs.connected();
+    let left = (connected.silent.len(), connected.answered.len());
+    assert_eq!(
+        left,
+        (0, CONNECTIONS_MAX - 1),
+        "who was let go is forgotten"
+    );
+}
+
+#[test]
+fn a_service_ends_whatever_became_of_its_socket() {
+    let bench = Bench::new();
+    std::fs::remove_file(bench.path()).unwrap();
+    let _other = UnixListener::bind(bench.path()).unwrap();
+    // It waits for the service.
+    drop(bench);
+}
+
+#[test]
+fn a_socket_that_is_anothers_is_left() {
+    let folder = Bench::new();
+    let path = folder.folder.join("own.sock");
+    let socket = Socket::bind(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let _other = UnixListener::bind(&path).unwrap();
+    drop(socket);
+    assert!(path.exists());
 }
 
 #[test]

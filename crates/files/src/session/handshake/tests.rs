@@ -159,7 +159,7 @@ fn peers_that_know_each_other_need_no_code() {
     let other = Identity::draw().public();
     assert_eq!(
         pair.meet(Introduction::Known(vec![other]), true).map(drop),
-        Err(HandshakeError::NotKnown)
+        Err(HandshakeError::NotKnown(far))
     );
 }
 
