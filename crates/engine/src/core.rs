@@ -439,13 +439,17 @@ impl Core {
             errno: error.errno(),
             message: error.to_string(),
         };
+        let mut no_registry = None;
         let steering = match Steering::join(self.info.interface_index, config.port) {
             Ok(steering) => Some(steering),
             Err(JoinError::Locked(process)) => {
                 return Err(bind_error(steering::locked(&addresses, process)));
             }
             // Then the addresses are this process's alone, or nobody's.
-            Err(JoinError::Impossible) => None,
+            Err(JoinError::Impossible(error)) => {
+                no_registry = Some(error);
+                None
+            }
         };
         let open = || {
             let config = UdpConfig {
@@ -458,7 +462,13 @@ impl Core {
             Some(steering) => steering.bind(&addresses, open),
             None => open(),
         };
-        let port = port.map_err(bind_error)?;
+        let port = port.map_err(|error| match &no_registry {
+            Some(reason) if error.errno() == libc::EADDRINUSE => Error::System {
+                errno: error.errno(),
+                message: format!("{error}. There is no registry to share it by: {reason}"),
+            },
+            Some(_) | None => bind_error(error),
+        })?;
         Ok(match environment::impairment_asked_for()? {
             None => (Box::new(port), steering),
             Some(impairment) => (Box::new(Impaired::new(port, impairment)), steering),

@@ -1,13 +1,26 @@
-//! Where the running programs of a user keep the files that they share: counters, and whatever a front end adds.
+//! Where the running programs of a user keep the files that they share: counters, the registry of processes, and whatever a front
+//! end adds.
 //!
-//! It is `$XDG_RUNTIME_DIR/airdma`, or else `/tmp/airdma-<euid>`, or else (in a user namespace, where somebody outside may
-//! hold that name) `/tmp/airdma-<euid>-<user namespace>`: mode 0700, owner checked, links not followed. So only processes
-//! of this user can have put there what is found there.
+//! What all processes of a user have in common, whatever their environment, is in the first of these that there can be:
+//!
+//! | place | why | where not |
+//! | --- | --- | --- |
+//! | `/run/airdma-<euid>` | only root can make it, for itself or for a user, and no session's end takes it away | for other users, unless it was made for them |
+//! | `/run/user/<euid>/airdma` | made by the system for this user alone (mode 0700) | where the user has no session |
+//! | `/tmp/airdma-<euid>` | outlives sessions | where another user was first |
+//! | `/tmp/airdma-<euid>-<user namespace>` | in a user namespace, outside of which a user may have that name | where another user was first |
+//!
+//! Each is a directory of mode 0700 that belongs to the user, is no link, and lies in one in which others can replace
+//! nothing. So only processes of this user can have put there what is found there; what another user made first is not used.
+//! Files get the sticky bit, by which `systemd-tmpfiles` and what follows its rules (XDG Base Directory Specification) leave
+//! files of any age in place.
+//!
+//! The rest, counters for one, is in `$XDG_RUNTIME_DIR/airdma` if that is set to a directory of the user's own.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::time::Duration;
@@ -15,34 +28,119 @@ use std::time::Duration;
 /// The directory; made if need be.
 ///
 /// # Errors
-/// What the last of the candidates fails with.
+/// As [`shared_directory`].
 pub fn directory() -> io::Result<PathBuf> {
-    let runtime =
-        std::env::var_os("XDG_RUNTIME_DIR").map(|path| PathBuf::from(path).join("airdma"));
-    let ours = format!("/tmp/airdma-{}", effective_user());
-    if let Some(found) = runtime
-        .into_iter()
-        .chain([PathBuf::from(&ours)])
-        .find(|path| make_directory(path).is_ok())
-    {
-        return Ok(found);
-    }
-    let namespace = std::fs::metadata("/proc/self/ns/user")?.ino();
-    let path = PathBuf::from(format!("{ours}-{namespace}"));
-    make_directory(&path)?;
-    Ok(path)
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let runtime = runtime.filter(|path| path.is_absolute());
+    let wanted = runtime.and_then(|parent| Candidate::in_own(parent).make().ok());
+    wanted.map_or_else(shared_directory, Ok)
 }
 
-/// The directory for what all processes of a user have in common, whatever their environment: as [`directory`], but
-/// `$XDG_RUNTIME_DIR` comes last.
+/// The directory for what all processes of a user have in common, whatever their environment; made if need be.
 ///
 /// # Errors
-/// What the last of the candidates fails with.
+/// Why there is none: what is wrong with each of the candidates.
 pub fn shared_directory() -> io::Result<PathBuf> {
-    let ours = PathBuf::from(format!("/tmp/airdma-{}", effective_user()));
-    match make_directory(&ours) {
-        Ok(()) => Ok(ours),
-        Err(_) => directory(),
+    first_of(&candidates(&Roots::default())?)
+}
+
+/// All directories that [`shared_directory`] would have given, or will give: sessions come and go, and with them
+/// `/run/user/<euid>`. Those of them that are there.
+pub fn shared_directories() -> Vec<PathBuf> {
+    let candidates = candidates(&Roots::default()).unwrap_or_default();
+    let there = candidates.into_iter().filter(|it| it.check().is_ok());
+    there.map(|it| it.path).collect()
+}
+
+/// Where the system's directories are.
+struct Roots {
+    run: PathBuf,
+    tmp: PathBuf,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Roots {
+            run: PathBuf::from("/run"),
+            tmp: PathBuf::from("/tmp"),
+        }
+    }
+}
+
+/// A directory that could be the one, and what is demanded of its parent.
+struct Candidate {
+    path: PathBuf,
+    parent: Parent,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Parent {
+    /// It belongs to the user, and nobody else writes to it.
+    Own,
+    /// Others cannot replace what is in it.
+    Common,
+}
+
+fn candidates(roots: &Roots) -> io::Result<Vec<Candidate>> {
+    let user = effective_user();
+    let name = format!("airdma-{user}");
+    let namespace = std::fs::metadata("/proc/self/ns/user")?.ino();
+    let common = |path| Candidate {
+        path,
+        parent: Parent::Common,
+    };
+    Ok(vec![
+        common(roots.run.join(&name)),
+        Candidate::in_own(roots.run.join("user").join(user.to_string())),
+        common(roots.tmp.join(&name)),
+        common(roots.tmp.join(format!("{name}-{namespace}"))),
+    ])
+}
+
+fn first_of(candidates: &[Candidate]) -> io::Result<PathBuf> {
+    let mut reasons = Vec::new();
+    for candidate in candidates {
+        match candidate.make() {
+            Ok(path) => return Ok(path),
+            Err(error) => reasons.push(error.to_string()),
+        }
+    }
+    Err(io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        reasons.join("; "),
+    ))
+}
+
+impl Candidate {
+    fn in_own(parent: PathBuf) -> Self {
+        Candidate {
+            path: parent.join("airdma"),
+            parent: Parent::Own,
+        }
+    }
+
+    fn make(&self) -> io::Result<PathBuf> {
+        self.check_parent()?;
+        make_directory(&self.path)?;
+        Ok(self.path.clone())
+    }
+
+    fn check(&self) -> io::Result<()> {
+        self.check_parent()?;
+        check_directory(&self.path)
+    }
+
+    fn check_parent(&self) -> io::Result<()> {
+        let parent = self.path.parent().unwrap_or(Path::new("/"));
+        let metadata = std::fs::symlink_metadata(parent).map_err(|error| about(parent, &error))?;
+        let others_write = metadata.mode() & 0o022 != 0;
+        let is_sticky = metadata.mode() & libc::S_ISVTX != 0;
+        let wrong = match self.parent {
+            Parent::Own => whats_wrong(&metadata).or(others_write.then_some(WRITABLE)),
+            Parent::Common if !metadata.is_dir() => Some(NO_DIRECTORY),
+            Parent::Common => (others_write && !is_sticky).then_some(WRITABLE),
+        };
+        wrong.map_or(Ok(()), |wrong| Err(refused(parent, &metadata, wrong)))
     }
 }
 
@@ -57,32 +155,71 @@ pub fn network_namespace() -> io::Result<u64> {
 /// Makes a directory that is this user's alone, or checks that it is.
 ///
 /// # Errors
-/// `PermissionDenied` if somebody else owns it or may look into it, or if it is a link.
+/// `PermissionDenied` if another user owns it or may look into it, or if it is a link.
 pub fn make_directory(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(error),
+        Err(error) => return Err(about(path, &error)),
     }
-    let metadata = std::fs::symlink_metadata(path)?;
-    if !metadata.is_dir() || metadata.uid() != effective_user() || metadata.mode() & 0o077 != 0 {
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
-    Ok(())
+    check_directory(path)
 }
 
-/// Opens a file of this user for reading and writing.
+fn check_directory(path: &Path) -> io::Result<()> {
+    let metadata = std::fs::symlink_metadata(path).map_err(|error| about(path, &error))?;
+    let open_to_others = metadata.mode() & 0o077 != 0;
+    let wrong = whats_wrong(&metadata).or(open_to_others.then_some(OPEN));
+    wrong.map_or(Ok(()), |wrong| Err(refused(path, &metadata, wrong)))
+}
+
+/// Why something is no directory of this user's.
+fn whats_wrong(metadata: &Metadata) -> Option<&'static str> {
+    if !metadata.is_dir() {
+        return Some(NO_DIRECTORY);
+    }
+    (metadata.uid() != effective_user()).then_some("belongs to another user")
+}
+
+const NO_DIRECTORY: &str = "is no directory";
+const WRITABLE: &str = "is writable for others";
+const OPEN: &str = "is open to others";
+
+fn refused(path: &Path, metadata: &Metadata, wrong: &str) -> io::Error {
+    let (user, mode) = (metadata.uid(), metadata.mode() & 0o7777);
+    let message = format!("{} {wrong} (user {user}, mode {mode:o})", path.display());
+    io::Error::new(io::ErrorKind::PermissionDenied, message)
+}
+
+fn about(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// Opens a file of this user for reading and writing. One that is made, or was made without, gets the sticky bit: it is not
+/// taken away for its age.
 ///
 /// # Errors
-/// `PermissionDenied` if somebody else owns it or it is no plain file; what `open(2)` fails with, links included.
+/// `PermissionDenied` if another user owns it or it is no plain file; what `open(2)` fails with, links included.
 pub fn open_file(path: &Path, create: bool) -> io::Result<File> {
-    let file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(create)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK)
-        .open(path)?;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(create).mode(0o600);
+    let file = of_this_user(&mut options, path)?;
+    if create && file.metadata()?.mode() & libc::S_ISVTX == 0 {
+        file.set_permissions(Permissions::from_mode(0o600 | libc::S_ISVTX))?;
+    }
+    Ok(file)
+}
+
+/// Opens a file of this user for reading.
+///
+/// # Errors
+/// As [`open_file`].
+pub fn open_to_read(path: &Path) -> io::Result<File> {
+    of_this_user(OpenOptions::new().read(true), path)
+}
+
+fn of_this_user(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    let file = options.custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() || metadata.uid() != effective_user() {
         return Err(io::ErrorKind::PermissionDenied.into());
@@ -162,7 +299,197 @@ fn effective_user() -> u32 {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
+
+    /// Another user.
+    const NOBODY: u32 = 65_534;
+
+    /// Directories in place of the system's.
+    struct System {
+        folder: PathBuf,
+        roots: Roots,
+    }
+
+    impl System {
+        fn new(name: &str) -> Self {
+            let folder =
+                std::env::temp_dir().join(format!("airdma-test-{}-{name}", std::process::id()));
+            let roots = Roots {
+                run: folder.join("run"),
+                tmp: folder.join("tmp"),
+            };
+            for (path, mode) in [(&roots.run, 0o755), (&roots.tmp, 0o1777)] {
+                std::fs::create_dir_all(path).unwrap();
+                std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+            }
+            System { folder, roots }
+        }
+
+        /// `/run/user/<euid>`.
+        fn session(&self) -> PathBuf {
+            let path = self
+                .roots
+                .run
+                .join("user")
+                .join(effective_user().to_string());
+            std::fs::create_dir_all(&path).unwrap();
+            std::fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+            path
+        }
+
+        fn candidates(&self) -> Vec<Candidate> {
+            candidates(&self.roots).unwrap()
+        }
+
+        fn chosen(&self) -> io::Result<PathBuf> {
+            first_of(&self.candidates())
+        }
+    }
+
+    impl Drop for System {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(&self.folder).ok();
+        }
+    }
+
+    fn is_root() -> bool {
+        effective_user() == 0
+    }
+
+    /// What another user may have put in the way.
+    const SQUATTERS: [&str; 6] = [
+        "a link to /",
+        "a link to a directory for all",
+        "a file",
+        "a pipe",
+        "a directory for all",
+        "a directory of another user",
+    ];
+
+    fn squat(what: &str, path: &Path) {
+        match what {
+            "a link to /" => std::os::unix::fs::symlink("/", path).unwrap(),
+            "a link to a directory for all" => {
+                std::os::unix::fs::symlink(std::env::temp_dir(), path).unwrap();
+            }
+            "a file" => std::fs::write(path, b"no directory").unwrap(),
+            "a pipe" => {
+                let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+                // SAFETY: a string with its end, and a plain integer.
+                assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+            }
+            _ => {
+                std::fs::create_dir(path).unwrap();
+                let mode = if what == SQUATTERS[4] { 0o777 } else { 0o700 };
+                std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+                if what == SQUATTERS[5] {
+                    std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+                }
+            }
+        }
+    }
+
+    /// Takes away whatever is there.
+    fn clear(path: &Path) {
+        match std::fs::symlink_metadata(path) {
+            Ok(metadata) if metadata.is_dir() => std::fs::remove_dir_all(path).unwrap(),
+            Ok(_) => std::fs::remove_file(path).unwrap(),
+            Err(_) => {}
+        }
+    }
+
+    #[test]
+    fn what_another_user_made_first_is_not_used() {
+        let system = System::new("squatted");
+        let session = system.session();
+        let places: Vec<_> = system.candidates().into_iter().map(|it| it.path).collect();
+        for (index, place) in places.iter().enumerate() {
+            // The last is possible for root only.
+            let possible = SQUATTERS.len() - usize::from(!is_root());
+            for what in &SQUATTERS[..possible] {
+                clear(place);
+                squat(what, place);
+                let refused = system.candidates()[index].make().unwrap_err();
+                assert!(
+                    refused.to_string().contains(place.to_str().unwrap()),
+                    "{refused}"
+                );
+                assert!(system.candidates()[index].check().is_err());
+                assert_ne!(&system.chosen().unwrap(), place);
+            }
+            clear(place);
+        }
+        // Another user may have all names in common directories; that of the session is in none.
+        for place in places.iter().filter(|place| !place.starts_with(&session)) {
+            clear(place);
+            std::fs::write(place, b"").unwrap();
+        }
+        assert_eq!(system.chosen().unwrap(), session.join("airdma"));
+    }
+
+    #[test]
+    fn a_place_in_which_others_can_replace_things_is_not_used() {
+        let system = System::new("parents");
+        let session = system.session();
+        let all = |modes: [u32; 3]| {
+            let parents = [&system.roots.run, &session, &system.roots.tmp];
+            for (parent, mode) in parents.into_iter().zip(modes) {
+                std::fs::set_permissions(parent, Permissions::from_mode(mode)).unwrap();
+            }
+            let error = system.chosen().err().map(|error| error.to_string());
+            for (parent, mode) in parents.into_iter().zip([0o755, 0o700, 0o1777]) {
+                std::fs::set_permissions(parent, Permissions::from_mode(mode)).unwrap();
+            }
+            error
+        };
+        let error = all([0o777, 0o770, 0o777]).unwrap();
+        assert_eq!(
+            error.matches("is writable for others").count(),
+            4,
+            "{error}"
+        );
+        assert_eq!(all([0o777, 0o770, 0o1777]), None);
+        assert_eq!(all([0o777, 0o700, 0o777]), None);
+        assert_eq!(all([0o755, 0o770, 0o777]), None);
+        if is_root() {
+            std::os::unix::fs::chown(&session, Some(NOBODY), None).unwrap();
+            let error = all([0o777, 0o700, 0o777]).unwrap();
+            assert!(
+                error.contains("belongs to another user (user 65534, mode 700)"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn files_are_not_taken_away_for_their_age() {
+        let system = System::new("age");
+        let directory = system.chosen().unwrap();
+        let (kept, other) = (directory.join("kept"), directory.join("other"));
+        open_file(&kept, true).unwrap();
+        std::fs::write(&other, b"").unwrap();
+        let metadata = std::fs::metadata(&kept).unwrap();
+        assert_eq!(metadata.mode() & 0o7777, 0o1600);
+        // The next look at it is not a change.
+        open_file(&kept, true).unwrap();
+        assert_eq!(
+            std::fs::metadata(&kept).unwrap().ctime_nsec(),
+            metadata.ctime_nsec()
+        );
+        // What is of no age at all is too old.
+        let rule = system.folder.join("rule.conf");
+        std::fs::write(&rule, format!("d {} 1777 - - 0\n", system.folder.display())).unwrap();
+        let clean = std::process::Command::new("systemd-tmpfiles")
+            .arg("--clean")
+            .arg(&rule)
+            .output();
+        let Ok(output) = clean else {
+            eprintln!("no systemd-tmpfiles here");
+            return;
+        };
+        assert!(output.status.success(), "{output:?}");
+        assert!(!other.exists(), "it cleans nothing: {output:?}");
+        assert!(kept.exists());
+    }
 
     #[test]
     fn only_a_real_directory_of_ones_own_will_do() {
@@ -172,7 +499,7 @@ mod tests {
         let link = path.join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         assert!(make_directory(&link).is_err());
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
         assert!(make_directory(&path).is_err());
         std::fs::remove_dir_all(&path).unwrap();
     }

@@ -8,7 +8,7 @@
 
 use crate::process::Process;
 use crate::random::random_u32;
-use crate::runtime_dir::{network_namespace, open_file, shared_directory};
+use crate::runtime_dir::{network_namespace, open_file, shared_directories, shared_directory};
 use airdma_cm::{ConnectionId, LastWords, Route};
 use airdma_wire::{Gid, Qpn};
 use std::collections::HashMap;
@@ -24,6 +24,9 @@ const VERSION: u8 = 1;
 /// One connection: used (1), version (1), traffic class (1), 0 (1), local id (4), remote id (4), remote queue pair (4), local
 /// GID (16), remote GID (16), all in native order, as processes of one host read them; zeros fill it up.
 const ROW: usize = 64;
+
+/// Rows of a will: as many as a connection manager has connections ([`airdma_cm::Config::connections_max`]).
+const ROWS_MAX: u64 = 1 << 16;
 
 /// The will of this process.
 pub(crate) struct Will {
@@ -115,13 +118,11 @@ impl Estate {
             words: Vec::new(),
             files: Vec::new(),
         };
-        let (Ok(directory), Ok(prefix)) = (shared_directory(), prefix(interface_index)) else {
+        let Ok(prefix) = prefix(interface_index) else {
             return estate;
         };
-        let Ok(entries) = std::fs::read_dir(directory) else {
-            return estate;
-        };
-        for entry in entries.flatten() {
+        let folders = shared_directories().into_iter().map(std::fs::read_dir);
+        for entry in folders.flatten().flatten().flatten() {
             // Other files are not touched: those who watch them would hear of it.
             if !entry.file_name().to_string_lossy().starts_with(&prefix) {
                 continue;
@@ -187,13 +188,15 @@ fn decode(row: &[u8; ROW]) -> Option<LastWords> {
     })
 }
 
+/// No more than a process can have connections: what a file holds beyond was written by none that was in order.
 fn read(file: &File) -> Vec<LastWords> {
     let mut all = Vec::new();
     let mut row = [0; ROW];
-    let mut at = 0;
-    while file.read_exact_at(&mut row, at).is_ok() {
+    for index in 0..ROWS_MAX {
+        if file.read_exact_at(&mut row, index * ROW as u64).is_err() {
+            break;
+        }
         all.extend(decode(&row));
-        at += ROW as u64;
     }
     all
 }
@@ -242,6 +245,22 @@ mod tests {
         assert_eq!(taken.words, all);
         taken.settled();
         assert_eq!(Estate::of(NOWHERE).words, []);
+    }
+
+    #[test]
+    fn a_will_without_end_is_read_to_the_most_that_a_process_can_say() {
+        let mut will = Will::new(NOWHERE + 2).unwrap();
+        will.write(ConnectionId(1), &words(1));
+        will.file
+            .write_all_at(&encode(&words(2)), ROWS_MAX * ROW as u64)
+            .unwrap();
+        // A hole of a terabyte takes no room, and reads as zeros.
+        will.file.set_len(1 << 40).unwrap();
+        // SAFETY: flock takes no pointer.
+        unsafe { libc::flock(will.fd(), libc::LOCK_UN) };
+        let taken = Estate::of(NOWHERE + 2);
+        assert_eq!(taken.words, [words(1)]);
+        taken.settled();
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl std::fmt::Display for Process {
 /// The process that has a socket, if we may look into it.
 fn process_of(inode: u64) -> Option<Process> {
     let socket = format!("socket:[{inode}]");
-    let shared = runtime_dir::shared_directory().ok();
+    let shared = runtime_dir::shared_directories();
     for process in fs::read_dir("/proc").ok()?.flatten() {
         let id = process.file_name().to_string_lossy().into_owned();
         if !id.starts_with(|first: char| first.is_ascii_digit()) {
@@ -131,8 +131,9 @@ fn process_of(inode: u64) -> Option<Process> {
             id,
             name: name.trim().to_owned(),
             // Members of the registry have its file open.
-            is_airdma: shared
-                .is_some_and(|shared| links.iter().any(|link| link.starts_with(&shared))),
+            is_airdma: links
+                .iter()
+                .any(|link| shared.iter().any(|shared| link.starts_with(shared))),
         });
     }
     None

@@ -10,7 +10,9 @@
 use super::departures::Departures;
 use super::rows::{ListenerRow, MemberRow, RangeRow, Rounds, SeatRow, Socket, Word};
 use crate::random::random_u32;
-use crate::runtime_dir::{map, open_file, reserve, shared_directory};
+use crate::runtime_dir::{
+    map, open_file, open_to_read, reserve, shared_directories, shared_directory,
+};
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -93,12 +95,12 @@ pub(crate) enum JoinError {
     /// The process with this number keeps the registry locked.
     Locked(u32),
     /// There can be no registry, or it is full.
-    Impossible,
+    Impossible(io::Error),
 }
 
 impl From<io::Error> for JoinError {
-    fn from(_: io::Error) -> Self {
-        JoinError::Impossible
+    fn from(error: io::Error) -> Self {
+        JoinError::Impossible(error)
     }
 }
 
@@ -127,14 +129,19 @@ unsafe impl Send for Registry {}
 unsafe impl Sync for Registry {}
 
 impl Registry {
-    /// Becomes a member. Under the lock: see [`Registry::lock_file`].
+    /// Becomes a member: of the registry that has living members, in whichever directory it is, since that with the first
+    /// choice may have come or gone with a session; or else of the one there.
     ///
     /// # Errors
-    /// [`JoinError::Locked`] when somebody was stopped while holding the lock; those of the system, `StorageFull` when there are
+    /// [`JoinError::Locked`] when a process was stopped while holding the lock; those of the system, `StorageFull` when there are
     /// too many.
     pub(crate) fn join(interface_index: u32, namespace: u64) -> Result<Self, JoinError> {
         let name = format!("steering-{VERSION}-{namespace}-{interface_index}");
-        Self::join_at(&shared_directory()?.join(name))
+        let there = shared_directories().into_iter().map(|it| it.join(&name));
+        match there.into_iter().find(|path| has_members(path)) {
+            Some(path) => Self::join_at(&path),
+            None => Self::join_at(&shared_directory()?.join(name)),
+        }
     }
 
     pub(crate) fn join_at(path: &Path) -> Result<Self, JoinError> {
@@ -159,6 +166,8 @@ impl Registry {
         let unlock = Unlock(this.file.as_raw_fd());
         let layout = this.layout();
         if layout.magic.load(Ordering::Acquire) != MAGIC {
+            // New, or no registry at all.
+            this.clear();
             let secret = u64::from(random_u32()) << 32 | u64::from(random_u32());
             layout.secret.store(secret, Ordering::Relaxed);
             layout.epoch.start();
@@ -171,6 +180,15 @@ impl Registry {
         this.me = this.take_number()?;
         drop(unlock);
         Ok(this)
+    }
+
+    /// Zeros, as in a new file. Under the lock.
+    fn clear(&self) {
+        let words = self.map.as_ptr().cast::<Word>();
+        for index in 0..BYTES / size_of::<Word>() {
+            // SAFETY: within the mapping, which is aligned for words.
+            unsafe { (*words.add(index)).store(0, Ordering::Relaxed) };
+        }
     }
 
     fn take_number(&self) -> io::Result<Member> {
@@ -479,6 +497,7 @@ impl Drop for Registry {
 }
 
 const BYTES: usize = size_of::<Layout>();
+const _: () = assert!(BYTES.is_multiple_of(size_of::<Word>()));
 
 fn try_lock(file: &File) -> io::Result<bool> {
     // SAFETY: flock takes no pointer.
@@ -508,12 +527,17 @@ pub(crate) const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_mic
 pub(crate) const LOCK_TRIES: u32 = 5000;
 
 fn byte_of(member: Member) -> libc::flock {
+    lives_of(member, 1)
+}
+
+/// The bytes of some members.
+fn lives_of(first: Member, count: usize) -> libc::flock {
     // SAFETY: all zero is a value of this struct of integers.
     let mut range: libc::flock = unsafe { std::mem::zeroed() };
     range.l_type = libc::F_WRLCK as libc::c_short;
     range.l_whence = libc::SEEK_SET as libc::c_short;
-    range.l_start = LIVES_AT + i64::from(member.0);
-    range.l_len = 1;
+    range.l_start = LIVES_AT + i64::from(first.0);
+    range.l_len = count as i64;
     range
 }
 
@@ -522,6 +546,18 @@ fn set_life(file: &File, member: Member) -> bool {
     let range = byte_of(member);
     // SAFETY: the kernel reads the struct.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) == 0 }
+}
+
+/// Whether a registry is there whose members live. It is opened for reading only, since those who watch it take the end of a
+/// writer for a death.
+fn has_members(path: &Path) -> bool {
+    let Ok(file) = open_to_read(path) else {
+        return false;
+    };
+    let mut range = lives_of(Member(0), MEMBERS_MAX);
+    // SAFETY: the kernel reads and writes the struct.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) };
+    result == 0 && range.l_type != libc::F_UNLCK as libc::c_short
 }
 
 /// Whether somebody else holds the lock of that member.

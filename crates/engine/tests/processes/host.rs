@@ -1,7 +1,8 @@
 //! The side of the test that starts processes.
 
 use crate::role::ROLE;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 /// A process with a device.
@@ -30,14 +31,38 @@ impl Process {
         all
     }
 
+    /// One whose environment has this runtime directory, or none.
+    pub fn start_with(interface: &str, runtime: Option<&Path>) -> Self {
+        let mut this = Self::launch_with(interface, |command| match runtime {
+            Some(runtime) => command.env("XDG_RUNTIME_DIR", runtime),
+            None => command.env_remove("XDG_RUNTIME_DIR"),
+        });
+        this.await_ready();
+        this
+    }
+
+    /// What one says that gets no device.
+    pub fn refused(interface: &str) -> String {
+        let mut this = Self::launch_with(interface, |command| command.stderr(Stdio::piped()));
+        this.hear_first("refused");
+        let mut said = String::new();
+        let mut errors = this.child.stderr.take().unwrap();
+        errors.read_to_string(&mut said).unwrap();
+        said
+    }
+
     fn launch(interface: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
+        Self::launch_with(interface, |command| command)
+    }
+
+    fn launch_with(interface: &str, prepare: impl FnOnce(&mut Command) -> &mut Command) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
             .args(["--exact", "in_a_process", "--nocapture", "--quiet"])
             .env(ROLE, interface)
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stdout(Stdio::piped());
+        let mut child = prepare(&mut command).spawn().unwrap();
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().unwrap());
         Process {

@@ -9,9 +9,10 @@ mod role;
 use common::{isolated, isolated_alone};
 use host::*;
 use std::collections::HashSet;
-use std::fs::File;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::ffi::CStr;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -225,7 +226,10 @@ fn registries() -> Vec<PathBuf> {
     let of_ours = format!("-{namespace}-");
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let mut found = Vec::new();
-    for place in runtime.into_iter().chain([PathBuf::from("/tmp")]) {
+    let user = std::fs::metadata("/proc/self").unwrap().uid();
+    let common = ["/run", "/tmp"].map(PathBuf::from);
+    let session = PathBuf::from(format!("/run/user/{user}"));
+    for place in runtime.into_iter().chain(common).chain([session]) {
         let folders = std::fs::read_dir(place).into_iter().flatten().flatten();
         let folders =
             folders.filter(|folder| folder.file_name().to_string_lossy().starts_with("airdma"));
@@ -384,4 +388,91 @@ fn peers_of_a_process_that_is_killed_hear_of_it_from_those_who_live_or_come() {
             }
         },
     );
+}
+
+/// Gives this thread, and the processes that it starts, a `/run` and a `/tmp` of their own, both empty.
+fn with_own_directories() {
+    let mount = |what: &CStr, on: &CStr, flags| {
+        let (what, on) = (what.as_ptr(), on.as_ptr());
+        // SAFETY: strings with their ends, and no data.
+        let result = unsafe { libc::mount(what, on, what, flags, std::ptr::null()) };
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    };
+    // SAFETY: a plain integer; other threads keep what they have.
+    let result = unsafe { libc::unshare(libc::CLONE_NEWNS) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    mount(c"none", c"/", libc::MS_REC | libc::MS_PRIVATE);
+    mount(c"tmpfs", c"/run", 0);
+    mount(c"tmpfs", c"/tmp", 0);
+}
+
+fn make_directory(path: &str) -> &Path {
+    std::fs::create_dir_all(path).unwrap();
+    std::fs::set_permissions(path, Permissions::from_mode(0o700)).unwrap();
+    Path::new(path)
+}
+
+#[test]
+fn processes_of_a_user_share_whatever_their_environments_say() {
+    let name = "processes_of_a_user_share_whatever_their_environments_say";
+    isolated(name, SETUP, || {
+        with_own_directories();
+        // Another user was first, at each name in the directories that are for all.
+        for squatted in ["/run/airdma-0", "/tmp/airdma-0"] {
+            std::fs::write(squatted, "").unwrap();
+        }
+        let session = make_directory("/run/user/0");
+        let elsewhere = make_directory("/tmp/elsewhere");
+        let environments = [
+            Some(session),
+            None,
+            Some(elsewhere),
+            Some(Path::new("/nonexistent")),
+        ];
+        let mut all = environments.map(|runtime| Process::start_with("veth0", runtime));
+        let [a, b, ..] = &mut all;
+        connect(a, b);
+        assert!(rounds(&a.ask("run 20")) > 0);
+        assert!(session.join("airdma").exists());
+    });
+}
+
+#[test]
+fn processes_share_although_a_session_came_between_them() {
+    let name = "processes_share_although_a_session_came_between_them";
+    isolated(name, SETUP, || {
+        with_own_directories();
+        std::fs::write("/run/airdma-0", "").unwrap();
+        let mut before = Process::start_with("veth0", None);
+        let session = make_directory("/run/user/0");
+        let mut after = Process::start_with("veth0", Some(session));
+        connect(&mut before, &mut after);
+        assert!(rounds(&before.ask("run 20")) > 0);
+        // Those that come when it is over are of the session.
+        before.kill();
+        after.kill();
+        std::fs::remove_dir_all("/tmp/airdma-0").unwrap();
+        drop(Process::start_with("veth0", None));
+        assert!(!Path::new("/tmp/airdma-0").exists());
+    });
+}
+
+#[test]
+fn a_process_without_a_registry_is_told_why() {
+    isolated("a_process_without_a_registry_is_told_why", SETUP, || {
+        with_own_directories();
+        let mut first = Process::start_with("veth0", None);
+        for squatted in ["/run/airdma-0", "/tmp/airdma-0"] {
+            drop(std::fs::remove_dir_all(squatted));
+            std::fs::write(squatted, "").unwrap();
+        }
+        let namespace = std::fs::metadata("/proc/self/ns/user").unwrap().ino();
+        std::fs::write(format!("/tmp/airdma-0-{namespace}"), "").unwrap();
+        let said = Process::refused("veth0");
+        assert!(
+            said.contains("/tmp/airdma-0 is no directory (user 0, mode 644)"),
+            "{said}"
+        );
+        first.quit();
+    });
 }

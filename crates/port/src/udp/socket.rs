@@ -427,7 +427,7 @@ pub enum BindError {
         "UDP port {port} of {address} is in use by another program. Processes of one user share an address; this is \
          somebody else: end it first (`ss -ulpn sport = :{port}` names it; without a name it is another user's, or the \
          kernel's rxe, to be removed with `rdma link delete`; a process of this user is of another version, or has another \
-         /tmp), or give this one another address"
+         /run and /tmp), or give this one another address"
     )]
     AddressInUse {
         /// Address that was to be bound.

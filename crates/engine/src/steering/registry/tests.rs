@@ -150,7 +150,7 @@ fn a_lock_that_is_not_given_back_is_not_waited_for_for_ever() {
 fn where_there_is_no_place_for_a_registry_there_is_none() {
     for path in ["/proc/self/steering", "/nonexistent/steering", "/dev/null"] {
         let refused = Registry::join_at(Path::new(path)).err().unwrap();
-        assert!(matches!(refused, JoinError::Impossible), "{path}");
+        assert!(matches!(refused, JoinError::Impossible(_)), "{path}");
     }
 }
 
@@ -306,4 +306,76 @@ fn departures_are_heard_of() {
     assert!(!heard.take());
     in_a_killed_child(|| std::mem::forget(file.join()));
     assert!(heard.take());
+}
+
+/// Bytes that a process left which went mad.
+fn rubbish(seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let step = |state: &mut u64| {
+        *state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (*state >> 33) as u8
+    };
+    (0..BYTES).map(|_| step(&mut state)).collect()
+}
+
+#[test]
+fn a_file_of_rubbish_becomes_a_registry() {
+    let _alone = alone();
+    let file = Directory::new("rubbish");
+    for bytes in [
+        rubbish(1),
+        vec![0xff; BYTES],
+        vec![7; 100],
+        vec![0x80; 2 * BYTES],
+    ] {
+        std::fs::write(&file.0, bytes).unwrap();
+        let member = file.join();
+        assert_eq!(member.owners().count(), 0);
+        assert_eq!(member.seated(HERE).count(), 0);
+        let ranges: Vec<_> = (0..RANGES).map(|_| member.lease().unwrap()).collect();
+        assert_eq!(ranges.len(), RANGES);
+        member.listen(7, None).unwrap();
+        assert!(member.sit(HERE, 0).is_some());
+        std::fs::remove_file(&file.0).unwrap();
+    }
+}
+
+#[test]
+fn rows_of_rubbish_end_nothing() {
+    let _alone = alone();
+    let file = Directory::new("garbled");
+    for seed in 0..20 {
+        let member = file.join();
+        let mut bytes = rubbish(seed);
+        bytes[..8].copy_from_slice(&MAGIC.to_ne_bytes());
+        std::os::unix::fs::FileExt::write_all_at(&member.file, &bytes, 0).unwrap();
+        member.begin();
+        member.changer();
+        member.bury();
+        for (_, owner) in member.owners() {
+            assert!(usize::from(owner.number()) < MEMBERS_MAX);
+        }
+        for range in 0..=u8::MAX {
+            member.owner(range);
+        }
+        member.lease();
+        for address in [HERE, THERE] {
+            let seats: Vec<_> = member.seated(address).collect();
+            assert!(seats.len() <= SEATS_MAX);
+            assert!(member.listeners(address).len() <= LISTENERS_MAX);
+            member.manager(address);
+            let epoch = member.next_epoch();
+            member.probed(address, 3, epoch);
+            if let Some(seat) = member.sit(address, 0) {
+                member.answer(seat, epoch);
+                member.stand_up(seat, address);
+            }
+        }
+        member.listen(7, None).ok();
+        member.close_listener(7, None);
+        member.finish();
+        member.leave();
+    }
 }
