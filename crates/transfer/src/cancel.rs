@@ -15,6 +15,11 @@ impl Cancel {
         self.cancelled.store(true, Ordering::Relaxed);
     }
 
+    /// Whether `other` is a clone.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.cancelled, &other.cancelled)
+    }
+
     /// Whether it is to end.
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)

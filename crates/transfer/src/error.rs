@@ -56,6 +56,9 @@ pub enum Error {
     /// [`Cancel`](crate::Cancel).
     #[error("stopped: start again, which goes on where it stopped")]
     Cancelled,
+    /// Something came over a connection that the peer did not send. It is given up as one that was lost: another may do better.
+    #[error("{0}")]
+    Meddled(Box<Error>),
     /// The connection was lost, and no other could be made in time.
     #[error("interrupted ({0}): start again, which goes on where it stopped")]
     Interrupted(Box<Error>),
@@ -116,7 +119,9 @@ impl Error {
             Self::Failure(Failure::Peer { reason, .. } | Failure::Here { reason, .. }) => {
                 kind_of_reason(*reason)
             }
-            Self::Failure(Failure::Silent) | Self::Interrupted(_) => Kind::Interrupted,
+            Self::Failure(Failure::Silent) | Self::Interrupted(_) | Self::Meddled(_) => {
+                Kind::Interrupted
+            }
             Self::Failure(Failure::NotAccepted) | Self::Refused => Kind::Refused,
             Self::Files(_) | Self::Unfit(_) => Kind::Files,
             Self::Cancelled => Kind::Cancelled,
@@ -128,8 +133,42 @@ impl Error {
     pub(crate) fn is_of_connection(&self) -> bool {
         matches!(
             self,
-            Self::Rdma(_) | Self::NoAnswer | Self::Failure(Failure::Silent)
+            Self::Rdma(_) | Self::NoAnswer | Self::Failure(Failure::Silent) | Self::Meddled(_)
         )
+    }
+
+    /// Whether it says that something came that the peer did not send: one packet of somebody else's is enough for that.
+    pub(crate) fn is_forged(&self) -> bool {
+        matches!(self, Self::Record(_) | Self::Forged(_))
+    }
+}
+
+/// Connections of one transfer that ended with something forged, in a row and without progress, after which it is over.
+const FORGED_MAX: u32 = 5;
+
+/// How often one transfer was meddled with.
+#[derive(Debug, Default)]
+pub(crate) struct Meddling {
+    in_a_row: u32,
+    /// Chunks on the receiver's disk by then.
+    durable: u64,
+}
+
+impl Meddling {
+    /// What the end of a connection of a transfer that can go on is, with so many chunks on the receiver's disk: one that was lost, or for
+    /// good.
+    pub fn judge(&mut self, error: Error, durable: u64) -> Error {
+        if durable > self.durable {
+            (self.in_a_row, self.durable) = (0, durable);
+        }
+        if !error.is_forged() {
+            return error;
+        }
+        self.in_a_row += 1;
+        match self.in_a_row < FORGED_MAX {
+            true => Error::Meddled(Box::new(error)),
+            false => error,
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Who may come in, whose turn it is, and what was decided: what the connections of one receiver share.
 
 use crate::cancel::Cancel;
-use crate::error::Error;
+use crate::error::{Error, Meddling};
 use crate::progress::{Event, Offered};
 use crate::receive::{Ask, Destination, ReceiveJob, Watch};
 use airdma_files::protocol::{Failure, Reason};
@@ -35,6 +35,9 @@ struct State {
     /// Whether the accepted one was lost, or is done and may not know, and has its place kept.
     is_kept: bool,
     finished: Option<Finished>,
+    meddling: Meddling,
+    /// Who holds the one long list of files.
+    long_list: Option<Occupant>,
 }
 
 /// An offer of which all is in its place.
@@ -51,6 +54,12 @@ pub(crate) struct Finished {
 struct Occupant {
     peer: PublicKey,
     id: ManifestId,
+    over: Cancel,
+}
+
+/// The right to hold a long list of files, until it is dropped.
+pub(crate) struct LongList<'a> {
+    lobby: &'a Lobby<'a>,
     over: Cancel,
 }
 
@@ -144,6 +153,35 @@ impl<'a> Lobby<'a> {
         Ok(Seat(self))
     }
 
+    /// Takes the place for a long list of files if it is free, or held by an earlier connection of the same sender with the same offer, which
+    /// then has to go. Nobody was asked yet, and eight such lists at once would be more than a receiver says that it takes.
+    pub fn take_long_list(
+        &'a self,
+        peer: PublicKey,
+        id: ManifestId,
+        over: &Cancel,
+    ) -> Result<LongList<'a>, Error> {
+        let mut state = self.state();
+        if let Some(holder) = &state.long_list {
+            if (holder.peer, holder.id) != (peer, id) {
+                return Err(busy());
+            }
+            holder.over.cancel();
+        }
+        let over = over.clone();
+        state.long_list = Some(Occupant {
+            peer,
+            id,
+            over: over.clone(),
+        });
+        Ok(LongList { lobby: self, over })
+    }
+
+    /// See [`Meddling::judge`].
+    pub fn judge_meddling(&self, error: Error, durable: u64) -> Error {
+        self.state().meddling.judge(error, durable)
+    }
+
     /// From now on the seat is kept for what was accepted.
     pub fn wait_for_accepted(&self) {
         self.state().is_kept = true;
@@ -191,6 +229,14 @@ impl<'a> Lobby<'a> {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for LongList<'_> {
+    fn drop(&mut self) {
+        let mut state = self.lobby.state();
+        let is_own = |holder: &mut Occupant| holder.over.is_same(&self.over);
+        state.long_list.take_if(is_own);
     }
 }
 

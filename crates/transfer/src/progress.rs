@@ -58,7 +58,7 @@ pub struct Offered {
     pub files: u64,
     /// Directories and symbolic links.
     pub others: u64,
-    /// Bytes of all files.
+    /// Bytes of all files: of their data, and of their holes, too, where those are filled (a stream has none).
     pub bytes: u64,
     /// Bytes that are still to come; fewer, where some are here.
     pub bytes_to_come: u64,

@@ -12,9 +12,10 @@ use crate::receiving::{Outcome, Receiving};
 use crate::send::interface_of;
 use crate::target::Stream;
 use airdma::{Device, Endpoint};
+use airdma_files::manifest::Entry;
 use airdma_files::protocol::{Config, Failure, Reason};
 use airdma_files::session::{Code, HandshakeError, Identity, PublicKey};
-use airdma_files::{Flaw, Options, printable};
+use airdma_files::{Flaw, Manifest, Options, printable};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -48,6 +49,21 @@ pub enum Destination {
     },
     /// To a stream: only a single file is taken.
     Stream(Stream),
+}
+
+impl Destination {
+    /// Bytes that an offer fills there: its data, and its holes, where those are not kept.
+    pub(crate) fn bytes(&self, manifest: &Manifest) -> u64 {
+        let keeps_holes = match self {
+            Self::Directory { options, .. } => options.holes,
+            Self::Stream(_) => false,
+        };
+        if keeps_holes {
+            return manifest.content_bytes();
+        }
+        let files = manifest.entries().iter().filter_map(Entry::content);
+        files.fold(0, |sum, content| sum.saturating_add(content.size))
+    }
 }
 
 /// Who may send, and where to.
@@ -277,6 +293,7 @@ impl Reception<'_, '_, '_> {
             | Error::NoCode
             | Error::OtherName { .. }
             | Error::Interrupted(_)
+            | Error::Meddled(_)
             | Error::Cancelled => false,
         };
         if is_final {

@@ -3,7 +3,7 @@
 use crate::cancel::Cancel;
 use crate::channel::{Channel, LAST_WORD};
 use crate::error::Error;
-use crate::lobby::Lobby;
+use crate::lobby::{Lobby, LongList};
 use crate::parking::park;
 use crate::progress::{Account, Event, Progress, Wait};
 use crate::sending::CANCELLED;
@@ -16,6 +16,9 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{Builder, Scope};
 use std::time::{Duration, Instant};
+
+/// Bytes of a list of files that each connection may hold without asking. In memory it is up to eight times as much.
+const SHORT_LIST_BYTES_MAX: u64 = 256 << 10;
 
 /// What became of an offer.
 pub(crate) struct Outcome {
@@ -37,6 +40,8 @@ pub(crate) struct Receiving<'scope, 'env> {
     writer: Option<Orders>,
     data: Option<Data>,
     outcome: Option<Outcome>,
+    /// The right to hold a long list of files.
+    long_list: Option<LongList<'env>>,
 }
 
 /// The way to the thread at the disk, and what comes back.
@@ -77,6 +82,7 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
             writer: None,
             data: None,
             outcome: None,
+            long_list: None,
         }
     }
 
@@ -101,7 +107,15 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
             let timeout = self.machine.poll_timeout();
             park(timeout.map(|timeout| self.start + timeout));
         };
-        if let Err(error) = &result {
+        let durable = self.durable();
+        let result = result.map_err(|error| match self.is_accepted() {
+            true => self.lobby.judge_meddling(error, durable),
+            false => error,
+        });
+        // A peer that is told why would take it for the end.
+        if let Err(error) = &result
+            && !matches!(error, Error::Meddled(_))
+        {
             let (reason, text) = last_word(error);
             self.machine.abort(reason, &text);
         }
@@ -133,6 +147,7 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
         let now = self.start.elapsed();
         while let Some(frame) = self.channel.hear()? {
             let message = Message::decode(&self.session.open(&frame)?)?;
+            self.make_room_for(&message)?;
             self.machine.handle_message(now, message);
             // The next message may be the last: what arrived before it is kept.
             self.hand_over();
@@ -158,6 +173,21 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
             self.machine.poll_message(self.start.elapsed())
         })?;
         Ok(false)
+    }
+
+    /// Of lists of files that are long one is held at a time, whatever becomes of it.
+    fn make_room_for(&mut self, message: &Message) -> Result<(), Error> {
+        if let Message::Offer(offer) = message
+            && offer.manifest_bytes > SHORT_LIST_BYTES_MAX
+            && self.long_list.is_none()
+        {
+            let peer = self.session.peer();
+            let list = self
+                .lobby
+                .take_long_list(peer, offer.manifest_id, &self.over)?;
+            self.long_list = Some(list);
+        }
+        Ok(())
     }
 
     fn handle_events(&mut self) -> Result<bool, Error> {
@@ -317,9 +347,11 @@ fn last_word(error: &Error) -> (Reason, String) {
         Error::Unfit(_) => Reason::Refused,
         Error::Refused => return (Reason::Refused, "the receiver does not want it".to_owned()),
         Error::Cancelled => return (Reason::Cancelled, CANCELLED.to_owned()),
-        Error::Rdma(_) | Error::System(_) | Error::Interrupted(_) | Error::NoAnswer => {
-            Reason::Files
-        }
+        Error::Rdma(_)
+        | Error::System(_)
+        | Error::Interrupted(_)
+        | Error::Meddled(_)
+        | Error::NoAnswer => Reason::Files,
         Error::Handshake(_)
         | Error::NoCode
         | Error::OtherName { .. }

@@ -2,7 +2,7 @@
 
 use crate::cancel::Cancel;
 use crate::channel::Channel;
-use crate::error::Error;
+use crate::error::{Error, Meddling};
 use crate::handshake::introduce;
 use crate::parking;
 use crate::progress::Event;
@@ -71,9 +71,11 @@ pub fn send(job: &SendJob<'_>, watch: &dyn Fn(Event), cancel: &Cancel) -> Result
         reconnects: 0,
     };
     let (mut lost, mut durable) = (None, 0);
+    let mut meddling = Meddling::default();
     loop {
         let error = match attempts.next() {
             Ok(sent) => return Ok(sent),
+            Err(error) if attempts.is_accepted => meddling.judge(error, attempts.durable),
             Err(error) => error,
         };
         if !error.is_of_connection() && !attempts.is_before_its_own(&error) {

@@ -122,7 +122,7 @@ impl Writer<'_> {
             address: *address,
             files,
             others: entries.len() as u64 - files,
-            bytes: manifest.content_bytes(),
+            bytes: self.lobby.destination().bytes(manifest),
             bytes_to_come: preview.bytes,
             goes_on: preview.goes_on,
             names: tops

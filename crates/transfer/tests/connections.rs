@@ -69,15 +69,25 @@ impl Bench {
         ask: &Ask<'_>,
         meanwhile: impl FnOnce(&mpsc::Receiver<()>),
     ) -> Result<Received, Error> {
+        let directory = Destination::Directory {
+            path: self.root.join("out"),
+            options: Options::default(),
+        };
+        self.receive_to(directory, ask, meanwhile)
+    }
+
+    fn receive_to(
+        &self,
+        destination: Destination,
+        ask: &Ask<'_>,
+        meanwhile: impl FnOnce(&mpsc::Receiver<()>),
+    ) -> Result<Received, Error> {
         let known = self.senders.each_ref().map(Identity::public);
         let job = ReceiveJob {
             identity: &self.receiver,
             code: Some(code()),
             is_known: &|key| known.contains(key),
-            destination: Destination::Directory {
-                path: self.root.join("out"),
-                options: Options::default(),
-            },
+            destination,
             interfaces: vec![HERE.ip().to_string()],
             port: PORT,
             name: None,
@@ -593,4 +603,178 @@ fn a_sender_to_whom_nobody_answers_can_be_stopped() {
             assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
         },
     );
+}
+
+/// A frame that no session of the sender's has sealed, as one packet of somebody else's makes it.
+fn forged_record() -> Vec<u8> {
+    airdma_files::session::frame(&[7; 100])
+}
+
+#[test]
+fn a_transfer_goes_on_after_a_forged_record_or_chunk() {
+    isolated(
+        "a_transfer_goes_on_after_a_forged_record_or_chunk",
+        "",
+        || {
+            let mut bench = Bench::new("forged");
+            bench.patience = LONG_PATIENCE;
+            let path = bench.root.join("file");
+            fs::write(&path, [7; 100]).unwrap();
+            let walked = walk(&[path], Limits::default()).unwrap();
+            let mut chunk = vec![0; CHUNK_BYTES as usize];
+            let length = Source::new(&walked, &Unwanted::default(), 0).read(&mut chunk);
+            let received = bench.receive(&|_, _| true, |lost| {
+                let accepted = |key: &DataKey| {
+                    let mut sender = bench.meet(0).unwrap();
+                    sender.offer(&walked.manifest, key);
+                    let accept = sender.accepted();
+                    (sender, accept)
+                };
+                let key = DataKey::draw();
+                let (mut first, _) = accepted(&key);
+                first.line.say(&forged_record());
+                lost.recv_timeout(SOON).unwrap();
+                assert_eq!(first.last_word(), None, "it is lost, and not at its end");
+                let (mut second, accept) = accepted(&key);
+                second.write(&chunk[..length], &DataKey::draw(), 0, &accept, 0);
+                second.say(&Message::Arrived { until: 1 });
+                lost.recv_timeout(SOON).unwrap();
+                assert_eq!(second.last_word(), None);
+                let (mut third, accept) = accepted(&key);
+                third.write(&chunk[..length], &key, 0, &accept, 0);
+                third.say(&Message::Arrived { until: 1 });
+                let mut heard = std::iter::from_fn(|| third.hear());
+                let last = heard.find(|message| !matches!(message, Message::Grant { .. }));
+                assert_eq!(last, Some(Message::Finished { files: 1, flaws: 0 }));
+                third.say(&Message::Bye);
+            });
+            assert_eq!(received.unwrap().files, 1);
+            assert_eq!(fs::read(bench.root.join("out/file")).unwrap(), [7; 100]);
+        },
+    );
+}
+
+#[test]
+fn the_fifth_forged_record_in_a_row_is_the_end() {
+    isolated("the_fifth_forged_record_in_a_row_is_the_end", "", || {
+        let mut bench = Bench::new("forged-five");
+        bench.patience = LONG_PATIENCE;
+        let received = bench.receive(&|_, _| true, |lost| {
+            for number in 1..=5 {
+                let mut sender = bench.meet(0).unwrap();
+                sender.offer(&file("file"), &DataKey::draw());
+                assert!(sender.is_accepted());
+                sender.line.say(&forged_record());
+                let word = sender.last_word().map(|(reason, _)| reason);
+                assert_eq!(word, (number == 5).then_some(Reason::Protocol));
+                if number < 5 {
+                    lost.recv_timeout(SOON).unwrap();
+                }
+            }
+        });
+        assert_eq!(received.unwrap_err().kind(), Kind::Protocol);
+    });
+}
+
+#[test]
+fn a_sender_comes_again_after_forged_records_but_not_after_five() {
+    isolated(
+        "a_sender_comes_again_after_forged_records_but_not_after_five",
+        "",
+        || {
+            let mut bench = Bench::new("forged-sender");
+            bench.patience = Duration::from_secs(30);
+            let serve = |_, line: Line, door: &mut Door| {
+                let staging = line.device.allocate(2 << 20).unwrap();
+                let staging = staging.share(Rights::WRITE).unwrap();
+                let mut receiver = ByHand::admit(line, door);
+                receiver.take_offer();
+                receiver.accept(&staging);
+                receiver.line.say(&forged_record());
+                while receiver.line.hear().is_some() {}
+            };
+            let came = bench.serve(serve, || {
+                assert_eq!(bench.send().unwrap_err().kind(), Kind::Protocol);
+            });
+            assert_eq!(came, 5);
+        },
+    );
+}
+
+/// Before anything is accepted.
+#[test]
+fn one_long_list_of_files_is_held_at_a_time() {
+    isolated("one_long_list_of_files_is_held_at_a_time", "", || {
+        let bench = Bench::new("lists");
+        let received = bench.receive(&|_, _| true, |_| {
+            let long = vec![0; 1 << 20];
+            let begin = |sender: usize| {
+                let mut sender = bench.meet(sender).unwrap();
+                sender.say(&Message::Offer(by_hand::offer_of(&long)));
+                sender
+            };
+            let first = begin(0);
+            // The same offer of the same sender takes over, and goes.
+            let second = begin(0);
+            let mut other = begin(1);
+            assert_eq!(other.last_word().unwrap().0, Reason::Busy);
+            drop((first, second));
+            // A short one is no burden.
+            let mut short = bench.meet(1).unwrap();
+            short.offer(
+                &manifest(&[("a", airdma_files::manifest::Kind::Directory)]),
+                &DataKey::draw(),
+            );
+            assert!(short.is_accepted());
+            let finished = Message::Finished { files: 0, flaws: 0 };
+            assert_eq!(short.hear(), Some(finished));
+            short.say(&Message::Bye);
+        });
+        received.unwrap();
+    });
+}
+
+#[test]
+fn a_stream_is_shown_with_its_holes_and_none_is_filled_before() {
+    isolated(
+        "a_stream_is_shown_with_its_holes_and_none_is_filled_before",
+        "",
+        || {
+            let bench = Bench::new("holes");
+            let written = std::sync::Arc::new(AtomicU32::new(0));
+            let holes = airdma_files::manifest::Kind::File(airdma_files::manifest::Content {
+                size: i64::MAX as u64,
+                stamp: 0,
+                extents: Some([].into()),
+            });
+            let shown = Mutex::new(Vec::new());
+            let ask = |offered: &Offered, _: &Cancel| {
+                shown.lock().unwrap().push(offered.bytes);
+                false
+            };
+            let stream = airdma_transfer::Stream::new(Counting(written.clone()));
+            let received = bench.receive_to(Destination::Stream(stream), &ask, |_| {
+                let mut sender = bench.meet(0).unwrap();
+                sender.offer(&manifest(&[("file", holes)]), &DataKey::draw());
+                assert_eq!(sender.last_word().unwrap().0, Reason::Refused);
+            });
+            assert_eq!(received.unwrap_err().kind(), Kind::Refused);
+            assert_eq!(*shown.lock().unwrap(), [i64::MAX as u64]);
+            assert_eq!(written.load(Ordering::Relaxed), 0);
+        },
+    );
+}
+
+/// Counts what is written.
+struct Counting(std::sync::Arc<AtomicU32>);
+
+impl std::io::Write for Counting {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
