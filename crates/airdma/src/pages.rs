@@ -1,6 +1,7 @@
 //! Pages of memory: those that another process could map, too, all lie in one memory file of the device.
 
 use crate::hub::lock;
+use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -35,14 +36,22 @@ const HUGE: usize = 2 << 20;
 
 impl PageFile {
     pub(crate) fn new() -> io::Result<Arc<PageFile>> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: a string with its end; flags that the call knows.
-        let file = unsafe { libc::memfd_create(c"airdma".as_ptr(), libc::MFD_CLOEXEC) };
+        let file = unsafe { libc::memfd_create(c"airdma".as_ptr(), flags) };
         if file < 0 {
             return Err(io::Error::last_os_error());
         }
+        // SAFETY: a descriptor that was made just now, and is nobody else's.
+        let file = unsafe { OwnedFd::from_raw_fd(file) };
+        // A process that is handed the file must not cut off what is mapped here (SIGBUS), nor seal it against growing.
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
+        // SAFETY: a memory file of ours, and plain integers.
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
         Ok(Arc::new(PageFile {
-            // SAFETY: a descriptor that was made just now, and is nobody else's.
-            file: unsafe { OwnedFd::from_raw_fd(file) },
+            file,
             end: Mutex::new(0),
             process: std::process::id(),
         }))
@@ -74,17 +83,25 @@ impl PageFile {
         })
     }
 
+    /// Makes the file at least `bytes` long. One that another process made longer already is long enough: it cannot be cut off.
+    fn lengthen(&self, bytes: u64) -> io::Result<()> {
+        let size = libc::off_t::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        // SAFETY: a memory file of ours.
+        if unsafe { libc::ftruncate(self.file.as_raw_fd(), size) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        let found = File::from(self.file.try_clone()?).metadata()?.len();
+        if found >= bytes { Ok(()) } else { Err(error) }
+    }
+
     fn grow(&self, length: usize) -> io::Result<u64> {
         let no_room = || io::Error::from_raw_os_error(libc::ENOMEM);
         let mut end = lock(&self.end);
         let places = (length as u64).checked_next_multiple_of(PLACE);
         let grown = places.and_then(|places| end.checked_add(places));
         let grown = grown.ok_or_else(no_room)?;
-        let size = libc::off_t::try_from(grown).map_err(|_| no_room())?;
-        // SAFETY: a memory file of ours.
-        if unsafe { libc::ftruncate(self.file.as_raw_fd(), size) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        self.lengthen(grown)?;
         Ok(std::mem::replace(&mut *end, grown))
     }
 }
@@ -187,5 +204,38 @@ mod tests {
         for too_long in [usize::MAX, usize::MAX - HUGE] {
             assert!(Pages::private(too_long).is_err());
         }
+    }
+
+    fn refused(result: libc::c_int) -> bool {
+        result != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
+    }
+
+    #[test]
+    fn a_process_that_was_handed_the_file_cannot_cut_pages_off() {
+        let pages = PageFile::new().unwrap().map(4096).unwrap();
+        // What another process does with its copy of the descriptor.
+        let theirs = pages.file().unwrap().0.try_clone_to_owned().unwrap();
+        let fd = theirs.as_raw_fd();
+        // SAFETY: a descriptor of ours, and plain integers.
+        unsafe {
+            assert!(refused(libc::ftruncate(fd, 0)), "pages are cut off");
+            for more in [libc::F_SEAL_GROW, libc::F_SEAL_FUTURE_WRITE] {
+                assert!(refused(libc::fcntl(fd, libc::F_ADD_SEALS, more)), "{more}");
+            }
+            pages.start().write(7);
+        }
+    }
+
+    #[test]
+    fn a_file_that_another_process_made_longer_still_grows() {
+        let file = PageFile::new().unwrap();
+        let first = file.map(4096).unwrap();
+        let fd = first.file().unwrap().0.as_raw_fd();
+        // SAFETY: a descriptor of ours, and a plain integer.
+        assert_eq!(unsafe { libc::ftruncate(fd, 1 << 30) }, 0);
+        let second = file.map(4096).unwrap();
+        assert_eq!(second.file().unwrap().1, PLACE);
+        // SAFETY: the first byte of new pages.
+        unsafe { second.start().write(7) };
     }
 }

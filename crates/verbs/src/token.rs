@@ -26,8 +26,17 @@ const LENGTH: usize = MAGIC.len() + 4 + 4;
 /// A token for a device that was opened.
 pub fn create(device: &Arc<engine::Device>) -> Result<OwnedFd, Errno> {
     let number = next_handle();
-    // SAFETY: a constant name and flag.
-    let fd = unsafe { libc::memfd_create(c"airdma-context".as_ptr(), libc::MFD_CLOEXEC) };
+    let token = made(number)?;
+    DEVICES.prune();
+    DEVICES.enter(number, device);
+    Ok(token)
+}
+
+/// A token with this number.
+fn made(number: u32) -> Result<OwnedFd, Errno> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: a constant name and flags.
+    let fd = unsafe { libc::memfd_create(c"airdma-context".as_ptr(), flags) };
     if fd < 0 {
         return Err(Errno::current());
     }
@@ -39,8 +48,11 @@ pub fn create(device: &Arc<engine::Device>) -> Result<OwnedFd, Errno> {
     bytes.extend(number.to_ne_bytes());
     file.write_all(&bytes)?;
     file.rewind()?;
-    DEVICES.prune();
-    DEVICES.enter(number, device);
+    let seals = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: a memory file of ours, and plain integers.
+    if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } != 0 {
+        return Err(Errno::current());
+    }
     Ok(file.into())
 }
 
@@ -68,6 +80,18 @@ pub fn device_of(fd: c_int) -> Result<Arc<engine::Device>, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_token_stays_what_it_is() {
+        let token = made(7).unwrap();
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&token);
+        // SAFETY: a descriptor of ours, a constant byte, and plain integers.
+        unsafe {
+            assert_eq!(libc::ftruncate(fd, 0), -1);
+            assert_eq!(libc::pwrite(fd, c"x".as_ptr().cast(), 1, 0), -1);
+        }
+        assert_eq!(device_of(fd).err(), Some(Errno(libc::ENODEV)));
+    }
 
     #[test]
     fn what_is_no_token_is_refused() {
