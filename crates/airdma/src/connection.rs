@@ -105,6 +105,7 @@ impl Connection {
 
     /// Accepts a connection that was asked for; it opens when the peer has heard.
     pub(crate) fn answer(hub: &Arc<Hub>, request: &ConnectRequest) -> Result<Arc<Connection>> {
+        hub.engine.cm_waits(request.id)?;
         let route = request.route;
         let info = hub.engine.current();
         let own = info.gids.iter().position(|row| row.gid == route.local);
@@ -260,7 +261,8 @@ impl Connection {
             Event::ConnectRequest(_)
             | Event::SidrRequest(_)
             | Event::SidrResponse(_)
-            | Event::SidrUnreachable { .. } => {}
+            | Event::SidrUnreachable { .. }
+            | Event::SidrWithdrawn { .. } => {}
         }
     }
 

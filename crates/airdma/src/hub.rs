@@ -112,6 +112,11 @@ impl Hub {
                         listening.requested(request);
                     }
                 }
+                (Some(Member::Listening(listening)), Event::Rejected { id, .. }) => {
+                    if let Some(listening) = listening.upgrade() {
+                        listening.withdrawn(id);
+                    }
+                }
                 // It went meanwhile, and has told its peer.
                 (Some(Member::Listening(_)) | None, _) => {}
             }

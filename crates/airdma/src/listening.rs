@@ -3,20 +3,21 @@
 use crate::connection::Connection;
 use crate::hub::{Hub, Member, lock, watch};
 use crate::operation::Pending;
-use crate::{Endpoint, Operation, Result};
+use crate::{Blame, Endpoint, Operation, Result};
 use airdma_engine::Gid;
 use airdma_engine::cm_protocol::{
-    ConnectRequest, ListenerId, PortSpace, RejReason, ServiceId, Takes,
+    ConnectRequest, ConnectionId, ListenerId, PortSpace, RejReason, ServiceId, Takes,
 };
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 
-/// Requests that wait to be looked at; a peer whose request finds no room repeats it.
-const REQUESTS_MAX: usize = 128;
-/// Connections that are made before somebody accepts them.
-const MADE_MAX: usize = 16;
+/// Requests that wait to be looked at, a quarter of them from one address; the oldest gives way to one more.
+const REQUESTS_MAX: usize = 512;
+/// Connections that are made and whose peers have not said the last word, which takes a round trip; the oldest gives way to one
+/// more, and each after two seconds.
+const ANSWERED_MAX: usize = 64;
 
 /// A port on which peers can connect. Dropping it ends that; connections that were accepted stay.
 pub struct Listener {
@@ -58,6 +59,7 @@ impl Listener {
             listening.number,
         )?;
         lock(&listening.state).listener = Some(listener);
+        hub.engine.cm_limit_answered(listener, ANSWERED_MAX)?;
         Ok(Listener { listening })
     }
 
@@ -69,8 +71,8 @@ impl Listener {
     /// The next connection. Given up, it loses none: the connection is the next one's who accepts.
     ///
     /// # Errors
-    /// The system's: there is no room for another connection, whose peer was refused. Peers that go before they are connected
-    /// are no error.
+    /// The system's: there is no room for another connection, whose peer was refused. Nothing that a peer does is one, be it that it
+    /// goes before it is connected, or that it asks for what cannot be.
     pub fn accept(&self) -> Operation<Endpoint> {
         let accepting = Accepting(Arc::clone(&self.listening));
         Operation::new(&self.listening.hub, accepting)
@@ -94,22 +96,43 @@ impl Listening {
         waiters.into_iter().for_each(Waker::wake);
     }
 
-    /// A connection that is open, if there is one; else `waker` is kept.
-    fn next(&self, waker: Option<&Waker>) -> Option<Result<Endpoint>> {
+    /// A request is over before it was answered.
+    pub(crate) fn withdrawn(&self, id: ConnectionId) {
         let mut state = lock(&self.state);
-        while state.made.len() < MADE_MAX
-            && let Some(request) = state.requests.pop_front()
-        {
+        state.requests.retain(|request| request.id != id);
+    }
+
+    /// Answers those who wait.
+    ///
+    /// # Errors
+    /// The system's. A request that cannot be answered as it is, or is over, is the peer's affair.
+    fn answer_all(&self) -> Result<()> {
+        loop {
+            let Some(request) = lock(&self.state).requests.pop_front() else {
+                return Ok(());
+            };
             match Connection::answer(&self.hub, &request) {
-                Ok(connection) => state.made.push_back(connection),
+                Ok(connection) => lock(&self.state).made.push_back(connection),
                 Err(error) => {
                     let reason = RejReason::NO_RESOURCES;
                     // A peer that does not hear of it gives up by itself.
                     drop(self.hub.engine.cm_reject(request.id, reason, &[]));
-                    return Some(Err(error));
+                    if error.blame() == Blame::System {
+                        return Err(error);
+                    }
                 }
             }
+            // Another may have given way.
+            self.hub.take_events();
         }
+    }
+
+    /// A connection that is open, if there is one; else `waker` is kept.
+    fn next(&self, waker: Option<&Waker>) -> Option<Result<Endpoint>> {
+        if let Err(error) = self.answer_all() {
+            return Some(Err(error));
+        }
+        let mut state = lock(&self.state);
         let mut at = 0;
         while let Some(connection) = state.made.get(at) {
             match connection.opened(waker) {

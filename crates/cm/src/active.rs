@@ -145,8 +145,13 @@ impl Manager {
         let id_key = (remote, rep.local_id);
         let qpn_key = (remote, rep.qpn);
         connection.remote_id = rep.local_id;
-        if self.by_remote_id.contains_key(&id_key) || self.by_remote_qpn.contains_key(&qpn_key) {
-            // IBTA 12.9.8.3.1: the peer offers a queue pair that is connected already.
+        let by_id = self.by_remote_id.get(&id_key).copied();
+        let by_qpn = self.by_remote_qpn.get(&qpn_key).copied();
+        let holds = |other: Option<u32>| other.filter(|other| !self.is_half_open(*other));
+        let (by_id, by_qpn) = (holds(by_id), holds(by_qpn));
+        if by_id.or(by_qpn).is_some() {
+            // IBTA 12.9.8.3.1: the peer offers a queue pair that is connected already. As it knows our id it is the peer itself, and
+            // has forgotten that connection.
             self.count(Counter::RejectedStale);
             self.refuse(
                 now,
@@ -154,9 +159,15 @@ impl Manager {
                 RejReason::STALE_CONNECTION,
                 [0; Rej::PRIVATE_DATA_LEN],
             );
-            return self.tell_rejected(id, RejReason::STALE_CONNECTION, Vec::new());
+            self.tell_rejected(id, RejReason::STALE_CONNECTION, Vec::new());
+            if let Some(other) = by_qpn {
+                self.end_stale(now, other);
+            }
+            return;
         }
-        connection.remote_qpn = rep.qpn;
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.remote_qpn = rep.qpn;
+        }
         self.by_remote_id.insert(id_key, id);
         self.by_remote_qpn.insert(qpn_key, id);
         self.set_timer(id, None);

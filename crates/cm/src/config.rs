@@ -17,7 +17,7 @@ pub struct Config {
     pub retries_max: u8,
     /// Connections in any state, active and passive; [`connect`](crate::Manager::connect) fails beyond.
     pub connections_max: usize,
-    /// Passive connections that are not established yet, over all listeners; requests beyond are dropped.
+    /// Passive connections that are not established yet, over all listeners; the oldest gives way to one more.
     pub half_open_max: usize,
     /// Ended connections and answered exchanges that are remembered; the oldest go first.
     pub resting_max: usize,
@@ -50,6 +50,16 @@ pub(crate) fn duration_of(code: u8) -> Duration {
 
 /// Code of the time that an MRA asks for: the Linux kernel's.
 pub(crate) const SERVICE_TIMEOUT: u8 = 24;
+
+/// A reply is repeated after this while nothing shows that its peer is there: no answer of a host whose address was forged comes,
+/// and what its request said of times is not heeded.
+pub(crate) const REP_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How often: what came is answered with four times as much at most. With [`REP_INTERVAL`] the peer has two seconds.
+pub(crate) const REP_REPEATS_MAX: u8 = 3;
+
+/// One source may have a quarter of a listener's places, but not less than this.
+pub(crate) const SOURCE_SHARE_MIN: usize = 64;
 
 /// Longest timewait: 4.096 us * 2^21, 8.6 s.
 pub(crate) const TIMEWAIT_CODE_MAX: u8 = 21;

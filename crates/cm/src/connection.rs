@@ -7,6 +7,7 @@ use airdma_wire::mad::MAD_LEN;
 use airdma_wire::{Gid, Qpn};
 
 use crate::config::{Config, SERVICE_TIMEOUT, duration_of};
+use crate::half_open::Stand;
 use crate::listener::ListenerId;
 
 /// Names a connection: its local communication id.
@@ -69,6 +70,19 @@ impl State {
         }
     }
 
+    /// The peer has answered what was sent to its address.
+    pub(crate) fn is_open(self) -> bool {
+        match self {
+            State::RepReceived | State::Established => true,
+            State::ReqSent
+            | State::ReqReceived
+            | State::RepSent
+            | State::DreqSent
+            | State::Timewait
+            | State::Refused => false,
+        }
+    }
+
     /// Over, and only remembered.
     pub(crate) fn is_resting(self) -> bool {
         matches!(self, State::Timewait | State::Refused)
@@ -98,8 +112,12 @@ pub(crate) struct Connection {
     pub(crate) memory_after_mra: Duration,
     pub(crate) timewait: Duration,
     pub(crate) timer: Option<Time>,
-    /// Whose backlog it counts against.
-    pub(crate) pending_at: Option<ListenerId>,
+    /// Who took the request.
+    pub(crate) listener: Option<ListenerId>,
+    /// Where it waits, and may have to give way.
+    pub(crate) stand: Option<Stand>,
+    /// The peer is at its address: it has answered what was sent there. Until then hardly anything is.
+    pub(crate) proven: bool,
     /// The program knows the connection, and hears of it.
     pub(crate) known: bool,
     /// Its place among the resting ones.
@@ -133,7 +151,9 @@ impl Connection {
             memory_after_mra: memory + duration_of(SERVICE_TIMEOUT),
             timewait,
             timer: None,
-            pending_at: None,
+            listener: None,
+            stand: None,
+            proven: true,
             known: true,
             rest: None,
         }

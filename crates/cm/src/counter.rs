@@ -29,10 +29,14 @@ counters! {
     DropUnknownId = "cm_drop_unknown_id",
     /// Datagrams that the state of the connection does not take.
     DropUnexpected = "cm_drop_unexpected",
-    /// Requests beyond the backlog of their listener.
+    /// Requests of strangers beyond the backlog of their listener, which is full of those of peers that are connected.
     DropBacklogFull = "cm_drop_backlog_full",
-    /// Requests beyond the limit of connections that are not established.
+    /// Requests beyond the limit of connections that are not established, none of which gives way.
     DropHalfOpenFull = "cm_drop_half_open_full",
+    /// Requests that gave way to younger ones.
+    HalfOpenEvicted = "cm_half_open_evicted",
+    /// Connections that ended because their peer has connected the same queue pair anew.
+    StaleEnded = "cm_stale_ended",
     /// Datagrams of ours that found too many others waiting to be sent.
     DropTransmitFull = "cm_drop_transmit_full",
     /// Messages that had arrived before; where they asked for an answer they got it again.

@@ -47,6 +47,11 @@ pub enum Event {
     },
     /// A peer looks for a queue pair of datagrams: answer it.
     SidrRequest(Box<SidrRequest>),
+    /// A peer's question, polled and not [taken](crate::Manager::taken_sidr), gave way to a younger one. The id is gone.
+    SidrWithdrawn {
+        /// Which resolution.
+        id: SidrId,
+    },
     /// The answer to a resolution. The id is gone.
     SidrResponse(Box<SidrResponse>),
     /// No answer to a resolution came. The id is gone.

@@ -12,12 +12,15 @@ mod config;
 mod connection;
 mod counter;
 mod event;
+mod half_open;
+mod ids;
 mod listener;
 mod manager;
 mod passive;
 mod sidr;
 mod teardown;
 
+pub use airdma_transport::Time;
 pub use calls::{Accept, CmError, Connect, Resolve, SidrAnswer};
 pub use config::Config;
 pub use connection::{ConnectionId, Route, SidrId};

@@ -1,12 +1,14 @@
 //! Who listens on which service id, and where.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use airdma_wire::Gid;
 use airdma_wire::cm::{ServiceId, TransportService};
 
 use crate::calls::CmError;
+use crate::config::SOURCE_SHARE_MIN;
+use crate::half_open::{Line, Turn};
 
 /// Names a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,7 +34,13 @@ struct Listener {
     service_id: ServiceId,
     local: Option<Gid>,
     backlog: usize,
-    pending: usize,
+    /// Requests that the program has not taken.
+    pending: Line,
+    answered_max: usize,
+    /// Replies whose peers have not said the last word.
+    answered: Line,
+    /// Both, by where they come from.
+    by_source: HashMap<Gid, Line>,
 }
 
 #[derive(Debug, Default)]
@@ -65,7 +73,10 @@ impl Listeners {
             service_id,
             local,
             backlog: backlog.max(1),
-            pending: 0,
+            pending: Line::default(),
+            answered_max: usize::MAX,
+            answered: Line::default(),
+            by_source: HashMap::new(),
         };
         self.by_id.insert(id, listener);
         self.by_service.insert((service_id, local), id);
@@ -96,19 +107,57 @@ impl Listeners {
         self.by_id.get(&id).map(|listener| listener.takes)
     }
 
-    /// Counts one more request; false if the backlog is full.
-    pub(crate) fn add_pending(&mut self, id: ListenerId) -> bool {
-        let Some(listener) = self.by_id.get_mut(&id) else {
-            return false;
-        };
-        let room = listener.pending < listener.backlog;
-        listener.pending += usize::from(room);
-        room
+    pub(crate) fn limit_answered(&mut self, id: ListenerId, max: usize) {
+        if let Some(listener) = self.by_id.get_mut(&id) {
+            listener.answered_max = max.max(1);
+        }
     }
 
-    pub(crate) fn remove_pending(&mut self, id: ListenerId) {
-        if let Some(listener) = self.by_id.get_mut(&id) {
-            listener.pending -= 1;
+    /// Requests that the program has not taken, and how many may wait.
+    pub(crate) fn pending_line(&self, id: ListenerId) -> Option<(&Line, usize)> {
+        let listener = self.by_id.get(&id)?;
+        Some((&listener.pending, listener.backlog))
+    }
+
+    /// Replies that wait for the last word, and how many may.
+    pub(crate) fn answered_line(&self, id: ListenerId) -> Option<(&Line, usize)> {
+        let listener = self.by_id.get(&id)?;
+        Some((&listener.answered, listener.answered_max))
+    }
+
+    /// What waits at a listener and is from one source, and how much of it may.
+    pub(crate) fn own_line(&self, id: ListenerId, source: Gid) -> Option<(&Line, usize)> {
+        let listener = self.by_id.get(&id)?;
+        let max = (listener.backlog / 4).max(SOURCE_SHARE_MIN);
+        Some((listener.by_source.get(&source)?, max))
+    }
+
+    pub(crate) fn line_up(&mut self, id: ListenerId, source: Gid, turn: Turn, answered: bool) {
+        let Some(listener) = self.by_id.get_mut(&id) else {
+            return;
+        };
+        if answered {
+            listener.answered.add(turn);
+        } else {
+            listener.pending.add(turn);
+        }
+        listener.by_source.entry(source).or_default().add(turn);
+    }
+
+    pub(crate) fn step_out(&mut self, id: ListenerId, source: Gid, turn: Turn, answered: bool) {
+        let Some(listener) = self.by_id.get_mut(&id) else {
+            return;
+        };
+        if answered {
+            listener.answered.remove(turn);
+        } else {
+            listener.pending.remove(turn);
+        }
+        if let Some(line) = listener.by_source.get_mut(&source) {
+            line.remove(turn);
+            if line.is_empty() {
+                listener.by_source.remove(&source);
+            }
         }
     }
 }

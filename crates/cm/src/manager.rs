@@ -9,6 +9,8 @@ use airdma_wire::{Gid, Qpn};
 
 use crate::connection::{Connection, State};
 use crate::event::Event;
+use crate::half_open::Line;
+use crate::ids::Ids;
 use crate::listener::Listeners;
 use crate::sidr::Exchange;
 use crate::{CmError, Config, ConnectionId, Counter, ListenerId, Route, SidrId, Takes};
@@ -42,11 +44,15 @@ pub struct Manager {
     pub(crate) resting: BTreeMap<u64, u32>,
     pub(crate) rests: u64,
     pub(crate) half_open: usize,
+    /// Those of them that may give way to others.
+    pub(crate) half_open_line: Line,
+    pub(crate) turns: u64,
+    /// How many connections show that the peer at an address is there.
+    pub(crate) proven: HashMap<Gid, usize>,
     pub(crate) transmits: VecDeque<(Route, Box<[u8; MAD_LEN]>)>,
     pub(crate) events: VecDeque<Event>,
     counters: [u64; Counter::ALL.len()],
-    next_id: u32,
-    id_mask: u32,
+    ids: Ids,
     transaction_high: u64,
 }
 
@@ -55,8 +61,7 @@ impl Manager {
     pub fn new(config: Config) -> Self {
         let random = mix(config.seed);
         Self {
-            next_id: random as u32,
-            id_mask: (random >> 32) as u32,
+            ids: Ids::new([random, mix(!config.seed)], config.id_tag),
             transaction_high: mix(random) & 0xffff_ffff_0000_0000,
             config,
             listeners: Listeners::default(),
@@ -69,6 +74,9 @@ impl Manager {
             resting: BTreeMap::new(),
             rests: 0,
             half_open: 0,
+            half_open_line: Line::default(),
+            turns: 0,
+            proven: HashMap::new(),
             transmits: VecDeque::new(),
             events: VecDeque::new(),
             counters: [0; Counter::ALL.len()],
@@ -78,7 +86,8 @@ impl Manager {
     /// Takes requests for a service: at the address `local`, or at every address that no other listener names. The
     /// unspecified address of a family (`::ffff:0.0.0.0` or `::`) stands for every one of that family.
     ///
-    /// At most `backlog` requests (at least one) wait for the program: see [`taken`](Self::taken).
+    /// At most `backlog` requests (at least one) wait for the program: see [`taken`](Self::taken). One more makes the oldest
+    /// give way, as if its peer had given up; a source has a quarter of the backlog, or 64 places if that is more.
     ///
     /// # Errors
     /// [`CmError::ServiceInUse`] when the same service and address have a listener.
@@ -92,19 +101,24 @@ impl Manager {
         self.listeners.add(service_id, takes, local, backlog)
     }
 
+    /// From now on at most `max` accepted connections of a listener (at least one) wait for the last message of their peers:
+    /// one more makes the oldest [`Unreachable`](Event::Unreachable).
+    pub fn limit_answered(&mut self, listener: ListenerId, max: usize) {
+        self.listeners.limit_answered(listener, max);
+    }
+
     /// Ends a listener. Requests that the program has not [taken](Self::taken) are refused; those that it has go on. Answers
-    /// which connections are gone with it.
+    /// which connections and resolutions are gone with it.
     #[allow(clippy::disallowed_methods, reason = "what is found is sorted")]
-    pub fn close(&mut self, now: Time, listener: ListenerId) -> Vec<ConnectionId> {
-        self.listeners.remove(listener);
+    pub fn close(&mut self, now: Time, listener: ListenerId) -> (Vec<ConnectionId>, Vec<SidrId>) {
         let connections = self.connections.iter();
         let mut refused: Vec<_> = connections
-            .filter(|(_, connection)| connection.pending_at == Some(listener))
+            .filter(|(_, c)| c.stand.is_some_and(|stand| stand.is_pending_at(listener)))
             .map(|(&id, _)| ConnectionId(id))
             .collect();
         let exchanges = self.exchanges.iter();
         let mut unanswered: Vec<_> = exchanges
-            .filter(|(_, exchange)| exchange.pending_at == Some(listener))
+            .filter(|(_, e)| e.stand.is_some_and(|stand| stand.is_pending_at(listener)))
             .map(|(&id, _)| SidrId(id))
             .collect();
         refused.sort_unstable();
@@ -112,10 +126,11 @@ impl Manager {
         for &id in &refused {
             self.destroy(now, id);
         }
-        for id in unanswered {
+        for &id in &unanswered {
             self.destroy_sidr(now, id);
         }
-        refused
+        self.listeners.remove(listener);
+        (refused, unanswered)
     }
 
     /// A datagram that arrived at queue pair 1: `route` is where it came from (`remote`) and to (`local`).
@@ -128,11 +143,11 @@ impl Manager {
             return self.count(Counter::DropMalformed);
         };
         match message {
-            CmMessage::Req(req) => self.handle_req(now, route, transaction, &req),
+            CmMessage::Req(req) => self.handle_req(route, transaction, &req),
             CmMessage::Mra(mra) => self.handle_mra(now, route, &mra),
             CmMessage::Rej(rej) => self.handle_rej(now, route, &rej),
             CmMessage::Rep(rep) => self.handle_rep(now, route, transaction, &rep),
-            CmMessage::Rtu(rtu) => self.handle_rtu(route, transaction, &rtu),
+            CmMessage::Rtu(rtu) => self.handle_rtu(now, route, transaction, &rtu),
             CmMessage::Dreq(dreq) => self.handle_dreq(now, route, transaction, &dreq),
             CmMessage::Drep(drep) => self.handle_drep(now, route, &drep),
             CmMessage::SidrReq(request) => {
@@ -192,7 +207,9 @@ impl Manager {
 
     /// Whether nothing is left but listeners: no connection, no timer, nothing to poll.
     pub fn is_idle(&self) -> bool {
-        self.connections.is_empty()
+        self.half_open_line.is_empty()
+            && self.proven.is_empty()
+            && self.connections.is_empty()
             && self.exchanges.is_empty()
             && self.by_remote_id.is_empty()
             && self.by_remote_qpn.is_empty()
@@ -230,12 +247,7 @@ impl Manager {
     /// A communication id that no connection and no exchange has. Each comes once in 2^32, or in 2^24 with a tag.
     pub(crate) fn new_id(&mut self) -> u32 {
         loop {
-            let id = self.next_id ^ self.id_mask;
-            let id = match self.config.id_tag {
-                Some(tag) => id & 0x00ff_ffff | u32::from(tag) << 24,
-                None => id,
-            };
-            self.next_id = self.next_id.wrapping_add(1);
+            let id = self.ids.take();
             let taken = self.connections.contains_key(&id) || self.exchanges.contains_key(&id);
             if id != 0 && !taken {
                 return id;
@@ -245,6 +257,12 @@ impl Manager {
 
     pub(crate) fn new_transaction(&self, id: u32) -> u64 {
         self.transaction_high | u64::from(id)
+    }
+
+    /// Whether a connection is one that a peer asks for, and perhaps nobody but its forger.
+    pub(crate) fn is_half_open(&self, id: u32) -> bool {
+        let connection = self.connections.get(&id);
+        connection.is_some_and(|connection| connection.state.is_half_open())
     }
 
     pub(crate) fn insert(&mut self, id: u32, connection: Connection) {
@@ -257,19 +275,39 @@ impl Manager {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
-        self.half_open -= usize::from(connection.state.is_half_open());
+        let before = std::mem::replace(&mut connection.state, state);
+        let (remote, remote_qpn) = (connection.route.remote, connection.remote_qpn);
+        let (stand, listener) = (connection.stand.take(), connection.listener);
+        if let Some(stand) = stand {
+            self.step_out(stand);
+        }
+        self.half_open -= usize::from(before.is_half_open());
         self.half_open += usize::from(state.is_half_open());
-        connection.state = state;
-        let waits = state == State::ReqReceived;
-        let pending_at = connection.pending_at.take_if(|_| !waits);
+        self.note_open(remote, before.is_open(), state.is_open());
         if state.is_resting() {
-            let key = (connection.route.remote, connection.remote_qpn);
-            if self.by_remote_qpn.get(&key) == Some(&id) {
-                self.by_remote_qpn.remove(&key);
+            forget(&mut self.by_remote_qpn, (remote, remote_qpn), id);
+        }
+        if let (State::RepSent, Some(listener)) = (state, listener) {
+            let stand = self.stand(id, listener, remote, true);
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.stand = Some(stand);
             }
         }
-        if let Some(listener) = pending_at {
-            self.listeners.remove_pending(listener);
+    }
+
+    /// A connection begins or ends to show that the peer at an address is there.
+    fn note_open(&mut self, remote: Gid, before: bool, now: bool) {
+        if now && !before {
+            *self.proven.entry(remote).or_default() += 1;
+        }
+        if before
+            && !now
+            && let Some(count) = self.proven.get_mut(&remote)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.proven.remove(&remote);
+            }
         }
     }
 
@@ -278,10 +316,11 @@ impl Manager {
         self.set_timer(id, None);
         let connection = self.connections.remove(&id)?;
         self.half_open -= usize::from(connection.state.is_half_open());
-        if let Some(listener) = connection.pending_at {
-            self.listeners.remove_pending(listener);
-        }
         let remote = connection.route.remote;
+        self.note_open(remote, connection.state.is_open(), false);
+        if let Some(stand) = connection.stand {
+            self.step_out(stand);
+        }
         forget(&mut self.by_remote_id, (remote, connection.remote_id), id);
         forget(&mut self.by_remote_qpn, (remote, connection.remote_qpn), id);
         if let Some(rest) = connection.rest {
@@ -339,15 +378,18 @@ impl Manager {
                     unseen |= request.id.0 == id;
                     request.id.0
                 }
+                Event::SidrRequest(request) => {
+                    unseen |= request.id.0 == id;
+                    request.id.0
+                }
                 Event::ConnectResponse(response) => response.id.0,
                 Event::Established { id, .. }
                 | Event::Rejected { id, .. }
                 | Event::Unreachable { id }
                 | Event::Disconnected { id, .. }
                 | Event::TimewaitExit { id } => id.0,
-                Event::SidrRequest(request) => request.id.0,
                 Event::SidrResponse(response) => response.id.0,
-                Event::SidrUnreachable { id } => id.0,
+                Event::SidrUnreachable { id } | Event::SidrWithdrawn { id } => id.0,
             };
             about != id
         });

@@ -8,7 +8,9 @@ use airdma_wire::mad::MadError;
 use airdma_wire::{Gid, Qkey};
 
 use crate::calls::{self, Accept, CmError};
-use crate::config::{MEMORY_MAX, SERVICE_TIMEOUT, TARGET_ACK_DELAY, duration_of};
+use crate::config::{
+    REP_INTERVAL, REP_REPEATS_MAX, SERVICE_TIMEOUT, TARGET_ACK_DELAY, duration_of,
+};
 use crate::connection::{Connection, State, memory_of};
 use crate::event::{ConnectRequest, Event};
 use crate::{ConnectionId, Counter, ListenerId, Manager, Route, Takes};
@@ -17,13 +19,19 @@ impl Manager {
     /// The program has fetched the request: it no longer counts against the backlog of its listener, as a connection
     /// that `rdma_get_cm_event(3)` returned. Accepting, rejecting and destroying do the same.
     pub fn taken(&mut self, id: ConnectionId) {
-        let pending = self
-            .connections
-            .get_mut(&id.0)
-            .and_then(|c| c.pending_at.take());
-        if let Some(listener) = pending {
-            self.listeners.remove_pending(listener);
+        let connection = self.connections.get_mut(&id.0);
+        let stand = connection.and_then(|c| c.stand.take_if(|stand| stand.is_pending()));
+        if let Some(stand) = stand {
+            self.step_out(stand);
         }
+    }
+
+    /// Whether a request waits for an answer of the program.
+    ///
+    /// # Errors
+    /// [`CmError::Unknown`] and [`CmError::InvalidState`].
+    pub fn waits(&mut self, id: ConnectionId) -> Result<(), CmError> {
+        self.in_state(id, &[State::ReqReceived]).map(|_| ())
     }
 
     /// Accepts a request. [`Event::Established`], [`Event::Rejected`] or [`Event::Unreachable`] follows.
@@ -57,21 +65,24 @@ impl Manager {
             private_data,
         };
         connection.local_qpn = with.qpn;
-        let transaction = connection.transaction;
+        let (transaction, listener) = (connection.transaction, connection.listener);
         self.enter(id.0, State::RepSent);
         self.send_and_repeat(now, id.0, transaction, CmMessage::Rep(rep));
+        if let Some(listener) = listener {
+            self.keep_answered_within(listener);
+        }
         Ok(())
     }
 
     /// Data of the peer has arrived on the queue pair of an accepted connection, so the peer is ready even if its RTU
     /// was lost: [`Event::Established`] follows unless it came already.
-    pub fn data_arrived(&mut self, id: ConnectionId) {
+    pub fn data_arrived(&mut self, now: Time, id: ConnectionId) {
         if self.in_state(id, &[State::RepSent]).is_ok() {
-            self.establish(id.0, Vec::new());
+            self.establish(now, id.0, Vec::new());
         }
     }
 
-    pub(crate) fn handle_req(&mut self, now: Time, route: Route, transaction: u64, req: &Req) {
+    pub(crate) fn handle_req(&mut self, route: Route, transaction: u64, req: &Req) {
         if req.local_id == 0 || req.transport == TransportService::Rd {
             return self.count(Counter::DropMalformed);
         }
@@ -80,11 +91,6 @@ impl Manager {
         }
         if let Some(&known) = self.by_remote_id.get(&(route.remote, req.local_id)) {
             return self.repeated_req(known, route, transaction, req);
-        }
-        if let Some(&other) = self.by_remote_qpn.get(&(route.remote, req.qpn)) {
-            // IBTA 12.9.8.3.1: the peer has forgotten a connection of that queue pair, so it ends here too.
-            self.refuse_stale(route, transaction, req);
-            return self.end_stale(now, other);
         }
         let Ok((addressing, private_data)) = addressing_of(req.service_id, &req.private_data)
         else {
@@ -103,13 +109,8 @@ impl Manager {
             let reason = RejReason::INVALID_TRANSPORT_SERVICE;
             return self.refuse_stateless(route, transaction, 0, req.local_id, About::Req, reason);
         }
-        if self.half_open >= self.config.half_open_max
-            || self.connections.len() >= self.config.connections_max
-        {
-            return self.count(Counter::DropHalfOpenFull);
-        }
-        if !self.listeners.add_pending(listener) {
-            return self.count(Counter::DropBacklogFull);
+        if let Err(full) = self.make_half_open_room(listener, route.remote) {
+            return self.count(full);
         }
         let id = self.new_passive(route, transaction, req, listener);
         self.events
@@ -154,17 +155,24 @@ impl Manager {
         );
         connection.remote_id = req.local_id;
         connection.remote_qpn = req.qpn;
-        connection.retries_max = req.cm_retries_max;
-        // The peer may say how often we repeat ourselves, but not that we do so for half an hour.
-        let longest = MEMORY_MAX / (u32::from(req.cm_retries_max.min(15)) + 1);
-        connection.response_timeout = duration_of(req.local_response_timeout).min(longest);
+        // Until the peer has shown that it is there: times of our own, whatever it says of its own.
+        connection.proven = false;
+        connection.retries_max = REP_REPEATS_MAX;
+        connection.response_timeout = REP_INTERVAL;
         let repeats_after = duration_of(req.remote_response_timeout);
         connection.memory = memory_of(repeats_after, req.cm_retries_max);
         connection.memory_after_mra = connection.memory + duration_of(SERVICE_TIMEOUT);
-        connection.pending_at = Some(listener);
+        connection.listener = Some(listener);
         self.by_remote_id.insert((route.remote, req.local_id), id);
-        self.by_remote_qpn.insert((route.remote, req.qpn), id);
+        // A queue pair that is connected stays so until the peer has shown that it means this request.
+        self.by_remote_qpn
+            .entry((route.remote, req.qpn))
+            .or_insert(id);
         self.insert(id, connection);
+        let stand = self.stand(id, listener, route.remote, false);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.stand = Some(stand);
+        }
         id
     }
 
@@ -199,7 +207,7 @@ impl Manager {
         self.refuse_stateless(route, transaction, 0, req.local_id, About::Req, reason);
     }
 
-    pub(crate) fn handle_rtu(&mut self, route: Route, transaction: u64, rtu: &Rtu) {
+    pub(crate) fn handle_rtu(&mut self, now: Time, route: Route, transaction: u64, rtu: &Rtu) {
         let id = rtu.remote_id;
         if !self.connections.contains_key(&id) {
             return self.refuse_unknown_id(route, transaction, rtu.local_id, id, About::Other);
@@ -208,7 +216,7 @@ impl Manager {
             return;
         };
         match connection.state {
-            State::RepSent => self.establish(id, rtu.private_data.to_vec()),
+            State::RepSent => self.establish(now, id, rtu.private_data.to_vec()),
             State::Established | State::DreqSent | State::Timewait => {
                 self.count(Counter::Duplicates);
             }
@@ -218,12 +226,32 @@ impl Manager {
         }
     }
 
-    fn establish(&mut self, id: u32, private_data: Vec<u8>) {
+    /// The peer has shown that it is there, and means this connection.
+    fn establish(&mut self, now: Time, id: u32, private_data: Vec<u8>) {
         self.set_timer(id, None);
         self.enter(id, State::Established);
+        self.trust(id);
+        if let Some(connection) = self.connections.get(&id) {
+            let key = (connection.route.remote, connection.remote_qpn);
+            let before = self.by_remote_qpn.insert(key, id);
+            if let Some(other) = before.filter(|other| *other != id) {
+                self.end_stale(now, other);
+            }
+        }
         let id = ConnectionId(id);
         self.events
             .push_back(Event::Established { id, private_data });
+    }
+
+    /// From now on messages to the peer are repeated as often as others.
+    pub(crate) fn trust(&mut self, id: u32) {
+        self.prove(id);
+        let retries_max = self.config.retries_max;
+        let response_timeout = duration_of(self.config.response_timeout);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.retries_max = retries_max;
+            connection.response_timeout = response_timeout;
+        }
     }
 }
 

@@ -9,9 +9,10 @@ use crate::calls::{self, CmError, Resolve, SidrAnswer};
 use crate::config::duration_of;
 use crate::connection::memory_of;
 use crate::event::{Event, SidrRequest, SidrResponse};
+use crate::half_open::Stand;
 use crate::manager::forget;
 use crate::passive::{addressing_of, is_between};
-use crate::{Counter, ListenerId, Manager, Route, SidrId, Takes};
+use crate::{Counter, Manager, Route, SidrId, Takes};
 
 /// One resolution.
 #[derive(Debug)]
@@ -24,7 +25,7 @@ pub(crate) struct Exchange {
     sent: Option<Box<[u8; MAD_LEN]>>,
     retries_left: u8,
     pub(crate) timer: Option<Time>,
-    pub(crate) pending_at: Option<ListenerId>,
+    pub(crate) stand: Option<Stand>,
     rest: Option<u64>,
 }
 
@@ -70,7 +71,7 @@ impl Manager {
             sent: Some(mad.clone()),
             retries_left: self.config.retries_max,
             timer: None,
-            pending_at: None,
+            stand: None,
             rest: None,
         };
         self.exchanges.insert(id, exchange);
@@ -88,8 +89,8 @@ impl Manager {
             Some(exchange) if exchange.side == Side::Asked => exchange,
             Some(_) | None => return Err(CmError::Unknown),
         };
-        if let Some(listener) = exchange.pending_at.take() {
-            self.listeners.remove_pending(listener);
+        if let Some(stand) = exchange.stand.take() {
+            self.step_out(stand);
         }
         Ok(())
     }
@@ -122,8 +123,8 @@ impl Manager {
         exchange.side = Side::Answered;
         exchange.sent = Some(mad.clone());
         let route = exchange.route;
-        if let Some(listener) = exchange.pending_at.take() {
-            self.listeners.remove_pending(listener);
+        if let Some(stand) = exchange.stand.take() {
+            self.step_out(stand);
         }
         // A request does not say how often it is repeated: as often as ours, we suppose.
         let repeats_after = duration_of(self.config.response_timeout);
@@ -187,11 +188,11 @@ impl Manager {
             self.count(Counter::RejectedInvalidService);
             return self.refuse_sidr(route, transaction, request);
         }
+        if let Err(full) = self.make_room(listener, route.remote) {
+            return self.count(full);
+        }
         if self.exchanges.len() >= self.config.connections_max {
             return self.count(Counter::DropHalfOpenFull);
-        }
-        if !self.listeners.add_pending(listener) {
-            return self.count(Counter::DropBacklogFull);
         }
         let id = self.new_id();
         let exchange = Exchange {
@@ -203,11 +204,15 @@ impl Manager {
             sent: None,
             retries_left: 0,
             timer: None,
-            pending_at: Some(listener),
+            stand: None,
             rest: None,
         };
         self.exchanges.insert(id, exchange);
         self.by_request_id.insert(key, id);
+        let stand = self.stand(id, listener, route.remote, false);
+        if let Some(exchange) = self.exchanges.get_mut(&id) {
+            exchange.stand = Some(stand);
+        }
         self.events
             .push_back(Event::SidrRequest(Box::new(SidrRequest {
                 id: SidrId(id),
@@ -308,8 +313,8 @@ impl Manager {
         let Some(exchange) = self.exchanges.remove(&id) else {
             return;
         };
-        if let Some(listener) = exchange.pending_at {
-            self.listeners.remove_pending(listener);
+        if let Some(stand) = exchange.stand {
+            self.step_out(stand);
         }
         let key = (exchange.route.remote, exchange.request_id);
         forget(&mut self.by_request_id, key, id);

@@ -186,6 +186,17 @@ impl Manager {
             return self.count(Counter::Duplicates);
         }
         connection.waits = true;
+        let is_new = !connection.proven;
+        if is_new {
+            // Our id was told to its address only: the peer is there, and its program is slow.
+            self.trust(id);
+        }
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        if is_new {
+            connection.retries_left = connection.retries_max;
+        }
         let wait = duration_of(mra.service_timeout) + connection.response_timeout;
         self.set_timer(id, Some(now + wait));
     }
@@ -320,6 +331,10 @@ impl Manager {
                 self.say_timeout(id);
                 self.remove(id);
             }
+            // Nothing was ever heard from there: if it asks again, it begins anew.
+            State::RepSent if !connection.proven => {
+                self.remove(id);
+            }
             State::RepSent => {
                 self.say_timeout(id);
                 self.enter_timewait(now, id);
@@ -342,19 +357,20 @@ impl Manager {
         }
     }
 
-    /// Ends a connection whose peer has forgotten it.
+    /// Ends a connection whose peer has forgotten it (IBTA 12.9.8.3.1). That is not said by a request, which may be forged, but by
+    /// the completed connection of the same queue pair.
     pub(crate) fn end_stale(&mut self, now: Time, id: u32) {
         let Some(connection) = self.connections.get(&id) else {
             return;
         };
         let reason = RejReason::STALE_CONNECTION;
         match connection.state {
-            State::Established | State::RepSent => {
-                self.begin_disconnect(now, id, [0; Dreq::PRIVATE_DATA_LEN])
-            }
+            State::Established => self.begin_disconnect(now, id, [0; Dreq::PRIVATE_DATA_LEN]),
             State::ReqReceived | State::RepReceived => self.rejected(now, id, reason, Vec::new()),
-            State::ReqSent | State::DreqSent | State::Timewait | State::Refused => {}
+            State::RepSent => return self.evict(id),
+            State::ReqSent | State::DreqSent | State::Timewait | State::Refused => return,
         }
+        self.count(Counter::StaleEnded);
     }
 
     fn begin_disconnect(&mut self, now: Time, id: u32, private_data: [u8; Dreq::PRIVATE_DATA_LEN]) {
@@ -368,8 +384,26 @@ impl Manager {
             remote_qpn: connection.remote_qpn,
             private_data,
         };
+        let Some(left) = self.words_left(id) else {
+            return self.disconnected(now, id, Vec::new());
+        };
         self.enter(id, State::DreqSent);
         self.send_and_repeat(now, id, transaction, CmMessage::Dreq(dreq));
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.retries_left = left;
+        }
+    }
+
+    /// How often a message that ends a connection may be repeated; `None` if it may not be sent at all, since nothing shows that the
+    /// peer is there, and the reply was repeated as often as allowed.
+    fn words_left(&self, id: u32) -> Option<u8> {
+        let connection = self.connections.get(&id)?;
+        let waits_unproven = connection.state == State::RepSent && !connection.proven;
+        if waits_unproven {
+            connection.retries_left.checked_sub(1)
+        } else {
+            Some(connection.retries_max)
+        }
     }
 
     /// The connection was open and is over.
@@ -427,7 +461,9 @@ impl Manager {
         connection.sent = Some(mad.clone());
         connection.known = false;
         let due = now + connection.memory;
-        self.transmit_bytes(route, mad);
+        if self.words_left(id).is_some() {
+            self.transmit_bytes(route, mad);
+        }
         self.enter(id, State::Refused);
         self.begin_rest(id, due);
     }

@@ -110,6 +110,7 @@ impl Target {
                     self.ids.push(id);
                 }
             }
+            2 if self.random.chance(0.2) => self.complete(remote),
             2 => self.call(),
             3 => {
                 let wait = self.random.below(3_000_000_000);
@@ -119,6 +120,43 @@ impl Target {
             _ => self.attack(remote),
         }
         self.poll();
+    }
+
+    /// A peer connects as it should, perhaps with a queue pair that is connected.
+    fn complete(&mut self, remote: u64) {
+        let mut peer = Manager::new(Config::new(self.random.next_u64(), 2));
+        let wanted = self.wanted(remote, 1);
+        let theirs = peer.connect(self.now, &wanted).unwrap();
+        let (_, req) = peer.poll_transmit().unwrap();
+        self.corpus.push(req);
+        self.manager.handle_mad(self.now, route(1, remote), &req);
+        let mut id = None;
+        while let Some(event) = self.manager.poll_event() {
+            if let Event::ConnectRequest(request) = event {
+                self.ids.push(request.id);
+                id = Some(request.id);
+            }
+        }
+        while self.manager.poll_transmit().is_some() {}
+        let with = Accept {
+            qpn: Qpn::new(1),
+            psn: Psn::new(1),
+            responder_resources: 1,
+            initiator_depth: 1,
+            rnr_retry_count: 7,
+            srq: false,
+            private_data: &[],
+        };
+        let accepted = id.map(|id| self.manager.accept(self.now, id, &with));
+        let (Some(Ok(())), Some((_, rep))) = (accepted, self.manager.poll_transmit()) else {
+            return;
+        };
+        peer.handle_mad(self.now, route(remote, 1), &rep);
+        // That may have been something else.
+        let _ = peer.ready(theirs, &[]);
+        while let Some((_, rtu)) = peer.poll_transmit() {
+            self.manager.handle_mad(self.now, route(1, remote), &rtu);
+        }
     }
 
     fn attack(&mut self, remote: u64) {
@@ -178,7 +216,7 @@ impl Target {
             3 => self.manager.disconnect(now, id, &[]),
             4 => self.manager.reject(now, id, RejReason::CONSUMER, &[]),
             5 => {
-                self.manager.data_arrived(id);
+                self.manager.data_arrived(now, id);
                 self.manager.taken(id);
                 Ok(())
             }
@@ -214,7 +252,8 @@ impl Target {
                 | Event::Disconnected { .. }
                 | Event::TimewaitExit { .. }
                 | Event::SidrResponse(_)
-                | Event::SidrUnreachable { .. } => {}
+                | Event::SidrUnreachable { .. }
+                | Event::SidrWithdrawn { .. } => {}
             }
         }
         assert!(self.manager.connections() <= 40);

@@ -292,8 +292,14 @@ impl World {
                 self.note(host, id, "established");
                 self.established(host, id);
             }
-            Event::Rejected { id, .. } => {
-                self.note(host, id, "rejected");
+            Event::Rejected { id, reason, .. } => {
+                let is_withdrawn = reason == RejReason::TIMEOUT;
+                let what = if is_withdrawn {
+                    "withdrawn"
+                } else {
+                    "rejected"
+                };
+                self.note(host, id, what);
                 self.end(host, id);
             }
             Event::Unreachable { id } => {
@@ -311,14 +317,19 @@ impl World {
             }
             Event::SidrRequest(request) => self.plan(9_000, Action::Answer(host, request.id)),
             Event::SidrResponse(_) | Event::SidrUnreachable { .. } => self.resolved += 1,
+            Event::SidrWithdrawn { .. } => panic!("there is room for all"),
         }
     }
 
     fn requested(&mut self, host: usize, request: &ConnectRequest) {
         let tag = u64::from_be_bytes(request.private_data[..8].try_into().unwrap());
         let id = request.id;
-        let before = self.requested.insert(tag, id);
-        assert_eq!(before, None, "request {tag} came twice");
+        if let Some(before) = self.requested.insert(tag, id) {
+            // It gave way to others, or its peer was not heard from in time; and asked again.
+            let before = &self.known[host][&before];
+            let is_forgotten = matches!(before.history[..], ["unreachable" | "withdrawn"]);
+            assert!(is_forgotten, "request {tag} came twice: {before:?}");
+        }
         self.learn(host, id, tag);
         let action = match self.random.below(10) {
             0 => Action::Reject(host, id),

@@ -114,18 +114,17 @@ impl CmChannel {
         });
     }
 
-    /// Takes back a request that waits, with all that is about the same connection; false if none waits.
+    /// Takes back a request that waits; false if none waits. Nothing else waits that is about the same connection. In a flood it
+    /// is one of the oldest, and found at once.
     pub(crate) fn retract(&self, subject: Subject) -> bool {
-        let mut unseen = false;
-        self.extract(|item| {
-            let is_request = matches!(item.news, CmNews::Event(Event::ConnectRequest(_)));
-            unseen |= is_request && item.subject == Some(subject);
-            false
-        });
-        if unseen {
-            drop(self.extract(|item| item.subject == Some(subject)));
-        }
-        unseen
+        let is_it = |item: &CmItem| {
+            let is_request = matches!(
+                item.news,
+                CmNews::Event(Event::ConnectRequest(_) | Event::SidrRequest(_))
+            );
+            is_request && item.subject == Some(subject)
+        };
+        self.is_ours() && self.events.take_first(is_it).is_some()
     }
 
     /// What waits and is about `subject` carries another cookie, and comes through another channel.
@@ -204,6 +203,26 @@ impl Device {
             }
             claimed.map(|()| listener)
         })
+    }
+
+    /// From now on at most `max` accepted connections of a listener wait for the last message of their peers: one more makes the
+    /// oldest unreachable.
+    ///
+    /// # Errors
+    /// `ENODEV` in a child after fork.
+    pub fn cm_limit_answered(&self, listener: ListenerId, max: usize) -> Result<(), Error> {
+        self.with_gsi(|gsi, _| {
+            gsi.manager.limit_answered(listener, max);
+            Ok(())
+        })
+    }
+
+    /// Whether a peer still waits for an answer to its request.
+    ///
+    /// # Errors
+    /// `EINVAL` for a request that is over, and `ENODEV` in a child after fork.
+    pub fn cm_waits(&self, id: ConnectionId) -> Result<(), Error> {
+        self.with_gsi(|gsi, _| Ok(gsi.manager.waits(id)?))
     }
 
     /// Ends a listener; requests that were not fetched are refused. A child after fork has none.
@@ -347,8 +366,8 @@ impl Device {
     /// # Errors
     /// `ENODEV` in a child after fork.
     pub fn cm_data_arrived(&self, id: ConnectionId) -> Result<(), Error> {
-        self.with_gsi(|gsi, _| {
-            gsi.manager.data_arrived(id);
+        self.with_gsi(|gsi, now| {
+            gsi.manager.data_arrived(now, id);
             Ok(())
         })
     }
@@ -411,7 +430,10 @@ impl Device {
     /// # Errors
     /// As [`Device::cm_accept`].
     pub fn cm_fetched(&self, id: SidrId) -> Result<(), Error> {
-        self.with_gsi(|gsi, _| Ok(gsi.manager.taken_sidr(id)?))
+        self.with_gsi(|gsi, _| {
+            gsi.disown(Subject::Resolution(id));
+            Ok(gsi.manager.taken_sidr(id)?)
+        })
     }
 
     /// Forgets a resolution: our own, of which no event comes any more, or one that we were asked for, and refuse.
@@ -429,7 +451,11 @@ impl Device {
     /// # Errors
     /// As [`Device::cm_accept`].
     pub fn cm_answer(&self, id: SidrId, with: &SidrAnswer<'_>) -> Result<(), Error> {
-        self.with_gsi(|gsi, now| Ok(gsi.manager.answer(now, id, with)?))
+        self.with_gsi(|gsi, now| {
+            gsi.manager.answer(now, id, with)?;
+            gsi.disown(Subject::Resolution(id));
+            Ok(())
+        })
     }
 
     /// Gets ready for connections: [`Device::cm_listen`] and [`Device::cm_connect`] would do it otherwise.

@@ -108,6 +108,17 @@ impl<T> EventQueue<T> {
         }
     }
 
+    /// Takes out the oldest event that is wanted.
+    pub(crate) fn take_first(&self, is_wanted: impl FnMut(&T) -> bool) -> Option<T> {
+        let mut waiting = self.lock()?;
+        let at = waiting.iter().position(is_wanted)?;
+        let event = waiting.remove(at);
+        if waiting.is_empty() {
+            self.descriptor.clear();
+        }
+        event
+    }
+
     /// Takes out the events that are wanted, the oldest first.
     pub(crate) fn extract(&self, mut is_wanted: impl FnMut(&T) -> bool) -> Vec<T> {
         let Some(mut waiting) = self.lock() else {

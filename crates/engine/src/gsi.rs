@@ -62,8 +62,12 @@ impl Gsi {
         now: Time,
         listener: ListenerId,
     ) -> Option<(ServiceId, Option<IpAddr>)> {
-        for id in self.manager.close(now, listener) {
+        let (connections, resolutions) = self.manager.close(now, listener);
+        for id in connections {
             self.disown(Subject::Connection(id));
+        }
+        for id in resolutions {
+            self.disown(Subject::Resolution(id));
         }
         self.disown(Subject::Listener(listener));
         self.fill_outbox();
@@ -214,7 +218,18 @@ impl Gsi {
                 }
                 (connection, false)
             }
-            Event::SidrRequest(request) => (Subject::Listener(request.listener), false),
+            Event::SidrRequest(request) => {
+                // Until it is taken, or gives way.
+                let owner = self
+                    .owners
+                    .get(&Subject::Listener(request.listener))
+                    .cloned();
+                let resolution = Subject::Resolution(request.id);
+                if let Some(owner) = owner {
+                    self.owners.insert(resolution, owner);
+                }
+                (resolution, false)
+            }
             Event::ConnectResponse(response) => (Subject::Connection(response.id), false),
             Event::Established { id, .. } => (Subject::Connection(*id), false),
             Event::Disconnected { id, .. } => {
@@ -226,7 +241,9 @@ impl Gsi {
                 (Subject::Connection(*id), true)
             }
             Event::SidrResponse(response) => (Subject::Resolution(response.id), true),
-            Event::SidrUnreachable { id } => (Subject::Resolution(*id), true),
+            Event::SidrUnreachable { id } | Event::SidrWithdrawn { id } => {
+                (Subject::Resolution(*id), true)
+            }
         };
         if let Some(owner) = self.owners.get(&subject) {
             // Of a connection that ended before anybody fetched the request nobody hears.

@@ -471,8 +471,12 @@ fn too_many(scene: &mut Scene) {
             .peer
             .say(CmMessage::Req(req(0x100 + number, qpn, TCP_PORT)));
     }
+    let evicted = "cm_half_open_evicted";
+    let expected = scene.known[evicted] + 3;
+    wait_until(evicted, || scene.counters()[evicted] == expected);
+    // The oldest gave way, and nobody ever hears of them.
     let taken: Vec<_> = (0..BACKLOG).map(|_| scene.requested()).collect();
-    scene.counts(&[("cm_drop_backlog_full", 3)], "beyond the backlog");
+    scene.counts(&[(evicted, 3)], "beyond the backlog");
     for id in taken {
         scene.device.cm_destroy(id);
         assert!(matches!(scene.peer.hear(), CmMessage::Rej(_)));

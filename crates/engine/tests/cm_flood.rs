@@ -148,7 +148,7 @@ fn a_flood_of_requests_is_bounded_and_connections_go_on() {
     }
     wait_until("the flood to be over", || {
         works(&active, &passive, 77);
-        counter(&right, "cm_drop_backlog_full") > 100
+        counter(&right, "cm_half_open_evicted") > 100
             && counter(&right, "cm_rejected_invalid_service") > 100
     });
     let mut requests = 0;

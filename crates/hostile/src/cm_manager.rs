@@ -1,5 +1,6 @@
 //! The connection manager against peers that send what they want and a program that calls what it wants: it stays within its
-//! bounds, answers no datagram with many, and whatever was begun ends.
+//! bounds, answers no datagram with many, and whatever was begun ends. Requests with forged addresses bring little there, and take
+//! nothing from a connection that has nothing to do with it all.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -26,6 +27,13 @@ const ANSWERS_MAX: usize = 2;
 /// A connection without an answer is repeated at most 15 times, each after 69 s at most, and remembered for two minutes.
 const LIFE_MAX: Duration = Duration::from_secs(16 * 69 + 2 * 120);
 
+/// Datagrams to an address from which nothing but requests comes, for each of those: a reply, and three more.
+const ANSWERS_TO_STRANGERS_MAX: usize = 4;
+/// Their host numbers. The last is the peer of a connection that goes on, in whose name requests are forged, too.
+const STRANGERS: std::ops::Range<u8> = 4..9;
+const BYSTANDER: u8 = 8;
+const BYSTANDERS_QPN: Qpn = Qpn::new(0x77);
+
 /// Captured datagrams that are kept to be changed and sent again.
 const SEEN_MAX: usize = 32;
 
@@ -41,6 +49,13 @@ pub fn run(data: &[u8]) {
     siege.finish();
 }
 
+/// What went to an address that was forged, and what came from there.
+#[derive(Clone, Copy, Default)]
+struct Exchanged {
+    came: usize,
+    went: usize,
+}
+
 struct Siege {
     manager: Manager,
     now: Time,
@@ -49,6 +64,11 @@ struct Siege {
     connections: Vec<ConnectionId>,
     exchanges: Vec<SidrId>,
     seen: Vec<[u8; MAD_LEN]>,
+    strangers: [Exchanged; 5],
+    /// Requests of theirs that the program knows.
+    forged: Vec<ConnectionId>,
+    /// A connection that no datagram and no call is about.
+    bystander: ConnectionId,
 }
 
 impl Siege {
@@ -75,6 +95,7 @@ impl Siege {
                 None,
             ),
         ];
+        let bystander = established(&mut manager);
         Siege {
             manager,
             now: Time::ZERO,
@@ -82,11 +103,18 @@ impl Siege {
             connections: Vec::new(),
             exchanges: Vec::new(),
             seen: Vec::new(),
+            strangers: [Exchanged::default(); 5],
+            forged: Vec::new(),
+            bystander,
         }
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
-        let peer = 2 + input.byte() % 2;
+        let who = input.byte();
+        if who >= 0xf0 {
+            self.forged_request(STRANGERS.start + who % 5, input);
+        }
+        let peer = 2 + who % 2;
         match input.below(16) {
             0..=2 => self.fresh_request(peer, input),
             3..=8 => self.hostile_datagram(peer, input),
@@ -117,9 +145,22 @@ impl Siege {
         let mut count = 0;
         while let Some((route, mad)) = self.manager.poll_transmit() {
             assert!(CmMad::parse(&mad).is_ok(), "a malformed datagram of ours");
-            assert!(route.local == gid(1) && [gid(2), gid(3)].contains(&route.remote));
+            assert!(route.local == gid(1));
+            let mut strangers = STRANGERS;
+            let stranger = strangers.position(|host| route.remote == gid(host));
+            match stranger {
+                Some(at) => {
+                    let exchanged = &mut self.strangers[at];
+                    exchanged.went += 1;
+                    let most = ANSWERS_TO_STRANGERS_MAX * exchanged.came;
+                    assert!(exchanged.went <= most, "a forged request pays off");
+                }
+                None => assert!([gid(2), gid(3)].contains(&route.remote)),
+            }
             count += 1;
-            self.remember(mad);
+            if stranger.is_none() {
+                self.remember(mad);
+            }
         }
         assert!(count <= TRANSMITS_MAX);
         count
@@ -149,6 +190,21 @@ impl Siege {
         let (_, mad) = attacker.poll_transmit().expect("a request");
         self.remember(mad);
         self.handle(peer, &mad);
+    }
+
+    /// A request that comes from no host with that address: nothing that is sent there is ever seen. It may name the queue pair of
+    /// another connection.
+    fn forged_request(&mut self, stranger: u8, input: &mut Input<'_>) {
+        let mut attacker = Manager::new(Config::new(u64::from(input.byte() % 8), 3));
+        let mut wanted = wanted(stranger, 1, input);
+        if stranger == BYSTANDER {
+            wanted.qpn = BYSTANDERS_QPN;
+        }
+        let asked = attacker.connect(self.now, &wanted);
+        assert!(asked.is_ok(), "there is room in a fresh manager");
+        let (_, mad) = attacker.poll_transmit().expect("a request");
+        self.strangers[usize::from(stranger - STRANGERS.start)].came += 1;
+        self.handle(stranger, &mad);
     }
 
     /// Something that was seen, as another message, with the ids the other way round, with other bytes.
@@ -240,7 +296,10 @@ impl Siege {
             4 => self.manager.disconnect(now, id, data),
             5 => self.manager.reject(now, id, RejReason::CONSUMER, data),
             6 => {
-                self.manager.data_arrived(id);
+                // No data comes from where nobody is.
+                if !self.forged.contains(&id) {
+                    self.manager.data_arrived(now, id);
+                }
                 Ok(())
             }
             7 => {
@@ -290,14 +349,22 @@ impl Siege {
     fn poll_events(&mut self) {
         while let Some(event) = self.manager.poll_event() {
             match event {
-                Event::ConnectRequest(request) => self.connections.insert(0, request.id),
+                Event::ConnectRequest(request) => {
+                    let mut strangers = STRANGERS.map(gid);
+                    if strangers.any(|stranger| stranger == request.route.remote) {
+                        self.forged.push(request.id);
+                    }
+                    self.connections.insert(0, request.id);
+                }
                 Event::SidrRequest(request) => self.exchanges.insert(0, request.id),
                 Event::Rejected { id, .. }
                 | Event::Unreachable { id }
                 | Event::TimewaitExit { id } => {
                     self.connections.retain(|known| *known != id);
                 }
-                Event::SidrUnreachable { id } => self.exchanges.retain(|known| *known != id),
+                Event::SidrUnreachable { id } | Event::SidrWithdrawn { id } => {
+                    self.exchanges.retain(|known| *known != id)
+                }
                 Event::SidrResponse(response) => {
                     self.exchanges.retain(|known| *known != response.id)
                 }
@@ -319,6 +386,13 @@ impl Siege {
         }
         self.run_dry();
         self.poll_events();
+        let ended = self.manager.disconnect(self.now, self.bystander, &[]);
+        assert_eq!(ended, Ok(()), "the bystander's connection goes on");
+        let said = self.manager.poll_transmit();
+        let (route, _) = said.expect("it is open until this moment");
+        assert_eq!(route.remote, gid(BYSTANDER));
+        self.manager.destroy(self.now, self.bystander);
+        self.strangers[usize::from(BYSTANDER - STRANGERS.start)].came += 16;
         for id in std::mem::take(&mut self.connections) {
             self.manager.destroy(self.now, id);
         }
@@ -344,6 +418,43 @@ impl Siege {
             "{sent} datagrams to peers that are silent"
         );
     }
+}
+
+/// A connection that a peer has asked for and completed.
+fn established(manager: &mut Manager) -> ConnectionId {
+    let now = Time::ZERO;
+    let mut peer = Manager::new(Config::new(99, 4));
+    let wanted = Connect {
+        service_id: ServiceId::of_port(PortSpace::TCP, 1),
+        transport: TransportService::Rc,
+        qpn: BYSTANDERS_QPN,
+        ..wanted(BYSTANDER, 1, &mut Input::new(&[]))
+    };
+    let theirs = peer.connect(now, &wanted).expect("there is room");
+    let (_, req) = peer.poll_transmit().expect("REQ");
+    manager.handle_mad(now, route(1, BYSTANDER), &req);
+    let Some(Event::ConnectRequest(request)) = manager.poll_event() else {
+        unreachable!("somebody listens");
+    };
+    let with = Accept {
+        qpn: Qpn::new(6),
+        psn: Psn::new(1),
+        responder_resources: 1,
+        initiator_depth: 1,
+        rnr_retry_count: 7,
+        srq: false,
+        private_data: &[],
+    };
+    let accepted = manager.accept(now, request.id, &with);
+    let (_, rep) = manager.poll_transmit().expect("REP");
+    peer.handle_mad(now, route(BYSTANDER, 1), &rep);
+    let ready = peer.ready(theirs, &[]);
+    let (_, rtu) = peer.poll_transmit().expect("RTU");
+    manager.handle_mad(now, route(1, BYSTANDER), &rtu);
+    let event = manager.poll_event();
+    assert!(accepted.is_ok() && ready.is_ok());
+    assert!(matches!(event, Some(Event::Established { .. })));
+    request.id
 }
 
 fn gid(host: u8) -> Gid {

@@ -160,12 +160,18 @@ fn a_reply_for_nobody_is_refused() {
 #[test]
 fn a_reply_with_a_queue_pair_that_is_connected_is_stale() {
     let mut b = Bench::connected();
+    let old = b.id.0;
     b.connect();
     b.sends();
     let mut rep = b.rep();
     rep.local_id = 8;
     b.arrives(rep);
-    assert_eq!(b.sends(), ["REJ us 8 Rep stale connection (10)"]);
+    // The peer has forgotten the old one.
+    let dreq = format!("DREQ {old} 7 0x22");
+    assert_eq!(
+        b.sends(),
+        ["REJ us 8 Rep stale connection (10)", dreq.as_str()]
+    );
     assert_eq!(b.events(), ["Rejected stale connection (10) 0"]);
     rep.qpn = Qpn::new(0x23);
     b.arrives(rep);

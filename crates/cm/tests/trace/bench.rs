@@ -325,6 +325,7 @@ impl Bench {
                 Event::SidrRequest(_) => "SidrRequest".to_owned(),
                 Event::SidrResponse(r) => format!("SidrResponse {} {}", r.status.0, r.qpn),
                 Event::SidrUnreachable { .. } => "SidrUnreachable".to_owned(),
+                Event::SidrWithdrawn { .. } => "SidrWithdrawn".to_owned(),
             });
         }
         lines

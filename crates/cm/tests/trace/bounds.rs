@@ -13,24 +13,26 @@ fn request(b: &mut Bench, n: u32) {
 }
 
 #[test]
-fn requests_beyond_the_backlog_are_dropped_until_the_program_takes_some() {
+fn requests_beyond_the_backlog_take_the_places_of_the_oldest() {
     let mut b = Bench::new();
     b.manager.listen(SERVICE, Takes::RC, None, 3).unwrap();
     for n in 0..5 {
         request(&mut b, n);
     }
+    // The program never hears of the first two, which it has not seen.
     assert_eq!(b.events(), ["ConnectRequest"; 3]);
-    assert_eq!(b.counted(Counter::DropBacklogFull), 2);
+    assert_eq!(b.counted(Counter::HalfOpenEvicted), 2);
     assert_eq!(b.sends(), [""; 0]);
     b.manager.taken(b.id);
-    b.manager.taken(b.id);
-    request(&mut b, 3);
-    request(&mut b, 4);
-    assert_eq!(b.events(), ["ConnectRequest"]);
-    b.manager.accept(b.now, b.id, &accept()).unwrap();
     request(&mut b, 5);
     assert_eq!(b.events(), ["ConnectRequest"]);
-    assert_eq!(b.counted(Counter::DropBacklogFull), 3);
+    b.manager.accept(b.now, b.id, &accept()).unwrap();
+    request(&mut b, 6);
+    assert_eq!(b.events(), ["ConnectRequest"]);
+    assert_eq!(b.counted(Counter::HalfOpenEvicted), 2);
+    // Of those that it has seen and not taken it hears.
+    request(&mut b, 7);
+    assert_eq!(b.events(), ["Rejected timeout (4) 0", "ConnectRequest"]);
 }
 
 #[test]
@@ -40,16 +42,20 @@ fn half_open_connections_have_a_limit_over_all_listeners() {
     for n in 0..3 {
         request(&mut b, n);
     }
-    assert_eq!(b.counted(Counter::DropHalfOpenFull), 1);
-    b.events();
+    assert_eq!(b.events(), ["ConnectRequest"; 2]);
     b.manager.accept(b.now, b.id, &accept()).unwrap();
     request(&mut b, 3);
-    assert_eq!(b.counted(Counter::DropHalfOpenFull), 2);
-    let mut rtu = b.rtu();
-    rtu.local_id += 1;
-    b.arrives(rtu);
+    assert_eq!(b.events(), ["Rejected timeout (4) 0", "ConnectRequest"]);
     request(&mut b, 4);
-    assert_eq!(b.events(), ["Established 224", "ConnectRequest"]);
+    assert_eq!(b.events(), ["Unreachable", "ConnectRequest"]);
+    // What the program has taken is the program's to answer.
+    b.manager.taken(b.id);
+    request(&mut b, 5);
+    assert_eq!(b.events(), ["Rejected timeout (4) 0", "ConnectRequest"]);
+    b.manager.taken(b.id);
+    request(&mut b, 6);
+    assert_eq!(b.events(), [""; 0]);
+    assert_eq!(b.counted(Counter::DropHalfOpenFull), 1);
 }
 
 #[test]

@@ -8,4 +8,5 @@ mod bench;
 mod bounds;
 mod passive;
 mod sidr;
+mod strangers;
 mod teardown;

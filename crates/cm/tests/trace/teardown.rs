@@ -158,10 +158,13 @@ fn a_closed_listener_refuses_what_was_polled_and_not_taken() {
         let refused = b.manager.close(b.now, listener);
         let accepted = b.manager.accept(b.now, b.id, &accept());
         if is_taken {
-            assert_eq!((refused, accepted), (Vec::new(), Ok(())));
+            assert_eq!((refused, accepted), ((Vec::new(), Vec::new()), Ok(())));
             assert_eq!(b.sends(), ["REP us 7"]);
         } else {
-            assert_eq!((refused, accepted), (vec![b.id], Err(CmError::Unknown)));
+            assert_eq!(
+                (refused, accepted),
+                ((vec![b.id], Vec::new()), Err(CmError::Unknown))
+            );
             assert_eq!(b.sends(), ["REJ us 7 Req consumer (28)"]);
         }
     }

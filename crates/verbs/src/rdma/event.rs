@@ -137,6 +137,8 @@ unsafe fn told(id: &Id, cookie: u64, said: Said) -> Option<*mut rdma_cm_event> {
                 plain(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0)
             }
             Said::SidrResponse(response) => answered(id, *response),
+            // The program has not seen the question.
+            Said::SidrWithdrawn { .. } => None,
         }
     }
 }

@@ -1,0 +1,231 @@
+//! Requests that have no connection yet, and which of them gives way when there are too many.
+//!
+//! A request costs its sender one datagram, and any host can write any address into it. So a full table refuses no request: the
+//! oldest one gives way, as the honest peer's answer comes within a round trip and a forged one's never. A peer that has a
+//! connection already is no stranger: its requests give way to no stranger's.
+
+use std::collections::BTreeSet;
+
+use airdma_wire::Gid;
+
+use crate::connection::State;
+use crate::event::Event;
+use crate::{ConnectionId, Counter, ListenerId, Manager, SidrId};
+use airdma_wire::cm::RejReason;
+
+/// A place in a [`Line`]: strangers come before peers that have proven to be there, older ones before younger ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Turn {
+    pub(crate) proven: bool,
+    age: u64,
+    id: u32,
+}
+
+/// Requests in the order in which they give way.
+#[derive(Debug, Default)]
+pub(crate) struct Line(BTreeSet<Turn>);
+
+impl Line {
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn add(&mut self, turn: Turn) {
+        self.0.insert(turn);
+    }
+
+    pub(crate) fn remove(&mut self, turn: Turn) {
+        self.0.remove(&turn);
+    }
+
+    /// The first to give way.
+    fn first(&self) -> Option<Turn> {
+        self.0.first().copied()
+    }
+}
+
+/// In which lines a request stands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stand {
+    pub(crate) turn: Turn,
+    listener: ListenerId,
+    source: Gid,
+    /// The reply is sent: it no longer counts against the backlog.
+    answered: bool,
+}
+
+impl Stand {
+    /// Whether the program of that listener has not taken it.
+    pub(crate) fn is_pending_at(&self, listener: ListenerId) -> bool {
+        self.listener == listener && !self.answered
+    }
+
+    pub(crate) fn is_pending(&self) -> bool {
+        !self.answered
+    }
+}
+
+impl Manager {
+    /// Finds a place for one more request of `source` to a listener, and lets another one go where there is none.
+    ///
+    /// # Errors
+    /// What is full of requests that give way to no stranger, or of those that the program has taken.
+    pub(crate) fn make_room(&mut self, listener: ListenerId, source: Gid) -> Result<(), Counter> {
+        let own = self.listeners.own_line(listener, source);
+        if let Some(oldest) = own.and_then(|(line, max)| line.first().filter(|_| line.len() >= max))
+        {
+            self.evict(oldest.id);
+        }
+        let is_proven = self.is_proven(source);
+        let gives_way = |line: &Line| line.first().filter(|turn| is_proven || !turn.proven);
+        if let Some((line, backlog)) = self.listeners.pending_line(listener)
+            && line.len() >= backlog
+        {
+            let oldest = gives_way(line).ok_or(Counter::DropBacklogFull)?;
+            self.evict(oldest.id);
+        }
+        Ok(())
+    }
+
+    /// The same for a connection, of which there are not too many in all.
+    ///
+    /// # Errors
+    /// As [`Manager::make_room`].
+    pub(crate) fn make_half_open_room(
+        &mut self,
+        listener: ListenerId,
+        source: Gid,
+    ) -> Result<(), Counter> {
+        self.make_room(listener, source)?;
+        let is_full = self.half_open >= self.config.half_open_max
+            || self.connections.len() >= self.config.connections_max;
+        if is_full {
+            let oldest = self.half_open_line.first();
+            let gives_way = oldest.filter(|turn| self.is_proven(source) || !turn.proven);
+            let oldest = gives_way.ok_or(Counter::DropHalfOpenFull)?;
+            self.evict(oldest.id);
+        }
+        Ok(())
+    }
+
+    /// Whether a connection shows that the peer at this address is there.
+    pub(crate) fn is_proven(&self, source: Gid) -> bool {
+        self.proven.contains_key(&source)
+    }
+
+    /// A request begins to wait, for the program (`answered` is false) or for the peer.
+    pub(crate) fn stand(
+        &mut self,
+        id: u32,
+        listener: ListenerId,
+        source: Gid,
+        answered: bool,
+    ) -> Stand {
+        self.turns += 1;
+        let turn = Turn {
+            proven: self.is_proven(source),
+            age: self.turns,
+            id,
+        };
+        let stand = Stand {
+            turn,
+            listener,
+            source,
+            answered,
+        };
+        self.line_up(stand);
+        stand
+    }
+
+    fn line_up(&mut self, stand: Stand) {
+        let Stand {
+            turn,
+            listener,
+            source,
+            answered,
+        } = stand;
+        self.listeners.line_up(listener, source, turn, answered);
+        if self.connections.contains_key(&turn.id) {
+            self.half_open_line.add(turn);
+        }
+    }
+
+    /// It waits no more.
+    pub(crate) fn step_out(&mut self, stand: Stand) {
+        let Stand {
+            turn,
+            listener,
+            source,
+            answered,
+        } = stand;
+        self.listeners.step_out(listener, source, turn, answered);
+        self.half_open_line.remove(turn);
+    }
+
+    /// The peer of a half-open connection is there, whatever it waits for.
+    pub(crate) fn prove(&mut self, id: u32) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        connection.proven = true;
+        if let Some(stand) = connection.stand {
+            self.step_out(stand);
+            let turn = Turn {
+                proven: true,
+                ..stand.turn
+            };
+            let stand = Stand { turn, ..stand };
+            self.line_up(stand);
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.stand = Some(stand);
+            }
+        }
+    }
+
+    /// Lets the first of too many go that wait for the last message of their peers at a listener.
+    pub(crate) fn keep_answered_within(&mut self, listener: ListenerId) {
+        if let Some((line, max)) = self.listeners.answered_line(listener)
+            && line.len() > max
+            && let Some(oldest) = line.first()
+        {
+            self.evict(oldest.id);
+        }
+    }
+
+    /// A half-open connection, or a resolution that the program has not taken, gives way. The peer is told nothing, as there may
+    /// be none; an honest one asks again, or is told when it says its next word.
+    pub(crate) fn evict(&mut self, id: u32) {
+        self.count(Counter::HalfOpenEvicted);
+        let Some(connection) = self.connections.get(&id) else {
+            self.remove_exchange(id);
+            if !self.retract_events(id) {
+                let id = SidrId(id);
+                self.events.push_back(Event::SidrWithdrawn { id });
+            }
+            return;
+        };
+        let (state, known) = (connection.state, connection.known);
+        self.remove(id);
+        match state {
+            State::ReqReceived if known => {
+                self.tell_rejected(id, RejReason::TIMEOUT, Vec::new());
+            }
+            State::RepSent if known => {
+                let id = ConnectionId(id);
+                self.events.push_back(Event::Unreachable { id });
+            }
+            State::ReqReceived
+            | State::RepSent
+            | State::ReqSent
+            | State::RepReceived
+            | State::Established
+            | State::DreqSent
+            | State::Timewait
+            | State::Refused => {}
+        }
+    }
+}

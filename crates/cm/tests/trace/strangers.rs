@@ -1,0 +1,379 @@
+//! What a stranger costs who sends datagrams with forged addresses: nobody but the stranger.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use airdma_cm::*;
+use airdma_wire::cm::*;
+use airdma_wire::{Gid, Qpn};
+
+use crate::bench::*;
+
+/// A request from an address that is not its sender's; each `n` is another address.
+fn forged(b: &Bench, n: u32) -> (Gid, Req) {
+    let address = Ipv4Addr::from(0x0a01_0000 + n);
+    let remote = Gid::from(address);
+    let mut req = b.req();
+    req.local_id = 0x8000_0000 + n;
+    req.primary.local_gid = remote;
+    let local = b.route.local.to_ip();
+    let addressing = IpAddressing::new(address.into(), 99, local).unwrap();
+    req.private_data[..IpAddressing::LEN].copy_from_slice(&addressing.to_bytes());
+    (remote, req)
+}
+
+fn forge(b: &mut Bench, n: u32) {
+    let (remote, req) = forged(b, n);
+    b.arrives_from(remote, req);
+}
+
+/// What the program does that accepts whatever is asked for; answers the connections.
+fn accept_all(b: &mut Bench) -> Vec<ConnectionId> {
+    let mut accepted = Vec::new();
+    while let Some(event) = b.manager.poll_event() {
+        if let Event::ConnectRequest(request) = event {
+            b.manager.taken(request.id);
+            b.manager.accept(b.now, request.id, &accept()).unwrap();
+            accepted.push(request.id);
+        }
+    }
+    accepted
+}
+
+/// Lets time pass.
+fn wait(b: &mut Bench, time: Duration) {
+    let until = b.now + time;
+    while let Some(due) = b.manager.poll_timeout().filter(|due| *due <= until) {
+        b.now = due;
+        b.manager.handle_timeout(due);
+    }
+    b.now = until;
+}
+
+/// The bench's own peer connects, and says its last word within a round trip.
+fn connects(b: &mut Bench) -> bool {
+    b.arrives(b.req());
+    let Some(&id) = accept_all(b).last() else {
+        return false;
+    };
+    b.sends();
+    b.id = id;
+    b.arrives(b.rtu());
+    b.events() == ["Established 224"]
+}
+
+#[test]
+fn an_honest_request_gets_in_behind_a_flood() {
+    let mut b = Bench::listening();
+    for n in 0..160 {
+        forge(&mut b, n);
+    }
+    assert!(connects(&mut b));
+    assert_eq!(b.counted(Counter::HalfOpenEvicted), 153);
+}
+
+#[test]
+fn a_trickle_of_forged_requests_keeps_no_listener_busy() {
+    let mut b = Bench::with(|config| config.half_open_max = 16);
+    b.manager.listen(SERVICE, Takes::RC, None, 8).unwrap();
+    for n in 0..160 {
+        forge(&mut b, n);
+        accept_all(&mut b);
+    }
+    // 1.6 a second.
+    for n in 160..300 {
+        wait(&mut b, Duration::from_millis(625));
+        forge(&mut b, n);
+        accept_all(&mut b);
+        b.sends();
+    }
+    assert!(connects(&mut b));
+    assert!(b.manager.connections() <= 17);
+}
+
+#[test]
+fn accepted_connections_wait_two_seconds_and_are_not_too_many() {
+    let mut b = Bench::new();
+    let listener = b.manager.listen(SERVICE, Takes::RC, None, 8).unwrap();
+    b.manager.limit_answered(listener, 3);
+    for n in 0..3 {
+        forge(&mut b, n);
+    }
+    let first = accept_all(&mut b)[0];
+    assert_eq!(b.sends().len(), 3);
+    forge(&mut b, 3);
+    assert_eq!(b.events(), ["ConnectRequest"]);
+    b.manager.accept(b.now, b.id, &accept()).unwrap();
+    assert_eq!(
+        b.manager.poll_event(),
+        Some(Event::Unreachable { id: first })
+    );
+    assert_eq!(
+        b.manager.accept(b.now, first, &accept()),
+        Err(CmError::Unknown)
+    );
+    wait(&mut b, Duration::from_secs(2));
+    assert_eq!(b.events(), ["Unreachable"; 3]);
+    b.sends();
+    assert!(b.manager.is_idle());
+}
+
+/// A REP is as long as a REQ: 308 bytes with IP, so that is four times what came, over a second and a half.
+#[test]
+fn one_forged_request_brings_four_datagrams_at_most() {
+    for (timeout, repeats) in [(12, 15), (31, 15), (20, 0)] {
+        let mut b = Bench::listening();
+        let (remote, mut req) = forged(&b, 1);
+        req.local_response_timeout = timeout;
+        req.cm_retries_max = repeats;
+        b.arrives_from(remote, req);
+        accept_all(&mut b);
+        wait(&mut b, Duration::from_secs(3_600));
+        assert_eq!(b.sends().len(), 4, "REP, and three more");
+        assert_eq!(b.events(), ["Unreachable"]);
+        assert!(b.manager.is_idle());
+    }
+}
+
+#[test]
+fn a_program_that_ends_what_it_accepted_adds_nothing_to_that() {
+    for repeats in 0..=3_u32 {
+        for destroys in [true, false] {
+            let mut b = Bench::listening();
+            forge(&mut b, 1);
+            let id = accept_all(&mut b)[0];
+            wait(&mut b, Duration::from_millis(500) * repeats);
+            if destroys {
+                b.manager.destroy(b.now, id);
+            } else {
+                b.manager.disconnect(b.now, id, &[]).unwrap();
+            }
+            wait(&mut b, Duration::from_secs(3_600));
+            let sent = b.sends();
+            assert!(sent.len() <= 4, "{sent:?}");
+        }
+    }
+}
+
+#[test]
+fn a_repeated_request_has_one_place_and_each_gets_one_answer() {
+    let mut b = Bench::listening();
+    for _ in 0..20 {
+        forge(&mut b, 1);
+    }
+    assert_eq!(b.sends().len(), 19, "a receipt for each repetition");
+    assert_eq!((b.manager.connections(), accept_all(&mut b).len()), (1, 1));
+    b.sends();
+    for _ in 0..20 {
+        forge(&mut b, 1);
+    }
+    assert_eq!(b.sends().len(), 20);
+}
+
+#[test]
+fn no_datagram_of_a_stranger_has_more_than_one_answer() {
+    let mut b = Bench::established();
+    let unserved = Req {
+        service_id: ServiceId::of_port(PortSpace::TCP, 1),
+        ..b.req()
+    };
+    let unknown = 0x1234_5678;
+    let mut rep = b.rep();
+    rep.remote_id = unknown;
+    let mut rtu = b.rtu();
+    rtu.remote_id = unknown;
+    let mut dreq = b.dreq();
+    dreq.remote_id = unknown;
+    let mut drep = b.drep();
+    drep.remote_id = unknown;
+    let mut rej = b.rej(RejReason::CONSUMER);
+    rej.remote_id = unknown;
+    let mut mra = b.mra(About::Rep);
+    mra.remote_id = unknown;
+    let sidr = crate::sidr::request(&b);
+    let count = |what: &str, b: &mut Bench| {
+        wait(b, Duration::from_secs(3_600));
+        let sent = b.sends();
+        assert!(sent.len() <= 1, "{what}: {sent:?}");
+    };
+    let mut other = unserved;
+    other.local_id += 1;
+    b.arrives(other);
+    count("a request for no service", &mut b);
+    b.arrives(rep);
+    count("a reply", &mut b);
+    b.arrives(rtu);
+    count("a last word", &mut b);
+    b.arrives(dreq);
+    count("a disconnect", &mut b);
+    b.arrives(drep);
+    count("its answer", &mut b);
+    b.arrives(rej);
+    count("a refusal", &mut b);
+    b.arrives(mra);
+    count("a receipt", &mut b);
+    b.arrives(sidr);
+    count("a question", &mut b);
+    assert_eq!(b.events(), [""; 0]);
+    let own = b.id;
+    assert_eq!(b.manager.disconnect(b.now, own, b""), Ok(()));
+}
+
+#[test]
+fn a_peer_that_shows_that_it_is_there_has_its_time() {
+    let mut b = Bench::accepted();
+    assert_eq!(b.next_timer(), 500);
+    assert_eq!(b.sends(), ["REP us 7"]);
+    // Its program is slow, and it knows our id.
+    b.arrives(b.mra(About::Rep));
+    for n in 0..100 {
+        forge(&mut b, n);
+    }
+    wait(&mut b, Duration::from_secs(60));
+    assert_eq!(b.sends(), [""; 0]);
+    b.arrives(b.rtu());
+    assert!(b.events().contains(&"Established 224".to_owned()));
+}
+
+#[test]
+fn one_source_has_a_share_of_the_places() {
+    let mut b = Bench::new();
+    b.manager.listen(SERVICE, Takes::RC, None, 512).unwrap();
+    b.arrives(b.req());
+    let (remote, mut req) = forged(&b, 1);
+    for n in 0..1_000 {
+        req.local_id += 1;
+        req.qpn = Qpn::new(2 + n);
+        b.arrives_from(remote, req);
+    }
+    assert_eq!(b.manager.connections(), 1 + 128);
+    b.arrives_from(remote, req);
+    assert_eq!(b.events()[0], "ConnectRequest");
+    assert!(connects_again(&mut b));
+}
+
+/// The first request of the bench's peer is still there.
+fn connects_again(b: &mut Bench) -> bool {
+    b.arrives(b.req());
+    b.sends().len() == 2
+}
+
+#[test]
+fn strangers_take_no_place_of_a_peer_that_is_connected() {
+    let mut b = Bench::established();
+    let mut req = b.req();
+    req.local_id = 8;
+    req.qpn = Qpn::new(0x23);
+    b.arrives(req);
+    for n in 0..1_000 {
+        forge(&mut b, n);
+    }
+    let known = b.manager.poll_event();
+    let Some(Event::ConnectRequest(request)) = known else {
+        panic!("{known:?}");
+    };
+    assert_eq!(request.qpn, Qpn::new(0x23));
+    b.manager.accept(b.now, request.id, &accept()).unwrap();
+    // A listener that is full of those has no place for a stranger.
+    accept_all(&mut b);
+    for n in 0..8 {
+        req.local_id += 1;
+        req.qpn = Qpn::new(0x24 + n);
+        b.arrives(req);
+    }
+    forge(&mut b, 2_000);
+    assert_eq!(b.counted(Counter::DropBacklogFull), 1);
+}
+
+#[test]
+fn a_forged_request_ends_no_connection() {
+    let mut b = Bench::established();
+    let old = b.id;
+    let mut req = b.req();
+    for _ in 0..3 {
+        req.local_id += 1;
+        b.arrives(req);
+    }
+    accept_all(&mut b);
+    b.sends();
+    wait(&mut b, Duration::from_secs(3_600));
+    let sent = b.sends();
+    assert!(sent.iter().all(|line| line.starts_with("REP")), "{sent:?}");
+    assert_eq!(b.events(), ["Unreachable"; 3]);
+    assert_eq!(b.manager.disconnect(b.now, old, b""), Ok(()));
+    b.id = old;
+    assert_eq!(b.sends(), ["DREQ us 7 0x22"]);
+}
+
+#[test]
+fn a_peer_that_begins_anew_with_its_queue_pair_gets_through_at_once() {
+    let mut b = Bench::established();
+    let old = b.id;
+    let mut req = b.req();
+    req.local_id = 8;
+    b.arrives(req);
+    let new = accept_all(&mut b)[0];
+    b.sends();
+    let mut rtu = b.rtu();
+    (rtu.local_id, rtu.remote_id) = (8, new.0);
+    b.arrives(rtu);
+    assert_eq!(b.events(), ["Established 224"]);
+    assert_eq!(b.counted(Counter::StaleEnded), 1);
+    b.id = old;
+    assert_eq!(b.sends(), ["DREQ us 7 0x22"]);
+    b.arrives(b.drep());
+    assert_eq!(b.events(), ["Disconnected 224"]);
+    b.id = new;
+    assert_eq!(b.manager.disconnect(b.now, new, b""), Ok(()));
+}
+
+/// A request that names the queue pair with which a peer is about to answer us.
+#[test]
+fn a_forged_request_spoils_no_reply() {
+    let mut b = Bench::listening();
+    b.connect();
+    let own = b.id;
+    b.sends();
+    let mut req = b.req();
+    req.local_id = 99;
+    b.arrives(req);
+    assert_eq!(b.events(), ["ConnectRequest"]);
+    b.id = own;
+    b.arrives(b.rep());
+    assert_eq!(b.events(), ["ConnectResponse 0x22 196"]);
+}
+
+#[test]
+fn a_forged_question_takes_no_place_of_an_honest_one() {
+    let mut b = Bench::new();
+    let service_id = crate::sidr::request(&b).service_id;
+    b.manager
+        .listen(service_id, Takes::Datagrams, None, 4)
+        .unwrap();
+    for n in 0..160 {
+        let (remote, req) = forged(&b, n);
+        let mut question = crate::sidr::request(&b);
+        question.request_id = 1_000 + n;
+        let addressing = &req.private_data[..IpAddressing::LEN];
+        question.private_data[..IpAddressing::LEN].copy_from_slice(addressing);
+        b.arrives_from(remote, question);
+    }
+    b.arrives(crate::sidr::request(&b));
+    let mut asked = Vec::new();
+    while let Some(event) = b.manager.poll_event() {
+        if let Event::SidrRequest(request) = event {
+            asked.push(request.route.remote);
+        }
+    }
+    assert_eq!((asked.len(), asked.last()), (4, Some(&b.route.remote)));
+    assert_eq!(b.manager.resolutions(), 4);
+    // Those that the program has polled may give way, too; it is told.
+    let (remote, _) = forged(&b, 500);
+    let mut question = crate::sidr::request(&b);
+    question.request_id = 9;
+    question.private_data = [0; SidrReq::PRIVATE_DATA_LEN];
+    let addressing = IpAddressing::new(remote.to_ip(), 1, b.route.local.to_ip()).unwrap();
+    question.private_data[..IpAddressing::LEN].copy_from_slice(&addressing.to_bytes());
+    b.arrives_from(remote, question);
+    assert_eq!(b.events(), ["SidrWithdrawn", "SidrRequest"]);
+}
