@@ -23,6 +23,7 @@ mod source;
 mod survey;
 mod trailer;
 mod tree;
+mod twins;
 pub mod walk;
 mod walking;
 

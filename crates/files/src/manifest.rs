@@ -13,7 +13,7 @@ mod names;
 mod tests;
 
 pub use decode::Decoder;
-pub(crate) use names::is_reserved;
+pub(crate) use names::{folded, is_reserved};
 
 use std::fmt;
 

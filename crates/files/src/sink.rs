@@ -24,7 +24,7 @@ use crate::tree::{Tree, temporary_name};
 use crate::{Error, Problem};
 use rustix::fs::{FallocateFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -63,6 +63,8 @@ pub struct Sink {
     early: Option<Syncing>,
     durable: u64,
     flaws: Vec<(u32, Flaw)>,
+    /// Directories and links among them.
+    nameless: HashSet<u32>,
     bytes_since_checkpoint: u64,
     broken: Option<Error>,
 }
@@ -177,10 +179,15 @@ impl Sink {
         }
         self.make_ahead()?;
         let entry = self.plan.files()[index].entry;
-        let made = match self.ahead.as_mut().and_then(Ahead::take) {
+        let mut made = match self.ahead.as_mut().and_then(Ahead::take) {
             Some(made) => made,
             None => self.create(entry)?,
         };
+        let exists = |error: &io::Error| error.kind() == io::ErrorKind::AlreadyExists;
+        let is_taken = made.in_batch && made.file.as_ref().is_err_and(exists);
+        if is_taken {
+            made = self.create_numbered(entry);
+        }
         assert_eq!(
             made.entry, entry,
             "files are made in the order in which they are written"
@@ -192,34 +199,49 @@ impl Sink {
             hasher: blake3::Hasher::new(),
             in_batch: made.in_batch,
             has_mode: made.has_mode,
-            lost: None,
+            lost: is_taken.then_some(Flaw::SameName),
         })
     }
 
     fn create(&mut self, entry: u32) -> Result<Made, Error> {
+        // One whose name is taken is found out when it is to get that.
+        if self.tree.is_taken(entry)? {
+            return Ok(self.create_numbered(entry));
+        }
+        let mode = self.mode_of_new(entry);
         let parent = self
             .tree
             .in_batch(entry, self.options.permissions.are_kept())?;
-        let in_batch = parent.is_some();
-        let described = self.manifest.entry(entry);
-        let mode = match self.options.permissions {
-            // It may be interrupted, and opened again.
-            Permissions::Masked => permissions(described) | Mode::RUSR | Mode::WUSR,
-            Permissions::Exact | Permissions::New => NEW_MODE,
+        let Some(parent) = parent else {
+            return Ok(self.create_numbered(entry));
         };
-        let file = match parent {
-            Some(parent) => create(parent, &described.name, IN_BATCH, mode),
-            None => {
-                let name = temporary_name(entry);
-                create(self.staging.as_fd(), name.as_bytes(), NUMBERED, mode)
-            }
-        };
+        let name = &self.manifest.entry(entry).name;
         Ok(Made {
             entry,
-            in_batch,
+            in_batch: true,
             has_mode: false,
-            file,
+            file: create(parent, name, IN_BATCH, mode),
         })
+    }
+
+    fn create_numbered(&self, entry: u32) -> Made {
+        let (name, mode) = (temporary_name(entry), self.mode_of_new(entry));
+        Made {
+            entry,
+            in_batch: false,
+            has_mode: false,
+            file: create(self.staging.as_fd(), name.as_bytes(), NUMBERED, mode),
+        }
+    }
+
+    fn mode_of_new(&self, entry: u32) -> Mode {
+        match self.options.permissions {
+            // It may be interrupted, and opened again.
+            Permissions::Masked => {
+                permissions(self.manifest.entry(entry)) | Mode::RUSR | Mode::WUSR
+            }
+            Permissions::Exact | Permissions::New => NEW_MODE,
+        }
     }
 
     /// The files that begin and end in the chunk of these pieces, if they are many. Nobody opens them again to write, so that they can have
@@ -231,7 +253,8 @@ impl Sink {
         let files: VecDeque<u32> = ends
             .map(|piece| self.plan.files()[piece.file].entry)
             .collect();
-        match files.len() < FILES_MIN {
+        let may_be_taken = |&entry: &u32| self.tree.may_be_taken(entry);
+        match files.len() < FILES_MIN || files.iter().any(may_be_taken) {
             true => VecDeque::new(),
             false => files,
         }
@@ -318,7 +341,9 @@ impl Sink {
         } = receiving;
         let entry = self.plan.files()[*index].entry;
         let flaw = match trailer {
-            Trailer::Whole(hash) if hash == hasher.finalize() => None,
+            Trailer::Whole(hash) if hash == hasher.finalize() => {
+                lost.filter(|lost| *lost == Flaw::SameName)
+            }
             Trailer::Whole(_) => Some(lost.unwrap_or(Flaw::Damaged)),
             Trailer::Void(flaw) => Some(flaw),
         };

@@ -141,6 +141,8 @@ impl Survey<'_> {
                 (Kind::File(_) | Kind::Symlink(_), false) => {
                     match decide(parent, &entry.name, entry, &stat)? {
                         Existing::Replace => {}
+                        // It is another one of the offer that is there, and this one has to say that it is not.
+                        Existing::Keep if self.tree.is_taken(index)? => {}
                         Existing::Keep => self.tree.fitting.unwanted.push(index),
                         Existing::Refuse => return Err(self.exists(index)),
                     }

@@ -23,6 +23,11 @@ pub enum Flaw {
     /// What arrived is not what was read: broken memory, or a broken disk.
     #[error("it arrived damaged: send it again, and suspect the memory or a disk of either host")]
     Damaged,
+    /// The receiver's file system takes its name for that of another one of the offer, which has it.
+    #[error(
+        "another one of the files has this name for the receiver's file system, which has no case or another way to write it: rename one, and send it again"
+    )]
+    SameName,
 }
 
 impl Trailer {
@@ -40,14 +45,23 @@ impl Trailer {
         let [how, hash @ ..] = *bytes;
         match how {
             0 => Self::Whole(blake3::Hash::from_bytes(hash)),
-            code => Self::Void(Flaw::from_code(code).unwrap_or(Flaw::Damaged)),
+            code => {
+                // A sender does not know names at the receiver.
+                let flaw = Flaw::from_code(code).filter(|flaw| *flaw != Flaw::SameName);
+                Self::Void(flaw.unwrap_or(Flaw::Damaged))
+            }
         }
     }
 }
 
 impl Flaw {
     /// Every flaw.
-    pub const ALL: [Self; 3] = [Self::Changed, Self::Unreadable, Self::Damaged];
+    pub const ALL: [Self; 4] = [
+        Self::Changed,
+        Self::Unreadable,
+        Self::Damaged,
+        Self::SameName,
+    ];
 
     /// What stands for it on the wire; never zero.
     pub fn code(self) -> u8 {
@@ -55,6 +69,7 @@ impl Flaw {
             Self::Changed => 1,
             Self::Unreadable => 2,
             Self::Damaged => 3,
+            Self::SameName => 4,
         }
     }
 

@@ -5,12 +5,13 @@
 use crate::descent::Descent;
 use crate::manifest::{Entry, Manifest};
 use crate::plan::Unwanted;
+use crate::twins::Twins;
 use crate::{Error, Problem};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// How an offer is fitted into the directory: decided once ([`crate::survey`]), and kept in the journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub(crate) struct Tree {
     pub fitting: Fitting,
     descent: Descent,
     batch: Option<Batch>,
+    /// Found when somebody asks.
+    twins: OnceLock<Twins>,
 }
 
 /// Directories at the top that do not exist are made in the staging directory, under the numbers of their entries, with all that is in them
@@ -60,6 +63,7 @@ impl Tree {
             fitting,
             descent: Descent::default(),
             batch: None,
+            twins: OnceLock::new(),
         }
     }
 
@@ -96,6 +100,10 @@ impl Tree {
         let Some(batch) = &self.batch else {
             return Ok(None);
         };
+        // Of two that may be one here, the first gets its place before the other is looked at.
+        if self.twins().contains(top) {
+            return Ok(None);
+        }
         let known = batch.tops.get(&top).copied();
         let is_new = known.map_or_else(|| self.exists(top).map(|exists| !exists), Ok)?;
         if known.is_none()
@@ -172,6 +180,58 @@ impl Tree {
         })
     }
 
+    /// Whether the name of an entry, or of a directory above it, can be taken by another one of the manifest.
+    pub fn may_be_taken(&self, index: u32) -> bool {
+        self.twins().concerns(&self.manifest, index)
+    }
+
+    fn twins(&self) -> &Twins {
+        self.twins.get_or_init(|| Twins::of(&self.manifest))
+    }
+
+    /// Whether it is: whether both names lead to one thing.
+    pub fn is_taken(&mut self, index: u32) -> Result<bool, Error> {
+        if !self.may_be_taken(index) {
+            return Ok(false);
+        }
+        let mut way: Vec<u32> = self.manifest.ancestors(index).collect();
+        way.reverse();
+        way.push(index);
+        for index in way {
+            let twins = self.twins().before(index).map(<[u32]>::to_vec);
+            if twins.as_ref().is_ok_and(Vec::is_empty) {
+                continue;
+            }
+            let Some(own) = self.identity(index)? else {
+                continue;
+            };
+            let Ok(twins) = twins else {
+                return Ok(true);
+            };
+            for twin in twins {
+                if self.identity(twin)? == Some(own) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Device and inode of what has the name of an entry.
+    fn identity(&mut self, index: u32) -> Result<Option<(u64, u64)>, Error> {
+        let name = self.name(index).to_vec();
+        let parent = match self.existing(index, DIRECTORY) {
+            Ok(parent) => parent,
+            Err(error) if error.problem == Problem::Missing => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        match rustix::fs::statat(parent, &*name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some((stat.st_dev, stat.st_ino))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(Error::at("look at", self.manifest.path(index))(errno)),
+        }
+    }
+
     /// Gives what is called `from` in `staging` the name of entry `index`, in one step.
     pub fn place(
         &mut self,
@@ -202,6 +262,7 @@ impl Tree {
             fitting,
             descent,
             batch,
+            twins: _,
         } = self;
         let top: &OwnedFd = top;
         let Some(directory) = directory else {

@@ -1,11 +1,12 @@
 //! Checkpoints: data is made durable, and the journal vouches for it, beside the writing, by a thread: a disk that takes its time to do so is
 //! not idle in between, and nobody waits for it. One at a time; what comes meanwhile belongs to the next.
 
-use super::{OPEN_ANY, Sink, temporary_name};
+use super::{OPEN_ANY, Sink, flaw_name, temporary_name};
 use crate::Error;
 use crate::journal::Journal;
 use crate::options::Clash;
 use crate::plan::CHUNK_BYTES;
+use crate::trailer::Flaw;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use std::fs::File;
@@ -196,6 +197,13 @@ impl Sink {
         let replace = self.options.clash == Clash::Overwrite;
         for &entry in whole {
             let name = temporary_name(entry);
+            if self.tree.is_taken(entry)? {
+                let flawed = flaw_name(entry, Flaw::SameName);
+                rustix::fs::renameat(&self.staging, &name, &self.staging, &flawed)
+                    .map_err(|errno| self.error("rename", entry, &errno.into()))?;
+                self.flaws.push((entry, Flaw::SameName));
+                continue;
+            }
             self.tree.place(
                 self.staging.as_fd(),
                 &name,

@@ -1,7 +1,7 @@
 //! The end: empty directories, symbolic links, modes and times of directories. All of it can be done again, if it is interrupted.
 
 use super::checkpoint::{at_once, hold};
-use super::{Sink, flaw_name, times};
+use super::{NEW_MODE, NUMBERED, Sink, create, flaw_name, times};
 use crate::manifest::Kind;
 use crate::options::{Clash, Symlinks};
 use crate::trailer::Flaw;
@@ -33,8 +33,11 @@ impl Sink {
     /// not hear of the end, opens a sink that wants nothing and is settled: what the user did meanwhile stays.
     pub fn settle(&mut self) -> Result<Report, Error> {
         self.unless_broken(Self::make_settled)?;
+        self.flaws.sort_unstable_by_key(|(entry, _)| *entry);
+        let is_file = |flaw: &&(u32, Flaw)| self.manifest.entry(flaw.0).content().is_some();
+        let flawed = self.flaws.iter().filter(is_file).count();
         Ok(Report {
-            files: (self.plan.files().len() - self.flaws.len()) as u64,
+            files: (self.plan.files().len() - flawed) as u64,
             flaws: self.flaws.clone(),
         })
     }
@@ -70,6 +73,9 @@ impl Sink {
         self.tree.end_batch();
         let manifest = std::sync::Arc::clone(&self.manifest);
         for (index, entry) in manifest.iter() {
+            if entry.content().is_none() && self.leave_out(index)? {
+                continue;
+            }
             match &entry.kind {
                 Kind::Directory => {
                     self.tree
@@ -83,7 +89,7 @@ impl Sink {
         }
         // Children before their parents: a directory's time changes with what is in it, and its mode may close it.
         for (index, entry) in manifest.iter().rev() {
-            if entry.kind == Kind::Directory {
+            if entry.kind == Kind::Directory && !self.nameless.contains(&index) {
                 let directory = self
                     .tree
                     .directory(index, self.options.permissions.are_kept())?
@@ -99,6 +105,22 @@ impl Sink {
         // Where it cannot be said, the next life does all of it again.
         let _ = hold(&self.journal).settle(self.next);
         Ok(())
+    }
+
+    /// Whether a directory or link has no name of its own here, which is told as of a file.
+    fn leave_out(&mut self, index: u32) -> Result<bool, Error> {
+        if self.nameless.contains(&index) {
+            return Ok(true);
+        }
+        let is_taken = self.tree.is_taken(index)?;
+        if is_taken {
+            self.nameless.insert(index);
+            let mark = flaw_name(index, Flaw::SameName);
+            create(self.staging.as_fd(), mark.as_bytes(), NUMBERED, NEW_MODE)
+                .map_err(|error| self.staging_error("write", &error))?;
+            self.flaws.push((index, Flaw::SameName));
+        }
+        Ok(is_taken)
     }
 
     fn link(&mut self, index: u32, target: &[u8]) -> Result<(), Error> {

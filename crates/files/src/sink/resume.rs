@@ -153,6 +153,7 @@ impl Sink {
             early: None,
             durable: record.chunks,
             flaws: Vec::new(),
+            nameless: HashSet::new(),
             bytes_since_checkpoint: 0,
             broken: None,
         };
@@ -174,6 +175,10 @@ impl Sink {
                     Reached::Middle => {}
                     Reached::Nothing => self.remove(&name)?,
                 },
+                Left::Flaw(entry, Flaw::SameName) if self.is_without_content(entry) => {
+                    self.nameless.insert(entry);
+                    self.flaws.push((entry, Flaw::SameName));
+                }
                 Left::Flaw(entry, flaw) => match self.reached(entry) {
                     Reached::End => self.flaws.push((entry, flaw)),
                     // Its data is gone, so that it cannot become whole though its end may say that it is.
@@ -206,6 +211,11 @@ impl Sink {
         let stat = rustix::fs::statat(&self.staging, name, AtFlags::SYMLINK_NOFOLLOW);
         let stat = stat.map_err(|errno| self.staging_error("look at", &errno.into()))?;
         Ok(FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
+    }
+
+    fn is_without_content(&self, entry: u32) -> bool {
+        let entry = self.manifest.entries().get(entry as usize);
+        entry.is_some_and(|entry| entry.content().is_none())
     }
 
     fn reached(&self, entry: u32) -> Reached {

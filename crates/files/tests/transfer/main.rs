@@ -10,5 +10,6 @@ mod kept;
 mod limits;
 mod planted;
 mod pour;
+mod same_name;
 mod scratch;
 mod service;

@@ -1,0 +1,126 @@
+//! Entries of one directory that some file systems take for one: those without case, or that normalise names.
+//!
+//! Where they are told apart, nothing comes of it. Where they are not, the first one has the name, and the others do not arrive: none replaces
+//! another of its own transfer. Which it is, the receiving directory says when a name is given ([`crate::tree::Tree::is_taken`]).
+
+use crate::manifest::{Manifest, folded};
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// Twins in front of an entry with which it is compared. One with more of them counts as one whose name is taken where that exists.
+const TWINS_MAX: usize = 16;
+
+/// Entries with twins; of most manifests none.
+#[derive(Debug, Default)]
+pub(crate) struct Twins {
+    /// Group, and place in it.
+    members: HashMap<u32, (usize, usize)>,
+    /// The first ones of each.
+    groups: Vec<Vec<u32>>,
+}
+
+impl Twins {
+    /// Those of a manifest.
+    pub fn of(manifest: &Manifest) -> Self {
+        let mut twins = Self::default();
+        // For each directory that the walk is in, the last entry of each name without what may not count.
+        let mut seen: Vec<HashMap<u64, u32>> = Vec::new();
+        for (index, entry) in manifest.iter() {
+            let depth = usize::from(entry.depth);
+            seen.truncate(depth + 1);
+            seen.resize_with(depth + 1, HashMap::new);
+            let mut hasher = DefaultHasher::new();
+            folded(&entry.name).hash(&mut hasher);
+            if let Some(before) = seen[depth].insert(hasher.finish(), index) {
+                twins.add(before, index);
+            }
+        }
+        twins
+    }
+
+    fn add(&mut self, before: u32, index: u32) {
+        let (group, place) = *self.members.entry(before).or_insert_with(|| {
+            self.groups.push(vec![before]);
+            (self.groups.len() - 1, 0)
+        });
+        self.members.insert(index, (group, place + 1));
+        if place < TWINS_MAX {
+            self.groups[group].push(index);
+        }
+    }
+
+    /// Those in front of an entry, or more of them than are looked at.
+    pub fn before(&self, index: u32) -> Result<&[u32], TooMany> {
+        match self.members.get(&index) {
+            None => Ok(&[]),
+            Some(&(_, place)) if place > TWINS_MAX => Err(TooMany),
+            Some(&(group, place)) => Ok(&self.groups[group][..place]),
+        }
+    }
+
+    /// Whether an entry has any.
+    pub fn contains(&self, index: u32) -> bool {
+        self.members.contains_key(&index)
+    }
+
+    /// Whether the name of an entry, or of a directory above it, may be taken by another one.
+    pub fn concerns(&self, manifest: &Manifest, index: u32) -> bool {
+        let mut way = std::iter::once(index).chain(manifest.ancestors(index));
+        let is_later = |index| {
+            self.members
+                .get(&index)
+                .is_some_and(|(_, place)| *place > 0)
+        };
+        !self.members.is_empty() && way.any(is_later)
+    }
+}
+
+/// More than [`TWINS_MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooMany;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::{Builder, Entry, Kind};
+    use crate::{Limits, Modified};
+
+    #[test]
+    fn twins_are_in_one_directory_and_the_later_one_gives_way() {
+        let mut builder = Builder::new(Limits::default());
+        for (depth, name) in [
+            (0, "A"),
+            (1, "x"),
+            (0, "B"),
+            (1, "a"),
+            (0, "a"),
+            (1, "X"),
+            (1, "x"),
+            (1, "y"),
+        ] {
+            builder
+                .push(Entry {
+                    parent: None,
+                    depth,
+                    name: name.as_bytes().into(),
+                    mode: 0o755,
+                    modified: Modified {
+                        seconds: 0,
+                        nanos: 0,
+                    },
+                    kind: Kind::Directory,
+                })
+                .unwrap();
+        }
+        let manifest = builder.finish();
+        let twins = Twins::of(&manifest);
+        let before = (0..8).map(|index| twins.before(index).unwrap());
+        let before: Vec<&[u32]> = before.collect();
+        assert_eq!(before, [&[][..], &[], &[], &[], &[0], &[], &[5], &[]]);
+        let concerned: Vec<u32> = (0..8)
+            .filter(|&index| twins.concerns(&manifest, index))
+            .collect();
+        assert_eq!(concerned, [4, 5, 6, 7]);
+        assert!(twins.contains(0) && twins.contains(5) && !twins.contains(1));
+    }
+}
