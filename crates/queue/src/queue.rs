@@ -90,8 +90,10 @@ impl Queue {
         if open >= JOBS_MAX || bytes.saturating_add(order.bytes()) > ORDERS_BYTES_MAX {
             return Err(Refused::Full);
         }
+        // A journal may say any number.
+        let id = self.last_id.checked_add(1).ok_or(Refused::Full)?;
         Ok(Job {
-            id: self.last_id + 1,
+            id,
             order,
             state: State::Queued,
             added: unix,
@@ -135,7 +137,7 @@ impl Queue {
         let entry = self.entries.get_mut(&id)?;
         entry.retry_at = None;
         entry.job.state = State::Running;
-        entry.job.attempts += 1;
+        entry.job.attempts = entry.job.attempts.saturating_add(1);
         entry.job.started.get_or_insert(unix);
         Some(&entry.job)
     }

@@ -16,6 +16,7 @@ use airdma_files::manifest::Entry;
 use airdma_files::protocol::{Config, Failure, Reason};
 use airdma_files::session::{Code, HandshakeError, Identity, PublicKey};
 use airdma_files::{Flaw, Manifest, Options, printable};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,10 +26,13 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Connections at a time: more than one, so that who says nothing is in nobody's way.
+/// Connections at a time: more than one, so that a silent one is in no other's way.
 const CONNECTIONS_MAX: usize = 8;
 /// The same, with those that were shown out and have not gone yet.
 const THREADS_MAX: usize = 16;
+/// Of these, from one address: what one host does keeps no other out. A sender has two while one takes the other's place.
+const CONNECTIONS_OF_ONE_MAX: usize = 4;
+const THREADS_OF_ONE_MAX: usize = 8;
 /// How long a sender that has not heard that all arrived is waited for.
 const UNHEARD: Duration = Duration::from_secs(5);
 
@@ -102,8 +106,10 @@ pub struct Received {
 }
 
 /// A connection, as the thread that accepts them sees it.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Visitor {
+    /// Where it comes from: its host has answered there.
+    address: IpAddr,
     /// Past the handshake.
     is_admitted: Arc<AtomicBool>,
     shown_out: Cancel,
@@ -197,8 +203,7 @@ impl Reception<'_, '_, '_> {
             if self.lobby.is_cancelled() {
                 return Err(Error::Cancelled);
             }
-            let is_admitted = |visitor: &Visitor| visitor.is_admitted.load(Ordering::Relaxed);
-            if !self.visitors.iter().any(is_admitted)
+            if !self.visitors.iter().any(Visitor::is_admitted)
                 && let Some(result) = self.give_up()
             {
                 return result;
@@ -219,7 +224,9 @@ impl Reception<'_, '_, '_> {
             self.waker.wake_by_ref();
             let device = door.device.clone();
             match accepted {
-                Ok(endpoint) if self.make_room() => self.serve(device, endpoint)?,
+                Ok(endpoint) if make_room(&self.visitors, endpoint.peer()) => {
+                    self.serve(device, endpoint)?;
+                }
                 Ok(endpoint) => drop(endpoint),
                 Err(error) => self.lobby.tell(Event::Turned(error.to_string())),
             }
@@ -227,24 +234,9 @@ impl Reception<'_, '_, '_> {
         Ok(())
     }
 
-    /// Whether one more may come in; whoever has been longest in the handshake goes for it.
-    fn make_room(&mut self) -> bool {
-        if self.visitors.len() >= THREADS_MAX {
-            return false;
-        }
-        let inside = self.visitors.iter();
-        let inside = inside.filter(|visitor| !visitor.shown_out.is_cancelled());
-        if inside.clone().count() < CONNECTIONS_MAX {
-            return true;
-        }
-        let is_admitted = |visitor: &&Visitor| visitor.is_admitted.load(Ordering::Relaxed);
-        let oldest = inside.clone().find(|visitor| !is_admitted(visitor));
-        oldest.inspect(|oldest| oldest.shown_out.cancel()).is_some()
-    }
-
     fn serve(&mut self, device: Device, endpoint: Endpoint) -> Result<(), Error> {
         let (scope, lobby) = (self.scope, self.lobby);
-        let visitor = Visitor::default();
+        let visitor = Visitor::new(endpoint.peer());
         self.visitors.push(visitor.clone());
         let (ended, waker) = (self.endings.0.clone(), self.waker.clone());
         let thread = thread::Builder::new().name("airdma-receiver".into());
@@ -316,6 +308,53 @@ impl Reception<'_, '_, '_> {
     }
 }
 
+impl Visitor {
+    fn new(address: IpAddr) -> Self {
+        Self {
+            address,
+            is_admitted: Arc::default(),
+            shown_out: Cancel::default(),
+        }
+    }
+
+    fn is_admitted(&self) -> bool {
+        self.is_admitted.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether one more may come in from `address`. For it goes a connection that is not past the handshake: the oldest of the address
+/// that has most of these, or of its own where that has as many as it may. Past the handshake none goes.
+fn make_room(visitors: &[Visitor], address: IpAddr) -> bool {
+    let of_its_own = |visitor: &&Visitor| visitor.address == address;
+    let threads = visitors.iter().filter(of_its_own).count();
+    if visitors.len() >= THREADS_MAX || threads >= THREADS_OF_ONE_MAX {
+        return false;
+    }
+    let inside = visitors.iter();
+    let inside: Vec<&Visitor> = inside
+        .filter(|visitor| !visitor.shown_out.is_cancelled())
+        .collect();
+    let of = |address| {
+        let of_it = inside.iter().filter(move |other| other.address == address);
+        of_it.filter(|visitor| !visitor.is_admitted())
+    };
+    let full = if inside.iter().copied().filter(of_its_own).count() >= CONNECTIONS_OF_ONE_MAX {
+        Some(address)
+    } else if inside.len() >= CONNECTIONS_MAX {
+        let strangers = inside.iter().filter(|visitor| !visitor.is_admitted());
+        // Of several that have as many, the one that comes first in the order of addresses: no matter which.
+        let most = strangers.max_by_key(|visitor| (of(visitor.address).count(), visitor.address));
+        match most {
+            Some(most) => Some(most.address),
+            None => return false,
+        }
+    } else {
+        return true;
+    };
+    let oldest = full.and_then(|address| of(address).next());
+    oldest.inspect(|oldest| oldest.shown_out.cancel()).is_some()
+}
+
 /// One connection, from its first message to its last.
 fn serve<'scope, 'env>(
     scope: &'scope thread::Scope<'scope, 'env>,
@@ -382,5 +421,66 @@ fn received(peer: PublicKey, outcome: Outcome) -> Received {
         files: report.files,
         bytes: manifest.content_bytes(),
         flaws: report.flaws.into_iter().map(named).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn host(number: u8) -> IpAddr {
+        Ipv4Addr::new(192, 0, 2, number).into()
+    }
+
+    /// Who comes in from these addresses, one after the other, while nobody goes.
+    fn come(visitors: &mut Vec<Visitor>, from: impl IntoIterator<Item = u8>) -> Vec<bool> {
+        let come = |number| {
+            let comes = make_room(visitors, host(number));
+            if comes {
+                visitors.push(Visitor::new(host(number)));
+            }
+            comes
+        };
+        from.into_iter().map(come).collect()
+    }
+
+    fn inside(visitors: &[Visitor], number: u8) -> usize {
+        let of_it = visitors.iter().filter(|it| it.address == host(number));
+        of_it.filter(|it| !it.shown_out.is_cancelled()).count()
+    }
+
+    #[test]
+    fn a_host_that_floods_shows_out_none_but_its_own() {
+        let mut visitors = vec![Visitor::new(host(1)), Visitor::new(host(2))];
+        let came = come(&mut visitors, [9; 40]);
+        assert_eq!(
+            came.iter().filter(|came| **came).count(),
+            THREADS_OF_ONE_MAX
+        );
+        assert_eq!([1, 2, 9].map(|it| inside(&visitors, it)), [1, 1, 4]);
+        // Others find room as long as it floods.
+        assert_eq!(come(&mut visitors, [3, 1]), [true; 2]);
+    }
+
+    #[test]
+    fn hosts_that_flood_together_go_before_one_that_does_not() {
+        let mut visitors = vec![Visitor::new(host(1))];
+        come(&mut visitors, [7, 8, 9].repeat(3));
+        assert_eq!(inside(&visitors, 1), 1);
+        assert_eq!(come(&mut visitors, [2]), [true]);
+        let counts = [1, 2, 7, 8, 9].map(|it| inside(&visitors, it));
+        assert_eq!(counts.iter().sum::<usize>(), CONNECTIONS_MAX);
+        assert_eq!(counts[..2], [1, 1]);
+    }
+
+    #[test]
+    fn none_that_was_admitted_goes() {
+        let mut visitors = Vec::new();
+        come(&mut visitors, [1, 1, 1, 1, 2, 2, 2, 2]);
+        for visitor in &visitors {
+            visitor.is_admitted.store(true, Ordering::Relaxed);
+        }
+        assert_eq!(come(&mut visitors, [1, 3]), [false; 2]);
     }
 }

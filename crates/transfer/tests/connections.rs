@@ -10,7 +10,9 @@ mod isolated;
 use airdma::{Device, Rights};
 use airdma_files::manifest::Kind as EntryKind;
 use airdma_files::protocol::{Config, Message, Reason};
-use airdma_files::session::{Code, DataKey, Door, HandshakeError, Identity, Introduction};
+use airdma_files::session::{
+    Code, DataKey, Door, HandshakeError, Identity, Initiator, Introduction, frame,
+};
 use airdma_files::{CHUNK_BYTES, Limits, Manifest, Options, Source, Unwanted, Walking, walk};
 use airdma_transfer::{
     Ask, Cancel, Destination, Error, Event, Kind, Offered, PORT, ReceiveJob, Received, SendJob,
@@ -234,6 +236,41 @@ fn a_sender_that_comes_again_and_moves_nothing_is_not_waited_for_for_ever() {
             });
             assert_eq!(received.unwrap_err().kind(), Kind::Interrupted);
             assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
+        },
+    );
+}
+
+/// As many as there is room for, and more, while another host is in the middle of its handshake.
+#[test]
+fn a_host_that_floods_ends_no_handshake_of_another_host() {
+    isolated(
+        "a_host_that_floods_ends_no_handshake_of_another_host",
+        "ip addr add 10.9.9.2/32 dev lo",
+        || {
+            let bench = Bench::new("flood");
+            bench
+                .receive(&|_, _| true, |_| {
+                    let mut slow = Line::connect(HERE).unwrap();
+                    let known = Introduction::Known(vec![bench.receiver.public()]);
+                    let (initiator, first) = Initiator::start(&bench.senders[0], known);
+                    slow.say(&frame(&first));
+                    let second = slow.hear().unwrap();
+                    let device = Device::open("10.9.9.2").unwrap();
+                    let flood: Vec<_> = (0..20)
+                        .filter_map(|_| device.connect(HERE).wait().ok())
+                        .collect();
+                    assert!(flood.len() > 4, "{}", flood.len());
+                    // Who is shown out has gone by then.
+                    thread::sleep(Duration::from_millis(500));
+                    let (confirming, third) = initiator.prove(&second).unwrap();
+                    slow.say(&frame(&third));
+                    let last = slow.hear().expect("it is still connected");
+                    confirming.confirm(&last).unwrap();
+                    drop(slow);
+                    assert_eq!(bench.send().unwrap().files, 1);
+                    drop(flood);
+                })
+                .unwrap();
         },
     );
 }
