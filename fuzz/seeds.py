@@ -5,12 +5,22 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CAPTURES = ROOT / "crates" / "captures" / "vectors"
 AIR = ROOT / "crates" / "wire" / "tests" / "air.hex"
+KNOWN_PEERS = [
+    f"{'01' * 32} receiver - anna\n{'02' * 32} sender - 192.0.2.1\n",
+    f"# mine\n{'01' * 32} receiver 02:00:00:00:00:01@10.0.0.0/24 10.0.0.7\n{'03' * 32} former line\n\n",
+]
+JOURNALS = [
+    ['{"last_id":2}', '{"job":{"id":1,"order":{"paths":["/"],"to":"anna","code":"lusab-babad"},"state":"queued","added":1}}'],
+    ['{"last_id":1}', '{"job":{"id":1,"order":{"paths":[[47,255]],"to":"anna"},"state":"running","added":1,"attempts":2}}'],
+    ['{"job":{"id":18446744073709551615,"order":{"paths":[],"to":""},"state":"done","added":1,"ended":0}}'],
+]
 LEN_MAX = 300
 """Longer packets are the same with more payload."""
 
@@ -33,6 +43,11 @@ def main() -> int:
         hosts = bytes([0, 0, 0, 0])
         write(out / "air_message", hosts + bytes([number & 1, 4]) + mad)
         write(out / "air_message", hosts + bytes([0, 2, 0, 0, 0, 0, 0x80, 0x10, number & 1, 4]) + mad)
+    for text in KNOWN_PEERS:
+        write(out / "known_peers", text.encode())
+    for records in JOURNALS:
+        lines = (f"{zlib.crc32(record.encode()):08x} {record}\n" for record in records)
+        write(out / "queue_journal", "".join(lines).encode())
     return 0
 
 

@@ -13,8 +13,10 @@ pub mod file_manifest;
 pub mod host;
 pub mod icrc;
 pub mod input;
+pub mod known_peers;
 pub mod packet;
 pub mod program;
+pub mod queue_journal;
 pub mod queue_request;
 pub mod requester;
 pub mod responder;
@@ -41,5 +43,7 @@ pub const TARGETS: &[Target] = &[
     ("file_manifest", file_manifest::run),
     ("file_control", file_control::run),
     ("queue_request", queue_request::run),
+    ("queue_journal", queue_journal::run),
+    ("known_peers", known_peers::run),
     ("world", world::run),
 ];

@@ -89,5 +89,7 @@ replays!(
     file_manifest,
     file_control,
     queue_request,
+    queue_journal,
+    known_peers,
     world
 );
