@@ -8,6 +8,7 @@ use crate::cq::CqOptions;
 use crate::{AsyncEvent, Error, LIMITS};
 use airdma_shm::{Cqe, RingProducer};
 use airdma_transport::{Completion, GrhHeader, Status};
+use airdma_wire::Qpn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -71,6 +72,14 @@ struct CqSlot {
 pub(crate) struct CqTable {
     slots: Vec<Option<CqSlot>>,
     free: Vec<u32>,
+    /// Queues that overflowed just now.
+    overrun: Vec<Overrun>,
+}
+
+/// A queue that overflowed, and whose completion was lost.
+pub(crate) struct Overrun {
+    pub(crate) cq: u32,
+    pub(crate) qpn: Qpn,
 }
 
 impl CqTable {
@@ -124,19 +133,36 @@ impl CqTable {
         }
     }
 
-    /// Adds a completion. When the ring is full it is lost, never an older one overwritten; the queue is marked, and an
-    /// event raised once (IBTA 11.6.3.1, `IBV_EVENT_CQ_ERR`), unless its owner does not care.
+    /// A queue that overflowed, each once: [`Tables::fail_overrun`](crate::tables::Tables::fail_overrun) is to be called.
+    #[inline]
+    pub(crate) fn has_overrun(&self) -> bool {
+        !self.overrun.is_empty()
+    }
+
+    pub(crate) fn take_overrun(&mut self) -> Option<Overrun> {
+        self.overrun.pop()
+    }
+
+    /// Adds a completion. When the ring is full it is lost, never an older one overwritten; unless its owner does not care, the
+    /// queue is in error from now on: it takes none any more, an event is raised once (IBTA 11.6.3.1, `IBV_EVENT_CQ_ERR`), and its
+    /// queue pairs fail.
     pub(crate) fn push(&mut self, index: u32, completion: &Completion, counters: &mut Counters) {
         let Some(Some(CqSlot { ring, shared })) = self.slots.get_mut(index as usize) else {
             return;
         };
-        let Some(mut slot) = ring.slot(0) else {
+        // Nothing follows what was lost.
+        let room = ring
+            .slot(0)
+            .filter(|_| !shared.overrun.load(Ordering::Relaxed));
+        let Some(mut slot) = room else {
             counters.count(EngineCounter::CqOverruns);
             if !shared.options.ignore_overrun && !shared.overrun.swap(true, Ordering::Release) {
                 let cookie = shared.cookie.load(Ordering::Relaxed);
                 shared
                     .events
                     .push((EventOwner::Cq(shared.id), AsyncEvent::CqError { cookie }));
+                let qpn = completion.qpn;
+                self.overrun.push(Overrun { cq: index, qpn });
             }
             return;
         };

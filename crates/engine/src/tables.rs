@@ -3,7 +3,7 @@
 use crate::active::Active;
 use crate::air::{Air, Arrived};
 use crate::counters::{Counters, EngineCounter};
-use crate::cq_table::CqTable;
+use crate::cq_table::{CqTable, Overrun};
 use crate::gsi::Gsi;
 use crate::memory::MemoryTable;
 use crate::multicast::Multicast;
@@ -95,6 +95,11 @@ impl Tables {
 
     /// Takes what was posted to a queue pair.
     pub(crate) fn take_work(&mut self, index: u32, now: Time) {
+        self.take_posted(index);
+        self.settle(index, now);
+    }
+
+    fn take_posted(&mut self, index: u32) {
         let Some(slot) = self.qps.slot(index) else {
             return;
         };
@@ -111,7 +116,6 @@ impl Tables {
                 self.with(index, |qp, host| qp.flush_receives(host));
             }
         }
-        self.settle(index, now);
     }
 
     /// Takes one posted request; false when there is none.
@@ -181,6 +185,36 @@ impl Tables {
             && slot.qp.wants_transmit()
         {
             self.active.join(index, &mut slot.turn);
+        }
+        if self.cqs.has_overrun() {
+            self.fail_overrun(now);
+        }
+    }
+
+    /// Completion queues overflowed: the queue pairs that use them end in ERROR, since what they did cannot be told, and each says
+    /// so (`IBV_EVENT_QP_FATAL`). What they flush may make another queue overflow.
+    #[cold]
+    pub(crate) fn fail_overrun(&mut self, now: Time) {
+        let error = QpAttributes {
+            state: QpState::Error,
+            ..QpAttributes::default()
+        };
+        while let Some(Overrun { cq, qpn }) = self.cqs.take_overrun() {
+            for index in 0..self.qps.end() {
+                let is_affected = self.qps.slot(index).is_some_and(|slot| {
+                    let uses = slot.side.send_cq == cq || slot.side.recv_cq == cq;
+                    let runs = !matches!(slot.qp.state(), QpState::Reset | QpState::Error);
+                    runs && (uses || slot.qp.qpn() == qpn)
+                });
+                if is_affected {
+                    self.take_posted(index);
+                    self.with(index, |qp, host| {
+                        qp.modify(&error, AttrMask::STATE, host).ok();
+                        host.event(QpEvent::Fatal);
+                    });
+                    self.note(index, now);
+                }
+            }
         }
     }
 

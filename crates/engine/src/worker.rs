@@ -281,6 +281,9 @@ impl Worker {
             self.tables.expire(now);
         }
         self.transmit(now, &mut round);
+        if self.tables.cqs.has_overrun() {
+            self.tables.fail_overrun(now);
+        }
         if let Some(gsi) = &mut self.tables.gsi {
             gsi.tell_all();
         }

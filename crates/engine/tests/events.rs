@@ -480,7 +480,13 @@ fn a_full_completion_queue_keeps_what_it_has_and_reports_the_loss_once() {
         left.device.wait_async_event().unwrap(),
         AsyncEvent::CqError { cookie: 99 }
     ));
+    let number = qp.number();
+    assert!(matches!(
+        left.device.wait_async_event().unwrap(),
+        AsyncEvent::Qp { number: whose, event: QpEvent::Fatal, .. } if whose == number
+    ));
     assert!(!readable(left.device.async_fd(), 0));
+    assert_eq!(qp.state(), QpState::Error);
     let mut kept = Vec::new();
     assert_eq!(
         small
@@ -489,6 +495,81 @@ fn a_full_completion_queue_keeps_what_it_has_and_reports_the_loss_once() {
         4
     );
     assert_eq!(kept, [0, 1, 2, 3]);
+    assert_eq!(
+        small.poll(9, |_| panic!()).unwrap_err().errno(),
+        libc::EOVERFLOW
+    );
+}
+
+#[test]
+fn all_queue_pairs_of_a_queue_that_overflows_end_and_no_others() {
+    let (left, right) = wired();
+    let (left, right) = (
+        End::new(&left, QpType::Rc, 256),
+        End::new(&right, QpType::Rc, 256),
+    );
+    let small = left.device.create_cq(4, None).unwrap();
+    let make = |send: &Arc<Cq>, recv: &Arc<Cq>| {
+        let init = QpInit {
+            qp_type: QpType::Rc,
+            send_cq: Arc::clone(send),
+            recv_cq: Arc::clone(recv),
+            srq: None,
+            caps: CAPS,
+            signal_all: false,
+        };
+        left.pd.create_qp(init).unwrap()
+    };
+    let sender = make(&small, &left.cq);
+    let receiver = make(&left.cq, &small);
+    let (idle, other) = (make(&small, &small), make(&left.cq, &left.cq));
+    for qp in [&sender, &receiver, &other] {
+        connect(qp, right.qp.number(), right.path());
+    }
+    connect(&right.qp, sender.number(), left.path());
+    let sges = [left.memory.sge(0, 8)];
+    receiver
+        .post_recv(&RecvWr {
+            wr_id: 77,
+            sges: &sges,
+        })
+        .unwrap();
+    for wr_id in 0..6 {
+        let wr = SendWr {
+            wr_id,
+            sges: &[],
+            ..left.write(&right, 0, 0)
+        };
+        sender.post_send(&wr).unwrap();
+    }
+    wait_until("the overrun", || receiver.state() == QpState::Error);
+    assert_eq!(sender.state(), QpState::Error);
+    assert_eq!(other.state(), QpState::ReadyToSend);
+    // In RESET there is nothing that could complete.
+    assert_eq!(idle.state(), QpState::Reset);
+    // What was lost is not followed by anything.
+    let mut seen = Vec::new();
+    small.poll(2, |done| seen.push(done.wr_id)).unwrap();
+    other
+        .modify(
+            &QpAttributes {
+                state: QpState::Error,
+                ..QpAttributes::default()
+            },
+            AttrMask::STATE,
+        )
+        .unwrap();
+    small.poll(9, |done| seen.push(done.wr_id)).unwrap();
+    assert_eq!(seen, [0, 1, 2, 3]);
+    assert_eq!(
+        small.poll(9, |_| panic!()).unwrap_err().errno(),
+        libc::EOVERFLOW
+    );
+    let wr = RecvWr {
+        wr_id: 78,
+        sges: &sges,
+    };
+    receiver.post_recv(&wr).unwrap();
     assert_eq!(
         small.poll(9, |_| panic!()).unwrap_err().errno(),
         libc::EOVERFLOW

@@ -109,6 +109,8 @@ static void overrun(void)
 	for (int i = 0; i < 20; i++)
 		write_once(qp, mr->rkey, (uintptr_t)memory + 64);
 	IS("overrun", next_event(5000), IBV_EVENT_CQ_ERR);
+	IS("the end of its queue pair", next_event(5000), IBV_EVENT_QP_FATAL);
+	IS("and of no other", next_event(0), -1);
 	struct ibv_wc wc;
 	for (int i = 0; i < room; i++)
 		IS("what it held", ibv_poll_cq(small, 1, &wc), 1);
