@@ -118,6 +118,7 @@ WORLDS = {
     "packets_lost_or_damaged": "packets lost or damaged",
     "packets_delivered_damaged": "damaged packets that the IP layer let through",
     "hosts_killed": "hosts killed",
+    "datagrams_forged": "datagrams forged by an attacker",
     "failures": "worlds that failed",
 }
 

@@ -259,12 +259,13 @@ fn counted(counts: &Counts) -> serde_json::Value {
         "packets_lost_or_damaged": counts.lost,
         "packets_delivered_damaged": counts.damaged,
         "hosts_killed": counts.kills,
+        "datagrams_forged": counts.forged,
     })
 }
 
 fn in_words(counts: &Counts) -> String {
     format!(
-        "{} worlds: {} actions, {} requests of {} bytes, {} receives, {} completions ({} of failure), {} events, {} packets, {} of them lost or damaged, {} hosts killed",
+        "{} worlds: {} actions, {} requests of {} bytes, {} receives, {} completions ({} of failure), {} events, {} packets, {} of them lost or damaged, {} hosts killed, {} datagrams forged",
         counts.worlds,
         counts.actions,
         counts.requests,
@@ -275,7 +276,8 @@ fn in_words(counts: &Counts) -> String {
         counts.events,
         counts.packets,
         counts.lost,
-        counts.kills
+        counts.kills,
+        counts.forged
     )
 }
 
@@ -328,6 +330,7 @@ fn log_of(plan: &Plan, outcome: &Outcome) -> String {
         network,
         connections,
         actions,
+        attacker,
     } = plan;
     let family = if *v6 { "IPv6" } else { "IPv4" };
     let faults = if *careful { "without" } else { "with" };
@@ -342,6 +345,9 @@ fn log_of(plan: &Plan, outcome: &Outcome) -> String {
             2 * index,
             2 * index + 1
         );
+    }
+    if let Some(attacker) = attacker {
+        let _ = writeln!(log, "{attacker:?}");
     }
     let _ = writeln!(log, "{} actions", actions.len());
     for line in outcome.world.events() {

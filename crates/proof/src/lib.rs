@@ -1,6 +1,7 @@
 //! Proof by simulation: random worlds in which the engine, as programs use it, runs over a simulated network, and a reference
 //! model ([`airdma_model`]) judges everything that programs see.
 
+mod attacker;
 pub mod bottleneck;
 pub mod cell;
 pub mod choices;

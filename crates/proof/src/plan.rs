@@ -23,6 +23,17 @@ pub struct Plan {
     pub careful: bool,
     /// What happens, in order.
     pub actions: Vec<Action>,
+    /// A third host that forges datagrams, if there is one.
+    pub attacker: Option<AttackerPlan>,
+}
+
+/// How busy the attacker is.
+#[derive(Clone, Copy, Debug)]
+pub struct AttackerPlan {
+    /// Datagrams that it sends at most.
+    pub datagrams: u32,
+    /// The mean time between its bursts.
+    pub pause: Duration,
 }
 
 /// What connects the hosts.
@@ -292,8 +303,24 @@ impl Plan {
             connections,
             careful: !faults,
             actions,
+            attacker: attacker(seed),
         }
     }
+}
+
+/// A third of the worlds have one.
+fn attacker(seed: u64) -> Option<AttackerPlan> {
+    if !seed.is_multiple_of(3) || seed.is_multiple_of(5) {
+        // In those in which hosts offer more than RoCEv2 it would succeed as yet.
+        return None;
+    }
+    let chance = unforeseen(seed, 10_000);
+    let datagrams = [8, 32, 64, 128][(chance >> 8) as usize % 4];
+    let micros = [1, 10, 100, 1000][(chance >> 16) as usize % 4];
+    chance.is_multiple_of(3).then_some(AttackerPlan {
+        datagrams,
+        pause: Duration::from_micros(micros),
+    })
 }
 
 /// Choices that came later than the others take no bytes, so that what bytes meant before they mean still: they come out of the

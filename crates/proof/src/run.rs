@@ -66,6 +66,7 @@ fn text_of(panic: &(dyn std::any::Any + std::marker::Send)) -> String {
 }
 
 fn live(world: &mut World) -> Result<(), String> {
+    world.meet().map_err(|why| format!("before all: {why}"))?;
     for index in 0..world.plan.actions.len() {
         let action = world.plan.actions[index].clone();
         world
@@ -83,6 +84,7 @@ const BUNDLE_PACKETS_MAX: u64 = 64;
 impl World {
     fn total(&self) -> Counts {
         let mut counts = self.counts;
+        counts.forged = self.attacker.as_ref().map_or(0, |attacker| attacker.sent);
         for from in 0..self.hosts.len() {
             for to in 0..self.hosts.len() {
                 counts.lost += self.network.path(from, to).lost;
@@ -175,6 +177,7 @@ impl World {
                 open.collect::<Vec<_>>()
             ));
         }
+        self.meet_again()?;
         self.check_events()?;
         self.check_calm()?;
         self.flush()?;
@@ -231,7 +234,8 @@ impl World {
         let mut ends = 0..self.ends.len();
         let is_open = ends.any(|end| self.judge.sends(end).next().is_some());
         let unsure = !self.plan.careful && is_open;
-        let touched = touched + self.marked;
+        let forged = self.attacker.as_ref().map_or(0, |attacker| attacker.sent);
+        let touched = touched + self.marked + forged;
         if unsure || touched > 0 || slow || self.violent || self.counts.failures > 0 {
             return Ok(());
         }
@@ -323,8 +327,14 @@ impl World {
             self.judge.now += 1;
             self.destroy(end)?;
         }
+        if let Some(attacker) = &mut self.attacker {
+            attacker.leave(&self.hosts)?;
+        }
         // What is still under way reaches nobody, and changes nothing.
         self.pass(Duration::from_secs(1))?;
+        if let Some(attacker) = &self.attacker {
+            attacker.check_reflection()?;
+        }
         for index in 0..self.hosts.len() {
             if !self.hosts[index].alive {
                 continue;

@@ -2,6 +2,7 @@
 //!
 //! One packet arrives at a time, and after every packet, timer and action the judge looks at the memory of the host that ran.
 
+use crate::attacker::Attacker;
 use crate::delays::{Delays, slow_since};
 use crate::host::{Air, End, Host};
 use crate::plan::{Connection, NetworkPlan, Plan, Service};
@@ -36,6 +37,8 @@ pub struct Counts {
     pub kills: u64,
     pub bytes: u64,
     pub events: u64,
+    /// Datagrams that an attacker forged.
+    pub forged: u64,
 }
 
 impl Counts {
@@ -54,6 +57,7 @@ impl Counts {
             kills,
             bytes,
             events,
+            forged,
         } = other;
         self.worlds += worlds;
         self.actions += actions;
@@ -67,6 +71,7 @@ impl Counts {
         self.kills += kills;
         self.bytes += bytes;
         self.events += events;
+        self.forged += forged;
     }
 }
 
@@ -125,6 +130,8 @@ pub struct World {
     pub violent: bool,
     /// A send queue was drained.
     pub drained: bool,
+    /// Who forges datagrams, if somebody does.
+    pub(crate) attacker: Option<Attacker>,
     /// How long packets were under way, at `from * hosts + to`.
     delays: Vec<Delays>,
 }
@@ -185,6 +192,7 @@ impl World {
             marked: 0,
             violent: false,
             drained: false,
+            attacker: None,
             delays: vec![Delays::default(); plan.hosts * plan.hosts],
             plan,
         };
@@ -192,6 +200,13 @@ impl World {
         world.introduce_hosts();
         for index in 0..world.plan.connections.len() {
             world.connect(world.plan.connections[index]);
+        }
+        if let Some(of) = world.plan.attacker {
+            let mut attacker = Attacker::new(&world.plan, of, &world.hosts, &world.ends);
+            for end in 0..world.ends.len() {
+                attacker.note_start(end, world.plan.connections[end / 2].psns[end % 2]);
+            }
+            world.attacker = Some(attacker);
         }
         world
     }
@@ -347,6 +362,9 @@ impl World {
                 | AttrMask::RNR_RETRY
                 | AttrMask::TIMEOUT;
         }
+        if let Some(attacker) = &mut self.attacker {
+            attacker.note_start(own, connection.psns[side]);
+        }
         let states = [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];
         let of = &mut self.judge.queue_pairs[own];
         of.rights = Rights(attributes.access.bits());
@@ -436,10 +454,13 @@ impl World {
                 .map(|_| duration(self.network.ready_at(index)).max(self.now));
             [host.device.deadline(), port]
         });
-        hosts.flatten().chain(network).min()
+        let attacker = self.attacker.as_ref().and_then(Attacker::deadline);
+        let attacker = attacker.map(|at| at.max(self.now));
+        hosts.flatten().chain(network).chain(attacker).min()
     }
 
     fn happen(&mut self) -> Result<(), String> {
+        self.attack();
         let mut deliveries = Vec::new();
         self.network
             .deliver(time(self.now), &mut |delivery| deliveries.push(delivery));
@@ -455,6 +476,9 @@ impl World {
             self.hosts[to].harmed += u64::from(delivery.harmed);
             self.judge.now += 1;
             let mut frame = to_port(delivery.frame);
+            if let Some(attacker) = &mut self.attacker {
+                attacker.note_arrival(&frame);
+            }
             if frame.tos & ECN == ECT_0 && self.random.chance(MARKED) {
                 frame.tos |= ECN;
                 self.marked += 1;
@@ -470,7 +494,7 @@ impl World {
                 self.run(host)?;
             }
         }
-        Ok(())
+        self.attend()
     }
 
     /// Lets a host do what is to be done now, takes what it sends, and looks at its memory.
@@ -502,6 +526,9 @@ impl World {
                 break;
             };
             took += 1;
+            if let Some(attacker) = &mut self.attacker {
+                attacker.note_packet(&frame, &self.ends, &self.hosts);
+            }
             if frame.destination == self.hosts[index].address {
                 // To itself: no network sees it.
                 self.hosts[index].to_itself.push_back(frame);
@@ -550,14 +577,24 @@ impl World {
     pub fn path_to(&self, end: usize, other: usize) -> airdma_model::Path {
         let (a, b) = (self.ends[end].host, self.ends[other].host);
         let counted = [self.network.path(a, b), self.network.path(b, a)];
+        let lost: u64 = counted.iter().map(|path| path.lost).sum();
+        let astray: u64 = counted.iter().map(|path| path.astray).sum();
+        let slow = self.slow_since(end);
+        let is_calm = lost + astray == 0 && slow.is_none() && !self.violent;
         airdma_model::Path {
             now: self.now,
-            lost: counted.iter().map(|path| path.lost).sum(),
-            astray: counted.iter().map(|path| path.astray).sum(),
-            slow: self.slow_since(end),
+            lost,
+            astray: astray + self.disturbances(is_calm),
+            slow,
             haunted: self.ends[end].haunted,
             disorderly: self.is_disorderly(),
         }
+    }
+
+    /// What the attacker did that RoCEv2 has spend a retry, which may be missed later. Where nothing else does, no connection ends by that.
+    fn disturbances(&self, is_calm: bool) -> u64 {
+        let attacker = self.attacker.as_ref().filter(|_| !is_calm);
+        attacker.map_or(0, Attacker::disturbances)
     }
 
     /// What was posted at that moment or before may have been answered after its timer ran out: by then a round trip could

@@ -27,6 +27,7 @@ fn the_model_is_content_with_random_worlds() {
     assert!(counts.requests > 5_000, "{counts:?}");
     assert!(counts.lost > 500, "{counts:?}");
     assert!(counts.kills > 3, "{counts:?}");
+    assert!(counts.forged > 1_000, "{counts:?}");
     everything_was_seen(&report);
 }
 
@@ -126,14 +127,26 @@ fn worlds_that_failed_once_go_as_they_should() {
     ]
     .concat()
     {
-        assert_eq!(run(plan_of(seed), false).failure, None, "seed={seed}");
+        goes_as_it_should(seed, "");
+    }
+}
+
+/// With the attacker that it may have by now, and as it was.
+fn goes_as_it_should(seed: u64, fault: &str) {
+    let plan = plan_of(seed);
+    let before = Plan {
+        attacker: None,
+        ..plan.clone()
+    };
+    for plan in [plan, before] {
+        assert_eq!(run(plan, false).failure, None, "seed={seed} {fault}");
     }
 }
 
 /// Worlds in which the engine was wrong once.
 #[test]
 fn worlds_that_found_a_fault_go_as_they_should() {
-    for (seed, _fault) in [
+    for (seed, fault) in [
         (
             1_795_287_314_836_767,
             "a request that could not be sent came after one about which nobody had asked: its timer had to run out",
@@ -172,8 +185,22 @@ fn worlds_that_found_a_fault_go_as_they_should() {
             "a timeout was shorter than a peer may take to tell how far it is",
         ),
     ] {
-        let failure = run(plan_of(seed), false).failure;
-        assert_eq!(failure, None, "seed={seed}");
+        goes_as_it_should(seed, fault);
+    }
+}
+
+/// Worlds in which the attacker ended connections, or had hosts send to others.
+#[test]
+fn worlds_that_an_attacker_broke_go_as_they_should() {
+    for (seed, fault) in [
+        (
+            18,
+            "requests in the name of nobody brought about repetitions",
+        ),
+        (90, "a request with the queue pair of a connection ended it"),
+    ] {
+        assert!(plan_of(seed).attacker.is_some(), "seed={seed}");
+        goes_as_it_should(seed, fault);
     }
 }
 
@@ -198,6 +225,8 @@ fn worlds_are_of_every_kind() {
     let has = |plan: &Plan, is: fn(&Action) -> bool| plan.actions.iter().any(is);
     some("IPv6", |plan| plan.v6);
     some("careful", |plan| plan.careful);
+    some("an attacker", |plan| plan.attacker.is_some());
+    some("none", |plan| plan.attacker.is_none());
     some("three hosts or more", |plan| plan.hosts > 2);
     some("loss", |plan| plan.network.link.loss > 0);
     some("corruption", |plan| plan.network.link.corrupt > 0);

@@ -206,6 +206,12 @@ impl World {
     ) -> Result<(), String> {
         let mut ends = self.ends.iter();
         let end = ends.position(|end| end.number == number && end.host == host);
+        if let Some(attacker) = &mut self.attacker
+            && end.is_none()
+            && attacker.owns(host, number)
+        {
+            return attacker.take_event(host, event);
+        }
         let Some(end) = end.filter(|&end| self.lives(end)) else {
             return Err(format!(
                 "{event:?} of queue pair {number}, which is not there"

@@ -1,0 +1,152 @@
+//! The attacker's own connection to a host: it came in as any peer does.
+
+use crate::host::Host;
+use airdma_engine::{
+    Access, AttrMask, Cq, Mr, Path, PathMtu, Pd, Psn, Qp, QpAttributes, QpCaps, QpInit, QpState,
+    QpType, Qpn,
+};
+use airdma_sim::Random;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Bytes that the host lets it read and write.
+pub(super) const BYTES: usize = 256;
+/// Where they begin, to it.
+pub(super) const VA: u64 = 0x6000_0000;
+
+/// What the attacker has at one host.
+pub(super) struct Own {
+    objects: Option<Objects>,
+    /// The number of the host's queue pair.
+    pub(super) number: Qpn,
+    /// The number that the host takes for the attacker's.
+    own_number: Qpn,
+    /// The next sequence number that the host takes from it.
+    pub(super) psn: Psn,
+    /// The key of what it may reach.
+    pub(super) key: u32,
+    /// What the host has shown it.
+    pub(super) instance: Option<u64>,
+    /// The id that its manager has given to a connection with the attacker.
+    pub(super) id: Option<u32>,
+    /// The host has refused something, and with it all that follows.
+    pub(super) is_over: bool,
+    /// It has said so.
+    pub(super) refused: bool,
+}
+
+/// What the host has made for it, until the attacker leaves.
+struct Objects {
+    qp: Arc<Qp>,
+    mr: Arc<Mr>,
+    cq: Arc<Cq>,
+    pd: Arc<Pd>,
+    _memory: Box<[u64]>,
+}
+
+impl Own {
+    /// A host is connected to the attacker.
+    pub(super) fn new(host: &Host, address: IpAddr, random: &mut Random) -> Own {
+        let device = host.device.device();
+        let pd = device.alloc_pd().expect("a domain");
+        let cq = device.create_cq(16, None).expect("a completion queue");
+        let memory = vec![0u64; BYTES / 8].into_boxed_slice();
+        let at = memory.as_ptr().expose_provenance() as u64;
+        let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let mr = pd.reg_mr(at, BYTES, VA, rights);
+        let mr = mr.expect("memory that is there");
+        let qp = pd.create_qp(QpInit {
+            qp_type: QpType::Rc,
+            send_cq: Arc::clone(&cq),
+            recv_cq: Arc::clone(&cq),
+            srq: None,
+            caps: QpCaps {
+                max_send_wr: 1,
+                max_recv_wr: 1,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline: 0,
+            },
+            signal_all: false,
+        });
+        let qp = qp.expect("a queue pair");
+        let own = Own {
+            number: qp.number(),
+            own_number: Qpn::new(2 + random.below((1 << 24) - 3) as u32),
+            psn: Psn::new(random.below(1 << 24) as u32),
+            key: mr.lkey().0,
+            instance: None,
+            id: None,
+            is_over: false,
+            refused: false,
+            objects: Some(Objects {
+                qp,
+                mr,
+                cq,
+                pd,
+                _memory: memory,
+            }),
+        };
+        own.bring_up(address);
+        own
+    }
+
+    fn bring_up(&self, address: IpAddr) {
+        let attributes = QpAttributes {
+            path_mtu: PathMtu::M256,
+            rq_psn: self.psn,
+            dest_qpn: self.own_number,
+            access: Access::REMOTE_WRITE | Access::REMOTE_READ,
+            path: Path {
+                gid: address.into(),
+                hop_limit: 64,
+                ..Path::default()
+            },
+            port: 1,
+            max_dest_rd_atomic: 1,
+            max_rd_atomic: 1,
+            min_rnr_timer: 1,
+            timeout: 8,
+            retry_count: 7,
+            rnr_retry: 7,
+            ..QpAttributes::default()
+        };
+        let to_init = AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+        let to_receive = AttrMask::AV
+            | AttrMask::PATH_MTU
+            | AttrMask::DEST_QPN
+            | AttrMask::RQ_PSN
+            | AttrMask::MAX_DEST_RD_ATOMIC
+            | AttrMask::MIN_RNR_TIMER;
+        let to_send = AttrMask::SQ_PSN
+            | AttrMask::MAX_QP_RD_ATOMIC
+            | AttrMask::RETRY_CNT
+            | AttrMask::RNR_RETRY
+            | AttrMask::TIMEOUT;
+        for (state, mask) in [
+            (QpState::Init, to_init),
+            (QpState::ReadyToReceive, to_receive),
+            (QpState::ReadyToSend, to_send),
+        ] {
+            let attributes = QpAttributes {
+                state,
+                ..attributes
+            };
+            let Objects { qp, .. } = self.objects.as_ref().expect("just created");
+            qp.modify(&attributes, mask | AttrMask::STATE)
+                .expect("a connection comes up");
+        }
+    }
+
+    /// The host ends the connection.
+    pub(super) fn leave(&mut self) -> Result<(), String> {
+        let Some(Objects { qp, mr, cq, pd, .. }) = self.objects.take() else {
+            return Ok(());
+        };
+        let ended = qp.destroy().and_then(|()| mr.deregister());
+        let ended = ended
+            .and_then(|()| cq.destroy())
+            .and_then(|()| pd.destroy());
+        ended.map_err(|error| format!("what the attacker had: {error}"))
+    }
+}
