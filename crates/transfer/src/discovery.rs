@@ -6,13 +6,26 @@ use airdma_files::printable;
 use airdma_files::session::PublicKey;
 use mdns_sd::{ResolvedService, ServiceDaemon, ServiceEvent, ServiceInfo};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 const SERVICE: &str = "_airdma._udp.local.";
 /// The key's place in the TXT record.
 const KEY: &str = "key";
-/// Receivers that are looked at.
-const FOUND_MAX: usize = 256;
+/// Records of others that a receiver's announcer may hold. It needs none of them, and keeps what comes without having been asked for.
+const HELD_MAX: i64 = 4096;
+/// How often is looked how many there are.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Those, as the announcer counts them.
+const HELD: [&str; 6] = [
+    "cached-ptr",
+    "cached-srv",
+    "cached-addr",
+    "cached-txt",
+    "cached-nsec",
+    "cached-subtype",
+];
 /// How long the end of an announcement may take to be sent.
 const GOODBYE: Duration = Duration::from_millis(300);
 /// Bytes of a name: a label of DNS has 63, and a number may be added to it.
@@ -38,8 +51,9 @@ pub struct Neighbour {
 
 /// A receiver's word to the network; taken back when it is dropped.
 pub(crate) struct Announcement {
-    daemon: ServiceDaemon,
-    full_name: String,
+    /// Dropped, it ends the thread.
+    announced: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Announcement {
@@ -50,7 +64,6 @@ impl Announcement {
         addresses: &[IpAddr],
         port: u16,
     ) -> Result<Self, NoMulticast> {
-        let daemon = ServiceDaemon::new()?;
         let host = format!("airdma-{}.local.", &key.to_string()[..16]);
         let reachable: Vec<IpAddr> = addresses.iter().copied().filter(is_reachable).collect();
         let properties = [(KEY, key.to_string())];
@@ -62,47 +75,95 @@ impl Announcement {
             .collect();
         let service =
             ServiceInfo::new(SERVICE, &name, &host, &reachable[..], port, &properties[..])?;
-        let full_name = service.get_fullname().to_owned();
-        daemon.register(service)?;
-        Ok(Self { daemon, full_name })
+        let announcer = announcer(&service)?;
+        let (announced, ended) = mpsc::channel();
+        let thread = thread::Builder::new()
+            .name("airdma-names".into())
+            .spawn(move || announce(announcer, &service, &ended))
+            .map_err(|error| mdns_sd::Error::Msg(error.to_string()))?;
+        Ok(Self {
+            announced: Some(announced),
+            thread: Some(thread),
+        })
     }
 }
 
 impl Drop for Announcement {
     fn drop(&mut self) {
-        // Those who were told forget it by themselves after two minutes.
-        if let Ok(ended) = self.daemon.unregister(&self.full_name) {
-            let _ = ended.recv_timeout(GOODBYE);
+        drop(self.announced.take());
+        if let Some(thread) = self.thread.take() {
+            // What it panicked about ends no transfer.
+            let _ = thread.join();
         }
-        let _ = self.daemon.shutdown();
     }
 }
 
-/// The receivers that answer within `limit`, or until one is who is looked for.
+fn announcer(service: &ServiceInfo) -> Result<ServiceDaemon, mdns_sd::Error> {
+    let daemon = ServiceDaemon::new()?;
+    daemon.register(service.clone())?;
+    Ok(daemon)
+}
+
+/// Until it has ended. An announcer that a flood has filled makes way for a new one.
+fn announce(first: ServiceDaemon, service: &ServiceInfo, ended: &mpsc::Receiver<()>) {
+    let mut daemon = Some(first);
+    while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+        if let Some(full) = daemon.take_if(|daemon| held(daemon) > HELD_MAX) {
+            // Two of one name would be in each other's way.
+            end(&full);
+        }
+        // Where there is none to be had now, there may be later.
+        daemon = daemon.or_else(|| announcer(service).ok());
+    }
+    if let Some(daemon) = daemon {
+        // Those who were told forget it by themselves after two minutes.
+        if let Ok(ended) = daemon.unregister(service.get_fullname()) {
+            let _ = ended.recv_timeout(GOODBYE);
+        }
+        end(&daemon);
+    }
+}
+
+/// Its thread ends with the program at the latest.
+fn end(daemon: &ServiceDaemon) {
+    if let Ok(ended) = daemon.shutdown() {
+        let _ = ended.recv_timeout(GOODBYE);
+    }
+}
+
+/// Records of others. An announcer that does not say is as good as full: it is behind with what comes.
+fn held(daemon: &ServiceDaemon) -> i64 {
+    let metrics = daemon.get_metrics().ok();
+    let metrics = metrics.and_then(|metrics| metrics.recv_timeout(LOOK_EVERY).ok());
+    metrics.map_or(i64::MAX, |metrics| {
+        let counts = HELD.iter().filter_map(|name| metrics.get(*name));
+        counts.sum()
+    })
+}
+
+/// The receivers that are wanted and answer within `limit`, or the first `count_max` of them. Others are not kept, however many there are.
 ///
 /// # Errors
 /// There is no multicast here.
 pub fn neighbours(
     limit: Duration,
+    count_max: usize,
     is_wanted: impl Fn(&Neighbour) -> bool,
 ) -> Result<Vec<Neighbour>, NoMulticast> {
     let daemon = ServiceDaemon::new()?;
     let events = daemon.browse(SERVICE)?;
     let deadline = Instant::now() + limit;
     let mut found: Vec<Neighbour> = Vec::new();
-    while let Ok(event) = events.recv_deadline(deadline) {
+    while found.len() < count_max
+        && let Ok(event) = events.recv_deadline(deadline)
+    {
         let ServiceEvent::ServiceResolved(service) = event else {
             continue;
         };
-        let Some(neighbour) = described(&service) else {
-            continue;
-        };
-        let is_last = is_wanted(&neighbour) || found.len() >= FOUND_MAX;
-        // It may have told more of itself meanwhile.
-        found.retain(|known| known.name != neighbour.name);
-        found.push(neighbour);
-        if is_last {
-            break;
+        if let Some(neighbour) = described(&service).filter(&is_wanted) {
+            // It may have told more of itself meanwhile.
+            found.retain(|known| known.name != neighbour.name);
+            found.push(neighbour);
         }
     }
     // Its thread ends with the program at the latest.
@@ -137,5 +198,164 @@ fn is_reachable(address: &IpAddr) -> bool {
         IpAddr::V6(address) => {
             !address.is_loopback() && !address.is_unspecified() && !address.is_unicast_link_local()
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::isolated::isolated;
+    use airdma_files::session::Identity;
+    use std::net::{Ipv4Addr, UdpSocket};
+
+    const NETWORK: &str = "ip link add near type veth peer name far
+        ip addr add 192.0.2.1/24 dev near
+        ip link set near up; ip link set far up
+        ip route add 224.0.0.0/4 dev near";
+    const NAMES_A_PACKET: u16 = 20;
+    const LOOK: Duration = Duration::from_secs(2);
+
+    /// What begins a message: an answer that was not asked for, with records of this number.
+    fn answer(records: u16) -> Vec<u8> {
+        let [high, low] = records.to_be_bytes();
+        vec![0, 0, 0x84, 0, 0, 0, high, low, 0, 0, 0, 0]
+    }
+
+    /// An address of a host, for an hour.
+    fn address(message: &mut Vec<u8>, number: u32) {
+        let name = format!("host{number:08}");
+        message.push(name.len() as u8);
+        message.extend(name.bytes());
+        message.extend(b"\x05local\0\0\x01\0\x01\0\0\x0e\x10\0\x04");
+        message.extend([192, 0, 2, 9]);
+    }
+
+    /// A receiver of any name.
+    fn receiver(number: u32) -> Vec<u8> {
+        let mut message = answer(4);
+        let service = b"\x07_airdma\x04_udp\x05local\0";
+        let name = format!("n{number:08}");
+        let mut instance = vec![name.len() as u8];
+        instance.extend(name.bytes());
+        instance.extend(service);
+        let mut record = |name: &[u8], kind: u8, data: &[u8]| {
+            message.extend(name);
+            message.extend([0, kind, 0, 1, 0, 0, 0x0e, 0x10, 0, data.len() as u8]);
+            message.extend(data);
+        };
+        record(service, 12, &instance);
+        record(&instance, 33, b"\0\0\0\0\x1d\x37\x01x\x05local\0");
+        record(&instance, 16, b"\0");
+        record(b"\x01x\x05local\0", 1, &[192, 0, 2, 9]);
+        message
+    }
+
+    fn say(message: &[u8]) {
+        let socket = UdpSocket::bind((Ipv4Addr::new(192, 0, 2, 1), 0)).unwrap();
+        let to = (Ipv4Addr::new(224, 0, 0, 251), 5353);
+        socket.send_to(message, to).unwrap();
+    }
+
+    fn flood(packets: u32) {
+        for packet in 0..packets {
+            let mut message = answer(NAMES_A_PACKET);
+            for name in 0..u32::from(NAMES_A_PACKET) {
+                address(&mut message, packet * u32::from(NAMES_A_PACKET) + name);
+            }
+            say(&message);
+            // No more than is read.
+            thread::sleep(Duration::from_micros(500));
+        }
+    }
+
+    #[test]
+    fn names_that_are_not_wanted_do_not_hide_the_one_that_is() {
+        isolated(
+            "discovery::tests::names_that_are_not_wanted_do_not_hide_the_one_that_is",
+            NETWORK,
+            || {
+                let others = std::cell::Cell::new(0);
+                let key = Identity::draw().public();
+                let here = [Ipv4Addr::new(192, 0, 2, 1).into()];
+                thread::scope(|scope| {
+                    // When it begins to answer, hundreds have.
+                    scope.spawn(|| {
+                        for number in 0..600 {
+                            say(&receiver(number));
+                            thread::sleep(Duration::from_millis(2));
+                        }
+                        let announcement = Announcement::start("wanted", key, &here, 7);
+                        thread::sleep(Duration::from_secs(4));
+                        drop(announcement);
+                    });
+                    let found = neighbours(Duration::from_secs(6), 1, |it| {
+                        others.set(others.get() + 1);
+                        it.name == "wanted"
+                    });
+                    assert_eq!(found.unwrap().len(), 1, "{}", others.get());
+                });
+                assert!(others.get() > 300, "{}", others.get());
+            },
+        );
+    }
+
+    #[test]
+    fn an_announcer_that_a_flood_fills_makes_way_for_a_new_one() {
+        isolated(
+            "discovery::tests::an_announcer_that_a_flood_fills_makes_way_for_a_new_one",
+            NETWORK,
+            || {
+                let key = Identity::draw().public();
+                let here = [Ipv4Addr::new(192, 0, 2, 1).into()];
+                let service = |name: &str| {
+                    let properties = [(KEY, key.to_string())];
+                    ServiceInfo::new(SERVICE, name, "a.local.", &here[..], 7, &properties[..])
+                };
+                let alone = announcer(&service("alone").unwrap()).unwrap();
+                let _announcement = Announcement::start("kept", key, &here, 7).unwrap();
+                // Both are asked, so that they are there.
+                let is_found = |name: &str| {
+                    let start = Instant::now();
+                    let look = || neighbours(LOOK, 1, |it| it.name == name).unwrap().len() == 1;
+                    while !look() {
+                        assert!(start.elapsed() < Duration::from_secs(20), "{name}");
+                    }
+                };
+                is_found("alone");
+                is_found("kept");
+                // Those who looked end.
+                let mut before = announcers();
+                while before.len() > 2 {
+                    thread::sleep(Duration::from_millis(50));
+                    before = announcers();
+                }
+                flood(HELD_MAX as u32 * 2 / u32::from(NAMES_A_PACKET));
+                assert!(held(&alone) > HELD_MAX, "the flood does not reach it");
+                let start = Instant::now();
+                while before.iter().all(|thread| announcers().contains(thread)) {
+                    assert!(start.elapsed() < Duration::from_secs(10), "it is kept");
+                    thread::sleep(Duration::from_millis(50));
+                }
+                is_found("kept");
+                let _ = alone.shutdown();
+            },
+        );
+    }
+
+    /// The threads of announcers.
+    fn announcers() -> Vec<std::ffi::OsString> {
+        let mut threads: Vec<_> = std::fs::read_dir("/proc/self/task")
+            .unwrap()
+            .filter_map(|thread| {
+                let thread = thread.ok()?;
+                let name = std::fs::read_to_string(thread.path().join("comm")).ok()?;
+                name.to_lowercase()
+                    .contains("mdns")
+                    .then(|| thread.file_name())
+            })
+            .collect();
+        threads.sort();
+        threads
     }
 }

@@ -11,6 +11,9 @@ use std::time::Duration;
 /// How long is looked for a name on this network.
 const LOOK: Duration = Duration::from_secs(2);
 
+/// Receivers that are named where one has to be chosen.
+const NAMED_MAX: usize = 20;
+
 /// A receiver that was named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -78,7 +81,7 @@ impl Peer {
             });
         }
         let is_meant = |neighbour: &Neighbour| neighbour.name.eq_ignore_ascii_case(typed);
-        let around = neighbours(LOOK, is_meant);
+        let around = neighbours(LOOK, 1, is_meant);
         let because = around.as_ref().err().map(|error| format!(" ({error})"));
         if let Some(found) = around.into_iter().flatten().find(is_meant) {
             return Ok(Self {
@@ -129,8 +132,8 @@ impl Peer {
     /// # Errors
     /// There is none, or more than one.
     pub fn only() -> Result<Self, NoPeer> {
-        let mut around =
-            neighbours(LOOK, |_| false).map_err(|error| NoPeer::Nobody(format!(" ({error})")))?;
+        let mut around = neighbours(LOOK, NAMED_MAX, |_| true)
+            .map_err(|error| NoPeer::Nobody(format!(" ({error})")))?;
         match (around.pop(), &around[..]) {
             (Some(only), []) => Ok(only.into()),
             (Some(last), others) => {
