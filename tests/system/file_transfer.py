@@ -142,6 +142,7 @@ def _run(lab: Lab, tally: Tally, folder: Path, kills: int, seed: int | None) -> 
         ("nobody is there", _nobody),
         ("names that exist", _clash),
         ("a receiver that never accepts", _never),
+        ("a name with characters that are not seen", _hidden),
         ("two senders at once", _two),
         ("one offer after the other", _keep),
         ("a file that changes meanwhile", _changes),
@@ -392,6 +393,27 @@ def _never(bench: Bench) -> list[str]:
     if "Accept? [Y/n]" not in receiver.log.read_text():
         complaints.append(f"nobody was asked: {receiver.log.read_text()}")
     return complaints + is_empty(bench)
+
+
+HIDDEN = "a\u200bb\u202ecod\u00ad\U000e0041.exe"
+"""A name with characters that are not seen."""
+
+
+def _hidden(bench: Bench) -> list[str]:
+    terminal = "exec python3 -c 'import pty, sys; pty.spawn(sys.argv[1:])'"
+    argv = shlex.join([str(build.binary()), "recv", "--code", CODE, "--name", "a\u200bb", str(bench.out)])
+    receiver = bench.start(bench.lab.b, f"{terminal} {argv}")
+    _wait_until(lambda: CODE in receiver.log.read_text())
+    sender = bench.send("--accept-within", "2", bench.write(HIDDEN, 10))
+    complaints = ended(sender, REFUSED, "nobody accepted")
+    children = Path(f"/proc/{receiver.program.pid}/task/{receiver.program.pid}/children").read_text(encoding="ascii")
+    os.kill(int(children.split()[0]), signal.SIGINT)
+    receiver.end()
+    shown = receiver.log.read_text()
+    complaints += [f"shown: {character!r}" for character in "\u200b\u202e\u00ad\U000e0041" if character in shown]
+    escaped = "a\\u{200b}b\\u{202e}cod\\u{ad}\\u{e0041}.exe"
+    complaints += [] if escaped in shown else [f"not shown: {escaped}"]
+    return [*complaints, shown] if complaints else []
 
 
 def _two(bench: Bench) -> list[str]:

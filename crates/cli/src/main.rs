@@ -15,6 +15,7 @@ mod run;
 mod selftest;
 mod serve;
 mod sim;
+mod words;
 
 /// RDMA for every network interface, in user space: no RDMA NIC, no kernel module.
 #[derive(Parser)]
@@ -168,5 +169,6 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 /// One line on standard error. Nobody can be told if that is closed.
 fn complain(message: &str) {
+    let message = words::printable_lines(message);
     let _ = writeln!(io::stderr(), "airdma: {message}");
 }

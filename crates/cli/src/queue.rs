@@ -2,6 +2,7 @@
 
 use crate::complain;
 use crate::serve::socket_path;
+use crate::words::{json_line, printable_lines};
 use airdma_queue::protocol::{RefusalKind, Reply, Request};
 use airdma_queue::{Client, ClientError, FilePath, Job, Order, PRIORITIES, PRIORITY, State};
 use serde_json::Value;
@@ -217,12 +218,13 @@ fn list(client: &mut Client, all: bool, json: bool) -> Result<(), Failed> {
         .filter(|job| all || !job.state.is_over())
         .collect();
     if json {
-        return print(&serde_json::to_string(&shown).unwrap_or_default());
+        let json = serde_json::to_string(&shown).unwrap_or_default();
+        return print(&json_line(&json));
     }
     if shown.is_empty() {
         return Ok(());
     }
-    print(words::table(&shown).trim_end())
+    print(&printable_lines(words::table(&shown).trim_end()))
 }
 
 fn wait(client: &mut Client, id: u64, json: bool) -> Result<u8, Failed> {
@@ -260,10 +262,10 @@ fn cancel(client: &mut Client, ids: &[u64], json: bool) -> Result<u8, Failed> {
 
 fn show(job: &Job, json: bool, text: &str) -> Result<(), Failed> {
     if !json {
-        return print(text);
+        return print(&printable_lines(text));
     }
     let job = serde_json::to_value(job).unwrap_or(Value::Null);
-    print(&job.to_string())
+    print(&json_line(&job))
 }
 
 fn print(text: &str) -> Result<(), Failed> {

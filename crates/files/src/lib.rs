@@ -35,7 +35,7 @@ pub use manifest::{Limits, Manifest, ManifestError, ManifestId, Modified};
 pub use options::{Clash, Options, Permissions, Symlinks};
 pub use plan::{CHUNK_BYTES, Part, Piece, Placed, Plan, TRAILER_BYTES, Unwanted};
 pub use pour::Pour;
-pub use printable::{is_hidden, printable};
+pub use printable::{is_hidden, printable, printable_lines};
 pub use sink::{Preview, Report, Sink};
 pub use source::Source;
 pub use trailer::Flaw;

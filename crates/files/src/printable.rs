@@ -31,6 +31,12 @@ pub fn printable(text: &[u8]) -> String {
     out
 }
 
+/// The same for a text of several lines, each of which stays one.
+pub fn printable_lines(text: &str) -> String {
+    let lines = text.split('\n').map(|line| printable(line.as_bytes()));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// Whether a character is not seen, or changes how others are.
 pub fn is_hidden(character: char) -> bool {
     !has_shape(character) || is_ignorable(character)
@@ -139,6 +145,14 @@ mod tests {
         ] {
             assert_eq!(printable(seen.as_bytes()), seen);
         }
+    }
+
+    #[test]
+    fn what_was_made_printable_stays_as_it_is() {
+        let text = "a\u{202e}b\n\u{1b}c";
+        let shown = printable_lines(text);
+        assert_eq!(shown, "a\\u{202e}b\n\\u{1b}c");
+        assert_eq!(printable_lines(&shown), shown);
     }
 
     #[test]

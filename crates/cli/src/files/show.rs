@@ -3,6 +3,7 @@
 mod link;
 mod meter;
 
+use crate::words::{json_line, printable_lines};
 use airdma_transfer::Progress;
 use indicatif::{DecimalBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use link::Link;
@@ -90,6 +91,7 @@ impl Show {
         if matches!(self.style, Style::Objects { .. }) {
             return;
         }
+        let text = printable_lines(text);
         let write = || {
             // Nobody can be told if that is closed.
             let _ = writeln!(io::stderr(), "{text}");
@@ -102,9 +104,10 @@ impl Show {
 
     /// For programs.
     pub fn object(&self, object: &Value) {
+        let line = || json_line(object);
         let _ = match self.style {
-            Style::Objects { to_error: true } => writeln!(io::stderr(), "{object}"),
-            Style::Objects { to_error: false } => writeln!(io::stdout(), "{object}"),
+            Style::Objects { to_error: true } => writeln!(io::stderr(), "{}", line()),
+            Style::Objects { to_error: false } => writeln!(io::stdout(), "{}", line()),
             Style::People | Style::Quiet => Ok(()),
         };
     }

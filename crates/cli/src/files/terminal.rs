@@ -1,5 +1,6 @@
 //! Questions to a person.
 
+use crate::words::printable_lines;
 use airdma_transfer::Cancel;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
@@ -21,6 +22,7 @@ pub fn open(is_data: bool) -> Option<File> {
 /// Asks, and waits for a line; none when the terminal is closed, or the question does not matter any more.
 pub fn ask(terminal: &mut File, question: &str, over: &[&Cancel]) -> Option<String> {
     let mut out = io::stderr();
+    let question = printable_lines(question);
     // The answer may come though the question was not seen.
     let _ = write!(out, "{question}").and_then(|()| out.flush());
     let line = read_line(terminal, over);
