@@ -2,7 +2,7 @@
 //!
 //! A number is `generation << 20 | range << 12 | place`. Ranges are taken one after the other, as they are needed: from those
 //! that the processes of a host share ([`crate::steering`]), or, where nothing is shared, in order from a random one. Places
-//! in a range begin at a random one, so that numbers tell little. The generation, 1 to 14, moves on each time a place is used
+//! in a range come in a random order, so that a peer cannot tell the numbers of other connections by its own. The generation, 1 to 14, moves on each time a place is used
 //! again, and a place is left alone until [`RESTING`] others were given back after it: so late packets of a queue pair that
 //! is gone do not reach a successor, which would take those with the right peer and PSN. Numbers 0, 1 and 0xffffff, which
 //! have meanings of their own, do not come up.
@@ -19,6 +19,7 @@ use airdma_transport::QueuePair;
 use airdma_transport::rate::NotificationPoint;
 use airdma_wire::Qpn;
 use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 const GENERATION_MAX: u8 = 14;
@@ -29,6 +30,7 @@ const RESTING: usize = 1024;
 const POSITION_BITS: u32 = 20;
 /// Numbers of a range that differ in their last bits only.
 const PLACE_BITS: u32 = 12;
+const PLACES: usize = 1 << PLACE_BITS;
 const PLACE_MASK: u32 = (1 << PLACE_BITS) - 1;
 const RANGES: usize = 1 << (POSITION_BITS - PLACE_BITS);
 const _: () = assert!(LIMITS.max_qp == 1 << POSITION_BITS);
@@ -108,6 +110,42 @@ impl QpSlot {
     }
 }
 
+/// In which order the places of a range are used: the same in all ranges.
+struct Places {
+    by_index: Box<[u16; PLACES]>,
+    by_place: Box<[u16; PLACES]>,
+}
+
+impl Places {
+    /// Shuffled (Fisher and Yates, as in Knuth volume 2, algorithm P) by SipHash of a random key: a random number of the kernel for
+    /// each would take a millisecond.
+    fn new(random: &mut Random) -> Places {
+        let key = [(); 4].map(|()| random.next_u32());
+        let mut by_index = Box::new([0; PLACES]);
+        for at in 1..PLACES {
+            let mut hasher = DefaultHasher::new();
+            (key, at).hash(&mut hasher);
+            let other = (hasher.finish() % (at as u64 + 1)) as usize;
+            by_index[at] = at as u16;
+            by_index.swap(at, other);
+        }
+        let mut by_place = Box::new([0; PLACES]);
+        for (index, place) in by_index.iter().enumerate() {
+            by_place[usize::from(*place)] = index as u16;
+        }
+        Places { by_index, by_place }
+    }
+
+    fn of_index(&self, index: u32) -> u32 {
+        u32::from(self.by_index[(index & PLACE_MASK) as usize])
+    }
+
+    #[inline]
+    fn index_of(&self, number: Qpn) -> u32 {
+        u32::from(self.by_place[(number.get() & PLACE_MASK) as usize])
+    }
+}
+
 /// The table.
 pub(crate) struct QpTable {
     slots: Vec<Option<Box<QpSlot>>>,
@@ -117,7 +155,8 @@ pub(crate) struct QpTable {
     ranges: Vec<u8>,
     /// Where each range stands there.
     order: Box<[u16; RANGES]>,
-    start: u32,
+    places: Places,
+    first_range: u8,
     random: Random,
 }
 
@@ -129,7 +168,8 @@ impl QpTable {
             free: VecDeque::new(),
             ranges: Vec::new(),
             order: Box::new([NOT_OURS; RANGES]),
-            start: random.next_u32(),
+            places: Places::new(&mut random),
+            first_range: random.next_u32() as u8,
             random,
         }
     }
@@ -151,8 +191,8 @@ impl QpTable {
     /// Gives it the next range, where nothing is shared.
     pub(crate) fn add_any_range(&mut self) {
         if self.ranges.len() < RANGES {
-            let first = (self.start >> PLACE_BITS) as usize;
-            self.add_range((first + self.ranges.len()) as u8);
+            let range = usize::from(self.first_range) + self.ranges.len();
+            self.add_range(range as u8);
         }
     }
 
@@ -177,7 +217,7 @@ impl QpTable {
         let generation = &mut self.generations[index as usize];
         *generation = *generation % GENERATION_MAX + 1;
         let range = u32::from(self.ranges[(index >> PLACE_BITS) as usize]);
-        let place = index.wrapping_add(self.start) & PLACE_MASK;
+        let place = self.places.of_index(index);
         let number = u32::from(*generation) << POSITION_BITS | range << PLACE_BITS | place;
         Ok((index, Qpn::new(number)))
     }
@@ -210,8 +250,7 @@ impl QpTable {
     pub(crate) fn find(&self, number: Qpn) -> Option<u32> {
         let order = self.order[usize::from(range_of(number))];
         // Beyond all slots where the range is not ours.
-        let place = number.get().wrapping_sub(self.start) & PLACE_MASK;
-        let index = u32::from(order) << PLACE_BITS | place;
+        let index = u32::from(order) << PLACE_BITS | self.places.index_of(number);
         let slot = self.slots.get(index as usize)?.as_ref()?;
         (slot.qp.qpn() == number).then_some(index)
     }
@@ -238,6 +277,28 @@ mod tests {
             table.end() <= RESTING as u32 + 1,
             "positions are used again"
         );
+    }
+
+    #[test]
+    fn a_number_does_not_tell_the_next() {
+        let mut table = QpTable::new(Random::Kernel);
+        table.add_any_range();
+        let places: Vec<_> = (0..PLACES)
+            .map(|_| table.reserve().unwrap().1.get() & PLACE_MASK)
+            .collect();
+        let distances: HashSet<_> = places
+            .windows(2)
+            .map(|pair| pair[1].wrapping_sub(pair[0]) & PLACE_MASK)
+            .collect();
+        assert!(
+            distances.len() > PLACES / 2,
+            "{} distances",
+            distances.len()
+        );
+        let all: HashSet<_> = places.into_iter().collect();
+        assert_eq!(all.len(), PLACES, "each place once");
+        let other = QpTable::new(Random::Kernel).places;
+        assert_ne!(other.by_index, table.places.by_index);
     }
 
     #[test]
