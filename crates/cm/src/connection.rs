@@ -118,6 +118,8 @@ pub(crate) struct Connection {
     pub(crate) stand: Option<Stand>,
     /// The peer is at its address: it has answered what was sent there. Until then hardly anything is.
     pub(crate) proven: bool,
+    /// The peer speaks from UDP port 4791, and from no other.
+    pub(crate) is_at_roce_port: bool,
     /// The program knows the connection, and hears of it.
     pub(crate) known: bool,
     /// Its place among the resting ones.
@@ -154,6 +156,7 @@ impl Connection {
             listener: None,
             stand: None,
             proven: true,
+            is_at_roce_port: false,
             known: true,
             rest: None,
         }

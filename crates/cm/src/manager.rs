@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use airdma_transport::Time;
 use airdma_wire::cm::{CmMad, CmMessage, RejReason, ServiceId};
 use airdma_wire::mad::MAD_LEN;
-use airdma_wire::{Gid, Qpn};
+use airdma_wire::{Gid, Qpn, ROCE_PORT};
 
 use crate::connection::{Connection, State};
 use crate::event::Event;
@@ -37,6 +37,8 @@ pub struct Manager {
     pub(crate) by_remote_id: HashMap<(Gid, u32), u32>,
     /// Connections that are not over, by the peer's address and queue pair.
     pub(crate) by_remote_qpn: HashMap<(Gid, Qpn), u32>,
+    /// Accepted connections whose peers have not said the last word, by our queue pair.
+    pub(crate) awaited: HashMap<Qpn, u32>,
     /// Passive exchanges by the peer's address and request id.
     pub(crate) by_request_id: HashMap<(Gid, u32), u32>,
     pub(crate) timers: BTreeSet<(Time, u32)>,
@@ -69,6 +71,7 @@ impl Manager {
             exchanges: HashMap::new(),
             by_remote_id: HashMap::new(),
             by_remote_qpn: HashMap::new(),
+            awaited: HashMap::new(),
             by_request_id: HashMap::new(),
             timers: BTreeSet::new(),
             resting: BTreeMap::new(),
@@ -133,8 +136,10 @@ impl Manager {
         (refused, unanswered)
     }
 
-    /// A datagram that arrived at queue pair 1: `route` is where it came from (`remote`) and to (`local`).
-    pub fn handle_mad(&mut self, now: Time, route: Route, mad: &[u8]) {
+    /// A datagram that arrived at queue pair 1: `route` is where it came from (`remote`) and to (`local`), `source_port` the UDP
+    /// port that it came from. A peer that spoke from RoCE's own port once, as airdma does, speaks from no other; kernels and NICs
+    /// spread their datagrams over others (RFC 7605: 49,152 and above), and are not held to one.
+    pub fn handle_mad(&mut self, now: Time, route: Route, source_port: u16, mad: &[u8]) {
         let Ok(CmMad {
             transaction,
             message,
@@ -142,6 +147,42 @@ impl Manager {
         else {
             return self.count(Counter::DropMalformed);
         };
+        let known = self.receiver_of(route, &message);
+        let connection = known.and_then(|id| self.connections.get(&id));
+        if connection.is_some_and(|c| c.is_at_roce_port && source_port != ROCE_PORT) {
+            return self.count(Counter::DropWrongPeer);
+        }
+        self.handle_message(now, route, transaction, message);
+        let begins = matches!(message, CmMessage::Req(_) | CmMessage::Rep(_));
+        if begins
+            && source_port == ROCE_PORT
+            && let Some(id) = self.receiver_of(route, &message)
+            && let Some(connection) = self.connections.get_mut(&id)
+            && connection.route.same_ends(&route)
+            // What was known before may have come from elsewhere: the first word counts.
+            && (known != Some(id) || connection.state == State::RepReceived)
+        {
+            connection.is_at_roce_port = true;
+        }
+    }
+
+    /// The connection that a message is about.
+    fn receiver_of(&self, route: Route, message: &CmMessage) -> Option<u32> {
+        let asked = |id: u32| self.by_remote_id.get(&(route.remote, id)).copied();
+        match message {
+            CmMessage::Req(req) => asked(req.local_id),
+            CmMessage::Rej(rej) if rej.remote_id == 0 => asked(rej.local_id),
+            CmMessage::Rej(rej) => Some(rej.remote_id),
+            CmMessage::Mra(mra) => Some(mra.remote_id),
+            CmMessage::Rep(rep) => Some(rep.remote_id),
+            CmMessage::Rtu(rtu) => Some(rtu.remote_id),
+            CmMessage::Dreq(dreq) => Some(dreq.remote_id),
+            CmMessage::Drep(drep) => Some(drep.remote_id),
+            CmMessage::SidrReq(_) | CmMessage::SidrRep(_) => None,
+        }
+    }
+
+    fn handle_message(&mut self, now: Time, route: Route, transaction: u64, message: CmMessage) {
         match message {
             CmMessage::Req(req) => self.handle_req(route, transaction, &req),
             CmMessage::Mra(mra) => self.handle_mra(now, route, &mra),
@@ -209,6 +250,7 @@ impl Manager {
     pub fn is_idle(&self) -> bool {
         self.half_open_line.is_empty()
             && self.proven.is_empty()
+            && self.awaited.is_empty()
             && self.connections.is_empty()
             && self.exchanges.is_empty()
             && self.by_remote_id.is_empty()
@@ -277,6 +319,7 @@ impl Manager {
         };
         let before = std::mem::replace(&mut connection.state, state);
         let (remote, remote_qpn) = (connection.route.remote, connection.remote_qpn);
+        let local_qpn = connection.local_qpn;
         let (stand, listener) = (connection.stand.take(), connection.listener);
         if let Some(stand) = stand {
             self.step_out(stand);
@@ -284,6 +327,10 @@ impl Manager {
         self.half_open -= usize::from(before.is_half_open());
         self.half_open += usize::from(state.is_half_open());
         self.note_open(remote, before.is_open(), state.is_open());
+        forget(&mut self.awaited, local_qpn, id);
+        if state == State::RepSent {
+            self.awaited.insert(local_qpn, id);
+        }
         if state.is_resting() {
             forget(&mut self.by_remote_qpn, (remote, remote_qpn), id);
         }
@@ -318,6 +365,7 @@ impl Manager {
         self.half_open -= usize::from(connection.state.is_half_open());
         let remote = connection.route.remote;
         self.note_open(remote, connection.state.is_open(), false);
+        forget(&mut self.awaited, connection.local_qpn, id);
         if let Some(stand) = connection.stand {
             self.step_out(stand);
         }

@@ -5,7 +5,7 @@ use airdma_wire::cm::{
     About, CmMessage, IpAddressing, RejReason, Rep, Req, Rtu, ServiceId, TransportService,
 };
 use airdma_wire::mad::MadError;
-use airdma_wire::{Gid, Qkey};
+use airdma_wire::{Gid, Qkey, Qpn};
 
 use crate::calls::{self, Accept, CmError};
 use crate::config::{
@@ -79,6 +79,13 @@ impl Manager {
     pub fn data_arrived(&mut self, now: Time, id: ConnectionId) {
         if self.in_state(id, &[State::RepSent]).is_ok() {
             self.establish(now, id.0, Vec::new());
+        }
+    }
+
+    /// The same where only the queue pair is known; what it has connected before, if anything, is not touched.
+    pub fn data_arrived_at(&mut self, now: Time, local_qpn: Qpn) {
+        if let Some(&id) = self.awaited.get(&local_qpn) {
+            self.data_arrived(now, ConnectionId(id));
         }
     }
 

@@ -101,7 +101,8 @@ impl Target {
                 peer.resolve(self.now, &resolve).unwrap();
                 while let Some((_, mad)) = peer.poll_transmit() {
                     self.corpus.push(mad);
-                    self.manager.handle_mad(self.now, route(1, remote), &mad);
+                    self.manager
+                        .handle_mad(self.now, route(1, remote), 4791, &mad);
                 }
             }
             1 => {
@@ -129,7 +130,8 @@ impl Target {
         let theirs = peer.connect(self.now, &wanted).unwrap();
         let (_, req) = peer.poll_transmit().unwrap();
         self.corpus.push(req);
-        self.manager.handle_mad(self.now, route(1, remote), &req);
+        self.manager
+            .handle_mad(self.now, route(1, remote), 4791, &req);
         let mut id = None;
         while let Some(event) = self.manager.poll_event() {
             if let Event::ConnectRequest(request) = event {
@@ -151,11 +153,12 @@ impl Target {
         let (Some(Ok(())), Some((_, rep))) = (accepted, self.manager.poll_transmit()) else {
             return;
         };
-        peer.handle_mad(self.now, route(remote, 1), &rep);
+        peer.handle_mad(self.now, route(remote, 1), 4791, &rep);
         // That may have been something else.
         let _ = peer.ready(theirs, &[]);
         while let Some((_, rtu)) = peer.poll_transmit() {
-            self.manager.handle_mad(self.now, route(1, remote), &rtu);
+            self.manager
+                .handle_mad(self.now, route(1, remote), 4791, &rtu);
         }
     }
 
@@ -179,7 +182,9 @@ impl Target {
                 bytes[at] ^= 1 << self.random.below(8);
             }
         }
-        self.manager.handle_mad(self.now, route(1, remote), &bytes);
+        let port = self.random.pick(&[4791, 4791, 49_152]);
+        self.manager
+            .handle_mad(self.now, route(1, remote), port, &bytes);
     }
 
     fn call(&mut self) {

@@ -144,7 +144,9 @@ impl World {
     fn act(&mut self, action: Action) {
         let now = self.now;
         match action {
-            Action::Arrive(host, route, mad) => self.managers[host].handle_mad(now, route, &*mad),
+            Action::Arrive(host, route, mad) => {
+                self.managers[host].handle_mad(now, route, 4791, &*mad)
+            }
             Action::Connect(host, tag) => self.connect(host, tag),
             Action::Resolve(host) => {
                 let wanted = Resolve {

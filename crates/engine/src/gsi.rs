@@ -108,7 +108,13 @@ impl Gsi {
     }
 
     /// Takes a packet to queue pair 1; false if it is none that managers send.
-    pub(crate) fn receive(&mut self, now: Time, arrival: &Arrival, packet: &Packet<'_>) -> bool {
+    pub(crate) fn receive(
+        &mut self,
+        now: Time,
+        arrival: &Arrival,
+        source_port: u16,
+        packet: &Packet<'_>,
+    ) -> bool {
         let is_ours = packet.headers.bth.opcode == Opcode::UdSendOnly
             && packet
                 .headers
@@ -122,7 +128,8 @@ impl Gsi {
             remote: Gid::from(arrival.source),
             traffic_class: arrival.tos & !ECN,
         };
-        self.manager.handle_mad(now, route, packet.payload);
+        self.manager
+            .handle_mad(now, route, source_port, packet.payload);
         self.fill_outbox();
         true
     }

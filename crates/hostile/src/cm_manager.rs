@@ -14,7 +14,7 @@ use airdma_wire::cm::{
     CmMad, IpAddressing, PortSpace, RejReason, ServiceId, SidrStatus, TransportService,
 };
 use airdma_wire::mad::MAD_LEN;
-use airdma_wire::{Gid, PathMtu, Psn, Qkey, Qpn};
+use airdma_wire::{Gid, PathMtu, Psn, Qkey, Qpn, ROCE_PORT};
 
 use crate::input::Input;
 
@@ -133,7 +133,8 @@ impl Siege {
     /// Delivers a datagram, of which few may come.
     fn handle(&mut self, peer: u8, mad: &[u8]) {
         self.poll_transmits();
-        self.manager.handle_mad(self.now, route(1, peer), mad);
+        self.manager
+            .handle_mad(self.now, route(1, peer), ROCE_PORT, mad);
         let answers = self.poll_transmits();
         assert!(
             answers <= ANSWERS_MAX,
@@ -432,7 +433,7 @@ fn established(manager: &mut Manager) -> ConnectionId {
     };
     let theirs = peer.connect(now, &wanted).expect("there is room");
     let (_, req) = peer.poll_transmit().expect("REQ");
-    manager.handle_mad(now, route(1, BYSTANDER), &req);
+    manager.handle_mad(now, route(1, BYSTANDER), ROCE_PORT, &req);
     let Some(Event::ConnectRequest(request)) = manager.poll_event() else {
         unreachable!("somebody listens");
     };
@@ -447,10 +448,10 @@ fn established(manager: &mut Manager) -> ConnectionId {
     };
     let accepted = manager.accept(now, request.id, &with);
     let (_, rep) = manager.poll_transmit().expect("REP");
-    peer.handle_mad(now, route(BYSTANDER, 1), &rep);
+    peer.handle_mad(now, route(BYSTANDER, 1), ROCE_PORT, &rep);
     let ready = peer.ready(theirs, &[]);
     let (_, rtu) = peer.poll_transmit().expect("RTU");
-    manager.handle_mad(now, route(1, BYSTANDER), &rtu);
+    manager.handle_mad(now, route(1, BYSTANDER), ROCE_PORT, &rtu);
     let event = manager.poll_event();
     assert!(accepted.is_ok() && ready.is_ok());
     assert!(matches!(event, Some(Event::Established { .. })));

@@ -112,7 +112,8 @@ impl Replay {
             *id = *ours;
         }
         let route = datagram.route_back();
-        self.manager.handle_mad(datagram.at, route, &mad.emit());
+        self.manager
+            .handle_mad(datagram.at, route, 49_152, &mad.emit());
         self.collect();
         let told = self.events.pop_front();
         self.compare_event(&datagram.mad.message, told);

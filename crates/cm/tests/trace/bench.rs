@@ -6,7 +6,7 @@ use std::time::Duration;
 use airdma_cm::*;
 use airdma_transport::Time;
 use airdma_wire::cm::*;
-use airdma_wire::{Gid, PathMtu, Psn, Qkey, Qpn};
+use airdma_wire::{Gid, PathMtu, Psn, Qkey, Qpn, ROCE_PORT};
 
 pub const SERVICE: ServiceId = ServiceId::of_port(PortSpace::TCP, 7174);
 pub const PEER: u32 = 7;
@@ -27,6 +27,8 @@ pub struct Bench {
     pub now: Time,
     pub id: ConnectionId,
     pub route: Route,
+    /// From which UDP port what arrives comes.
+    pub port: u16,
 }
 
 pub fn accept<'a>() -> Accept<'a> {
@@ -58,6 +60,7 @@ impl Bench {
                 remote: REMOTE.into(),
                 traffic_class: 0,
             },
+            port: ROCE_PORT,
         }
     }
 
@@ -253,7 +256,8 @@ impl Bench {
             remote,
             ..self.route
         };
-        self.manager.handle_mad(self.now, route, &mad.emit());
+        self.manager
+            .handle_mad(self.now, route, self.port, &mad.emit());
     }
 
     pub fn sent(&mut self) -> Option<CmMad> {

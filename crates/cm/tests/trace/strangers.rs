@@ -377,3 +377,49 @@ fn a_forged_question_takes_no_place_of_an_honest_one() {
     b.arrives_from(remote, question);
     assert_eq!(b.events(), ["SidrWithdrawn", "SidrRequest"]);
 }
+
+/// A program without privileges at the peer's host has its address and not its port, which is taken.
+#[test]
+fn a_peer_at_the_port_of_roce_speaks_from_no_other() {
+    for is_active in [false, true] {
+        let mut b = if is_active {
+            Bench::connected()
+        } else {
+            Bench::established()
+        };
+        b.port = 50_000;
+        b.arrives(b.dreq());
+        b.arrives(b.rej(RejReason::CONSUMER));
+        assert_eq!(b.counted(Counter::DropWrongPeer), 2);
+        assert_eq!((b.events(), b.sends()), (vec![], vec![]));
+        b.port = 4791;
+        b.arrives(b.dreq());
+        assert_eq!(b.events(), ["Disconnected 220"]);
+    }
+}
+
+/// Kernels and NICs spread what they send.
+#[test]
+fn a_peer_at_another_port_may_change_it() {
+    let mut b = Bench::listening();
+    b.port = 50_000;
+    b.arrives(b.req());
+    b.id = accept_all(&mut b)[0];
+    b.sends();
+    b.port = 60_000;
+    b.arrives(b.rtu());
+    assert_eq!(b.events(), ["Established 224"]);
+    b.port = 4791;
+    b.arrives(b.dreq());
+    assert_eq!(b.events(), ["Disconnected 220"]);
+}
+
+#[test]
+fn data_for_the_queue_pair_of_a_reply_stands_for_the_last_word() {
+    let mut b = Bench::accepted();
+    b.manager.data_arrived_at(b.now, PEER_QPN);
+    assert_eq!(b.events(), [""; 0]);
+    b.manager.data_arrived_at(b.now, QPN);
+    b.manager.data_arrived_at(b.now, QPN);
+    assert_eq!(b.events(), ["Established 0"]);
+}

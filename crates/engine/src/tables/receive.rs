@@ -146,7 +146,7 @@ impl Tables {
             return;
         }
         let gsi = self.gsi.as_mut();
-        if !gsi.is_some_and(|gsi| gsi.receive(now, arrival, packet)) {
+        if !gsi.is_some_and(|gsi| gsi.receive(now, arrival, received.source_port, packet)) {
             self.counters.count(EngineCounter::DropUnknownQp);
         }
     }
