@@ -134,6 +134,12 @@ impl Gsi {
         true
     }
 
+    /// Good data of the peer has come on a queue pair.
+    pub(crate) fn data_arrived(&mut self, now: Time, local: Qpn) {
+        self.manager.data_arrived_at(now, local);
+        self.fill_outbox();
+    }
+
     /// Acts on timers that are due.
     pub(crate) fn expire(&mut self, now: Time) {
         if self.manager.poll_timeout().is_some_and(|due| due <= now) {

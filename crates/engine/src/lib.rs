@@ -61,6 +61,7 @@ mod send_batch;
 mod send_wqe;
 #[doc(hidden)]
 pub mod simulated;
+mod source_port;
 mod srq;
 mod srq_table;
 mod standby;

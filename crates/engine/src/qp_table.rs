@@ -13,8 +13,10 @@ use crate::peers::PeerIndex;
 use crate::qp_host::QpSide;
 use crate::random::Random;
 use crate::raw_frames::RawFrames;
+use crate::source_port::Silence;
 use crate::steering::range_of;
 use crate::{Error, LIMITS, QpType};
+use airdma_port::Received;
 use airdma_transport::QueuePair;
 use airdma_transport::rate::NotificationPoint;
 use airdma_wire::Qpn;
@@ -52,6 +54,8 @@ pub(crate) struct QpSlot {
     pub(crate) waits: bool,
     /// It sent all that the pacer let through, and has more.
     pub(crate) hungry: bool,
+    /// What other ports than the peer's have shown.
+    pub(crate) silence: Option<Silence>,
     /// When its peer was told of congestion marks.
     pub(crate) notification_point: NotificationPoint,
     /// The way out of a queue pair for raw packets.
@@ -74,6 +78,8 @@ pub(crate) struct Connection {
     pub(crate) local: IpAddr,
     /// Index of `local` in the GID table.
     pub(crate) source_index: u8,
+    /// UDP port from which the peer's packets come; 0 until a good one has come ([`crate::source_port`]).
+    pub(crate) source_port: u16,
     /// No router is in between.
     pub(crate) on_link: bool,
     /// The process at the other end, if more than RoCEv2 is offered to it; the host, if the rate to it is controlled.
@@ -91,9 +97,18 @@ impl QpSlot {
             blocked: false,
             waits: false,
             hungry: false,
+            silence: None,
             notification_point: NotificationPoint::new(),
             raw: None,
         }
+    }
+
+    /// Whether a packet comes from where the peer's always do, or the queue pair takes it from wherever.
+    #[inline]
+    pub(crate) fn knows(&self, received: &Received<'_>) -> bool {
+        let is_peers = |connection: &Connection| connection.source_port == received.source_port;
+        self.accepts(received.source, received.destination)
+            && self.connection.as_ref().is_none_or(is_peers)
     }
 
     /// Whether a packet between these addresses may be for this queue pair. A connected one takes those of its peer only

@@ -14,6 +14,7 @@ use crate::qp_table::{Connection, QpSlot, QpTable, Source};
 use crate::random::Random;
 use crate::send_wqe;
 use crate::simulated::Inventory;
+use crate::source_port::Candidate;
 use crate::srq_table::SrqTable;
 use crate::steering::Steering;
 use crate::timers::Timers;
@@ -52,6 +53,8 @@ pub(crate) struct Tables {
     pub(crate) rows: Vec<Option<IpAddr>>,
     /// The queue pair that took packets last, and has not been settled since.
     unsettled: Option<u32>,
+    /// From where the one before may have got its first good packet.
+    pub(crate) candidate: Option<Candidate>,
     /// What that was.
     arrived: Arrived,
     timers: Timers,
@@ -78,6 +81,7 @@ impl Tables {
             gsi: None,
             rows: Vec::new(),
             unsettled: None,
+            candidate: None,
             arrived: Arrived::default(),
             timers: Timers::default(),
             active: Active::default(),
@@ -358,6 +362,7 @@ impl Tables {
             return;
         };
         let remote = path.gid.to_ip();
+        slot.silence = None;
         let peer = self.peers.join(remote, None);
         self.peers.update(peer, 0, slot.in_flight, false, 0);
         slot.connection = Some(Connection {
@@ -365,6 +370,7 @@ impl Tables {
             remote,
             local,
             source_index: path.sgid_index,
+            source_port: 0,
             on_link,
             air: None,
         });

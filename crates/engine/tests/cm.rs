@@ -89,6 +89,34 @@ fn ends(left: &Arc<Device>, right: &Arc<Device>) -> (End, End) {
     )
 }
 
+/// The last word of the peer is lost, and its data is not.
+#[test]
+fn data_of_the_peer_establishes_what_was_accepted() {
+    let (left, right) = wired();
+    let (active, passive) = ends(&left, &right);
+    let (asks, answers) = (CmChannel::new().unwrap(), CmChannel::new().unwrap());
+    right
+        .cm_listen(service(), Takes::RC, None, 8, &answers, 1)
+        .unwrap();
+    left.cm_connect(&wanted(&active, &passive), &asks, 2)
+        .unwrap();
+    let request = request(&answers, 1);
+    right.cm_hand_over(request.id, &answers, 3).unwrap();
+    passive.connect(&active);
+    right.cm_accept(request.id, &accept(&passive)).unwrap();
+    assert!(matches!(next_event(&asks), (2, Event::ConnectResponse(_))));
+    active.connect(&passive);
+    active
+        .qp
+        .post_send(&active.write(&passive, 0, 4096))
+        .unwrap();
+    active.ok();
+    assert!(matches!(
+        next_event(&answers),
+        (3, Event::Established { .. })
+    ));
+}
+
 fn connects_transfers_and_disconnects(left: &Arc<Device>, right: &Arc<Device>) {
     let (active, passive) = ends(left, right);
     let (asks, answers) = (CmChannel::new().unwrap(), CmChannel::new().unwrap());

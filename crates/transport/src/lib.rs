@@ -36,7 +36,7 @@ pub use counter::Counter;
 pub use host::{
     AtomicOperation, Host, LocalFault, QpEvent, Receive, RemoteAccess, RemoteFault, Slot, Spread,
 };
-pub use queue_pair::{Acknowledgement, Arrival, Owed, QpConfig, QueuePair, Transmit};
+pub use queue_pair::{Acknowledgement, Arrival, Owed, Progress, QpConfig, QueuePair, Transmit};
 pub use reorder::{PsnRange, ReorderMemory};
 pub use requester::Loss;
 pub use run::Run;

@@ -5,7 +5,7 @@ mod states;
 
 use std::net::IpAddr;
 
-use airdma_wire::{Bth, Opcode, Packet, PathMtu, Qpn, Transport};
+use airdma_wire::{Bth, Opcode, Packet, PathMtu, Psn, Qpn, Transport};
 
 pub use self::selective::{Acknowledgement, Owed};
 use crate::attributes::{QpAttributes, QpState, QpType};
@@ -78,6 +78,13 @@ enum Service {
         responder: UnreliableResponder,
     },
     Datagram(Datagrams),
+}
+
+/// See [`QueuePair::progress`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    expected: Psn,
+    acked: u64,
 }
 
 /// A queue pair as a state machine without I/O.
@@ -192,6 +199,20 @@ impl QueuePair {
             Service::Datagram(datagrams) => {
                 datagrams.handle_packet(&self.attributes, self.config.qpn, arrival, packet, host);
             }
+        }
+    }
+
+    /// How far a reliable connection is: good packets change it, others do not. `None` for others.
+    pub fn progress(&self) -> Option<Progress> {
+        match &self.service {
+            Service::Connected {
+                requester,
+                responder,
+            } => Some(Progress {
+                expected: responder.expected,
+                acked: requester.acked,
+            }),
+            Service::Unreliable { .. } | Service::Datagram(_) => None,
         }
     }
 

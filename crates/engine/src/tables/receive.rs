@@ -45,9 +45,12 @@ impl Tables {
         let Some(slot) = self.qps.slot(index) else {
             return;
         };
-        if !slot.accepts(received.source, received.destination) {
+        if !slot.knows(received) && !self.takes_from(index, now, received) {
             return self.counters.count(EngineCounter::DropBadSource);
         }
+        let Some(slot) = self.qps.slot(index) else {
+            return;
+        };
         if let (Some(named), Receives::Domain(domain)) = (packet.headers.xrceth, slot.side.receives)
         {
             let srq = self.srqs.of_domain(named.srqn, domain);
@@ -75,7 +78,7 @@ impl Tables {
             return false;
         };
         let slot = self.qps.slot(index);
-        if !slot.is_some_and(|slot| slot.accepts(received.source, received.destination)) {
+        if !slot.is_some_and(|slot| slot.knows(received)) {
             return false;
         }
         self.takes_packets(index, now);
@@ -100,6 +103,12 @@ impl Tables {
         if let Some(index) = self.unsettled.take() {
             let arrived = std::mem::take(&mut self.arrived);
             self.settle(index, now);
+            if self
+                .candidate
+                .is_some_and(|candidate| candidate.index == index)
+            {
+                self.resolve_candidate(now);
+            }
             if arrived.has_marks() {
                 self.note_marked(index, now);
             }
