@@ -38,7 +38,7 @@ pub use udp::{BindError, Capabilities, UdpConfig, UdpPort};
 pub struct Received<'a> {
     /// Address the packet came from.
     pub source: IpAddr,
-    /// UDP source port: entropy of the sender, never to be checked (wire-facts: CNPs come from port 0).
+    /// UDP source port: entropy of the sender, which ports do not check; a connection may be held to one (but CNPs come from port 0).
     pub source_port: u16,
     /// Local address it came to.
     pub destination: IpAddr,
