@@ -39,6 +39,8 @@ class Case:
     """False: client in host a, server in host b."""
     impair: str = ""
     """AIRDMA_IMPAIR for both ends: what their ports do to packets."""
+    port_mtu: int | None = None
+    """AIRDMA_MTU for both ends: the path MTU of their ports, whatever fits the interface."""
     nft_drop_percent: int = 0
     """Packets that the kernel drops at both ends, before any socket sees them."""
     rises: tuple[str, ...] = ()

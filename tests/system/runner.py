@@ -51,7 +51,7 @@ def _complaints(lab: Lab, case: Case) -> list[str]:
             [*_command(case, client), server.ipv4],
             port=CONTROL_PORT,
             timeout_s=case.timeout_s,
-            environment={"AIRDMA_IMPAIR": case.impair} if case.impair else None,
+            environment=_environment(case),
         )
     grown = [_growth(old, devices.counters(host)) for old, host in zip(before, (client, server), strict=True)]
     complaints = [] if pair.ok else ["a program failed"]
@@ -61,6 +61,11 @@ def _complaints(lab: Lab, case: Case) -> list[str]:
         moved = [{name: rise for name, rise in host.items() if rise} for host in grown]
         complaints += [pair.explain(), f"counters of the client's host: {moved[0]}", f"of the server's: {moved[1]}"]
     return complaints
+
+
+def _environment(case: Case) -> dict[str, str]:
+    environment = {"AIRDMA_IMPAIR": case.impair} if case.impair else {}
+    return environment | ({"AIRDMA_MTU": str(case.port_mtu)} if case.port_mtu else {})
 
 
 def _counter_complaints(case: Case, client: dict[str, int], server: dict[str, int]) -> list[str]:

@@ -258,9 +258,10 @@ impl Qp {
     ///
     /// # Errors
     /// `EINVAL` for a missing or extra attribute, a transition that is not allowed, or a value out of range: a path that
-    /// [`Pd::create_ah`] would refuse, a port other than 1, a P_Key index other than 0. `ENODEV` in a child after fork.
+    /// [`Pd::create_ah`] would refuse, a path MTU above the port's, a port other than 1, a P_Key index other than 0. `ENODEV` in a
+    /// child after fork.
     ///
-    /// The path MTU may be above the port's active one, as with rxe: packets that do not fit the interface leave as IP
+    /// With `AIRDMA_MTU` the port's path MTU may be more than fits the interface: such packets leave as IP
     /// fragments. Over IPv4 only an airdma peer takes those, since their identification, which the ICRC covers, is hidden
     /// from us (`docs/design/001`); over IPv6 every peer does.
     pub fn modify(&self, attributes: &QpAttributes, mask: AttrMask) -> Result<(), Error> {
@@ -596,6 +597,11 @@ fn insert(
 fn check_attributes(core: &Core, attributes: &QpAttributes, mask: AttrMask) -> Result<(), Error> {
     if mask.contains(AttrMask::AV) {
         check_path(core, &attributes.path)?;
+    }
+    if mask.contains(AttrMask::PATH_MTU) && attributes.path_mtu > core.current().path_mtu {
+        return Err(Error::Invalid(
+            "the path MTU is above the port's: see active_mtu, and AIRDMA_MTU for a larger one",
+        ));
     }
     if mask.contains(AttrMask::PORT) && attributes.port != LIMITS.ports {
         return Err(Error::Invalid("the device has port 1 only"));

@@ -1,4 +1,4 @@
-//! Path MTUs from 256 to 4,096 bytes on an interface of 1,500.
+//! Path MTUs from 256 to 4,096 bytes on an interface of 1,500, where the ports have one of 4,096, as by `AIRDMA_MTU`.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -12,7 +12,7 @@ const SETUP: &str = "ip link set lo mtu 1500\n\
 
 fn data_is_whole(left: &str, right: &str, path_mtu: PathMtu) {
     let length = 1 << 20;
-    let (left, right) = sockets(left, right);
+    let (left, right) = sockets_with(left, right, PathMtu::M4096);
     let (left, right) = (
         End::new(&left, QpType::Rc, length),
         End::new(&right, QpType::Rc, length),
@@ -57,5 +57,47 @@ fn every_path_mtu_carries_data_over_ipv6() {
         for path_mtu in PathMtu::ALL {
             data_is_whole("fd00::1", "fd00::2", path_mtu);
         }
+    });
+}
+
+#[test]
+fn a_path_mtu_above_the_ports_is_refused() {
+    isolated("a_path_mtu_above_the_ports_is_refused", SETUP, || {
+        let (left, right) = sockets("127.0.0.1", "127.0.0.2");
+        assert_eq!(left.info().path_mtu, PathMtu::M1024);
+        let (left, right) = (
+            End::new(&left, QpType::Rc, 64),
+            End::new(&right, QpType::Rc, 64),
+        );
+        let to_init = QpAttributes {
+            state: QpState::Init,
+            port: 1,
+            ..QpAttributes::default()
+        };
+        let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS;
+        left.qp.modify(&to_init, init).unwrap();
+        let mask = AttrMask::STATE
+            | AttrMask::AV
+            | AttrMask::PATH_MTU
+            | AttrMask::DEST_QPN
+            | AttrMask::RQ_PSN
+            | AttrMask::MAX_DEST_RD_ATOMIC
+            | AttrMask::MIN_RNR_TIMER;
+        let to_receive = |path_mtu| {
+            let attributes = QpAttributes {
+                state: QpState::ReadyToReceive,
+                path: right.path(),
+                path_mtu,
+                dest_qpn: right.qp.number(),
+                ..to_init
+            };
+            left.qp
+                .modify(&attributes, mask)
+                .map_err(|error| error.errno())
+        };
+        assert_eq!(to_receive(PathMtu::M2048), Err(libc::EINVAL));
+        assert_eq!(to_receive(PathMtu::M4096), Err(libc::EINVAL));
+        assert_eq!(left.qp.state(), QpState::Init);
+        assert_eq!(to_receive(PathMtu::M1024), Ok(()));
     });
 }

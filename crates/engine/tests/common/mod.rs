@@ -48,6 +48,11 @@ const PORT: u16 = 24_791;
 
 /// Two devices on sockets, at two addresses of the loopback interface.
 pub fn sockets(left: &str, right: &str) -> (Arc<Device>, Arc<Device>) {
+    sockets_with(left, right, PathMtu::M1024)
+}
+
+/// The same, where the path MTU of both ports is this one.
+pub fn sockets_with(left: &str, right: &str, path_mtu: PathMtu) -> (Arc<Device>, Arc<Device>) {
     let bind = |address: &str| {
         let address: IpAddr = address.parse().unwrap();
         let config = UdpConfig {
@@ -59,7 +64,15 @@ pub fn sockets(left: &str, right: &str) -> (Arc<Device>, Arc<Device>) {
             Box::new(UdpPort::bind(&[address], 1, config).unwrap()) as Box<_>,
         )
     };
-    wired_on(bind(left), bind(right))
+    let open = |name, address: &str| {
+        let (address, port) = bind(address);
+        let info = DeviceInfo {
+            path_mtu,
+            ..info(name, address)
+        };
+        Device::with_port(info, port).unwrap()
+    };
+    (open("left", left), open("right", right))
 }
 
 /// Memory that the tests and the engine use at the same time: touched through volatile accesses only.

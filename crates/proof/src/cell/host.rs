@@ -3,7 +3,7 @@
 use super::{Load, Sender};
 use crate::writer::{MESSAGES, connect, queue_pair};
 use airdma_engine::simulated::{Simulated, interface};
-use airdma_engine::{Access, Cq, Mr, PathMtu, Pd, Qp, Rkey, SendFlags, SendWr, Sge};
+use airdma_engine::{Access, Cq, DeviceInfo, Mr, PathMtu, Pd, Qp, Rkey, SendFlags, SendWr, Sge};
 use airdma_port::sim::{Carrier, carried};
 use airdma_sim::wifi::StationId;
 use airdma_transport::{Operation, Status};
@@ -54,7 +54,10 @@ impl Host {
         pairs: usize,
     ) -> Host {
         let address = address(index);
-        let info = interface(&format!("cell{index}"), index as u32 + 1, address);
+        let info = DeviceInfo {
+            path_mtu: sender.path_mtu,
+            ..interface(&format!("cell{index}"), index as u32 + 1, address)
+        };
         let (port, carrier) = carried(&[address]).expect("a descriptor");
         let seed = index as u64 + 1;
         let device = Simulated::open(info, Box::new(port), seed).expect("a device in memory");
