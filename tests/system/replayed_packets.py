@@ -38,6 +38,12 @@ _POLL_S = 0.02
 _SETTLED_S = 0.5
 _ROCE_PORT = (4791).to_bytes(2, "big")
 _IP, _UDP, _BTH = 14, 34, 42
+_MAD = _BTH + 20
+"""Behind BTH and DETH."""
+_DATAGRAM = 0x64
+_CONNECT_REQUEST = b"\x00\x10"
+FORGED_REQUESTS = 160
+_SERVED_S = 8.0
 _WRITES = {6, 7, 8, 10}
 """Opcodes of RC WRITE: first, middle, last, only."""
 
@@ -47,6 +53,7 @@ def run(lab: Lab, tally: Tally) -> None:
         ("each packet comes once more a moment later", _twice),
         ("the packets of a transfer come again to the next receiver", _again),
         ("packets are made up between those of the sender", _forged),
+        ("connections are asked for in the name of 160 hosts", _flooded),
     ]
     with tempfile.TemporaryDirectory(prefix="airdma-replay-", dir=memory()) as folder:
         for number, (name, test) in enumerate(tests):
@@ -187,6 +194,56 @@ def _forged(bench: Bench, wire: Wire) -> list[str]:
     if (bench.out / path.name).exists():
         return complaints + differences(bench)
     return complaints + bench.once(path) + differences(bench)
+
+
+def _flooded(bench: Bench, wire: Wire) -> list[str]:
+    """The receiver serves who is there, sooner than a request that was lost would be repeated twice."""
+    path = bench.write("file", BYTES)
+    requests: list[bytes] = []
+
+    def keep(frame: bytes) -> None:
+        if frame[_BTH] == _DATAGRAM and frame[_MAD + 16 : _MAD + 18] == _CONNECT_REQUEST:
+            requests.append(frame)
+
+    with wire.each(keep):
+        sender, receiver = _transfer(bench, path)
+    complaints = ended(sender, OK) + ended(receiver, OK) + differences(bench)
+    if not requests:
+        return [*complaints, "no request was seen"]
+    (bench.out / path.name).unlink()
+    receiver = bench.recv()
+    for number in range(FORGED_REQUESTS):
+        wire.say(_asked_by(requests[0], number))
+        time.sleep(_POLL_S / 10)
+    started = time.monotonic()
+    complaints += ended(bench.send(path), OK) + ended(receiver, OK) + differences(bench)
+    took = time.monotonic() - started
+    return complaints + ([f"it took {took:.1f} s"] if took > _SERVED_S else [])
+
+
+def _asked_by(frame: bytes, number: int) -> bytes:
+    """The same request from another host of the network, with another communication id."""
+    packet = bytearray(frame[_IP : _IP + int.from_bytes(frame[_IP + 2 : _IP + 4], "big")])
+    mad = _MAD - _IP
+    before = bytes(packet[12:16])
+    source = before[:3] + bytes([20 + number])
+    packet[12:16] = source
+    packet[mad:-4] = packet[mad:-4].replace(before, source)
+    packet[mad + 24 : mad + 28] = (0x5000_0000 + number).to_bytes(4, "big")
+    packet[10:12] = bytes(2)
+    packet[10:12] = _checksum(bytes(packet[:20])).to_bytes(2, "big")
+    udp = _UDP - _IP
+    packet[udp + 6 : udp + 8] = bytes(2)
+    packet[-4:] = _icrc(bytes(packet)).to_bytes(4, "little")
+    return frame[:_IP] + bytes(packet)
+
+
+def _checksum(header: bytes) -> int:
+    """Of an IPv4 header (RFC 1071)."""
+    total = sum(int.from_bytes(header[at : at + 2], "big") for at in range(0, len(header), 2))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total ^ 0xFFFF
 
 
 def _made_up(frame: bytes, ahead: int) -> bytes:
