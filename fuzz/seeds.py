@@ -48,7 +48,22 @@ def main() -> int:
     for records in JOURNALS:
         lines = (f"{zlib.crc32(record.encode()):08x} {record}\n" for record in records)
         write(out / "queue_journal", "".join(lines).encode())
+    for journal in journals():
+        write(out / "file_journal", journal)
     return 0
+
+
+def journals() -> Iterator[bytes]:
+    """Choices of the target: policies, a sealed journal, its slots and fields, and two unfinished files of each kind."""
+    options, sealed = b"\x00\x00", b"\x02"
+    for policy in range(4):
+        for chunks in range(3):
+            slots = bytes([0, 0, 0, 0, chunks]) + bytes([0, 0, 1, 0, chunks])
+            renamed, plain = bytes([0, 1, 2, 0, 0, 0]), bytes([0, 0, 0])
+            for fields in (renamed, plain):
+                for kind in range(8):
+                    planted = bytes([2, 0, 0, 1, kind, 40, 0, 3, 1, kind, 40])
+                    yield bytes([policy]) + options + sealed + slots + fields + planted
 
 
 def ip_packets(pcap: bytes) -> Iterator[bytes]:

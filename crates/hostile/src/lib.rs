@@ -9,6 +9,7 @@ pub mod air_message;
 pub mod cm_mad;
 pub mod cm_manager;
 pub mod file_control;
+pub mod file_journal;
 pub mod file_manifest;
 pub mod host;
 pub mod icrc;
@@ -42,6 +43,7 @@ pub const TARGETS: &[Target] = &[
     ("work_request", work_request::run),
     ("file_manifest", file_manifest::run),
     ("file_control", file_control::run),
+    ("file_journal", file_journal::run),
     ("queue_request", queue_request::run),
     ("queue_journal", queue_journal::run),
     ("known_peers", known_peers::run),

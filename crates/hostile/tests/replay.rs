@@ -88,6 +88,7 @@ replays!(
     work_request,
     file_manifest,
     file_control,
+    file_journal,
     queue_request,
     queue_journal,
     known_peers,

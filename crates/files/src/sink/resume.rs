@@ -290,6 +290,9 @@ impl Sink {
     /// No link leads it elsewhere: nobody else can write to the staging directory.
     fn make_writable(&self, name: &str) -> Result<(), Errno> {
         let stat = rustix::fs::statat(&self.staging, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink != 1 {
+            return Err(Errno::ACCESS);
+        }
         let mode = Mode::from_raw_mode(stat.st_mode) | Mode::RUSR | Mode::WUSR;
         rustix::fs::chmodat(&self.staging, name, mode, AtFlags::empty())
     }
