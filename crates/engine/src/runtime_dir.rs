@@ -12,8 +12,6 @@
 //!
 //! Each is a directory of mode 0700 that belongs to the user, is no link, and lies in one in which others can replace
 //! nothing. So only processes of this user can have put there what is found there; what another user made first is not used.
-//! Files get the sticky bit, by which `systemd-tmpfiles` and what follows its rules (XDG Base Directory Specification) leave
-//! files of any age in place.
 //!
 //! The rest, counters for one, is in `$XDG_RUNTIME_DIR/airdma` if that is set to a directory of the user's own.
 
@@ -194,19 +192,26 @@ fn about(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// Opens a file of this user for reading and writing. One that is made, or was made without, gets the sticky bit: it is not
-/// taken away for its age.
+/// Opens a file of this user for reading and writing.
 ///
 /// # Errors
 /// `PermissionDenied` if another user owns it or it is no plain file; what `open(2)` fails with, links included.
 pub fn open_file(path: &Path, create: bool) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(create).mode(0o600);
-    let file = of_this_user(&mut options, path)?;
-    if create && file.metadata()?.mode() & libc::S_ISVTX == 0 {
+    of_this_user(&mut options, path)
+}
+
+/// Gives a file the sticky bit, by which `systemd-tmpfiles` and what follows its rules (XDG Base Directory Specification) leave it in
+/// place, however old it is. Whoever uses it so removes it one day.
+///
+/// # Errors
+/// Those of `fchmod(2)`.
+pub fn keep(file: &File) -> io::Result<()> {
+    if file.metadata()?.mode() & libc::S_ISVTX == 0 {
         file.set_permissions(Permissions::from_mode(0o600 | libc::S_ISVTX))?;
     }
-    Ok(file)
+    Ok(())
 }
 
 /// Opens a file of this user for reading.
@@ -465,12 +470,12 @@ mod tests {
         let system = System::new("age");
         let directory = system.chosen().unwrap();
         let (kept, other) = (directory.join("kept"), directory.join("other"));
-        open_file(&kept, true).unwrap();
+        keep(&open_file(&kept, true).unwrap()).unwrap();
         std::fs::write(&other, b"").unwrap();
         let metadata = std::fs::metadata(&kept).unwrap();
         assert_eq!(metadata.mode() & 0o7777, 0o1600);
         // The next look at it is not a change.
-        open_file(&kept, true).unwrap();
+        keep(&open_file(&kept, true).unwrap()).unwrap();
         assert_eq!(
             std::fs::metadata(&kept).unwrap().ctime_nsec(),
             metadata.ctime_nsec()

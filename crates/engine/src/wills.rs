@@ -8,7 +8,9 @@
 
 use crate::process::Process;
 use crate::random::random_u32;
-use crate::runtime_dir::{network_namespace, open_file, shared_directories, shared_directory};
+use crate::runtime_dir::{
+    keep, network_namespace, open_file, shared_directories, shared_directory,
+};
 use airdma_cm::{ConnectionId, LastWords, Route};
 use airdma_wire::{Gid, Qpn};
 use std::collections::HashMap;
@@ -48,6 +50,7 @@ impl Will {
             let name = format!("{}{:08x}", prefix(interface_index)?, random_u32());
             let path = shared_directory()?.join(name);
             let file = open_file(&path, true)?;
+            keep(&file)?;
             // Somebody who looks for the wills of the dead may have been faster, and removes it.
             if lock(&file) && file.metadata()?.len() == 0 && path.exists() {
                 return Ok(Will {

@@ -11,15 +11,17 @@ use super::departures::Departures;
 use super::rows::{ListenerRow, MemberRow, RangeRow, Rounds, SeatRow, Socket, Word};
 use crate::random::random_u32;
 use crate::runtime_dir::{
-    map, open_file, open_to_read, reserve, shared_directories, shared_directory,
+    keep, map, open_file, open_to_read, reserve, shared_directories, shared_directory,
 };
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Raised when the layout changes, or what members rely on: processes of two versions do not share.
 const VERSION: u32 = 4;
@@ -29,6 +31,10 @@ pub(crate) const RANGES: usize = 256;
 const MEMBERS_MAX: usize = RANGES;
 const SEATS_MAX: usize = 2048;
 const LISTENERS_MAX: usize = 2048;
+
+/// A registry in which nobody lives goes when it is so old.
+const UNUSED_MAX: Duration = Duration::from_secs(10 * 24 * 60 * 60);
+const JOIN_TRIES: u32 = 16;
 
 /// Where the bytes are whose locks say who lives.
 const LIVES_AT: i64 = 1 << 40;
@@ -137,19 +143,34 @@ impl Registry {
     /// too many.
     pub(crate) fn join(interface_index: u32, namespace: u64) -> Result<Self, JoinError> {
         let name = format!("steering-{VERSION}-{namespace}-{interface_index}");
-        let there = shared_directories().into_iter().map(|it| it.join(&name));
-        match there.into_iter().find(|path| has_members(path)) {
-            Some(path) => Self::join_at(&path),
-            None => Self::join_at(&shared_directory()?.join(name)),
+        for _ in 0..JOIN_TRIES {
+            let there = shared_directories().into_iter().map(|it| it.join(&name));
+            let path = match there.into_iter().find(|path| has_members(path)) {
+                Some(path) => path,
+                None => {
+                    let directory = shared_directory()?;
+                    remove_unused(&directory);
+                    directory.join(&name)
+                }
+            };
+            match Self::join_at(&path) {
+                // It was removed as unused at this moment.
+                Err(JoinError::Impossible(error)) if error.kind() == io::ErrorKind::NotFound => {}
+                joined => return joined,
+            }
         }
+        Err(JoinError::Impossible(io::ErrorKind::WouldBlock.into()))
     }
 
     pub(crate) fn join_at(path: &Path) -> Result<Self, JoinError> {
         let file = open_file(path, true)?;
+        keep(&file)?;
         reserve(&file, BYTES)?;
+        let mapped = open_file(path, false)?;
+        reserve(&mapped, BYTES)?;
         let mut this = Registry {
             // Of BYTES at least; only processes of this user could cut it off, which they do not.
-            map: map(&open_file(path, false)?, BYTES)?.cast(),
+            map: map(&mapped, BYTES)?.cast(),
             file,
             me: Member(0),
             path: path.to_path_buf(),
@@ -164,6 +185,10 @@ impl Registry {
             std::thread::sleep(LOCK_PAUSE);
         }
         let unlock = Unlock(this.file.as_raw_fd());
+        let number = this.file.metadata()?.ino();
+        if mapped.metadata()?.ino() != number || std::fs::metadata(path)?.ino() != number {
+            return Err(JoinError::Impossible(io::ErrorKind::NotFound.into()));
+        }
         let layout = this.layout();
         if layout.magic.load(Ordering::Acquire) != MAGIC {
             // New, or no registry at all.
@@ -558,6 +583,33 @@ fn has_members(path: &Path) -> bool {
     // SAFETY: the kernel reads and writes the struct.
     let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) };
     result == 0 && range.l_type != libc::F_UNLCK as libc::c_short
+}
+
+/// Removes registries, and wills beside them, that nobody has used for long: of network namespaces that are gone, mostly.
+fn remove_unused(directory: &Path) {
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let age = entry.metadata().and_then(|it| it.modified());
+        let is_old = age.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > UNUSED_MAX));
+        if !is_old
+            || !["steering-", "will-"]
+                .iter()
+                .any(|kind| name.starts_with(kind))
+        {
+            continue;
+        }
+        let path = entry.path();
+        // Under the lock, so that nobody joins meanwhile; a will is locked for as long as its owner lives.
+        if let Ok(file) = open_to_read(&path)
+            && try_lock(&file).unwrap_or(false)
+        {
+            let _unlock = Unlock(file.as_raw_fd());
+            if !has_members(&path) {
+                let _ = std::fs::remove_file(&path);
+            }
+        }
+    }
 }
 
 /// Whether somebody else holds the lock of that member.

@@ -379,3 +379,43 @@ fn rows_of_rubbish_end_nothing() {
         member.leave();
     }
 }
+
+#[test]
+fn registries_that_nobody_used_for_long_are_removed_and_others_stay() {
+    let _alone = alone();
+    let name = format!("airdma-test-{}-unused", std::process::id());
+    let directory = std::env::temp_dir().join(name);
+    std::fs::create_dir(&directory).unwrap();
+    let long_ago = std::time::SystemTime::now() - 2 * UNUSED_MAX;
+    let make = |name: &str| {
+        let file = File::create(directory.join(name)).unwrap();
+        file.set_modified(long_ago).unwrap();
+        file
+    };
+    for name in ["steering-4-1-1", "will-1-1-12345678", "other"] {
+        make(name);
+    }
+    let will = make("will-1-1-87654321");
+    assert!(try_lock(&will).unwrap());
+    let used = directory.join("steering-4-2-1");
+    let member = Registry::join_at(&used).unwrap();
+    member.file.set_modified(long_ago).unwrap();
+    let recent = directory.join("steering-4-3-1");
+    drop(Registry::join_at(&recent).unwrap());
+    remove_unused(&directory);
+    let left = std::fs::read_dir(&directory).unwrap();
+    let mut left: Vec<_> = left
+        .map(|it| it.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort();
+    assert_eq!(
+        left,
+        [
+            "other",
+            "steering-4-2-1",
+            "steering-4-3-1",
+            "will-1-1-87654321"
+        ]
+    );
+    std::fs::remove_dir_all(&directory).unwrap();
+}
