@@ -75,10 +75,8 @@ fn check_packet(data: &[u8], packet: &Packet<'_>) {
     assert_eq!(Packet::parse(&emitted).as_ref(), Ok(packet));
 }
 
-/// The bits that no header gives a meaning are sent as zero (IBTA 9.2 and 9.3).
+/// The bits that no header gives a meaning are sent as zero (IBTA 9.2 and 9.3); those of the BTH are a tag.
 fn clear_reserved(headers: &Headers, bytes: &mut [u8]) {
-    bytes[4] &= 0xc0;
-    bytes[8] &= 0x80;
     if headers.deth.is_some() {
         bytes[Bth::LEN + 4] = 0;
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use airdma_transport::{
     Access, AttrMask, Bind, Datagram, Operation, Path, QpAttributes, QpConfig, QpState, QpType,
-    QueuePair, ReorderMemory, SendRequest, Slot, Time,
+    QueuePair, ReorderMemory, SendRequest, Slot, Tags, Time,
 };
 use airdma_wire::{
     Bth, HEADERS_LEN_MAX, Headers, Lkey, NakCode, Opcode, Packet, PathMtu, Psn, Qkey, Qpn, Reth,
@@ -60,6 +60,8 @@ pub struct Siege {
     idle_polls: u32,
     /// If it repeats selectively.
     reorder: Option<ReorderMemory>,
+    /// If both ends have agreed on them.
+    tags: Option<Tags>,
     /// The next packets, one for each bit: those that are set are late.
     late_bits: u32,
     late: VecDeque<Vec<u8>>,
@@ -85,6 +87,7 @@ impl Siege {
             last_packet: Vec::new(),
             idle_polls: 0,
             reorder: None,
+            tags: None,
             late_bits: 0,
             late: VecDeque::new(),
         };
@@ -115,6 +118,9 @@ impl Siege {
             self.sent.clear();
         } else if after.state == QpState::ReadyToReceive && before.state == QpState::Init {
             self.queue_pair.set_selective(self.reorder.as_ref());
+            if let Some(tags) = self.tags {
+                self.queue_pair.set_tags(tags);
+            }
         }
         self.host.granted = after.access;
         outcome.map_err(|_| ())
@@ -385,6 +391,7 @@ impl Siege {
         let attributes = self.queue_pair.attributes();
         assert_eq!(bth.opcode.transport(), self.transport());
         assert_eq!(bth.pkey, Bth::PKEY_DEFAULT);
+        assert_eq!(bth.tag, self.queue_pair.tag());
         if self.config.qp_type.is_connected() {
             assert_eq!(bth.dest_qpn, attributes.dest_qpn);
             assert!(payload_len <= attributes.path_mtu.bytes() as usize);

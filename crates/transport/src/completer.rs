@@ -152,6 +152,12 @@ impl Requester {
         }
     }
 
+    /// Whether `expected` may be how far the peer is: neither behind what it has acknowledged, nor ahead of what was sent.
+    pub(crate) fn has_sent_before(&self, expected: Psn) -> bool {
+        let sequence = self.sequence_of(expected);
+        sequence.is_some_and(|sequence| sequence <= self.sent_max)
+    }
+
     /// The sequence a response speaks of, unless it is stale or answers what was never sent.
     fn response_sequence<H: Host>(&self, psn: Psn, host: &mut H) -> Option<u64> {
         match self.sequence_of(psn) {

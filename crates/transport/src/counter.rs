@@ -64,6 +64,8 @@ counters! {
     DropMalformed = "drop_malformed",
     /// Packets that came before their turn and could not be kept (selective repeat).
     DropEarly = "drop_early",
+    /// Packets without the tag that the peer has shown (air mode).
+    DropUntagged = "drop_untagged",
     /// Responses to nothing that was asked.
     DropGhost = "drop_ghost",
     /// Congestion notification packets received.

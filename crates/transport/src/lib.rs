@@ -24,6 +24,7 @@ mod requester;
 mod responder;
 mod run;
 mod sack;
+mod tag;
 mod time;
 mod transition;
 mod unreliable_requester;
@@ -40,5 +41,6 @@ pub use queue_pair::{Acknowledgement, Arrival, Owed, Progress, QpConfig, QueuePa
 pub use reorder::{PsnRange, ReorderMemory};
 pub use requester::Loss;
 pub use run::Run;
+pub use tag::{TAG_BITS, Tags};
 pub use time::Time;
 pub use work::{Bind, Datagram, MESSAGE_LEN_MAX, Operation, Path, SendRequest};

@@ -17,6 +17,7 @@ use crate::request_packet::DEFAULT_PKEY;
 use crate::requester::{Loss, Requester, Turn};
 use crate::responder::Responder;
 use crate::run::Run;
+use crate::tag::Tagging;
 use crate::time::Time;
 use crate::unreliable_requester::UnreliableRequester;
 use crate::unreliable_responder::UnreliableResponder;
@@ -101,6 +102,8 @@ pub struct QueuePair {
     transport: Transport,
     attributes: QpAttributes,
     service: Service,
+    /// What tells packets of the peer from forged ones.
+    tagging: Tagging,
     /// The first packet was seen, or the move to ready-to-send made.
     established: bool,
     drain_reported: bool,
@@ -125,6 +128,7 @@ impl QueuePair {
             transport: config.qp_type.transport(),
             attributes: QpAttributes::default(),
             service,
+            tagging: Tagging::default(),
             established: false,
             drain_reported: false,
         }
@@ -183,6 +187,9 @@ impl QueuePair {
         if bth.pkey & PARTITION_MASK != DEFAULT_PKEY & PARTITION_MASK {
             return host.count(Counter::DropBadPkey);
         }
+        if !self.tagging.takes(bth) {
+            return host.count(Counter::DropUntagged);
+        }
         if bth.opcode == Opcode::Cnp {
             return host.count(Counter::CnpsReceived);
         }
@@ -191,6 +198,9 @@ impl QueuePair {
             return host.count(Counter::DropMalformed);
         }
         match &mut self.service {
+            Service::Connected { .. } if self.tagging.is_pending() => {
+                self.handle_pending(now, packet, host);
+            }
             Service::Connected { .. } if transport == Transport::Rc => {
                 self.handle_connected(now, packet, host);
             }
@@ -233,7 +243,8 @@ impl QueuePair {
             return false;
         };
         let partition = bth.pkey & PARTITION_MASK == DEFAULT_PKEY & PARTITION_MASK;
-        let expected = self.transport == Transport::Rc && partition && bth.pad == 0;
+        let expected =
+            self.transport == Transport::Rc && partition && bth.pad == 0 && self.tagging.takes(bth);
         if !expected || !self.attributes.state.receives() {
             return false;
         }
@@ -357,6 +368,7 @@ impl QueuePair {
             Service::Unreliable { .. } => self.poll_unreliable(&turn, host, out)?,
             Service::Datagram(_) => return self.poll_datagram(host, out),
         };
+        self.tagging.mark(out);
         Some(Transmit {
             len,
             path: self.attributes.path,
@@ -370,11 +382,13 @@ impl QueuePair {
             transport: self.transport,
             draining: self.is_draining(),
             credit,
+            tag: self.tagging.sent(),
         }
     }
 
     fn peer(&self) -> Peer {
         Peer {
+            tag: self.tagging.sent(),
             qpn: self.attributes.dest_qpn,
             transport: self.transport,
         }

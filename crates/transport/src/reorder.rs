@@ -12,6 +12,9 @@
 //!
 //! What is held counts against [`ReorderMemory`], which the queue pairs of a worker share. A packet for which nothing is left is
 //! dropped, and missed like any other.
+//!
+//! A peer has no more of the memory than it leaves to all others (the dynamic thresholds of Choudhury and Hahne, IEEE/ACM Transactions on Networking
+//! 1998, with a factor of 1): alone it has half, and of n peers that take what they can get each has one part of n + 1, and one is left.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -28,6 +31,8 @@ pub(crate) const AHEAD_MAX: u32 = 8192;
 #[derive(Clone, Debug)]
 pub struct ReorderMemory {
     left: Arc<AtomicUsize>,
+    /// What one peer has of it; `None` if it may have all.
+    used: Option<Arc<AtomicUsize>>,
 }
 
 impl ReorderMemory {
@@ -35,6 +40,15 @@ impl ReorderMemory {
     pub fn new(bytes: usize) -> Self {
         ReorderMemory {
             left: Arc::new(AtomicUsize::new(bytes)),
+            used: None,
+        }
+    }
+
+    /// The same memory, for one more peer.
+    pub fn for_peer(&self) -> Self {
+        ReorderMemory {
+            left: Arc::clone(&self.left),
+            used: Some(Arc::new(AtomicUsize::new(0))),
         }
     }
 
@@ -44,14 +58,23 @@ impl ReorderMemory {
     }
 
     fn take(&self, bytes: usize) -> bool {
-        let less = |left: usize| left.checked_sub(bytes);
-        self.left
+        let used = self.used.as_ref();
+        let used_bytes = used.map_or(0, |used| used.load(Ordering::Relaxed) + bytes);
+        let less = |left: usize| left.checked_sub(bytes).filter(|left| used_bytes <= *left);
+        let taken = (self.left)
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
-            .is_ok()
+            .is_ok();
+        if taken && let Some(used) = used {
+            used.fetch_add(bytes, Ordering::Relaxed);
+        }
+        taken
     }
 
     fn give(&self, bytes: usize) {
         self.left.fetch_add(bytes, Ordering::Relaxed);
+        if let Some(used) = &self.used {
+            used.fetch_sub(bytes, Ordering::Relaxed);
+        }
     }
 }
 
@@ -427,6 +450,29 @@ mod tests {
         assert_ne!(memory.left(), 2_000);
         drop(reorder);
         assert_eq!(memory.left(), 2_000);
+    }
+
+    #[test]
+    fn a_peer_has_no_more_of_the_memory_than_it_leaves_to_others() {
+        const ALL: usize = 90_000;
+        let memory = ReorderMemory::new(ALL);
+        let fill = |memory: &ReorderMemory| {
+            let before = memory.left();
+            let mut pairs: Vec<_> = (0..4).map(|_| Reorder::new(memory.clone())).collect();
+            for ahead in 1..200 {
+                for reorder in &mut pairs {
+                    reorder.hold(ahead, 1, &packet(ahead));
+                }
+            }
+            (pairs, before - memory.left())
+        };
+        let (first, used) = fill(&memory.for_peer());
+        assert!(used.abs_diff(ALL / 2) < 600, "{used} by four queue pairs");
+        let (_second, used) = fill(&memory.for_peer());
+        assert!(used.abs_diff(ALL / 4) < 600, "{used} of what is left");
+        drop(first);
+        let (_third, used) = fill(&memory.for_peer());
+        assert!(used.abs_diff(ALL * 3 / 8) < 600, "{used} once one is gone");
     }
 
     #[test]

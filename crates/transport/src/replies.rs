@@ -23,6 +23,8 @@ enum Body {
 /// Whom replies go to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
+    /// Of the packets of a run; others are marked when they are written.
+    pub(crate) tag: u16,
     pub(crate) qpn: Qpn,
     /// RC, or XRC.
     pub(crate) transport: Transport,

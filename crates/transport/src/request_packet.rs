@@ -230,6 +230,7 @@ pub(crate) fn request_bth() -> Bth {
         dest_qpn: Qpn::default(),
         ack_request: false,
         psn: Psn::default(),
+        tag: 0,
     }
 }
 

@@ -59,6 +59,8 @@ pub(crate) struct Turn {
     pub(crate) draining: bool,
     /// Bytes that the window of the path still takes.
     pub(crate) credit: u32,
+    /// Of the packets of a run; others are marked when they are written.
+    pub(crate) tag: u16,
 }
 
 #[derive(Debug)]

@@ -60,6 +60,7 @@ struct RunHeaders {
     opcode: Opcode,
     dest_qpn: Qpn,
     first: Psn,
+    tag: u16,
 }
 
 impl RunHeaders {
@@ -69,6 +70,7 @@ impl RunHeaders {
             opcode: self.opcode,
             dest_qpn: self.dest_qpn,
             psn: self.first,
+            tag: self.tag,
             ..request_bth()
         };
         for (index, packet) in (0..).zip(out.chunks_mut(run.stride()).take(run.packets)) {
@@ -128,6 +130,7 @@ impl Requester {
             opcode,
             dest_qpn: attributes.dest_qpn,
             first: self.psn_of(self.next),
+            tag: turn.tag,
         };
         let mut asked = false;
         headers.emit(&run, out, |index| {
@@ -164,6 +167,7 @@ impl Replies {
             opcode: Opcode::RcReadResponseMiddle,
             dest_qpn: peer.qpn,
             first,
+            tag: peer.tag,
         };
         headers.emit(&run, out, |_| false);
         self.advance_read(read.done + run.payloads().bytes() as u32);

@@ -13,7 +13,7 @@
 //!   S solicited event   M migration state   F FECN   B BECN   A acknowledge request
 //! ```
 //!
-//! Reserved bits are sent as zero and ignored when received.
+//! Reserved bits are sent as zero and ignored when received, but between hosts that have agreed on a [`tag`](Bth::tag), which takes their place.
 
 use crate::field;
 use crate::{Opcode, ParseError, Psn, Qpn};
@@ -41,6 +41,8 @@ pub struct Bth {
     pub ack_request: bool,
     /// Place of the packet in the stream of its queue pair.
     pub psn: Psn,
+    /// The 13 reserved bits: 6 of byte 4 above 7 of byte 8. On RoCEv2 they are zero, and mean nothing.
+    pub tag: u16,
 }
 
 impl Bth {
@@ -65,6 +67,7 @@ impl Bth {
             dest_qpn,
             ack_request: false,
             psn,
+            tag: 0,
         }
     }
 
@@ -93,16 +96,26 @@ impl Bth {
             dest_qpn: Qpn::new(dest_qpn),
             ack_request: ack & 0x80 != 0,
             psn: Psn::new(psn),
+            tag: u16::from(congestion & 0x3f) << 7 | u16::from(ack & 0x7f),
         })
     }
 
-    /// The header as it is sent; the low two bits of `pad` count.
+    /// Writes a tag into a header in which it is zero.
+    #[inline]
+    pub fn mark(header: &mut [u8; Self::LEN], tag: u16) {
+        let [high, low] = tag_bits(tag);
+        header[4] |= high;
+        header[8] |= low;
+    }
+
+    /// The header as it is sent; the low two bits of `pad` count, and the low 13 of `tag`.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let flags =
             u8::from(self.solicited) << 7 | u8::from(self.migreq) << 6 | (self.pad & 3) << 4;
-        let congestion = u8::from(self.fecn) << 7 | u8::from(self.becn) << 6;
-        let ack = u8::from(self.ack_request) << 7;
+        let [high, low] = tag_bits(self.tag);
+        let congestion = u8::from(self.fecn) << 7 | u8::from(self.becn) << 6 | high;
+        let ack = u8::from(self.ack_request) << 7 | low;
 
         let mut bytes = [0; Self::LEN];
         field::set::<0, 2, _>(&mut bytes, [self.opcode as u8, flags]);
@@ -114,4 +127,10 @@ impl Bth {
         field::set::<8, 4, _>(&mut bytes, field::byte_and_24(ack, self.psn.get()));
         bytes
     }
+}
+
+/// Where the bits of a tag go: in byte 4, and in byte 8.
+#[inline]
+fn tag_bits(tag: u16) -> [u8; 2] {
+    [(tag >> 7) as u8 & 0x3f, tag as u8 & 0x7f]
 }

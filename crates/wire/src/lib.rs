@@ -51,6 +51,7 @@ pub mod pfc;
 pub mod reth;
 pub mod rnr;
 pub mod seth;
+pub mod siphash;
 pub mod udp;
 pub mod xrceth;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use airdma_transport::{Acknowledgement, PsnRange, ReorderMemory};
+use airdma_transport::{Acknowledgement, PsnRange, ReorderMemory, Tags};
 use airdma_wire::Psn;
 
 use super::{AHEAD_MAX, LATE_MAX, REORDER_BYTES, SENT_MAX, Siege};
@@ -16,6 +16,14 @@ impl Siege {
         self.queue_pair.set_selective(Some(&memory));
         self.queue_pair.tell_by_acks(input.one_in(3));
         self.reorder = Some(memory);
+        if input.one_in(2) {
+            let tags = Tags {
+                sent: 0x1234,
+                taken: 0x0777,
+            };
+            self.queue_pair.set_tags(tags);
+            self.tags = Some(tags);
+        }
     }
 
     /// Some of the next packets of the attacker's are late.

@@ -49,6 +49,10 @@ impl Siege {
             (bth.pad, bth.fecn, bth.becn) = (flags & 3, true, true);
             bth.pkey = input.pick(&[0, 0x7fff, 0x1234]);
         }
+        if flags >> 2 & 3 == 3 {
+            // Forged, by a host that guesses.
+            bth.tag = 1 << (flags >> 4 & 7);
+        }
         let mut headers = Headers::new(bth);
         let (rkey, va) = (Rkey(key(input)), address(input));
         headers.deth = opcode.has_deth().then(|| Deth {
@@ -91,7 +95,8 @@ impl Siege {
     }
 
     /// Sends a packet through the parser, as it would come from the port.
-    pub(super) fn deliver(&mut self, headers: Headers, payload_len: u32) {
+    pub(super) fn deliver(&mut self, mut headers: Headers, payload_len: u32) {
+        headers.bth.tag ^= self.tags.map_or(0, |tags| tags.taken);
         let mut bytes = vec![0; headers.len()];
         headers.emit(&mut bytes);
         bytes.resize(bytes.len() + payload_len as usize, 0xc3);
@@ -120,8 +125,13 @@ impl Siege {
             ttl: 1,
             flow_label: u32::MAX,
         };
+        let is_forged = !self.queue_pair.takes(&packet.headers.bth);
+        let before = is_forged.then(|| format!("{:?}", self.queue_pair));
         self.queue_pair
             .handle_packet(self.now, &arrival, &packet, &mut self.host);
+        if let Some(before) = before {
+            assert_eq!(format!("{:?}", self.queue_pair), before, "forged");
+        }
         self.host.granted = self.queue_pair.attributes().access;
     }
 }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use airdma_wire::{Psn, Transport};
+use airdma_wire::{Bth, Packet, Psn, Transport};
 
 use super::{QueuePair, Service};
 use crate::counter::Counter;
 use crate::host::Host;
 use crate::reorder::{PsnRange, ReorderMemory};
+use crate::tag::Tags;
 use crate::time::Time;
 
 /// What a peer that repeats selectively says of how far it is with our packets.
@@ -46,6 +47,65 @@ impl QueuePair {
         {
             requester.set_selective(memory);
             responder.set_selective(memory);
+        }
+    }
+
+    /// Both ends have agreed on tags: from now on all that is sent has one, and from when on the peer has shown its own, nothing is taken without.
+    /// Until then nothing is kept ahead of its turn. They stay until the queue pair is reset. Other services do not change.
+    pub fn set_tags(&mut self, tags: Tags) {
+        if self.transport == Transport::Rc {
+            self.tagging.set(tags);
+        }
+    }
+
+    /// Whether the peer of a reliable connection was heard: a packet of it was taken in its turn.
+    pub fn has_heard_peer(&self) -> bool {
+        let first = self.attributes.rq_psn;
+        (self.progress()).is_some_and(|(expected, acked)| expected != first || acked > 0)
+    }
+
+    /// Whether a packet may be the peer's, as far as its tag says.
+    pub fn takes(&self, bth: &Bth) -> bool {
+        self.tagging.takes(bth)
+    }
+
+    /// Of all that is sent; 0 without tags.
+    pub fn tag(&self) -> u16 {
+        self.tagging.sent()
+    }
+
+    /// A packet came while the peer has not shown its tag.
+    #[cold]
+    pub(super) fn handle_pending<H: Host>(&mut self, now: Time, packet: &Packet<'_>, host: &mut H) {
+        if let Service::Connected {
+            requester,
+            responder,
+        } = &mut self.service
+        {
+            let is_refused = if packet.headers.bth.opcode.is_request() {
+                responder.refuse_early(packet, host)
+            } else {
+                requester.refuse_early(packet, host)
+            };
+            if is_refused {
+                return;
+            }
+        }
+        let before = self.progress();
+        self.handle_connected(now, packet, host);
+        if self.progress() != before && self.tagging.has_tag(&packet.headers.bth) {
+            self.tagging.show();
+        }
+    }
+
+    /// How far both halves are.
+    fn progress(&self) -> Option<(Psn, u64)> {
+        match &self.service {
+            Service::Connected {
+                requester,
+                responder,
+            } => Some((responder.expected, requester.acked)),
+            Service::Unreliable { .. } | Service::Datagram(_) => None,
         }
     }
 
@@ -123,7 +183,7 @@ impl QueuePair {
         Some((responder.expected, count))
     }
 
-    /// Takes what the peer says of how far it is.
+    /// Takes what the peer says of how far it is. A peer that does writes its tag into all that it sends.
     pub fn handle_acknowledgement<H: Host>(
         &mut self,
         now: Time,
@@ -134,6 +194,9 @@ impl QueuePair {
             return host.count(Counter::DropBadState);
         }
         if let Service::Connected { requester, .. } = &mut self.service {
+            if requester.has_sent_before(told.expected) {
+                self.tagging.show();
+            }
             requester.handle_acknowledgement(now, &self.attributes, self.config.qpn, told, host);
             let outcome = requester.due_failure();
             self.after_requester(outcome, host);

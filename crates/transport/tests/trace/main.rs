@@ -17,4 +17,5 @@ mod run;
 mod sack;
 mod selective;
 mod shared_receives;
+mod tags;
 mod unreliable;

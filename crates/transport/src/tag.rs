@@ -1,0 +1,136 @@
+//! The tag of a connection between airdma hosts: what each end writes into the reserved bits of the BTH ([`Bth::tag`]), so that a packet that is
+//! taken ahead of its turn is no easier to forge than the expected one is on RoCEv2.
+//!
+//! | the peer | what comes |
+//! |---|---|
+//! | has not agreed on tags | is taken as on RoCEv2 |
+//! | has agreed, and has not shown its tag | is taken in its turn; what comes before that is missing |
+//! | has shown its tag | is taken with the tag, up to 8,191 packets ahead, and dropped without it |
+//!
+//! A peer shows its tag by a packet with it that is taken in its turn, or by a report. It writes its tag into all that it sends from then on, whatever
+//! else is agreed on or no more: so nothing of its own is dropped, unless the network changes the order of packets in that moment.
+
+use airdma_wire::{Bth, Opcode, Packet};
+
+use crate::counter::Counter;
+use crate::host::Host;
+use crate::requester::Requester;
+use crate::responder::Responder;
+
+/// Bits of a tag.
+pub const TAG_BITS: u32 = 13;
+
+/// The tags of a connection: of what is sent, and of what is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tags {
+    /// Written into all that is sent.
+    pub sent: u16,
+    /// The peer writes it into all that it sends.
+    pub taken: u16,
+}
+
+/// Which tags a queue pair has, and what is known of its peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tagging {
+    tags: Option<Tags>,
+    /// Of what is sent; 0 without tags.
+    sent: u16,
+    /// The peer has a tag, and has not shown it.
+    is_pending: bool,
+    /// Packets have these bits under the mask, which is 0 until the peer has shown its tag.
+    bits: u16,
+    mask: u16,
+}
+
+impl Tagging {
+    pub(crate) fn set(&mut self, tags: Tags) {
+        if self.tags != Some(tags) {
+            *self = Tagging {
+                tags: Some(tags),
+                sent: tags.sent,
+                is_pending: true,
+                bits: 0,
+                mask: 0,
+            };
+        }
+    }
+
+    pub(crate) fn sent(&self) -> u16 {
+        self.sent
+    }
+
+    /// Whether a packet may be taken, as far as its tag says.
+    #[inline]
+    pub(crate) fn takes(&self, bth: &Bth) -> bool {
+        bth.tag & self.mask == self.bits
+    }
+
+    /// Whether nothing may be taken ahead of its turn yet.
+    #[inline]
+    pub(crate) fn is_pending(&self) -> bool {
+        self.is_pending
+    }
+
+    /// Whether a packet has the tag of the peer.
+    pub(crate) fn has_tag(&self, bth: &Bth) -> bool {
+        self.tags.is_some_and(|tags| bth.tag == tags.taken)
+    }
+
+    /// The peer has shown its tag.
+    pub(crate) fn show(&mut self) {
+        if let Some(tags) = self.tags {
+            self.is_pending = false;
+            self.mask = (1 << TAG_BITS) - 1;
+            self.bits = tags.taken & self.mask;
+        }
+    }
+
+    /// Writes the tag into a packet.
+    #[inline]
+    pub(crate) fn mark(&self, packet: &mut [u8]) {
+        if self.sent != 0
+            && let Some(header) = packet.first_chunk_mut()
+        {
+            Bth::mark(header, self.sent);
+        }
+    }
+}
+
+impl Responder {
+    /// Whether a packet came before its turn, and is dropped for that, since its peer has not shown its tag: then it is missing like those before it.
+    pub(crate) fn refuse_early<H: Host>(&mut self, packet: &Packet<'_>, host: &mut H) -> bool {
+        let bth = &packet.headers.bth;
+        let ahead = bth.psn.distance_from(self.expected);
+        let Some(reorder) = self.reorder.as_mut().filter(|_| ahead > 0) else {
+            return false;
+        };
+        host.count(Counter::OutOfOrder);
+        host.count(Counter::DropEarly);
+        reorder.owe(bth.ack_request);
+        reorder.note_dropped(ahead.unsigned_abs());
+        if reorder.has_news() || bth.ack_request {
+            self.owe_sack();
+        }
+        true
+    }
+}
+
+impl Requester {
+    /// Whether an answer came before its turn, and is dropped for that: its peer has not shown its tag.
+    pub(crate) fn refuse_early<H: Host>(&self, packet: &Packet<'_>, host: &mut H) -> bool {
+        let bth = &packet.headers.bth;
+        if self.repair.is_none() || bth.opcode == Opcode::RcAcknowledge {
+            return false;
+        }
+        let mut all = self.queue.iter();
+        let awaits = all.find(|entry| entry.request.operation.is_read_or_atomic());
+        let is_early = awaits.is_some_and(|entry| {
+            let sequence = self.sequence_of(bth.psn);
+            sequence.is_some_and(|sequence| sequence > entry.first.max(self.acked))
+        });
+        if is_early {
+            host.count(Counter::DropEarly);
+        }
+        is_early
+    }
+}
