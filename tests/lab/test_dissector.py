@@ -64,15 +64,17 @@ class Dissector(unittest.TestCase):
         return [line.split("|") for line in result.stdout.splitlines()]
 
     def test_a_hello(self) -> None:
-        hello = self.fields("attribute", "receiver", "hello.asks", "hello.long_payload", "hello.selective", "sender", "instance", "hello.answers")[0]
+        hello = self.fields("attribute", "receiver", "hello.asks", "hello.long_payload", "hello.selective", "sender", "instance", "hello.answers", "hello.nonce", "hello.echo", "hello.number")[0]
         expected = ["1", "0x7f000000", "1", "1428", "1", "0x03000000", "0x0102030405060708", "0x1112131415161718"]
+        expected += ["0x2122232425262728", "0x3132333435363738", str(0x41424344)]
         self.assertEqual(hello, expected)
 
     def test_a_report(self) -> None:
         names = ["number", "ping", "pong", "held_us", "received_bytes", "missed_packets", "marked_bytes"]
         names += ["socket_bytes", "socket_bytes_max", "application_bytes", "application_bytes_max", "at_us"]
-        report = self.fields(*(f"report.{name}" for name in names), "sender")[1]
-        self.assertEqual(report, ["1", "2", "3", "4", str(1 << 40), "5", "6", "7", "8", "10", "11", "12", "0x04000000"])
+        report = self.fields(*(f"report.{name}" for name in names), "sender", "instance", "report.from")[1]
+        expected = ["1", "2", "3", "4", str(1 << 40), "5", "6", "7", "8", "10", "11", "12"]
+        self.assertEqual(report, [*expected, "0x04000000", "0x0000000000000009", "0x5152535455565758"])
 
     def test_its_records(self) -> None:
         record = self.fields("record.qpn", "record.expected", "range.first", "range.packets")[1]

@@ -19,6 +19,10 @@ local f = {
   sender = ProtoField.uint32("airdma.sender", "Sender", base.HEX),
   instance = ProtoField.uint64("airdma.instance", "Instance", base.HEX),
   answers = ProtoField.uint64("airdma.hello.answers", "Answers instance", base.HEX),
+  nonce = ProtoField.uint64("airdma.hello.nonce", "Nonce", base.HEX),
+  echo = ProtoField.uint64("airdma.hello.echo", "Answers nonce", base.HEX),
+  last = ProtoField.uint32("airdma.hello.number", "Last report"),
+  from = ProtoField.uint64("airdma.report.from", "Instance of the sender", base.HEX),
   number = ProtoField.uint32("airdma.report.number", "Number"),
   ping = ProtoField.uint32("airdma.report.ping", "Ping"),
   pong = ProtoField.uint32("airdma.report.pong", "Pong"),
@@ -140,8 +144,12 @@ function air.dissector(_, pinfo, root)
     tree:add(f.sender, mad(52, 4))
     tree:add(f.instance, mad(56, 8))
     tree:add(f.answers, mad(64, 8))
+    tree:add(f.nonce, mad(72, 8))
+    tree:add(f.echo, mad(80, 8))
+    tree:add(f.last, mad(88, 4))
   elseif attribute == 2 then
     tree:add(f.instance, mad(44, 8))
+    tree:add(f.from, mad(8, 8))
     for index, field in ipairs({ f.number, f.ping, f.pong, f.held }) do
       tree:add(field, mad(48 + 4 * index, 4))
     end

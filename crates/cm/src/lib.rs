@@ -17,6 +17,7 @@ mod ids;
 mod listener;
 mod manager;
 mod passive;
+mod presence;
 mod sidr;
 mod teardown;
 

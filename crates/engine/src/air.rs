@@ -28,8 +28,10 @@ mod application;
 mod bundling;
 mod congestion;
 mod exchange;
+mod identity;
 mod pace;
 mod peer;
+mod presence;
 
 pub use pace::RateControl;
 pub(crate) use pace::Weight;
@@ -43,14 +45,16 @@ use airdma_port::{Destination, Port, QueueFill};
 use airdma_transport::rate::{Occupancy, Rate};
 use airdma_transport::{ReorderMemory, Time};
 use airdma_wire::{Psn, Qpn};
+use identity::Identity;
 use pace::Pace;
 use peer::{AirPeer, Asking};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// For packets that came before their turn, of all queue pairs together: what a fast link has under way in a long round trip.
-const REORDER_BYTES: usize = 32 << 20;
+/// For packets that came before their turn, of all queue pairs together: half of it, which one peer may have, is what a fast link has under way in a
+/// long round trip.
+const REORDER_BYTES_MAX: usize = 32 << 20;
 
 /// Of an interface that does not say how fast it is.
 const LINE_RATE_UNKNOWN: Rate = Rate::from_bits_per_s(10_000_000_000);
@@ -87,7 +91,9 @@ pub(super) struct Caller {
 pub(crate) struct Air {
     peers: Vec<AirPeer>,
     /// Of this process, if it offers anything to peers.
-    instance: Option<u64>,
+    identity: Option<Identity>,
+    /// Peers with users that have not proven to be there.
+    unproven: u32,
     mode: AirMode,
     /// What is offered, but for what comes with the rate control.
     offers: u64,
@@ -116,12 +122,13 @@ impl Air {
     pub(crate) fn new() -> Self {
         Air {
             peers: Vec::new(),
-            instance: None,
+            identity: None,
+            unproven: 0,
             mode: AirMode::Off,
             offers: 0,
             callers: VecDeque::new(),
             sought_again_at: Time::ZERO,
-            memory: ReorderMemory::new(REORDER_BYTES),
+            memory: ReorderMemory::new(REORDER_BYTES_MAX),
             rate_control: RateControl::default(),
             line_rate: LINE_RATE_UNKNOWN,
             interface_mtu: 0,
@@ -248,9 +255,10 @@ impl Air {
         queue_pair: u32,
         connection: &Connection,
         number: Option<Qpn>,
+        is_there: bool,
     ) -> Option<AirIndex> {
         let (address, local) = (connection.remote, connection.local);
-        let offers = self.instance.is_some() && number.is_some();
+        let offers = self.identity.is_some() && number.is_some();
         let range = number.filter(|_| offers).map(range_of);
         let caller = range.map(|range| Caller {
             address,
@@ -269,6 +277,10 @@ impl Air {
         let line_rate = self.line_rate;
         let peer = self.peer(index);
         peer.users.push(queue_pair);
+        if is_there {
+            self.prove(index, now);
+        }
+        let peer = self.peer(index);
         if controls && peer.pace.is_none() {
             peer.pace = Some(Pace::dcqcn(line_rate, now));
         }
@@ -288,7 +300,12 @@ impl Air {
     /// A new peer, which has no users yet.
     fn add(&mut self, connection: &Connection, range: Option<u8>) -> AirIndex {
         let ends = (connection.remote, connection.local);
-        let peer = AirPeer::new(ends, range, connection.source_index);
+        // A host has one share, whatever processes it says that it has.
+        let mut used = self.peers.iter().filter(|peer| !peer.users.is_empty());
+        let other = used.find(|peer| peer.address == connection.remote);
+        let memory = other.map_or_else(|| self.memory.for_peer(), |peer| peer.memory.clone());
+        let peer = AirPeer::new(ends, range, connection.source_index, memory);
+        self.unproven += 1;
         let free = self.peers.iter().position(|peer| peer.users.is_empty());
         let index = free.unwrap_or(self.peers.len());
         match self.peers.get_mut(index) {
@@ -298,18 +315,27 @@ impl Air {
         AirIndex(index as u32)
     }
 
-    /// The peer is to be asked what it can do.
+    /// The peer is to be asked what it can do, once it has proven to be there.
     fn ask(&mut self, index: AirIndex, now: Time) {
-        self.peer(index).asking = Some(Asking {
+        let Some(nonce) = self.identity.as_mut().map(Identity::nonce) else {
+            return;
+        };
+        let peer = self.peer(index);
+        if !peer.is_proven {
+            peer.wants_asking = true;
+            return;
+        }
+        peer.asking = Some(Asking {
             tries: 0,
             again_at: now,
+            nonce,
         });
         self.call_at(now);
     }
 
     /// The port is gone: nobody will be told anything.
     pub(crate) fn stop(&mut self) {
-        self.instance = None;
+        self.identity = None;
         self.due = None;
     }
 
@@ -318,6 +344,9 @@ impl Air {
         let peer = self.peer(index);
         peer.users.retain(|&other| other != queue_pair);
         peer.owing.retain(|&other| other != queue_pair);
+        let is_over = peer.users.is_empty() && !peer.is_proven;
+        self.unproven -= u32::from(is_over);
+        let peer = self.peer(index);
         peer.pace.as_mut()?.leave(queue_pair)
     }
 }
@@ -333,10 +362,8 @@ impl Tables {
     pub(crate) fn offer(&mut self, features: u64, mode: AirMode) {
         self.air.mode = self.air.mode.max(mode);
         self.air.offers |= features;
-        let mut draw = || u64::from(self.random.next_u32());
-        // 0 is nobody's.
-        let instance = (draw() << 32 | draw()).max(1);
-        self.air.instance.get_or_insert(instance);
+        let random = &mut self.random;
+        (self.air.identity).get_or_insert_with(|| Identity::draw(random));
     }
 
     /// A queue pair was connected: it can do more when its peer says so.
@@ -349,9 +376,16 @@ impl Tables {
         // What is offered is offered to reliable connections alone.
         let number = (slot.qp.qp_type() == QpType::Rc).then_some(number);
         let joins = number.is_some() || self.air.mode != AirMode::Asks;
+        let connection = slot.connection;
+        let is_there = connection.is_some_and(|connection| {
+            number.is_none_or(|number| self.is_there(&connection, number))
+        });
+        let Some(slot) = self.qps.slot(index) else {
+            return;
+        };
         if joins && let Some(connection) = &mut slot.connection {
-            connection.air = self.air.join(now, index, connection, number);
-            if number.is_some() && self.air.instance.is_some() {
+            connection.air = (self.air).join(now, index, connection, number, is_there);
+            if number.is_some() && self.air.identity.is_some() {
                 // The peer may go over before us, by what we said for another queue pair. What it takes it says with its answer.
                 let taken = self.air.long_payload(connection.remote);
                 slot.qp.set_long_payloads(taken, 0, false);
@@ -406,8 +440,11 @@ impl Tables {
         };
         if let Some(air) = slot.connection.and_then(|connection| connection.air) {
             let missed = slot.qp.take_missed();
-            let arrivals = &mut self.air.peer(air).arrivals;
-            arrivals.note(now, arrived, missed);
+            let peer = self.air.peer(air);
+            peer.arrivals.note(now, arrived, missed);
+            if !peer.is_proven && slot.qp.has_heard_peer() {
+                self.air.prove(air, now);
+            }
         }
     }
 
@@ -527,5 +564,25 @@ fn occupancy(fill: QueueFill) -> Occupancy {
     Occupancy {
         bytes: fill.bytes,
         capacity: fill.capacity,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_very_many_that_ask_the_last_ones_are_known() {
+        let mut air = Air::new();
+        let caller = |range: u32| Caller {
+            address: IpAddr::from(range.to_be_bytes()),
+            local: IpAddr::from([192, 0, 2, 1]),
+            range: range as u8,
+        };
+        for range in 0..10_000 {
+            air.note_caller(caller(range));
+        }
+        assert_eq!(air.callers.len(), CALLERS_MAX);
+        assert!(air.callers.contains(&caller(9_999)));
     }
 }

@@ -87,8 +87,16 @@ pub mod feature {
 ///   |       instance of the one who asked, or 0         | 24
 ///   |                                                   |
 ///   +---------------------------------------------------+
+///   |            nonce of this question                 | 32
+///   |                                                   |
+///   +---------------------------------------------------+
+///   |     nonce of the question that this answers       | 40
+///   |                                                   |
+///   +---------------------------------------------------+
+///   |       number of the sender's last report          | 48
+///   +---------------------------------------------------+
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
     /// An answer is wanted.
     pub asks: bool,
@@ -98,14 +106,22 @@ pub struct Hello {
     pub features: u64,
     /// What the receiver of an answer is to be called.
     pub sender: u32,
-    /// Drawn by each process when it starts: another one has taken its place if it changes.
+    /// What the sender is to the receiver, and to no other host: another process has taken its place if it changes.
     pub instance: u64,
     /// In an answer, the instance of the one who asked: so it was not made up by a third.
     pub answers: Option<u64>,
+    /// Drawn for each question: so an answer was not made up by a host that had the peer's address before.
+    pub nonce: u64,
+    /// In an answer, the nonce of the question.
+    pub echo: u64,
+    /// Of the sender's last report to any host: later ones have later numbers.
+    pub number: u32,
 }
 
 /// How it is with what came from the peer: measures of the way back, and one record for each queue pair that owes an
 /// acknowledgement.
+///
+/// The transaction of the MAD header, which nothing else needs, is the instance of the sender.
 ///
 /// ```text
 ///   +------------+------------+-------------------------+
@@ -155,8 +171,10 @@ pub struct Hello {
 /// The start is the first packet that came from the peer, or the first after a pause ([`PAUSE_US`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Whom it is for.
+    /// Whom it is for: the instance that the receiver told the sender.
     pub instance: u64,
+    /// Whose it is: the instance that the sender told the receiver.
+    pub from: u64,
     /// Whose it is: [`Hello::sender`].
     pub sender: u32,
     /// Reports that come late are older than what is known.
@@ -208,6 +226,9 @@ impl Record<'_> {
 
 /// What was received longer ago than the last such pause, in microseconds, is not counted any more.
 pub const PAUSE_US: u32 = 900_000;
+
+/// Records of a report.
+pub const RECORDS_MAX: usize = (CONTENT_LEN - REPORT_LEN) / RECORD_LEN;
 
 const REPORT_LEN: usize = 68;
 const RECORD_LEN: usize = 8;
@@ -278,6 +299,9 @@ pub fn parse(mad: &[u8]) -> Result<Message<'_>, AirError> {
                 instance: u64::from_be_bytes(field::get::<16, 8, _>(content)),
                 answers: Some(u64::from_be_bytes(field::get::<24, 8, _>(content)))
                     .filter(|&instance| instance != 0),
+                nonce: u64::from_be_bytes(field::get::<32, 8, _>(content)),
+                echo: u64::from_be_bytes(field::get::<40, 8, _>(content)),
+                number: u32::from_be_bytes(field::get::<48, 4, _>(content)),
             };
             let receiver = u32::from_be_bytes(field::get::<RECEIVER, 4, _>(body));
             Ok(Message::Hello(hello, receiver))
@@ -290,7 +314,11 @@ pub fn parse(mad: &[u8]) -> Result<Message<'_>, AirError> {
             if records.count() != usize::from(content[1]) {
                 return Err(AirError::Records);
             }
-            Ok(Message::Report(report(content), records))
+            let report = Report {
+                from: header.transaction,
+                ..report(content)
+            };
+            Ok(Message::Report(report, records))
         }
         other => Err(MadError::Attribute(other).into()),
     }
@@ -312,6 +340,7 @@ fn report(content: &[u8; CONTENT_LEN]) -> Report {
         application_bytes_max: u32::from_be_bytes(field::get::<56, 4, _>(content)),
         sender: u32::from_be_bytes(field::get::<60, 4, _>(content)),
         at_us: u32::from_be_bytes(field::get::<64, 4, _>(content)),
+        from: 0,
     }
 }
 
@@ -325,10 +354,18 @@ pub fn hello(hello: &Hello, receiver: u32) -> [u8; MAD_LEN] {
     field::set::<12, 4, _>(&mut content, hello.sender.to_be_bytes());
     field::set::<16, 8, _>(&mut content, hello.instance.to_be_bytes());
     field::set::<24, 8, _>(&mut content, hello.answers.unwrap_or(0).to_be_bytes());
-    datagram(ATTRIBUTE_HELLO, receiver, &content)
+    field::set::<32, 8, _>(&mut content, hello.nonce.to_be_bytes());
+    field::set::<40, 8, _>(&mut content, hello.echo.to_be_bytes());
+    field::set::<48, 4, _>(&mut content, hello.number.to_be_bytes());
+    datagram(ATTRIBUTE_HELLO, receiver, 0, &content)
 }
 
-fn datagram(attribute: u16, receiver: u32, content: &[u8; CONTENT_LEN]) -> [u8; MAD_LEN] {
+fn datagram(
+    attribute: u16,
+    receiver: u32,
+    transaction: u64,
+    content: &[u8; CONTENT_LEN],
+) -> [u8; MAD_LEN] {
     let mut body = [0; MAD_BODY_LEN];
     field::set::<RECEIVER, 4, _>(&mut body, receiver.to_be_bytes());
     field::set::<OUI_AT, 3, _>(&mut body, OUI);
@@ -339,7 +376,7 @@ fn datagram(attribute: u16, receiver: u32, content: &[u8; CONTENT_LEN]) -> [u8; 
         method: METHOD_SEND,
         status: 0,
         class_specific: 0,
-        transaction: 0,
+        transaction,
         attribute,
         modifier: 0,
     };
@@ -350,6 +387,7 @@ fn datagram(attribute: u16, receiver: u32, content: &[u8; CONTENT_LEN]) -> [u8; 
 #[derive(Clone, Debug)]
 pub struct ReportWriter {
     content: [u8; CONTENT_LEN],
+    from: u64,
     end: usize,
 }
 
@@ -374,6 +412,7 @@ impl ReportWriter {
         field::set::<64, 4, _>(&mut content, report.at_us.to_be_bytes());
         ReportWriter {
             content,
+            from: report.from,
             end: REPORT_LEN,
         }
     }
@@ -417,7 +456,7 @@ impl ReportWriter {
 
     /// The management datagram; `receiver` as of [`hello`].
     pub fn finish(&self, receiver: u32) -> [u8; MAD_LEN] {
-        datagram(ATTRIBUTE_REPORT, receiver, &self.content)
+        datagram(ATTRIBUTE_REPORT, receiver, self.from, &self.content)
     }
 }
 
@@ -433,6 +472,9 @@ mod tests {
         sender: 0x0300_0000,
         instance: 0x0102_0304_0506_0708,
         answers: Some(0x1112_1314_1516_1718),
+        nonce: 0x2122_2324_2526_2728,
+        echo: 0x3132_3334_3536_3738,
+        number: 0x4142_4344,
     };
 
     #[test]
@@ -464,6 +506,7 @@ mod tests {
     fn a_report_comes_back_as_it_went() {
         let report = Report {
             instance: 9,
+            from: 0x5152_5354_5556_5758,
             sender: 0x0400_0000,
             number: 1,
             ping: 2,

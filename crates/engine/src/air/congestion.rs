@@ -10,9 +10,9 @@ use crate::counters::EngineCounter;
 use crate::qp_table::Connection;
 use crate::tables::{Tables, destination};
 use airdma_port::Destination;
-use airdma_transport::{Arrival, Time};
-use airdma_wire::Packet;
+use airdma_transport::{Arrival, QueuePair, Time};
 use airdma_wire::cnp::{CNP_LEN, cnp};
+use airdma_wire::{Bth, Packet};
 
 /// Of a CNP: DSCP 48, as NICs have it by default, so that it passes what the packets wait in.
 const CNP_TRAFFIC_CLASS: u8 = 48 << 2 | ECT_0;
@@ -45,7 +45,11 @@ impl Tables {
                 continue;
             };
             let attributes = slot.qp.attributes();
-            out[..CNP_LEN].copy_from_slice(&cnp(attributes.dest_qpn));
+            let mut notification = cnp(attributes.dest_qpn);
+            if let Some(header) = notification.first_chunk_mut() {
+                Bth::mark(header, slot.qp.tag());
+            }
+            out[..CNP_LEN].copy_from_slice(&notification);
             let destination = Destination {
                 tos: CNP_TRAFFIC_CLASS,
                 ..destination(&attributes.path)
@@ -71,7 +75,9 @@ impl Tables {
         if self.air.rate_control == RateControl::Window {
             return;
         }
-        let slot = self.qps.slot(index).filter(|slot| slot.qp.state().sends());
+        let bth = &packet.headers.bth;
+        let takes = |qp: &QueuePair| qp.state().sends() && qp.takes(bth);
+        let slot = self.qps.slot(index).filter(|slot| takes(&slot.qp));
         let Some(connection) = slot.and_then(|slot| slot.connection) else {
             return;
         };

@@ -8,6 +8,7 @@
 //! | how fast the peer is sent to by what it reports | [`super::pace`] |
 
 use super::bundling::Bundling;
+use super::identity::tags;
 use super::pace::{Pace, RateControl, Told};
 use super::peer::Asked;
 use super::{Air, AirIndex, AirMode, Caller};
@@ -36,7 +37,7 @@ impl Tables {
         now: Time,
         port: &mut dyn Port,
     ) -> Option<[u8; MAD_LEN]> {
-        let ours = self.air.instance?;
+        let ours = self.air.instance(index)?;
         // A process with very many queue pairs has several ranges: it is known by those of the queue pairs in question.
         let user = *self.air.peer(index).users.first()?;
         let sender = id_of(range_of(self.qps.slot(user)?.qp.qpn()));
@@ -49,15 +50,19 @@ impl Tables {
             features: self.air.features(),
             sender,
             instance: ours,
-            answers: None,
+            number: self.air.number,
+            ..Hello::default()
         };
         let peer = self.air.peer(index);
         let receiver = id_of(peer.range.unwrap_or_default());
-        if let Some(Asked { as_whom, instance }) = peer.asked.take() {
+        if let Some(asked) = peer.asked.take() {
+            let asks = peer.ask_again(now);
             let answer = Hello {
-                asks: peer.ask_again(now),
-                sender: as_whom,
-                answers: Some(instance),
+                asks,
+                sender: asked.as_whom,
+                answers: Some(asked.instance),
+                nonce: peer.asking.map_or(0, |asking| asking.nonce),
+                echo: asked.nonce,
                 ..hello
             };
             return Some(air::hello(&answer, receiver));
@@ -70,6 +75,7 @@ impl Tables {
             }
             let question = Hello {
                 asks: true,
+                nonce: peer.asking.map_or(0, |asking| asking.nonce),
                 ..hello
             };
             return Some(air::hello(&question, receiver));
@@ -80,6 +86,7 @@ impl Tables {
         }
         let report = Report {
             instance,
+            from: ours,
             sender,
             ..Report::default()
         };
@@ -89,7 +96,8 @@ impl Tables {
     /// The peer has agreed by this answer, or it is plain: so are all queue pairs that are connected to it now.
     fn agree(&mut self, index: AirIndex, answer: Option<&Hello>, now: Time) {
         let agreed = answer.map(|answer| answer.instance);
-        let memory = agreed.map(|_| self.air.memory.clone());
+        let memory = agreed.map(|_| self.air.peer(index).memory.clone());
+        let instances = self.air.instance(index).zip(agreed);
         let both = answer.map_or(0, |answer| answer.features) & self.air.features();
         let by_acks = agreed.is_some() && both & feature::SELECTIVE == 0;
         let paces = agreed.is_some() && both & feature::BUFFERS != 0;
@@ -103,6 +111,9 @@ impl Tables {
         let peer = self.air.peer(index);
         let is_new = peer.agreed != agreed;
         peer.note_agreed(agreed);
+        if let Some(answer) = answer {
+            peer.note_number(answer.number, now);
+        }
         peer.agree_on_bundles(is_new, bundles, !by_acks, || Bundling::new(payload, now));
         if is_new && agreed.is_some() {
             self.counters.count(EngineCounter::AirAgreed);
@@ -129,6 +140,10 @@ impl Tables {
             if let Some(slot) = self.qps.slot(user) {
                 slot.qp.set_selective(memory.as_ref());
                 slot.qp.tell_by_acks(by_acks);
+                if let Some((ours, theirs)) = instances {
+                    let (own, other) = (slot.qp.qpn(), slot.qp.attributes().dest_qpn);
+                    slot.qp.set_tags(tags([ours, theirs], own, other));
+                }
             }
             self.choose_payloads(index, user);
             self.change_window(user, paced.then_some(index.0));
@@ -207,7 +222,7 @@ impl Tables {
 
     /// Whether peers are offered more than RoCEv2.
     pub(crate) fn offers_more(&self) -> bool {
-        self.air.instance.is_some()
+        self.air.identity.is_some()
     }
 
     fn report(
@@ -285,7 +300,7 @@ impl Tables {
         arrival: &Arrival,
         packet: &Packet<'_>,
     ) -> bool {
-        if self.air.instance.is_none() || packet.payload.get(1) != Some(&air::AIR_CLASS) {
+        if self.air.identity.is_none() || packet.payload.get(1) != Some(&air::AIR_CLASS) {
             return false;
         }
         let secret = packet
@@ -320,8 +335,11 @@ impl Tables {
             return self.counters.count(EngineCounter::DropAir);
         };
         let bundles = hello.features & self.air.features() & feature::BUNDLES != 0;
-        let is_answer = hello.answers.is_some() && hello.answers == self.air.instance;
-        if is_answer && self.air.peer(index).asking.is_some() {
+        // Nobody else has heard either.
+        let is_ours = hello.answers.is_some() && hello.answers == self.air.instance(index);
+        let asking = self.air.peer(index).asking;
+        let is_answer = is_ours && asking.is_some_and(|asking| asking.nonce == hello.echo);
+        if is_answer {
             let can = hello.features & self.air.features() & NEEDED != 0;
             let answer = Some(hello).filter(|_| can);
             let peer = self.air.peer(index);
@@ -331,7 +349,7 @@ impl Tables {
         }
         if !hello.asks {
             // Who asked twice is answered twice.
-            if !is_answer {
+            if !is_ours {
                 self.counters.count(EngineCounter::DropAir);
             }
             return;
@@ -340,6 +358,7 @@ impl Tables {
         peer.asked = Some(Asked {
             as_whom: receiver,
             instance: hello.instance,
+            nonce: hello.nonce,
         });
         // A stranger who makes it up lets the peer do what it does not do.
         peer.may_bundle |= bundles;
@@ -378,23 +397,24 @@ impl Tables {
             local: arrival.destination,
             range,
         };
-        let knows_us = Some(report.instance) == self.air.instance;
+        let ours = self.air.instance_for(caller.address, caller.local);
+        let knows_us = Some(report.instance) == ours;
         let known = self.find_caller(caller, knows_us, now);
         let Some(index) = known.filter(|_| knows_us) else {
             return self.counters.count(EngineCounter::DropAir);
         };
-        if self.air.peer(index).agreed.is_none() {
-            // It has heard of us, and we not of it.
+        self.air.prove(index, now);
+        let peer = self.air.peer(index);
+        let is_known = peer.known == Some(report.from);
+        let is_taken = is_known && peer.take_number(report.number, now);
+        // It has heard of us, and we not of it; or none of its reports comes in order.
+        if peer.agreed != Some(report.from) || peer.is_silent(now) {
             self.ask_unless_asked(index, now);
         }
-        let peer = self.air.peer(index);
-        let late = peer
-            .number_taken
-            .is_some_and(|taken| report.number.wrapping_sub(taken).cast_signed() <= 0);
-        if late {
+        if !is_taken {
             return self.counters.count(EngineCounter::DropAir);
         }
-        peer.number_taken = Some(report.number);
+        let peer = self.air.peer(index);
         self.counters.count(EngineCounter::AirReportsReceived);
         if report.pong != 0 {
             let held = Duration::from_micros(report.pong_held_us.into());
@@ -420,7 +440,14 @@ impl Tables {
         if let Some(due) = due {
             self.air.call_at(due);
         }
-        for record in records {
+        let mut seen = [None; air::RECORDS_MAX];
+        for (record, place) in records.zip(0..) {
+            // Each is work; a process tells once of each queue pair.
+            if seen.contains(&Some(record.qpn)) {
+                self.counters.count(EngineCounter::DropAir);
+                continue;
+            }
+            seen[place] = Some(record.qpn);
             self.take_record(now, arrival, &record, habits);
         }
         self.with_pace(index, |pace| {

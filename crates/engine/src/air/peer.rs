@@ -3,7 +3,7 @@
 use super::bundling::Bundling;
 use super::pace::{OVERHEAD_BYTES, Pace};
 use airdma_transport::rate::Feedback;
-use airdma_transport::{Owed, Time};
+use airdma_transport::{Owed, ReorderMemory, Time};
 use airdma_wire::air::PAUSE_US;
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -46,19 +46,27 @@ pub(super) const HELLO_AGAIN: [Duration; 4] = [
     Duration::from_millis(500),
 ];
 
+/// The number of a report is ahead of the last one by this at most: no process sends more of them, to all its peers, while one of them hears none.
+const NUMBERS_AHEAD_MAX: u32 = 1 << 20;
+/// When no report was taken for this long, the next answer to a Hello says which numbers are to come: before the timers of a connection end it.
+const SILENCE_MAX: Duration = Duration::from_millis(100);
+
 /// A question that was not answered yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asking {
     /// How often it was said.
     pub(super) tries: usize,
     pub(super) again_at: Time,
+    /// What its answer names.
+    pub(super) nonce: u64,
 }
 
-/// A question of the peer's: what it called us, and its instance.
+/// A question of the peer's: what it called us, its instance, and its nonce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Asked {
     pub(super) as_whom: u32,
     pub(super) instance: u64,
+    pub(super) nonce: u64,
 }
 
 /// What came from a peer since the first packet, or the first after a pause.
@@ -134,6 +142,8 @@ pub(super) struct AirPeer {
     pub(super) users: Vec<u32>,
     /// Its instance, if it has agreed.
     pub(super) agreed: Option<u64>,
+    /// The one that it had when it agreed last: it may go by that still when it answers no more.
+    pub(super) known: Option<u64>,
     /// How much packets may carry that go to it, as it said; 0 while there are no reports.
     pub(super) long_payload: u32,
     /// It answers READs in packets as long, if it is asked.
@@ -150,6 +160,11 @@ pub(super) struct AirPeer {
     /// The instance that answered last, if there is nothing to agree on with it.
     pub(super) incompatible: Option<u64>,
     pub(super) asked: Option<Asked>,
+    /// It is there; and it is to be asked once that is known ([`super::presence`]).
+    pub(super) is_proven: bool,
+    pub(super) wants_asking: bool,
+    /// For what comes from its host before its turn.
+    pub(super) memory: ReorderMemory,
     /// Queue pairs that owe it an acknowledgement, each once.
     pub(super) owing: VecDeque<u32>,
     pub(super) arrivals: Arrivals,
@@ -157,8 +172,8 @@ pub(super) struct AirPeer {
     /// From when on it does not wait for more to come together.
     urgent_at: Option<Time>,
     reported_at: Time,
-    /// Of the last report that was taken.
-    pub(super) number_taken: Option<u32>,
+    /// Of the last report that was taken, and when.
+    number_taken: Option<(u32, Time)>,
     rtt: Option<Duration>,
     /// The last pings, which are the numbers of their reports, and when they left; the last of all first.
     pings: VecDeque<(u32, Time)>,
@@ -179,6 +194,7 @@ impl AirPeer {
             tries: asking.tries + 1,
             // A question that rides on an answer brings the end no nearer.
             again_at: (now + wait).max(asking.again_at),
+            nonce: asking.nonce,
         };
         true
     }
@@ -187,6 +203,7 @@ impl AirPeer {
         (address, local): (IpAddr, IpAddr),
         range: Option<u8>,
         source_index: u8,
+        memory: ReorderMemory,
     ) -> Self {
         AirPeer {
             address,
@@ -195,6 +212,7 @@ impl AirPeer {
             source_index,
             users: Vec::new(),
             agreed: None,
+            known: None,
             long_payload: 0,
             answers_long_reads: false,
             is_told_by_acks: false,
@@ -204,6 +222,9 @@ impl AirPeer {
             asking: None,
             incompatible: None,
             asked: None,
+            is_proven: false,
+            wants_asking: false,
+            memory,
             owing: VecDeque::new(),
             arrivals: Arrivals::default(),
             report_at: None,
@@ -360,6 +381,31 @@ impl AirPeer {
             self.arrivals = Arrivals::default();
         }
         self.agreed = agreed;
+        self.known = agreed.or(self.known);
+    }
+
+    /// It has answered, and said the number of its last report.
+    pub(super) fn note_number(&mut self, number: u32, now: Time) {
+        if self.is_silent(now) {
+            self.number_taken = Some((number, now));
+        }
+    }
+
+    /// Whether no report of it was taken for long.
+    pub(super) fn is_silent(&self, now: Time) -> bool {
+        (self.number_taken).is_none_or(|(_, at)| now.duration_since(at) >= SILENCE_MAX)
+    }
+
+    /// Whether a report with this number is later than all that were taken, and not so much later that it would silence those that follow.
+    pub(super) fn take_number(&mut self, number: u32, now: Time) -> bool {
+        let ahead = self
+            .number_taken
+            .map_or(1, |(taken, _)| number.wrapping_sub(taken));
+        let is_taken = (1..=NUMBERS_AHEAD_MAX).contains(&ahead);
+        if is_taken {
+            self.number_taken = Some((number, now));
+        }
+        is_taken
     }
 
     /// When it wants to be called.
@@ -444,7 +490,7 @@ mod tests {
         const MS: u64 = 1_000_000;
         for rtt_ms in [1, 20, 100, 300, 1_500] {
             let address = IpAddr::from([192, 0, 2, 1]);
-            let mut peer = AirPeer::new((address, address), Some(0), 0);
+            let mut peer = AirPeer::new((address, address), Some(0), 0, ReorderMemory::new(0));
             let mut under_way = VecDeque::new();
             // Something is under way all the time.
             for ms in 0..rtt_ms + 2 {
@@ -464,7 +510,7 @@ mod tests {
     /// A peer of which much has come, and which was told so at 50 ms.
     fn busy() -> AirPeer {
         let address = IpAddr::from([192, 0, 2, 1]);
-        let mut peer = AirPeer::new((address, address), Some(0), 0);
+        let mut peer = AirPeer::new((address, address), Some(0), 0, ReorderMemory::new(0));
         peer.pace = Pace::new(RateControl::Buffers, 1024, Time::ZERO);
         arrives(&mut peer, 49_000, 8 * FULL_BYTES);
         assert!(peer.is_report_due(at(50_000)));
@@ -519,7 +565,7 @@ mod tests {
     #[test]
     fn in_the_beginning_each_doubling_is_told() {
         let address = IpAddr::from([192, 0, 2, 1]);
-        let mut peer = AirPeer::new((address, address), Some(0), 0);
+        let mut peer = AirPeer::new((address, address), Some(0), 0, ReorderMemory::new(0));
         peer.pace = Pace::new(RateControl::Buffers, 1024, Time::ZERO);
         arrives(&mut peer, 50_000, 64 * 1024);
         assert_eq!(told_at(&mut peer), Some(50_500));

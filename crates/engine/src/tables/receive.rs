@@ -158,6 +158,7 @@ impl Tables {
         if !gsi.is_some_and(|gsi| gsi.receive(now, arrival, received.source_port, packet)) {
             self.counters.count(EngineCounter::DropUnknownQp);
         }
+        self.note_management(arrival.source, arrival.destination, now);
     }
 
     /// Gives each queue pair that is attached to the group a copy.

@@ -145,6 +145,8 @@ fn answer_hello(wires: &Wires, long_payload: u16, features: u64) {
         sender: (wires.ends[1].qp.number().get() >> 12 & 0xff) << 24,
         instance: 9,
         answers: asked.map(|asked| asked.instance),
+        echo: asked.map_or(0, |asked| asked.nonce),
+        ..Hello::default()
     };
     inject(wires, &hello(&answer, 0));
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod application;
+mod attacks;
 mod bundles;
 #[path = "../common/mod.rs"]
 mod common;
@@ -10,6 +11,7 @@ mod congestion;
 mod fragile;
 mod long_payload;
 mod peers;
+mod presence;
 mod rate;
 mod sack;
 mod who_asks;
@@ -431,7 +433,7 @@ fn what_strangers_say_is_counted_and_changes_nothing() {
         features: 0,
         sender: (wires.ends[1].qp.number().get() >> 12 & 0xff) << 24 ^ 0x5500_0000,
         instance: 9,
-        answers: None,
+        ..Hello::default()
     };
     // An answer that nobody asked for, and that does not know whom it answers.
     let answer = Hello {
@@ -454,6 +456,11 @@ fn what_strangers_say_is_counted_and_changes_nothing() {
 
 /// Gives the left host a datagram to queue pair 1, as if the right one had sent it.
 fn inject(wires: &Wires, mad: &[u8]) {
+    inject_into(wires, 0, mad);
+}
+
+/// Gives a host a datagram to queue pair 1, as if the other one had sent it.
+fn inject_into(wires: &Wires, to: usize, mad: &[u8]) {
     use airdma_wire::mad::GSI_QKEY;
     use airdma_wire::{Bth, Deth, Headers, IpPseudo, Opcode, Psn, Qpn, ROCE_PORT, icrc};
     let mut headers = Headers::new(Bth::new(Opcode::UdSendOnly, Qpn::GSI, Psn::new(1)));
@@ -464,17 +471,22 @@ fn inject(wires: &Wires, mad: &[u8]) {
     let mut bytes = vec![0; headers.len()];
     headers.emit(&mut bytes);
     bytes.extend_from_slice(mad);
+    let [destination, source] = if to == 0 {
+        [LEFT, RIGHT]
+    } else {
+        [RIGHT, LEFT]
+    };
     let ip = IpPseudo::V4 {
-        src: RIGHT.into(),
-        dst: LEFT.into(),
+        src: source.into(),
+        dst: destination.into(),
         id: 0,
         dont_fragment: true,
     };
     let sum = icrc(&ip, ROCE_PORT, ROCE_PORT, &bytes);
     bytes.extend_from_slice(&sum.to_le_bytes());
-    wires.hosts[0].carrier.give(Frame {
-        source: RIGHT.into(),
-        destination: LEFT.into(),
+    wires.hosts[to].carrier.give(Frame {
+        source: source.into(),
+        destination: destination.into(),
         source_port: ROCE_PORT,
         tos: 0,
         ttl: 64,

@@ -386,6 +386,9 @@ impl Attacker {
             sender: id_of(peer),
             instance: self.random.next_u64(),
             answers: self.random.chance(0.6).then(|| self.instance(victim.host)),
+            nonce: self.random.next_u64(),
+            echo: self.random.next_u64(),
+            number: self.random.next_u64() as u32,
         };
         management(&air::hello(&hello, id_of(victim.number)))
     }
@@ -393,9 +396,11 @@ impl Attacker {
     /// All that was sent has come, nothing has, or what was never sent is missing; and there is no room.
     fn report(&mut self, world: &World, victim: &Victim) -> Vec<u8> {
         let (first, next) = self.used[victim.end];
+        let other = self.random.below(self.own.len() as u64) as usize;
         let full = self.random.below(2) as u32 * 4096;
         let mut writer = ReportWriter::new(&Report {
             instance: self.instance(victim.host),
+            from: self.instance(other),
             sender: id_of(world.ends[victim.end ^ 1].number),
             number: self
                 .random

@@ -61,7 +61,7 @@ impl QueuePair {
     /// Whether the peer of a reliable connection was heard: a packet of it was taken in its turn.
     pub fn has_heard_peer(&self) -> bool {
         let first = self.attributes.rq_psn;
-        (self.progress()).is_some_and(|(expected, acked)| expected != first || acked > 0)
+        (self.progress()).is_some_and(|at| at.expected != first || at.acked > 0)
     }
 
     /// Whether a packet may be the peer's, as far as its tag says.
@@ -95,17 +95,6 @@ impl QueuePair {
         self.handle_connected(now, packet, host);
         if self.progress() != before && self.tagging.has_tag(&packet.headers.bth) {
             self.tagging.show();
-        }
-    }
-
-    /// How far both halves are.
-    fn progress(&self) -> Option<(Psn, u64)> {
-        match &self.service {
-            Service::Connected {
-                requester,
-                responder,
-            } => Some((responder.expected, requester.acked)),
-            Service::Unreliable { .. } | Service::Datagram(_) => None,
         }
     }
 

@@ -1,0 +1,124 @@
+//! What this process is to each of its peers, so that a host learns nothing by which it could speak for another.
+//!
+//! | what | made of | known to |
+//! |---|---|---|
+//! | instance | a key of the process, the address of the peer, ours | the peer, which is told in Hello |
+//! | nonce of a question | the same key, a count | the peer that is asked |
+//! | tag of a queue pair's packets | the instances of both ends, the number of the queue pair that takes them | both ends |
+//!
+//! All are SipHash-2-4, so that neither the key nor one of them follows from any number of others. A host that is not on the path sees none of those of two others.
+//! An instance is the same for all processes at an address: those share a port, so they are of one user, and one process may have several ranges.
+
+use super::AirIndex;
+use crate::random::Random;
+use airdma_transport::{TAG_BITS, Tags};
+use airdma_wire::Qpn;
+use airdma_wire::siphash::siphash;
+use std::net::IpAddr;
+
+/// Of a process that offers more than RoCEv2.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Identity {
+    key: [u64; 2],
+    questions: u64,
+}
+
+impl Identity {
+    pub(super) fn draw(random: &mut Random) -> Self {
+        let mut word = || u64::from(random.next_u32()) << 32 | u64::from(random.next_u32());
+        Identity {
+            key: [word(), word()],
+            questions: 0,
+        }
+    }
+
+    /// The instance that a peer is told.
+    pub(super) fn instance(&self, peer: IpAddr, local: IpAddr) -> u64 {
+        let mut ends = [0; 32];
+        ends[..16].copy_from_slice(&octets(peer));
+        ends[16..].copy_from_slice(&octets(local));
+        // 0 is nobody's.
+        siphash(self.key, &ends).max(1)
+    }
+
+    /// For the next question.
+    pub(super) fn nonce(&mut self) -> u64 {
+        self.questions += 1;
+        siphash(self.key, &self.questions.to_le_bytes())
+    }
+}
+
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// Tags of a queue pair between the instances of the two ends.
+pub(super) fn tags([ours, theirs]: [u64; 2], own: Qpn, peer: Qpn) -> Tags {
+    let tag = |from, to, taker: Qpn| {
+        siphash([from, to], &taker.get().to_le_bytes()) as u16 & ((1 << TAG_BITS) - 1)
+    };
+    Tags {
+        sent: tag(ours, theirs, peer),
+        taken: tag(theirs, ours, own),
+    }
+}
+
+impl super::Air {
+    /// The instance that a peer is told.
+    pub(super) fn instance(&self, index: AirIndex) -> Option<u64> {
+        let peer = &self.peers[index.0 as usize];
+        self.instance_for(peer.address, peer.local)
+    }
+
+    /// The instance that a process at an address is told, if it is offered anything.
+    pub(super) fn instance_for(&self, address: IpAddr, local: IpAddr) -> Option<u64> {
+        let identity = self.identity.as_ref()?;
+        Some(identity.instance(address, local))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_peer_is_told_an_instance_of_its_own() {
+        let mut random = Random::Seeded(7);
+        let one = Identity::draw(&mut random);
+        let other = Identity::draw(&mut random);
+        let address = |last: u8| IpAddr::from([192, 0, 2, last]);
+        let told =
+            |identity: &Identity, peer, local| identity.instance(address(peer), address(local));
+        assert_eq!(told(&one, 2, 1), told(&one, 2, 1));
+        let all = [
+            told(&one, 2, 1),
+            told(&one, 3, 1),
+            told(&one, 2, 4),
+            told(&one, 1, 2),
+            told(&other, 2, 1),
+        ];
+        for (at, instance) in all.iter().enumerate() {
+            assert!(!all[..at].contains(instance));
+        }
+    }
+
+    #[test]
+    fn each_question_has_a_nonce_of_its_own() {
+        let mut identity = Identity::draw(&mut Random::Seeded(7));
+        assert_ne!(identity.nonce(), identity.nonce());
+    }
+
+    #[test]
+    fn what_one_end_sends_the_other_takes() {
+        let [left, right] = [Qpn::new(5), Qpn::new(9)];
+        let one = tags([1, 2], left, right);
+        let other = tags([2, 1], right, left);
+        assert_eq!((one.sent, one.taken), (other.taken, other.sent));
+        assert_ne!(one.sent, one.taken);
+        assert_ne!(one.sent, tags([1, 2], left, Qpn::new(10)).sent);
+        assert!(one.sent < 1 << TAG_BITS);
+    }
+}

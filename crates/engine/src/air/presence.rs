@@ -1,0 +1,73 @@
+//! Towards an address that has not proven to be there, this process says nothing of air mode by itself: a stranger may have asked for a connection in the
+//! name of another host, which would get all of it.
+//!
+//! | what proves it | |
+//! |---|---|
+//! | an answer of connection management | its RTU, or its REP if we asked |
+//! | a packet for the queue pair that is taken in its turn | whose PSN nobody else knows |
+//! | a message that names the instance that it was told | which nobody else knows |
+//! | a program that connects a queue pair by other means | it says that the peer is there |
+//!
+//! A question from there is answered, once, by as many bytes; what is to be asked is asked when it has proven to be there.
+
+use super::{Air, AirIndex};
+use crate::qp_table::Connection;
+use crate::tables::Tables;
+use airdma_transport::Time;
+use airdma_wire::{Gid, Qpn};
+use std::net::IpAddr;
+
+impl Tables {
+    /// Whether the peer of a queue pair is there, for all that is known when it is connected.
+    pub(super) fn is_there(&self, connection: &Connection, number: Qpn) -> bool {
+        let gsi = self.gsi.as_ref();
+        // What the connection manager knows nothing of is the program's word.
+        gsi.is_none_or(|gsi| {
+            let remote = Gid::from(connection.remote);
+            gsi.manager.has_answered(remote, number) != Some(false)
+        })
+    }
+
+    /// Connection management has heard from an address.
+    pub(crate) fn note_management(&mut self, remote: IpAddr, local: IpAddr, now: Time) {
+        if self.air.unproven == 0 {
+            return;
+        }
+        for index in 0..self.air.peers.len() {
+            let peer = &self.air.peers[index];
+            if peer.is_proven || (peer.address, peer.local) != (remote, local) {
+                continue;
+            }
+            let users = peer.users.clone();
+            let has_answered = users.iter().any(|&user| {
+                let number = self
+                    .qps
+                    .slot(user)
+                    .map(|slot| slot.qp.attributes().dest_qpn);
+                let gsi = self.gsi.as_ref();
+                let pair = gsi.zip(number);
+                pair.is_some_and(|(gsi, number)| {
+                    gsi.manager.has_answered(Gid::from(remote), number) == Some(true)
+                })
+            });
+            if has_answered {
+                self.air.prove(AirIndex(index as u32), now);
+            }
+        }
+    }
+}
+
+impl Air {
+    /// The peer is there: it is asked what was to be asked.
+    pub(super) fn prove(&mut self, index: AirIndex, now: Time) {
+        let peer = self.peer(index);
+        if std::mem::replace(&mut peer.is_proven, true) {
+            return;
+        }
+        let wants_asking = std::mem::take(&mut peer.wants_asking);
+        self.unproven -= 1;
+        if wants_asking {
+            self.ask(index, now);
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! A third host that is connected to one end, sees no packet that is not for it, and sends with any source address.
+
+use crate::common::*;
+use crate::wires::Wires;
+use crate::{BTH_AND_DETH, MS, inject, is_middle};
+use airdma_engine::*;
+use airdma_port::sim::Frame;
+use airdma_wire::air::{Hello, Message, Report, ReportWriter, feature, hello, parse};
+use airdma_wire::cnp::cnp;
+use airdma_wire::mad::MAD_LEN;
+use airdma_wire::{IpPseudo, Psn, Qpn, ROCE_PORT, icrc};
+use std::time::Duration;
+
+const LEN: usize = 64 * 1024;
+/// The third host, which has an address of the same network.
+const THIRD: [u8; 4] = [192, 0, 2, 66];
+
+/// A queue pair of the left host that is connected to the third one.
+fn connected_to_the_third(wires: &Wires) -> End {
+    let left = End::new(wires.hosts[0].device.device(), QpType::Rc, 64);
+    let path = Path {
+        gid: GidEntry::from(std::net::IpAddr::from(THIRD)).gid,
+        hop_limit: 64,
+        ..Path::default()
+    };
+    connect(&left.qp, Qpn::new(0x77_7777), path);
+    left
+}
+
+/// The Hellos that the left host has sent, the last one last.
+fn hellos(wires: &Wires) -> Vec<Hello> {
+    let from_left = wires.sent.iter().filter(|(from, _)| *from == 0);
+    let mads = from_left.filter_map(|(_, bytes)| bytes.get(BTH_AND_DETH..BTH_AND_DETH + MAD_LEN));
+    let hellos = mads.filter_map(|mad| match parse(mad) {
+        Ok(Message::Hello(hello, _)) => Some(hello),
+        Ok(Message::Report(..)) | Err(_) => None,
+    });
+    hellos.collect()
+}
+
+/// What the third host hears when it is asked.
+fn heard_by_the_third(wires: &mut Wires) -> (End, Hello) {
+    let before = hellos(wires).len();
+    let end = connected_to_the_third(wires);
+    wires.quietly(2 * MS);
+    let heard = hellos(wires);
+    assert!(heard.len() > before, "it is asked");
+    (end, heard[heard.len() - 1])
+}
+
+fn range_of_right(wires: &Wires) -> u32 {
+    (wires.ends[1].qp.number().get() >> 12 & 0xff) << 24
+}
+
+/// A report of the right host on the queue pair of the left one: all before `expected` has come.
+fn report(wires: &Wires, report: Report, expected: Psn) -> [u8; MAD_LEN] {
+    let sender = range_of_right(wires);
+    let mut writer = ReportWriter::new(&Report { sender, ..report });
+    writer.add(wires.ends[0].qp.number(), expected, [].into_iter());
+    writer.finish(0)
+}
+
+/// All 64 packets of a WRITE get lost, and `forge` says what the third host makes the left one hear meanwhile. Whether it completed.
+fn completes_though_all_is_lost(wires: &mut Wires, forge: impl Fn(&Wires)) -> bool {
+    let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
+    wires.ends[0].qp.post_send(&write).unwrap();
+    for _ in 0..20 {
+        wires.pass(MS / 2, &mut |from, bytes| {
+            from == 0 && bytes[5..8] != [0, 0, 1]
+        });
+        forge(wires);
+    }
+    wires.ends[0].try_complete().is_some()
+}
+
+#[test]
+fn what_a_host_tells_a_third_one_acknowledges_nothing_of_another() {
+    let mut wires = Wires::new([true, true], LEN);
+    wires.quietly(5 * MS);
+    let (_end, heard) = heard_by_the_third(&mut wires);
+    let number = std::cell::Cell::new(5_000);
+    let completes = completes_though_all_is_lost(&mut wires, |wires| {
+        // Guesses of which one is right: the odds are those of an ACK packet.
+        for packets in 1..=46 {
+            let forged = Report {
+                instance: heard.instance,
+                number: number.replace(number.get() + 1),
+                ..Report::default()
+            };
+            inject(wires, &report(wires, forged, PSN.add(packets)));
+        }
+    });
+    assert!(!completes, "nothing has arrived");
+    assert!(wires.hosts[0].count("drop_air") > 0);
+    wires.quietly(500 * MS);
+    wires.ends[0].ok();
+}
+
+#[test]
+fn what_a_host_tells_a_third_one_answers_no_question_to_another() {
+    let mut wires = Wires::new([true, true], LEN);
+    wires.quietly(5 * MS);
+    let (_end, heard) = heard_by_the_third(&mut wires);
+    let sender = range_of_right(&wires);
+    let question = Hello {
+        asks: true,
+        sender,
+        instance: 0x6666,
+        answers: None,
+        ..heard
+    };
+    let answer = Hello {
+        asks: false,
+        features: feature::SELECTIVE | feature::BUFFERS,
+        answers: Some(heard.instance),
+        ..question
+    };
+    // The question makes the left one ask.
+    for mad in [hello(&question, 0), hello(&answer, 0)] {
+        inject(&wires, &mad);
+        wires.quietly(MS / 5);
+    }
+    let write = wires.ends[1].write(&wires.ends[0], 0, LEN);
+    wires.ends[1].qp.post_send(&write).unwrap();
+    let mut middle = 0;
+    wires.pass(100 * MS, &mut |from, bytes| {
+        from == 1 && bytes[0] == 0x07 && {
+            middle += 1;
+            middle == 7
+        }
+    });
+    wires.ends[1].ok();
+    assert_eq!(wires.hosts[1].count("timeouts"), 0);
+    assert_eq!(wires.hosts[0].count("air_agreed"), 1, "with the right one");
+    assert_eq!(wires.hosts[1].count("retransmits"), 1);
+}
+
+/// An on-path host, or a peer that is mad: what it says is right in all but the number.
+#[test]
+fn a_report_with_a_number_far_ahead_does_not_silence_those_that_follow() {
+    for jump in [1 << 30, i32::MAX as u32] {
+        let mut wires = Wires::new([true, true], LEN);
+        wires.quietly(5 * MS);
+        let genuine = genuine_report(&mut wires);
+        let far = Report {
+            number: genuine.number.wrapping_add(jump),
+            ..genuine
+        };
+        inject(&wires, &report(&wires, far, PSN));
+        for _ in 0..3 {
+            let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
+            wires.ends[0].qp.post_send(&write).unwrap();
+            wires.quietly(40 * MS);
+            wires.ends[0].ok();
+        }
+        assert_eq!(wires.hosts[0].count("timeouts"), 0);
+    }
+}
+
+/// The last report of the right host, after it had something to tell.
+fn genuine_report(wires: &mut Wires) -> Report {
+    let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
+    wires.ends[0].qp.post_send(&write).unwrap();
+    wires.quietly(40 * MS);
+    wires.ends[0].ok();
+    let from_right = wires.sent.iter().rev().filter(|(from, _)| *from == 1);
+    let mut mads =
+        from_right.filter_map(|(_, bytes)| bytes.get(BTH_AND_DETH..BTH_AND_DETH + MAD_LEN));
+    mads.find_map(|mad| match parse(mad) {
+        Ok(Message::Report(report, _)) => Some(report),
+        Ok(Message::Hello(..)) | Err(_) => None,
+    })
+    .unwrap()
+}
+
+/// It silences those that follow, but not for ever: the next answer to a Hello says which numbers are to come.
+#[test]
+fn after_a_tenth_of_a_second_of_silence_reports_are_heard_again() {
+    let mut wires = Wires::new([true, true], LEN);
+    wires.quietly(5 * MS);
+    let genuine = genuine_report(&mut wires);
+    let far = Report {
+        number: genuine.number.wrapping_add(1 << 20),
+        ..genuine
+    };
+    inject(&wires, &report(&wires, far, PSN));
+    let agreed = hellos(&wires).len();
+    wires.quietly(MS);
+    let write = |wires: &Wires| {
+        let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
+        wires.ends[0].qp.post_send(&write).unwrap();
+    };
+    write(&wires);
+    wires.quietly(50 * MS);
+    assert_eq!(wires.ends[0].try_complete(), None, "silent");
+    wires.quietly(150 * MS);
+    wires.ends[0].ok();
+    assert!(hellos(&wires).len() > agreed, "it was asked");
+    let timeouts = wires.hosts[0].count("timeouts");
+    for _ in 0..3 {
+        write(&wires);
+        wires.quietly(40 * MS);
+        wires.ends[0].ok();
+    }
+    assert_eq!(wires.hosts[0].count("timeouts"), timeouts);
+}
+
+#[test]
+fn of_the_records_of_a_report_one_counts_for_each_queue_pair() {
+    let mut wires = Wires::new([true, true], LEN);
+    wires.quietly(5 * MS);
+    let genuine = genuine_report(&mut wires);
+    let number = wires.ends[0].qp.number();
+    let mut writer = ReportWriter::new(&Report {
+        number: genuine.number + 1,
+        ..genuine
+    });
+    let mut records = 0;
+    while writer.room().is_some() {
+        // Of what was never sent.
+        writer.add(number, PSN.add(5_000), [].into_iter());
+        records += 1;
+    }
+    assert_eq!(records, 18);
+    let dropped = wires.hosts[0].count("drop_air");
+    inject(&wires, &writer.finish(0));
+    wires.quietly(MS);
+    assert_eq!(wires.hosts[0].count("drop_ghost"), 1);
+    assert_eq!(wires.hosts[0].count("drop_air") - dropped, 17);
+}
+
+#[test]
+fn a_peer_that_says_that_its_buffers_are_full_holds_up_itself_alone() {
+    let mut wires = Wires::new([true, true], LEN);
+    let (left, right) = wires.pair_at_second_address(LEN);
+    wires.quietly(5 * MS);
+    let genuine = genuine_report(&mut wires);
+    let mut full = Report {
+        socket_bytes: 1 << 20,
+        socket_bytes_max: 1 << 20,
+        application_bytes: 1 << 20,
+        application_bytes_max: 1 << 20,
+        ..genuine
+    };
+    let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
+    for _ in 0..20 {
+        full.number += 1_000;
+        inject(&wires, &report(&wires, full, PSN));
+        wires.quietly(MS);
+    }
+    wires.ends[0].qp.post_send(&write).unwrap();
+    left.qp.post_send(&left.write(&right, 0, LEN)).unwrap();
+    for _ in 0..40 {
+        full.number += 1_000;
+        inject(&wires, &report(&wires, full, PSN));
+        wires.quietly(MS);
+    }
+    left.ok();
+    assert_eq!(wires.ends[0].try_complete(), None, "it is held up");
+    wires.quietly(1000 * MS);
+    wires.ends[0].ok();
+}
+
+/// Gives the right host a packet as if the left one had sent it.
+fn forge_to_right(wires: &Wires, mut bytes: Vec<u8>) {
+    let ip = IpPseudo::V4 {
+        src: LEFT.into(),
+        dst: RIGHT.into(),
+        id: 0,
+        dont_fragment: true,
+    };
+    let sum = icrc(&ip, ROCE_PORT, ROCE_PORT, &bytes);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    wires.hosts[1].carrier.give(Frame {
+        source: LEFT.into(),
+        destination: RIGHT.into(),
+        source_port: ROCE_PORT,
+        tos: 0,
+        ttl: 64,
+        flow_label: 0,
+        bytes,
+    });
+}
+
+#[test]
+fn a_forged_congestion_notification_needs_the_tag() {
+    let mut wires = Wires::with([Some(RateControl::Dcqcn); 2], LEN);
+    wires.quietly(5 * MS);
+    let write = wires.ends[0].write(&wires.ends[1], 0, LEN);
+    wires.ends[0].qp.post_send(&write).unwrap();
+    wires.quietly(40 * MS);
+    wires.ends[0].ok();
+    // As the left one sends it, but for its tag.
+    forge_to_right(&wires, cnp(wires.ends[1].qp.number()).to_vec());
+    wires.quietly(MS);
+    assert_eq!(wires.hosts[1].count("drop_untagged"), 1);
+    assert_eq!(wires.hosts[1].count("cnps_received"), 0);
+    // Genuine ones have it.
+    wires.marks = true;
+    wires.ends[0].qp.post_send(&write).unwrap();
+    wires.quietly(40 * MS);
+    wires.ends[0].ok();
+    assert!(wires.hosts[0].count("cnps_received") > 0);
+    assert_eq!(wires.hosts[0].count("drop_untagged"), 0);
+}
+
+/// A generator (SplitMix64).
+fn random(state: &mut u64) -> u32 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((z ^ (z >> 31)) >> 32) as u32
+}
+
+/// Of 2^16 forged packets with random numbers a window of 8,191 packets alone would take 32.
+#[test]
+fn forged_packets_ahead_of_their_turn_place_no_byte() {
+    const BIG: usize = 16 << 20;
+    let mut wires = Wires::new([true, true], BIG);
+    wires.quietly(5 * MS);
+    wires.ends[1].memory.fill(0, &vec![0; BIG]);
+    wires.ends[0].memory.fill(0, &vec![0; BIG]);
+    let write = wires.ends[0].write(&wires.ends[1], 0, BIG);
+    wires.ends[0].qp.post_send(&write).unwrap();
+    wires.quietly(3 * MS);
+    let full = wires
+        .sent
+        .iter()
+        .filter(|(from, bytes)| is_middle(*from, bytes));
+    let full = full.map(|(_, bytes)| bytes.len() - 16).max().unwrap();
+    let mut seed = 28;
+    for _ in 0..1 << 10 {
+        for _ in 0..64 {
+            let (psn, reserved) = (random(&mut seed), random(&mut seed));
+            let number = wires.ends[1].qp.number().get();
+            let mut bytes = vec![0xff; 12 + full];
+            bytes[0] = 0x07;
+            bytes[1] = 0x40;
+            bytes[2..4].copy_from_slice(&[0xff, 0xff]);
+            bytes[4..8].copy_from_slice(&((reserved & 0x3f) << 24 | number).to_be_bytes());
+            bytes[8..12].copy_from_slice(&((reserved >> 8 & 0x7f) << 24 | psn >> 8).to_be_bytes());
+            forge_to_right(&wires, bytes);
+        }
+        // The left one is stopped.
+        wires.hosts[1].device.run(wires.now());
+    }
+    let placed = wires.ends[1].memory.bytes(0, BIG);
+    let placed = placed.iter().filter(|&&byte| byte == 0xff).count();
+    assert_eq!(placed, 0, "bytes that the peer has not sent");
+    wires.quietly(Duration::from_secs(6));
+    wires.ends[0].ok();
+}
