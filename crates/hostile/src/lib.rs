@@ -15,6 +15,7 @@ pub mod host;
 pub mod icrc;
 pub mod input;
 pub mod known_peers;
+pub mod off_path;
 pub mod packet;
 pub mod program;
 pub mod queue_journal;
@@ -38,6 +39,7 @@ pub const TARGETS: &[Target] = &[
     ("requester", requester::run),
     ("selective", selective::run),
     ("air_message", air_message::run),
+    ("off_path", off_path::run),
     ("cm_mad", cm_mad::run),
     ("cm_manager", cm_manager::run),
     ("work_request", work_request::run),

@@ -15,6 +15,9 @@ const RANDOM: u64 = 2_000;
 /// The same for whole worlds, of which `make worlds` runs thousands.
 const RANDOM_WORLDS: u64 = 50;
 
+/// And for two devices.
+const RANDOM_PATHS: u64 = 200;
+
 /// Longest random input. libFuzzer's own limit is 4,096.
 const LENGTH_MAX: u64 = 1_024;
 
@@ -42,10 +45,10 @@ fn replay((name, run): Target) {
             run(&fs::read(&file).unwrap());
         }
     }
-    let random = if name == "world" {
-        RANDOM_WORLDS
-    } else {
-        RANDOM
+    let random = match name {
+        "world" => RANDOM_WORLDS,
+        "off_path" => RANDOM_PATHS,
+        _ => RANDOM,
     };
     for seed in 0..random {
         let _running = Running(name, format!("of seed {seed}"));
@@ -83,6 +86,7 @@ replays!(
     requester,
     selective,
     air_message,
+    off_path,
     cm_mad,
     cm_manager,
     work_request,
