@@ -325,7 +325,7 @@ impl LossyPath {
         let psn = if opcode.is_request() { last.psn } else { own };
         let host = &self.hosts[victim];
         let mut bth = Bth::new(opcode, host.qp.number(), near(psn.add(1), input));
-        bth.tag = last.tag ^ (1 + input.u16() % 0x1fff);
+        let tag = last.tag ^ (1 + input.u16() % 0x1fff);
         bth.ack_request = input.one_in(2);
         let mut headers = Headers::new(bth);
         headers.reth = opcode.has_reth().then(|| Reth {
@@ -343,6 +343,7 @@ impl LossyPath {
         headers.ieth = opcode.has_ieth().then_some(host.mr.rkey());
         let mut bytes = vec![0; headers.len()];
         headers.emit(&mut bytes);
+        Bth::mark(bytes.first_chunk_mut().expect("a BTH"), tag);
         bytes.resize(bytes.len() + 4 * input.below(364), 0xee);
         self.forge(victim, bytes);
     }

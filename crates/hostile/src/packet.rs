@@ -68,6 +68,8 @@ fn check_packet(data: &[u8], packet: &Packet<'_>) {
 
     let mut emitted = vec![0; data.len()];
     assert_eq!(headers.emit(&mut emitted), headers_len);
+    let header = emitted.first_chunk_mut().expect("a BTH");
+    Bth::mark(header, headers.bth.tag);
     let mut expected = data[..headers_len].to_vec();
     clear_reserved(headers, &mut expected);
     assert_eq!(emitted[..headers_len], expected);

@@ -187,8 +187,8 @@ impl QueuePair {
         if bth.pkey & PARTITION_MASK != DEFAULT_PKEY & PARTITION_MASK {
             return host.count(Counter::DropBadPkey);
         }
-        if !self.tagging.takes(bth) {
-            return host.count(Counter::DropUntagged);
+        if self.tagging.is_on() && self.handle_tagged(now, packet, host) {
+            return;
         }
         if bth.opcode == Opcode::Cnp {
             return host.count(Counter::CnpsReceived);
@@ -198,9 +198,6 @@ impl QueuePair {
             return host.count(Counter::DropMalformed);
         }
         match &mut self.service {
-            Service::Connected { .. } if self.tagging.is_pending() => {
-                self.handle_pending(now, packet, host);
-            }
             Service::Connected { .. } if transport == Transport::Rc => {
                 self.handle_connected(now, packet, host);
             }

@@ -70,12 +70,11 @@ impl RunHeaders {
             opcode: self.opcode,
             dest_qpn: self.dest_qpn,
             psn: self.first,
-            tag: self.tag,
             ..request_bth()
         };
         for (index, packet) in (0..).zip(out.chunks_mut(run.stride()).take(run.packets)) {
             bth.ack_request = asks(index);
-            packet[..Bth::LEN].copy_from_slice(&bth.to_bytes());
+            packet[..Bth::LEN].copy_from_slice(&bth.to_bytes_with(self.tag));
             bth.psn = bth.psn.add(1);
         }
     }

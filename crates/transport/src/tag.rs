@@ -59,10 +59,16 @@ impl Tagging {
         self.sent
     }
 
+    /// Whether there are any.
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.tags.is_some()
+    }
+
     /// Whether a packet may be taken, as far as its tag says.
     #[inline]
     pub(crate) fn takes(&self, bth: &Bth) -> bool {
-        bth.tag & self.mask == self.bits
+        self.mask == 0 || bth.tag & self.mask == self.bits
     }
 
     /// Whether nothing may be taken ahead of its turn yet.

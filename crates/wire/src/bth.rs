@@ -41,7 +41,7 @@ pub struct Bth {
     pub ack_request: bool,
     /// Place of the packet in the stream of its queue pair.
     pub psn: Psn,
-    /// The 13 reserved bits: 6 of byte 4 above 7 of byte 8. On RoCEv2 they are zero, and mean nothing.
+    /// The 13 reserved bits as they were received: 6 of byte 4 above 7 of byte 8. On RoCEv2 they are zero, and mean nothing. [`mark`](Self::mark) writes them.
     pub tag: u16,
 }
 
@@ -100,20 +100,29 @@ impl Bth {
         })
     }
 
-    /// Writes a tag into a header in which it is zero.
+    /// Writes a tag into a header without one.
     #[inline]
     pub fn mark(header: &mut [u8; Self::LEN], tag: u16) {
-        let [high, low] = tag_bits(tag);
-        header[4] |= high;
-        header[8] |= low;
+        header[4] |= (tag >> 7) as u8 & 0x3f;
+        header[8] |= tag as u8 & 0x7f;
     }
 
-    /// The header as it is sent; the low two bits of `pad` count, and the low 13 of `tag`.
+    /// The header as it is sent without a tag; the low two bits of `pad` count.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        self.with_reserved(0, 0)
+    }
+
+    /// The header as it is sent with a tag.
+    #[inline]
+    pub fn to_bytes_with(&self, tag: u16) -> [u8; Self::LEN] {
+        self.with_reserved((tag >> 7) as u8 & 0x3f, tag as u8 & 0x7f)
+    }
+
+    #[inline]
+    fn with_reserved(&self, high: u8, low: u8) -> [u8; Self::LEN] {
         let flags =
             u8::from(self.solicited) << 7 | u8::from(self.migreq) << 6 | (self.pad & 3) << 4;
-        let [high, low] = tag_bits(self.tag);
         let congestion = u8::from(self.fecn) << 7 | u8::from(self.becn) << 6 | high;
         let ack = u8::from(self.ack_request) << 7 | low;
 
@@ -129,8 +138,21 @@ impl Bth {
     }
 }
 
-/// Where the bits of a tag go: in byte 4, and in byte 8.
-#[inline]
-fn tag_bits(tag: u16) -> [u8; 2] {
-    [(tag >> 7) as u8 & 0x3f, tag as u8 & 0x7f]
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_tag_comes_back_from_the_reserved_bits_and_changes_no_others() {
+        let mut bth = Bth::new(Opcode::RcSendOnly, Qpn::new(0xff_ffff), Psn::new(0));
+        bth.becn = true;
+        bth.ack_request = true;
+        for tag in [0, 1, 0x7f, 0x80, 0x1555, 0x1fff] {
+            let mut bytes = bth.to_bytes();
+            Bth::mark(&mut bytes, tag);
+            assert_eq!(bth.to_bytes_with(tag), bytes);
+            assert_eq!(Bth::from_bytes(&bytes).unwrap(), Bth { tag, ..bth });
+        }
+    }
 }

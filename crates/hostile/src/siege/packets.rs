@@ -95,10 +95,11 @@ impl Siege {
     }
 
     /// Sends a packet through the parser, as it would come from the port.
-    pub(super) fn deliver(&mut self, mut headers: Headers, payload_len: u32) {
-        headers.bth.tag ^= self.tags.map_or(0, |tags| tags.taken);
+    pub(super) fn deliver(&mut self, headers: Headers, payload_len: u32) {
         let mut bytes = vec![0; headers.len()];
+        let tag = headers.bth.tag ^ self.tags.map_or(0, |tags| tags.taken);
         headers.emit(&mut bytes);
+        Bth::mark(bytes.first_chunk_mut().expect("a BTH"), tag);
         bytes.resize(bytes.len() + payload_len as usize, 0xc3);
         bytes.resize(bytes.len().next_multiple_of(4), 0);
         let is_late = self.late_bits & 1 != 0;

@@ -74,9 +74,29 @@ impl QueuePair {
         self.tagging.sent()
     }
 
+    /// A packet came for a queue pair with tags. Whether nothing is left to be done with it.
+    #[inline(never)]
+    pub(super) fn handle_tagged<H: Host>(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        host: &mut H,
+    ) -> bool {
+        let bth = &packet.headers.bth;
+        if !self.tagging.takes(bth) {
+            host.count(Counter::DropUntagged);
+            return true;
+        }
+        let is_pending = self.tagging.is_pending() && bth.opcode.transport() == Transport::Rc;
+        if is_pending {
+            self.handle_pending(now, packet, host);
+        }
+        is_pending
+    }
+
     /// A packet came while the peer has not shown its tag.
     #[cold]
-    pub(super) fn handle_pending<H: Host>(&mut self, now: Time, packet: &Packet<'_>, host: &mut H) {
+    fn handle_pending<H: Host>(&mut self, now: Time, packet: &Packet<'_>, host: &mut H) {
         if let Service::Connected {
             requester,
             responder,

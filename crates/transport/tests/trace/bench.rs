@@ -439,6 +439,7 @@ impl Bench {
         headers.bth.ack_request = opcode.is_last() || opcode.is_only();
         change(&mut headers);
         let start = headers.emit(&mut bytes);
+        Bth::mark(bytes.first_chunk_mut().unwrap(), headers.bth.tag);
         bytes[start..][..payload.len()].copy_from_slice(payload);
         bytes.truncate(start + payload.len() + usize::from(headers.bth.pad));
         let packet = Packet::parse(&bytes).unwrap();
