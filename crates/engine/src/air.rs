@@ -442,8 +442,8 @@ impl Tables {
             let missed = slot.qp.take_missed();
             let peer = self.air.peer(air);
             peer.arrivals.note(now, arrived, missed);
-            if !peer.is_proven && slot.qp.has_heard_peer() {
-                self.air.prove(air, now);
+            if !peer.is_proven {
+                self.note_unproven(index, air, now);
             }
         }
     }

@@ -405,7 +405,8 @@ impl Tables {
         };
         self.air.prove(index, now);
         let peer = self.air.peer(index);
-        let is_known = peer.known == Some(report.from);
+        // Until it has answered once, it may go by our answer alone: then what it was told is enough.
+        let is_known = peer.known.is_none_or(|known| known == report.from);
         let is_taken = is_known && peer.take_number(report.number, now);
         // It has heard of us, and we not of it; or none of its reports comes in order.
         if peer.agreed != Some(report.from) || peer.is_silent(now) {

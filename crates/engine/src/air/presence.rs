@@ -29,6 +29,7 @@ impl Tables {
     }
 
     /// Connection management has heard from an address.
+    #[cold]
     pub(crate) fn note_management(&mut self, remote: IpAddr, local: IpAddr, now: Time) {
         if self.air.unproven == 0 {
             return;
@@ -53,6 +54,15 @@ impl Tables {
             if has_answered {
                 self.air.prove(AirIndex(index as u32), now);
             }
+        }
+    }
+
+    /// Packets have come for a queue pair from an address that has not proven to be there.
+    #[cold]
+    pub(super) fn note_unproven(&mut self, queue_pair: u32, index: AirIndex, now: Time) {
+        let slot = self.qps.slot(queue_pair);
+        if slot.is_some_and(|slot| slot.qp.has_heard_peer()) {
+            self.air.prove(index, now);
         }
     }
 }

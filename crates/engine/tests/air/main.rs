@@ -348,6 +348,20 @@ fn who_hears_a_report_without_having_agreed_asks_again() {
     assert_eq!(wires.hosts[0].count("acks_sent"), 1, "and is so no more");
 }
 
+/// A short timer of the connection does not wait until it is asked again.
+#[test]
+fn a_report_acknowledges_before_its_sender_has_answered() {
+    let mut wires = Wires::new([true, true], 4096);
+    wires.pass(5 * MS, &mut is_answer_of_right);
+    assert_eq!(wires.hosts[0].count("air_agreed"), 0);
+    assert_eq!(wires.hosts[1].count("air_agreed"), 1);
+    let write = wires.ends[0].write(&wires.ends[1], 0, 4096);
+    wires.ends[0].qp.post_send(&write).unwrap();
+    wires.pass(4 * MS, &mut is_answer_of_right);
+    wires.ends[0].ok();
+    assert_eq!(wires.hosts[1].count("acks_sent"), 0);
+}
+
 #[test]
 fn who_only_receives_tells_by_the_round_trip_too() {
     let mut wires = Wires::new([true, true], 1 << 20);
