@@ -146,6 +146,9 @@ impl Transfers {
     ) -> std::result::Result<Arrived, Error> {
         // Other programs meet peers, too.
         let home = Home::open()?;
+        if let Some(warning) = home.warning() {
+            complain(warning);
+        }
         let paths: Vec<_> = order.paths.iter().map(|path| &path.0).collect();
         let walking = Walking::start(&paths, Limits::default())?;
         let left_out = OnceCell::new();

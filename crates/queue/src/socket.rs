@@ -15,13 +15,16 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Programs that are connected at a time. Of more, the one goes that has asked nothing for the longest time.
 pub const CONNECTIONS_MAX: usize = 32;
 /// Who says nothing for so long is disconnected.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// Who has not read its answer by then is disconnected, however little it reads at a time.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// Bytes of an answer that are written at once.
+const PIECE_BYTES: usize = 4096;
 /// Programs that wait to be connected.
 const BACKLOG: i32 = 128;
 
@@ -246,15 +249,40 @@ fn refuse(mut stream: &UnixStream) {
 
 fn converse(stream: &Arc<UnixStream>, service: &Service, programs: &Programs) -> io::Result<()> {
     stream.set_read_timeout(Some(SILENCE_MAX))?;
-    stream.set_write_timeout(Some(ANSWER_WITHIN))?;
     let mut requests = BufReader::new(&**stream);
     loop {
         let line = next_line(&mut requests, REQUEST_BYTES_MAX)?;
         programs.ask(stream);
-        if !answer_line(line, &mut &**stream, service)? {
+        let mut answers = Punctual {
+            stream,
+            until: Instant::now() + ANSWER_WITHIN,
+        };
+        if !answer_line(line, &mut answers, service)? {
             return Ok(());
         }
         programs.answer(stream);
+    }
+}
+
+/// A stream that is written to up to a moment, and no longer.
+struct Punctual<'a> {
+    stream: &'a UnixStream,
+    until: Instant,
+}
+
+impl Write for Punctual<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.stream.set_write_timeout(Some(left))?;
+        // The kernel waits so long for each part of a longer piece.
+        self.stream.write(&bytes[..bytes.len().min(PIECE_BYTES)])
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

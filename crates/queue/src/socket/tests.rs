@@ -277,6 +277,33 @@ fn who_is_being_answered_goes_for_nobody() {
 }
 
 #[test]
+fn a_reader_that_reads_a_little_at_a_time_is_not_waited_for_without_end() {
+    let (here, there) = UnixStream::pair().unwrap();
+    let long = Duration::from_millis(500);
+    let mut answers = Punctual {
+        stream: &here,
+        until: Instant::now() + long,
+    };
+    let stopped = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stopped.load(Ordering::Relaxed) {
+                (&there).read_exact(&mut [0; 4096]).ok();
+                std::thread::sleep(long / 10);
+            }
+        });
+        let start = Instant::now();
+        // More than fits the socket's buffer and what is read of it.
+        let error = answers.write_all(&vec![0; 4 << 20]).unwrap_err();
+        stopped.store(true, Ordering::Relaxed);
+        here.shutdown(Shutdown::Both).unwrap();
+        let kinds = [io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock];
+        assert!(kinds.contains(&error.kind()), "{error}");
+        assert!(start.elapsed() < long * 10, "{:?}", start.elapsed());
+    });
+}
+
+#[test]
 fn a_service_ends_whatever_became_of_its_socket() {
     let bench = Bench::new();
     std::fs::remove_file(bench.path()).unwrap();
