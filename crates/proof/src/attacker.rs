@@ -8,6 +8,7 @@
 //! |---|---|
 //! | sequence numbers of a reliable connection | never one that the connection has used or will use next: with those it is the peer, to RoCEv2 |
 //! | queue pair numbers of unreliable connections, the key of datagrams | never the right one, with the right service |
+//! | the tag of a connection in air mode | never the one that its packets have |
 //! | the instance that a host has shown to a peer | at random: 64 bits |
 //!
 //! So nothing that it sends may change a byte, a completion or a connection, and the judge needs to know nothing of it, but for what RoCEv2
@@ -38,6 +39,8 @@ const BURST_MAX: u64 = 3;
 const READ_PACKETS_MAX: u32 = 16;
 /// What is sent to an address that has not shown to be there, as a multiple of what came from there: an answer, and three repetitions.
 const ANSWERS_MAX: u64 = 4;
+/// Bits of a tag.
+const TAG_BITS: u32 = 13;
 /// As far ahead of what it expects a responder in air mode keeps packets.
 const AHEAD_MAX: u32 = 8191;
 
@@ -59,6 +62,8 @@ pub struct Attacker {
     meeting: Option<Meeting>,
     /// The sequence numbers that each end has sent with: the first, and the one behind the last.
     used: Vec<(Psn, Psn)>,
+    /// The tag of what each end sent last.
+    tags: Vec<u16>,
     /// Requests from the future, the NAKs with which responders answer them (and others), and notifications.
     disturbances: u64,
     /// Congestion notifications.
@@ -95,6 +100,7 @@ impl Attacker {
             left: of.datagrams,
             next_at: Duration::ZERO,
             used: vec![Default::default(); ends.len()],
+            tags: vec![0; ends.len()],
             disturbances: 0,
             notifications: 0,
             sent: 0,
@@ -139,14 +145,15 @@ impl Attacker {
             return;
         };
         let Ok(bth) = bth else { return };
-        if !bth.opcode.is_request() {
-            return;
-        }
         let is_it =
             |end: &End| end.number == bth.dest_qpn && hosts[end.host].address == frame.destination;
         let Some(receiver) = ends.iter().position(is_it) else {
             return;
         };
+        self.tags[receiver ^ 1] = bth.tag;
+        if !bth.opcode.is_request() {
+            return;
+        }
         let packets = if bth.opcode == Opcode::RcReadRequest {
             READ_PACKETS_MAX
         } else {
@@ -184,6 +191,7 @@ impl Attacker {
         let Some(from) = from else { return };
         if let Ok(Message::Hello(hello, _)) = air::parse(packet.payload) {
             self.own[from].instance = Some(hello.instance);
+            self.own[from].nonce = hello.nonce;
         }
         self.learn_id(from, packet.payload);
     }
@@ -222,6 +230,17 @@ impl Attacker {
         Err(format!(
             "the attacker's queue pair at host {host} has the event {event:?}"
         ))
+    }
+
+    /// What stands where the tag of a packet from this end would be: mostly nothing, and never its tag.
+    fn tag(&mut self, end: usize) -> u16 {
+        let any = self.random.below(1 << TAG_BITS) as u16;
+        let tag = self.random.pick(&[0, any]);
+        if tag == self.tags[end] && tag != 0 {
+            tag ^ 1
+        } else {
+            tag
+        }
     }
 
     /// Its connections end.

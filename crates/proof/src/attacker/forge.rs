@@ -240,6 +240,7 @@ impl Attacker {
         };
         let mut headers = Headers::new(Bth::new(opcode, victim.number, psn));
         headers.bth.ack_request = self.random.chance(0.5);
+        let tag = self.tag(victim.end ^ 1);
         if opcode.has_reth() {
             let length = if opcode == Opcode::RcReadRequest {
                 256 * self.random.below(READ_PACKETS_MAX.into()) as u32
@@ -261,7 +262,7 @@ impl Attacker {
         if opcode.has_ieth() {
             headers.ieth = Some(Rkey(self.key(world, victim.host)));
         }
-        emit(&headers, &payload)
+        tagged(emit(&headers, &payload), tag)
     }
 
     fn acknowledgement(&mut self, victim: &Victim) -> Vec<u8> {
@@ -291,7 +292,8 @@ impl Attacker {
             };
             length = emit_seth([range].into_iter(), &mut ranges);
         }
-        emit(&headers, &ranges[..length])
+        let tag = self.tag(victim.end ^ 1);
+        tagged(emit(&headers, &ranges[..length]), tag)
     }
 
     fn answer(&mut self, victim: &Victim) -> Vec<u8> {
@@ -308,7 +310,8 @@ impl Attacker {
         } else {
             self.payload(1024)
         };
-        emit(&headers, &payload)
+        let tag = self.tag(victim.end ^ 1);
+        tagged(emit(&headers, &payload), tag)
     }
 
     /// What the queue pair is of another service for, or, to a queue pair of datagrams, without its key.
@@ -387,7 +390,7 @@ impl Attacker {
             instance: self.random.next_u64(),
             answers: self.random.chance(0.6).then(|| self.instance(victim.host)),
             nonce: self.random.next_u64(),
-            echo: self.random.next_u64(),
+            echo: self.own[victim.host].nonce,
             number: self.random.next_u64() as u32,
         };
         management(&air::hello(&hello, id_of(victim.number)))
@@ -514,6 +517,14 @@ fn emit(headers: &Headers, payload: &[u8]) -> Vec<u8> {
     headers.emit(&mut bytes);
     bytes.extend_from_slice(payload);
     bytes
+}
+
+/// With what stands where hosts in air mode have a tag.
+fn tagged(mut packet: Vec<u8>, tag: u16) -> Vec<u8> {
+    if let Some(header) = packet.first_chunk_mut() {
+        Bth::mark(header, tag);
+    }
+    packet
 }
 
 /// A management datagram in its packet.

@@ -27,6 +27,8 @@ pub(super) struct Own {
     pub(super) key: u32,
     /// What the host has shown it.
     pub(super) instance: Option<u64>,
+    /// The nonce of its last question.
+    pub(super) nonce: u64,
     /// The id that its manager has given to a connection with the attacker.
     pub(super) id: Option<u32>,
     /// The host has refused something, and with it all that follows.
@@ -76,6 +78,7 @@ impl Own {
             psn: Psn::new(random.below(1 << 24) as u32),
             key: mr.lkey().0,
             instance: None,
+            nonce: 0,
             id: None,
             is_over: false,
             refused: false,
