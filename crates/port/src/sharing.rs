@@ -10,7 +10,8 @@
 //!                                              | packet: source (16), source port (2), tos, ttl, flow label (4), BTH to pad
 //! ```
 //! How a packet came: 1 if in a bundle, which the process that it is for may not take from that peer.
-//! Numbers are in network byte order. Who does not know the secret is not heard.
+//! Numbers are in network byte order. Who does not know the secret is not heard. So that no other host is told it, a message is
+//! sent *from* the address that it is sent to: the kernel refuses one where that address is not (or no longer) the host's.
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
@@ -18,6 +19,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use crate::Received;
 use crate::udp::address::SocketAddress;
+use crate::udp::control::{ControlBuffer, ControlWriter};
 
 /// Who takes part.
 pub trait Sharing: Send + Sync {
@@ -168,13 +170,17 @@ impl Messenger {
             iov_base: part.as_ptr().cast_mut().cast(),
             iov_len: part.len(),
         });
+        let mut control = ControlBuffer::zeroed();
+        let control_len = send_from(&mut control, to);
         // SAFETY: all zero is a value of this struct of pointers and integers.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_control = control.as_mut_ptr();
+        message.msg_controllen = control_len;
         message.msg_name = (&raw mut name).cast();
         message.msg_namelen = name.len();
         message.msg_iov = parts.as_mut_ptr();
         message.msg_iovlen = parts.len();
-        // SAFETY: the name and the parts live until the call returns, and the kernel only reads them.
+        // SAFETY: the name, the parts and the control messages live until the call returns, and the kernel only reads them.
         unsafe {
             libc::sendmsg(
                 fd.as_raw_fd(),
@@ -183,6 +189,27 @@ impl Messenger {
             )
         };
     }
+}
+
+/// Writes the control message by which a datagram leaves from an address of this host, or not at all: `struct in_pktinfo` of ip(7),
+/// `in6_pktinfo` of RFC 3542. Returns its length.
+fn send_from(control: &mut ControlBuffer, address: IpAddr) -> usize {
+    let mut writer = ControlWriter::new(control);
+    match address {
+        IpAddr::V4(ip) => {
+            // Interface, the address, one that only matters when received.
+            let mut value = [0; 12];
+            value[4..8].copy_from_slice(&ip.octets());
+            writer.push(libc::IPPROTO_IP, libc::IP_PKTINFO, value);
+        }
+        IpAddr::V6(ip) => {
+            // The address, interface.
+            let mut value = [0; 20];
+            value[..16].copy_from_slice(&ip.octets());
+            writer.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, value);
+        }
+    }
+    writer.len()
 }
 
 fn socket(family: libc::c_int) -> io::Result<OwnedFd> {

@@ -23,7 +23,7 @@
 //! not close to the peer's last could be refused, which would win most of the strength back.)
 
 pub(crate) mod address;
-mod control;
+pub(crate) mod control;
 mod receive;
 mod socket;
 mod transmit;

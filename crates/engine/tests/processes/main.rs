@@ -6,6 +6,7 @@ mod common;
 mod host;
 mod role;
 
+use airdma_port::sharing::Messenger;
 use common::{isolated, isolated_alone};
 use host::*;
 use std::collections::HashSet;
@@ -40,6 +41,51 @@ fn pairs(count: usize) -> (Vec<Process>, Vec<Process>) {
         connect(left, right);
     }
     (left, right)
+}
+
+/// Datagrams over IPv4 and IPv6 that the kernel took from programs of this network namespace.
+fn datagrams_sent() -> u64 {
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{name}"));
+    let v4 = read("snmp").unwrap();
+    // The first such line has the names.
+    let v4 = v4.lines().filter_map(|line| line.strip_prefix("Udp: "));
+    let v4 = v4.skip(1).find_map(|line| line.split(' ').nth(3));
+    let v6 = read("snmp6").unwrap();
+    let v6 = (v6.lines()).find_map(|line| line.strip_prefix("Udp6OutDatagrams"));
+    [v4, v6]
+        .map(|it| it.unwrap().trim().parse::<u64>().unwrap())
+        .iter()
+        .sum()
+}
+
+#[test]
+fn what_processes_say_to_each_other_does_not_leave_the_host() {
+    let setup = "ip link add veth0 type veth peer name veth1\n\
+                 ip link set veth0 up\n\
+                 ip link set veth1 up\n\
+                 ip address add 10.9.0.1/24 dev veth0\n\
+                 ip address add 2001:db8::1/64 dev veth0 nodad\n\
+                 ip address add fe80::1/64 dev veth0 nodad";
+    let name = "what_processes_say_to_each_other_does_not_leave_the_host";
+    isolated(name, setup, || {
+        // SAFETY: a string with its end.
+        let interface_index = unsafe { libc::if_nametoindex(c"veth0".as_ptr()) };
+        let messenger = Messenger::new(interface_index, 4791).unwrap();
+        for (ours, gone) in [
+            ("10.9.0.1", "10.9.0.7"),
+            ("2001:db8::1", "2001:db8::7"),
+            ("fe80::1", "fe80::7"),
+        ] {
+            let said = |to: &str| {
+                let before = datagrams_sent();
+                messenger.probe(to.parse().unwrap(), 1, 7, 0x0123_4567_89ab_cdef);
+                datagrams_sent() - before
+            };
+            assert_eq!(said(ours), 1);
+            // The host had that address a moment ago: now it is another's, or a router's to find.
+            assert_eq!(said(gone), 0, "the secret was sent to {gone}");
+        }
+    });
 }
 
 fn pause(millis: u64) {

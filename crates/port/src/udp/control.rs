@@ -6,34 +6,34 @@ use std::mem::{MaybeUninit, size_of};
 /// padded to 8.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-pub(super) struct ControlBuffer([u8; CONTROL_ROOM]);
+pub(crate) struct ControlBuffer([u8; CONTROL_ROOM]);
 
 /// Bytes to offer the kernel for the control messages it writes.
 pub(super) const CONTROL_ROOM: usize = 128;
 
 impl ControlBuffer {
-    pub(super) const fn zeroed() -> Self {
+    pub(crate) const fn zeroed() -> Self {
         ControlBuffer([0; CONTROL_ROOM])
     }
 
-    pub(super) fn as_mut_ptr(&mut self) -> *mut libc::c_void {
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut libc::c_void {
         self.0.as_mut_ptr().cast()
     }
 }
 
 /// Writes control messages one behind the other.
-pub(super) struct ControlWriter<'a> {
+pub(crate) struct ControlWriter<'a> {
     buffer: &'a mut ControlBuffer,
     len: usize,
 }
 
 impl<'a> ControlWriter<'a> {
-    pub(super) fn new(buffer: &'a mut ControlBuffer) -> Self {
+    pub(crate) fn new(buffer: &'a mut ControlBuffer) -> Self {
         ControlWriter { buffer, len: 0 }
     }
 
     /// Adds one message with the bytes of an integer as its value.
-    pub(super) fn push<const N: usize>(
+    pub(crate) fn push<const N: usize>(
         &mut self,
         level: libc::c_int,
         kind: libc::c_int,
@@ -55,7 +55,7 @@ impl<'a> ControlWriter<'a> {
     }
 
     /// Bytes written.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 }
