@@ -2,7 +2,8 @@
 //!
 //! RoCEv2 leaves the port to the sender, for entropy (IBTA annex A17.9), and senders keep one for each queue pair: rxe and NICs derive it
 //! from the numbers of both, airdma sends all from 4791. A program without privileges at the peer's host has the
-//! peer's address, and not that port. As the ICRC covers it, nothing on the way changes it.
+//! peer's address, and that port only by way of `IP_PKTINFO` and another address of the host: a hurdle, no proof. As the ICRC covers it,
+//! nothing on the way changes it.
 //!
 //! A peer that sends from 4791 is held to that. Another may have its reasons to change: where it is not heard from any more, another port
 //! is tried, and is the new one if what comes from there is good.
