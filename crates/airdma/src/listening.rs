@@ -114,12 +114,7 @@ impl Listening {
             match Connection::answer(&self.hub, &request) {
                 Ok(connection) => lock(&self.state).made.push_back(connection),
                 Err(error) => {
-                    let fits = request.path_mtu <= self.hub.engine.current().path_mtu;
-                    let reason = if fits {
-                        RejReason::NO_RESOURCES
-                    } else {
-                        RejReason::INVALID_PATH_MTU
-                    };
+                    let reason = RejReason::NO_RESOURCES;
                     // A peer that does not hear of it gives up by itself.
                     drop(self.hub.engine.cm_reject(request.id, reason, &[]));
                     if error.blame() == Blame::System {

@@ -1,5 +1,6 @@
 //! What a manager is told when it is made.
 
+use airdma_wire::PathMtu;
 use std::time::Duration;
 
 /// Bounds and times of a [`Manager`](crate::Manager).
@@ -11,6 +12,8 @@ pub struct Config {
     pub id_tag: Option<u8>,
     /// GUID that requests and replies name as ours.
     pub ca_guid: u64,
+    /// The port's: a request for more is refused, since no queue pair could have it.
+    pub path_mtu_max: PathMtu,
     /// A message is repeated when no answer came within 4.096 us * 2^code.
     pub response_timeout: u8,
     /// How often a message is repeated before the other side counts as gone; at most 15.
@@ -32,6 +35,7 @@ impl Config {
             seed,
             id_tag: None,
             ca_guid,
+            path_mtu_max: PathMtu::M4096,
             response_timeout: 20,
             retries_max: 15,
             connections_max: 65_536,

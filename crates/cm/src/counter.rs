@@ -49,6 +49,8 @@ counters! {
     MrasSent = "cm_mras_sent",
     /// Requests refused because nobody listens.
     RejectedInvalidService = "cm_rejected_invalid_service",
+    /// Requests refused because of a path MTU above the port's.
+    RejectedPathMtu = "cm_rejected_path_mtu",
     /// Messages refused because their connection has ended or their queue pair is connected already.
     RejectedStale = "cm_rejected_stale",
     /// Messages refused because nobody has their communication id.

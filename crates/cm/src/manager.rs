@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use airdma_transport::Time;
 use airdma_wire::cm::{CmMad, CmMessage, RejReason, ServiceId};
 use airdma_wire::mad::MAD_LEN;
-use airdma_wire::{Gid, Qpn, ROCE_PORT};
+use airdma_wire::{Gid, PathMtu, Qpn, ROCE_PORT};
 
 use crate::connection::{Connection, State};
 use crate::event::Event;
@@ -108,6 +108,11 @@ impl Manager {
     /// one more makes the oldest [`Unreachable`](Event::Unreachable).
     pub fn limit_answered(&mut self, listener: ListenerId, max: usize) {
         self.listeners.limit_answered(listener, max);
+    }
+
+    /// From now on requests for a path MTU above this are refused: the port's has changed.
+    pub fn set_path_mtu_max(&mut self, path_mtu_max: PathMtu) {
+        self.config.path_mtu_max = path_mtu_max;
     }
 
     /// Ends a listener. Requests that the program has not [taken](Self::taken) are refused; those that it has go on. Answers

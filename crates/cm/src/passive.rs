@@ -116,6 +116,11 @@ impl Manager {
             let reason = RejReason::INVALID_TRANSPORT_SERVICE;
             return self.refuse_stateless(route, transaction, 0, req.local_id, About::Req, reason);
         }
+        if req.path_mtu > self.config.path_mtu_max {
+            self.count(Counter::RejectedPathMtu);
+            let reason = RejReason::INVALID_PATH_MTU;
+            return self.refuse_stateless(route, transaction, 0, req.local_id, About::Req, reason);
+        }
         if let Err(full) = self.make_half_open_room(listener, route.remote) {
             return self.count(full);
         }

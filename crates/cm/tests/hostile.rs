@@ -38,6 +38,7 @@ fn services() -> [ServiceId; 2] {
 impl Target {
     fn new(seed: u64) -> Self {
         let mut config = Config::new(seed, 1);
+        config.path_mtu_max = PathMtu::M1024;
         config.connections_max = 40;
         config.half_open_max = 20;
         config.resting_max = 10;
@@ -89,7 +90,10 @@ impl Target {
                 // A peer's own manager makes a fresh request, with its own ids.
                 let seed = self.random.next_u64();
                 let mut peer = Manager::new(Config::new(seed, 2));
-                let wanted = self.wanted(remote, 1);
+                let wanted = Connect {
+                    path_mtu: self.random.pick(&PathMtu::ALL),
+                    ..self.wanted(remote, 1)
+                };
                 peer.connect(self.now, &wanted).unwrap();
                 let [_, service_id] = services();
                 let resolve = Resolve {

@@ -471,8 +471,8 @@ impl Device {
         let core = self.core();
         core.check_process()?;
         core.bind()?;
-        let (guid, interface_index) = (self.info().guid, self.info().interface_index);
-        core.control(|worker, now| worker.open_gsi(now, guid, interface_index));
+        let info = core.current();
+        core.control(|worker, now| worker.open_gsi(now, &info));
         Ok(())
     }
 

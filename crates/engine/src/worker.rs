@@ -1,12 +1,12 @@
 //! The worker of a device: whoever holds it makes the device progress.
 
-use crate::Error;
 use crate::counters::EngineCounter;
 use crate::gsi::Gsi;
 use crate::peers::Window;
 use crate::random::Random;
 use crate::steering::{Ground, Steering};
 use crate::tables::{PACKET_LEN_MAX, ROUND_BYTES, Tables};
+use crate::{DeviceInfo, Error};
 use airdma_cm::Config;
 use airdma_port::{Port, TransmitBatch};
 use airdma_shm::Doorbells;
@@ -193,7 +193,7 @@ impl Worker {
     }
 
     /// Makes queue pair 1, if that was not done.
-    pub(crate) fn open_gsi(&mut self, now: Time, guid: u64, interface_index: u32) {
+    pub(crate) fn open_gsi(&mut self, now: Time, info: &DeviceInfo) {
         if self.tables.gsi.is_some() {
             return;
         }
@@ -203,9 +203,12 @@ impl Worker {
         let random = &mut self.tables.random;
         let seed = u64::from(random.next_u32()) << 32 | u64::from(random.next_u32());
         let id_tag = self.tables.qps.first_range();
-        let config = Config::new(seed, guid);
-        let config = Config { id_tag, ..config };
-        self.tables.gsi = Some(Gsi::new(config, interface_index));
+        let config = Config {
+            id_tag,
+            path_mtu_max: info.path_mtu,
+            ..Config::new(seed, info.guid)
+        };
+        self.tables.gsi = Some(Gsi::new(config, info.interface_index));
         self.listen(None, true);
         self.with_steering(now, |steering, ground| {
             steering.map(|steering| steering.manage(ground))

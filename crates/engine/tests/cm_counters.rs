@@ -462,6 +462,16 @@ fn unknown(scene: &mut Scene, ours: u32) {
         panic!("no REJ");
     };
     assert_eq!(rej.reason, RejReason::INVALID_SERVICE_ID);
+    let too_long = Req {
+        path_mtu: PathMtu::M4096,
+        ..req(10, Qpn::new(0x25), TCP_PORT)
+    };
+    scene.peer.say(CmMessage::Req(too_long));
+    scene.counts(&[("cm_rejected_path_mtu", 1)], "more than fits the port");
+    let CmMessage::Rej(rej) = scene.peer.hear() else {
+        panic!("no REJ");
+    };
+    assert_eq!(rej.reason, RejReason::INVALID_PATH_MTU);
 }
 
 fn too_many(scene: &mut Scene) {

@@ -74,6 +74,7 @@ struct Siege {
 impl Siege {
     fn new(seed: u8) -> Self {
         let mut config = Config::new(u64::from(seed), 1);
+        config.path_mtu_max = PathMtu::M2048;
         config.connections_max = CONNECTIONS_MAX;
         config.half_open_max = 6;
         config.resting_max = 3;

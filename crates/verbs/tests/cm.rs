@@ -60,6 +60,14 @@ fn no_device_no_address_no_port() {
     program::run_after("cm_places", NOWHERE);
 }
 
+/// Here the path MTU of the port is 1,024 bytes.
+const SMALL: &str = "ip link set lo mtu 1500";
+
+#[test]
+fn a_request_that_cannot_be_accepted_is_refused_unseen() {
+    program::run_after("cm_path_mtu", SMALL);
+}
+
 #[test]
 fn processes_that_fork() {
     program::run("cm_fork");

@@ -100,6 +100,20 @@ fn nobody_listens() {
 }
 
 #[test]
+fn a_path_mtu_above_the_ports_is_refused() {
+    let mut b = Bench::listening();
+    b.manager.set_path_mtu_max(PathMtu::M1024);
+    b.arrives(b.req());
+    assert_eq!(b.sends(), ["REJ 0 7 Req invalid path MTU (26)"]);
+    assert_eq!(b.events(), [""; 0]);
+    assert!(b.manager.connections() == 0);
+    assert_eq!(b.counted(Counter::RejectedPathMtu), 1);
+    b.manager.set_path_mtu_max(PathMtu::M2048);
+    b.arrives(b.req());
+    assert_eq!(b.events(), ["ConnectRequest"]);
+}
+
+#[test]
 fn a_listener_takes_nothing_but_its_kind() {
     let mut b = Bench::new();
     b.manager.listen(SERVICE, Takes::RC, None, 8).unwrap();

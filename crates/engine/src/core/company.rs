@@ -53,8 +53,9 @@ impl Core {
     pub(super) fn speak_for_the_dead(&self) {
         let estate = Estate::of(self.info.interface_index);
         if !estate.words.is_empty() {
+            let info = self.current();
             self.control(|worker, now| {
-                worker.open_gsi(now, self.info.guid, self.info.interface_index);
+                worker.open_gsi(now, &info);
                 if let Some(gsi) = &mut worker.tables.gsi {
                     gsi.say(now, &estate.words);
                 }

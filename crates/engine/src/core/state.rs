@@ -97,6 +97,14 @@ impl Core {
         if before.mtu != mtu {
             self.control(|worker, now| worker.tables.note_interface_mtu(mtu, now));
         }
+        let path_mtu = state.current.path_mtu;
+        if before.path_mtu != path_mtu {
+            self.control(|worker, _| {
+                if let Some(gsi) = &mut worker.tables.gsi {
+                    gsi.manager.set_path_mtu_max(path_mtu);
+                }
+            });
+        }
         state.current.gids = before.gids.clone();
         let changes = changes(&before.gids, &state.former, &addresses);
         if changes.is_empty() {
