@@ -122,6 +122,8 @@ struct Change<'a> {
     buried: usize,
     /// Places may not be what the registry says.
     in_doubt: bool,
+    /// The others are told of programs that are attached, and heal soon again.
+    tells: bool,
 }
 
 impl Drop for Change<'_> {
@@ -183,6 +185,7 @@ impl Steering {
                     inner,
                     buried,
                     in_doubt: unfinished || buried > 0,
+                    tells: true,
                 });
             }
             // Whoever has the lock may wait for our answer.
@@ -428,6 +431,9 @@ impl Steering {
                     // Somebody was faster.
                     change.inner.programs = programs;
                 } else {
+                    // Where nothing is known to be wrong, packets may be forged, and the others get such, too: told of each other's
+                    // programs, they would heal without end.
+                    change.tells = change.in_doubt;
                     change.in_doubt |= change.inner.doubtful;
                     change.inner.doubtful = !change.in_doubt;
                     self.settle(&mut change, ground);
@@ -551,7 +557,9 @@ impl Change<'_> {
             plan.services.clear();
             let _ = ground.port.attach_steering(row, &plan.assemble());
         }
-        self.registry.count_program();
+        if self.tells {
+            self.registry.count_program();
+        }
     }
 }
 

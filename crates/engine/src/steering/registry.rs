@@ -46,7 +46,7 @@ struct Layout {
     secret: Word,
     /// Number of the process that changes something, while one does.
     changing: Word,
-    /// Rises with each program that was attached.
+    /// Rises with each program that was attached because something had changed.
     programs: Word,
     /// Rises with each round of probes.
     epoch: Rounds,
@@ -499,7 +499,7 @@ impl Registry {
             .find(|seated| self.layout().members[usize::from(seated.owner.0)].manages())
     }
 
-    /// How many programs were attached so far.
+    /// How many programs were attached so far because something had changed.
     pub(crate) fn programs(&self) -> u64 {
         self.layout().programs.load(Ordering::Relaxed)
     }

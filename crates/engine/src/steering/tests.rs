@@ -413,6 +413,29 @@ fn healing_is_not_to_be_had_more_often_than_needed() {
 }
 
 #[test]
+fn processes_that_heal_for_nothing_do_not_keep_each_other_at_it() {
+    let _alone = alone();
+    let address = IpAddr::from([127, 0, 0, 85]);
+    let file = file("both");
+    let mut members: Vec<_> = (0..3).map(|_| Member::new(&file, address)).collect();
+    let mut now = Time::ZERO;
+    let mut times = 0;
+    // Packets that are forged come to all of them all the time, for two seconds.
+    for _ in 0..2_000 {
+        for member in &mut members {
+            if member.steering.note_misrouted(now) {
+                member.with(|steering, ground| steering.heal(now, ground));
+                times += 1;
+            }
+        }
+        now = Time::from_nanos(now.as_nanos() + 1_000_000);
+    }
+    // Each of them as often as one that is alone with it: after 1, 2, 4, ... ms.
+    assert!((3 * 5..3 * 15).contains(&times), "{times}");
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
 fn those_who_do_not_answer_get_the_places_that_are_left() {
     let of = |answers: &[Option<u16>]| complete(answers.iter().copied());
     assert_eq!(of(&[None, Some(0), None, Some(2)]), [1, 0, 3, 2]);
