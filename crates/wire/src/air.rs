@@ -30,6 +30,7 @@ const METHOD_SEND: u8 = 0x03;
 const CLASS_VERSION: u8 = 1;
 const ATTRIBUTE_HELLO: u16 = 0x0001;
 const ATTRIBUTE_REPORT: u16 = 0x0002;
+const ATTRIBUTE_KEY: u16 = 0x0003;
 /// Locally administered: nobody else has it assigned.
 const OUI: [u8; 3] = [0x02, 0x61, 0x44];
 
@@ -116,6 +117,40 @@ pub struct Hello {
     pub echo: u64,
     /// Of the sender's last report to any host: later ones have later numbers.
     pub number: u32,
+}
+
+/// Bytes of a public key: X25519's (RFC 7748).
+pub const PUBLIC_KEY_LEN: usize = 32;
+
+/// One half of an exchange of keys between the two queue pairs of a connection whose packets are [sealed](crate::sealed).
+///
+/// ```text
+///   +------------+------------+-------------------------+
+///   | version 1  | A 0000000  |        reserved         |  0    A: an answer is wanted
+///   +------------+------------+-------------------------+
+///   |  reserved  |      queue pair of the sender        |  4
+///   +------------+--------------------------------------+
+///   |  reserved  |      queue pair of the receiver      |  8
+///   +------------+--------------------------------------+
+///   |     public key of the sender's queue pair         | 12
+///   |                    (32 bytes)                     |
+///   +---------------------------------------------------+
+///   |     that of the receiver's, or 0                  | 44
+///   |                    (32 bytes)                     |
+///   +---------------------------------------------------+
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyOffer {
+    /// The sender has not heard the receiver's key, and wants it.
+    pub asks: bool,
+    /// The queue pair that it is for at the sender.
+    pub sender: Qpn,
+    /// And at the receiver.
+    pub receiver: Qpn,
+    /// The sender's public key, drawn for this connection.
+    pub public_key: [u8; PUBLIC_KEY_LEN],
+    /// The receiver's, as the sender has it. A host that has not seen the exchange cannot say it.
+    pub seen: Option<[u8; PUBLIC_KEY_LEN]>,
 }
 
 /// How it is with what came from the peer: measures of the way back, and one record for each queue pair that owes an
@@ -241,6 +276,8 @@ pub enum Message<'a> {
     Hello(Hello, u32),
     /// See [`Report`].
     Report(Report, Records<'a>),
+    /// See [`KeyOffer`].
+    Key(KeyOffer),
 }
 
 /// The records of a report.
@@ -320,6 +357,7 @@ pub fn parse(mad: &[u8]) -> Result<Message<'_>, AirError> {
             };
             Ok(Message::Report(report, records))
         }
+        ATTRIBUTE_KEY => Ok(Message::Key(key_offer(content))),
         other => Err(MadError::Attribute(other).into()),
     }
 }
@@ -342,6 +380,31 @@ fn report(content: &[u8; CONTENT_LEN]) -> Report {
         at_us: u32::from_be_bytes(field::get::<64, 4, _>(content)),
         from: 0,
     }
+}
+
+fn key_offer(content: &[u8; CONTENT_LEN]) -> KeyOffer {
+    let number = |[_, a, b, c]: [u8; 4]| Qpn::new(u32::from_be_bytes([0, a, b, c]));
+    KeyOffer {
+        asks: content[1] & 0x80 != 0,
+        sender: number(field::get::<4, 4, _>(content)),
+        receiver: number(field::get::<8, 4, _>(content)),
+        public_key: field::get::<12, PUBLIC_KEY_LEN, _>(content),
+        seen: Some(field::get::<44, PUBLIC_KEY_LEN, _>(content))
+            .filter(|key| *key != [0; PUBLIC_KEY_LEN]),
+    }
+}
+
+/// The management datagram of a [`KeyOffer`]; it goes to the process that has the receiver's queue pair.
+pub fn key(offer: &KeyOffer) -> [u8; MAD_LEN] {
+    let mut content = [0; CONTENT_LEN];
+    content[0] = AIR_VERSION;
+    content[1] = u8::from(offer.asks) << 7;
+    field::set::<4, 4, _>(&mut content, offer.sender.get().to_be_bytes());
+    field::set::<8, 4, _>(&mut content, offer.receiver.get().to_be_bytes());
+    field::set::<12, PUBLIC_KEY_LEN, _>(&mut content, offer.public_key);
+    field::set::<44, PUBLIC_KEY_LEN, _>(&mut content, offer.seen.unwrap_or_default());
+    // Bits 12 to 19 of a queue pair's number are its process's (docs/protocol.md, "Where messages travel").
+    datagram(ATTRIBUTE_KEY, offer.receiver.get() << 12 & 0xff00_0000, &content)
 }
 
 /// The management datagram of a [`Hello`]; `receiver` chooses one of the processes at an address, by its top byte.
@@ -489,6 +552,26 @@ mod tests {
         assert_eq!(mad[37..40], OUI);
         assert_eq!(parse(&mad), Ok(Message::Hello(HELLO, 0x7f00_0000)));
         assert_eq!(mad, kept()[0]);
+    }
+
+    #[test]
+    fn a_key_offer_comes_back_as_it_went() {
+        let offer = KeyOffer {
+            asks: true,
+            sender: Qpn::new(0x12_3456),
+            receiver: Qpn::new(0x51_2345),
+            public_key: std::array::from_fn(|at| at as u8),
+            seen: Some([7; PUBLIC_KEY_LEN]),
+        };
+        let mad = key(&offer);
+        assert_eq!(mad[28..32], [0x12, 0, 0, 0], "the receiver's range");
+        assert_eq!(parse(&mad), Ok(Message::Key(offer)));
+        let first = KeyOffer {
+            asks: false,
+            seen: None,
+            ..offer
+        };
+        assert_eq!(parse(&key(&first)), Ok(Message::Key(first)));
     }
 
     /// The messages of `tests/air.hex`, which other readers of this format are held against, too.

@@ -50,6 +50,7 @@ pub mod packet;
 pub mod pfc;
 pub mod reth;
 pub mod rnr;
+pub mod sealed;
 pub mod seth;
 pub mod siphash;
 pub mod udp;
