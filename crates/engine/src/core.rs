@@ -20,6 +20,7 @@ use crate::process::Process;
 use crate::qp_shared::DOORBELLS;
 use crate::random::Random;
 use crate::relay::{Left, NEVER, NO_ROOM_WANTED, ROOM_ANYWHERE, Relay, Rounds};
+use crate::seal::Secret;
 use crate::simulated::Inventory;
 use crate::steering::{self, JoinError, Steering};
 use crate::wait::{Descriptors, Waited};
@@ -95,6 +96,7 @@ impl Core {
         tables.control_rate(rate_control, line_rate(&info));
         tables.note_interface_mtu(info.mtu, Time::ZERO);
         if asks {
+            tables.secret = environment::secret_asked_for()?;
             let by_acks = environment::is_asked_for("AIRDMA_SACK");
             // Who asked for something else has not asked for what would come before it.
             let by_itself = !by_acks && rate_control != RateControl::Dcqcn;
@@ -208,6 +210,11 @@ impl Core {
     /// From now on peers are offered these features beyond RoCEv2.
     pub(crate) fn offer(&self, features: u64, mode: AirMode) {
         self.visit(|worker| worker.tables.offer(features, mode));
+    }
+
+    /// From now on all connections of new queue pairs are sealed with this secret.
+    pub(crate) fn share_secret(&self, secret: Secret) {
+        self.visit(|worker| worker.tables.secret = Some(secret));
     }
 
     pub(crate) fn asks_for_air(&self) -> bool {

@@ -33,9 +33,13 @@ pub(crate) enum EngineCounter {
     CnpsSent,
     /// Times that bundles to a peer were given up, for the losses.
     AirBundlesStopped,
+    /// Packets to a connection that seals, not sealed, forged or replayed; offers of keys that do not count.
+    DropUnsealed,
+    /// Connections that agreed on keys.
+    SealsAgreed,
 }
 
-const ENGINE_NAMES: [&str; 14] = [
+const ENGINE_NAMES: [&str; 16] = [
     "drop_truncated",
     "drop_unknown_opcode",
     "drop_unknown_qp",
@@ -50,6 +54,8 @@ const ENGINE_NAMES: [&str; 14] = [
     "air_reports_received",
     "cnps_sent",
     "air_bundles_stopped",
+    "drop_unsealed",
+    "seals_agreed",
 ];
 const TRANSPORT_START: usize = ENGINE_NAMES.len();
 const CM_START: usize = TRANSPORT_START + Counter::ALL.len();

@@ -12,6 +12,7 @@ use crate::pd::check_path;
 use crate::poll_set::PollSet;
 use crate::process::Process;
 use crate::random::Random;
+use crate::seal::Secret;
 use crate::{
     AsyncEvent, AsyncWait, Channel, Cq, DeviceInfo, Dm, Error, EventWait, LIMITS, Limits, Path, Pd,
     Xrcd,
@@ -83,6 +84,17 @@ impl Device {
         };
         drop(open);
         Self::with_core(shared)
+    }
+
+    /// Seals every connection of queue pairs that are created from now on with a secret that both hosts have (`AIRDMA_SECRET` for programs):
+    /// their packets are encrypted and authenticated, as are the datagrams of connection management, and hosts without the secret reach
+    /// nothing. Other datagrams (UD) are not offered then.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a secret of less than 16 bytes.
+    pub fn share_secret(&self, secret: &[u8]) -> io::Result<()> {
+        self.core().share_secret(Secret::from_bytes(secret)?);
+        Ok(())
     }
 
     /// A device on any port, for tests: it is not shared, and its counters stay in this process. The port's addresses

@@ -57,6 +57,7 @@ mod random;
 mod raw_frames;
 mod relay;
 pub mod runtime_dir;
+mod seal;
 mod send_batch;
 mod send_wqe;
 #[doc(hidden)]

@@ -235,6 +235,37 @@ impl Qp {
         self.shared.cookie.store(cookie, Ordering::Relaxed);
     }
 
+    /// From the next connection on every packet is encrypted and authenticated, with keys that the two queue pairs exchange. The peer's
+    /// queue pair has to seal as well: with one that does not, also another implementation's, nothing is exchanged.
+    ///
+    /// Who the peer is, the exchange does not show: [`Qp::sealed_binding`] does, once the ends have compared it over a channel that both trust.
+    ///
+    /// # Errors
+    /// `EINVAL` for a transport without connections, and for a queue pair that is connected.
+    pub fn seal(&self) -> Result<(), Error> {
+        self.core().check_process()?;
+        if !self.qp_type().is_connected() {
+            return Err(Error::Invalid("only connections are sealed"));
+        }
+        self.core().control(|worker, _| {
+            self.check_alive()?;
+            let slot = worker.tables.qps.slot(self.shared.index);
+            let slot = slot.filter(|slot| slot.connection.is_none());
+            let slot = slot.ok_or(Error::Invalid("the queue pair is connected"))?;
+            slot.seals = true;
+            Ok(())
+        })
+    }
+
+    /// A value that is the same at both ends of a sealed connection, and at the ends of no other: a third host that has exchanged keys with
+    /// both has made two connections, whose values differ. `None` until the keys are exchanged.
+    pub fn sealed_binding(&self) -> Option<[u8; 32]> {
+        self.core().control(|worker, _| {
+            let slot = worker.tables.qps.slot(self.shared.index)?;
+            slot.seal.as_ref()?.binding()
+        })
+    }
+
     /// Says how many bytes wait in a buffer of the program's that the peer fills through this queue pair, and how many fit; 0 of 0: there
     /// is none (any more). It should hold many times what is taken out of it at once.
     ///
@@ -562,6 +593,12 @@ fn insert(
     let (recv, recv_side) = memory((caps.max_recv_wr, RecvWqe::stride(caps.max_recv_sge)))?;
     let granted = caps.granted(&send, &recv);
     core.control(|worker, now| {
+        if worker.tables.secret.is_some() && qp_type == QpType::Ud {
+            // What it sends would be readable, which nobody expects who has set it.
+            return Err(Error::Unsupported(
+                "a UD queue pair beside AIRDMA_SECRET, which seals connections alone,",
+            ));
+        }
         let (index, number) = worker.reserve(now)?;
         let sizes = (qp_type, granted, signal_all);
         let shared = Arc::new(QpShared::new(number, index, sizes, send, recv));
@@ -585,6 +622,7 @@ fn insert(
         };
         let mut slot = QpSlot::new(QueuePair::new(config), side);
         slot.raw = raw;
+        slot.seals = worker.tables.secret.is_some() && qp_type.is_connected();
         worker.tables.qps.insert(index, slot);
         if qp_type == QpType::Ud {
             worker.listen(None, true);

@@ -9,10 +9,12 @@
 
 use crate::active::Turn;
 use crate::air::AirIndex;
+use crate::counters::EngineCounter;
 use crate::peers::PeerIndex;
 use crate::qp_host::QpSide;
 use crate::random::Random;
 use crate::raw_frames::RawFrames;
+use crate::seal::Seal;
 use crate::source_port::Silence;
 use crate::steering::range_of;
 use crate::{Error, LIMITS, QpType};
@@ -60,6 +62,10 @@ pub(crate) struct QpSlot {
     pub(crate) notification_point: NotificationPoint,
     /// The way out of a queue pair for raw packets.
     pub(crate) raw: Option<RawFrames>,
+    /// Its connections are sealed.
+    pub(crate) seals: bool,
+    /// The keys of the connection that it has, if that is so.
+    pub(crate) seal: Option<Box<Seal>>,
 }
 
 /// Where packets of a queue pair leave from.
@@ -100,14 +106,27 @@ impl QpSlot {
             silence: None,
             notification_point: NotificationPoint::new(),
             raw: None,
+            seals: false,
+            seal: None,
         }
     }
 
-    /// Whether a packet comes from where the peer's always do, or the queue pair takes it from wherever.
+    /// Why it does not take a packet in the clear.
+    #[cold]
+    pub(crate) fn why_not_plain(&self) -> EngineCounter {
+        if self.seal.is_some() {
+            EngineCounter::DropUnsealed
+        } else {
+            EngineCounter::DropBadSource
+        }
+    }
+
+    /// Whether a packet in the clear comes from where the peer's always do, or the queue pair takes it from wherever.
     #[inline]
     pub(crate) fn knows(&self, received: &Received<'_>) -> bool {
         let is_peers = |connection: &Connection| connection.source_port == received.source_port;
-        self.accepts(received.source, received.destination)
+        self.seal.is_none()
+            && self.accepts(received.source, received.destination)
             && self.connection.as_ref().is_none_or(is_peers)
     }
 

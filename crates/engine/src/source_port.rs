@@ -41,7 +41,7 @@ impl Tables {
         let Some(slot) = self.qps.slot(index) else {
             return false;
         };
-        if !slot.accepts(received.source, received.destination) {
+        if slot.seal.is_some() || !slot.accepts(received.source, received.destination) {
             return false;
         }
         let port = received.source_port;

@@ -12,6 +12,7 @@ use crate::qp_host::QpHost;
 use crate::qp_shared::DOORBELLS;
 use crate::qp_table::{Connection, QpSlot, QpTable, Source};
 use crate::random::Random;
+use crate::seal::{OPENED_LEN_MAX, Secret};
 use crate::send_wqe;
 use crate::simulated::Inventory;
 use crate::source_port::Candidate;
@@ -58,6 +59,12 @@ pub(crate) struct Tables {
     /// What that was.
     arrived: Arrived,
     timers: Timers,
+    /// All connections are sealed with this secret, and no others are made.
+    pub(crate) secret: Option<Secret>,
+    /// When which queue pair says its public key.
+    pub(crate) keying: Timers,
+    /// Room for a packet that was sealed.
+    pub(crate) opened: Box<[u8]>,
     active: Active,
     pub(crate) peers: Peers,
     pub(crate) air: Air,
@@ -84,6 +91,9 @@ impl Tables {
             candidate: None,
             arrived: Arrived::default(),
             timers: Timers::default(),
+            secret: None,
+            keying: Timers::default(),
+            opened: vec![0; OPENED_LEN_MAX].into_boxed_slice(),
             active: Active::default(),
             peers: Peers::new(window),
             random,
@@ -173,7 +183,8 @@ impl Tables {
     pub(crate) fn deadline(&self, can_send: bool) -> Option<Time> {
         let management = self.gsi.as_ref().and_then(|gsi| gsi.manager.poll_timeout());
         let air = self.air.due().filter(|_| can_send);
-        let all = [self.timers.next(), management, air];
+        let keying = self.keying.next().filter(|_| can_send);
+        let all = [self.timers.next(), management, air, keying];
         all.into_iter().flatten().min()
     }
 
@@ -324,6 +335,7 @@ impl Tables {
             } else if slot.qp.qp_type().is_connected() && mask.contains(AttrMask::AV) {
                 self.disconnect(index, now);
                 self.connect(index, &attributes.path, source);
+                self.begin_keying(index, now)?;
                 self.join_air(index, now);
             }
         }
@@ -405,6 +417,8 @@ impl Tables {
             slot.blocked = false;
             slot.waits = false;
             slot.hungry = false;
+            slot.seal = None;
+            self.keying.remove(index);
             self.peers.leave(connection.peer, index, slot.in_flight);
             self.leave_air(index, &connection);
             // What it had under way is room for the others.

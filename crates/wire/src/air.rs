@@ -404,7 +404,11 @@ pub fn key(offer: &KeyOffer) -> [u8; MAD_LEN] {
     field::set::<12, PUBLIC_KEY_LEN, _>(&mut content, offer.public_key);
     field::set::<44, PUBLIC_KEY_LEN, _>(&mut content, offer.seen.unwrap_or_default());
     // Bits 12 to 19 of a queue pair's number are its process's (docs/protocol.md, "Where messages travel").
-    datagram(ATTRIBUTE_KEY, offer.receiver.get() << 12 & 0xff00_0000, &content)
+    datagram(
+        ATTRIBUTE_KEY,
+        offer.receiver.get() << 12 & 0xff00_0000,
+        &content,
+    )
 }
 
 /// The management datagram of a [`Hello`]; `receiver` chooses one of the processes at an address, by its top byte.

@@ -158,9 +158,15 @@ mod tests {
         let bth: [u8; 12] = PACKET[..12].try_into().unwrap();
         let mut marked = bth;
         marked[4] ^= 0xc0;
-        assert_eq!(sealed_associated_data(&bth), sealed_associated_data(&marked));
+        assert_eq!(
+            sealed_associated_data(&bth),
+            sealed_associated_data(&marked)
+        );
         marked[5] ^= 1;
-        assert_ne!(sealed_associated_data(&bth), sealed_associated_data(&marked));
+        assert_ne!(
+            sealed_associated_data(&bth),
+            sealed_associated_data(&marked)
+        );
     }
 
     #[test]

@@ -300,7 +300,7 @@ impl Tables {
         arrival: &Arrival,
         packet: &Packet<'_>,
     ) -> bool {
-        if self.air.identity.is_none() || packet.payload.get(1) != Some(&air::AIR_CLASS) {
+        if packet.payload.get(1) != Some(&air::AIR_CLASS) {
             return false;
         }
         let secret = packet
@@ -308,13 +308,15 @@ impl Tables {
             .deth
             .is_some_and(|deth| deth.qkey == GSI_QKEY);
         let is_datagram = packet.headers.bth.opcode == Opcode::UdSendOnly && secret;
+        let offers = self.offers_more();
         match air::parse(packet.payload) {
-            Ok(message) if is_datagram => match message {
-                Message::Hello(hello, receiver) => self.take_hello(now, arrival, &hello, receiver),
-                Message::Report(report, records) => {
-                    self.take_report(now, arrival, &report, records);
-                }
-            },
+            Ok(Message::Key(offer)) if is_datagram => self.take_key(now, arrival, &offer),
+            Ok(Message::Hello(hello, receiver)) if is_datagram && offers => {
+                self.take_hello(now, arrival, &hello, receiver);
+            }
+            Ok(Message::Report(report, records)) if is_datagram && offers => {
+                self.take_report(now, arrival, &report, records);
+            }
             Ok(_) | Err(_) => self.counters.count(EngineCounter::DropAir),
         }
         true
@@ -531,7 +533,7 @@ impl Air {
         self.offers | feature::LONG_READS | buffers
     }
 
-    pub(super) fn emit(&mut self, mad: &[u8; MAD_LEN], out: &mut [u8]) -> usize {
+    pub(crate) fn emit(&mut self, mad: &[u8; MAD_LEN], out: &mut [u8]) -> usize {
         let mut headers = Headers::new(Bth::new(Opcode::UdSendOnly, Qpn::GSI, self.next_psn));
         self.next_psn = self.next_psn.add(1);
         headers.deth = Some(Deth {

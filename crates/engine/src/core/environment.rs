@@ -6,6 +6,7 @@
 use crate::Error;
 use crate::air::{AirMode, RateControl};
 use crate::peers::Window;
+use crate::seal::Secret;
 use airdma_port::impair::Impairment;
 use std::io;
 use std::path::Path;
@@ -85,6 +86,19 @@ pub(super) fn bundles_asked_for() -> io::Result<bool> {
 /// Whether packets may leave in segmented sends.
 pub(super) fn segmentation_asked_for() -> bool {
     std::env::var_os("AIRDMA_SEGMENTATION").is_none_or(|value| value != "off")
+}
+
+/// The secret that all connections are sealed with, from the environment.
+pub(super) fn secret_asked_for() -> io::Result<Option<Secret>> {
+    let Some(path) = std::env::var_os("AIRDMA_SECRET").filter(|path| !path.is_empty()) else {
+        return Ok(None);
+    };
+    Secret::from_file(Path::new(&path))
+        .map(Some)
+        .map_err(|error| {
+            let message = format!("AIRDMA_SECRET {}: {error}", path.display());
+            io::Error::new(error.kind(), message)
+        })
 }
 
 /// What is to happen to packets, for tests.

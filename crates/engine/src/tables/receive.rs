@@ -7,6 +7,7 @@ use crate::qp_host::Receives;
 use crate::steering::Member;
 use airdma_port::Received;
 use airdma_transport::{Arrival, Time};
+use airdma_wire::sealed::is_sealed;
 use airdma_wire::{Bth, Opcode, Packet, ParseError, Qpn, split_middle};
 
 impl Tables {
@@ -15,6 +16,9 @@ impl Tables {
     pub(crate) fn receive(&mut self, now: Time, received: &Received<'_>) {
         if received.bundled && !self.may_bundle(received.bytes) {
             return self.counters.count(EngineCounter::DropAir);
+        }
+        if is_sealed(received.bytes) {
+            return self.receive_sealed(now, received);
         }
         if let Some((bth, payload)) = split_middle(received.bytes)
             && self.receive_middle(now, received, &bth, payload)
@@ -25,13 +29,7 @@ impl Tables {
             Ok(packet) => packet,
             Err(error) => return self.drop_malformed(error),
         };
-        let arrival = Arrival {
-            source: received.source,
-            destination: received.destination,
-            tos: received.tos,
-            ttl: received.ttl,
-            flow_label: received.flow_label,
-        };
+        let arrival = arrival(received);
         let number = packet.headers.bth.dest_qpn;
         if received.destination.is_multicast() || number == Qpn::MULTICAST {
             return self.receive_multicast(now, &arrival, &packet);
@@ -45,9 +43,37 @@ impl Tables {
         let Some(slot) = self.qps.slot(index) else {
             return;
         };
-        if !slot.knows(received) && !self.takes_from(index, now, received) {
-            return self.counters.count(EngineCounter::DropBadSource);
+        if !slot.knows(received) {
+            let reason = slot.why_not_plain();
+            if !self.takes_from(index, now, received) {
+                return self.counters.count(reason);
+            }
         }
+        self.deliver(index, now, received, &arrival, &packet);
+    }
+
+    /// Takes a packet that was sealed, for the queue pair that opened it.
+    pub(crate) fn receive_for(&mut self, index: u32, now: Time, received: &Received<'_>) {
+        if let Some((bth, payload)) = split_middle(received.bytes)
+            && self.take_middle(index, now, received, &bth, payload)
+        {
+            return;
+        }
+        match Packet::parse(received.bytes) {
+            Ok(packet) => self.deliver(index, now, received, &arrival(received), &packet),
+            Err(error) => self.drop_malformed(error),
+        }
+    }
+
+    /// Gives a packet to the queue pair that it is for.
+    fn deliver(
+        &mut self,
+        index: u32,
+        now: Time,
+        received: &Received<'_>,
+        arrival: &Arrival,
+        packet: &Packet<'_>,
+    ) {
         let Some(slot) = self.qps.slot(index) else {
             return;
         };
@@ -58,11 +84,11 @@ impl Tables {
         }
         self.takes_packets(index, now);
         if packet.headers.bth.opcode == Opcode::Cnp {
-            return self.receive_cnp(index, now, &arrival, &packet);
+            return self.receive_cnp(index, now, arrival, packet);
         }
         self.arrived.note(received.bytes.len(), received.tos);
         self.with(index, |qp, host| {
-            qp.handle_packet(now, &arrival, &packet, host)
+            qp.handle_packet(now, arrival, packet, host)
         });
     }
 
@@ -81,6 +107,18 @@ impl Tables {
         if !slot.is_some_and(|slot| slot.knows(received)) {
             return false;
         }
+        self.take_middle(index, now, received, bth, payload)
+    }
+
+    /// The same for the queue pair that it is for.
+    fn take_middle(
+        &mut self,
+        index: u32,
+        now: Time,
+        received: &Received<'_>,
+        bth: &Bth,
+        payload: &[u8],
+    ) -> bool {
         self.takes_packets(index, now);
         let taken = self.with(index, |qp, host| qp.take_middle(now, bth, payload, host));
         if taken == Some(true) {
@@ -119,7 +157,7 @@ impl Tables {
 
     /// Nobody here has that number; another process may.
     #[cold]
-    fn receive_unknown(&mut self, now: Time, received: &Received<'_>, number: Qpn) {
+    pub(crate) fn receive_unknown(&mut self, now: Time, received: &Received<'_>, number: Qpn) {
         let steering = self.steering.as_ref();
         match steering.and_then(|steering| steering.owner_of_number(number)) {
             Some(owner) => self.receive_misrouted(now, received, owner),
@@ -151,6 +189,10 @@ impl Tables {
         {
             return self.receive_misrouted(now, received, owner);
         }
+        let Some(payload) = self.check_signed(arrival, packet.payload) else {
+            return self.counters.count(EngineCounter::DropUnsealed);
+        };
+        let packet = &Packet { payload, ..*packet };
         if self.receive_air(now, arrival, packet) {
             return;
         }
@@ -187,5 +229,16 @@ impl Tables {
                     .count_transport(airdma_transport::Counter::DropMalformed);
             }
         }
+    }
+}
+
+/// What the transport is told of the way that a packet came.
+fn arrival(received: &Received<'_>) -> Arrival {
+    Arrival {
+        source: received.source,
+        destination: received.destination,
+        tos: received.tos,
+        ttl: received.ttl,
+        flow_label: received.flow_label,
     }
 }

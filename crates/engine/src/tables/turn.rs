@@ -4,6 +4,7 @@ use super::{PACKET_LEN_MAX, ROUND_BYTES, Tables, destination};
 use crate::air::{AirIndex, Weight};
 use crate::qp_host::QpHost;
 use crate::qp_table::{Connection, QpSlot};
+use crate::seal::SEALED_LEN_MAX;
 use airdma_port::{Port, TransmitBatch};
 use airdma_transport::Time;
 use airdma_wire::Bth;
@@ -35,11 +36,23 @@ impl Tables {
             batch.commit(len, destination);
             budget -= len as i64;
         }
+        while self.keying.next().is_some_and(|due| due <= now) {
+            let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
+                return;
+            };
+            let Some((len, destination)) = self.poll_keying(now, out) else {
+                break;
+            };
+            let len = self.sign(out, len, &destination);
+            batch.commit(len, destination);
+            budget -= len as i64;
+        }
         while let Some(gsi) = self.gsi.as_mut().filter(|gsi| gsi.has_transmits()) {
             let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
                 return;
             };
             if let Some((len, destination)) = gsi.poll_transmit(now, &self.rows, out) {
+                let len = self.sign(out, len, &destination);
                 batch.commit(len, destination);
                 budget -= len as i64;
             }
@@ -70,7 +83,12 @@ impl Tables {
             self.active.leave(None);
             return (0, TurnEnd::NothingToSend);
         };
-        let QpSlot { qp, side, .. } = slot;
+        if slot.seal.as_ref().is_some_and(|seal| seal.waits()) {
+            self.active.leave(Some(&mut slot.turn));
+            self.note(index, now);
+            return (0, TurnEnd::NothingToSend);
+        }
+        let QpSlot { qp, side, seal, .. } = slot;
         let mut host = QpHost {
             side,
             memory: &mut self.memory,
@@ -120,12 +138,25 @@ impl Tables {
                     continue;
                 }
             }
-            let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
+            let Some(out) = batch.reserve(SEALED_LEN_MAX) else {
                 break TurnEnd::BatchFull;
             };
-            let Some(transmit) = qp.poll_transmit(now, credit, &mut host, out) else {
+            let room = &mut out[..PACKET_LEN_MAX];
+            let Some(mut transmit) = qp.poll_transmit(now, credit, &mut host, room) else {
                 break TurnEnd::NothingToSend;
             };
+            // Only behind such a packet its message may go on.
+            full = seal.is_none() && transmit.len > path_mtu;
+            if let Some(seal) = seal {
+                let session = seal.session();
+                let len = session.and_then(|session| session.seal(out, transmit.len));
+                let Some(len) = len else {
+                    // The peer did not agree on keys: it gets nothing.
+                    sent += transmit.len as i64;
+                    continue;
+                };
+                transmit.len = len;
+            }
             if last_path == Some(transmit.path) {
                 batch.commit_another(transmit.len);
             } else {
@@ -139,8 +170,6 @@ impl Tables {
             }
             sent += transmit.len as i64;
             count += 1;
-            // Only behind such a packet its message may go on.
-            full = transmit.len > path_mtu;
         };
         slot.hungry = end == TurnEnd::Used && air.is_some() && qp.wants_transmit();
         self.active.charge(&mut slot.turn, sent);

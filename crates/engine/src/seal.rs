@@ -1,0 +1,268 @@
+//! Sealed connections: every packet of the connection is encrypted and authenticated (`docs/protocol.md`, "Sealed packets").
+//!
+//! A queue pair that seals exchanges public keys with its peer as soon as it is connected ([`KeyOffer`], to queue pair 1). It sends
+//! nothing before it has the keys, and takes no packet that is not sealed, so there is no way back to RoCEv2: against a peer that does not
+//! answer it fails as against a dead one.
+//!
+//! | to change | look at |
+//! |---|---|
+//! | what is done to a packet, and how keys are derived | [`session`] |
+//! | when keys are exchanged, and with which peer | here |
+//! | how it looks | [`airdma_wire::sealed`], [`airdma_wire::air`] |
+
+mod secret;
+pub(crate) mod session;
+
+pub(crate) use secret::{Secret, TAG_LEN};
+
+use crate::Error;
+use crate::counters::EngineCounter;
+use crate::qp_table::QpSlot;
+use crate::tables::{PACKET_LEN_MAX, Tables, destination};
+use airdma_port::{Destination, Received};
+use airdma_transport::{Arrival, Time};
+use airdma_wire::air::{self, KeyOffer};
+use airdma_wire::mad::MAD_LEN;
+use airdma_wire::sealed::{SEALED_OVERHEAD, SEALED_TAG_LEN};
+use airdma_wire::{Gid, Qpn};
+use ring::agreement::{EphemeralPrivateKey, X25519};
+use ring::rand::SystemRandom;
+use session::{PublicKey, Session};
+use std::time::Duration;
+
+/// Room for any packet while it is sealed.
+pub(crate) const SEALED_LEN_MAX: usize = PACKET_LEN_MAX + SEALED_OVERHEAD;
+/// Room to open one.
+pub(crate) const OPENED_LEN_MAX: usize = SEALED_LEN_MAX + SEALED_TAG_LEN;
+
+/// How long an offer waits for its answer, each time; the last is repeated. A peer that connects its queue pair later than we do
+/// hears one of them, and asks itself.
+const OFFER_AGAIN: [Duration; 5] = [
+    Duration::from_millis(10),
+    Duration::from_millis(50),
+    Duration::from_millis(200),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+];
+/// After this a peer counts as one that does not answer. What was posted is tried as towards a dead one, and fails.
+const KEYING_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// What a queue pair that seals has of its keys.
+pub(crate) struct Seal {
+    public_key: PublicKey,
+    /// Until the session is agreed.
+    private: Option<EphemeralPrivateKey>,
+    session: Option<Box<Session>>,
+    /// The peer's public key, which is to be answered.
+    answer: Option<PublicKey>,
+    offers: usize,
+    again_at: Option<Time>,
+    give_up_at: Time,
+}
+
+impl Seal {
+    /// `None` without random numbers.
+    fn new(now: Time) -> Option<Self> {
+        let private = EphemeralPrivateKey::generate(&X25519, &SystemRandom::new()).ok()?;
+        let public = private.compute_public_key().ok()?;
+        Some(Seal {
+            public_key: public.as_ref().try_into().ok()?,
+            private: Some(private),
+            session: None,
+            answer: None,
+            offers: 0,
+            again_at: Some(now),
+            give_up_at: now + KEYING_TIME_MAX,
+        })
+    }
+
+    /// Whether packets wait for the keys. Not for ever: then they leave for nowhere, and their timers say that nobody is there.
+    pub(crate) fn waits(&self) -> bool {
+        self.session.is_none() && self.again_at.is_some()
+    }
+
+    pub(crate) fn session(&mut self) -> Option<&mut Session> {
+        self.session.as_deref_mut()
+    }
+
+    pub(crate) fn binding(&self) -> Option<[u8; 32]> {
+        self.session.as_ref().map(|session| session.binding())
+    }
+
+    fn due(&self, now: Time) -> Option<Time> {
+        self.answer.map(|_| now).or(self.again_at)
+    }
+
+    /// What is to be said to the peer now, if anything.
+    fn next_offer(&mut self, now: Time) -> Option<(bool, Option<PublicKey>)> {
+        let asks = self.session.is_none();
+        if let Some(peer) = self.answer.take() {
+            return Some((asks, Some(peer)));
+        }
+        self.again_at.filter(|at| *at <= now)?;
+        if now >= self.give_up_at {
+            self.again_at = None;
+            return None;
+        }
+        let wait = OFFER_AGAIN[self.offers.min(OFFER_AGAIN.len() - 1)];
+        self.offers += 1;
+        self.again_at = Some(now + wait);
+        Some((true, None))
+    }
+
+    /// Takes the peer's half. Returns whether the session is new; `None` if the offer is not one that counts.
+    fn take(&mut self, offer: &KeyOffer, secret: &[u8]) -> Option<bool> {
+        if offer.public_key == self.public_key {
+            return None;
+        }
+        if let Some(session) = &self.session {
+            // Our answer was lost. Another key is another's.
+            let is_peer = *session.peer() == offer.public_key;
+            self.answer = Some(offer.public_key).filter(|_| is_peer && offer.asks);
+            return is_peer.then_some(false);
+        }
+        if offer.asks {
+            self.answer = Some(offer.public_key);
+        }
+        // Who says our key has heard it: nobody off the path has.
+        if offer.seen != Some(self.public_key) {
+            return offer.asks.then_some(false);
+        }
+        let private = self.private.take()?;
+        let session = Session::agree(private, &self.public_key, &offer.public_key, secret);
+        self.session = session.map(Box::new);
+        self.again_at = None;
+        Some(self.session.is_some())
+    }
+}
+
+impl Tables {
+    /// A queue pair was connected: if it seals, it exchanges keys for this connection.
+    ///
+    /// # Errors
+    /// `ENOMEM` without random numbers.
+    pub(crate) fn begin_keying(&mut self, index: u32, now: Time) -> Result<(), Error> {
+        let slot = self.qps.slot(index);
+        let Some(slot) = slot.filter(|slot| slot.seals && slot.connection.is_some()) else {
+            return Ok(());
+        };
+        let seal = Seal::new(now).ok_or(Error::NoMemory("no random numbers for a key"))?;
+        slot.seal = Some(Box::new(seal));
+        self.keying.set(index, Some(now));
+        Ok(())
+    }
+
+    /// Writes the next offer of a key into `out`.
+    pub(crate) fn poll_keying(
+        &mut self,
+        now: Time,
+        out: &mut [u8],
+    ) -> Option<(usize, Destination)> {
+        while let Some(index) = self.keying.pop_due(now) {
+            let Some(QpSlot { qp, seal, .. }) = self.qps.slot(index) else {
+                continue;
+            };
+            let Some(seal) = seal else {
+                continue;
+            };
+            let next = seal.next_offer(now);
+            self.keying.set(index, seal.due(now));
+            let Some((asks, seen)) = next else {
+                // Given up, unless it comes too early: what waits for the keys leaves for nowhere.
+                self.settle(index, now);
+                continue;
+            };
+            let offer = KeyOffer {
+                asks,
+                sender: qp.qpn(),
+                receiver: qp.attributes().dest_qpn,
+                public_key: seal.public_key,
+                seen,
+            };
+            let destination = destination(&qp.attributes().path);
+            return Some((self.air.emit(&air::key(&offer), out), destination));
+        }
+        None
+    }
+
+    /// Takes an offer of a key.
+    pub(crate) fn take_key(&mut self, now: Time, arrival: &Arrival, offer: &KeyOffer) {
+        let secret = self.secret.as_ref().map_or(&[][..], Secret::of_sessions);
+        let taken = self.qps.find(offer.receiver).and_then(|index| {
+            let slot = self.qps.slot(index)?;
+            let is_peer = slot.accepts(arrival.source, arrival.destination)
+                && slot.qp.attributes().dest_qpn == offer.sender;
+            let seal = slot.seal.as_deref_mut().filter(|_| is_peer)?;
+            let is_new = seal.take(offer, secret)?;
+            self.keying.set(index, seal.due(now));
+            Some((index, is_new))
+        });
+        match taken {
+            Some((index, true)) => {
+                self.counters.count(EngineCounter::SealsAgreed);
+                self.settle(index, now);
+            }
+            Some((_, false)) => {}
+            None => self.counters.count(EngineCounter::DropAir),
+        }
+    }
+
+    /// Appends to a datagram for queue pair 1 (BTH to payload) what shows that it comes from a host that knows the secret, if there is
+    /// one. Returns its length then.
+    pub(crate) fn sign(&self, packet: &mut [u8], len: usize, to: &Destination) -> usize {
+        let row = self.rows.get(usize::from(to.source_index)).copied();
+        let (Some(secret), Some(from)) = (&self.secret, row.flatten()) else {
+            return len;
+        };
+        let mad = &packet[len - MAD_LEN..len];
+        let tag = secret.tag(Gid::from(from), Gid::from(to.address), mad);
+        packet[len..len + TAG_LEN].copy_from_slice(&tag);
+        len + TAG_LEN
+    }
+
+    /// The datagram in the payload of a packet to queue pair 1; `None` if it is not of a host that knows the secret.
+    pub(crate) fn check_signed<'a>(
+        &self,
+        arrival: &Arrival,
+        payload: &'a [u8],
+    ) -> Option<&'a [u8]> {
+        let Some(secret) = &self.secret else {
+            return Some(payload);
+        };
+        let (from, to) = (arrival.source, arrival.destination);
+        secret.check(Gid::from(from), Gid::from(to), payload)
+    }
+
+    /// Takes a sealed packet.
+    pub(crate) fn receive_sealed(&mut self, now: Time, received: &Received<'_>) {
+        let Some(number) = sealed_number(received.bytes) else {
+            return self.counters.count(EngineCounter::DropTruncated);
+        };
+        let Some(index) = self.qps.find(number) else {
+            return self.receive_unknown(now, received, number);
+        };
+        let Some(slot) = self.qps.slot(index) else {
+            return;
+        };
+        if !slot.accepts(received.source, received.destination) {
+            return self.counters.count(EngineCounter::DropBadSource);
+        }
+        let session = slot.seal.as_deref_mut().and_then(Seal::session);
+        let mut opened = std::mem::take(&mut self.opened);
+        let len = session.and_then(|session| session.open(received.bytes, &mut opened));
+        match len {
+            Some(len) => {
+                let bytes = &opened[..len];
+                self.receive_for(index, now, &Received { bytes, ..*received });
+            }
+            None => self.counters.count(EngineCounter::DropUnsealed),
+        }
+        self.opened = opened;
+    }
+}
+
+/// The queue pair that a sealed packet is for.
+fn sealed_number(packet: &[u8]) -> Option<Qpn> {
+    let &[a, b, c] = packet.get(5..8)?.first_chunk::<3>()?;
+    Some(Qpn::new(u32::from_be_bytes([0, a, b, c])))
+}

@@ -1,0 +1,192 @@
+//! The keys that the two queue pairs of a connection share, and what is done to packets with them.
+//!
+//! The parameters: X25519 (RFC 7748) for the shared secret; HKDF-SHA-256 (RFC 5869) with the pre-shared secret, if there is one, as the
+//! salt; AES-256-GCM (NIST SP 800-38D) with one key for each direction, whose nonces are the sender's counter. A counter is never used
+//! twice, also not for a packet that is sent again: its payload is read from memory anew, and may be another by then. Received counters
+//! go through a window (RFC 6479), so a recorded packet is dropped when it is replayed.
+
+use airdma_wire::air::PUBLIC_KEY_LEN;
+use airdma_wire::sealed::{
+    SEALED_TAG_LEN, Sealed, begin_seal, finish_open, sealed_associated_data, sealed_nonce,
+    sealed_tag_range,
+};
+use airdma_wire::{Bth, sealed};
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use ring::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
+use ring::hkdf::{HKDF_SHA256, KeyType, Salt};
+
+const INFO: &[u8] = b"airdma sealed connection 1";
+const KEY_LEN: usize = 32;
+
+pub(crate) type PublicKey = [u8; PUBLIC_KEY_LEN];
+
+/// What is derived: the key from the smaller public key's owner to the other, the one of the way back, and the binding.
+struct Lengths;
+
+impl KeyType for Lengths {
+    fn len(&self) -> usize {
+        3 * KEY_LEN
+    }
+}
+
+/// A connection whose ends have agreed.
+pub(crate) struct Session {
+    sealing: LessSafeKey,
+    opening: LessSafeKey,
+    /// Of the next packet.
+    counter: u64,
+    window: Window,
+    peer: PublicKey,
+    binding: [u8; KEY_LEN],
+}
+
+impl Session {
+    /// `None` if the peer's key is not a fit one, or is ours.
+    pub(crate) fn agree(
+        private: EphemeralPrivateKey,
+        ours: &PublicKey,
+        peer: &PublicKey,
+        secret: &[u8],
+    ) -> Option<Self> {
+        if ours == peer {
+            return None;
+        }
+        let (first, second) = if ours < peer {
+            (ours, peer)
+        } else {
+            (peer, ours)
+        };
+        let info = [INFO, first, second];
+        let mut derived = [0; 3 * KEY_LEN];
+        agree_ephemeral(private, &UnparsedPublicKey::new(&X25519, peer), |shared| {
+            let keys = Salt::new(HKDF_SHA256, secret).extract(shared);
+            keys.expand(&info, Lengths)
+                .and_then(|keys| keys.fill(&mut derived))
+        })
+        .ok()?
+        .ok()?;
+        let key = |bytes: &[u8]| UnboundKey::new(&AES_256_GCM, bytes).map(LessSafeKey::new);
+        let forth = key(&derived[..KEY_LEN]).ok()?;
+        let back = key(&derived[KEY_LEN..2 * KEY_LEN]).ok()?;
+        let (sealing, opening) = if ours < peer {
+            (forth, back)
+        } else {
+            (back, forth)
+        };
+        let mut binding = [0; KEY_LEN];
+        binding.copy_from_slice(&derived[2 * KEY_LEN..]);
+        Some(Session {
+            sealing,
+            opening,
+            counter: 0,
+            window: Window::default(),
+            peer: *peer,
+            binding,
+        })
+    }
+
+    /// The peer's public key.
+    pub(crate) fn peer(&self) -> &PublicKey {
+        &self.peer
+    }
+
+    /// The same at both ends, and at no others.
+    pub(crate) fn binding(&self) -> [u8; KEY_LEN] {
+        self.binding
+    }
+
+    /// Seals the packet (BTH to pad) in the first `len` bytes. Returns its length then; `None` if there is no room.
+    #[inline]
+    pub(crate) fn seal(&mut self, packet: &mut [u8], len: usize) -> Option<usize> {
+        let counter = self.counter;
+        let end = begin_seal(packet, len, counter)?;
+        self.counter += 1;
+        let (bth, rest) = packet.split_first_chunk_mut::<{ Bth::LEN }>()?;
+        let data = Aad::from(sealed_associated_data(bth));
+        let nonce = Nonce::assume_unique_for_key(sealed_nonce(counter));
+        let body = &mut rest[..end - Bth::LEN];
+        let tag = self.sealing.seal_in_place_separate_tag(nonce, data, body);
+        let range = sealed_tag_range(end);
+        packet[range.clone()].copy_from_slice(tag.ok()?.as_ref());
+        Some(range.end)
+    }
+
+    /// Opens a sealed packet into `out`. Returns the length of the packet (BTH to pad) there; `None` if it is not the peer's, was seen
+    /// before, is older than all that the window holds, or does not fit.
+    #[inline]
+    pub(crate) fn open(&mut self, packet: &[u8], out: &mut [u8]) -> Option<usize> {
+        let sealed = Sealed::parse(packet)?;
+        if !self.window.is_fresh(sealed.counter) {
+            return None;
+        }
+        let end = Bth::LEN + sealed.body.len();
+        let out = out.get_mut(..end + SEALED_TAG_LEN)?;
+        out[..Bth::LEN].copy_from_slice(sealed.bth);
+        out[Bth::LEN..end].copy_from_slice(sealed.body);
+        out[end..].copy_from_slice(sealed.tag);
+        let data = Aad::from(sealed_associated_data(sealed.bth));
+        let nonce = Nonce::assume_unique_for_key(sealed_nonce(sealed.counter));
+        self.opening
+            .open_in_place(nonce, data, &mut out[Bth::LEN..])
+            .ok()?;
+        self.window.note(sealed.counter);
+        finish_open(&mut out[..end])
+    }
+}
+
+const WORDS: usize = 128;
+const WORD_BITS: u64 = u64::BITS as u64;
+/// How far behind the highest counter a packet may come: what a fast link holds while it changes the order.
+const WINDOW_PACKETS: u64 = (WORDS as u64 - 1) * WORD_BITS;
+
+/// Which counters were seen, as far back as that is kept (RFC 6479).
+struct Window {
+    seen: Box<[u64; WORDS]>,
+    /// One more than the highest; 0: none was.
+    end: u64,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Window {
+            seen: Box::new([0; WORDS]),
+            end: 0,
+        }
+    }
+}
+
+impl Window {
+    #[inline]
+    fn is_fresh(&self, counter: u64) -> bool {
+        if counter >= self.end {
+            return counter != u64::MAX;
+        }
+        let (word, bit) = place(counter);
+        self.end - counter <= WINDOW_PACKETS && self.seen[word] & bit == 0
+    }
+
+    /// Only what was authentic moves the window.
+    #[inline]
+    fn note(&mut self, counter: u64) {
+        if counter >= self.end {
+            let first = self.end.div_ceil(WORD_BITS);
+            let new = (first..=counter / WORD_BITS).take(WORDS);
+            for word in new {
+                self.seen[word as usize % WORDS] = 0;
+            }
+            self.end = counter + 1;
+        }
+        let (word, bit) = place(counter);
+        self.seen[word] |= bit;
+    }
+}
+
+fn place(counter: u64) -> (usize, u64) {
+    let word = (counter / WORD_BITS) as usize % WORDS;
+    (word, 1 << (counter % WORD_BITS))
+}
+
+const _: () = assert!(sealed::SEALED_TAG_LEN == 16, "that of AES-GCM");
+
+#[cfg(test)]
+mod tests;
