@@ -40,7 +40,7 @@ pub use host::{
 pub use queue_pair::{Acknowledgement, Arrival, Owed, Progress, QpConfig, QueuePair, Transmit};
 pub use reorder::{PsnRange, ReorderMemory};
 pub use requester::Loss;
-pub use run::Run;
+pub use run::{Run, RunLimits};
 pub use tag::{TAG_BITS, Tags};
 pub use time::Time;
 pub use work::{Bind, Datagram, MESSAGE_LEN_MAX, Operation, Path, SendRequest};

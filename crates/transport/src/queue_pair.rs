@@ -16,7 +16,7 @@ use crate::replies::Peer;
 use crate::request_packet::DEFAULT_PKEY;
 use crate::requester::{Loss, Requester, Turn};
 use crate::responder::Responder;
-use crate::run::Run;
+use crate::run::{Run, RunLimits};
 use crate::tag::Tagging;
 use crate::time::Time;
 use crate::unreliable_requester::UnreliableRequester;
@@ -391,14 +391,14 @@ impl QueuePair {
         }
     }
 
-    /// As [`poll_transmit`](Self::poll_transmit), for up to `packets_max` packets at once where they follow in the middle of a message,
+    /// As [`poll_transmit`](Self::poll_transmit), for several packets at once where they follow in the middle of a message,
     /// as they do after one that carries a path MTU. They are written one behind the other, with room for the ICRC after each. `None`
     /// says that there is no such run, and nothing else.
     pub fn poll_run<H: Host>(
         &mut self,
         now: Time,
         credit: u32,
-        packets_max: usize,
+        limits: RunLimits,
         host: &mut H,
         out: &mut [u8],
     ) -> Option<Run> {
@@ -414,9 +414,9 @@ impl QueuePair {
             return None;
         };
         if !responder.replies.is_empty() {
-            return responder.replies.poll_run(&peer, packets_max, host, out);
+            return responder.replies.poll_run(&peer, limits, host, out);
         }
-        requester.poll_run(&turn, &self.attributes, packets_max, host, out)
+        requester.poll_run(&turn, &self.attributes, limits, host, out)
     }
 
     fn poll_reply<H: Host>(&mut self, host: &mut H, out: &mut [u8]) -> Option<usize> {

@@ -21,28 +21,38 @@ use crate::work::Operation;
 pub struct Run {
     /// How many.
     pub packets: usize,
-    /// Bytes of each, BTH to payload. They stand 4 bytes more apart.
+    /// Bytes of each, BTH to payload. They stand 4 bytes more apart, and the room that was asked for.
     pub len: usize,
+    spare: usize,
+}
+
+/// What a run may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunLimits {
+    /// Packets at most.
+    pub packets: usize,
+    /// Bytes of room behind each packet, in front of that for its ICRC.
+    pub spare: usize,
 }
 
 /// Fewer are no run.
 const PACKETS_MIN: usize = 2;
 
 impl Run {
-    fn new(packets: usize, payload: u32) -> Option<Self> {
-        (packets >= PACKETS_MIN).then_some(Run {
+    /// Of `packets` packets, if there is room for so many.
+    fn new(packets: usize, payload: u32, limits: RunLimits, out: &[u8]) -> Option<Self> {
+        let run = Run {
             packets,
             len: Bth::LEN + payload as usize,
-        })
+            spare: limits.spare,
+        };
+        let packets = packets.min(limits.packets).min(out.len() / run.stride());
+        (packets >= PACKETS_MIN).then_some(Run { packets, ..run })
     }
 
-    /// How many packets there is room for.
-    fn room(out: &[u8], payload: u32) -> usize {
-        out.len() / (Bth::LEN + payload as usize + ICRC_LEN)
-    }
-
-    fn stride(&self) -> usize {
-        self.len + ICRC_LEN
+    /// How far the packets stand apart.
+    pub fn stride(&self) -> usize {
+        self.len + self.spare + ICRC_LEN
     }
 
     fn payloads(&self) -> Spread {
@@ -82,12 +92,11 @@ impl RunHeaders {
 
 impl Requester {
     /// Writes what [`poll_transmit`](Self::poll_transmit) would write next, as far as it is new middle packets of one SEND or WRITE.
-    /// `packets_max`: how many at most.
     pub(crate) fn poll_run<H: Host>(
         &mut self,
         turn: &Turn,
         attributes: &QpAttributes,
-        packets_max: usize,
+        limits: RunLimits,
         host: &mut H,
         out: &mut [u8],
     ) -> Option<Run> {
@@ -119,10 +128,8 @@ impl Requester {
         let payload = entry.payload;
         let middle = u64::from(entry.packets - 1) - index;
         let packets = (middle.min(self.packets_in_flight_left()) as usize)
-            .min(turn.credit.div_ceil(payload) as usize)
-            .min(packets_max)
-            .min(Run::room(out, payload));
-        let run = Run::new(packets, payload)?;
+            .min(turn.credit.div_ceil(payload) as usize);
+        let run = Run::new(packets, payload, limits, out)?;
         let (slot, offset) = (entry.request.slot, entry.offset(index as u32));
         host.gather_run(slot, offset, out, run.payloads()).ok()?;
         let headers = RunHeaders {
@@ -148,16 +155,13 @@ impl Replies {
     pub(crate) fn poll_run<H: Host>(
         &mut self,
         peer: &Peer,
-        packets_max: usize,
+        limits: RunLimits,
         host: &mut H,
         out: &mut [u8],
     ) -> Option<Run> {
         let (read, first) = self.read_in_progress()?;
         let middle = (read.length - read.done).div_ceil(read.payload) - 1;
-        let packets = (middle as usize)
-            .min(packets_max)
-            .min(Run::room(out, read.payload));
-        let run = Run::new(packets, read.payload)?;
+        let run = Run::new(middle as usize, read.payload, limits, out)?;
         let va = read.va.wrapping_add(u64::from(read.done));
         let copied: Result<(), RemoteFault> =
             host.read_remote_run(read.rkey, va, out, run.payloads());

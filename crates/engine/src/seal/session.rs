@@ -5,10 +5,11 @@
 //! twice, also not for a packet that is sent again: its payload is read from memory anew, and may be another by then. Received counters
 //! go through a window (RFC 6479), so a recorded packet is dropped when it is replayed.
 
+use airdma_transport::Run;
 use airdma_wire::air::PUBLIC_KEY_LEN;
 use airdma_wire::sealed::{
-    SEALED_TAG_LEN, Sealed, begin_seal, finish_open, sealed_associated_data, sealed_nonce,
-    sealed_tag_range,
+    SEALED_OVERHEAD, SEALED_TAG_LEN, Sealed, begin_seal, finish_open, sealed_associated_data,
+    sealed_nonce, sealed_tag_range,
 };
 use airdma_wire::{Bth, sealed};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
@@ -109,6 +110,14 @@ impl Session {
         let range = sealed_tag_range(end);
         packet[range.clone()].copy_from_slice(tag.ok()?.as_ref());
         Some(range.end)
+    }
+
+    /// Seals the packets of a run, which has room behind each.
+    pub(crate) fn seal_run(&mut self, out: &mut [u8], run: &Run) {
+        for packet in out.chunks_mut(run.stride()).take(run.packets) {
+            let sealed = self.seal(packet, run.len);
+            debug_assert_eq!(sealed, Some(run.len + SEALED_OVERHEAD));
+        }
     }
 
     /// Opens a sealed packet into `out`. Returns the length of the packet (BTH to pad) there; `None` if it is not the peer's, was seen

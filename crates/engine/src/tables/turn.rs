@@ -4,10 +4,11 @@ use super::{PACKET_LEN_MAX, ROUND_BYTES, Tables, destination};
 use crate::air::{AirIndex, Weight};
 use crate::qp_host::QpHost;
 use crate::qp_table::{Connection, QpSlot};
-use crate::seal::SEALED_LEN_MAX;
+use crate::seal::{SEALED_LEN_MAX, Seal};
 use airdma_port::{Port, TransmitBatch};
-use airdma_transport::Time;
+use airdma_transport::{RunLimits, Time};
 use airdma_wire::Bth;
+use airdma_wire::sealed::SEALED_OVERHEAD;
 
 /// Why a turn to transmit ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -118,6 +119,7 @@ impl Tables {
         let (mut sent, mut count) = (0, 0);
         let mut last_path = None;
         let mut full = false;
+        let spare = seal.as_ref().map_or(0, |_| SEALED_OVERHEAD);
         let end = loop {
             if sent >= allowance {
                 break TurnEnd::Used;
@@ -128,10 +130,16 @@ impl Tables {
             });
             if full {
                 let len = Bth::LEN + qp.payload_max() as usize;
-                let packets = ((allowance - sent) as usize).div_ceil(len);
-                let out = batch.reserve_run(len, packets);
-                if let Some(run) = qp.poll_run(now, credit, packets, &mut host, out) {
-                    batch.commit_run(run.len, run.packets);
+                let limits = RunLimits {
+                    packets: ((allowance - sent) as usize).div_ceil(len),
+                    spare,
+                };
+                let out = batch.reserve_run(len + spare, limits.packets);
+                if let Some(run) = qp.poll_run(now, credit, limits, &mut host, out) {
+                    if let Some(session) = seal.as_deref_mut().and_then(Seal::session) {
+                        session.seal_run(out, &run);
+                    }
+                    batch.commit_run(run.len + spare, run.packets);
                     sent += (run.packets * run.len) as i64;
                     count += run.packets as u64;
                     full = false;
@@ -146,12 +154,13 @@ impl Tables {
                 break TurnEnd::NothingToSend;
             };
             // Only behind such a packet its message may go on.
-            full = seal.is_none() && transmit.len > path_mtu;
+            full = transmit.len > path_mtu;
             if let Some(seal) = seal {
                 let session = seal.session();
                 let len = session.and_then(|session| session.seal(out, transmit.len));
                 let Some(len) = len else {
                     // The peer did not agree on keys: it gets nothing.
+                    full = false;
                     sent += transmit.len as i64;
                     continue;
                 };

@@ -135,7 +135,7 @@ fn answer_hello(wires: &Wires, long_payload: u16, features: u64) {
         let mad = bytes.get(BTH_AND_DETH..BTH_AND_DETH + 256)?;
         match parse(mad) {
             Ok(Message::Hello(hello, _)) => Some(hello),
-            Ok(Message::Report(..)) | Err(_) => None,
+            Ok(Message::Report(..) | Message::Key(_)) | Err(_) => None,
         }
     });
     let answer = Hello {

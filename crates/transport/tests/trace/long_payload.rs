@@ -7,6 +7,10 @@ use crate::bench::*;
 
 const LONG: u32 = 400;
 const START: usize = (REGION_VA - 0x1000) as usize;
+const LIMITS: RunLimits = RunLimits {
+    packets: 8,
+    spare: 0,
+};
 const WRITE: Operation = Operation::Write {
     va: REGION_VA,
     rkey: RKEY,
@@ -198,7 +202,7 @@ fn a_run_is_of_packets_as_long_as_those_of_its_message() {
     for full in [256, LONG as usize] {
         b.sends_one().unwrap();
         let run =
-            b.qp.poll_run(b.now, b.credit, 8, &mut b.host, &mut out)
+            b.qp.poll_run(b.now, b.credit, LIMITS, &mut b.host, &mut out)
                 .unwrap();
         assert_eq!((run.packets, run.len), (2, Bth::LEN + full));
         b.sends_one().unwrap();

@@ -328,7 +328,12 @@ fn runs_of_answers_are_of_long_packets_and_taken_as_such() {
     b.read_arrives_with(100, REGION_VA, 5 * LONG, &EACH);
     b.sends_one().unwrap();
     let mut out = vec![0; 64 * 1024];
-    let run = b.qp.poll_run(b.now, b.credit, 8, &mut b.host, &mut out);
+    let limits = airdma_transport::RunLimits {
+        packets: 8,
+        spare: 0,
+    };
+    let run =
+        b.qp.poll_run(b.now, b.credit, limits, &mut b.host, &mut out);
     let run = run.unwrap();
     assert_eq!((run.packets, run.len), (3, Bth::LEN + LONG as usize));
     assert_eq!(b.sends(), ["ReadResponseLast 104 msn=1 [400]"]);

@@ -67,16 +67,19 @@ impl Exchange {
             let bench = &mut self.ends[end];
             if full && let Some(cuts) = &mut self.cuts {
                 let packets = cuts.below(12) as usize;
+                let spare = 4 * cuts.below(9) as usize;
+                let limits = RunLimits { packets, spare };
                 let room = &mut out[..cuts.below(4096) as usize];
                 if let Some(run) =
                     bench
                         .qp
-                        .poll_run(bench.now, credit, packets, &mut bench.host, room)
+                        .poll_run(bench.now, credit, limits, &mut bench.host, room)
                 {
                     self.shortcuts.runs += 1;
                     assert!(run.packets >= 2 && run.packets <= packets);
-                    for packet in room.chunks(run.len + ICRC_LEN).take(run.packets) {
-                        assert_eq!(packet[run.len..], [0xee; ICRC_LEN]);
+                    assert_eq!(run.stride(), run.len + spare + ICRC_LEN);
+                    for packet in room.chunks(run.stride()).take(run.packets) {
+                        assert!(packet[run.len..].iter().all(|&byte| byte == 0xee));
                         self.wires[end].push_back(packet[..run.len].to_vec());
                     }
                     continue;
@@ -294,7 +297,8 @@ fn no_run_begins_while_nothing_is_under_way_or_where_a_packet_is_sent_again() {
     b.post(Operation::Write { va, rkey }, 8 * MTU as u32);
     let run = |b: &mut Bench, packets| {
         let mut out = [0; 4096];
-        b.qp.poll_run(b.now, b.credit, packets, &mut b.host, &mut out)
+        let limits = RunLimits { packets, spare: 0 };
+        b.qp.poll_run(b.now, b.credit, limits, &mut b.host, &mut out)
     };
     assert_eq!(run(&mut b, 5), None, "the first packet has a RETH");
     b.sends_one();
