@@ -93,11 +93,11 @@ impl Seal {
         self.answer.map(|_| now).or(self.again_at)
     }
 
-    /// What is to be said to the peer now, if anything.
+    /// What is to be said to the peer now, if anything: whether it asks, and the key of the peer that it names. Answers do not ask: two ends
+    /// would answer each other for ever.
     fn next_offer(&mut self, now: Time) -> Option<(bool, Option<PublicKey>)> {
-        let asks = self.session.is_none();
         if let Some(peer) = self.answer.take() {
-            return Some((asks, Some(peer)));
+            return Some((false, Some(peer)));
         }
         self.again_at.filter(|at| *at <= now)?;
         if now >= self.give_up_at {
@@ -107,32 +107,39 @@ impl Seal {
         let wait = OFFER_AGAIN[self.offers.min(OFFER_AGAIN.len() - 1)];
         self.offers += 1;
         self.again_at = Some(now + wait);
-        Some((true, None))
+        let seen = self.session.as_ref().map(|session| *session.peer());
+        Some((true, seen))
     }
 
     /// Takes the peer's half. Returns whether the session is new; `None` if the offer is not one that counts.
     fn take(&mut self, offer: &KeyOffer, secret: &[u8]) -> Option<bool> {
-        if offer.public_key == self.public_key {
+        let session = self.session.as_ref();
+        // With a second key for the connection comes somebody else.
+        if session.is_some_and(|session| *session.peer() != offer.public_key) {
             return None;
         }
-        if let Some(session) = &self.session {
-            // Our answer was lost. Another key is another's.
-            let is_peer = *session.peer() == offer.public_key;
-            self.answer = Some(offer.public_key).filter(|_| is_peer && offer.asks);
-            return is_peer.then_some(false);
-        }
+        let names_us = offer.seen == Some(self.public_key);
         if offer.asks {
             self.answer = Some(offer.public_key);
+        } else if !names_us {
+            return None;
         }
-        // Who says our key has heard it: nobody off the path has.
-        if offer.seen != Some(self.public_key) {
-            return offer.asks.then_some(false);
+        if !names_us {
+            // Anyone can have sent it.
+            return Some(false);
         }
-        let private = self.private.take()?;
-        let session = Session::agree(private, &self.public_key, &offer.public_key, secret);
-        self.session = session.map(Box::new);
-        self.again_at = None;
-        Some(self.session.is_some())
+        let is_new = self.session.is_none();
+        if is_new {
+            let private = self.private.take()?;
+            let session = Session::agree(private, &self.public_key, &offer.public_key, secret);
+            self.session = Some(Box::new(session?));
+            // The peer has the keys when it hears that we have its public key.
+            self.answer = Some(offer.public_key);
+        }
+        if offer.has_keys {
+            self.again_at = None;
+        }
+        Some(is_new)
     }
 }
 
@@ -174,6 +181,7 @@ impl Tables {
             };
             let offer = KeyOffer {
                 asks,
+                has_keys: seal.session.is_some(),
                 sender: qp.qpn(),
                 receiver: qp.attributes().dest_qpn,
                 public_key: seal.public_key,

@@ -1,185 +1,392 @@
-//! Sealed connections between two devices on a wire in memory, and what a third host can do to them.
+//! Sealed connections, in virtual time, and what hosts on the path and off it can do to them.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
+use airdma_engine::simulated::Simulated;
 use airdma_engine::*;
-use common::{End, PATIENCE, wired};
-use std::time::{Duration, Instant};
+use airdma_port::sim::{Carrier, Frame, carried};
+use airdma_wire::{IpPseudo, ROCE_PORT};
+use common::{End, LEFT, RIGHT, info};
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::time::Duration;
 
-fn sealed_pair(bytes: usize) -> (End, End) {
-    let (left, right) = wired();
-    let ends = (
-        End::new(&left, QpType::Rc, bytes),
-        End::new(&right, QpType::Rc, bytes),
-    );
-    ends.0.qp.seal().unwrap();
-    ends.1.qp.seal().unwrap();
-    ends
+const MS: Duration = Duration::from_millis(1);
+const SEALED_OPCODE: u8 = 0xda;
+/// Of the BTH in a packet: the queue pair, and where the byte of FECN and BECN is.
+const CONGESTION_AT: usize = 4;
+const SECRET: &[u8] = b"0123456789abcdef";
+
+struct Host {
+    device: Simulated,
+    carrier: Carrier,
 }
 
-fn counter(end: &End, name: &str) -> u64 {
-    let counters = end.device.counters();
-    let found = counters.iter().find(|(other, _)| *other == name);
-    found.unwrap_or_else(|| panic!("no counter {name}")).1
+impl Host {
+    fn new(name: &str, address: [u8; 4]) -> Self {
+        let address = IpAddr::from(address);
+        let (port, carrier) = carried(&[address]).unwrap();
+        let device = Simulated::open(info(name, address), Box::new(port), 7).unwrap();
+        Host { device, carrier }
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        let counters = self.device.device().counters();
+        let found = counters.iter().find(|(other, _)| *other == name);
+        found.unwrap_or_else(|| panic!("no counter {name}")).1
+    }
 }
 
-/// The binding of both, once they have agreed.
-fn binding(left: &End, right: &End) -> [u8; 32] {
-    let until = Instant::now() + PATIENCE;
-    loop {
-        // Polling makes progress.
-        (left.try_complete(), right.try_complete());
-        if let (Some(ours), Some(theirs)) = (left.qp.sealed_binding(), right.qp.sealed_binding()) {
-            assert_eq!(ours, theirs);
-            return ours;
+/// Two hosts, and a third that sits on the wire between them.
+struct Wire {
+    hosts: [Host; 2],
+    now: Duration,
+}
+
+impl Wire {
+    fn new() -> Self {
+        Wire {
+            hosts: [Host::new("left", LEFT), Host::new("right", RIGHT)],
+            now: Duration::ZERO,
         }
-        assert!(Instant::now() < until, "no keys");
+    }
+
+    fn ends(&self, bytes: usize) -> [End; 2] {
+        let end = |host: &Host| End::new(host.device.device(), QpType::Rc, bytes);
+        [end(&self.hosts[0]), end(&self.hosts[1])]
+    }
+
+    /// Two queue pairs that seal, and have their keys.
+    fn sealed(bytes: usize) -> (Self, [End; 2]) {
+        let mut wire = Wire::new();
+        let ends = wire.ends(bytes);
+        seal(&ends);
+        connect(&ends);
+        wire.pass(2 * MS);
+        for host in &wire.hosts {
+            assert_eq!(host.counter("seals_agreed"), 1);
+        }
+        (wire, ends)
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.pass_through(time, &mut |_, frame| vec![frame]);
+    }
+
+    /// Lets time pass. Each packet (and from which host) goes to `middle`, and what comes back of it arrives.
+    fn pass_through(&mut self, time: Duration, middle: &mut dyn FnMut(usize, Frame) -> Vec<Frame>) {
+        let until = self.now + time;
+        while self.now <= until {
+            for host in &self.hosts {
+                host.device.run(self.now);
+            }
+            let mut moved = false;
+            for from in 0..2 {
+                while let Some(frame) = self.hosts[from].carrier.take() {
+                    for frame in middle(from, frame) {
+                        self.hosts[1 - from].carrier.give(frame);
+                    }
+                    moved = true;
+                }
+            }
+            if !moved {
+                let due = self.hosts.iter().filter_map(|host| host.device.deadline());
+                let next = due.min().filter(|due| *due > self.now);
+                self.now = next.unwrap_or(until).min(until).max(self.now + MS / 10);
+            }
+        }
+        self.now = until;
     }
 }
 
-#[test]
-fn sealed_connections_carry_every_operation_both_ways() {
-    let (left, right) = sealed_pair(1 << 20);
-    left.connect(&right);
-    right.connect(&left);
-    binding(&left, &right);
-    let pattern: Vec<u8> = (0..300_000u32).map(|at| (at * 7) as u8).collect();
-    left.memory.fill(1000, &pattern);
-    left.qp
-        .post_send(&left.write(&right, 1000, pattern.len()))
-        .unwrap();
-    left.ok();
-    assert!(right.memory.bytes(1000, pattern.len()) == pattern);
-    // And back, by a SEND and a READ.
-    left.recv(5, 500_000, 70_000);
-    right.send(Operation::Send, 1000, 70_000);
-    assert_eq!(left.ok().byte_len, 70_000);
-    assert!(left.memory.bytes(500_000, 70_000) == pattern[..70_000]);
-    right.ok();
-    let read = Operation::Read {
-        va: right.memory.address() + 1000,
-        rkey: right.memory.mr.rkey(),
+/// What was changed gets an ICRC that fits: anyone can compute it.
+fn with_icrc(mut frame: Frame) -> Frame {
+    let (IpAddr::V4(src), IpAddr::V4(dst)) = (frame.source, frame.destination) else {
+        panic!("IPv4");
     };
-    left.send(read, 600_000, 100_000);
-    left.ok();
-    assert!(left.memory.bytes(600_000, 100_000) == pattern[..100_000]);
-    for end in [&left, &right] {
-        assert_eq!(counter(end, "drop_unsealed"), 0);
-        assert_eq!(counter(end, "seals_agreed"), 1);
-    }
+    let ip = IpPseudo::V4 {
+        src,
+        dst,
+        id: 0,
+        dont_fragment: true,
+    };
+    let (packet, icrc) = frame.bytes.split_last_chunk_mut().unwrap();
+    *icrc = airdma_wire::icrc(&ip, frame.source_port, ROCE_PORT, packet).to_le_bytes();
+    frame
+}
+
+fn seal(ends: &[End; 2]) {
+    ends.iter().for_each(|end| end.qp.seal().unwrap());
+}
+
+fn connect(ends: &[End; 2]) {
+    ends[0].connect(&ends[1]);
+    ends[1].connect(&ends[0]);
+}
+
+fn write(ends: &[End; 2], offset: usize, bytes: &[u8]) {
+    ends[0].memory.fill(offset, bytes);
+    let write = ends[0].write(&ends[1], offset, bytes.len());
+    ends[0].qp.post_send(&write).unwrap();
 }
 
 #[test]
-fn what_is_posted_before_the_keys_are_there_leaves_when_they_are() {
-    let (left, right) = sealed_pair(4096);
-    left.connect(&right);
-    left.memory.fill(64, b"early");
-    left.qp.post_send(&left.write(&right, 64, 5)).unwrap();
-    std::thread::sleep(Duration::from_millis(30));
-    assert!(left.try_complete().is_none());
-    assert_eq!(right.memory.bytes(64, 5), [0; 5]);
-    right.connect(&left);
-    left.ok();
-    assert_eq!(right.memory.bytes(64, 5), *b"early");
-    assert_eq!(counter(&left, "timeouts"), 0, "nothing was lost");
+fn every_operation_works_both_ways_and_nothing_of_it_is_readable() {
+    let (mut wire, ends) = Wire::sealed(1 << 20);
+    let binding = ends[0].qp.sealed_binding().unwrap();
+    assert_eq!(ends[1].qp.sealed_binding(), Some(binding));
+    let text = b"what nobody on the path may read";
+    let pattern = text.repeat(10_000);
+    write(&ends, 1000, &pattern);
+    ends[0].recv(5, 500_000, 70_000);
+    let mut packets = 0;
+    let mut watch = |_, frame: Frame| {
+        assert_eq!(frame.bytes[0], SEALED_OPCODE);
+        let seen = frame.bytes.windows(16).any(|some| text.starts_with(some));
+        assert!(!seen, "readable");
+        packets += 1;
+        vec![frame]
+    };
+    wire.pass_through(50 * MS, &mut watch);
+    ends[1].send(Operation::Send, 1000, 70_000);
+    let read = Operation::Read {
+        va: ends[1].memory.address() + 1000,
+        rkey: ends[1].memory.mr.rkey(),
+    };
+    ends[0].send(read, 600_000, 100_000);
+    wire.pass_through(50 * MS, &mut watch);
+    for end in [0, 0, 0, 1] {
+        ends[end].ok();
+    }
+    assert!(packets > 400);
+    assert!(ends[1].memory.bytes(1000, pattern.len()) == pattern);
+    assert!(ends[0].memory.bytes(500_000, 70_000) == pattern[..70_000]);
+    assert!(ends[0].memory.bytes(600_000, 100_000) == pattern[..100_000]);
+    assert!(
+        wire.hosts
+            .iter()
+            .all(|host| host.counter("drop_unsealed") == 0)
+    );
+}
+
+#[test]
+fn requests_wait_for_the_keys_and_leave_when_they_are_there() {
+    let mut wire = Wire::new();
+    let ends = wire.ends(4096);
+    seal(&ends);
+    ends[0].connect(&ends[1]);
+    write(&ends, 64, b"early");
+    wire.pass(700 * MS);
+    assert!(ends[0].try_complete().is_none());
+    ends[1].connect(&ends[0]);
+    wire.pass(2 * MS);
+    ends[0].ok();
+    assert_eq!(ends[1].memory.bytes(64, 5), *b"early");
+    assert_eq!(wire.hosts[0].counter("timeouts"), 0, "nothing was lost");
+}
+
+#[test]
+fn lost_offers_of_keys_are_repeated() {
+    let mut wire = Wire::new();
+    let ends = wire.ends(4096);
+    seal(&ends);
+    connect(&ends);
+    write(&ends, 64, b"early");
+    let mut state = 1u32;
+    let half = &mut |_, frame: Frame| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let is_lost = frame.bytes[0] != SEALED_OPCODE && state >> 31 == 0;
+        if is_lost { vec![] } else { vec![frame] }
+    };
+    wire.pass_through(9000 * MS, half);
+    ends[0].ok();
+    assert_eq!(ends[1].memory.bytes(64, 5), *b"early");
 }
 
 #[test]
 fn every_connection_has_keys_of_its_own() {
-    let (left, right) = wired();
-    let mut seen = Vec::new();
+    let mut wire = Wire::new();
+    let mut seen = HashSet::new();
+    let ends = wire.ends(4096);
+    seal(&ends);
     for _ in 0..3 {
-        let a = End::new(&left, QpType::Rc, 4096);
-        let b = End::new(&right, QpType::Rc, 4096);
-        a.qp.seal().unwrap();
-        b.qp.seal().unwrap();
-        a.connect(&b);
-        b.connect(&a);
-        let binding = binding(&a, &b);
-        assert!(!seen.contains(&binding));
-        seen.push(binding);
+        connect(&ends);
+        wire.pass(2 * MS);
+        let binding = ends[0].qp.sealed_binding().unwrap();
+        assert_eq!(ends[1].qp.sealed_binding(), Some(binding));
+        assert!(seen.insert(binding));
+        for end in &ends {
+            let reset = QpAttributes::default();
+            end.qp.modify(&reset, AttrMask::STATE).unwrap();
+            assert_eq!(end.qp.sealed_binding(), None);
+        }
     }
 }
 
 #[test]
-fn a_peer_that_does_not_seal_gets_nothing_and_is_told_nothing() {
-    let (left, right) = wired();
-    let sealing = End::new(&left, QpType::Rc, 4096);
-    let plain = End::new(&right, QpType::Rc, 4096);
-    sealing.qp.seal().unwrap();
-    sealing.connect(&plain);
-    plain.connect(&sealing);
-    plain.memory.fill(0, b"plain");
-    plain.qp.post_send(&plain.write(&sealing, 0, 5)).unwrap();
-    sealing.memory.fill(64, b"sealed");
-    sealing.qp.post_send(&sealing.write(&plain, 64, 6)).unwrap();
-    // It fails as towards a host that is not there.
-    assert_eq!(plain.complete().status, Status::RetryExceeded);
-    assert_eq!(sealing.complete().status, Status::RetryExceeded);
-    assert_eq!(sealing.memory.bytes(0, 5), [0; 5]);
-    assert_eq!(plain.memory.bytes(64, 6), [0; 6]);
-    assert!(counter(&sealing, "drop_unsealed") >= 1);
+fn a_peer_that_does_not_seal_is_not_there() {
+    let mut wire = Wire::new();
+    let ends = wire.ends(4096);
+    ends[0].qp.seal().unwrap();
+    connect(&ends);
+    write(&ends, 64, b"sealed");
+    ends[1].memory.fill(0, b"plain");
+    ends[1]
+        .qp
+        .post_send(&ends[1].write(&ends[0], 0, 5))
+        .unwrap();
+    wire.pass(Duration::from_secs(15));
+    for end in &ends {
+        assert_eq!(end.complete().status, Status::RetryExceeded);
+    }
+    assert_eq!(ends[0].memory.bytes(0, 5), [0; 5]);
+    assert_eq!(ends[1].memory.bytes(64, 6), [0; 6]);
+    assert!(wire.hosts[0].counter("drop_unsealed") >= 8);
+    assert_eq!(ends[0].qp.sealed_binding(), None);
 }
 
 #[test]
 fn a_shared_secret_seals_what_programs_do_not_ask_for() {
-    let (left, right) = wired();
-    left.share_secret(b"0123456789abcdef").unwrap();
-    right.share_secret(b"0123456789abcdef").unwrap();
-    let a = End::new(&left, QpType::Rc, 4096);
-    let b = End::new(&right, QpType::Rc, 4096);
-    a.connect(&b);
-    b.connect(&a);
-    a.memory.fill(64, b"secret");
-    a.qp.post_send(&a.write(&b, 64, 6)).unwrap();
-    a.ok();
-    assert_eq!(b.memory.bytes(64, 6), *b"secret");
-    assert_eq!(counter(&a, "seals_agreed"), 1);
-    let init = QpInit {
+    let mut wire = Wire::new();
+    for host in &wire.hosts {
+        host.device.device().share_secret(SECRET).unwrap();
+        assert!(host.device.device().share_secret(&SECRET[1..]).is_err());
+    }
+    let ends = wire.ends(4096);
+    connect(&ends);
+    write(&ends, 64, b"secret");
+    wire.pass(5 * MS);
+    ends[0].ok();
+    assert_eq!(ends[1].memory.bytes(64, 6), *b"secret");
+    let datagrams = QpInit {
         qp_type: QpType::Ud,
-        send_cq: a.cq.clone(),
-        recv_cq: a.cq.clone(),
+        send_cq: ends[0].cq.clone(),
+        recv_cq: ends[0].cq.clone(),
         srq: None,
         caps: common::CAPS,
         signal_all: false,
     };
-    let refused = a.pd.create_qp(init).err().unwrap();
+    let refused = ends[0].pd.create_qp(datagrams).err().unwrap();
     assert_eq!(refused.errno(), libc::EOPNOTSUPP);
-    assert!(left.share_secret(b"0123456789").is_err());
 }
 
 #[test]
 fn hosts_with_different_secrets_or_none_reach_nothing() {
     for other in [Some(&b"0123456789abcdeg"[..]), None] {
-        let (left, right) = wired();
-        left.share_secret(b"0123456789abcdef").unwrap();
+        let mut wire = Wire::new();
+        let share = |host: usize, secret| wire.hosts[host].device.device().share_secret(secret);
+        share(0, SECRET).unwrap();
         if let Some(other) = other {
-            right.share_secret(other).unwrap();
+            share(1, other).unwrap();
         }
-        let a = End::new(&left, QpType::Rc, 4096);
-        let b = End::new(&right, QpType::Rc, 4096);
-        a.connect(&b);
-        b.connect(&a);
-        a.memory.fill(64, b"secret");
-        b.memory.fill(128, b"forged");
-        a.qp.post_send(&a.write(&b, 64, 6)).unwrap();
-        b.qp.post_send(&b.write(&a, 128, 6)).unwrap();
-        assert_eq!(b.complete().status, Status::RetryExceeded);
-        assert_eq!(a.complete().status, Status::RetryExceeded);
-        assert_eq!(b.memory.bytes(64, 6), [0; 6]);
-        assert_eq!(a.memory.bytes(128, 6), [0; 6]);
-        assert_eq!(counter(&a, "seals_agreed"), 0);
+        let ends = wire.ends(4096);
+        connect(&ends);
+        write(&ends, 64, b"secret");
+        ends[1].memory.fill(128, b"forged");
+        ends[1]
+            .qp
+            .post_send(&ends[1].write(&ends[0], 128, 6))
+            .unwrap();
+        wire.pass(Duration::from_secs(15));
+        for end in &ends {
+            assert_eq!(end.complete().status, Status::RetryExceeded);
+        }
+        assert_eq!(ends[1].memory.bytes(64, 6), [0; 6]);
+        assert_eq!(ends[0].memory.bytes(128, 6), [0; 6]);
+        assert!(wire.hosts[0].counter("drop_unsealed") >= 1);
     }
+}
+
+/// A host on the path changes, repeats and replays all that passes, adds packets in the clear, and is dropped and counted.
+#[test]
+fn a_host_on_the_path_cannot_change_add_or_replay_a_packet() {
+    let (mut wire, ends) = Wire::sealed(1 << 20);
+    let data: Vec<u8> = (0..200_000u32).map(|at| (at * 7 + 1) as u8).collect();
+    write(&ends, 0, &data);
+    let mut recorded: Vec<[Vec<Frame>; 2]> = vec![[vec![], vec![]]];
+    let mut state = 1u32;
+    let mut forged = 0;
+    wire.pass_through(400 * MS, &mut |from, frame| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let bit = (state >> 8) as usize % (frame.bytes.len() * 8);
+        let mut changed = frame.clone();
+        changed.bytes[bit / 8] ^= 1 << (bit % 8);
+        let mut plain = frame.clone();
+        plain.bytes[0] = 0x0a;
+        forged += 2 + usize::from(bit / 8 != CONGESTION_AT);
+        recorded[0][from].push(frame.clone());
+        let replayed = recorded[0][from][(state >> 4) as usize % recorded[0][from].len()].clone();
+        // What was changed comes first: it must not take the place of what is good.
+        let all = [changed, plain, frame.clone(), frame, replayed];
+        all.into_iter().map(with_icrc).collect()
+    });
+    ends[0].ok();
+    assert!(ends[1].memory.bytes(0, data.len()) == data);
+    let dropped: u64 = (wire.hosts.iter())
+        .map(|host| host.counter("drop_unsealed") + host.counter("drop_unknown_qp"))
+        .sum();
+    assert!(dropped as usize >= forged / 2, "{dropped} of {forged}");
+    // All of it again, when the memory is another.
+    ends[1].memory.fill(0, &vec![0x55; data.len()]);
+    for (from, frames) in recorded.remove(0).into_iter().enumerate() {
+        for frame in frames {
+            wire.hosts[1 - from].carrier.give(frame);
+        }
+    }
+    wire.pass(10 * MS);
+    assert!(
+        ends[1]
+            .memory
+            .bytes(0, data.len())
+            .iter()
+            .all(|&byte| byte == 0x55)
+    );
+    write(&ends, 0, b"alive");
+    wire.pass(10 * MS);
+    ends[0].ok();
+}
+
+#[test]
+fn offers_of_keys_from_elsewhere_change_nothing() {
+    let (mut wire, ends) = Wire::sealed(4096);
+    // The first offers of another connection between the same hosts, made to be for this one.
+    let others = wire.ends(4096);
+    seal(&others);
+    connect(&others);
+    let mut offers = Vec::new();
+    wire.pass_through(2 * MS, &mut |from, frame| {
+        if frame.bytes[0] != SEALED_OPCODE {
+            offers.push((from, frame.clone()));
+        }
+        vec![frame]
+    });
+    assert!(offers.len() >= 3);
+    // BTH, DETH, MAD header, and 16 bytes: then the content.
+    const CONTENT: usize = 12 + 8 + 24 + 16;
+    let binding = ends[0].qp.sealed_binding();
+    let before = wire.hosts[1].counter("drop_air");
+    for (from, mut frame) in offers {
+        let number = |at: usize| ends[at].qp.number().get().to_be_bytes();
+        frame.bytes[CONTENT + 4..CONTENT + 8].copy_from_slice(&number(from));
+        frame.bytes[CONTENT + 8..CONTENT + 12].copy_from_slice(&number(1 - from));
+        wire.hosts[1 - from].carrier.give(with_icrc(frame));
+    }
+    wire.pass(10 * MS);
+    assert!(wire.hosts[1].counter("drop_air") > before);
+    assert_eq!(ends[0].qp.sealed_binding(), binding);
+    write(&ends, 0, b"alive");
+    wire.pass(10 * MS);
+    ends[0].ok();
+    assert_eq!(ends[1].memory.bytes(0, 5), *b"alive");
 }
 
 #[test]
 fn datagrams_and_connected_queue_pairs_do_not_begin_to_seal() {
-    let (left, right) = wired();
-    let datagrams = End::new(&left, QpType::Ud, 4096);
+    let wire = Wire::new();
+    let datagrams = End::new(wire.hosts[0].device.device(), QpType::Ud, 4096);
     assert_eq!(datagrams.qp.seal().unwrap_err().errno(), libc::EINVAL);
-    let a = End::new(&left, QpType::Rc, 4096);
-    let b = End::new(&right, QpType::Rc, 4096);
-    a.connect(&b);
-    assert_eq!(a.qp.seal().unwrap_err().errno(), libc::EINVAL);
+    let ends = wire.ends(4096);
+    connect(&ends);
+    assert_eq!(ends[0].qp.seal().unwrap_err().errno(), libc::EINVAL);
 }

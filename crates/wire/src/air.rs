@@ -126,7 +126,7 @@ pub const PUBLIC_KEY_LEN: usize = 32;
 ///
 /// ```text
 ///   +------------+------------+-------------------------+
-///   | version 1  | A 0000000  |        reserved         |  0    A: an answer is wanted
+///   | version 1  | A K 000000 |        reserved         |  0    A: an answer is wanted, K: has the keys
 ///   +------------+------------+-------------------------+
 ///   |  reserved  |      queue pair of the sender        |  4
 ///   +------------+--------------------------------------+
@@ -141,8 +141,10 @@ pub const PUBLIC_KEY_LEN: usize = 32;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyOffer {
-    /// The sender has not heard the receiver's key, and wants it.
+    /// The sender does not know yet that the receiver has the keys, and wants an answer.
     pub asks: bool,
+    /// The sender has the keys.
+    pub has_keys: bool,
     /// The queue pair that it is for at the sender.
     pub sender: Qpn,
     /// And at the receiver.
@@ -386,6 +388,7 @@ fn key_offer(content: &[u8; CONTENT_LEN]) -> KeyOffer {
     let number = |[_, a, b, c]: [u8; 4]| Qpn::new(u32::from_be_bytes([0, a, b, c]));
     KeyOffer {
         asks: content[1] & 0x80 != 0,
+        has_keys: content[1] & 0x40 != 0,
         sender: number(field::get::<4, 4, _>(content)),
         receiver: number(field::get::<8, 4, _>(content)),
         public_key: field::get::<12, PUBLIC_KEY_LEN, _>(content),
@@ -398,7 +401,7 @@ fn key_offer(content: &[u8; CONTENT_LEN]) -> KeyOffer {
 pub fn key(offer: &KeyOffer) -> [u8; MAD_LEN] {
     let mut content = [0; CONTENT_LEN];
     content[0] = AIR_VERSION;
-    content[1] = u8::from(offer.asks) << 7;
+    content[1] = u8::from(offer.asks) << 7 | u8::from(offer.has_keys) << 6;
     field::set::<4, 4, _>(&mut content, offer.sender.get().to_be_bytes());
     field::set::<8, 4, _>(&mut content, offer.receiver.get().to_be_bytes());
     field::set::<12, PUBLIC_KEY_LEN, _>(&mut content, offer.public_key);
@@ -562,6 +565,7 @@ mod tests {
     fn a_key_offer_comes_back_as_it_went() {
         let offer = KeyOffer {
             asks: true,
+            has_keys: false,
             sender: Qpn::new(0x12_3456),
             receiver: Qpn::new(0x51_2345),
             public_key: std::array::from_fn(|at| at as u8),
@@ -572,6 +576,7 @@ mod tests {
         assert_eq!(parse(&mad), Ok(Message::Key(offer)));
         let first = KeyOffer {
             asks: false,
+            has_keys: true,
             seen: None,
             ..offer
         };
