@@ -73,8 +73,9 @@ impl Connection {
         to: SocketAddr,
         source: IpAddr,
         path: Path,
+        seals: bool,
     ) -> Result<Arc<Connection>> {
-        let this = Self::new(hub, to.ip(), path)?;
+        let this = Self::new(hub, to.ip(), path, seals)?;
         let wanted = Connect {
             route: Route {
                 local: Gid::from(source),
@@ -104,7 +105,11 @@ impl Connection {
     }
 
     /// Accepts a connection that was asked for; it opens when the peer has heard.
-    pub(crate) fn answer(hub: &Arc<Hub>, request: &ConnectRequest) -> Result<Arc<Connection>> {
+    pub(crate) fn answer(
+        hub: &Arc<Hub>,
+        request: &ConnectRequest,
+        seals: bool,
+    ) -> Result<Arc<Connection>> {
         hub.engine.cm_waits(request.id)?;
         let route = request.route;
         let info = hub.engine.current();
@@ -112,7 +117,7 @@ impl Connection {
         let own = own.and_then(|index| u8::try_from(index).ok());
         let index = own.ok_or_else(|| Error::you("the address that was asked for is gone"))?;
         let peer = route.remote.to_ip();
-        let this = Self::new(hub, peer, device::path_to(peer, index))?;
+        let this = Self::new(hub, peer, device::path_to(peer, index), seals)?;
         this.make_ready(&PeerSide {
             qpn: request.qpn,
             psn: request.psn,
@@ -138,7 +143,7 @@ impl Connection {
         Ok(this)
     }
 
-    fn new(hub: &Arc<Hub>, peer: IpAddr, path: Path) -> Result<Arc<Connection>> {
+    fn new(hub: &Arc<Hub>, peer: IpAddr, path: Path, seals: bool) -> Result<Arc<Connection>> {
         let number = hub.number();
         // What is posted can complete, so it never overflows.
         let entries = 2 * (SEND_DEPTH + RECEIVE_DEPTH);
@@ -159,6 +164,9 @@ impl Connection {
             },
             signal_all: true,
         })?;
+        if seals {
+            qp.seal()?;
+        }
         let words = Region::allocate(hub, Work::WORDS_BYTES)?;
         let this = Arc::new(Connection {
             number,

@@ -15,6 +15,7 @@ pub struct Device {
     hub: Arc<Hub>,
     /// The address that it was opened by.
     address: Option<IpAddr>,
+    seals: bool,
 }
 
 /// What packets of connections are sent with.
@@ -54,6 +55,7 @@ impl Device {
         Ok(Device {
             hub: Hub::new(device)?,
             address,
+            seals: false,
         })
     }
 
@@ -82,7 +84,20 @@ impl Device {
         Ok(Device {
             hub: Hub::new(device)?,
             address: None,
+            seals: false,
         })
+    }
+
+    /// The same device, whose connections are *sealed*: every packet is encrypted and authenticated, with keys that the two ends exchange.
+    /// The other end has to seal as well; with one that does not, nothing is exchanged, and transfers fail as if it were gone.
+    ///
+    /// The exchange does not say who the peer is. A program that knows its peers compares [`Endpoint::binding`] with them.
+    #[must_use]
+    pub fn sealed(self) -> Device {
+        Device {
+            seals: true,
+            ..self
+        }
     }
 
     /// Its name: `airdma_` and the interface's.
@@ -132,7 +147,7 @@ impl Device {
     /// # Errors
     /// The system's: the port has a listener, or another program holds UDP port 4791.
     pub fn listen(&self, port: u16) -> Result<Listener> {
-        Listener::new(&self.hub, port, self.address)
+        Listener::new(&self.hub, port, self.address, self.seals)
     }
 
     /// Connects to who listens there: `"192.0.2.2:7471"`, `("server", 7471)`, a [`SocketAddr`]. A name is looked up at once.
@@ -153,7 +168,7 @@ impl Device {
             match self.source_for(to) {
                 Ok((source, index)) => {
                     let path = path_to(to.ip(), index);
-                    return Connection::connect(&self.hub, to, source, path);
+                    return Connection::connect(&self.hub, to, source, path, self.seals);
                 }
                 Err(error) => refused = Some(error),
             }

@@ -130,6 +130,13 @@ impl Endpoint {
         self.connection.tell_buffer(bytes, capacity);
     }
 
+    /// Of a connection of a [sealed](crate::Device::sealed) device: 32 bytes that are the same at both of its ends, and at those of no other
+    /// connection. A third host in the middle has made two, whose bindings differ; so ends that compare them over a channel that they trust,
+    /// or authenticate them, know that there is none. `None` until the keys are exchanged, about a round trip after the connection is open.
+    pub fn binding(&self) -> Option<[u8; 32]> {
+        self.connection.queue_pair().sealed_binding()
+    }
+
     /// Ends the connection once what was asked for is done. The peer receives what was sent before, and then that it is closed.
     ///
     /// # Errors

@@ -28,6 +28,7 @@ pub(crate) struct Listening {
     number: u64,
     hub: Arc<Hub>,
     port: u16,
+    seals: bool,
     state: Mutex<State>,
 }
 
@@ -41,11 +42,17 @@ struct State {
 }
 
 impl Listener {
-    pub(crate) fn new(hub: &Arc<Hub>, port: u16, address: Option<IpAddr>) -> Result<Listener> {
+    pub(crate) fn new(
+        hub: &Arc<Hub>,
+        port: u16,
+        address: Option<IpAddr>,
+        seals: bool,
+    ) -> Result<Listener> {
         let listening = Arc::new(Listening {
             number: hub.number(),
             hub: Arc::clone(hub),
             port,
+            seals,
             state: Mutex::default(),
         });
         let member = Member::Listening(Arc::downgrade(&listening));
@@ -111,7 +118,7 @@ impl Listening {
             let Some(request) = lock(&self.state).requests.pop_front() else {
                 return Ok(());
             };
-            match Connection::answer(&self.hub, &request) {
+            match Connection::answer(&self.hub, &request, self.seals) {
                 Ok(connection) => lock(&self.state).made.push_back(connection),
                 Err(error) => {
                     let reason = RejReason::NO_RESOURCES;

@@ -9,6 +9,9 @@ use airdma_files::protocol::{
 use airdma_files::session::{DataKey, Door, Frames, Identity};
 use airdma_files::{Limits, Manifest, Modified, Plan, Report, Unwanted};
 
+/// Of the connection below.
+const BINDING: &[u8] = b"binding";
+
 /// What one message may make an end say: parts of a list, and an end.
 const ANSWERS_MAX: usize = 4;
 
@@ -38,10 +41,10 @@ fn strangers(data: &[u8]) {
     }
     let mut door = Door::new(Identity::draw(), None);
     for frame in whole.iter().take(3) {
-        assert!(door.answer(frame).is_err() || frame.len() >= 10 + 32);
+        assert!(door.answer(frame, BINDING).is_err() || frame.len() >= 10 + 32);
     }
     let hello = [b"airdma-f\x01\x02", data].concat();
-    if let Ok((answer, _)) = door.answer(&hello) {
+    if let Ok((answer, _)) = door.answer(&hello, BINDING) {
         assert!(door.admit(answer, data, |_| true).is_err());
     }
 }

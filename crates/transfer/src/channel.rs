@@ -17,6 +17,8 @@ const SENDS: usize = 16;
 const HEARD_AT_ONCE: usize = RECEIVES;
 /// How long a last word may take to reach the peer: chunks may be on their way before it.
 pub(crate) const LAST_WORD: Duration = Duration::from_secs(5);
+/// Nothing wakes a thread when the keys are there.
+const KEYS_LOOKED_FOR: Duration = Duration::from_millis(1);
 const BYTES: usize = 2 + MESSAGE_BYTES_MAX + TAG_BYTES;
 
 pub(crate) struct Channel {
@@ -69,6 +71,27 @@ impl Channel {
         // More may be there, of which nothing else tells.
         self.waker.wake_by_ref();
         Ok(None)
+    }
+
+    /// What the two ends of the connection below share with no third, waited for: the keys are exchanged about a round trip after it opened.
+    pub fn binding(
+        &self,
+        deadline: Instant,
+        is_cancelled: impl Fn() -> bool,
+    ) -> Result<[u8; 32], Error> {
+        loop {
+            if let Some(binding) = self.endpoint.binding() {
+                return Ok(binding);
+            }
+            if is_cancelled() {
+                return Err(Error::Cancelled);
+            }
+            let now = Instant::now();
+            if deadline <= now {
+                return Err(Error::NoAnswer);
+            }
+            crate::parking::park(Some(now + KEYS_LOOKED_FOR));
+        }
     }
 
     /// The next frame, waited for.
@@ -196,7 +219,7 @@ mod tests {
 
     /// A channel, and the other end of its connection.
     fn pair(waker: Waker) -> (Channel, Device, Endpoint) {
-        let [here, there] = [(); 2].map(|()| Device::open("127.0.0.1").unwrap());
+        let [here, there] = [(); 2].map(|()| Device::open("127.0.0.1").unwrap().sealed());
         let listener = there.listen(7500).unwrap();
         let (mut connecting, mut accepting) = (here.connect("127.0.0.1:7500"), listener.accept());
         let [near, far] = std::thread::scope(|scope| {
@@ -212,8 +235,8 @@ mod tests {
         let [near, far] = [(); 2].map(|()| Identity::draw());
         let mut door = Door::new(far.clone(), None);
         let known = Introduction::Known(vec![far.public()]);
-        let (initiator, first) = Initiator::start(&near, known);
-        let (answer, second) = door.answer(&first).unwrap();
+        let (initiator, first) = Initiator::start(&near, known, b"binding");
+        let (answer, second) = door.answer(&first, b"binding").unwrap();
         let (confirming, third) = initiator.prove(&second).unwrap();
         let (_, fourth) = door.admit(answer, &third, |_| true).unwrap();
         confirming.confirm(&fourth).unwrap()

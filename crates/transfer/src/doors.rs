@@ -68,6 +68,7 @@ fn open_all(job: &ReceiveJob<'_>) -> Result<Vec<OpenDoor>, Error> {
     let (mut doors, mut refused) = (Vec::new(), None);
     for name in names {
         let opened = Device::open(&name).and_then(|device| {
+            let device = device.sealed();
             let listener = device.listen(job.port)?;
             let accepting = listener.accept();
             Ok(OpenDoor {

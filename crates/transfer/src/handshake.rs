@@ -19,7 +19,8 @@ pub(crate) fn introduce(
 ) -> Result<Session, Error> {
     let deadline = Instant::now() + LIMIT;
     let cancelled = || cancel.is_cancelled();
-    let (initiator, first) = Initiator::start(identity, introduction);
+    let binding = channel.binding(deadline, cancelled)?;
+    let (initiator, first) = Initiator::start(identity, introduction, &binding);
     channel.say(&frame(&first))?;
     let (confirming, third) = initiator.prove(&channel.hear_until(deadline, cancelled)?)?;
     channel.say(&frame(&third))?;
@@ -47,7 +48,8 @@ fn try_to_admit(
     let deadline = Instant::now() + LIMIT;
     let cancelled = || lobby.is_cancelled() || shown_out.is_cancelled();
     let first = channel.hear_until(deadline, cancelled)?;
-    let (answer, second) = lobby.door().answer(&first)?;
+    let binding = channel.binding(deadline, cancelled)?;
+    let (answer, second) = lobby.door().answer(&first, &binding)?;
     channel.say(&frame(&second))?;
     let third = channel.hear_until(deadline, cancelled)?;
     let mut by_code = true;

@@ -209,7 +209,7 @@ impl Attempts<'_> {
     }
 
     fn connect_to(&self, to: SocketAddr) -> Result<(Device, Endpoint), Error> {
-        let device = Device::towards(to)?;
+        let device = Device::towards(to)?.sealed();
         let mut connecting = device.connect(to);
         loop {
             if let Some(connected) = connecting.wait_timeout(LOOK_EVERY) {

@@ -153,7 +153,7 @@ impl Bench {
 
     /// Whoever connects is served by `serve`, which hears of how many came before, until `work` is done. How many came.
     fn serve(&self, serve: impl Fn(u32, Line, &mut Door) + Sync, work: impl FnOnce()) -> u32 {
-        let device = Device::open(&HERE.ip().to_string()).unwrap();
+        let device = Device::open(&HERE.ip().to_string()).unwrap().sealed();
         let listener = device.listen(PORT).unwrap();
         let mut door = Door::new(self.receiver.clone(), None);
         let is_over = Cancel::default();

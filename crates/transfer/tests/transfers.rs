@@ -426,7 +426,7 @@ fn connections_that_say_nothing_keep_no_sender_out() {
             let file = world.write("file", 100);
             let received = world.receive(&Seen::default(), &|_| true, || {
                 let to = SocketAddr::from(([127, 0, 0, 1], PORT));
-                let device = Device::towards(to).unwrap();
+                let device = Device::towards(to).unwrap().sealed();
                 let idle: Vec<_> = (0..10)
                     .map(|_| device.connect(to).wait().unwrap())
                     .collect();

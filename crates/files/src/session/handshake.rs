@@ -7,7 +7,8 @@
 //! <-  a record without content, or one byte that says why not
 //! ```
 //!
-//! All in front of Noise's first message is its prologue. The psk is mixed in last, so who initiates proves first that the
+//! All in front of Noise's first message is its prologue, and behind it the *binding* of the connection, which is not sent: a value that both
+//! ends of the connection below have, and a third host that sits in the middle has not. The psk is mixed in last, so who initiates proves first that the
 //! code is right: who only answers, or listens, learns nothing that a code could be tried on. Who initiates can try one code in
 //! one handshake, and [`Door`] counts the wrong ones.
 
@@ -91,8 +92,12 @@ enum Proof {
 }
 
 impl Initiator {
-    /// Begins, and gives the first frame.
-    pub fn start(identity: &Identity, introduction: Introduction) -> (Self, Vec<u8>) {
+    /// Begins over a connection with this binding, and gives the first frame.
+    pub fn start(
+        identity: &Identity,
+        introduction: Introduction,
+        binding: &[u8],
+    ) -> (Self, Vec<u8>) {
         let mut frame = MAGIC.to_vec();
         let proof = match introduction {
             Introduction::Code(code) => {
@@ -107,9 +112,10 @@ impl Initiator {
                 Proof::Known(keys)
             }
         };
+        let prologue = [&frame[..], binding].concat();
         let builder = noise()
             .local_private_key(identity.private())
-            .and_then(|builder| builder.prologue(&frame));
+            .and_then(|builder| builder.prologue(&prologue));
         let mut noise = builder
             .and_then(snow::Builder::build_initiator)
             .expect("all is set once");
@@ -195,8 +201,12 @@ impl Door {
         self.wrong_codes >= WRONG_CODES_MAX
     }
 
-    /// Takes the first frame, and gives the answer.
-    pub fn answer(&mut self, frame: &[u8]) -> Result<(Answer, Vec<u8>), HandshakeError> {
+    /// Takes the first frame, which came over a connection with this binding, and gives the answer.
+    pub fn answer(
+        &mut self,
+        frame: &[u8],
+        binding: &[u8],
+    ) -> Result<(Answer, Vec<u8>), HandshakeError> {
         let rest = frame.strip_prefix(MAGIC).ok_or(HandshakeError::Version)?;
         let (&way, rest) = rest.split_first().ok_or(HandshakeError::Malformed)?;
         let (psk, mut answer, message) = match way {
@@ -212,10 +222,10 @@ impl Door {
             WAY_KNOWN => (psk_of_known(), Vec::new(), rest),
             _ => return Err(HandshakeError::Malformed),
         };
-        let prologue = &frame[..frame.len() - message.len()];
+        let prologue = [&frame[..frame.len() - message.len()], binding].concat();
         let builder = noise()
             .local_private_key(self.identity.private())
-            .and_then(|builder| builder.prologue(prologue));
+            .and_then(|builder| builder.prologue(&prologue));
         let mut noise = builder
             .and_then(snow::Builder::build_responder)
             .expect("all is set once");

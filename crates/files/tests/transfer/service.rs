@@ -18,6 +18,9 @@ use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+/// Of the connection below.
+const BINDING: &[u8] = b"binding";
+
 const SLOT_BYTES: usize = CHUNK_BYTES as usize + TAG_BYTES;
 const SLOTS: u32 = 2;
 
@@ -83,8 +86,8 @@ fn connect(sender: &mut SendingHost, receiver: &mut ReceivingHost, code: &Code) 
         .map_or(Introduction::Code(code.clone()), |peer| {
             Introduction::Known(vec![peer])
         });
-    let (initiator, first) = Initiator::start(&sender.identity, introduction);
-    let (answer, second) = receiver.door.answer(&first).unwrap();
+    let (initiator, first) = Initiator::start(&sender.identity, introduction, BINDING);
+    let (answer, second) = receiver.door.answer(&first, BINDING).unwrap();
     let (confirming, third) = initiator.prove(&second).unwrap();
     let known = |key: &PublicKey| receiver.known.contains(key);
     let (there, fourth) = receiver.door.admit(answer, &third, known).unwrap();

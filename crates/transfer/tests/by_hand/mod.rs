@@ -10,7 +10,7 @@ use airdma_files::session::{
 use airdma_files::{Limits, Manifest, ManifestId, Modified};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const BYTES: usize = 2 + MESSAGE_BYTES_MAX + TAG_BYTES;
 /// The peer may say that many messages before one is looked at.
@@ -41,9 +41,20 @@ impl Line {
 
     /// None if nobody is there.
     pub fn connect(to: SocketAddr) -> Option<Self> {
-        let device = Device::towards(to).unwrap();
+        let device = Device::towards(to).unwrap().sealed();
         let endpoint = device.connect(to).wait().ok()?;
         Some(Self::new(device, endpoint))
+    }
+
+    fn binding(&self) -> [u8; 32] {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(binding) = self.endpoint.binding() {
+                return binding;
+            }
+            assert!(Instant::now() < until, "no keys");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Says bytes as they are; who is not there any more hears nothing.
@@ -107,7 +118,7 @@ impl ByHand {
         introduction: Introduction,
     ) -> Result<Self, Unmet> {
         let mut line = Line::connect(to).ok_or(Unmet::Gone)?;
-        let (initiator, first) = Initiator::start(identity, introduction);
+        let (initiator, first) = Initiator::start(identity, introduction, &line.binding());
         line.say(&frame(&first));
         let answer = line.hear().ok_or(Unmet::Gone)?;
         let (confirming, third) = initiator.prove(&answer).map_err(Unmet::Refused)?;
@@ -119,7 +130,8 @@ impl ByHand {
 
     /// As a receiver, which knows everybody.
     pub fn admit(mut line: Line, door: &mut Door) -> Self {
-        let (answer, second) = door.answer(&line.hear().unwrap()).unwrap();
+        let first = line.hear().unwrap();
+        let (answer, second) = door.answer(&first, &line.binding()).unwrap();
         line.say(&frame(&second));
         let third = line.hear().unwrap();
         let (session, fourth) = door.admit(answer, &third, |_| true).unwrap();

@@ -1,6 +1,9 @@
 use super::*;
 use crate::session::RecordError;
 
+/// Of the connection below.
+const BINDING: &[u8] = b"binding";
+
 struct Pair {
     near: Identity,
     far: Identity,
@@ -26,14 +29,28 @@ impl Pair {
         introduction: Introduction,
         known: bool,
     ) -> Result<(Session, Session), HandshakeError> {
-        let (initiator, first) = Initiator::start(&self.near, introduction);
-        let (answer, second) = self.door.answer(&first)?;
+        let (initiator, first) = Initiator::start(&self.near, introduction, BINDING);
+        let (answer, second) = self.door.answer(&first, BINDING)?;
         let (confirming, third) = initiator.prove(&second)?;
         let (there, fourth) = self
             .door
             .admit(answer, &third, |key| known && *key == self.near.public())?;
         Ok((confirming.confirm(&fourth)?, there))
     }
+}
+
+#[test]
+fn a_third_host_between_two_connections_is_refused_at_once() {
+    let mut pair = Pair::new();
+    let introduction = Introduction::Code(pair.code.clone());
+    let (_, first) = Initiator::start(&pair.near, introduction, BINDING);
+    let refused = pair.door.answer(&first, b"another").unwrap_err();
+    assert_eq!(refused, HandshakeError::Malformed);
+    // It used no try of the code.
+    assert!(
+        pair.meet(Introduction::Code(pair.code.clone()), false)
+            .is_ok()
+    );
 }
 
 #[test]
@@ -73,8 +90,9 @@ fn codes_that_are_tried_side_by_side_are_counted_too() {
     let mut pair = Pair::new();
     let knocking: Vec<_> = (0..10)
         .map(|_| {
-            let (initiator, first) = Initiator::start(&pair.near, Introduction::Code(Code::draw()));
-            let (answer, second) = pair.door.answer(&first).unwrap();
+            let (initiator, first) =
+                Initiator::start(&pair.near, Introduction::Code(Code::draw()), BINDING);
+            let (answer, second) = pair.door.answer(&first, BINDING).unwrap();
             (answer, initiator.prove(&second).unwrap().1)
         })
         .collect();
@@ -106,8 +124,9 @@ fn codes_that_are_tried_side_by_side_are_counted_too() {
 #[test]
 fn the_right_code_is_no_use_after_three_wrong_ones_though_it_was_on_its_way() {
     let mut pair = Pair::new();
-    let (initiator, first) = Initiator::start(&pair.near, Introduction::Code(pair.code.clone()));
-    let (answer, second) = pair.door.answer(&first).unwrap();
+    let (initiator, first) =
+        Initiator::start(&pair.near, Introduction::Code(pair.code.clone()), BINDING);
+    let (answer, second) = pair.door.answer(&first, BINDING).unwrap();
     let (_, third) = initiator.prove(&second).unwrap();
     for _ in 0..3 {
         pair.meet(Introduction::Code(Code::draw()), false)
@@ -122,8 +141,8 @@ fn the_right_code_is_no_use_after_three_wrong_ones_though_it_was_on_its_way() {
 fn who_goes_away_before_the_proof_has_not_tried_a_code() {
     let mut pair = Pair::new();
     for _ in 0..10 {
-        let (_, first) = Initiator::start(&pair.near, Introduction::Code(Code::draw()));
-        pair.door.answer(&first).unwrap();
+        let (_, first) = Initiator::start(&pair.near, Introduction::Code(Code::draw()), BINDING);
+        pair.door.answer(&first, BINDING).unwrap();
     }
     assert!(
         pair.meet(Introduction::Code(pair.code.clone()), false)
@@ -187,11 +206,11 @@ fn a_handshake_that_is_changed_anywhere_makes_no_session() {
                 let change = |now: usize, frame: &mut Vec<u8>| {
                     now != step || frame.get_mut(at).map(|byte| *byte ^= 0x41).is_some()
                 };
-                let (initiator, mut first) = Initiator::start(&pair.near, introduction);
+                let (initiator, mut first) = Initiator::start(&pair.near, introduction, BINDING);
                 if !change(0, &mut first) {
                     break;
                 }
-                let Ok((answer, mut second)) = pair.door.answer(&first) else {
+                let Ok((answer, mut second)) = pair.door.answer(&first, BINDING) else {
                     continue;
                 };
                 if !change(1, &mut second) {
@@ -229,7 +248,8 @@ fn a_refusal_is_understood_at_the_other_end() {
         HandshakeError::Version,
         HandshakeError::Malformed,
     ] {
-        let (initiator, _) = Initiator::start(&pair.near, Introduction::Code(pair.code.clone()));
+        let (initiator, _) =
+            Initiator::start(&pair.near, Introduction::Code(pair.code.clone()), BINDING);
         assert_eq!(initiator.prove(&error.refusal()).map(drop), Err(error));
     }
 }
