@@ -103,6 +103,18 @@ class Dissector(unittest.TestCase):
         rows = self.fields_of(hellos, *names)
         self.assertEqual(rows, [["1" if bit == row else "0" for bit in range(5)] for row in range(5)])
 
+    def test_a_half_of_an_exchange_of_keys(self) -> None:
+        names = ["hello.asks", "key.has_keys", "key.sender", "key.receiver", "key.public", "key.seen"]
+        offer = self.fields(*names)[2]
+        self.assertEqual(offer, ["1", "0", "0x123456", "0x512345", bytes(range(32)).hex(), "07" * 32])
+
+    def test_a_sealed_packet(self) -> None:
+        bth = struct.pack(">BBHII", 0xDA, 0x40, 0xFFFF, 0x512345, 100)
+        whole = bth + bytes(8) + struct.pack(">Q", 7) + bytes(range(16))
+        rows = self.fields_of([packet(whole), packet(whole[:-8])], "bundle.qpn", "sealed.counter", "sealed.tag")
+        self.assertEqual(rows[0], ["0x512345", "7", bytes(range(16)).hex()])
+        self.assertEqual(rows[1], ["", "", ""], "too short")
+
     def test_a_bundle_whole_and_in_fragments(self) -> None:
         packets = [struct.pack(">BBHII", 0x07, 0, 0xFFFF, 0x512345, 100 + number) + bytes(1028) for number in range(3)]
         packets[2] = packets[2][:100]

@@ -3,7 +3,7 @@
 -- Looks behind UDP port 4791 by itself, whatever else Wireshark makes of it.
 
 local air = Proto("airdma", "airdma")
-local names = { [1] = "Hello", [2] = "Report" }
+local names = { [1] = "Hello", [2] = "Report", [3] = "Key" }
 local f = {
   attribute = ProtoField.uint16("airdma.attribute", "Message", base.DEC, names),
   receiver = ProtoField.uint32("airdma.receiver", "Receiver", base.HEX),
@@ -42,6 +42,13 @@ local f = {
   seth_first = ProtoField.uint16("airdma.seth.first", "Missing from, behind what is acknowledged", base.DEC),
   seth_packets = ProtoField.uint16("airdma.seth.packets", "Packets", base.DEC),
   lreth_payload = ProtoField.uint16("airdma.lreth.payload", "Payload of each answer but the last", base.DEC),
+  has_keys = ProtoField.bool("airdma.key.has_keys", "The sender has the keys", 8, nil, 0x40),
+  key_sender = ProtoField.uint24("airdma.key.sender", "Sender's queue pair", base.HEX),
+  key_receiver = ProtoField.uint24("airdma.key.receiver", "Receiver's queue pair", base.HEX),
+  public_key = ProtoField.bytes("airdma.key.public", "Public key"),
+  seen_key = ProtoField.bytes("airdma.key.seen", "The receiver's, as the sender has it"),
+  counter = ProtoField.uint64("airdma.sealed.counter", "Counter", base.DEC),
+  tag = ProtoField.bytes("airdma.sealed.tag", "Tag"),
   segment = ProtoField.uint16("airdma.bundle.segment", "Segment length", base.DEC),
   count = ProtoField.uint8("airdma.bundle.packets", "Packets", base.DEC),
   opcode = ProtoField.uint8("airdma.bundle.opcode", "Opcode", base.HEX),
@@ -53,7 +60,8 @@ air.fields = f
 local BTH, AETH, RETH, DETH, MAD, ICRC = 12, 4, 16, 8, 256, 4
 local LRETH = 4
 local BUNDLE_HEADER, BUNDLE_PACKETS = 8, 64
-local READ_REQUEST, ACKNOWLEDGE, BUNDLE = 0x0c, 0x11, 0xd9
+local READ_REQUEST, ACKNOWLEDGE, BUNDLE, SEALED = 0x0c, 0x11, 0xd9, 0xda
+local COUNTER, TAG = 8, 16
 local payloads = Field.new("udp.payload")
 local port = Field.new("udp.dstport")
 
@@ -99,6 +107,18 @@ local function long_read(buffer, pinfo, root)
   pinfo.cols.info:append(" airdma long READ")
 end
 
+-- A packet of which all but the BTH is encrypted.
+local function sealed(buffer, pinfo, root)
+  local counter = buffer:len() - COUNTER - TAG - ICRC
+  if counter < BTH + 4 then return end
+  local tree = root:add(air, buffer(), "Sealed packet")
+  tree:add(f.dest, buffer(5, 3))
+  tree:add(f.psn, buffer(9, 3))
+  tree:add(f.counter, buffer(counter, COUNTER))
+  tree:add(f.tag, buffer(counter + COUNTER, TAG))
+  pinfo.cols.info:append(" airdma sealed")
+end
+
 -- Packets that share a datagram.
 local function bundle(buffer, pinfo, root)
   local len = buffer:len() - BUNDLE_HEADER
@@ -122,6 +142,7 @@ function air.dissector(_, pinfo, root)
   if not payload or port().value ~= 4791 then return end
   local buffer = payload.range:tvb()
   if buffer:len() > BUNDLE_HEADER and buffer(0, 1):uint() == BUNDLE then return bundle(buffer, pinfo, root) end
+  if buffer:len() > BTH and buffer(0, 1):uint() == SEALED then return sealed(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == ACKNOWLEDGE then return sack(buffer, pinfo, root) end
   if buffer:len() > BTH and buffer(0, 1):uint() == READ_REQUEST then return long_read(buffer, pinfo, root) end
   if buffer:len() < BTH + DETH + MAD or buffer(5, 3):uint() ~= 1 then return end
@@ -162,6 +183,13 @@ function air.dissector(_, pinfo, root)
       if at + 8 > MAD then break end
       at = record(mad, at, tree)
     end
+  elseif attribute == 3 then
+    tree:add(f.asks, mad(41, 1))
+    tree:add(f.has_keys, mad(41, 1))
+    tree:add(f.key_sender, mad(45, 3))
+    tree:add(f.key_receiver, mad(49, 3))
+    tree:add(f.public_key, mad(52, 32))
+    tree:add(f.seen_key, mad(84, 32))
   end
   pinfo.cols.info:append(" airdma " .. (names[attribute] or "?"))
 end

@@ -410,6 +410,7 @@ pub fn key(offer: &KeyOffer) -> [u8; MAD_LEN] {
     datagram(
         ATTRIBUTE_KEY,
         offer.receiver.get() << 12 & 0xff00_0000,
+        0,
         &content,
     )
 }
@@ -573,6 +574,7 @@ mod tests {
         };
         let mad = key(&offer);
         assert_eq!(mad[28..32], [0x12, 0, 0, 0], "the receiver's range");
+        assert_eq!(mad, kept()[2]);
         assert_eq!(parse(&mad), Ok(Message::Key(offer)));
         let first = KeyOffer {
             asks: false,

@@ -101,6 +101,10 @@ const OURS: [(&str, &str); 12] = [
         "how fast such peers are sent to: buffers, latency, dctcp, dcqcn or window",
     ),
     (
+        "AIRDMA_SECRET",
+        "a file that the hosts share: all connections are encrypted and authenticated with it",
+    ),
+    (
         "AIRDMA_MTU",
         "path MTU of all devices, by IP fragments if need be",
     ),
