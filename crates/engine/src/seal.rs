@@ -241,6 +241,22 @@ impl Tables {
         secret.check(Gid::from(from), Gid::from(to), payload)
     }
 
+    /// The peer has sealed a packet: it is there, as its last word of connection management would say (IBTA 12.9.7.2). From which port it
+    /// comes decides nothing here.
+    #[inline]
+    fn note_authentic(&mut self, index: u32, now: Time, port: u16) {
+        let slot = self.qps.slot(index);
+        let Some(QpSlot { qp, connection, .. }) = slot else {
+            return;
+        };
+        if let Some(connection) = connection.as_mut().filter(|known| known.source_port == 0) {
+            connection.source_port = port;
+            if let Some(gsi) = &mut self.gsi {
+                gsi.data_arrived(now, qp.qpn());
+            }
+        }
+    }
+
     /// Takes a sealed packet.
     pub(crate) fn receive_sealed(&mut self, now: Time, received: &Received<'_>) {
         let Some(number) = sealed_number(received.bytes) else {
@@ -260,6 +276,7 @@ impl Tables {
         let len = session.and_then(|session| session.open(received.bytes, &mut opened));
         match len {
             Some(len) => {
+                self.note_authentic(index, now, received.source_port);
                 let bytes = &opened[..len];
                 self.receive_for(index, now, &Received { bytes, ..*received });
             }
