@@ -44,6 +44,7 @@ use crate::tables::Tables;
 use airdma_port::{Destination, Port, QueueFill};
 use airdma_transport::rate::{Occupancy, Rate};
 use airdma_transport::{ReorderMemory, Time};
+use airdma_wire::mad::MAD_LEN;
 use airdma_wire::{Psn, Qpn};
 use identity::Identity;
 use pace::Pace;
@@ -385,6 +386,11 @@ impl Tables {
         };
         if joins && let Some(connection) = &mut slot.connection {
             connection.air = (self.air).join(now, index, connection, number, is_there);
+            if let Some(air) = connection.air
+                && slot.seal.is_some()
+            {
+                self.air.peer(air).is_sealed = true;
+            }
             if number.is_some() && self.air.identity.is_some() {
                 // The peer may go over before us, by what we said for another queue pair. What it takes it says with its answer.
                 let taken = self.air.long_payload(connection.remote);
@@ -509,12 +515,30 @@ impl Tables {
                     flow_label: 0,
                     bundles: false,
                 };
-                let len = self.air.emit(&mad, out);
-                return Some((len, destination));
+                if let Some(len) = self.emit_to(index, &mad, out) {
+                    return Some((len, destination));
+                }
             }
         }
         self.air.due = self.air.peers.iter().filter_map(AirPeer::due).min();
         None
+    }
+
+    /// Writes a message to a peer: to queue pair 1, or as a packet of a sealed connection to it. `None` while that has no keys: the message is
+    /// lost.
+    fn emit_to(&mut self, index: AirIndex, mad: &[u8; MAD_LEN], out: &mut [u8]) -> Option<usize> {
+        if !self.air.peer(index).is_sealed {
+            return Some(self.air.emit(mad, out));
+        }
+        let users = &self.air.peers[index.0 as usize].users;
+        let mut carriers = users.iter();
+        let carrier = carriers.find(|&&user| {
+            let seal = self.qps.slot(user).and_then(|slot| slot.seal.as_ref());
+            seal.is_some_and(|seal| seal.has_keys())
+        });
+        let slot = self.qps.slot(*carrier?)?;
+        let len = exchange::emit_message(slot.qp.attributes().dest_qpn, Psn::default(), mad, out);
+        slot.seal.as_deref_mut()?.session()?.seal(out, len)
     }
 
     fn keep_pace(&mut self, index: AirIndex, now: Time, port: &mut dyn Port) {

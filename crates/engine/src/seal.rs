@@ -81,6 +81,10 @@ impl Seal {
         self.session.is_none() && self.again_at.is_some()
     }
 
+    pub(crate) fn has_keys(&self) -> bool {
+        self.session.is_some()
+    }
+
     pub(crate) fn session(&mut self) -> Option<&mut Session> {
         self.session.as_deref_mut()
     }
@@ -208,6 +212,7 @@ impl Tables {
         match taken {
             Some((index, true)) => {
                 self.counters.count(EngineCounter::SealsAgreed);
+                self.ask_sealed(index, now);
                 self.settle(index, now);
             }
             Some((_, false)) => {}

@@ -348,6 +348,76 @@ fn a_host_on_the_path_cannot_change_add_or_replay_a_packet() {
 }
 
 #[test]
+fn messages_of_air_mode_travel_sealed_and_losses_are_repaired() {
+    const MAD: u8 = 0x64;
+    let mut wire = Wire::new();
+    for host in &wire.hosts {
+        host.device.offer_air(RateControl::Buffers);
+    }
+    let ends = wire.ends(1 << 20);
+    seal(&ends);
+    connect(&ends);
+    wire.pass(1000 * MS);
+    for host in &wire.hosts {
+        assert_eq!(host.counter("air_agreed"), 1);
+    }
+    let data: Vec<u8> = (0..300_000u32).map(|at| (at * 5 + 1) as u8).collect();
+    write(&ends, 0, &data);
+    let mut state = 1u32;
+    let mut clear = 0;
+    wire.pass_through(1000 * MS, &mut |_, frame| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        clear += usize::from(frame.bytes[0] == MAD);
+        if state >> 24 < 8 { vec![] } else { vec![frame] }
+    });
+    ends[0].ok();
+    assert!(ends[1].memory.bytes(0, data.len()) == data);
+    assert_eq!(clear, 0, "reports are sealed");
+    assert!(wire.hosts[0].counter("air_reports_received") > 0);
+    assert_eq!(wire.hosts[0].counter("timeouts"), 0);
+    assert!(
+        wire.hosts
+            .iter()
+            .all(|host| host.counter("drop_unsealed") == 0)
+    );
+}
+
+/// What two hosts say to each other in the clear is known to a third, which says it to two that seal.
+#[test]
+fn a_report_in_the_clear_acknowledges_nothing_of_a_sealed_connection() {
+    let mut wire = Wire::new();
+    for host in &wire.hosts {
+        host.device.offer_air(RateControl::Buffers);
+    }
+    let plain = wire.ends(1 << 16);
+    connect(&plain);
+    wire.pass(100 * MS);
+    // The same two processes: the instances are those of the sealed connections, too.
+    let mut said = Vec::new();
+    write(&plain, 0, &[1; 5000]);
+    wire.pass_through(100 * MS, &mut |from, frame| {
+        if frame.bytes[0] == 0x64 {
+            said.push((from, frame.clone()));
+        }
+        vec![frame]
+    });
+    plain[0].ok();
+    assert!(!said.is_empty());
+    let ends = wire.ends(1 << 16);
+    seal(&ends);
+    connect(&ends);
+    wire.pass(1000 * MS);
+    let before = wire.hosts[0].counter("air_reports_received");
+    let dropped = wire.hosts[0].counter("drop_air");
+    for (from, frame) in said.into_iter().filter(|(from, _)| *from == 1) {
+        wire.hosts[1 - from].carrier.give(frame);
+    }
+    wire.pass_through(MS, &mut |_, _| vec![]);
+    assert_eq!(wire.hosts[0].counter("air_reports_received"), before);
+    assert!(wire.hosts[0].counter("drop_air") > dropped);
+}
+
+#[test]
 fn offers_of_keys_from_elsewhere_change_nothing() {
     let (mut wire, ends) = Wire::sealed(4096);
     // The first offers of another connection between the same hosts, made to be for this one.

@@ -44,18 +44,27 @@ impl Tables {
             let Some(slot) = slot.filter(|slot| slot.connection.is_some()) else {
                 continue;
             };
-            let attributes = slot.qp.attributes();
+            let attributes = *slot.qp.attributes();
             let mut notification = cnp(attributes.dest_qpn);
             if let Some(header) = notification.first_chunk_mut() {
                 Bth::mark(header, slot.qp.tag());
             }
             out[..CNP_LEN].copy_from_slice(&notification);
+            let len = match slot.seal.as_deref_mut() {
+                None => Some(CNP_LEN),
+                Some(seal) => seal
+                    .session()
+                    .and_then(|session| session.seal(out, CNP_LEN)),
+            };
+            let Some(len) = len else {
+                continue;
+            };
             let destination = Destination {
                 tos: CNP_TRAFFIC_CLASS,
                 ..destination(&attributes.path)
             };
             self.counters.count(EngineCounter::CnpsSent);
-            return Some((CNP_LEN, destination));
+            return Some((len, destination));
         }
         None
     }

@@ -20,6 +20,7 @@ use airdma_transport::rate::{Feedback, Occupancy, Reading};
 use airdma_transport::{Acknowledgement, Arrival, PsnRange, Time};
 use airdma_wire::air::{self, Hello, Message, Record, Records, Report, ReportWriter, feature};
 use airdma_wire::mad::{GSI_QKEY, MAD_LEN};
+use airdma_wire::sealed::SEALED_OVERHEAD;
 use airdma_wire::{Bth, Deth, Headers, Opcode, Packet, PathMtu, Psn, Qpn};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -174,6 +175,8 @@ impl Tables {
         if let Some(slot) = self.qps.slot(user) {
             let on_link = slot.connection.is_some_and(|connection| connection.on_link);
             let is_usual = Some(slot.qp.attributes().path_mtu) == usual;
+            let spare = slot.seal.as_ref().map_or(0, |_| SEALED_OVERHEAD as u32);
+            let both = both.saturating_sub(spare);
             let sent = if on_link && is_usual { both } else { 0 };
             slot.qp.set_long_payloads(ours, sent, answers);
         }
@@ -213,6 +216,18 @@ impl Tables {
             }
         }
         self.ask_unless_asked(index, now);
+    }
+
+    /// A connection has its keys: what was asked before that was lost.
+    pub(crate) fn ask_sealed(&mut self, index: u32, now: Time) {
+        let slot = self.qps.slot(index);
+        let air = slot.and_then(|slot| slot.connection?.air);
+        if let Some(air) = air
+            && self.air.mode == AirMode::Asks
+            && self.air.peer(air).agreed.is_none()
+        {
+            self.air.ask(air, now);
+        }
     }
 
     /// Whether peers are asked for more than RoCEv2 before they ask.
@@ -293,12 +308,13 @@ impl Tables {
         })
     }
 
-    /// Takes a datagram to queue pair 1 if it is one of ours; what is wrong with it is counted.
+    /// Takes a datagram to queue pair 1, or one that came sealed by the `carrier`, if it is one of ours; what is wrong with it is counted.
     pub(crate) fn receive_air(
         &mut self,
         now: Time,
         arrival: &Arrival,
         packet: &Packet<'_>,
+        carrier: Option<u32>,
     ) -> bool {
         if packet.payload.get(1) != Some(&air::AIR_CLASS) {
             return false;
@@ -310,19 +326,40 @@ impl Tables {
         let is_datagram = packet.headers.bth.opcode == Opcode::UdSendOnly && secret;
         let offers = self.offers_more();
         match air::parse(packet.payload) {
-            Ok(Message::Key(offer)) if is_datagram => self.take_key(now, arrival, &offer),
+            Ok(Message::Key(offer)) if is_datagram && carrier.is_none() => {
+                self.take_key(now, arrival, &offer);
+            }
             Ok(Message::Hello(hello, receiver)) if is_datagram && offers => {
-                self.take_hello(now, arrival, &hello, receiver);
+                self.take_hello(now, arrival, &hello, receiver, carrier);
             }
             Ok(Message::Report(report, records)) if is_datagram && offers => {
-                self.take_report(now, arrival, &report, records);
+                self.take_report(now, arrival, &report, records, carrier);
             }
             Ok(_) | Err(_) => self.counters.count(EngineCounter::DropAir),
         }
         true
     }
 
-    fn take_hello(&mut self, now: Time, arrival: &Arrival, hello: &Hello, receiver: u32) {
+    /// Whether a message from a peer came as its messages do: sealed by a connection to it, if there are such.
+    fn comes_as_agreed(&mut self, index: AirIndex, carrier: Option<u32>) -> bool {
+        match carrier {
+            None => !self.air.peer(index).is_sealed,
+            Some(carrier) => {
+                let slot = self.qps.slot(carrier);
+                let connection = slot.and_then(|slot| slot.connection);
+                connection.is_some_and(|connection| connection.air == Some(index))
+            }
+        }
+    }
+
+    fn take_hello(
+        &mut self,
+        now: Time,
+        arrival: &Arrival,
+        hello: &Hello,
+        receiver: u32,
+        carrier: Option<u32>,
+    ) {
         let range = (hello.sender >> 24) as u8;
         let caller = Caller {
             address: arrival.source,
@@ -332,7 +369,8 @@ impl Tables {
         if hello.asks && self.air.mode == AirMode::Answers {
             self.air.note_caller(caller);
         }
-        let Some(index) = self.find_caller(caller, hello.asks, now) else {
+        let found = self.find_caller(caller, hello.asks, now);
+        let Some(index) = found.filter(|&index| self.comes_as_agreed(index, carrier)) else {
             // Nobody here is connected to it: it asks again, or is asked, when somebody is.
             return self.counters.count(EngineCounter::DropAir);
         };
@@ -392,7 +430,14 @@ impl Tables {
         }
     }
 
-    fn take_report(&mut self, now: Time, arrival: &Arrival, report: &Report, records: Records<'_>) {
+    fn take_report(
+        &mut self,
+        now: Time,
+        arrival: &Arrival,
+        report: &Report,
+        records: Records<'_>,
+        carrier: Option<u32>,
+    ) {
         let range = (report.sender >> 24) as u8;
         let caller = Caller {
             address: arrival.source,
@@ -402,7 +447,8 @@ impl Tables {
         let ours = self.air.instance_for(caller.address, caller.local);
         let knows_us = Some(report.instance) == ours;
         let known = self.find_caller(caller, knows_us, now);
-        let Some(index) = known.filter(|_| knows_us) else {
+        let known = known.filter(|&index| knows_us && self.comes_as_agreed(index, carrier));
+        let Some(index) = known else {
             return self.counters.count(EngineCounter::DropAir);
         };
         self.air.prove(index, now);
@@ -534,14 +580,20 @@ impl Air {
     }
 
     pub(crate) fn emit(&mut self, mad: &[u8; MAD_LEN], out: &mut [u8]) -> usize {
-        let mut headers = Headers::new(Bth::new(Opcode::UdSendOnly, Qpn::GSI, self.next_psn));
-        self.next_psn = self.next_psn.add(1);
-        headers.deth = Some(Deth {
-            qkey: GSI_QKEY,
-            src_qpn: Qpn::GSI,
-        });
-        let start = headers.emit(out);
-        out[start..start + MAD_LEN].copy_from_slice(mad);
-        start + MAD_LEN
+        let psn = self.next_psn;
+        self.next_psn = psn.add(1);
+        emit_message(Qpn::GSI, psn, mad, out)
     }
+}
+
+/// Writes a management datagram to a queue pair.
+pub(super) fn emit_message(to: Qpn, psn: Psn, mad: &[u8; MAD_LEN], out: &mut [u8]) -> usize {
+    let mut headers = Headers::new(Bth::new(Opcode::UdSendOnly, to, psn));
+    headers.deth = Some(Deth {
+        qkey: GSI_QKEY,
+        src_qpn: Qpn::GSI,
+    });
+    let start = headers.emit(out);
+    out[start..start + MAD_LEN].copy_from_slice(mad);
+    start + MAD_LEN
 }

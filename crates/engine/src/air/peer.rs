@@ -162,6 +162,8 @@ pub(super) struct AirPeer {
     pub(super) asked: Option<Asked>,
     /// It is there; and it is to be asked once that is known ([`super::presence`]).
     pub(super) is_proven: bool,
+    /// A queue pair that is connected to it seals: messages travel as packets of such a connection, and no others count.
+    pub(super) is_sealed: bool,
     pub(super) wants_asking: bool,
     /// For what comes from its host before its turn.
     pub(super) memory: ReorderMemory,
@@ -223,6 +225,7 @@ impl AirPeer {
             incompatible: None,
             asked: None,
             is_proven: false,
+            is_sealed: false,
             wants_asking: false,
             memory,
             owing: VecDeque::new(),

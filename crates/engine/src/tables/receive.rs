@@ -60,6 +60,11 @@ impl Tables {
             return;
         }
         match Packet::parse(received.bytes) {
+            Ok(packet) if packet.headers.bth.opcode == Opcode::UdSendOnly => {
+                if !self.receive_air(now, &arrival(received), &packet, Some(index)) {
+                    self.counters.count(EngineCounter::DropAir);
+                }
+            }
             Ok(packet) => self.deliver(index, now, received, &arrival(received), &packet),
             Err(error) => self.drop_malformed(error),
         }
@@ -193,7 +198,7 @@ impl Tables {
             return self.counters.count(EngineCounter::DropUnsealed);
         };
         let packet = &Packet { payload, ..*packet };
-        if self.receive_air(now, arrival, packet) {
+        if self.receive_air(now, arrival, packet, None) {
             return;
         }
         let gsi = self.gsi.as_mut();

@@ -33,7 +33,7 @@ fn hellos(wires: &Wires) -> Vec<Hello> {
     let mads = from_left.filter_map(|(_, bytes)| bytes.get(BTH_AND_DETH..BTH_AND_DETH + MAD_LEN));
     let hellos = mads.filter_map(|mad| match parse(mad) {
         Ok(Message::Hello(hello, _)) => Some(hello),
-        Ok(Message::Report(..)) | Err(_) => None,
+        Ok(Message::Report(..) | Message::Key(_)) | Err(_) => None,
     });
     hellos.collect()
 }
@@ -168,7 +168,7 @@ fn genuine_report(wires: &mut Wires) -> Report {
         from_right.filter_map(|(_, bytes)| bytes.get(BTH_AND_DETH..BTH_AND_DETH + MAD_LEN));
     mads.find_map(|mad| match parse(mad) {
         Ok(Message::Report(report, _)) => Some(report),
-        Ok(Message::Hello(..)) | Err(_) => None,
+        Ok(Message::Hello(..) | Message::Key(_)) | Err(_) => None,
     })
     .unwrap()
 }
