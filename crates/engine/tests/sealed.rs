@@ -14,6 +14,10 @@ use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
 const SEALED_OPCODE: u8 = 0xda;
+/// Of a datagram to queue pair 1.
+const MAD_OPCODE: u8 = 0x64;
+/// BTH, DETH, MAD header, and 16 bytes: then come the contents of a message between airdma hosts.
+const CONTENT: usize = 12 + 8 + 24 + 16;
 /// Of the BTH in a packet: the queue pair, and where the byte of FECN and BECN is.
 const CONGESTION_AT: usize = 4;
 const SECRET: &[u8] = b"0123456789abcdef";
@@ -349,7 +353,6 @@ fn a_host_on_the_path_cannot_change_add_or_replay_a_packet() {
 
 #[test]
 fn messages_of_air_mode_travel_sealed_and_losses_are_repaired() {
-    const MAD: u8 = 0x64;
     let mut wire = Wire::new();
     for host in &wire.hosts {
         host.device.offer_air(RateControl::Buffers);
@@ -367,7 +370,7 @@ fn messages_of_air_mode_travel_sealed_and_losses_are_repaired() {
     let mut clear = 0;
     wire.pass_through(1000 * MS, &mut |_, frame| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        clear += usize::from(frame.bytes[0] == MAD);
+        clear += usize::from(frame.bytes[0] == MAD_OPCODE);
         if state >> 24 < 8 { vec![] } else { vec![frame] }
     });
     ends[0].ok();
@@ -382,7 +385,7 @@ fn messages_of_air_mode_travel_sealed_and_losses_are_repaired() {
     );
 }
 
-/// What two hosts say to each other in the clear is known to a third, which says it to two that seal.
+/// The two hosts are in air mode before a connection between them is sealed, and what they said then is late.
 #[test]
 fn a_report_in_the_clear_acknowledges_nothing_of_a_sealed_connection() {
     let mut wire = Wire::new();
@@ -391,30 +394,30 @@ fn a_report_in_the_clear_acknowledges_nothing_of_a_sealed_connection() {
     }
     let plain = wire.ends(1 << 16);
     connect(&plain);
-    wire.pass(100 * MS);
-    // The same two processes: the instances are those of the sealed connections, too.
-    let mut said = Vec::new();
+    wire.pass(1000 * MS);
     write(&plain, 0, &[1; 5000]);
+    let mut held = Vec::new();
     wire.pass_through(100 * MS, &mut |from, frame| {
-        if frame.bytes[0] == 0x64 {
-            said.push((from, frame.clone()));
+        let is_report = from == 1 && frame.bytes[0] == MAD_OPCODE;
+        if is_report {
+            held.push(frame);
+            return vec![];
         }
         vec![frame]
     });
-    plain[0].ok();
-    assert!(!said.is_empty());
+    assert!(plain[0].try_complete().is_none() && !held.is_empty());
     let ends = wire.ends(1 << 16);
     seal(&ends);
     connect(&ends);
+    let left = &wire.hosts[0];
+    let before = ["air_reports_received", "drop_air"].map(|name| left.counter(name));
+    let late = held.len() as u64;
+    held.into_iter().for_each(|frame| left.carrier.give(frame));
+    left.device.run(wire.now);
+    assert_eq!(left.counter("air_reports_received"), before[0]);
+    assert_eq!(left.counter("drop_air"), before[1] + late);
     wire.pass(1000 * MS);
-    let before = wire.hosts[0].counter("air_reports_received");
-    let dropped = wire.hosts[0].counter("drop_air");
-    for (from, frame) in said.into_iter().filter(|(from, _)| *from == 1) {
-        wire.hosts[1 - from].carrier.give(frame);
-    }
-    wire.pass_through(MS, &mut |_, _| vec![]);
-    assert_eq!(wire.hosts[0].counter("air_reports_received"), before);
-    assert!(wire.hosts[0].counter("drop_air") > dropped);
+    plain[0].ok();
 }
 
 #[test]
@@ -432,8 +435,6 @@ fn offers_of_keys_from_elsewhere_change_nothing() {
         vec![frame]
     });
     assert!(offers.len() >= 3);
-    // BTH, DETH, MAD header, and 16 bytes: then the content.
-    const CONTENT: usize = 12 + 8 + 24 + 16;
     let binding = ends[0].qp.sealed_binding();
     let before = wire.hosts[1].counter("drop_air");
     for (from, mut frame) in offers {
@@ -442,13 +443,50 @@ fn offers_of_keys_from_elsewhere_change_nothing() {
         frame.bytes[CONTENT + 8..CONTENT + 12].copy_from_slice(&number(1 - from));
         wire.hosts[1 - from].carrier.give(with_icrc(frame));
     }
-    wire.pass(10 * MS);
+    let mut answers = 0;
+    wire.pass_through(10 * MS, &mut |_, frame| {
+        answers += 1;
+        vec![frame]
+    });
+    assert_eq!(answers, 0);
     assert!(wire.hosts[1].counter("drop_air") > before);
     assert_eq!(ends[0].qp.sealed_binding(), binding);
     write(&ends, 0, b"alive");
     wire.pass(10 * MS);
     ends[0].ok();
     assert_eq!(ends[1].memory.bytes(0, 5), *b"alive");
+}
+
+#[test]
+fn a_host_that_has_not_seen_the_exchange_gets_no_keys() {
+    let mut wire = Wire::new();
+    let others = wire.ends(4096);
+    seal(&others);
+    connect(&others);
+    let mut offers = Vec::new();
+    wire.pass_through(2 * MS, &mut |from, frame| {
+        if from == 1 && frame.bytes[0] != SEALED_OPCODE {
+            offers.push(frame.clone());
+        }
+        vec![frame]
+    });
+    let ends = wire.ends(4096);
+    seal(&ends);
+    ends[0].connect(&ends[1]);
+    // It knows addresses and numbers, and has a key of its own.
+    for mut frame in offers {
+        let number = |end: &End| end.qp.number().get().to_be_bytes();
+        frame.bytes[CONTENT + 4..CONTENT + 8].copy_from_slice(&number(&ends[1]));
+        frame.bytes[CONTENT + 8..CONTENT + 12].copy_from_slice(&number(&ends[0]));
+        wire.hosts[0].carrier.give(with_icrc(frame));
+    }
+    wire.pass_through(5 * MS, &mut |_, _| vec![]);
+    assert_eq!(ends[0].qp.sealed_binding(), None);
+    ends[1].connect(&ends[0]);
+    write(&ends, 64, b"sealed");
+    wire.pass(1000 * MS);
+    ends[0].ok();
+    assert_eq!(ends[1].memory.bytes(64, 6), *b"sealed");
 }
 
 #[test]
