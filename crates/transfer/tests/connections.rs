@@ -252,7 +252,8 @@ fn a_host_that_floods_ends_no_handshake_of_another_host() {
                 .receive(&|_, _| true, |_| {
                     let mut slow = Line::connect(HERE).unwrap();
                     let known = Introduction::Known(vec![bench.receiver.public()]);
-                    let (initiator, first) = Initiator::start(&bench.senders[0], known);
+                    let (initiator, first) =
+                        Initiator::start(&bench.senders[0], known, &slow.binding());
                     slow.say(&frame(&first));
                     let second = slow.hear().unwrap();
                     let device = Device::open("10.9.9.2").unwrap();

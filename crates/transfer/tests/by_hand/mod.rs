@@ -46,7 +46,7 @@ impl Line {
         Some(Self::new(device, endpoint))
     }
 
-    fn binding(&self) -> [u8; 32] {
+    pub fn binding(&self) -> [u8; 32] {
         let until = Instant::now() + PATIENCE;
         loop {
             if let Some(binding) = self.endpoint.binding() {
