@@ -37,7 +37,6 @@ impl Tables {
     /// Whether a queue pair takes a packet that is not from its peer's address and port.
     #[cold]
     pub(crate) fn takes_from(&mut self, index: u32, now: Time, received: &Received<'_>) -> bool {
-        self.resolve_candidate(now);
         let Some(slot) = self.qps.slot(index) else {
             return false;
         };
@@ -72,7 +71,7 @@ impl Tables {
         is_open
     }
 
-    /// What came from a port is done with: if it was good, the port is the connection's.
+    /// A packet that came from a port is done with, and no other since: if it was good, the port is the connection's.
     pub(crate) fn resolve_candidate(&mut self, now: Time) {
         let Some(Candidate {
             index,

@@ -52,11 +52,11 @@ pub(crate) struct Tables {
     pub(crate) gsi: Option<Gsi>,
     /// The addresses of the GID table, as the port has them.
     pub(crate) rows: Vec<Option<IpAddr>>,
+    /// From where a packet comes that is being looked at, and may be the first good one from there.
+    pub(crate) candidate: Option<Candidate>,
     /// The queue pair that took packets last, and has not been settled since.
     unsettled: Option<u32>,
-    /// From where the one before may have got its first good packet.
-    pub(crate) candidate: Option<Candidate>,
-    /// What that was.
+    /// What that took.
     arrived: Arrived,
     timers: Timers,
     /// All connections are sealed with this secret, and no others are made.

@@ -144,3 +144,26 @@ fn a_peer_at_another_port_may_change_it_when_it_is_not_heard() {
         },
     );
 }
+
+/// What makes the difference is the peer's, right behind a stranger's.
+#[test]
+fn what_the_peer_sends_makes_no_other_port_the_connections() {
+    isolated(
+        "what_the_peer_sends_makes_no_other_port_the_connections",
+        "",
+        || {
+            let mut scene = Scene::new();
+            let peer = UdpSocket::bind((PEER, 50_000)).unwrap();
+            let other_program = UdpSocket::bind((PEER, ROCE_PORT)).unwrap();
+            scene.is_taken(&peer, 1);
+            scene.is_dropped(&other_program);
+            std::thread::sleep(Duration::from_millis(700));
+            let expected = scene.psn;
+            scene.psn = expected.add(1_000);
+            scene.write(&other_program, 0xee);
+            scene.psn = expected;
+            scene.is_taken(&peer, 2);
+            scene.is_taken(&peer, 3);
+        },
+    );
+}

@@ -43,13 +43,17 @@ impl Tables {
         let Some(slot) = self.qps.slot(index) else {
             return;
         };
-        if !slot.knows(received) {
+        let is_from_peer = slot.knows(received);
+        if !is_from_peer {
             let reason = slot.why_not_plain();
             if !self.takes_from(index, now, received) {
                 return self.counters.count(reason);
             }
         }
         self.deliver(index, now, received, &arrival, &packet);
+        if !is_from_peer {
+            self.resolve_candidate(now);
+        }
     }
 
     /// Takes a packet that was sealed, for the queue pair that opened it.
@@ -146,12 +150,6 @@ impl Tables {
         if let Some(index) = self.unsettled.take() {
             let arrived = std::mem::take(&mut self.arrived);
             self.settle(index, now);
-            if self
-                .candidate
-                .is_some_and(|candidate| candidate.index == index)
-            {
-                self.resolve_candidate(now);
-            }
             if arrived.has_marks() {
                 self.note_marked(index, now);
             }
