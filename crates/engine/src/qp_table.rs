@@ -4,7 +4,9 @@
 //! that the processes of a host share ([`crate::steering`]), or, where nothing is shared, in order from a random one. Places
 //! in a range come in a random order, so that a peer cannot tell the numbers of other connections by its own. The generation, 1 to 14, moves on each time a place is used
 //! again, and a place is left alone until [`RESTING`] others were given back after it: so late packets of a queue pair that
-//! is gone do not reach a successor, which would take those with the right peer and PSN. Numbers 0, 1 and 0xffffff, which
+//! is gone do not reach a successor, which would take those with the right peer and PSN. Which of those that have rested is used
+//! again is left to chance, of [`CHOICE`] as a rule: a peer that was told all numbers before, because it connected over and over
+//! again, does not know the next. Numbers 0, 1 and 0xffffff, which
 //! have meanings of their own, do not come up.
 
 use crate::active::Turn;
@@ -30,6 +32,10 @@ const GENERATION_MAX: u8 = 14;
 
 /// Positions that were given back and are not used again yet, while there are fresh ones.
 const RESTING: usize = 1024;
+
+/// Positions that have rested, beyond which no fresh ones are used.
+const CHOICE: usize = 2048;
+const _: () = assert!(RESTING + CHOICE < PLACES);
 
 const POSITION_BITS: u32 = 20;
 /// Numbers of a range that differ in their last bits only.
@@ -238,13 +244,16 @@ impl QpTable {
     /// Takes a free position, and gives it its next number.
     pub(crate) fn reserve(&mut self) -> Result<(u32, Qpn), Error> {
         let fresh_ones = self.slots.len() < self.ranges.len() << PLACE_BITS;
-        let index = if fresh_ones && self.free.len() <= RESTING {
+        let index = if fresh_ones && self.free.len() < RESTING + CHOICE {
             self.slots.push(None);
             self.generations
                 .push((self.random.next_u32() % u32::from(GENERATION_MAX)) as u8);
             self.slots.len() as u32 - 1
         } else {
-            self.free.pop_front().ok_or(Error::NoMemory(
+            let rested = self.free.len().saturating_sub(RESTING).max(1);
+            let any = self.random.next_u32() as usize % rested;
+            // The first takes its place: neither is among the last, which rest.
+            self.free.swap_remove_front(any).ok_or(Error::NoMemory(
                 "no more queue pairs: see max_qp of the device",
             ))?
         };
@@ -294,7 +303,7 @@ impl QpTable {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use std::collections::HashSet;
+    use std::collections::{HashMap, HashSet};
 
     #[test]
     fn a_number_does_not_come_again_soon() {
@@ -308,7 +317,7 @@ mod tests {
             table.release(index);
         }
         assert!(
-            table.end() <= RESTING as u32 + 1,
+            table.end() <= (RESTING + CHOICE) as u32,
             "positions are used again"
         );
     }
@@ -333,6 +342,30 @@ mod tests {
         assert_eq!(all.len(), PLACES, "each place once");
         let other = QpTable::new(Random::Kernel).places;
         assert_ne!(other.by_index, table.places.by_index);
+    }
+
+    const POSITION_MASK: u32 = (1 << POSITION_BITS) - 1;
+
+    /// A peer connects over and over again, and is told all numbers but one now and then, which another peer gets.
+    #[test]
+    fn all_numbers_that_were_do_not_tell_the_next() {
+        let mut table = QpTable::new(Random::Kernel);
+        table.add_any_range();
+        let mut told = HashMap::new();
+        let (mut before, mut guessed) = (0, 0);
+        for round in 0..40_000 {
+            let (index, number) = table.reserve().unwrap();
+            table.release(index);
+            let place = number.get() & POSITION_MASK;
+            let generation = number.get() >> POSITION_BITS;
+            if round > 30_000 {
+                let next = told.get(&before);
+                guessed += u32::from(next == Some(&(place, generation % 14)));
+            }
+            told.insert(before, (place, (generation + 1) % 14));
+            before = place;
+        }
+        assert!(guessed < 100, "{guessed} of 9,999");
     }
 
     #[test]
