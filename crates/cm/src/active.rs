@@ -108,12 +108,10 @@ impl Manager {
 
     pub(crate) fn handle_rep(&mut self, now: Time, route: Route, transaction: u64, rep: &Rep) {
         let id = rep.remote_id;
-        let Some(connection) = self.connections.get(&id) else {
+        let connection = self.connections.get(&id);
+        let Some(connection) = connection.filter(|c| c.route.same_ends(&route)) else {
             return self.refuse_unknown_id(route, transaction, rep.local_id, id, About::Rep);
         };
-        if !connection.route.same_ends(&route) {
-            return self.count(Counter::DropWrongPeer);
-        }
         if connection.state == State::ReqSent {
             return self.take_rep(now, id, rep);
         }

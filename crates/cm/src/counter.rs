@@ -29,8 +29,6 @@ counters! {
     DropUnknownId = "cm_drop_unknown_id",
     /// Datagrams that the state of the connection does not take.
     DropUnexpected = "cm_drop_unexpected",
-    /// Requests of strangers beyond the backlog of their listener, which is full of those of peers that are connected.
-    DropBacklogFull = "cm_drop_backlog_full",
     /// Requests beyond the limit of connections that are not established, none of which gives way.
     DropHalfOpenFull = "cm_drop_half_open_full",
     /// Requests that gave way to younger ones.
@@ -53,7 +51,7 @@ counters! {
     RejectedPathMtu = "cm_rejected_path_mtu",
     /// Messages refused because their connection has ended or their queue pair is connected already.
     RejectedStale = "cm_rejected_stale",
-    /// Messages refused because nobody has their communication id.
+    /// Messages refused because nobody has their communication id, or no connection with their sender has it.
     RejectedInvalidId = "cm_rejected_invalid_id",
     /// Remembered connections or answers that had to go before their time.
     RestingEvicted = "cm_resting_evicted",

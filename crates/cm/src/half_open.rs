@@ -2,7 +2,8 @@
 //!
 //! A request costs its sender one datagram, and any host can write any address into it. So a full table refuses no request: the
 //! oldest one gives way, as the honest peer's answer comes within a round trip and a forged one's never. A peer that has a
-//! connection already is no stranger: its requests give way to no stranger's.
+//! connection already is no stranger: half of the places are for requests of such peers, and half for those of strangers, while both
+//! want them. Each can be forged, as anybody may know who has a connection, or have one.
 
 use std::collections::BTreeSet;
 
@@ -13,38 +14,54 @@ use crate::event::Event;
 use crate::{ConnectionId, Counter, ListenerId, Manager, SidrId};
 use airdma_wire::cm::RejReason;
 
-/// A place in a [`Line`]: strangers come before peers that have proven to be there, older ones before younger ones.
+/// A place in a [`Line`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Turn {
-    pub(crate) proven: bool,
     age: u64,
     id: u32,
+    proven: bool,
 }
 
-/// Requests in the order in which they give way.
+/// Requests in the order in which they give way: the oldest of those that have more of the places.
 #[derive(Debug, Default)]
-pub(crate) struct Line(BTreeSet<Turn>);
+pub(crate) struct Line {
+    strangers: BTreeSet<Turn>,
+    proven: BTreeSet<Turn>,
+}
 
 impl Line {
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.strangers.len() + self.proven.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.strangers.is_empty() && self.proven.is_empty()
     }
 
     pub(crate) fn add(&mut self, turn: Turn) {
-        self.0.insert(turn);
+        self.of(turn).insert(turn);
     }
 
     pub(crate) fn remove(&mut self, turn: Turn) {
-        self.0.remove(&turn);
+        self.of(turn).remove(&turn);
+    }
+
+    fn of(&mut self, turn: Turn) -> &mut BTreeSet<Turn> {
+        if turn.proven {
+            &mut self.proven
+        } else {
+            &mut self.strangers
+        }
     }
 
     /// The first to give way.
     fn first(&self) -> Option<Turn> {
-        self.0.first().copied()
+        let more = if self.proven.len() > self.strangers.len() {
+            &self.proven
+        } else {
+            &self.strangers
+        };
+        more.first().copied()
     }
 }
 
@@ -71,43 +88,35 @@ impl Stand {
 
 impl Manager {
     /// Finds a place for one more request of `source` to a listener, and lets another one go where there is none.
-    ///
-    /// # Errors
-    /// What is full of requests that give way to no stranger, or of those that the program has taken.
-    pub(crate) fn make_room(&mut self, listener: ListenerId, source: Gid) -> Result<(), Counter> {
+    pub(crate) fn make_room(&mut self, listener: ListenerId, source: Gid) {
         let own = self.listeners.own_line(listener, source);
         if let Some(oldest) = own.and_then(|(line, max)| line.first().filter(|_| line.len() >= max))
         {
             self.evict(oldest.id);
         }
-        let is_proven = self.is_proven(source);
-        let gives_way = |line: &Line| line.first().filter(|turn| is_proven || !turn.proven);
-        if let Some((line, backlog)) = self.listeners.pending_line(listener)
-            && line.len() >= backlog
+        let pending = self.listeners.pending_line(listener);
+        if let Some(oldest) =
+            pending.and_then(|(line, max)| line.first().filter(|_| line.len() >= max))
         {
-            let oldest = gives_way(line).ok_or(Counter::DropBacklogFull)?;
             self.evict(oldest.id);
         }
-        Ok(())
     }
 
     /// The same for a connection, of which there are not too many in all.
     ///
     /// # Errors
-    /// As [`Manager::make_room`].
+    /// The program has taken all that there may be.
     pub(crate) fn make_half_open_room(
         &mut self,
         listener: ListenerId,
         source: Gid,
     ) -> Result<(), Counter> {
-        self.make_room(listener, source)?;
+        self.make_room(listener, source);
         let is_full = self.half_open >= self.config.half_open_max
             || self.connections.len() >= self.config.connections_max;
         if is_full {
             let oldest = self.half_open_line.first();
-            let gives_way = oldest.filter(|turn| self.is_proven(source) || !turn.proven);
-            let oldest = gives_way.ok_or(Counter::DropHalfOpenFull)?;
-            self.evict(oldest.id);
+            self.evict(oldest.ok_or(Counter::DropHalfOpenFull)?.id);
         }
         Ok(())
     }

@@ -38,6 +38,13 @@ impl Ids {
         tag | left << self.half_bits | right
     }
 
+    /// Where transactions begin. Peers are told that, and learn nothing of the key by it.
+    pub(crate) fn transactions(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.key, ROUNDS).hash(&mut hasher);
+        hasher.finish() & 0xffff_ffff_0000_0000
+    }
+
     fn function(&self, round: u8, half: u32) -> u32 {
         let mut hasher = DefaultHasher::new();
         (self.key, round, half).hash(&mut hasher);

@@ -62,9 +62,10 @@ impl Manager {
     /// A manager without listeners and connections.
     pub fn new(config: Config) -> Self {
         let random = mix(config.seed);
+        let ids = Ids::new([random, mix(!config.seed)], config.id_tag);
         Self {
-            ids: Ids::new([random, mix(!config.seed)], config.id_tag),
-            transaction_high: mix(random) & 0xffff_ffff_0000_0000,
+            transaction_high: ids.transactions(),
+            ids,
             config,
             listeners: Listeners::default(),
             connections: HashMap::new(),
@@ -154,6 +155,7 @@ impl Manager {
         };
         let known = self.receiver_of(route, &message);
         let connection = known.and_then(|id| self.connections.get(&id));
+        let connection = connection.filter(|c| c.route.same_ends(&route));
         if connection.is_some_and(|c| c.is_at_roce_port && source_port != ROCE_PORT) {
             return self.count(Counter::DropWrongPeer);
         }
@@ -476,4 +478,33 @@ fn mix(seed: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The inverse of [`mix`].
+    fn unmix(mut z: u64) -> u64 {
+        let unshift = |z: u64, by: u32| (1..=63 / by).fold(z, |all, n| all ^ z >> (n * by));
+        z = unshift(z, 31).wrapping_mul(0x3196_42b2_d24d_8ec3);
+        z = unshift(z, 27).wrapping_mul(0x96de_1b17_3f11_9089);
+        unshift(z, 30).wrapping_sub(0x9e37_79b9_7f4a_7c15)
+    }
+
+    /// Who has seen one transaction and one id tries all 2^32 keys behind them; here the last 2^16.
+    #[test]
+    fn a_transaction_does_not_tell_the_key_of_the_ids() {
+        let seed = 0x0123_4567_89ab_cdef;
+        assert_eq!(unmix(mix(seed)), seed);
+        let mut manager = Manager::new(Config::new(seed, 1));
+        let (high, id) = (manager.new_transaction(0), manager.new_id());
+        let told = mix(mix(seed)) & 0xffff_0000;
+        let found = (0..1 << 16).find(|last| {
+            let random = unmix(high | told | last);
+            let key = [random, mix(!unmix(random))];
+            Ids::new(key, None).take() == id
+        });
+        assert_eq!(found, None);
+    }
 }

@@ -221,7 +221,7 @@ impl Manager {
 
     pub(crate) fn handle_rtu(&mut self, now: Time, route: Route, transaction: u64, rtu: &Rtu) {
         let id = rtu.remote_id;
-        if !self.connections.contains_key(&id) {
+        if !self.is_between(id, route) {
             return self.refuse_unknown_id(route, transaction, rtu.local_id, id, About::Other);
         }
         let Some(connection) = self.connection_of(route, id, rtu.local_id) else {

@@ -188,9 +188,7 @@ impl Manager {
             self.count(Counter::RejectedInvalidService);
             return self.refuse_sidr(route, transaction, request);
         }
-        if let Err(full) = self.make_room(listener, route.remote) {
-            return self.count(full);
-        }
+        self.make_room(listener, route.remote);
         if self.exchanges.len() >= self.config.connections_max {
             return self.count(Counter::DropHalfOpenFull);
         }

@@ -134,10 +134,12 @@ impl Manager {
 
     pub(crate) fn handle_rej(&mut self, now: Time, route: Route, rej: &Rej) {
         let id = match rej.remote_id {
+            // Only a peer that has heard no reply knows no id of ours.
             0 => self
                 .by_remote_id
                 .get(&(route.remote, rej.local_id))
-                .copied(),
+                .copied()
+                .filter(|id| self.is_half_open(*id)),
             id => Some(id),
         };
         let Some((id, connection)) = id.and_then(|id| Some((id, self.connections.get(&id)?)))
@@ -208,7 +210,7 @@ impl Manager {
             remote_id: dreq.local_id,
             private_data: [0; Drep::PRIVATE_DATA_LEN],
         });
-        if !self.connections.contains_key(&id) {
+        if !self.is_between(id, route) {
             // A peer that still has the connection need not repeat itself.
             self.count(Counter::DropUnknownId);
             return self.transmit(route, transaction, drep);
@@ -512,6 +514,13 @@ impl Manager {
         };
         let (route, transaction) = (connection.route, connection.transaction);
         self.transmit(route, transaction, CmMessage::Rej(rej));
+    }
+
+    /// Whether a connection has that id and these ends. To others it is answered like an id that nobody has: by silence alone they
+    /// would find those in use, of 24 bits each.
+    pub(crate) fn is_between(&self, id: u32, route: Route) -> bool {
+        let connection = self.connections.get(&id);
+        connection.is_some_and(|connection| connection.route.same_ends(&route))
     }
 
     /// Answers a message for an id that nobody has.

@@ -403,17 +403,23 @@ fn replayed(scene: &mut Scene, ours: u32) {
 
 /// By somebody who has seen the ids.
 fn forged(scene: &mut Scene, stranger: &Speaker, ours: u32) {
-    let messages = [
-        dreq(PEER, ours, QPN),
-        rej(PEER, ours),
-        rtu(PEER, ours),
-        drep(PEER, ours),
-        mra(PEER, ours),
-        rep(PEER, ours),
-    ];
-    for message in messages {
+    for message in [rej(PEER, ours), drep(PEER, ours), mra(PEER, ours)] {
         stranger.say(message);
         scene.counts(&[("cm_drop_wrong_peer", 1)], "from another address");
+    }
+    // The answers are those to an id that nobody has.
+    let as_nobodys = [
+        (dreq(PEER, ours, QPN), "cm_drop_unknown_id"),
+        (rtu(PEER, ours), "cm_rejected_invalid_id"),
+        (rep(PEER, ours), "cm_rejected_invalid_id"),
+    ];
+    for (message, counter) in as_nobodys {
+        stranger.say(message);
+        scene.counts(&[(counter, 1)], "an id of another's connection");
+        assert!(matches!(
+            stranger.hear(),
+            CmMessage::Drep(_) | CmMessage::Rej(_)
+        ));
     }
     // In the peer's name, which the path of the request, or what it says of addresses, belies.
     stranger.say(CmMessage::Req(req(9, Qpn::new(0x24), TCP_PORT)));

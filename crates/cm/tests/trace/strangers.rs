@@ -252,6 +252,124 @@ fn one_source_has_a_share_of_the_places() {
     assert!(connects_again(&mut b));
 }
 
+/// A host that has no connection asks from its own address; true if it gets through.
+fn newcomer_connects(b: &mut Bench, n: u32) -> bool {
+    let (remote, req) = forged(b, n);
+    b.arrives_from(remote, req);
+    let Some(&id) = accept_all(b).last() else {
+        return false;
+    };
+    let rtu = Rtu {
+        local_id: req.local_id,
+        remote_id: id.0,
+        private_data: [0; Rtu::PRIVATE_DATA_LEN],
+    };
+    b.arrives_from(remote, rtu);
+    b.events().contains(&"Established 224".to_owned())
+}
+
+/// Who has one connection, or knows the address of one who has, asks for more and says no last word: 32 a second.
+#[test]
+fn a_peer_that_is_connected_keeps_no_newcomer_out() {
+    let mut b = Bench::new();
+    let listener = b.manager.listen(SERVICE, Takes::RC, None, 512).unwrap();
+    b.manager.limit_answered(listener, 64);
+    assert!(connects(&mut b));
+    let mut req = b.req();
+    for n in 1..=64 {
+        (req.local_id, req.qpn) = (PEER + n, Qpn::new(0x100 + n));
+        b.arrives(req);
+    }
+    assert_eq!(accept_all(&mut b).len(), 64);
+    assert!(newcomer_connects(&mut b, 1));
+}
+
+/// Each says that its program is slow, which gives it 137 seconds.
+#[test]
+fn receipts_of_strangers_keep_no_newcomer_out() {
+    let mut b = Bench::new();
+    let listener = b.manager.listen(SERVICE, Takes::RC, None, 512).unwrap();
+    b.manager.limit_answered(listener, 64);
+    let mut req = b.req();
+    for n in 0..64 {
+        (req.local_id, req.qpn) = (PEER + n, Qpn::new(0x100 + n));
+        b.arrives(req);
+        b.id = accept_all(&mut b)[0];
+        let mut mra = b.mra(About::Rep);
+        mra.local_id = PEER + n;
+        b.arrives(mra);
+    }
+    assert!(newcomer_connects(&mut b, 1));
+    wait(&mut b, Duration::from_secs(60));
+    assert!(newcomer_connects(&mut b, 2));
+}
+
+#[test]
+fn peers_that_are_connected_fill_no_table_for_good() {
+    for half_open_max in [8, 8_192] {
+        let mut b = Bench::with(|config| config.half_open_max = half_open_max);
+        let backlog = if half_open_max == 8 { 512 } else { 8 };
+        b.manager.listen(SERVICE, Takes::RC, None, backlog).unwrap();
+        assert!(connects(&mut b));
+        let mut req = b.req();
+        for n in 1..=20 {
+            (req.local_id, req.qpn) = (PEER + n, Qpn::new(0x100 + n));
+            b.arrives(req);
+        }
+        forge(&mut b, 1);
+        let mut places = Vec::new();
+        while let Some(event) = b.manager.poll_event() {
+            if let Event::ConnectRequest(request) = event {
+                places.push(request.route.remote);
+            }
+        }
+        assert_eq!(places.len(), 8);
+        assert_ne!(places.last(), Some(&b.route.remote));
+    }
+}
+
+/// An id of the peer's is 24 bits: whoever guesses that alone must not reach a connection.
+#[test]
+fn a_refusal_that_names_no_id_of_ours_ends_no_connection() {
+    for mut b in [Bench::established(), Bench::answered(), Bench::connected()] {
+        let mut rej = b.rej(RejReason::TIMEOUT);
+        rej.remote_id = 0;
+        b.arrives(rej);
+        assert_eq!((b.events(), b.sends()), (vec![], vec![]));
+    }
+    // A peer that has not heard the reply knows none.
+    for mut b in [Bench::requested(), Bench::accepted()] {
+        let mut rej = b.rej(RejReason::TIMEOUT);
+        rej.remote_id = 0;
+        b.arrives(rej);
+        assert_eq!(b.events(), ["Rejected timeout (4) 148"]);
+    }
+}
+
+/// 24 bits of an id are soon tried out, if what nobody has is answered and what another peer has is not.
+#[test]
+fn an_id_of_another_peers_connection_is_answered_like_none() {
+    for port in [4791, 50_000] {
+        let mut b = Bench::established();
+        b.port = port;
+        let (stranger, own) = (Gid::from(Ipv4Addr::new(10, 9, 9, 9)), b.id);
+        let mut answers = Vec::new();
+        for id in [own.0, own.0 ^ 1] {
+            let (mut rep, mut rtu, mut dreq) = (b.rep(), b.rtu(), b.dreq());
+            (rep.remote_id, rtu.remote_id, dreq.remote_id) = (id, id, id);
+            b.arrives_from(stranger, rep);
+            b.arrives_from(stranger, rtu);
+            b.arrives_from(stranger, dreq);
+            b.id = ConnectionId(id);
+            answers.push(b.sends());
+        }
+        assert_eq!(answers[0], answers[1]);
+        assert_eq!(answers[0].len(), 3);
+        assert_eq!(b.events(), [""; 0]);
+        assert_eq!(b.manager.disconnect(b.now, own, b""), Ok(()));
+    }
+}
+
 /// The first request of the bench's peer is still there.
 fn connects_again(b: &mut Bench) -> bool {
     b.arrives(b.req());
@@ -274,15 +392,23 @@ fn strangers_take_no_place_of_a_peer_that_is_connected() {
     };
     assert_eq!(request.qpn, Qpn::new(0x23));
     b.manager.accept(b.now, request.id, &accept()).unwrap();
-    // A listener that is full of those has no place for a stranger.
+    // Half of the places are strangers' while those want them, and no more.
     accept_all(&mut b);
     for n in 0..8 {
         req.local_id += 1;
         req.qpn = Qpn::new(0x24 + n);
         b.arrives(req);
     }
-    forge(&mut b, 2_000);
-    assert_eq!(b.counted(Counter::DropBacklogFull), 1);
+    for n in 0..1_000 {
+        forge(&mut b, 2_000 + n);
+    }
+    let mut own = 0;
+    while let Some(event) = b.manager.poll_event() {
+        if let Event::ConnectRequest(request) = event {
+            own += usize::from(request.route.remote == b.route.remote);
+        }
+    }
+    assert_eq!(own, 4);
 }
 
 #[test]

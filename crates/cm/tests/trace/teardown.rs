@@ -118,7 +118,9 @@ fn strangers_cannot_touch_a_connection() {
     b.arrives_from(stranger, b.rtu());
     b.arrives_from(stranger, b.rep());
     b.arrives_from(stranger, b.mra(About::Rep));
-    assert_eq!(b.counted(Counter::DropWrongPeer), 6);
+    assert_eq!(b.counted(Counter::DropWrongPeer), 3);
+    assert_eq!(b.counted(Counter::RejectedInvalidId), 2);
+    assert_eq!(b.sends().len(), 3, "as if nobody had the id");
     let mut dreq = b.dreq();
     dreq.remote_qpn = Qpn::new(0x12);
     b.arrives(dreq);
