@@ -63,11 +63,10 @@ impl Member {
         let mut found = Vec::new();
         let steering = &self.steering;
         let mut take = |packet: Received<'_>| {
-            let number = airdma_wire::Packet::parse(packet.bytes)
-                .unwrap()
-                .headers
-                .bth
-                .dest_qpn;
+            let Ok(parsed) = airdma_wire::Packet::parse(packet.bytes) else {
+                return;
+            };
+            let number = parsed.headers.bth.dest_qpn;
             match steering.owner_of_number(number) {
                 Some(owner) => {
                     steering.forward(&packet, owner);
@@ -91,21 +90,24 @@ fn send(from: &mut UdpPort, to: IpAddr, members: &[Member]) {
     send_to(from, to, &numbers);
 }
 
-fn send_to(from: &mut UdpPort, to: IpAddr, numbers: &[Qpn]) {
-    let mut batch = TransmitBatch::with_capacity(4096, 64);
-    let destination = Destination {
-        address: to,
+fn destination(address: IpAddr) -> Destination {
+    Destination {
+        address,
         source_index: 0,
         tos: 0,
         hop_limit: 0,
         flow_label: 0,
         bundles: false,
-    };
+    }
+}
+
+fn send_to(from: &mut UdpPort, to: IpAddr, numbers: &[Qpn]) {
+    let mut batch = TransmitBatch::with_capacity(4096, 64);
     for &number in numbers {
         let bth = Bth::new(Opcode::RcSendOnly, number, Psn::new(1));
         let room = batch.reserve(64).unwrap();
         let len = Headers::new(bth).emit(room);
-        batch.commit(len, destination);
+        batch.commit(len, destination(to));
     }
     from.transmit(&mut batch).unwrap();
 }
@@ -432,6 +434,29 @@ fn processes_that_heal_for_nothing_do_not_keep_each_other_at_it() {
     }
     // Each of them as often as one that is alone with it: after 1, 2, 4, ... ms.
     assert!((3 * 5..3 * 15).contains(&times), "{times}");
+    std::fs::remove_file(file).unwrap();
+}
+
+/// The kernel coalesces what comes from one address and port, forged or not.
+#[test]
+fn what_only_looks_like_a_message_takes_no_packets_with_it() {
+    let _alone = alone();
+    let address = IpAddr::from([127, 0, 0, 86]);
+    let file = file("looks");
+    let (mut peer, mut member) = (peer(), Member::new(&file, address));
+    let mut batch = TransmitBatch::with_capacity(4096, 64);
+    let bth = Bth::new(Opcode::RcSendOnly, member.number(), Psn::new(1));
+    for index in 0..8 {
+        let room = batch.reserve(64).unwrap();
+        let len = Headers::new(bth).emit(room);
+        if index == 0 {
+            room[airdma_port::sharing::MARK_AT] |= airdma_port::sharing::VERSION_MASK;
+        }
+        batch.commit(len, destination(address));
+    }
+    peer.transmit(&mut batch).unwrap();
+    assert_eq!(member.receive(), [(member.number(), false); 7]);
+    assert_eq!(member.port.counters().rx_buffers, 1, "they came together");
     std::fs::remove_file(file).unwrap();
 }
 
