@@ -99,7 +99,8 @@ pub unsafe fn copy_to(
     // SAFETY: the caller's memory of both kinds.
     unsafe {
         let dm = Dm::of(dm)?;
-        if from.is_null() {
+        // Before the caller's memory is believed to be as long.
+        if from.is_null() || length > dm.engine.len() {
             return Err(Errno::INVALID);
         }
         dm.engine
@@ -118,7 +119,7 @@ pub unsafe fn copy_from(
     // SAFETY: the caller's memory of both kinds.
     unsafe {
         let dm = Dm::of(dm)?;
-        if to.is_null() {
+        if to.is_null() || length > dm.engine.len() {
             return Err(Errno::INVALID);
         }
         dm.engine

@@ -319,6 +319,10 @@ pub unsafe fn set_inline_data_list(
         if list.is_null() && count != 0 {
             return batch.fail(Errno::INVALID);
         }
+        // Before the array is believed to be as long: so many pieces have more bytes than fit.
+        if count > engine::LIMITS.max_inline as usize {
+            return batch.fail(Errno::NO_MEMORY);
+        }
         let list: &[abi::ibv_data_buf] = if count == 0 {
             &[]
         } else {

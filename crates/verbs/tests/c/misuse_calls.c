@@ -155,6 +155,8 @@ static void regions(void)
 	REFUSED("device memory not based at zero", ibv_reg_dm_mr(pd, dm, 0, 64, write), EINVAL);
 	IS("copy beyond the end", ibv_memcpy_to_dm(dm, 4096, memory, 4), EINVAL);
 	IS("copy from beyond the end", ibv_memcpy_from_dm(memory, dm, UINT64_MAX - 3, 8), EINVAL);
+	IS("copy more than any memory has", ibv_memcpy_to_dm(dm, 0, memory, SIZE_MAX - 3), EINVAL);
+	IS("copy more than any memory has", ibv_memcpy_from_dm(memory, dm, 0, SIZE_MAX - 3), EINVAL);
 	IS("copy from nothing", ibv_memcpy_to_dm(dm, 0, NULL, 4), EINVAL);
 	CHECK(ibv_free_dm(dm) == 0);
 

@@ -163,6 +163,9 @@ static int bad_data(struct ibv_qp_ex *a, int which)
 		ibv_wr_rdma_read(a, mr->rkey, at(0));
 		ibv_wr_set_inline_data(a, long_text, 8);
 		return EINVAL;
+	case 10:
+		ibv_wr_set_inline_data_list(a, SIZE_MAX, pieces);
+		return ENOMEM;
 	default:
 		return 0;
 	}
