@@ -39,11 +39,17 @@ pub unsafe fn complete(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
         acknowledge(raw)?;
         (*raw).event = wait((*raw).channel)?;
         let event = &*(*raw).event;
-        match (event.event, event.status) {
-            (_, 0) => Ok(0),
-            (RDMA_CM_EVENT_REJECTED, _) => Err(Errno(libc::ECONNREFUSED)),
-            (_, status) => Err(Errno(status.abs())),
-        }
+        outcome(event.event, event.status)
+    }
+}
+
+/// What a call says whose event this is.
+fn outcome(event: rdma_cm_event_type, status: c_int) -> Result<c_int, Errno> {
+    match (event, status) {
+        // First: the reason is the peer's to choose.
+        (RDMA_CM_EVENT_REJECTED, _) => Err(Errno(libc::ECONNREFUSED)),
+        (_, 0) => Ok(0),
+        (_, status) => Err(Errno(status.abs())),
     }
 }
 
@@ -189,4 +195,20 @@ pub unsafe fn get_request(raw: *mut rdma_cm_id, out: *mut *mut rdma_cm_id) -> Re
         out.write(new);
     }
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_none_the_less_for_its_reason() {
+        let refused = Err(Errno(libc::ECONNREFUSED));
+        // The reason is a number of the peer's: 0 is none that there is.
+        assert_eq!(outcome(RDMA_CM_EVENT_REJECTED, 0), refused);
+        assert_eq!(outcome(RDMA_CM_EVENT_REJECTED, 28), refused);
+        assert_eq!(outcome(RDMA_CM_EVENT_ESTABLISHED, 0), Ok(0));
+        let silent = outcome(RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT);
+        assert_eq!(silent, Err(Errno(libc::ETIMEDOUT)));
+    }
 }
