@@ -28,7 +28,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 
 pub(crate) const NAME: &str = "journal";
-const NEW: &str = "journal.new";
+pub(crate) const NEW: &str = "journal.new";
 const MAGIC: &[u8; 9] = b"airdma-j\x02";
 const SLOT_BYTES: usize = 40;
 const SEAL_BYTES: usize = 32;

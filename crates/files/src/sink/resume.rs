@@ -365,6 +365,9 @@ fn look(
             State::Begun(staging, journal, record)
         }
         (_, left) => {
+            if let Some(left) = &left {
+                check_left(left, &staging_name, manifest)?;
+            }
             let fitting = survey(copy(&top)?, manifest, options)?;
             check_room(
                 &top,
@@ -500,8 +503,25 @@ fn check_room(
     Ok(())
 }
 
-/// Removes what has the name of the unfinished directory and no journal that makes it ours. Only this user's key leads to that name, so it
-/// is what a crash left, or a copy of such a directory; no link in it is followed.
+/// Whether what has the name of the unfinished directory, and no journal that makes it ours, holds nothing but what a receiver puts there.
+/// Where others can write to the receiving directory, they can give that name to another directory of this user's.
+fn check_left(left_there: &OwnedFd, name: &str, manifest: &Manifest) -> Result<(), Error> {
+    let is_ours = |found: &CStr| match left(&found.to_string_lossy(), manifest) {
+        Left::Other => found.to_bytes() == journal::NEW.as_bytes(),
+        Left::File(_) | Left::Top(_) | Left::Flaw(..) | Left::Journal => true,
+    };
+    for entry in Dir::read_from(left_there).map_err(Error::at("read", name))? {
+        let entry = entry.map_err(Error::at("read", name))?;
+        let found = entry.file_name();
+        if found != c"." && found != c".." && !is_ours(found) {
+            return Err(Error::new("go on with", name, Problem::Tampered));
+        }
+    }
+    Ok(())
+}
+
+/// Removes what has the name of the unfinished directory and no journal that makes it ours: what a crash left, or a copy of such a
+/// directory; no link in it is followed.
 fn remove_left(top: &OwnedFd, name: &str) -> io::Result<()> {
     let name = CString::new(name)?;
     remove(top, &name)

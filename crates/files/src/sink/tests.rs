@@ -385,6 +385,7 @@ fn what_is_removed_already_is_no_error_at_the_end_and_what_is_in_the_way_is() {
     fs::write(staging.join("another"), b"").unwrap();
     let is_full = Problem::Other(Errno::NOTEMPTY);
     assert_eq!(sink.forget().unwrap_err().problem, is_full);
+    fs::remove_file(staging.join("another")).unwrap();
     fs::remove_file(scratch.0.join("out/a")).unwrap();
     let (sink, staging) = settled();
     fs::remove_dir_all(&staging).unwrap();

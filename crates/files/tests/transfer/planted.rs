@@ -167,7 +167,7 @@ fn what_is_removed_with_a_planted_directory_is_in_it() {
     scratch.write("outside/file", b"mine");
     let before = contents(&outside);
     let staging = plant(&out, &manifest, b"nonsense", 0);
-    symlink(&outside, staging.join("link")).unwrap();
+    symlink(&outside, staging.join("1")).unwrap();
     symlink(&outside, staging.join("0")).unwrap();
     fs::create_dir_all(staging.join("5/deep/er")).unwrap();
     fs::hard_link(outside.join("file"), staging.join("5/deep/er/file")).unwrap();
@@ -178,9 +178,38 @@ fn what_is_removed_with_a_planted_directory_is_in_it() {
     // Deeper than a transfer makes.
     let out = scratch.directory("deep");
     let staging = plant(&out, &manifest, b"nonsense", 0);
-    fs::create_dir_all(staging.join("d/".repeat(200))).unwrap();
+    fs::create_dir_all(staging.join("1/".repeat(200))).unwrap();
     assert!(open(&out, &manifest, Options::default()).is_err());
     assert!(!out.join("a").exists());
+}
+
+/// Where others may write to the receiving directory, they can give the name of an unfinished directory to another one of its user's.
+#[test]
+fn a_directory_of_the_users_that_got_the_name_of_an_unfinished_one_stays() {
+    let scratch = Scratch::new();
+    let file = scratch.write("in/a", noise(1, 3 * CHUNK_BYTES as usize));
+    let (from, manifest) = source(&file);
+    let out = scratch.directory("out");
+    let (mut sink, _) = copy(from, open(&out, &manifest, Options::default()).unwrap(), 2).unwrap();
+    sink.checkpoint().unwrap();
+    drop(sink);
+    let staging = out.join(key().staging_name(manifest.id()));
+    fs::rename(&staging, scratch.join("away")).unwrap();
+    make_private(&out.join("photos"));
+    scratch.write("out/photos/holiday", b"mine");
+    fs::rename(out.join("photos"), &staging).unwrap();
+    let options = Options::default();
+    let preview = Sink::preview(&out, &manifest, manifest.id(), &options, &key());
+    assert_eq!(preview.unwrap_err().problem, Problem::Tampered);
+    let opened = open(&out, &manifest, Options::default());
+    assert_eq!(opened.unwrap_err().problem, Problem::Tampered);
+    assert_eq!(fs::read(staging.join("holiday")).unwrap(), b"mine");
+    // What is left of an end in the middle of making one is no such.
+    fs::remove_dir_all(&staging).unwrap();
+    make_private(&staging);
+    fs::write(staging.join("journal.new"), b"half").unwrap();
+    finish(&out, &file, &manifest);
+    assert_eq!(contents(&out), contents(&scratch.join("in")));
 }
 
 #[test]
