@@ -21,10 +21,13 @@ const NAME: &str = "queue.journal";
 const NEW: &str = "queue.journal.new";
 const DAMAGED: &str = "queue.journal.damaged";
 const LOCK: &str = "queue.lock";
-/// Bytes of a journal that is read: what all orders take, twice over where paths are written as numbers and lines are spare.
+/// Bytes of a journal that is read, and none is written that is longer: what all orders take, six times over where paths are written as
+/// numbers, and twice as much with what is spare.
 const BYTES_MAX: u64 = 1 << 30;
 /// Lines beyond those that are needed, before the file is written anew.
 const SPARE_LINES: usize = 200;
+/// Bytes beyond twice those that are needed.
+const SPARE_BYTES: u64 = 64 << 20;
 
 /// The journal of one service, which alone has it.
 #[derive(Debug)]
@@ -34,6 +37,8 @@ pub(crate) struct Journal {
     /// Bytes that are whole lines.
     length: u64,
     lines: usize,
+    /// Bytes when it was written anew.
+    needed: u64,
     /// Held as long as this lives.
     _lock: File,
 }
@@ -106,6 +111,7 @@ impl Journal {
             file: lock.try_clone().map_err(at(&path))?,
             length: 0,
             lines: 0,
+            needed: 0,
             _lock: lock,
         };
         let rewritten = journal.rewrite(recovered.last_id, recovered.jobs.values());
@@ -116,6 +122,7 @@ impl Journal {
     /// Says durably how a job is now.
     pub fn record(&mut self, job: &Job) -> io::Result<()> {
         let line = line(&RecordOf::Job(job))?;
+        check_length(self.length + line.len() as u64)?;
         let written = self.file.write_all_at(&line, self.length);
         if let Err(error) = written.and_then(|()| self.file.sync_data()) {
             // Half a line, which the next one is written over. Where this fails, its end is skipped when the journal is read.
@@ -129,7 +136,7 @@ impl Journal {
 
     /// Whether it is time for [`Journal::rewrite`].
     pub fn is_long(&self, jobs: usize) -> bool {
-        self.lines > 2 * jobs + SPARE_LINES
+        self.lines > 2 * jobs + SPARE_LINES || self.length > 2 * self.needed + SPARE_BYTES
     }
 
     /// Writes the whole journal anew: what is there counts until the new one is whole.
@@ -144,13 +151,16 @@ impl Journal {
             bytes.extend(line(&RecordOf::Job(job))?);
             lines += 1;
         }
+        let length = bytes.len() as u64;
+        check_length(length)?;
         let new = self.directory.join(NEW);
         let mut file = fresh(&new)?;
         file.write_all(&bytes)?;
         file.sync_data()?;
         std::fs::rename(&new, self.directory.join(NAME))?;
         File::open(&self.directory)?.sync_all()?;
-        (self.file, self.length, self.lines) = (file, bytes.len() as u64, lines);
+        (self.file, self.length, self.lines) = (file, length, lines);
+        self.needed = length;
         Ok(())
     }
 }
@@ -170,6 +180,16 @@ fn fresh(path: &Path) -> io::Result<File> {
         Ok(()) | Err(_) => {}
     }
     own::options().create_new(true).open(path)
+}
+
+/// What is longer would not be read any more.
+fn check_length(bytes: u64) -> io::Result<()> {
+    if bytes > BYTES_MAX {
+        let text =
+            "the journal would be longer than is read: wait until jobs are done, or cancel some";
+        return Err(io::Error::new(io::ErrorKind::StorageFull, text));
+    }
+    Ok(())
 }
 
 fn line(record: &RecordOf<'_>) -> io::Result<Vec<u8>> {

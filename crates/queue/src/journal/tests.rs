@@ -212,6 +212,36 @@ fn it_stays_short() {
 }
 
 #[test]
+fn it_is_never_longer_than_what_is_read() {
+    let folder = Folder::new();
+    let (mut journal, _) = Journal::open(&folder.0).unwrap();
+    let paths = vec![FilePath(format!("/{}", "a".repeat(1 << 20)).into())];
+    let large = Job {
+        order: Order {
+            paths,
+            ..job(1, State::Queued).order
+        },
+        ..job(1, State::Queued)
+    };
+    // So many small ones that their number alone would let a large one fill the disk by coming again and again.
+    let jobs = crate::queue::JOBS_MAX;
+    let mut tries = 0;
+    while !journal.is_long(jobs) {
+        assert!(journal.length < BYTES_MAX / 4, "after {tries}");
+        journal.record(&large).unwrap();
+        tries += 1;
+    }
+    journal.rewrite(1, [&large].into_iter()).unwrap();
+    assert!(!journal.is_long(jobs));
+    // Nor is it where all is needed.
+    journal.length = BYTES_MAX - 1;
+    let error = journal.record(&large).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    drop(journal);
+    assert_eq!(found(&folder).jobs[&1], large);
+}
+
+#[test]
 fn what_another_user_can_write_is_not_read_and_links_lead_nowhere() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let folder = Folder::new();
