@@ -30,9 +30,8 @@ use std::time::{Duration, Instant};
 const CONNECTIONS_MAX: usize = 8;
 /// The same, with those that were shown out and have not gone yet.
 const THREADS_MAX: usize = 16;
-/// Of these, from one address: what one host does keeps no other out. A sender has two while one takes the other's place.
+/// Of the connections, from one address: what one host does keeps no other out. A sender has two while one takes the other's place.
 const CONNECTIONS_OF_ONE_MAX: usize = 4;
-const THREADS_OF_ONE_MAX: usize = 8;
 /// How long a sender that has not heard that all arrived is waited for.
 const UNHEARD: Duration = Duration::from_secs(5);
 
@@ -322,12 +321,13 @@ impl Visitor {
     }
 }
 
-/// Whether one more may come in from `address`. For it goes a connection that is not past the handshake: the oldest of the address
-/// that has most of these, or of its own where that has as many as it may. Past the handshake none goes.
+/// Whether one more may come in from `address`, which has fewer threads than are left: so one address takes half of them, several leave
+/// some. For it goes a connection that is not past the handshake: the oldest of the address that has most of these, or of its own
+/// where that has as many as it may. Past the handshake none goes.
 fn make_room(visitors: &[Visitor], address: IpAddr) -> bool {
     let of_its_own = |visitor: &&Visitor| visitor.address == address;
     let threads = visitors.iter().filter(of_its_own).count();
-    if visitors.len() >= THREADS_MAX || threads >= THREADS_OF_ONE_MAX {
+    if threads >= THREADS_MAX.saturating_sub(visitors.len()) {
         return false;
     }
     let inside = visitors.iter();
@@ -342,8 +342,10 @@ fn make_room(visitors: &[Visitor], address: IpAddr) -> bool {
         Some(address)
     } else if inside.len() >= CONNECTIONS_MAX {
         let strangers = inside.iter().filter(|visitor| !visitor.is_admitted());
-        // Of several that have as many, the one that comes first in the order of addresses: no matter which.
-        let most = strangers.max_by_key(|visitor| (of(visitor.address).count(), visitor.address));
+        // Of several that have as many, the one whose oldest came first (the last of equals counts): others are in the middle of it.
+        let most = strangers
+            .rev()
+            .max_by_key(|visitor| of(visitor.address).count());
         match most {
             Some(most) => Some(most.address),
             None => return false,
@@ -454,10 +456,8 @@ mod tests {
     fn a_host_that_floods_shows_out_none_but_its_own() {
         let mut visitors = vec![Visitor::new(host(1)), Visitor::new(host(2))];
         let came = come(&mut visitors, [9; 40]);
-        assert_eq!(
-            came.iter().filter(|came| **came).count(),
-            THREADS_OF_ONE_MAX
-        );
+        // Of the 14 threads that are left, half.
+        assert_eq!(came.iter().filter(|came| **came).count(), 7);
         assert_eq!([1, 2, 9].map(|it| inside(&visitors, it)), [1, 1, 4]);
         // Others find room as long as it floods.
         assert_eq!(come(&mut visitors, [3, 1]), [true; 2]);
@@ -472,6 +472,31 @@ mod tests {
         let counts = [1, 2, 7, 8, 9].map(|it| inside(&visitors, it));
         assert_eq!(counts.iter().sum::<usize>(), CONNECTIONS_MAX);
         assert_eq!(counts[..2], [1, 1]);
+    }
+
+    #[test]
+    fn two_hosts_that_flood_leave_room_for_a_third() {
+        let mut visitors = Vec::new();
+        // None of those that are shown out has gone yet.
+        come(&mut visitors, [8, 9].repeat(40));
+        assert!(visitors.len() < THREADS_MAX, "{}", visitors.len());
+        assert_eq!(come(&mut visitors, [1, 1]), [true; 2]);
+        for host in 10..20 {
+            come(&mut visitors, [host; 40]);
+        }
+        assert_eq!(inside(&visitors, 1), 2);
+    }
+
+    #[test]
+    fn of_hosts_with_one_connection_each_the_oldest_goes_whatever_its_address() {
+        for honest in [1, 200] {
+            let mut visitors = Vec::new();
+            come(&mut visitors, 100..100 + CONNECTIONS_MAX as u8);
+            assert_eq!(come(&mut visitors, [honest]), [true]);
+            let came = come(&mut visitors, 150..150 + CONNECTIONS_MAX as u8 - 2);
+            assert!(came.iter().all(|came| *came), "{came:?}");
+            assert_eq!(inside(&visitors, honest), 1, "{honest}");
+        }
     }
 
     #[test]
