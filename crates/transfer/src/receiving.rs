@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 /// Bytes of a list of files that each connection may hold without asking. In memory it is up to eight times as much.
 const SHORT_LIST_BYTES_MAX: u64 = 256 << 10;
 
+/// Frames that are taken before anything else is looked at: a peer may say more without a pause.
+pub(crate) const FRAMES_AT_ONCE_MAX: usize = 64;
+
 /// What became of an offer.
 pub(crate) struct Outcome {
     pub manifest: Arc<Manifest>,
@@ -110,6 +113,8 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
         let durable = self.durable();
         let result = result.map_err(|error| match self.is_accepted() {
             true => self.lobby.judge_meddling(error, durable),
+            // Nothing is over, whatever the number.
+            false if error.is_forged() => Error::Meddled(Box::new(error)),
             false => error,
         });
         // A peer that is told why would take it for the end.
@@ -145,7 +150,11 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
     /// Does all that can be done now; whether it is over.
     fn step(&mut self) -> Result<bool, Error> {
         let now = self.start.elapsed();
-        while let Some(frame) = self.channel.hear()? {
+        let mut frames = 0;
+        while frames < FRAMES_AT_ONCE_MAX
+            && let Some(frame) = self.channel.hear()?
+        {
+            frames += 1;
             let message = Message::decode(&self.session.open(&frame)?)?;
             self.make_room_for(&message)?;
             self.machine.handle_message(now, message);
@@ -154,6 +163,10 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
             if self.handle_events()? {
                 return Ok(true);
             }
+        }
+        if frames == FRAMES_AT_ONCE_MAX {
+            // More may be there.
+            self.channel.waker().wake_by_ref();
         }
         if self.machine.poll_timeout().is_some_and(|due| due <= now) {
             self.machine.handle_timeout(now);

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 /// How long to wait before another connection is tried.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often to connect to a receiver that ends the connection during the handshake: its doors were full.
-const HANDSHAKES_MAX: u32 = 4;
+/// How often to connect where the connection is lost before anything is accepted: the receiver's doors were full, or something was forged.
+const BEGINNINGS_MAX: u32 = 4;
 /// How often a wait looks whether it is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -67,7 +67,7 @@ pub fn send(job: &SendJob<'_>, watch: &dyn Fn(Event), cancel: &Cancel) -> Result
         was_connected: false,
         was_accepted: false,
         durable: 0,
-        handshakes_lost: 0,
+        beginnings_lost: 0,
         reconnects: 0,
     };
     let (mut lost, mut durable) = (None, 0);
@@ -75,14 +75,16 @@ pub fn send(job: &SendJob<'_>, watch: &dyn Fn(Event), cancel: &Cancel) -> Result
     loop {
         let error = match attempts.next() {
             Ok(sent) => return Ok(sent),
-            Err(error) if attempts.is_accepted => meddling.judge(error, attempts.durable),
+            Err(error) if attempts.is_accepted || attempts.was_connected => {
+                meddling.judge(error, attempts.durable)
+            }
             Err(error) => error,
         };
         if !error.is_of_connection() && !attempts.is_before_its_own(&error) {
             return Err(error);
         }
         if !attempts.is_accepted {
-            if (1..HANDSHAKES_MAX).contains(&attempts.handshakes_lost) {
+            if (1..BEGINNINGS_MAX).contains(&attempts.beginnings_lost) {
                 pause(cancel)?;
                 continue;
             }
@@ -118,8 +120,8 @@ struct Attempts<'a> {
     was_accepted: bool,
     /// Chunks that are on the receiver's disk.
     durable: u64,
-    /// How many of the last ones ended in the handshake.
-    handshakes_lost: u32,
+    /// How many of the last ones ended before anything was accepted.
+    beginnings_lost: u32,
     /// How many came to a session and were lost.
     reconnects: u32,
 }
@@ -127,7 +129,7 @@ struct Attempts<'a> {
 impl Attempts<'_> {
     fn next(&mut self) -> Result<Sent, Error> {
         (self.was_connected, self.was_accepted) = (false, false);
-        let handshakes_lost = std::mem::take(&mut self.handshakes_lost);
+        let beginnings_lost = std::mem::take(&mut self.beginnings_lost);
         let (device, endpoint) = self.connect()?;
         let address = endpoint.peer();
         let mut channel = Channel::new(&device, endpoint, parking::waker())?;
@@ -138,7 +140,7 @@ impl Attempts<'_> {
         };
         let introduced = introduce(&mut channel, self.job.identity, introduction, self.cancel);
         if matches!(introduced, Err(Error::Rdma(_))) {
-            self.handshakes_lost = handshakes_lost + 1;
+            self.beginnings_lost = beginnings_lost + 1;
         }
         let session = introduced?;
         let peer = session.peer();
@@ -162,6 +164,9 @@ impl Attempts<'_> {
         self.was_accepted = sending.is_accepted();
         self.is_accepted |= self.was_accepted;
         self.durable = self.durable.max(sending.durable());
+        if matches!(&outcome, Err(error) if error.is_forged() || matches!(error, Error::Rdma(_))) {
+            self.beginnings_lost = beginnings_lost + 1;
+        }
         let sent = outcome.map(|outcome| self.sent(peer, outcome));
         if let Ok(sent) = &sent {
             (self.watch)(Event::Arrived(sent.clone()));

@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::parking::park;
 use crate::progress::{Account, Event, Progress, Wait};
 use crate::reader::{Prepared, Reader, Sealed};
+use crate::receiving::FRAMES_AT_ONCE_MAX;
 use airdma::{Operation, Region, Remote};
 use airdma_files::protocol::{Config, Message, Reason, Sender, SenderEvent};
 use airdma_files::session::{Cipher, DataKey, Sealer, Session};
@@ -146,10 +147,18 @@ impl<'a> Sending<'a> {
     /// Does all that can be done now.
     fn step(&mut self, cancel: &Cancel) -> Result<Option<Arrived>, Error> {
         let now = self.start.elapsed();
-        while let Some(frame) = self.channel.hear()? {
+        let mut frames = 0;
+        while frames < FRAMES_AT_ONCE_MAX
+            && let Some(frame) = self.channel.hear()?
+        {
+            frames += 1;
             let message = Message::decode(&self.session.open(&frame)?)?;
             self.machine.handle_message(now, message);
             self.handle_events()?;
+        }
+        if frames == FRAMES_AT_ONCE_MAX {
+            // More may be there.
+            self.channel.waker().wake_by_ref();
         }
         if self.machine.poll_timeout().is_some_and(|due| due <= now) {
             self.machine.handle_timeout(now);

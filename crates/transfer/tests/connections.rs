@@ -739,6 +739,60 @@ fn a_sender_comes_again_after_forged_records_but_not_after_five() {
     );
 }
 
+#[test]
+fn a_forged_record_is_no_end_before_anything_is_accepted_either() {
+    isolated(
+        "a_forged_record_is_no_end_before_anything_is_accepted_either",
+        "",
+        || {
+            let bench = Bench::new("forged-before");
+            let received = bench.receive(&|_, _| true, |_| {
+                let mut first = bench.meet(0).unwrap();
+                first.line.say(&forged_record());
+                assert_eq!(first.last_word(), None, "it is lost, and not at its end");
+                assert_eq!(bench.send().unwrap().files, 1);
+            });
+            assert_eq!(received.unwrap().files, 1);
+            let serve = |_, line: Line, door: &mut Door| {
+                let mut receiver = ByHand::admit(line, door);
+                receiver.take_offer();
+                receiver.line.say(&forged_record());
+                while receiver.line.hear().is_some() {}
+            };
+            let came = bench.serve(serve, || {
+                assert_eq!(bench.send().unwrap_err().kind(), Kind::Interrupted);
+            });
+            assert_eq!(came, 4);
+        },
+    );
+}
+
+/// What a peer says without a pause keeps nobody from being stopped.
+#[test]
+fn a_receiver_to_which_a_sender_never_stops_talking_can_be_stopped() {
+    isolated(
+        "a_receiver_to_which_a_sender_never_stops_talking_can_be_stopped",
+        "",
+        || {
+            let bench = Bench::new("talking");
+            thread::scope(|scope| {
+                let mut talking = None;
+                let received = bench.receive(&|_, _| true, |_| {
+                    let mut sender = bench.meet(0).unwrap();
+                    let (begin, begins) = mpsc::channel();
+                    let talk = move || sender.chatter(|| begin.send(()).unwrap());
+                    talking = Some(scope.spawn(talk));
+                    begins.recv().unwrap();
+                    bench.cancel.cancel();
+                });
+                assert_eq!(received.unwrap_err().kind(), Kind::Cancelled);
+                let all_was_heard = talking.unwrap().join().unwrap();
+                assert!(!all_was_heard, "it ended when the sender did");
+            });
+        },
+    );
+}
+
 /// Before anything is accepted.
 #[test]
 fn one_long_list_of_files_is_held_at_a_time() {

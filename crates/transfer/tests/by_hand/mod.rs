@@ -16,6 +16,9 @@ const BYTES: usize = 2 + MESSAGE_BYTES_MAX + TAG_BYTES;
 /// The peer may say that many messages before one is looked at.
 const RECEIVES: usize = 8;
 const PIECE_BYTES: usize = 16 << 10;
+/// Messages of one that never stops talking, far more than a peer has receives for, and how many of them are under way at once.
+const CHATTER: usize = 80;
+const CHATTER_AT_ONCE: usize = 8;
 /// Far more than anything takes, far less than a stuck test.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -148,6 +151,32 @@ impl ByHand {
         let seal = |message: &Message| self.session.seal(&message.encode());
         let records: Vec<_> = messages.iter().map(seal).collect();
         self.line.say_at_once(&records);
+    }
+
+    /// Says that it is there without a pause, as often as fits many messages; whether all of them were heard. `begin` is called at the first.
+    pub fn chatter(&mut self, begin: impl FnOnce()) -> bool {
+        let alive = Message::Alive.encode();
+        let messages: Vec<Vec<u8>> = (0..CHATTER)
+            .map(|_| {
+                let count = BYTES / (2 + alive.len() + TAG_BYTES);
+                (0..count).flat_map(|_| self.session.seal(&alive)).collect()
+            })
+            .collect();
+        begin();
+        let mut under_way = VecDeque::new();
+        for bytes in messages {
+            let mut region = self.line.region(BYTES);
+            region[..bytes.len()].copy_from_slice(&bytes);
+            under_way.push_back(self.line.endpoint.send(region, ..bytes.len()));
+            if under_way.len() > CHATTER_AT_ONCE {
+                let oldest = under_way.pop_front();
+                let heard = oldest.and_then(|mut sent| sent.wait_timeout(PATIENCE));
+                if !matches!(heard, Some(Ok(_))) {
+                    return false;
+                }
+            }
+        }
+        true
     }
 
     /// Says what need not be a message.
