@@ -8,7 +8,7 @@ use airdma_engine::cm_protocol::{
     ConnectRequest, ConnectResponse, Event as Said, IpAddressing, RejReason, SidrRequest,
     SidrResponse, SidrStatus,
 };
-use airdma_engine::{CmNews, CmWait, Gid, Path};
+use airdma_engine::{CmNews, CmWait, Gid, LIMITS, Path};
 
 use super::abi::*;
 use super::channel::{Channel, Event, NO_PARAMETERS};
@@ -215,18 +215,8 @@ unsafe fn requested(
         let mut state = id.state();
         state.connection = Some(request.id);
         state.options.tos = request.route.traffic_class;
-        state.peer = Some(Peer {
-            qpn: request.qpn,
-            psn: request.psn,
-            path_mtu: request.path_mtu,
-            // What the peer starts we answer, and the other way round.
-            responder_resources: request.initiator_depth,
-            initiator_depth: request.responder_resources,
-            retry_count: request.retry_count,
-            rnr_retry_count: request.rnr_retry_count,
-            ack_timeout: request.ack_timeout,
-            flow_label: request.flow_label,
-        });
+        let peer = offered(&request);
+        state.peer = Some(peer);
         let device = state.place.as_ref().map(|place| place.device.clone());
         let (channel, own_cookie) = (state.channel.clone(), id.cookie());
         drop(state);
@@ -243,15 +233,33 @@ unsafe fn requested(
         let mut event = Event::plain(raw, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
         event.listen_id = listener.c();
         event.param.conn = rdma_conn_param {
-            responder_resources: request.initiator_depth,
-            initiator_depth: request.responder_resources,
-            retry_count: request.retry_count,
-            rnr_retry_count: request.rnr_retry_count,
+            responder_resources: peer.responder_resources,
+            initiator_depth: peer.initiator_depth,
+            retry_count: peer.retry_count,
+            rnr_retry_count: peer.rnr_retry_count,
             srq: u8::from(request.srq),
-            qp_num: request.qpn.get(),
+            qp_num: peer.qpn.get(),
             ..NO_PARAMETERS
         };
         Some(Event::hand_out(event, request.private_data))
+    }
+}
+
+/// What a request offers. A program may give all of it to `rdma_accept(3)`, so it is no more than that takes, whatever the peer
+/// wrote.
+fn offered(request: &ConnectRequest) -> Peer {
+    let most = LIMITS.max_rd_atomic;
+    Peer {
+        qpn: request.qpn,
+        psn: request.psn,
+        path_mtu: request.path_mtu,
+        // What the peer starts we answer, and the other way round.
+        responder_resources: request.initiator_depth.min(most),
+        initiator_depth: request.responder_resources.min(most),
+        retry_count: request.retry_count,
+        rnr_retry_count: request.rnr_retry_count,
+        ack_timeout: request.ack_timeout,
+        flow_label: request.flow_label,
     }
 }
 
@@ -402,4 +410,44 @@ unsafe fn answered(id: &Id, response: SidrResponse) -> Option<*mut rdma_cm_event
         qkey: response.qkey.0,
     };
     Some(Event::hand_out(event, response.private_data))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use airdma_engine::cm_protocol::{
+        ConnectionId, ListenerId, Route, ServiceId, TransportService,
+    };
+    use airdma_engine::{PathMtu, Psn, Qpn};
+
+    #[test]
+    fn a_request_offers_no_more_than_can_be_accepted() {
+        let gid = Gid([0; 16]);
+        let greedy = ConnectRequest {
+            responder_resources: 255,
+            initiator_depth: 200,
+            id: ConnectionId(1),
+            listener: ListenerId(1),
+            route: Route {
+                local: gid,
+                remote: gid,
+                traffic_class: 0,
+            },
+            service_id: ServiceId(0),
+            transport: TransportService::Rc,
+            qpn: Qpn::new(2),
+            psn: Psn::new(0),
+            path_mtu: PathMtu::M1024,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            srq: false,
+            ack_timeout: 0,
+            flow_label: 0,
+            addressing: None,
+            private_data: Vec::new(),
+        };
+        let peer = offered(&greedy);
+        assert_eq!(peer.responder_resources, LIMITS.max_rd_atomic);
+        assert_eq!(peer.initiator_depth, LIMITS.max_rd_atomic);
+    }
 }
