@@ -131,9 +131,8 @@ fn forged_requests_do_not_keep_a_listener_busy() {
         let there = Device::open("127.0.0.1").unwrap();
         let listener = there.listen(PORT).unwrap();
         let accepting = std::thread::spawn(move || {
-            for _ in 0..2 {
-                drop(listener.accept().wait().unwrap());
-            }
+            let accepted = (0..2).map(|_| listener.accept().wait().unwrap());
+            accepted.collect::<Vec<_>>()
         });
         std::thread::sleep(Duration::from_millis(100));
         for number in 1..=160 {
@@ -150,8 +149,8 @@ fn forged_requests_do_not_keep_a_listener_busy() {
             std::thread::sleep(Duration::from_millis(60));
         }
         let second = connects();
-        accepting.join().unwrap();
-        drop((first, second));
+        let accepted = accepting.join().unwrap();
+        drop((first, second, accepted));
     });
 }
 
@@ -171,36 +170,42 @@ fn forged_requests_that_wait_for_a_program_leave_room() {
             }
             let connecting = std::thread::spawn(connects);
             std::thread::sleep(Duration::from_millis(200));
-            drop(listener.accept().wait().unwrap());
-            connecting.join().unwrap();
+            let accepted = listener.accept().wait().unwrap();
+            drop((connecting.join().unwrap(), accepted));
         },
     );
 }
 
 #[test]
 fn one_forged_request_is_answered_four_times_at_most() {
-    isolated(
-        "one_forged_request_is_answered_four_times_at_most",
-        "",
-        || {
-            let there = Device::open("127.0.0.1").unwrap();
-            let listener = there.listen(PORT).unwrap();
-            // Where the forged address's own host would listen.
-            let mirror = UdpSocket::bind((Ipv4Addr::new(127, 1, 0, 1), ROCE)).unwrap();
-            let timeout = Duration::from_millis(2_500);
-            mirror.set_read_timeout(Some(timeout)).unwrap();
-            std::thread::spawn(move || drop(listener.accept().wait()));
-            Stranger::new(1).asks();
-            let (mut datagrams, mut bytes) = (0, 0);
-            let mut buffer = [0; 4096];
-            while let Ok(length) = mirror.recv(&mut buffer) {
-                datagrams += 1;
-                bytes += length;
-            }
-            // A REQ is 280 bytes of UDP payload, and each answer as many.
-            assert_eq!((datagrams, bytes), (4, 4 * 280));
-        },
-    );
+    let name = "one_forged_request_is_answered_four_times_at_most";
+    isolated(name, "", || is_answered_four_times_at_most(|device| device));
+}
+
+/// Before the peer has shown that it is there it is offered no key.
+#[test]
+fn nor_is_one_to_who_seals_its_connections() {
+    let name = "nor_is_one_to_who_seals_its_connections";
+    isolated(name, "", || is_answered_four_times_at_most(Device::sealed));
+}
+
+fn is_answered_four_times_at_most(with: impl FnOnce(Device) -> Device) {
+    let there = with(Device::open("127.0.0.1").unwrap());
+    let listener = there.listen(PORT).unwrap();
+    // Where the forged address's own host would listen.
+    let mirror = UdpSocket::bind((Ipv4Addr::new(127, 1, 0, 1), ROCE)).unwrap();
+    let timeout = Duration::from_millis(2_500);
+    mirror.set_read_timeout(Some(timeout)).unwrap();
+    std::thread::spawn(move || drop(listener.accept().wait()));
+    Stranger::new(1).asks();
+    let (mut datagrams, mut bytes) = (0, 0);
+    let mut buffer = [0; 4096];
+    while let Ok(length) = mirror.recv(&mut buffer) {
+        datagrams += 1;
+        bytes += length;
+    }
+    // A REQ is 280 bytes of UDP payload, and each answer as many.
+    assert_eq!((datagrams, bytes), (4, 4 * 280));
 }
 
 /// It asks, and gives up before it was answered; or asks for what no device can do.
@@ -234,10 +239,10 @@ fn nothing_that_a_peer_does_makes_accept_fail() {
         impossible.send();
         std::thread::sleep(Duration::from_millis(200));
         let connecting = std::thread::spawn(connects);
-        drop(listener.accept().wait().unwrap());
-        connecting.join().unwrap();
+        let accepted = listener.accept().wait().unwrap();
+        drop((connecting.join().unwrap(), accepted));
         // In the other order: it goes when it was answered.
-        let accepting = std::thread::spawn(move || drop(listener.accept().wait().unwrap()));
+        let accepting = std::thread::spawn(move || listener.accept().wait().unwrap());
         std::thread::sleep(Duration::from_millis(100));
         let mut goes = Stranger::new(3);
         let wanted = goes.wanted();
@@ -247,7 +252,6 @@ fn nothing_that_a_peer_does_makes_accept_fail() {
         goes.manager.destroy(now, id);
         goes.send();
         let end = connects();
-        accepting.join().unwrap();
-        drop(end);
+        drop((end, accepting.join().unwrap()));
     });
 }

@@ -176,8 +176,20 @@ impl Tables {
             let Some(seal) = seal else {
                 continue;
             };
+            if !qp.state().receives() {
+                continue;
+            }
             let next = seal.next_offer(now);
             self.keying.set(index, seal.due(now));
+            let path = &qp.attributes().path;
+            let is_there = self.gsi.as_ref().is_none_or(|gsi| {
+                let asked_by = gsi.manager.has_answered(path.gid, qp.attributes().dest_qpn);
+                asked_by != Some(false)
+            });
+            if !is_there && next.is_some_and(|(asks, _)| asks) {
+                // Somebody may have asked in its name. The peer offers its key itself, which is answered.
+                continue;
+            }
             let Some((asks, seen)) = next else {
                 // Given up, unless it comes too early: what waits for the keys leaves for nowhere.
                 self.settle(index, now);
