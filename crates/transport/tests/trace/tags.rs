@@ -209,7 +209,8 @@ fn all_that_is_sent_has_the_tag_and_is_otherwise_what_it_was() {
         packets: 8,
         spare: 0,
     };
-    let run = b.qp.poll_run(b.now, u32::MAX, limits, &mut b.host, &mut out);
+    let run =
+        b.qp.poll_run(b.now, u32::MAX, limits, &mut b.host, &mut out);
     let run = run.unwrap();
     for packet in out.chunks(run.len + ICRC_LEN).take(run.packets) {
         let bth = Bth::from_bytes(packet.first_chunk().unwrap()).unwrap();
