@@ -167,7 +167,7 @@ impl Connection {
         if seals {
             qp.seal()?;
         }
-        let words = Region::allocate(hub, Work::WORDS_BYTES)?;
+        let words = Region::allocate_private(hub, Work::WORDS_BYTES)?;
         let this = Arc::new(Connection {
             number,
             hub: Arc::clone(hub),

@@ -146,8 +146,8 @@ impl Region {
     /// The memory file that holds it, and where in it the region begins: to map it elsewhere, or to hand it to another process. None
     /// holds what [`Device::allocate_private`](crate::Device::allocate_private) gave.
     ///
-    /// All other regions of the device are in the same file, those of its connections included: a process that is handed it reads
-    /// and writes all of them. It cannot cut them off.
+    /// All other regions of the device that are in a file are in the same: a process that is handed it reads and writes all of them. It
+    /// cannot cut them off.
     pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
         let (file, at) = self.memory.pages.file()?;
         Some((file, at + self.start as u64))

@@ -260,6 +260,31 @@ fn a_key_given_to_one_peer_opens_nothing_to_another() {
     );
 }
 
+/// It only grows, and a process whose files have a limit (RLIMIT_FSIZE) is ended at it (SIGXFSZ).
+#[test]
+fn connections_of_strangers_do_not_make_the_memory_file_longer() {
+    isolated(
+        "connections_of_strangers_do_not_make_the_memory_file_longer",
+        "",
+        || {
+            let there = airdma::Device::open("127.0.0.1").unwrap();
+            let listener = there.listen(PORT).unwrap();
+            let place = || there.allocate(1).unwrap().file().unwrap().1;
+            let step = place().abs_diff(place());
+            let before = place();
+            let stranger = airdma::Device::open("127.0.0.1").unwrap();
+            for _ in 0..3 {
+                std::thread::scope(|scope| {
+                    let accepting = scope.spawn(|| listener.accept().wait().unwrap());
+                    let connected = stranger.connect(("127.0.0.1", PORT)).wait().unwrap();
+                    drop((accepting.join().unwrap(), connected));
+                });
+            }
+            assert_eq!(place(), before + step);
+        },
+    );
+}
+
 #[test]
 fn a_region_is_opened_to_endpoints_of_its_own_device() {
     isolated(

@@ -34,7 +34,8 @@ pub(crate) struct Channel {
 impl Channel {
     /// For the thread that `waker` wakes.
     pub fn new(device: &Device, endpoint: Endpoint, waker: Waker) -> Result<Self, Error> {
-        let receiving = (0..RECEIVES).map(|_| Ok(endpoint.recv(device.allocate(BYTES)?, ..)));
+        let receiving =
+            (0..RECEIVES).map(|_| Ok(endpoint.recv(device.allocate_private(BYTES)?, ..)));
         let receiving = receiving.collect::<airdma::Result<_>>()?;
         Ok(Self {
             device: device.clone(),
@@ -126,7 +127,7 @@ impl Channel {
     pub fn say(&mut self, frame: &[u8]) -> Result<(), Error> {
         let mut region = match self.idle.pop() {
             Some(region) => region,
-            None => self.device.allocate(BYTES)?,
+            None => self.device.allocate_private(BYTES)?,
         };
         region[..frame.len()].copy_from_slice(frame);
         self.sending
