@@ -331,6 +331,7 @@ fn log_of(plan: &Plan, outcome: &Outcome) -> String {
         connections,
         actions,
         attacker,
+        sealed,
     } = plan;
     let family = if *v6 { "IPv6" } else { "IPv4" };
     let faults = if *careful { "without" } else { "with" };
@@ -348,6 +349,9 @@ fn log_of(plan: &Plan, outcome: &Outcome) -> String {
     }
     if let Some(attacker) = attacker {
         let _ = writeln!(log, "{attacker:?}");
+    }
+    if *sealed {
+        let _ = writeln!(log, "sealed");
     }
     let _ = writeln!(log, "{} actions", actions.len());
     for line in outcome.world.events() {

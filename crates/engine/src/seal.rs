@@ -15,19 +15,17 @@ pub(crate) mod session;
 
 pub(crate) use secret::{Secret, TAG_LEN};
 
-use crate::Error;
 use crate::counters::EngineCounter;
 use crate::qp_table::QpSlot;
+use crate::random::Random;
 use crate::tables::{PACKET_LEN_MAX, Tables, destination};
 use airdma_port::{Destination, Received};
-use airdma_transport::{Arrival, Time};
+use airdma_transport::{Arrival, QpType, QueuePair, Time};
 use airdma_wire::air::{self, KeyOffer};
 use airdma_wire::mad::MAD_LEN;
 use airdma_wire::sealed::{SEALED_OVERHEAD, SEALED_TAG_LEN};
-use airdma_wire::{Gid, Qpn};
-use ring::agreement::{EphemeralPrivateKey, X25519};
-use ring::rand::SystemRandom;
-use session::{PublicKey, Session};
+use airdma_wire::{Gid, Qpn, ack_timeout};
+use session::{PrivateKey, PublicKey, Session};
 use std::time::Duration;
 
 /// Room for any packet while it is sealed.
@@ -44,41 +42,56 @@ const OFFER_AGAIN: [Duration; 5] = [
     Duration::from_millis(500),
     Duration::from_secs(1),
 ];
-/// After this a peer counts as one that does not answer. What was posted is tried as towards a dead one, and fails.
+/// After this the peer is not asked any more. It may ask.
 const KEYING_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// What is sent over an unreliable connection waits as long for the keys: nothing tells later that it was lost.
+const UNRELIABLE_WAIT: Duration = Duration::from_millis(100);
 
 /// What a queue pair that seals has of its keys.
 pub(crate) struct Seal {
     public_key: PublicKey,
     /// Until the session is agreed.
-    private: Option<EphemeralPrivateKey>,
+    private: Option<PrivateKey>,
     session: Option<Box<Session>>,
     /// The peer's public key, which is to be answered.
     answer: Option<PublicKey>,
     offers: usize,
     again_at: Option<Time>,
     give_up_at: Time,
+    /// Packets wait for the keys until then.
+    hold_until: Option<Time>,
 }
 
 impl Seal {
-    /// `None` without random numbers.
-    fn new(now: Time) -> Option<Self> {
-        let private = EphemeralPrivateKey::generate(&X25519, &SystemRandom::new()).ok()?;
-        let public = private.compute_public_key().ok()?;
-        Some(Seal {
-            public_key: public.as_ref().try_into().ok()?,
+    fn new(now: Time, random: &mut Random) -> Self {
+        let private = PrivateKey::draw(random);
+        Seal {
+            public_key: private.public(),
             private: Some(private),
             session: None,
             answer: None,
             offers: 0,
             again_at: Some(now),
             give_up_at: now + KEYING_TIME_MAX,
-        })
+            hold_until: None,
+        }
     }
 
-    /// Whether packets wait for the keys. Not for ever: then they leave for nowhere, and their timers say that nobody is there.
-    pub(crate) fn waits(&self) -> bool {
-        self.session.is_none() && self.again_at.is_some()
+    /// Whether packets that a queue pair wants to send wait for the keys. They wait as long as the first of them would for its acknowledgement,
+    /// and then leave for nowhere: so a peer that is not there is found out as on RoCEv2.
+    pub(crate) fn waits(&mut self, now: Time, qp: &QueuePair) -> bool {
+        if self.session.is_some() {
+            return false;
+        }
+        let hold = match qp.qp_type() {
+            QpType::Uc => UNRELIABLE_WAIT,
+            QpType::Rc | QpType::Ud | QpType::XrcSend | QpType::XrcReceive | QpType::RawPacket => {
+                let timeout = ack_timeout(qp.attributes().timeout);
+                timeout.map_or(KEYING_TIME_MAX, |timeout| timeout.min(KEYING_TIME_MAX))
+            }
+        };
+        now < *self.hold_until.get_or_insert(now + hold)
     }
 
     pub(crate) fn has_keys(&self) -> bool {
@@ -93,8 +106,13 @@ impl Seal {
         self.session.as_ref().map(|session| session.binding())
     }
 
-    fn due(&self, now: Time) -> Option<Time> {
-        self.answer.map(|_| now).or(self.again_at)
+    /// When something is to be done.
+    pub(crate) fn due(&self, now: Time) -> Option<Time> {
+        let hold = self
+            .hold_until
+            .filter(|until| *until > now && self.session.is_none());
+        let offer = self.answer.map(|_| now).or(self.again_at);
+        offer.into_iter().chain(hold).min()
     }
 
     /// What is to be said to the peer now, if anything: whether it asks, and the key of the peer that it names. Answers do not ask: two ends
@@ -149,18 +167,12 @@ impl Seal {
 
 impl Tables {
     /// A queue pair was connected: if it seals, it exchanges keys for this connection.
-    ///
-    /// # Errors
-    /// `ENOMEM` without random numbers.
-    pub(crate) fn begin_keying(&mut self, index: u32, now: Time) -> Result<(), Error> {
+    pub(crate) fn begin_keying(&mut self, index: u32, now: Time) {
         let slot = self.qps.slot(index);
-        let Some(slot) = slot.filter(|slot| slot.seals && slot.connection.is_some()) else {
-            return Ok(());
-        };
-        let seal = Seal::new(now).ok_or(Error::NoMemory("no random numbers for a key"))?;
-        slot.seal = Some(Box::new(seal));
-        self.keying.set(index, Some(now));
-        Ok(())
+        if let Some(slot) = slot.filter(|slot| slot.seals && slot.connection.is_some()) {
+            slot.seal = Some(Box::new(Seal::new(now, &mut self.random)));
+            self.keying.set(index, Some(now));
+        }
     }
 
     /// Writes the next offer of a key into `out`.
@@ -191,7 +203,7 @@ impl Tables {
                 continue;
             }
             let Some((asks, seen)) = next else {
-                // Given up, unless it comes too early: what waits for the keys leaves for nowhere.
+                // What waits for the keys may have waited long enough.
                 self.settle(index, now);
                 continue;
             };

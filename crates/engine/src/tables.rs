@@ -335,7 +335,7 @@ impl Tables {
             } else if slot.qp.qp_type().is_connected() && mask.contains(AttrMask::AV) {
                 self.disconnect(index, now);
                 self.connect(index, &attributes.path, source);
-                self.begin_keying(index, now)?;
+                self.begin_keying(index, now);
                 self.join_air(index, now);
             }
         }

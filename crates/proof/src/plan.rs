@@ -25,6 +25,8 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// A third host that forges datagrams, if there is one.
     pub attacker: Option<AttackerPlan>,
+    /// Connections are sealed.
+    pub sealed: bool,
 }
 
 /// How busy the attacker is.
@@ -304,6 +306,7 @@ impl Plan {
             careful: !faults,
             actions,
             attacker: attacker(seed),
+            sealed: unforeseen(seed, 20_001).is_multiple_of(8),
         }
     }
 }

@@ -301,6 +301,9 @@ impl World {
             signal_all: connection.signal_all,
         });
         let qp = qp.expect("a queue pair");
+        if self.plan.sealed && connection.service != Service::Ud {
+            qp.seal().expect("it is not connected");
+        }
         let granted = qp.caps();
         End {
             number: qp.number(),

@@ -136,6 +136,7 @@ fn goes_as_it_should(seed: u64, fault: &str) {
     let plan = plan_of(seed);
     let before = Plan {
         attacker: None,
+        sealed: false,
         ..plan.clone()
     };
     for plan in [plan, before] {

@@ -5,6 +5,7 @@
 //! twice, also not for a packet that is sent again: its payload is read from memory anew, and may be another by then. Received counters
 //! go through a window (RFC 6479), so a recorded packet is dropped when it is replayed.
 
+use crate::random::Random;
 use airdma_transport::Run;
 use airdma_wire::air::PUBLIC_KEY_LEN;
 use airdma_wire::sealed::{
@@ -12,14 +13,37 @@ use airdma_wire::sealed::{
     sealed_nonce, sealed_tag_range,
 };
 use airdma_wire::{Bth, sealed};
+use curve25519_dalek::MontgomeryPoint;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
-use ring::agreement::{EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
 use ring::hkdf::{HKDF_SHA256, KeyType, Salt};
 
 const INFO: &[u8] = b"airdma sealed connection 1";
 const KEY_LEN: usize = 32;
 
 pub(crate) type PublicKey = [u8; PUBLIC_KEY_LEN];
+
+/// The private half of a key pair of X25519 (RFC 7748), good for one session.
+pub(crate) struct PrivateKey([u8; KEY_LEN]);
+
+impl PrivateKey {
+    pub(crate) fn draw(random: &mut Random) -> Self {
+        let mut key = [0; KEY_LEN];
+        for word in key.chunks_exact_mut(4) {
+            word.copy_from_slice(&random.next_u32().to_ne_bytes());
+        }
+        PrivateKey(key)
+    }
+
+    pub(crate) fn public(&self) -> PublicKey {
+        MontgomeryPoint::mul_base_clamped(self.0).to_bytes()
+    }
+
+    /// `None` for a key of the peer's that leads to a secret that everybody knows (RFC 7748 6.1).
+    fn agree(self, peer: &PublicKey) -> Option<[u8; KEY_LEN]> {
+        let shared = MontgomeryPoint(*peer).mul_clamped(self.0).to_bytes();
+        (shared != [0; KEY_LEN]).then_some(shared)
+    }
+}
 
 /// What is derived: the key from the smaller public key's owner to the other, the one of the way back, and the binding.
 struct Lengths;
@@ -44,7 +68,7 @@ pub(crate) struct Session {
 impl Session {
     /// `None` if the peer's key is not a fit one, or is ours.
     pub(crate) fn agree(
-        private: EphemeralPrivateKey,
+        private: PrivateKey,
         ours: &PublicKey,
         peer: &PublicKey,
         secret: &[u8],
@@ -59,13 +83,10 @@ impl Session {
         };
         let info = [INFO, first, second];
         let mut derived = [0; 3 * KEY_LEN];
-        agree_ephemeral(private, &UnparsedPublicKey::new(&X25519, peer), |shared| {
-            let keys = Salt::new(HKDF_SHA256, secret).extract(shared);
-            keys.expand(&info, Lengths)
-                .and_then(|keys| keys.fill(&mut derived))
-        })
-        .ok()?
-        .ok()?;
+        let shared = private.agree(peer)?;
+        let keys = Salt::new(HKDF_SHA256, secret).extract(&shared);
+        let expanded = keys.expand(&info, Lengths);
+        expanded.and_then(|keys| keys.fill(&mut derived)).ok()?;
         let key = |bytes: &[u8]| UnboundKey::new(&AES_256_GCM, bytes).map(LessSafeKey::new);
         let forth = key(&derived[..KEY_LEN]).ok()?;
         let back = key(&derived[KEY_LEN..2 * KEY_LEN]).ok()?;

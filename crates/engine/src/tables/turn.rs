@@ -84,7 +84,11 @@ impl Tables {
             self.active.leave(None);
             return (0, TurnEnd::NothingToSend);
         };
-        if slot.seal.as_ref().is_some_and(|seal| seal.waits()) {
+        if let Some(seal) = &mut slot.seal
+            && seal.waits(now, &slot.qp)
+        {
+            let due = seal.due(now);
+            self.keying.set(index, due);
             self.active.leave(Some(&mut slot.turn));
             self.note(index, now);
             return (0, TurnEnd::NothingToSend);

@@ -1,12 +1,23 @@
 use super::*;
 use airdma_wire::sealed::SEALED_OVERHEAD;
-use ring::rand::SystemRandom;
 use std::collections::HashSet;
 
-fn key() -> (EphemeralPrivateKey, PublicKey) {
-    let private = EphemeralPrivateKey::generate(&X25519, &SystemRandom::new()).unwrap();
-    let public = private.compute_public_key().unwrap();
-    (private, public.as_ref().try_into().unwrap())
+fn key() -> (PrivateKey, PublicKey) {
+    let private = PrivateKey::draw(&mut Random::Kernel);
+    let public = private.public();
+    (private, public)
+}
+
+/// RFC 7748 5.2.
+#[test]
+fn the_keys_of_the_specification_give_its_secret() {
+    let bytes = |text: &str| -> [u8; 32] {
+        std::array::from_fn(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap())
+    };
+    let scalar = bytes("a546e36bf0527c9d3b16154b82465edd62144c0ac1fc5a18506a2244ba449ac4");
+    let point = bytes("e6db6867583030db3594c1a424b15f7c726624ec26b3353b10a903a6d0ab1c4c");
+    let secret = bytes("c3da55379de9c6908e94ea4df28d084f32eccf03491c71f754b4075577a28552");
+    assert_eq!(PrivateKey(scalar).agree(&point), Some(secret));
 }
 
 fn pair_with(left: &[u8], right: &[u8]) -> (Session, Session) {
