@@ -1,5 +1,7 @@
 //! Random numbers for keys and queue pair numbers: from the kernel, or, in a simulation, from a seed.
 
+use std::io::Read;
+
 /// Where random numbers come from.
 #[derive(Debug, Default)]
 pub(crate) enum Random {
@@ -38,18 +40,19 @@ impl Random {
     }
 }
 
-/// 32 random bits from the kernel.
+/// 32 random bits from the kernel. The control path can afford the call.
 ///
-/// The control path can afford the call. Without entropy (never on a running system) the clock must do.
+/// # Panics
+/// Where a sandbox allows neither `getrandom` nor `/dev/urandom`: keys that can be guessed guard nothing.
 pub(crate) fn random_u32() -> u32 {
     let mut bytes = [0u8; 4];
     // SAFETY: the pointer and the length describe `bytes`, which the kernel may write.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if got == bytes.len() as isize {
-        return u32::from_ne_bytes(bytes);
+    if got != bytes.len() as isize {
+        let device = std::fs::File::open("/dev/urandom");
+        device
+            .and_then(|mut device| device.read_exact(&mut bytes))
+            .expect("random numbers of the kernel: allow getrandom, or /dev/urandom");
     }
-    let now = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap_or_default();
-    now.subsec_nanos().wrapping_mul(0x9e37_79b9) ^ (now.as_secs() as u32)
+    u32::from_ne_bytes(bytes)
 }

@@ -90,9 +90,14 @@ pub(super) fn segmentation_asked_for() -> bool {
 
 /// The secret that all connections are sealed with, from the environment.
 pub(super) fn secret_asked_for() -> io::Result<Option<Secret>> {
-    let Some(path) = std::env::var_os("AIRDMA_SECRET").filter(|path| !path.is_empty()) else {
+    let Some(path) = std::env::var_os("AIRDMA_SECRET") else {
         return Ok(None);
     };
+    if path.is_empty() {
+        // A script whose own variable is not set does not mean to send in the clear.
+        let message = "AIRDMA_SECRET is empty; it may be the path of a file, or not set";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
     Secret::from_file(Path::new(&path))
         .map(Some)
         .map_err(|error| {
@@ -123,7 +128,8 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
     use std::process::Command;
 
-    const NAMES: [&str; 6] = [
+    const NAMES: [&str; 7] = [
+        "AIRDMA_SECRET",
         "AIRDMA_WINDOW_BYTES",
         "AIRDMA_AIR",
         "AIRDMA_RATE",
@@ -137,6 +143,7 @@ mod tests {
     fn what_is_not_text_is_refused_as_other_wrong_values_are() {
         if std::env::var_os(INSIDE).is_some() {
             assert!(window_asked_for().is_err());
+            assert!(secret_asked_for().is_err());
             assert!(air_asked_for("lo", true).is_err());
             assert!(rate_control_asked_for().is_err());
             assert!(bundles_asked_for().is_err());
@@ -148,6 +155,7 @@ mod tests {
         let name =
             "core::environment::tests::what_is_not_text_is_refused_as_other_wrong_values_are";
         let wrong = OsStr::from_bytes(b"\xff");
+        assert!(secret_asked_for().is_ok_and(|secret| secret.is_none()));
         let status = Command::new(std::env::current_exe().unwrap())
             .args([name, "--exact"])
             .env(INSIDE, "1")
