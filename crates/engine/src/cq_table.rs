@@ -133,7 +133,7 @@ impl CqTable {
         }
     }
 
-    /// A queue that overflowed, each once: [`Tables::fail_overrun`](crate::tables::Tables::fail_overrun) is to be called.
+    /// A queue that overflowed, each once: [`Tables::fail_overrun`](crate::tables::Tables::fail_overrun) is to be called in this round.
     #[inline]
     pub(crate) fn has_overrun(&self) -> bool {
         !self.overrun.is_empty()

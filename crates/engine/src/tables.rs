@@ -201,14 +201,12 @@ impl Tables {
         {
             self.active.join(index, &mut slot.turn);
         }
-        if self.cqs.has_overrun() {
-            self.fail_overrun(now);
-        }
     }
 
     /// Completion queues overflowed: the queue pairs that use them end in ERROR, since what they did cannot be told, and each says
     /// so (`IBV_EVENT_QP_FATAL`). What they flush may make another queue overflow.
     #[cold]
+    #[inline(never)]
     pub(crate) fn fail_overrun(&mut self, now: Time) {
         let error = QpAttributes {
             state: QpState::Error,

@@ -283,6 +283,10 @@ impl Worker {
             round.received = self.receive(now, &mut round);
             self.tables.expire(now);
         }
+        // What is lost is not acknowledged.
+        if self.tables.cqs.has_overrun() {
+            self.tables.fail_overrun(now);
+        }
         self.transmit(now, &mut round);
         if self.tables.cqs.has_overrun() {
             self.tables.fail_overrun(now);
