@@ -2,6 +2,7 @@
 
 use super::{PACKET_LEN_MAX, ROUND_BYTES, Tables, destination};
 use crate::air::{AirIndex, Weight};
+use crate::gsi::Gsi;
 use crate::qp_host::QpHost;
 use crate::qp_table::{Connection, QpSlot};
 use crate::seal::{SEALED_LEN_MAX, Seal};
@@ -27,35 +28,13 @@ impl Tables {
     #[inline]
     pub(crate) fn fill(&mut self, now: Time, port: &mut dyn Port, batch: &mut TransmitBatch) {
         let mut budget = ROUND_BYTES;
-        while self.has_air_due(now) {
-            let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
-                return;
-            };
-            let Some((len, destination)) = self.poll_air(now, port, out) else {
-                break;
-            };
-            batch.commit(len, destination);
-            budget -= len as i64;
-        }
-        while self.keying.next().is_some_and(|due| due <= now) {
-            let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
-                return;
-            };
-            let Some((len, destination)) = self.poll_keying(now, out) else {
-                break;
-            };
-            let len = self.sign(out, len, &destination);
-            batch.commit(len, destination);
-            budget -= len as i64;
-        }
-        while let Some(gsi) = self.gsi.as_mut().filter(|gsi| gsi.has_transmits()) {
-            let Some(out) = batch.reserve(PACKET_LEN_MAX) else {
-                return;
-            };
-            if let Some((len, destination)) = gsi.poll_transmit(now, &self.rows, out) {
-                let len = self.sign(out, len, &destination);
-                batch.commit(len, destination);
-                budget -= len as i64;
+        let is_due = self.has_air_due(now)
+            || self.keying.next().is_some_and(|due| due <= now)
+            || self.gsi.as_ref().is_some_and(Gsi::has_transmits);
+        if is_due {
+            match self.fill_management(now, port, batch) {
+                Some(sent) => budget -= sent,
+                None => return,
             }
         }
         while budget > 0 {
@@ -70,8 +49,46 @@ impl Tables {
         }
     }
 
+    /// Adds the messages to peers in air mode, those that agree on keys, and those of queue pair 1, and returns their bytes; `None` when the batch is full.
+    #[inline(never)] // most rounds have none
+    fn fill_management(
+        &mut self,
+        now: Time,
+        port: &mut dyn Port,
+        batch: &mut TransmitBatch,
+    ) -> Option<i64> {
+        let mut bytes = 0;
+        while self.has_air_due(now) {
+            let out = batch.reserve(PACKET_LEN_MAX)?;
+            let Some((len, destination)) = self.poll_air(now, port, out) else {
+                break;
+            };
+            batch.commit(len, destination);
+            bytes += len as i64;
+        }
+        while self.keying.next().is_some_and(|due| due <= now) {
+            let out = batch.reserve(PACKET_LEN_MAX)?;
+            let Some((len, destination)) = self.poll_keying(now, out) else {
+                break;
+            };
+            let len = self.sign(out, len, &destination);
+            batch.commit(len, destination);
+            bytes += len as i64;
+        }
+        while let Some(gsi) = self.gsi.as_mut().filter(|gsi| gsi.has_transmits()) {
+            let out = batch.reserve(PACKET_LEN_MAX)?;
+            if let Some((len, destination)) = gsi.poll_transmit(now, &self.rows, out) {
+                let len = self.sign(out, len, &destination);
+                batch.commit(len, destination);
+                bytes += len as i64;
+            }
+        }
+        Some(bytes)
+    }
+
     /// Lets the first in line transmit `allowance` bytes at most, and its last packet beyond; returns how many it did.
     /// What follows from it is drawn once, at the end.
+    #[inline(never)] // a round in which none is in line saves no registers for it
     fn take_turn(
         &mut self,
         index: u32,
