@@ -130,10 +130,10 @@ impl QpSlot {
     /// Whether a packet in the clear comes from where the peer's always do, or the queue pair takes it from wherever.
     #[inline]
     pub(crate) fn knows(&self, received: &Received<'_>) -> bool {
-        let is_peers = |connection: &Connection| connection.source_port == received.source_port;
         self.seal.is_none()
+            && (self.connection.as_ref())
+                .is_none_or(|connection| connection.source_port == received.source_port)
             && self.accepts(received.source, received.destination)
-            && self.connection.as_ref().is_none_or(is_peers)
     }
 
     /// Whether a packet between these addresses may be for this queue pair. A connected one takes those of its peer only

@@ -10,6 +10,8 @@ use crate::Access;
 use std::io;
 
 /// Copies out of the application's memory.
+#[cold]
+#[inline(never)]
 pub(super) fn read(from: *mut u8, out: &mut [u8]) -> Result<(), Refused> {
     let local = vector(out.as_mut_ptr(), out.len());
     let remote = vector(from, out.len());
@@ -27,6 +29,8 @@ pub(super) fn read(from: *mut u8, out: &mut [u8]) -> Result<(), Refused> {
 }
 
 /// Copies into the application's memory.
+#[cold]
+#[inline(never)]
 pub(super) fn write(to: *mut u8, data: &[u8]) -> Result<(), Refused> {
     let local = vector(data.as_ptr().cast_mut(), data.len());
     let remote = vector(to, data.len());
@@ -44,6 +48,8 @@ pub(super) fn write(to: *mut u8, data: &[u8]) -> Result<(), Refused> {
 }
 
 /// Brings writable pages in.
+#[cold]
+#[inline(never)]
 pub(super) fn bring(at: *mut u8, length: usize) -> Result<(), Refused> {
     bring_for(at, length, Access::LOCAL_WRITE)
 }

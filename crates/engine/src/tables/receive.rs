@@ -75,6 +75,7 @@ impl Tables {
     }
 
     /// Gives a packet to the queue pair that it is for.
+    #[inline(always)] // into the path of packets in the clear
     fn deliver(
         &mut self,
         index: u32,
@@ -83,13 +84,8 @@ impl Tables {
         arrival: &Arrival,
         packet: &Packet<'_>,
     ) {
-        let Some(slot) = self.qps.slot(index) else {
-            return;
-        };
-        if let (Some(named), Receives::Domain(domain)) = (packet.headers.xrceth, slot.side.receives)
-        {
-            let srq = self.srqs.of_domain(named.srqn, domain);
-            slot.side.pd = srq.map_or(NO_PD, |srq| srq.pd);
+        if let Some(named) = packet.headers.xrceth {
+            self.enter_domain(index, named.srqn);
         }
         self.takes_packets(index, now);
         if packet.headers.bth.opcode == Opcode::Cnp {
@@ -99,6 +95,16 @@ impl Tables {
         self.with(index, |qp, host| {
             qp.handle_packet(now, arrival, packet, host)
         });
+    }
+
+    /// A packet names a shared receive queue: what it asks for is in the protection domain of that.
+    fn enter_domain(&mut self, index: u32, srqn: u32) {
+        if let Some(slot) = self.qps.slot(index)
+            && let Receives::Domain(domain) = slot.side.receives
+        {
+            let srq = self.srqs.of_domain(srqn, domain);
+            slot.side.pd = srq.map_or(NO_PD, |srq| srq.pd);
+        }
     }
 
     /// Takes a packet from the middle of a message, if it is the one that comes next; see [`QueuePair::take_middle`].
@@ -120,6 +126,7 @@ impl Tables {
     }
 
     /// The same for the queue pair that it is for.
+    #[inline(always)] // into the path of packets in the clear
     fn take_middle(
         &mut self,
         index: u32,
