@@ -18,6 +18,17 @@ use crate::{
 /// The most bytes that the headers of one packet take: BTH, XRCETH and AtomicETH.
 pub const HEADERS_LEN_MAX: usize = Bth::LEN + XrcEth::LEN + AtomicEth::LEN;
 
+/// Length of all headers there are, one of each.
+const ALL_LEN: usize = Bth::LEN
+    + Deth::LEN
+    + XrcEth::LEN
+    + Reth::LEN
+    + AtomicEth::LEN
+    + Aeth::LEN
+    + size_of::<u64>()
+    + size_of::<[u8; 4]>()
+    + size_of::<Rkey>();
+
 /// The base transport header and the payload of a packet from the middle of a SEND, a WRITE or a READ response of a reliable
 /// connection, which has no other header. `None` for all others; the pad and the payload's length are not looked at.
 #[inline]
@@ -156,6 +167,15 @@ impl Headers {
     #[inline]
     pub fn emit(&self, out: &mut [u8]) -> usize {
         debug_assert!(self.fit_opcode(), "{:?}", self);
+        // In a buffer with room for any headers that is looked at once, not for each.
+        match out.first_chunk_mut::<ALL_LEN>() {
+            Some(room) => self.write(room),
+            None => self.write(out),
+        }
+    }
+
+    #[inline(always)]
+    fn write(&self, out: &mut [u8]) -> usize {
         let mut writer = Writer { out, at: 0 };
         writer.put(&self.bth.to_bytes());
         if let Some(deth) = self.deth {
