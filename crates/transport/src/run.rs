@@ -76,16 +76,17 @@ struct RunHeaders {
 impl RunHeaders {
     /// Writes the BTH of each packet; `asks` says whether the one with that index asks for an acknowledgement.
     fn emit(&self, run: &Run, out: &mut [u8], mut asks: impl FnMut(u32) -> bool) {
-        let mut bth = Bth {
+        let bth = Bth {
             opcode: self.opcode,
             dest_qpn: self.dest_qpn,
-            psn: self.first,
             ..request_bth()
         };
+        let mut header = bth.to_bytes_with(self.tag);
+        let mut psn = self.first;
         for (index, packet) in (0..).zip(out.chunks_mut(run.stride()).take(run.packets)) {
-            bth.ack_request = asks(index);
-            packet[..Bth::LEN].copy_from_slice(&bth.to_bytes_with(self.tag));
-            bth.psn = bth.psn.add(1);
+            Bth::set_place(&mut header, psn, asks(index));
+            packet[..Bth::LEN].copy_from_slice(&header);
+            psn = psn.add(1);
         }
     }
 }
@@ -181,6 +182,7 @@ impl Replies {
 impl Responder {
     /// Takes a middle packet of the SEND or WRITE that is arriving, if it is the one that is expected. False: nothing was done, and
     /// [`handle_request`](Self::handle_request) is to see it.
+    #[inline]
     pub(crate) fn take_middle<H: Host>(&mut self, bth: &Bth, payload: &[u8], host: &mut H) -> bool {
         let others_wait = self.reorder.as_ref().is_some_and(|reorder| reorder.waits());
         let full = self.full;

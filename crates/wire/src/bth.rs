@@ -107,6 +107,13 @@ impl Bth {
         header[8] |= tag as u8 & 0x7f;
     }
 
+    /// Changes the PSN of a header, and whether it asks for an acknowledgement.
+    #[inline]
+    pub fn set_place(header: &mut [u8; Self::LEN], psn: Psn, ack_request: bool) {
+        let ack = u8::from(ack_request) << 7 | header[8] & 0x7f;
+        field::set::<8, 4, _>(header, field::byte_and_24(ack, psn.get()));
+    }
+
     /// The header as it is sent without a tag; the low two bits of `pad` count.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
@@ -153,6 +160,15 @@ mod tests {
             Bth::mark(&mut bytes, tag);
             assert_eq!(bth.to_bytes_with(tag), bytes);
             assert_eq!(Bth::from_bytes(&bytes).unwrap(), Bth { tag, ..bth });
+            let (psn, ack_request) = (Psn::new(0xab_cdef), false);
+            let placed = Bth {
+                tag,
+                psn,
+                ack_request,
+                ..bth
+            };
+            Bth::set_place(&mut bytes, psn, ack_request);
+            assert_eq!(Bth::from_bytes(&bytes).unwrap(), placed);
         }
     }
 }
