@@ -225,6 +225,7 @@ impl QueuePair {
 
     /// Takes a packet from the middle of a SEND, a WRITE or a READ response, if it is the one that comes next: `bth` its only header,
     /// `payload` what follows. False: nothing was done, and [`handle_packet`](Self::handle_packet) is to see it.
+    #[inline]
     pub fn take_middle<H: Host>(
         &mut self,
         now: Time,
@@ -350,6 +351,7 @@ impl QueuePair {
     /// Writes the next packet into `out`, which holds the largest headers, 4,096 bytes and the
     /// padding. Answers go first and are not counted against `credit`, the bytes that the window
     /// of the path still takes. Local requests whose turn has come are done on the way, credit or not.
+    #[inline]
     pub fn poll_transmit<H: Host>(
         &mut self,
         now: Time,
@@ -419,6 +421,7 @@ impl QueuePair {
         requester.poll_run(&turn, &self.attributes, limits, host, out)
     }
 
+    #[inline]
     fn poll_reply<H: Host>(&mut self, host: &mut H, out: &mut [u8]) -> Option<usize> {
         let peer = self.peer();
         let Service::Connected { responder, .. } = &mut self.service else {

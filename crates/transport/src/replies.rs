@@ -198,6 +198,7 @@ impl Replies {
 
     /// Writes the next reply packet into `out` and returns its length without ICRC. A fault means
     /// that the memory of a READ went away: the reply has become a NAK, and is written.
+    #[inline]
     pub(crate) fn poll_transmit<H: Host>(
         &mut self,
         peer: &Peer,
