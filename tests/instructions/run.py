@@ -77,7 +77,7 @@ def _count_revision(revision: str, wanted: str) -> record.Record:
     git = ["git", "-C", str(record.ROOT), "worktree"]
     subprocess.run([*git, "add", "--quiet", "--force", "--detach", str(source), revision], check=True)
     try:
-        cargo = [os.environ.get("CARGO", "cargo"), "build", "--release", "--package", "airdma-instructions"]
+        cargo = [os.environ.get("CARGO", "cargo"), "build", "--release", "--workspace", "--bin", "airdma-instructions"]
         subprocess.run(cargo, cwd=source, env={**os.environ, "CARGO_TARGET_DIR": str(target)}, check=True)
         program = target / "release" / "airdma-instructions"
         what = {name: text for name, text in callgrind.scenarios(program).items() if re.search(wanted, name)}
