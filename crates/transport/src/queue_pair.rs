@@ -225,7 +225,7 @@ impl QueuePair {
 
     /// Takes a packet from the middle of a SEND, a WRITE or a READ response, if it is the one that comes next: `bth` its only header,
     /// `payload` what follows. False: nothing was done, and [`handle_packet`](Self::handle_packet) is to see it.
-    #[inline]
+    #[inline(always)] // into both paths, of packets in the clear and of sealed ones
     pub fn take_middle<H: Host>(
         &mut self,
         now: Time,

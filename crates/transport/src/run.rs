@@ -182,7 +182,7 @@ impl Replies {
 impl Responder {
     /// Takes a middle packet of the SEND or WRITE that is arriving, if it is the one that is expected. False: nothing was done, and
     /// [`handle_request`](Self::handle_request) is to see it.
-    #[inline]
+    #[inline(always)] // as in the queue pair
     pub(crate) fn take_middle<H: Host>(&mut self, bth: &Bth, payload: &[u8], host: &mut H) -> bool {
         let others_wait = self.reorder.as_ref().is_some_and(|reorder| reorder.waits());
         let full = self.full;
@@ -226,7 +226,7 @@ impl Responder {
 impl Requester {
     /// Takes a middle packet of the READ response that is arriving, if it is the one that is expected. False: nothing was done, and
     /// [`handle_response`](Self::handle_response) is to see it.
-    #[inline]
+    #[inline(always)] // as in the queue pair
     pub(crate) fn take_middle<H: Host>(
         &mut self,
         now: Time,

@@ -205,7 +205,7 @@ impl Headers {
         writer.at
     }
 
-    #[inline]
+    #[inline(always)]
     fn read(reader: &mut Reader<'_>) -> Result<Self, ParseError> {
         let mut headers = Headers::new(Bth::from_bytes(reader.take()?)?);
         let opcode = headers.bth.opcode;
@@ -255,7 +255,7 @@ impl<'a> Packet<'a> {
     ///
     /// # Errors
     /// Says why the bytes are no packet; such bytes are dropped and counted.
-    #[inline]
+    #[inline(always)] // into the paths of packets in the clear and of sealed ones
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, ParseError> {
         let mut reader = Reader { rest: bytes };
         let headers = Headers::read(&mut reader)?;

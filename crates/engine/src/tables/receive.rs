@@ -50,7 +50,7 @@ impl Tables {
                 return self.counters.count(reason);
             }
         }
-        self.deliver(index, now, received, &arrival, &packet);
+        self.deliver::<false>(index, now, received, &arrival, &packet);
         if !is_from_peer {
             self.resolve_candidate(now);
         }
@@ -59,7 +59,7 @@ impl Tables {
     /// Takes a packet that was sealed, for the queue pair that opened it.
     pub(crate) fn receive_for(&mut self, index: u32, now: Time, received: &Received<'_>) {
         if let Some((bth, payload)) = split_middle(received.bytes)
-            && self.take_middle(index, now, received, &bth, payload)
+            && self.take_middle::<true>(index, now, received, &bth, payload)
         {
             return;
         }
@@ -69,14 +69,15 @@ impl Tables {
                     self.counters.count(EngineCounter::DropAir);
                 }
             }
-            Ok(packet) => self.deliver(index, now, received, &arrival(received), &packet),
+            Ok(packet) => self.deliver::<true>(index, now, received, &arrival(received), &packet),
             Err(error) => self.drop_malformed(error),
         }
     }
 
     /// Gives a packet to the queue pair that it is for.
-    #[inline(always)] // into the path of packets in the clear
-    fn deliver(
+    /// `SEALED`: each path has its own copy, inlined into it.
+    #[inline(always)]
+    fn deliver<const SEALED: bool>(
         &mut self,
         index: u32,
         now: Time,
@@ -122,12 +123,13 @@ impl Tables {
         if !slot.is_some_and(|slot| slot.knows(received)) {
             return false;
         }
-        self.take_middle(index, now, received, bth, payload)
+        self.take_middle::<false>(index, now, received, bth, payload)
     }
 
     /// The same for the queue pair that it is for.
-    #[inline(always)] // into the path of packets in the clear
-    fn take_middle(
+    /// `SEALED`: as in [`deliver`](Self::deliver).
+    #[inline]
+    fn take_middle<const SEALED: bool>(
         &mut self,
         index: u32,
         now: Time,
