@@ -241,8 +241,10 @@ impl QueuePair {
             return false;
         };
         let partition = bth.pkey & PARTITION_MASK == DEFAULT_PKEY & PARTITION_MASK;
-        let expected =
-            self.transport == Transport::Rc && partition && bth.pad == 0 && self.tagging.takes(bth);
+        let expected = self.transport == Transport::Rc
+            && partition
+            && bth.pad == 0
+            && self.tagging.takes_middle(bth);
         if !expected || !self.attributes.state.receives() {
             return false;
         }

@@ -37,7 +37,7 @@ pub(crate) struct Tagging {
     sent: u16,
     /// The peer has a tag, and has not shown it.
     is_pending: bool,
-    /// Packets have these bits under the mask, which is 0 until the peer has shown its tag.
+    /// Packets have these bits under the mask, which is 0 until the peer has shown its tag; until then a peer that has one has no packet with these bits.
     bits: u16,
     mask: u16,
 }
@@ -49,7 +49,7 @@ impl Tagging {
                 tags: Some(tags),
                 sent: tags.sent,
                 is_pending: true,
-                bits: 0,
+                bits: u16::MAX,
                 mask: 0,
             };
         }
@@ -69,6 +69,12 @@ impl Tagging {
     #[inline]
     pub(crate) fn takes(&self, bth: &Bth) -> bool {
         self.mask == 0 || bth.tag & self.mask == self.bits
+    }
+
+    /// The same of one from the middle of a message that is taken by the short way, on which no peer shows its tag.
+    #[inline]
+    pub(crate) fn takes_middle(&self, bth: &Bth) -> bool {
+        bth.tag & self.mask == self.bits
     }
 
     /// Whether nothing may be taken ahead of its turn yet.

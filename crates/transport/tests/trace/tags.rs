@@ -217,3 +217,50 @@ fn all_that_is_sent_has_the_tag_and_is_otherwise_what_it_was() {
         assert_eq!(bth.tag, SENT);
     }
 }
+
+/// The engine offers each packet from the middle of a message to `take_middle` first.
+fn middle(b: &mut Bench, opcode: Opcode, psn: u32, tag: u16) {
+    let mut bth = Bth::new(opcode, Qpn::new(QPN), Psn::new(psn));
+    bth.tag = tag;
+    let payload = [psn as u8; 256];
+    if !b.qp.take_middle(b.now, &bth, &payload, &mut b.host) {
+        b.arrives(opcode, psn, &payload, |headers| headers.bth = bth);
+    }
+}
+
+#[test]
+fn a_write_that_began_without_tags_shows_it_by_its_next_packet() {
+    let mut b = tagged();
+    write(&mut b, Opcode::RcWriteFirst, 100, 0);
+    middle(&mut b, Opcode::RcWriteMiddle, 101, 77);
+    middle(&mut b, Opcode::RcWriteMiddle, 102, TAKEN);
+    middle(&mut b, Opcode::RcWriteMiddle, 104, TAKEN);
+    assert_eq!(b.counted(Counter::DropEarly), 0, "it is kept");
+    middle(&mut b, Opcode::RcWriteMiddle, 103, 77);
+    assert_eq!(refused(&b), 1);
+}
+
+#[test]
+fn so_does_a_read() {
+    let mut b = tagged();
+    let (va, rkey) = (REGION_VA, RKEY);
+    b.post(Operation::Read { va, rkey }, 2048);
+    b.sends();
+    b.arrives(
+        Opcode::RcReadResponseFirst,
+        0xff_fffe,
+        &[1; 256],
+        |headers| {
+            headers.bth.ack_request = false;
+            headers.aeth = Some(Aeth {
+                syndrome: Syndrome::Ack { credits: 31 },
+                msn: 1,
+            });
+        },
+    );
+    middle(&mut b, Opcode::RcReadResponseMiddle, 0xff_ffff, TAKEN);
+    middle(&mut b, Opcode::RcReadResponseMiddle, 1, TAKEN);
+    assert_eq!(b.counted(Counter::DropEarly), 0, "it is placed");
+    middle(&mut b, Opcode::RcReadResponseMiddle, 0, 77);
+    assert_eq!(refused(&b), 1);
+}
