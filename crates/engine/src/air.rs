@@ -270,9 +270,12 @@ impl Air {
         let has_called = caller.is_some_and(|caller| self.callers.contains(&caller));
         let called = self.mode == AirMode::Asks || own.is_some() || has_called;
         let controls = self.rate_control == RateControl::Dcqcn;
-        let index = match own.or_else(|| self.find(address, local, None)) {
+        let speaks = offers && called;
+        // A host of which nothing but the rate to it is minded does not speak.
+        let rated = self.find(address, local, None).filter(|_| !speaks);
+        let index = match own.or(rated) {
             Some(index) => index,
-            None if (offers && called) || controls => self.add(connection, range),
+            None if speaks || controls => self.add(connection, range),
             None => return None,
         };
         let line_rate = self.line_rate;
@@ -285,7 +288,7 @@ impl Air {
         if controls && peer.pace.is_none() {
             peer.pace = Some(Pace::dcqcn(line_rate, now));
         }
-        if offers && called && peer.range == range {
+        if speaks && peer.range == range {
             self.ask(index, now);
         }
         Some(index)
@@ -411,13 +414,21 @@ impl Tables {
                 continue;
             };
             let number = slot.qp.attributes().dest_qpn;
-            let is_its = slot.connection.is_some_and(|connection| {
-                let ends = (connection.remote, connection.local, range_of(number));
-                connection.air.is_none() && ends == (caller.address, caller.local, caller.range)
-            });
-            if is_its {
-                self.join_air(index, now);
+            let is_reliable = slot.qp.qp_type() == QpType::Rc;
+            let Some(connection) = slot.connection.filter(|_| is_reliable) else {
+                continue;
+            };
+            let ends = (connection.remote, connection.local, range_of(number));
+            let speaks = |air: AirIndex| self.air.peers[air.0 as usize].range.is_some();
+            if ends != (caller.address, caller.local, caller.range)
+                || connection.air.is_some_and(speaks)
+            {
+                continue;
             }
+            // A congestion notification may have come before, since when there is a rate to the host, and nothing else.
+            self.leave_air(index, &connection);
+            self.join_air(index, now);
+            self.take_the_turn(index);
         }
     }
 

@@ -1,8 +1,8 @@
 //! A third host that is connected to one end, sees no packet that is not for it, and sends with any source address.
 
 use crate::common::*;
-use crate::wires::Wires;
-use crate::{BTH_AND_DETH, MS, inject, is_middle};
+use crate::wires::{Wires, reset};
+use crate::{BTH_AND_DETH, MS, inject, is_middle, rate};
 use airdma_engine::*;
 use airdma_port::sim::Frame;
 use airdma_wire::air::{Hello, Message, Report, ReportWriter, feature, hello, parse};
@@ -302,6 +302,47 @@ fn a_forged_congestion_notification_needs_the_tag() {
     wires.ends[0].ok();
     assert!(wires.hosts[0].count("cnps_received") > 0);
     assert_eq!(wires.hosts[0].count("drop_untagged"), 0);
+}
+
+/// One packet whose odds are 1 where the queue pair number is known.
+#[test]
+fn a_forged_congestion_notification_keeps_nobody_from_agreeing() {
+    let mut wires = Wires::new([false, false], LEN);
+    wires.hosts[1]
+        .device
+        .offer_air_to_who_asks(RateControl::Buffers);
+    wires.connect_again();
+    forge_to_right(&wires, cnp(wires.ends[1].qp.number()).to_vec());
+    wires.quietly(MS);
+    assert_eq!(wires.hosts[1].count("cnps_received"), 1);
+    wires.hosts[0].device.offer_air(RateControl::Buffers);
+    let (_left, _right) = rate::pair(&wires);
+    wires.quietly(5 * MS);
+    let agreed = wires.hosts.each_ref().map(|host| host.count("air_agreed"));
+    assert_eq!(agreed, [1, 1]);
+}
+
+/// Nor one that came between the connection and the question.
+#[test]
+fn one_that_comes_before_the_question_does_neither() {
+    let mut wires = Wires::new([false, false], LEN);
+    wires.hosts[0].device.offer_air(RateControl::Buffers);
+    wires.hosts[1]
+        .device
+        .offer_air_to_who_asks(RateControl::Buffers);
+    wires.ends.iter().for_each(reset);
+    wires.ends[1].connect(&wires.ends[0]);
+    forge_to_right(&wires, cnp(wires.ends[1].qp.number()).to_vec());
+    wires.quietly(MS);
+    assert_eq!(wires.hosts[1].count("cnps_received"), 1);
+    wires.ends[0].connect(&wires.ends[1]);
+    wires.quietly(5 * MS);
+    let agreed = wires.hosts.each_ref().map(|host| host.count("air_agreed"));
+    assert_eq!(agreed, [1, 1]);
+    let write = wires.ends[1].write(&wires.ends[0], 0, LEN);
+    wires.ends[1].qp.post_send(&write).unwrap();
+    wires.quietly(40 * MS);
+    wires.ends[1].ok();
 }
 
 /// A generator (SplitMix64).
