@@ -37,9 +37,11 @@ pub(crate) enum EngineCounter {
     DropUnsealed,
     /// Connections that agreed on keys.
     SealsAgreed,
+    /// Packets of ours that had waited long enough for the keys of their connection.
+    DropUnkeyed,
 }
 
-const ENGINE_NAMES: [&str; 16] = [
+const ENGINE_NAMES: [&str; 17] = [
     "drop_truncated",
     "drop_unknown_opcode",
     "drop_unknown_qp",
@@ -56,6 +58,7 @@ const ENGINE_NAMES: [&str; 16] = [
     "air_bundles_stopped",
     "drop_unsealed",
     "seals_agreed",
+    "drop_unkeyed",
 ];
 const TRANSPORT_START: usize = ENGINE_NAMES.len();
 const CM_START: usize = TRANSPORT_START + Counter::ALL.len();

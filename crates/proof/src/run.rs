@@ -15,9 +15,6 @@ const PROGRAM_BYTES: u64 = 2400;
 /// with 9 times the longest timeout that worlds have, and as much again for queues.
 const QUIET_MAX: Duration = Duration::from_secs(4);
 
-/// Requests wait as long for the keys of a sealed connection before they are tried, or for one timeout.
-const KEYS_WAIT_MAX: Duration = Duration::from_millis(100);
-
 /// How long packets may still be under way, wait for a receiver, or be looked for, when the world comes to its end.
 const SETTLING_MAX: Duration = Duration::from_millis(20);
 
@@ -197,7 +194,8 @@ impl World {
             }
             let mut retries = timeout * (u32::from(connection.retry_count) + 1);
             if self.plan.sealed {
-                retries += timeout.max(KEYS_WAIT_MAX);
+                // Requests wait as long for the keys before they are tried.
+                retries += timeout;
             }
             let late = self.now > start + retries + SETTLING_MAX;
             let mut open = self.judge.sends(end).filter(|(_, signalled)| *signalled);

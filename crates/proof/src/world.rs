@@ -301,7 +301,7 @@ impl World {
             signal_all: connection.signal_all,
         });
         let qp = qp.expect("a queue pair");
-        if self.plan.sealed && connection.service != Service::Ud {
+        if self.plan.sealed && connection.service == Service::Rc {
             qp.seal().expect("it is not connected");
         }
         let granted = qp.caps();
@@ -581,6 +581,7 @@ impl World {
         let (a, b) = (self.ends[end].host, self.ends[other].host);
         let counted = [self.network.path(a, b), self.network.path(b, a)];
         let lost: u64 = counted.iter().map(|path| path.lost).sum();
+        let lost = lost + self.unkeyed([a, b]);
         let astray: u64 = counted.iter().map(|path| path.astray).sum();
         let slow = self.slow_since(end);
         let is_calm = lost + astray == 0 && slow.is_none() && !self.violent;
@@ -592,6 +593,17 @@ impl World {
             haunted: self.ends[end].haunted,
             disorderly: self.is_disorderly(),
         }
+    }
+
+    /// Packets that were dropped by hosts that had no keys for them.
+    fn unkeyed(&self, hosts: [usize; 2]) -> u64 {
+        if !self.plan.sealed {
+            return 0;
+        }
+        let counters = hosts.map(|host| self.hosts[host].device.device().counters());
+        let dropped = counters.iter().flatten();
+        let dropped = dropped.filter(|(name, _)| *name == "drop_unkeyed");
+        dropped.map(|(_, count)| count).sum()
     }
 
     /// What the attacker did that RoCEv2 has spend a retry, which may be missed later. Where nothing else does, no connection ends by that.

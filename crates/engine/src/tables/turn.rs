@@ -2,6 +2,7 @@
 
 use super::{PACKET_LEN_MAX, ROUND_BYTES, Tables, destination};
 use crate::air::{AirIndex, Weight};
+use crate::counters::EngineCounter;
 use crate::gsi::Gsi;
 use crate::qp_host::QpHost;
 use crate::qp_table::{Connection, QpSlot};
@@ -181,6 +182,7 @@ impl Tables {
                 let len = session.and_then(|session| session.seal(out, transmit.len));
                 let Some(len) = len else {
                     // The peer did not agree on keys: it gets nothing.
+                    host.counters.count(EngineCounter::DropUnkeyed);
                     full = false;
                     sent += transmit.len as i64;
                     continue;
