@@ -253,6 +253,20 @@ fn a_peer_that_does_not_seal_is_not_there() {
 }
 
 #[test]
+fn a_peer_that_is_gone_before_the_keys_is_found_out_in_the_time_of_the_queue_pair() {
+    let mut wire = Wire::new();
+    let ends = wire.ends(4096);
+    seal(&ends);
+    ends[0].connect(&ends[1]);
+    write(&ends, 64, b"sealed");
+    // Eight timeouts of 67 ms, and one for the keys.
+    wire.pass(9 * 67 * MS);
+    assert!(ends[0].try_complete().is_none());
+    wire.pass(20 * MS);
+    assert_eq!(ends[0].complete().status, Status::RetryExceeded);
+}
+
+#[test]
 fn a_shared_secret_seals_what_programs_do_not_ask_for() {
     let mut wire = Wire::new();
     for host in &wire.hosts {
