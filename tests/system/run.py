@@ -33,6 +33,7 @@ import queue_service  # noqa: E402
 import replayed_packets  # noqa: E402
 import runner  # noqa: E402
 import scenarios  # noqa: E402
+import sealed  # noqa: E402
 import system_calls  # noqa: E402
 import traffic_class  # noqa: E402
 import wireless_link  # noqa: E402
@@ -105,6 +106,7 @@ def _run(cases: list[Case], pairs_only: bool, folder: Path) -> int:
             ip_layer.run(lab, tally)
             system_calls.run(lab, tally)
             traffic_class.run(lab, tally)
+            sealed.run(lab, tally, folder)
             running.run(lab, tally, table.lines(), folder)
         with Lab() as lab:
             file_transfer.run(lab, tally)

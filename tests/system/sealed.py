@@ -1,0 +1,119 @@
+"""Unmodified programs over sealed connections (AIRDMA_SECRET), and what hosts without the secret reach."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from airdma_lab import build, devices, perftest
+from airdma_lab.lab import Host, Lab
+from airdma_lab.program import Outcome
+from case import Tally
+from traffic_class import CAPTURE
+
+SEALED = 0xDA
+"""Opcode of packets between hosts that have the secret (docs/protocol.md)."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A program at both ends, which meet over TCP (perftest) or by rdma_cm."""
+
+    argv: list[str]
+    by_address: bool = False
+    environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return " ".join([*(f"{name}={value}" for name, value in self.environment), *self.argv])
+
+
+RUNS = [
+    Run(["ib_write_bw", "-s", "65536", "-n", "500"]),
+    Run(["ib_read_lat", "-s", "64", "-n", "500"]),
+    Run(["ib_atomic_bw", "-n", "500"]),
+    Run(["ib_send_bw", "-c", "UC", "-s", "8192", "-n", "500"]),
+    Run(["ib_send_lat", "-R", "-s", "512", "-n", "500"], by_address=True),
+    Run(["rping", "-C", "200", "-S", "4096", "-V"], by_address=True),
+    Run(["ib_write_bw", "-s", "65536", "-n", "500"], environment=(("AIRDMA_AIR", "1"),)),
+    Run(["ib_write_bw", "-s", "65536", "-n", "500"], environment=(("AIRDMA_AIR", "1"), ("AIRDMA_IMPAIR", "drop=1%,seed=7"))),
+]
+
+
+def run(lab: Lab, tally: Tally, folder: Path) -> None:
+    """All of them with one secret, while the packets at host a are looked at; then some with two, and with one at one end."""
+    secrets = []
+    for name, content in (("secret", b"0123456789abcdef" * 2), ("another", b"fedcba9876543210" * 2)):
+        path = folder / name
+        path.touch(mode=0o600)
+        path.write_bytes(content)
+        secrets.append({"AIRDMA_SECRET": str(path)})
+    for one in RUNS:
+        _record(tally, f"sealed: {one.name}", lambda one=one: _is_sealed(lab, one, secrets[0]))
+    for what, other in (("another secret", secrets[1]), ("no secret", {})):
+        for one in (RUNS[0], RUNS[5]):
+            _record(tally, f"{what} reaches nothing: {one.name}", lambda one=one, other=other: _is_refused(lab, one, secrets[0], other))
+    readable = folder / "readable"
+    readable.write_bytes(b"0123456789abcdef")
+    readable.chmod(0o644)
+    _record(tally, "a secret that others can read is refused", lambda: _is_no_secret(lab, readable))
+
+
+def _record(tally: Tally, name: str, check: object) -> None:
+    started = time.monotonic()
+    tally.record(name, check(), time.monotonic() - started)
+
+
+def _is_sealed(lab: Lab, one: Run, secret: dict[str, str]) -> list[str]:
+    capture = lab.a.start(["python3", "-c", CAPTURE])
+    if not capture.wait_idle(10):
+        return [capture.stop().explain()]
+    before = devices.counters(lab.a)
+    ended = _both(lab, one, secret, secret, 30)
+    said = capture.stop()
+    lab.a.forget(capture)
+    if not all(outcome.ok for outcome in (*ended, said)):
+        return [outcome.explain() for outcome in (*ended, said)]
+    opcodes = {opcode for _, opcode, is_management, _ in json.loads(said.stdout) if not is_management}
+    complaints = [] if opcodes == {SEALED} else [f"packets with opcodes {sorted(opcodes)}"]
+    agreed = devices.counters(lab.a)["seals_agreed"] - before.get("seals_agreed", 0)
+    return complaints + ([] if agreed >= 1 else ["no keys were agreed on"])
+
+
+def _is_refused(lab: Lab, one: Run, ours: dict[str, str], theirs: dict[str, str]) -> list[str]:
+    # rdma_cm asks a peer that does not answer for a minute; nothing has come of it until then.
+    served, asked = _both(lab, one, ours, theirs, 5 if one.by_address else 20)
+    complaints = [] if asked.returncode != 0 and asked.timed_out == one.by_address else [asked.explain()]
+    return complaints + ([] if served.returncode != 0 else [served.explain()])
+
+
+def _is_no_secret(lab: Lab, path: Path) -> list[str]:
+    outcome = lab.a.run(build.with_airdma(["ibv_devinfo"]), {"AIRDMA_SECRET": str(path)})
+    is_told = "AIRDMA_SECRET" in outcome.stdout + outcome.stderr and "chmod 600" in outcome.stdout + outcome.stderr
+    return [] if outcome.returncode != 0 and is_told else [outcome.explain()]
+
+
+def _both(lab: Lab, one: Run, ours: dict[str, str], theirs: dict[str, str], limit_s: float) -> tuple[Outcome, Outcome]:
+    """What became of the server at host b, and of the client at host a, which has `theirs`."""
+    environment = dict(one.environment)
+    server = lab.b.start(_server(lab.b, one), {**environment, **ours})
+    is_ready = server.wait_idle(10) if one.by_address else server.wait_listening(perftest.PORT, "tcp", 10)
+    asked = lab.a.run(_client(lab, one), {**environment, **theirs}, limit_s) if is_ready else server.stop()
+    # One whose client failed may wait for ever.
+    served = server.wait(10 if asked.ok else 1)
+    lab.b.forget(server)
+    return served, asked
+
+
+def _server(host: Host, one: Run) -> list[str]:
+    if one.argv[0] == "rping":
+        return build.with_airdma([*one.argv, "-s", "-a", host.ipv4])
+    return build.with_airdma([*one.argv, "-F", "-d", devices.DEVICE, "-x", str(devices.gid_index(host, 4))])
+
+
+def _client(lab: Lab, one: Run) -> list[str]:
+    if one.argv[0] == "rping":
+        return build.with_airdma([*one.argv, "-c", "-a", lab.b.ipv4])
+    return [*_server(lab.a, one), lab.b.ipv4]
