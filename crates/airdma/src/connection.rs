@@ -50,10 +50,20 @@ pub(crate) struct State {
     pub(crate) work: Work,
     is_open: bool,
     cm: Option<ConnectionId>,
+    /// What the peer was asked for, if we ask.
+    asked: Option<Asked>,
     /// When to give up waiting for an answer.
     deadline: Instant,
     /// Who waits for it to open, or to come to rest.
     watchers: Vec<Waker>,
+}
+
+/// A connection that a peer is asked for.
+#[derive(Clone, Copy)]
+struct Asked {
+    to: SocketAddr,
+    source: IpAddr,
+    path_mtu: PathMtu,
 }
 
 /// What the peer told of its side.
@@ -76,17 +86,31 @@ impl Connection {
         seals: bool,
     ) -> Result<Arc<Connection>> {
         let this = Self::new(hub, to.ip(), path, seals)?;
+        this.ask(Asked {
+            to,
+            source,
+            path_mtu: hub.engine.current().path_mtu,
+        })?;
+        Ok(this)
+    }
+
+    fn ask(&self, asked: Asked) -> Result<()> {
+        let Asked {
+            to,
+            source,
+            path_mtu,
+        } = asked;
         let wanted = Connect {
             route: Route {
                 local: Gid::from(source),
-                remote: path.gid,
+                remote: self.path.gid,
                 traffic_class: 0,
             },
             service_id: ServiceId::of_port(PortSpace::TCP, to.port()),
             transport: TransportService::Rc,
-            qpn: this.qp.number(),
-            psn: this.psn,
-            path_mtu: hub.engine.current().path_mtu,
+            qpn: self.qp.number(),
+            psn: self.psn,
+            path_mtu,
             responder_resources: READS_MAX,
             initiator_depth: READS_MAX,
             retry_count: RETRIES,
@@ -98,10 +122,22 @@ impl Connection {
             private_data: &[],
         };
         // Held, so that no answer is seen before this is complete.
-        let mut state = this.state();
-        state.cm = Some(hub.engine.cm_connect(&wanted, &hub.events, this.number)?);
-        drop(state);
-        Ok(this)
+        let mut state = self.state();
+        let hub = &self.hub;
+        state.cm = Some(hub.engine.cm_connect(&wanted, &hub.events, self.number)?);
+        state.asked = Some(asked);
+        Ok(())
+    }
+
+    /// The peer's port has a smaller path MTU than was asked for: it is asked for the next smaller one. Whether there is one.
+    fn ask_for_less(&self) -> bool {
+        let asked = self.state().asked;
+        let smaller = asked.and_then(|asked| {
+            let mut sizes = PathMtu::ALL.into_iter().rev();
+            let path_mtu = sizes.find(|size| size.bytes() < asked.path_mtu.bytes())?;
+            Some(Asked { path_mtu, ..asked })
+        });
+        smaller.is_some_and(|asked| self.ask(asked).is_ok())
     }
 
     /// Accepts a connection that was asked for; it opens when the peer has heard.
@@ -181,6 +217,7 @@ impl Connection {
                 work: Work::new(words),
                 is_open: false,
                 cm: None,
+                asked: None,
                 deadline: Instant::now() + CONNECT_TIME,
                 watchers: Vec::new(),
             }),
@@ -251,6 +288,9 @@ impl Connection {
             Event::Established { .. } => self.open(),
             Event::Rejected { reason, .. } => {
                 self.state().cm = None;
+                if reason == RejReason::INVALID_PATH_MTU && self.ask_for_less() {
+                    return;
+                }
                 self.end(refusal(reason, self.peer));
             }
             Event::Unreachable { .. } => {
@@ -275,10 +315,11 @@ impl Connection {
     }
 
     fn accepted(&self, response: &ConnectResponse) {
+        let asked = self.state().asked;
         let ready = self.make_ready(&PeerSide {
             qpn: response.qpn,
             psn: response.psn,
-            path_mtu: self.hub.engine.current().path_mtu,
+            path_mtu: asked.map_or(PathMtu::M256, |asked| asked.path_mtu),
             takes: response.responder_resources,
             sends: response.initiator_depth,
         });

@@ -390,3 +390,38 @@ fn devices_are_named_by_their_interfaces_and_have_all_of_their_addresses() {
         },
     );
 }
+
+/// The peer's port takes no path MTU above its own.
+#[test]
+fn hosts_with_different_mtus_connect_with_the_smaller_one() {
+    let setup = "ip link add veth0 mtu 9000 type veth peer name veth1 mtu 1500
+        ip addr add 10.9.9.1/24 dev veth0
+        ip addr add 10.9.9.2/24 dev veth1
+        ip link set veth0 up
+        ip link set veth1 up";
+    isolated(
+        "hosts_with_different_mtus_connect_with_the_smaller_one",
+        setup,
+        || {
+            let large = Device::open("10.9.9.1").unwrap();
+            let small = Device::open("10.9.9.2").unwrap();
+            for (here, there) in [(&large, &small), (&small, &large)] {
+                let listener = there.listen(PORT).unwrap();
+                let mut accepting = listener.accept();
+                let to = (there.address().unwrap(), PORT);
+                let mut connecting = here.connect(to);
+                let [left, right] = std::thread::scope(|scope| {
+                    let left = scope.spawn(|| connecting.wait_timeout(PATIENCE).unwrap().unwrap());
+                    let right = accepting.wait_timeout(PATIENCE).unwrap().unwrap();
+                    [left.join().unwrap(), right]
+                });
+                let bytes = pattern(100_000, 7);
+                let mut receiving = right.recv(there.allocate(100_000).unwrap(), ..);
+                let mut sending = left.send(filled(here, &bytes), ..);
+                let heard = receiving.wait_timeout(PATIENCE).unwrap().unwrap();
+                assert!(heard[..] == bytes);
+                sending.wait_timeout(PATIENCE).unwrap().unwrap();
+            }
+        },
+    );
+}
