@@ -82,6 +82,9 @@ pub(crate) struct Source {
     pub(crate) on_link: bool,
 }
 
+/// No packet comes from there.
+pub(crate) const NO_PORT: u32 = 1 << 16;
+
 /// Between which addresses a queue pair is connected.
 #[derive(Clone, Copy)]
 pub(crate) struct Connection {
@@ -90,8 +93,9 @@ pub(crate) struct Connection {
     pub(crate) local: IpAddr,
     /// Index of `local` in the GID table.
     pub(crate) source_index: u8,
-    /// UDP port from which the peer's packets come; 0 until a good one has come ([`crate::source_port`]).
-    pub(crate) source_port: u16,
+    /// UDP port from which the peer's packets in the clear come; 0 until a good one has come ([`crate::source_port`]), and [`NO_PORT`] if
+    /// the connection is sealed.
+    pub(crate) source_port: u32,
     /// No router is in between.
     pub(crate) on_link: bool,
     /// The process at the other end, if more than RoCEv2 is offered to it; the host, if the rate to it is controlled.
@@ -130,9 +134,8 @@ impl QpSlot {
     /// Whether a packet in the clear comes from where the peer's always do, or the queue pair takes it from wherever.
     #[inline]
     pub(crate) fn knows(&self, received: &Received<'_>) -> bool {
-        self.seal.is_none()
-            && (self.connection.as_ref())
-                .is_none_or(|connection| connection.source_port == received.source_port)
+        let port = u32::from(received.source_port);
+        (self.connection.as_ref()).is_none_or(|connection| connection.source_port == port)
             && self.accepts(received.source, received.destination)
     }
 

@@ -16,7 +16,7 @@ pub(crate) mod session;
 pub(crate) use secret::{Secret, TAG_LEN};
 
 use crate::counters::EngineCounter;
-use crate::qp_table::QpSlot;
+use crate::qp_table::{NO_PORT, QpSlot};
 use crate::random::Random;
 use crate::tables::{PACKET_LEN_MAX, Tables, destination};
 use airdma_port::{Destination, Received};
@@ -61,6 +61,8 @@ pub(crate) struct Seal {
     give_up_at: Time,
     /// Packets wait for the keys until then.
     hold_until: Option<Time>,
+    /// A packet of the peer's has come.
+    is_heard: bool,
 }
 
 impl Seal {
@@ -75,6 +77,7 @@ impl Seal {
             again_at: Some(now),
             give_up_at: now + KEYING_TIME_MAX,
             hold_until: None,
+            is_heard: false,
         }
     }
 
@@ -171,6 +174,9 @@ impl Tables {
         let slot = self.qps.slot(index);
         if let Some(slot) = slot.filter(|slot| slot.seals && slot.connection.is_some()) {
             slot.seal = Some(Box::new(Seal::new(now, &mut self.random)));
+            if let Some(connection) = &mut slot.connection {
+                connection.source_port = NO_PORT;
+            }
             self.keying.set(index, Some(now));
         }
     }
@@ -273,16 +279,14 @@ impl Tables {
     /// The peer has sealed a packet: it is there, as its last word of connection management would say (IBTA 12.9.7.2). From which port it
     /// comes decides nothing here.
     #[inline]
-    fn note_authentic(&mut self, index: u32, now: Time, port: u16) {
+    fn note_authentic(&mut self, index: u32, now: Time) {
         let slot = self.qps.slot(index);
-        let Some(QpSlot { qp, connection, .. }) = slot else {
-            return;
-        };
-        if let Some(connection) = connection.as_mut().filter(|known| known.source_port == 0) {
-            connection.source_port = port;
-            if let Some(gsi) = &mut self.gsi {
-                gsi.data_arrived(now, qp.qpn());
-            }
+        if let Some(QpSlot { qp, seal, .. }) = slot
+            && let Some(seal) = seal
+            && !std::mem::replace(&mut seal.is_heard, true)
+            && let Some(gsi) = &mut self.gsi
+        {
+            gsi.data_arrived(now, qp.qpn());
         }
     }
 
@@ -306,7 +310,7 @@ impl Tables {
         let len = session.and_then(|session| session.open(received.bytes, &mut opened));
         match len {
             Some(len) => {
-                self.note_authentic(index, now, received.source_port);
+                self.note_authentic(index, now);
                 let bytes = &opened[..len];
                 self.receive_for(index, now, &Received { bytes, ..*received });
             }

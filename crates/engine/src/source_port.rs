@@ -15,6 +15,8 @@ use airdma_transport::{Progress, Time};
 use airdma_wire::{Opcode, ROCE_PORT};
 use std::time::Duration;
 
+/// All packets of airdma's come from there.
+const AIRDMA_PORT: u32 = ROCE_PORT as u32;
 /// Nothing good has come from the old port for so long when another is tried: a peer repeats itself longer before it gives up.
 const SILENCE: Duration = Duration::from_millis(500);
 
@@ -22,7 +24,7 @@ const SILENCE: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
     pub(crate) index: u32,
-    port: u16,
+    port: u32,
     before: Progress,
 }
 
@@ -43,7 +45,7 @@ impl Tables {
         if slot.seal.is_some() || !slot.accepts(received.source, received.destination) {
             return false;
         }
-        let port = received.source_port;
+        let port = u32::from(received.source_port);
         // NICs send congestion notifications from port 0.
         let is_notification = received.bytes.first() == Some(&(Opcode::Cnp as u8));
         let Some(connection) = slot.connection.as_mut().filter(|_| !is_notification) else {
@@ -58,7 +60,7 @@ impl Tables {
             // As is known by now.
             known if known == port => return true,
             0 => true,
-            ROCE_PORT => false,
+            AIRDMA_PORT => false,
             _ => is_silent(slot, now, before),
         };
         if is_open {

@@ -17,13 +17,13 @@ impl Tables {
         if received.bundled && !self.may_bundle(received.bytes) {
             return self.counters.count(EngineCounter::DropAir);
         }
-        if is_sealed(received.bytes) {
-            return self.receive_sealed(now, received);
-        }
         if let Some((bth, payload)) = split_middle(received.bytes)
             && self.receive_middle(now, received, &bth, payload)
         {
             return;
+        }
+        if is_sealed(received.bytes) {
+            return self.receive_sealed(now, received);
         }
         let packet = match Packet::parse(received.bytes) {
             Ok(packet) => packet,
