@@ -125,9 +125,12 @@ impl Listeners {
         Some((&listener.answered, listener.answered_max))
     }
 
-    /// What waits at a listener and is from one source, and how much of it may.
+    /// What waits for the program at a listener and is from one source, and how much of it may: a share, once half of the places are taken.
     pub(crate) fn own_line(&self, id: ListenerId, source: Gid) -> Option<(&Line, usize)> {
         let listener = self.by_id.get(&id)?;
+        if listener.pending.len() < listener.backlog / 2 {
+            return None;
+        }
         let max = (listener.backlog / 4).max(SOURCE_SHARE_MIN);
         Some((listener.by_source.get(&source)?, max))
     }
@@ -140,8 +143,8 @@ impl Listeners {
             listener.answered.add(turn);
         } else {
             listener.pending.add(turn);
+            listener.by_source.entry(source).or_default().add(turn);
         }
-        listener.by_source.entry(source).or_default().add(turn);
     }
 
     pub(crate) fn step_out(&mut self, id: ListenerId, source: Gid, turn: Turn, answered: bool) {
@@ -150,9 +153,9 @@ impl Listeners {
         };
         if answered {
             listener.answered.remove(turn);
-        } else {
-            listener.pending.remove(turn);
+            return;
         }
+        listener.pending.remove(turn);
         if let Some(line) = listener.by_source.get_mut(&source) {
             line.remove(turn);
             if line.is_empty() {

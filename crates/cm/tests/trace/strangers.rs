@@ -246,10 +246,25 @@ fn one_source_has_a_share_of_the_places() {
         req.qpn = Qpn::new(2 + n);
         b.arrives_from(remote, req);
     }
-    assert_eq!(b.manager.connections(), 1 + 128);
+    // Half of the places, as nobody else wants them; from there on its own give way, of which it may have a quarter.
+    assert_eq!(b.manager.connections(), 512 / 2);
     b.arrives_from(remote, req);
     assert_eq!(b.events()[0], "ConnectRequest");
     assert!(connects_again(&mut b));
+}
+
+/// As `cmtime -c 2000` asks.
+#[test]
+fn one_host_opens_two_thousand_connections_at_once() {
+    let mut b = Bench::new();
+    b.manager.listen(SERVICE, Takes::RC, None, 4096).unwrap();
+    let mut req = b.req();
+    for n in 0..2_000 {
+        (req.local_id, req.qpn) = (PEER + n, Qpn::new(0x100 + n));
+        b.arrives(req);
+    }
+    assert_eq!(accept_all(&mut b).len(), 2_000);
+    assert_eq!(b.manager.counter(Counter::HalfOpenEvicted), 0);
 }
 
 /// A host that has no connection asks from its own address; true if it gets through.
