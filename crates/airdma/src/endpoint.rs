@@ -130,9 +130,10 @@ impl Endpoint {
         self.connection.tell_buffer(bytes, capacity);
     }
 
-    /// Of a connection of a [sealed](crate::Device::sealed) device: 32 bytes that are the same at both of its ends, and at those of no other
-    /// connection. A third host in the middle has made two, whose bindings differ; so ends that compare them over a channel that they trust,
-    /// or authenticate them, know that there is none. `None` until the keys are exchanged, about a round trip after the connection is open.
+    /// The binding of a [sealed](crate::Device::sealed) connection: 32 bytes that its two ends share with no other connection.
+    ///
+    /// A host in the middle holds two connections, whose bindings differ. Ends that compare bindings over a trusted channel, or authenticate
+    /// them, detect it. `None` until the keys are exchanged, about a round trip after the connection is open.
     pub fn binding(&self) -> Option<[u8; 32]> {
         self.connection.queue_pair().sealed_binding()
     }
