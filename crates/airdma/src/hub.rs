@@ -40,7 +40,7 @@ pub(crate) enum Member {
 
 impl Hub {
     pub(crate) fn new(device: Arc<engine::Device>) -> crate::Result<Arc<Hub>> {
-        let events = CmChannel::new()
+        let events = CmChannel::that_never_blocks()
             .map_err(|error| crate::Error::system("a channel of connections", &error))?;
         Ok(Arc::new(Hub {
             pd: device.alloc_pd()?,

@@ -44,6 +44,8 @@ pub enum CmNews {
 pub struct CmChannel {
     events: EventQueue<CmItem>,
     process: Process,
+    /// No fetch blocks. Requests that ended are taken out, or told.
+    never_blocks: bool,
 }
 
 #[derive(Debug)]
@@ -60,9 +62,24 @@ impl CmChannel {
     /// # Errors
     /// Those of the system (descriptors).
     pub fn new() -> io::Result<Arc<CmChannel>> {
-        let events = EventQueue::new()?;
-        let process = Process::current();
-        Ok(Arc::new(CmChannel { events, process }))
+        CmChannel::make(false)
+    }
+
+    /// An empty one for a front end that fetches without blocking. It also tells when a request ended that was fetched and not yet
+    /// handed over to a connection of its own.
+    ///
+    /// # Errors
+    /// As [`CmChannel::new`].
+    pub fn that_never_blocks() -> io::Result<Arc<CmChannel>> {
+        CmChannel::make(true)
+    }
+
+    fn make(never_blocks: bool) -> io::Result<Arc<CmChannel>> {
+        Ok(Arc::new(CmChannel {
+            events: EventQueue::new()?,
+            process: Process::current(),
+            never_blocks,
+        }))
     }
 
     /// The descriptor, readable while an event waits, for `poll(2)` and `O_NONBLOCK`. Do not read it.
@@ -114,17 +131,18 @@ impl CmChannel {
         });
     }
 
-    /// Takes back a request that waits; false if none waits. Nothing else waits that is about the same connection. In a flood it
-    /// is one of the oldest, and found at once.
-    pub(crate) fn retract(&self, subject: Subject) -> bool {
-        let is_it = |item: &CmItem| {
-            let is_request = matches!(
-                item.news,
-                CmNews::Event(Event::ConnectRequest(_) | Event::SidrRequest(_))
-            );
-            is_request && item.subject == Some(subject)
-        };
-        self.is_ours() && self.events.take_first(is_it).is_some()
+    /// A request of a listener ended before it was handed over. If it waits here it is taken out, unless it is all that waits: then
+    /// it is fetched as an event that was announced, and what is done with it fails, as with the kernel. In a flood it is one of
+    /// the oldest, and found at once.
+    pub(crate) fn withdraw(&self, cookie: u64, subject: Subject, event: Event) {
+        if !self.is_ours() {
+            return;
+        }
+        let is_it = |item: &CmItem| item.subject == Some(subject);
+        let waits = self.events.withdraw(!self.never_blocks, is_it);
+        if !waits && self.never_blocks {
+            self.push(cookie, subject, event);
+        }
     }
 
     /// What waits and is about `subject` carries another cookie, and comes through another channel.
@@ -195,7 +213,7 @@ impl Device {
             let gsi = gsi.ok_or(Error::Gone("the connection"))?;
             let listener = gsi.manager.listen(service, takes, local, backlog)?;
             let channel = Arc::clone(channel);
-            gsi.own(Subject::Listener(listener), Owner { channel, cookie });
+            gsi.own(Subject::Listener(listener), Owner::new(channel, cookie));
             gsi.services.insert(listener, (service, address));
             let claimed = worker.claim_service(now, service.0, address);
             if let (Err(_), Some(gsi)) = (&claimed, worker.tables.gsi.as_mut()) {
@@ -255,7 +273,7 @@ impl Device {
         self.with_gsi(|gsi, now| {
             let id = gsi.manager.connect(now, wanted)?;
             let channel = Arc::clone(channel);
-            gsi.own(Subject::Connection(id), Owner { channel, cookie });
+            gsi.own(Subject::Connection(id), Owner::new(channel, cookie));
             Ok(id)
         })
     }
@@ -278,7 +296,7 @@ impl Device {
             let former = Arc::clone(&owner.channel);
             let channel = Arc::clone(channel);
             former.hand_over(subject, &channel, cookie);
-            gsi.own(subject, Owner { channel, cookie });
+            gsi.own(subject, Owner::new(channel, cookie));
             Ok(())
         })
     }
@@ -411,7 +429,7 @@ impl Device {
         self.with_gsi(|gsi, now| {
             let id = gsi.manager.resolve(now, wanted)?;
             let channel = Arc::clone(channel);
-            gsi.own(Subject::Resolution(id), Owner { channel, cookie });
+            gsi.own(Subject::Resolution(id), Owner::new(channel, cookie));
             Ok(id)
         })
     }

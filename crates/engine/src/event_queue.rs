@@ -108,15 +108,22 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Takes out the oldest event that is wanted.
-    pub(crate) fn take_first(&self, is_wanted: impl FnMut(&T) -> bool) -> Option<T> {
-        let mut waiting = self.lock()?;
-        let at = waiting.iter().position(is_wanted)?;
-        let event = waiting.remove(at);
+    /// Takes out the oldest event that matches, and returns whether there is one. With `keeps_last` the only event stays: a poll may
+    /// have announced it, and a call that fetches it may block.
+    pub(crate) fn withdraw(&self, keeps_last: bool, is_it: impl FnMut(&T) -> bool) -> bool {
+        let Some(mut waiting) = self.lock() else {
+            return false;
+        };
+        let Some(at) = waiting.iter().position(is_it) else {
+            return false;
+        };
+        if waiting.len() > 1 || !keeps_last {
+            waiting.remove(at);
+        }
         if waiting.is_empty() {
             self.descriptor.clear();
         }
-        event
+        true
     }
 
     /// Takes out the events that are wanted, the oldest first.
@@ -218,6 +225,21 @@ mod tests {
         assert!(readable(&queue));
         assert_eq!(queue.extract(|event| event % 2 == 1), [1, 3]);
         assert!(!readable(&queue));
+    }
+
+    #[test]
+    fn what_a_poll_has_announced_is_there() {
+        let queue = EventQueue::new().unwrap();
+        assert!(!queue.withdraw(true, |_| true));
+        queue.push(1);
+        queue.push(2);
+        assert!(!queue.withdraw(true, |&event| event == 3));
+        assert!(queue.withdraw(true, |&event| event == 1));
+        assert!(queue.withdraw(true, |&event| event == 2));
+        assert!(readable(&queue));
+        assert!(queue.withdraw(false, |&event| event == 2));
+        assert!(!readable(&queue));
+        assert_eq!(queue.pop(), None);
     }
 
     #[test]

@@ -28,6 +28,18 @@ pub(crate) enum Subject {
 pub(crate) struct Owner {
     pub(crate) channel: Arc<CmChannel>,
     pub(crate) cookie: u64,
+    /// The owner of a listener, for a request that was not handed over.
+    is_listener: bool,
+}
+
+impl Owner {
+    pub(crate) fn new(channel: Arc<CmChannel>, cookie: u64) -> Self {
+        Owner {
+            channel,
+            cookie,
+            is_listener: false,
+        }
+    }
 }
 
 pub(crate) struct Gsi {
@@ -220,27 +232,13 @@ impl Gsi {
     fn tell(&mut self, event: Event) {
         let (subject, is_last) = match &event {
             Event::ConnectRequest(request) => {
-                // Who listens hears of the new connection until somebody else takes it over.
-                let owner = self
-                    .owners
-                    .get(&Subject::Listener(request.listener))
-                    .cloned();
                 let connection = Subject::Connection(request.id);
-                if let Some(owner) = owner {
-                    self.owners.insert(connection, owner);
-                }
+                self.own_as_listener(connection, request.listener);
                 (connection, false)
             }
             Event::SidrRequest(request) => {
-                // Until it is taken, or gives way.
-                let owner = self
-                    .owners
-                    .get(&Subject::Listener(request.listener))
-                    .cloned();
                 let resolution = Subject::Resolution(request.id);
-                if let Some(owner) = owner {
-                    self.owners.insert(resolution, owner);
-                }
+                self.own_as_listener(resolution, request.listener);
                 (resolution, false)
             }
             Event::ConnectResponse(response) => (Subject::Connection(response.id), false),
@@ -259,13 +257,25 @@ impl Gsi {
             }
         };
         if let Some(owner) = self.owners.get(&subject) {
-            // Of a connection that ended before anybody fetched the request nobody hears.
-            if !(is_last && owner.channel.retract(subject)) {
+            if is_last && owner.is_listener {
+                owner.channel.withdraw(owner.cookie, subject, event);
+            } else {
                 owner.channel.push(owner.cookie, subject, event);
             }
         }
         if is_last {
             self.owners.remove(&subject);
+        }
+    }
+
+    /// The events of a request are its listener's until the request is handed over.
+    fn own_as_listener(&mut self, request: Subject, listener: ListenerId) {
+        if let Some(owner) = self.owners.get(&Subject::Listener(listener)) {
+            let owner = Owner {
+                is_listener: true,
+                ..owner.clone()
+            };
+            self.owners.insert(request, owner);
         }
     }
 

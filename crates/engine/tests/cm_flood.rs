@@ -160,7 +160,8 @@ fn a_flood_of_requests_is_bounded_and_connections_go_on() {
         }
         requests += 1;
     }
-    assert!((1..=BACKLOG).contains(&requests), "{requests}");
+    // One that gave way may be left: it was all that waited then, and announced.
+    assert!((1..=BACKLOG + 1).contains(&requests), "{requests}");
     works(&active, &passive, 78);
 }
 

@@ -97,7 +97,7 @@ unsafe fn told(id: &Id, cookie: u64, said: Said) -> Option<*mut rdma_cm_event> {
     };
     let is_request = matches!(said, Said::ConnectRequest(_) | Said::SidrRequest(_));
     if cookie != id.cookie() && !is_request {
-        // About a request that ended before anybody took it over from its listener.
+        // A listener has no events but requests.
         return None;
     }
     // SAFETY: the program's identifiers and queue pairs.
@@ -225,10 +225,8 @@ unsafe fn requested(
                 .cm_hand_over(request.id, &channel, own_cookie)
                 .is_err()
         {
-            // Whoever asked has given up meanwhile: the program never hears of it.
+            // The peer gave up meanwhile. As with the kernel, the event that was announced comes, and accepting fails.
             id.state().connection = None;
-            let _ = id::destroy(raw);
-            return None;
         }
         let mut event = Event::plain(raw, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
         event.listen_id = listener.c();
@@ -317,13 +315,10 @@ unsafe fn asked(listener: &Id, cookie: u64, request: SidrRequest) -> Option<*mut
         let id = Id::of(raw).ok()?;
         let mut state = id.state();
         let place = state.place.as_ref();
-        if place.is_none_or(|place| place.device.cm_fetched(request.id).is_err()) {
-            // The listener went away meanwhile, and has refused.
-            drop(state);
-            let _ = id::destroy(raw);
-            return None;
+        // A question that gave way meanwhile cannot be answered. The event that was announced comes all the same.
+        if place.is_some_and(|place| place.device.cm_fetched(request.id).is_ok()) {
+            state.question = Some(request.id);
         }
-        state.question = Some(request.id);
         drop(state);
         let mut event = Event::plain(raw, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
         event.listen_id = listener.c();

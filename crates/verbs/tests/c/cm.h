@@ -35,7 +35,7 @@ static inline struct rdma_cm_event *event_within(struct rdma_event_channel *chan
 		return NULL;
 	int got = rdma_get_cm_event(channel, &event);
 	if (got != 0 && errno == EAGAIN)
-		return NULL; /* it was taken back */
+		return NULL; /* its identifier was destroyed meanwhile */
 	CHECK(got == 0 && event);
 	return event;
 }
