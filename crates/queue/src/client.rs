@@ -2,8 +2,9 @@
 
 use crate::lines::{Line, next_line};
 use crate::protocol::{Reply, Request};
+use rustix::net::sockopt;
+use rustix::process::Uid;
 use std::io::{self, BufReader, Write};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -43,8 +44,8 @@ impl Client {
     /// # Errors
     /// Nobody listens there.
     pub fn connect(path: &Path) -> Result<Client, ClientError> {
-        let connected = check_owner(path).and_then(|()| UnixStream::connect(path));
-        let connected = connected.and_then(|stream| {
+        let connected = UnixStream::connect(path).and_then(|stream| {
+            check_owner(&stream, rustix::process::geteuid())?;
             stream.set_read_timeout(Some(ANSWER_WITHIN))?;
             stream.set_write_timeout(Some(ANSWER_WITHIN))?;
             Ok(stream)
@@ -77,15 +78,62 @@ impl Client {
     }
 }
 
-/// Whether the service is this user's, or root's: any other would be told what is to be sent, and the code.
-fn check_owner(path: &Path) -> io::Result<()> {
-    let owner = std::fs::metadata(path)?.uid();
-    let user = rustix::process::geteuid().as_raw();
-    if [owner, user].contains(&0) || owner == user {
+/// Whether the service runs as this user, or as root: any other would be told what is to be sent, and the code. The kernel says who listens
+/// at the socket that is connected; the file at its path may be replaced at any time.
+fn check_owner(stream: &UnixStream, user: Uid) -> io::Result<()> {
+    let owner = sockopt::socket_peercred(stream)?.uid;
+    if owner.is_root() || user.is_root() || owner == user {
         return Ok(());
     }
     Err(io::Error::new(
         io::ErrorKind::PermissionDenied,
-        format!("it belongs to user {owner}"),
+        format!("it belongs to user {}", owner.as_raw()),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::thread::set_thread_res_uid;
+    use std::io::Read;
+    use std::os::unix::fs::{PermissionsExt, chown};
+    use std::os::unix::net::UnixListener;
+
+    /// What `act` returns as another user, in a thread of its own: the kernel keeps the user of each thread.
+    fn as_user<T: Send>(user: u32, act: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let acting = scope.spawn(|| {
+                let user = Uid::from_raw(user);
+                set_thread_res_uid(user, user, user).unwrap();
+                act()
+            });
+            acting.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn a_service_of_another_user_behind_a_file_of_this_one_is_told_nothing() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: only root can act as two users");
+            return;
+        }
+        let (listens, asks) = (65_533, 65_532);
+        let name = format!("airdma-owner-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        let all = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(&folder, all).unwrap();
+        let path = folder.join("queue.sock");
+        let listener = as_user(listens, || UnixListener::bind(&path).unwrap());
+        // As if the file had been looked at before it was replaced.
+        chown(&path, Some(asks), None).unwrap();
+        let connected = as_user(asks, || Client::connect(&path));
+        let (mut heard, _) = listener.accept().unwrap();
+        let refused = matches!(&connected, Err(ClientError::NoService { error, .. })
+            if error.kind() == io::ErrorKind::PermissionDenied
+                && error.to_string() == "it belongs to user 65533");
+        assert!(refused, "{connected:?}");
+        assert_eq!(heard.read(&mut [0; 64]).unwrap(), 0);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }
