@@ -24,6 +24,9 @@ ENTRY = re.compile(r"^\s*(export|slot|fast) fn (\w+)\((.*?)\)(?: -> ([^=;]+?))? 
 # Slots behind which rdma-core keeps what it retired: no inline function calls them.
 RETIRED = {"retired", "placeholder"}
 
+# Bodies that check their arguments before they refuse.
+REFUSING = {"work_batch::flush", "work_batch::send_tso", "device_memory::export", "buffer::export"}
+
 # What the header knows and no device without such hardware has.
 REASONS = {
     "flow": "packet filters of raw Ethernet queue pairs",
@@ -39,6 +42,9 @@ REASONS = {
     "tm_info": "tag matching",
     "cvlan": "raw Ethernet",
     "flow_tag": "raw Ethernet",
+    "comp_cntr": "completion counters",
+    "flush": "flushing to memory",
+    "export": "memory of other devices",
 }
 
 
@@ -58,7 +64,7 @@ def calls() -> list[Call]:
     for source in sorted(ENTRIES.glob("*.rs")):
         for kind, name, _, _, body in ENTRY.findall(source.read_text(encoding="utf-8")):
             if name not in RETIRED and (kind != "export" or name.lstrip("_").startswith(("ibv_", "mult_", "mbps_"))):
-                supported = not body.startswith("unsupported")
+                supported = not body.startswith("unsupported") and body not in REFUSING
                 found.append(Call(name, kind == "export", supported, users.get(name, "")))
     return sorted(found, key=lambda call: (not call.exported, call.name.lstrip("_")))
 
@@ -77,7 +83,7 @@ def render() -> str:
         "# What airdma supports of libibverbs",
         "Written by `tools/verbs_matrix.py`; `make lint` checks that it is up to date. "
         f"{supported} of {len(found)} calls are supported; the others answer EOPNOTSUPP, as their man pages say.",
-        'The calls are those of rdma-core 44 (Debian 12). "Used by" is what these programs import, or call through inline '
+        'The calls are those of rdma-core 65, the newest release; programs built against any from 44 on load. "Used by" is what these programs import, or call through inline '
         "functions; no entry means that none of them does.",
         "## Symbols",
         _table(exported),

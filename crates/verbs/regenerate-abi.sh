@@ -1,8 +1,10 @@
 #!/bin/sh
-# Regenerates src/abi.rs, the C ABI of libibverbs, from the installed headers.
-# Needs: rdma-core's headers (Debian: libibverbs-dev), bindgen 0.69 or newer
-# (`cargo install bindgen-cli`), rustfmt. BINDGEN names another binary.
+# Regenerates src/abi.rs, the C ABI of libibverbs, from rdma-core's headers: those of release 65 (Debian's unstable
+# libibverbs-dev, unpacked with dpkg -x).
+#   regenerate-abi.sh INCLUDE      INCLUDE: the folder that holds infiniband/verbs.h
+# Needs: bindgen 0.69 or newer (`cargo install bindgen-cli`), rustfmt. BINDGEN names another binary.
 set -eu
+include=$(cd "$1" && pwd)
 cd "$(dirname "$0")"
 
 "${BINDGEN:-bindgen}" abi.h \
@@ -15,6 +17,9 @@ cd "$(dirname "$0")"
     --allowlist-type 'ibv_(parent_domain_init_attr_mask|xrcd_init_attr_mask|srq_init_attr_mask|srq_attr_mask|qp_open_attr_mask|rereg_mr_flags|rereg_mr_err_code|alloc_dm_attr|mw_bind)' \
     --allowlist-type 'ibv_(odp_general_cap_bits|odp_transport_cap_bits|create_cq_attr_flags|create_cq_wc_flags|cq_init_attr_mask|values_mask|qp_create_send_ops_flags|qp_create_flags|raw_packet_caps)' \
     --allowlist-type 'ib_uverbs_advise_mr_flag' \
+    --allowlist-type 'ibv_(mr_init_attr|mr_init_attr_mask|buf|dmah|dmah_init_attr|dmah_init_attr_mask|tph_mem_type)' \
+    --allowlist-type 'ibv_(comp_cntr|comp_cntr_caps|comp_cntr_init_attr|comp_cntr_type|qp_attach_comp_cntr_attr|qp_attach_comp_cntr_op)' \
+    --allowlist-type 'ibv_(query_qp_data_in_order_flags|query_qp_data_in_order_caps|qp_rate_limit_attr)' \
     --allowlist-var 'IBV_(ALLOCATOR_.*|ADVISE_.*|ACCESS_.*|CREATE_CQ_.*|LINK_LAYER_.*|WC_.*|SYSFS_.*)' \
     --blocklist-type 'pthread_.*|__pthread_.*|__atomic_wide_counter|timespec' \
     --opaque-type 'ibv_(flow.*|wq.*|rwq.*|counter.*|ops_wr|tm_cap|rx_hash_conf)' \
@@ -25,4 +30,5 @@ cd "$(dirname "$0")"
     --use-core \
     --formatter rustfmt \
     --raw-line '// Written by regenerate-abi.sh; do not edit.' \
-    --raw-line 'use libc::{pthread_cond_t, pthread_mutex_t, timespec};'
+    --raw-line 'use libc::{pthread_cond_t, pthread_mutex_t, timespec};' \
+    -- -I "$include"

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import version_nodes
 from airdma_lab import build, devices
 from airdma_lab.lab import Host, Lab
 from airdma_lab.pair import run_pair
@@ -34,6 +35,7 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
         # The genuine libraries are there as well under the preload; the drop-in is one file, under however many names.
         ("the drop-in's symbols have their versions", lambda: _reads(lab, _dropin([reader]), 1)),
         ("a drop-in that is preloaded too is there once", lambda: _reads(lab, _both([reader]), 1)),
+        ("a program of each version node, on both artefacts", lambda: version_nodes.check(lab.a, folder)),
         ("ibv_rc_pingpong on the drop-in", lambda: _pingpong(lab)),
         ("perftest loads with the drop-in", lambda: _loads(lab)),
         ("rping on the drop-in", lambda: _rping(lab, _dropin)),

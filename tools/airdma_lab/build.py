@@ -19,6 +19,11 @@ def binary() -> Path:
     return (ROOT / target / "release" / "airdma").resolve()
 
 
+def library() -> Path:
+    """The preload."""
+    return binary().with_name("libairdma.so")
+
+
 def dropin() -> Path:
     """The drop-in directory of `make dropin`, for LD_LIBRARY_PATH."""
     return binary().with_name("dropin")

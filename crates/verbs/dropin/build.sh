@@ -26,11 +26,13 @@ grep -v '^#' "$here/../tests/hooks.txt" >>"$work/exported"
 for source in stubs rsockets; do
     cc -O2 -fPIC -Wall -Wextra -Werror -Wno-builtin-declaration-mismatch -c -o "$work/$source.o" "$here/$source.c"
 done
-ld -r -o "$work/whole.o" --whole-archive "$target/release/libairdma.a" --no-whole-archive "$work/stubs.o" "$work/rsockets.o"
+# They are known by their versioned names alone.
+objcopy --wildcard --localize-symbol='stub_*' "$work/stubs.o"
+ld -r -o "$work/whole.o" --whole-archive "$target/release/libairdma.a" --no-whole-archive
 objcopy --keep-global-symbols="$work/exported" "$work/whole.o"
 mkdir -p "$out"
-cc -shared -o "$work/libibverbs.so.1" "$work/whole.o" -Wl,--gc-sections -Wl,--version-script="$work/versions" \
-    -Wl,-soname,libibverbs.so.1 -lgcc_s -lutil -lrt -lpthread -lm -ldl -lc
+cc -shared -o "$work/libibverbs.so.1" "$work/whole.o" "$work/stubs.o" "$work/rsockets.o" -Wl,--gc-sections \
+    -Wl,--version-script="$work/versions" -Wl,-soname,libibverbs.so.1 -lgcc_s -lutil -lrt -lpthread -lm -ldl -lc
 # In one step: programs that run have the old file mapped.
 install -m 755 "$work/libibverbs.so.1" "$out/libibverbs.so.1.new"
 mv "$out/libibverbs.so.1.new" "$out/libibverbs.so.1"

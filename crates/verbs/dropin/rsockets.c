@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/select.h>
 
 /* long: as wide as what any of them returns. */
@@ -46,4 +47,20 @@ int rpoll(struct pollfd *fds, nfds_t count, int timeout_ms)
 int rselect(int count, fd_set *readable, fd_set *writable, fd_set *exceptional, struct timeval *timeout)
 {
     return select(count, readable, writable, exceptional, timeout);
+}
+
+int repoll_create(int flags)
+{
+    return epoll_create1(flags);
+}
+
+/* As rdma-core's: an error is the value of errno, not -1. */
+int repoll_ctl(int set, int operation, int fd, struct epoll_event *event)
+{
+    return epoll_ctl(set, operation, fd, event) == 0 ? 0 : errno;
+}
+
+int repoll_wait(int set, struct epoll_event *events, int count, int timeout_ms)
+{
+    return epoll_wait(set, events, count, timeout_ms);
 }

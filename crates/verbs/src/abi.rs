@@ -506,6 +506,8 @@ pub const IBV_ODP_SUPPORT_WRITE: ibv_odp_transport_cap_bits = 4;
 pub const IBV_ODP_SUPPORT_READ: ibv_odp_transport_cap_bits = 8;
 pub const IBV_ODP_SUPPORT_ATOMIC: ibv_odp_transport_cap_bits = 16;
 pub const IBV_ODP_SUPPORT_SRQ_RECV: ibv_odp_transport_cap_bits = 32;
+pub const IBV_ODP_SUPPORT_FLUSH: ibv_odp_transport_cap_bits = 64;
+pub const IBV_ODP_SUPPORT_ATOMIC_WRITE: ibv_odp_transport_cap_bits = 128;
 pub type ibv_odp_transport_cap_bits = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -771,6 +773,7 @@ pub const IBV_PORT_SWITCH_PORT_STATE_TABLE_SUP: ibv_port_cap_flags2 = 8;
 pub const IBV_PORT_LINK_WIDTH_2X_SUP: ibv_port_cap_flags2 = 16;
 pub const IBV_PORT_LINK_SPEED_HDR_SUP: ibv_port_cap_flags2 = 32;
 pub const IBV_PORT_LINK_SPEED_NDR_SUP: ibv_port_cap_flags2 = 1024;
+pub const IBV_PORT_LINK_SPEED_XDR_SUP: ibv_port_cap_flags2 = 4096;
 pub type ibv_port_cap_flags2 = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -797,10 +800,11 @@ pub struct ibv_port_attr {
     pub link_layer: u8,
     pub flags: u8,
     pub port_cap_flags2: u16,
+    pub active_speed_ex: u32,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of ibv_port_attr"][::core::mem::size_of::<ibv_port_attr>() - 52usize];
+    ["Size of ibv_port_attr"][::core::mem::size_of::<ibv_port_attr>() - 56usize];
     ["Alignment of ibv_port_attr"][::core::mem::align_of::<ibv_port_attr>() - 4usize];
     ["Offset of field: ibv_port_attr::state"]
         [::core::mem::offset_of!(ibv_port_attr, state) - 0usize];
@@ -844,6 +848,8 @@ const _: () = {
         [::core::mem::offset_of!(ibv_port_attr, flags) - 47usize];
     ["Offset of field: ibv_port_attr::port_cap_flags2"]
         [::core::mem::offset_of!(ibv_port_attr, port_cap_flags2) - 48usize];
+    ["Offset of field: ibv_port_attr::active_speed_ex"]
+        [::core::mem::offset_of!(ibv_port_attr, active_speed_ex) - 52usize];
 };
 pub const IBV_EVENT_CQ_ERR: ibv_event_type = 0;
 pub const IBV_EVENT_QP_FATAL: ibv_event_type = 1;
@@ -865,6 +871,7 @@ pub const IBV_EVENT_QP_LAST_WQE_REACHED: ibv_event_type = 16;
 pub const IBV_EVENT_CLIENT_REREGISTER: ibv_event_type = 17;
 pub const IBV_EVENT_GID_CHANGE: ibv_event_type = 18;
 pub const IBV_EVENT_WQ_FATAL: ibv_event_type = 19;
+pub const IBV_EVENT_DEVICE_SPEED_CHANGE: ibv_event_type = 20;
 pub type ibv_event_type = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -940,6 +947,7 @@ pub const IBV_WC_FETCH_ADD: ibv_wc_opcode = 4;
 pub const IBV_WC_BIND_MW: ibv_wc_opcode = 5;
 pub const IBV_WC_LOCAL_INV: ibv_wc_opcode = 6;
 pub const IBV_WC_TSO: ibv_wc_opcode = 7;
+pub const IBV_WC_FLUSH: ibv_wc_opcode = 8;
 pub const IBV_WC_ATOMIC_WRITE: ibv_wc_opcode = 9;
 pub const IBV_WC_RECV: ibv_wc_opcode = 128;
 pub const IBV_WC_RECV_RDMA_WITH_IMM: ibv_wc_opcode = 129;
@@ -1037,6 +1045,8 @@ pub const IBV_ACCESS_MW_BIND: ibv_access_flags = 16;
 pub const IBV_ACCESS_ZERO_BASED: ibv_access_flags = 32;
 pub const IBV_ACCESS_ON_DEMAND: ibv_access_flags = 64;
 pub const IBV_ACCESS_HUGETLB: ibv_access_flags = 128;
+pub const IBV_ACCESS_FLUSH_GLOBAL: ibv_access_flags = 256;
+pub const IBV_ACCESS_FLUSH_PERSISTENT: ibv_access_flags = 512;
 pub const IBV_ACCESS_RELAXED_ORDERING: ibv_access_flags = 1048576;
 pub type ibv_access_flags = ::core::ffi::c_uint;
 #[repr(C)]
@@ -1060,6 +1070,22 @@ const _: () = {
     ["Offset of field: ibv_mw_bind_info::mw_access_flags"]
         [::core::mem::offset_of!(ibv_mw_bind_info, mw_access_flags) - 24usize];
 };
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ibv_dmah {
+    pub context: *mut ibv_context,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_dmah"][::core::mem::size_of::<ibv_dmah>() - 8usize];
+    ["Alignment of ibv_dmah"][::core::mem::align_of::<ibv_dmah>() - 8usize];
+    ["Offset of field: ibv_dmah::context"][::core::mem::offset_of!(ibv_dmah, context) - 0usize];
+};
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ibv_buf {
+    _unused: [u8; 0],
+}
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_pd {
@@ -1156,6 +1182,49 @@ const _: () = {
     ["Offset of field: ibv_mr::handle"][::core::mem::offset_of!(ibv_mr, handle) - 32usize];
     ["Offset of field: ibv_mr::lkey"][::core::mem::offset_of!(ibv_mr, lkey) - 36usize];
     ["Offset of field: ibv_mr::rkey"][::core::mem::offset_of!(ibv_mr, rkey) - 40usize];
+};
+pub const IBV_REG_MR_MASK_IOVA: ibv_mr_init_attr_mask = 1;
+pub const IBV_REG_MR_MASK_ADDR: ibv_mr_init_attr_mask = 2;
+pub const IBV_REG_MR_MASK_FD: ibv_mr_init_attr_mask = 4;
+pub const IBV_REG_MR_MASK_FD_OFFSET: ibv_mr_init_attr_mask = 8;
+pub const IBV_REG_MR_MASK_DMAH: ibv_mr_init_attr_mask = 16;
+pub const IBV_REG_MR_MASK_BUF: ibv_mr_init_attr_mask = 32;
+pub type ibv_mr_init_attr_mask = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ibv_mr_init_attr {
+    pub length: usize,
+    pub access: ::core::ffi::c_int,
+    pub comp_mask: u64,
+    pub iova: u64,
+    pub addr: *mut ::core::ffi::c_void,
+    pub fd: ::core::ffi::c_int,
+    pub fd_offset: u64,
+    pub dmah: *mut ibv_dmah,
+    pub buf: *mut ibv_buf,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_mr_init_attr"][::core::mem::size_of::<ibv_mr_init_attr>() - 72usize];
+    ["Alignment of ibv_mr_init_attr"][::core::mem::align_of::<ibv_mr_init_attr>() - 8usize];
+    ["Offset of field: ibv_mr_init_attr::length"]
+        [::core::mem::offset_of!(ibv_mr_init_attr, length) - 0usize];
+    ["Offset of field: ibv_mr_init_attr::access"]
+        [::core::mem::offset_of!(ibv_mr_init_attr, access) - 8usize];
+    ["Offset of field: ibv_mr_init_attr::comp_mask"]
+        [::core::mem::offset_of!(ibv_mr_init_attr, comp_mask) - 16usize];
+    ["Offset of field: ibv_mr_init_attr::iova"]
+        [::core::mem::offset_of!(ibv_mr_init_attr, iova) - 24usize];
+    ["Offset of field: ibv_mr_init_attr::addr"]
+        [::core::mem::offset_of!(ibv_mr_init_attr, addr) - 32usize];
+    ["Offset of field: ibv_mr_init_attr::fd"]
+        [::core::mem::offset_of!(ibv_mr_init_attr, fd) - 40usize];
+    ["Offset of field: ibv_mr_init_attr::fd_offset"]
+        [::core::mem::offset_of!(ibv_mr_init_attr, fd_offset) - 48usize];
+    ["Offset of field: ibv_mr_init_attr::dmah"]
+        [::core::mem::offset_of!(ibv_mr_init_attr, dmah) - 56usize];
+    ["Offset of field: ibv_mr_init_attr::buf"]
+        [::core::mem::offset_of!(ibv_mr_init_attr, buf) - 64usize];
 };
 pub const IBV_MW_TYPE_1: ibv_mw_type = 1;
 pub const IBV_MW_TYPE_2: ibv_mw_type = 2;
@@ -1501,6 +1570,7 @@ pub const IBV_QP_EX_WITH_LOCAL_INV: ibv_qp_create_send_ops_flags = 128;
 pub const IBV_QP_EX_WITH_BIND_MW: ibv_qp_create_send_ops_flags = 256;
 pub const IBV_QP_EX_WITH_SEND_WITH_INV: ibv_qp_create_send_ops_flags = 512;
 pub const IBV_QP_EX_WITH_TSO: ibv_qp_create_send_ops_flags = 1024;
+pub const IBV_QP_EX_WITH_FLUSH: ibv_qp_create_send_ops_flags = 2048;
 pub const IBV_QP_EX_WITH_ATOMIC_WRITE: ibv_qp_create_send_ops_flags = 4096;
 pub type ibv_qp_create_send_ops_flags = ::core::ffi::c_uint;
 #[repr(C)]
@@ -1624,6 +1694,12 @@ pub const IBV_QP_CAP: ibv_qp_attr_mask = 524288;
 pub const IBV_QP_DEST_QPN: ibv_qp_attr_mask = 1048576;
 pub const IBV_QP_RATE_LIMIT: ibv_qp_attr_mask = 33554432;
 pub type ibv_qp_attr_mask = ::core::ffi::c_uint;
+pub const IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS: ibv_query_qp_data_in_order_flags = 1;
+pub const IBV_QUERY_QP_DATA_IN_ORDER_DEVICE_ONLY: ibv_query_qp_data_in_order_flags = 2;
+pub type ibv_query_qp_data_in_order_flags = ::core::ffi::c_uint;
+pub const IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG: ibv_query_qp_data_in_order_caps = 1;
+pub const IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES: ibv_query_qp_data_in_order_caps = 2;
+pub type ibv_query_qp_data_in_order_caps = ::core::ffi::c_uint;
 pub const IBV_QPS_RESET: ibv_qp_state = 0;
 pub const IBV_QPS_INIT: ibv_qp_state = 1;
 pub const IBV_QPS_RTR: ibv_qp_state = 2;
@@ -1756,6 +1832,7 @@ pub const IBV_WR_BIND_MW: ibv_wr_opcode = 8;
 pub const IBV_WR_SEND_WITH_INV: ibv_wr_opcode = 9;
 pub const IBV_WR_TSO: ibv_wr_opcode = 10;
 pub const IBV_WR_DRIVER1: ibv_wr_opcode = 11;
+pub const IBV_WR_FLUSH: ibv_wr_opcode = 14;
 pub const IBV_WR_ATOMIC_WRITE: ibv_wr_opcode = 15;
 pub type ibv_wr_opcode = ::core::ffi::c_uint;
 pub const IBV_SEND_FENCE: ibv_send_flags = 1;
@@ -2254,10 +2331,20 @@ pub struct ibv_qp_ex {
             atomic_wr: *const ::core::ffi::c_void,
         ),
     >,
+    pub wr_flush: ::core::option::Option<
+        unsafe extern "C" fn(
+            qp: *mut ibv_qp_ex,
+            rkey: u32,
+            remote_addr: u64,
+            len: usize,
+            type_: u8,
+            level: u8,
+        ),
+    >,
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of ibv_qp_ex"][::core::mem::size_of::<ibv_qp_ex>() - 352usize];
+    ["Size of ibv_qp_ex"][::core::mem::size_of::<ibv_qp_ex>() - 360usize];
     ["Alignment of ibv_qp_ex"][::core::mem::align_of::<ibv_qp_ex>() - 8usize];
     ["Offset of field: ibv_qp_ex::qp_base"][::core::mem::offset_of!(ibv_qp_ex, qp_base) - 0usize];
     ["Offset of field: ibv_qp_ex::comp_mask"]
@@ -2306,6 +2393,8 @@ const _: () = {
         [::core::mem::offset_of!(ibv_qp_ex, wr_abort) - 336usize];
     ["Offset of field: ibv_qp_ex::wr_atomic_write"]
         [::core::mem::offset_of!(ibv_qp_ex, wr_atomic_write) - 344usize];
+    ["Offset of field: ibv_qp_ex::wr_flush"]
+        [::core::mem::offset_of!(ibv_qp_ex, wr_flush) - 352usize];
 };
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -2886,8 +2975,90 @@ const _: () = {
     ["Offset of field: ibv_cq_init_attr_ex::parent_domain"]
         [::core::mem::offset_of!(ibv_cq_init_attr_ex, parent_domain) - 48usize];
 };
+pub const IBV_QP_ATTACH_COMP_CNTR_OP_SEND: ibv_qp_attach_comp_cntr_op = 1;
+pub const IBV_QP_ATTACH_COMP_CNTR_OP_RECV: ibv_qp_attach_comp_cntr_op = 2;
+pub const IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ: ibv_qp_attach_comp_cntr_op = 4;
+pub const IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ: ibv_qp_attach_comp_cntr_op = 8;
+pub const IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE: ibv_qp_attach_comp_cntr_op = 16;
+pub const IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE: ibv_qp_attach_comp_cntr_op = 32;
+pub type ibv_qp_attach_comp_cntr_op = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ibv_comp_cntr_caps {
+    pub max_value: u64,
+    pub max_counters: u32,
+    pub supported_qp_attach_ops: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_comp_cntr_caps"][::core::mem::size_of::<ibv_comp_cntr_caps>() - 16usize];
+    ["Alignment of ibv_comp_cntr_caps"][::core::mem::align_of::<ibv_comp_cntr_caps>() - 8usize];
+    ["Offset of field: ibv_comp_cntr_caps::max_value"]
+        [::core::mem::offset_of!(ibv_comp_cntr_caps, max_value) - 0usize];
+    ["Offset of field: ibv_comp_cntr_caps::max_counters"]
+        [::core::mem::offset_of!(ibv_comp_cntr_caps, max_counters) - 8usize];
+    ["Offset of field: ibv_comp_cntr_caps::supported_qp_attach_ops"]
+        [::core::mem::offset_of!(ibv_comp_cntr_caps, supported_qp_attach_ops) - 12usize];
+};
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ibv_comp_cntr {
+    pub context: *mut ibv_context,
+    pub handle: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_comp_cntr"][::core::mem::size_of::<ibv_comp_cntr>() - 16usize];
+    ["Alignment of ibv_comp_cntr"][::core::mem::align_of::<ibv_comp_cntr>() - 8usize];
+    ["Offset of field: ibv_comp_cntr::context"]
+        [::core::mem::offset_of!(ibv_comp_cntr, context) - 0usize];
+    ["Offset of field: ibv_comp_cntr::handle"]
+        [::core::mem::offset_of!(ibv_comp_cntr, handle) - 8usize];
+};
+pub const IBV_COMP_CNTR_TYPE_WRS: ibv_comp_cntr_type = 0;
+pub const IBV_COMP_CNTR_TYPE_BYTES: ibv_comp_cntr_type = 1;
+pub type ibv_comp_cntr_type = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ibv_comp_cntr_init_attr {
+    pub comp_mask: u32,
+    pub type_: ibv_comp_cntr_type,
+    pub flags: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_comp_cntr_init_attr"]
+        [::core::mem::size_of::<ibv_comp_cntr_init_attr>() - 12usize];
+    ["Alignment of ibv_comp_cntr_init_attr"]
+        [::core::mem::align_of::<ibv_comp_cntr_init_attr>() - 4usize];
+    ["Offset of field: ibv_comp_cntr_init_attr::comp_mask"]
+        [::core::mem::offset_of!(ibv_comp_cntr_init_attr, comp_mask) - 0usize];
+    ["Offset of field: ibv_comp_cntr_init_attr::type_"]
+        [::core::mem::offset_of!(ibv_comp_cntr_init_attr, type_) - 4usize];
+    ["Offset of field: ibv_comp_cntr_init_attr::flags"]
+        [::core::mem::offset_of!(ibv_comp_cntr_init_attr, flags) - 8usize];
+};
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ibv_qp_attach_comp_cntr_attr {
+    pub comp_mask: u32,
+    pub op_mask: u32,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_qp_attach_comp_cntr_attr"]
+        [::core::mem::size_of::<ibv_qp_attach_comp_cntr_attr>() - 8usize];
+    ["Alignment of ibv_qp_attach_comp_cntr_attr"]
+        [::core::mem::align_of::<ibv_qp_attach_comp_cntr_attr>() - 4usize];
+    ["Offset of field: ibv_qp_attach_comp_cntr_attr::comp_mask"]
+        [::core::mem::offset_of!(ibv_qp_attach_comp_cntr_attr, comp_mask) - 0usize];
+    ["Offset of field: ibv_qp_attach_comp_cntr_attr::op_mask"]
+        [::core::mem::offset_of!(ibv_qp_attach_comp_cntr_attr, op_mask) - 4usize];
+};
 pub const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS: ibv_parent_domain_init_attr_mask = 1;
 pub const IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT: ibv_parent_domain_init_attr_mask = 2;
+pub const IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC: ibv_parent_domain_init_attr_mask =
+    4;
 pub type ibv_parent_domain_init_attr_mask = ::core::ffi::c_uint;
 #[repr(C)]
 #[derive(Copy, Clone)]
@@ -2932,6 +3103,34 @@ const _: () = {
         [::core::mem::offset_of!(ibv_parent_domain_init_attr, free) - 32usize];
     ["Offset of field: ibv_parent_domain_init_attr::pd_context"]
         [::core::mem::offset_of!(ibv_parent_domain_init_attr, pd_context) - 40usize];
+};
+pub const IBV_TPH_MEM_TYPE_VM: ibv_tph_mem_type = 0;
+pub const IBV_TPH_MEM_TYPE_PM: ibv_tph_mem_type = 1;
+pub type ibv_tph_mem_type = ::core::ffi::c_uint;
+pub const IBV_DMAH_INIT_ATTR_MASK_CPU_ID: ibv_dmah_init_attr_mask = 1;
+pub const IBV_DMAH_INIT_ATTR_MASK_PH: ibv_dmah_init_attr_mask = 2;
+pub const IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE: ibv_dmah_init_attr_mask = 4;
+pub type ibv_dmah_init_attr_mask = ::core::ffi::c_uint;
+#[repr(C)]
+#[derive(Copy, Clone)]
+pub struct ibv_dmah_init_attr {
+    pub comp_mask: u32,
+    pub cpu_id: u32,
+    pub ph: u8,
+    pub tph_mem_type: u8,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of ibv_dmah_init_attr"][::core::mem::size_of::<ibv_dmah_init_attr>() - 12usize];
+    ["Alignment of ibv_dmah_init_attr"][::core::mem::align_of::<ibv_dmah_init_attr>() - 4usize];
+    ["Offset of field: ibv_dmah_init_attr::comp_mask"]
+        [::core::mem::offset_of!(ibv_dmah_init_attr, comp_mask) - 0usize];
+    ["Offset of field: ibv_dmah_init_attr::cpu_id"]
+        [::core::mem::offset_of!(ibv_dmah_init_attr, cpu_id) - 4usize];
+    ["Offset of field: ibv_dmah_init_attr::ph"]
+        [::core::mem::offset_of!(ibv_dmah_init_attr, ph) - 8usize];
+    ["Offset of field: ibv_dmah_init_attr::tph_mem_type"]
+        [::core::mem::offset_of!(ibv_dmah_init_attr, tph_mem_type) - 9usize];
 };
 #[repr(C)]
 #[repr(align(4))]
@@ -2988,6 +3187,27 @@ const _: () = {
 };
 #[repr(C)]
 pub struct verbs_context {
+    pub free_buf: ::core::option::Option<unsafe extern "C" fn(buf: *mut ibv_buf)>,
+    pub alloc_buf: ::core::option::Option<
+        unsafe extern "C" fn(
+            pd: *mut ibv_pd,
+            size: usize,
+            buf: *mut *mut ibv_buf,
+        ) -> *mut ::core::ffi::c_void,
+    >,
+    pub dm_export_dmabuf_fd:
+        ::core::option::Option<unsafe extern "C" fn(dm: *mut ibv_dm) -> ::core::ffi::c_int>,
+    pub reg_mr_ex: ::core::option::Option<
+        unsafe extern "C" fn(pd: *mut ibv_pd, mr_init_attr: *mut ibv_mr_init_attr) -> *mut ibv_mr,
+    >,
+    pub dealloc_dmah:
+        ::core::option::Option<unsafe extern "C" fn(dmah: *mut ibv_dmah) -> ::core::ffi::c_int>,
+    pub alloc_dmah: ::core::option::Option<
+        unsafe extern "C" fn(
+            context: *mut ibv_context,
+            attr: *mut ibv_dmah_init_attr,
+        ) -> *mut ibv_dmah,
+    >,
     pub query_port: ::core::option::Option<
         unsafe extern "C" fn(
             context: *mut ibv_context,
@@ -3172,89 +3392,101 @@ pub struct verbs_context {
 }
 #[allow(clippy::unnecessary_operation, clippy::identity_op)]
 const _: () = {
-    ["Size of verbs_context"][::core::mem::size_of::<verbs_context>() - 648usize];
+    ["Size of verbs_context"][::core::mem::size_of::<verbs_context>() - 696usize];
     ["Alignment of verbs_context"][::core::mem::align_of::<verbs_context>() - 8usize];
+    ["Offset of field: verbs_context::free_buf"]
+        [::core::mem::offset_of!(verbs_context, free_buf) - 0usize];
+    ["Offset of field: verbs_context::alloc_buf"]
+        [::core::mem::offset_of!(verbs_context, alloc_buf) - 8usize];
+    ["Offset of field: verbs_context::dm_export_dmabuf_fd"]
+        [::core::mem::offset_of!(verbs_context, dm_export_dmabuf_fd) - 16usize];
+    ["Offset of field: verbs_context::reg_mr_ex"]
+        [::core::mem::offset_of!(verbs_context, reg_mr_ex) - 24usize];
+    ["Offset of field: verbs_context::dealloc_dmah"]
+        [::core::mem::offset_of!(verbs_context, dealloc_dmah) - 32usize];
+    ["Offset of field: verbs_context::alloc_dmah"]
+        [::core::mem::offset_of!(verbs_context, alloc_dmah) - 40usize];
     ["Offset of field: verbs_context::query_port"]
-        [::core::mem::offset_of!(verbs_context, query_port) - 0usize];
+        [::core::mem::offset_of!(verbs_context, query_port) - 48usize];
     ["Offset of field: verbs_context::advise_mr"]
-        [::core::mem::offset_of!(verbs_context, advise_mr) - 8usize];
+        [::core::mem::offset_of!(verbs_context, advise_mr) - 56usize];
     ["Offset of field: verbs_context::alloc_null_mr"]
-        [::core::mem::offset_of!(verbs_context, alloc_null_mr) - 16usize];
+        [::core::mem::offset_of!(verbs_context, alloc_null_mr) - 64usize];
     ["Offset of field: verbs_context::read_counters"]
-        [::core::mem::offset_of!(verbs_context, read_counters) - 24usize];
+        [::core::mem::offset_of!(verbs_context, read_counters) - 72usize];
     ["Offset of field: verbs_context::attach_counters_point_flow"]
-        [::core::mem::offset_of!(verbs_context, attach_counters_point_flow) - 32usize];
+        [::core::mem::offset_of!(verbs_context, attach_counters_point_flow) - 80usize];
     ["Offset of field: verbs_context::create_counters"]
-        [::core::mem::offset_of!(verbs_context, create_counters) - 40usize];
+        [::core::mem::offset_of!(verbs_context, create_counters) - 88usize];
     ["Offset of field: verbs_context::destroy_counters"]
-        [::core::mem::offset_of!(verbs_context, destroy_counters) - 48usize];
+        [::core::mem::offset_of!(verbs_context, destroy_counters) - 96usize];
     ["Offset of field: verbs_context::reg_dm_mr"]
-        [::core::mem::offset_of!(verbs_context, reg_dm_mr) - 56usize];
+        [::core::mem::offset_of!(verbs_context, reg_dm_mr) - 104usize];
     ["Offset of field: verbs_context::alloc_dm"]
-        [::core::mem::offset_of!(verbs_context, alloc_dm) - 64usize];
+        [::core::mem::offset_of!(verbs_context, alloc_dm) - 112usize];
     ["Offset of field: verbs_context::free_dm"]
-        [::core::mem::offset_of!(verbs_context, free_dm) - 72usize];
+        [::core::mem::offset_of!(verbs_context, free_dm) - 120usize];
     ["Offset of field: verbs_context::modify_flow_action_esp"]
-        [::core::mem::offset_of!(verbs_context, modify_flow_action_esp) - 80usize];
+        [::core::mem::offset_of!(verbs_context, modify_flow_action_esp) - 128usize];
     ["Offset of field: verbs_context::destroy_flow_action"]
-        [::core::mem::offset_of!(verbs_context, destroy_flow_action) - 88usize];
+        [::core::mem::offset_of!(verbs_context, destroy_flow_action) - 136usize];
     ["Offset of field: verbs_context::create_flow_action_esp"]
-        [::core::mem::offset_of!(verbs_context, create_flow_action_esp) - 96usize];
+        [::core::mem::offset_of!(verbs_context, create_flow_action_esp) - 144usize];
     ["Offset of field: verbs_context::modify_qp_rate_limit"]
-        [::core::mem::offset_of!(verbs_context, modify_qp_rate_limit) - 104usize];
+        [::core::mem::offset_of!(verbs_context, modify_qp_rate_limit) - 152usize];
     ["Offset of field: verbs_context::alloc_parent_domain"]
-        [::core::mem::offset_of!(verbs_context, alloc_parent_domain) - 112usize];
+        [::core::mem::offset_of!(verbs_context, alloc_parent_domain) - 160usize];
     ["Offset of field: verbs_context::dealloc_td"]
-        [::core::mem::offset_of!(verbs_context, dealloc_td) - 120usize];
+        [::core::mem::offset_of!(verbs_context, dealloc_td) - 168usize];
     ["Offset of field: verbs_context::alloc_td"]
-        [::core::mem::offset_of!(verbs_context, alloc_td) - 128usize];
+        [::core::mem::offset_of!(verbs_context, alloc_td) - 176usize];
     ["Offset of field: verbs_context::modify_cq"]
-        [::core::mem::offset_of!(verbs_context, modify_cq) - 136usize];
+        [::core::mem::offset_of!(verbs_context, modify_cq) - 184usize];
     ["Offset of field: verbs_context::post_srq_ops"]
-        [::core::mem::offset_of!(verbs_context, post_srq_ops) - 144usize];
+        [::core::mem::offset_of!(verbs_context, post_srq_ops) - 192usize];
     ["Offset of field: verbs_context::destroy_rwq_ind_table"]
-        [::core::mem::offset_of!(verbs_context, destroy_rwq_ind_table) - 152usize];
+        [::core::mem::offset_of!(verbs_context, destroy_rwq_ind_table) - 200usize];
     ["Offset of field: verbs_context::create_rwq_ind_table"]
-        [::core::mem::offset_of!(verbs_context, create_rwq_ind_table) - 160usize];
+        [::core::mem::offset_of!(verbs_context, create_rwq_ind_table) - 208usize];
     ["Offset of field: verbs_context::destroy_wq"]
-        [::core::mem::offset_of!(verbs_context, destroy_wq) - 168usize];
+        [::core::mem::offset_of!(verbs_context, destroy_wq) - 216usize];
     ["Offset of field: verbs_context::modify_wq"]
-        [::core::mem::offset_of!(verbs_context, modify_wq) - 176usize];
+        [::core::mem::offset_of!(verbs_context, modify_wq) - 224usize];
     ["Offset of field: verbs_context::create_wq"]
-        [::core::mem::offset_of!(verbs_context, create_wq) - 184usize];
+        [::core::mem::offset_of!(verbs_context, create_wq) - 232usize];
     ["Offset of field: verbs_context::query_rt_values"]
-        [::core::mem::offset_of!(verbs_context, query_rt_values) - 192usize];
+        [::core::mem::offset_of!(verbs_context, query_rt_values) - 240usize];
     ["Offset of field: verbs_context::create_cq_ex"]
-        [::core::mem::offset_of!(verbs_context, create_cq_ex) - 200usize];
+        [::core::mem::offset_of!(verbs_context, create_cq_ex) - 248usize];
     ["Offset of field: verbs_context::priv_"]
-        [::core::mem::offset_of!(verbs_context, priv_) - 208usize];
+        [::core::mem::offset_of!(verbs_context, priv_) - 256usize];
     ["Offset of field: verbs_context::query_device_ex"]
-        [::core::mem::offset_of!(verbs_context, query_device_ex) - 216usize];
+        [::core::mem::offset_of!(verbs_context, query_device_ex) - 264usize];
     ["Offset of field: verbs_context::ibv_destroy_flow"]
-        [::core::mem::offset_of!(verbs_context, ibv_destroy_flow) - 224usize];
+        [::core::mem::offset_of!(verbs_context, ibv_destroy_flow) - 272usize];
     ["Offset of field: verbs_context::ABI_placeholder2"]
-        [::core::mem::offset_of!(verbs_context, ABI_placeholder2) - 232usize];
+        [::core::mem::offset_of!(verbs_context, ABI_placeholder2) - 280usize];
     ["Offset of field: verbs_context::ibv_create_flow"]
-        [::core::mem::offset_of!(verbs_context, ibv_create_flow) - 240usize];
+        [::core::mem::offset_of!(verbs_context, ibv_create_flow) - 288usize];
     ["Offset of field: verbs_context::ABI_placeholder1"]
-        [::core::mem::offset_of!(verbs_context, ABI_placeholder1) - 248usize];
+        [::core::mem::offset_of!(verbs_context, ABI_placeholder1) - 296usize];
     ["Offset of field: verbs_context::open_qp"]
-        [::core::mem::offset_of!(verbs_context, open_qp) - 256usize];
+        [::core::mem::offset_of!(verbs_context, open_qp) - 304usize];
     ["Offset of field: verbs_context::create_qp_ex"]
-        [::core::mem::offset_of!(verbs_context, create_qp_ex) - 264usize];
+        [::core::mem::offset_of!(verbs_context, create_qp_ex) - 312usize];
     ["Offset of field: verbs_context::get_srq_num"]
-        [::core::mem::offset_of!(verbs_context, get_srq_num) - 272usize];
+        [::core::mem::offset_of!(verbs_context, get_srq_num) - 320usize];
     ["Offset of field: verbs_context::create_srq_ex"]
-        [::core::mem::offset_of!(verbs_context, create_srq_ex) - 280usize];
+        [::core::mem::offset_of!(verbs_context, create_srq_ex) - 328usize];
     ["Offset of field: verbs_context::open_xrcd"]
-        [::core::mem::offset_of!(verbs_context, open_xrcd) - 288usize];
+        [::core::mem::offset_of!(verbs_context, open_xrcd) - 336usize];
     ["Offset of field: verbs_context::close_xrcd"]
-        [::core::mem::offset_of!(verbs_context, close_xrcd) - 296usize];
+        [::core::mem::offset_of!(verbs_context, close_xrcd) - 344usize];
     ["Offset of field: verbs_context::_ABI_placeholder3"]
-        [::core::mem::offset_of!(verbs_context, _ABI_placeholder3) - 304usize];
-    ["Offset of field: verbs_context::sz"][::core::mem::offset_of!(verbs_context, sz) - 312usize];
+        [::core::mem::offset_of!(verbs_context, _ABI_placeholder3) - 352usize];
+    ["Offset of field: verbs_context::sz"][::core::mem::offset_of!(verbs_context, sz) - 360usize];
     ["Offset of field: verbs_context::context"]
-        [::core::mem::offset_of!(verbs_context, context) - 320usize];
+        [::core::mem::offset_of!(verbs_context, context) - 368usize];
 };
 pub const IBV_REREG_MR_ERR_INPUT: ibv_rereg_mr_err_code = -1;
 pub const IBV_REREG_MR_ERR_DONT_FORK_NEW: ibv_rereg_mr_err_code = -2;

@@ -1,5 +1,6 @@
 //! The installed header agrees with `abi.rs`: the sizes and offsets that Rust compiled with are checked
-//! by a C compiler, so that a newer rdma-core that changes the ABI is noticed.
+//! by a C compiler, so that a newer rdma-core that changes the ABI is noticed. `abi.rs` is that of rdma-core 65; an older header
+//! has less: `verbs_context` begins later, and others end earlier.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,15 +14,38 @@ use crate::rdma::abi::*;
 /// `struct NAME { FIELDS }` as lines of `_Static_assert`.
 macro_rules! assertions {
     ($text:ident, $($name:ident { $($field:ident),* $(,)? })*) => {$(
-        assert_size(&mut $text, stringify!($name), size_of::<$name>());
+        assert_size(&mut $text, stringify!($name), "==", size_of::<$name>());
         $(assert_offset(&mut $text, stringify!($name), stringify!($field), offset_of!($name, $field));)*
     )*};
 }
 
-fn assert_size(text: &mut String, name: &str, size: usize) {
+/// The same for a struct that has got fields at its end since.
+macro_rules! assertions_of_front {
+    ($text:ident, $($name:ident { $($field:ident),* $(,)? })*) => {$(
+        assert_size(&mut $text, stringify!($name), "<=", size_of::<$name>());
+        $(assert_offset(&mut $text, stringify!($name), stringify!($field), offset_of!($name, $field));)*
+    )*};
+}
+
+/// The same for a struct that has got fields at its front since.
+macro_rules! assertions_of_end {
+    ($text:ident, $($name:ident { $($field:ident),* $(,)? })*) => {$(
+        assert_size(&mut $text, stringify!($name), "<=", size_of::<$name>());
+        $(assert_distance(&mut $text, stringify!($name), stringify!($field), size_of::<$name>() - offset_of!($name, $field));)*
+    )*};
+}
+
+fn assert_size(text: &mut String, name: &str, relation: &str, size: usize) {
     let message = format!("size of {name}");
     text.push_str(&format!(
-        "_Static_assert(sizeof(struct {name}) == {size}, \"{message}\");\n"
+        "_Static_assert(sizeof(struct {name}) {relation} {size}, \"{message}\");\n"
+    ));
+}
+
+fn assert_distance(text: &mut String, name: &str, field: &str, distance: usize) {
+    let message = format!("{name}.{field} from its end");
+    text.push_str(&format!(
+        "_Static_assert(sizeof(struct {name}) - offsetof(struct {name}, {field}) == {distance}, \"{message}\");\n"
     ));
 }
 
@@ -41,18 +65,8 @@ fn program() -> String {
         ibv_device { node_type, transport_type, name, dev_name, dev_path, ibdev_path }
         ibv_context { device, ops, cmd_fd, async_fd, num_comp_vectors, mutex, abi_compat }
         ibv_context_ops { alloc_mw, bind_mw, dealloc_mw, poll_cq, req_notify_cq, post_srq_recv, post_send, post_recv }
-        verbs_context {
-            query_port, advise_mr, alloc_null_mr, read_counters, attach_counters_point_flow,
-            create_counters, destroy_counters, reg_dm_mr, alloc_dm, free_dm, modify_flow_action_esp,
-            destroy_flow_action, create_flow_action_esp, modify_qp_rate_limit, alloc_parent_domain,
-            dealloc_td, alloc_td, modify_cq, post_srq_ops, destroy_rwq_ind_table, create_rwq_ind_table,
-            destroy_wq, modify_wq, create_wq, query_rt_values, create_cq_ex, query_device_ex,
-            ibv_destroy_flow, ibv_create_flow, open_qp, create_qp_ex, get_srq_num, create_srq_ex,
-            open_xrcd, close_xrcd, sz, context
-        }
         ibv_device_attr { fw_ver, node_guid, max_mr_size, vendor_id, max_qp, max_qp_wr, device_cap_flags, max_sge, max_cqe, max_qp_rd_atom, atomic_cap, max_ah, max_pkeys, local_ca_ack_delay, phys_port_cnt }
         ibv_device_attr_ex { orig_attr, comp_mask, odp_caps, device_cap_flags_ex, phys_port_cnt_ex }
-        ibv_port_attr { state, max_mtu, active_mtu, gid_tbl_len, port_cap_flags, max_msg_sz, pkey_tbl_len, active_width, active_speed, phys_state, link_layer, flags, port_cap_flags2 }
         ibv_gid_entry { gid, gid_index, port_num, gid_type, ndev_ifindex }
         ibv_pd { context, handle }
         ibv_mr { context, pd, addr, length, handle, lkey, rkey }
@@ -84,6 +98,21 @@ fn program() -> String {
         ibv_sa_path_rec { dgid, flow_label, pkey, mtu, preference }
         ib_uverbs_qp_attr { qp_state, ah_attr, max_send_wr, pkey_index, alt_timeout }
         ib_user_path_rec { dgid, flow_label, mtu, pkey, preference }
+    }
+    assertions_of_front! { text,
+        ibv_port_attr { state, max_mtu, active_mtu, gid_tbl_len, port_cap_flags, max_msg_sz, pkey_tbl_len, active_width, active_speed, phys_state, link_layer, flags, port_cap_flags2 }
+        ibv_qp_ex { qp_base, comp_mask, wr_id, wr_flags, wr_atomic_cmp_swp, wr_send, wr_start, wr_complete, wr_abort }
+    }
+    assertions_of_end! { text,
+        verbs_context {
+            query_port, advise_mr, alloc_null_mr, read_counters, attach_counters_point_flow,
+            create_counters, destroy_counters, reg_dm_mr, alloc_dm, free_dm, modify_flow_action_esp,
+            destroy_flow_action, create_flow_action_esp, modify_qp_rate_limit, alloc_parent_domain,
+            dealloc_td, alloc_td, modify_cq, post_srq_ops, destroy_rwq_ind_table, create_rwq_ind_table,
+            destroy_wq, modify_wq, create_wq, query_rt_values, create_cq_ex, query_device_ex,
+            ibv_destroy_flow, ibv_create_flow, open_qp, create_qp_ex, get_srq_num, create_srq_ex,
+            open_xrcd, close_xrcd, sz, context
+        }
     }
     text
 }
@@ -120,7 +149,7 @@ fn the_installed_header_has_the_layout_that_was_generated() {
 #[test]
 fn a_wrong_size_is_noticed() {
     let mut text = String::from("struct s { int a; };\n");
-    assert_size(&mut text, "s", 5);
+    assert_size(&mut text, "s", "==", 5);
     if let Some(complaint) = complaints(&text) {
         assert!(complaint.contains("size of s"), "{complaint}");
     }

@@ -89,6 +89,13 @@ pub unsafe fn unimport(raw: *mut abi::ibv_dm) {
     }
 }
 
+/// `ibv_dm_export_dmabuf_fd(3)`: the memory is not one that other devices can be given.
+pub unsafe fn export(dm: *mut abi::ibv_dm) -> Result<c_int, Errno> {
+    // SAFETY: the caller's memory.
+    unsafe { Dm::of(dm) }?;
+    Err(Errno::UNSUPPORTED)
+}
+
 /// `ibv_memcpy_to_dm(3)`.
 pub unsafe fn copy_to(
     dm: *mut abi::ibv_dm,

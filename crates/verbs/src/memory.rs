@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use airdma_engine::{self as engine, Access, Prefetch, RegionChange};
 
+use crate::buffer::Buffer;
 use crate::context::Context;
+use crate::dma_handle::{DmaHandle, DmaHandleUse};
 use crate::errno::Errno;
 use crate::object::{Object, next_handle};
 use crate::registry::Registry;
@@ -59,11 +61,28 @@ impl Pd {
 struct Mr {
     c: UnsafeCell<abi::ibv_mr>,
     engine: Arc<engine::Mr>,
+    /// The handle that it was registered with.
+    _dma_handle: Option<DmaHandleUse>,
 }
 
 // SAFETY: `c` is the first field.
 unsafe impl Object for Mr {
     type C = abi::ibv_mr;
+}
+
+impl Mr {
+    fn hand_out(
+        c: UnsafeCell<abi::ibv_mr>,
+        engine: Arc<engine::Mr>,
+        dma_handle: Option<DmaHandleUse>,
+    ) -> *mut abi::ibv_mr {
+        Box::new(Mr {
+            c,
+            engine,
+            _dma_handle: dma_handle,
+        })
+        .into_raw()
+    }
 }
 
 /// `ibv_alloc_pd(3)`.
@@ -125,7 +144,7 @@ pub unsafe fn reg_mr(
     access: c_int,
 ) -> Result<*mut abi::ibv_mr, Errno> {
     // SAFETY: the caller's domain and memory.
-    unsafe { register(pd, addr, length, addr as u64, access.cast_unsigned()) }
+    unsafe { register(pd, addr, length, addr as u64, access.cast_unsigned(), None) }
 }
 
 /// `ibv_reg_mr_iova(3)`.
@@ -137,7 +156,7 @@ pub unsafe fn reg_mr_iova(
     access: c_int,
 ) -> Result<*mut abi::ibv_mr, Errno> {
     // SAFETY: the caller's domain and memory.
-    unsafe { register(pd, addr, length, iova, access.cast_unsigned()) }
+    unsafe { register(pd, addr, length, iova, access.cast_unsigned(), None) }
 }
 
 /// `ibv_reg_mr_iova2`, which the `ibv_reg_mr` macro calls for access flags that are not constant.
@@ -149,7 +168,76 @@ pub unsafe fn reg_mr_iova2(
     access: c_uint,
 ) -> Result<*mut abi::ibv_mr, Errno> {
     // SAFETY: the caller's domain and memory.
-    unsafe { register(pd, addr, length, iova, access) }
+    unsafe { register(pd, addr, length, iova, access, None) }
+}
+
+/// `ibv_reg_mr_ex`: the other ways to register in one. Memory of other devices (`IBV_REG_MR_MASK_FD`) is not supported.
+pub unsafe fn reg_mr_ex(
+    raw_pd: *mut abi::ibv_pd,
+    attr: *mut abi::ibv_mr_init_attr,
+) -> Result<*mut abi::ibv_mr, Errno> {
+    // SAFETY: the caller's domain and struct.
+    let (pd, attr) = unsafe { (Pd::of(raw_pd)?, attr.as_ref().ok_or(Errno::INVALID)?) };
+    let given = |mask: u32| attr.comp_mask & u64::from(mask) != 0;
+    let other_device = abi::IBV_REG_MR_MASK_FD | abi::IBV_REG_MR_MASK_FD_OFFSET;
+    let known = abi::IBV_REG_MR_MASK_IOVA
+        | abi::IBV_REG_MR_MASK_ADDR
+        | abi::IBV_REG_MR_MASK_DMAH
+        | abi::IBV_REG_MR_MASK_BUF;
+    if given(abi::IBV_REG_MR_MASK_BUF) && given(other_device) {
+        return Err(Errno::INVALID);
+    }
+    if attr.comp_mask & !u64::from(known) != 0 {
+        return Err(Errno::UNSUPPORTED);
+    }
+    if !given(abi::IBV_REG_MR_MASK_ADDR) {
+        return Err(Errno::INVALID);
+    }
+    // SAFETY: the caller's buffer and handle.
+    let dma_handle = unsafe {
+        if given(abi::IBV_REG_MR_MASK_BUF)
+            && !Buffer::of(attr.buf)?.contains(raw_pd, attr.addr, attr.length)
+        {
+            return Err(Errno::INVALID);
+        }
+        if given(abi::IBV_REG_MR_MASK_DMAH) {
+            let context = Context::of(pd.context())?;
+            Some(DmaHandle::of(attr.dmah)?.hold(context)?)
+        } else {
+            None
+        }
+    };
+    let iova = if given(abi::IBV_REG_MR_MASK_IOVA) {
+        attr.iova
+    } else {
+        attr.addr as u64
+    };
+    let access = attr.access.cast_unsigned();
+    // SAFETY: the caller's domain and memory.
+    unsafe { register(raw_pd, attr.addr, attr.length, iova, access, dma_handle) }
+}
+
+/// `ibv_reg_buf_mr(3)`.
+pub unsafe fn reg_buf_mr(
+    pd: *mut abi::ibv_pd,
+    buf: *mut abi::ibv_buf,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> Result<*mut abi::ibv_mr, Errno> {
+    let mut attr = abi::ibv_mr_init_attr {
+        length,
+        access,
+        comp_mask: u64::from(abi::IBV_REG_MR_MASK_ADDR | abi::IBV_REG_MR_MASK_BUF),
+        iova: 0,
+        addr,
+        fd: -1,
+        fd_offset: 0,
+        dmah: ptr::null_mut(),
+        buf,
+    };
+    // SAFETY: the caller's domain and buffer.
+    unsafe { reg_mr_ex(pd, &raw mut attr) }
 }
 
 /// `ibv_rereg_mr(3)`. Every failure is -1, `IBV_REREG_MR_ERR_INPUT`: the region is as it was.
@@ -220,7 +308,7 @@ pub unsafe fn import_mr(raw_pd: *mut abi::ibv_pd, handle: u32) -> Result<*mut ab
         return Err(Errno::INVALID);
     }
     let c = describe(raw_pd, pd, (ptr::null_mut(), 0), handle, &engine);
-    Ok(Box::new(Mr { c, engine }).into_raw())
+    Ok(Mr::hand_out(c, engine, None))
 }
 
 /// `ibv_unimport_mr(3)`: the importer's handle goes, the region stays.
@@ -287,6 +375,7 @@ unsafe fn register(
     length: usize,
     iova: u64,
     flags: u32,
+    dma_handle: Option<DmaHandleUse>,
 ) -> Result<*mut abi::ibv_mr, Errno> {
     // SAFETY: the caller's domain.
     let pd = unsafe { Pd::of(raw_pd) }?;
@@ -294,7 +383,13 @@ unsafe fn register(
     let zero_based = access.contains(Access::ZERO_BASED);
     let iova = if zero_based { 0 } else { iova };
     let engine = pd.engine.reg_mr(addr as u64, length, iova, access)?;
-    Ok(hand_out(raw_pd, pd, (addr, length), engine))
+    Ok(hand_out_with(
+        raw_pd,
+        pd,
+        (addr, length),
+        engine,
+        dma_handle,
+    ))
 }
 
 /// A region for C, which gives it back with `ibv_dereg_mr`.
@@ -304,10 +399,20 @@ pub fn hand_out(
     range: (*mut c_void, usize),
     engine: Arc<engine::Mr>,
 ) -> *mut abi::ibv_mr {
+    hand_out_with(raw_pd, pd, range, engine, None)
+}
+
+fn hand_out_with(
+    raw_pd: *mut abi::ibv_pd,
+    pd: &Pd,
+    range: (*mut c_void, usize),
+    engine: Arc<engine::Mr>,
+    dma_handle: Option<DmaHandleUse>,
+) -> *mut abi::ibv_mr {
     let handle = next_handle();
     MRS.enter(handle, &engine);
     let c = describe(raw_pd, pd, range, handle, &engine);
-    Box::new(Mr { c, engine }).into_raw()
+    Mr::hand_out(c, engine, dma_handle)
 }
 
 fn describe(

@@ -153,6 +153,24 @@ pub unsafe fn query_port(
     Ok(())
 }
 
+/// `ibv_query_port_speed(3)`: in units of 100 Mb/s.
+pub unsafe fn query_port_speed(
+    context: *mut abi::ibv_context,
+    port: u32,
+    speed: *mut u64,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's context.
+    let context = unsafe { Context::of(context) }?;
+    check_port(port)?;
+    if speed.is_null() {
+        return Err(Errno::INVALID);
+    }
+    let mbps = context.device().current().speed_mbps;
+    // SAFETY: the caller's integer.
+    unsafe { speed.write(u64::from(mbps.unwrap_or(rate::MBPS_UNKNOWN)).div_ceil(100)) };
+    Ok(())
+}
+
 /// `ibv_query_gid(3)`: all zero for an empty row.
 pub unsafe fn query_gid(
     context: *mut abi::ibv_context,
@@ -340,6 +358,7 @@ fn port_attr(info: &DeviceInfo, limits: &Limits) -> abi::ibv_port_attr {
     attr.max_vl_num = 1;
     attr.active_width = width;
     attr.active_speed = speed;
+    attr.active_speed_ex = u32::from(speed);
     attr.link_layer = abi::IBV_LINK_LAYER_ETHERNET as u8;
     attr.flags = PORT_FLAG_GRH_REQUIRED;
     attr

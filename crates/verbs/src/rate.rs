@@ -104,6 +104,9 @@ pub fn link_text(mbps: Option<u32>) -> String {
     format!("{}{half} Gb/sec ({lanes}X {name})", rate / 10)
 }
 
+/// What `query_port` stands for where the kernel tells no speed: one lane of the slowest link.
+pub const MBPS_UNKNOWN: u32 = 2_500;
+
 /// `active_width` and `active_speed` of a port (IBTA PortInfo codes) for an Ethernet link of `mbps`,
 /// paired the way RoCE devices report them: the smallest standard link that carries it.
 pub fn link(mbps: Option<u32>) -> (u8, u8) {

@@ -13,6 +13,7 @@
 pub mod abi;
 pub mod address;
 pub mod addrinfo;
+pub mod addrinfo_event;
 pub mod arrivals;
 pub mod channel;
 pub mod connect;

@@ -76,6 +76,31 @@ pub fn port_state(state: abi::ibv_port_state) -> &'static CStr {
     )
 }
 
+/// `ibv_wr_opcode_str`.
+pub fn wr_opcode(opcode: abi::ibv_wr_opcode) -> &'static CStr {
+    pick(
+        &[
+            c"rdma-write",
+            c"rdma-write-with-imm",
+            c"send",
+            c"send-with-imm",
+            c"rdma-read",
+            c"atomic-cmp-and-swp",
+            c"atomic-fetch-and-add",
+            c"local-inv",
+            c"bind-mw",
+            c"send-with-inv",
+            c"tso",
+            c"driver1",
+            UNKNOWN,
+            UNKNOWN,
+            c"flush",
+            c"atomic-write",
+        ],
+        opcode,
+    )
+}
+
 /// `ibv_event_type_str(3)`.
 pub fn event_type(event: abi::ibv_event_type) -> &'static CStr {
     pick(
@@ -100,6 +125,7 @@ pub fn event_type(event: abi::ibv_event_type) -> &'static CStr {
             c"client reregistration",
             c"GID table change",
             c"WQ fatal",
+            c"Device link speed change",
         ],
         event,
     )

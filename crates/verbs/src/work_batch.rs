@@ -91,6 +91,7 @@ impl Batches {
         c.wr_complete = Some(slots::wr_complete);
         c.wr_abort = Some(slots::wr_abort);
         c.wr_atomic_write = Some(slots::wr_atomic_write);
+        c.wr_flush = Some(slots::wr_flush);
     }
 }
 
@@ -260,6 +261,21 @@ pub unsafe fn bind_mw(
 
 /// `ibv_wr_send_tso`: frames of raw Ethernet.
 pub unsafe fn send_tso(qp: *mut abi::ibv_qp_ex, _header: *mut c_void, _size: u16, _mss: u16) {
+    // SAFETY: the caller's queue pair.
+    if let Some(batch) = unsafe { batch(qp) } {
+        batch.fail(Errno::UNSUPPORTED);
+    }
+}
+
+/// `ibv_wr_flush`: no queue pair is created for it.
+pub unsafe fn flush(
+    qp: *mut abi::ibv_qp_ex,
+    _rkey: u32,
+    _va: u64,
+    _length: usize,
+    _placement: u8,
+    _level: u8,
+) {
     // SAFETY: the caller's queue pair.
     if let Some(batch) = unsafe { batch(qp) } {
         batch.fail(Errno::UNSUPPORTED);

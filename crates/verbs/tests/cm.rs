@@ -89,3 +89,8 @@ fn no_memory_is_lost_over_connections() {
         program::run_in_valgrind(name);
     }
 }
+
+#[test]
+fn calls_that_rdma_core_has_got_since_release_44() {
+    program::run("newer");
+}

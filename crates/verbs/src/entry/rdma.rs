@@ -8,7 +8,8 @@ use super::entry;
 use crate::abi::*;
 use crate::rdma::abi::*;
 use crate::rdma::{
-    addrinfo, channel, connect, devices, endpoint, id, multicast, option, queue_pair, resolve,
+    addrinfo, addrinfo_event, channel, connect, devices, endpoint, id, multicast, option,
+    queue_pair, resolve,
 };
 
 // Channels, identifiers and events. `rdma_get_cm_event` blocks: see `blocking`.
@@ -33,6 +34,9 @@ entry! {
     export fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 = resolve::source_port;
     export fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 = resolve::destination_port;
     export fn rdma_getaddrinfo(node: *const c_char, service: *const c_char, hints: *const rdma_addrinfo, res: *mut *mut rdma_addrinfo) -> c_int = addrinfo::get;
+    export fn rdma_resolve_addrinfo(id: *mut rdma_cm_id, node: *const c_char, service: *const c_char, hints: *const rdma_addrinfo) -> c_int = addrinfo_event::resolve;
+    export fn rdma_query_addrinfo(id: *mut rdma_cm_id, info: *mut *mut rdma_addrinfo) -> c_int = addrinfo_event::query;
+    export fn rdma_write_cm_event(id: *mut rdma_cm_id, event: rdma_cm_event_type, status: c_int, arg: u64) -> c_int = addrinfo_event::write;
     export fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) = addrinfo::free;
 }
 

@@ -3,13 +3,12 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::size_of;
-use std::ptr;
 
 use super::entry;
 use crate::abi::*;
 use crate::{
     completion, device_memory, domain, extended, memory, polling, port, post, queue_pair,
-    shared_receive, window,
+    shared_receive, unknown_verbs, window,
 };
 
 /// `context->ops`.
@@ -53,6 +52,12 @@ pub fn context_ops() -> ibv_context_ops {
 /// A `verbs_context` around `context`, which is its last member.
 pub fn verbs_context(context: ibv_context) -> verbs_context {
     verbs_context {
+        free_buf: Some(super::symbols::ibv_free_buf),
+        alloc_buf: Some(super::symbols::ibv_alloc_buf),
+        dm_export_dmabuf_fd: Some(super::symbols::ibv_dm_export_dmabuf_fd),
+        reg_mr_ex: Some(super::symbols::ibv_reg_mr_ex),
+        dealloc_dmah: Some(super::symbols::ibv_dealloc_dmah),
+        alloc_dmah: Some(super::symbols::ibv_alloc_dmah),
         query_port: Some(query_port),
         advise_mr: Some(advise_mr),
         alloc_null_mr: Some(alloc_null_mr),
@@ -79,7 +84,7 @@ pub fn verbs_context(context: ibv_context) -> verbs_context {
         create_wq: Some(create_wq),
         query_rt_values: Some(query_rt_values),
         create_cq_ex: Some(create_cq_ex),
-        priv_: ptr::null_mut(),
+        priv_: unknown_verbs::table(),
         query_device_ex: Some(query_device_ex),
         ibv_destroy_flow: Some(destroy_flow),
         ABI_placeholder2: Some(placeholder),
@@ -166,7 +171,7 @@ mod tests {
     use crate::object::zeroed;
 
     #[test]
-    fn no_slot_is_empty_except_the_private_pointer() {
+    fn no_slot_is_empty() {
         // SAFETY: the context is integers, raw pointers, optional functions and a mutex.
         let mut context: ibv_context = unsafe { zeroed() };
         context.ops = context_ops();
@@ -174,15 +179,12 @@ mod tests {
         let words = size_of::<verbs_context>() / size_of::<usize>();
         let first_data =
             std::mem::offset_of!(verbs_context, _ABI_placeholder3) / size_of::<usize>();
-        let private = std::mem::offset_of!(verbs_context, priv_) / size_of::<usize>();
         // SAFETY: the struct is that many words of initialised pointers up to `first_data`.
-        let slots =
-            unsafe { std::slice::from_raw_parts(ptr::from_ref(&verbs).cast::<usize>(), words) };
+        let slots = unsafe {
+            std::slice::from_raw_parts(std::ptr::from_ref(&verbs).cast::<usize>(), words)
+        };
         for (index, slot) in slots[..first_data].iter().enumerate() {
-            assert!(
-                *slot != 0 || index == private,
-                "slot {index} of verbs_context"
-            );
+            assert!(*slot != 0, "slot {index} of verbs_context");
         }
         let ops = std::mem::offset_of!(verbs_context, context.ops) / size_of::<usize>();
         let count = size_of::<ibv_context_ops>() / size_of::<usize>();

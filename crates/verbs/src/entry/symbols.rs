@@ -9,8 +9,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use super::entry;
 use crate::abi::*;
 use crate::{
-    address, async_event, completion, context, device, device_memory, kernel, memory, multicast,
-    port, queue_pair, rate, shared_receive, sysfs, text,
+    address, async_event, buffer, completion, context, device, device_memory, dma_handle, kernel,
+    memory, multicast, port, queue_pair, rate, shared_receive, sysfs, text,
 };
 
 // Devices and contexts.
@@ -29,6 +29,7 @@ entry! {
 entry! {
     export fn ibv_query_device(context: *mut ibv_context, device_attr: *mut ibv_device_attr) -> c_int = port::query_device;
     export fn ibv_query_port(context: *mut ibv_context, port_num: u8, port_attr: *mut _compat_ibv_port_attr) -> c_int = port::query_port_compat;
+    export fn ibv_query_port_speed(context: *mut ibv_context, port_num: u32, port_speed: *mut u64) -> c_int = port::query_port_speed;
     export fn ibv_query_gid(context: *mut ibv_context, port_num: u8, index: c_int, gid: *mut ibv_gid) -> c_int = port::query_gid;
     export fn ibv_query_gid_type(context: *mut ibv_context, port_num: u8, index: c_uint, gid_type: *mut c_uint) -> c_int = port::query_gid_type;
     export fn _ibv_query_gid_ex(context: *mut ibv_context, port_num: u32, gid_index: u32, entry: *mut ibv_gid_entry, flags: u32, entry_size: usize) -> c_int = port::query_gid_ex;
@@ -49,12 +50,20 @@ entry! {
     export fn ibv_reg_mr_iova(pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access: c_int) -> *mut ibv_mr = memory::reg_mr_iova;
     export fn ibv_reg_mr_iova2(pd: *mut ibv_pd, addr: *mut c_void, length: usize, iova: u64, access: c_uint) -> *mut ibv_mr = memory::reg_mr_iova2;
     export fn ibv_reg_dmabuf_mr(pd: *mut ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int, access: c_int) -> *mut ibv_mr = unsupported;
+    export fn ibv_reg_mr_ex(pd: *mut ibv_pd, mr_init_attr: *mut ibv_mr_init_attr) -> *mut ibv_mr = memory::reg_mr_ex;
     export fn ibv_rereg_mr(mr: *mut ibv_mr, flags: c_int, pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> c_int = memory::rereg_mr;
     export fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int = memory::dereg_mr;
     export fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut ibv_mr = memory::import_mr;
     export fn ibv_unimport_mr(mr: *mut ibv_mr) = memory::unimport_mr;
     export fn ibv_import_dm(context: *mut ibv_context, dm_handle: u32) -> *mut ibv_dm = device_memory::import;
     export fn ibv_unimport_dm(dm: *mut ibv_dm) = device_memory::unimport;
+    export fn ibv_dm_export_dmabuf_fd(dm: *mut ibv_dm) -> c_int = device_memory::export;
+    export fn ibv_alloc_buf(pd: *mut ibv_pd, size: usize, buf: *mut *mut ibv_buf) -> *mut c_void = buffer::alloc;
+    export fn ibv_free_buf(buf: *mut ibv_buf) = buffer::free;
+    export fn ibv_reg_buf_mr(pd: *mut ibv_pd, buf: *mut ibv_buf, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr = memory::reg_buf_mr;
+    export fn ibv_export_buf_dmabuf_fd(buf: *mut ibv_buf) -> c_int = buffer::export;
+    export fn ibv_alloc_dmah(context: *mut ibv_context, attr: *mut ibv_dmah_init_attr) -> *mut ibv_dmah = dma_handle::alloc;
+    export fn ibv_dealloc_dmah(dmah: *mut ibv_dmah) -> c_int = dma_handle::dealloc;
     export fn ibv_fork_init() -> c_int = memory::fork_init;
     export fn ibv_is_fork_initialized() -> c_uint = memory::is_fork_initialized;
     export fn ibv_dontfork_range(base: *mut c_void, size: usize) -> c_int = memory::fork_range;
@@ -99,8 +108,23 @@ entry! {
     export fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int = multicast::detach;
 }
 
+// Completion counters.
+entry! {
+    export fn _ibv_query_comp_cntr_caps(context: *mut ibv_context, caps: *mut ibv_comp_cntr_caps, caps_size: usize) -> c_int = unsupported;
+    export fn ibv_create_comp_cntr(context: *mut ibv_context, cc_attr: *mut ibv_comp_cntr_init_attr) -> *mut ibv_comp_cntr = unsupported;
+    export fn ibv_destroy_comp_cntr(comp_cntr: *mut ibv_comp_cntr) -> c_int = unsupported;
+    export fn ibv_set_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: u64) -> c_int = unsupported;
+    export fn ibv_set_err_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: u64) -> c_int = unsupported;
+    export fn ibv_inc_comp_cntr(comp_cntr: *mut ibv_comp_cntr, amount: u64) -> c_int = unsupported;
+    export fn ibv_inc_err_comp_cntr(comp_cntr: *mut ibv_comp_cntr, amount: u64) -> c_int = unsupported;
+    export fn ibv_read_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: *mut u64) -> c_int = unsupported;
+    export fn ibv_read_err_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: *mut u64) -> c_int = unsupported;
+    export fn ibv_qp_attach_comp_cntr(qp: *mut ibv_qp, comp_cntr: *mut ibv_comp_cntr, attr: *mut ibv_qp_attach_comp_cntr_attr) -> c_int = unsupported;
+}
+
 // Texts, rates, kernel structs.
 entry! {
+    export fn ibv_wr_opcode_str(opcode: ibv_wr_opcode) -> *const c_char = text::wr_opcode;
     export fn ibv_wc_status_str(status: ibv_wc_status) -> *const c_char = text::wc_status;
     export fn ibv_node_type_str(node_type: ibv_node_type) -> *const c_char = text::node_type;
     export fn ibv_port_state_str(port_state: ibv_port_state) -> *const c_char = text::port_state;

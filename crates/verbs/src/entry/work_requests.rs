@@ -28,4 +28,5 @@ entry! {
     fast fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) = work_batch::set_sge;
     fast fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge) = work_batch::set_sge_list;
     fast fn wr_send_tso(qp: *mut ibv_qp_ex, hdr: *mut c_void, hdr_sz: u16, mss: u16) = work_batch::send_tso;
+    fast fn wr_flush(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, len: usize, placement: u8, level: u8) = work_batch::flush;
 }

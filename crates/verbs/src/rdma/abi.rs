@@ -1,4 +1,4 @@
-//! The structs of `rdma/rdma_cma.h` (rdma-core 44). `abi_header.rs` compares them with the installed header.
+//! The structs of `rdma/rdma_cma.h` (rdma-core 65). `abi_header.rs` compares them with the installed header.
 
 #![allow(non_camel_case_types, reason = "the names of the C header")]
 
@@ -41,6 +41,10 @@ constants! {
         RDMA_CM_EVENT_MULTICAST_ERROR = 13,
         RDMA_CM_EVENT_ADDR_CHANGE = 14,
         RDMA_CM_EVENT_TIMEWAIT_EXIT = 15,
+        RDMA_CM_EVENT_ADDRINFO_RESOLVED = 16,
+        RDMA_CM_EVENT_ADDRINFO_ERROR = 17,
+        RDMA_CM_EVENT_USER = 18,
+        RDMA_CM_EVENT_INTERNAL = 19,
     }
     rdma_port_space {
         RDMA_PS_IPOIB = 0x0002,
@@ -53,6 +57,8 @@ constants! {
         RAI_NUMERICHOST = 2,
         RAI_NOROUTE = 4,
         RAI_FAMILY = 8,
+        RAI_SA = 0x10,
+        RAI_DNS = 0x20,
         RDMA_OPTION_ID = 0,
         RDMA_OPTION_ID_TOS = 0,
         RDMA_OPTION_ID_REUSEADDR = 1,
@@ -163,6 +169,7 @@ pub struct rdma_ud_param {
 pub union rdma_event_param {
     pub conn: rdma_conn_param,
     pub ud: rdma_ud_param,
+    pub arg: u64,
 }
 
 /// `struct rdma_cm_event`.

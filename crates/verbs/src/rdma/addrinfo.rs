@@ -98,7 +98,7 @@ fn wanted(hints: Option<&rdma_addrinfo>) -> Result<Wanted, c_int> {
             port_space: hints.ai_port_space,
         };
     }
-    if wanted.flags & !(RAI_PASSIVE | RAI_NUMERICHOST | RAI_NOROUTE | RAI_FAMILY) != 0 {
+    if wanted.flags & !(RAI_PASSIVE | RAI_NUMERICHOST | RAI_NOROUTE | RAI_FAMILY | RAI_DNS) != 0 {
         return Err(libc::EAI_BADFLAGS);
     }
     let (rc, ud) = (IBV_QPT_RC as c_int, IBV_QPT_UD as c_int);

@@ -68,6 +68,12 @@ unsafe fn own(id: &Id, number: u32) -> Option<*mut rdma_cm_event> {
         // SAFETY: the program's queue pair.
         return unsafe { multicast::joined(id, group) };
     }
+    if number == RDMA_CM_EVENT_USER {
+        let (status, arg) = id.state().written.next_user_event();
+        let mut event = Event::plain(id.c(), number, status);
+        event.param.arg = arg;
+        return Some(Event::hand_out(event, Vec::new()));
+    }
     let (number, status) = match number {
         RDMA_CM_EVENT_ADDR_RESOLVED => match resolve::address_resolved(id) {
             Ok(()) => (number, 0),

@@ -14,6 +14,7 @@ use airdma_engine::cm_protocol::{
 use airdma_engine::{CmChannel, CmNews, PathMtu, Process, Psn, Qpn};
 
 use super::abi::*;
+use super::addrinfo_event::Written;
 use super::channel::{self, Channel};
 use super::devices::{self, CmaDevice, Place};
 use super::multicast::Membership;
@@ -189,6 +190,8 @@ pub struct State {
     pub joins: u32,
     /// What new connections of an endpoint get.
     pub template: Option<Template>,
+    /// Resolved address information, and the program's own events.
+    pub written: Written,
     path: Option<Box<ibv_sa_path_rec>>,
 }
 
@@ -445,6 +448,7 @@ pub unsafe fn make(
             groups: Vec::new(),
             joins: 0,
             template: None,
+            written: Written::default(),
             path: None,
         }),
     })

@@ -87,7 +87,8 @@ fn compile(source: &Path) -> Option<PathBuf> {
     // Tests run at the same time: none overwrites what another executes.
     static COMPILED: AtomicU32 = AtomicU32::new(0);
     let text = std::fs::read_to_string(source).unwrap();
-    let uses_connections = text.contains("rdma_cma.h") || text.contains("\"cm.h\"");
+    let uses_newer = text.contains("\"newer.h\"");
+    let uses_connections = text.contains("rdma_cma.h") || text.contains("\"cm.h\"") || uses_newer;
     let (header, libraries) = if uses_connections {
         ("rdma/rdma_cma.h", ["-libverbs", "-lrdmacm"].as_slice())
     } else {
@@ -112,6 +113,8 @@ fn compile(source: &Path) -> Option<PathBuf> {
         .args(["-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
         .arg(&program)
         .arg(source)
+        // The installed libraries may be older.
+        .args(uses_newer.then(library::path))
         .args(libraries)
         .status()
         .unwrap();
@@ -120,7 +123,7 @@ fn compile(source: &Path) -> Option<PathBuf> {
 }
 
 /// A shell in a network namespace whose loopback is up; `None` where the kernel refuses.
-fn isolated(script: &str) -> Option<Command> {
+pub fn isolated(script: &str) -> Option<Command> {
     let shell = |script: &str| {
         let mut command = Command::new("unshare");
         command
