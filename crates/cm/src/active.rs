@@ -9,7 +9,8 @@ use airdma_wire::cm::{
 use crate::calls::{self, CmError, Connect};
 use crate::connection::{Connection, State};
 use crate::event::{ConnectResponse, Event};
-use crate::{ConnectionId, Counter, Manager, Route};
+use crate::manager::From;
+use crate::{ConnectionId, Counter, Manager};
 
 impl Manager {
     /// Asks for a connection. [`Event::ConnectResponse`], [`Event::Rejected`] or [`Event::Unreachable`] answers, the last
@@ -106,14 +107,19 @@ impl Manager {
         Ok(())
     }
 
-    pub(crate) fn handle_rep(&mut self, now: Time, route: Route, transaction: u64, rep: &Rep) {
+    pub(crate) fn handle_rep(&mut self, now: Time, from: From, rep: &Rep) {
+        let (route, transaction) = (from.route, from.transaction);
         let id = rep.remote_id;
         let connection = self.connections.get(&id);
         let Some(connection) = connection.filter(|c| c.route.same_ends(&route)) else {
             return self.refuse_unknown_id(route, transaction, rep.local_id, id, About::Rep);
         };
         if connection.state == State::ReqSent {
-            return self.take_rep(now, id, rep);
+            // Only the peer has heard it. An id is of 24 bits, once the process is known.
+            if connection.transaction != transaction {
+                return self.count(Counter::DropWrongId);
+            }
+            return self.take_rep(now, id, from.is_at_roce_port, rep);
         }
         if connection.remote_id != rep.local_id {
             return self.count(Counter::DropWrongId);
@@ -132,7 +138,7 @@ impl Manager {
         }
     }
 
-    fn take_rep(&mut self, now: Time, id: u32, rep: &Rep) {
+    fn take_rep(&mut self, now: Time, id: u32, is_at_roce_port: bool, rep: &Rep) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
@@ -165,6 +171,7 @@ impl Manager {
         }
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.remote_qpn = rep.qpn;
+            connection.is_at_roce_port = is_at_roce_port;
         }
         self.by_remote_id.insert(id_key, id);
         self.by_remote_qpn.insert(qpn_key, id);

@@ -38,11 +38,12 @@ impl Ids {
         tag | left << self.half_bits | right
     }
 
-    /// Where transactions begin. Peers are told that, and learn nothing of the key by it.
-    pub(crate) fn transactions(&self) -> u64 {
+    /// The transaction of an id: its low half is the id. A peer that is told one learns nothing of the key, nor of the transaction
+    /// of another id, which an answer has to name.
+    pub(crate) fn transaction(&self, id: u32) -> u64 {
         let mut hasher = DefaultHasher::new();
-        (self.key, ROUNDS).hash(&mut hasher);
-        hasher.finish() & 0xffff_ffff_0000_0000
+        (self.key, ROUNDS, id).hash(&mut hasher);
+        hasher.finish() & 0xffff_ffff_0000_0000 | u64::from(id)
     }
 
     fn function(&self, round: u8, half: u32) -> u32 {

@@ -15,6 +15,15 @@ use crate::listener::Listeners;
 use crate::sidr::Exchange;
 use crate::{CmError, Config, ConnectionId, Counter, ListenerId, Route, SidrId, Takes};
 
+/// How a message came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct From {
+    pub(crate) route: Route,
+    pub(crate) transaction: u64,
+    /// Its UDP source port is RoCE's own.
+    pub(crate) is_at_roce_port: bool,
+}
+
 /// A connection manager: one for all the queue pairs of a process.
 ///
 /// Put in what arrives at queue pair 1 ([`handle_mad`](Self::handle_mad)), the calls of the program, and the time when
@@ -55,7 +64,6 @@ pub struct Manager {
     pub(crate) events: VecDeque<Event>,
     counters: [u64; Counter::ALL.len()],
     ids: Ids,
-    transaction_high: u64,
 }
 
 impl Manager {
@@ -64,7 +72,6 @@ impl Manager {
         let random = mix(config.seed);
         let ids = Ids::new([random, mix(!config.seed)], config.id_tag);
         Self {
-            transaction_high: ids.transactions(),
             ids,
             config,
             listeners: Listeners::default(),
@@ -159,18 +166,12 @@ impl Manager {
         if connection.is_some_and(|c| c.is_at_roce_port && source_port != ROCE_PORT) {
             return self.count(Counter::DropWrongPeer);
         }
-        self.handle_message(now, route, transaction, message);
-        let begins = matches!(message, CmMessage::Req(_) | CmMessage::Rep(_));
-        if begins
-            && source_port == ROCE_PORT
-            && let Some(id) = self.receiver_of(route, &message)
-            && let Some(connection) = self.connections.get_mut(&id)
-            && connection.route.same_ends(&route)
-            // What was known before may have come from elsewhere: the first word counts.
-            && (known != Some(id) || connection.state == State::RepReceived)
-        {
-            connection.is_at_roce_port = true;
-        }
+        let from = From {
+            route,
+            transaction,
+            is_at_roce_port: source_port == ROCE_PORT,
+        };
+        self.handle_message(now, from, message);
     }
 
     /// The connection that a message is about.
@@ -189,19 +190,20 @@ impl Manager {
         }
     }
 
-    fn handle_message(&mut self, now: Time, route: Route, transaction: u64, message: CmMessage) {
+    fn handle_message(&mut self, now: Time, from: From, message: CmMessage) {
+        let (route, transaction) = (from.route, from.transaction);
         match message {
-            CmMessage::Req(req) => self.handle_req(route, transaction, &req),
-            CmMessage::Mra(mra) => self.handle_mra(now, route, &mra),
-            CmMessage::Rej(rej) => self.handle_rej(now, route, &rej),
-            CmMessage::Rep(rep) => self.handle_rep(now, route, transaction, &rep),
+            CmMessage::Req(req) => self.handle_req(from, &req),
+            CmMessage::Mra(mra) => self.handle_mra(now, route, transaction, &mra),
+            CmMessage::Rej(rej) => self.handle_rej(now, route, transaction, &rej),
+            CmMessage::Rep(rep) => self.handle_rep(now, from, &rep),
             CmMessage::Rtu(rtu) => self.handle_rtu(now, route, transaction, &rtu),
             CmMessage::Dreq(dreq) => self.handle_dreq(now, route, transaction, &dreq),
             CmMessage::Drep(drep) => self.handle_drep(now, route, &drep),
             CmMessage::SidrReq(request) => {
                 self.handle_sidr_req(now, route, transaction, &request);
             }
-            CmMessage::SidrRep(response) => self.handle_sidr_rep(route, &response),
+            CmMessage::SidrRep(response) => self.handle_sidr_rep(route, transaction, &response),
         }
     }
 
@@ -305,7 +307,7 @@ impl Manager {
     }
 
     pub(crate) fn new_transaction(&self, id: u32) -> u64 {
-        self.transaction_high | u64::from(id)
+        self.ids.transaction(id)
     }
 
     /// Whether a connection is one that a peer asks for, and perhaps nobody but its forger.

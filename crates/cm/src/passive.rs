@@ -13,6 +13,7 @@ use crate::config::{
 };
 use crate::connection::{Connection, State, memory_of};
 use crate::event::{ConnectRequest, Event};
+use crate::manager::From;
 use crate::{ConnectionId, Counter, ListenerId, Manager, Route, Takes};
 
 impl Manager {
@@ -89,7 +90,8 @@ impl Manager {
         }
     }
 
-    pub(crate) fn handle_req(&mut self, route: Route, transaction: u64, req: &Req) {
+    pub(crate) fn handle_req(&mut self, from: From, req: &Req) {
+        let (route, transaction) = (from.route, from.transaction);
         if req.local_id == 0 || req.transport == TransportService::Rd {
             return self.count(Counter::DropMalformed);
         }
@@ -124,7 +126,7 @@ impl Manager {
         if let Err(full) = self.make_half_open_room(listener, route.remote) {
             return self.count(full);
         }
-        let id = self.new_passive(route, transaction, req, listener);
+        let id = self.new_passive(from, req, listener);
         self.events
             .push_back(Event::ConnectRequest(Box::new(ConnectRequest {
                 id: ConnectionId(id),
@@ -147,13 +149,8 @@ impl Manager {
             })));
     }
 
-    fn new_passive(
-        &mut self,
-        route: Route,
-        transaction: u64,
-        req: &Req,
-        listener: ListenerId,
-    ) -> u32 {
+    fn new_passive(&mut self, from: From, req: &Req, listener: ListenerId) -> u32 {
+        let (route, transaction) = (from.route, from.transaction);
         let id = self.new_id();
         let mut connection = Connection::new(
             State::ReqReceived,
@@ -165,6 +162,7 @@ impl Manager {
             &self.config,
             req.primary.ack_timeout,
         );
+        connection.is_at_roce_port = from.is_at_roce_port;
         connection.remote_id = req.local_id;
         connection.remote_qpn = req.qpn;
         // Until the peer has shown that it is there: times of our own, whatever it says of its own.

@@ -250,12 +250,17 @@ impl Manager {
         self.transmit(route, transaction, CmMessage::SidrRep(response));
     }
 
-    pub(crate) fn handle_sidr_rep(&mut self, route: Route, response: &SidrRep) {
+    pub(crate) fn handle_sidr_rep(&mut self, route: Route, transaction: u64, response: &SidrRep) {
         let id = response.request_id;
         let reason = match self.exchanges.get(&id) {
             Some(exchange) if !exchange.route.same_ends(&route) => Counter::DropWrongPeer,
             Some(exchange) if exchange.side != Side::Asking => Counter::DropUnexpected,
-            Some(exchange) if exchange.service_id != response.service_id => Counter::DropWrongId,
+            Some(exchange)
+                if exchange.service_id != response.service_id
+                    || exchange.transaction != transaction =>
+            {
+                Counter::DropWrongId
+            }
             Some(_) => {
                 self.remove_exchange(id);
                 self.events

@@ -21,6 +21,8 @@ pub struct LastWords {
     pub remote_id: u32,
     /// The peer's queue pair.
     pub remote_qpn: Qpn,
+    /// The peer has shown that it is there. Otherwise they are said once.
+    pub is_proven: bool,
 }
 
 /// How often last words are repeated, and after which time (1.1 s). An answer may go to another process.
@@ -37,6 +39,7 @@ impl Manager {
                 local_id: id.0,
                 remote_id: connection.remote_id,
                 remote_qpn: connection.remote_qpn,
+                is_proven: connection.proven,
             }),
             State::ReqSent
             | State::ReqReceived
@@ -59,7 +62,7 @@ impl Manager {
         connection.remote_id = words.remote_id;
         connection.remote_qpn = words.remote_qpn;
         connection.known = false;
-        connection.retries_max = LAST_WORDS_AGAIN;
+        connection.retries_max = if words.is_proven { LAST_WORDS_AGAIN } else { 0 };
         connection.response_timeout = duration_of(LAST_WORDS_TIMEOUT);
         self.insert(id, connection);
         self.begin_disconnect(now, id, [0; Dreq::PRIVATE_DATA_LEN]);
@@ -132,7 +135,7 @@ impl Manager {
         }
     }
 
-    pub(crate) fn handle_rej(&mut self, now: Time, route: Route, rej: &Rej) {
+    pub(crate) fn handle_rej(&mut self, now: Time, route: Route, transaction: u64, rej: &Rej) {
         let id = match rej.remote_id {
             // Only a peer that has heard no reply knows no id of ours.
             0 => self
@@ -150,7 +153,17 @@ impl Manager {
             return self.count(Counter::DropWrongPeer);
         }
         let state = connection.state;
-        if state != State::ReqSent && rej.local_id != connection.remote_id {
+        let is_peers = match state {
+            State::ReqSent => transaction == connection.transaction,
+            // What is refused is the REQ or the REP, which has the same transaction.
+            State::ReqReceived | State::RepSent | State::RepReceived => {
+                transaction == connection.transaction && rej.local_id == connection.remote_id
+            }
+            State::Established | State::DreqSent | State::Timewait | State::Refused => {
+                rej.local_id == connection.remote_id
+            }
+        };
+        if !is_peers {
             return self.count(Counter::DropWrongId);
         }
         match state {
@@ -166,7 +179,7 @@ impl Manager {
         }
     }
 
-    pub(crate) fn handle_mra(&mut self, now: Time, route: Route, mra: &Mra) {
+    pub(crate) fn handle_mra(&mut self, now: Time, route: Route, transaction: u64, mra: &Mra) {
         let id = mra.remote_id;
         let Some(connection) = self.connections.get_mut(&id) else {
             return self.count(Counter::DropUnknownId);
@@ -175,7 +188,8 @@ impl Manager {
             return self.count(Counter::DropWrongPeer);
         }
         let expected = match (connection.state, mra.about) {
-            (State::ReqSent, About::Req) => true,
+            (State::ReqSent, About::Req) if transaction == connection.transaction => true,
+            (State::ReqSent, About::Req) => return self.count(Counter::DropWrongId),
             (State::RepSent, About::Rep) if mra.local_id == connection.remote_id => true,
             (State::RepSent, About::Rep) => return self.count(Counter::DropWrongId),
             _ => false,

@@ -380,9 +380,9 @@ impl Tables {
         // What is offered is offered to reliable connections alone.
         let number = (slot.qp.qp_type() == QpType::Rc).then_some(number);
         let joins = number.is_some() || self.air.mode != AirMode::Asks;
-        let connection = slot.connection;
+        let (connection, local) = (slot.connection, slot.qp.qpn());
         let is_there = connection.is_some_and(|connection| {
-            number.is_none_or(|number| self.is_there(&connection, number))
+            number.is_none_or(|number| self.is_there(&connection, local, number))
         });
         let Some(slot) = self.qps.slot(index) else {
             return;

@@ -242,7 +242,11 @@ impl Gsi {
                 (resolution, false)
             }
             Event::ConnectResponse(response) => (Subject::Connection(response.id), false),
-            Event::Established { id, .. } => (Subject::Connection(*id), false),
+            Event::Established { id, .. } => {
+                // From now on its peer is known to be there.
+                self.note_connection(*id);
+                (Subject::Connection(*id), false)
+            }
             Event::Disconnected { id, .. } => {
                 self.forget_connection(*id);
                 (Subject::Connection(*id), false)

@@ -201,7 +201,9 @@ impl Tables {
             self.keying.set(index, seal.due(now));
             let path = &qp.attributes().path;
             let is_there = self.gsi.as_ref().is_none_or(|gsi| {
-                let asked_by = gsi.manager.has_answered(path.gid, qp.attributes().dest_qpn);
+                let asked_by =
+                    gsi.manager
+                        .has_answered(qp.qpn(), path.gid, qp.attributes().dest_qpn);
                 asked_by != Some(false)
             });
             if !is_there && next.is_some_and(|(asks, _)| asks) {

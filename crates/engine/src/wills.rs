@@ -21,9 +21,9 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 /// Raised when the layout changes.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
-/// One connection: used (1), version (1), traffic class (1), 0 (1), local id (4), remote id (4), remote queue pair (4), local
+/// One connection: used (1), version (1), traffic class (1), whether the peer was there (1), local id (4), remote id (4), remote queue pair (4), local
 /// GID (16), remote GID (16), all in native order, as processes of one host read them; zeros fill it up.
 const ROW: usize = 64;
 
@@ -165,6 +165,7 @@ fn encode(words: &LastWords) -> [u8; ROW] {
     row[0] = 1;
     row[1] = VERSION;
     row[2] = words.route.traffic_class;
+    row[3] = u8::from(words.is_proven);
     row[4..8].copy_from_slice(&words.local_id.to_ne_bytes());
     row[8..12].copy_from_slice(&words.remote_id.to_ne_bytes());
     row[12..16].copy_from_slice(&words.remote_qpn.get().to_ne_bytes());
@@ -188,6 +189,7 @@ fn decode(row: &[u8; ROW]) -> Option<LastWords> {
         local_id: word(4),
         remote_id: word(8),
         remote_qpn: Qpn::new(word(12)),
+        is_proven: row[3] == 1,
     })
 }
 
@@ -219,6 +221,7 @@ mod tests {
             local_id: number,
             remote_id: number + 1,
             remote_qpn: Qpn::new(number + 2),
+            is_proven: number % 2 == 0,
         }
     }
 

@@ -29,6 +29,8 @@ pub struct Bench {
     pub route: Route,
     /// From which UDP port what arrives comes.
     pub port: u16,
+    /// What arrives names this transaction: 77, or that of the last request of ours.
+    pub transaction: u64,
 }
 
 pub fn accept<'a>() -> Accept<'a> {
@@ -61,6 +63,7 @@ impl Bench {
                 traffic_class: 0,
             },
             port: ROCE_PORT,
+            transaction: 77,
         }
     }
 
@@ -249,7 +252,7 @@ impl Bench {
 
     pub fn arrives_from(&mut self, remote: Gid, message: impl Into<Message>) {
         let mad = CmMad {
-            transaction: 77,
+            transaction: self.transaction,
             message: message.into().0,
         };
         let route = Route {
@@ -263,7 +266,11 @@ impl Bench {
     pub fn sent(&mut self) -> Option<CmMad> {
         let (route, mad) = self.manager.poll_transmit()?;
         assert_eq!(route.local, self.route.local);
-        Some(CmMad::parse(&mad).unwrap())
+        let mad = CmMad::parse(&mad).unwrap();
+        if matches!(mad.message, CmMessage::Req(_) | CmMessage::SidrReq(_)) {
+            self.transaction = mad.transaction;
+        }
+        Some(mad)
     }
 
     /// Everything the manager wants to send now, a line a datagram.

@@ -564,3 +564,97 @@ fn data_for_the_queue_pair_of_a_reply_stands_for_the_last_word() {
     b.manager.data_arrived_at(b.now, QPN);
     assert_eq!(b.events(), ["Established 0"]);
 }
+
+/// An id is 24 bits, and 2^24 datagrams are soon sent. A transaction is 32 more.
+#[test]
+fn an_answer_that_does_not_name_the_transaction_is_none() {
+    let mut b = Bench::connecting();
+    let own = b.transaction;
+    b.transaction ^= 1 << 40;
+    b.arrives(b.rep());
+    b.arrives(b.rej(RejReason::CONSUMER));
+    b.arrives(b.mra(About::Req));
+    assert_eq!((b.events(), b.sends()), (vec![], vec![]));
+    assert_eq!(b.counted(Counter::DropWrongId), 3);
+    b.transaction = own;
+    b.arrives(b.rep());
+    assert_eq!(b.events(), ["ConnectResponse 0x22 196"]);
+}
+
+/// Nor does a refusal in the name of the peer that asks, or that has accepted, which has the transaction of the request.
+#[test]
+fn a_refusal_that_does_not_name_the_transaction_is_none() {
+    for mut b in [Bench::requested(), Bench::accepted(), Bench::answered()] {
+        b.transaction ^= 1 << 40;
+        for remote_id in [b.id.0, 0] {
+            let mut rej = b.rej(RejReason::TIMEOUT);
+            rej.remote_id = remote_id;
+            b.arrives(rej);
+        }
+        assert_eq!((b.events(), b.sends()), (vec![], vec![]));
+    }
+}
+
+/// Who was asked once knows one transaction, and not those of others.
+#[test]
+fn a_transaction_does_not_tell_that_of_another_request() {
+    let mut b = Bench::connecting();
+    let first = b.transaction;
+    b.connect();
+    b.sends();
+    assert_ne!(first >> 32, b.transaction >> 32);
+}
+
+/// A kernel speaks from other ports than RoCE's. A reply that is none does not say otherwise.
+#[test]
+fn a_forged_reply_ties_a_peer_to_no_port() {
+    let mut b = Bench::connecting();
+    b.port = 50_000;
+    b.arrives(b.rep());
+    b.port = 4791;
+    let mut forged = b.rep();
+    forged.local_id = PEER + 1;
+    b.arrives(forged);
+    b.events();
+    b.manager.ready(b.id, b"").unwrap();
+    b.port = 50_000;
+    b.arrives(b.dreq());
+    assert_eq!(b.events(), ["Disconnected 220"]);
+}
+
+/// The queue pair of another host that is connected to one of ours, named by a stranger in its name.
+#[test]
+fn what_a_peer_answered_is_no_answer_to_a_forged_request() {
+    let mut b = Bench::established();
+    let (remote, ours) = (b.route.remote, Qpn::new(0x33));
+    assert_eq!(b.manager.has_answered(QPN, remote, PEER_QPN), Some(true));
+    let mut req = b.req();
+    req.local_id = PEER + 1;
+    b.arrives(req);
+    assert_eq!(b.events(), ["ConnectRequest"]);
+    // The queue pair is connected before its number is told.
+    let has_answered = |b: &Bench| b.manager.has_answered(ours, remote, PEER_QPN);
+    assert_eq!(has_answered(&b), Some(false));
+    let with = Accept {
+        qpn: ours,
+        ..accept()
+    };
+    b.manager.accept(b.now, b.id, &with).unwrap();
+    assert_eq!(has_answered(&b), Some(false));
+    let mut rtu = b.rtu();
+    rtu.local_id = PEER + 1;
+    b.arrives(rtu);
+    assert_eq!(has_answered(&b), Some(true));
+}
+
+/// A process dies that has accepted a request: what is said after its death goes to who showed nothing but that.
+#[test]
+fn last_words_go_once_to_a_peer_that_was_never_there() {
+    for (b, said) in [(Bench::accepted(), 1), (Bench::established(), 3)] {
+        let words = b.manager.last_words(b.id).unwrap();
+        let mut heir = Bench::new();
+        heir.manager.say(heir.now, &words);
+        wait(&mut heir, Duration::from_secs(3_600));
+        assert_eq!(heir.sends().len(), said);
+    }
+}

@@ -209,6 +209,7 @@ fn what_cannot_leave_is_given_up_at_once() {
             local_id: b.id.0 ^ 1,
             remote_id: PEER,
             remote_qpn: PEER_QPN,
+            is_proven: true,
         },
     );
     unsendable(&mut b);
@@ -225,6 +226,7 @@ fn the_last_words_of_others_are_said_until_they_are_heard() {
             local_id: b.id.0,
             remote_id: PEER,
             remote_qpn: PEER_QPN,
+            is_proven: true,
         };
         b.manager.say(b.now, &words);
         b.manager.say(b.now, &words);

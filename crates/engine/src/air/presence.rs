@@ -19,12 +19,12 @@ use std::net::IpAddr;
 
 impl Tables {
     /// Whether the peer of a queue pair is there, for all that is known when it is connected.
-    pub(super) fn is_there(&self, connection: &Connection, number: Qpn) -> bool {
+    pub(super) fn is_there(&self, connection: &Connection, local: Qpn, number: Qpn) -> bool {
         let gsi = self.gsi.as_ref();
         // What the connection manager knows nothing of is the program's word.
         gsi.is_none_or(|gsi| {
             let remote = Gid::from(connection.remote);
-            gsi.manager.has_answered(remote, number) != Some(false)
+            gsi.manager.has_answered(local, remote, number) != Some(false)
         })
     }
 
@@ -41,14 +41,12 @@ impl Tables {
             }
             let users = peer.users.clone();
             let has_answered = users.iter().any(|&user| {
-                let number = self
-                    .qps
-                    .slot(user)
-                    .map(|slot| slot.qp.attributes().dest_qpn);
+                let queue_pair = self.qps.slot(user).map(|slot| &slot.qp);
                 let gsi = self.gsi.as_ref();
-                let pair = gsi.zip(number);
-                pair.is_some_and(|(gsi, number)| {
-                    gsi.manager.has_answered(Gid::from(remote), number) == Some(true)
+                gsi.zip(queue_pair).is_some_and(|(gsi, qp)| {
+                    let (local, number) = (qp.qpn(), qp.attributes().dest_qpn);
+                    let remote = Gid::from(remote);
+                    gsi.manager.has_answered(local, remote, number) == Some(true)
                 })
             });
             if has_answered {

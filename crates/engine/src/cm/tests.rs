@@ -30,6 +30,7 @@ fn await_nobody(device: &Device) {
             local_id: 77,
             remote_id: 78,
             remote_qpn: Qpn::new(79),
+            is_proven: true,
         };
         worker.tables.gsi.as_mut().unwrap().say(now, &[words]);
     });
