@@ -30,6 +30,12 @@ const LAST_WORDS_AGAIN: u8 = 2;
 const LAST_WORDS_TIMEOUT: u8 = 18;
 
 impl Manager {
+    /// Our queue pair of a connection.
+    pub fn local_qpn(&self, id: ConnectionId) -> Option<Qpn> {
+        let connection = self.connections.get(&id.0)?;
+        Some(connection.local_qpn)
+    }
+
     /// What would end a connection that the peer may think is established.
     pub fn last_words(&self, id: ConnectionId) -> Option<LastWords> {
         let connection = self.connections.get(&id.0)?;

@@ -143,6 +143,21 @@ impl CqTable {
         self.overrun.pop()
     }
 
+    /// The number of the next completion of a queue, if some before it wait to be taken.
+    pub(crate) fn end_of_waiting(&mut self, index: u32) -> Option<u32> {
+        let ring = &mut self.slots.get_mut(index as usize)?.as_mut()?.ring;
+        (ring.used() > 0).then(|| ring.published())
+    }
+
+    /// Whether all completions before that number were taken, or the queue is gone.
+    pub(crate) fn is_taken(&mut self, index: u32, before: u32) -> bool {
+        let Some(Some(CqSlot { ring, .. })) = self.slots.get_mut(index as usize) else {
+            return true;
+        };
+        let since = ring.published().wrapping_sub(before);
+        ring.used() <= since
+    }
+
     /// Adds a completion. When the ring is full it is lost, never an older one overwritten; unless its owner does not care, the
     /// queue is in error from now on: it takes none any more, an event is raised once (IBTA 11.6.3.1, `IBV_EVENT_CQ_ERR`), and its
     /// queue pairs fail.

@@ -3,7 +3,10 @@
 
 use crate::Error;
 use crate::cm::CmChannel;
+use crate::cq_table::CqTable;
+use crate::qp_table::QpTable;
 use crate::wills::Will;
+use crate::withheld::Withheld;
 use airdma_cm::{Config, ConnectionId, Event, LastWords, ListenerId, Manager, Route, SidrId};
 use airdma_port::Destination;
 use airdma_transport::{Arrival, Time};
@@ -50,6 +53,8 @@ pub(crate) struct Gsi {
     /// What the manager wants to send.
     outbox: VecDeque<(Route, [u8; MAD_LEN])>,
     next_psn: Psn,
+    /// Ends of connections that come after the last data.
+    withheld: Withheld,
     /// What is said to the peers if the process dies, once there are any.
     will: Option<Will>,
     interface_index: u32,
@@ -63,6 +68,7 @@ impl Gsi {
             services: HashMap::new(),
             outbox: VecDeque::new(),
             next_psn: Psn::default(),
+            withheld: Withheld::default(),
             will: None,
             interface_index,
         }
@@ -212,11 +218,35 @@ impl Gsi {
     }
 
     /// Tells the owners what has happened. That comes after what is to be sent has left: a program that ends when it hears of
-    /// the end of a connection has answered its peer.
-    pub(crate) fn tell_all(&mut self) {
+    /// the end of a connection has answered its peer. And it comes after the last data ([`crate::withheld`]).
+    pub(crate) fn tell_all(&mut self, now: Time, qps: &mut QpTable, cqs: &mut CqTable) {
         while let Some(event) = self.manager.poll_event() {
+            if let Some(before) = self.withheld.pop_of(subject_of(&event)) {
+                self.tell(before);
+            }
+            let told = if let Event::Disconnected { id, .. } = &event {
+                let (subject, qpn) = (Subject::Connection(*id), self.manager.local_qpn(*id));
+                self.withheld.take(now, subject, qpn, event, (qps, cqs))
+            } else {
+                Some(event)
+            };
+            if let Some(event) = told {
+                self.tell(event);
+            }
+        }
+        while let Some(event) = self.withheld.pop(now, (qps, cqs)) {
             self.tell(event);
         }
+    }
+
+    /// When something is due.
+    pub(crate) fn next(&self, now: Time) -> Option<Time> {
+        let withheld = self.withheld.next_look(now);
+        self.manager
+            .poll_timeout()
+            .into_iter()
+            .chain(withheld)
+            .min()
     }
 
     /// Takes out of the manager what it has to say to others. What finds no room here waits there, and is dropped if it is too
@@ -323,6 +353,21 @@ impl Gsi {
             return Some((end, destination));
         }
         None
+    }
+}
+
+fn subject_of(event: &Event) -> Subject {
+    match event {
+        Event::ConnectRequest(request) => Subject::Connection(request.id),
+        Event::SidrRequest(request) => Subject::Resolution(request.id),
+        Event::ConnectResponse(response) => Subject::Connection(response.id),
+        Event::SidrResponse(response) => Subject::Resolution(response.id),
+        Event::Established { id, .. }
+        | Event::Disconnected { id, .. }
+        | Event::Rejected { id, .. }
+        | Event::Unreachable { id }
+        | Event::TimewaitExit { id } => Subject::Connection(*id),
+        Event::SidrUnreachable { id } | Event::SidrWithdrawn { id } => Subject::Resolution(*id),
     }
 }
 

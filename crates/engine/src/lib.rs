@@ -75,6 +75,7 @@ mod urgency;
 mod use_count;
 mod wait;
 mod wills;
+mod withheld;
 mod worker;
 mod xrcd;
 

@@ -178,10 +178,18 @@ impl Tables {
         }
     }
 
+    /// Tells of connections what has happened to them.
+    #[inline]
+    pub(crate) fn tell_all(&mut self, now: Time) {
+        if let Some(gsi) = &mut self.gsi {
+            gsi.tell_all(now, &mut self.qps, &mut self.cqs);
+        }
+    }
+
     /// When [`Tables::expire`] wants to be called next, and [`Tables::fill`] if the port takes packets.
     #[inline]
-    pub(crate) fn deadline(&self, can_send: bool) -> Option<Time> {
-        let management = self.gsi.as_ref().and_then(|gsi| gsi.manager.poll_timeout());
+    pub(crate) fn deadline(&self, now: Time, can_send: bool) -> Option<Time> {
+        let management = self.gsi.as_ref().and_then(|gsi| gsi.next(now));
         let air = self.air.due().filter(|_| can_send);
         let keying = self.keying.next().filter(|_| can_send);
         let all = [self.timers.next(), management, air, keying];

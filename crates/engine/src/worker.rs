@@ -291,15 +291,13 @@ impl Worker {
         if self.tables.cqs.has_overrun() {
             self.tables.fail_overrun(now);
         }
-        if let Some(gsi) = &mut self.tables.gsi {
-            gsi.tell_all();
-        }
+        self.tables.tell_all(now);
         if round.broke {
             self.tables.fail_all(now);
         }
         round.misrouted = std::mem::take(&mut self.tables.misrouted);
         round.more = self.tables.has_active() && !round.unsent && !self.broken;
-        round.deadline = self.tables.deadline(!round.unsent);
+        round.deadline = self.tables.deadline(now, !round.unsent);
         self.port_moved |= round.received > 0;
         // The first quiet round may be the last of all: who sleeps then, or ends without a word, has counted everything.
         if now.duration_since(self.port_counted) >= COUNTERS_INTERVAL {

@@ -94,6 +94,17 @@ impl RingProducer {
         self.index.free(self.memory.indices())
     }
 
+    /// Number of the next slot that is published, counted on and on; wraps around.
+    #[must_use]
+    pub fn published(&self) -> u32 {
+        self.index.number(0)
+    }
+
+    /// Slots that the consumer has not given back. Looks at the consumer's index.
+    pub fn used(&mut self) -> u32 {
+        self.capacity() - self.free()
+    }
+
     /// The `n`-th free slot ahead, counted from 0. `None` when fewer are free, or the consumer's index is corrupt.
     #[inline]
     pub fn slot(&mut self, n: u32) -> Option<SlotMut<'_>> {

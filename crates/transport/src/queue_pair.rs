@@ -517,6 +517,15 @@ impl QueuePair {
         }
     }
 
+    /// Whether requests were posted that a peer which is there will answer soon: it has not been silent over and over again, and
+    /// lacks no receive.
+    pub fn awaits_answers(&self) -> bool {
+        match &self.service {
+            Service::Connected { requester, .. } => requester.awaits_answers(&self.attributes),
+            Service::Unreliable { .. } | Service::Datagram(_) => false,
+        }
+    }
+
     /// The moment at which [`handle_timeout`](Self::handle_timeout) is due.
     pub fn poll_timeout(&self) -> Option<Time> {
         match &self.service {

@@ -222,6 +222,13 @@ impl Requester {
         self.acked == self.sent_max && front_begins
     }
 
+    /// Whether there are requests whose answers are likely to come.
+    pub(crate) fn awaits_answers(&self, attributes: &QpAttributes) -> bool {
+        !self.queue.is_empty()
+            && self.not_ready_until.is_none()
+            && self.retries(self.acked, attributes) <= RETRIES_OF_THE_LIVING
+    }
+
     /// The entry to send from, if nothing but the window holds it back.
     pub(crate) fn sendable(&self, attributes: &QpAttributes, draining: bool) -> Option<&Entry> {
         if self.not_ready_until.is_some() || self.next == self.posted || self.failure.is_some() {
@@ -563,6 +570,9 @@ impl Requester {
         u64::try_from(distance).ok().map(|ahead| self.acked + ahead)
     }
 }
+
+/// Retries that a packet takes, as a rule, to a peer that is there.
+const RETRIES_OF_THE_LIVING: u8 = 2;
 
 /// The request that a sequence number belongs to, which is not before the oldest one.
 pub(crate) fn entry_at(queue: &VecDeque<Entry>, sequence: u64) -> Option<Entry> {

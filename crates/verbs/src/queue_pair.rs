@@ -285,6 +285,14 @@ pub unsafe fn modify(
     Ok(())
 }
 
+/// Waits a moment for the answers to what was posted.
+pub unsafe fn finish(raw: *mut abi::ibv_qp) {
+    // SAFETY: the caller's queue pair.
+    if let Ok(qp) = unsafe { Qp::of(raw) } {
+        qp.engine.finish();
+    }
+}
+
 /// `ibv_query_qp(3)`. Everything is answered, whatever the mask.
 pub unsafe fn query(
     raw: *mut abi::ibv_qp,

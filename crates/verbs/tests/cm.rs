@@ -22,6 +22,12 @@ fn calls_that_wait_and_threads_that_share() {
     program::run("cm_waits");
 }
 
+#[test]
+fn the_end_is_not_told_before_the_last_data() {
+    program::run("cm_last_words");
+    program::run_after("cm_last_words", "export AIRDMA_IMPAIR=drop=2%,seed=3");
+}
+
 /// Two interfaces of one cable, with addresses of ours, on which the kernel asks for those of others.
 const NEIGHBOURS: &str = "ip link add va type veth peer name vb
     ip addr add 10.9.0.1/24 dev va && ip addr add 10.9.0.2/24 dev vb && ip -6 addr add fd09::1/64 dev va nodad

@@ -440,7 +440,7 @@ fn refuse(id: &Id, reason: RejReason, data: &[u8]) -> Result<c_int, Errno> {
     Ok(0)
 }
 
-/// `rdma_disconnect(3)`: the queue pair goes to ERROR, and the peer is told. The event comes when it has answered; where it
+/// `rdma_disconnect(3)`: what was posted leaves; then the queue pair goes to ERROR, and the peer is told. The event comes when it has answered; where it
 /// has disconnected already, there is nothing more to do.
 pub unsafe fn disconnect(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
     // SAFETY: the caller's identifier.
@@ -462,7 +462,12 @@ pub unsafe fn disconnect(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
         | Phase::Requested => return Err(Errno::INVALID),
     };
     // SAFETY: the caller's queue pair.
-    unsafe { queue_pair::fail(id) };
+    unsafe {
+        if begun {
+            queue_pair::finish(id);
+        }
+        queue_pair::fail(id);
+    }
     let (true, Some(place), Some(connection)) = (begun, place, connection) else {
         return Ok(0);
     };

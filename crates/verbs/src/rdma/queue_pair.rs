@@ -292,6 +292,17 @@ pub unsafe fn ready(id: &Id, state: &State) -> Result<(), Errno> {
     }
 }
 
+/// What the program has posted to the identifier's queue pair leaves, and is answered, if the peer is there.
+pub unsafe fn finish(id: &Id) {
+    // SAFETY: the program's queue pair.
+    unsafe {
+        let qp = (*id.c()).qp;
+        if !qp.is_null() && !id.is_datagram() {
+            queue_pair::finish(qp);
+        }
+    }
+}
+
 /// The identifier's queue pair, if it has one, goes to ERROR.
 pub unsafe fn fail(id: &Id) {
     // SAFETY: the program's queue pair.
