@@ -46,8 +46,7 @@ enum Command {
         /// nothing. Exits with 0 if it will work, with 1, and what to do next, if not.
         #[arg(long)]
         explain: bool,
-        /// Use the folder `dropin` on a host with rdma-core too: for programs that load its libraries by
-        /// dlopen(3) and look symbols up with dlsym(3).
+        /// Use the folder `dropin` on a host with rdma-core too.
         #[arg(long)]
         dropin: bool,
         /// The program and its arguments.

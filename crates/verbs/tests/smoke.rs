@@ -26,6 +26,11 @@ fn functions_of_the_c_library_behave_as_without_us() {
 }
 
 #[test]
+fn programs_that_open_the_libraries_and_ask_by_name_alone() {
+    program::run("loaders");
+}
+
+#[test]
 fn threads_that_are_cancelled() {
     program::run("cancel");
 }

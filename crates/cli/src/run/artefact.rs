@@ -1,8 +1,7 @@
 //! The two artefacts: where they lie, and which of them a program gets.
 //!
 //! *The preload*, `libairdma.so`, stands before rdma-core's libraries, which the host has; rdma-core's rsockets then run on it.
-//! *The drop-in directory* has airdma under the names of rdma-core's libraries, for hosts without them and for programs that look
-//! symbols up with dlsym(3) in a library that they opened. It is preloaded as well, because a library with an RPATH of its own
+//! *The drop-in directory* has airdma under the names of rdma-core's libraries, for hosts without them. It is preloaded as well, because a library with an RPATH of its own
 //! would find rdma-core's libraries before it; being one file it is there once.
 
 use std::env;
