@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from airdma_lab.pair import Pair
@@ -68,6 +70,24 @@ class Tally:
 
     passed: int = 0
     failures: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Tests of each part, and how long it took."""
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """What is recorded in it is a part of its own in the summary."""
+        before, started = self._recorded(), time.monotonic()
+        yield
+        tests, seconds = self.parts.get(name, (0, 0.0))
+        self.parts[name] = (tests + self._recorded() - before, seconds + time.monotonic() - started)
+
+    def _recorded(self) -> int:
+        return self.passed + len(self.failures)
+
+    def summary(self) -> str:
+        """A line for each part, the longest first."""
+        rows = sorted(self.parts.items(), key=lambda row: -row[1][1])
+        return "\n".join(f"{name:<20} {tests:>4} tests {seconds:>5.0f} s" for name, (tests, seconds) in rows)
 
     def record(self, name: str, complaints: list[str], seconds: float) -> None:
         if complaints:

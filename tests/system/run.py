@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import ModuleType
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "tools"))
@@ -95,31 +96,43 @@ def _run(cases: list[Case], pairs_only: bool, folder: Path) -> int:
     for (mtu, segment_offload), group in runner.by_link(cases):
         with Lab(mtu, segment_offload) as lab:
             if segment_offload and not pairs_only:
-                host_programs.run(lab, tally)
-            for case in group:
-                runner.run_case(lab, case, tally)
+                with tally.part("host_programs"):
+                    host_programs.run(lab, tally)
+            with tally.part("pairs"):
+                for case in group:
+                    runner.run_case(lab, case, tally)
     if not pairs_only:
-        with Lab() as lab:
-            processes.run(lab, tally)
-            dropin.run(lab, tally, folder)
-            explain.run(lab, tally, folder)
-            ip_layer.run(lab, tally)
-            system_calls.run(lab, tally)
-            traffic_class.run(lab, tally)
-            sealed.run(lab, tally, folder)
-            running.run(lab, tally, table.lines(), folder)
-        with Lab() as lab:
-            file_transfer.run(lab, tally)
-            failing_disks.run(lab, tally)
-            planted_journal.run(lab, tally)
-            replayed_packets.run(lab, tally)
-            queue_service.run(lab, tally, folder)
-        benchmark.run(tally, folder)
-        wireless_link.run(tally, folder)
-        controller_box.run(tally, folder)
-        interface_changes.run(tally)
-        scenarios.run(tally)
+        _run_parts(tally, folder)
     return _close(tally, started)
+
+
+def _run_parts(tally: Tally, folder: Path) -> None:
+    """The tests that are no pairs of programs: some share a lab, some make networks of their own."""
+
+    def part(module: ModuleType, *arguments: object) -> None:
+        with tally.part(module.__name__):
+            module.run(*arguments)
+
+    with Lab() as lab:
+        part(processes, lab, tally)
+        part(dropin, lab, tally, folder)
+        part(explain, lab, tally, folder)
+        part(ip_layer, lab, tally)
+        part(system_calls, lab, tally)
+        part(traffic_class, lab, tally)
+        part(sealed, lab, tally, folder)
+        part(running, lab, tally, table.lines(), folder)
+    with Lab() as lab:
+        part(file_transfer, lab, tally)
+        part(failing_disks, lab, tally)
+        part(planted_journal, lab, tally)
+        part(replayed_packets, lab, tally)
+        part(queue_service, lab, tally, folder)
+    part(benchmark, tally, folder)
+    part(wireless_link, tally, folder)
+    part(controller_box, tally, folder)
+    part(interface_changes, tally)
+    part(scenarios, tally)
 
 
 def _programs(only: str) -> int:
@@ -146,6 +159,8 @@ def _files(kills: int, seed: int | None) -> int:
 def _close(tally: Tally, started: float) -> int:
     for name, explanation in tally.failures.items():
         print(f"\n==== {name}\n{explanation}")
+    if tally.parts:
+        print(f"\n{tally.summary()}")
     print(f"\nsystem tests: {time.monotonic() - started:.0f} s")
     print(tally.closing_line())
     return 1 if tally.failures or not tally.passed else 0
