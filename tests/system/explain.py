@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import version_nodes
 from airdma_lab import build, devices
 from airdma_lab.lab import Host, Lab
 from case import Tally
@@ -25,6 +26,8 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
         ("the port is a stranger's", lambda: _taken(lab.a)),
         ("a static program", lambda: _static(lab, folder)),
         ("a program that changes its user", lambda: _set_id(lab.a, folder)),
+        ("a program that is newer than the host's rdma-core", lambda: _newer(lab.a, folder)),
+        ("a program that is newer than airdma", lambda: _newest(lab.a, folder)),
         ("rsockets and the drop-in", lambda: _explains(lab.a, ["--dropin", "rstream"], FAILS, ["install librdmacm1"])),
     ]
     for name, test in tests:
@@ -84,3 +87,34 @@ def _set_id(host: Host, folder: Path) -> list[str]:
     if not reachable or "nosuid" in host.run(["findmnt", "--noheadings", "--output", "OPTIONS", "--target", str(shell)]).stdout:
         return []
     return _explains(host, [str(shell)], FAILS, ["changes its user"], nobody)
+
+
+def _newer(host: Host, folder: Path) -> list[str]:
+    """Whatever the host has, it starts: on the drop-in directory where the host's libraries lack its version nodes."""
+    names = version_nodes.symbols()["IBVERBS_1.18"]
+    place = folder / "newer"
+    place.mkdir()
+    version_nodes.stand_in(place, "libibverbs.so.1", {"IBVERBS_1.18": names})
+    program = version_nodes.program(place, place, "IBVERBS_1.18", names)
+    outcome = host.run(build.with_airdma([program]))
+    started = outcome.ok and "airdma" not in outcome.stderr and len(outcome.stdout.splitlines()) == len(names)
+    wanted = [f"{len(names)} of libibverbs.so.1, up to IBVERBS_1.18"]
+    return _explains(host, [program], WORKS, wanted) if started else [outcome.explain()]
+
+
+def _newest(host: Host, folder: Path) -> list[str]:
+    """It starts where the host's library is as new, and is told which call will be refused; elsewhere the loader names the node."""
+    place = folder / "newest"
+    place.mkdir()
+    node, name = "IBVERBS_1.99", "ibv_query_future"
+    version_nodes.stand_in(place, "libibverbs.so.1", {node: [name]})
+    program = version_nodes.program(place, place, node, [name])
+    told = f"{name} ({node})"
+    there = ["env", f"LD_LIBRARY_PATH={place}"]
+    complaints = [
+        *_explains(host, [program], FAILS, [f"{node}, which this host's libibverbs.so.1 does not have", told]),
+        *_explains(host, [program], WORKS, [f"this airdma does not have {told}"], there),
+    ]
+    outcome = host.run([*there, *build.with_airdma([program])])
+    warned = outcome.ok and f"this airdma does not have {told}" in outcome.stderr
+    return complaints if warned else [*complaints, outcome.explain()]

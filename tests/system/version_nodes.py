@@ -40,17 +40,17 @@ def check(host: Host, folder: Path) -> list[str]:
     nodes = symbols()
     stand_ins = folder / "stand-ins"
     stand_ins.mkdir()
-    _stand_in(stand_ins, "libibverbs.so.1", {node: names for node, names in nodes.items() if node.startswith("IBVERBS_")})
-    _stand_in(stand_ins, "librdmacm.so.1", {node: names for node, names in nodes.items() if node.startswith("RDMACM_")})
+    stand_in(stand_ins, "libibverbs.so.1", {node: names for node, names in nodes.items() if node.startswith("IBVERBS_")})
+    stand_in(stand_ins, "librdmacm.so.1", {node: names for node, names in nodes.items() if node.startswith("RDMACM_")})
     dropin, preload = build.dropin() / "libibverbs.so.1", build.library()
     complaints = []
     for node, names in nodes.items():
-        program = _program(folder, stand_ins, node, names)
+        binary = program(folder, stand_ins, node, names)
         environment = ["env", "LD_BIND_NOW=1", f"LD_LIBRARY_PATH={build.dropin()}"]
-        complaints += _binds(host, [*environment, program], dict.fromkeys(names, dropin))
+        complaints += _binds(host, [*environment, binary], dict.fromkeys(names, dropin))
         environment = ["env", "LD_BIND_NOW=1", f"LD_LIBRARY_PATH={stand_ins}", f"LD_PRELOAD={preload}"]
         ours = [name for name in names if _in_preload(node, name)]
-        complaints += _binds(host, [*environment, program], dict.fromkeys(ours, preload))
+        complaints += _binds(host, [*environment, binary], dict.fromkeys(ours, preload))
     return complaints
 
 
@@ -61,7 +61,8 @@ def _in_preload(node: str, name: str) -> bool:
     return not node.startswith(PRIVATE) or name in SHARED_PRIVATE
 
 
-def _stand_in(folder: Path, name: str, nodes: Nodes) -> None:
+def stand_in(folder: Path, name: str, nodes: Nodes) -> None:
+    """A library of that name, with these symbols."""
     source, script = folder / f"{name}.c", folder / f"{name}.map"
     lines = []
     for node, names in nodes.items():
@@ -75,8 +76,8 @@ def _stand_in(folder: Path, name: str, nodes: Nodes) -> None:
     subprocess.run(argv, check=True)
 
 
-def _program(folder: Path, stand_ins: Path, node: str, names: list[str]) -> str:
-    """Prints where each symbol was found."""
+def program(folder: Path, stand_ins: Path, node: str, names: list[str]) -> str:
+    """A program that imports these symbols, and prints where each was found."""
     source = folder / f"{node}.c"
     table = "".join(f'    {{ "{name}", from_node_{name} }},\n' for name in names)
     imports = "".join(
@@ -92,10 +93,10 @@ def _program(folder: Path, stand_ins: Path, node: str, names: list[str]) -> str:
         '        printf("%s %s\\n", table[i].name, info.dli_fname);\n    }\n    return 0;\n}\n',
         encoding="ascii",
     )
-    program = str(folder / node)
+    binary = str(folder / node)
     library = "librdmacm.so.1" if node.startswith("RDMACM_") else "libibverbs.so.1"
-    subprocess.run(["cc", "-fPIE", "-pie", "-o", program, str(source), f"-L{stand_ins}", f"-l:{library}"], check=True)
-    return program
+    subprocess.run(["cc", "-fPIE", "-pie", "-o", binary, str(source), f"-L{stand_ins}", f"-l:{library}"], check=True)
+    return binary
 
 
 def _binds(host: Host, argv: list[str], expected: dict[str, Path]) -> list[str]:

@@ -10,6 +10,8 @@ use airdma_engine::selftest;
 use crate::complain;
 use artefact::{Choice, Installed};
 use host::Host;
+use imports::{Imports, Lack};
+use program::Program;
 
 mod artefact;
 mod elf;
@@ -17,6 +19,7 @@ mod environment;
 mod explain;
 mod holder;
 mod host;
+mod imports;
 mod program;
 
 /// Exit status when something was not found, and when it was but cannot be run (as POSIX shells have it).
@@ -40,11 +43,17 @@ pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
         return ExitCode::from(NOT_FOUND);
     };
     let host = Host::look();
-    let chosen = Installed::look().and_then(|installed| installed.choose(&host, options.drop_in));
+    // What cannot be found or read is told where it is started.
+    let imports = Program::find(program)
+        .map(|program| Imports::of(&program.files[program.files.len() - 1], &host))
+        .unwrap_or_default();
+    let too_new = imports.too_new_for(&host);
+    let chosen =
+        Installed::look().and_then(|installed| installed.choose(&host, options.drop_in, too_new));
     // It forks; nothing in this process has started a thread.
     let findings = selftest::run();
     if options.explain {
-        return explain::print(program, &host, &chosen, &findings);
+        return explain::print(program, &host, &chosen, &imports, &findings);
     }
     let choice = match chosen {
         Ok(choice) => choice,
@@ -53,6 +62,10 @@ pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
             return ExitCode::from(NOT_FOUND);
         }
     };
+    for lack in imports.lacks(&choice, &host) {
+        let (Lack::NotLoaded(text) | Lack::Refused(text)) = lack;
+        complain(&text);
+    }
     if options.verbose {
         for line in settings(&choice) {
             complain(&line);

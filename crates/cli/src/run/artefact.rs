@@ -30,6 +30,8 @@ pub struct Choice {
     pub variables: Vec<(&'static str, OsString)>,
     /// Whether it is the drop-in directory.
     pub drop_in: bool,
+    /// The file that has the symbols.
+    pub library: PathBuf,
     /// Why, in a few words.
     pub because: String,
 }
@@ -64,11 +66,17 @@ impl Installed {
         Ok(installed)
     }
 
-    /// Chooses; `forced`: the drop-in directory whatever the host has.
+    /// Chooses; `forced`: the drop-in directory whatever the host has; `too_new`: why the loader would refuse the program on what the
+    /// host has.
     ///
     /// # Errors
     /// A message when what is needed is not installed, or lies where the loader could not find it.
-    pub fn choose(&self, host: &Host, forced: bool) -> Result<Choice, String> {
+    pub fn choose(
+        &self,
+        host: &Host,
+        forced: bool,
+        too_new: Option<String>,
+    ) -> Result<Choice, String> {
         let missing = host.missing();
         let already = self.drop_in.as_deref().is_some_and(|folder| {
             let ours = folder.join(VERBS).canonicalize().ok();
@@ -87,6 +95,7 @@ impl Installed {
                 format!("this host has no {}", missing.join(" and no "))
             }
             (None, _) => format!("{LIBRARY} is not installed"),
+            (_, Some(_)) if too_new.is_some() => too_new.unwrap_or_default(),
             (Some(preload), None) if !missing.is_empty() => {
                 let because = format!("there is no folder {DROP_IN} beside it");
                 return Choice::preload(preload, because);
@@ -108,6 +117,7 @@ impl Choice {
         Ok(Choice {
             variables: vec![before("LD_PRELOAD", library)?],
             drop_in: false,
+            library: library.to_owned(),
             because,
         })
     }
@@ -119,6 +129,7 @@ impl Choice {
                 before("LD_LIBRARY_PATH", folder)?,
             ],
             drop_in: true,
+            library: folder.join(VERBS),
             because,
         })
     }
@@ -185,12 +196,13 @@ mod tests {
         Host {
             verbs: verbs.then(|| "/usr/lib/libibverbs.so.1".into()),
             cm: cm.then(|| "/usr/lib/librdmacm.so.1".into()),
+            ..Host::default()
         }
     }
 
     #[test]
     fn the_preload_is_for_hosts_with_rdma_core_and_the_drop_in_for_others() {
-        let chosen = |host, forced| installed(true, true).choose(&host, forced).unwrap();
+        let chosen = |host, forced| installed(true, true).choose(&host, forced, None).unwrap();
         assert!(!chosen(host(true, true), false).drop_in);
         assert!(chosen(host(true, true), true).drop_in);
         assert!(chosen(host(false, false), false).drop_in);
@@ -201,12 +213,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_installed_is_not_chosen() {
-        let choice = installed(true, false).choose(&host(false, false), false);
+    fn a_program_that_is_newer_than_the_hosts_libraries_gets_the_drop_in() {
+        let too_new = || Some("it needs IBVERBS_1.15".to_owned());
+        let choice = installed(true, true).choose(&host(true, true), false, too_new());
+        assert_eq!(choice.unwrap().because, "it needs IBVERBS_1.15");
+        // Where there is none, `Imports::lacks` says what will happen.
+        let choice = installed(true, false).choose(&host(true, true), false, too_new());
         assert!(!choice.unwrap().drop_in);
-        let refused = installed(true, false).choose(&host(true, true), true);
+    }
+
+    #[test]
+    fn what_is_not_installed_is_not_chosen() {
+        let choice = installed(true, false).choose(&host(false, false), false, None);
+        assert!(!choice.unwrap().drop_in);
+        let refused = installed(true, false).choose(&host(true, true), true, None);
         assert!(refused.unwrap_err().contains("make dropin"));
-        let choice = installed(false, true).choose(&host(true, true), false);
+        let choice = installed(false, true).choose(&host(true, true), false, None);
         assert!(choice.unwrap().drop_in);
     }
 

@@ -5,6 +5,10 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+mod symbols;
+
+pub use symbols::{Symbol, Symbols};
+
 /// For which machine a file is: class (32 or 64 bits) and the number of the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
@@ -151,6 +155,11 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
 fn half(bytes: &[u8], at: usize) -> Option<u16> {
     let bytes = bytes.get(at..at + 2)?;
     Some(u16::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+fn number(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..at + 4)?;
+    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
 /// The string that begins there and ends with a zero.

@@ -11,6 +11,7 @@ use super::artefact::{Choice, MAKE_DROP_IN};
 use super::environment::{self, Remark};
 use super::holder::{self, PORT, Relation};
 use super::host::{CM, Host, VERBS};
+use super::imports::{Imports, Lack};
 use super::program::{Deaf, Program};
 use crate::devices::why_no_device;
 
@@ -19,11 +20,13 @@ pub fn print(
     command: &OsStr,
     host: &Host,
     chosen: &Result<Choice, String>,
+    imports: &Imports,
     findings: &SelfTest,
 ) -> ExitCode {
     let mut report = Report::default();
     let program = report.program(command);
     report.libraries(host, chosen, program.as_ref());
+    report.imports(host, chosen, imports);
     let devices = report.devices();
     report.port(&devices);
     report.environment(&devices, program.as_ref());
@@ -149,6 +152,20 @@ impl Report {
                     "the program links {}, which this host does not have: {advice}",
                     needed.join(" and ")
                 ));
+            }
+        }
+    }
+
+    /// What the program imports, against what it gets.
+    fn imports(&mut self, host: &Host, chosen: &Result<Choice, String>, imports: &Imports) {
+        let Ok(choice) = chosen else { return };
+        if let Some(summary) = imports.summary() {
+            self.line("imports", summary);
+        }
+        for lack in imports.lacks(choice, host) {
+            match lack {
+                Lack::NotLoaded(text) => self.problem(text),
+                Lack::Refused(text) => self.careful(text),
             }
         }
     }

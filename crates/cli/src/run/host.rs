@@ -18,6 +18,8 @@ pub const CM: &str = "librdmacm.so.1";
 pub struct Host {
     pub verbs: Option<PathBuf>,
     pub cm: Option<PathBuf>,
+    /// What ldconfig(8) has written.
+    pub(super) cache: Vec<u8>,
 }
 
 impl Host {
@@ -29,7 +31,13 @@ impl Host {
         Host {
             verbs: find(VERBS),
             cm: find(CM),
+            cache,
         }
+    }
+
+    /// Where a library of that name is.
+    pub fn library(&self, name: &str) -> Option<PathBuf> {
+        find(name, env::var_os("LD_LIBRARY_PATH").as_deref(), &self.cache)
     }
 
     /// The names of those that are not there.

@@ -1,0 +1,240 @@
+//! What a program and the libraries that it links import of libibverbs and librdmacm, and whether they will find it: by the version
+//! node, without which the loader refuses to start the program, and by the name.
+
+use std::collections::{BTreeSet, HashSet};
+use std::path::{Path, PathBuf};
+
+use super::artefact::{Choice, MAKE_DROP_IN};
+use super::elf::{Elf, Symbol, Symbols};
+use super::host::{CM, Host, VERBS};
+
+/// Files that are looked at: the program, and libraries, and theirs.
+const FILES_MAX: usize = 512;
+
+/// Names that a message has at most.
+const NAMES_MAX: usize = 4;
+
+/// A symbol of one of the two libraries, and which file imports it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Import {
+    symbol: Symbol,
+    /// The library that it is of.
+    of: &'static str,
+    by: PathBuf,
+}
+
+/// What is imported of the two libraries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Imports(Vec<Import>);
+
+/// What will happen for want of a symbol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// The program does not start.
+    NotLoaded(String),
+    /// It starts, and these calls answer that they are not supported.
+    Refused(String),
+}
+
+impl Imports {
+    /// Reads the file of a program and the libraries that it links.
+    pub fn of(program: &Path, host: &Host) -> Imports {
+        let (mut imports, mut seen) = (Vec::new(), HashSet::new());
+        let mut files = vec![program.to_owned()];
+        while let Some(file) = files.pop().filter(|_| seen.len() < FILES_MAX) {
+            let Ok(symbols) = Symbols::read(&file) else {
+                continue;
+            };
+            imports.extend(symbols.imports.into_iter().filter_map(|symbol| {
+                let of = library_of(&symbol.node)?;
+                let by = file.clone();
+                Some(Import { symbol, of, by })
+            }));
+            let elf = Elf::read(&file).ok().flatten();
+            for name in elf.map(|elf| elf.needed).unwrap_or_default() {
+                // What rdma-core's own two libraries import of each other is theirs.
+                if ![VERBS, CM].contains(&name.as_str()) && seen.insert(name.clone()) {
+                    files.extend(host.library(&name));
+                }
+            }
+        }
+        Imports(imports)
+    }
+
+    /// Whether the host's libraries are older than what the program was built against, so that the loader would refuse it
+    /// although every symbol is preloaded.
+    pub fn too_new_for(&self, host: &Host) -> Option<String> {
+        for (name, path) in [(VERBS, &host.verbs), (CM, &host.cm)] {
+            let Some(symbols) = path.as_deref().and_then(|path| Symbols::read(path).ok()) else {
+                continue;
+            };
+            let known: HashSet<_> = symbols.nodes.iter().map(String::as_str).collect();
+            let import = self.0.iter().find(|import| {
+                import.of == name
+                    && !known.is_empty()
+                    && !known.contains(import.symbol.node.as_str())
+            });
+            if let Some(Import { symbol, by, .. }) = import {
+                return Some(format!(
+                    "{} needs {}, which this host's {name} does not have",
+                    by.display(),
+                    symbol.node
+                ));
+            }
+        }
+        None
+    }
+
+    /// How many symbols of either library, and the newest version of each; `None` if there are none.
+    pub fn summary(&self) -> Option<String> {
+        let parts: Vec<String> = [(VERBS, "IBVERBS_"), (CM, "RDMACM_")]
+            .into_iter()
+            .filter_map(|(library, prefix)| {
+                let names: HashSet<_> = self
+                    .imports_of(library)
+                    .map(|import| &import.symbol)
+                    .collect();
+                let version = |symbol: &Symbol| {
+                    let (major, minor) = symbol.node.strip_prefix(prefix)?.split_once('.')?;
+                    Some((major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?))
+                };
+                let newest = names.iter().filter_map(|symbol| version(symbol)).max();
+                let newest = newest.map_or(String::new(), |(major, minor)| {
+                    format!(", up to {prefix}{major}.{minor}")
+                });
+                let count = names.len();
+                (count != 0).then(|| format!("{count} of {library}{newest}"))
+            })
+            .collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
+    }
+
+    fn imports_of(&self, library: &str) -> impl Iterator<Item = &Import> {
+        self.0.iter().filter(move |import| import.of == library)
+    }
+
+    /// What of it the chosen artefact has not.
+    pub fn lacks(&self, choice: &Choice, host: &Host) -> Vec<Lack> {
+        let Ok(symbols) = Symbols::read(&choice.library) else {
+            return Vec::new();
+        };
+        if choice.drop_in {
+            let there: HashSet<_> = symbols.exports.into_iter().collect();
+            let missing = self.names(|import| !there.contains(&import.symbol));
+            let text = missing.map(|names| {
+                format!(
+                    "the drop-in directory lacks {names}, so that the loader will not start the program: a newer airdma may have that; \
+                     where the host's rdma-core has it, --dropin is not needed"
+                )
+            });
+            return text.map(Lack::NotLoaded).into_iter().collect();
+        }
+        let there: HashSet<_> = symbols
+            .exports
+            .into_iter()
+            .map(|symbol| symbol.name)
+            .collect();
+        let missing = self
+            .names(|import| is_replaced(&import.symbol) && !there.contains(&import.symbol.name));
+        let refused = missing.map(|names| {
+            format!(
+                "this airdma does not have {names}: the program will be told \"Operation not supported\" where it calls that; a newer \
+                 airdma may have it"
+            )
+        });
+        let too_new = self.too_new_for(host).map(|text| {
+            format!(
+                "{text}, so that the loader will not start the program: {MAKE_DROP_IN}, which needs no library of the host"
+            )
+        });
+        let not_loaded = too_new.map(Lack::NotLoaded).into_iter();
+        not_loaded.chain(refused.map(Lack::Refused)).collect()
+    }
+
+    /// The imports that are missing, as text.
+    fn names(&self, is_missing: impl Fn(&Import) -> bool) -> Option<String> {
+        let missing: BTreeSet<_> = self
+            .0
+            .iter()
+            .filter(|import| is_missing(import))
+            .map(|import| format!("{} ({})", import.symbol.name, import.symbol.node))
+            .collect();
+        let more = missing.len().saturating_sub(NAMES_MAX);
+        let mut text = missing
+            .into_iter()
+            .take(NAMES_MAX)
+            .collect::<Vec<_>>()
+            .join(", ");
+        if more != 0 {
+            text.push_str(&format!(" and {more} more"));
+        }
+        Some(text).filter(|text| !text.is_empty())
+    }
+}
+
+/// Which of the two libraries a version node is of.
+fn library_of(node: &str) -> Option<&'static str> {
+    if node.starts_with("IBVERBS_") {
+        Some(VERBS)
+    } else {
+        node.starts_with("RDMACM_").then_some(CM)
+    }
+}
+
+/// Whether the preload stands before it: rdma-core's rsockets and what serves its hardware providers remain.
+fn is_replaced(symbol: &Symbol) -> bool {
+    symbol.name.starts_with("rdma_")
+        || (symbol.node.starts_with("IBVERBS_") && !symbol.node.starts_with("IBVERBS_PRIVATE_"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn import(name: &str, node: &str) -> Import {
+        Import {
+            symbol: Symbol {
+                name: name.to_owned(),
+                node: node.to_owned(),
+            },
+            of: VERBS,
+            by: "/bin/program".into(),
+        }
+    }
+
+    #[test]
+    fn what_stays_with_rdma_core_is_not_missed_in_the_preload() {
+        let kept = [
+            ("rsocket", "RDMACM_1.0"),
+            ("ibv_cmd_alloc_pd", "IBVERBS_PRIVATE_34"),
+        ];
+        for (name, node) in kept {
+            assert!(!is_replaced(&import(name, node).symbol), "{name}");
+        }
+        let replaced = [
+            ("rdma_listen", "RDMACM_1.0"),
+            ("ibv_future", "IBVERBS_1.99"),
+        ];
+        for (name, node) in replaced {
+            assert!(is_replaced(&import(name, node).symbol), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_message_names_a_few_and_counts_the_others() {
+        let imports = Imports(
+            ["a", "b", "b", "c", "d", "e", "f"]
+                .iter()
+                .map(|name| import(name, "IBVERBS_1.99"))
+                .collect(),
+        );
+        let text = imports.names(|_| true);
+        assert_eq!(
+            text.as_deref(),
+            Some(
+                "a (IBVERBS_1.99), b (IBVERBS_1.99), c (IBVERBS_1.99), d (IBVERBS_1.99) and 2 more"
+            )
+        );
+        assert_eq!(imports.names(|_| false), None);
+    }
+}
