@@ -384,6 +384,13 @@ impl Connection {
         self.end(Cause::closed(Blame::You, "you closed the endpoint"));
     }
 
+    /// The interface is gone.
+    pub(crate) fn lose_device(&self) {
+        let interface = &self.hub.engine.info().interface;
+        let message = format!("the interface {interface}, over which it went, is gone");
+        self.end(Cause::new(Blame::Network, message));
+    }
+
     /// Whatever was the reason, it is over: everybody who waits hears of it, and the peer does.
     fn end(&self, cause: Cause) {
         let mut after = Aftermath::default();

@@ -9,6 +9,36 @@ use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
 
+/// An interface that has a device, as [`Device::interfaces`] found it.
+#[derive(Clone, Debug)]
+pub struct Interface(DeviceInfo);
+
+impl Interface {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        let Self(info) = self;
+        &info.interface
+    }
+
+    /// Whether it leads to this host alone.
+    pub fn is_loopback(&self) -> bool {
+        self.0.gids.iter().all(|row| row.address.is_loopback())
+    }
+
+    /// Opens its device.
+    ///
+    /// # Errors
+    /// The system's (descriptors, memory).
+    pub fn open(&self) -> Result<Device> {
+        Device::of(&self.0, None)
+    }
+
+    /// Whether a device is the one of this interface, which may have had another name when that was opened.
+    pub fn is_of(&self, device: &Device) -> bool {
+        device.hub.engine.info().interface_index == self.0.interface_index
+    }
+}
+
 /// An RDMA device: one is on each network interface that has an address. Clones are the same device.
 #[derive(Clone)]
 pub struct Device {
@@ -32,6 +62,16 @@ impl Device {
         Ok(devices.into_iter().map(|device| device.interface).collect())
     }
 
+    /// The same, to be opened: by their names each would be looked for anew.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn interfaces() -> Result<Vec<Interface>> {
+        let devices = engine::all_devices()
+            .map_err(|error| Error::system("listing the interfaces", &error))?;
+        Ok(devices.into_iter().map(Interface).collect())
+    }
+
     /// Opens the device on an interface: by the interface's name (`eth0`), one of its addresses (`192.0.2.1`), or the name of
     /// the device itself (`airdma_eth0`). `127.0.0.1` is for trying things out on one host.
     ///
@@ -50,6 +90,10 @@ impl Device {
         let Some(info) = devices.iter().find(|device| has(device)) else {
             return Err(Error::you(unknown(name, &devices)));
         };
+        Device::of(info, address)
+    }
+
+    fn of(info: &DeviceInfo, address: Option<IpAddr>) -> Result<Device> {
         let device = engine::Device::open(info)
             .map_err(|error| Error::system(&format!("opening {}", info.name), &error))?;
         Ok(Device {
@@ -98,6 +142,22 @@ impl Device {
             seals: true,
             ..self
         }
+    }
+
+    /// Whether its interface is gone for good: deleted, or moved to another network namespace. What used the device has ended then, and
+    /// an interface of the same name that comes later has another one.
+    pub fn is_gone(&self) -> bool {
+        self.hub.engine.is_gone()
+    }
+
+    /// Starts the thread that wakes tasks, which the first of them would do otherwise: what it needs is there then, or it is known now that it
+    /// is not.
+    ///
+    /// # Errors
+    /// The system's (descriptors, threads).
+    pub fn start(&self) -> Result<()> {
+        let started = self.hub.drive();
+        started.map_err(|error| Error::system("a thread to wait with", &error))
     }
 
     /// Its name: `airdma_` and the interface's.

@@ -1,6 +1,8 @@
 //! What the handles of one device share: its queues of events, and whom each event is for.
 
+use crate::Blame;
 use crate::connection::Connection;
+use crate::error::Cause;
 use crate::listening::Listening;
 use crate::pages::PageFile;
 use crate::waiting::{Driver, TICK};
@@ -42,7 +44,7 @@ impl Hub {
     pub(crate) fn new(device: Arc<engine::Device>) -> crate::Result<Arc<Hub>> {
         let events = CmChannel::that_never_blocks()
             .map_err(|error| crate::Error::system("a channel of connections", &error))?;
-        Ok(Arc::new(Hub {
+        let this = Arc::new(Hub {
             pd: device.alloc_pd()?,
             channel: device.create_channel()?,
             events,
@@ -52,7 +54,43 @@ impl Hub {
             members: Mutex::default(),
             driver: Mutex::new(None),
             last_tick: Mutex::new(Instant::now()),
-        }))
+        });
+        let hub = Arc::downgrade(&this);
+        this.engine.when_gone(move || {
+            if let Some(hub) = hub.upgrade() {
+                hub.end();
+            }
+        });
+        Ok(this)
+    }
+
+    /// The interface is gone: ends its connections and listeners.
+    fn end(&self) {
+        let members: Vec<_> = lock(&self.members).by_number.values().cloned().collect();
+        for member in members {
+            match member {
+                Member::Connection(connection) => {
+                    if let Some(connection) = connection.upgrade() {
+                        connection.lose_device();
+                    }
+                }
+                Member::Listening(listening) => {
+                    if let Some(listening) = listening.upgrade() {
+                        listening.wake();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Why nothing works here any more, if that is so.
+    pub(crate) fn loss(&self) -> Option<Cause> {
+        self.engine.is_gone().then(|| {
+            let interface = &self.engine.info().interface;
+            let message =
+                format!("the interface {interface} is gone: open a device on another one");
+            Cause::new(Blame::System, message)
+        })
     }
 
     /// A number for one who is about to become a member.

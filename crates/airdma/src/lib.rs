@@ -47,6 +47,7 @@
 //! **Errors** say whose fault they are: [`Error::blame`]. A peer that dies, or a network that does, ends what waits for it within
 //! seconds, and nothing waits for ever but a `recv` from a peer that lives and has nothing to say.
 
+mod changes;
 mod connection;
 mod device;
 mod endpoint;
@@ -60,7 +61,8 @@ mod remote;
 mod waiting;
 mod work;
 
-pub use device::Device;
+pub use changes::Changes;
+pub use device::{Device, Interface};
 pub use endpoint::{Endpoint, Message};
 pub use error::{Blame, Error, Result};
 pub use listening::Listener;

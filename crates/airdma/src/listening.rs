@@ -78,7 +78,7 @@ impl Listener {
     /// The next connection. Given up, it loses none: the connection is the next one's who accepts.
     ///
     /// # Errors
-    /// The system's: there is no room for another connection, whose peer was refused. Nothing that a peer does is one, be it that it
+    /// The system's: the interface is gone, or there is no room for another connection, whose peer was refused. Nothing that a peer does is one, be it that it
     /// goes before it is connected, or that it asks for what cannot be.
     pub fn accept(&self) -> Operation<Endpoint> {
         let accepting = Accepting(Arc::clone(&self.listening));
@@ -100,6 +100,12 @@ impl Listening {
             state.requests.push_back(request);
             std::mem::take(&mut state.waiters)
         };
+        waiters.into_iter().for_each(Waker::wake);
+    }
+
+    /// Lets pending accepts look again.
+    pub(crate) fn wake(&self) {
+        let waiters = std::mem::take(&mut lock(&self.state).waiters);
         waiters.into_iter().for_each(Waker::wake);
     }
 
@@ -150,7 +156,9 @@ impl Listening {
             }
         }
         watch(&mut state.waiters, waker);
-        None
+        drop(state);
+        // After the waker is kept: the end of the interface wakes it.
+        self.hub.loss().map(|loss| Err(loss.into()))
     }
 }
 

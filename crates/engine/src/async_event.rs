@@ -32,7 +32,7 @@ pub enum AsyncEvent {
     PortError,
     /// The addresses of the interface changed, and with them the GID table (`IBV_EVENT_GID_CHANGE`).
     GidChange,
-    /// The port failed for good (`IBV_EVENT_DEVICE_FATAL`).
+    /// The port failed for good, or the interface is gone (`IBV_EVENT_DEVICE_FATAL`).
     DeviceFatal,
 }
 

@@ -31,7 +31,7 @@ use airdma_port::{BindError, Port, UdpConfig, UdpPort};
 use airdma_shm::{Arena, Doorbells};
 use airdma_transport::Time;
 use airdma_wire::air::feature;
-use state::{State, addresses_of, families_of, line_rate};
+use state::{State, WhenGone, addresses_of, families_of, line_rate};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -52,6 +52,8 @@ pub(crate) struct Core {
     families: Box<[AtomicU8; GIDS_MAX]>,
     /// Says when to ask again; none where the port is not the kernel's.
     news: Option<News>,
+    /// The same for the helper, from when the port is bound: `news` stays readable for a program that polls it.
+    helper_news: OnceLock<News>,
     pub(crate) arena: Arena,
     pub(crate) doorbells: Doorbells,
     relay: Relay<Worker>,
@@ -64,6 +66,10 @@ pub(crate) struct Core {
     pub(crate) polls: AtomicU64,
     /// The port broke: its descriptors would be ready for ever.
     broken: AtomicBool,
+    /// The interface is gone for good.
+    gone: AtomicBool,
+    /// What is to be done then.
+    when_gone: Mutex<Vec<WhenGone>>,
     pub(crate) helper: Helper,
     /// Who is told when the port breaks.
     listeners: Mutex<Vec<Weak<AsyncEvents>>>,
@@ -114,6 +120,7 @@ impl Core {
         Ok(Core {
             families: Box::new(families_of(&info.gids)),
             news: None,
+            helper_news: OnceLock::new(),
             state: Mutex::new(State {
                 former: info.gids.iter().map(|entry| entry.address).collect(),
                 current: info.clone(),
@@ -126,6 +133,8 @@ impl Core {
             descriptors: Mutex::default(),
             polls: AtomicU64::new(0),
             broken: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            when_gone: Mutex::default(),
             helper: Helper::new()?,
             listeners: Mutex::default(),
             steering: OnceLock::new(),
@@ -410,6 +419,7 @@ impl Core {
         })?;
         drop(state);
         if is_first {
+            self.let_helper_follow();
             self.speak_for_the_dead();
         }
         self.start_helper()

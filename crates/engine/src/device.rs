@@ -150,6 +150,18 @@ impl Device {
         self.core().current()
     }
 
+    /// Whether the interface is gone for good, as far as the kernel was listened to: deleted, or moved to another network namespace. The
+    /// device never works again.
+    pub fn is_gone(&self) -> bool {
+        self.core().is_gone()
+    }
+
+    /// Lets `call` run when the interface is gone for good, on a thread that holds nothing. A device that has neither queue pairs nor
+    /// connections has no such thread, and what was asked for then is never run.
+    pub fn when_gone(&self, call: impl FnOnce() + Send + 'static) {
+        self.core().when_gone(Box::new(call));
+    }
+
     /// What the users of an interface see of it, if this process has it open.
     pub(crate) fn current_of(info: &DeviceInfo) -> Option<DeviceInfo> {
         let shared = {

@@ -96,7 +96,7 @@ impl Helper {
         Ok(())
     }
 
-    /// Wakes it when `fd` is readable: [`Core::look_after_others`] will see to it.
+    /// Wakes it when `fd` is readable: [`Core::look_around`] will see to it.
     pub(crate) fn watch(&self, fd: RawFd) -> io::Result<()> {
         self.alarm.add(fd)
     }
@@ -115,7 +115,10 @@ impl Helper {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        if let Some(thread) = thread {
+        // What it does when the interface is gone may drop the last of the device.
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
             thread.join().ok();
         }
     }
@@ -255,10 +258,10 @@ impl<'a> Loop<'a> {
         }
     }
 
-    /// Somebody woke the helper, or something happened to those with whom the addresses are shared.
+    /// Somebody woke the helper, or something happened to the interface, or to those with whom the addresses are shared.
     fn alarmed(&self) {
         self.core.helper.wake.clear();
-        self.core.look_after_others();
+        self.core.look_around();
     }
 }
 

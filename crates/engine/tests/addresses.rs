@@ -8,6 +8,7 @@ use common::*;
 use std::net::IpAddr;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Two interfaces of one host, with addresses that come and go one by one.
 const SETUP: &str = "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6\n\
@@ -231,13 +232,39 @@ fn queue_pairs_run_on_while_addresses_come_and_go() {
 }
 
 #[test]
+fn an_interface_that_is_deleted_ends_what_uses_it() {
+    let name = "an_interface_that_is_deleted_ends_what_uses_it";
+    isolated(name, SETUP, || {
+        let (left, right) = (open("veth0"), open("veth1"));
+        let pair = connected(&left, &right, (0, 0));
+        works(&pair, 1);
+        pair.0.recv(7, 0, 8);
+        let (told, tells) = std::sync::mpsc::channel();
+        left.when_gone(move || told.send(()).unwrap());
+        ip("link del veth0");
+        // Nobody calls in: the helper hears of it.
+        tells.recv_timeout(Duration::from_secs(5)).unwrap();
+        assert!(left.is_gone());
+        assert_eq!(pair.0.complete().status, Status::WrFlushError);
+        let seen: Vec<_> = (0..3).map(|_| event(&left)).collect();
+        assert_eq!(seen, ["PortError", "GidChange", "DeviceFatal"]);
+        // One of the same name is another device.
+        ip("link add veth0 type veth peer name veth2");
+        ip("link set veth0 up");
+        ip("address add 10.9.0.1/32 dev veth0");
+        assert!(!open("veth0").is_gone());
+        assert!(left.is_gone());
+    });
+}
+
+#[test]
 fn an_address_that_another_program_has_is_offered_when_it_is_free() {
     let name = "an_address_that_another_program_has_is_offered_when_it_is_free";
     isolated(name, SETUP, || {
         let (left, right) = (open("veth0"), open("veth1"));
         let _bound = End::new(&left, QpType::Rc, 64);
         let _peer = End::new(&right, QpType::Rc, 64);
-        ip("address add 10.9.0.2/32 dev veth1");
+        ip("address add 10.9.0.2/32 dev lo");
         let address: IpAddr = "10.9.0.2".parse().unwrap();
         let other = std::net::UdpSocket::bind((address, 4791)).unwrap();
         ip("address add 10.9.0.2/32 dev veth0");

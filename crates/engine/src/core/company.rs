@@ -24,8 +24,15 @@ impl Core {
         self.control(|worker, now| worker.heal(now));
     }
 
+    /// What the helper was woken for: news of the interface, or of those who share its addresses.
+    pub(crate) fn look_around(&self) {
+        self.take_helper_news();
+        self.tell_loss();
+        self.look_after_others();
+    }
+
     /// Somebody who shares the addresses may have ended: if so, what they had is taken over.
-    pub(crate) fn look_after_others(&self) {
+    fn look_after_others(&self) {
         let somebody_left = |steering: &Arc<Steering>| steering.somebody_left();
         if !self.steering.get().is_some_and(somebody_left) {
             return;

@@ -3,7 +3,7 @@
 //! How the kernel is asked is in [`crate::devices`], when it has news in [`crate::news`], which row an address gets in [`crate::gids`].
 
 use super::Core;
-use crate::devices::look_at;
+use crate::devices::{look_at, name_of};
 use crate::gids::{GIDS_MAX, GidEntry, changes};
 use crate::news::News;
 use crate::{AsyncEvent, AttrMask, DeviceInfo, Path, neighbour};
@@ -12,6 +12,9 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{MutexGuard, PoisonError};
+
+/// What is to be done when the interface is gone.
+pub(crate) type WhenGone = Box<dyn FnOnce() + Send>;
 
 /// What changes with the interface.
 pub(super) struct State {
@@ -84,6 +87,29 @@ impl Core {
         said_something
     }
 
+    /// Lets the helper follow the interface while the program makes no calls. Where that is refused, the next call of the program does.
+    pub(super) fn let_helper_follow(&self) {
+        if self.news.is_none() {
+            return;
+        }
+        if let Ok(news) = News::new(self.info.interface_index)
+            && self.helper.watch(news.fd()).is_ok()
+        {
+            // The port is bound once.
+            let _ = self.helper_news.set(news);
+        }
+    }
+
+    /// As [`Core::take_news`], by the helper.
+    pub(super) fn take_helper_news(&self) {
+        if self.helper_news.get().is_some_and(News::drain) {
+            let events = self.look(&mut self.state());
+            for event in events {
+                self.tell_all(event);
+            }
+        }
+    }
+
     /// Looks at the interface, and brings the table and the sockets up to date. Returns what is worth an event.
     pub(super) fn look(&self, state: &mut State) -> Vec<AsyncEvent> {
         // If the kernel does not say, the device stays as it was until there is news again.
@@ -133,7 +159,50 @@ impl Core {
         if before.gids != state.current.gids {
             events.push(AsyncEvent::GidChange);
         }
+        if self.is_new_loss() {
+            events.push(AsyncEvent::DeviceFatal);
+        }
         events
+    }
+
+    /// Whether the interface has gone since the last look: then nothing that used it will ever work again, and all of it ends.
+    fn is_new_loss(&self) -> bool {
+        if name_of(self.info.interface_index).is_some() || self.gone.swap(true, Ordering::SeqCst) {
+            return false;
+        }
+        self.control(|worker, now| {
+            worker.tables.fail_all(now);
+            worker.close_listeners(now);
+        });
+        // It tells those that asked to be told, while no lock is held.
+        self.helper.wake();
+        true
+    }
+
+    /// Whether the interface is gone for good: deleted, or in another network namespace.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::SeqCst)
+    }
+
+    /// Lets `call` run, on the helper's thread, when the interface is gone.
+    pub(crate) fn when_gone(&self, call: WhenGone) {
+        let calls = self.when_gone.lock();
+        calls.unwrap_or_else(PoisonError::into_inner).push(call);
+        if self.is_gone() {
+            self.helper.wake();
+        }
+    }
+
+    /// Runs what was to be run when the interface is gone.
+    pub(super) fn tell_loss(&self) {
+        if !self.is_gone() {
+            return;
+        }
+        let calls = self.when_gone.lock();
+        let calls = std::mem::take(&mut *calls.unwrap_or_else(PoisonError::into_inner));
+        for call in calls {
+            call();
+        }
     }
 
     fn note_address(&self, state: &mut State, row: u8, address: Option<IpAddr>) {
