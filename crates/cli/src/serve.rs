@@ -250,6 +250,8 @@ fn watched(event: Event, peer: &Peer, home: &Home, tell: &dyn Fn(News)) {
         | Event::Turned(_)
         | Event::Arrived(_)
         | Event::Remains(_)
+        | Event::Doors { .. }
+        | Event::Hindered(_)
         | Event::Listening { .. } => {}
     }
 }

@@ -86,7 +86,7 @@ impl Socket {
     /// the end of the process.
     ///
     /// # Errors
-    /// The system's: no thread is to be had.
+    /// The system's.
     pub fn serve(&self, service: &Arc<Service>) -> io::Result<()> {
         self.listener.set_nonblocking(true)?;
         let programs = Arc::new(Programs::default());
@@ -112,17 +112,29 @@ impl Socket {
                 continue;
             };
             if !programs.enter(&stream) {
-                refuse(&stream);
+                refuse(
+                    &stream,
+                    &format!("{CONNECTIONS_MAX} programs are connected"),
+                );
                 continue;
             }
-            let (programs, service) = (Arc::clone(&programs), Arc::clone(service));
-            std::thread::Builder::new()
-                .name("airdma-queue".into())
-                .spawn(move || {
-                    // Programs may go when they like.
-                    let _ = converse(&stream, &service, &programs);
-                    programs.leave(&stream);
-                })?;
+            let answered = (
+                Arc::clone(&programs),
+                Arc::clone(service),
+                Arc::clone(&stream),
+            );
+            let thread = std::thread::Builder::new().name("airdma-queue".into());
+            let spawned = thread.spawn(move || {
+                let (programs, service, stream) = answered;
+                // Programs may go when they like.
+                let _ = converse(&stream, &service, &programs);
+                programs.leave(&stream);
+            });
+            // A lack of threads passes: the next program may get one.
+            if spawned.is_err() {
+                programs.leave(&stream);
+                refuse(&stream, "there is no thread to answer with");
+            }
         }
         Ok(())
     }
@@ -240,8 +252,8 @@ fn remove(streams: &mut Vec<Arc<UnixStream>>, stream: &Arc<UnixStream>) -> bool 
     streams.len() < before
 }
 
-fn refuse(mut stream: &UnixStream) {
-    let busy = format!("{CONNECTIONS_MAX} programs are connected: try again");
+fn refuse(mut stream: &UnixStream, why: &str) {
+    let busy = format!("{why}: try again");
     // Nobody waits for one who does not read.
     let _ = stream.set_nonblocking(true);
     let _ = tell(&mut stream, &Reply::error(RefusalKind::Busy, busy));

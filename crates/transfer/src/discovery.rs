@@ -51,8 +51,8 @@ pub struct Neighbour {
 
 /// A receiver's word to the network; taken back when it is dropped.
 pub(crate) struct Announcement {
-    /// Dropped, it ends the thread.
-    announced: Option<mpsc::Sender<()>>,
+    /// Where it listens now. Dropped, it ends the thread.
+    moves: Option<mpsc::Sender<Vec<IpAddr>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -64,33 +64,52 @@ impl Announcement {
         addresses: &[IpAddr],
         port: u16,
     ) -> Result<Self, NoMulticast> {
-        let host = format!("airdma-{}.local.", &key.to_string()[..16]);
-        let reachable: Vec<IpAddr> = addresses.iter().copied().filter(is_reachable).collect();
-        let properties = [(KEY, key.to_string())];
-        let fits = |(at, _): &(usize, char)| *at <= NAME_BYTES_MAX;
-        let name: String = name
-            .char_indices()
-            .take_while(fits)
-            .map(|(_, letter)| letter)
-            .collect();
-        let service =
-            ServiceInfo::new(SERVICE, &name, &host, &reachable[..], port, &properties[..])?;
+        let name = name.to_owned();
+        let described = move |addresses: &[IpAddr]| service(&name, key, addresses, port);
+        let service = described(addresses)?;
         let announcer = announcer(&service)?;
-        let (announced, ended) = mpsc::channel();
+        let (moves, moved) = mpsc::channel();
         let thread = thread::Builder::new()
             .name("airdma-names".into())
-            .spawn(move || announce(announcer, &service, &ended))
+            .spawn(move || announce(announcer, service, &moved, &described))
             .map_err(|error| mdns_sd::Error::Msg(error.to_string()))?;
         Ok(Self {
-            announced: Some(announced),
+            moves: Some(moves),
             thread: Some(thread),
         })
     }
+
+    /// From now on it listens at these addresses.
+    pub fn tell(&self, addresses: &[IpAddr]) {
+        if let Some(moves) = &self.moves {
+            // Its thread ends only with this.
+            let _ = moves.send(addresses.to_vec());
+        }
+    }
+}
+
+/// What is said of a receiver.
+fn service(
+    name: &str,
+    key: PublicKey,
+    addresses: &[IpAddr],
+    port: u16,
+) -> Result<ServiceInfo, mdns_sd::Error> {
+    let host = format!("airdma-{}.local.", &key.to_string()[..16]);
+    let reachable: Vec<IpAddr> = addresses.iter().copied().filter(is_reachable).collect();
+    let properties = [(KEY, key.to_string())];
+    let fits = |(at, _): &(usize, char)| *at <= NAME_BYTES_MAX;
+    let name: String = name
+        .char_indices()
+        .take_while(fits)
+        .map(|(_, letter)| letter)
+        .collect();
+    ServiceInfo::new(SERVICE, &name, &host, &reachable[..], port, &properties[..])
 }
 
 impl Drop for Announcement {
     fn drop(&mut self) {
-        drop(self.announced.take());
+        drop(self.moves.take());
         if let Some(thread) = self.thread.take() {
             // What it panicked about ends no transfer.
             let _ = thread.join();
@@ -105,15 +124,31 @@ fn announcer(service: &ServiceInfo) -> Result<ServiceDaemon, mdns_sd::Error> {
 }
 
 /// Until it has ended. An announcer that a flood has filled makes way for a new one.
-fn announce(first: ServiceDaemon, service: &ServiceInfo, ended: &mpsc::Receiver<()>) {
+fn announce(
+    first: ServiceDaemon,
+    mut service: ServiceInfo,
+    moved: &mpsc::Receiver<Vec<IpAddr>>,
+    described: &dyn Fn(&[IpAddr]) -> Result<ServiceInfo, mdns_sd::Error>,
+) {
     let mut daemon = Some(first);
-    while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+    loop {
+        match moved.recv_timeout(LOOK_EVERY) {
+            Ok(addresses) => {
+                // It is what it was, with other addresses: that can be said as well as the first time.
+                service = described(&addresses).unwrap_or(service);
+                let told = daemon.as_ref().map(|it| it.register(service.clone()));
+                // One that does not take it makes way for a new one.
+                drop(daemon.take_if(|_| matches!(told, Some(Err(_)))));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
         if let Some(full) = daemon.take_if(|daemon| held(daemon) > HELD_MAX) {
             // Two of one name would be in each other's way.
             end(&full);
         }
         // Where there is none to be had now, there may be later.
-        daemon = daemon.or_else(|| announcer(service).ok());
+        daemon = daemon.or_else(|| announcer(&service).ok());
     }
     if let Some(daemon) = daemon {
         // Those who were told forget it by themselves after two minutes.

@@ -41,7 +41,7 @@ pub use doors::Doors;
 pub use error::{Error, Kind};
 pub use home::Home;
 pub use peer::{Expected, NoPeer, Peer};
-pub use progress::{Event, Offered, Progress, Waits};
+pub use progress::{Event, Offered, Progress, Shut, Waits};
 pub use receive::{Ask, Destination, ReceiveJob, Received, Watch, receive, receive_at};
 pub use send::{SendJob, Sent, send};
 pub use target::Stream;

@@ -16,9 +16,20 @@ pub enum Event {
     Listening {
         /// Of all devices.
         addresses: Vec<IpAddr>,
+        /// Interfaces at which peers cannot.
+        shut: Vec<Shut>,
         /// Why its name does not lead to it, if it has one.
         unannounced: Option<String>,
     },
+    /// Interfaces or addresses have come or gone: peers can connect to these addresses from now on.
+    Doors {
+        /// Of all devices.
+        addresses: Vec<IpAddr>,
+        /// Interfaces at which peers cannot.
+        shut: Vec<Shut>,
+    },
+    /// Peers cannot connect at an interface for now. The receiver tries again, and tells each reason once.
+    Hindered(Shut),
     /// Both ends know who the other is.
     Met {
         /// Its key.
@@ -45,6 +56,15 @@ pub enum Event {
     Arrived(Sent),
     /// All arrived, and both ends know; what is of no more use could not be removed.
     Remains(String),
+}
+
+/// An interface at which peers cannot connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shut {
+    /// Its name, or the address that was given.
+    pub interface: String,
+    /// Why not.
+    pub why: String,
 }
 
 /// What is offered, for who has to decide.

@@ -2,12 +2,12 @@
 
 use crate::cancel::Cancel;
 use crate::channel::{Channel, LAST_WORD};
-use crate::doors::{Doors, OpenDoor};
+use crate::doors::Doors;
 use crate::error::Error;
 use crate::handshake::admit;
 use crate::lobby::Lobby;
 use crate::parking::{park, waker};
-use crate::progress::{Event, Offered};
+use crate::progress::{Event, Offered, Shut};
 use crate::receiving::{Outcome, Receiving};
 use crate::send::interface_of;
 use crate::target::Stream;
@@ -158,7 +158,7 @@ pub fn receive_at(
         let result = Reception {
             scope,
             lobby,
-            doors: &mut doors.open,
+            doors,
             waker: waker(),
             visitors: Vec::new(),
             endings: mpsc::channel(),
@@ -175,7 +175,7 @@ pub fn receive_at(
 struct Reception<'doors, 'scope, 'env> {
     scope: &'scope thread::Scope<'scope, 'env>,
     lobby: &'env Lobby<'env>,
-    doors: &'doors mut [OpenDoor],
+    doors: &'doors mut Doors,
     waker: Waker,
     /// In the order in which they came.
     visitors: Vec<Visitor>,
@@ -191,7 +191,10 @@ struct Reception<'doors, 'scope, 'env> {
 impl Reception<'_, '_, '_> {
     fn run(mut self) -> Result<Received, Error> {
         loop {
-            self.let_in()?;
+            if let Some(change) = self.doors.follow() {
+                self.lobby.tell(change);
+            }
+            self.let_in();
             while let Ok((gone, ending)) = self.endings.1.try_recv() {
                 self.visitors
                     .retain(|visitor| !Arc::ptr_eq(&visitor.is_admitted, &gone.is_admitted));
@@ -211,41 +214,55 @@ impl Reception<'_, '_, '_> {
         }
     }
 
-    fn let_in(&mut self) -> Result<(), Error> {
-        for at in 0..self.doors.len() {
-            let door = &mut self.doors[at];
+    fn let_in(&mut self) {
+        for at in 0..self.doors.open.len() {
+            let door = &mut self.doors.open[at];
+            if door.rests() {
+                continue;
+            }
             let polled = Pin::new(&mut door.accepting).poll(&mut Context::from_waker(&self.waker));
             let Poll::Ready(accepted) = polled else {
                 continue;
             };
             door.accepting = door.listener.accept();
-            // Once more, so that the next one is noticed.
-            self.waker.wake_by_ref();
-            let device = door.device.clone();
             match accepted {
-                Ok(endpoint) if make_room(&self.visitors, endpoint.peer()) => {
-                    self.serve(device, endpoint)?;
+                Ok(endpoint) => {
+                    // Once more, so that the next one is noticed.
+                    self.waker.wake_by_ref();
+                    door.serves();
+                    let device = door.device.clone();
+                    if make_room(&self.visitors, endpoint.peer()) {
+                        self.serve(device, endpoint);
+                    }
                 }
-                Ok(endpoint) => drop(endpoint),
-                Err(error) => self.lobby.tell(Event::Turned(error.to_string())),
+                Err(error) => {
+                    let interface = interface_of(&door.device);
+                    let is_gone = door.device.is_gone();
+                    // The door of an interface that is gone is taken away by the next look.
+                    if let Some(why) = door.rest(&error).filter(|_| !is_gone) {
+                        self.lobby.tell(Event::Hindered(Shut { interface, why }));
+                    }
+                }
             }
         }
-        Ok(())
     }
 
-    fn serve(&mut self, device: Device, endpoint: Endpoint) -> Result<(), Error> {
+    /// Gives a connection a thread. Without a thread to be had the connection ends, as one for which there is no room.
+    fn serve(&mut self, device: Device, endpoint: Endpoint) {
         let (scope, lobby) = (self.scope, self.lobby);
         let visitor = Visitor::new(endpoint.peer());
-        self.visitors.push(visitor.clone());
-        let (ended, waker) = (self.endings.0.clone(), self.waker.clone());
+        let (ended, waker, served) = (self.endings.0.clone(), self.waker.clone(), visitor.clone());
         let thread = thread::Builder::new().name("airdma-receiver".into());
-        thread.spawn_scoped(self.scope, move || {
-            let ending = serve(scope, lobby, &visitor, &device, endpoint);
+        let spawned = thread.spawn_scoped(self.scope, move || {
+            let ending = serve(scope, lobby, &served, &device, endpoint);
             // Nobody waits for it where the receiver is done.
-            let _ = ended.send((visitor, ending));
+            let _ = ended.send((served, ending));
             waker.wake();
-        })?;
-        Ok(())
+        });
+        match spawned {
+            Ok(_) => self.visitors.push(visitor),
+            Err(error) => self.lobby.tell(Event::Turned(error.to_string())),
+        }
     }
 }
 

@@ -105,6 +105,8 @@ impl Bench {
             Event::Remains(what) => self.remains.lock().unwrap().push(what),
             Event::Met { .. }
             | Event::Turned(_)
+            | Event::Doors { .. }
+            | Event::Hindered(_)
             | Event::Walked(_)
             | Event::Accepted(_)
             | Event::Progress(_)

@@ -170,6 +170,8 @@ impl World {
             Event::Turned(why) => seen.turned.lock().unwrap().push(why),
             Event::Progress(progress) => seen.waits.lock().unwrap().push(progress.waits),
             Event::Accepted(_)
+            | Event::Doors { .. }
+            | Event::Hindered(_)
             | Event::Walked(_)
             | Event::Lost(_)
             | Event::Arrived(_)

@@ -8,11 +8,12 @@ use airdma_files::session::{Code, Pin, Place, Role};
 use airdma_files::{Clash, Options, Permissions, Symlinks, printable};
 use airdma_transfer::{
     Cancel, Destination, Doors, Error, Event, Home, Kind, Offered, PORT, ReceiveJob, Received,
-    Stream,
+    Shut, Stream,
 };
 use clap::ValueEnum;
 use indicatif::DecimalBytes;
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -275,10 +276,7 @@ fn summary(offered: &Offered, home: &Home) -> String {
     let who = name(offered, home);
     let names = match &offered.names[..] {
         [] => String::new(),
-        [first, second, third, rest @ ..] if !rest.is_empty() => {
-            format!(": {first}, {second}, {third} and {} more", rest.len())
-        }
-        names => format!(": {}", names.join(", ")),
+        names => format!(": {}", some_of(names)),
     };
     let files = files(offered.files);
     let rest = if offered.goes_on {
@@ -324,14 +322,26 @@ fn tell(event: Event, options: &RecvOptions, code: Option<&Code>, home: &Home, s
     match event {
         Event::Listening {
             addresses,
+            shut,
             unannounced,
         } => {
+            tell_shut(&shut, show);
             if let Some(why) = &unannounced {
                 show.line(why);
             }
             let name = options.own_name().filter(|_| unannounced.is_none());
             listening(&addresses, name, options, code, show);
         }
+        Event::Doors { addresses, shut } => {
+            show.object(&json!({"event": "addresses", "addresses": words(&addresses)}));
+            let reachable: Vec<_> = addresses.iter().filter(|it| !it.is_loopback()).collect();
+            show.line(&match &reachable[..] {
+                [] => "no other host can connect now: waiting for an address".to_owned(),
+                reachable => format!("waiting at {}", some_of(&words(reachable.iter().copied()))),
+            });
+            tell_shut(&shut, show);
+        }
+        Event::Hindered(shut) => tell_shut(&[shut], show),
         Event::Met {
             peer,
             address,
@@ -369,6 +379,46 @@ fn tell(event: Event, options: &RecvOptions, code: Option<&Code>, home: &Home, s
     }
 }
 
+/// Reasons that a person is told why peers cannot connect at interfaces.
+const REASONS_MAX: usize = 4;
+
+/// Tells at which interfaces peers cannot connect: one line for each reason, and a bound of lines, however many interfaces there are.
+fn tell_shut(shut: &[Shut], show: &Show) {
+    let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for Shut { interface, why } in shut {
+        show.object(&json!({"event": "shut", "interface": interface, "message": why}));
+        let interfaces = by_reason.entry(why).or_default();
+        interfaces.push(interface.clone());
+    }
+    let mut untold = shut.len();
+    for (why, interfaces) in by_reason.iter().take(REASONS_MAX) {
+        untold -= interfaces.len();
+        let interfaces = some_of(interfaces);
+        show.must(&format!(
+            "airdma: peers cannot connect at {interfaces}: {why}"
+        ));
+    }
+    if untold > 0 {
+        show.must(&format!(
+            "airdma: nor at {untold} more interfaces (--json names each)"
+        ));
+    }
+}
+
+fn words<'a>(addresses: impl IntoIterator<Item = &'a IpAddr>) -> Vec<String> {
+    addresses.into_iter().map(ToString::to_string).collect()
+}
+
+/// The first three, and the number of the others.
+fn some_of(words: &[String]) -> String {
+    match words {
+        [first, second, third, rest @ ..] if !rest.is_empty() => {
+            format!("{first}, {second}, {third} and {} more", rest.len())
+        }
+        words => words.join(", "),
+    }
+}
+
 fn listening(
     addresses: &[IpAddr],
     name: Option<String>,
@@ -377,10 +427,9 @@ fn listening(
     show: &Show,
 ) {
     let shown = code.map(ToString::to_string);
-    let object: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     show.object(&json!({
         "event": "listening",
-        "addresses": object,
+        "addresses": words(addresses),
         "port": options.port,
         "name": name,
         "code": shown,

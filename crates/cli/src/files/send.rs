@@ -284,6 +284,8 @@ fn tell(event: Event, wanted: &Wanted, home: &Home, show: &Show) {
         | Event::Arrived(_)
         | Event::Turned(_)
         | Event::Remains(_)
+        | Event::Doors { .. }
+        | Event::Hindered(_)
         | Event::Listening { .. } => {}
     }
 }

@@ -1,0 +1,193 @@
+//! `airdma recv` on networks that change or are odd: interfaces without end, ports that are taken, addresses that come and go.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../engine/tests/common/isolated.rs"]
+mod isolated;
+
+use isolated::isolated;
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read};
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// Two interfaces of a host, each with one address.
+const SETUP: &str = "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6
+    ip link add one type veth peer name two
+    ip link set one up; ip link set two up
+    ip address add 10.9.1.1/24 dev one
+    ip address add 10.9.2.1/24 dev two";
+
+fn ip(arguments: &str) {
+    let mut command = Command::new("ip");
+    let status = command.args(arguments.split_whitespace()).status();
+    assert!(status.unwrap().success(), "ip {arguments}");
+}
+
+/// `airdma recv --keep` and what it says, gone with it.
+struct Recv {
+    child: Child,
+    events: Receiver<Value>,
+    directory: PathBuf,
+}
+
+impl Recv {
+    fn start(name: &str, before: &[&str]) -> Self {
+        let name = format!("airdma-networks-{name}-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(directory.join("in")).unwrap();
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--pdeathsig", "KILL"])
+            .args(before)
+            .args([env!("CARGO_BIN_EXE_airdma"), "recv"])
+            .args(["--json", "--yes", "--keep", "--no-name"])
+            .arg(directory.join("in"))
+            .env("AIRDMA_HOME", directory.join("home"))
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (sender, events) = mpsc::channel();
+        thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                if sender.send(serde_json::from_str(&line).unwrap()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self {
+            child,
+            events,
+            directory,
+        }
+    }
+
+    /// The next event of a kind.
+    fn next(&self, kind: &str) -> Value {
+        let until = Instant::now() + SOON;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let event = self.events.recv_timeout(left);
+            let event = event.unwrap_or_else(|_| panic!("no {kind}"));
+            if event["event"] == kind {
+                return event;
+            }
+        }
+    }
+
+    /// Waits until peers can, or cannot, connect to an address.
+    fn until(&self, address: &str, is_there: bool) {
+        while addresses(&self.next("addresses")).contains(&address.to_owned()) != is_there {}
+    }
+
+    fn ended(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Recv {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+        std::fs::remove_dir_all(&self.directory).ok();
+    }
+}
+
+fn addresses(event: &Value) -> Vec<String> {
+    let addresses = event["addresses"].as_array().unwrap().iter();
+    addresses
+        .map(|it| it.as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn who_has_too_few_descriptors_for_all_interfaces_says_so_once() {
+    let name = "who_has_too_few_descriptors_for_all_interfaces_says_so_once";
+    isolated(name, SETUP, || {
+        // Room for some of what three interfaces want: what is missing is another thing each time.
+        for limit in 28..=55 {
+            let limit = format!("--nofile={limit}:{limit}");
+            let recv = Recv::start("few", &["prlimit", &limit]);
+            let first = recv.events.recv_timeout(SOON).unwrap();
+            thread::sleep(Duration::from_millis(100));
+            let said = recv.events.try_iter().count();
+            assert!(said < 10, "{limit}: {said} events: {first}");
+        }
+    });
+}
+
+#[test]
+fn a_receiver_that_no_other_host_could_reach_does_not_wait_for_one() {
+    let name = "a_receiver_that_no_other_host_could_reach_does_not_wait_for_one";
+    isolated(name, SETUP, || {
+        let taken = ["10.9.1.1:4791", "10.9.2.1:4791"].map(|at| UdpSocket::bind(at).unwrap());
+        let mut recv = Recv::start("taken", &[]);
+        let error = recv.next("error");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("4791"), "{message}");
+        assert_eq!(recv.ended().code(), Some(1));
+        drop(taken);
+    });
+}
+
+#[test]
+fn a_receiver_says_where_nobody_can_connect_until_it_is_free() {
+    let name = "a_receiver_says_where_nobody_can_connect_until_it_is_free";
+    isolated(name, SETUP, || {
+        let taken = UdpSocket::bind("10.9.2.1:4791").unwrap();
+        let recv = Recv::start("one", &[]);
+        let shut = recv.next("shut");
+        assert_eq!(shut["interface"], "two");
+        let here = addresses(&recv.next("listening"));
+        assert!(here.contains(&"10.9.1.1".to_owned()), "{here:?}");
+        assert!(!here.contains(&"10.9.2.1".to_owned()), "{here:?}");
+        drop(taken);
+        recv.until("10.9.2.1", true);
+    });
+}
+
+#[test]
+fn a_receiver_follows_interfaces_and_addresses() {
+    let name = "a_receiver_follows_interfaces_and_addresses";
+    isolated(name, SETUP, || {
+        let recv = Recv::start("follows", &[]);
+        let here = addresses(&recv.next("listening"));
+        assert!(here.contains(&"10.9.1.1".to_owned()), "{here:?}");
+        ip("address add 10.9.1.2/24 dev one");
+        recv.until("10.9.1.2", true);
+        ip("address del 10.9.1.1/24 dev one");
+        recv.until("10.9.1.1", false);
+        ip("link del one");
+        recv.until("10.9.1.2", false);
+        ip("link add one type veth peer name two");
+        ip("link set one up");
+        ip("address add 10.9.1.3/24 dev one");
+        recv.until("10.9.1.3", true);
+        // It is not only said.
+        send_to("10.9.1.3", &recv.directory);
+    });
+}
+
+/// Somebody connects there, and is let in.
+fn send_to(address: &str, directory: &Path) {
+    std::fs::write(directory.join("file"), "content").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_airdma"));
+    command
+        .args(["send", "--json", "--code", "lusab-babad"])
+        .arg(directory.join("file"))
+        .arg(address)
+        .env("AIRDMA_HOME", directory.join("sender"))
+        .stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut said = String::new();
+    let mut output = child.stdout.take().unwrap();
+    output.read_to_string(&mut said).unwrap();
+    child.wait().unwrap();
+    // It is the receiver that knows that the code is wrong.
+    assert!(said.contains("\"unknown\""), "{said}");
+}
