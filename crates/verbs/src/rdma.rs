@@ -25,5 +25,6 @@ pub mod multicast;
 pub mod option;
 pub mod ports;
 pub mod queue_pair;
+pub mod removal;
 pub mod resolve;
 pub mod resolver;

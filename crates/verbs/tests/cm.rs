@@ -58,6 +58,11 @@ fn interfaces_that_come_while_one_listens() {
     program::run_after("cm_arrivals", NO_LOOPBACK);
 }
 
+#[test]
+fn interfaces_that_go_while_they_are_used() {
+    program::run_after("cm_departures", NO_LOOPBACK);
+}
+
 /// Here there is no device at all, for a while.
 const NOWHERE: &str = "unset AIRDMA_LOOPBACK";
 

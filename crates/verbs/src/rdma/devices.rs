@@ -19,6 +19,8 @@ use crate::errno::Errno;
 use crate::per_process::PerProcess;
 use crate::{device, extended, memory, trace};
 
+use super::removal;
+
 /// What librdmacm keeps of a device, as far as its rsockets look into it: see [`super::id::Tail`].
 #[repr(C)]
 pub struct CmaDevice {
@@ -37,6 +39,8 @@ struct Opened {
     /// The same of extended connections.
     xrcd: *mut ibv_xrcd,
     cma: &'static CmaDevice,
+    /// `rdma_get_devices(3)` has shown it to the program.
+    is_shown: bool,
 }
 
 // SAFETY: contexts and domains of ours may be used by any thread.
@@ -130,12 +134,14 @@ fn open_all(table: &mut Table) -> Result<(), Errno> {
         };
         // SAFETY: just opened.
         let device = Arc::clone(unsafe { Context::of(raw) }?.device());
+        removal::watch(&device);
         let max_qpsize = c_int::try_from(LIMITS.max_qp_wr).unwrap_or(c_int::MAX);
         opened.push(Opened {
             raw,
             device,
             pd: ptr::null_mut(),
             xrcd: ptr::null_mut(),
+            is_shown: false,
             cma: Box::leak(Box::new(CmaDevice {
                 before: [0; 9],
                 max_qpsize,
@@ -221,10 +227,35 @@ pub fn complain_of(ip: IpAddr) {
 pub fn all() -> Result<Vec<(*mut ibv_context, Arc<engine::Device>)>, Errno> {
     let mut table = OPENED.lock();
     open_all(&mut table)?;
-    let opened = table.opened.iter();
-    Ok(opened
+    let there = there(&mut table);
+    Ok(there
         .map(|opened| (opened.raw, Arc::clone(&opened.device)))
         .collect())
+}
+
+/// Those whose interfaces are not gone.
+fn there(table: &mut Table) -> impl Iterator<Item = &mut Opened> {
+    let opened = table.opened.iter_mut();
+    opened.filter(|opened| !opened.device.is_gone())
+}
+
+/// Closes the devices whose interfaces are gone and that no identifier ever had: a listener at all addresses, on a host whose interfaces
+/// come and go, holds no descriptors of those that went. The others stay, as the program may still use their contexts.
+pub fn close_unused() {
+    let unused: Vec<_> = {
+        let mut table = OPENED.lock();
+        let is_unused = |opened: &mut Opened| {
+            let has_domain = !opened.pd.is_null() || !opened.xrcd.is_null();
+            opened.device.is_gone() && !opened.is_shown && !has_domain
+        };
+        table.opened.extract_if(.., is_unused).collect()
+    };
+    for opened in unused {
+        let Opened { raw, device, .. } = opened;
+        drop(device);
+        // SAFETY: opened here, and no part of the program has seen it. It fails only for NULL.
+        let _ = unsafe { context::close(raw) };
+    }
 }
 
 /// The same for who has heard of a change: the kernel tells one socket after the other, and that of [`Seen`] may be the last.
@@ -303,7 +334,14 @@ pub fn loopback(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Option<Path> {
 
 /// `rdma_get_devices(3)`: a NULL-terminated array.
 pub unsafe fn list(count: *mut c_int) -> Result<*mut *mut ibv_context, Errno> {
-    let devices = all()?;
+    let mut table = OPENED.lock();
+    open_all(&mut table)?;
+    let shown = there(&mut table).map(|opened| {
+        opened.is_shown = true;
+        opened.raw
+    });
+    let devices: Vec<_> = shown.collect();
+    drop(table);
     if devices.is_empty() {
         return Err(Errno(libc::ENODEV));
     }
@@ -313,7 +351,7 @@ pub unsafe fn list(count: *mut c_int) -> Result<*mut *mut ibv_context, Errno> {
     if array.is_null() {
         return Err(Errno::NO_MEMORY);
     }
-    for (index, (raw, _)) in devices.iter().enumerate() {
+    for (index, raw) in devices.iter().enumerate() {
         // SAFETY: there is room for every device and the terminator.
         unsafe { array.add(index).write(*raw) };
     }

@@ -86,6 +86,10 @@ unsafe fn own(id: &Id, number: u32) -> Option<*mut rdma_cm_event> {
             resolve::address_unresolved(id);
             (number, -libc::ETIMEDOUT)
         }
+        RDMA_CM_EVENT_DEVICE_REMOVAL => {
+            over(id);
+            (number, 0)
+        }
         _ => (number, 0),
     };
     Some(Event::hand_out(

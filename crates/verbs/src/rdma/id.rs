@@ -18,7 +18,7 @@ use super::addrinfo_event::Written;
 use super::channel::{self, Channel};
 use super::devices::{self, CmaDevice, Place};
 use super::multicast::Membership;
-use super::{address, arrivals, connect, ports, resolver};
+use super::{address, arrivals, connect, ports, removal, resolver};
 use crate::abi::{
     IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_pd,
     ibv_qp_init_attr, ibv_qp_type, ibv_sa_path_rec,
@@ -455,6 +455,7 @@ pub unsafe fn make(
     .into_raw();
     if let Some(object) = NonNull::new(raw) {
         live::enter(cookie, object, &events);
+        removal::enter(cookie);
     }
     Ok(raw)
 }
@@ -468,6 +469,7 @@ pub unsafe fn destroy(raw: *mut rdma_cm_id) -> Result<c_int, Errno> {
         // A child has nothing to end, and must not wait for threads that it has not got.
         if id.process.is_current() {
             live::leave(id.cookie);
+            removal::leave(id.cookie);
             if !(*raw).event.is_null() {
                 channel::ack((*raw).event)?;
                 (*raw).event = ptr::null_mut();
