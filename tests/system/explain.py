@@ -15,6 +15,16 @@ from case import Tally
 ROCE_PORT = 4791
 HOLD = f"import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('', {ROCE_PORT})); time.sleep(60)"
 STATIC = "int main(void) { return 0; }\n"
+LISTS = """#include <infiniband/verbs.h>
+int main(void)
+{
+    int count = 0;
+    struct ibv_device **list = ibv_get_device_list(&count);
+    if (list)
+        ibv_free_device_list(list);
+    return count < 1;
+}
+"""
 WORKS, FAILS = "it will work", "it will not work"
 
 
@@ -28,6 +38,11 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
         ("a program that changes its user", lambda: _set_id(lab.a, folder)),
         ("a program that is newer than the host's rdma-core", lambda: _newer(lab.a, folder)),
         ("a program that is newer than airdma", lambda: _newest(lab.a, folder)),
+        ("a wrapper that clears the environment", lambda: _unreached(lab.a, ["env", "-i", "rping"], "env takes LD_PRELOAD away")),
+        ("a static program behind a wrapper", lambda: _unreached(lab.a, ["nice", str(folder / "static")], "is static")),
+        ("AddressSanitizer", lambda: _sanitized(lab.a, folder)),
+        ("a program with a /run and /tmp of its own", lambda: _apart(lab.a)),
+        ("two devices with one address", lambda: _two_owners(lab.a)),
         ("rsockets and the drop-in", lambda: _explains(lab.a, ["--dropin", "rstream"], FAILS, ["install librdmacm1"])),
     ]
     for name, test in tests:
@@ -72,6 +87,56 @@ def _static(lab: Lab, folder: Path) -> list[str]:
     source.write_text(STATIC, encoding="ascii")
     compiled = lab.a.run(["cc", "-static", "-o", str(program), str(source)])
     return _explains(lab.a, [str(program)], FAILS, ["is static"]) if compiled.ok else [compiled.explain()]
+
+
+def _unreached(host: Host, argv: list[str], words: str) -> list[str]:
+    """`airdma run` itself says in one line what `--explain` says."""
+    complaints = _explains(host, argv, FAILS, [words])
+    said = host.run(build.with_airdma([*argv, "--version"])).stderr.splitlines()
+    told = [line for line in said if words in line]
+    return [*complaints, *([] if len(told) == 1 else [f"airdma run says: {said}"])]
+
+
+def _sanitized(host: Host, folder: Path) -> list[str]:
+    """Its runtime ends a program in which another library comes first."""
+    source, program = folder / "sanitized.c", folder / "sanitized"
+    source.write_text(LISTS, encoding="ascii")
+    compiled = host.run(["cc", "-fsanitize=address", "-o", str(program), str(source), "-libverbs"])
+    if not compiled.ok:
+        return [compiled.explain()]
+    complaints = _explains(host, [str(program)], WORKS, ["libasan.so"])
+    outcome = host.run(build.with_airdma([str(program)]))
+    return [*complaints, *([] if outcome.ok else [outcome.explain()])]
+
+
+def _apart(host: Host) -> list[str]:
+    """As a service with PrivateTmp=, or a container in the network of the host."""
+    own = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run; mount -t tmpfs none /tmp; exec "$@"', "sh"]
+    server = host.start([*own, *build.with_airdma(["rping", "-s", "-a", host.ipv4])])
+    try:
+        if not server.wait_listening(ROCE_PORT, "udp", 10):
+            return ["rping does not listen"]
+        return _explains(host, ["rping"], FAILS, ["has a /run or /tmp of its own", "install -d -m 700 /run/airdma-"])
+    finally:
+        host.forget(server)
+
+
+def _two_owners(host: Host) -> list[str]:
+    for argv in (["link", "add", "twin", "type", "veth"], ["address", "add", f"{host.ipv4}/24", "dev", "twin"], ["link", "set", "twin", "up"]):
+        outcome = host.run(["ip", *argv])
+        if not outcome.ok:
+            return [outcome.explain()]
+    try:
+        complaints = _explains(host, ["rping"], WORKS, ["have one address"])
+        server = host.start(build.with_airdma(["ibv_rc_pingpong", "-d", devices.DEVICE, "-g", str(devices.gid_index(host, 4))]))
+        try:
+            if not server.wait_listening(ROCE_PORT, "udp", 10):
+                return ["ibv_rc_pingpong does not listen"]
+            return [*complaints, *_explains(host, ["rping"], FAILS, ["have one address", "give "])]
+        finally:
+            host.forget(server)
+    finally:
+        host.run(["ip", "link", "del", "twin"])
 
 
 def _set_id(host: Host, folder: Path) -> list[str]:

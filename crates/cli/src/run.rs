@@ -20,7 +20,9 @@ mod explain;
 mod holder;
 mod host;
 mod imports;
+mod order;
 mod program;
+mod wrapper;
 
 /// Exit status when something was not found, and when it was but cannot be run (as POSIX shells have it).
 const NOT_FOUND: u8 = 127;
@@ -43,17 +45,23 @@ pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
         return ExitCode::from(NOT_FOUND);
     };
     let host = Host::look();
+    let started = wrapper::look_through(command);
     // What cannot be found or read is told where it is started.
-    let imports = Program::find(program)
+    let found = Program::find(&started.command[0]);
+    let found = found.as_ref();
+    let imports = found
         .map(|program| Imports::of(&program.files[program.files.len() - 1], &host))
         .unwrap_or_default();
     let too_new = imports.too_new_for(&host);
-    let chosen =
+    let mut chosen =
         Installed::look().and_then(|installed| installed.choose(&host, options.drop_in, too_new));
+    if let Ok(choice) = &mut chosen {
+        choice.arrange(found.ok().and_then(|program| program.elf.as_ref()));
+    }
     // It forks; nothing in this process has started a thread.
     let findings = selftest::run();
     if options.explain {
-        return explain::print(program, &host, &chosen, &imports, &findings);
+        return explain::print(&started, found, &host, &chosen, &imports, &findings);
     }
     let choice = match chosen {
         Ok(choice) => choice,
@@ -62,6 +70,12 @@ pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
             return ExitCode::from(NOT_FOUND);
         }
     };
+    if let Some(obstacle) = explain::obstacle(&started, found.ok()) {
+        complain(&obstacle);
+    }
+    if let Some(taken) = explain::taken_port() {
+        complain(&taken);
+    }
     for lack in imports.lacks(&choice, &host) {
         let (Lack::NotLoaded(text) | Lack::Refused(text)) = lack;
         complain(&text);

@@ -9,7 +9,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use super::elf::Elf;
 use super::host::{Host, VERBS};
+use super::order;
 
 const LIBRARY: &str = "libairdma.so";
 /// The folder's name. It lies beside [`LIBRARY`].
@@ -113,6 +115,24 @@ impl Installed {
 }
 
 impl Choice {
+    /// Puts libraries that must come first before airdma: those that the program links, and those that the user preloads.
+    pub fn arrange(&mut self, program: Option<&Elf>) {
+        let needed = program.map_or(&[][..], |elf| &elf.needed);
+        for (_, value) in self
+            .variables
+            .iter_mut()
+            .filter(|(name, _)| *name == "LD_PRELOAD")
+        {
+            let (arranged, first) = order::arranged(value, needed);
+            *value = arranged;
+            if !first.is_empty() {
+                self.because.push_str("; before it ");
+                self.because.push_str(&first.join(" and "));
+                self.because.push_str(", which must come first");
+            }
+        }
+    }
+
     fn preload(library: &Path, because: String) -> Result<Choice, String> {
         Ok(Choice {
             variables: vec![before("LD_PRELOAD", library)?],

@@ -1,5 +1,6 @@
 //! `airdma run --explain`: what would be done and why, and whether it will work.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -9,27 +10,29 @@ use airdma_engine::{DeviceInfo, devices, selftest::SelfTest};
 
 use super::artefact::{Choice, MAKE_DROP_IN};
 use super::environment::{self, Remark};
-use super::holder::{self, PORT, Relation};
+use super::holder::{self, Holder, PORT, Relation};
 use super::host::{CM, Host, VERBS};
 use super::imports::{Imports, Lack};
 use super::program::{Deaf, Program};
+use super::wrapper::Started;
 use crate::devices::why_no_device;
 
 /// Prints it. Exits with 0 if the program will find airdma's devices and can use them, with 1 if not.
 pub fn print(
-    command: &OsStr,
+    started: &Started<'_>,
+    found: Result<&Program, &io::Error>,
     host: &Host,
     chosen: &Result<Choice, String>,
     imports: &Imports,
     findings: &SelfTest,
 ) -> ExitCode {
     let mut report = Report::default();
-    let program = report.program(command);
-    report.libraries(host, chosen, program.as_ref());
+    let program = report.program(started, found);
+    report.libraries(host, chosen, program);
     report.imports(host, chosen, imports);
     let devices = report.devices();
     report.port(&devices);
-    report.environment(&devices, program.as_ref());
+    report.environment(&devices, program);
     if findings.refuted() {
         report.line("kernel", format!("self-test on loopback:\n{findings}"));
         report.careful(super::REFUTED.to_owned());
@@ -65,8 +68,12 @@ impl Report {
         self.problems.push(text);
     }
 
-    fn program(&mut self, command: &OsStr) -> Option<Program> {
-        let program = match Program::find(command) {
+    fn program<'p>(
+        &mut self,
+        started: &Started<'_>,
+        found: Result<&'p Program, &io::Error>,
+    ) -> Option<&'p Program> {
+        let program = match found {
             Ok(program) => program,
             Err(error) => {
                 self.problem(error.to_string());
@@ -98,8 +105,8 @@ impl Report {
             }
             None => self.careful(format!("{last} may not be read, so it was not looked at")),
         }
-        if let Some(deaf) = program.deaf {
-            self.problem(format!("{last} {}", advice(deaf, command, program.name())));
+        if let Some(obstacle) = obstacle(started, Some(program)) {
+            self.problem(obstacle);
         }
         if let Some((_, text)) = ELSEWHERE.iter().find(|(name, _)| program.name() == *name) {
             self.careful(format!("{} {text}", program.name().to_string_lossy()));
@@ -205,22 +212,35 @@ impl Report {
         let holders = holder::all();
         let (mut free, mut taken) = (Vec::new(), false);
         for row in devices.iter().flat_map(|device| &device.gids) {
-            let Some(holder) = holders.iter().find(|holder| holder.holds(row.address)) else {
-                free.push(row.address.to_string());
-                continue;
-            };
+            let held: Vec<_> = holders
+                .iter()
+                .filter(|holder| holder.holds(row.address))
+                .collect();
             let place = format!("UDP {PORT} at {}", row.address);
-            match holder.relation() {
-                Relation::Shared(process) => {
-                    self.line("port", format!("{place}: shared with {process}"))
+            // One that shares it helps nothing where another does not.
+            let (shared, others) = relations(&held);
+            if let Some(advice) = others {
+                self.line("port", format!("{place}: taken"));
+                if !taken {
+                    self.problem(format!("{place} is taken: {advice}"));
                 }
-                Relation::Taken(advice) => {
-                    self.line("port", format!("{place}: taken"));
-                    if !taken {
-                        self.problem(format!("{place} is taken: {advice}"));
-                    }
-                    taken = true;
-                }
+                taken = true;
+            } else if let Some(process) = shared {
+                self.line("port", format!("{place}: shared with {process}"));
+            } else {
+                free.push(row.address.to_string());
+            }
+        }
+        for (address, owners) in shared_addresses(devices) {
+            let names = owners.join(" and ");
+            let only = format!(
+                "{names} have one address, {address}, and only one of them can use it at a time"
+            );
+            let advice = format!("give {} another", owners[owners.len() - 1]);
+            if free.contains(&address) {
+                self.careful(format!("{only}: {advice}"));
+            } else {
+                self.problem(format!("{only}, which another program does now: {advice}"));
             }
         }
         if !free.is_empty() {
@@ -279,6 +299,62 @@ impl Report {
     }
 }
 
+/// Why the library will not be in the program, and what to do.
+pub fn obstacle(started: &Started<'_>, program: Option<&Program>) -> Option<String> {
+    if started.lost.is_some() {
+        return started.lost.clone();
+    }
+    let program = program?;
+    let advice = advice(program.deaf?, &started.command[0], program.name());
+    let last = program.files.last()?;
+    Some(format!("{} {advice}", last.display()))
+}
+
+/// Addresses that several devices have, and the names of those.
+fn shared_addresses(devices: &[DeviceInfo]) -> Vec<(String, Vec<&str>)> {
+    let mut owners: BTreeMap<_, Vec<&str>> = BTreeMap::new();
+    for device in devices {
+        for row in device.gids.iter().filter(|row| !row.is_empty()) {
+            owners.entry(row.address).or_default().push(&device.name);
+        }
+    }
+    let several = owners.into_iter().filter(|(_, names)| names.len() > 1);
+    several
+        .map(|(address, names)| (address.to_string(), names))
+        .collect()
+}
+
+/// Of those at a port: one that shares it, and what to do about one that does not.
+fn relations(holders: &[&Holder]) -> (Option<String>, Option<String>) {
+    let (mut shared, mut taken) = (None, None);
+    for holder in holders {
+        match holder.relation() {
+            Relation::Shared(process) => shared = shared.or(Some(process)),
+            Relation::Taken(advice) => taken = taken.or(Some(advice)),
+        }
+    }
+    (shared, taken)
+}
+
+/// The first device whose port another program has, and what to do.
+pub fn taken_port() -> Option<String> {
+    let holders = holder::all();
+    let devices = if holders.is_empty() {
+        Vec::new()
+    } else {
+        devices().unwrap_or_default()
+    };
+    let rows = devices.iter().flat_map(|device| &device.gids);
+    rows.map(|row| row.address).find_map(|address| {
+        let held: Vec<_> = holders
+            .iter()
+            .filter(|holder| holder.holds(address))
+            .collect();
+        let advice = relations(&held).1?;
+        Some(format!("UDP {PORT} at {address} is taken: {advice}"))
+    })
+}
+
 /// Why a program is deaf, and what to do about it.
 fn advice(deaf: Deaf, command: &OsStr, name: &OsStr) -> String {
     let command = command.to_string_lossy();
@@ -305,22 +381,12 @@ fn advice(deaf: Deaf, command: &OsStr, name: &OsStr) -> String {
 const CHANGERS: [&str; 4] = ["sudo", "su", "doas", "pkexec"];
 /// Those that start Open MPI's ranks.
 const MPI: [&str; 3] = ["mpirun", "mpiexec", "orterun"];
-/// Programs that start theirs where the variables do not reach.
-const ELSEWHERE: [(&str, &str); 8] = [
-    ("ssh", AFAR),
-    ("docker", AFAR),
-    ("podman", AFAR),
-    ("systemd-run", AFAR),
-    (
-        "sudo",
-        "removes the variables; write `sudo airdma run -- CMD`",
-    ),
+/// Programs that start theirs where the variables do not always reach.
+const ELSEWHERE: [(&str, &str); 3] = [
     ("mpirun", REMOTE_RANKS),
     ("mpiexec", REMOTE_RANKS),
     ("orterun", REMOTE_RANKS),
 ];
-const AFAR: &str =
-    "starts its program elsewhere, without these variables; let it start `airdma run -- CMD`";
 const REMOTE_RANKS: &str =
     "hands the variables to ranks on this host alone; let it start `airdma run -- CMD` instead";
 const LABEL_LEN: usize = 10;

@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use airdma_engine::runtime_dir;
 
@@ -52,8 +53,14 @@ impl Holder {
         // SAFETY: geteuid has no arguments and cannot fail.
         let ours = unsafe { libc::geteuid() };
         match process_of(self.inode) {
-            Some(process) if process.is_airdma && self.user == ours => {
+            Some(process) if process.kinship == Kinship::Shares && self.user == ours => {
                 Relation::Shared(process.to_string())
+            }
+            Some(process) if process.kinship == Kinship::Apart && self.user == ours => {
+                Relation::Taken(format!(
+                    "{process} has it and has a /run or /tmp of its own (a container, PrivateTmp=), so that the two cannot \
+                     share it; give both the same directory: `install -d -m 700 /run/airdma-{ours}` where both see it"
+                ))
             }
             Some(process) => Relation::Taken(format!("{process} has it; end it")),
             None => Relation::Taken(format!(
@@ -98,7 +105,17 @@ fn address_of(text: &str) -> Option<IpAddr> {
 struct Process {
     id: String,
     name: String,
-    is_airdma: bool,
+    kinship: Kinship,
+}
+
+/// How a process stands to those that are started here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kinship {
+    /// It has the registry open that they will open.
+    Shares,
+    /// It has another file of the same name open: its directories are others.
+    Apart,
+    Stranger,
 }
 
 impl std::fmt::Display for Process {
@@ -121,22 +138,38 @@ fn process_of(inode: u64) -> Option<Process> {
         };
         let links: Vec<_> = open
             .flatten()
-            .filter_map(|file| fs::read_link(file.path()).ok())
+            .filter_map(|file| Some((file.path(), fs::read_link(file.path()).ok()?)))
             .collect();
-        if !links.iter().any(|link| link == Path::new(&socket)) {
+        if !links.iter().any(|(_, link)| link == Path::new(&socket)) {
             continue;
         }
         let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
         return Some(Process {
             id,
             name: name.trim().to_owned(),
-            // Members of the registry have its file open.
-            is_airdma: links
-                .iter()
-                .any(|link| shared.iter().any(|shared| link.starts_with(shared))),
+            kinship: kinship(&links, &shared),
         });
     }
     None
+}
+
+/// Members of the registry have its file open. `links`: descriptors, and what they lead to by name.
+fn kinship(links: &[(PathBuf, PathBuf)], shared: &[PathBuf]) -> Kinship {
+    let is_one = |link: &Path| shared.iter().any(|shared| link.starts_with(shared));
+    let mut members = links.iter().filter(|(_, link)| is_one(link)).peekable();
+    if members.peek().is_none() {
+        return Kinship::Stranger;
+    }
+    let identity = |path: &Path| fs::metadata(path).ok().map(|it| (it.dev(), it.ino()));
+    let is_same = |(open, named): &(PathBuf, PathBuf)| {
+        let named = identity(named);
+        named.is_some() && named == identity(open)
+    };
+    if members.any(is_same) {
+        Kinship::Shares
+    } else {
+        Kinship::Apart
+    }
 }
 
 #[cfg(test)]
@@ -181,6 +214,6 @@ mod tests {
         let digits: String = text.chars().filter(char::is_ascii_digit).collect();
         let process = process_of(digits.parse().unwrap()).unwrap();
         assert_eq!(process.id, std::process::id().to_string());
-        assert!(!process.is_airdma);
+        assert_eq!(process.kinship, Kinship::Stranger);
     }
 }
