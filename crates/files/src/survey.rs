@@ -1,6 +1,6 @@
 //! Before anything is written: does the offer fit into the directory, and under which names?
 
-use crate::manifest::{Entry, Kind, Manifest, NAME_BYTES_MAX};
+use crate::manifest::{Entry, Kind, Manifest, NAME_BYTES_MAX, folded};
 use crate::options::{Clash, Options, Symlinks};
 use crate::tree::{DIRECTORY, Fitting, Tree};
 use crate::walk::modified;
@@ -82,8 +82,9 @@ impl Survey<'_> {
     }
 
     fn rename(&mut self) -> Result<(), Error> {
-        let mut taken: HashSet<Box<[u8]>> =
-            self.tops().map(|(_, entry)| entry.name.clone()).collect();
+        // As a file system may fold them: no entry gets the name that another has there.
+        let mut taken: HashSet<String> =
+            self.tops().map(|(_, entry)| folded(&entry.name)).collect();
         let tops: Vec<_> = self
             .tops()
             .map(|(index, entry)| (index, entry.clone()))
@@ -95,7 +96,7 @@ impl Survey<'_> {
             let name = self
                 .free_name(&entry, &taken)?
                 .ok_or_else(|| self.exists(index))?;
-            taken.insert(name.clone());
+            taken.insert(folded(&name));
             self.tree.fitting.renamed.insert(index, name);
         }
         Ok(())
@@ -104,11 +105,11 @@ impl Survey<'_> {
     fn free_name(
         &self,
         entry: &Entry,
-        taken: &HashSet<Box<[u8]>>,
+        taken: &HashSet<String>,
     ) -> Result<Option<Box<[u8]>>, Error> {
         for number in 1..=NUMBERS_MAX {
             let name = numbered(entry, number);
-            if !taken.contains(&name) && stat_in(self.tree.top(), &name)?.is_none() {
+            if !taken.contains(&folded(&name)) && stat_in(self.tree.top(), &name)?.is_none() {
                 return Ok(Some(name));
             }
         }

@@ -78,6 +78,21 @@ fn another_name_is_not_one_that_is_offered_too() {
     );
 }
 
+/// A file system without case takes them for one, and one of the files would not arrive.
+#[test]
+fn another_name_is_not_one_that_is_offered_in_other_letters() {
+    let scratch = Scratch::new();
+    let offered = ["a", "A (1)", "B", "b"].map(|name| scratch.write(&format!("in/{name}"), name));
+    for name in ["a", "B", "b"] {
+        scratch.write(&format!("out/{name}"), b"old");
+    }
+    let offered = offered.each_ref().map(|path| path.as_path());
+    send_all(&offered, &scratch.join("out"), with(Clash::Rename)).unwrap();
+    let read = |name: &str| fs::read_to_string(scratch.join("out").join(name)).unwrap();
+    assert_eq!((read("A (1)"), read("a (2)")), ("A (1)".into(), "a".into()));
+    assert_eq!((read("B (1)"), read("b (2)")), ("B".into(), "b".into()));
+}
+
 #[test]
 fn another_name_for_the_longest_one_is_not_longer() {
     let scratch = Scratch::new();
