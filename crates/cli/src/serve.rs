@@ -10,15 +10,16 @@ use airdma_queue::socket::Socket;
 use airdma_queue::{
     Arrived, Carrier, Flaw, News, Order, Outcome, Progress, Service, Stop, Trouble,
 };
-use airdma_transfer::{Cancel, Error, Event, Expected, Home, Kind, Peer, SendJob, Sent};
+use airdma_transfer::{Cancel, CodeTries, Error, Event, Expected, Home, Kind, Peer, SendJob};
 use anyhow::{Context, Result};
 use std::cell::OnceCell;
+use std::collections::HashMap;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub const HELP: &str = "\
@@ -53,6 +54,7 @@ pub fn serve(options: &Options) -> Result<ExitCode> {
     let socket = socket.context("no place for the socket: set HOME, or give --socket")?;
     let carrier = Transfers {
         accept_within: Duration::from_secs(options.accept_within),
+        code_tries: Mutex::default(),
     };
     let service = Arc::new(Service::open(&state, carrier, complain)?);
     let listening = Socket::bind(&socket)?;
@@ -113,6 +115,8 @@ fn tell_systemd(state: &str) {
 /// Carries orders as `airdma send` does, with nobody to ask.
 struct Transfers {
     accept_within: Duration,
+    /// Of the codes of jobs that were tried and not done.
+    code_tries: Mutex<HashMap<String, Arc<CodeTries>>>,
 }
 
 impl Carrier for Transfers {
@@ -129,14 +133,40 @@ impl Carrier for Transfers {
                 });
             }
         };
-        match self.send(order, &peer, tell, &cancel) {
+        let outcome = match self.send(order, &peer, tell, &cancel) {
             Ok(arrived) => Outcome::Arrived(arrived),
             Err(error) => outcome_of(&error),
+        };
+        if !matches!(outcome, Outcome::Later(_)) {
+            self.forget_tries(order);
         }
+        outcome
     }
 }
 
 impl Transfers {
+    /// All attempts of a job, however far apart, show its code so often and no more.
+    fn code_tries(&self, order: &Order) -> Arc<CodeTries> {
+        let mut tries = self
+            .code_tries
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        match &order.code {
+            Some(code) => Arc::clone(tries.entry(code.clone()).or_default()),
+            None => Arc::default(),
+        }
+    }
+
+    fn forget_tries(&self, order: &Order) {
+        let mut tries = self
+            .code_tries
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(code) = &order.code {
+            tries.remove(code);
+        }
+    }
+
     fn send(
         &self,
         order: &Order,
@@ -158,9 +188,19 @@ impl Transfers {
             }
             watched(event, peer, &home, tell);
         };
-        let attempt =
-            |introduction| self.attempt(&walking, &home, peer, introduction, &watch, cancel);
-        let sent = attempt(introduction(order, peer, &home)?)?;
+        let job = SendJob {
+            walking: &walking,
+            identity: home.identity(),
+            to: &peer.addresses,
+            introduction: introduction(order, peer, &home)?,
+            code_tries: &self.code_tries(order),
+            patience: PATIENCE,
+            config: Config {
+                accept_within: self.accept_within,
+                ..Config::default()
+            },
+        };
+        let sent = airdma_transfer::send(&job, &watch, cancel)?;
         let arrived = sent.flaws.into_iter().map(|(path, flaw)| Flaw {
             path,
             why: flaw.to_string(),
@@ -175,29 +215,6 @@ impl Transfers {
                 .chain(arrived)
                 .collect(),
         })
-    }
-
-    fn attempt(
-        &self,
-        walking: &Walking,
-        home: &Home,
-        peer: &Peer,
-        introduction: Introduction,
-        watch: &dyn Fn(Event),
-        cancel: &Cancel,
-    ) -> std::result::Result<Sent, Error> {
-        let job = SendJob {
-            walking,
-            identity: home.identity(),
-            to: &peer.addresses,
-            introduction,
-            patience: PATIENCE,
-            config: Config {
-                accept_within: self.accept_within,
-                ..Config::default()
-            },
-        };
-        airdma_transfer::send(&job, watch, cancel)
     }
 }
 

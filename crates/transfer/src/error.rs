@@ -38,6 +38,11 @@ pub enum Error {
         "this receiver is not known yet, and there is no terminal to ask for its code: give --code"
     )]
     NoCode,
+    /// [`CODE_TRIES_MAX`](crate::CODE_TRIES_MAX) handshakes by a code ended before the other end had shown that it has the code.
+    #[error(
+        "the code was tried {0} times with a host that did not show that it has it: something may be taking the receiver's name. Let the receiver show a new code, and give its address"
+    )]
+    CodeTried(u32),
     /// Nobody was met under a name, and what announces it has a key that was met under another one.
     #[error(
         "no receiver was ever met under this name: what announces {name} has the key of {met_as} ({key}). Give the code that it shows (--code), or send to {met_as} if that is meant"
@@ -110,6 +115,7 @@ impl Error {
                 | HandshakeError::NoCode,
             )
             | Self::NoCode
+            | Self::CodeTried(_)
             | Self::OtherName { .. } => Kind::Unknown,
             // Not by us.
             Self::Failure(Failure::Peer {
@@ -139,7 +145,10 @@ impl Error {
 
     /// Whether it says that something came that the peer did not send: one packet of somebody else's is enough for that.
     pub(crate) fn is_forged(&self) -> bool {
-        matches!(self, Self::Record(_) | Self::Forged(_))
+        matches!(
+            self,
+            Self::Record(_) | Self::Forged(_) | Self::Handshake(HandshakeError::Malformed)
+        )
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::cancel::Cancel;
 use crate::channel::Channel;
+use crate::code_tries::CodeTries;
 use crate::error::Error;
 use crate::lobby::Lobby;
 use airdma_files::session::{Identity, Initiator, Introduction, Session, frame};
@@ -10,11 +11,12 @@ use std::time::{Duration, Instant};
 /// How long it may take, with people out of the way.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// As the one who connected.
+/// As the one who connected; `tries` are those of the code, if it is by one.
 pub(crate) fn introduce(
     channel: &mut Channel,
     identity: &Identity,
     introduction: Introduction,
+    tries: Option<&CodeTries>,
     cancel: &Cancel,
 ) -> Result<Session, Error> {
     let deadline = Instant::now() + LIMIT;
@@ -23,8 +25,15 @@ pub(crate) fn introduce(
     let (initiator, first) = Initiator::start(identity, introduction, &binding);
     channel.say(&frame(&first))?;
     let (confirming, third) = initiator.prove(&channel.hear_until(deadline, cancelled)?)?;
+    if let Some(tries) = tries {
+        tries.begin();
+    }
     channel.say(&frame(&third))?;
-    Ok(confirming.confirm(&channel.hear_until(deadline, cancelled)?)?)
+    let session = confirming.confirm(&channel.hear_until(deadline, cancelled)?)?;
+    if let Some(tries) = tries {
+        tries.succeed();
+    }
+    Ok(session)
 }
 
 /// As the one who was connected to; whether it was by a code. Who is not let in is told why.

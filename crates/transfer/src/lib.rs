@@ -14,6 +14,7 @@
 
 mod cancel;
 mod channel;
+mod code_tries;
 mod discovery;
 mod doors;
 mod error;
@@ -36,6 +37,7 @@ mod target;
 mod writer;
 
 pub use cancel::Cancel;
+pub use code_tries::{CODE_TRIES_MAX, CodeTries};
 pub use discovery::{Neighbour, NoMulticast, neighbours};
 pub use doors::Doors;
 pub use error::{Error, Kind};

@@ -3,7 +3,7 @@
 use crate::cancel::Cancel;
 use crate::error::{Error, Meddling};
 use crate::progress::{Event, Offered};
-use crate::receive::{Ask, Destination, ReceiveJob, Watch};
+use crate::receive::{Ask, CONNECTIONS_OF_A_KEY_MAX, Destination, ReceiveJob, Watch};
 use airdma_files::protocol::{Failure, Reason};
 use airdma_files::session::{Door, PublicKey};
 use airdma_files::{ManifestId, Report, Sink, Unwanted};
@@ -29,6 +29,8 @@ pub(crate) struct Lobby<'a> {
 struct State {
     /// Who came by the code: when the connection is lost they come again without one.
     met: Vec<PublicKey>,
+    /// Connections past the handshake, the oldest first.
+    admitted: Vec<(PublicKey, Cancel)>,
     seat: Option<Occupant>,
     /// Accepted, so that nobody is asked again when the connection was lost.
     accepted: Option<(PublicKey, ManifestId)>,
@@ -59,6 +61,12 @@ struct Occupant {
 
 /// The right to hold a long list of files, until it is dropped.
 pub(crate) struct LongList<'a> {
+    lobby: &'a Lobby<'a>,
+    over: Cancel,
+}
+
+/// A connection that is past the handshake, until it is dropped.
+pub(crate) struct Admitted<'a> {
     lobby: &'a Lobby<'a>,
     over: Cancel,
 }
@@ -120,6 +128,24 @@ impl<'a> Lobby<'a> {
         if !state.met.contains(&key) {
             state.met.push(key);
         }
+    }
+
+    /// A connection is past the handshake. If there are too many with the same key, the oldest one has to go that does not write to the
+    /// disk.
+    pub fn enter(&'a self, peer: PublicKey, over: &Cancel) -> Admitted<'a> {
+        let mut state = self.state();
+        let seat = state.seat.as_ref().map(|occupant| &occupant.over);
+        let of_it = state.admitted.iter();
+        let of_it = of_it.filter(|(key, over)| *key == peer && !over.is_cancelled());
+        let is_seated = |over: &Cancel| seat.is_some_and(|seat| seat.is_same(over));
+        if of_it.clone().count() >= CONNECTIONS_OF_A_KEY_MAX
+            && let Some((_, oldest)) = of_it.clone().find(|(_, over)| !is_seated(over))
+        {
+            oldest.cancel();
+        }
+        state.admitted.push((peer, over.clone()));
+        let over = over.clone();
+        Admitted { lobby: self, over }
     }
 
     /// Takes the seat if it is free, or held for the same offer by an earlier connection, which then has to go: its sender comes from
@@ -229,6 +255,13 @@ impl<'a> Lobby<'a> {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        let mut state = self.lobby.state();
+        state.admitted.retain(|(_, over)| !over.is_same(&self.over));
     }
 }
 

@@ -32,6 +32,8 @@ const CONNECTIONS_MAX: usize = 8;
 const THREADS_MAX: usize = 16;
 /// Of the connections, from one address: what one host does keeps no other out. A sender has two while one takes the other's place.
 const CONNECTIONS_OF_ONE_MAX: usize = 4;
+/// Past the handshake, of one key, whatever its addresses: a sender has two while one takes the other's place.
+pub(crate) const CONNECTIONS_OF_A_KEY_MAX: usize = 2;
 /// How long a sender that has not heard that all arrived is waited for.
 const UNHEARD: Duration = Duration::from_secs(5);
 
@@ -299,6 +301,7 @@ impl Reception<'_, '_, '_> {
             | Error::Rdma(_)
             | Error::NoAnswer
             | Error::NoCode
+            | Error::CodeTried(_)
             | Error::OtherName { .. }
             | Error::Interrupted(_)
             | Error::Meddled(_)
@@ -405,13 +408,14 @@ fn serve<'scope, 'env>(
     visitor.is_admitted.store(true, Ordering::Relaxed);
     let peer = session.peer();
     lobby.meet(peer);
+    let _admitted = lobby.enter(peer, &visitor.shown_out);
     lobby.tell(Event::Met {
         peer,
         address,
         interface: interface_of(device),
         by_code,
     });
-    let mut receiving = Receiving::new(scope, lobby, address, channel, session);
+    let mut receiving = Receiving::new(scope, lobby, &visitor.shown_out, address, channel, session);
     let outcome = receiving.run();
     let is_heard = outcome.as_ref().is_ok_and(|outcome| outcome.is_heard);
     if is_heard && let Err(error) = lobby.forget() {

@@ -65,10 +65,11 @@ struct Data {
 }
 
 impl<'scope, 'env> Receiving<'scope, 'env> {
-    /// Waits for an offer.
+    /// Waits for an offer, until it is `over`.
     pub fn new(
         scope: &'scope Scope<'scope, 'env>,
         lobby: &'env Lobby<'env>,
+        over: &Cancel,
         address: IpAddr,
         channel: Channel,
         session: Session,
@@ -81,7 +82,7 @@ impl<'scope, 'env> Receiving<'scope, 'env> {
             channel,
             session,
             machine: Receiver::new(Duration::ZERO, lobby.job().config),
-            over: Cancel::default(),
+            over: over.clone(),
             writer: None,
             data: None,
             outcome: None,
@@ -367,6 +368,7 @@ fn last_word(error: &Error) -> (Reason, String) {
         | Error::NoAnswer => Reason::Files,
         Error::Handshake(_)
         | Error::NoCode
+        | Error::CodeTried(_)
         | Error::OtherName { .. }
         | Error::Record(_)
         | Error::Malformed(_)

@@ -2,6 +2,7 @@
 
 use crate::cancel::Cancel;
 use crate::channel::Channel;
+use crate::code_tries::CodeTries;
 use crate::error::{Error, Meddling};
 use crate::handshake::introduce;
 use crate::parking;
@@ -32,6 +33,8 @@ pub struct SendJob<'a> {
     pub to: &'a [SocketAddr],
     /// How it is known.
     pub introduction: Introduction,
+    /// Those of the code, if it is known by one.
+    pub code_tries: &'a CodeTries,
     /// How long to try again when the connection is lost after the receiver accepted.
     pub patience: Duration,
     /// Times of the protocol.
@@ -73,13 +76,12 @@ pub fn send(job: &SendJob<'_>, watch: &dyn Fn(Event), cancel: &Cancel) -> Result
     let (mut lost, mut durable) = (None, 0);
     let mut meddling = Meddling::default();
     loop {
+        attempts.check_code()?;
         let error = match attempts.next() {
             Ok(sent) => return Ok(sent),
-            Err(error) if attempts.is_accepted || attempts.was_connected => {
-                meddling.judge(error, attempts.durable)
-            }
-            Err(error) => error,
+            Err(error) => meddling.judge(error, attempts.durable),
         };
+        attempts.check_code()?;
         if !error.is_of_connection() && !attempts.is_before_its_own(&error) {
             return Err(error);
         }
@@ -127,19 +129,35 @@ struct Attempts<'a> {
 }
 
 impl Attempts<'_> {
+    fn is_by_code(&self) -> bool {
+        self.peer.is_none() && matches!(self.job.introduction, Introduction::Code(_))
+    }
+
+    /// A code is not shown again to what may be guessing it.
+    fn check_code(&self) -> Result<(), Error> {
+        let tries = self.job.code_tries;
+        match self.is_by_code() && tries.are_spent() {
+            true => Err(Error::CodeTried(tries.count())),
+            false => Ok(()),
+        }
+    }
+
     fn next(&mut self) -> Result<Sent, Error> {
         (self.was_connected, self.was_accepted) = (false, false);
         let beginnings_lost = std::mem::take(&mut self.beginnings_lost);
         let (device, endpoint) = self.connect()?;
         let address = endpoint.peer();
         let mut channel = Channel::new(&device, endpoint, parking::waker())?;
-        let by_code = self.peer.is_none() && matches!(self.job.introduction, Introduction::Code(_));
+        let by_code = self.is_by_code();
+        let tries = by_code.then_some(self.job.code_tries);
         let introduction = match self.peer {
             Some(peer) => Introduction::Known(vec![peer]),
             None => self.job.introduction.clone(),
         };
-        let introduced = introduce(&mut channel, self.job.identity, introduction, self.cancel);
-        if matches!(introduced, Err(Error::Rdma(_))) {
+        let identity = self.job.identity;
+        let introduced = introduce(&mut channel, identity, introduction, tries, self.cancel);
+        if matches!(&introduced, Err(error) if error.is_forged() || matches!(error, Error::Rdma(_)))
+        {
             self.beginnings_lost = beginnings_lost + 1;
         }
         let session = introduced?;

@@ -15,8 +15,8 @@ use airdma_files::session::{
 };
 use airdma_files::{CHUNK_BYTES, Limits, Manifest, Options, Source, Unwanted, Walking, walk};
 use airdma_transfer::{
-    Ask, Cancel, Destination, Error, Event, Kind, Offered, PORT, ReceiveJob, Received, SendJob,
-    Sent, receive, send,
+    Ask, Cancel, CodeTries, Destination, Error, Event, Kind, Offered, PORT, ReceiveJob, Received,
+    SendJob, Sent, receive, send,
 };
 use by_hand::{ByHand, Line, Unmet, content, manifest};
 use isolated::isolated;
@@ -140,6 +140,15 @@ impl Bench {
     }
 
     fn send_to(&self, to: SocketAddr, introduction: Introduction) -> Result<Sent, Error> {
+        self.send_by(to, introduction, &CodeTries::default())
+    }
+
+    fn send_by(
+        &self,
+        to: SocketAddr,
+        introduction: Introduction,
+        code_tries: &CodeTries,
+    ) -> Result<Sent, Error> {
         let path = self.root.join("file");
         fs::write(&path, "content").unwrap();
         let job = SendJob {
@@ -147,6 +156,7 @@ impl Bench {
             identity: &self.senders[0],
             to: &[to],
             introduction,
+            code_tries,
             patience: self.patience,
             config: self.config,
         };
@@ -272,6 +282,33 @@ fn a_host_that_floods_ends_no_handshake_of_another_host() {
                     drop(slow);
                     assert_eq!(bench.send().unwrap().files, 1);
                     drop(flood);
+                })
+                .unwrap();
+        },
+    );
+}
+
+/// A sender that is known comes from two addresses, as often as there are places, and offers nothing.
+#[test]
+fn a_known_key_with_two_addresses_leaves_places_to_others() {
+    isolated(
+        "a_known_key_with_two_addresses_leaves_places_to_others",
+        "ip addr add 10.9.9.2/32 dev lo",
+        || {
+            let bench = Bench::new("one-key");
+            let known = || Introduction::Known(vec![bench.receiver.public()]);
+            bench
+                .receive(&|_, _| true, |_| {
+                    let devices = ["10.9.9.2", "127.0.0.1"].map(|it| Device::open(it).unwrap());
+                    let mut held = Vec::new();
+                    for number in 0..8 {
+                        let device = devices[number % 2].clone().sealed();
+                        let endpoint = device.connect(HERE).wait().unwrap();
+                        let line = Line::new(device, endpoint);
+                        held.extend(ByHand::meet_over(line, &bench.senders[1], known()));
+                    }
+                    assert_eq!(held.len(), 8);
+                    assert_eq!(bench.send().unwrap().files, 1);
                 })
                 .unwrap();
         },
@@ -871,4 +908,73 @@ impl std::io::Write for Counting {
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }
+}
+
+/// What takes the name of a receiver, and has not the code, tries a guess of its own in each handshake.
+#[test]
+fn an_impostor_has_three_guesses_of_a_code() {
+    isolated("an_impostor_has_three_guesses_of_a_code", "", || {
+        let bench = Bench::new("guesses");
+        let guess = |_, mut line: Line, _: &mut Door| {
+            let mut door = Door::new(bench.receiver.clone(), Some(Code::draw()));
+            let first = line.hear().unwrap();
+            let (answer, second) = door.answer(&first, &line.binding()).unwrap();
+            line.say(&frame(&second));
+            let third = line.hear().unwrap();
+            let guessed = door.admit(answer, &third, |_| true);
+            assert_eq!(guessed.err(), Some(HandshakeError::WrongCode));
+        };
+        let came = bench.serve(guess, || {
+            let tries = CodeTries::default();
+            for _ in 0..2 {
+                let sent = bench.send_by(HERE, Introduction::Code(code()), &tries);
+                let error = sent.unwrap_err();
+                assert_eq!(error.kind(), Kind::Unknown, "{error}");
+                assert!(error.to_string().contains("a new code"), "{error}");
+            }
+        });
+        assert_eq!(came, 3);
+    });
+}
+
+/// As one packet of somebody else's makes it.
+#[test]
+fn a_forged_frame_in_a_handshake_is_a_lost_connection() {
+    isolated(
+        "a_forged_frame_in_a_handshake_is_a_lost_connection",
+        "",
+        || {
+            let bench = Bench::new("forged-handshake");
+            for by_code in [false, true] {
+                let serve = |before, mut line: Line, _: &mut Door| {
+                    let mut door = Door::new(bench.receiver.clone(), by_code.then(code));
+                    if before == 1 {
+                        let mut receiver = ByHand::admit(line, &mut door);
+                        receiver.take_offer();
+                        receiver.say(&Message::Abort {
+                            reason: Reason::Refused,
+                            text: "no".to_owned(),
+                        });
+                        while receiver.line.hear().is_some() {}
+                        return;
+                    }
+                    let first = line.hear().unwrap();
+                    let (_, second) = door.answer(&first, &line.binding()).unwrap();
+                    line.say(&frame(&second));
+                    line.hear().unwrap();
+                    line.say(&forged_record());
+                    while line.hear().is_some() {}
+                };
+                let came = bench.serve(serve, || {
+                    let introduction = match by_code {
+                        true => Introduction::Code(code()),
+                        false => Introduction::Known(vec![bench.receiver.public()]),
+                    };
+                    let error = bench.send_to(HERE, introduction).unwrap_err();
+                    assert_eq!(error.kind(), Kind::Refused, "{error}");
+                });
+                assert_eq!(came, 2);
+            }
+        },
+    );
 }

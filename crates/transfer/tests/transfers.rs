@@ -10,8 +10,8 @@ use airdma_files::protocol::Config;
 use airdma_files::session::{Code, Identity, Introduction, Pin, Place, PublicKey, Role};
 use airdma_files::{Limits, Walking};
 use airdma_transfer::{
-    Cancel, Destination, Error, Event, Home, Kind, Offered, PORT, ReceiveJob, Received, SendJob,
-    Sent, Stream, Waits, receive, send,
+    Cancel, CodeTries, Destination, Error, Event, Home, Kind, Offered, PORT, ReceiveJob, Received,
+    SendJob, Sent, Stream, Waits, receive, send,
 };
 use isolated::isolated;
 use std::cell::Cell;
@@ -104,6 +104,7 @@ impl World {
         cancel: &Cancel,
     ) -> Result<Sent, Error> {
         let job = SendJob {
+            code_tries: &CodeTries::default(),
             walking,
             identity,
             to: &[SocketAddr::from(([127, 0, 0, 1], PORT))],

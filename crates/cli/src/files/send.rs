@@ -6,7 +6,9 @@ use airdma_files::protocol::Config;
 use airdma_files::session::{Code, HandshakeError, Introduction, NoCode, PublicKey, Role};
 use airdma_files::walk::{Skipped, Why};
 use airdma_files::{Limits, Walking, printable};
-use airdma_transfer::{Cancel, Error, Event, Expected, Home, NoPeer, Peer, SendJob, Sent};
+use airdma_transfer::{
+    Cancel, CodeTries, Error, Event, Expected, Home, NoPeer, Peer, SendJob, Sent,
+};
 use serde_json::json;
 use std::cell::OnceCell;
 use std::fs::File;
@@ -130,7 +132,10 @@ fn send_to(
     };
     let mut introduction = introduction(options, wanted, &home, cancel)?;
     loop {
+        // A code that was asked for is another one.
+        let code_tries = CodeTries::default();
         let job = SendJob {
+            code_tries: &code_tries,
             walking: &walking,
             identity: home.identity(),
             to: &wanted.peer.addresses,

@@ -120,7 +120,16 @@ impl ByHand {
         identity: &Identity,
         introduction: Introduction,
     ) -> Result<Self, Unmet> {
-        let mut line = Line::connect(to).ok_or(Unmet::Gone)?;
+        let line = Line::connect(to).ok_or(Unmet::Gone)?;
+        Self::meet_over(line, identity, introduction)
+    }
+
+    /// The same over a connection that is there.
+    pub fn meet_over(
+        mut line: Line,
+        identity: &Identity,
+        introduction: Introduction,
+    ) -> Result<Self, Unmet> {
         let (initiator, first) = Initiator::start(identity, introduction, &line.binding());
         line.say(&frame(&first));
         let answer = line.hear().ok_or(Unmet::Gone)?;
