@@ -362,8 +362,7 @@ fn tell(event: Event, options: &RecvOptions, code: Option<&Code>, home: &Home, s
             }
         }
         Event::Turned(why) => {
-            show.object(&json!({"event": "turned", "message": why}));
-            show.must(&format!("airdma: somebody was not let in, or left: {why}"));
+            show.turned(&why);
         }
         Event::Accepted(progress) => show.accepted(&progress),
         Event::Progress(progress) => show.progress(&progress),

@@ -2,6 +2,7 @@
 
 mod link;
 mod meter;
+mod turned;
 
 use crate::words::{json_line, printable_lines};
 use airdma_transfer::Progress;
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use turned::Turned;
 
 /// How often a program is told of progress.
 const OBJECT_EVERY: Duration = Duration::from_millis(500);
@@ -45,6 +47,7 @@ struct State {
     meter: Meter,
     link: Option<Link>,
     told: Option<Instant>,
+    turned: Turned,
 }
 
 /// What came of it.
@@ -75,6 +78,7 @@ impl Show {
                 meter: Meter::default(),
                 link: None,
                 told: None,
+                turned: Turned::default(),
             }),
         }
     }
@@ -115,6 +119,21 @@ impl Show {
     /// It goes over this interface.
     pub fn over(&self, interface: &str) {
         self.state().link = Some(Link::of(interface, self.side));
+    }
+
+    /// A connection was not let in, or left before anything was accepted.
+    pub fn turned(&self, why: &str) {
+        let Some(silent) = self.state().turned.next(Instant::now()) else {
+            return;
+        };
+        self.object(&json!({"event": "turned", "message": why, "untold": silent}));
+        let before = match silent {
+            0 => String::new(),
+            silent => format!(" (after {silent} more that were not told)"),
+        };
+        self.must(&format!(
+            "airdma: a connection was not let in, or left{before}: {why}"
+        ));
     }
 
     /// Data moves from here on.
