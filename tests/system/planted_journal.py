@@ -1,12 +1,14 @@
 """`airdma recv` where an archive, an older airdma or an earlier sender has left a journal that names other places.
 
-The journal and its directory are byte for byte what airdma took for its own before journals were sealed with a key of the receiving user: a plain
-checksum, under the id of the offer, which the sender knows beforehand.
+The journal is byte for byte what airdma took for its own before journals were sealed with a key of the receiving user. It lies under the name that
+had then, the id of the offer, which the sender knows beforehand, and under the name that the key makes, where today's receiver looks: anyone who
+sees the directory while a transfer is interrupted knows that one.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from case import Tally
 from file_transfer import OK, Bench, ended, memory
 
 _CHECKSUM = b"airdma files journal 1"
+_KEY = b"airdma 2026-11-25 files: journals of a receiving user"
 _SLOT_BYTES = 40
 
 
@@ -44,7 +47,7 @@ def _renames(bench: Bench, absolute: bool) -> list[str]:
     outside = bench.folder / "authorized_keys"
     target = str(outside) if absolute else "../authorized_keys"
     _plant(bench, payload, renamed={0: os.fsencode(target)})
-    complaints = bench.once(payload)
+    complaints = _once(bench, payload)
     if outside.exists():
         complaints.append(f"{target} was written")
     if not (bench.out / "payload").is_file():
@@ -55,9 +58,9 @@ def _renames(bench: Bench, absolute: bool) -> list[str]:
 def _says_all_is_there(bench: Bench) -> list[str]:
     """Content that the sender never sent is not given the sender's name."""
     payload = bench.write("payload", 100)
-    staging = _plant(bench, payload, chunks=1)
-    (staging / "0").write_bytes(b"something else")
-    complaints = bench.once(payload)
+    for staging in _plant(bench, payload, chunks=1):
+        (staging / "0").write_bytes(b"something else")
+    complaints = _once(bench, payload)
     if (bench.out / "payload").read_bytes() != payload.read_bytes():
         complaints.append("the file has the planted content")
     return complaints
@@ -66,10 +69,10 @@ def _says_all_is_there(bench: Bench) -> list[str]:
 def _is_a_pipe(bench: Bench) -> list[str]:
     """A receiver does not hang at it."""
     payload = bench.write("payload", 100)
-    staging = _plant(bench, payload)
-    (staging / "journal").unlink()
-    os.mkfifo(staging / "journal", 0o600)
-    return bench.once(payload)
+    for staging in _plant(bench, payload):
+        (staging / "journal").unlink()
+        os.mkfifo(staging / "journal", 0o600)
+    return _once(bench, payload)
 
 
 def _is_sent(bench: Bench) -> list[str]:
@@ -90,12 +93,32 @@ def _is_sent(bench: Bench) -> list[str]:
     return complaints
 
 
-def _plant(bench: Bench, payload: Path, renamed: dict[int, bytes] | None = None, chunks: int = 0) -> Path:
+def _once(bench: Bench, payload: Path) -> list[str]:
+    """A transfer that goes well, by a receiver that has looked at what was planted under the name that its key makes."""
+    complaints = bench.once(payload)
+    if (bench.out / _keyed_name(bench, payload)).exists():
+        complaints.append("what was planted is still there: the receiver looks elsewhere")
+    return complaints
+
+
+def _plant(bench: Bench, payload: Path, renamed: dict[int, bytes] | None = None, chunks: int = 0) -> list[Path]:
     """What unpacking an archive leaves: the unfinished directory of the offer of `payload`, and its journal."""
-    staging = bench.out / _staging_name(payload)
-    staging.mkdir(mode=0o700)
-    (staging / "journal").write_bytes(_journal(_manifest_id(payload), renamed or {}, chunks))
-    return staging
+    folders = [bench.out / name for name in (_staging_name(payload), _keyed_name(bench, payload))]
+    for staging in folders:
+        staging.mkdir(mode=0o700)
+        (staging / "journal").write_bytes(_journal(_manifest_id(payload), renamed or {}, chunks))
+    return folders
+
+
+def _keyed_name(bench: Bench, payload: Path) -> str:
+    """As `JournalKey::staging_name` in crates/files/src/journal_key.rs."""
+    identity = bench.folder / "home-b" / "identity"
+    if not identity.exists():
+        bench.recv().signal(signal.SIGTERM)
+    secret = bytes.fromhex(identity.read_text().splitlines()[0])
+    key = _words(_derived(_KEY, secret))
+    name = _blake3(b"name" + _manifest_id(payload), key, 1 << 4)
+    return f".airdma-{name[:8].hex()}"
 
 
 def _staging_name(payload: Path) -> str:
@@ -125,9 +148,13 @@ def _journal(manifest_id: bytes, renamed: dict[int, bytes], chunks: int) -> byte
 
 
 def _checksum(data: bytes) -> bytes:
-    """BLAKE3 in its mode that derives keys, with the context that journals had."""
-    context = _words(_blake3(_CHECKSUM, flags=1 << 5))
-    return _blake3(data, context, 1 << 6)
+    """With the context that journals had."""
+    return _derived(_CHECKSUM, data)
+
+
+def _derived(context: bytes, data: bytes) -> bytes:
+    """BLAKE3 in its mode that derives keys."""
+    return _blake3(data, _words(_blake3(context, flags=1 << 5)), 1 << 6)
 
 
 _IV = (0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A, 0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19)
