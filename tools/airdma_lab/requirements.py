@@ -44,6 +44,11 @@ PACKAGES: dict[str, str] = {
     "fi_pingpong": "libfabric-bin",
     "mpirun": "openmpi-bin",
     "mpicc": "libopenmpi-dev",
+    "mpicc.openmpi": "libopenmpi-dev",
+    "mpicc.mpich": "libmpich-dev",
+    "mpiexec.mpich": "mpich",
+    "tgtd": "tgt",
+    "iscsi-test-cu": "libiscsi-bin",
     "qemu-system-x86_64": "qemu-system-x86",
     "mkfs.ext4": "e2fsprogs",
     "depmod": "kmod",
@@ -61,7 +66,8 @@ PYVERBS = {"/usr/lib/python3/dist-packages/pyverbs": "python3-pyverbs"}
 
 LAB_TOOLS = ["ip", "taskset", "setpriv", "unshare", "mount"]
 PERFTEST_TOOLS = [tool for tool, package in PACKAGES.items() if package == "perftest"]
-PROGRAMS = ["ucx_info", "ucx_perftest", "rping", "qperf", "fio", "fi_pingpong", "mpirun", "mpicc"]
+PROGRAMS = ["ucx_info", "ucx_perftest", "rping", "qperf", "fio", "fi_pingpong", "mpirun", "mpicc.openmpi", "mpiexec.mpich", "mpicc.mpich"]
+PROGRAMS += ["qemu-system-x86_64", "tgtd", "iscsi-test-cu"]
 """One of each package whose programs docs/programs.md names, besides perftest and the ping-pongs."""
 INTEROP_TOOLS = ["qemu-system-x86_64", "mkfs.ext4", "depmod", "dpkg-deb", "dumpcap", "tshark", "cc"]
 PINGPONG_TOOLS = [tool for tool, package in PACKAGES.items() if package == "ibverbs-utils"]

@@ -50,13 +50,15 @@ class Line:
     """Looks at them when all has run; returns complaints."""
     note: str = ""
     """What the reader of the table should know."""
+    called: str = ""
+    """The program that a script runs; "" where the client's command names it."""
     needs_device: bool = True
     """False: nothing crosses the wire."""
     timeout_s: float = 60
 
     @property
     def program(self) -> str:
-        return (self.client or self.server).split()[0].rsplit("/", 1)[-1]
+        return self.called or (self.client or self.server).split()[0].rsplit("/", 1)[-1]
 
     @property
     def name(self) -> str:

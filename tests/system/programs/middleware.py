@@ -56,6 +56,13 @@ exec ip netns exec "$namespace" setpriv --pdeathsig KILL sh -c "$*"
 """
 
 
+_MPICH_AGENT = """#!/bin/sh
+# The same for mpiexec of MPICH, which calls: agent -x HOST COMMAND.
+shift 2
+exec ip netns exec "$PEER_NAMESPACE" setpriv --pdeathsig KILL sh -c "$*"
+"""
+
+
 def _ucx_info() -> Line:
     """Looks at devices through sysfs."""
     found = [rf"Transport: {transport}\n# +Device: {{device}}:1" for transport in ("rc_verbs", "ud_verbs")]
@@ -90,12 +97,20 @@ def _io_demo(transports: str, option: str) -> Line:
     )
 
 
-def _compile_mpi(folder: Path) -> None:
-    agent, program = folder / "agent", folder / "mpi_check"
-    agent.write_text(_AGENT, encoding="utf-8")
-    agent.chmod(0o755)
-    flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
-    argv = ["mpicc", *flags, "-o", str(program), str(HERE / "mpi_check.c")]
+def _compile_open_mpi(folder: Path) -> None:
+    _write_agent(folder / "agent", _AGENT)
+    _compile_mpi(folder / "mpi_check", "mpicc.openmpi")
+
+
+def _write_agent(path: Path, content: str) -> None:
+    path.write_text(content, encoding="utf-8")
+    path.chmod(0o755)
+
+
+def _compile_mpi(program: Path, compiler: str) -> None:
+    # MPICH's MPI_STATUSES_IGNORE is no array as long as gcc wants.
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-Wno-stringop-overflow"]
+    argv = [compiler, *flags, "-o", str(program), str(HERE / "mpi_check.c")]
     compiled = subprocess.run(argv, capture_output=True, text=True, check=False)
     if compiled.returncode != 0:
         raise RuntimeError(compiled.stderr)
@@ -111,7 +126,27 @@ def _mpi(hosts: str, options: str, **setup: str) -> Line:
         (f"^{ranks} ranks exchanged what they should",),
         bytes_min=3_000_000 * ranks,
         setup={"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **setup},
-        before=_compile_mpi,
+        before=_compile_open_mpi,
+    )
+
+
+def _compile_mpich(folder: Path) -> None:
+    _write_agent(folder / "mpich_agent", _MPICH_AGENT)
+    _compile_mpi(folder / "mpich_check", "mpicc.mpich")
+
+
+def _mpich(hosts: str, transports: str) -> Line:
+    """MPICH with its device for UCX."""
+    ranks = sum(int(host.rpartition(":")[2]) for host in hosts.split(","))
+    return Line(
+        "mpich",
+        "",
+        f"mpiexec.mpich -hosts {hosts} -n {ranks} -localhost {{client}} -launcher-exec {{folder}}/mpich_agent"
+        " {folder}/mpich_check",
+        (f"^{ranks} ranks exchanged what they should",),
+        bytes_min=3_000_000 * ranks,
+        setup={"UCX_TLS": transports, "UCX_NET_DEVICES": "{device}:1", "PEER_NAMESPACE": "{server_namespace}"},
+        before=_compile_mpich,
     )
 
 
@@ -157,6 +192,7 @@ MIDDLEWARE = [
     # What UCX takes by itself. Two ranks of one host would take shared memory.
     _mpi("{client}:1,{server}:1", "--mca pml ucx --mca osc ucx"),
     *(_mpi_ucx(hosts, tls) for hosts in (_TWO_HOSTS, _ONE_HOST) for tls in (f"{_RC},self", "ud_verbs,self")),
+    _mpich(_TWO_HOSTS, f"{_RC},self"),
     _mpi(_TWO_HOSTS, "--mca pml cm --mca mtl ofi --mca osc pt2pt", FI_PROVIDER="verbs;ofi_rxm"),
     *(_reader(dropin) for dropin in (False, True)),
     Line(_FABRIC, "", "fi_info -p verbs", ("provider: verbs", "domain: {device}", "type: FI_EP_MSG"), needs_device=False),

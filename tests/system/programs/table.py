@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from programs.connections import CONNECTIONS
 from programs.line import Line
+from programs.machines import MACHINES
 from programs.messages import MESSAGES
 from programs.middleware import MIDDLEWARE
 from programs.sockets import SOCKETS
@@ -13,6 +14,7 @@ LINES: dict[str, list[Line]] = {
     "rsockets": SOCKETS,
     "Messages": MESSAGES,
     "Middleware": MIDDLEWARE,
+    "Machines and storage": MACHINES,
 }
 """By section of docs/programs.md."""
 
