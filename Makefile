@@ -107,11 +107,13 @@ interop-quick: build ## the part of it that `make test` runs; says so where ther
 interop-beside: build ## airdma and rxe beside each other in that guest, by the same programs
 	$(PYTHON) tests/interop/beside.py --write
 
-rdma-core: build ## rdma-core's own tests; writes docs/rdma-core-tests.md
+rdma-core: build ## rdma-core's own tests, of the host's release and of the newest; writes docs/rdma-core-tests*.md
 	$(PYTHON) tests/rdma_core/run.py
+	$(PYTHON) tests/rdma_core/run.py --newest
 
-rdma-core-check: build ## the same, compared with docs/rdma-core-tests.md
+rdma-core-check: build ## the same, compared with docs/rdma-core-tests*.md
 	$(PYTHON) tests/rdma_core/run.py --check
+	$(PYTHON) tests/rdma_core/run.py --newest --check
 
 matrix: ## writes MATRIX.md: what is supported, and who uses it
 	$(PYTHON) tools/verbs_matrix.py

@@ -11,6 +11,7 @@ from __future__ import annotations
 import faulthandler
 import importlib
 import json
+import multiprocessing
 import sys
 import traceback
 import unittest
@@ -78,6 +79,8 @@ def main() -> None:
     sys.path[:0] = [f"{suite}/tests", suite]
     sys.argv[1:] = options
     importlib.import_module("args_parser").parser.parse_args()
+    # What the tests were written for: from Python 3.14 on another way is the default, which copies the test and its report.
+    multiprocessing.set_start_method("fork")
     faulthandler.enable()
     package = importlib.import_module("tests")
     loader = unittest.TestLoader()

@@ -14,9 +14,10 @@ PYTHON = "/usr/bin/python3"
 """Debian's interpreter, which the package is for."""
 
 
-def unpack(to: Path) -> None:
-    """Puts the tests in `to`/tests. Leaves with exit code 2 and says what to do if they cannot be had."""
-    source = Path("/") / FOLDER
+def unpack(to: Path, root: Path = Path("/")) -> None:
+    """Puts the tests of the package that is installed in `root` in `to`/tests. Leaves with exit code 2 and says what to do if they
+    cannot be had."""
+    source = root / FOLDER
     if not any(source.glob("base.py*")):
         # Images often leave documentation out when they install packages (dpkg's path-exclude).
         source = _from_archive(to) / FOLDER

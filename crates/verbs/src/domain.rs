@@ -66,8 +66,10 @@ pub unsafe fn alloc_parent(
         Context::of(raw_context)?;
         attr.as_ref().ok_or(Errno::INVALID)?
     };
-    let known =
-        abi::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | abi::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+    // No device has to reach the memory of a confidential guest: its allocations are as others.
+    let known = abi::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
+        | abi::IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
+        | abi::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
     if attr.comp_mask & !known != 0 {
         return Err(Errno::INVALID);
     }

@@ -190,7 +190,8 @@ pub unsafe fn reg_mr_ex(
     if attr.comp_mask & !u64::from(known) != 0 {
         return Err(Errno::UNSUPPORTED);
     }
-    if !given(abi::IBV_REG_MR_MASK_ADDR) {
+    let on_demand = attr.access.cast_unsigned() & abi::IBV_ACCESS_ON_DEMAND != 0;
+    if !given(abi::IBV_REG_MR_MASK_ADDR) || (on_demand && given(abi::IBV_REG_MR_MASK_DMAH)) {
         return Err(Errno::INVALID);
     }
     // SAFETY: the caller's buffer and handle.

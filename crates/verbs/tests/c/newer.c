@@ -25,7 +25,13 @@ static void registers(void)
 	hints.comp_mask = 1 << 20;
 	CHECK(!ibv_alloc_dmah(context, &hints) && errno == EOPNOTSUPP);
 
-	/* Memory of other devices, unknown bits, no address. */
+	/* Memory that is paged on demand has no hints; memory of other devices, unknown bits, no address. */
+	hints.comp_mask = 0;
+	attr.dmah = ibv_alloc_dmah(context, &hints);
+	attr.access |= IBV_ACCESS_ON_DEMAND;
+	CHECK(attr.dmah && !ibv_reg_mr_ex(pd, &attr) && errno == EINVAL);
+	CHECK(ibv_dealloc_dmah(attr.dmah) == 0);
+	attr.access &= ~IBV_ACCESS_ON_DEMAND;
 	attr.comp_mask = IBV_REG_MR_MASK_FD | IBV_REG_MR_MASK_FD_OFFSET;
 	CHECK(!ibv_reg_mr_ex(pd, &attr) && errno == EOPNOTSUPP);
 	attr.comp_mask = IBV_REG_MR_MASK_ADDR | 1ull << 40;

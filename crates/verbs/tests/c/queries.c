@@ -9,10 +9,11 @@ static void device(void)
 	CHECK(ibv_query_device_ex(context, NULL, &attr) == 0);
 	CHECK(attr.orig_attr.phys_port_cnt == 1 && attr.phys_port_cnt_ex == 1 && attr.comp_mask == 0);
 	CHECK((uint32_t)attr.device_cap_flags_ex == attr.orig_attr.device_cap_flags);
+	CHECK(attr.device_cap_flags_ex >> 32 == 1 << 8); /* IB_UVERBS_DEVICE_ATOMIC_WRITE, and no flushing */
 	CHECK(attr.completion_timestamp_mask == UINT64_MAX && attr.hca_core_clock == 1000000);
 	CHECK(attr.odp_caps.general_caps == (IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT));
 	uint32_t all = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ |
-		       IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV;
+		       IBV_ODP_SUPPORT_ATOMIC | IBV_ODP_SUPPORT_SRQ_RECV | 1 << 7; /* atomic writes */
 	CHECK(attr.odp_caps.per_transport_caps.rc_odp_caps == all && attr.xrc_odp_caps == all);
 	CHECK((attr.odp_caps.per_transport_caps.ud_odp_caps & IBV_ODP_SUPPORT_WRITE) == 0);
 	CHECK(attr.tso_caps.max_tso == 0 && attr.rss_caps.supported_qpts == 0 && attr.max_wq_type_rq == 0);
