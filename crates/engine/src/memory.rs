@@ -436,7 +436,9 @@ impl MemoryTable {
         length: u64,
         right: Access,
     ) -> Result<(*mut u8, Backing), Refused> {
-        let region = self.at(place.key).ok_or(Refused)?;
+        let Some(region) = self.at(place.key) else {
+            return flushed(place, length, right);
+        };
         if region.pd != place.pd || !region.access.contains(right) {
             return Err(Refused);
         }
@@ -535,6 +537,25 @@ impl Region {
         })
     }
 }
+
+/// What a READ by which a peer makes sure that its writes have arrived gets (UCX's `UCT_FLUSH_FLAG_REMOTE`): zeros. Where it was told no
+/// key for that, UCX 1.23 asks with a key that stands for none, and hangs when the answer is an error, as that of all hardware but
+/// one vendor's is. No region can have that key, and the zeros are nobody's memory.
+#[cold]
+fn flushed(place: Place, length: u64, right: Access) -> Result<(*mut u8, Backing), Refused> {
+    let is_flush = place.key == NO_FLUSH_KEY && place.va == 0 && length <= FLUSH_LENGTH_MAX;
+    if is_flush && place.qp != OURSELVES && right == Access::REMOTE_READ {
+        Ok((ptr::null_mut(), Backing::Null))
+    } else {
+        Err(Refused)
+    }
+}
+
+/// UCX's word for no key (`UCT_IB_MD_INVALID_FLUSH_RKEY`). The bits of it above those that a bind may choose are all 0.
+const NO_FLUSH_KEY: u32 = 0xff;
+const _: () = assert!(NO_FLUSH_KEY >> CHOSEN_BITS == 0);
+/// What UCX reads (`UCT_IB_MD_FLUSH_REMOTE_LENGTH`).
+const FLUSH_LENGTH_MAX: u64 = 8;
 
 /// Whether the whole address space is asked for: an implicit on-demand region (`ibv_reg_mr(3)`).
 fn is_everything(address: u64, length: usize, access: Access) -> bool {

@@ -360,3 +360,34 @@ fn elements_lead_to_the_same_place_whatever_their_regions_call_it() {
     assert_eq!(table.span(PD, &sge(null, 40, 10)), Ok(None));
     assert_eq!(table.span(PD + 1, &sge(null, 40, 10)), Err(Refused));
 }
+
+/// As UCX 1.23 asks a device that gave it no key for that; it hangs if it is refused.
+#[test]
+fn a_read_that_flushes_gets_zeros_and_nothing_else_does() {
+    let fixture = Fixture::new(ALL, |address| address);
+    let flush = Place {
+        pd: PD,
+        key: 0xff,
+        va: 0,
+        qp: 7,
+    };
+    let mut out = [0x11; 8];
+    let read = fixture.table.read(flush, Access::REMOTE_READ, &mut out);
+    assert_eq!((read, out), (Ok(()), [0; 8]));
+    assert_eq!(fixture.table.check(flush, 8, RemoteAccess::Read), Ok(()));
+    for access in [RemoteAccess::Write, RemoteAccess::Atomic] {
+        assert!(fixture.table.check(flush, 8, access).is_err(), "{access:?}");
+    }
+    assert!(fixture.table.check(flush, 9, RemoteAccess::Read).is_err());
+    for other in [
+        Place { va: 1, ..flush },
+        Place { key: 0xfe, ..flush },
+        Place {
+            qp: OURSELVES,
+            ..flush
+        },
+    ] {
+        assert!(fixture.table.check(other, 8, RemoteAccess::Read).is_err());
+    }
+    assert!(fixture.is_untouched());
+}
