@@ -25,6 +25,8 @@ int main(void)
     return count < 1;
 }
 """
+NO_PROC = "mount -t tmpfs none /proc"
+NO_HOME = "mount -t tmpfs -o ro none /mnt; export HOME=/mnt; unset XDG_STATE_HOME XDG_CONFIG_HOME XDG_RUNTIME_DIR AIRDMA_HOME"
 WORKS, FAILS = "it will work", "it will not work"
 
 
@@ -43,6 +45,10 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
         ("AddressSanitizer", lambda: _sanitized(lab.a, folder)),
         ("a program with a /run and /tmp of its own", lambda: _apart(lab.a)),
         ("two devices with one address", lambda: _two_owners(lab.a)),
+        ("no more descriptors", lambda: _says(lab.a, "ulimit -n 5; exec \"$0\" run -- ibv_devinfo", "`ulimit -n 1024` in front of it")),
+        ("no /proc", lambda: _says(lab.a, f"{NO_PROC}; exec \"$0\" run -- true", "`mount -t proc proc /proc`, or set AIRDMA_LIB")),
+        ("no home", lambda: _says(lab.a, f"{NO_HOME}; exec \"$0\" send /etc/hostname 127.0.0.1", "AIRDMA_HOME=FOLDER")),
+        ("no place for jobs", lambda: _says(lab.a, f"{NO_HOME}; exec \"$0\" serve", "--state DIR")),
         ("rsockets and the drop-in", lambda: _explains(lab.a, ["--dropin", "rstream"], FAILS, ["install librdmacm1"])),
     ]
     for name, test in tests:
@@ -95,6 +101,12 @@ def _unreached(host: Host, argv: list[str], words: str) -> list[str]:
     said = host.run(build.with_airdma([*argv, "--version"])).stderr.splitlines()
     told = [line for line in said if words in line]
     return [*complaints, *([] if len(told) == 1 else [f"airdma run says: {said}"])]
+
+
+def _says(host: Host, script: str, words: str) -> list[str]:
+    """What is said names the way out."""
+    outcome = host.run(["unshare", "--mount", "sh", "-c", script, str(build.binary())])
+    return [] if not outcome.ok and words in outcome.stderr else [outcome.explain()]
 
 
 def _sanitized(host: Host, folder: Path) -> list[str]:

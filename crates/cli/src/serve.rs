@@ -56,7 +56,14 @@ pub fn serve(options: &Options) -> Result<ExitCode> {
         accept_within: Duration::from_secs(options.accept_within),
         code_tries: Mutex::default(),
     };
-    let service = Arc::new(Service::open(&state, carrier, complain)?);
+    let service = Service::open(&state, carrier, complain);
+    let service = service.with_context(|| {
+        format!(
+            "jobs cannot be kept in {}, and --state DIR names another place",
+            state.display()
+        )
+    })?;
+    let service = Arc::new(service);
     let listening = Socket::bind(&socket)?;
     let (stopped, wake) = (Arc::clone(&service), listening.waker());
     stop::then(move || {

@@ -42,7 +42,15 @@ impl Home {
                 "no place for this user's key: set HOME or AIRDMA_HOME",
             )
         })?;
-        Self::at(&directory)
+        Self::at(&directory).map_err(|error| match error.kind() {
+            io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => io::Error::new(
+                error.kind(),
+                format!(
+                    "{error}; this user's key is kept there: AIRDMA_HOME=FOLDER names another place"
+                ),
+            ),
+            _ => error,
+        })
     }
 
     /// The one in this directory, which is made if it is not there.

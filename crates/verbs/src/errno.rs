@@ -27,6 +27,27 @@ impl Errno {
         unsafe { *libc::__errno_location() = self.0 }
     }
 
+    /// Says once, on standard error, what to do about a limit that the program itself names at most.
+    fn advise(self) {
+        static TOLD: Once = Once::new();
+        let advice = match self.0 {
+            libc::EMFILE => {
+                let most = descriptors_max();
+                format!(
+                    "this process has as many files open as it may, {most}: `ulimit -n {}` in front of it, or LimitNOFILE= of its service, \
+                     allows more",
+                    most.saturating_mul(4).max(DESCRIPTORS_PLENTY)
+                )
+            }
+            libc::ENFILE => {
+                "this host has as many files open as it may: `sysctl fs.file-max` says how many"
+                    .to_owned()
+            }
+            _ => return,
+        };
+        TOLD.call_once(|| trace::complain(&advice));
+    }
+
     /// The calling thread's `errno`.
     pub fn current() -> Errno {
         // SAFETY: as in `set`.
@@ -34,10 +55,25 @@ impl Errno {
     }
 }
 
+/// What is enough for most programs.
+const DESCRIPTORS_PLENTY: u64 = 1024;
+
+/// How many descriptors this process may have.
+fn descriptors_max() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the struct may be written.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur
+}
+
 impl From<engine::Error> for Errno {
     /// Reasons outside the program are also told on standard error: programs print "failed" at most.
     fn from(error: engine::Error) -> Self {
         let errno = Errno(error.errno());
+        errno.advise();
         match error {
             engine::Error::System { .. } => trace::complain(&error),
             // Of many calls in a loop, the first is enough.
@@ -65,6 +101,7 @@ impl From<io::Error> for Errno {
     /// An error with words but without a number is told on standard error, as above.
     fn from(error: io::Error) -> Self {
         if let Some(number) = error.raw_os_error() {
+            Errno(number).advise();
             return Errno(number);
         }
         trace::complain(&error);

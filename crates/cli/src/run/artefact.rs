@@ -55,7 +55,9 @@ impl Installed {
                 Err(error) => Err(format!("AIRDMA_LIB={}: {error}", given.display())),
             };
         }
-        let binary = env::current_exe().map_err(|error| format!("cannot find myself: {error}"))?;
+        let binary = env::current_exe().map_err(|error| {
+            format!("cannot find libairdma.so beside this binary: {error} `mount -t proc proc /proc`, or set AIRDMA_LIB to its path")
+        })?;
         let folders = folders(binary.parent().unwrap_or(Path::new("/")));
         let preloads = folders.iter().map(|folder| folder.join(LIBRARY));
         let installed = Installed {
