@@ -42,14 +42,16 @@ impl Home {
                 "no place for this user's key: set HOME or AIRDMA_HOME",
             )
         })?;
-        Self::at(&directory).map_err(|error| match error.kind() {
-            io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => io::Error::new(
-                error.kind(),
-                format!(
-                    "{error}; this user's key is kept there: AIRDMA_HOME=FOLDER names another place"
-                ),
-            ),
-            _ => error,
+        Self::at(&directory).map_err(|error| {
+            let refused = [
+                io::ErrorKind::ReadOnlyFilesystem,
+                io::ErrorKind::PermissionDenied,
+            ];
+            if !refused.contains(&error.kind()) {
+                return error;
+            }
+            let advice = "this user's key is kept there: AIRDMA_HOME=FOLDER names another place";
+            io::Error::new(error.kind(), format!("{error}; {advice}"))
         })
     }
 
