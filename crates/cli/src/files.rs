@@ -45,6 +45,22 @@ const UNREACHABLE: u8 = 3;
 /// Files that did not arrive, while others did.
 const FLAWED: u8 = 7;
 
+/// Takes as many descriptors as the hard limit allows: on a host with hundreds of interfaces a receiver needs thousands, and the usual limit
+/// of 1,024 is there for programs that use `select(2)`.
+pub fn take_descriptors() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: room for one limit, which the second call reads. A refusal leaves the limit as it was.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
+        }
+    }
+}
+
 /// The exit status of an error.
 fn status(error: &Error) -> u8 {
     match error.kind() {

@@ -1,7 +1,7 @@
 //! `airdma serve`: the queue of `airdma-queue`, carried by `airdma-transfer`.
 
 use crate::complain;
-use crate::files::{meet, stop, word};
+use crate::files::{meet, stop, take_descriptors, word};
 use airdma_files::protocol::{Config, Failure, Reason};
 use airdma_files::session::{Code, HandshakeError, Introduction};
 use airdma_files::walk::{Skipped, Why};
@@ -48,6 +48,7 @@ pub struct Options {
 }
 
 pub fn serve(options: &Options) -> Result<ExitCode> {
+    take_descriptors();
     let state = options.state.clone().or_else(state_directory);
     let state = state.context("no place for the jobs: set HOME, or give --state")?;
     let socket = options.socket.clone().or_else(socket_path);

@@ -122,6 +122,24 @@ fn who_has_too_few_descriptors_for_all_interfaces_says_so_once() {
 }
 
 #[test]
+fn a_receiver_listens_at_more_interfaces_than_the_soft_limit_allows() {
+    let name = "a_receiver_listens_at_more_interfaces_than_the_soft_limit_allows";
+    let many = "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6
+        for number in $(seq 15); do
+            ip link add one$number type veth peer name two$number
+            ip address add 10.9.1.$number/32 dev one$number
+            ip address add 10.9.2.$number/32 dev two$number
+            ip link set one$number up; ip link set two$number up
+        done";
+    isolated(name, many, || {
+        let recv = Recv::start("many", &["prlimit", "--nofile=128:4096"]);
+        let here = addresses(&recv.next("listening"));
+        let of_others = here.iter().filter(|address| address.starts_with("10.9."));
+        assert_eq!(of_others.count(), 30, "{here:?}");
+    });
+}
+
+#[test]
 fn a_receiver_that_no_other_host_could_reach_does_not_wait_for_one() {
     let name = "a_receiver_that_no_other_host_could_reach_does_not_wait_for_one";
     isolated(name, SETUP, || {

@@ -115,7 +115,7 @@ impl Device {
     }
 
     fn with_core(shared: Arc<SharedCore>) -> io::Result<Arc<Device>> {
-        let events = Arc::new(AsyncEvents::new()?);
+        let events = Arc::new(AsyncEvents::out_of_sight()?);
         let async_fd = PollSet::new()?;
         async_fd.add(events.fd())?;
         if let Some(fd) = shared.core.news_fd() {

@@ -48,6 +48,15 @@ impl<T> EventQueue<T> {
         })
     }
 
+    /// One whose descriptor no program sees.
+    #[cfg(not(loom))]
+    pub(crate) fn out_of_sight() -> io::Result<Self> {
+        Ok(EventQueue {
+            descriptor: EventFd::nonblocking()?,
+            waiting: Mutex::new(VecDeque::new()),
+        })
+    }
+
     pub(crate) fn fd(&self) -> RawFd {
         self.descriptor.fd()
     }

@@ -1,6 +1,7 @@
 //! An `eventfd(2)`: a descriptor that one thread makes readable and another waits for.
 
 use crate::Uncancelled;
+use airdma_port::descriptors;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -12,9 +13,10 @@ impl EventFd {
         Self::new(0)
     }
 
-    /// One that any number of threads may clear at once.
+    /// One that any number of threads may clear at once, and that no program sees.
     pub(crate) fn nonblocking() -> io::Result<Self> {
-        Self::new(libc::EFD_NONBLOCK)
+        let EventFd(fd) = Self::new(libc::EFD_NONBLOCK)?;
+        Ok(EventFd(descriptors::keep_away(fd)))
     }
 
     fn new(flags: libc::c_int) -> io::Result<Self> {

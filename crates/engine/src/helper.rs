@@ -71,7 +71,7 @@ pub(crate) struct Helper {
 impl Helper {
     pub(crate) fn new() -> io::Result<Self> {
         let wake = EventFd::nonblocking()?;
-        let alarm = PollSet::new()?;
+        let alarm = PollSet::out_of_sight()?;
         alarm.add(wake.fd())?;
         Ok(Helper {
             alarm,

@@ -1,8 +1,9 @@
 //! Hearing of changes at network interfaces, by `rtnetlink(7)`: no privilege, no thread.
 
+use airdma_port::descriptors;
 use std::io;
 use std::mem::size_of;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// A socket that gets a message whenever an interface or its addresses change. What the messages say is not looked at:
 /// whoever finds one asks the kernel for everything, so that none can be missed.
@@ -39,12 +40,8 @@ impl News {
     fn socket() -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: plain integers.
-        let fd = unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: `socket` just returned it, and nobody else knows it.
-        Ok(News(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let socket = || unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) };
+        Ok(News(descriptors::open(socket)?))
     }
 
     /// Sleeps until something has changed.

@@ -1,5 +1,6 @@
 //! One descriptor for several.
 
+use airdma_port::descriptors;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -15,6 +16,12 @@ impl PollSet {
         }
         // SAFETY: `epoll_create1` just returned it, and nobody else knows it.
         Ok(PollSet(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// One that no program sees.
+    pub(crate) fn out_of_sight() -> io::Result<Self> {
+        let Self(fd) = Self::new()?;
+        Ok(Self(descriptors::keep_away(fd)))
     }
 
     pub(crate) fn fd(&self) -> RawFd {

@@ -15,6 +15,7 @@
 //!
 //! The rest, counters for one, is in `$XDG_RUNTIME_DIR/airdma` if that is set to a directory of the user's own.
 
+use airdma_port::descriptors::keep_away;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -225,6 +226,7 @@ pub fn open_to_read(path: &Path) -> io::Result<File> {
 fn of_this_user(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
     let file = options.custom_flags(flags).open(path)?;
+    let file = File::from(keep_away(file.into()));
     let metadata = file.metadata()?;
     if !metadata.is_file() || metadata.uid() != effective_user() {
         return Err(io::ErrorKind::PermissionDenied.into());

@@ -221,7 +221,7 @@ mod tests {
             local_id: number,
             remote_id: number + 1,
             remote_qpn: Qpn::new(number + 2),
-            is_proven: number % 2 == 0,
+            is_proven: number.is_multiple_of(2),
         }
     }
 

@@ -12,6 +12,7 @@
 //! Nothing is allocated per packet (`tests/no_allocation.rs` proves it), and nothing is locked, but for the queues that the
 //! two ends of a [`sim`] pair share.
 
+pub mod descriptors;
 #[doc(hidden)] // for the crate `hostile`
 pub mod icrc;
 pub mod impair;

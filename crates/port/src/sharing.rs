@@ -15,11 +15,11 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
-use crate::Received;
 use crate::udp::address::SocketAddress;
 use crate::udp::control::{ControlBuffer, ControlWriter};
+use crate::{Received, descriptors};
 
 /// Who takes part.
 pub trait Sharing: Send + Sync {
@@ -215,12 +215,7 @@ fn send_from(control: &mut ControlBuffer, address: IpAddr) -> usize {
 fn socket(family: libc::c_int) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: plain integers.
-    let fd = unsafe { libc::socket(family, kind, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: `socket` just returned it, and nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    descriptors::open(|| unsafe { libc::socket(family, kind, 0) })
 }
 
 #[cfg(test)]

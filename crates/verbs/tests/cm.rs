@@ -63,6 +63,21 @@ fn interfaces_that_go_while_they_are_used() {
     program::run_after("cm_departures", NO_LOOPBACK);
 }
 
+/// Here are thirty interfaces, and few descriptors.
+const MANY: &str = "unset AIRDMA_LOOPBACK
+    echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6
+    for number in $(seq 15); do
+        ip link add va$number type veth peer name vb$number
+        ip addr add 10.9.1.$number/32 dev va$number && ip addr add 10.9.2.$number/32 dev vb$number
+        ip link set va$number up && ip link set vb$number up
+    done
+    ulimit -S -n 192";
+
+#[test]
+fn more_interfaces_than_descriptors() {
+    program::run_after("cm_many", MANY);
+}
+
 /// Here there is no device at all, for a while.
 const NOWHERE: &str = "unset AIRDMA_LOOPBACK";
 

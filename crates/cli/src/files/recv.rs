@@ -164,6 +164,7 @@ impl RecvOptions {
 }
 
 pub fn recv(options: RecvOptions) -> ExitCode {
+    super::take_descriptors();
     let show = Show::new(
         Side::Receiver,
         options.json,

@@ -74,6 +74,7 @@ enum Senseless {
 }
 
 pub fn send(options: SendOptions) -> ExitCode {
+    super::take_descriptors();
     let show = Show::new(Side::Sender, options.json, options.quiet, false);
     let cancel = Cancel::default();
     if let Err(error) = stop::on_signals(&cancel) {

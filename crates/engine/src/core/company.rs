@@ -83,7 +83,12 @@ impl Core {
     pub(crate) fn abandon(&self) {
         let close = |fd: RawFd| {
             // SAFETY: plain integers; the new descriptor is one of ours, which nobody uses in this process.
-            unsafe { libc::dup3(self.relay.wake().fd(), fd, libc::O_CLOEXEC) };
+            let taken = unsafe { libc::dup3(self.relay.wake().fd(), fd, libc::O_CLOEXEC) };
+            if taken < 0 {
+                // A number above the program's limit, which nothing else gets.
+                // SAFETY: a descriptor of ours, which nobody uses in this process.
+                unsafe { libc::close(fd) };
+            }
         };
         if let Some(steering) = self.steering.get() {
             close(steering.life());

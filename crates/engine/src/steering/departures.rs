@@ -1,9 +1,10 @@
 //! Hears of processes that end: the kernel tells who watches a file (inotify) that somebody who could write has closed it, and a
 //! process that is killed closes everything.
 
+use airdma_port::descriptors;
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,14 +24,11 @@ impl Departures {
     /// Those of the system: a user has 128 of them on most hosts.
     pub(crate) fn of(path: &Path) -> io::Result<Self> {
         let path = CString::new(path.as_os_str().as_bytes())?;
-        // SAFETY: a plain integer.
-        let fd = unsafe { libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
         Ok(Departures {
-            // SAFETY: `inotify_init1` just returned it, and nobody else knows it.
-            fd: unsafe { OwnedFd::from_raw_fd(fd) },
+            // SAFETY: a plain integer.
+            fd: descriptors::open(|| unsafe {
+                libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC)
+            })?,
             path,
             watches: AtomicBool::new(false),
         })

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::mem::size_of;
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use airdma_radio::SocketMemory;
@@ -12,6 +12,7 @@ use libc::c_int;
 
 use super::UdpConfig;
 use super::address::{ADDRESS_ROOM, SocketAddress};
+use crate::descriptors;
 
 /// An unconnected, non-blocking socket, bound to one local address.
 pub(super) struct Socket {
@@ -58,13 +59,13 @@ impl Socket {
         };
         let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: plain integers.
-        let fd = unsafe { libc::socket(family, kind, 0) };
-        if fd < 0 {
-            return Err(BindError::system("socket", address));
-        }
+        let fd = descriptors::open(|| unsafe { libc::socket(family, kind, 0) });
         let mut socket = Socket {
-            // SAFETY: `socket` just returned it, and nobody else knows it.
-            fd: unsafe { OwnedFd::from_raw_fd(fd) },
+            fd: fd.map_err(|source| BindError::System {
+                call: "socket",
+                address,
+                source,
+            })?,
             joined: false,
             address,
             port: config.port,
