@@ -339,6 +339,10 @@ impl Tables {
                 slot.side.held.clear();
                 self.disconnect(index, now);
             } else if slot.qp.qp_type().is_connected() && mask.contains(AttrMask::AV) {
+                let before = slot.connection.map(|connection| connection.remote);
+                if before.is_some_and(|before| before != attributes.path.gid.to_ip()) {
+                    slot.qp.forget_peer_tag();
+                }
                 self.disconnect(index, now);
                 self.connect(index, &attributes.path, source);
                 self.begin_keying(index, now);

@@ -27,6 +27,9 @@ use airdma_wire::{Headers, Packet, Psn};
 /// How far ahead of the expected packet one may be. A requester has no more under way.
 pub(crate) const AHEAD_MAX: u32 = 8192;
 
+/// Of a place in the table of packets that came before their turn: 131 KB for a queue pair at most.
+const PLACE_BYTES: usize = mem::size_of::<Early>();
+
 /// Bytes for packets that came before their turn, shared by all that have a clone of it.
 #[derive(Clone, Debug)]
 pub struct ReorderMemory {
@@ -57,7 +60,7 @@ impl ReorderMemory {
         self.left.load(Ordering::Relaxed)
     }
 
-    fn take(&self, bytes: usize) -> bool {
+    pub(crate) fn take(&self, bytes: usize) -> bool {
         let used = self.used.as_ref();
         let used_bytes = used.map_or(0, |used| used.load(Ordering::Relaxed) + bytes);
         let less = |left: usize| left.checked_sub(bytes).filter(|left| used_bytes <= *left);
@@ -70,7 +73,7 @@ impl ReorderMemory {
         taken
     }
 
-    fn give(&self, bytes: usize) {
+    pub(crate) fn give(&self, bytes: usize) {
         self.left.fetch_add(bytes, Ordering::Relaxed);
         if let Some(used) = &self.used {
             used.fetch_sub(bytes, Ordering::Relaxed);
@@ -164,6 +167,8 @@ pub(crate) struct Reorder {
     memory: ReorderMemory,
     /// The packets after the expected one. The last is not missing.
     early: VecDeque<Early>,
+    /// Places of that table, which count as long as it has them.
+    places: usize,
     /// How far ahead the furthest packet was that could not be kept; 0 if none.
     dropped: u32,
     /// The peer has not been told how far we are, and whether it waits for that.
@@ -182,6 +187,7 @@ impl Reorder {
         Reorder {
             memory,
             early: VecDeque::new(),
+            places: 0,
             dropped: 0,
             owed: false,
             asked: false,
@@ -285,10 +291,10 @@ impl Reorder {
 
     /// Makes room for all up to the one so many after the expected packet.
     fn reach(&mut self, ahead: u32) -> bool {
-        let more = (ahead as usize).saturating_sub(self.early.len());
-        if ahead >= AHEAD_MAX || !self.memory.take(more * mem::size_of::<Early>()) {
+        if ahead >= AHEAD_MAX || !self.has_places(ahead as usize) {
             return false;
         }
+        let more = (ahead as usize).saturating_sub(self.early.len());
         // The expected one is missing, too, when the first after it comes.
         let missing = (more as u32 + u32::from(self.early.is_empty())).saturating_sub(1);
         self.gap |= missing > 0;
@@ -296,6 +302,32 @@ impl Reorder {
         self.early
             .resize_with(self.early.len() + more, || Early::Missing);
         true
+    }
+
+    /// Makes the table longer where it has to be; false where there is no memory for that.
+    fn has_places(&mut self, wanted: usize) -> bool {
+        if wanted <= self.places {
+            return true;
+        }
+        let places = wanted.next_power_of_two();
+        if !self.memory.take((places - self.places) * PLACE_BYTES) {
+            return false;
+        }
+        self.places = places;
+        self.early.reserve_exact(places - self.early.len());
+        true
+    }
+
+    /// Gives back what a table of which a quarter or less is used has too much of.
+    fn give_places(&mut self) {
+        let places = match self.early.len() {
+            0 => 0,
+            len if len <= self.places / 4 => self.places / 2,
+            _ => return,
+        };
+        self.early.shrink_to(places);
+        self.memory.give((self.places - places) * PLACE_BYTES);
+        self.places = places;
     }
 
     fn set(&mut self, ahead: u32, early: Early) {
@@ -324,11 +356,8 @@ impl Reorder {
 
     fn pop(&mut self) -> Option<Early> {
         let early = self.early.pop_front()?;
-        self.memory.give(mem::size_of::<Early>());
         self.give_back(&early);
-        if self.early.is_empty() {
-            self.early = VecDeque::new();
-        }
+        self.give_places();
         Some(early)
     }
 
@@ -450,6 +479,21 @@ mod tests {
         assert_ne!(memory.left(), 2_000);
         drop(reorder);
         assert_eq!(memory.left(), 2_000);
+    }
+
+    /// A peer keeps one packet missing, and the table as long as it was.
+    #[test]
+    fn a_table_counts_as_long_as_it_is() {
+        let memory = ReorderMemory::new(1 << 20);
+        let mut reorder = Reorder::new(memory.clone());
+        assert!(reorder.note_placed(AHEAD_MAX - 1));
+        for _ in 0..AHEAD_MAX {
+            let used = (1 << 20) - memory.left();
+            let table = reorder.early.capacity() * PLACE_BYTES;
+            assert!(used >= table, "{used} of {table} bytes");
+            reorder.advance(1);
+        }
+        assert_eq!((memory.left(), reorder.early.capacity()), (1 << 20, 0));
     }
 
     #[test]

@@ -19,6 +19,10 @@ use crate::reorder::{AHEAD_MAX, Kept, ReorderMemory};
 use crate::time::Time;
 use airdma_wire::Packet;
 
+mod again;
+
+use again::Again;
+
 const WORDS: usize = (AHEAD_MAX / u64::BITS) as usize;
 
 /// Before the first round trip is known.
@@ -44,8 +48,8 @@ pub(crate) struct Repair {
     lost_count: u32,
     /// All before this have left `lost`.
     clean: u64,
-    /// When each packet in flight was sent again. Empty until one is.
-    again_at: Vec<Option<Time>>,
+    /// When packets in flight were sent again.
+    again: Again,
     /// Of those that were sent again and have arrived, the one that was sent last: when, and its sequence.
     arrived: Option<(Time, u64)>,
     /// The same of those whose answers came.
@@ -84,13 +88,13 @@ impl Repair {
     /// With the memory for answers that have to wait.
     pub(crate) fn new(memory: ReorderMemory) -> Self {
         Repair {
+            again: Again::new(memory.clone()),
             memory,
             kept: BTreeMap::new(),
             in_the_way: BTreeMap::new(),
             lost: [0; WORDS],
             lost_count: 0,
             clean: 0,
-            again_at: Vec::new(),
             arrived: None,
             answered_again: None,
             heard: None,
@@ -262,11 +266,11 @@ impl Repair {
 
     /// The peer has these.
     pub(crate) fn note_arrived(&mut self, sequences: Range<u64>, now: Time) {
-        if self.again_at.is_empty() {
+        if self.again.is_empty() {
             return;
         }
         for sequence in sequences {
-            if let Some(at) = self.again_at[slot(sequence)]
+            if let Some(at) = self.again.at(sequence)
                 && now.duration_since(at) >= RTT_MIN
             {
                 self.arrived = self.arrived.max(Some((at, sequence)));
@@ -275,7 +279,7 @@ impl Repair {
     }
 
     fn sent_again_at(&self, sequence: u64) -> Option<Time> {
-        self.again_at.get(slot(sequence)).copied().flatten()
+        self.again.at(sequence)
     }
 
     /// A packet is missing at the peer. `acked`: of those before it nothing is. False if that was known, or if it may still come.
@@ -340,12 +344,10 @@ impl Repair {
     pub(crate) fn sent(&mut self, first: u64, packets: u32, now: Time) {
         // Whose acknowledgement waits for what is missing says nothing of the round trip (Karn).
         self.timing = None;
-        if self.again_at.is_empty() {
-            self.again_at = vec![None; AHEAD_MAX as usize];
-        }
-        for sequence in first..first + u64::from(packets) {
+        let sequences = first..first + u64::from(packets);
+        self.again.note(sequences.clone(), now);
+        for sequence in sequences {
             self.remove(sequence);
-            self.again_at[slot(sequence)] = Some(now);
         }
     }
 
@@ -370,6 +372,7 @@ impl Repair {
     /// The peer was heard, or asked for the first time: it is there. Who has executed what was not answered, though, answers now: its probe
     /// stays.
     pub(crate) fn put_off_probe(&mut self, now: Time, is_asked: bool, acked: u64) {
+        self.again.forget_before(acked);
         if self.told <= acked || self.probe_at.is_none() {
             self.restart_probe(now, is_asked);
         }
@@ -384,6 +387,7 @@ impl Repair {
 
     /// Nothing is under way.
     pub(crate) fn stop_probe(&mut self) {
+        self.again.forget_before(u64::MAX);
         self.probe_at = None;
     }
 

@@ -55,6 +55,14 @@ impl Tagging {
         }
     }
 
+    /// The peer is at another address, and may have another tag or none. What is sent keeps its own.
+    pub(crate) fn forget_peer(&mut self) {
+        *self = Tagging {
+            sent: self.sent,
+            ..Tagging::default()
+        };
+    }
+
     pub(crate) fn sent(&self) -> u16 {
         self.sent
     }

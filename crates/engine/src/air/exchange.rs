@@ -28,6 +28,9 @@ use std::time::Duration;
 /// Without any of them there is nothing to agree on.
 const NEEDED: u64 = feature::SELECTIVE | feature::SACK;
 
+/// A peer that has begun anew, or takes other packets, is asked at once; the next time not sooner than this.
+const ASK_BY_HELLO_EVERY: Duration = Duration::from_millis(100);
+
 /// Ranges of one queue pair in one report; the rest is told when these are filled.
 const RANGES_MAX: usize = 23;
 
@@ -54,13 +57,16 @@ impl Tables {
             number: self.air.number,
             ..Hello::default()
         };
+        // What is no name of ours was made up: a question in that name would not be answered.
+        let called = self.air.peer(index).asked.map(|asked| asked.as_whom);
+        let called = called.filter(|&name| self.is_own_name(index, name));
         let peer = self.air.peer(index);
         let receiver = id_of(peer.range.unwrap_or_default());
         if let Some(asked) = peer.asked.take() {
-            let asks = peer.ask_again(now);
+            let asks = peer.asks_with_answer(now);
             let answer = Hello {
                 asks,
-                sender: asked.as_whom,
+                sender: called.unwrap_or(sender),
                 answers: Some(asked.instance),
                 nonce: peer.asking.map_or(0, |asking| asking.nonce),
                 echo: asked.nonce,
@@ -92,6 +98,15 @@ impl Tables {
             ..Report::default()
         };
         Some(self.report(index, report, now, port))
+    }
+
+    /// Whether a peer may call us so: by the range of a queue pair that is connected to it.
+    fn is_own_name(&mut self, index: AirIndex, name: u32) -> bool {
+        let users = &self.air.peers[index.0 as usize].users;
+        users.iter().any(|&user| {
+            let slot = self.qps.slot(user);
+            slot.is_some_and(|slot| id_of(range_of(slot.qp.qpn())) == name)
+        })
     }
 
     /// The peer has agreed by this answer, or it is plain: so are all queue pairs that are connected to it now.
@@ -408,9 +423,9 @@ impl Tables {
             !peer.is_told_by_acks && peer.long_payload != u32::from(hello.long_payload);
         // To ask it again would make it ask again.
         if ![peer.agreed, peer.incompatible].contains(&Some(hello.instance)) {
-            self.ask_unless_asked(index, now);
-        } else if peer.agreed.is_some() && takes_another {
-            peer.long_payload = hello.long_payload.into();
+            self.ask_by_hello(index, now);
+        } else if peer.agreed.is_some() && takes_another && self.ask_by_hello(index, now) {
+            self.air.peer(index).long_payload = hello.long_payload.into();
             self.ask_anew(index, now);
         }
     }
@@ -428,6 +443,24 @@ impl Tables {
         if self.air.peer(index).asking.is_none() {
             self.air.ask(index, now);
         }
+    }
+
+    /// A question that a Hello brings about, which any host can have sent: the first one is due at once, others are not more often
+    /// than [`ASK_BY_HELLO_EVERY`]. Whether it is due now.
+    fn ask_by_hello(&mut self, index: AirIndex, now: Time) -> bool {
+        let peer = self.air.peer(index);
+        if peer.asking.is_some() {
+            return false;
+        }
+        let last = peer.asked_by_hello;
+        let due = last.map_or(now, |last| now.max(last + ASK_BY_HELLO_EVERY));
+        peer.asked_by_hello = Some(due);
+        self.air.ask(index, now);
+        if let Some(asking) = &mut self.air.peer(index).asking {
+            asking.again_at = due;
+        }
+        self.air.call_at(due);
+        due == now
     }
 
     fn take_report(

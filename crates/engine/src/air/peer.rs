@@ -157,6 +157,8 @@ pub(super) struct AirPeer {
     /// It takes bundles, and was told that we do, so it may send some.
     pub(super) may_bundle: bool,
     pub(super) asking: Option<Asking>,
+    /// When a question was due last that a Hello brought about.
+    pub(super) asked_by_hello: Option<Time>,
     /// The instance that answered last, if there is nothing to agree on with it.
     pub(super) incompatible: Option<u64>,
     pub(super) asked: Option<Asked>,
@@ -201,6 +203,12 @@ impl AirPeer {
         true
     }
 
+    /// Whether a question rides on an answer: one that is due, or was said before.
+    pub(super) fn asks_with_answer(&mut self, now: Time) -> bool {
+        let is_due = |asking: Asking| asking.tries > 0 || asking.again_at <= now;
+        self.asking.is_some_and(is_due) && self.ask_again(now)
+    }
+
     pub(super) fn new(
         (address, local): (IpAddr, IpAddr),
         range: Option<u8>,
@@ -222,6 +230,7 @@ impl AirPeer {
             bundling: None,
             may_bundle: false,
             asking: None,
+            asked_by_hello: None,
             incompatible: None,
             asked: None,
             is_proven: false,

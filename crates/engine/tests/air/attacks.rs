@@ -49,7 +49,11 @@ fn heard_by_the_third(wires: &mut Wires) -> (End, Hello) {
 }
 
 fn range_of_right(wires: &Wires) -> u32 {
-    (wires.ends[1].qp.number().get() >> 12 & 0xff) << 24
+    range_of(wires, 1)
+}
+
+fn range_of(wires: &Wires, end: usize) -> u32 {
+    (wires.ends[end].qp.number().get() >> 12 & 0xff) << 24
 }
 
 /// A report of the right host on the queue pair of the left one: all before `expected` has come.
@@ -133,6 +137,70 @@ fn what_a_host_tells_a_third_one_answers_no_question_to_another() {
     assert_eq!(wires.hosts[1].count("timeouts"), 0);
     assert_eq!(wires.hosts[0].count("air_agreed"), 1, "with the right one");
     assert_eq!(wires.hosts[1].count("retransmits"), 1);
+}
+
+/// Each forged question was answered, and made the host ask its peer anew, which answered: three datagrams, and all that an answer changes.
+#[test]
+fn forged_questions_make_a_host_ask_its_peer_ten_times_a_second_at_most() {
+    for has_other_instance in [true, false] {
+        let mut wires = Wires::new([true, true], LEN);
+        wires.quietly(5 * MS);
+        let receiver = range_of(&wires, 0);
+        let asked = asked_by_forged_questions(&mut wires, receiver, has_other_instance);
+        assert!((1..=3).contains(&asked), "{asked} times in 200 ms");
+    }
+}
+
+/// The questions that rode on the answers had a name that the peer did not know, so nothing answered them: that was the end of air mode.
+#[test]
+fn forged_questions_to_another_process_do_not_end_air_mode() {
+    for has_other_instance in [true, false] {
+        let mut wires = Wires::new([true, true], LEN);
+        wires.quietly(5 * MS);
+        asked_by_forged_questions(&mut wires, 0, has_other_instance);
+        wires.quietly(1_000 * MS);
+        let write = wires.ends[1].write(&wires.ends[0], 0, LEN);
+        wires.ends[1].qp.post_send(&write).unwrap();
+        let mut middle = 0;
+        wires.pass(100 * MS, &mut |from, bytes| {
+            from == 1 && bytes[0] == 0x07 && {
+                middle += 1;
+                middle == 7
+            }
+        });
+        wires.ends[1].ok();
+        assert_eq!(wires.hosts[1].count("timeouts"), 0);
+        assert_eq!(wires.hosts[1].count("retransmits"), 1);
+    }
+}
+
+/// How often the left host asks while it hears 200 forged questions in 200 ms.
+fn asked_by_forged_questions(wires: &mut Wires, receiver: u32, has_other_instance: bool) -> usize {
+    let from_right = wires.sent.iter().filter(|(from, _)| *from == 1);
+    let mads = from_right.filter_map(|(_, it)| it.get(BTH_AND_DETH..BTH_AND_DETH + MAD_LEN));
+    let mut said = mads.filter_map(|mad| match parse(mad) {
+        Ok(Message::Hello(hello, _)) => Some(hello),
+        Ok(Message::Report(..) | Message::Key(_)) | Err(_) => None,
+    });
+    let said = said.next().expect("the right one has answered");
+    let before = asked(wires);
+    for number in 0..200 {
+        let forged = Hello {
+            asks: true,
+            instance: said.instance ^ u64::from(has_other_instance),
+            long_payload: 1_000 + number,
+            nonce: number.into(),
+            answers: None,
+            ..said
+        };
+        inject(wires, &hello(&forged, receiver));
+        wires.quietly(MS);
+    }
+    asked(wires) - before
+}
+
+fn asked(wires: &Wires) -> usize {
+    hellos(wires).iter().filter(|hello| hello.asks).count()
 }
 
 /// An on-path host, or a peer that is mad: what it says is right in all but the number.

@@ -51,11 +51,16 @@ impl QueuePair {
     }
 
     /// Both ends have agreed on tags: from now on all that is sent has one, and from when on the peer has shown its own, nothing is taken without.
-    /// Until then nothing is kept ahead of its turn. They stay until the queue pair is reset. Other services do not change.
+    /// Until then nothing is kept ahead of its turn. They stay until the queue pair is reset, that of the peer until the path leads to another address. Other services do not change.
     pub fn set_tags(&mut self, tags: Tags) {
         if self.transport == Transport::Rc {
             self.tagging.set(tags);
         }
+    }
+
+    /// The path leads to another address: until its host agrees, what comes is taken as on RoCEv2. What is sent has the tag still.
+    pub fn forget_peer_tag(&mut self) {
+        self.tagging.forget_peer();
     }
 
     /// Whether the peer of a reliable connection was heard: a packet of it was taken in its turn.

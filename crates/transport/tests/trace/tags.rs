@@ -264,3 +264,23 @@ fn so_does_a_read() {
     middle(&mut b, Opcode::RcReadResponseMiddle, 0, 77);
     assert_eq!(refused(&b), 1);
 }
+
+/// A queue pair in SQD may get another path: the host there has not agreed on anything.
+#[test]
+fn a_peer_at_another_address_need_not_have_the_tag() {
+    let mut b = shown();
+    write(&mut b, Opcode::RcWriteMiddle, 101, 0);
+    assert_eq!(refused(&b), 1);
+    b.qp.forget_peer_tag();
+    write(&mut b, Opcode::RcWriteMiddle, 101, 0);
+    write(&mut b, Opcode::RcWriteMiddle, 103, 0);
+    assert_eq!((refused(&b), b.qp.tag()), (1, SENT));
+    // What was agreed on before counts again when it is agreed on again.
+    b.qp.set_tags(Tags {
+        sent: SENT,
+        taken: TAKEN,
+    });
+    write(&mut b, Opcode::RcWriteMiddle, 102, TAKEN);
+    write(&mut b, Opcode::RcWriteMiddle, 104, 0);
+    assert_eq!(refused(&b), 2);
+}
