@@ -9,7 +9,7 @@ from pathlib import Path
 
 from airdma_lab import build
 from programs.line import Line
-from programs.table import DOES_NOT_RUN, LINES, lines
+from programs.table import BY_HAND, DOES_NOT_RUN, LINES, lines
 
 SEEN = Path(__file__).resolve().with_name("seen.json")
 """Name of the line -> the version of its package when it last passed."""
@@ -55,6 +55,7 @@ def render() -> str:
     ]
     for title, group in LINES.items():
         parts += [f"## {title}", _table(group, seen)]
+    parts += ["## Run by hand", "Under `airdma run` between the same two namespaces, on 25 November 2026.", _by_hand()]
     parts += ["## What does not run", _does_not_run()]
     return "\n\n".join(parts) + "\n"
 
@@ -81,6 +82,11 @@ def _table(group: list[Line], seen: dict[str, str]) -> str:
         ]
         rows.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
     return "\n".join(rows)
+
+
+def _by_hand() -> str:
+    rows = ["| program | how | what was seen |", "| --- | --- | --- |"]
+    return "\n".join([*rows, *(f"| {program} | {how} | {seen} |" for program, how, seen in BY_HAND)])
 
 
 def _does_not_run() -> str:

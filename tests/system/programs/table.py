@@ -24,6 +24,27 @@ def lines() -> list[Line]:
     return [line for section in LINES.values() for line in section]
 
 
+BY_HAND: list[tuple[str, str, str]] = [
+    (
+        "Ceph monitor 16.2.15 (Debian 12: `ceph-mon`, `ceph-common`)",
+        "`ms type = async+rdma`, `ms async rdma device name = DEVICE`, `ms async rdma receive queue len = 1024`, `ms async rdma receive "
+        "buffers = 2048`, `ms async rdma send buffers = 256`, cephx; `ceph-mon -i a -f` on the server, `ceph mon stat` on the client",
+        "10 of 10 commands answered. Without cephx the monitor refuses some with EPERM, over TCP too",
+    ),
+    (
+        "NIXL 1.5.1 (PyPI: `nixl`)",
+        "`UCX_TLS=rc_verbs,ud_verbs:aux`, `UCX_NET_DEVICES=DEVICE:1`; two agents with the UCX backend, a READ of 8 MiB of DRAM",
+        "data compared, the same. The interpreter ends with SIGSEGV behind the transfer, over TCP without airdma too",
+    ),
+    (
+        "Mooncake 0.3.13 (PyPI: `mooncake-transfer-engine-non-cuda`)",
+        '`TransferEngine.initialize(ADDRESS, "P2PHANDSHAKE", "rdma", "DEVICE")`; a WRITE of 8 MiB, and a READ of it',
+        "data compared, the same",
+    ),
+]
+"""What was run by hand, since it is too large for a test: program, how, what was seen. Markdown."""
+
+
 DOES_NOT_RUN: dict[str, str] = {
     "`mpirun --mca pml ob1 --mca btl openib,self`": (
         "Debian's Open MPI 4.1.4 sets up connections of this kind by `udcm` only, which takes no RoCE device"
