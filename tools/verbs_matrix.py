@@ -42,7 +42,6 @@ REASONS = {
     "tm_info": "tag matching",
     "cvlan": "raw Ethernet",
     "flow_tag": "raw Ethernet",
-    "comp_cntr": "completion counters",
     "flush": "flushing to memory",
     "export": "memory of other devices",
 }

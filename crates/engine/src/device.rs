@@ -14,8 +14,8 @@ use crate::process::Process;
 use crate::random::Random;
 use crate::seal::Secret;
 use crate::{
-    AsyncEvent, AsyncWait, Channel, Cq, DeviceInfo, Dm, Error, EventWait, LIMITS, Limits, Path, Pd,
-    Xrcd,
+    AsyncEvent, AsyncWait, Channel, CompletionCounter, CounterUnit, Cq, DeviceInfo, Dm, Error,
+    EventWait, LIMITS, Limits, Path, Pd, Xrcd,
 };
 use airdma_port::Port;
 use airdma_shm::{Cqe, RingConsumer, RingProducer, ring};
@@ -48,6 +48,7 @@ pub struct Device {
 struct SharedCore {
     core: Arc<Core>,
     pds: AtomicU32,
+    completion_counters: AtomicU32,
     ahs: AtomicU32,
 }
 
@@ -197,6 +198,23 @@ impl Device {
             "no more protection domains: see max_pd of the device",
         )?;
         Ok(Arc::new(Pd::new(Arc::clone(self))))
+    }
+
+    /// Creates a completion counter, both values of which are 0.
+    ///
+    /// # Errors
+    /// `ENOMEM` when [`Limits::max_completion_counters`] exist; `ENODEV` in a child after fork.
+    pub fn create_completion_counter(
+        self: &Arc<Self>,
+        unit: CounterUnit,
+    ) -> Result<Arc<CompletionCounter>, Error> {
+        self.core().check_process()?;
+        take_one(
+            &self.shared.completion_counters,
+            LIMITS.max_completion_counters,
+            "no more completion counters",
+        )?;
+        Ok(Arc::new(CompletionCounter::new(Arc::clone(self), unit)))
     }
 
     /// Opens a domain of extended connections.
@@ -366,6 +384,12 @@ impl Device {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
+    pub(crate) fn give_back_completion_counter(&self) {
+        self.shared
+            .completion_counters
+            .fetch_sub(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn give_back_pd(&self) {
         self.shared.pds.fetch_sub(1, Ordering::Relaxed);
     }
@@ -466,6 +490,7 @@ impl SharedCore {
         SharedCore {
             core: Arc::new(core),
             pds: AtomicU32::new(0),
+            completion_counters: AtomicU32::new(0),
             ahs: AtomicU32::new(0),
         }
     }

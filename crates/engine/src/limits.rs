@@ -31,6 +31,8 @@ pub struct Limits {
     pub max_mr_size: u64,
     /// Protection domains per device and process.
     pub max_pd: u32,
+    /// Completion counters per device and process.
+    pub max_completion_counters: u32,
     /// Address handles per device and process.
     pub max_ah: u32,
     /// RDMA READ and atomic requests outstanding per queue pair, each way.
@@ -63,6 +65,7 @@ pub const LIMITS: Limits = Limits {
     max_srq_wr: 1 << 15,
     max_mr_size: 1 << 46,
     max_pd: 65_536,
+    max_completion_counters: 1 << 20,
     max_ah: 1 << 20,
     max_rd_atomic: 128,
     max_mcast_grp: 8192,

@@ -13,8 +13,8 @@ use crate::srq_table::Held;
 use crate::use_count::UseCount;
 use crate::worker::Work;
 use crate::{
-    AttrMask, Cq, Datagram, Device, Error, LIMITS, Operation, Pd, QpAttributes, QpState, QpType,
-    Qpn, Sge, Srq, Xrcd,
+    AttrMask, CompletionCounter, CountedOperations, Cq, Datagram, Device, Error, LIMITS, Operation,
+    Pd, QpAttributes, QpState, QpType, Qpn, Sge, Srq, Xrcd,
 };
 use crate::{RecvPost, SendBatch, SendPost};
 use airdma_shm::{RecvWqe, RingConsumer, RingProducer, SendWqe, ring};
@@ -256,6 +256,34 @@ impl Qp {
             let slot = slot.ok_or(Error::Invalid("the queue pair is connected"))?;
             slot.seals = true;
             Ok(())
+        })
+    }
+
+    /// Attaches a completion counter for some operations, until the queue pair is destroyed.
+    ///
+    /// # Errors
+    /// `EINVAL` for a queue pair that is beyond INIT, or a counter of another device or one that was destroyed; `EBUSY` if one of the
+    /// operations has a counter.
+    pub fn attach_counter(
+        &self,
+        operations: CountedOperations,
+        counter: &Arc<CompletionCounter>,
+    ) -> Result<(), Error> {
+        self.core().check_process()?;
+        if operations.is_empty() || !counter.device().is_same_worker(&self.device) {
+            return Err(Error::Invalid(
+                "no operation, or the completion counter is of another device",
+            ));
+        }
+        self.core().control(|worker, _| {
+            self.check_alive()?;
+            let slot = worker.tables.qps.slot(self.shared.index);
+            let slot = slot.ok_or(Error::Gone("the queue pair"))?;
+            if !matches!(slot.qp.state(), QpState::Reset | QpState::Init) {
+                return Err(Error::Invalid("the queue pair is beyond INIT"));
+            }
+            let counters = slot.side.completion_counters.get_or_insert_default();
+            counters.attach(operations, counter)
         })
     }
 
@@ -660,6 +688,7 @@ fn insert(
             recv_cq: uses.recv_cq.as_ref().map_or(NO_CQ, |cq| cq.index),
             shared: Arc::clone(&shared),
             events: Arc::clone(&device.events),
+            completion_counters: None,
         };
         let mut slot = QpSlot::new(QueuePair::new(config), side);
         slot.raw = raw;

@@ -1,6 +1,7 @@
 //! What a queue pair may touch during one call: its rings, the memory of its protection domain, its completion queues.
 
 use crate::async_event::{AsyncEvents, EventOwner};
+use crate::completion_counter::AttachedCounters;
 use crate::counters::Counters;
 use crate::cq_table::CqTable;
 use crate::memory::{MemoryTable, OURSELVES, Place};
@@ -33,6 +34,8 @@ pub(crate) struct QpSide {
     pub(crate) recv_cq: u32,
     pub(crate) shared: Arc<QpShared>,
     pub(crate) events: Arc<AsyncEvents>,
+    /// Hardly any queue pair has some.
+    pub(crate) completion_counters: Option<Box<AttachedCounters>>,
 }
 
 /// Where a queue pair's receives come from.
@@ -283,7 +286,10 @@ impl Host for QpHost<'_> {
         Ok(self.memory.invalidate(self.side.pd, qp, rkey.0)?)
     }
 
-    fn complete_send(&mut self, _slot: Slot, completion: Option<Completion>) {
+    fn complete_send(&mut self, slot: Slot, completion: Option<Completion>) {
+        if let Some(counters) = &self.side.completion_counters {
+            counters.count_send(self.side.send.slot(slot.0), completion.as_ref());
+        }
         // The slot first: who sees the completion may post at once.
         self.side.send.release(1);
         if let Some(completion) = completion {
@@ -292,6 +298,9 @@ impl Host for QpHost<'_> {
     }
 
     fn complete_receive(&mut self, slot: Slot, completion: Completion) {
+        if let Some(counters) = &self.side.completion_counters {
+            counters.count_receive(&completion);
+        }
         let mut cq = self.side.recv_cq;
         if self.side.receives == Receives::Own {
             self.side.recv.release(1);

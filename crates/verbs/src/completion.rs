@@ -9,7 +9,7 @@ use airdma_engine::{self as engine, ChannelWait, Completion, CqOptions, GrhHeade
 
 use crate::abi;
 use crate::blocking::{self, Attempt, Wait};
-use crate::context::{COMPLETION_VECTORS, Context};
+use crate::context::{Context, completion_vectors};
 use crate::errno::Errno;
 use crate::live::{self, Affiliated};
 use crate::memory::Pd;
@@ -174,7 +174,7 @@ unsafe fn make(
     // SAFETY: the caller's context.
     let context = unsafe { Context::of(raw_context) }?;
     let raw_channel = wanted.raw_channel;
-    if wanted.vector >= COMPLETION_VECTORS.cast_unsigned() {
+    if wanted.vector >= completion_vectors().cast_unsigned() {
         return Err(Errno::INVALID);
     }
     let number = live::number();

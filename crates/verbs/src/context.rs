@@ -16,8 +16,16 @@ use crate::{abi, device, token};
 /// What `context->abi_compat` holds when a `verbs_context` lies in front of it.
 const ABI_IS_EXTENDED: usize = usize::MAX;
 
-/// Completion vectors: one worker, one vector.
-pub const COMPLETION_VECTORS: i32 = 1;
+/// Completion vectors at most.
+const COMPLETION_VECTORS_MAX: i64 = 256;
+
+/// Completion vectors: as many as the machine has processors, as for devices of the kernel, since programs spread their queues over
+/// them. All are served by one worker, whose thread the scheduler moves.
+pub fn completion_vectors() -> c_int {
+    // SAFETY: asks for a number.
+    let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    processors.clamp(1, COMPLETION_VECTORS_MAX) as c_int
+}
 
 /// An opened device.
 #[repr(C)]
@@ -83,7 +91,7 @@ pub fn hand_out(
     context.ops = slots::context_ops();
     context.cmd_fd = token.as_raw_fd();
     context.async_fd = device.async_fd();
-    context.num_comp_vectors = COMPLETION_VECTORS;
+    context.num_comp_vectors = completion_vectors();
     context.abi_compat = ABI_IS_EXTENDED as *mut _;
     let whole = Box::into_raw(Box::new(Context {
         verbs: UnsafeCell::new(slots::verbs_context(context)),

@@ -29,6 +29,7 @@ mod async_event;
 mod blocking;
 mod buffer;
 mod completion;
+mod completion_counter;
 mod context;
 mod device;
 mod device_memory;

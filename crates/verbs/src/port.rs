@@ -397,7 +397,7 @@ fn clamp(value: impl TryInto<c_int>) -> c_int {
 ///
 /// # Safety
 /// `to` is valid for writes of `size` bytes; `T` is plain data without padding that matters.
-unsafe fn copy_sized<T>(value: &T, to: *mut T, size: usize) {
+pub unsafe fn copy_sized<T>(value: &T, to: *mut T, size: usize) {
     let known = cmp::min(size, size_of::<T>());
     // SAFETY: `known` is at most the size of either side, the rest is inside the caller's struct.
     unsafe {

@@ -9,8 +9,8 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use super::entry;
 use crate::abi::*;
 use crate::{
-    address, async_event, buffer, completion, context, device, device_memory, dma_handle, kernel,
-    memory, multicast, port, queue_pair, rate, shared_receive, sysfs, text,
+    address, async_event, buffer, completion, completion_counter, context, device, device_memory,
+    dma_handle, kernel, memory, multicast, port, queue_pair, rate, shared_receive, sysfs, text,
 };
 
 // Devices and contexts.
@@ -110,16 +110,16 @@ entry! {
 
 // Completion counters.
 entry! {
-    export fn _ibv_query_comp_cntr_caps(context: *mut ibv_context, caps: *mut ibv_comp_cntr_caps, caps_size: usize) -> c_int = unsupported;
-    export fn ibv_create_comp_cntr(context: *mut ibv_context, cc_attr: *mut ibv_comp_cntr_init_attr) -> *mut ibv_comp_cntr = unsupported;
-    export fn ibv_destroy_comp_cntr(comp_cntr: *mut ibv_comp_cntr) -> c_int = unsupported;
-    export fn ibv_set_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: u64) -> c_int = unsupported;
-    export fn ibv_set_err_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: u64) -> c_int = unsupported;
-    export fn ibv_inc_comp_cntr(comp_cntr: *mut ibv_comp_cntr, amount: u64) -> c_int = unsupported;
-    export fn ibv_inc_err_comp_cntr(comp_cntr: *mut ibv_comp_cntr, amount: u64) -> c_int = unsupported;
-    export fn ibv_read_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: *mut u64) -> c_int = unsupported;
-    export fn ibv_read_err_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: *mut u64) -> c_int = unsupported;
-    export fn ibv_qp_attach_comp_cntr(qp: *mut ibv_qp, comp_cntr: *mut ibv_comp_cntr, attr: *mut ibv_qp_attach_comp_cntr_attr) -> c_int = unsupported;
+    export fn _ibv_query_comp_cntr_caps(context: *mut ibv_context, caps: *mut ibv_comp_cntr_caps, caps_size: usize) -> c_int = completion_counter::query_caps;
+    export fn ibv_create_comp_cntr(context: *mut ibv_context, cc_attr: *mut ibv_comp_cntr_init_attr) -> *mut ibv_comp_cntr = completion_counter::create;
+    export fn ibv_destroy_comp_cntr(comp_cntr: *mut ibv_comp_cntr) -> c_int = completion_counter::destroy;
+    export fn ibv_set_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: u64) -> c_int = completion_counter::set;
+    export fn ibv_set_err_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: u64) -> c_int = completion_counter::set_failures;
+    export fn ibv_inc_comp_cntr(comp_cntr: *mut ibv_comp_cntr, amount: u64) -> c_int = completion_counter::add;
+    export fn ibv_inc_err_comp_cntr(comp_cntr: *mut ibv_comp_cntr, amount: u64) -> c_int = completion_counter::add_failures;
+    export fn ibv_read_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: *mut u64) -> c_int = completion_counter::read;
+    export fn ibv_read_err_comp_cntr(comp_cntr: *mut ibv_comp_cntr, value: *mut u64) -> c_int = completion_counter::read_failures;
+    export fn ibv_qp_attach_comp_cntr(qp: *mut ibv_qp, comp_cntr: *mut ibv_comp_cntr, attr: *mut ibv_qp_attach_comp_cntr_attr) -> c_int = completion_counter::attach;
 }
 
 // Texts, rates, kernel structs.

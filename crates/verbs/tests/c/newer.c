@@ -66,12 +66,101 @@ static void allocates(void)
 
 static void tells(void)
 {
+	/* As many completion vectors as processors. */
+	CHECK(context->num_comp_vectors == sysconf(_SC_NPROCESSORS_CONF));
+	struct ibv_cq *last = ibv_create_cq(context, 1, NULL, NULL, context->num_comp_vectors - 1);
+	CHECK(last && ibv_destroy_cq(last) == 0);
+	CHECK(!ibv_create_cq(context, 1, NULL, NULL, context->num_comp_vectors) && errno == EINVAL);
 	uint64_t speed = 0;
 	CHECK(ibv_query_port_speed(context, 1, &speed) == 0 && speed > 0);
 	CHECK(ibv_query_port_speed(context, 2, &speed) == EINVAL);
 	CHECK(strcmp(ibv_wr_opcode_str(IBV_WR_RDMA_READ), "rdma-read") == 0);
 	CHECK(strcmp(ibv_wr_opcode_str(99), "unknown") == 0);
 	CHECK(strcmp(ibv_event_type_str(IBV_EVENT_WQ_FATAL + 1), "Device link speed change") == 0);
+}
+
+static uint64_t value_of(struct ibv_comp_cntr *counter)
+{
+	uint64_t value;
+	CHECK(ibv_read_comp_cntr(counter, &value) == 0);
+	return value;
+}
+
+static uint64_t failures_of(struct ibv_comp_cntr *counter)
+{
+	uint64_t value;
+	CHECK(ibv_read_err_comp_cntr(counter, &value) == 0);
+	return value;
+}
+
+static void post(struct ibv_qp *qp, enum ibv_wr_opcode opcode, uint32_t length, uint32_t rkey, int flags)
+{
+	struct ibv_sge sge = { (uintptr_t)memory, length, mr->lkey };
+	struct ibv_send_wr wr = { .wr_id = 1, .sg_list = &sge, .num_sge = 1, .opcode = opcode, .send_flags = flags }, *bad;
+	wr.wr.rdma.remote_addr = (uintptr_t)memory + 8192;
+	wr.wr.rdma.rkey = rkey;
+	CHECK(ibv_post_send(qp, &wr, &bad) == 0);
+}
+
+static void counts(void)
+{
+	struct ibv_comp_cntr_caps caps = { 0 };
+	CHECK(_ibv_query_comp_cntr_caps(context, &caps, sizeof caps) == 0);
+	CHECK(caps.max_value == UINT64_MAX && caps.max_counters >= 1024);
+	CHECK(caps.supported_qp_attach_ops == (IBV_QP_ATTACH_COMP_CNTR_OP_SEND | IBV_QP_ATTACH_COMP_CNTR_OP_RECV |
+					       IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ | IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE));
+	struct ibv_comp_cntr_init_attr init = { .type = IBV_COMP_CNTR_TYPE_WRS };
+	struct ibv_comp_cntr *requests = ibv_create_comp_cntr(context, &init);
+	init.type = IBV_COMP_CNTR_TYPE_BYTES;
+	struct ibv_comp_cntr *bytes = ibv_create_comp_cntr(context, &init), *received = ibv_create_comp_cntr(context, &init);
+	CHECK(requests && bytes && received && requests->context == context);
+	init.flags = 1;
+	CHECK(!ibv_create_comp_cntr(context, &init) && errno == EINVAL);
+
+	struct ibv_cq *cq = ibv_create_cq(context, 64, NULL, NULL, 0);
+	struct ibv_qp_init_attr attr = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
+					 .cap = { 16, 16, 1, 1, 64 } };
+	struct ibv_qp *qp = ibv_create_qp(pd, &attr);
+	CHECK(cq && qp);
+	struct ibv_qp_attach_comp_cntr_attr to = { .op_mask = IBV_QP_ATTACH_COMP_CNTR_OP_SEND | IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ };
+	CHECK(ibv_qp_attach_comp_cntr(qp, requests, &to) == 0);
+	CHECK(ibv_qp_attach_comp_cntr(qp, bytes, &to) == EBUSY);
+	to.op_mask = IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ;
+	CHECK(ibv_qp_attach_comp_cntr(qp, bytes, &to) == EOPNOTSUPP);
+	to.op_mask = 0;
+	CHECK(ibv_qp_attach_comp_cntr(qp, bytes, &to) == EINVAL);
+	to.op_mask = IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE;
+	CHECK(ibv_qp_attach_comp_cntr(qp, bytes, &to) == 0);
+	to.op_mask = IBV_QP_ATTACH_COMP_CNTR_OP_RECV;
+	CHECK(ibv_qp_attach_comp_cntr(qp, received, &to) == 0);
+	connect_to(qp, qp->qp_num);
+	to.op_mask = IBV_QP_ATTACH_COMP_CNTR_OP_SEND;
+	CHECK(ibv_qp_attach_comp_cntr(qp, bytes, &to) == EINVAL);
+	CHECK(ibv_destroy_comp_cntr(requests) == EBUSY);
+
+	/* Requests without a completion count as well. */
+	receive_at(qp, 9, 16384, 1000);
+	post(qp, IBV_WR_SEND, 100, 0, 0);
+	post(qp, IBV_WR_RDMA_READ, 200, mr->rkey, 0);
+	post(qp, IBV_WR_RDMA_WRITE, 300, mr->rkey, 0);
+	post(qp, IBV_WR_RDMA_WRITE, 40, mr->rkey, IBV_SEND_SIGNALED | IBV_SEND_INLINE);
+	success(cq, 9);
+	success(cq, 1);
+	CHECK(value_of(requests) == 2 && value_of(bytes) == 340 && value_of(received) == 100);
+	CHECK(failures_of(requests) == 0 && failures_of(bytes) == 0);
+	CHECK(ibv_inc_comp_cntr(bytes, 5) == 0 && value_of(bytes) == 345);
+	CHECK(ibv_set_comp_cntr(bytes, 7) == 0 && value_of(bytes) == 7);
+	CHECK(ibv_inc_err_comp_cntr(bytes, 2) == 0 && failures_of(bytes) == 2 && ibv_set_err_comp_cntr(bytes, 0) == 0);
+	/* The write that fails, and the SEND and the receive that are flushed. */
+	receive_at(qp, 9, 16384, 1000);
+	post(qp, IBV_WR_RDMA_WRITE, 10, mr->rkey + 0x1000000, IBV_SEND_SIGNALED);
+	post(qp, IBV_WR_SEND, 10, 0, IBV_SEND_SIGNALED);
+	for (int i = 0; i < 3; i++)
+		CHECK(completion(cq).status != IBV_WC_SUCCESS);
+	CHECK(failures_of(bytes) == 1 && failures_of(requests) == 1 && failures_of(received) == 1);
+	CHECK(value_of(bytes) == 7 && value_of(requests) == 2 && value_of(received) == 100);
+	CHECK(ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0);
+	CHECK(ibv_destroy_comp_cntr(requests) == 0 && ibv_destroy_comp_cntr(bytes) == 0 && ibv_destroy_comp_cntr(received) == 0);
 }
 
 static struct rdma_cm_event *next(struct rdma_event_channel *channel, enum rdma_cm_event_type type)
@@ -124,6 +213,7 @@ int main(void)
 	registers();
 	allocates();
 	tells();
+	counts();
 	resolves();
 	close_device();
 	puts("ok");
