@@ -1,5 +1,6 @@
 //! Multicast groups: which datagram queue pairs are attached to which group (IBTA 10.5, `ibv_attach_mcast(3)`).
 
+use crate::core::Core;
 use crate::{Error, Gid, LIMITS, Qp, QpType};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -108,13 +109,39 @@ impl Qp {
             ));
         }
         let group = gid.to_ip();
-        if group.is_multicast() {
-            Ok(group)
-        } else {
-            Err(Error::Invalid("the GID is no multicast group"))
+        if !group.is_multicast() {
+            return Err(Error::Invalid("the GID is no multicast group"));
         }
+        check_scope(self.core(), group)?;
+        Ok(group)
     }
 }
+
+/// Whether packets to a group leave the host: the kernel drops those of a scope within the interface (RFC 4291, 2.7: 0 is reserved, 1
+/// interface-local), but for the loopback interface, which has no outside.
+///
+/// # Errors
+/// `EADDRNOTAVAIL`, with what to do.
+pub(crate) fn check_scope(core: &Core, address: IpAddr) -> Result<(), Error> {
+    const LINK_LOCAL: u16 = 2;
+    let IpAddr::V6(group) = address else {
+        return Ok(());
+    };
+    let scope = group.segments()[0] & 0xf;
+    if !group.is_multicast() || scope >= LINK_LOCAL || core.info.interface == LOOPBACK {
+        return Ok(());
+    }
+    Err(Error::System {
+        message: format!(
+            "no packet to {group} leaves {}, since groups of ff0{scope:x}:: are within an interface: take one of ff02:: (the link), or of a \
+             wider scope",
+            core.info.interface
+        ),
+        errno: libc::EADDRNOTAVAIL,
+    })
+}
+
+const LOOPBACK: &str = "lo";
 
 #[cfg(test)]
 mod tests {

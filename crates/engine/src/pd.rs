@@ -2,6 +2,7 @@
 
 use crate::core::Core;
 use crate::memory::{MemoryTable, presence};
+use crate::multicast::check_scope;
 use crate::use_count::UseCount;
 use crate::{
     Access, Ah, Device, Dm, Error, Mr, Mw, MwType, Path, Qp, QpInit, Sge, Srq, SrqAttributes,
@@ -281,7 +282,8 @@ pub(crate) const NO_PD: u32 = 0;
 pub(crate) fn check_path(core: &Core, path: &Path) -> Result<(), Error> {
     core.take_news();
     let source = core.address(path.sgid_index);
-    check_families(source.map(|source| source.is_ipv4()), path)
+    check_families(source.map(|source| source.is_ipv4()), path)?;
+    check_scope(core, path.gid.to_ip())
 }
 
 /// The same at no cost, for a path that may be older: a source address that is gone is not noticed, as by hardware.

@@ -155,6 +155,12 @@ fn a_wrong_q_key_or_group_or_queue_pair_is_refused() {
             libc::EINVAL
         );
     }
+    for within in ["ff01::7", "ff00::7", "ff11::7"] {
+        // The kernel would drop every packet.
+        let refused = other.qp.attach_multicast(gid(within)).unwrap_err();
+        assert_eq!(refused.errno(), libc::EADDRNOTAVAIL, "{within}");
+        assert!(refused.to_string().contains("ff02::"), "{refused}");
+    }
     assert_eq!(
         errno(other.qp.detach_multicast(gid("239.7.7.9"))),
         libc::EINVAL

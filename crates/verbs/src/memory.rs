@@ -325,7 +325,10 @@ pub unsafe fn alloc_null_mr(raw_pd: *mut abi::ibv_pd) -> Result<*mut abi::ibv_mr
     // SAFETY: the caller's domain.
     let pd = unsafe { Pd::of(raw_pd) }?;
     let engine = pd.engine.alloc_null_mr()?;
-    Ok(hand_out(raw_pd, pd, (ptr::null_mut(), 0), engine))
+    let mr = hand_out(raw_pd, pd, (ptr::null_mut(), usize::MAX), engine);
+    // SAFETY: just made. It has the greatest length, and is nothing that a peer may name.
+    unsafe { (*mr).rkey = 0 };
+    Ok(mr)
 }
 
 /// `ibv_advise_mr(3)`.

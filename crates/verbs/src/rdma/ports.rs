@@ -33,18 +33,24 @@ static TABLE: PerProcess<Table> = PerProcess::new();
 /// Ports that are given to those who do not ask for one: the range of IANA (RFC 6335).
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 
-/// As in the kernel: a wildcard stands for both families, unless both holders keep to their own.
-fn overlap(a: &Holder, b: &Holder) -> bool {
+/// Why two may not have one port, as the kernel's RDMA CM says: a wildcard stands for both families, unless both holders keep to
+/// their own.
+fn conflict(a: &Holder, b: &Holder) -> Option<Errno> {
     let wildcard = a.ip.is_unspecified() || b.ip.is_unspecified();
     let is_apart = a.own_family && b.own_family && a.ip.is_ipv4() != b.ip.is_ipv4();
-    a.ip == b.ip || (wildcard && !is_apart)
+    if (a.reuse && b.reuse) || is_apart {
+        None
+    } else if wildcard {
+        Some(Errno(libc::EADDRNOTAVAIL))
+    } else {
+        (a.ip == b.ip).then_some(Errno(libc::EADDRINUSE))
+    }
 }
 
 /// Takes the port of an address for an identifier, or some free one for port 0; answers which.
 ///
 /// # Errors
-/// `EADDRINUSE`, as sockets say (the kernel's RDMA CM says `EADDRNOTAVAIL` if one of the addresses is a wildcard);
-/// `EADDRNOTAVAIL` when no port is left.
+/// `EADDRINUSE`; `EADDRNOTAVAIL` if one of the addresses is a wildcard, where sockets say `EADDRINUSE`, and when no port is left.
 pub fn take(
     space: rdma_port_space,
     address: &SocketAddr,
@@ -60,12 +66,9 @@ pub fn take(
     };
     let port = if address.port() != 0 {
         let others = table.held.get(&(space, address.port()));
-        let is_taken = others
-            .into_iter()
-            .flatten()
-            .any(|other| overlap(other, &holder) && !(other.reuse && holder.reuse));
-        if is_taken {
-            return Err(Errno(libc::EADDRINUSE));
+        let mut others = others.into_iter().flatten();
+        if let Some(errno) = others.find_map(|other| conflict(other, &holder)) {
+            return Err(errno);
         }
         address.port()
     } else {
@@ -150,12 +153,13 @@ mod tests {
     }
 
     const IN_USE: Result<u16, Errno> = Err(Errno(libc::EADDRINUSE));
+    const WILDCARD: Result<u16, Errno> = Err(Errno(libc::EADDRNOTAVAIL));
 
     #[test]
     fn a_port_is_held_per_space_and_address() {
         assert_eq!(take(RDMA_PS_TCP, &at("10.0.0.1:700"), &ALONE, 1), Ok(700));
         assert_eq!(take(RDMA_PS_TCP, &at("10.0.0.1:700"), &ALONE, 2), IN_USE);
-        assert_eq!(take(RDMA_PS_TCP, &at("0.0.0.0:700"), &SHARED, 2), IN_USE);
+        assert_eq!(take(RDMA_PS_TCP, &at("0.0.0.0:700"), &SHARED, 2), WILDCARD);
         assert_eq!(take(RDMA_PS_TCP, &at("10.0.0.2:700"), &ALONE, 3), Ok(700));
         assert_eq!(take(RDMA_PS_TCP, &at("[fd00::1]:700"), &ALONE, 4), Ok(700));
         assert_eq!(take(RDMA_PS_UDP, &at("10.0.0.1:700"), &ALONE, 5), Ok(700));
@@ -171,15 +175,21 @@ mod tests {
     #[test]
     fn a_wildcard_stands_for_both_families_unless_both_keep_to_their_own() {
         assert_eq!(take(RDMA_PS_TCP, &at("0.0.0.0:701"), &ALONE, 21), Ok(701));
-        assert_eq!(take(RDMA_PS_TCP, &at("[::]:701"), &OWN_FAMILY, 22), IN_USE);
+        assert_eq!(
+            take(RDMA_PS_TCP, &at("[::]:701"), &OWN_FAMILY, 22),
+            WILDCARD
+        );
         give_back(RDMA_PS_TCP, 701, 21);
         assert_eq!(
             take(RDMA_PS_TCP, &at("0.0.0.0:701"), &OWN_FAMILY, 21),
             Ok(701)
         );
-        assert_eq!(take(RDMA_PS_TCP, &at("[::]:701"), &ALONE, 22), IN_USE);
+        assert_eq!(take(RDMA_PS_TCP, &at("[::]:701"), &ALONE, 22), WILDCARD);
         assert_eq!(take(RDMA_PS_TCP, &at("[::]:701"), &OWN_FAMILY, 22), Ok(701));
-        assert_eq!(take(RDMA_PS_TCP, &at("[fd00::1]:701"), &ALONE, 23), IN_USE);
+        assert_eq!(
+            take(RDMA_PS_TCP, &at("[fd00::1]:701"), &ALONE, 23),
+            WILDCARD
+        );
         give_back(RDMA_PS_TCP, 701, 21);
         give_back(RDMA_PS_TCP, 701, 22);
     }

@@ -28,6 +28,9 @@ static void in_use(void)
 	IS("a domain with a region", ibv_dealloc_pd(domain), EBUSY);
 	CHECK(ibv_dereg_mr(region) == 0);
 	struct ibv_mr *null = ibv_alloc_null_mr(domain);
+	CHECK(null);
+	IS("as on hardware, a region of nothing has the greatest length", null->length == SIZE_MAX, 1);
+	IS("and no key for peers", null->rkey, 0);
 	IS("a domain with a region of nothing", ibv_dealloc_pd(domain), EBUSY);
 	CHECK(ibv_dereg_mr(null) == 0);
 	struct ibv_qp *qp = new_qp(domain, cq, cq, NULL);
