@@ -456,8 +456,8 @@ def _changes(bench: Bench) -> list[str]:
         receiver = bench.recv()
         sender = bench.send(changing.parent)
         sender.wait_event("start")
-        with changing.open("ab") as file:
-            file.write(b"more")
+        with changing.open("r+b") as file:
+            file.write(b"else")
         complaints = ended(sender, FLAWED) + ended(receiver, FLAWED)
     return complaints + differences(bench, but=frozenset({"tree/changing"}))
 

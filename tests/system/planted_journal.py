@@ -129,7 +129,7 @@ def _manifest_id(payload: Path) -> bytes:
     """Of the offer of one file."""
     stat = payload.stat()
     seconds, nanos = divmod(stat.st_ctime_ns, 10**9)
-    stamp = _blake3(stat.st_ino.to_bytes(8) + seconds.to_bytes(8) + nanos.to_bytes(8))[:8]
+    stamp = _blake3(stat.st_ino.to_bytes(8))[:4] + _blake3(seconds.to_bytes(8) + nanos.to_bytes(8))[:4]
     modified, modified_nanos = divmod(stat.st_mtime_ns, 10**9)
     name = os.fsencode(payload.name)
     entry = bytes([2, 0, len(name)]) + name + (stat.st_mode & 0o7777).to_bytes(2)

@@ -28,6 +28,7 @@ import host_programs  # noqa: E402
 import interface_changes  # noqa: E402
 import ip_layer  # noqa: E402
 import matrix  # noqa: E402
+import odd_disks  # noqa: E402
 import planted_journal  # noqa: E402
 import processes  # noqa: E402
 import queue_service  # noqa: E402
@@ -49,6 +50,7 @@ def main() -> int:
     requirements.ensure([*requirements.LAB_TOOLS, *requirements.PERFTEST_TOOLS, *requirements.PINGPONG_TOOLS])
     requirements.ensure(requirements.PROGRAMS)
     requirements.ensure(["nft", "cc", "make", "iperf3", "sockperf", "rping", "rstream", "strace"])
+    requirements.ensure(odd_disks.TOOLS)
     requirements.ensure_headers()
     build.require()
     privileges.enter()
@@ -125,6 +127,7 @@ def _run_parts(tally: Tally, folder: Path) -> None:
     with Lab() as lab:
         part(file_transfer, lab, tally)
         part(failing_disks, lab, tally)
+        part(odd_disks, lab, tally)
         part(planted_journal, lab, tally)
         part(replayed_packets, lab, tally)
         part(queue_service, lab, tally, folder)
@@ -151,6 +154,7 @@ def _files(kills: int, seed: int | None) -> int:
     with Lab() as lab:
         file_transfer.run(lab, tally, kills, seed)
         failing_disks.run(lab, tally)
+        odd_disks.run(lab, tally)
         planted_journal.run(lab, tally)
         replayed_packets.run(lab, tally)
     return _close(tally, started)

@@ -58,6 +58,10 @@ PACKAGES: dict[str, str] = {
     "valgrind": "valgrind",
     "objdump": "binutils",
     "strace": "strace",
+    "mkfs.exfat": "exfatprogs",
+    "mount.exfat-fuse": "exfat-fuse",
+    "ntfs-3g": "ntfs-3g",
+    "bindfs": "bindfs",
 }
 """Program -> package, for everything that anything under tools/ or tests/ starts."""
 

@@ -14,7 +14,7 @@ use airdma_transfer::{Error, Home, Kind, Peer};
 use std::process::ExitCode;
 
 pub use recv::{HELP as RECV_HELP, RecvOptions, recv};
-pub use send::{HELP as SEND_HELP, SendOptions, send};
+pub use send::{GREW, HELP as SEND_HELP, SendOptions, send};
 
 use show::Show;
 
@@ -30,7 +30,7 @@ Exit status:
   4  a wrong code, or a peer that is not known
   5  refused: the receiver did not want it, did not answer, or is busy
   6  files: a name that exists, no room, no permission, a broken disk
-  7  some files did not arrive, as they changed or could not be read; all others did
+  7  some files or links did not arrive, or not whole: they changed, could not be read, or cannot be there; all others did
   8  interrupted: the same command goes on
   9  the other end speaks another protocol, or somebody interfered
   130, 143, 129  ended by Ctrl-C, SIGTERM or SIGHUP; the same command goes on"

@@ -1,7 +1,7 @@
 //! `airdma serve`: the queue of `airdma-queue`, carried by `airdma-transfer`.
 
 use crate::complain;
-use crate::files::{meet, stop, take_descriptors, word};
+use crate::files::{GREW, meet, stop, take_descriptors, word};
 use airdma_files::protocol::{Config, Failure, Reason};
 use airdma_files::session::{Code, HandshakeError, Introduction};
 use airdma_files::walk::{Skipped, Why};
@@ -213,6 +213,10 @@ impl Transfers {
             path,
             why: flaw.to_string(),
         });
+        let grown = sent.grown.into_iter().map(|path| Flaw {
+            path,
+            why: GREW.to_owned(),
+        });
         Ok(Arrived {
             files: sent.files,
             bytes: sent.bytes,
@@ -221,6 +225,7 @@ impl Transfers {
                 .into_iter()
                 .flatten()
                 .chain(arrived)
+                .chain(grown)
                 .collect(),
         })
     }

@@ -57,6 +57,7 @@ impl Bench {
         command
             .args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_airdma"), "recv"])
             .args(["--json", "--yes", "--no-name", "--patience", "1"])
+            .args(["--symlinks", "refuse"])
             .args(["--code", CODE, "--on", "127.0.0.1"])
             .arg(self.root.join("out"))
             .env("AIRDMA_HOME", self.root.join("home"))
@@ -233,21 +234,27 @@ fn forged_lists_of_files_are_refused_and_nothing_is_written() {
                     ..offer_of(&list)
                 },
             ] {
-                bench.is_refused(offer, &[], Reason::Refused, REFUSED, "too many files");
+                bench.is_refused(
+                    offer,
+                    &[],
+                    Reason::Refused,
+                    REFUSED,
+                    "more than 1048576 files",
+                );
             }
         },
     );
 }
 
 #[test]
-fn links_that_lead_out_and_files_that_no_disk_holds_are_refused_and_nothing_is_written() {
+fn links_where_none_are_taken_and_files_that_no_disk_holds_are_refused_and_nothing_is_written() {
     isolated(
-        "links_that_lead_out_and_files_that_no_disk_holds_are_refused_and_nothing_is_written",
+        "links_where_none_are_taken_and_files_that_no_disk_holds_are_refused_and_nothing_is_written",
         "",
         || {
             let bench = Bench::new("links");
             let link = |target: &[u8]| Kind::Symlink(target.into());
-            let lead_out = "a symbolic link that is refused";
+            let lead_out = "`airdma recv --symlinks refuse` takes none";
             for (kind, reason, words) in [
                 (link(b"/etc/passwd"), Reason::Clash, lead_out),
                 (link(b"../up"), Reason::Clash, lead_out),

@@ -40,11 +40,13 @@ pub enum Problem {
     )]
     TooLarge,
     /// Something is at the place where a file, directory or link is to be.
-    #[error("it exists: move it away, or choose another policy for names that exist")]
+    #[error(
+        "it exists: move it away, or choose what happens to names that exist (`airdma recv --if-exists rename|overwrite|skip-same`)"
+    )]
     Exists,
     /// The same, and all that is offered is there already, as far as sizes and times tell.
     #[error(
-        "it exists, and all that is offered is there with the same sizes and times: perhaps it has arrived before; to have it again, move it away, or choose another policy for names that exist"
+        "it exists, and all that is offered is there with the same sizes and times: perhaps it has arrived before; to have it again, move it away, or `airdma recv --if-exists rename|overwrite`"
     )]
     AllThere,
     /// A symbolic link, or no directory, where a directory should be.
@@ -54,7 +56,9 @@ pub enum Problem {
     #[error("it does not exist")]
     Missing,
     /// The name is not possible in this file system.
-    #[error("this file system does not take such a name")]
+    #[error(
+        "this file system does not take such a name: rename it, or choose a directory on another disk"
+    )]
     Name,
     /// Another transfer of the same offer into the same directory runs.
     #[error("another transfer of the same files into this directory is running: wait for it")]
@@ -64,9 +68,19 @@ pub enum Problem {
     Tampered,
     /// A symbolic link that the options refuse.
     #[error(
-        "the sender offers a symbolic link that is refused: allow links, or let them be left out"
+        "it is a symbolic link, and `airdma recv --symlinks refuse` takes none: `--symlinks inside`, `all` or `skip` does"
     )]
     Link,
+    /// A device, socket or pipe, of which nothing says how much there is to read.
+    #[error(
+        "it is a device, socket or pipe, and does not say how long it is: `airdma send -` sends what a program writes to standard input, as in `cat DEVICE | airdma send -`"
+    )]
+    Special,
+    /// A name that unfinished transfers have.
+    #[error(
+        "its name is that of an unfinished transfer of airdma's, which no receiver takes: finish that transfer, or rename it"
+    )]
+    Reserved,
     /// No path that can be sent.
     #[error("it has no name of its own that could be offered: name it otherwise")]
     NoName,

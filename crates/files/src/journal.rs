@@ -17,6 +17,7 @@
 
 use crate::journal_key::Seal;
 use crate::manifest::{Kind, Manifest, ManifestId, NAME_BYTES_MAX};
+use crate::owned::Owned;
 use crate::plan::{Plan, Unwanted};
 use crate::survey::is_numbered;
 use crate::tree::Fitting;
@@ -85,15 +86,16 @@ impl Journal {
         Ok(journal)
     }
 
-    /// The journal that is there, and what it says; none if there is none that is sealed for this offer and directory, or it says
-    /// what this receiver cannot have written.
+    /// The journal that is there, and what it says; none if there is none that is sealed for this offer and directory and has its owner,
+    /// or it says what this receiver cannot have written.
     pub fn open(
         staging: BorrowedFd<'_>,
+        owned: Owned,
         id: ManifestId,
         seal: Seal,
         manifest: &Manifest,
     ) -> io::Result<Option<(Self, Record)>> {
-        let Some(file) = open_own(staging)? else {
+        let Some(file) = open_own(staging, owned)? else {
             return Ok(None);
         };
         let bytes_max = bytes_max(manifest);
@@ -159,8 +161,8 @@ impl Record {
     }
 }
 
-/// A file of this user's with one name, and nothing that would be waited for or that is somebody else's as well.
-fn open_own(staging: BorrowedFd<'_>) -> io::Result<Option<File>> {
+/// A file of the directory's owner with one name, and nothing that would be waited for or that is somebody else's as well.
+fn open_own(staging: BorrowedFd<'_>, owned: Owned) -> io::Result<Option<File>> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(staging, NAME, flags, Mode::empty()) {
         Ok(file) => file,
@@ -171,7 +173,7 @@ fn open_own(staging: BorrowedFd<'_>) -> io::Result<Option<File>> {
     };
     let stat = rustix::fs::fstat(&file)?;
     let is_own = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-        && stat.st_uid == rustix::process::geteuid().as_raw()
+        && stat.st_uid == owned.user()
         && stat.st_nlink == 1;
     Ok(is_own.then(|| File::from(file)))
 }
@@ -275,7 +277,7 @@ pub fn sealed(
     fields: &[u8],
     slots: [(u64, u64); 2],
 ) -> (String, Vec<u8>) {
-    let seal = key.seal(id, directory);
+    let seal = key.seal(id, directory, Owned::own());
     let body = [&MAGIC[..], &id.0, fields].concat();
     let header = seal.of(&[&body]);
     let [first, second] =

@@ -4,6 +4,7 @@
 //! from there counts only as far as this key vouches for it.
 
 use crate::manifest::{ManifestId, STAGING_PREFIX};
+use crate::owned::Owned;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -31,12 +32,11 @@ impl JournalKey {
     }
 
     /// The key of a journal. It is bound to the offer and to the path of the directory, from the root and without symbolic links: that
-    /// survives a reboot and a file system that numbers its inodes anew (FAT, sshfs), and a copy elsewhere has another one.
-    pub(crate) fn seal(&self, id: ManifestId, directory: &Path) -> Seal {
-        Seal(mac(
-            &self.0,
-            &[b"seal", &id.0, directory.as_os_str().as_bytes()],
-        ))
+    /// survives a reboot and a file system that numbers its inodes anew (FAT, sshfs), and a copy elsewhere has another one. It is bound to what
+    /// owner and mode the unfinished directory had when it was proven to be this user's, too: it vouches for no other.
+    pub(crate) fn seal(&self, id: ManifestId, directory: &Path, owned: Owned) -> Seal {
+        let path = directory.as_os_str().as_bytes();
+        Seal(mac(&self.0, &[b"seal", &id.0, &owned.bytes(), path]))
     }
 }
 
@@ -77,15 +77,19 @@ mod tests {
         let (mine, another) = (JournalKey::derive(b"mine"), JournalKey::derive(b"another"));
         let (one, two) = (ManifestId([1; 32]), ManifestId([2; 32]));
         let here = Path::new("/here");
-        let first = mine.seal(one, here).of(&[b"text"]);
+        let own = Owned::own();
+        let first = mine.seal(one, here, own).of(&[b"text"]);
+        let mut stat = rustix::fs::stat("/").unwrap();
+        (stat.st_uid, stat.st_mode) = (rustix::process::geteuid().as_raw(), 0o722);
         for seal in [
-            another.seal(one, here),
-            mine.seal(two, here),
-            mine.seal(one, Path::new("/here/there")),
+            another.seal(one, here, own),
+            mine.seal(two, here, own),
+            mine.seal(one, Path::new("/here/there"), own),
+            mine.seal(one, here, Owned::of(&stat)),
         ] {
             assert_ne!(seal.of(&[b"text"]), first);
         }
-        assert_eq!(mine.seal(one, here).of(&[b"te", b"xt"]), first);
+        assert_eq!(mine.seal(one, here, own).of(&[b"te", b"xt"]), first);
         let name = mine.staging_name(one);
         assert_eq!(name.len(), STAGING_PREFIX.len() + 16);
         for other in [mine.staging_name(two), another.staging_name(one)] {

@@ -9,10 +9,12 @@
 
 mod descent;
 mod error;
+mod grain;
 mod journal;
 mod journal_key;
 pub mod manifest;
 mod options;
+mod owned;
 mod plan;
 mod pour;
 mod printable;
@@ -36,7 +38,7 @@ pub use options::{Clash, Options, Permissions, Symlinks};
 pub use plan::{CHUNK_BYTES, Part, Piece, Placed, Plan, TRAILER_BYTES, Unwanted};
 pub use pour::Pour;
 pub use printable::{is_hidden, printable, printable_lines};
-pub use sink::{Preview, Report, Sink};
+pub use sink::{Preview, Report, Sink, Unkept};
 pub use source::Source;
 pub use trailer::Flaw;
 pub use walk::walk;

@@ -217,7 +217,9 @@ pub enum ManifestError {
     #[error("the list of files puts an entry into something that is no directory")]
     Parent,
     /// Too many directories within each other.
-    #[error("directories lie too deep within each other: send the inner ones by themselves")]
+    #[error(
+        "it lies below more than 100 directories, the most for one transfer: send inner directories by themselves, or all as one file: `tar c DIR | airdma send -`"
+    )]
     Depth,
     /// Permission bits or nanoseconds that do not exist.
     #[error("the list of files holds permissions or a time that do not exist")]
@@ -232,7 +234,9 @@ pub enum ManifestError {
     #[error("the list of files holds a symbolic link without a proper target")]
     Target,
     /// More than [`Limits`] allow.
-    #[error("too many files for one transfer: send them in parts")]
+    #[error(
+        "there are more than 1048576 files, directories and links, or more than 64 MiB of names, the most for one transfer: send its directories one by one, or all as one file: `tar c DIR | airdma send -`"
+    )]
     TooMany,
     /// Bytes behind the end, or an end that is not one.
     #[error("the list of files does not end where it says")]

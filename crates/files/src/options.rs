@@ -66,19 +66,19 @@ pub enum Symlinks {
     Refuse,
     /// Links are left out.
     Skip,
-    /// An offer with a link that leads, or could lead, out of the receiving directory is refused: an absolute one, or one
-    /// with more ".." in front than directories above it, or with ".." behind a name (which may be a link again).
+    /// Links that lead, or could lead, out of the receiving directory are left out and told: absolute ones, and those
+    /// with more ".." in front than directories above them, or with ".." behind a name (which may be a link again).
     Inside,
     /// Wherever they lead.
     All,
 }
 
 impl Symlinks {
-    /// Whether an offer with a link to `target`, below `depth` directories, can be taken.
-    pub(crate) fn takes(self, target: &[u8], depth: u8) -> bool {
+    /// Whether a link to `target`, below `depth` directories, is made.
+    pub(crate) fn makes(self, target: &[u8], depth: u8) -> bool {
         match self {
-            Self::Refuse => false,
-            Self::Skip | Self::All => true,
+            Self::Refuse | Self::Skip => false,
+            Self::All => true,
             Self::Inside => is_inside(target, depth),
         }
     }

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::manifest::{Content, Manifest};
 use crate::plan::{Part, Plan, TRAILER_BYTES, Unwanted};
-use crate::sink::{Report, problem};
+use crate::sink::{Report, Unkept, problem};
 use crate::trailer::{Flaw, Trailer};
 use std::fmt;
 use std::io::{self, Write};
@@ -83,6 +83,7 @@ impl Pour {
         Ok(Report {
             files: 1 - flaws.len() as u64,
             flaws,
+            unkept: Unkept::default(),
         })
     }
 

@@ -117,6 +117,8 @@ impl From<Problem> for Reason {
             Problem::Missing
             | Problem::Tampered
             | Problem::NoName
+            | Problem::Special
+            | Problem::Reserved
             | Problem::SameName
             | Problem::Manifest(_)
             | Problem::Other(_) => Self::Files,

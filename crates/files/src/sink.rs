@@ -12,6 +12,7 @@ mod ahead;
 mod checkpoint;
 mod finish;
 mod resume;
+mod staging;
 #[cfg(test)]
 mod tests;
 
@@ -20,10 +21,11 @@ use crate::manifest::{Content, Entry, Manifest};
 use crate::options::{Options, Permissions};
 use crate::plan::{CHUNK_BYTES, Part, Piece, Plan, TRAILER_BYTES, Unwanted};
 use crate::trailer::{Flaw, Trailer};
-use crate::tree::{Tree, temporary_name};
+use crate::tree::{Tree, is_of_name, temporary_name};
 use crate::{Error, Problem};
-use rustix::fs::{FallocateFlags, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{FallocateFlags, Mode, OFlags, Timespec, Timestamps, UTIME_NOW};
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::io;
@@ -31,11 +33,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
 
-pub use finish::Report;
+pub use finish::{Report, Unkept};
 pub use resume::Preview;
 
 use ahead::{Ahead, FILES_MIN, HANDFUL, Made, Wanted};
 use checkpoint::{Checkpoint, Syncing};
+use finish::unless_impossible;
 
 /// Writes the chunks of a stream, in order, to files below a directory.
 ///
@@ -65,6 +68,7 @@ pub struct Sink {
     flaws: Vec<(u32, Flaw)>,
     /// Directories and links among them.
     nameless: HashSet<u32>,
+    unkept: Cell<Unkept>,
     bytes_since_checkpoint: u64,
     broken: Option<Error>,
 }
@@ -183,9 +187,11 @@ impl Sink {
             Some(made) => made,
             None => self.create(entry)?,
         };
-        let exists = |error: &io::Error| error.kind() == io::ErrorKind::AlreadyExists;
-        let is_taken = made.in_batch && made.file.as_ref().is_err_and(exists);
-        if is_taken {
+        let lost = match &made.file {
+            Err(error) if made.in_batch => self.refusal(entry, error),
+            Ok(_) | Err(_) => None,
+        };
+        if lost.is_some() {
             made = self.create_numbered(entry);
         }
         assert_eq!(
@@ -199,20 +205,18 @@ impl Sink {
             hasher: blake3::Hasher::new(),
             in_batch: made.in_batch,
             has_mode: made.has_mode,
-            lost: is_taken.then_some(Flaw::SameName),
+            lost,
         })
     }
 
     fn create(&mut self, entry: u32) -> Result<Made, Error> {
-        // One whose name is taken is found out when it is to get that.
-        if self.tree.is_taken(entry)? {
+        // One that cannot have its name is found out when it is to get that.
+        if self.tree.refused(entry, self.staging.as_fd())?.is_some() {
             return Ok(self.create_numbered(entry));
         }
         let mode = self.mode_of_new(entry);
-        let parent = self
-            .tree
-            .in_batch(entry, self.options.permissions.are_kept())?;
-        let Some(parent) = parent else {
+        let keep_permissions = self.options.permissions.are_kept();
+        let Some(parent) = unless_refused(self.tree.in_batch(entry, keep_permissions))? else {
             return Ok(self.create_numbered(entry));
         };
         let name = &self.manifest.entry(entry).name;
@@ -222,6 +226,15 @@ impl Sink {
             has_mode: false,
             file: create(parent, name, IN_BATCH, mode),
         })
+    }
+
+    /// What it means that a file cannot be made under its own name in a directory in which nothing was.
+    fn refusal(&self, entry: u32, error: &io::Error) -> Option<Flaw> {
+        let name = &self.manifest.entry(entry).name;
+        match Errno::from_io_error(error)? {
+            Errno::EXIST => Some(Flaw::SameName),
+            errno => is_of_name(name, errno).then_some(Flaw::Name),
+        }
     }
 
     fn create_numbered(&self, entry: u32) -> Made {
@@ -308,9 +321,8 @@ impl Sink {
 
     /// Where a file is made, and whether that is in a directory of the batch.
     fn directory_of(&mut self, entry: u32) -> Result<(Arc<OwnedFd>, bool), Error> {
-        let parent = self
-            .tree
-            .in_batch(entry, self.options.permissions.are_kept())?;
+        let keep_permissions = self.options.permissions.are_kept();
+        let parent = unless_refused(self.tree.in_batch(entry, keep_permissions))?;
         let in_batch = parent.is_some();
         let directory = parent.unwrap_or(self.staging.as_fd()).try_clone_to_owned();
         let directory = directory.map_err(|error| self.error("create", entry, &error))?;
@@ -324,7 +336,11 @@ impl Sink {
             if self.options.holes {
                 file.set_len(content.size)?;
             } else {
-                rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, content.size)?;
+                match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, content.size) {
+                    // A file system that cannot (FAT, NFS, FUSE) makes room as it writes, or keeps holes.
+                    Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(content.size)?,
+                    made => made?,
+                }
             }
         }
         Ok(file)
@@ -342,7 +358,7 @@ impl Sink {
         let entry = self.plan.files()[*index].entry;
         let flaw = match trailer {
             Trailer::Whole(hash) if hash == hasher.finalize() => {
-                lost.filter(|lost| *lost == Flaw::SameName)
+                lost.filter(|lost| !lost.is_of_content())
             }
             Trailer::Whole(_) => Some(lost.unwrap_or(Flaw::Damaged)),
             Trailer::Void(flaw) => Some(flaw),
@@ -376,7 +392,7 @@ impl Sink {
                 let is_so =
                     has_mode && rustix::fs::fstat(&file)?.st_mode & 0o7777 == mode.as_raw_mode();
                 if !is_so {
-                    rustix::fs::fchmod(&file, mode)?;
+                    self.set_mode(&file, mode)?;
                 }
             }
             // The kernel has masked it. What its owner was given meanwhile goes; nothing is ever added.
@@ -384,15 +400,25 @@ impl Sink {
                 let added = (OWN - mode).as_raw_mode();
                 let found = rustix::fs::fstat(&file)?.st_mode & 0o7777;
                 if found & added != 0 {
-                    rustix::fs::fchmod(&file, Mode::from_raw_mode(found & !added))?;
+                    self.set_mode(&file, Mode::from_raw_mode(found & !added))?;
                 }
             }
             Permissions::Masked | Permissions::New => {}
         }
         if self.options.times {
-            rustix::fs::futimens(&file, &times(described.modified))?;
+            let times = times(described.modified);
+            self.unless_untimed(rustix::fs::futimens(&file, &times))?;
         }
         Ok(())
+    }
+
+    fn set_mode(&self, file: impl AsFd, mode: Mode) -> Result<(), Errno> {
+        let set = rustix::fs::fchmod(&file, mode);
+        unless_impossible(set, &self.unkept, |unkept| &mut unkept.modes)
+    }
+
+    fn unless_untimed(&self, set: Result<(), Errno>) -> Result<(), Errno> {
+        unless_impossible(set, &self.unkept, |unkept| &mut unkept.times)
     }
 
     /// A file that is not whole goes where all such are.
@@ -440,6 +466,14 @@ const OPEN_ANY: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
+/// Of what has no name of its own here nothing is made: it did not arrive, which is told when it comes to it.
+fn unless_refused<T>(found: Result<Option<T>, Error>) -> Result<Option<T>, Error> {
+    match found {
+        Err(error) if error.problem == Problem::Name => Ok(None),
+        found => found,
+    }
+}
+
 /// What the kernel said, also where the standard library asked it.
 pub(crate) fn problem(error: &io::Error) -> Problem {
     Errno::from_io_error(error).map_or(Problem::Tampered, Problem::from)
@@ -468,11 +502,12 @@ fn flaw_name(entry: u32, flaw: Flaw) -> String {
     format!("{entry}.{}", flaw.code())
 }
 
+/// The time of access is now: where it is left out, file systems of older FUSE set nothing, and say that they did.
 fn times(modified: crate::Modified) -> Timestamps {
     Timestamps {
         last_access: Timespec {
             tv_sec: 0,
-            tv_nsec: UTIME_OMIT,
+            tv_nsec: UTIME_NOW,
         },
         last_modification: Timespec {
             tv_sec: modified.seconds,

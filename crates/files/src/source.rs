@@ -4,7 +4,7 @@ use crate::descent::Descent;
 use crate::manifest::{Content, Manifest};
 use crate::plan::{CHUNK_BYTES, Part, Plan, Unwanted};
 use crate::trailer::{Flaw, Trailer};
-use crate::walk::{Walked, modified, open_in, open_root, stamp};
+use crate::walk::{Walked, is_one_file, modified, open_in, open_root, stamp};
 use crate::{Error, Problem};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -14,7 +14,8 @@ use std::sync::Arc;
 /// Reads the chunks of a stream, in order.
 ///
 /// A file that changed since the walk, or that cannot be read, does not end the transfer: its place in the stream is filled
-/// with zeros, its trailer takes it back, and [`Source::flaws`] tells of it.
+/// with zeros, its trailer takes it back, and [`Source::flaws`] tells of it. One that only grew is sent as far as it was offered, and
+/// [`Source::take_grown`] tells of that.
 #[derive(Debug)]
 pub struct Source {
     manifest: Arc<Manifest>,
@@ -25,6 +26,16 @@ pub struct Source {
     next: u64,
     reading: Option<Reading>,
     flaws: Vec<(u32, Flaw)>,
+    grown: Vec<u32>,
+}
+
+/// What became of a file since the walk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Now {
+    Unchanged,
+    /// It is the same file, and longer.
+    Longer,
+    Changed,
 }
 
 /// The file that is being read.
@@ -47,7 +58,7 @@ impl Source {
             .filter(|(_, entry)| entry.depth == 0)
             .map(|(index, _)| index);
         let roots = tops.zip(walked.roots.iter().cloned()).collect();
-        let (descent, flaws) = (Descent::default(), Vec::new());
+        let (descent, flaws, grown) = (Descent::default(), Vec::new(), Vec::new());
         Self {
             manifest,
             plan,
@@ -56,6 +67,7 @@ impl Source {
             next: first,
             reading: None,
             flaws,
+            grown,
         }
     }
 
@@ -67,6 +79,11 @@ impl Source {
     /// Files that were taken back, with the reason.
     pub fn flaws(&self) -> &[(u32, Flaw)] {
         &self.flaws
+    }
+
+    /// Files that grew while they were read, since the last call: they are sent as long as they were offered.
+    pub fn take_grown(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.grown)
     }
 
     /// The chunk that [`Source::read`] gives next.
@@ -87,8 +104,9 @@ impl Source {
                 Part::Trailer => {
                     let data_bytes = self.plan.files()[piece.file].data_bytes;
                     let reading = self.reading(piece.file, data_bytes);
-                    let (entry, trailer) = (reading.entry, reading.trailer(&manifest));
+                    let (entry, trailer, has_grown) = reading.trailer(&manifest);
                     bytes.copy_from_slice(&trailer.encode());
+                    self.grown.extend(has_grown.then_some(entry));
                     if let Trailer::Void(flaw) = trailer {
                         self.flaws.push((entry, flaw));
                     }
@@ -141,7 +159,7 @@ impl Source {
         let is_small = entry
             .content()
             .is_some_and(|content| content.data_bytes() <= CHUNK_BYTES);
-        if is_small || is_unchanged(&opened, &manifest, index) {
+        if is_small || now(&opened, &manifest, index) != Now::Changed {
             Ok(opened)
         } else {
             Err(Flaw::Changed)
@@ -191,16 +209,48 @@ impl Reading {
         }
     }
 
-    /// Looks once more whether the file is what was offered, after its last byte was read.
-    fn trailer(&self, manifest: &Manifest) -> Trailer {
-        match &self.opened {
-            Ok(file) if is_unchanged(file, manifest, self.entry) => {
-                Trailer::Whole(self.hasher.finalize())
+    /// Looks once more whether the file is what was offered, after its last byte was read; and whether it is longer by now. Of one that is,
+    /// it is read once more whether what was sent is still its beginning: a log, and not a file that is being rewritten.
+    fn trailer(&self, manifest: &Manifest) -> (u32, Trailer, bool) {
+        let (entry, sent) = (self.entry, self.hasher.finalize());
+        let flawed = |flaw| (entry, Trailer::Void(flaw), false);
+        let file = match &self.opened {
+            Ok(file) => file,
+            Err(flaw) => return flawed(*flaw),
+        };
+        match now(file, manifest, entry) {
+            Now::Unchanged if has_unsaid_content(file, manifest, entry) => flawed(Flaw::Unreadable),
+            Now::Unchanged => (entry, Trailer::Whole(sent), false),
+            Now::Longer if read_again(file, manifest, entry) == Some(sent) => {
+                (entry, Trailer::Whole(sent), true)
             }
-            Ok(_) => Trailer::Void(Flaw::Changed),
-            Err(flaw) => Trailer::Void(*flaw),
+            Now::Longer | Now::Changed => flawed(Flaw::Changed),
         }
     }
+}
+
+/// Hash of the data that was offered, as it is now.
+fn read_again(file: &OwnedFd, manifest: &Manifest, entry: u32) -> Option<blake3::Hash> {
+    let content = manifest.entry(entry).content()?;
+    let (all, mut at) = (content.data_bytes(), 0);
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; all.min(1 << 18) as usize];
+    while at < all {
+        let length = (all - at).min(buffer.len() as u64) as usize;
+        read_data(file, content, at, &mut buffer[..length]).ok()?;
+        hasher.update(&buffer[..length]);
+        at += length as u64;
+    }
+    Some(hasher.finalize())
+}
+
+/// Whether a file that says that it is empty is not: what the kernel makes up as it is read (/proc).
+fn has_unsaid_content(file: &OwnedFd, manifest: &Manifest, entry: u32) -> bool {
+    let is_empty = manifest
+        .entry(entry)
+        .content()
+        .is_some_and(|content| content.size == 0);
+    is_empty && rustix::io::pread(file, &mut [0; 1], 0).is_ok_and(|length| length > 0)
 }
 
 fn root(roots: &[(u32, PathBuf)], index: u32) -> &PathBuf {
@@ -210,16 +260,22 @@ fn root(roots: &[(u32, PathBuf)], index: u32) -> &PathBuf {
     &roots[at].1
 }
 
-fn is_unchanged(file: &OwnedFd, manifest: &Manifest, index: u32) -> bool {
+fn now(file: &OwnedFd, manifest: &Manifest, index: u32) -> Now {
     let entry = manifest.entry(index);
-    let Some(content) = entry.content() else {
-        return false;
+    let (Some(content), Ok(stat)) = (entry.content(), rustix::fs::fstat(file)) else {
+        return Now::Changed;
     };
-    rustix::fs::fstat(file).is_ok_and(|stat| {
-        stat.st_size as u64 == content.size
-            && modified(&stat) == entry.modified
-            && stamp(&stat) == content.stamp
-    })
+    let (size, stamp) = (stat.st_size as u64, stamp(&stat));
+    let is_unchanged =
+        size == content.size && modified(&stat) == entry.modified && stamp == content.stamp;
+    // Where holes were, data could be by now.
+    let is_longer =
+        size > content.size && content.extents.is_none() && is_one_file(stamp, content.stamp);
+    match (is_unchanged, is_longer) {
+        (true, _) => Now::Unchanged,
+        (false, true) => Now::Longer,
+        (false, false) => Now::Changed,
+    }
 }
 
 /// Reads `bytes` from byte `at` of the data on.

@@ -1,11 +1,13 @@
 //! Before anything is written: does the offer fit into the directory, and under which names?
 
+use crate::grain::is_kept;
 use crate::manifest::{Entry, Kind, Manifest, NAME_BYTES_MAX, folded};
 use crate::options::{Clash, Options, Symlinks};
-use crate::tree::{DIRECTORY, Fitting, Tree};
+use crate::tree::{DIRECTORY, Fitting, Tree, is_absent};
+use crate::twins::Twins;
 use crate::walk::modified;
 use crate::{Error, Problem};
-use rustix::fs::{AtFlags, FileType, Stat};
+use rustix::fs::{AtFlags, Dir, FileType, Stat};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -24,10 +26,11 @@ pub(crate) fn survey(
     let mut survey = Survey {
         tree: Tree::new(directory, Arc::clone(manifest), Fitting::default()),
         manifest,
+        links: options.symlinks,
         there: HashSet::new(),
     };
     match options.clash {
-        Clash::Refuse => survey.refuse(options.symlinks)?,
+        Clash::Refuse => survey.refuse()?,
         Clash::Rename => survey.rename()?,
         Clash::Overwrite => survey.merge(|_, _, _, _| Ok(Existing::Replace))?,
         Clash::SkipSame => survey.merge(is_same)?,
@@ -45,14 +48,15 @@ enum Existing {
 struct Survey<'a> {
     tree: Tree,
     manifest: &'a Manifest,
+    links: Symlinks,
     /// Directories of the manifest that exist.
     there: HashSet<u32>,
 }
 
 impl Survey<'_> {
-    fn refuse(&mut self, links: Symlinks) -> Result<(), Error> {
+    fn refuse(&mut self) -> Result<(), Error> {
         let mut found = None;
-        for (index, entry) in self.tops() {
+        for (index, entry) in self.tops().filter(|(_, entry)| !self.is_left_out(entry)) {
             if stat_in(self.tree.top(), &entry.name)?.is_some() {
                 found = Some(self.exists(index));
                 break;
@@ -61,7 +65,7 @@ impl Survey<'_> {
         let Some(refusal) = found else {
             return Ok(());
         };
-        Err(match self.is_all_there(links) {
+        Err(match self.is_all_there() {
             true => Error {
                 problem: Problem::AllThere,
                 ..refusal
@@ -72,13 +76,18 @@ impl Survey<'_> {
 
     /// Whether nothing would be sent where what is the same is kept: a sender that was killed when all had arrived, and before it could say
     /// so, is told more than that a name exists.
-    fn is_all_there(&mut self, links: Symlinks) -> bool {
+    fn is_all_there(&mut self) -> bool {
         self.merge(is_same).is_ok()
             && self.manifest.iter().all(|(index, entry)| match entry.kind {
                 Kind::Directory => self.there.contains(&index),
-                Kind::Symlink(_) if links == Symlinks::Skip => true,
+                Kind::Symlink(_) if self.is_left_out(entry) => true,
                 Kind::File(_) | Kind::Symlink(_) => self.tree.fitting.unwanted.contains(index),
             })
+    }
+
+    /// A link that is not made is in no name's way.
+    fn is_left_out(&self, entry: &Entry) -> bool {
+        matches!(&entry.kind, Kind::Symlink(target) if !self.links.makes(target, entry.depth))
     }
 
     fn rename(&mut self) -> Result<(), Error> {
@@ -120,17 +129,20 @@ impl Survey<'_> {
         &mut self,
         decide: impl Fn(BorrowedFd<'_>, &[u8], &Entry, &Stat) -> Result<Existing, Error>,
     ) -> Result<(), Error> {
+        let twins = Twins::of(self.manifest);
         for (index, entry) in self.manifest.iter() {
-            if entry
-                .parent
-                .is_some_and(|parent| !self.there.contains(&parent))
-            {
+            let is_below = |parent| self.there.contains(&parent);
+            if !entry.parent.is_none_or(is_below) || self.is_left_out(entry) {
                 continue;
             }
             let parent = self.tree.existing(index, DIRECTORY)?;
             let Some(stat) = stat_in(parent, &entry.name)? else {
                 continue;
             };
+            // It is another one of the offer that is there, and this one has to say that it is not.
+            if twins.is_later(index) && !is_listed(parent, &entry.name)? {
+                continue;
+            }
             let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
             match (&entry.kind, is_directory) {
                 (Kind::Directory, true) => {
@@ -142,8 +154,8 @@ impl Survey<'_> {
                 (Kind::File(_) | Kind::Symlink(_), false) => {
                     match decide(parent, &entry.name, entry, &stat)? {
                         Existing::Replace => {}
-                        // It is another one of the offer that is there, and this one has to say that it is not.
-                        Existing::Keep if self.tree.is_taken(index)? => {}
+                        // The same, under a second name.
+                        Existing::Keep if self.tree.is_taken(index, None)? => {}
                         Existing::Keep => self.tree.fitting.unwanted.push(index),
                         Existing::Refuse => return Err(self.exists(index)),
                     }
@@ -162,16 +174,16 @@ impl Survey<'_> {
     }
 }
 
-/// Whether all symbolic links of an offer are taken: also of one that was begun under other options.
+/// Whether an offer may have the symbolic links that it has: also one that was begun under other options.
 pub(crate) fn check_links(manifest: &Manifest, options: &Options) -> Result<(), Error> {
-    for (index, entry) in manifest.iter() {
-        if let Kind::Symlink(target) = &entry.kind
-            && !options.symlinks.takes(target, entry.depth)
-        {
-            return Err(Error::new("create", manifest.path(index), Problem::Link));
-        }
+    if options.symlinks != Symlinks::Refuse {
+        return Ok(());
     }
-    Ok(())
+    let is_link = |entry: &Entry| matches!(entry.kind, Kind::Symlink(_));
+    match manifest.iter().find(|(_, entry)| is_link(entry)) {
+        Some((index, _)) => Err(Error::new("create", manifest.path(index), Problem::Link)),
+        None => Ok(()),
+    }
 }
 
 fn is_same(
@@ -184,7 +196,7 @@ fn is_same(
         Kind::File(content) => {
             FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
                 && stat.st_size as u64 == content.size
-                && modified(stat) == entry.modified
+                && is_kept(entry.modified, modified(stat))
         }
         Kind::Symlink(target) => match rustix::fs::readlinkat(parent, name, Vec::new()) {
             Ok(existing) => existing.as_bytes() == &**target,
@@ -205,9 +217,25 @@ fn is_same(
 fn stat_in(parent: BorrowedFd<'_>, name: &[u8]) -> Result<Option<Stat>, Error> {
     match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(stat)),
-        Err(Errno::NOENT) => Ok(None),
+        Err(errno) if is_absent(errno) => Ok(None),
         Err(errno) => Err(Error::at("look at", name)(errno)),
     }
+}
+
+/// Whether a directory has this very name in it: where names are folded, others lead to what is there, too.
+fn is_listed(directory: BorrowedFd<'_>, name: &[u8]) -> Result<bool, Error> {
+    let listed = Dir::read_from(directory).map_err(Error::at("read", name))?;
+    for entry in listed {
+        if entry
+            .map_err(Error::at("read", name))?
+            .file_name()
+            .to_bytes()
+            == name
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Whether `name` is one that [`Clash::Rename`] gives to an entry.

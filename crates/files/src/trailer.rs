@@ -15,10 +15,10 @@ pub(crate) enum Trailer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
     /// It was changed, or removed, after it was offered.
-    #[error("it changed while it was sent: send it again")]
+    #[error("it was changed, cut or removed while it was sent: send it again")]
     Changed,
     /// The sender could not read it.
-    #[error("the sender could not read it")]
+    #[error("the sender could not read it, or not as much as its size says")]
     Unreadable,
     /// What arrived is not what was read: broken memory, or a broken disk.
     #[error("it arrived damaged: send it again, and suspect the memory or a disk of either host")]
@@ -28,6 +28,21 @@ pub enum Flaw {
         "another one of the files has this name for the receiver's file system, which has no case or another way to write it: rename one, and send it again"
     )]
     SameName,
+    /// The receiver's file system does not take its name, or that of a directory above it.
+    #[error(
+        "the receiver's file system does not take its name, or that of a directory above it: rename it (FAT, NTFS and CIFS take no \\ : * ? \" < > | and no dot or blank at the end), or receive into a directory on another disk"
+    )]
+    Name,
+    /// A symbolic link that the receiver's options leave out.
+    #[error(
+        "this symbolic link leads out of what is sent, or could: `airdma recv --symlinks all` makes it"
+    )]
+    LeadsOut,
+    /// The receiver's file system has no symbolic links.
+    #[error(
+        "the receiver's file system has no symbolic links: receive into a directory on another disk, or leave links out (`airdma recv --symlinks skip`)"
+    )]
+    NoLinks,
 }
 
 impl Trailer {
@@ -46,8 +61,7 @@ impl Trailer {
         match how {
             0 => Self::Whole(blake3::Hash::from_bytes(hash)),
             code => {
-                // A sender does not know names at the receiver.
-                let flaw = Flaw::from_code(code).filter(|flaw| *flaw != Flaw::SameName);
+                let flaw = Flaw::from_code(code).filter(|flaw| flaw.is_of_content());
                 Self::Void(flaw.unwrap_or(Flaw::Damaged))
             }
         }
@@ -56,11 +70,14 @@ impl Trailer {
 
 impl Flaw {
     /// Every flaw.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 7] = [
         Self::Changed,
         Self::Unreadable,
         Self::Damaged,
         Self::SameName,
+        Self::Name,
+        Self::LeadsOut,
+        Self::NoLinks,
     ];
 
     /// What stands for it on the wire; never zero.
@@ -70,6 +87,17 @@ impl Flaw {
             Self::Unreadable => 2,
             Self::Damaged => 3,
             Self::SameName => 4,
+            Self::Name => 5,
+            Self::LeadsOut => 6,
+            Self::NoLinks => 7,
+        }
+    }
+
+    /// Whether it is about what a file holds, and not about its name at the receiver, which a sender does not know.
+    pub(crate) fn is_of_content(self) -> bool {
+        match self {
+            Self::Changed | Self::Unreadable | Self::Damaged => true,
+            Self::SameName | Self::Name | Self::LeadsOut | Self::NoLinks => false,
         }
     }
 

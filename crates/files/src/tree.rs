@@ -5,11 +5,12 @@
 use crate::descent::Descent;
 use crate::manifest::{Entry, Manifest};
 use crate::plan::Unwanted;
-use crate::twins::Twins;
+use crate::trailer::Flaw;
+use crate::twins::{Twins, are_one};
 use crate::{Error, Problem};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
@@ -31,6 +32,10 @@ pub(crate) struct Tree {
     batch: Option<Batch>,
     /// Found when somebody asks.
     twins: OnceLock<Twins>,
+    /// Entries whose names the file system did not take.
+    refused: HashSet<u32>,
+    /// Directories that were there and could not be written to, and the modes that they get back at the end.
+    opened: BTreeMap<u32, Mode>,
 }
 
 /// Directories at the top that do not exist are made in the staging directory, under the numbers of their entries, with all that is in them
@@ -64,6 +69,8 @@ impl Tree {
             descent: Descent::default(),
             batch: None,
             twins: OnceLock::new(),
+            refused: HashSet::new(),
+            opened: BTreeMap::new(),
         }
     }
 
@@ -100,8 +107,8 @@ impl Tree {
         let Some(batch) = &self.batch else {
             return Ok(None);
         };
-        // Of two that may be one here, the first gets its place before the other is looked at.
-        if self.twins().contains(top) {
+        // Of two that may be one here, the first gets its place before the other is looked at; and a name that may not be taken is tried first.
+        if self.twins().contains(top) || is_unusual(self.name(top)) {
             return Ok(None);
         }
         let known = batch.tops.get(&top).copied();
@@ -121,18 +128,14 @@ impl Tree {
     /// Gives a directory of the batch its name and place.
     pub fn place_top(&self, staging: BorrowedFd<'_>, top: u32) -> Result<(), Error> {
         let (from, name) = (temporary_name(top), self.name(top));
-        let renamed = match rename_to_nothing(staging, &from, self.top(), name) {
-            // A file system that can only rename: over an empty directory at most, and nobody has a second name for one.
-            Err(Errno::PERM) => rustix::fs::renameat(staging, &from, self.top(), name),
-            result => result,
-        };
+        let renamed = rename_to_nothing(staging, &from, self.top(), name);
         renamed.map_err(Error::at("create", self.manifest.path(top)))
     }
 
     fn exists(&self, top: u32) -> Result<bool, Error> {
         match rustix::fs::statat(self.top(), self.name(top), AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => Ok(true),
-            Err(Errno::NOENT) => Ok(false),
+            Err(errno) if is_absent(errno) => Ok(false),
             Err(errno) => Err(Error::at("look at", self.name(top))(errno)),
         }
     }
@@ -157,16 +160,20 @@ impl Tree {
 
     /// The directory that entry `index` is in, which must be there, opened with `how`.
     pub fn existing(&mut self, index: u32, how: OFlags) -> Result<BorrowedFd<'_>, Error> {
-        self.reach(self.manifest.entry(index).parent, |above, name, _| {
-            rustix::fs::openat(above, name, how, Mode::empty())
-        })
+        self.reach(
+            self.manifest.entry(index).parent,
+            false,
+            |above, name, _| rustix::fs::openat(above, name, how, Mode::empty()),
+        )
     }
 
     /// The directory that entry `index` is in, made with all above it where they are missing.
     pub fn parent(&mut self, index: u32, keep_permissions: bool) -> Result<BorrowedFd<'_>, Error> {
-        self.reach(self.manifest.entry(index).parent, |above, name, mode| {
-            make(above, name, mode, keep_permissions)
-        })
+        self.reach(
+            self.manifest.entry(index).parent,
+            true,
+            |above, name, mode| make(above, name, mode, keep_permissions),
+        )
     }
 
     /// The directory that is entry `index`, made where it is missing.
@@ -175,7 +182,7 @@ impl Tree {
         index: u32,
         keep_permissions: bool,
     ) -> Result<BorrowedFd<'_>, Error> {
-        self.reach(Some(index), |above, name, mode| {
+        self.reach(Some(index), true, |above, name, mode| {
             make(above, name, mode, keep_permissions)
         })
     }
@@ -189,8 +196,21 @@ impl Tree {
         self.twins.get_or_init(|| Twins::of(&self.manifest))
     }
 
-    /// Whether it is: whether both names lead to one thing.
-    pub fn is_taken(&mut self, index: u32) -> Result<bool, Error> {
+    /// Why an entry cannot have its name, if that is known: the file system does not take it, or that of a directory above it, or another
+    /// entry has it.
+    pub fn refused(&mut self, index: u32, staging: BorrowedFd<'_>) -> Result<Option<Flaw>, Error> {
+        let mut way = std::iter::once(index).chain(self.manifest.ancestors(index));
+        if !self.refused.is_empty() && way.any(|index| self.refused.contains(&index)) {
+            return Ok(Some(Flaw::Name));
+        }
+        drop(way);
+        let is_taken = self.is_taken(index, Some(staging))?;
+        Ok(is_taken.then_some(Flaw::SameName))
+    }
+
+    /// Whether it is: whether both names lead to one thing. Not all file systems have the same number for it (FUSE); `staging` is where they
+    /// show what they take for one, where something may be written.
+    pub fn is_taken(&mut self, index: u32, staging: Option<BorrowedFd<'_>>) -> Result<bool, Error> {
         if !self.may_be_taken(index) {
             return Ok(false);
         }
@@ -209,7 +229,11 @@ impl Tree {
                 return Ok(true);
             };
             for twin in twins {
-                if self.identity(twin)? == Some(own) {
+                let Some(other) = self.identity(twin)? else {
+                    continue;
+                };
+                let shows = |staging| are_one(staging, self.name(twin), self.name(index));
+                if other == own || staging.is_some_and(shows) {
                     return Ok(true);
                 }
             }
@@ -227,7 +251,7 @@ impl Tree {
         };
         match rustix::fs::statat(parent, &*name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some((stat.st_dev, stat.st_ino))),
-            Err(Errno::NOENT) => Ok(None),
+            Err(errno) if is_absent(errno) => Ok(None),
             Err(errno) => Err(Error::at("look at", self.manifest.path(index))(errno)),
         }
     }
@@ -242,18 +266,41 @@ impl Tree {
         keep_permissions: bool,
     ) -> Result<(), Error> {
         let name = self.name(index).to_vec();
+        let above = self.manifest.entry(index).parent;
         let parent = self.parent(index, keep_permissions)?;
-        let renamed = if replace {
-            rename_over(staging, from, parent, &name)
-        } else {
-            rename_to_nothing(staging, from, parent, &name)
+        let rename = || match replace {
+            true => rename_over(staging, from, parent, &name),
+            false => rename_to_nothing(staging, from, parent, &name),
         };
-        renamed.map_err(Error::at("create", self.manifest.path(index)))
+        let mut opened = None;
+        let renamed = rename().or_else(|errno| {
+            opened = above.zip(open_up(parent, errno));
+            if opened.is_some() {
+                rename()
+            } else {
+                Err(errno)
+            }
+        });
+        self.opened.extend(opened);
+        renamed.map_err(|errno| {
+            let mut error = Error::at("create", self.manifest.path(index))(errno);
+            if is_of_name(&name, errno) {
+                self.refused.insert(index);
+                error.problem = Problem::Name;
+            }
+            error
+        })
+    }
+
+    /// The mode that a directory is to get back.
+    pub fn opened(&self, index: u32) -> Option<Mode> {
+        self.opened.get(&index).copied()
     }
 
     fn reach(
         &mut self,
         directory: Option<u32>,
+        makes: bool,
         step: impl Fn(BorrowedFd<'_>, &[u8], u16) -> Result<OwnedFd, Errno>,
     ) -> Result<BorrowedFd<'_>, Error> {
         let Self {
@@ -263,6 +310,8 @@ impl Tree {
             descent,
             batch,
             twins: _,
+            refused,
+            opened,
         } = self;
         let top: &OwnedFd = top;
         let Some(directory) = directory else {
@@ -277,7 +326,14 @@ impl Tree {
             let is_new = |batch: &&Batch| batch.tops.get(&index) == Some(&true);
             let in_batch = batch.as_ref().filter(is_new);
             match (above, in_batch) {
-                (Some(above), _) => step(above, name, entry.mode),
+                (Some(above), _) => step(above, name, entry.mode).or_else(|errno| {
+                    let found = entry.parent.filter(|_| makes);
+                    let Some(found) = found.zip(open_up(above, errno)) else {
+                        return Err(errno);
+                    };
+                    opened.extend([found]);
+                    step(above, name, entry.mode)
+                }),
                 (None, Some(batch)) => step(
                     batch.staging.as_fd(),
                     temporary_name(index).as_bytes(),
@@ -285,9 +341,62 @@ impl Tree {
                 ),
                 (None, None) => step(top.as_fd(), name, entry.mode),
             }
-            .map_err(Error::at("open", manifest.path(index)))
+            .map_err(|errno| {
+                let mut error = Error::at("open", manifest.path(index))(errno);
+                if makes && is_of_name(name, errno) {
+                    refused.insert(index);
+                    error.problem = Problem::Name;
+                }
+                error
+            })
         })
     }
+}
+
+/// Makes a directory of this user's that was there one to write to, if that is why nothing could be made in it: its former mode, which is
+/// kept where it was met first.
+fn open_up(directory: BorrowedFd<'_>, errno: Errno) -> Option<Mode> {
+    let stat = (errno == Errno::ACCESS).then(|| rustix::fs::fstat(directory).ok())??;
+    let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
+    let is_closed =
+        stat.st_uid == rustix::process::geteuid().as_raw() && !mode.contains(Mode::RWXU);
+    let opened = is_closed && rustix::fs::fchmod(directory, mode | Mode::RWXU).is_ok();
+    opened.then_some(mode)
+}
+
+/// Whether it says that there is nothing of a name, also because there cannot be.
+pub(crate) fn is_absent(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::NOENT | Errno::INVAL | Errno::ILSEQ | Errno::NAMETOOLONG
+    )
+}
+
+/// Whether a file system that refuses to make something in a directory that is open refuses its name. What they say differs.
+pub(crate) fn is_of_name(name: &[u8], errno: Errno) -> bool {
+    match errno {
+        Errno::ILSEQ | Errno::NAMETOOLONG | Errno::INVAL => true,
+        Errno::NOENT | Errno::PERM => is_unusual(name),
+        _ => false,
+    }
+}
+
+/// Whether a name is one that some file system does not take: FAT and NTFS, those that want UTF-8, and those that encrypt names, which are
+/// shorter there.
+fn is_unusual(name: &[u8]) -> bool {
+    const SHORTENED_BYTES_MAX: usize = 140;
+    let stem = name.split(|&byte| byte == b'.').next().unwrap_or(name);
+    let is_device = matches!(
+        &*stem.to_ascii_lowercase(),
+        b"con" | b"prn" | b"aux" | b"nul" | [b'c', b'o', b'm', _] | [b'l', b'p', b't', _]
+    );
+    let is_odd = |byte: &u8| *byte < b' ' || b"\\:*?\"<>|".contains(byte);
+    is_device
+        || name.len() > SHORTENED_BYTES_MAX
+        || name.ends_with(b".")
+        || name.ends_with(b" ")
+        || name.iter().any(is_odd)
+        || std::str::from_utf8(name).is_err()
 }
 
 /// The name that an entry has in the staging directory.
@@ -346,10 +455,20 @@ fn rename_to_nothing(
     let unlink = || rustix::fs::unlinkat(staging, from, AtFlags::empty());
     let renamed =
         match rustix::fs::renameat_with(staging, from, parent, name, RenameFlags::NOREPLACE) {
-            // A file system without that flag (NFS): a second name, which cannot replace anything either.
-            Err(Errno::INVAL | Errno::NOSYS) => {
-                let linked = rustix::fs::linkat(staging, from, parent, name, AtFlags::empty());
-                linked.and_then(|()| unlink())
+            // A file system without that flag (NFS, FUSE, 9p): a second name, which cannot replace anything either.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                match rustix::fs::linkat(staging, from, parent, name, AtFlags::empty()) {
+                    Ok(()) => unlink(),
+                    // Nor has it these (FAT, CIFS), and directories have none anywhere.
+                    Err(
+                        Errno::PERM
+                        | Errno::NOSYS
+                        | Errno::OPNOTSUPP
+                        | Errno::MLINK
+                        | Errno::ACCESS,
+                    ) => rename_to_what_looks_free(staging, from, parent, name),
+                    Err(errno) => Err(errno),
+                }
             }
             result => result,
         };
@@ -357,6 +476,20 @@ fn rename_to_nothing(
         // It was killed between the two.
         Err(Errno::EXIST) if is_one_file(staging, from, parent, name)? => unlink(),
         result => result,
+    }
+}
+
+/// Between the look and the rename another program may take the name, and lose what it put there: a file system that can do no better.
+fn rename_to_what_looks_free(
+    staging: BorrowedFd<'_>,
+    from: &str,
+    parent: BorrowedFd<'_>,
+    name: &[u8],
+) -> Result<(), Errno> {
+    match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(_) => Err(Errno::EXIST),
+        Err(errno) if is_absent(errno) => rustix::fs::renameat(staging, from, parent, name),
+        Err(errno) => Err(errno),
     }
 }
 

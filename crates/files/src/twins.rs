@@ -4,8 +4,10 @@
 //! another of its own transfer. Which it is, the receiving directory says when a name is given ([`crate::tree::Tree::is_taken`]).
 
 use crate::manifest::{Manifest, folded};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Twins in front of an entry with which it is compared. One with more of them counts as one whose name is taken where that exists.
 const TWINS_MAX: usize = 16;
@@ -58,6 +60,13 @@ impl Twins {
         }
     }
 
+    /// Whether an entry has any in front of it.
+    pub fn is_later(&self, index: u32) -> bool {
+        self.members
+            .get(&index)
+            .is_some_and(|(_, place)| *place > 0)
+    }
+
     /// Whether an entry has any.
     pub fn contains(&self, index: u32) -> bool {
         self.members.contains_key(&index)
@@ -66,13 +75,33 @@ impl Twins {
     /// Whether the name of an entry, or of a directory above it, may be taken by another one.
     pub fn concerns(&self, manifest: &Manifest, index: u32) -> bool {
         let mut way = std::iter::once(index).chain(manifest.ancestors(index));
-        let is_later = |index| {
-            self.members
-                .get(&index)
-                .is_some_and(|(_, place)| *place > 0)
-        };
-        !self.members.is_empty() && way.any(is_later)
+        !self.members.is_empty() && way.any(|index| self.is_later(index))
     }
+}
+
+/// Where a file system shows whether it takes two names for one.
+pub(crate) const SHOWN_IN: &str = "names.probe";
+
+/// Whether the file system takes two names for one: what is made under one of them in a directory of its own has the other, too. Where that
+/// cannot be seen they are two, as they mostly are.
+pub(crate) fn are_one(staging: BorrowedFd<'_>, one: &[u8], other: &[u8]) -> bool {
+    let make = || {
+        // It is there where one was killed here.
+        let _ = rustix::fs::mkdirat(staging, SHOWN_IN, Mode::RWXU);
+        rustix::fs::openat(staging, SHOWN_IN, crate::tree::DIRECTORY, Mode::empty())
+    };
+    let Ok(directory) = make() else {
+        return false;
+    };
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let made = rustix::fs::openat(directory.as_fd(), one, flags, mode);
+    let has_both = |_| rustix::fs::statat(&directory, other, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+    let are_one = made.is_ok_and(has_both);
+    // What cannot be removed is when the transfer goes on.
+    let _ = rustix::fs::unlinkat(&directory, one, AtFlags::empty());
+    let _ = rustix::fs::unlinkat(staging, SHOWN_IN, AtFlags::REMOVEDIR);
+    are_one
 }
 
 /// More than [`TWINS_MAX`].

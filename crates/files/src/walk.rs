@@ -6,7 +6,9 @@ use crate::manifest::{
 use crate::{Error, ManifestError, Problem};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
+use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -46,7 +48,7 @@ pub enum Why {
 /// Walks `paths`. Symbolic links are followed where they are named by a path itself, and nowhere else. What cannot be
 /// read is left out and told; a path that does not exist is an error.
 ///
-/// A file's stamp is a hash of its inode and of the time at which the kernel last saw it change (ctime), which programs
+/// A file's stamp is a hash of its inode, and one of the time at which the kernel last saw it change (ctime), which programs
 /// cannot set: so a file that was changed is found out though its size and its time of modification are the same.
 pub fn walk<P: AsRef<Path>>(paths: &[P], limits: Limits) -> Result<Walked, Error> {
     Roots::find(paths)?.walk(limits)
@@ -58,16 +60,31 @@ pub(crate) struct Roots(Vec<(Vec<u8>, PathBuf)>);
 impl Roots {
     /// Looks at the paths themselves.
     pub fn find<P: AsRef<Path>>(paths: &[P]) -> Result<Self, Error> {
-        let mut named = paths
-            .iter()
-            .map(|path| name_root(path.as_ref()))
-            .collect::<Result<Vec<_>, _>>()?;
+        let named = paths.iter().map(|path| name_root(path.as_ref()));
+        Self::named(named.collect::<Result<_, _>>()?)
+    }
+
+    /// The same where names are given.
+    pub fn named(mut named: Vec<(Vec<u8>, PathBuf)>) -> Result<Self, Error> {
         named.sort();
         if let Some(twice) = named.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             return Err(Error::new("send", &twice[1].0, Problem::SameName));
         }
-        for (_, path) in &named {
-            look_at_root(path)?;
+        for (name, path) in &named {
+            let stat = look_at_root(path)?;
+            let special = match FileType::from_raw_mode(stat.st_mode) {
+                FileType::RegularFile | FileType::Directory => None,
+                FileType::Symlink
+                | FileType::Fifo
+                | FileType::Socket
+                | FileType::CharacterDevice
+                | FileType::BlockDevice
+                | FileType::Unknown => Some(Problem::Special),
+            };
+            let reserved = is_reserved(name).then_some(Problem::Reserved);
+            if let Some(problem) = special.or(reserved) {
+                return Err(Error::new("send", path.as_os_str().as_bytes(), problem));
+            }
         }
         Ok(Self(named))
     }
@@ -124,12 +141,18 @@ pub(crate) fn modified(stat: &Stat) -> Modified {
 
 /// See [`walk`].
 pub(crate) fn stamp(stat: &Stat) -> u64 {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&stat.st_ino.to_be_bytes());
-    hasher.update(&stat.st_ctime.to_be_bytes());
-    hasher.update(&stat.st_ctime_nsec.to_be_bytes());
-    let [a, b, c, d, e, f, g, h, ..] = *hasher.finalize().as_bytes();
-    u64::from_be_bytes([a, b, c, d, e, f, g, h])
+    let half = |parts: &[[u8; 8]]| {
+        let [a, b, c, d, ..] = *blake3::hash(parts.as_flattened()).as_bytes();
+        u64::from(u32::from_be_bytes([a, b, c, d]))
+    };
+    let changed = [stat.st_ctime as u64, stat.st_ctime_nsec];
+    let changed = changed.map(u64::to_be_bytes);
+    half(&[stat.st_ino.to_be_bytes()]) << u32::BITS | half(&changed)
+}
+
+/// Whether two stamps are those of one file, changed or not.
+pub(crate) fn is_one_file(one: u64, other: u64) -> bool {
+    one >> u32::BITS == other >> u32::BITS
 }
 
 struct Walk {
@@ -296,7 +319,7 @@ impl Walk {
 }
 
 /// The name under which `path` is offered.
-fn name_root(path: &Path) -> Result<(Vec<u8>, PathBuf), Error> {
+pub(crate) fn name_root(path: &Path) -> Result<(Vec<u8>, PathBuf), Error> {
     let shown = path.as_os_str().as_bytes();
     let absolute;
     let name = match path.file_name() {
@@ -341,15 +364,14 @@ fn is_dense(stat: &Stat) -> bool {
     (stat.st_blocks as u64).saturating_mul(512) >= stat.st_size as u64
 }
 
-/// Where the data of a file is, if it has holes: as far as [`EXTENTS_MAX`] runs say it.
+/// Where the data of a file is, if it has holes. Of more than [`EXTENTS_MAX`] runs, those with the shortest holes between them are one.
 fn extents(file: BorrowedFd<'_>, stat: &Stat) -> Result<Option<Box<[Extent]>>, Errno> {
     let size = stat.st_size as u64;
     // Most files have no hole, and are asked nothing more.
     if is_dense(stat) {
         return Ok(None);
     }
-    let mut extents: Vec<Extent> = Vec::new();
-    let mut before = 0;
+    let mut runs: Vec<Range<u64>> = Vec::new();
     let mut from = 0;
     while from < size {
         let offset = match rustix::fs::seek(file, SeekFrom::Data(from)) {
@@ -360,29 +382,63 @@ fn extents(file: BorrowedFd<'_>, stat: &Stat) -> Result<Option<Box<[Extent]>>, E
             Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(None),
             Err(errno) => return Err(errno),
         };
-        let last = extents.len() + 1 == EXTENTS_MAX;
-        let end = if last {
-            size
-        } else {
-            rustix::fs::seek(file, SeekFrom::Hole(offset))?.min(size)
-        };
+        let end = rustix::fs::seek(file, SeekFrom::Hole(offset))?.min(size);
         if end > offset {
-            extents.push(Extent {
-                offset,
-                length: end - offset,
-                before,
-            });
-            before += end - offset;
+            runs.push(offset..end);
+        }
+        if runs.len() >= 2 * EXTENTS_MAX {
+            join_nearest(&mut runs, EXTENTS_MAX);
         }
         from = end.max(offset + 1);
     }
+    join_nearest(&mut runs, EXTENTS_MAX);
+    let mut before = 0;
+    let extents = runs.into_iter().map(|run| {
+        let length = run.end - run.start;
+        before += length;
+        Extent {
+            offset: run.start,
+            length,
+            before: before - length,
+        }
+    });
+    let extents: Vec<Extent> = extents.collect();
     let dense = matches!(extents[..], [Extent { offset: 0, length, .. }] if length == size);
     Ok((!dense).then(|| extents.into()))
+}
+
+/// Makes so many of runs in their order, by taking the shortest holes between them for data.
+fn join_nearest(runs: &mut Vec<Range<u64>>, most: usize) {
+    let Some(joined) = runs.len().checked_sub(most).filter(|joined| *joined > 0) else {
+        return;
+    };
+    let holes = runs.windows(2).map(|pair| pair[1].start - pair[0].end);
+    let mut holes: Vec<(u64, usize)> = holes.zip(1..).collect();
+    holes.select_nth_unstable(joined - 1);
+    holes.truncate(joined);
+    let shortest: HashSet<usize> = holes.into_iter().map(|(_, at)| at).collect();
+    for (at, run) in std::mem::take(runs).into_iter().enumerate() {
+        match runs.last_mut() {
+            Some(last) if shortest.contains(&at) => last.end = run.end,
+            Some(_) | None => runs.push(run),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_too_many_runs_those_with_the_shortest_holes_between_them_become_one() {
+        let mut runs = vec![0..10, 11..20, 100..110, 120..130, 131..140, 1000..1001];
+        join_nearest(&mut runs, 6);
+        assert_eq!(runs.len(), 6);
+        join_nearest(&mut runs, 4);
+        assert_eq!(runs, [0..20, 100..110, 120..140, 1000..1001]);
+        join_nearest(&mut runs, 1);
+        assert_eq!((runs.len(), &runs[0]), (1, &(0..1001)));
+    }
 
     #[test]
     fn permissions_say_which_files_need_not_be_opened_to_be_offered() {

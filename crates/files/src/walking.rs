@@ -1,10 +1,12 @@
 //! A walk on a thread of its own, for who connects and introduces himself meanwhile.
 
-use crate::walk::{Roots, Walked};
+use crate::walk::{Roots, Walked, name_root};
 use crate::{Error, Limits, Problem};
 use rustix::io::Errno;
 use std::cell::OnceCell;
-use std::path::Path;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
@@ -20,7 +22,22 @@ pub struct Walking {
 impl Walking {
     /// Begins what [`crate::walk()`] does. A path that is not there is an error at once.
     pub fn start<P: AsRef<Path>>(paths: &[P], limits: Limits) -> Result<Self, Error> {
-        let roots = Roots::find(paths)?;
+        Self::begin(Roots::find(paths)?, limits)
+    }
+
+    /// The same for paths that are offered under other names than their own, where one is given.
+    pub fn start_named(
+        paths: Vec<(Option<OsString>, PathBuf)>,
+        limits: Limits,
+    ) -> Result<Self, Error> {
+        let named = paths.into_iter().map(|(name, path)| match name {
+            Some(name) => Ok((name.into_vec(), path)),
+            None => name_root(&path),
+        });
+        Self::begin(Roots::named(named.collect::<Result<_, _>>()?)?, limits)
+    }
+
+    fn begin(roots: Roots, limits: Limits) -> Result<Self, Error> {
         let (found, coming) = channel();
         let work = move || {
             // Who does not wait for it any more wants nothing.

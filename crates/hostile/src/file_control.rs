@@ -75,6 +75,7 @@ fn receiver(data: &[u8], accepts: bool) {
                 ReceiverEvent::Complete => machine.finished(&Report {
                     files: 0,
                     flaws: Vec::new(),
+                    unkept: airdma_files::Unkept::default(),
                 }),
                 ReceiverEvent::Over => {}
                 ReceiverEvent::Failed(_) => assert_eq!(machine.poll_timeout(), None),

@@ -28,6 +28,7 @@ pub(crate) struct Channel {
     receiving: VecDeque<Operation<airdma::Message>>,
     sending: VecDeque<Operation<Region>>,
     idle: Vec<Region>,
+    has_heard: bool,
     waker: Waker,
 }
 
@@ -44,6 +45,7 @@ impl Channel {
             receiving,
             sending: VecDeque::new(),
             idle: Vec::new(),
+            has_heard: false,
             waker,
         })
     }
@@ -66,12 +68,18 @@ impl Channel {
                 return Ok(None);
             };
             self.frames.push(&message);
+            self.has_heard = true;
             let next = self.endpoint.recv(message.into_region(), ..);
             self.receiving.push_back(next);
         }
         // More may be there, of which nothing else tells.
         self.waker.wake_by_ref();
         Ok(None)
+    }
+
+    /// Whether the peer ever said something.
+    pub fn has_heard(&self) -> bool {
+        self.has_heard
     }
 
     /// What the two ends of the connection below share with no third, waited for: the keys are exchanged about a round trip after it opened.

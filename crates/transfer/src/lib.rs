@@ -45,7 +45,7 @@ pub use home::Home;
 pub use peer::{Expected, NoPeer, Peer};
 pub use progress::{Event, Offered, Progress, Shut, Waits};
 pub use receive::{Ask, Destination, ReceiveJob, Received, Watch, receive, receive_at};
-pub use send::{SendJob, Sent, send};
+pub use send::{SendJob, Sent, contact, send};
 pub use target::Stream;
 
 /// Where receivers listen, unless they are told otherwise. Ports are those of RDMA CM.

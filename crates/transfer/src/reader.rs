@@ -19,6 +19,8 @@ pub(crate) struct Sealed {
     pub chunk: u64,
     pub region: Region,
     pub bytes: usize,
+    /// Files that ended in it, and were longer by then than they were offered.
+    pub grown: Vec<u32>,
 }
 
 /// Ends, when it is dropped, once what it reads is read.
@@ -132,6 +134,7 @@ fn read(
             chunk,
             region,
             bytes,
+            grown: source.take_grown(),
         }) {
             return;
         }

@@ -15,7 +15,7 @@ use airdma::{Device, Endpoint};
 use airdma_files::manifest::Entry;
 use airdma_files::protocol::{Config, Failure, Reason};
 use airdma_files::session::{Code, HandshakeError, Identity, PublicKey};
-use airdma_files::{Flaw, Manifest, Options, printable};
+use airdma_files::{Flaw, Manifest, Options, Unkept, printable};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -104,6 +104,8 @@ pub struct Received {
     pub bytes: u64,
     /// Files that did not arrive: their paths, printable, and why.
     pub flaws: Vec<(String, Flaw)>,
+    /// What files did not keep there.
+    pub unkept: Unkept,
 }
 
 /// A connection, as the thread that accepts them sees it.
@@ -121,6 +123,8 @@ struct Ending {
     result: Result<Received, Error>,
     is_accepted: bool,
     is_heard: bool,
+    /// It went without a word: a sender that looks whether somebody is there.
+    is_mute: bool,
     /// Chunks on the disk.
     durable: u64,
 }
@@ -310,7 +314,7 @@ impl Reception<'_, '_, '_> {
         if is_final {
             return Some(Err(error));
         }
-        if !self.lobby.is_cancelled() {
+        if !self.lobby.is_cancelled() && !ending.is_mute {
             self.lobby.tell(Event::Turned(error.to_string()));
         }
         None
@@ -385,24 +389,26 @@ fn serve<'scope, 'env>(
     device: &Device,
     endpoint: Endpoint,
 ) -> Ending {
-    let failed = |error| Ending {
+    let failed = |error, is_mute| Ending {
         result: Err(error),
         is_accepted: false,
         is_heard: false,
+        is_mute,
         durable: 0,
     };
     let address = endpoint.peer();
     let mut channel = match Channel::new(device, endpoint, waker()) {
         Ok(channel) => channel,
-        Err(error) => return failed(error),
+        Err(error) => return failed(error, false),
     };
     let (session, by_code) = match admit(&mut channel, lobby, &visitor.shown_out) {
         Ok(admitted) => admitted,
         // At once, without a word.
-        Err(error) if visitor.shown_out.is_cancelled() => return failed(error),
+        Err(error) if visitor.shown_out.is_cancelled() => return failed(error, false),
         Err(error) => {
+            let is_mute = matches!(error, Error::Rdma(_)) && !channel.has_heard();
             channel.close(LAST_WORD);
-            return failed(error);
+            return failed(error, is_mute);
         }
     };
     visitor.is_admitted.store(true, Ordering::Relaxed);
@@ -430,6 +436,7 @@ fn serve<'scope, 'env>(
         result: outcome.map(|outcome| received(peer, outcome)),
         is_accepted,
         is_heard,
+        is_mute: false,
         durable,
     }
 }
@@ -442,6 +449,7 @@ fn received(peer: PublicKey, outcome: Outcome) -> Received {
     Received {
         peer,
         files: report.files,
+        unkept: report.unkept,
         bytes: manifest.content_bytes(),
         flaws: report.flaws.into_iter().map(named).collect(),
     }

@@ -1,7 +1,7 @@
 //! Sending: from the first connection to the end, over as many as it takes.
 
 use crate::cancel::Cancel;
-use crate::channel::Channel;
+use crate::channel::{Channel, LAST_WORD};
 use crate::code_tries::CodeTries;
 use crate::error::{Error, Meddling};
 use crate::handshake::introduce;
@@ -12,6 +12,7 @@ use airdma::{Device, Endpoint};
 use airdma_files::protocol::{Config, Failure, Reason};
 use airdma_files::session::{Identity, Introduction, PublicKey};
 use airdma_files::{Flaw, Walking, printable};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -52,6 +53,8 @@ pub struct Sent {
     pub bytes: u64,
     /// Files that did not: their paths, printable, and why.
     pub flaws: Vec<(String, Flaw)>,
+    /// Of the files that arrived, those that grew meanwhile, and arrived as long as they were offered: their paths, printable.
+    pub grown: Vec<String>,
     /// Connections after the first.
     pub reconnects: u32,
 }
@@ -72,6 +75,7 @@ pub fn send(job: &SendJob<'_>, watch: &dyn Fn(Event), cancel: &Cancel) -> Result
         durable: 0,
         beginnings_lost: 0,
         reconnects: 0,
+        grown: BTreeSet::new(),
     };
     let (mut lost, mut durable) = (None, 0);
     let mut meddling = Meddling::default();
@@ -126,6 +130,8 @@ struct Attempts<'a> {
     beginnings_lost: u32,
     /// How many came to a session and were lost.
     reconnects: u32,
+    /// Files that grew.
+    grown: BTreeSet<u32>,
 }
 
 impl Attempts<'_> {
@@ -145,7 +151,7 @@ impl Attempts<'_> {
     fn next(&mut self) -> Result<Sent, Error> {
         (self.was_connected, self.was_accepted) = (false, false);
         let beginnings_lost = std::mem::take(&mut self.beginnings_lost);
-        let (device, endpoint) = self.connect()?;
+        let (device, endpoint) = connect(self.job.to, self.cancel)?;
         let address = endpoint.peer();
         let mut channel = Channel::new(&device, endpoint, parking::waker())?;
         let by_code = self.is_by_code();
@@ -179,6 +185,7 @@ impl Attempts<'_> {
             self.watch,
         );
         let outcome = sending.run(self.cancel);
+        self.grown.extend(sending.grown());
         self.was_accepted = sending.is_accepted();
         self.is_accepted |= self.was_accepted;
         self.durable = self.durable.max(sending.durable());
@@ -196,12 +203,19 @@ impl Attempts<'_> {
     fn sent(&self, peer: PublicKey, outcome: Outcome<'_>) -> Sent {
         let Outcome { walked, arrived } = outcome;
         let (files, flaws) = arrived;
-        let named = |(entry, flaw)| (printable(&walked.manifest.path(entry)), flaw);
+        let path = |entry| printable(&walked.manifest.path(entry));
+        let has_arrived = |entry: &&u32| !flaws.iter().any(|(flawed, _)| flawed == *entry);
+        let grown = self.grown.iter().filter(has_arrived);
+        let grown = grown.map(|&entry| path(entry)).collect();
         Sent {
             peer,
             files,
             bytes: walked.manifest.content_bytes(),
-            flaws: flaws.into_iter().map(named).collect(),
+            flaws: flaws
+                .into_iter()
+                .map(|(entry, flaw)| (path(entry), flaw))
+                .collect(),
+            grown,
             reconnects: self.reconnects,
         }
     }
@@ -218,29 +232,39 @@ impl Attempts<'_> {
         );
         is_busy && self.is_accepted && !self.was_accepted
     }
+}
 
-    /// To the first address at which somebody answers.
-    fn connect(&self) -> Result<(Device, Endpoint), Error> {
-        let mut refused = None;
-        for &to in self.job.to {
-            match self.connect_to(to) {
-                Err(Error::Rdma(error)) => refused = Some(error.into()),
-                result => return result,
-            }
+/// Whether a receiver is there: connects to it, and goes. It belongs before a person is asked for its code.
+///
+/// # Errors
+/// As [`send`], of what has to do with connecting.
+pub fn contact(to: &[SocketAddr], cancel: &Cancel) -> Result<(), Error> {
+    let (_, endpoint) = connect(to, cancel)?;
+    drop(endpoint.close().wait_timeout(LAST_WORD));
+    Ok(())
+}
+
+/// To the first address at which somebody answers.
+fn connect(to: &[SocketAddr], cancel: &Cancel) -> Result<(Device, Endpoint), Error> {
+    let mut refused = None;
+    for &to in to {
+        match connect_to(to, cancel) {
+            Err(Error::Rdma(error)) => refused = Some(error.into()),
+            result => return result,
         }
-        Err(refused.unwrap_or(Error::NoAnswer))
     }
+    Err(refused.unwrap_or(Error::NoAnswer))
+}
 
-    fn connect_to(&self, to: SocketAddr) -> Result<(Device, Endpoint), Error> {
-        let device = Device::towards(to)?.sealed();
-        let mut connecting = device.connect(to);
-        loop {
-            if let Some(connected) = connecting.wait_timeout(LOOK_EVERY) {
-                return Ok((device, connected?));
-            }
-            if self.cancel.is_cancelled() {
-                return Err(Error::Cancelled);
-            }
+fn connect_to(to: SocketAddr, cancel: &Cancel) -> Result<(Device, Endpoint), Error> {
+    let device = Device::towards(to)?.sealed();
+    let mut connecting = device.connect(to);
+    loop {
+        if let Some(connected) = connecting.wait_timeout(LOOK_EVERY) {
+            return Ok((device, connected?));
+        }
+        if cancel.is_cancelled() {
+            return Err(Error::Cancelled);
         }
     }
 }

@@ -45,6 +45,7 @@ pub(crate) struct Sending<'a> {
     prepared: Option<Prepared>,
     data: Option<Data>,
     outcome: Option<Arrived>,
+    grown: Vec<u32>,
 }
 
 /// Chunks on their way.
@@ -87,6 +88,7 @@ impl<'a> Sending<'a> {
             prepared: None,
             data: None,
             outcome: None,
+            grown: Vec::new(),
         }
     }
 
@@ -98,6 +100,11 @@ impl<'a> Sending<'a> {
     /// Chunks that need not be sent again, in any connection.
     pub fn durable(&self) -> u64 {
         self.data.as_ref().map_or(0, |data| data.durable)
+    }
+
+    /// Files that were longer when they were read than they were offered.
+    pub fn grown(&self) -> &[u32] {
+        &self.grown
     }
 
     /// Sends all of it, and says what that was. The receiver hears of it in [`Sending::close`].
@@ -251,7 +258,8 @@ impl<'a> Sending<'a> {
             data.written += 1;
             data.reader.give_back(region);
         }
-        while let Some(sealed) = data.reader.take() {
+        while let Some(mut sealed) = data.reader.take() {
+            self.grown.append(&mut sealed.grown);
             data.sealed.push_back(sealed);
         }
         while !data.sealed.is_empty()

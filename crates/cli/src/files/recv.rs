@@ -5,7 +5,7 @@ use super::stdout::Output;
 use super::{conclude, status, stop, terminal, word};
 use airdma_files::protocol::Config;
 use airdma_files::session::{Code, Pin, Place, Role};
-use airdma_files::{Clash, Options, Permissions, Symlinks, printable};
+use airdma_files::{Clash, Options, Permissions, Symlinks, Unkept, printable};
 use airdma_transfer::{
     Cancel, Destination, Doors, Error, Event, Home, Kind, Offered, PORT, ReceiveJob, Received,
     Shut, Stream,
@@ -112,7 +112,7 @@ enum Links {
     Refuse,
     /// None: they are left out.
     Skip,
-    /// Those that stay inside of DIR; an offer with another one is refused.
+    /// Those that stay inside of what is sent; others are left out, and told.
     Inside,
     /// Wherever they lead.
     All,
@@ -251,11 +251,29 @@ fn is_of_one_offer(error: &Error) -> bool {
 
 fn end_of(received: Received) -> End {
     let flaws = received.flaws.into_iter();
+    let Unkept { modes, times } = received.unkept;
+    let unkept = [(modes, "permissions"), (times, "times")];
+    let unkept = unkept.iter().filter(|(count, _)| *count > 0);
+    let notes = unkept.map(|(count, what)| {
+        format!(
+            "this file system does not keep {what} as they were at the sender: {} arrived without them",
+            counted(*count)
+        )
+    });
     End {
         files: received.files,
         bytes: received.bytes,
         flaws: flaws.map(|(path, flaw)| (path, flaw.to_string())).collect(),
+        notes: notes.collect(),
         reconnects: 0,
+    }
+}
+
+/// Directories are counted, too.
+fn counted(count: u64) -> String {
+    match count {
+        1 => "1 file or directory".to_owned(),
+        count => format!("{count} files and directories"),
     }
 }
 

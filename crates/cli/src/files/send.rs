@@ -1,7 +1,8 @@
 //! `airdma send`.
 
 use super::show::{End, Show, Side};
-use super::{arrived, conclude, meet, stdin, stop, terminal};
+use super::stdin::{self, Source};
+use super::{arrived, conclude, meet, stop, terminal};
 use airdma_files::protocol::Config;
 use airdma_files::session::{Code, HandshakeError, Introduction, NoCode, PublicKey, Role};
 use airdma_files::walk::{Skipped, Why};
@@ -23,10 +24,14 @@ Examples:
   airdma send photos notes.txt anna      several, to the host of this name
   airdma send photos                     to the only one who waits on this network
   tar c . | airdma send - anna           what a program writes, once it has ended
+  airdma send <(pg_dump db) anna         the same, of another program or a named pipe
 
 ",
     super::exit_status!()
 );
+
+/// A walk that takes longer is worth a word.
+const LONG_WALK: Duration = Duration::from_secs(1);
 
 #[derive(clap::Args)]
 pub struct SendOptions {
@@ -109,17 +114,12 @@ fn send_to(
     cancel: &Cancel,
 ) -> Result<End, Error> {
     let home = super::home(show)?;
-    let paths = wanted.paths.iter();
-    let paths: Vec<PathBuf> = paths
-        .map(|path| {
-            if stdin::is_meant(path) {
-                stdin::as_file(cancel)
-            } else {
-                Ok(path.clone())
-            }
-        })
+    let sources = wanted.paths.iter();
+    let sources: Vec<Source> = sources
+        .map(|path| Source::of(path, cancel))
         .collect::<Result<_, _>>()?;
-    let walking = Walking::start(&paths, Limits::default())?;
+    let named = sources.iter().map(Source::named).collect();
+    let walking = Walking::start_named(named, Limits::default())?;
     let unread = OnceCell::new();
     let end_of = |sent| end_of(sent, unread.get().map_or(&[], Vec::as_slice));
     let watch = |event| {
@@ -131,7 +131,8 @@ fn send_to(
         }
         tell(event, wanted, &home, show);
     };
-    let mut introduction = introduction(options, wanted, &home, cancel)?;
+    let is_ready = || ready(&walking, &wanted.peer, show, cancel);
+    let mut introduction = introduction(options, wanted, &home, cancel, is_ready)?;
     loop {
         // A code that was asked for is another one.
         let code_tries = CodeTries::default();
@@ -165,14 +166,21 @@ fn send_to(
     }
 }
 
+/// What is told of a log that goes on, say.
+pub const GREW: &str =
+    "it grew while it was sent: what arrived ends where it ended when it was offered";
+
 /// What came of it, with what could not be read to be offered.
 fn end_of(sent: Sent, unread: &[(String, String)]) -> End {
     let flaws = sent.flaws.into_iter();
     let flaws = flaws.map(|(path, flaw)| (path, flaw.to_string()));
+    let grown = sent.grown.into_iter();
+    let grown = grown.map(|path| (path, GREW.to_owned()));
     End {
         files: sent.files,
         bytes: sent.bytes,
-        flaws: unread.iter().cloned().chain(flaws).collect(),
+        flaws: unread.iter().cloned().chain(flaws).chain(grown).collect(),
+        notes: Vec::new(),
         reconnects: sent.reconnects,
     }
 }
@@ -183,6 +191,7 @@ fn introduction(
     wanted: &Wanted,
     home: &Home,
     cancel: &Cancel,
+    is_ready: impl FnOnce() -> Result<(), Error>,
 ) -> Result<Introduction, Error> {
     if let Some(code) = options.code.as_ref().or(wanted.code.as_ref()) {
         return Ok(Introduction::Code(code.clone()));
@@ -207,7 +216,26 @@ fn introduction(
         }
     }
     let terminal = terminal.ok_or(Error::NoCode)?;
+    is_ready()?;
     Ok(Introduction::Code(ask_code(terminal, "", cancel)?))
+}
+
+/// Before a person goes for the code: whether all can be offered, and the receiver is there.
+fn ready(walking: &Walking, peer: &Peer, show: &Show, cancel: &Cancel) -> Result<(), Error> {
+    let mut is_told = false;
+    let found = loop {
+        if let Some(found) = walking.wait(LONG_WALK) {
+            break found;
+        }
+        if cancel.is_cancelled() {
+            return Err(Error::Cancelled);
+        }
+        if !std::mem::replace(&mut is_told, true) {
+            show.line("reading directories");
+        }
+    };
+    found?;
+    airdma_transfer::contact(&peer.addresses, cancel)
 }
 
 /// The terminal to ask at, if there is one.

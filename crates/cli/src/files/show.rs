@@ -56,6 +56,8 @@ pub struct End {
     pub bytes: u64,
     /// Paths, printable, and why they did not arrive.
     pub flaws: Vec<(String, String)>,
+    /// What else is to be known of files that arrived.
+    pub notes: Vec<String>,
     pub reconnects: u32,
 }
 
@@ -177,6 +179,9 @@ impl Show {
         for (path, why) in &end.flaws {
             self.must(&format!("airdma: {path}: {why}"));
         }
+        for note in &end.notes {
+            self.must(&format!("airdma: {note}"));
+        }
         // Another transfer may follow.
         let elapsed = std::mem::take(&mut self.state().meter).elapsed();
         let rate = end.bytes as f64 / elapsed.as_secs_f64().max(1e-3);
@@ -201,6 +206,7 @@ impl Show {
             "seconds": elapsed.as_secs_f64(),
             "reconnects": end.reconnects,
             "flaws": flaws,
+            "notes": end.notes,
         }));
     }
 

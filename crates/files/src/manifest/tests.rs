@@ -298,3 +298,17 @@ fn check(bytes: &[u8]) {
         assert_eq!(manifest.id(), id);
     }
 }
+
+#[test]
+fn what_is_too_much_is_said_with_the_limit() {
+    let limits = Limits::default();
+    let (many, deep) = (ManifestError::TooMany, ManifestError::Depth);
+    for (error, number) in [
+        (many, u64::from(limits.entries_max)),
+        (many, limits.bytes_max >> 20),
+        (deep, u64::from(limits.depth_max)),
+    ] {
+        let said = error.to_string();
+        assert!(said.contains(&format!(" {number} ")), "{said}");
+    }
+}

@@ -177,6 +177,7 @@ fn a_transfer_from_the_offer_to_the_end() {
     pair.receiver.finished(&Report {
         files: 1,
         flaws: vec![(1, Flaw::Changed)],
+        unkept: crate::Unkept::default(),
     });
     assert_eq!(pair.talk(), ["flawed", "finished", "bye"]);
     let finished = SenderEvent::Finished {
@@ -210,6 +211,7 @@ fn an_offer_of_which_nothing_is_wanted_is_over_at_once() {
     pair.receiver.finished(&Report {
         files: 0,
         flaws: Vec::new(),
+        unkept: crate::Unkept::default(),
     });
     assert_eq!(pair.talk(), ["unwanted", "accept", "finished", "bye"]);
 }
@@ -319,6 +321,7 @@ fn a_sender_that_lives_on_and_takes_no_leave_is_not_waited_for() {
     pair.receiver.finished(&Report {
         files: 1,
         flaws: Vec::new(),
+        unkept: crate::Unkept::default(),
     });
     while pair.receiver.poll_event().is_some() {}
     for seconds in 1..=20 {

@@ -2,11 +2,11 @@
 //! not idle in between, and nobody waits for it. One at a time; what comes meanwhile belongs to the next.
 
 use super::{OPEN_ANY, Sink, flaw_name, temporary_name};
-use crate::Error;
 use crate::journal::Journal;
 use crate::options::Clash;
 use crate::plan::CHUNK_BYTES;
 use crate::trailer::Flaw;
+use crate::{Error, Problem};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use std::fs::File;
@@ -194,25 +194,35 @@ impl Sink {
     }
 
     pub(super) fn place(&mut self, whole: &[u32]) -> Result<(), Error> {
-        let replace = self.options.clash == Clash::Overwrite;
         for &entry in whole {
             let name = temporary_name(entry);
-            if self.tree.is_taken(entry)? {
-                let flawed = flaw_name(entry, Flaw::SameName);
+            if let Some(flaw) = self.place_unless_refused(entry, &name)? {
+                let flawed = flaw_name(entry, flaw);
                 rustix::fs::renameat(&self.staging, &name, &self.staging, &flawed)
                     .map_err(|errno| self.error("rename", entry, &errno.into()))?;
-                self.flaws.push((entry, Flaw::SameName));
-                continue;
+                self.flaws.push((entry, flaw));
             }
-            self.tree.place(
-                self.staging.as_fd(),
-                &name,
-                entry,
-                replace,
-                self.options.permissions.are_kept(),
-            )?;
         }
         Ok(())
+    }
+
+    /// Gives what is called `name` in the staging directory the name of its entry, or says why that cannot have it.
+    pub(super) fn place_unless_refused(
+        &mut self,
+        entry: u32,
+        name: &str,
+    ) -> Result<Option<Flaw>, Error> {
+        let replace = self.options.clash == Clash::Overwrite;
+        let keep_permissions = self.options.permissions.are_kept();
+        let (tree, staging) = (&mut self.tree, self.staging.as_fd());
+        if let Some(flaw) = tree.refused(entry, staging)? {
+            return Ok(Some(flaw));
+        }
+        match tree.place(staging, name, entry, replace, keep_permissions) {
+            Ok(()) => Ok(None),
+            Err(error) if error.problem == Problem::Name => Ok(Some(Flaw::Name)),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -223,8 +233,10 @@ pub(super) fn hold(journal: &Mutex<Journal>) -> MutexGuard<'_, Journal> {
 
 /// The directory and the files at once: a disk that is told to keep both does it in the time of one.
 pub(super) fn sync(staging: &OwnedFd, whole: &[u32], receiving: Option<&File>) -> io::Result<()> {
-    let names = || Ok(rustix::fs::fsync(staging)?);
-    at_once(names, || sync_files(staging, whole, receiving))
+    at_once(
+        || sync_directory(staging),
+        || sync_files(staging, whole, receiving),
+    )
 }
 
 /// Does both, the first in a thread; what goes wrong with either is told.
@@ -239,6 +251,19 @@ pub(super) fn at_once(
         let done = first.join();
         done.unwrap_or_else(|_| Err(io::Error::other("a thread failed")))
     })
+}
+
+/// What is in a directory, on the disk. A file system that cannot do that for a directory alone does it for all, or at each change.
+pub(super) fn sync_directory(directory: impl AsFd) -> io::Result<()> {
+    let cannot = |errno| matches!(errno, Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP);
+    let synced = rustix::fs::fsync(&directory).or_else(|errno| match cannot(errno) {
+        true => rustix::fs::syncfs(&directory),
+        false => Err(errno),
+    });
+    match synced {
+        Err(errno) if cannot(errno) => Ok(()),
+        synced => Ok(synced?),
+    }
 }
 
 fn sync_files(staging: &OwnedFd, whole: &[u32], receiving: Option<&File>) -> io::Result<()> {

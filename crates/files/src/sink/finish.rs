@@ -1,14 +1,15 @@
 //! The end: empty directories, symbolic links, modes and times of directories. All of it can be done again, if it is interrupted.
 
-use super::checkpoint::{at_once, hold};
+use super::checkpoint::{at_once, hold, sync_directory};
 use super::{NEW_MODE, NUMBERED, Sink, create, flaw_name, times};
 use crate::manifest::Kind;
-use crate::options::{Clash, Symlinks};
+use crate::options::Symlinks;
 use crate::trailer::Flaw;
 use crate::tree::{Tree, unless_gone};
 use crate::{Error, Problem};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -19,6 +20,42 @@ pub struct Report {
     pub files: u64,
     /// Files that did not, by entry.
     pub flaws: Vec<(u32, Flaw)>,
+    /// What they did not keep, as this file system does not.
+    pub unkept: Unkept,
+}
+
+/// Files and directories that arrived, and did not get what they had at the sender: the file system has one mode for all, or does not let
+/// this user set times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unkept {
+    /// Without their permissions.
+    pub modes: u64,
+    /// Without their times.
+    pub times: u64,
+}
+
+/// What a file system does not keep is no reason not to keep the file.
+pub(super) fn unless_impossible(
+    set: Result<(), Errno>,
+    unkept: &Cell<Unkept>,
+    count: impl FnOnce(&mut Unkept) -> &mut u64,
+) -> Result<(), Errno> {
+    match set {
+        Err(
+            Errno::PERM
+            | Errno::ACCESS
+            | Errno::OPNOTSUPP
+            | Errno::NOSYS
+            | Errno::INVAL
+            | Errno::OVERFLOW,
+        ) => {
+            let mut counted = unkept.get();
+            *count(&mut counted) += 1;
+            unkept.set(counted);
+            Ok(())
+        }
+        set => set,
+    }
 }
 
 impl Sink {
@@ -39,6 +76,7 @@ impl Sink {
         Ok(Report {
             files: (self.plan.files().len() - flawed) as u64,
             flaws: self.flaws.clone(),
+            unkept: self.unkept.get(),
         })
     }
 
@@ -78,8 +116,14 @@ impl Sink {
             }
             match &entry.kind {
                 Kind::Directory => {
-                    self.tree
-                        .directory(index, self.options.permissions.are_kept())?;
+                    let keep_permissions = self.options.permissions.are_kept();
+                    let made = self.tree.directory(index, keep_permissions).map(drop);
+                    match made {
+                        Err(error) if error.problem == Problem::Name => {
+                            self.lack(index, Flaw::Name)?;
+                        }
+                        made => made?,
+                    }
                 }
                 Kind::Symlink(target) if self.options.symlinks != Symlinks::Skip => {
                     self.link(index, target)?
@@ -90,12 +134,18 @@ impl Sink {
         // Children before their parents: a directory's time changes with what is in it, and its mode may close it.
         for (index, entry) in manifest.iter().rev() {
             if entry.kind == Kind::Directory && !self.nameless.contains(&index) {
+                let closed = self.tree.opened(index);
                 let directory = self
                     .tree
                     .directory(index, self.options.permissions.are_kept())?
                     .try_clone_to_owned();
                 directory
-                    .and_then(|directory| self.set_attributes(&directory, index, false))
+                    .and_then(|directory| {
+                        if let Some(mode) = closed {
+                            rustix::fs::fchmod(&directory, mode)?;
+                        }
+                        self.set_attributes(&directory, index, false)
+                    })
                     .map_err(|error| self.error("set mode and time of", index, &error))?;
             }
         }
@@ -107,27 +157,46 @@ impl Sink {
         Ok(())
     }
 
-    /// Whether a directory or link has no name of its own here, which is told as of a file.
+    /// Whether a directory or link has no name of its own here, or is one that the options leave out, which is told as of a file.
     fn leave_out(&mut self, index: u32) -> Result<bool, Error> {
         if self.nameless.contains(&index) {
             return Ok(true);
         }
-        let is_taken = self.tree.is_taken(index)?;
-        if is_taken {
-            self.nameless.insert(index);
-            let mark = flaw_name(index, Flaw::SameName);
-            create(self.staging.as_fd(), mark.as_bytes(), NUMBERED, NEW_MODE)
-                .map_err(|error| self.staging_error("write", &error))?;
-            self.flaws.push((index, Flaw::SameName));
+        let entry = self.manifest.entry(index);
+        let leads_out = match &entry.kind {
+            Kind::Symlink(target) => {
+                let links = self.options.symlinks;
+                links != Symlinks::Skip && !links.makes(target, entry.depth)
+            }
+            Kind::File(_) | Kind::Directory => false,
+        };
+        let flaw = match leads_out {
+            true => Some(Flaw::LeadsOut),
+            false => self.tree.refused(index, self.staging.as_fd())?,
+        };
+        if let Some(flaw) = flaw {
+            self.lack(index, flaw)?;
         }
-        Ok(is_taken)
+        Ok(flaw.is_some())
+    }
+
+    /// A directory or link that is not made leaves a mark, as a file does.
+    fn lack(&mut self, index: u32, flaw: Flaw) -> Result<(), Error> {
+        self.nameless.insert(index);
+        let mark = flaw_name(index, flaw);
+        create(self.staging.as_fd(), mark.as_bytes(), NUMBERED, NEW_MODE)
+            .map_err(|error| self.staging_error("write", &error))?;
+        self.flaws.push((index, flaw));
+        Ok(())
     }
 
     fn link(&mut self, index: u32, target: &[u8]) -> Result<(), Error> {
         let name = self.tree.name(index).to_vec();
-        let parent = self
-            .tree
-            .parent(index, self.options.permissions.are_kept())?;
+        let keep_permissions = self.options.permissions.are_kept();
+        let parent = match self.tree.parent(index, keep_permissions) {
+            Err(error) if error.problem == Problem::Name => return self.lack(index, Flaw::Name),
+            parent => parent?,
+        };
         match rustix::fs::readlinkat(parent, &*name, Vec::new()) {
             Ok(existing) if existing.as_bytes() == target => return Ok(()),
             // Another link, or none: decided when it is placed.
@@ -141,16 +210,20 @@ impl Sink {
                     .and_then(|()| rustix::fs::symlinkat(target, &self.staging, &temporary)),
                 errno => Err(errno),
             });
-        made.and_then(|()| self.time_link(index, &temporary))
-            .map_err(|errno| self.error("create", index, &errno.into()))?;
-        let replace = self.options.clash == Clash::Overwrite;
-        self.tree.place(
-            self.staging.as_fd(),
-            &temporary,
-            index,
-            replace,
-            self.options.permissions.are_kept(),
-        )
+        match made {
+            Err(Errno::PERM | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                return self.lack(index, Flaw::NoLinks);
+            }
+            made => made,
+        }
+        .and_then(|()| self.time_link(index, &temporary))
+        .map_err(|errno| self.error("create", index, &errno.into()))?;
+        if let Some(flaw) = self.place_unless_refused(index, &temporary)? {
+            let removed = rustix::fs::unlinkat(&self.staging, &temporary, AtFlags::empty());
+            unless_gone(removed).map_err(|errno| self.staging_error("write", &errno.into()))?;
+            self.lack(index, flaw)?;
+        }
+        Ok(())
     }
 
     fn time_link(&self, index: u32, temporary: &str) -> Result<(), Errno> {
@@ -158,7 +231,9 @@ impl Sink {
             return Ok(());
         }
         let times = times(self.manifest.entry(index).modified);
-        rustix::fs::utimensat(&self.staging, temporary, &times, AtFlags::SYMLINK_NOFOLLOW)
+        let timed =
+            rustix::fs::utimensat(&self.staging, temporary, &times, AtFlags::SYMLINK_NOFOLLOW);
+        self.unless_untimed(timed)
     }
 
     fn sync_names(&self) -> io::Result<()> {
@@ -169,8 +244,7 @@ impl Sink {
         // All names are in one directory, and none is in the other any more: both are said to the disk, for a file system without a journal. A
         // call for the whole file system would wait for what others write, too.
         let (top, staging) = (self.tree.top(), &self.staging);
-        let placed = || Ok(rustix::fs::fsync(top)?);
-        at_once(placed, || Ok(rustix::fs::fsync(staging)?))
+        at_once(|| sync_directory(top), || sync_directory(staging))
     }
 }
 

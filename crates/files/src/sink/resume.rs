@@ -1,20 +1,26 @@
 //! Beginning to receive: anew, or where an interrupted transfer stopped.
 
+use super::staging::{
+    Left, check_left, check_owner, left, make_staging, names, open_staging, remove, remove_left,
+};
 use super::{OPEN_ANY, Receiving, Sink, problem};
 use crate::JournalKey;
+use crate::grain::is_kept;
 use crate::journal::{self, Journal, Record};
-use crate::manifest::{Entry, Kind, Manifest, ManifestId, Modified};
+use crate::manifest::{Entry, Manifest, ManifestId, Modified};
 use crate::options::Options;
+use crate::owned::Owned;
 use crate::plan::{CHUNK_BYTES, Plan};
 use crate::survey::{check_links, survey};
 use crate::trailer::Flaw;
-use crate::tree::{DIRECTORY, Fitting, PASSED, Tree, open_top, path_of, temporary_name};
+use crate::tree::{Fitting, PASSED, Tree, open_top, path_of, temporary_name};
 use crate::walk::modified;
 use crate::{Error, Problem};
-use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::collections::{HashSet, VecDeque};
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,27 +28,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-/// How exactly a file system knows when a file was changed (FAT: every other second).
+/// How exactly a file system knows when a file was changed, at worst (FAT: every other second).
 const TIME_GRAIN_SECONDS: u64 = 2;
-
-/// Names of a directory that are read before what has them is removed.
-const NAMES_AT_ONCE_MAX: usize = 4096;
-/// Directories within each other below the one that is removed: more than a transfer makes, and few enough to have them all open.
-const REMOVED_DEPTH_MAX: u8 = 128;
-
-/// What a name in the staging directory stands for.
-enum Left {
-    /// A file that is not placed.
-    File(u32),
-    /// A directory of the first checkpoint that is not placed.
-    Top(u32),
-    /// A file that did not arrive.
-    Flaw(u32, Flaw),
-    /// The journal.
-    Journal,
-    /// Nothing of ours.
-    Other,
-}
 
 /// What of a file is durable.
 enum Reached {
@@ -70,8 +57,8 @@ struct Found {
 }
 
 enum State {
-    /// What has the name of the unfinished directory, if something has, is of no use.
-    New(Fitting, Option<OwnedFd>),
+    /// What has the name of the unfinished directory, if something has, is of no use, and perhaps another user's.
+    New(Fitting, Option<(OwnedFd, Owned)>),
     Begun(OwnedFd, Journal, Record),
 }
 
@@ -119,11 +106,12 @@ impl Sink {
         let (staging, journal, record) = match state {
             State::Begun(staging, journal, record) => (staging, journal, record),
             State::New(fitting, left) => {
-                if left.is_some() {
+                if let Some((left, owned)) = left {
+                    check_owner(&left, owned, &staging_name)?;
                     remove_left(&top, &staging_name).map_err(said("remove"))?;
                 }
-                let staging = make_staging(&top, &staging_name)?;
-                let seal = key.seal(id, &path);
+                let (staging, owned) = make_staging(&top, &staging_name)?;
+                let seal = key.seal(id, &path, owned);
                 let journal = Journal::create(staging.as_fd(), id, seal, &fitting);
                 let record = Record {
                     chunks: 0,
@@ -154,6 +142,7 @@ impl Sink {
             durable: record.chunks,
             flaws: Vec::new(),
             nameless: HashSet::new(),
+            unkept: Cell::default(),
             bytes_since_checkpoint: 0,
             broken: None,
         };
@@ -175,9 +164,9 @@ impl Sink {
                     Reached::Middle => {}
                     Reached::Nothing => self.remove(&name)?,
                 },
-                Left::Flaw(entry, Flaw::SameName) if self.is_without_content(entry) => {
+                Left::Flaw(entry, flaw) if self.is_without_content(entry) => {
                     self.nameless.insert(entry);
-                    self.flaws.push((entry, Flaw::SameName));
+                    self.flaws.push((entry, flaw));
                 }
                 Left::Flaw(entry, flaw) => match self.reached(entry) {
                     Reached::End => self.flaws.push((entry, flaw)),
@@ -344,8 +333,11 @@ fn look(
     let staging_name = key.staging_name(id);
     let staging = open_staging(&top, &staging_name)?;
     let known = match &staging {
-        Some(staging) => Journal::open(staging.as_fd(), id, key.seal(id, &path), manifest)
-            .map_err(|error| Error::new("read", &staging_name, problem(&error)))?,
+        Some((staging, owned)) => {
+            let seal = key.seal(id, &path, *owned);
+            Journal::open(staging.as_fd(), *owned, id, seal, manifest)
+                .map_err(|error| Error::new("read", &staging_name, problem(&error)))?
+        }
         None => None,
     };
     let still_there = |staging: &OwnedFd, record: &Record| {
@@ -361,11 +353,11 @@ fn look(
             .map_err(|error| Error::new("read", &staging_name, problem(&error)))
     };
     let state = match (known, staging) {
-        (Some((journal, record)), Some(staging)) if still_there(&staging, &record)? => {
+        (Some((journal, record)), Some((staging, _))) if still_there(&staging, &record)? => {
             State::Begun(staging, journal, record)
         }
         (_, left) => {
-            if let Some(left) = &left {
+            if let Some((left, _)) = &left {
                 check_left(left, &staging_name, manifest)?;
             }
             let fitting = survey(copy(&top)?, manifest, options)?;
@@ -392,7 +384,7 @@ fn keeps_all(tree: &mut Tree, manifest: &Manifest) -> bool {
     let unwanted = tree.fitting.unwanted.clone();
     let mut unwanted = unwanted.ranges().iter().cloned().flatten();
     let is_file = |entry: u32| manifest.entry(entry).content().is_some();
-    let by_time = |entry: &Entry, found| found == entry.modified;
+    let by_time = |entry: &Entry, found| is_kept(entry.modified, found);
     unwanted.all(|entry| !is_file(entry) || is_in_place(tree, entry, by_time))
 }
 
@@ -443,34 +435,6 @@ fn is_in_place(tree: &mut Tree, index: u32, by_time: impl Fn(&Entry, Modified) -
     })
 }
 
-/// The staging directory of this offer, if it is there, for this process alone.
-fn open_staging(top: &OwnedFd, name: &str) -> Result<Option<OwnedFd>, Error> {
-    let staging = match rustix::fs::openat(top, name, DIRECTORY, Mode::empty()) {
-        Ok(staging) => staging,
-        Err(Errno::NOENT) => return Ok(None),
-        Err(errno) => return Err(Error::at("open", name)(errno)),
-    };
-    match rustix::fs::flock(&staging, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => return Err(Error::new("receive into", name, Problem::Busy)),
-        Err(errno) => return Err(Error::at("lock", name)(errno)),
-    }
-    // Somebody else's, in a directory that all may write to, could be anything.
-    let stat = rustix::fs::fstat(&staging).map_err(Error::at("look at", name))?;
-    if stat.st_uid != rustix::process::geteuid().as_raw() || stat.st_mode & 0o022 != 0 {
-        return Err(Error::new("go on with", name, Problem::Tampered));
-    }
-    Ok(Some(staging))
-}
-
-fn make_staging(top: &OwnedFd, name: &str) -> Result<OwnedFd, Error> {
-    match rustix::fs::mkdirat(top, name, Mode::from_raw_mode(0o700)) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(errno) => return Err(Error::at("create", name)(errno)),
-    }
-    open_staging(top, name)?.ok_or_else(|| Error::new("create", name, Problem::Missing))
-}
-
 /// Before anything is written: an offer that cannot fit is refused at once.
 fn check_room(
     top: &OwnedFd,
@@ -501,99 +465,6 @@ fn check_room(
         ));
     }
     Ok(())
-}
-
-/// Whether what has the name of the unfinished directory, and no journal that makes it ours, holds nothing but what a receiver puts there.
-/// Where others can write to the receiving directory, they can give that name to another directory of this user's.
-fn check_left(left_there: &OwnedFd, name: &str, manifest: &Manifest) -> Result<(), Error> {
-    let is_ours = |found: &CStr| match left(&found.to_string_lossy(), manifest) {
-        Left::Other => found.to_bytes() == journal::NEW.as_bytes(),
-        Left::File(_) | Left::Top(_) | Left::Flaw(..) | Left::Journal => true,
-    };
-    for entry in Dir::read_from(left_there).map_err(Error::at("read", name))? {
-        let entry = entry.map_err(Error::at("read", name))?;
-        let found = entry.file_name();
-        if found != c"." && found != c".." && !is_ours(found) {
-            return Err(Error::new("go on with", name, Problem::Tampered));
-        }
-    }
-    Ok(())
-}
-
-/// Removes what has the name of the unfinished directory and no journal that makes it ours: what a crash left, or a copy of such a
-/// directory; no link in it is followed.
-fn remove_left(top: &OwnedFd, name: &str) -> io::Result<()> {
-    let name = CString::new(name)?;
-    remove(top, &name)
-}
-
-/// Removes what has this name, with all that is in it. No link is followed.
-fn remove(directory: &OwnedFd, name: &CStr) -> io::Result<()> {
-    remove_within(directory, name, 0)
-}
-
-fn remove_within(directory: &OwnedFd, name: &CStr, depth: u8) -> io::Result<()> {
-    match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
-        Err(Errno::ISDIR) => {}
-        result => return Ok(result?),
-    }
-    if depth == REMOVED_DEPTH_MAX {
-        return Err(Errno::NAMETOOLONG.into());
-    }
-    let within = rustix::fs::openat(directory, name, DIRECTORY, Mode::empty())?;
-    loop {
-        let names = some_names(&within, NAMES_AT_ONCE_MAX)?;
-        if names.is_empty() {
-            break;
-        }
-        for name in &names {
-            remove_within(&within, name, depth + 1)?;
-        }
-    }
-    Ok(rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR)?)
-}
-
-fn names(directory: &OwnedFd) -> io::Result<Vec<CString>> {
-    some_names(directory, usize::MAX)
-}
-
-fn some_names(directory: &OwnedFd, names_max: usize) -> io::Result<Vec<CString>> {
-    let mut names = Vec::new();
-    for entry in Dir::read_from(directory)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if name != c"." && name != c".." {
-            names.push(name.to_owned());
-        }
-        if names.len() == names_max {
-            break;
-        }
-    }
-    Ok(names)
-}
-
-fn left(name: &str, manifest: &Manifest) -> Left {
-    if name == journal::NAME {
-        return Left::Journal;
-    }
-    let (entry, flaw) = name
-        .split_once('.')
-        .map_or((name, None), |(entry, flaw)| (entry, Some(flaw)));
-    let known = entry.parse().ok().and_then(|entry| match flaw {
-        None if is_top(manifest, entry) => Some(Left::Top(entry)),
-        None => Some(Left::File(entry)),
-        Some(flaw) => flaw
-            .parse()
-            .ok()
-            .and_then(Flaw::from_code)
-            .map(|flaw| Left::Flaw(entry, flaw)),
-    });
-    known.unwrap_or(Left::Other)
-}
-
-fn is_top(manifest: &Manifest, entry: u32) -> bool {
-    let entry = manifest.entries().get(entry as usize);
-    entry.is_some_and(|entry| entry.depth == 0 && entry.kind == Kind::Directory)
 }
 
 fn copy(top: &OwnedFd) -> Result<OwnedFd, Error> {

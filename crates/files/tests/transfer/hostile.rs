@@ -98,20 +98,54 @@ fn a_file_that_appears_while_files_come_is_not_replaced() {
 }
 
 #[test]
-fn links_that_lead_out_are_refused_before_anything_is_written() {
-    for target in ["/etc/passwd", "../../up", "a/../../..", ".."] {
+fn links_that_lead_out_are_left_out_and_told_and_all_else_arrives() {
+    let with = |symlinks| Options {
+        symlinks,
+        ..Options::default()
+    };
+    for target in ["/etc/passwd", "../../up", "a/../../..", "../.."] {
         let scratch = Scratch::new();
-        let link = Kind::Symlink(target.as_bytes().into());
-        let offer = manifest(&[entry(0, "a", file(1)), entry(0, "link", link)]);
-        let error = open(scratch.path(), &offer, Options::default()).unwrap_err();
-        assert_eq!(error.problem, Problem::Link, "{target}");
-        assert!(contents(scratch.path()).is_empty());
-        let all = Options {
-            symlinks: Symlinks::All,
-            ..Options::default()
-        };
-        assert!(open(scratch.path(), &offer, all).is_ok());
+        let tree = scratch.directory("in/tree");
+        scratch.write("in/tree/a", b"a");
+        symlink(target, tree.join("link")).unwrap();
+        symlink("a", tree.join("within")).unwrap();
+        let sent = |name, symlinks| send(&tree, &scratch.directory(name), with(symlinks));
+        let report = sent("inside", Symlinks::Inside).unwrap();
+        let told = (report.files, &*report.flaws);
+        assert_eq!(told, (1, &[(2, Flaw::LeadsOut)][..]), "{target}");
+        let made = |name: &str| scratch.join(name).join("tree/link").is_symlink();
+        assert!(!made("inside") && scratch.join("inside/tree/within").is_symlink());
+        assert_eq!(sent("all", Symlinks::All).unwrap().flaws, []);
+        assert!(made("all"));
+        let error = sent("refuse", Symlinks::Refuse).unwrap_err();
+        assert_eq!((error.problem, &*error.path), (Problem::Link, "tree/link"));
+        assert!(contents(&scratch.join("refuse")).is_empty());
     }
+}
+
+/// That is told until the sender has heard it, also by who goes on.
+#[test]
+fn what_was_left_out_is_told_again_and_names_that_exist_are_not_in_its_way() {
+    let scratch = Scratch::new();
+    let tree = scratch.directory("in/tree");
+    scratch.write("in/tree/a", b"a");
+    symlink("/etc/passwd", tree.join("link")).unwrap();
+    let out = scratch.directory("out");
+    scratch.write("out/tree/link", b"mine");
+    let (from, manifest) = source(&tree);
+    let options = Options {
+        clash: Clash::SkipSame,
+        ..Options::default()
+    };
+    let (mut sink, _) = copy(from, open(&out, &manifest, options).unwrap(), u64::MAX).unwrap();
+    let report = sink.settle().unwrap();
+    assert_eq!(report.flaws, [(2, Flaw::LeadsOut)]);
+    drop(sink);
+    let mut again = open(&out, &manifest, options).unwrap();
+    assert_eq!(again.settle().unwrap(), report);
+    again.forget().unwrap();
+    assert_eq!(fs::read(out.join("tree/link")).unwrap(), b"mine");
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 1);
 }
 
 #[test]

@@ -389,7 +389,11 @@ fn links_are_refused_also_by_who_goes_on_under_other_options() {
     let (mut sink, _) = copy(from, open(&out, &manifest, all).unwrap(), 1).unwrap();
     sink.checkpoint().unwrap();
     drop(sink);
-    let error = open(&out, &manifest, Options::default()).unwrap_err();
+    let refused = Options {
+        symlinks: Symlinks::Refuse,
+        ..Options::default()
+    };
+    let error = open(&out, &manifest, refused).unwrap_err();
     assert_eq!(error.problem, Problem::Link);
     open(&out, &manifest, all).unwrap().finish().unwrap();
 }

@@ -3,7 +3,9 @@
 use crate::scratch::{
     Described, Scratch, What, contents, copy, noise, open, send, send_all, source,
 };
-use airdma_files::{CHUNK_BYTES, Clash, Flaw, Limits, Options, Permissions, Symlinks, walk};
+use airdma_files::{
+    CHUNK_BYTES, Clash, Flaw, Limits, Options, Permissions, Problem, Symlinks, walk,
+};
 use std::collections::BTreeMap;
 use std::fs::{self, File, FileTimes};
 use std::os::unix::ffi::OsStrExt;
@@ -211,7 +213,7 @@ fn a_file_that_changes_meanwhile_is_told_and_the_others_arrive() {
     for name in ["a", "b", "c"] {
         scratch.write(&format!("in/tree/{name}"), &kept);
     }
-    for change in [shorten, lengthen, rewrite, remove, exchange_for_a_link] {
+    for change in [shorten, rewrite, remove, exchange_for_a_link] {
         let out = Scratch::new();
         scratch.write("in/tree/b", &kept);
         let walked = walk(&[scratch.join("in/tree")], Limits::default()).unwrap();
@@ -229,6 +231,95 @@ fn a_file_that_changes_meanwhile_is_told_and_the_others_arrive() {
             [b"a", b"c"]
         );
         assert_eq!(fs::read(out.join("tree/c")).unwrap(), kept);
+    }
+}
+
+/// A log goes on while it is sent: what it held arrives, and that there is more by now is known.
+#[test]
+fn a_file_that_only_grows_arrives_as_long_as_it_was() {
+    for length in [0, 100, 2 * CHUNK_BYTES as usize] {
+        let scratch = Scratch::new();
+        let held = noise(5, length);
+        scratch.write("in/tree/log", &held);
+        scratch.write("in/tree/other", noise(6, 3 * CHUNK_BYTES as usize));
+        let walked = walk(&[scratch.join("in/tree")], Limits::default()).unwrap();
+        let out = scratch.directory("out");
+        let sink = crate::scratch::open(&out, &walked.manifest, Options::default()).unwrap();
+        let source = airdma_files::Source::new(&walked, sink.unwanted(), 0);
+        lengthen(&scratch.join("in/tree/log"));
+        let (sink, source) = crate::scratch::copy(source, sink, 1).unwrap();
+        lengthen(&scratch.join("in/tree/log"));
+        let (sink, mut source) = crate::scratch::copy(source, sink, u64::MAX).unwrap();
+        assert_eq!(source.flaws(), []);
+        assert_eq!(source.take_grown(), [1]);
+        assert_eq!(sink.finish().unwrap().files, 2);
+        assert_eq!(fs::read(out.join("tree/log")).unwrap(), held);
+    }
+}
+
+#[test]
+fn a_file_that_is_rewritten_while_it_grows_is_told() {
+    let scratch = Scratch::new();
+    let file = scratch.write("in/file", noise(5, 2 * CHUNK_BYTES as usize));
+    let walked = walk(&[&file], Limits::default()).unwrap();
+    let mut source = airdma_files::Source::new(&walked, &Default::default(), 0);
+    let mut buffer = vec![0; CHUNK_BYTES as usize];
+    source.read(&mut buffer);
+    lengthen(&file);
+    let written = File::options().write(true).open(&file).unwrap();
+    written.write_all_at(b"other", 0).unwrap();
+    while source.next() < source.plan().chunks() {
+        source.read(&mut buffer);
+    }
+    assert_eq!(source.flaws(), [(0, Flaw::Changed)]);
+    assert_eq!(source.take_grown(), []);
+}
+
+/// A longer file of the same name is not the one that was offered.
+#[test]
+fn a_longer_file_in_the_place_of_one_is_no_file_that_grew() {
+    let scratch = Scratch::new();
+    let tree = scratch.directory("in/tree");
+    scratch.write("in/tree/log", b"held");
+    let walked = walk(&[&tree], Limits::default()).unwrap();
+    scratch.write("in/new", b"held, and more");
+    fs::rename(scratch.join("in/new"), tree.join("log")).unwrap();
+    let mut source = airdma_files::Source::new(&walked, &Default::default(), 0);
+    source.read(&mut vec![0; CHUNK_BYTES as usize]);
+    assert_eq!(source.flaws(), [(1, Flaw::Changed)]);
+}
+
+/// What the kernel makes up as it is read says that it is empty, and an empty file in its place would be wrong.
+#[test]
+fn a_file_that_holds_more_than_it_says_is_told() {
+    let scratch = Scratch::new();
+    for path in ["/proc/self/status", "/proc/version"] {
+        let walked = walk(&[path], Limits::default()).unwrap();
+        let out = scratch.directory("out");
+        let sink = crate::scratch::open(&out, &walked.manifest, Options::default()).unwrap();
+        let source = airdma_files::Source::new(&walked, sink.unwanted(), 0);
+        let (sink, _) = crate::scratch::copy(source, sink, u64::MAX).unwrap();
+        let report = sink.finish().unwrap();
+        let told = (report.files, &*report.flaws);
+        assert_eq!(told, (0, &[(0, Flaw::Unreadable)][..]), "{path}");
+        assert_eq!(fs::read_dir(out).unwrap().count(), 0);
+    }
+}
+
+/// Nothing says how much there is to read.
+#[test]
+fn a_device_that_is_named_is_an_error_and_so_is_a_pipe() {
+    let scratch = Scratch::new();
+    let pipe = scratch.join("pipe");
+    crate::planted::make_pipe(&pipe);
+    let reserved = scratch.write(".airdma-0123456789abcdef", b"x");
+    for (path, problem) in [
+        (std::path::Path::new("/dev/null"), Problem::Special),
+        (&*pipe, Problem::Special),
+        (&*reserved, Problem::Reserved),
+    ] {
+        let error = walk(&[path], Limits::default()).unwrap_err();
+        assert_eq!(error.problem, problem, "{error}");
     }
 }
 

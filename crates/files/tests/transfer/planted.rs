@@ -152,7 +152,7 @@ fn a_journal_that_is_no_file_of_ours_alone_is_none_and_nothing_hangs() {
     }
 }
 
-fn make_pipe(path: &Path) {
+pub fn make_pipe(path: &Path) {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
 }
