@@ -1,4 +1,4 @@
-"""What other programs are built on: UCX, Open MPI, libfabric."""
+"""What other programs are built on: UCX, Open MPI, MPICH, libfabric, uDAPL."""
 
 from __future__ import annotations
 
@@ -175,6 +175,25 @@ def _reader(dropin: bool) -> Line:
     )
 
 
+def _write_dat_conf(folder: Path) -> None:
+    (folder / "dat.conf").write_text('cma u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 "eth0 0" ""\n', encoding="utf-8")
+
+
+def _dapltest() -> Line:
+    """uDAPL, whose endpoints are connected by RDMA CM."""
+    work = "client SR 4096 server SR 4096 client RW 65536 server RR 65536"
+    return Line(
+        "dapl2-utils",
+        "dapltest -T S -D cma",
+        f"dapltest -T T -D cma -s {{server}} -i 20 -t 2 -w 2 {work}",
+        ("End of Work -- Client Exiting",),
+        bytes_min=5_000_000,
+        setup={"DAT_OVERRIDE": "{folder}/dat.conf"},
+        stays=True,
+        before=_write_dat_conf,
+    )
+
+
 def _pingpong(provider: str, kind: str, options: str) -> Line:
     """Messages of 64 bytes to 1 MiB, datagrams of what fits; -c compares what arrives."""
     command = f"fi_pingpong -p {provider} -e {kind} -c -I 20 {options}".strip()
@@ -195,6 +214,7 @@ MIDDLEWARE = [
     _mpich(_TWO_HOSTS, f"{_RC},self"),
     _mpi(_TWO_HOSTS, "--mca pml cm --mca mtl ofi --mca osc pt2pt", FI_PROVIDER="verbs;ofi_rxm"),
     *(_reader(dropin) for dropin in (False, True)),
+    _dapltest(),
     Line(_FABRIC, "", "fi_info -p verbs", ("provider: verbs", "domain: {device}", "type: FI_EP_MSG"), needs_device=False),
     _pingpong("verbs", "msg", ""),
     _pingpong("verbs", "dgram", ""),
