@@ -153,10 +153,12 @@ fn a_peer_that_is_gone_is_found_out() {
     right.qp.destroy().unwrap();
     left.qp.post_send(&left.write(&right, 0, 8)).unwrap();
     assert_eq!(left.complete().status, Status::RetryExceeded);
-    assert_eq!(counter(&left.device, "timeouts"), 8);
-    // The queue pair that is not there got the first packet and seven more.
+    // Eight tries of four timers; more, if this host slept meanwhile.
+    let timeouts = counter(&left.device, "timeouts");
+    assert!((32..=64).contains(&timeouts), "{timeouts}");
+    // The queue pair that is not there got the first packet, and one more for each but the last.
     wait_until("the drops", || {
-        counter(&right.device, "drop_unknown_qp") == 8
+        counter(&right.device, "drop_unknown_qp") == timeouts
     });
 }
 

@@ -259,8 +259,8 @@ fn a_peer_that_is_gone_before_the_keys_is_found_out_in_the_time_of_the_queue_pai
     seal(&ends);
     ends[0].connect(&ends[1]);
     write(&ends, 64, b"sealed");
-    // Eight timeouts of 67 ms, and one for the keys.
-    wire.pass(9 * 67 * MS);
+    // Eight tries of four timers of 67 ms, and one timer for the keys.
+    wire.pass(33 * 67 * MS);
     assert!(ends[0].try_complete().is_none());
     wire.pass(20 * MS);
     assert_eq!(ends[0].complete().status, Status::RetryExceeded);

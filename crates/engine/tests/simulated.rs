@@ -168,9 +168,9 @@ fn retries_towards_a_dead_host_run_side_by_side() {
     for (left, _) in &pairs {
         assert_eq!(left.complete().status, Status::RetryExceeded);
     }
-    // Timeout 14 is 67.1 ms. The first fills the window, and only its timer lets the others begin.
+    // Timeout 14 is 67.1 ms, four for each try. The first fills the window, and only its timer lets the others begin.
     let timeout = Duration::from_nanos(4096 << 14);
-    assert!(now <= timeout * (1 + 8), "{now:?}");
+    assert!(now <= timeout * (1 + 32), "{now:?}");
 }
 
 #[test]

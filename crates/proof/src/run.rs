@@ -21,6 +21,9 @@ const SETTLING_MAX: Duration = Duration::from_millis(20);
 /// What a timeout is at least where acknowledgements are sparse: 40 ms and two round trips (`docs/protocol.md`), of which queues make most.
 const SPARSE_MAX: Duration = Duration::from_millis(100);
 
+/// After so much silence a peer is given up whose timers and retries stand for as much or more (`airdma_transport`).
+const GIVEN_UP_AFTER: Duration = Duration::from_millis(2500);
+
 /// The bytes of the world of a seed.
 pub fn bytes_of(seed: u64) -> Vec<u8> {
     let mut random = Random::new(seed);
@@ -192,7 +195,10 @@ impl World {
             if self.offers_air() {
                 timeout = timeout.max(SPARSE_MAX);
             }
-            let mut retries = timeout * (u32::from(connection.retry_count) + 1);
+            let tries = u32::from(connection.retry_count) + 1;
+            // Each takes four timers, unless all together would take too long for that; and the last timer is a whole one.
+            let mut retries = timeout * 4 * tries;
+            retries = retries.min((timeout * tries).max(GIVEN_UP_AFTER)) + timeout;
             if self.plan.sealed {
                 // Requests wait as long for the keys before they are tried.
                 retries += timeout;

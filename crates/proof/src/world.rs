@@ -262,7 +262,8 @@ impl World {
             };
             let mut qp = QueuePair::new(host, 0, service, queue);
             qp.peer = (connection.service != Service::Ud).then_some(first + 1 - side);
-            qp.timeout = timeout(&connection);
+            // Four timers for each retry: IBTA's longest, as none of these takes long.
+            qp.timeout = 4 * timeout(&connection);
             qp.retry_count = connection.retry_count;
             qp.rnr_retry = connection.rnr_retry;
             qp.answers_max = connection.answers_max;

@@ -521,7 +521,7 @@ impl QueuePair {
     /// lacks no receive.
     pub fn awaits_answers(&self) -> bool {
         match &self.service {
-            Service::Connected { requester, .. } => requester.awaits_answers(&self.attributes),
+            Service::Connected { requester, .. } => requester.awaits_answers(),
             Service::Unreliable { .. } | Service::Datagram(_) => false,
         }
     }
@@ -537,7 +537,7 @@ impl QueuePair {
     /// Acts on timers that are due at `now`; calling it early does nothing.
     pub fn handle_timeout<H: Host>(&mut self, now: Time, host: &mut H) {
         if let Service::Connected { requester, .. } = &mut self.service {
-            let outcome = requester.handle_timeout(now, host);
+            let outcome = requester.handle_timeout(now, &self.attributes, host);
             self.after_requester(outcome, host);
         }
     }

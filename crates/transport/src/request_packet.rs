@@ -26,13 +26,13 @@ pub(crate) struct RequestPacket {
 }
 
 impl RequestPacket {
-    /// `retries` is how often the peer, asked for this very packet, gave no answer.
+    /// `repeats` is how often the peer, asked for this very packet, gave no answer.
     #[inline]
-    pub(crate) fn new(entry: &Entry, index: u32, retries: u8) -> Self {
+    pub(crate) fn new(entry: &Entry, index: u32, repeats: u8) -> Self {
         let request = &entry.request;
         match request.operation {
             Operation::Read { va, rkey } if request.length == 0 => {
-                Self::read(entry, index, va, key_of_nothing(rkey, retries))
+                Self::read(entry, index, va, key_of_nothing(rkey, repeats))
             }
             Operation::Read { va, rkey } => Self::read(entry, index, va, rkey),
             Operation::CompareSwap {
@@ -247,8 +247,8 @@ pub(crate) fn pad_of(length: u32) -> u8 {
 /// The key of a READ of no bytes. No key is looked at there (IBTA C9-88), but when such a request comes again, the rxe of Linux 6.1 wants
 /// the key that came first, and a valid one, and that of Linux 6.12 wants 0, whatever came first. Both drop any other. So whoever does not
 /// answer the program's key is asked with the other one in turn.
-fn key_of_nothing(rkey: Rkey, retries: u8) -> Rkey {
-    if retries > 0 && retries.is_multiple_of(2) {
+fn key_of_nothing(rkey: Rkey, repeats: u8) -> Rkey {
+    if repeats > 0 && repeats.is_multiple_of(2) {
         Rkey(0)
     } else {
         rkey

@@ -17,6 +17,7 @@ mod entry;
 mod retry;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use airdma_wire::{Headers, Lreth, NakCode, Psn, Qpn, Reth, Transport, XrcEth};
 
@@ -83,6 +84,12 @@ pub(crate) struct Requester {
     pub(crate) not_ready_until: Option<Time>,
     retries_left: u8,
     not_ready_retries_left: u8,
+    /// How often what is not acknowledged was sent again since the last progress.
+    repeats: u8,
+    /// Timers that ran out late since then.
+    late_timers: u8,
+    /// How long the peer has been silent since the last retry was spent.
+    silence: Duration,
     /// The sequence that was rewound to without any progress since: further hints at the same
     /// gap are not followed, the timer is (one retransmission per gap).
     rewound_at: Option<u64>,
@@ -114,6 +121,9 @@ impl Requester {
             not_ready_until: None,
             retries_left: 0,
             not_ready_retries_left: 0,
+            repeats: 0,
+            late_timers: 0,
+            silence: Duration::ZERO,
             rewound_at: None,
             loss: None,
             failure: None,
@@ -223,10 +233,10 @@ impl Requester {
     }
 
     /// Whether there are requests whose answers are likely to come.
-    pub(crate) fn awaits_answers(&self, attributes: &QpAttributes) -> bool {
+    pub(crate) fn awaits_answers(&self) -> bool {
         !self.queue.is_empty()
             && self.not_ready_until.is_none()
-            && self.retries(self.acked, attributes) <= RETRIES_OF_THE_LIVING
+            && self.repeats_of(self.acked) <= REPEATS_OF_THE_LIVING
     }
 
     /// The entry to send from, if nothing but the window holds it back.
@@ -379,7 +389,7 @@ impl Requester {
             return self.give_up(status, turn, attributes, host, out);
         }
         let index = u32::try_from(self.next - entry.first).expect("an entry has < 2^32 packets");
-        let mut packet = RequestPacket::new(&entry, index, self.retries(self.next, attributes));
+        let mut packet = RequestPacket::new(&entry, index, self.repeats_of(self.next));
         let credit_left = credit.saturating_sub(entry.payload);
         packet.headers.bth.ack_request =
             asks_again || self.asks_for_ack(&entry, &packet, credit_left);
@@ -571,8 +581,8 @@ impl Requester {
     }
 }
 
-/// Retries that a packet takes, as a rule, to a peer that is there.
-const RETRIES_OF_THE_LIVING: u8 = 2;
+/// How often a packet is sent again, as a rule, to a peer that is there.
+const REPEATS_OF_THE_LIVING: u8 = 2;
 
 /// The request that a sequence number belongs to, which is not before the oldest one.
 pub(crate) fn entry_at(queue: &VecDeque<Entry>, sequence: u64) -> Option<Entry> {

@@ -252,7 +252,7 @@ fn a_host_that_is_gone_is_found_out_by_all_queue_pairs_side_by_side() {
     let pairs: Vec<_> = (0..50).map(|_| pair(&wires)).collect();
     let ends: Vec<_> = pairs.iter().map(|(left, right)| (left, right)).collect();
     saturate(&mut wires, &ends, 100 * MS);
-    wires.pass(2000 * MS, &mut |_, _| true);
+    wires.pass(4000 * MS, &mut |_, _| true);
     for (left, _) in &ends {
         let completions = std::iter::from_fn(|| left.try_complete());
         let last = completions.last().map(|last| last.status);

@@ -1,5 +1,7 @@
 //! When the requester goes back, and how often: its timers and retry counts (IBTA 9.7.5.2.8 and 9.7.6.1).
 
+use std::time::Duration;
+
 use airdma_wire::{ack_timeout, rnr_timer};
 
 use super::{Loss, Requester};
@@ -21,15 +23,16 @@ impl Requester {
     pub(crate) fn handle_timeout<H: Host>(
         &mut self,
         now: Time,
+        attributes: &QpAttributes,
         host: &mut H,
     ) -> Result<(), Status> {
         if self.not_ready_until.is_some_and(|until| until <= now) {
             self.not_ready_until = None;
         }
-        if self.deadline.is_some_and(|deadline| deadline <= now) {
+        if let Some(deadline) = self.deadline.filter(|deadline| *deadline <= now) {
             host.count(Counter::Timeouts);
             self.rewind(Some(Loss::Timeout));
-            self.spend_retry()?;
+            self.note_silence(now.duration_since(deadline), attributes)?;
         }
         if let Some(repair) = &mut self.repair
             && repair.take_probe(now)
@@ -56,21 +59,46 @@ impl Requester {
         self.rewound_at = Some(self.acked);
         self.failure = None; // found again when its turn comes
         self.loss = loss;
+        self.repeats = self.repeats.saturating_add(u8::from(loss.is_some()));
         if let Some(repair) = &mut self.repair {
             repair.clear(self.acked);
         }
     }
 
     pub(super) fn deadline_from(&self, now: Time, attributes: &QpAttributes) -> Option<Time> {
-        let timeout = ack_timeout(attributes.timeout)?;
-        let least = self.repair.as_ref().map(|repair| repair.timeout_min());
-        Some(now + least.map_or(timeout, |least| timeout.max(least)))
+        Some(now + self.timer(attributes)?)
     }
 
-    /// Retries spent on the packet of this sequence number, which only the oldest one that is not acknowledged can have.
-    pub(super) fn retries(&self, sequence: u64, attributes: &QpAttributes) -> u8 {
+    /// After so long without progress everything is sent again.
+    fn timer(&self, attributes: &QpAttributes) -> Option<Duration> {
+        let timeout = ack_timeout(attributes.timeout)?;
+        let least = self.repair.as_ref().map(|repair| repair.timeout_min());
+        Some(least.map_or(timeout, |least| timeout.max(least)))
+    }
+
+    /// A timer ran out, so much later than it should have. Silence spends a retry each time that it has lasted for
+    /// [`patience`]; what this host slept through itself is no silence of the peer.
+    fn note_silence(&mut self, late: Duration, attributes: &QpAttributes) -> Result<(), Status> {
+        let Some(timer) = self.timer(attributes) else {
+            return Ok(());
+        };
+        if late >= LATE && self.late_timers < LATE_TIMERS_MAX {
+            self.late_timers += 1;
+            return Ok(());
+        }
+        let patience = patience(timer, attributes.retry_count);
+        self.silence += timer;
+        if self.silence < patience {
+            return Ok(());
+        }
+        self.silence -= patience;
+        self.spend_retry()
+    }
+
+    /// How often the packet of this sequence number was sent again, which only the oldest one that is not acknowledged is known to be.
+    pub(super) fn repeats_of(&self, sequence: u64) -> u8 {
         if sequence == self.acked {
-            attributes.retry_count.saturating_sub(self.retries_left)
+            self.repeats
         } else {
             0
         }
@@ -145,8 +173,31 @@ impl Requester {
     pub(crate) fn refill_retries(&mut self, attributes: &QpAttributes) {
         self.retries_left = attributes.retry_count;
         self.not_ready_retries_left = attributes.rnr_retry;
+        self.repeats = 0;
+        self.late_timers = 0;
+        self.silence = Duration::ZERO;
     }
 }
+
+/// How long a peer may be silent for each retry. IBTA 9.7.6.1.3 lets an implementation take from one to [`TIMERS_MAX`] times the timer, and only the
+/// shortest tells a busy host from a dead one no better than this: so it is the longest, unless all retries together would take longer than
+/// [`GIVEN_UP_AFTER`].
+fn patience(timer: Duration, retry_count: u8) -> Duration {
+    let share = GIVEN_UP_AFTER / (u32::from(retry_count) + 1);
+    share.clamp(timer, timer * TIMERS_MAX)
+}
+
+/// Timers that one retry may take.
+const TIMERS_MAX: u32 = 4;
+
+/// A peer that is silent for so long is given up, if the shortest and the longest time that the attributes stand for have it in between.
+const GIVEN_UP_AFTER: Duration = Duration::from_millis(2500);
+
+/// A timer that comes so late says that this host did not run, and nothing of the peer.
+const LATE: Duration = Duration::from_millis(10);
+
+/// Such timers between two answers. A host on which all of them are late gives a dead peer up none the less.
+const LATE_TIMERS_MAX: u8 = 32;
 
 /// `rnr_retry` value that never runs out (IBTA 9.7.5.2.8).
 const RNR_RETRY_FOR_EVER: u8 = 7;

