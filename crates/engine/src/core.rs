@@ -22,6 +22,7 @@ use crate::random::Random;
 use crate::relay::{Left, NEVER, NO_ROOM_WANTED, ROOM_ANYWHERE, Relay, Rounds};
 use crate::seal::Secret;
 use crate::simulated::Inventory;
+use crate::standby::Watch;
 use crate::steering::{self, JoinError, Steering};
 use crate::wait::{Descriptors, Waited};
 use crate::worker::{Round, Work, Worker};
@@ -62,6 +63,8 @@ pub(crate) struct Core {
     clock: Clock,
     /// The port's descriptors, once it is bound. They change while nobody sleeps on them.
     descriptors: Mutex<Vec<RawFd>>,
+    /// Rises when they change.
+    sockets: AtomicU64,
     /// Rises with each poll of a completion queue: whether somebody polls.
     pub(crate) polls: AtomicU64,
     /// The port broke: its descriptors would be ready for ever.
@@ -131,6 +134,7 @@ impl Core {
             process: Process::current(),
             clock,
             descriptors: Mutex::default(),
+            sockets: AtomicU64::new(0),
             polls: AtomicU64::new(0),
             broken: AtomicBool::new(false),
             gone: AtomicBool::new(false),
@@ -307,6 +311,27 @@ impl Core {
             .unwrap_or_else(PoisonError::into_inner);
         descriptors.clear();
         worker.descriptors(&mut descriptors);
+        drop(descriptors);
+        self.sockets.fetch_add(1, Ordering::Relaxed);
+        // It may stand by, and sleep on those that were there.
+        self.helper.wake();
+    }
+
+    /// Calls `add` with each of the port's descriptors, if they are others than when this was `seen`.
+    pub(crate) fn list_sockets(&self, seen: &mut u64, add: impl FnMut(RawFd)) {
+        let sockets = self.sockets.load(Ordering::Relaxed);
+        if std::mem::replace(seen, sockets) != sockets {
+            let descriptors = self
+                .descriptors
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            descriptors.iter().copied().for_each(add);
+        }
+    }
+
+    /// The port broke: its descriptors would be ready for ever.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::SeqCst)
     }
 
     /// Whether somebody sleeps until there is work. If not, whoever is about to will see what was done before this call.
@@ -365,9 +390,9 @@ impl Core {
         self.helper.standby.leave(&self.relay, &self.helper.wake);
     }
 
-    /// The helper sleeps with `nap` while there are such threads.
-    pub(crate) fn stand_by(&self, nap: impl FnOnce()) {
-        self.helper.standby.stand_by(&self.relay, nap);
+    /// The helper stands by while there are such threads.
+    pub(crate) fn stand_by(&self, watch: &mut impl Watch) {
+        self.helper.standby.stand_by(&self.relay, watch);
     }
 
     /// What a sleeper sleeps on: `wake`, `also`, and the port's.
@@ -376,7 +401,7 @@ impl Core {
         descriptors.clear();
         descriptors.add(self.relay.wake().fd());
         descriptors.add(also);
-        if self.broken.load(Ordering::SeqCst) {
+        if self.is_broken() {
             return;
         }
         let port = self

@@ -6,6 +6,7 @@
 //! [`EventWait::woke`], and steps again.
 
 use crate::event_queue::is_nonblocking;
+use crate::slice::shorten;
 use crate::wait::{Descriptors, Waited, signal_restarts, timespec_of};
 use crate::worker::Work;
 use crate::{AsyncEvent, Channel, CmChannel, CmNews, Device, Error};
@@ -119,11 +120,14 @@ impl EventWait for ChannelWait {
                 let none = || io::Error::from_raw_os_error(libc::EAGAIN);
                 return self.pop().ok_or_else(none).map(Some);
             }
+            shorten();
             core.helper.standby.enter();
             self.counted = true;
         }
         loop {
-            core.progress_before_sleep();
+            if core.progress_before_sleep().is_some() {
+                core.helper.standby.note_round();
+            }
             if let Some(cookie) = self.pop() {
                 return Ok(Some(cookie));
             }

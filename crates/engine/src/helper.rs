@@ -5,7 +5,7 @@
 //!
 //! | what it sees | what it does |
 //! |---|---|
-//! | a thread blocked on a completion channel | stands by: that thread runs the worker |
+//! | a thread blocked on a completion channel | stands by: that thread runs the worker. If packets wait or a timer is due for [`THEIR_TIME`], and no thread has run the worker, the helper does, until one of them gets its turn |
 //! | the count of polls rose since it last looked | backs off: sleeps 50 us, then twice as long each time, 1 ms at most |
 //! | the count stands still | watches: runs the worker, then sleeps on the port's descriptors until there is something |
 //!
@@ -28,8 +28,9 @@
 use crate::core::Core;
 use crate::eventfd::EventFd;
 use crate::poll_set::PollSet;
-use crate::standby::Standby;
-use crate::wait::Descriptors;
+use crate::slice::shorten;
+use crate::standby::{Standby, Watch};
+use crate::wait::{Descriptors, Waited};
 use crate::worker::Work;
 use std::io;
 use std::mem::MaybeUninit;
@@ -49,6 +50,9 @@ const GIVE_WAY: Duration = Duration::from_micros(20);
 const SLEEP_SHORT: Duration = Duration::from_micros(200);
 /// So when the last one was shorter, and nobody polls, the helper stays awake as long after a packet.
 const LINGER: Duration = Duration::from_micros(50);
+/// Threads that are blocked on a completion channel see to what comes within this time, or do not get their turn: short beside the timers of
+/// connections, and long enough that a helper that stands by is not woken often.
+const THEIR_TIME: Duration = Duration::from_millis(4);
 /// Alarms are looked at in between, however fast packets come.
 const STAY_MAX: Duration = Duration::from_millis(5);
 const SCORE_MAX: u32 = 32;
@@ -66,6 +70,8 @@ pub(crate) struct Helper {
     pub(crate) wake: EventFd,
     /// Readable when `wake` is, or something else that the helper is to see to.
     alarm: PollSet,
+    /// Readable when packets wait. Those who sleep on descriptors themselves have to be woken when one is closed; this has not.
+    packets: PollSet,
 }
 
 impl Helper {
@@ -75,6 +81,7 @@ impl Helper {
         alarm.add(wake.fd())?;
         Ok(Helper {
             alarm,
+            packets: PollSet::new()?,
             wake,
             thread: Mutex::default(),
             exit: AtomicBool::new(false),
@@ -90,7 +97,10 @@ impl Helper {
             *thread = Some(without_signals(|| {
                 std::thread::Builder::new()
                     .name("airdma-helper".into())
-                    .spawn(move || Loop::new(&core).run())
+                    .spawn(move || {
+                        shorten();
+                        Loop::new(&core).run();
+                    })
             })?);
         }
         Ok(())
@@ -131,6 +141,8 @@ struct Loop<'a> {
     pause: Duration,
     score: u32,
     descriptors: Descriptors,
+    /// Of [`Core::list_sockets`].
+    sockets_seen: u64,
 }
 
 impl<'a> Loop<'a> {
@@ -141,6 +153,7 @@ impl<'a> Loop<'a> {
             pause: PAUSE_MIN,
             score: 0,
             descriptors: Descriptors::default(),
+            sockets_seen: 0,
         }
     }
 
@@ -162,10 +175,10 @@ impl<'a> Loop<'a> {
         }
     }
 
-    /// Sleeps until no thread is blocked on a completion channel.
+    /// Sleeps until no thread is blocked on a completion channel, or something else calls.
     fn stand_by(&mut self) {
         let core = self.core;
-        core.stand_by(|| self.nap(None));
+        core.stand_by(self);
     }
 
     /// Leaves the worker to those who poll, and finds out whether they fetch everything.
@@ -249,19 +262,78 @@ impl<'a> Loop<'a> {
         self.score = (self.score + by).min(SCORE_MAX);
     }
 
-    /// Sleeps without watching the port; [`Helper::stop`] and [`Standby::leave`] end it early.
-    fn nap(&mut self, timeout: Option<Duration>) {
+    /// Sleeps without watching the port; [`Helper::stop`] and [`Standby::leave`] end it early: then it is true.
+    fn nap(&mut self, timeout: Option<Duration>) -> bool {
         self.descriptors.clear();
         self.descriptors.add(self.core.helper.alarm.fd());
-        if self.descriptors.wait(timeout).is_ok() && self.descriptors.is_ready(0) {
+        self.wait(timeout)
+    }
+
+    /// Sleeps on descriptors of which the first is the alarm's.
+    fn wait(&mut self, timeout: Option<Duration>) -> bool {
+        let called = self.descriptors.wait(timeout).is_ok() && self.descriptors.is_ready(0);
+        if called {
             self.alarmed();
         }
+        called
+    }
+
+    /// Names the alarm and, if there are any, packets.
+    fn list(&mut self) {
+        let packets = &self.core.helper.packets;
+        // One that is there already is there.
+        let add = |fd| drop(packets.add(fd));
+        self.core.list_sockets(&mut self.sockets_seen, add);
+        self.descriptors.clear();
+        self.descriptors.add(self.core.helper.alarm.fd());
+        if !self.core.is_broken() {
+            self.descriptors.add(packets.fd());
+        }
+    }
+
+    /// How long it is until a timer is due.
+    fn until_due(&self) -> Option<Duration> {
+        let due = self.core.deadline()?;
+        Some(due.duration_since(self.core.now()))
     }
 
     /// Somebody woke the helper, or something happened to the interface, or to those with whom the addresses are shared.
     fn alarmed(&self) {
         self.core.helper.wake.clear();
         self.core.look_around();
+    }
+}
+
+impl Watch for Loop<'_> {
+    fn give_time(&mut self) -> bool {
+        self.nap(Some(THEIR_TIME))
+    }
+
+    fn sleep(&mut self) -> bool {
+        self.list();
+        let until = self.until_due();
+        self.wait(until)
+    }
+
+    fn run(&mut self) -> bool {
+        let ran = self.core.try_progress(Work::All).is_some();
+        // Who has the worker and not its turn is waited for.
+        self.nap(Some(if ran { Duration::ZERO } else { PAUSE_MAX }))
+    }
+
+    fn has_work(&mut self) -> bool {
+        if self.until_due().is_some_and(|until| until.is_zero()) {
+            return true;
+        }
+        self.list();
+        let waited = self.descriptors.wait(Some(Duration::ZERO));
+        matches!(waited, Ok(Waited::Ready))
+            && !self.core.is_broken()
+            && self.descriptors.is_ready(1)
+    }
+
+    fn rounds_of_others(&self) -> u64 {
+        self.core.polls.load(Ordering::Relaxed)
     }
 }
 

@@ -63,6 +63,7 @@ mod send_batch;
 mod send_wqe;
 #[doc(hidden)]
 pub mod simulated;
+mod slice;
 mod source_port;
 mod srq;
 mod srq_table;

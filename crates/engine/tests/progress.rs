@@ -11,6 +11,7 @@ use common::*;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// A connection whose other end is the test's own hands.
 fn against_a_port() -> (End, SimPort) {
@@ -78,7 +79,34 @@ fn an_earlier_timer_reaches_a_thread_that_sleeps_already() {
     quick
         .post_send(&signalled(Operation::Send, end.memory.sge(0, 8)))
         .unwrap();
-    assert_eq!(packets(&mut port, 8).len(), 8);
+    packets(&mut port, 8);
+}
+
+/// A thread that is blocked in `ibv_get_cq_event` on a starved machine: it was woken, and the scheduler does not run it.
+#[test]
+fn a_thread_that_waits_and_does_not_get_its_turn_holds_up_nobody() {
+    let (left, right) = pair(1 << 16);
+    right.cq.arm(false).unwrap();
+    let mut wait = ChannelWait::new(&right.channel);
+    assert!(wait.step().unwrap().is_none(), "it sleeps from here on");
+    let (va, rkey) = (right.memory.address(), right.memory.mr.rkey());
+    for round in 0..50u8 {
+        left.memory.fill(0, &pattern(1000, round));
+        left.qp.post_send(&left.write(&right, 0, 1000)).unwrap();
+        left.ok();
+        left.send(Operation::Read { va, rkey }, 2000, 1000);
+        left.ok();
+        assert_eq!(left.memory.bytes(2000, 1000), pattern(1000, round));
+        // A pause in which the helper may go back to sleep.
+        std::thread::sleep(Duration::from_millis(u64::from(round % 8)));
+    }
+    // What it waits for is there when it gets its turn.
+    right.recv(1, 0, 8);
+    left.send(Operation::Send, 0, 8);
+    left.ok();
+    wait.woke(Ok(1)).unwrap();
+    assert!(wait.step().unwrap().is_some());
+    right.ok();
 }
 
 trait CloneTo {

@@ -77,3 +77,40 @@ fn a_waiter_is_not_left_asleep_by_the_helper() {
         helper.join().unwrap();
     });
 }
+
+/// A thread that waits does not get its turn: nothing that comes meanwhile waits for that.
+#[test]
+fn the_helper_takes_over_from_a_waiter_that_does_not_run() {
+    bounded(3, || {
+        let world = World::new(2, |_| {});
+        let helper = Arc::clone(&world);
+        let helper = thread::spawn(move || helper.help());
+        world.standby.enter();
+        world.port.signal();
+        while world.port.is_ready() {
+            thread::yield_now();
+        }
+        // It goes on as long as that is so.
+        world.port.signal();
+        poll(&[&world.done]);
+        world.standby.leave(&world.relay, &world.helper);
+        world.stop_helper();
+        helper.join().unwrap();
+    });
+}
+
+/// It gets its turn again while the helper runs the worker in its place: all is done, and once.
+#[test]
+fn a_waiter_that_runs_again_takes_the_worker_back() {
+    bounded(2, || {
+        let world = World::new(1, |_| {});
+        let helper = Arc::clone(&world);
+        let helper = thread::spawn(move || helper.help());
+        let waiter = Arc::clone(&world);
+        let waiter = thread::spawn(move || waiter.wait(&waiter.done));
+        world.port.signal();
+        waiter.join().unwrap();
+        world.stop_helper();
+        helper.join().unwrap();
+    });
+}

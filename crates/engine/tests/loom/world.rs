@@ -2,7 +2,7 @@
 
 use crate::eventfd::{EventFd, poll};
 use crate::relay::{Left, NEVER, NO_ROOM_WANTED, ROOM_ANYWHERE, Relay, Rounds};
-use crate::standby::Standby;
+use crate::standby::{Standby, Watch};
 use airdma_shm::doorbells::DoorbellWords;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -109,7 +109,7 @@ impl World {
     }
 
     /// As the helper and those who wait on a channel run the worker.
-    pub fn run_before_sleep(&self) {
+    pub fn run_before_sleep(&self) -> bool {
         let mut run = self.rounds();
         run.goes_to_bed = true;
         self.relay.try_run(&mut run);
@@ -117,6 +117,16 @@ impl World {
             // Somebody else has the worker, and is to go on first.
             loom::thread::yield_now();
         }
+        run.ran
+    }
+
+    /// Whether the helper was called, which it takes note of.
+    fn is_called(&self) -> bool {
+        let called = self.helper.is_ready();
+        if called {
+            self.helper.clear();
+        }
+        called
     }
 
     pub fn control(&self, call: impl FnOnce(&mut Worker)) {
@@ -167,8 +177,7 @@ impl World {
     pub fn help(&self) {
         while !self.exit.load(Ordering::SeqCst) {
             if self.standby.has_waiters() {
-                self.standby.stand_by(&self.relay, || poll(&[&self.helper]));
-                self.helper.clear();
+                self.standby.stand_by(&self.relay, &mut Watching(self));
             } else {
                 self.sleep(&self.helper);
                 self.helper.clear();
@@ -187,13 +196,47 @@ impl World {
     pub fn wait(&self, event: &EventFd) {
         self.standby.enter();
         loop {
-            self.run_before_sleep();
+            if self.run_before_sleep() {
+                self.standby.note_round();
+            }
             if event.is_ready() {
                 break;
             }
             self.sleep(event);
         }
         self.standby.leave(&self.relay, &self.helper);
+    }
+}
+
+/// The helper while it stands by.
+struct Watching<'a>(&'a World);
+
+impl Watch for Watching<'_> {
+    fn give_time(&mut self) -> bool {
+        loom::thread::yield_now();
+        self.0.is_called()
+    }
+
+    fn sleep(&mut self) -> bool {
+        poll(&[&self.0.helper, &self.0.port]);
+        self.0.is_called()
+    }
+
+    fn run(&mut self) -> bool {
+        let mut run = self.0.rounds();
+        self.0.relay.try_run(&mut run);
+        if !run.ran {
+            loom::thread::yield_now();
+        }
+        self.0.is_called()
+    }
+
+    fn has_work(&mut self) -> bool {
+        self.0.port.is_ready()
+    }
+
+    fn rounds_of_others(&self) -> u64 {
+        0
     }
 }
 
