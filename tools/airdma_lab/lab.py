@@ -40,13 +40,21 @@ class Host:
     """Where programs keep what must outlive them (XDG_RUNTIME_DIR): airdma its counters."""
     _programs: list[Program]
 
-    def start(self, argv: list[str], environment: dict[str, str] | None = None) -> Program:
-        """Starts a program on this host, on its core."""
+    def start(
+        self, argv: list[str], environment: dict[str, str] | None = None, *, own_session: bool = True
+    ) -> Program:
+        """Starts a program on this host, on its core, in a session of its own or in ours."""
         # setpriv ties the program's life to ours: even SIGKILL of this script leaves nothing running.
         launcher = ["ip", "netns", "exec", self.namespace, "setpriv", "--pdeathsig", "KILL"]
         launcher += ["taskset", "--cpu-list", str(self.core)]
         environment = {"XDG_RUNTIME_DIR": str(self.runtime), **(environment or {})}
-        program = Program(argv, launcher=launcher, environment=environment, namespace=self.namespace_path)
+        program = Program(
+            argv,
+            launcher=launcher,
+            environment=environment,
+            namespace=self.namespace_path,
+            own_session=own_session,
+        )
         self._programs.append(program)
         return program
 

@@ -45,7 +45,13 @@ class Program:
     """A child process whose output goes to files, so that it can never block on us."""
 
     def __init__(
-        self, argv: list[str], *, launcher: list[str], environment: dict[str, str], namespace: Path
+        self,
+        argv: list[str],
+        *,
+        launcher: list[str],
+        environment: dict[str, str],
+        namespace: Path,
+        own_session: bool = True,
     ) -> None:
         """Starts `launcher + argv`. Each part of the launcher must exec the next, so that our child is the program.
 
@@ -65,7 +71,7 @@ class Program:
             # A session of its own, and so a scheduling group of its own (sched_autogroup): two hosts do not share one
             # weight, as a client that spins on one core and a server that sleeps on the other otherwise would; the
             # server would then wait hundreds of milliseconds for any third program on its core.
-            start_new_session=True,
+            start_new_session=own_session,
         )
         self._exit = os.pidfd_open(self._child.pid)
         self._outcome: Outcome | None = None

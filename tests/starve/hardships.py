@@ -1,0 +1,180 @@
+"""What keeps programs from running."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from airdma_lab.lab import Lab
+from airdma_lab.program import Program
+
+_CPU_V1 = Path("/sys/fs/cgroup/cpu")
+_CPU_V2 = Path("/sys/fs/cgroup")
+_PERIOD_US = 100_000
+_BUSY = "while :; do :; done"
+
+
+class Hardship:
+    """None at all."""
+
+    name = "none"
+    stops = False
+    """One of the programs is stopped in the middle: it has to run for long enough."""
+
+    def impossible(self) -> str:
+        """Why this machine cannot have it; "" if it can."""
+        return ""
+
+    @contextlib.contextmanager
+    def imposed(self, _: Lab) -> Iterator[None]:
+        """It lasts as long as the context."""
+        yield
+
+    def wrap(self, argv: list[str], side: str) -> list[str]:
+        """The command of the program on host `side` ("a", the client's, or "b") that suffers it."""
+        return argv
+
+    def strike(self, server: Program, client: Program, after_s: float) -> None:
+        """Both run."""
+
+
+class _Loops(Hardship):
+    """Busy loops in the session of the programs, which have less weight, on one core or on all."""
+
+    def __init__(self, loops: int, nice: int, core: int | None) -> None:
+        where = "" if core is None else ", all on one core"
+        self.name = f"nice {nice} beside {loops} loops{where}" if nice else f"beside {loops} loops{where}"
+        self._loops, self._nice, self._core = loops, nice, core
+
+    @contextlib.contextmanager
+    def imposed(self, _: Lab) -> Iterator[None]:
+        pinned = [] if self._core is None else ["taskset", "--cpu-list", str(self._core)]
+        loops = [_start([*pinned, "sh", "-c", _BUSY]) for _ in range(self._loops)]
+        try:
+            yield
+        finally:
+            _end(loops)
+
+    def wrap(self, argv: list[str], side: str) -> list[str]:
+        pinned = [] if self._core is None else ["taskset", "--cpu-list", str(self._core)]
+        return [*pinned, "nice", "-n", str(self._nice), *argv]
+
+
+class _Quota(Hardship):
+    """A control group for each host, which may run for so much of each 100 ms."""
+
+    def __init__(self, percent: int) -> None:
+        self.name = f"a quota of {percent} % of a core"
+        self._percent = percent
+        self._groups: dict[str, Path] = {}
+
+    def impossible(self) -> str:
+        try:
+            for group in self._make().values():
+                group.rmdir()
+        except OSError as error:
+            return f"no control group for it ({error})"
+        return ""
+
+    def _make(self) -> dict[str, Path]:
+        groups = {}
+        for side in "ab":
+            is_v1 = _CPU_V1.is_dir()
+            group = (_CPU_V1 if is_v1 else _CPU_V2) / f"airdma-starve-{os.getpid()}-{side}"
+            group.mkdir()
+            groups[side] = group
+            quota_us = _PERIOD_US * self._percent // 100
+            if is_v1:
+                (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US), encoding="ascii")
+                (group / "cpu.cfs_quota_us").write_text(str(quota_us), encoding="ascii")
+            else:
+                (group / "cpu.max").write_text(f"{quota_us} {_PERIOD_US}", encoding="ascii")
+        return groups
+
+    @contextlib.contextmanager
+    def imposed(self, _: Lab) -> Iterator[None]:
+        self._groups = self._make()
+        try:
+            yield
+        finally:
+            for group in self._groups.values():
+                _remove(group)
+
+    def wrap(self, argv: list[str], side: str) -> list[str]:
+        join = f'echo $$ > {self._groups[side]}/cgroup.procs && exec "$@"'
+        return ["sh", "-c", join, "sh", *argv]
+
+
+class _Build(Hardship):
+    """Compilers and writers of files, as beside a build."""
+
+    name = "beside a build of 8 jobs and writes to the disk"
+
+    @contextlib.contextmanager
+    def imposed(self, _: Lab) -> Iterator[None]:
+        with tempfile.TemporaryDirectory(prefix="airdma-starve-") as folder:
+            source = Path(folder, "all.c")
+            functions = "".join(f"double f{n}(double x) {{ for (int i = 0; i < {n}; i++) x = x * x + i; return x; }}\n" for n in range(600))
+            source.write_text(functions, encoding="ascii")
+            compile_ = f"while :; do cc -O2 -c {source} -o {folder}/$$.o; done"
+            write = f"while :; do dd if=/dev/zero of={folder}/$$.bin bs=1M count=200 conv=fsync 2> {folder}/$$.log; done"
+            jobs = [_start(["sh", "-c", command]) for command in [compile_] * 8 + [write] * 2]
+            try:
+                yield
+            finally:
+                _end(jobs)
+
+
+class _Stopped(Hardship):
+    """One end is stopped for a while, as by a debugger, `docker pause` or a frozen control group."""
+
+    stops = True
+
+    def __init__(self, who: str, seconds: float) -> None:
+        self.name = f"{who} stopped for {seconds} s"
+        self._who, self._seconds = who, seconds
+
+    def strike(self, server: Program, client: Program, after_s: float) -> None:
+        time.sleep(after_s)
+        pid = (server if self._who == "server" else client).pid
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(self._seconds)
+            os.kill(pid, signal.SIGCONT)
+
+
+def all_of(short: bool) -> list[Hardship]:
+    """In the order of the report; of each kind one if `short`."""
+    core = min(os.sched_getaffinity(0))
+    loops, one_core = _Loops(16, 19, None), _Loops(8, 0, core)
+    if short:
+        return [loops, one_core, _Stopped("server", 1), _Stopped("client", 0.6)]
+    stops = [_Stopped(who, seconds) for who in ("server", "client") for seconds in (0.3, 0.6, 1, 2)]
+    return [loops, one_core, _Quota(5), _Build(), *stops]
+
+
+def _start(argv: list[str]) -> subprocess.Popen[bytes]:
+    # A group of its own, so that what it starts ends with it; not a session of its own, which would be another scheduling group.
+    return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *argv], process_group=0)
+
+
+def _end(started: list[subprocess.Popen[bytes]]) -> None:
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _remove(group: Path) -> None:
+    """The last of its programs may be on its way out."""
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            group.rmdir()
+            return
+        time.sleep(0.05)
