@@ -15,6 +15,8 @@ pub mod blocking;
 pub mod files;
 #[cfg(not(feature = "rlib"))]
 pub mod loader;
+#[cfg(not(feature = "rlib"))]
+pub mod netlink;
 pub mod polling;
 pub mod rdma;
 pub mod slots;

@@ -43,6 +43,7 @@ mod kernel;
 mod live;
 mod memory;
 mod multicast;
+mod netlink;
 mod object;
 mod per_process;
 mod polling;

@@ -159,7 +159,7 @@ fn port_files(info: &DeviceInfo) -> Vec<Entry> {
 }
 
 /// `counters`, those of the PortCounters attribute (IBTA 16.1.3.5) that mean something here, and zero where programs expect
-/// a file; `hw_counters`, ours under their own names.
+/// a file; `hw_counters`: [`hw_counters`].
 fn counters(ours: &[(&'static str, u64)]) -> Vec<Entry> {
     // Data are counted in words of four bytes.
     const WORD: u64 = 4;
@@ -190,10 +190,46 @@ fn counters(ours: &[(&'static str, u64)]) -> Vec<Entry> {
         ("symbol_error", 0),
     ];
     let standard = standard.map(|(name, value)| (format!("counters/{name}"), value.to_string()));
-    let own = ours
+    let hardware = hw_counters(ours);
+    let hardware = hardware
         .iter()
         .map(|(name, value)| (format!("hw_counters/{name}"), value.to_string()));
-    standard.into_iter().chain(own).collect()
+    standard.into_iter().chain(hardware).collect()
+}
+
+/// The names under which other drivers count the same, for what reads those (node_exporter, `rdma statistic`): mlx5's first, then rxe's.
+const KNOWN: [(&str, &[&str]); 21] = [
+    ("duplicate_request", &["duplicates"]),
+    ("implied_nak_seq_err", &["implied_naks"]),
+    ("local_ack_timeout_err", &["timeouts"]),
+    ("np_cnp_sent", &["cnps_sent"]),
+    ("out_of_buffer", &["rnr_naks_sent", "drop_no_receive"]),
+    ("out_of_sequence", &["out_of_order"]),
+    ("packet_seq_err", &["naks_received"]),
+    ("resp_remote_access_errors", &["remote_access_errors"]),
+    ("rnr_nak_retry_err", &["rnr_naks_received"]),
+    ("rp_cnp_handled", &["cnps_received"]),
+    ("rx_icrc_encapsulated", &["drop_bad_icrc"]),
+    ("completer_retry_err", &["retransmits"]),
+    ("out_of_seq_request", &["out_of_order"]),
+    ("rcvd_pkts", &["rx_packets"]),
+    ("rcvd_rnr_err", &["rnr_naks_received"]),
+    ("rcvd_seq_err", &["naks_received"]),
+    ("rdma_recvs", &["messages_received"]),
+    ("rdma_sends", &["messages_sent"]),
+    ("send_err", &["tx_errors"]),
+    ("send_rnr_err", &["rnr_naks_sent"]),
+    ("sent_pkts", &["tx_packets"]),
+];
+
+/// `hw_counters`: under the names of other drivers what they mean there, and ours under their own.
+pub fn hw_counters(ours: &[(&'static str, u64)]) -> Vec<(&'static str, u64)> {
+    let value = |wanted: &str| ours.iter().find(|(name, _)| *name == wanted);
+    let known = KNOWN.iter().map(|(name, sum)| {
+        let parts = sum.iter().filter_map(|part| value(part));
+        (*name, parts.map(|(_, value)| value).sum())
+    });
+    known.chain(ours.iter().copied()).collect()
 }
 
 /// A GUID as sysfs writes it: four groups of four digits.
@@ -272,6 +308,27 @@ mod tests {
         assert!(gid.chars().all(|digit| matches!(digit, '0' | ':')), "{gid}");
         assert_eq!(says("ports/1/gid_attrs/types/0"), None);
         assert_eq!(says("ports/1/gid_attrs/types/1").unwrap().1, "RoCE v2");
+    }
+
+    #[test]
+    fn counters_have_the_names_of_other_drivers_too() {
+        let ours = counters_of(&info());
+        for (name, parts) in KNOWN {
+            for part in parts {
+                assert!(
+                    ours.iter().any(|(known, _)| known == part),
+                    "{name}: {part}"
+                );
+            }
+        }
+        let counted = hw_counters(&[
+            ("timeouts", 3),
+            ("rnr_naks_sent", 4),
+            ("drop_no_receive", 5),
+        ]);
+        assert!(counted.contains(&("local_ack_timeout_err", 3)));
+        assert!(counted.contains(&("out_of_buffer", 9)));
+        assert!(counted.contains(&("timeouts", 3)));
     }
 
     #[test]

@@ -73,6 +73,46 @@ fn ibv_devinfo_prints_an_active_ethernet_port_with_gids() {
     assert!(out.contains("127.0.0.1, RoCE v2"), "{out}");
 }
 
+/// By netlink, which this kernel may not have for RDMA at all.
+#[test]
+fn rdma_of_iproute2_shows_devices_links_and_counters() {
+    for (arguments, wanted) in [
+        (&["dev"][..], "airdma_lo: node_type ca"),
+        (
+            &["dev", "show", "airdma_lo"],
+            "node_guid 0200:ffff:7f00:0001",
+        ),
+        (
+            &["link"],
+            "link airdma_lo/1 state ACTIVE physical_state LINK_UP netdev lo",
+        ),
+        (&["system"], "netns exclusive"),
+        (
+            &["statistic", "show", "link", "airdma_lo/1"],
+            "local_ack_timeout_err",
+        ),
+    ] {
+        let Some(output) = run("rdma", arguments, &[]) else {
+            return;
+        };
+        let out = text(&output.stdout);
+        assert!(
+            out.contains(wanted),
+            "{arguments:?}: {out}{}",
+            text(&output.stderr)
+        );
+    }
+    let refused = run(
+        "rdma",
+        &["link", "add", "x", "type", "rxe", "netdev", "lo"],
+        &[],
+    )
+    .unwrap();
+    assert!(!refused.status.success());
+    let said = text(&refused.stderr);
+    assert!(said.contains("Operation not supported"), "{said}");
+}
+
 #[test]
 fn programs_that_never_touch_rdma_do_not_notice() {
     let trace = [("AIRDMA_TRACE", "verbs")];

@@ -124,15 +124,15 @@ versioned! {
 }
 
 /// The C library's own function, once it was looked up.
-struct Real(AtomicPtr<c_void>);
+pub(super) struct Real(AtomicPtr<c_void>);
 
 impl Real {
-    const fn new() -> Real {
+    pub(super) const fn new() -> Real {
         Real(AtomicPtr::new(ptr::null_mut()))
     }
 
     #[inline]
-    fn find(&self, name: &CStr) -> Option<*mut c_void> {
+    pub(super) fn find(&self, name: &CStr) -> Option<*mut c_void> {
         let known = self.0.load(Ordering::Relaxed);
         let found = if known.is_null() {
             self.look_up(name)
