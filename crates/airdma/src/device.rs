@@ -194,6 +194,14 @@ impl Device {
         Region::allocate(&self.hub, length)
     }
 
+    /// The same in a memory file of its own, which takes a descriptor: another process can be given it ([`Region::file`]).
+    ///
+    /// # Errors
+    /// As [`Device::allocate`].
+    pub fn allocate_file(&self, length: usize) -> Result<Region> {
+        Region::allocate_file(&self.hub, length)
+    }
+
     /// The same for this process alone: no other can map it, and it is there sooner, where it is megabytes.
     ///
     /// # Errors

@@ -1,10 +1,11 @@
-//! Pages of memory: those that another process could map, too, all lie in one memory file of the device.
+//! Pages of memory: those of one memory file of the device, those that have one of their own and may be handed to another process, and
+//! those in none.
 
 use crate::hub::lock;
 use std::fs::File;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
@@ -20,6 +21,8 @@ pub(crate) struct PageFile {
 pub(crate) struct Pages {
     /// Where they are in a file, if they are.
     of: Option<(Arc<PageFile>, u64)>,
+    /// Nothing else is in that file.
+    is_alone: bool,
     start: NonNull<u8>,
     length: usize,
 }
@@ -36,14 +39,7 @@ const HUGE: usize = 2 << 20;
 
 impl PageFile {
     pub(crate) fn new() -> io::Result<Arc<PageFile>> {
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: a string with its end; flags that the call knows.
-        let file = unsafe { libc::memfd_create(c"airdma".as_ptr(), flags) };
-        if file < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a descriptor that was made just now, and is nobody else's.
-        let file = unsafe { OwnedFd::from_raw_fd(file) };
+        let file = airdma_engine::memory_file(c"airdma")?;
         // A process that is handed the file must not cut off what is mapped here (SIGBUS), nor seal it against growing.
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
         // SAFETY: a memory file of ours, and plain integers.
@@ -55,6 +51,13 @@ impl PageFile {
             end: Mutex::new(0),
             process: std::process::id(),
         }))
+    }
+
+    /// `length` new bytes, zeroed, of a file in which nothing else is.
+    pub(crate) fn alone(length: usize) -> io::Result<Pages> {
+        let mut pages = PageFile::new()?.map(length)?;
+        pages.is_alone = true;
+        Ok(pages)
     }
 
     /// Maps `length` new bytes, zeroed.
@@ -78,6 +81,7 @@ impl PageFile {
         }
         Ok(Pages {
             of: Some((Arc::clone(self), at)),
+            is_alone: false,
             start: NonNull::new(start.cast()).ok_or_else(no_room)?,
             length,
         })
@@ -129,8 +133,12 @@ impl Pages {
             libc::madvise(start.as_ptr().cast(), length, libc::MADV_HUGEPAGE);
             start
         };
-        let of = None;
-        Ok(Pages { of, start, length })
+        Ok(Pages {
+            of: None,
+            is_alone: false,
+            start,
+            length,
+        })
     }
 
     fn anonymous(length: usize) -> io::Result<Pages> {
@@ -149,8 +157,12 @@ impl Pages {
             return Err(io::Error::last_os_error());
         }
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let of = None;
-        Ok(Pages { of, start, length })
+        Ok(Pages {
+            of: None,
+            is_alone: false,
+            start,
+            length,
+        })
     }
 
     pub(crate) fn start(&self) -> *mut u8 {
@@ -161,10 +173,10 @@ impl Pages {
         self.start.as_ptr().expose_provenance() as u64
     }
 
-    /// The file, if there is one, and where in it they lie.
-    pub(crate) fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
-        let (of, at) = self.of.as_ref()?;
-        Some((of.file.as_fd(), *at))
+    /// The file, if nothing else is in it.
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        let (of, _) = self.of.as_ref().filter(|_| self.is_alone)?;
+        Some(of.file.as_fd())
     }
 }
 
@@ -212,9 +224,9 @@ mod tests {
 
     #[test]
     fn a_process_that_was_handed_the_file_cannot_cut_pages_off() {
-        let pages = PageFile::new().unwrap().map(4096).unwrap();
+        let pages = PageFile::alone(4096).unwrap();
         // What another process does with its copy of the descriptor.
-        let theirs = pages.file().unwrap().0.try_clone_to_owned().unwrap();
+        let theirs = pages.file().unwrap().try_clone_to_owned().unwrap();
         let fd = theirs.as_raw_fd();
         // SAFETY: a descriptor of ours, and plain integers.
         unsafe {
@@ -230,11 +242,12 @@ mod tests {
     fn a_file_that_another_process_made_longer_still_grows() {
         let file = PageFile::new().unwrap();
         let first = file.map(4096).unwrap();
-        let fd = first.file().unwrap().0.as_raw_fd();
+        let fd = file.file.as_raw_fd();
         // SAFETY: a descriptor of ours, and a plain integer.
         assert_eq!(unsafe { libc::ftruncate(fd, 1 << 30) }, 0);
         let second = file.map(4096).unwrap();
-        assert_eq!(second.file().unwrap().1, PLACE);
+        assert_eq!(second.of.as_ref().unwrap().1, PLACE);
+        drop(first);
         // SAFETY: the first byte of new pages.
         unsafe { second.start().write(7) };
     }

@@ -2,7 +2,7 @@
 
 use crate::connection::Connection;
 use crate::hub::{Hub, lock};
-use crate::pages::Pages;
+use crate::pages::{PageFile, Pages};
 use crate::{Endpoint, Error, Remote, Result};
 use airdma_engine::{Access, Mr, Mw, Pd, Rkey, Sge};
 use bitflags::bitflags;
@@ -64,6 +64,11 @@ impl Region {
     /// `length` bytes, zeroed.
     pub(crate) fn allocate(hub: &Hub, length: usize) -> Result<Region> {
         Self::of(hub, length, |length| hub.pages.map(length))
+    }
+
+    /// The same, in a file of its own.
+    pub(crate) fn allocate_file(hub: &Hub, length: usize) -> Result<Region> {
+        Self::of(hub, length, PageFile::alone)
     }
 
     /// The same, in no file.
@@ -143,14 +148,12 @@ impl Region {
         })
     }
 
-    /// The memory file that holds it, and where in it the region begins: to map it elsewhere, or to hand it to another process. None
-    /// holds what [`Device::allocate_private`](crate::Device::allocate_private) gave.
-    ///
-    /// All other regions of the device that are in a file are in the same: a process that is handed it reads and writes all of them. It
-    /// cannot cut them off.
+    /// The memory file that holds it and nothing else, and where in it the region begins: to map it elsewhere, or to hand it to another
+    /// process, which reads and writes all that [`Device::allocate_file`](crate::Device::allocate_file) gave, and cannot cut it
+    /// off. No other region has one.
     pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
-        let (file, at) = self.memory.pages.file()?;
-        Some((file, at + self.start as u64))
+        let file = self.memory.pages.file()?;
+        Some((file, self.start as u64))
     }
 
     pub(crate) fn is_of(&self, pd: &Pd) -> bool {

@@ -5,6 +5,7 @@ mod common;
 
 use airdma::{Blame, Device};
 use common::*;
+use std::io::Read;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -336,12 +337,37 @@ fn memory_is_a_file_that_others_can_map() {
     isolated("memory_is_a_file_that_others_can_map", "", || {
         use std::os::unix::fs::FileExt;
         let device = Device::open("lo").unwrap();
-        let (_, part) = filled(&device, b"in a file").split_at(5).unwrap();
+        let mut region = device.allocate_file(9).unwrap();
+        region.copy_from_slice(b"in a file");
+        let (_, part) = region.split_at(5).unwrap();
         let (file, offset) = part.file().unwrap();
         let file = std::fs::File::from(file.try_clone_to_owned().unwrap());
         let mut bytes = [0; 4];
         file.read_exact_at(&mut bytes, offset).unwrap();
         assert_eq!(&bytes, b"file");
+    });
+}
+
+/// Another process that is handed one region has that one.
+#[test]
+fn a_file_of_a_region_holds_no_other_region() {
+    isolated("a_file_of_a_region_holds_no_other_region", "", || {
+        let device = Device::open("lo").unwrap();
+        let mut secret = device.allocate(4096).unwrap();
+        secret.fill(7);
+        assert!(secret.file().is_none());
+        let mut regions = [1, 2].map(|seed| (seed, device.allocate_file(4096).unwrap()));
+        for (seed, region) in &mut regions {
+            region.fill(*seed);
+        }
+        for (seed, region) in &regions {
+            let (file, at) = region.file().unwrap();
+            let mut file = std::fs::File::from(file.try_clone_to_owned().unwrap());
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes).unwrap();
+            assert_eq!(bytes[at as usize..][..4096], [*seed; 4096]);
+            assert!(bytes.iter().all(|byte| [0, *seed].contains(byte)));
+        }
     });
 }
 

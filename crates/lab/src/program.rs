@@ -257,7 +257,14 @@ const STOP: Duration = Duration::from_secs(5);
 pub fn memory_file() -> io::Result<File> {
     // SAFETY: the name is a C string; the descriptor is new and nobody else's.
     unsafe {
-        let fd = checked(libc::memfd_create(c"output".as_ptr(), libc::MFD_CLOEXEC))?;
+        let flags = libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL;
+        let fd = match checked(libc::memfd_create(c"output".as_ptr(), flags)) {
+            // Before Linux 6.3.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                checked(libc::memfd_create(c"output".as_ptr(), libc::MFD_CLOEXEC))?
+            }
+            made => made?,
+        };
         Ok(File::from(OwnedFd::from_raw_fd(fd)))
     }
 }

@@ -6,7 +6,7 @@
 use std::ffi::c_int;
 use std::fs::File;
 use std::io::{Seek, Write};
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use airdma_engine as engine;
@@ -34,14 +34,7 @@ pub fn create(device: &Arc<engine::Device>) -> Result<OwnedFd, Errno> {
 
 /// A token with this number.
 fn made(number: u32) -> Result<OwnedFd, Errno> {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: a constant name and flags.
-    let fd = unsafe { libc::memfd_create(c"airdma-context".as_ptr(), flags) };
-    if fd < 0 {
-        return Err(Errno::current());
-    }
-    // SAFETY: a fresh descriptor.
-    let mut file = unsafe { File::from_raw_fd(fd) };
+    let mut file = File::from(engine::memory_file(c"airdma-context")?);
     let mut bytes = Vec::with_capacity(LENGTH);
     bytes.extend(MAGIC);
     bytes.extend(std::process::id().to_ne_bytes());
@@ -50,7 +43,7 @@ fn made(number: u32) -> Result<OwnedFd, Errno> {
     file.rewind()?;
     let seals = libc::F_SEAL_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     // SAFETY: a memory file of ours, and plain integers.
-    if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } != 0 {
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
         return Err(Errno::current());
     }
     Ok(file.into())
