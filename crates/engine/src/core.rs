@@ -45,6 +45,9 @@ const AWAY_PAUSE: Duration = Duration::from_micros(20);
 /// Between two tries to get the worker, for those who do not wait for ever, and between two rounds while time passes.
 const LOCK_PAUSE: Duration = Duration::from_micros(100);
 
+/// What tells domains, queue pairs and queues of a device apart for good: of 64 bits, so that no long-lived process has one twice.
+pub(crate) type Serial = u64;
+
 pub(crate) struct Core {
     pub(crate) info: DeviceInfo,
     /// What the device is like, as far as the kernel was asked.
@@ -79,7 +82,7 @@ pub(crate) struct Core {
     /// Where other processes have the same addresses, once the port is bound.
     steering: OnceLock<Arc<Steering>>,
     /// Serial numbers for protection domains and completion queues.
-    serial: AtomicU64,
+    pub(crate) serial: AtomicU64,
 }
 
 /// Sockets, and what is shared with other processes.
@@ -181,7 +184,7 @@ impl Core {
         }
     }
 
-    pub(crate) fn next_serial(&self) -> u64 {
+    pub(crate) fn next_serial(&self) -> Serial {
         self.serial.fetch_add(1, Ordering::Relaxed)
     }
 

@@ -16,6 +16,7 @@ mod on_demand;
 pub(crate) mod presence;
 mod windows;
 
+use crate::core::Serial;
 use crate::random::Random;
 use crate::{Access, Error, LIMITS};
 use airdma_shm::Sge;
@@ -50,7 +51,7 @@ pub(crate) struct MemoryTable {
 #[derive(Clone, Copy)]
 struct Region {
     key: u32,
-    pd: u32,
+    pd: Serial,
     access: Access,
     address: usize,
     iova: u64,
@@ -82,7 +83,7 @@ enum Kind {
         /// Key of the region it is bound in.
         region: Option<u32>,
         /// Serial number of the queue pair that bound it, for windows of type 2: only that one's peer may use it.
-        qp: u32,
+        qp: Serial,
     },
 }
 
@@ -114,15 +115,15 @@ impl From<Refused> for RemoteFault {
 /// Where a stretch of memory is to be found: a key and an address in its region, for a protection domain.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
-    pub(crate) pd: u32,
+    pub(crate) pd: Serial,
     pub(crate) key: u32,
     pub(crate) va: u64,
     /// Serial number of the queue pair whose peer asks; [`OURSELVES`] for the application's own requests.
-    pub(crate) qp: u32,
+    pub(crate) qp: Serial,
 }
 
 /// No queue pair's serial number.
-pub(crate) const OURSELVES: u32 = 0;
+pub(crate) const OURSELVES: Serial = 0;
 
 impl MemoryTable {
     pub(crate) fn new(random: Random) -> Self {
@@ -140,7 +141,7 @@ impl MemoryTable {
     /// Registers memory and returns its key. The caller vouches that it stays mapped.
     pub(crate) fn register(
         &mut self,
-        pd: u32,
+        pd: Serial,
         address: u64,
         length: usize,
         iova: u64,
@@ -151,7 +152,7 @@ impl MemoryTable {
     }
 
     /// Registers nothing: a region of any address that reads as zeros and swallows what is written (`ibv_alloc_null_mr(3)`).
-    pub(crate) fn register_null(&mut self, pd: u32) -> Result<u32, Error> {
+    pub(crate) fn register_null(&mut self, pd: Serial) -> Result<u32, Error> {
         self.insert(Region {
             length: u64::MAX,
             access: Access::LOCAL_WRITE,
@@ -161,7 +162,7 @@ impl MemoryTable {
     }
 
     /// Registers no bytes, of device memory.
-    pub(crate) fn register_empty(&mut self, pd: u32) -> Result<u32, Error> {
+    pub(crate) fn register_empty(&mut self, pd: Serial) -> Result<u32, Error> {
         self.insert(Region::empty(pd))
     }
 
@@ -236,7 +237,7 @@ impl MemoryTable {
     pub(crate) fn reregister(
         &mut self,
         key: u32,
-        pd: u32,
+        pd: Serial,
         change: &RegionChange,
     ) -> Result<(), Error> {
         let gone = Error::Gone("the memory region");
@@ -260,7 +261,7 @@ impl MemoryTable {
     /// Where `length` bytes of a region of the application's own lie in its address space; `None` if it has no such part.
     pub(crate) fn address_of(
         &self,
-        pd: u32,
+        pd: Serial,
         key: u32,
         va: u64,
         length: u32,
@@ -278,7 +279,7 @@ impl MemoryTable {
 
     /// From where to where in its address space an element of a list of the application's own leads; nowhere if it has no bytes, or those of
     /// a null region.
-    pub(crate) fn span(&self, pd: u32, sge: &Sge) -> Result<Option<(u64, u64)>, Refused> {
+    pub(crate) fn span(&self, pd: Serial, sge: &Sge) -> Result<Option<(u64, u64)>, Refused> {
         let place = Place {
             pd,
             key: sge.lkey,
@@ -460,7 +461,7 @@ impl MemoryTable {
 
 impl Region {
     /// A region of no bytes.
-    fn empty(pd: u32) -> Region {
+    fn empty(pd: Serial) -> Region {
         Region {
             key: 0,
             pd,
@@ -482,7 +483,7 @@ impl Region {
     }
 
     fn checked(
-        pd: u32,
+        pd: Serial,
         address: u64,
         length: usize,
         iova: u64,

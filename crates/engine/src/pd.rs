@@ -1,6 +1,7 @@
 //! Protection domains.
 
 use crate::core::Core;
+use crate::core::Serial;
 use crate::memory::{MemoryTable, presence};
 use crate::multicast::check_scope;
 use crate::use_count::UseCount;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 pub struct Pd {
     pub(crate) device: Arc<Device>,
     /// Never used for two domains of one device, but for a parent domain, which has its domain's.
-    pub(crate) id: u32,
+    pub(crate) id: Serial,
     pub(crate) users: UseCount,
     /// Of a parent domain: the domain that it stands for, and keeps from being given back.
     of: Option<Arc<Pd>>,
@@ -31,7 +32,7 @@ impl Drop for PdUse {
 
 impl Pd {
     pub(crate) fn new(device: Arc<Device>) -> Self {
-        let id = device.core().next_serial() as u32;
+        let id = device.core().next_serial();
         Pd {
             device,
             id,
@@ -276,7 +277,7 @@ pub enum Prefetch {
 }
 
 /// The number of no domain: serial numbers begin with 1.
-pub(crate) const NO_PD: u32 = 0;
+pub(crate) const NO_PD: Serial = 0;
 
 /// Whether packets can take this path, given the addresses that the interface has now.
 pub(crate) fn check_path(core: &Core, path: &Path) -> Result<(), Error> {
@@ -307,4 +308,25 @@ fn check_families(source_is_ipv4: Option<bool>, path: &Path) -> Result<(), Error
         return Err(Error::Invalid("the destination GID is all zero"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::simulated::{Simulated, interface};
+    use airdma_port::sim;
+    use std::net::{IpAddr, Ipv4Addr};
+    use std::sync::atomic::Ordering;
+
+    /// After 2^32 objects another domain would open the memory of the first one.
+    #[test]
+    fn a_domain_of_a_process_that_has_made_very_many_is_another_one() {
+        let [here, there] = [1, 2].map(|host| IpAddr::V4(Ipv4Addr::new(192, 0, 2, host)));
+        let (port, _far) = sim::pair(&[here], &[there]).unwrap();
+        let simulated = Simulated::open(interface("here", 1, here), Box::new(port), 1).unwrap();
+        let device = simulated.device();
+        let first = device.alloc_pd().unwrap();
+        let serial = &device.core().serial;
+        serial.store((1 << 32) + first.id, Ordering::Relaxed);
+        assert_ne!(device.alloc_pd().unwrap().id, first.id);
+    }
 }

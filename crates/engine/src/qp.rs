@@ -643,7 +643,7 @@ fn insert(
     uses: &Uses,
 ) -> Result<Arc<QpShared>, Error> {
     let core = device.core();
-    let serial = core.next_serial() as u32;
+    let serial = core.next_serial();
     // What a datagram may hold. It stays, whatever becomes of the interface.
     let port_mtu = core.current().path_mtu;
     let raw = if qp_type == QpType::RawPacket {

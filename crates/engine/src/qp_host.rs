@@ -2,6 +2,7 @@
 
 use crate::async_event::{AsyncEvents, EventOwner};
 use crate::completion_counter::AttachedCounters;
+use crate::core::Serial;
 use crate::counters::Counters;
 use crate::cq_table::CqTable;
 use crate::memory::{MemoryTable, OURSELVES, Place};
@@ -27,9 +28,9 @@ pub(crate) struct QpSide {
     pub(crate) held: Held,
     /// Its protection domain. For the target of an extended connection that of the shared receive queue which the packet
     /// in hand names (IBTA A14.2.4).
-    pub(crate) pd: u32,
+    pub(crate) pd: Serial,
     /// Never used for two queue pairs of one device, which a number is after some time.
-    pub(crate) serial: u32,
+    pub(crate) serial: Serial,
     pub(crate) send_cq: u32,
     pub(crate) recv_cq: u32,
     pub(crate) shared: Arc<QpShared>,
@@ -46,7 +47,7 @@ pub(crate) enum Receives {
     /// The shared queue with this number.
     Shared(u32),
     /// The shared queue that each message names, in this domain of extended connections.
-    Domain(u32),
+    Domain(Serial),
 }
 
 /// A [`Host`] for one call of one queue pair.
@@ -332,7 +333,7 @@ impl Host for QpHost<'_> {
 
 fn scatter<L: List>(
     memory: &MemoryTable,
-    pd: u32,
+    pd: Serial,
     pieces: Pieces<L>,
     data: &[u8],
 ) -> Result<(), LocalFault> {
@@ -444,7 +445,7 @@ impl<L: List> Iterator for Pieces<L> {
 }
 
 impl Piece {
-    fn at(self, pd: u32) -> (Place, Range<usize>) {
+    fn at(self, pd: Serial) -> (Place, Range<usize>) {
         // An address that wraps lies in no region, whose bounds were checked not to wrap.
         let va = self.sge.addr.wrapping_add(u64::from(self.skip));
         (

@@ -1,6 +1,7 @@
 //! The worker's side of shared receive queues: the consumers of their rings.
 
 use crate::async_event::{AsyncEvents, EventOwner};
+use crate::core::Serial;
 use crate::cq_table::NO_CQ;
 use crate::qp_host::list_bytes;
 use crate::srq::SrqShared;
@@ -13,7 +14,7 @@ use std::sync::atomic::Ordering;
 
 pub(crate) struct SrqSlot {
     pub(crate) ring: RingConsumer,
-    pub(crate) pd: u32,
+    pub(crate) pd: Serial,
     /// For extended connections: their domain, and where completions go.
     pub(crate) extended: Option<Extended>,
     pub(crate) shared: Arc<SrqShared>,
@@ -22,7 +23,7 @@ pub(crate) struct SrqSlot {
 
 #[derive(Clone, Copy)]
 pub(crate) struct Extended {
-    pub(crate) domain: u32,
+    pub(crate) domain: Serial,
     pub(crate) cq: u32,
 }
 
@@ -67,7 +68,7 @@ impl SrqTable {
     }
 
     /// The protection domains of the queues of this domain of extended connections.
-    pub(crate) fn domains(&self, domain: u32) -> impl Iterator<Item = u32> {
+    pub(crate) fn domains(&self, domain: Serial) -> impl Iterator<Item = Serial> {
         let slots = self.slots.iter().flatten();
         slots
             .filter(move |slot| {
@@ -78,7 +79,7 @@ impl SrqTable {
     }
 
     /// The queue with that number, if it is of this domain of extended connections.
-    pub(crate) fn of_domain(&mut self, number: u32, domain: u32) -> Option<&mut SrqSlot> {
+    pub(crate) fn of_domain(&mut self, number: u32, domain: Serial) -> Option<&mut SrqSlot> {
         self.slot(number).filter(|slot| {
             slot.extended
                 .is_some_and(|extended| extended.domain == domain)
@@ -124,13 +125,13 @@ pub(crate) struct HeldReceive {
     /// The queue that it comes from, as [`SrqShared::id`].
     srq: u64,
     pub(crate) sges: Vec<Sge>,
-    pub(crate) pd: u32,
+    pub(crate) pd: Serial,
     /// Where its completion goes, if not to the queue pair's own completion queue.
     pub(crate) cq: Option<u32>,
 }
 
 impl Held {
-    fn hold(&mut self, slot: SlotRef<'_>, from: (u64, u32, Option<u32>)) -> Receive {
+    fn hold(&mut self, slot: SlotRef<'_>, from: (u64, Serial, Option<u32>)) -> Receive {
         let index = match self.receives.iter().position(|receive| !receive.in_use) {
             Some(index) => index,
             None => {

@@ -1,5 +1,6 @@
 //! Domains of extended reliable connections (IBTA annex A14): which target queue pairs may fill which shared receive queues.
 
+use crate::core::Serial;
 use crate::use_count::UseCount;
 use crate::{Device, Error, Qp};
 use std::sync::Arc;
@@ -8,13 +9,13 @@ use std::sync::Arc;
 pub struct Xrcd {
     pub(crate) device: Arc<Device>,
     /// Never used for two domains of one device.
-    pub(crate) id: u32,
+    pub(crate) id: Serial,
     pub(crate) users: UseCount,
 }
 
 impl Xrcd {
     pub(crate) fn new(device: Arc<Device>) -> Self {
-        let id = device.core().next_serial() as u32;
+        let id = device.core().next_serial();
         Xrcd {
             device,
             id,

@@ -173,7 +173,11 @@ fn base() -> Result<PathBuf, LinkError> {
     let runtime = runtime.filter(|folder| is_ours(folder, user));
     let path = match runtime {
         Some(folder) => folder.join("airdma-link"),
-        None => env::temp_dir().join(format!("airdma-link-{user}")),
+        None => {
+            let shared = env::temp_dir();
+            check_shared(&shared)?;
+            shared.join(format!("airdma-link-{user}"))
+        }
     };
     match DirBuilder::new().mode(0o700).create(&path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -190,6 +194,18 @@ fn base() -> Result<PathBuf, LinkError> {
     Ok(path)
 }
 
+/// Whether no other user can put another folder in the place of one in there: that is what the sticky bit of `/tmp` is for.
+fn check_shared(folder: &Path) -> Result<(), LinkError> {
+    let found = fs::metadata(folder).tried(format!("looking at {}", folder.display()))?;
+    if found.mode() & 0o022 == 0 || found.mode() & libc::S_ISVTX != 0 {
+        return Ok(());
+    }
+    Err(LinkError::Asked(format!(
+        "others may replace what is in {}: chmod +t it, or set TMPDIR or XDG_RUNTIME_DIR to another folder",
+        folder.display()
+    )))
+}
+
 /// A folder that nobody else can have prepared.
 fn is_ours(folder: &Path, user: u32) -> bool {
     fs::symlink_metadata(folder)
@@ -199,6 +215,7 @@ fn is_ours(folder: &Path, user: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn names_that_are_paths_are_refused() {
@@ -206,6 +223,20 @@ mod tests {
             assert!(Folder::of(name).is_err(), "{name}");
         }
         assert_eq!(Folder::of("air-1_b").unwrap().name(), "air-1_b");
+    }
+
+    #[test]
+    fn a_folder_in_which_others_replace_folders_is_not_used() {
+        let folder = env::temp_dir().join(format!("airdma-link-shared-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let with = |mode: u32| {
+            fs::set_permissions(&folder, fs::Permissions::from_mode(mode)).unwrap();
+            check_shared(&folder).is_ok()
+        };
+        assert_eq!([0o700, 0o755, 0o1777].map(with), [true; 3]);
+        assert_eq!([0o777, 0o770, 0o707].map(with), [false; 3]);
+        fs::remove_dir(&folder).unwrap();
+        assert!(check_shared(&folder).is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod windows;
 
 use super::*;
 
-const PD: u32 = 3;
+const PD: Serial = 3;
 const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_WRITE)

@@ -4,7 +4,7 @@ use super::*;
 use airdma_transport::Bind;
 use airdma_wire::{Lkey, Rkey};
 
-const QP: u32 = 0x21;
+const QP: Serial = 0x21;
 
 fn bindable() -> Fixture {
     Fixture::new(ALL | Access::MW_BIND, |address| address)
@@ -25,7 +25,7 @@ fn inc(key: u32) -> u32 {
     (key & !0xff) | (key.wrapping_add(1) & 0xff)
 }
 
-fn write(fixture: &Fixture, key: u32, va: u64, qp: u32) -> Result<(), Refused> {
+fn write(fixture: &Fixture, key: u32, va: u64, qp: Serial) -> Result<(), Refused> {
     let place = Place {
         pd: PD,
         key,
