@@ -48,6 +48,7 @@ PACKAGES: dict[str, str] = {
     "mpicc.mpich": "libmpich-dev",
     "mpiexec.mpich": "mpich",
     "dapltest": "dapl2-utils",
+    "pip": "python3-pip",
     "tgtd": "tgt",
     "iscsi-test-cu": "libiscsi-bin",
     "qemu-system-x86_64": "qemu-system-x86",
@@ -72,7 +73,7 @@ PYVERBS = {"/usr/lib/python3/dist-packages/pyverbs": "python3-pyverbs"}
 LAB_TOOLS = ["ip", "taskset", "setpriv", "unshare", "mount"]
 PERFTEST_TOOLS = [tool for tool, package in PACKAGES.items() if package == "perftest"]
 PROGRAMS = ["ucx_info", "ucx_perftest", "rping", "qperf", "fio", "fi_pingpong", "mpirun", "mpicc.openmpi", "mpiexec.mpich", "mpicc.mpich"]
-PROGRAMS += ["qemu-system-x86_64", "dapltest", "tgtd", "iscsi-test-cu"]
+PROGRAMS += ["qemu-system-x86_64", "dapltest", "tgtd", "iscsi-test-cu", "pip"]
 """One of each package whose programs docs/programs.md names, besides perftest and the ping-pongs."""
 INTEROP_TOOLS = ["qemu-system-x86_64", "mkfs.ext4", "depmod", "dpkg-deb", "dumpcap", "tshark", "cc"]
 PINGPONG_TOOLS = [tool for tool, package in PACKAGES.items() if package == "ibverbs-utils"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from programs.line import SPINS, Line
@@ -46,7 +47,7 @@ _UCX_TESTS = {
 _FABRIC = "libfabric-bin"
 _FABRIC_PORT = 47592
 
-_TWO_HOSTS = "{client}:2,{server}:2"
+TWO_HOSTS = "{client}:2,{server}:2"
 _ONE_HOST = "{client}:4"
 _AGENT = """#!/bin/sh
 # Runs a command on the host that is namespace $1; $2 is the name by which mpirun calls it.
@@ -97,8 +98,13 @@ def _io_demo(transports: str, option: str) -> Line:
     )
 
 
-def _compile_open_mpi(folder: Path) -> None:
+def write_open_mpi_agent(folder: Path) -> None:
+    """What starts the ranks on the other host."""
     _write_agent(folder / "agent", _AGENT)
+
+
+def _compile_open_mpi(folder: Path) -> None:
+    write_open_mpi_agent(folder)
     _compile_mpi(folder / "mpi_check", "mpicc.openmpi")
 
 
@@ -117,16 +123,21 @@ def _compile_mpi(program: Path, compiler: str) -> None:
 
 
 def _mpi(hosts: str, options: str, **setup: str) -> Line:
+    return open_mpi(hosts, options, program="{folder}/mpi_check", before=_compile_open_mpi, **setup)
+
+
+def open_mpi(hosts: str, options: str, program: str, before: Callable[[Path], None], **setup: str) -> Line:
+    """A program that says how many ranks exchanged what they should."""
     ranks = sum(int(host.rpartition(":")[2]) for host in hosts.split(","))
     return Line(
         "openmpi-bin",
         "",
         f"mpirun --host {hosts} --bind-to none {options} --mca plm_rsh_agent '{{folder}}/agent {{server_namespace}}'"
-        " {folder}/mpi_check",
+        f" {program}",
         (f"^{ranks} ranks exchanged what they should",),
         bytes_min=3_000_000 * ranks,
         setup={"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", **setup},
-        before=_compile_open_mpi,
+        before=before,
     )
 
 
@@ -210,9 +221,9 @@ MIDDLEWARE = [
     _io_demo("ud_verbs", ""),
     # What UCX takes by itself. Two ranks of one host would take shared memory.
     _mpi("{client}:1,{server}:1", "--mca pml ucx --mca osc ucx"),
-    *(_mpi_ucx(hosts, tls) for hosts in (_TWO_HOSTS, _ONE_HOST) for tls in (f"{_RC},self", "ud_verbs,self")),
-    _mpich(_TWO_HOSTS, f"{_RC},self"),
-    _mpi(_TWO_HOSTS, "--mca pml cm --mca mtl ofi --mca osc pt2pt", FI_PROVIDER="verbs;ofi_rxm"),
+    *(_mpi_ucx(hosts, tls) for hosts in (TWO_HOSTS, _ONE_HOST) for tls in (f"{_RC},self", "ud_verbs,self")),
+    _mpich(TWO_HOSTS, f"{_RC},self"),
+    _mpi(TWO_HOSTS, "--mca pml cm --mca mtl ofi --mca osc pt2pt", FI_PROVIDER="verbs;ofi_rxm"),
     *(_reader(dropin) for dropin in (False, True)),
     _dapltest(),
     Line(_FABRIC, "", "fi_info -p verbs", ("provider: verbs", "domain: {device}", "type: FI_EP_MSG"), needs_device=False),

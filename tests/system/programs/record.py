@@ -46,7 +46,7 @@ def render() -> str:
         "Written by `make programs`, which runs them all; `make lint` checks that this page has every line of the table in "
         "`tests/system/programs`, and `make test` runs each line. "
         f"{passed} of {len(lines())} lines passed when they last ran.",
-        "Every program is the one that Debian 12 ships, unmodified, under `airdma run`, in two network namespaces joined by a "
+        "Every program is the one that Debian 12 ships (or PyPI, where that is said), unmodified, under `airdma run`, in two network namespaces joined by a "
         "veth pair of MTU 1500. A line passes when both ends end as they should, what they print says that the work was done "
         "(where the program can verify data, it does), and the counters of both devices show that the data crossed them. "
         "`SERVER` and `CLIENT` are IPv4 addresses, `SERVER6` and `CLIENT6` IPv6 addresses; "

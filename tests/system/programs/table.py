@@ -7,6 +7,7 @@ from programs.line import Line
 from programs.machines import MACHINES
 from programs.messages import MESSAGES
 from programs.middleware import MIDDLEWARE
+from programs.registries import REGISTRIES
 from programs.sockets import SOCKETS
 
 LINES: dict[str, list[Line]] = {
@@ -14,6 +15,7 @@ LINES: dict[str, list[Line]] = {
     "rsockets": SOCKETS,
     "Messages": MESSAGES,
     "Middleware": MIDDLEWARE,
+    "From PyPI": REGISTRIES,
     "Machines and storage": MACHINES,
 }
 """By section of docs/programs.md."""
@@ -40,6 +42,17 @@ BY_HAND: list[tuple[str, str, str]] = [
         "Mooncake 0.3.13 (PyPI: `mooncake-transfer-engine-non-cuda`)",
         '`TransferEngine.initialize(ADDRESS, "P2PHANDSHAKE", "rdma", "DEVICE")`; a WRITE of 8 MiB, and a READ of it',
         "data compared, the same",
+    ),
+    (
+        "sideway 0.4.3 (crates.io), which opens the libraries by `dlopen` and asks plain `dlsym`: its examples, built by `cargo build --examples`",
+        "`rc_pingpong -d DEVICE -g GID`, `rc_pingpong -d DEVICE -g GID SERVER`; the same of `rc_pingpong_split`; `cmtime -b SERVER`, "
+        "`cmtime -s SERVER -c 100`; `ibv_devinfo`, `show_gids`",
+        "all ended with 0: 1,000 rounds each, 100 connections made and ended, the device with its GIDs",
+    ),
+    (
+        "UCX 1.23 (`ucx_perftest` of Debian's unstable suite, 1.23.0~rc1, in a root of that suite, with the libraries of PyPI's `nixl-cu12` 1.5.1)",
+        "on one host with `AIRDMA_LOOPBACK=1`, `UCX_TLS=rc_verbs,ud_verbs:aux`, `UCX_NET_DEVICES=airdma_lo:1`; `ucx_perftest -t ucp_get -s 65536 -n 100`, `-t ucp_put_bw`, `-t tag_lat -s 8`",
+        "all ran to their end. They end with SIGSEGV behind the result, over TCP without airdma too",
     ),
 ]
 """What was run by hand, since it is too large for a test: program, how, what was seen. Markdown."""
