@@ -93,6 +93,20 @@ impl Device {
         Device::of(info, address)
     }
 
+    /// The device that has an address; of a link-local address, which several may have, the one with the interface `scope`.
+    fn at(address: IpAddr, scope: Option<u32>) -> Result<Device> {
+        let devices = engine::all_devices()
+            .map_err(|error| Error::system("listing the interfaces", &error))?;
+        let has = |device: &&DeviceInfo| {
+            let is_meant = scope.is_none_or(|scope| scope == device.interface_index);
+            is_meant && device.gids.iter().any(|row| row.address == address)
+        };
+        match devices.iter().find(has) {
+            Some(info) => Device::of(info, Some(address)),
+            None => Err(Error::you(unknown(&address.to_string(), &devices))),
+        }
+    }
+
     fn of(info: &DeviceInfo, address: Option<IpAddr>) -> Result<Device> {
         let device = engine::Device::open(info)
             .map_err(|error| Error::system(&format!("opening {}", info.name), &error))?;
@@ -103,7 +117,8 @@ impl Device {
         })
     }
 
-    /// Opens the device that leads to a peer: `"192.0.2.2:7471"`, `("server", 7471)`. A name is looked up at once.
+    /// Opens the device that leads to a peer: `"192.0.2.2:7471"`, `("server", 7471)`. A name is looked up at once. A link-local address needs
+    /// its zone: `("fe80::1%eth0", 7471)`.
     ///
     /// # Errors
     /// Yours, for an address that is none; otherwise as [`Device::open`].
@@ -111,7 +126,7 @@ impl Device {
         let mut refused = None;
         for to in addresses_of(peer)? {
             let source = route_source(to);
-            match source.map(|source| Device::open(&source.to_string())) {
+            match source.map(|source| Device::at(source, scope_of(to))) {
                 Some(Ok(device)) => return Ok(device),
                 Some(Err(error)) => refused = Some(error),
                 None => {}
@@ -294,6 +309,14 @@ pub(crate) fn path_to(to: IpAddr, index: u8) -> Path {
         sgid_index: index,
         hop_limit: HOP_LIMIT,
         ..Path::default()
+    }
+}
+
+/// The interface that a link-local address is meant on.
+fn scope_of(to: SocketAddr) -> Option<u32> {
+    match to {
+        SocketAddr::V6(to) => Some(to.scope_id()).filter(|scope| *scope != 0),
+        SocketAddr::V4(_) => None,
     }
 }
 

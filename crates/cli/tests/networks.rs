@@ -14,6 +14,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
+const CODE: &str = "lusab-babad";
 const SOON: Duration = Duration::from_secs(20);
 
 /// Two interfaces of a host, each with one address.
@@ -33,20 +34,22 @@ fn ip(arguments: &str) {
 struct Recv {
     child: Child,
     events: Receiver<Value>,
+    name: String,
     directory: PathBuf,
 }
 
 impl Recv {
     fn start(name: &str, before: &[&str]) -> Self {
         let name = format!("airdma-networks-{name}-{}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
+        let directory = std::env::temp_dir().join(&name);
         std::fs::create_dir_all(directory.join("in")).unwrap();
         let mut command = Command::new("setpriv");
         command
             .args(["--pdeathsig", "KILL"])
             .args(before)
             .args([env!("CARGO_BIN_EXE_airdma"), "recv"])
-            .args(["--json", "--yes", "--keep", "--no-name"])
+            .args(["--json", "--yes", "--keep", "--code", CODE])
+            .args(["--name", &format!("{name} here")])
             .arg(directory.join("in"))
             .env("AIRDMA_HOME", directory.join("home"))
             .stdout(Stdio::piped());
@@ -63,6 +66,7 @@ impl Recv {
         Self {
             child,
             events,
+            name,
             directory,
         }
     }
@@ -191,21 +195,44 @@ fn a_receiver_follows_interfaces_and_addresses() {
     });
 }
 
-/// Somebody connects there, and is let in.
-fn send_to(address: &str, directory: &Path) {
-    std::fs::write(directory.join("file"), "content").unwrap();
+/// A file arrives there.
+fn send_to(to: &str, directory: &Path) {
+    std::fs::write(directory.join("file"), to).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_airdma"));
     command
-        .args(["send", "--json", "--code", "lusab-babad"])
+        .args(["send", "--json", "--code", CODE])
         .arg(directory.join("file"))
-        .arg(address)
+        .args(["--to", to])
         .env("AIRDMA_HOME", directory.join("sender"))
         .stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut said = String::new();
     let mut output = child.stdout.take().unwrap();
     output.read_to_string(&mut said).unwrap();
-    child.wait().unwrap();
-    // It is the receiver that knows that the code is wrong.
-    assert!(said.contains("\"unknown\""), "{said}");
+    assert!(child.wait().unwrap().success(), "{to}: {said}");
+    let arrived = directory.join("in/file");
+    assert_eq!(std::fs::read_to_string(&arrived).unwrap(), to);
+    std::fs::remove_file(arrived).unwrap();
+}
+
+/// A host, and nothing but link-local addresses.
+const LINK_LOCAL: &str = "echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad
+    echo 1 > /proc/sys/net/ipv6/conf/default/addr_gen_mode
+    ip link add one type veth peer name two
+    ip link set one up; ip link set two up
+    ip address add fe80::1/64 dev one nodad
+    ip address add fe80::2/64 dev two nodad
+    ip link set lo down";
+
+#[test]
+fn link_local_addresses_are_enough() {
+    let name = "link_local_addresses_are_enough";
+    isolated(name, LINK_LOCAL, || {
+        let recv = Recv::start("link", &[]);
+        let here = addresses(&recv.next("listening"));
+        assert!(here.contains(&"fe80::2".to_owned()), "{here:?}");
+        send_to("fe80::2%one", &recv.directory);
+        send_to("[fe80::1%two]:7479", &recv.directory);
+        send_to(&format!("{} here", recv.name), &recv.directory);
+    });
 }

@@ -4,8 +4,8 @@
 
 use airdma_files::printable;
 use airdma_files::session::PublicKey;
-use mdns_sd::{ResolvedService, ServiceDaemon, ServiceEvent, ServiceInfo};
-use std::net::{IpAddr, SocketAddr};
+use mdns_sd::{ResolvedService, ScopedIp, ServiceDaemon, ServiceEvent, ServiceInfo};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -209,31 +209,41 @@ pub fn neighbours(
 fn described(service: &ResolvedService) -> Option<Neighbour> {
     let name = service.fullname.strip_suffix(SERVICE)?.strip_suffix('.')?;
     let key = service.txt_properties.get(KEY);
-    let mut addresses: Vec<IpAddr> = service
+    let mut addresses: Vec<SocketAddr> = service
         .addresses
         .iter()
-        .map(mdns_sd::ScopedIp::to_ip_addr)
-        .filter(is_reachable)
+        .filter(|address| is_reachable(&address.to_ip_addr()))
+        .filter_map(|address| at_port(address, service.port))
         .collect();
+    // Link-local addresses come last: they are the highest.
     addresses.sort();
     (!addresses.is_empty()).then(|| Neighbour {
         name: printable(name.replace('\\', "").as_bytes()),
-        addresses: addresses
-            .into_iter()
-            .map(|address| SocketAddr::new(address, service.port))
-            .collect(),
+        addresses,
         key: key.and_then(|key| key.val_str().parse().ok()),
     })
 }
 
-/// From another host, without saying over which interface.
-fn is_reachable(address: &IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => !address.is_loopback() && !address.is_unspecified(),
-        IpAddr::V6(address) => {
-            !address.is_loopback() && !address.is_unspecified() && !address.is_unicast_link_local()
-        }
+/// A link-local address is meant on the interface by which it was heard of.
+fn at_port(address: &ScopedIp, port: u16) -> Option<SocketAddr> {
+    let ip = address.to_ip_addr();
+    if !is_link_local(&ip) {
+        return Some(SocketAddr::new(ip, port));
     }
+    let (ScopedIp::V6(heard), IpAddr::V6(ip)) = (address, ip) else {
+        return None;
+    };
+    let interface = heard.scope_id().index;
+    (interface != 0).then(|| SocketAddrV6::new(ip, port, 0, interface).into())
+}
+
+pub(crate) fn is_link_local(address: &IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+/// From another host.
+fn is_reachable(address: &IpAddr) -> bool {
+    !address.is_loopback() && !address.is_unspecified()
 }
 
 #[cfg(test)]

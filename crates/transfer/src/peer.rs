@@ -2,10 +2,10 @@
 
 use crate::Home;
 use crate::PORT;
-use crate::discovery::{Neighbour, neighbours};
+use crate::discovery::{Neighbour, is_link_local, neighbours};
 use crate::place::place_of;
 use airdma_files::session::{Pin, Place, PublicKey, Role};
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 /// How long is looked for a name on this network.
@@ -57,6 +57,14 @@ pub enum NoPeer {
         /// In brackets, what made looking difficult.
         because: String,
     },
+    /// A link-local address without its interface.
+    #[error(
+        "{0} is on each link another host's: say over which interface, as in {0}%eth0 (`airdma devices` lists them)"
+    )]
+    NoZone(IpAddr),
+    /// A link-local address, and an interface that is not there.
+    #[error("{0}: there is no such interface (`airdma devices` lists them)")]
+    Zone(String),
     /// No name was given, and nobody waits.
     #[error("no `airdma recv` waits on this network: start one, or give its address{0}")]
     Nobody(String),
@@ -66,13 +74,30 @@ pub enum NoPeer {
 }
 
 impl Peer {
-    /// Who is meant by `192.0.2.1`, `192.0.2.1:7000`, `2001:db8::1`, `[2001:db8::1]:7000`, `name` or `name:7000`. A name is looked for
-    /// among those who wait on this network, and then as a host's.
+    /// Who is meant by `192.0.2.1`, `192.0.2.1:7000`, `2001:db8::1`, `[2001:db8::1]:7000`, `fe80::1%eth0`, `[fe80::1%eth0]:7000`, `name` or
+    /// `name:7000`. A name is looked for among those who wait on this network, and then as a host's.
     ///
     /// # Errors
-    /// The name is nobody's.
+    /// The name is nobody's, or a link-local address lacks its interface.
     pub fn find(typed: &str) -> Result<Self, NoPeer> {
+        if let Some((zoned, port)) = zoned(typed) {
+            let resolved = (zoned, port).to_socket_addrs();
+            let addresses: Vec<SocketAddr> = resolved.into_iter().flatten().collect();
+            if addresses.is_empty() {
+                return Err(NoPeer::Zone(zoned.to_owned()));
+            }
+            // Nothing tells the link from another one with that name.
+            return Ok(Self {
+                name: zoned.to_owned(),
+                addresses,
+                key: None,
+                place: None,
+            });
+        }
         if let Some(address) = address(typed) {
+            if is_link_local(&address.ip()) {
+                return Err(NoPeer::NoZone(address.ip()));
+            }
             return Ok(Self {
                 name: address.ip().to_string(),
                 addresses: vec![address],
@@ -154,6 +179,18 @@ impl From<Neighbour> for Peer {
             place: Some(Place::Anywhere),
         }
     }
+}
+
+/// A link-local address with its interface, and a port or the usual one.
+fn zoned(typed: &str) -> Option<(&str, u16)> {
+    let (bare, port) = match typed.strip_prefix('[').and_then(|it| it.split_once(']')) {
+        Some((bare, "")) => (bare, PORT),
+        Some((bare, port)) => (bare, port.strip_prefix(':')?.parse().ok()?),
+        None => (typed, PORT),
+    };
+    let (address, _) = bare.split_once('%')?;
+    address.parse::<Ipv6Addr>().ok()?;
+    Some((bare, port))
 }
 
 /// An address, with a port or without.
@@ -262,6 +299,19 @@ mod tests {
         ] {
             assert_eq!(address(typed), meant.parse().ok(), "{typed}");
         }
+        for (typed, meant) in [
+            ("fe80::1%eth0", Some(("fe80::1%eth0", PORT))),
+            ("[fe80::1%3]", Some(("fe80::1%3", PORT))),
+            ("[fe80::1%eth0]:80", Some(("fe80::1%eth0", 80))),
+            ("fe80::1", None),
+            ("[fe80::1%eth0]80", None),
+            ("100%", None),
+        ] {
+            assert_eq!(zoned(typed), meant, "{typed}");
+        }
+        let no_zone = Peer::find("fe80::1").unwrap_err();
+        assert!(no_zone.to_string().contains("fe80::1%eth0"), "{no_zone}");
+        assert!(matches!(Peer::find("fe80::1%no"), Err(NoPeer::Zone(_))));
         assert_eq!(address("anna"), None);
         assert_eq!(split("anna:80"), ("anna", 80));
         assert_eq!(split("anna"), ("anna", PORT));

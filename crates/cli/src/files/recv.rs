@@ -452,11 +452,18 @@ fn listening(
         "name": name,
         "code": shown,
     }));
-    let address = addresses
-        .iter()
-        .find(|address| !address.is_loopback())
-        .or(addresses.first());
+    let is_of_others = |address: &&IpAddr| !address.is_loopback();
+    let is_link_local = |address: &IpAddr| match address {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    let mut of_others = addresses.iter().filter(is_of_others);
+    let everywhere = of_others.clone().find(|address| !is_link_local(address));
+    let address = everywhere.or(of_others.next()).or(addresses.first());
     let address = address.map(|address| match (address, options.port) {
+        // Only the sender knows the name of its interface.
+        (address, PORT) if is_link_local(address) => format!("{address}%INTERFACE"),
+        (address, port) if is_link_local(address) => format!("[{address}%INTERFACE]:{port}"),
         (address, PORT) => address.to_string(),
         (&address, port) => SocketAddr::new(address, port).to_string(),
     });

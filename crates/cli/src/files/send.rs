@@ -91,7 +91,9 @@ pub fn send(options: SendOptions) -> ExitCode {
             show.error("unreachable", super::UNREACHABLE, &nobody.to_string());
             return ExitCode::from(super::UNREACHABLE);
         }
-        Err(Senseless::Nobody(several @ NoPeer::Several(_))) => {
+        Err(Senseless::Nobody(
+            several @ (NoPeer::Several(_) | NoPeer::NoZone(_) | NoPeer::Zone(_)),
+        )) => {
             show.error("usage", super::USAGE, &several.to_string());
             return ExitCode::from(super::USAGE);
         }
