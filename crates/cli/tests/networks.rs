@@ -40,7 +40,16 @@ struct Recv {
 
 impl Recv {
     fn start(name: &str, before: &[&str]) -> Self {
-        let name = format!("airdma-networks-{name}-{}", std::process::id());
+        let called = format!("{} here", Self::directory(name));
+        Self::start_with(name, before, &["--name", &called])
+    }
+
+    fn directory(name: &str) -> String {
+        format!("airdma-networks-{name}-{}", std::process::id())
+    }
+
+    fn start_with(name: &str, before: &[&str], options: &[&str]) -> Self {
+        let name = Self::directory(name);
         let directory = std::env::temp_dir().join(&name);
         std::fs::create_dir_all(directory.join("in")).unwrap();
         let mut command = Command::new("setpriv");
@@ -49,7 +58,7 @@ impl Recv {
             .args(before)
             .args([env!("CARGO_BIN_EXE_airdma"), "recv"])
             .args(["--json", "--yes", "--keep", "--code", CODE])
-            .args(["--name", &format!("{name} here")])
+            .args(options)
             .arg(directory.join("in"))
             .env("AIRDMA_HOME", directory.join("home"))
             .stdout(Stdio::piped());
@@ -197,6 +206,15 @@ fn a_receiver_follows_interfaces_and_addresses() {
 
 /// A file arrives there.
 fn send_to(to: &str, directory: &Path) {
+    let (said, status) = sent(to, directory);
+    assert!(status.success(), "{to}: {said}");
+    let arrived = directory.join("in/file");
+    assert_eq!(std::fs::read_to_string(&arrived).unwrap(), to);
+    std::fs::remove_file(arrived).unwrap();
+}
+
+/// What `airdma send` says, and its exit status.
+fn sent(to: &str, directory: &Path) -> (String, ExitStatus) {
     std::fs::write(directory.join("file"), to).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_airdma"));
     command
@@ -209,10 +227,34 @@ fn send_to(to: &str, directory: &Path) {
     let mut said = String::new();
     let mut output = child.stdout.take().unwrap();
     output.read_to_string(&mut said).unwrap();
-    assert!(child.wait().unwrap().success(), "{to}: {said}");
-    let arrived = directory.join("in/file");
-    assert_eq!(std::fs::read_to_string(&arrived).unwrap(), to);
-    std::fs::remove_file(arrived).unwrap();
+    (said, child.wait().unwrap())
+}
+
+#[test]
+fn two_receivers_of_one_name_are_told_apart() {
+    let name = "two_receivers_of_one_name_are_told_apart";
+    isolated(name, SETUP, || {
+        let recv = Recv::start_with("twin", &[], &["--on", "one", "--name", "anna"]);
+        recv.next("listening");
+        let other = Recv::start_with("other", &[], &["--on", "two", "--name", "anna"]);
+        other.next("listening");
+        let until = Instant::now() + SOON;
+        loop {
+            // Until both have told their names.
+            let (said, status) = sent("anna", &recv.directory);
+            if status.code() == Some(2) {
+                assert!(said.contains("10.9.1.1, 10.9.2.1"), "{said}");
+                break;
+            }
+            assert!(Instant::now() < until, "{said}");
+            for receiver in [&recv, &other] {
+                std::fs::remove_file(receiver.directory.join("in/file")).ok();
+            }
+            // One that was met is meant from then on.
+            std::fs::remove_dir_all(recv.directory.join("sender")).ok();
+        }
+        drop(other);
+    });
 }
 
 /// A host, and nothing but link-local addresses.

@@ -11,8 +11,14 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 const SERVICE: &str = "_airdma._udp.local.";
-/// The key's place in the TXT record.
+/// The places of the key and the name in the TXT record.
 const KEY: &str = "key";
+const NAME: &str = "name";
+/// Digits of the key that make a receiver's instance another than that of one with the same name: on two links no host would notice, and a
+/// host on both took the address of the one and the key of the other.
+const KEY_DIGITS: usize = 8;
+/// How long is waited for namesakes of one that was found: answers to one question come within 120 ms (RFC 6762, 6).
+const NAMESAKES_WITHIN: Duration = Duration::from_millis(300);
 /// Records of others that a receiver's announcer may hold. It needs none of them, and keeps what comes without having been asked for.
 const HELD_MAX: i64 = 4096;
 /// How often is looked how many there are.
@@ -28,8 +34,8 @@ const HELD: [&str; 6] = [
 ];
 /// How long the end of an announcement may take to be sent.
 const GOODBYE: Duration = Duration::from_millis(300);
-/// Bytes of a name: a label of DNS has 63, and a number may be added to it.
-const NAME_BYTES_MAX: usize = 52;
+/// Bytes of a name: a label of DNS has 63, and digits of the key and a number may be added to it.
+const NAME_BYTES_MAX: usize = 48;
 
 /// Why nobody can be found by name.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +47,8 @@ pub struct NoMulticast(#[from] mdns_sd::Error);
 /// A receiver that waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbour {
+    /// Under which its records are: another one for each receiver.
+    pub instance: String,
     /// As it calls itself, printable.
     pub name: String,
     /// Where it listens, the best first.
@@ -97,13 +105,15 @@ fn service(
 ) -> Result<ServiceInfo, mdns_sd::Error> {
     let host = format!("airdma-{}.local.", &key.to_string()[..16]);
     let reachable: Vec<IpAddr> = addresses.iter().copied().filter(is_reachable).collect();
-    let properties = [(KEY, key.to_string())];
+    let digits = &key.to_string()[..KEY_DIGITS];
     let fits = |(at, _): &(usize, char)| *at <= NAME_BYTES_MAX;
     let name: String = name
         .char_indices()
         .take_while(fits)
         .map(|(_, letter)| letter)
         .collect();
+    let properties = [(KEY, key.to_string()), (NAME, name.clone())];
+    let name = format!("{name} {digits}");
     ServiceInfo::new(SERVICE, &name, &host, &reachable[..], port, &properties[..])
 }
 
@@ -185,9 +195,30 @@ pub fn neighbours(
     count_max: usize,
     is_wanted: impl Fn(&Neighbour) -> bool,
 ) -> Result<Vec<Neighbour>, NoMulticast> {
+    look(limit, limit, count_max, is_wanted)
+}
+
+/// The same for a name that one receiver should have: once one is found, those that answer a little later.
+///
+/// # Errors
+/// There is no multicast here.
+pub(crate) fn namesakes(
+    limit: Duration,
+    count_max: usize,
+    is_wanted: impl Fn(&Neighbour) -> bool,
+) -> Result<Vec<Neighbour>, NoMulticast> {
+    look(limit, NAMESAKES_WITHIN, count_max, is_wanted)
+}
+
+fn look(
+    limit: Duration,
+    after_the_first: Duration,
+    count_max: usize,
+    is_wanted: impl Fn(&Neighbour) -> bool,
+) -> Result<Vec<Neighbour>, NoMulticast> {
     let daemon = ServiceDaemon::new()?;
     let events = daemon.browse(SERVICE)?;
-    let deadline = Instant::now() + limit;
+    let mut deadline = Instant::now() + limit;
     let mut found: Vec<Neighbour> = Vec::new();
     while found.len() < count_max
         && let Ok(event) = events.recv_deadline(deadline)
@@ -197,8 +228,9 @@ pub fn neighbours(
         };
         if let Some(neighbour) = described(&service).filter(&is_wanted) {
             // It may have told more of itself meanwhile.
-            found.retain(|known| known.name != neighbour.name);
+            found.retain(|known| known.instance != neighbour.instance);
             found.push(neighbour);
+            deadline = deadline.min(Instant::now() + after_the_first);
         }
     }
     // Its thread ends with the program at the latest.
@@ -207,7 +239,10 @@ pub fn neighbours(
 }
 
 fn described(service: &ResolvedService) -> Option<Neighbour> {
-    let name = service.fullname.strip_suffix(SERVICE)?.strip_suffix('.')?;
+    let instance = service.fullname.strip_suffix(SERVICE)?.strip_suffix('.')?;
+    let instance = printable(instance.replace('\\', "").as_bytes());
+    let name = service.txt_properties.get(NAME);
+    let name = name.map(|name| printable(name.val_str().as_bytes()));
     let key = service.txt_properties.get(KEY);
     let mut addresses: Vec<SocketAddr> = service
         .addresses
@@ -218,7 +253,8 @@ fn described(service: &ResolvedService) -> Option<Neighbour> {
     // Link-local addresses come last: they are the highest.
     addresses.sort();
     (!addresses.is_empty()).then(|| Neighbour {
-        name: printable(name.replace('\\', "").as_bytes()),
+        name: name.unwrap_or_else(|| instance.clone()),
+        instance,
         addresses,
         key: key.and_then(|key| key.val_str().parse().ok()),
     })

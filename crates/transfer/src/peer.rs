@@ -2,7 +2,7 @@
 
 use crate::Home;
 use crate::PORT;
-use crate::discovery::{Neighbour, is_link_local, neighbours};
+use crate::discovery::{Neighbour, is_link_local, namesakes, neighbours};
 use crate::place::place_of;
 use airdma_files::session::{Pin, Place, PublicKey, Role};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -65,6 +65,16 @@ pub enum NoPeer {
     /// A link-local address, and an interface that is not there.
     #[error("{0}: there is no such interface (`airdma devices` lists them)")]
     Zone(String),
+    /// Several receivers have the name, and none of them was met under it.
+    #[error(
+        "several receivers are called {name:?}: give the address of the one that is meant ({addresses})"
+    )]
+    Namesakes {
+        /// What was typed.
+        name: String,
+        /// Theirs.
+        addresses: String,
+    },
     /// No name was given, and nobody waits.
     #[error("no `airdma recv` waits on this network: start one, or give its address{0}")]
     Nobody(String),
@@ -106,9 +116,13 @@ impl Peer {
             });
         }
         let is_meant = |neighbour: &Neighbour| neighbour.name.eq_ignore_ascii_case(typed);
-        let around = neighbours(LOOK, 1, is_meant);
+        let around = namesakes(LOOK, NAMED_MAX, is_meant);
         let because = around.as_ref().err().map(|error| format!(" ({error})"));
-        if let Some(found) = around.into_iter().flatten().find(is_meant) {
+        let met = || {
+            let home = Home::open().ok();
+            home.map(|home| home.keys(Role::Receiver, &Place::Anywhere, typed))
+        };
+        if let Some(found) = one_of(around.unwrap_or_default(), typed, met)? {
             return Ok(Self {
                 name: typed.to_owned(),
                 ..found.into()
@@ -162,12 +176,45 @@ impl Peer {
         match (around.pop(), &around[..]) {
             (Some(only), []) => Ok(only.into()),
             (Some(last), others) => {
-                let names = others.iter().chain([&last]).map(|found| &*found.name);
-                Err(NoPeer::Several(names.collect::<Vec<_>>().join(", ")))
+                let all = || others.iter().chain([&last]);
+                let described = |one: &Neighbour| {
+                    let has_namesake = all().filter(|other| other.name == one.name).count() > 1;
+                    let first = one.addresses.first().filter(|_| has_namesake);
+                    let at = first.map_or_else(String::new, |at| format!(" ({})", at.ip()));
+                    format!("{}{at}", one.name)
+                };
+                let names: Vec<_> = all().map(described).collect();
+                Err(NoPeer::Several(names.join(", ")))
             }
             (None, _) => Err(NoPeer::Nobody(String::new())),
         }
     }
+}
+
+/// Of several receivers of one name the one that was met under it; any, if all have one key.
+fn one_of(
+    mut found: Vec<Neighbour>,
+    typed: &str,
+    met: impl Fn() -> Option<Vec<PublicKey>>,
+) -> Result<Option<Neighbour>, NoPeer> {
+    found.sort_by(|one, other| one.instance.cmp(&other.instance));
+    let are_one = found.windows(2).all(|two| two[0].key == two[1].key);
+    if are_one {
+        return Ok(found.into_iter().next());
+    }
+    let met = met().unwrap_or_default();
+    let is_met = |it: &Neighbour| it.key.is_some_and(|key| met.contains(&key));
+    if let Some(at) = found.iter().position(is_met) {
+        return Ok(Some(found.swap_remove(at)));
+    }
+    let firsts = found.iter().filter_map(|it| it.addresses.first());
+    let mut firsts: Vec<_> = firsts.map(SocketAddr::ip).collect();
+    firsts.sort();
+    let firsts: Vec<_> = firsts.iter().map(ToString::to_string).collect();
+    Err(NoPeer::Namesakes {
+        name: typed.to_owned(),
+        addresses: firsts.join(", "),
+    })
 }
 
 impl From<Neighbour> for Peer {
@@ -286,6 +333,35 @@ mod tests {
         assert_eq!(expected(Some(&there)), Expected::Unknown);
         assert_eq!(expected(Some(&Place::Anywhere)), Expected::Unknown);
         assert_eq!(expected(None), Expected::Unknown);
+    }
+
+    #[test]
+    fn of_several_of_one_name_the_one_that_was_met_is_meant() {
+        let [first, second] = [(); 2].map(|()| Identity::draw().public());
+        let neighbour = |instance: &str, key, address: &str| Neighbour {
+            instance: instance.to_owned(),
+            name: "anna".to_owned(),
+            addresses: vec![address.parse().unwrap()],
+            key: Some(key),
+        };
+        let both = || {
+            let one = neighbour("anna 1", first, "10.0.1.2:7479");
+            vec![neighbour("anna 2", second, "10.0.2.2:7479"), one]
+        };
+        for key in [first, second] {
+            let found = one_of(both(), "anna", || Some(vec![key]));
+            assert_eq!(found.unwrap().unwrap().key, Some(key));
+        }
+        let error = one_of(both(), "anna", || None).unwrap_err().to_string();
+        assert!(error.contains("(10.0.1.2, 10.0.2.2)"), "{error}");
+        // One user's, beside each other: the first.
+        let of_one = vec![
+            neighbour("anna 1 (2)", first, "10.0.1.2:7000"),
+            neighbour("anna 1", first, "10.0.1.2:7479"),
+        ];
+        let found = one_of(of_one, "anna", || None).unwrap().unwrap();
+        assert_eq!(found.instance, "anna 1");
+        assert_eq!(one_of(Vec::new(), "anna", || None).unwrap(), None);
     }
 
     #[test]

@@ -92,7 +92,10 @@ pub fn send(options: SendOptions) -> ExitCode {
             return ExitCode::from(super::UNREACHABLE);
         }
         Err(Senseless::Nobody(
-            several @ (NoPeer::Several(_) | NoPeer::NoZone(_) | NoPeer::Zone(_)),
+            several @ (NoPeer::Several(_)
+            | NoPeer::Namesakes { .. }
+            | NoPeer::NoZone(_)
+            | NoPeer::Zone(_)),
         )) => {
             show.error("usage", super::USAGE, &several.to_string());
             return ExitCode::from(super::USAGE);
