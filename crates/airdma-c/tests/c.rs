@@ -114,7 +114,7 @@ fn run(program: &Path, under: Under, arguments: &[&str]) -> Command {
 fn has_valgrind() -> bool {
     let found = Command::new("valgrind").arg("--version").output().is_ok();
     if !found {
-        eprintln!("skipped: no valgrind");
+        isolated::skipped("no valgrind");
     }
     found
 }

@@ -115,7 +115,7 @@ fn without_the_capability_it_is_eperm() {
                  timeout 120 \"$0\" --exact \"$1\" --nocapture";
     let possible = std::process::Command::new("setpriv").arg("--help").output();
     if possible.is_err() {
-        eprintln!("skipped: no setpriv");
+        skipped("no setpriv");
         return;
     }
     isolated("without_the_capability_it_is_eperm", setup, || {

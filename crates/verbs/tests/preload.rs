@@ -4,7 +4,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod library;
+#[path = "../../engine/tests/common/skipped.rs"]
+mod skipped;
 
+use skipped::skipped;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -21,7 +24,7 @@ fn run(program: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Optio
     match result {
         Ok(output) => Some(output),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            eprintln!("skipped: {program} is not installed");
+            skipped(&format!("{program} is not installed"));
             None
         }
         Err(error) => panic!("{program}: {error}"),

@@ -4,7 +4,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod library;
+#[path = "../../engine/tests/common/skipped.rs"]
+mod skipped;
 
+use skipped::skipped;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -41,7 +44,7 @@ fn isolated(runtime: &Runtime, script: &str) -> Option<Output> {
         .output()
         .is_ok_and(|output| output.status.success())
     {
-        eprintln!("skipped: no network namespace with interfaces to be had (unshare, ip)");
+        skipped("no network namespace with interfaces to be had (unshare, ip)");
         return None;
     }
     let preload = "p() { LD_PRELOAD=$LIBRARY \"$@\"; }";
@@ -127,7 +130,7 @@ fn addresses_and_interfaces_come_and_go() {
 #[test]
 fn python_sees_what_the_shell_sees() {
     if Command::new("python3").arg("--version").output().is_err() {
-        eprintln!("skipped: python3 is not installed");
+        skipped("python3 is not installed");
         return;
     }
     let script = format!(

@@ -28,7 +28,7 @@ fn compile(name: &str, output: &Path, options: &[&str]) -> Option<()> {
         !header.is_ok_and(|output| output.status.success()),
         "{name}.c does not compile"
     );
-    eprintln!("skipped: no C compiler, or no headers of rdma-core");
+    program::skipped("no C compiler, or no headers of rdma-core");
     None
 }
 

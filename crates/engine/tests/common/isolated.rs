@@ -3,13 +3,19 @@
 use std::process::Command;
 use std::sync::{PoisonError, RwLock};
 
+#[path = "skipped.rs"]
+mod skipped;
+
+#[allow(unused_imports)]
+pub use skipped::skipped;
+
 const INSIDE: &str = "AIRDMA_TEST_INSIDE";
 
 /// The tests of a program run beside each other, except for those that compare speeds.
 static BESIDE: RwLock<()> = RwLock::new(());
 
 /// Runs `body` in a network namespace of its own, which the shell script `setup` has prepared: the test `name` runs itself
-/// once more there. Does nothing where the kernel gives no namespace.
+/// once more there. Says so where the kernel gives no namespace.
 pub fn isolated(name: &str, setup: &str, body: impl FnOnce()) {
     let _beside = BESIDE.read().unwrap_or_else(PoisonError::into_inner);
     in_a_namespace(name, setup, body);
@@ -38,8 +44,7 @@ fn in_a_namespace(name: &str, setup: &str, body: impl FnOnce()) {
         .output()
         .is_ok_and(|output| output.status.success());
     if !possible {
-        eprintln!("skipped: no network namespace to be had (unshare, ip)");
-        return;
+        return skipped("no network namespace to be had (unshare, ip)");
     }
     let output = unshare(&format!(
         "ip link set lo up\n{setup}\nexec timeout 120 \"$0\" --exact \"$1\" --nocapture"

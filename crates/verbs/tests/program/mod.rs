@@ -3,6 +3,11 @@
 
 #![allow(dead_code, reason = "no test uses all of it")]
 
+#[path = "../../../engine/tests/common/skipped.rs"]
+mod skipped;
+
+pub use skipped::skipped;
+
 use crate::library;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -51,7 +56,7 @@ pub enum Under {
 /// cannot be run.
 pub fn output(source: &Path, setup: &str, under: Under) -> Option<String> {
     if under == Under::Valgrind && Command::new("valgrind").arg("--version").output().is_err() {
-        eprintln!("skipped: valgrind is not installed");
+        skipped("valgrind is not installed");
         return None;
     }
     let program = compile(source)?;
@@ -99,7 +104,7 @@ fn compile(source: &Path) -> Option<PathBuf> {
         .arg("/dev/null")
         .output();
     if !include.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: no C compiler, or no headers of rdma-core");
+        skipped("no C compiler, or no headers of rdma-core");
         return None;
     }
     let number = COMPILED.fetch_add(1, Ordering::Relaxed);
@@ -135,7 +140,7 @@ pub fn isolated(script: &str) -> Option<Command> {
         .output()
         .is_ok_and(|output| output.status.success())
     {
-        eprintln!("skipped: no network namespace to be had (unshare, ip)");
+        skipped("no network namespace to be had (unshare, ip)");
         return None;
     }
     Some(shell(script))
