@@ -89,10 +89,9 @@ impl Region {
         let pages = map(length);
         let pages =
             pages.map_err(|error| Error::system(&format!("{length} bytes of memory"), &error))?;
-        let mr = hub.pd.reg_mr(
+        let mr = hub.pd.reg_sealed_mr(
             pages.address(),
             length,
-            pages.address(),
             Access::LOCAL_WRITE | Access::MW_BIND,
         )?;
         Ok(Region {

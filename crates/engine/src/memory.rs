@@ -10,8 +10,9 @@
 //! copy through raw pointers, or an atomic.
 //!
 //! Memory registered on demand may come and go meanwhile: those copies are the kernel's (`process_vm_readv(2)`), which finds
-//! a hole where a copy of ours would end in a fault.
+//! a hole where a copy of ours would end in a fault. So are those of memory of files, which can be cut ([`files`]).
 
+pub(crate) mod files;
 mod on_demand;
 pub(crate) mod presence;
 mod windows;
@@ -65,7 +66,7 @@ struct Region {
 enum Backing {
     /// Memory that stays mapped.
     Mapped,
-    /// Memory that may come and go.
+    /// Memory that may come and go: registered so, or of a file that can be cut.
     OnDemand,
     /// None: reads give zeros, writes vanish.
     Null,
@@ -149,6 +150,15 @@ impl MemoryTable {
     ) -> Result<u32, Error> {
         let region = Region::checked(pd, address, length, iova, access)?;
         self.insert(region)
+    }
+
+    /// The memory of a region may be gone at any time.
+    pub(crate) fn may_go(&mut self, key: u32) {
+        if let Some(region) = self.at_mut(key)
+            && region.backing == Backing::Mapped
+        {
+            region.backing = Backing::OnDemand;
+        }
     }
 
     /// Registers nothing: a region of any address that reads as zeros and swallows what is written (`ibv_alloc_null_mr(3)`).

@@ -1,6 +1,6 @@
 //! Memory regions as the caller holds them.
 
-use crate::memory::{RegionChange, presence};
+use crate::memory::{RegionChange, files, presence};
 use crate::{Access, Dm, Error, Lkey, Pd, Rkey};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -85,8 +85,15 @@ impl Mr {
             presence::check(range.0, range.1, access)?;
         }
         to.users.acquire("the protection domain")?;
-        let changed =
-            core.control(|worker, _| worker.tables.memory.reregister(self.key, to.id, change));
+        let can_be_cut = !access.contains(Access::ON_DEMAND) && files::can_be_cut(range.0, range.1);
+        let changed = core.control(|worker, _| {
+            let memory = &mut worker.tables.memory;
+            memory.reregister(self.key, to.id, change)?;
+            if can_be_cut {
+                memory.may_go(self.key);
+            }
+            Ok(())
+        });
         if let Err(error) = changed {
             to.users.release();
             return Err(error);

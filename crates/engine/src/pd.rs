@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::core::Serial;
-use crate::memory::{MemoryTable, presence};
+use crate::memory::{MemoryTable, files, presence};
 use crate::multicast::check_scope;
 use crate::use_count::UseCount;
 use crate::{
@@ -74,7 +74,8 @@ impl Pd {
 
     /// Registers `length` bytes at `addr` under keys that stand for the addresses from `iova` on
     /// (from 0 on with [`Access::ZERO_BASED`]). `lkey` and `rkey` are the same number. The memory must stay mapped until
-    /// [`Mr::deregister`]; the application may go on reading and writing it.
+    /// [`Mr::deregister`]; the application may go on reading and writing it. Memory of a file may be cut off meanwhile: requests
+    /// behind the new end fail.
     ///
     /// # Errors
     /// `EINVAL` for a zero length, an address range that wraps, unknown access bits, or remote write or atomic access
@@ -87,8 +88,28 @@ impl Pd {
         iova: u64,
         access: Access,
     ) -> Result<Arc<Mr>, Error> {
+        let can_be_cut = !access.contains(Access::ON_DEMAND) && files::can_be_cut(addr, length);
         self.register((addr, length), access, None, |memory| {
-            memory.register(self.id, addr, length, iova, access)
+            let key = memory.register(self.id, addr, length, iova, access)?;
+            if can_be_cut {
+                memory.may_go(key);
+            }
+            Ok(key)
+        })
+    }
+
+    /// As [`Pd::reg_mr`], for memory that cannot be cut off, though it is a file's (`F_SEAL_SHRINK`).
+    ///
+    /// # Errors
+    /// As [`Pd::reg_mr`].
+    pub fn reg_sealed_mr(
+        self: &Arc<Self>,
+        addr: u64,
+        length: usize,
+        access: Access,
+    ) -> Result<Arc<Mr>, Error> {
+        self.register((addr, length), access, None, |memory| {
+            memory.register(self.id, addr, length, addr, access)
         })
     }
 
