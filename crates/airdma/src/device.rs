@@ -150,7 +150,7 @@ impl Device {
     /// The same device, whose connections are *sealed*: every packet is encrypted and authenticated, with keys that the two ends exchange.
     /// The other end has to seal as well; with one that does not, nothing is exchanged, and transfers fail as if it were gone.
     ///
-    /// The exchange does not say who the peer is. A program that knows its peers compares [`Endpoint::binding`] with them.
+    /// The exchange does not authenticate the peer. A program that knows its peers compares [`Endpoint::binding`] with them.
     #[must_use]
     pub fn sealed(self) -> Device {
         Device {

@@ -1,4 +1,4 @@
-//! A port that is listened to, and those who have knocked.
+//! A port that is listened to, and the requests to it.
 
 use crate::connection::Connection;
 use crate::hub::{Hub, Member, lock, watch};
@@ -15,7 +15,7 @@ use std::task::{Poll, Waker};
 
 /// Requests that wait to be looked at, a quarter of them from one address; the oldest gives way to one more.
 const REQUESTS_MAX: usize = 512;
-/// Connections that are made and whose peers have not said the last word, which takes a round trip; the oldest gives way to one
+/// Connections that are made and whose RTU has not come, which takes a round trip; the oldest gives way to one
 /// more, and each after two seconds.
 const ANSWERED_MAX: usize = 64;
 
@@ -115,7 +115,7 @@ impl Listening {
         state.requests.retain(|request| request.id != id);
     }
 
-    /// Answers those who wait.
+    /// Answers the requests that wait.
     ///
     /// # Errors
     /// The system's. A request that cannot be answered as it is, or is over, is the peer's affair.

@@ -218,7 +218,7 @@ fn nothing_that_a_peer_does_makes_accept_fail() {
         assert!(small.unwrap().success());
         let there = Device::open("127.0.0.1").unwrap();
         let listener = there.listen(PORT).unwrap();
-        // Somebody else hears of the request meanwhile.
+        // Another listener gets the request meanwhile.
         let other = there.listen(PORT + 1).unwrap();
         std::thread::spawn(move || drop(other.accept().wait()));
         let now = Time::ZERO;
