@@ -112,7 +112,7 @@ pub(crate) struct Connection {
     pub(crate) memory_after_mra: Duration,
     pub(crate) timewait: Duration,
     pub(crate) timer: Option<Time>,
-    /// Who took the request.
+    /// The listener that took the request.
     pub(crate) listener: Option<ListenerId>,
     /// Where it waits, and may have to give way.
     pub(crate) stand: Option<Stand>,

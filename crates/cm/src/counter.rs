@@ -51,7 +51,7 @@ counters! {
     RejectedPathMtu = "cm_rejected_path_mtu",
     /// Messages refused because their connection has ended or their queue pair is connected already.
     RejectedStale = "cm_rejected_stale",
-    /// Messages refused because nobody has their communication id, or no connection with their sender has it.
+    /// Messages refused because no connection with their sender has their communication id.
     RejectedInvalidId = "cm_rejected_invalid_id",
     /// Remembered connections or answers that had to go before their time.
     RestingEvicted = "cm_resting_evicted",

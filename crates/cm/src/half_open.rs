@@ -3,7 +3,7 @@
 //! A request costs its sender one datagram, and any host can write any address into it. So a full table refuses no request: the
 //! oldest one gives way, as the honest peer's answer comes within a round trip and a forged one's never. A peer that has a
 //! connection already is no stranger: half of the places are for requests of such peers, and half for those of strangers, while both
-//! want them. Each can be forged, as anybody may know who has a connection, or have one.
+//! want them. Each can be forged: which hosts have connections is no secret, and any host may have one.
 
 use std::collections::BTreeSet;
 

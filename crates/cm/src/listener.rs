@@ -37,7 +37,7 @@ struct Listener {
     /// Requests that the program has not taken.
     pending: Line,
     answered_max: usize,
-    /// Replies whose peers have not said the last word.
+    /// Replies whose RTU has not come.
     answered: Line,
     /// Both, by where they come from.
     by_source: HashMap<Gid, Line>,

@@ -46,7 +46,7 @@ pub struct Manager {
     pub(crate) by_remote_id: HashMap<(Gid, u32), u32>,
     /// Connections that are not over, by the peer's address and queue pair.
     pub(crate) by_remote_qpn: HashMap<(Gid, Qpn), u32>,
-    /// Accepted connections whose peers have not said the last word, by our queue pair.
+    /// Accepted connections whose RTU has not come, by our queue pair.
     pub(crate) awaited: HashMap<Qpn, u32>,
     /// Passive exchanges by the peer's address and request id.
     pub(crate) by_request_id: HashMap<(Gid, u32), u32>,
@@ -310,7 +310,7 @@ impl Manager {
         self.ids.transaction(id)
     }
 
-    /// Whether a connection is one that a peer asks for, and perhaps nobody but its forger.
+    /// Whether a connection is passive and not established: its request may be forged.
     pub(crate) fn is_half_open(&self, id: u32) -> bool {
         let connection = self.connections.get(&id);
         connection.is_some_and(|connection| connection.state.is_half_open())
@@ -494,7 +494,7 @@ mod tests {
         unshift(z, 30).wrapping_sub(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// Who has seen one transaction and one id tries all 2^32 keys behind them; here the last 2^16.
+    /// A peer that has seen one transaction and one id tries all 2^32 keys behind them; here the last 2^16.
     #[test]
     fn a_transaction_does_not_tell_the_key_of_the_ids() {
         let seed = 0x0123_4567_89ab_cdef;

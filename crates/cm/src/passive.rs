@@ -203,7 +203,7 @@ impl Manager {
                 self.count(Counter::Duplicates);
                 self.send_again(id);
             }
-            // Whoever still asks has never heard the reply to a connection that is ending.
+            // A peer that still asks has never heard the reply to a connection that is ending.
             State::DreqSent | State::Timewait => self.refuse_stale(route, transaction, req),
             State::ReqSent | State::RepReceived | State::Established => {
                 self.count(Counter::Duplicates);

@@ -1,4 +1,4 @@
-//! Whether a peer that asked for a connection has shown that it is there: whoever asks may do so in the name of another host.
+//! Whether a peer that asked for a connection has shown that it is there: the source address of a request may be forged.
 
 use airdma_wire::{Gid, Qpn};
 

@@ -80,7 +80,7 @@ impl Manager {
         Ok(SidrId(id))
     }
 
-    /// The program has fetched who asks: that no longer counts against the backlog of the listener, nor ends with it.
+    /// The program has fetched the question: it no longer counts against the backlog of the listener, nor ends with it.
     ///
     /// # Errors
     /// [`CmError::Unknown`].
@@ -299,7 +299,7 @@ impl Manager {
         }
     }
 
-    /// Nobody will answer our request.
+    /// No answer to our request will come.
     pub(crate) fn give_up_exchange(&mut self, id: u32) {
         let exchange = self.exchanges.get(&id);
         if exchange.is_none_or(|exchange| exchange.side != Side::Asking) {

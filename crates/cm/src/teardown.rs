@@ -10,7 +10,7 @@ use crate::connection::{Connection, State};
 use crate::event::Event;
 use crate::{ConnectionId, Counter, Manager, Route};
 
-/// What ends a connection whose process is gone, said by somebody else who has its address.
+/// What ends a connection whose process is gone, said by another process that has its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastWords {
     /// Between which addresses.
@@ -55,7 +55,7 @@ impl Manager {
         }
     }
 
-    /// Says the last words of somebody else's connection, and again if nobody answers.
+    /// Says the last words of another process's connection, and again if no answer comes.
     pub fn say(&mut self, now: Time, words: &LastWords) {
         let id = words.local_id;
         let is_full = self.connections.len() >= self.config.connections_max;
@@ -291,7 +291,7 @@ impl Manager {
         }
     }
 
-    /// Whether the end of a connection was said, and nobody has answered yet.
+    /// Whether a DREQ was sent that is not answered yet.
     pub fn is_ending(&self) -> bool {
         !self.ending().is_empty()
     }
@@ -315,8 +315,8 @@ impl Manager {
         ending
     }
 
-    /// A message of ours cannot leave: the address from which it should come is gone. Whoever waits for an answer is told at
-    /// once that there will be none, as by the kernel.
+    /// A message of ours cannot leave: the address from which it should come is gone. A program that waits for an answer is told at
+    /// once that none will come, as by the kernel.
     pub fn unsendable(&mut self, now: Time, mad: &[u8]) {
         let Ok(CmMad { message, .. }) = CmMad::parse(mad) else {
             return;
@@ -536,14 +536,14 @@ impl Manager {
         self.transmit(route, transaction, CmMessage::Rej(rej));
     }
 
-    /// Whether a connection has that id and these ends. To others it is answered like an id that nobody has: by silence alone they
-    /// would find those in use, of 24 bits each.
+    /// Whether a connection has that id and these ends. A message between other ends is answered like one for an unknown id: silence
+    /// would tell which of the 2^24 ids are in use.
     pub(crate) fn is_between(&self, id: u32, route: Route) -> bool {
         let connection = self.connections.get(&id);
         connection.is_some_and(|connection| connection.route.same_ends(&route))
     }
 
-    /// Answers a message for an id that nobody has.
+    /// Answers a message for an unknown id.
     pub(crate) fn refuse_unknown_id(
         &mut self,
         route: Route,

@@ -1,4 +1,4 @@
-//! What a stranger costs who sends datagrams with forged addresses: nobody but the stranger.
+//! Datagrams with forged addresses cost their sender alone.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -246,7 +246,7 @@ fn one_source_has_a_share_of_the_places() {
         req.qpn = Qpn::new(2 + n);
         b.arrives_from(remote, req);
     }
-    // Half of the places, as nobody else wants them; from there on its own give way, of which it may have a quarter.
+    // Half of the places, as no other source wants them; from there on its own give way, of which it may have a quarter.
     assert_eq!(b.manager.connections(), 512 / 2);
     b.arrives_from(remote, req);
     assert_eq!(b.events()[0], "ConnectRequest");
@@ -283,7 +283,7 @@ fn newcomer_connects(b: &mut Bench, n: u32) -> bool {
     b.events().contains(&"Established 224".to_owned())
 }
 
-/// Who has one connection, or knows the address of one who has, asks for more and says no last word: 32 a second.
+/// A host that has a connection, or knows the address of one that has, sends 32 requests a second and no RTU.
 #[test]
 fn a_peer_that_is_connected_keeps_no_newcomer_out() {
     let mut b = Bench::new();
@@ -343,7 +343,7 @@ fn peers_that_are_connected_fill_no_table_for_good() {
     }
 }
 
-/// An id of the peer's is 24 bits: whoever guesses that alone must not reach a connection.
+/// An id of the peer's is 24 bits: a guess of that alone must not reach a connection.
 #[test]
 fn a_refusal_that_names_no_id_of_ours_ends_no_connection() {
     for mut b in [Bench::established(), Bench::answered(), Bench::connected()] {
@@ -361,7 +361,7 @@ fn a_refusal_that_names_no_id_of_ours_ends_no_connection() {
     }
 }
 
-/// 24 bits of an id are soon tried out, if what nobody has is answered and what another peer has is not.
+/// All ids of 24 bits are soon tried out, if unknown ones are answered and those of another peer are not.
 #[test]
 fn an_id_of_another_peers_connection_is_answered_like_none() {
     for port in [4791, 50_000] {
@@ -595,7 +595,7 @@ fn a_refusal_that_does_not_name_the_transaction_is_none() {
     }
 }
 
-/// Who was asked once knows one transaction, and not those of others.
+/// A host that was asked once knows one transaction, and not those of others.
 #[test]
 fn a_transaction_does_not_tell_that_of_another_request() {
     let mut b = Bench::connecting();
