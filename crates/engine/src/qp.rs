@@ -240,7 +240,7 @@ impl Qp {
     /// From the next connection on every packet is encrypted and authenticated, with keys that the two queue pairs exchange. The peer's
     /// queue pair has to seal as well: with one that does not, also another implementation's, nothing is exchanged.
     ///
-    /// Who the peer is, the exchange does not show: [`Qp::sealed_binding`] does, once the ends have compared it over a channel that both trust.
+    /// The exchange does not authenticate the peer: [`Qp::sealed_binding`] does, once the ends have compared it over a channel that both trust.
     ///
     /// # Errors
     /// `EINVAL` for a transport without connections, and for a queue pair that is connected.
@@ -663,7 +663,7 @@ fn insert(
     let granted = caps.granted(&send, &recv);
     core.control(|worker, now| {
         if worker.tables.secret.is_some() && qp_type == QpType::Ud {
-            // What it sends would be readable, which nobody expects who has set it.
+            // What it sends would be readable, although the environment asks for sealing.
             return Err(Error::Unsupported(
                 "a UD queue pair beside AIRDMA_SECRET, which seals connections alone,",
             ));

@@ -74,7 +74,7 @@ struct Candidate {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Parent {
-    /// It belongs to the user, and nobody else writes to it.
+    /// It belongs to the user, and no other user writes to it.
     Own,
     /// Others cannot replace what is in it.
     Common,
@@ -204,7 +204,7 @@ pub fn open_file(path: &Path, create: bool) -> io::Result<File> {
 }
 
 /// Gives a file the sticky bit, by which `systemd-tmpfiles` and what follows its rules (XDG Base Directory Specification) leave it in
-/// place, however old it is. Whoever uses it so removes it one day.
+/// place, however old it is. A file that has it must be removed by its users.
 ///
 /// # Errors
 /// Those of `fchmod(2)`.

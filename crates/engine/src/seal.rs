@@ -139,7 +139,7 @@ impl Seal {
     /// Takes the peer's half. Returns whether the session is new; `None` if the offer is not one that counts.
     fn take(&mut self, offer: &KeyOffer, secret: &[u8]) -> Option<bool> {
         let session = self.session.as_ref();
-        // With a second key for the connection comes somebody else.
+        // A second key for the connection is another host's.
         if session.is_some_and(|session| *session.peer() != offer.public_key) {
             return None;
         }
@@ -207,7 +207,7 @@ impl Tables {
                 asked_by != Some(false)
             });
             if !is_there && next.is_some_and(|(asks, _)| asks) {
-                // Somebody may have asked in its name. The peer offers its key itself, which is answered.
+                // The request may be forged. The peer offers its key itself, which is answered.
                 continue;
             }
             let Some((asks, seen)) = next else {

@@ -407,7 +407,7 @@ fn forged(scene: &mut Scene, stranger: &Speaker, ours: u32) {
         stranger.say(message);
         scene.counts(&[("cm_drop_wrong_peer", 1)], "from another address");
     }
-    // The answers are those to an id that nobody has.
+    // The answers are those to an unknown id.
     let as_nobodys = [
         (dreq(PEER, ours, QPN), "cm_drop_unknown_id"),
         (rtu(PEER, ours), "cm_rejected_invalid_id"),
@@ -490,7 +490,7 @@ fn too_many(scene: &mut Scene) {
     let evicted = "cm_half_open_evicted";
     let expected = scene.known[evicted] + 3;
     wait_until(evicted, || scene.counters()[evicted] == expected);
-    // The oldest gave way, and nobody ever hears of them.
+    // The oldest gave way, and no event tells of them.
     let taken: Vec<_> = (0..BACKLOG).map(|_| scene.requested()).collect();
     scene.counts(&[(evicted, 3)], "beyond the backlog");
     for id in taken {

@@ -37,7 +37,7 @@ impl Scene {
         Scene { end, psn: PSN }
     }
 
-    /// Writes one byte from a port; as the next packet of the connection, whoever it is from.
+    /// Writes one byte from a port; as the next packet of the connection, whatever its sender.
     fn write(&self, from: &UdpSocket, byte: u8) {
         let headers = Headers {
             reth: Some(Reth {

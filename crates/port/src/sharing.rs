@@ -10,7 +10,7 @@
 //!                                              | packet: source (16), source port (2), tos, ttl, flow label (4), BTH to pad
 //! ```
 //! How a packet came: 1 if in a bundle, which the process that it is for may not take from that peer.
-//! Numbers are in network byte order. Who does not know the secret is not heard. So that no other host is told it, a message is
+//! Numbers are in network byte order. A process that does not know the secret is not heard. So that no other host is told it, a message is
 //! sent *from* the address that it is sent to: the kernel refuses one where that address is not (or no longer) the host's.
 
 use std::io;

@@ -208,9 +208,9 @@ pub struct KeyOffer {
 /// The start is the first packet that came from the peer, or the first after a pause ([`PAUSE_US`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Whom it is for: the instance that the receiver told the sender.
+    /// The receiver: the instance that it told the sender.
     pub instance: u64,
-    /// Whose it is: the instance that the sender told the receiver.
+    /// The sender: the instance that it told the receiver.
     pub from: u64,
     /// Whose it is: [`Hello::sender`].
     pub sender: u32,

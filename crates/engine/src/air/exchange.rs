@@ -390,7 +390,7 @@ impl Tables {
             return self.counters.count(EngineCounter::DropAir);
         };
         let bundles = hello.features & self.air.features() & feature::BUNDLES != 0;
-        // Nobody else has heard either.
+        // No other host has heard either.
         let is_ours = hello.answers.is_some() && hello.answers == self.air.instance(index);
         let asking = self.air.peer(index).asking;
         let is_answer = is_ours && asking.is_some_and(|asking| asking.nonce == hello.echo);

@@ -37,7 +37,7 @@ impl Identity {
         let mut ends = [0; 32];
         ends[..16].copy_from_slice(&octets(peer));
         ends[16..].copy_from_slice(&octets(local));
-        // 0 is nobody's.
+        // 0 is no instance.
         siphash(self.key, &ends).max(1)
     }
 

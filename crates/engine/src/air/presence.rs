@@ -4,8 +4,8 @@
 //! | what proves it | |
 //! |---|---|
 //! | an answer of connection management | its RTU, or its REP if we asked |
-//! | a packet for the queue pair that is taken in its turn | whose PSN nobody else knows |
-//! | a message that names the instance that it was told | which nobody else knows |
+//! | a packet for the queue pair that is taken in its turn | whose PSN no other host knows |
+//! | a message that names the instance that it was told | which no other host knows |
 //! | a program that connects a queue pair by other means | it says that the peer is there |
 //!
 //! A question from there is answered, once, by as many bytes; what is to be asked is asked when it has proven to be there.

@@ -11,7 +11,7 @@ use std::path::Path;
 /// A shorter one can be found by trying.
 const LEN_MIN: usize = 16;
 const LEN_MAX: u64 = 4096;
-/// Permissions that nobody but the owner and his group may have: others read, write and execute; the group writes.
+/// Permissions that are refused: others read, write or execute; the group writes.
 const MODE_REFUSED: u32 = 0o027;
 /// How much longer a datagram is that is authenticated.
 pub(crate) const TAG_LEN: usize = 16;
@@ -45,7 +45,7 @@ impl Secret {
     /// for what is not a file, and a secret that is too short or too long.
     pub(crate) fn from_file(path: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
-        // A FIFO must not hold up who opens the device.
+        // A FIFO must not hold up the program that opens the device.
         let file = options
             .read(true)
             .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)

@@ -38,7 +38,7 @@ impl PrivateKey {
         MontgomeryPoint::mul_base_clamped(self.0).to_bytes()
     }
 
-    /// `None` for a key of the peer's that leads to a secret that everybody knows (RFC 7748 6.1).
+    /// `None` for a key of the peer's that leads to a secret that is no secret (RFC 7748 6.1).
     fn agree(self, peer: &PublicKey) -> Option<[u8; KEY_LEN]> {
         let shared = MontgomeryPoint(*peer).mul_clamped(self.0).to_bytes();
         (shared != [0; KEY_LEN]).then_some(shared)

@@ -32,7 +32,7 @@ const MEMBERS_MAX: usize = RANGES;
 const SEATS_MAX: usize = 2048;
 const LISTENERS_MAX: usize = 2048;
 
-/// A registry in which nobody lives goes when it is so old.
+/// A registry without living members is removed at this age.
 const UNUSED_MAX: Duration = Duration::from_secs(10 * 24 * 60 * 60);
 const JOIN_TRIES: u32 = 16;
 
@@ -573,7 +573,7 @@ fn set_life(file: &File, member: Member) -> bool {
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) == 0 }
 }
 
-/// Whether a registry is there whose members live. It is opened for reading only, since those who watch it take the end of a
+/// Whether a registry is there whose members live. It is opened for reading only, since processes that watch it take the end of a
 /// writer for a death.
 fn has_members(path: &Path) -> bool {
     let Ok(file) = open_to_read(path) else {
@@ -585,7 +585,7 @@ fn has_members(path: &Path) -> bool {
     result == 0 && range.l_type != libc::F_UNLCK as libc::c_short
 }
 
-/// Removes registries, and wills beside them, that nobody has used for long: of network namespaces that are gone, mostly.
+/// Removes registries, and wills beside them, that have not been used for long: mostly of network namespaces that are gone.
 fn remove_unused(directory: &Path) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -600,7 +600,7 @@ fn remove_unused(directory: &Path) {
             continue;
         }
         let path = entry.path();
-        // Under the lock, so that nobody joins meanwhile; a will is locked for as long as its owner lives.
+        // Under the lock, so that no process joins meanwhile; a will is locked for as long as its owner lives.
         if let Ok(file) = open_to_read(&path)
             && try_lock(&file).unwrap_or(false)
         {

@@ -1,4 +1,4 @@
-//! Towards an address that has not proven to be there nothing of air mode is sent: who asked for the connection may have done so in its name.
+//! Towards an address that has not proven to be there nothing of air mode is sent: the request may have been forged.
 
 use crate::common::*;
 use crate::wires::{Wires, reset};
@@ -80,7 +80,7 @@ fn accepted() -> (Wires, Arc<CmChannel>, ConnectionId) {
 #[test]
 fn a_forged_request_for_a_connection_brings_no_hello_to_its_sender() {
     let (mut wires, _channel, _) = accepted();
-    // Whoever is there never asked, and says nothing.
+    // The host at that address never asked, and says nothing.
     wires.quietly(1500 * MS);
     assert_eq!(said(&wires), 0);
 }
