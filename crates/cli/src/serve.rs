@@ -231,8 +231,8 @@ impl Transfers {
     }
 }
 
-/// By what the job says, a code or a key; else by the keys that were met under the name, and never by what is announced: there is no person
-/// who could be asked.
+/// By what the job says, a code or a key; else by the keys that were met under the name, and never by what is announced, about which no person
+/// can be asked.
 fn introduction(
     order: &Order,
     peer: &Peer,

@@ -285,7 +285,7 @@ fn chunks_that_are_forged_repeated_or_not_granted_end_it_and_no_file_has_its_nam
         || {
             let forged = "data arrived that the sender did not send";
             let tricks: [(Trick, i32, &str); 5] = [
-                // One of them may be somebody else's: the sender is waited for.
+                // One of them may be forged: the sender is waited for.
                 (under_another_key, INTERRUPTED, forged),
                 (the_same_twice, INTERRUPTED, forged),
                 (

@@ -161,7 +161,7 @@ impl Record {
     }
 }
 
-/// A file of the directory's owner with one name, and nothing that would be waited for or that is somebody else's as well.
+/// A file of the directory's owner with one name, and nothing that would block or that has another name.
 fn open_own(staging: BorrowedFd<'_>, owned: Owned) -> io::Result<Option<File>> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::openat(staging, NAME, flags, Mode::empty()) {

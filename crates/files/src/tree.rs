@@ -30,7 +30,7 @@ pub(crate) struct Tree {
     pub fitting: Fitting,
     descent: Descent,
     batch: Option<Batch>,
-    /// Found when somebody asks.
+    /// Found at the first use.
     twins: OnceLock<Twins>,
     /// Entries whose names the file system did not take.
     refused: HashSet<u32>,

@@ -1,4 +1,4 @@
-//! The socket of a service: whoever may open it may queue, see and cancel every job.
+//! The socket of a service: a program that may open it may queue, see and cancel every job.
 
 use crate::lines::{Line, next_line};
 use crate::own;
@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 
 /// Programs that are connected at a time. Of more, the one goes that has asked nothing for the longest time.
 pub const CONNECTIONS_MAX: usize = 32;
-/// Who says nothing for so long is disconnected.
+/// A program that says nothing for this long is disconnected.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// Who has not read its answer by then is disconnected, however little it reads at a time.
+/// A program that has not read its answer by then is disconnected, however little it reads at a time.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes of an answer that are written at once.
 const PIECE_BYTES: usize = 4096;

@@ -405,7 +405,7 @@ mod tests {
                 };
                 is_found("alone");
                 is_found("kept");
-                // Those who looked end.
+                // The lookups end.
                 let mut before = announcers();
                 while before.len() > 2 {
                     thread::sleep(Duration::from_millis(50));

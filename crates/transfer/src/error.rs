@@ -12,7 +12,7 @@ pub enum Error {
     /// The two do not know each other.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    /// Somebody is connected, and says nothing.
+    /// The peer is connected, and says nothing.
     #[error("who answers says nothing: is it an airdma transfer? Try again")]
     NoAnswer,
     /// A frame that is none of the session's.
@@ -33,7 +33,7 @@ pub enum Error {
     /// What was asked for cannot be done with this offer.
     #[error("{0}")]
     Unfit(&'static str),
-    /// A code is needed, and nobody can be asked for it.
+    /// A code is needed, and there is no terminal to ask at.
     #[error(
         "this receiver is not known yet, and there is no terminal to ask for its code: give --code"
     )]
@@ -43,7 +43,7 @@ pub enum Error {
         "the code was tried {0} times with a host that did not show that it has it: something may be taking the receiver's name. Let the receiver show a new code, and give its address"
     )]
     CodeTried(u32),
-    /// Nobody was met under a name, and what announces it has a key that was met under another one.
+    /// No peer was met under a name, and what announces it has a key that was met under another one.
     #[error(
         "no receiver was ever met under this name: what announces {name} has the key of {met_as} ({key}). Give the code that it shows (--code), or send to {met_as} if that is meant"
     )]
@@ -143,7 +143,7 @@ impl Error {
         )
     }
 
-    /// Whether it says that something came that the peer did not send: one packet of somebody else's is enough for that.
+    /// Whether it says that something came that the peer did not send: one forged packet is enough for that.
     pub(crate) fn is_forged(&self) -> bool {
         matches!(
             self,

@@ -28,7 +28,7 @@ impl Home {
     /// The user's: `$AIRDMA_HOME`, `$XDG_CONFIG_HOME/airdma` or `~/.config/airdma`.
     ///
     /// # Errors
-    /// The system's, with the path; nobody's home is known; another user can write there.
+    /// The system's, with the path; no home directory is known; another user can write there.
     pub fn open() -> io::Result<Self> {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let directory = set("AIRDMA_HOME").map(PathBuf::from).or_else(|| {
@@ -97,12 +97,12 @@ impl Home {
         self.peers().name(key, roles).map(str::to_owned)
     }
 
-    /// The keys of all who were met in a role under this name, at a place.
+    /// The keys of all peers that were met in a role under this name, at a place.
     pub fn keys(&self, role: Role, place: &Place, name: &str) -> Vec<PublicKey> {
         self.peers().keys(role, place, name)
     }
 
-    /// Knows a peer from now on; instead of those that were the same under the same name, if `instead` says so. Who these were.
+    /// Knows a peer from now on; instead of those that were the same under the same name, if `instead` says so. Returns the keys of these.
     ///
     /// # Errors
     /// The system's, with the path.

@@ -1,4 +1,4 @@
-//! Who may come in, whose turn it is, and what was decided: what the connections of one receiver share.
+//! What the connections of one receiver share: which peers are admitted, which one has the disk, and what was decided.
 
 use crate::cancel::Cancel;
 use crate::error::{Error, Meddling};
@@ -27,7 +27,7 @@ pub(crate) struct Lobby<'a> {
 
 #[derive(Default)]
 struct State {
-    /// Who came by the code: when the connection is lost they come again without one.
+    /// Peers that came by the code: when the connection is lost they come again without one.
     met: Vec<PublicKey>,
     /// Connections past the handshake, the oldest first.
     admitted: Vec<(PublicKey, Cancel)>,
@@ -38,7 +38,7 @@ struct State {
     is_kept: bool,
     finished: Option<Finished>,
     meddling: Meddling,
-    /// Who holds the one long list of files.
+    /// The connection that holds the one long list of files.
     long_list: Option<Occupant>,
 }
 
@@ -180,7 +180,7 @@ impl<'a> Lobby<'a> {
     }
 
     /// Takes the place for a long list of files if it is free, or held by an earlier connection of the same sender with the same offer, which
-    /// then has to go. Nobody was asked yet, and eight such lists at once would be more than a receiver says that it takes.
+    /// then has to go. No person was asked yet, and eight such lists at once would be more than a receiver says that it takes.
     pub fn take_long_list(
         &'a self,
         peer: PublicKey,

@@ -146,7 +146,7 @@ impl Peer {
     }
 
     /// Which keys it may have. Those that were met under its name are all good: several users of a host, and hosts that had one address,
-    /// are met under the same. What it announces is never good by itself: else everybody known could take the name of another.
+    /// are met under the same. What it announces is never good by itself: else each known peer could take the name of another.
     pub fn expected(&self, home: &Home) -> Expected {
         let place = self.place.as_ref();
         let met = place.map(|place| home.keys(Role::Receiver, place, &self.name));

@@ -80,7 +80,7 @@ mod tests {
                 // A gateway that says nothing.
                 sh("ip neigh del 192.168.1.1 dev near");
                 assert_eq!(of("192.168.1.5"), None);
-                // A tunnel, in which nobody has an address of the link.
+                // A tunnel, whose ends have no addresses of the link.
                 sh("ip route del default; ip tuntap add tunnel mode tun
                     ip addr add 10.1.0.2/24 dev tunnel; ip link set tunnel up");
                 assert_eq!(of("10.1.0.5"), None);

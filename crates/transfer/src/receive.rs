@@ -1,4 +1,4 @@
-//! Receiving: whoever connects, until one transfer has come to its end.
+//! Receiving: all connections, until one transfer has come to its end.
 
 use crate::cancel::Cancel;
 use crate::channel::{Channel, LAST_WORD};
@@ -464,7 +464,7 @@ mod tests {
         Ipv4Addr::new(192, 0, 2, number).into()
     }
 
-    /// Who comes in from these addresses, one after the other, while nobody goes.
+    /// Whether connections from these addresses come in, one after the other, while none ends.
     fn come(visitors: &mut Vec<Visitor>, from: impl IntoIterator<Item = u8>) -> Vec<bool> {
         let come = |number| {
             let comes = make_room(visitors, host(number));

@@ -273,7 +273,7 @@ fn a_host_that_floods_ends_no_handshake_of_another_host() {
                         .filter_map(|_| device.connect(HERE).wait().ok())
                         .collect();
                     assert!(flood.len() > 4, "{}", flood.len());
-                    // Who is shown out has gone by then.
+                    // Connections that are shown out have gone by then.
                     thread::sleep(Duration::from_millis(500));
                     let (confirming, third) = initiator.prove(&second).unwrap();
                     slow.say(&frame(&third));
@@ -682,7 +682,7 @@ fn a_sender_to_whom_nobody_answers_can_be_stopped() {
     );
 }
 
-/// A frame that no session of the sender's has sealed, as one packet of somebody else's makes it.
+/// A frame that no session of the sender's has sealed, as one forged packet makes it.
 fn forged_record() -> Vec<u8> {
     airdma_files::session::frame(&[7; 100])
 }
@@ -806,7 +806,7 @@ fn a_forged_record_is_no_end_before_anything_is_accepted_either() {
     );
 }
 
-/// What a peer says without a pause keeps nobody from being stopped.
+/// A peer that never stops talking does not keep a receiver from being stopped.
 #[test]
 fn a_receiver_to_which_a_sender_never_stops_talking_can_be_stopped() {
     isolated(
@@ -937,7 +937,7 @@ fn an_impostor_has_three_guesses_of_a_code() {
     });
 }
 
-/// As one packet of somebody else's makes it.
+/// As one forged packet makes it.
 #[test]
 fn a_forged_frame_in_a_handshake_is_a_lost_connection() {
     isolated(

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! All in front of Noise's first message is its prologue, and behind it the *binding* of the connection, which is not sent: a value that both
-//! ends of the connection below have, and a third host that sits in the middle has not. The psk is mixed in last, so who initiates proves first that the
-//! code is right: who only answers, or listens, learns nothing that a code could be tried on. Who initiates can try one code in
-//! one handshake, and [`Door`] counts the wrong ones.
+//! ends of the connection below have, and a third host that sits in the middle has not. The psk is mixed in last, so the initiator proves first that it
+//! has the code. A host that only listens learns nothing that codes could be tried on. Either end can try one code in one
+//! handshake: [`Door`] counts the wrong ones of initiators, and the sender the handshakes that end without proof.
 
 #[cfg(test)]
 mod tests;

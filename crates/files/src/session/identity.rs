@@ -1,4 +1,4 @@
-//! The key of a host's user: drawn once, kept in a file that nobody else may read.
+//! The key of a host's user: drawn once, kept in a file that no other user may read.
 
 use super::private;
 use crate::JournalKey;
@@ -101,7 +101,7 @@ impl Identity {
     }
 }
 
-/// Whether a directory can hold a user's key and peers: it is this user's, and nobody else can make or remove a file there.
+/// Whether a directory can hold a user's key and peers: it is this user's, and no other user can make or remove a file there.
 ///
 /// # Errors
 /// Why not, and what to do; the system's.

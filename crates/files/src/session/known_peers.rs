@@ -188,12 +188,12 @@ impl KnownPeers {
         self.others.iter().filter(bad).map(|(number, _)| *number)
     }
 
-    /// All who were met.
+    /// All peers that were met.
     pub fn pins(&self) -> impl Iterator<Item = &Pin> {
         self.pins.iter()
     }
 
-    /// Knows a peer from now on, beside others of its role, place and name, or `instead` of them: who these were.
+    /// Knows a peer from now on, beside others of its role, place and name, or `instead` of them. Returns the keys of these.
     pub fn pin(&mut self, pin: Pin, instead: bool) -> Vec<PublicKey> {
         let is_former = |former: &&Pin| instead && former.is_beside(&pin) && **former != pin;
         let gone: Vec<Pin> = self.pins.iter().filter(is_former).cloned().collect();

@@ -1,4 +1,4 @@
-//! Files of a user that decide who is trusted: opened only if nobody else can have written them.
+//! Files of a user that decide which peers are trusted: opened only if no other user can have written them.
 
 use rustix::fs::{Mode, OFlags};
 use std::fs::{File, Metadata};
@@ -13,7 +13,7 @@ pub(super) const ANY: u32 = 0o077;
 
 /// Opens a file for reading: a regular one of this user's, not through a link, of whose mode no bit is `forbidden`.
 pub(super) fn open(path: &Path, forbidden: u32) -> io::Result<File> {
-    // A pipe that somebody put there would be waited for.
+    // Opening a pipe that another user put there would block.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(file) => File::from(file),
@@ -30,7 +30,7 @@ pub(super) fn open(path: &Path, forbidden: u32) -> io::Result<File> {
     Ok(file)
 }
 
-/// A directory of this user's, in which nobody else can make or remove a file. What leads there may be a link.
+/// A directory of this user's, in which no other user can make or remove a file. What leads there may be a link.
 pub(super) fn check_directory(path: &Path) -> io::Result<()> {
     let metadata = std::fs::metadata(path)?;
     if !metadata.is_dir() {
