@@ -327,7 +327,7 @@ OTHER_CODE = "zuzuz-babad"
 
 
 def _impostor(bench: Bench) -> list[str]:
-    """The key of the host was met under its address. It announces another name, and the job says the code of who has it."""
+    """The key of the host was met under its address. It announces another name, and the job has the code of the receiver that has this name."""
     first, secret = bench.write("first", 1000), bench.write("secret", 1001)
     met = bench.receive()
     by_code = bench.queue("add", first, "--to", bench.lab.b.ipv4, "--code", CODE, "--wait")

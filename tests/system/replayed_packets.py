@@ -191,7 +191,7 @@ def _forged(bench: Bench, wire: Wire) -> list[str]:
 
 
 def _flooded(bench: Bench, wire: Wire) -> list[str]:
-    """The receiver serves who is there, sooner than a request that was lost would be repeated twice."""
+    """The receiver serves a sender that is there, sooner than a request that was lost would be repeated twice."""
     path = bench.write("file", BYTES)
     requests: list[bytes] = []
 

@@ -1,4 +1,4 @@
-//! What airdma hosts say to each other beyond RoCEv2, from a peer or a stranger who says anything: a host in air mode that is
+//! What airdma hosts say to each other beyond RoCEv2, from a peer or another host, with any content: a host in air mode that is
 //! connected to another, and datagrams between the two that are dropped, changed, repeated, cut and made up.
 //!
 //! Nothing is secret to the attacker here, so it may end the connection. All the same the host comes to rest after each datagram, sends to
@@ -32,7 +32,7 @@ const ROUNDS_MAX: usize = 10_000;
 /// Bytes of a management datagram before what airdma says in it.
 const CONTENT: usize = 40;
 
-/// Two hosts, and whoever is between them.
+/// Two hosts, and what is between them.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let mut siege = Siege::new(&mut input);
@@ -271,7 +271,7 @@ impl Siege {
     fn finish(mut self) {
         let mut nothing = Input::new(&[]);
         self.carry(&mut nothing);
-        // What was to be said later is said by then, or to nobody.
+        // What was to be sent later is sent by then, or never.
         self.now += Duration::from_secs(1);
         for End { mut host, qp } in self.ends {
             qp.destroy().expect("nothing holds it");

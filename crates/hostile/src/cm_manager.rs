@@ -298,7 +298,7 @@ impl Siege {
             4 => self.manager.disconnect(now, id, data),
             5 => self.manager.reject(now, id, RejReason::CONSUMER, data),
             6 => {
-                // No data comes from where nobody is.
+                // No data comes from an address without a host.
                 if !self.forged.contains(&id) {
                     self.manager.data_arrived(now, id);
                 }

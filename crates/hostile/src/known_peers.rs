@@ -1,4 +1,4 @@
-//! The file of peers that were met, as anybody may have written it: whatever the bytes are, it says who is known, and no line
+//! The file of peers that were met, with any content: whatever the bytes are, it says which peers are known, and no line
 //! says it twice.
 
 use airdma_files::session::{

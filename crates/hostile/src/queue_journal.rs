@@ -1,4 +1,4 @@
-//! The journal of the queue, as anybody may have left it: a service starts with it, whatever the bytes are, and what it keeps
+//! The journal of the queue, with any content: a service starts with it, whatever the bytes are, and what it keeps
 //! then the next one finds.
 
 use crate::input::Input;

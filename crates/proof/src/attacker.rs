@@ -48,7 +48,7 @@ const AHEAD_MAX: u32 = 8191;
 pub struct Attacker {
     plan: AttackerPlan,
     random: Random,
-    /// Where it is, and where nobody is whom it has hosts send to.
+    /// Its address, and addresses without a host that it makes hosts send to.
     address: IpAddr,
     bystander: IpAddr,
     /// Datagrams that it may still send.

@@ -130,7 +130,7 @@ pub struct World {
     pub violent: bool,
     /// A send queue was drained.
     pub drained: bool,
-    /// Who forges datagrams, if somebody does.
+    /// The host that forges datagrams, if there is one.
     pub(crate) attacker: Option<Attacker>,
     /// How long packets were under way, at `from * hosts + to`.
     delays: Vec<Delays>,

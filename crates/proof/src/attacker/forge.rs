@@ -113,7 +113,7 @@ const ANSWERS: [Opcode; 5] = [
 /// Notifications of a world: each may halve the rate of its victim.
 const NOTIFICATIONS_MAX: u64 = 4;
 
-/// Whom it is for: an end, or a queue pair, of a host.
+/// The target: an end, or a queue pair, of a host.
 struct Victim {
     end: usize,
     host: usize,
@@ -122,7 +122,7 @@ struct Victim {
 }
 
 impl Attacker {
-    /// Sends one datagram, if there is somebody to send it to.
+    /// Sends one datagram, if there is a host to send it to.
     pub(super) fn send(&mut self, world: &mut World) {
         self.left = self.left.saturating_sub(1);
         let kind = self.random.pick(&KINDS);
@@ -221,7 +221,7 @@ impl Attacker {
 
     fn request(&mut self, world: &World, victim: &Victim) -> Vec<u8> {
         let connection = &world.plan.connections[victim.end / 2];
-        // RoCEv2 has a packet from the future refused, and who has no retries fails on a refusal.
+        // RoCEv2 has a packet from the future refused, and a requester without retries fails on a refusal.
         let behind = connection.retry_count == 0 || self.random.chance(0.3);
         let psn = self.unused_psn(victim.end ^ 1, behind);
         self.disturbances += u64::from(!behind);
@@ -353,7 +353,7 @@ impl Attacker {
         emit(&headers, &payload)
     }
 
-    /// A queue pair whose number is near the one of the attacker's, and that is nobody's.
+    /// A queue pair whose number is near the one of the attacker's, and that no host has.
     fn nobody(&mut self, world: &World, victim: &Victim) -> Option<Vec<u8>> {
         let own = self.own[victim.host].number.get();
         let near = own.wrapping_add(1 + self.random.below(8) as u32);
@@ -537,7 +537,7 @@ pub(super) fn management(mad: &[u8]) -> Vec<u8> {
     emit(&headers, mad)
 }
 
-/// With its checksum, which anybody can compute.
+/// With its checksum, which any host can compute.
 fn seal(from: IpAddr, to: IpAddr, source_port: u16, id: u16, packet: &[u8]) -> Vec<u8> {
     let ip = match (from, to) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => IpPseudo::V4 {

@@ -25,7 +25,7 @@ pub(super) fn manager(seed: u64) -> Manager {
 }
 
 impl Attacker {
-    /// A datagram to the connection manager of a host, and the host, and from whom it is.
+    /// A datagram to the connection manager of a host, with that host and the source address.
     pub(super) fn at_manager(&mut self, world: &World) -> (usize, IpAddr, Vec<u8>) {
         let host = self.random.below(MEET) as usize;
         let peer = world.hosts[1 - host].address;
@@ -49,7 +49,7 @@ impl Attacker {
         (host, from, management(&mad))
     }
 
-    /// An address of which nobody has heard.
+    /// An address that no host has seen.
     fn somebody(&mut self, like: IpAddr) -> IpAddr {
         let last = 100 + self.random.below(100) as u8;
         match like {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub(super) const SERVICE: ServiceId = ServiceId::of_port(PortSpace::TCP, 7471);
 /// Requests that may wait for a program.
 const BACKLOG: usize = 16;
-/// The hosts that meet: who listens, and who connects.
+/// The hosts that meet: the one that listens, and the one that connects.
 const LISTENS: usize = 0;
 const CONNECTS: usize = 1;
 /// How long a connection may take where nothing is lost.
