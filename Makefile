@@ -7,8 +7,9 @@ BENCH_OPTIONS ?=
 SYSTEM_OPTIONS ?=
 MUTANTS_OPTIONS ?=
 INTEROP_OPTIONS ?=
+STARVE_OPTIONS ?=
 INSTRUCTIONS_OPTIONS ?=
-SUITES ?= lint unit loom worlds air-virtual congestion instructions system interop-quick rdma-core-check
+SUITES ?= lint unit loom worlds air-virtual congestion instructions system starve-short interop-quick rdma-core-check
 WORLDS ?= 20000
 FIRST ?= 0
 HOURS ?= 1
@@ -32,7 +33,7 @@ TSAN = RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan CARGO_PROFILE
 MIRI = CARGO_TARGET_DIR=target/miri $(NIGHTLY) miri test -p airdma-shm --lib -- --skip arena::
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint unit loom loom-every-access tsan miri worlds air-virtual congestion soak dropin system programs interop interop-quick interop-beside rdma-core rdma-core-check matrix bench instructions instructions-write fuzz coverage mutants clean
+.PHONY: help build demo test lint unit loom loom-every-access tsan miri worlds air-virtual congestion soak dropin system programs starve starve-short interop interop-quick interop-beside rdma-core rdma-core-check matrix bench instructions instructions-write fuzz coverage mutants clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,7 +41,8 @@ help: ## this list
 build: ## release binaries
 	$(CARGO) build --release --workspace
 
-demo: build ## RDMA programs between two hosts without RDMA NIC, beside TCP (a minute; no root needed)
+demo: ## RDMA programs between two hosts without RDMA NIC, beside TCP (a minute after building; no root needed)
+	@CARGO="$(CARGO)" $(PYTHON) tools/build_demo.py
 	$(PYTHON) tools/demo.py
 
 test: ## everything below: lints, unit tests, model checks, system tests; how long each took is said at the end
@@ -97,6 +99,12 @@ system: build dropin ## unmodified programs on every kind of link (SYSTEM_OPTION
 
 programs: build dropin ## the programs of docs/programs.md, which is written again (SYSTEM_OPTIONS="--only fio": some)
 	$(PYTHON) tests/system/run.py --programs $(SYSTEM_OPTIONS)
+
+starve: build ## programs on a machine that is starved, 200 runs each; STARVE_OPTIONS="--runs 20 --only REGEX", --short: once each
+	$(PYTHON) tests/starve/run.py $(STARVE_OPTIONS)
+
+starve-short: build ## the part of it that `make test` runs
+	$(PYTHON) tests/starve/run.py --short
 
 interop: build ## every scenario against the rxe of a stock kernel in QEMU; writes docs/interop.md (INTEROP_OPTIONS="--only REGEX --kernel 6.12")
 	$(PYTHON) tests/interop/run.py $(INTEROP_OPTIONS)

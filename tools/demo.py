@@ -58,9 +58,9 @@ def _devices(lab: Lab) -> str:
 def _run(lab: Lab) -> int:
     tcp = iperf.measure(lab.b, lab.a, seconds=2)
     tcp_latency = sockperf.measure(lab.b, lab.a, "tcp", LATENCY_BYTES)
-    rows = [["program", "bytes", "result", "unit", "ratio to TCP"]]
-    rows.append(["iperf3 (TCP)", "131072", f"{tcp.gbps:.2f}", "Gb/s", "1.00"])
-    rows.append(["sockperf ping-pong (TCP)", str(LATENCY_BYTES), f"{tcp_latency.median_us:.1f}", "us", "1.00"])
+    rows = [["program", "bytes", "result", "unit", "better is", "beside TCP"]]
+    rows.append(["iperf3 (TCP)", "131072", f"{tcp.gbps:.2f}", "Gb/s", "more", "1.00"])
+    rows.append(["sockperf ping-pong (TCP)", str(LATENCY_BYTES), f"{tcp_latency.median_us:.1f}", "us", "less", "1.00"])
     failures = []
     for show in _programme():
         print(f"  {' '.join(show.argv)}", file=sys.stderr, flush=True)
@@ -71,20 +71,28 @@ def _run(lab: Lab) -> int:
             failures.append(pair.explain())
         rows.append([" ".join(show.argv), str(show.size), *_cells(show, value, tcp.gbps, tcp_latency.median_us)])
     print("\n" + table.aligned(rows))
-    print(
-        "\nGb/s: more is better. us: half a round trip (median), less is better; READ and atomics wait for a whole one."
-    )
+    print("\nus: half a round trip (median); READ and atomics wait for a whole one.")
+    print("beside TCP: the result divided by TCP's on the same link and cores, and which of the two is better.")
     for failure in failures:
         print(f"\nFAILED\n{failure}", file=sys.stderr)
     return 1 if failures else 0
 
 
 def _cells(show: Show, value: float | None, tcp_gbps: float, tcp_us: float) -> list[str]:
+    more = not show.unit.startswith("us")
+    better = "more" if more else "less"
     if value is None:
-        return ["FAILED", show.unit, "-"]
+        return ["FAILED", show.unit, better, "-"]
     ratio = {"Gb/s": value / tcp_gbps, "us": value / tcp_us}.get(show.unit)
     digits = 2 if show.unit == "Gb/s" else 3 if show.unit == "Mops" else 1
-    return [f"{value:.{digits}f}", show.unit, f"{ratio:.2f}" if ratio is not None else "-"]
+    return [f"{value:.{digits}f}", show.unit, better, _verdict(ratio, more) if ratio is not None else "-"]
+
+
+def _verdict(ratio: float, more: bool) -> str:
+    """Differences that are no more than noise are none."""
+    if abs(ratio - 1) < 0.05:
+        return f"{ratio:.2f}: equal"
+    return f"{ratio:.2f}: {'airdma' if (ratio > 1) == more else 'TCP'} is better"
 
 
 def _programme() -> list[Show]:
