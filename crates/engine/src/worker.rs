@@ -21,6 +21,9 @@ use std::time::Duration;
 /// Packets that one round receives, about: one coalesced buffer of full packets, so that answers leave soon.
 const RECEIVE_PACKETS: usize = 64;
 
+/// Rounds in which timers wait for packets: a few milliseconds on a host that has more to take in than it can.
+const POSTPONED_MAX: u32 = 64;
+
 /// Packets of one batch: what a round may send if all are small.
 const BATCH_PACKETS: usize = 1024;
 
@@ -36,6 +39,8 @@ pub(crate) struct Worker {
     /// Packets came or went since the port was counted.
     port_moved: bool,
     flushed: Time,
+    /// Rounds since timers were last looked at.
+    postponed: u32,
     /// The port broke: it is not touched any more.
     broken: bool,
 }
@@ -87,6 +92,7 @@ impl Worker {
             port_counted: Time::ZERO,
             port_moved: false,
             flushed: Time::ZERO,
+            postponed: 0,
             broken: false,
         }
     }
@@ -281,7 +287,13 @@ impl Worker {
         doorbells.drain(|doorbell| self.tables.answer(doorbell, now));
         if work == Work::All {
             round.received = self.receive(now, &mut round);
-            self.tables.expire(now);
+            // What a timer waits for may be among the packets that still wait.
+            if round.received < RECEIVE_PACKETS || self.postponed >= POSTPONED_MAX {
+                self.postponed = 0;
+                self.tables.expire(now);
+            } else {
+                self.postponed += 1;
+            }
         }
         // What is lost is not acknowledged.
         if self.tables.cqs.has_overrun() {

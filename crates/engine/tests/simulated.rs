@@ -75,6 +75,37 @@ fn time_passes_when_it_is_moved_and_not_before() {
     assert!(carry(&a, &b, |_| false).is_empty());
 }
 
+/// A host that did not run for a while finds the answer behind many other packets, and its timer due.
+#[test]
+fn an_answer_that_is_here_already_is_heard_before_the_timer() {
+    let (a, b) = (host("a", LEFT), host("b", RIGHT));
+    let left = End::new(a.device.device(), QpType::Rc, 4096);
+    let right = End::new(b.device.device(), QpType::Rc, 4096);
+    left.connect(&right);
+    right.connect(&left);
+    let answer = || {
+        left.qp.post_send(&left.write(&right, 0, 8)).unwrap();
+        carry(&a, &b, |_| false);
+        b.device.run(Duration::ZERO);
+        b.carrier.take().unwrap()
+    };
+    let first = answer();
+    a.carrier.give(first.clone());
+    a.device.run(Duration::ZERO);
+    left.ok();
+    let second = answer();
+    for _ in 0..300 {
+        a.carrier.give(first.clone());
+    }
+    a.carrier.give(second);
+    let late = a.device.deadline().unwrap() * 3;
+    while left.try_complete().is_none() {
+        a.device.run(late);
+    }
+    assert_eq!(counter(a.device.device(), "timeouts"), 0);
+    assert!(carry(&a, &b, |_| false).is_empty());
+}
+
 #[test]
 fn numbers_and_keys_follow_from_the_seed() {
     let names = || {
