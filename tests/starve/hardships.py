@@ -136,13 +136,13 @@ class _Stopped(Hardship):
 
     stops = True
 
-    def __init__(self, who: str, seconds: float) -> None:
-        self.name = f"{who} stopped for {seconds} s"
-        self._who, self._seconds = who, seconds
+    def __init__(self, end: str, seconds: float) -> None:
+        self.name = f"{end} stopped for {seconds} s"
+        self._end, self._seconds = end, seconds
 
     def strike(self, server: Program, client: Program, after_s: float) -> None:
         time.sleep(after_s)
-        pid = (server if self._who == "server" else client).pid
+        pid = (server if self._end == "server" else client).pid
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGSTOP)
             time.sleep(self._seconds)
@@ -154,7 +154,7 @@ def all_of(short: bool) -> list[Hardship]:
     core = min(os.sched_getaffinity(0))
     if short:
         return [_Loops(8, 10, None), _Stopped("server", 1), _Stopped("client", 0.6)]
-    stops = [_Stopped(who, seconds) for who in ("server", "client") for seconds in (0.3, 0.6, 1, 2)]
+    stops = [_Stopped(end, seconds) for end in ("server", "client") for seconds in (0.3, 0.6, 1, 2)]
     return [_Loops(16, 19, None), _Loops(8, 0, core), _Quota(5), _Build(), *stops]
 
 

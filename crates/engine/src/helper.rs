@@ -70,7 +70,7 @@ pub(crate) struct Helper {
     pub(crate) wake: EventFd,
     /// Readable when `wake` is, or something else that the helper is to see to.
     alarm: PollSet,
-    /// Readable when packets wait. Those who sleep on descriptors themselves have to be woken when one is closed; this has not.
+    /// Readable when packets wait. A socket that is closed leaves it by itself: a sleep on this need not end before.
     packets: PollSet,
 }
 
@@ -317,7 +317,7 @@ impl Watch for Loop<'_> {
 
     fn run(&mut self) -> bool {
         let ran = self.core.try_progress(Work::All).is_some();
-        // Who has the worker and not its turn is waited for.
+        // A thread that has the worker, and not its turn, is waited for.
         self.nap(Some(if ran { Duration::ZERO } else { PAUSE_MAX }))
     }
 
