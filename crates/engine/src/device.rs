@@ -339,6 +339,20 @@ impl Device {
         Ok(LinkAddress { mac, vlan })
     }
 
+    /// Waits until packets can take a path, a second at most: where the kernel has to ask on the link who has an address, a path leads nowhere
+    /// before that has answered.
+    ///
+    /// # Errors
+    /// As [`Pd::create_ah`]; `ENETUNREACH` or `EHOSTUNREACH`, as the kernel's routes say; `ETIMEDOUT` if no host has the address.
+    pub fn wait_for_path(&self, path: &Path) -> Result<(), Error> {
+        let core = self.core();
+        core.check_process()?;
+        check_path(core, path)?;
+        let source = core.address(path.sgid_index);
+        let source = source.ok_or(Error::Invalid("the source address is gone"))?;
+        neighbour::wait_for(self.info().interface_index, source, path.gid.to_ip())
+    }
+
     /// Whether a packet from one of the device's addresses to `destination` can leave at once. Where not,
     /// [`Device::ask_for_neighbour`] and look again.
     ///

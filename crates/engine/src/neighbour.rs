@@ -15,6 +15,10 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(3);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
+/// The same for a path, as the kernel has it (`rdma_addr_find_l2_eth_by_grh`); most neighbours answer within a millisecond.
+const PATIENCE_OF_PATHS: Duration = Duration::from_secs(1);
+const LOOK_SOON: Duration = Duration::from_micros(200);
+
 /// The discard port (RFC 863): where the empty datagram goes.
 const DISCARD: u16 = 9;
 
@@ -75,6 +79,43 @@ pub(crate) fn is_known(interface: u32, source: IpAddr, destination: IpAddr) -> i
     }
     let found = socket.neighbour(route.interface, route.next)?;
     Ok(found.is_some())
+}
+
+/// Waits until a packet from `source` to `destination` can leave, as the kernel does for a path of RoCE: a second at most. What keeps this
+/// host from asking (a sandbox) is no reason against the path.
+///
+/// # Errors
+/// `ENETUNREACH`, `EHOSTUNREACH` and others that the kernel says of the route; `ETIMEDOUT` if no host answers to the address.
+pub(crate) fn wait_for(interface: u32, source: IpAddr, destination: IpAddr) -> Result<(), Error> {
+    let error = |error: io::Error| {
+        let what = format!("no path leads from {source} to {destination}");
+        Err(Error::system(&what, &error))
+    };
+    let start = Instant::now();
+    let mut asked = false;
+    loop {
+        match is_known(interface, source, destination) {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(said) if is_of_route(&said) => return error(said),
+            Err(_) => return Ok(()),
+        }
+        if start.elapsed() > PATIENCE_OF_PATHS {
+            return error(io::Error::from_raw_os_error(libc::ETIMEDOUT));
+        }
+        if !asked {
+            asked = true;
+            ask(interface, source, destination);
+        }
+        std::thread::sleep(LOOK_SOON);
+    }
+}
+
+fn is_of_route(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENETUNREACH | libc::EHOSTUNREACH)
+    )
 }
 
 /// Whether `destination` is on the link of its interface, and no router is in between. Where the kernel does not say, one may be.

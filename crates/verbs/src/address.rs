@@ -47,6 +47,7 @@ pub unsafe fn create(
         Some(path) => path,
         None => path_of(&without_lid(attr, pd.engine().device()))?,
     };
+    pd.engine().device().wait_for_path(&path)?;
     let engine = pd.engine().create_ah(path)?;
     let c = UnsafeCell::new(abi::ibv_ah {
         context: pd.context(),

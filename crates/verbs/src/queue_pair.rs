@@ -277,6 +277,9 @@ pub unsafe fn modify(
     if mask.contains(AttrMask::AV) && attributes.path.traffic_class == 0 {
         attributes.path.traffic_class = address::class_of_connections(qp.engine.device());
     }
+    if mask.contains(AttrMask::AV) {
+        qp.engine.device().wait_for_path(&attributes.path)?;
+    }
     qp.engine.modify(&attributes, mask)?;
     if mask.contains(AttrMask::STATE) {
         // SAFETY: the public field follows the state, as rdma-core's library has it.

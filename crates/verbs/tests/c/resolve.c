@@ -50,6 +50,32 @@ static void leads_to(const char *from, const char *to, const char *expected)
 	CHECK(result == 0 && !strcmp(text, expected) && vid == 0xffff);
 }
 
+/* A path is refused as by the kernel: what an address handle and the move to RTR say. */
+static void path_is(const char *to, int expected)
+{
+	struct ibv_pd *domain = ibv_alloc_pd(context);
+	struct ibv_cq *cq = ibv_create_cq(context, 4, NULL, NULL, 0);
+	struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = { 1, 1, 1, 1, 0 } };
+	struct ibv_qp *qp = ibv_create_qp(domain, &init);
+	CHECK(domain && cq && qp);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
+	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0);
+	attr = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = 17, .min_rnr_timer = 1,
+		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .sgid_index = row("10.5.0.1"), .hop_limit = 4 } } };
+	attr.ah_attr.grh.dgid.raw[10] = attr.ah_attr.grh.dgid.raw[11] = 0xff;
+	CHECK(inet_pton(AF_INET, to, attr.ah_attr.grh.dgid.raw + 12) == 1);
+	errno = 0;
+	struct ibv_ah *ah = ibv_create_ah(domain, &attr.ah_attr);
+	int said = ah ? 0 : errno;
+	int moved = ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+				  IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
+	if (said != expected || moved != expected)
+		fprintf(stderr, "%s: %d, %d, not %d\n", to, said, moved, expected);
+	CHECK(said == expected && moved == expected);
+	CHECK(qp->state == (expected ? IBV_QPS_INIT : IBV_QPS_RTR));
+	CHECK((!ah || ibv_destroy_ah(ah) == 0) && ibv_destroy_qp(qp) == 0 && ibv_destroy_cq(cq) == 0 && ibv_dealloc_pd(domain) == 0);
+}
+
 int main(void)
 {
 	uint8_t mac[6];
@@ -65,6 +91,11 @@ int main(void)
 	CHECK(resolve("10.5.0.1", "10.5.0.2", mac, NULL) == 0 && resolve("10.5.0.1", "10.5.0.2", NULL, &vid) == EINVAL);
 	CHECK(resolve("10.5.0.1", "fd00::2", mac, &vid) == EINVAL);
 	CHECK(resolve("10.5.0.1", "10.5.0.77", mac, &vid) == EHOSTUNREACH);
+	path_is("10.5.0.2", 0);
+	path_is("10.5.0.1", 0); /* ourselves */
+	path_is("10.9.1.1", 0); /* behind the gateway */
+	path_is("10.5.0.78", ETIMEDOUT); /* asked for, in vain */
+	path_is("192.0.2.1", ENETUNREACH); /* no route */
 	struct ibv_ah_attr local = { .is_global = 0, .port_num = 1 };
 	CHECK(ibv_resolve_eth_l2_from_gid(context, &local, mac, &vid) == EINVAL);
 	CHECK(ibv_close_device(context) == 0);
