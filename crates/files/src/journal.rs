@@ -174,7 +174,7 @@ fn open_own(staging: BorrowedFd<'_>, owned: Owned) -> io::Result<Option<File>> {
     let stat = rustix::fs::fstat(&file)?;
     let is_own = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
         && stat.st_uid == owned.user()
-        && stat.st_nlink == 1;
+        && stat.st_nlink <= 1;
     Ok(is_own.then(|| File::from(file)))
 }
 

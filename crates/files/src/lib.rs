@@ -22,6 +22,7 @@ pub mod protocol;
 pub mod session;
 mod sink;
 mod source;
+mod stamp;
 mod survey;
 mod trailer;
 mod tree;

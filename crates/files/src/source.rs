@@ -3,8 +3,9 @@
 use crate::descent::Descent;
 use crate::manifest::{Content, Manifest};
 use crate::plan::{CHUNK_BYTES, Part, Plan, Unwanted};
+use crate::stamp::{Stamps, is_one_file};
 use crate::trailer::{Flaw, Trailer};
-use crate::walk::{Walked, is_one_file, modified, open_in, open_root, stamp};
+use crate::walk::{Walked, modified, open_in, open_root};
 use crate::{Error, Problem};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -27,6 +28,7 @@ pub struct Source {
     reading: Option<Reading>,
     flaws: Vec<(u32, Flaw)>,
     grown: Vec<u32>,
+    stamps: Stamps,
 }
 
 /// What became of a file since the walk.
@@ -68,6 +70,7 @@ impl Source {
             reading: None,
             flaws,
             grown,
+            stamps: Stamps::default(),
         }
     }
 
@@ -103,8 +106,10 @@ impl Source {
                 Part::Padding => bytes.fill(0),
                 Part::Trailer => {
                     let data_bytes = self.plan.files()[piece.file].data_bytes;
+                    let mut stamps = std::mem::take(&mut self.stamps);
                     let reading = self.reading(piece.file, data_bytes);
-                    let (entry, trailer, has_grown) = reading.trailer(&manifest);
+                    let (entry, trailer, has_grown) = reading.trailer(&manifest, &mut stamps);
+                    self.stamps = stamps;
                     bytes.copy_from_slice(&trailer.encode());
                     self.grown.extend(has_grown.then_some(entry));
                     if let Trailer::Void(flaw) = trailer {
@@ -156,10 +161,11 @@ impl Source {
             }
         })?;
         // Looked at once more when all of it was read: a small one only then.
+        let stamps = &mut self.stamps;
         let is_small = entry
             .content()
             .is_some_and(|content| content.data_bytes() <= CHUNK_BYTES);
-        if is_small || now(&opened, &manifest, index) != Now::Changed {
+        if is_small || now(&opened, &manifest, index, stamps) != Now::Changed {
             Ok(opened)
         } else {
             Err(Flaw::Changed)
@@ -211,14 +217,14 @@ impl Reading {
 
     /// Looks once more whether the file is what was offered, after its last byte was read; and whether it is longer by now. Of one that is,
     /// it is read once more whether what was sent is still its beginning: a log, and not a file that is being rewritten.
-    fn trailer(&self, manifest: &Manifest) -> (u32, Trailer, bool) {
+    fn trailer(&self, manifest: &Manifest, stamps: &mut Stamps) -> (u32, Trailer, bool) {
         let (entry, sent) = (self.entry, self.hasher.finalize());
         let flawed = |flaw| (entry, Trailer::Void(flaw), false);
         let file = match &self.opened {
             Ok(file) => file,
             Err(flaw) => return flawed(*flaw),
         };
-        match now(file, manifest, entry) {
+        match now(file, manifest, entry, stamps) {
             Now::Unchanged if has_unsaid_content(file, manifest, entry) => flawed(Flaw::Unreadable),
             Now::Unchanged => (entry, Trailer::Whole(sent), false),
             Now::Longer if read_again(file, manifest, entry) == Some(sent) => {
@@ -260,12 +266,12 @@ fn root(roots: &[(u32, PathBuf)], index: u32) -> &PathBuf {
     &roots[at].1
 }
 
-fn now(file: &OwnedFd, manifest: &Manifest, index: u32) -> Now {
+fn now(file: &OwnedFd, manifest: &Manifest, index: u32, stamps: &mut Stamps) -> Now {
     let entry = manifest.entry(index);
     let (Some(content), Ok(stat)) = (entry.content(), rustix::fs::fstat(file)) else {
         return Now::Changed;
     };
-    let (size, stamp) = (stat.st_size as u64, stamp(&stat));
+    let (size, stamp) = (stat.st_size as u64, stamps.of(&stat, || Ok(file)));
     let is_unchanged =
         size == content.size && modified(&stat) == entry.modified && stamp == content.stamp;
     // Where holes were, data could be by now.

@@ -3,6 +3,7 @@
 use crate::manifest::{
     Builder, Content, EXTENTS_MAX, Entry, Extent, Kind, Limits, Manifest, Modified, is_reserved,
 };
+use crate::stamp::Stamps;
 use crate::{Error, ManifestError, Problem};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
@@ -48,8 +49,8 @@ pub enum Why {
 /// Walks `paths`. Symbolic links are followed where they are named by a path itself, and nowhere else. What cannot be
 /// read is left out and told; a path that does not exist is an error.
 ///
-/// A file's stamp is a hash of its inode, and one of the time at which the kernel last saw it change (ctime), which programs
-/// cannot set: so a file that was changed is found out though its size and its time of modification are the same.
+/// A file's stamp is a hash of its inode (where the file system keeps its number), and one of the time at which the kernel last saw it
+/// change (ctime), which programs cannot set: so a file that was changed is found out though its size and its time of modification are the same.
 pub fn walk<P: AsRef<Path>>(paths: &[P], limits: Limits) -> Result<Walked, Error> {
     Roots::find(paths)?.walk(limits)
 }
@@ -96,6 +97,7 @@ impl Roots {
             skipped: Vec::new(),
             path: Vec::new(),
             user: rustix::process::geteuid().as_raw(),
+            stamps: Stamps::default(),
         };
         let mut roots = Vec::new();
         for (name, path) in self.0 {
@@ -131,28 +133,15 @@ const OPEN: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY);
 
+/// To ask for nothing but what it lies in.
+const NAMED: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
 /// When it was modified.
 pub(crate) fn modified(stat: &Stat) -> Modified {
     Modified {
         seconds: stat.st_mtime,
         nanos: stat.st_mtime_nsec as u32,
     }
-}
-
-/// See [`walk`].
-pub(crate) fn stamp(stat: &Stat) -> u64 {
-    let half = |parts: &[[u8; 8]]| {
-        let [a, b, c, d, ..] = *blake3::hash(parts.as_flattened()).as_bytes();
-        u64::from(u32::from_be_bytes([a, b, c, d]))
-    };
-    let changed = [stat.st_ctime as u64, stat.st_ctime_nsec];
-    let changed = changed.map(u64::to_be_bytes);
-    half(&[stat.st_ino.to_be_bytes()]) << u32::BITS | half(&changed)
-}
-
-/// Whether two stamps are those of one file, changed or not.
-pub(crate) fn is_one_file(one: u64, other: u64) -> bool {
-    one >> u32::BITS == other >> u32::BITS
 }
 
 struct Walk {
@@ -162,6 +151,7 @@ struct Walk {
     path: Vec<Vec<u8>>,
     /// Who walks.
     user: u32,
+    stamps: Stamps,
 }
 
 impl Walk {
@@ -206,7 +196,9 @@ impl Walk {
         };
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile if is_dense(&stat) && self.may_read(&stat) => {
-                self.push(name, &stat, Kind::File(content(&stat, None)))
+                let named = || rustix::fs::openat(directory, name, NAMED, Mode::empty());
+                let stamp = self.stamps.of(&stat, named);
+                self.push(name, &stat, Kind::File(content(&stat, stamp, None)))
             }
             FileType::RegularFile | FileType::Directory => match open_in(directory, name) {
                 Ok(opened) => self.visit_opened(name, &opened),
@@ -246,7 +238,10 @@ impl Walk {
         let stat = rustix::fs::fstat(opened).map_err(Error::at("read", name))?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => match extents(opened.as_fd(), &stat) {
-                Ok(extents) => self.push(name, &stat, Kind::File(content(&stat, extents))),
+                Ok(extents) => {
+                    let stamp = self.stamps.of(&stat, || Ok(opened));
+                    self.push(name, &stat, Kind::File(content(&stat, stamp, extents)))
+                }
                 Err(errno) => {
                     self.skip(name, Why::Problem(errno.into()));
                     Ok(())
@@ -351,10 +346,10 @@ fn names_in(directory: &OwnedFd) -> Result<Vec<Vec<u8>>, Errno> {
     Ok(names)
 }
 
-fn content(stat: &Stat, extents: Option<Box<[Extent]>>) -> Content {
+fn content(stat: &Stat, stamp: u64, extents: Option<Box<[Extent]>>) -> Content {
     Content {
         size: stat.st_size as u64,
-        stamp: stamp(stat),
+        stamp,
         extents,
     }
 }
@@ -447,6 +442,7 @@ mod tests {
             skipped: Vec::new(),
             path: Vec::new(),
             user: 1000,
+            stamps: Stamps::default(),
         };
         let mut stat = rustix::fs::stat("/").unwrap();
         for (owner, mode, may) in [
