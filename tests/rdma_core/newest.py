@@ -22,7 +22,7 @@ PACKAGES = ["python3-pyverbs", "coreutils", "dash", "iproute2"]
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 FOLDER = build.ROOT / "target" / "rdma-core-newest"
 """Kept between runs, as what was built."""
-FETCH_MAX_S = 300.0
+FETCH_MAX_S = 120.0
 VENDORS = re.compile(r"test_(mlx5|efa)")
 """Tests of extensions of one vendor's NICs, each of which is skipped on others: left out."""
 
@@ -43,6 +43,7 @@ APT::Install-Recommends "false";
 APT::Sandbox::User "root";
 Acquire::Languages "none";
 Acquire::Check-Valid-Until "false";
+Acquire::http::Timeout "20";
 """
 """The signature of the suite is checked, its age is not: a mirror may keep one for long."""
 
@@ -65,13 +66,15 @@ class Newest:
         self.version = names["python3-pyverbs"].name.split("_")[1]
         self.root = FOLDER / "roots" / self.version
         if not self.root.exists():
+            # Those of earlier releases.
+            shutil.rmtree(self.root.parent, ignore_errors=True)
             self._unpack(archives)
         self._prepare()
 
     @property
-    def release(self) -> int:
-        """The number of rdma-core's release."""
-        return int(self.version.split(".")[0])
+    def upstream(self) -> str:
+        """rdma-core's own version, without Debian's revision."""
+        return self.version.rpartition("-")[0] or self.version
 
     def inside(self, argv: list[str], visible: list[Path]) -> list[str]:
         """The command that runs `argv` with the folder as root, where the kernel's file systems and some folders are visible."""

@@ -37,6 +37,8 @@ from expectations import Result  # noqa: E402
 
 TABLE = build.ROOT / "docs" / "rdma-core-tests.md"
 TABLE_NEWEST = build.ROOT / "docs" / "rdma-core-tests-newest.md"
+SKIPPED = build.ROOT / "target" / "rdma-core-newest-skipped"
+"""Why the last run with --newest did nothing, or judged nothing; `make test` repeats it at its end."""
 START_S = 60.0
 """What Python may take to start and to load the tests."""
 
@@ -46,10 +48,13 @@ def main() -> int:
     requirements.ensure(requirements.LAB_TOOLS)
     release = None
     if arguments.newest:
+        SKIPPED.unlink(missing_ok=True)
         try:
             release = newest.Newest()
         except newest.Unavailable as reason:
-            print(f"skipped: rdma-core's newest tests: {reason}")
+            SKIPPED.parent.mkdir(parents=True, exist_ok=True)
+            SKIPPED.write_text(f"rdma-core's newest tests: SKIPPED: {reason}\n", encoding="utf-8")
+            print(SKIPPED.read_text(encoding="utf-8"), end="")
             return 0
     else:
         requirements.ensure_pyverbs()
@@ -158,7 +163,7 @@ def _run(bench: Bench, tests: list[str]) -> dict[str, Result]:
 def _judge(results: dict[str, Result], arguments: argparse.Namespace, release: newest.Newest | None) -> int:
     groups = expectations.with_unlisted(expectations.load(HERE / "expected.json"), results)
     disappointments = [line for group in groups for line in group.disappointments(results)]
-    source = f"Debian's {suite.PACKAGE}" if release is None else f"release {release.version}, from Debian's unstable suite"
+    source = f"Debian's {suite.PACKAGE}" if release is None else f"release {release.upstream}, from Debian's unstable suite"
     document = expectations.document(groups, results, source, "" if release is None else " --newest")
     print(f"\n{expectations.summary(groups, results)}")
     for line in disappointments:
@@ -172,9 +177,10 @@ def _judge(results: dict[str, Result], arguments: argparse.Namespace, release: n
         return 1 if disappointments else 0
     committed = table.read_text(encoding="utf-8") if table.exists() else ""
     if release is not None and source not in committed:
-        # Debian has moved on: its tests are judged by what is expected of each group, and the table is of another release.
-        print(f"the table is not of {source}: write it again with --newest")
-        return 1 if disappointments else 0
+        # What Debian's archive has since then is no reason for a failure here.
+        SKIPPED.write_text(f"rdma-core's newest tests: the table is not of {source}: write it again with --newest\n", encoding="utf-8")
+        print(SKIPPED.read_text(encoding="utf-8"), end="")
+        return 0
     changes = expectations.differences(groups, committed, document)
     for line in changes:
         print(f"differs: {line}")

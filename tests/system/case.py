@@ -70,6 +70,8 @@ class Tally:
 
     passed: int = 0
     failures: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    """What this machine cannot run, and why."""
     parts: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Tests of each part, and how long it took."""
 
@@ -96,5 +98,10 @@ class Tally:
             self.passed += 1
         print(f"{'FAIL' if complaints else 'ok  '} {name} ({seconds:.1f} s)", flush=True)
 
+    def skip(self, name: str, reason: str) -> None:
+        self.skipped[name] = reason
+        print(f"skip {name}: {reason}", flush=True)
+
     def closing_line(self) -> str:
-        return f"{self.passed} passed, {len(self.failures)} failed"
+        skipped = f", {len(self.skipped)} skipped" if self.skipped else ""
+        return f"{self.passed} passed, {len(self.failures)} failed{skipped}"

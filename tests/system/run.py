@@ -45,6 +45,10 @@ from case import Case, Tally  # noqa: E402
 from programs import record, running, table  # noqa: E402
 
 
+SKIPPED = build.ROOT / "target" / "system-skipped"
+"""What the last run could not do, and why; `make test` repeats it at its end."""
+
+
 def main() -> int:
     arguments = _arguments()
     requirements.ensure([*requirements.LAB_TOOLS, *requirements.PERFTEST_TOOLS, *requirements.PINGPONG_TOOLS])
@@ -165,6 +169,10 @@ def _close(tally: Tally, started: float) -> int:
         print(f"\n==== {name}\n{explanation}")
     if tally.parts:
         print(f"\n{tally.summary()}")
+    SKIPPED.unlink(missing_ok=True)
+    if tally.skipped:
+        lines = (f"system tests: SKIPPED: {name}: {reason}\n" for name, reason in tally.skipped.items())
+        SKIPPED.write_text("".join(lines), encoding="utf-8")
     print(f"\nsystem tests: {time.monotonic() - started:.0f} s")
     print(tally.closing_line())
     return 1 if tally.failures or not tally.passed else 0

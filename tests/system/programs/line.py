@@ -16,6 +16,10 @@ STAGGER_S = 0.3
 """Between clients: the event loop of rping loses all but the last of requests that come at once, on any device."""
 
 
+class Unavailable(Exception):
+    """Why a line cannot be run here: what it needs cannot be fetched."""
+
+
 @dataclass(frozen=True)
 class Line:
     """What runs where. In commands and patterns, `{server}` is the server's IPv4 address, `{server6}` its IPv6 address,

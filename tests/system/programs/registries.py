@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from programs.line import Line
+from programs.line import Line, Unavailable
 from programs.middleware import TWO_HOSTS, open_mpi, write_open_mpi_agent
 
 HERE = Path(__file__).resolve().parent
@@ -23,7 +23,7 @@ def _install(requirement: str, check: str, folder: Path) -> None:
         [*argv, "--target", str(folder / "site"), "--upgrade", requirement], capture_output=True, text=True, check=False
     )
     if installed.returncode != 0:
-        raise RuntimeError(installed.stderr)
+        raise Unavailable(f"pip install {requirement}: {installed.stderr.strip()}")
 
 
 def _ibverbs() -> Line:

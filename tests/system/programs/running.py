@@ -11,7 +11,7 @@ from airdma_lab.lab import Lab
 from airdma_lab.program import Outcome
 from case import Tally
 from programs.end import AirdmaEnd, End, Running
-from programs.line import RDMA, SPINS, STAGGER_S, Line
+from programs.line import RDMA, SPINS, STAGGER_S, Line, Unavailable
 
 ROCE_PORT = 4791
 START_S = 15.0
@@ -28,7 +28,11 @@ def run(lab: Lab, tally: Tally, lines: list[Line], folder: Path) -> dict[str, bo
     words = words_of(server, client)
     for line in lines:
         started = time.monotonic()
-        complaints = complaints_of(server, client, line, words, folder)
+        try:
+            complaints = complaints_of(server, client, line, words, folder)
+        except Unavailable as reason:
+            tally.skip(line.name, str(reason))
+            continue
         tally.record(line.name, complaints, time.monotonic() - started)
         results[line.name] = not complaints
     return results
