@@ -43,6 +43,9 @@ const AHEAD_MAX: i32 = 8192;
 
 /// After so many, each twice as long after the one before, any timer has run out.
 const PROBES_MAX: usize = 40;
+/// Timers that a retry stands for at most (IBTA 9.7.6.1.3), and timers that spend none as they come late.
+const TIMERS_MAX: usize = 4;
+const LATE_TIMERS_MAX: usize = 32;
 
 /// A queue pair, its host, and the attacker's view of them.
 pub struct Siege {

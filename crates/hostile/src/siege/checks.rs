@@ -5,7 +5,7 @@ use std::time::Duration;
 use airdma_transport::{AttrMask, QpAttributes, QpState, QueuePair};
 use airdma_wire::Transport;
 
-use super::{AHEAD_MAX, PROBES_MAX, REORDER_BYTES, Siege};
+use super::{AHEAD_MAX, LATE_TIMERS_MAX, PROBES_MAX, REORDER_BYTES, Siege, TIMERS_MAX};
 use crate::input::Input;
 
 impl Siege {
@@ -70,10 +70,10 @@ impl Siege {
         if attributes.timeout == 0 || attributes.state != QpState::ReadyToSend {
             return;
         }
-        // One for each retry, one more that finds none left, and one for a peer that was not ready.
-        let mut timeouts_max = usize::from(attributes.retry_count) + 2;
+        // For each retry, and for the one that finds none left, as many timers as a retry stands for; and one for a peer that was not ready.
+        let mut timeouts_max = TIMERS_MAX * (usize::from(attributes.retry_count) + 1) + 1;
         if self.reorder.is_some() {
-            timeouts_max += PROBES_MAX;
+            timeouts_max += PROBES_MAX + LATE_TIMERS_MAX;
         }
         let mut timeouts = 0;
         self.poll(20, u32::MAX);
