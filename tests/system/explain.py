@@ -128,7 +128,10 @@ def _apart(host: Host) -> list[str]:
     try:
         if not server.wait_listening(ROCE_PORT, "udp", 10):
             return ["rping does not listen"]
-        return _explains(host, ["rping"], FAILS, ["has a /run or /tmp of its own", "install -d -m 700 /run/airdma-"])
+        words = "has a /run or /tmp of its own"
+        told = [line for line in host.run(build.with_airdma(["true"])).stderr.splitlines() if words in line]
+        complaints = [] if len(told) == 1 else [f"airdma run says: {told}"]
+        return [*complaints, *_explains(host, ["rping"], FAILS, [words, "install -d -m 700 /run/airdma-"])]
     finally:
         host.forget(server)
 
