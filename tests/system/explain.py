@@ -25,6 +25,16 @@ int main(void)
     return count < 1;
 }
 """
+WRAPS = """#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+struct ibv_device **ibv_get_device_list(int *count)
+{
+    struct ibv_device **(*next)(int *) = dlsym(RTLD_NEXT, "ibv_get_device_list");
+    fputs("wrapped\\n", stderr);
+    return next(count);
+}
+"""
 NO_PROC = "mount -t tmpfs none /proc"
 NO_HOME = "mount -t tmpfs -o ro none /mnt; export HOME=/mnt; unset XDG_STATE_HOME XDG_CONFIG_HOME XDG_RUNTIME_DIR AIRDMA_HOME"
 WORKS, FAILS = "it will work", "it will not work"
@@ -43,6 +53,7 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
         ("a wrapper that clears the environment", lambda: _unreached(lab.a, ["env", "-i", "rping"], "env takes LD_PRELOAD away")),
         ("a static program behind a wrapper", lambda: _unreached(lab.a, ["nice", str(folder / "static")], "is static")),
         ("AddressSanitizer", lambda: _sanitized(lab.a, folder)),
+        ("a library of the user's that wraps verbs", lambda: _wrapped(lab.a, folder)),
         ("a program with a /run and /tmp of its own", lambda: _apart(lab.a)),
         ("two devices with one address", lambda: _two_owners(lab.a)),
         ("no more descriptors", lambda: _says(lab.a, "ulimit -n 5; exec \"$0\" run -- ibv_devinfo", "`ulimit -n 1024` in front of it")),
@@ -119,6 +130,18 @@ def _sanitized(host: Host, folder: Path) -> list[str]:
     complaints = _explains(host, [str(program)], WORKS, ["libasan.so"])
     outcome = host.run(build.with_airdma([str(program)]))
     return [*complaints, *([] if outcome.ok else [outcome.explain()])]
+
+
+def _wrapped(host: Host, folder: Path) -> list[str]:
+    """It sees no call behind airdma."""
+    source, library = folder / "wrapper.c", folder / "wrapper.so"
+    source.write_text(WRAPS, encoding="ascii")
+    compiled = host.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)])
+    if not compiled.ok:
+        return [compiled.explain()]
+    outcome = host.run(["env", f"LD_PRELOAD={library}", *build.with_airdma(["ibv_devices"])])
+    found = outcome.ok and outcome.stderr == "wrapped\n" and devices.DEVICE in outcome.stdout
+    return [] if found else [outcome.explain()]
 
 
 def _apart(host: Host) -> list[str]:
