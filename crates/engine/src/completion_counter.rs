@@ -5,7 +5,7 @@ use crate::qp_host::list_bytes;
 use crate::use_count::UseCount;
 use crate::{Device, Error};
 use airdma_shm::{SendWqe, SlotRef, WorkOperation};
-use airdma_transport::{Completion, Status};
+use airdma_transport::Status;
 use bitflags::bitflags;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -127,9 +127,8 @@ impl AttachedCounters {
         Ok(())
     }
 
-    /// The request in `slot` is done. `completion` is what it leaves, if it leaves one.
-    #[cold]
-    pub(crate) fn count_send(&self, slot: SlotRef<'_>, completion: Option<&Completion>) {
+    /// The request in `slot` is done.
+    pub(crate) fn count_send(&self, slot: SlotRef<'_>, status: Status) {
         let request: SendWqe = slot.read_header();
         let operation = match WorkOperation::try_from(request.operation) {
             Ok(WorkOperation::Send | WorkOperation::SendImm | WorkOperation::SendInvalidate) => {
@@ -151,15 +150,12 @@ impl AttachedCounters {
         } else {
             list_bytes::<SendWqe>(slot, request.sge_count.into()).unwrap_or(0)
         };
-        let status = completion.map_or(Status::Success, |completion| completion.status);
         self.count(operation, status, bytes);
     }
 
     /// A receive is done.
-    #[cold]
-    pub(crate) fn count_receive(&self, completion: &Completion) {
-        let bytes = u64::from(completion.byte_len);
-        self.count(CountedOperations::RECV, completion.status, bytes);
+    pub(crate) fn count_receive(&self, status: Status, bytes: u32) {
+        self.count(CountedOperations::RECV, status, bytes.into());
     }
 
     fn count(&self, operation: CountedOperations, status: Status, bytes: u64) {

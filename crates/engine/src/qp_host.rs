@@ -12,7 +12,7 @@ use crate::{Access, AsyncEvent, LIMITS};
 use airdma_shm::{Corrupt, RecvWqe, RingConsumer, SendWqe, Sge, SlotRef, Wqe};
 use airdma_transport::{
     AtomicOperation, Bind, Completion, Counter, Host, LocalFault, QpEvent, Receive, RemoteAccess,
-    RemoteFault, Slot, Spread,
+    RemoteFault, Slot, Spread, Status,
 };
 use airdma_wire::Rkey;
 use std::ops::Range;
@@ -60,6 +60,48 @@ pub(crate) struct QpHost<'a> {
 }
 
 impl QpHost<'_> {
+    #[inline(always)]
+    fn finish_send(&mut self, completion: Option<Completion>) {
+        // The slot first: who sees the completion may post at once.
+        self.side.send.release(1);
+        if let Some(completion) = completion {
+            self.cqs.push(self.side.send_cq, &completion, self.counters);
+        }
+    }
+
+    #[inline(always)]
+    fn finish_receive(&mut self, slot: Slot, completion: Completion) {
+        let mut cq = self.side.recv_cq;
+        if self.side.receives == Receives::Own {
+            self.side.recv.release(1);
+        } else {
+            let named = self.side.held.get(slot).and_then(|held| held.cq);
+            cq = named.unwrap_or(cq);
+            self.side.held.release(slot);
+        }
+        self.cqs.push(cq, &completion, self.counters);
+    }
+
+    /// Here and below a function of its own: a queue pair without counters saves no registers for it.
+    #[cold]
+    #[inline(never)]
+    fn complete_counted_send(&mut self, slot: Slot, completion: Option<Completion>) {
+        if let Some(counters) = &self.side.completion_counters {
+            let status = completion.map_or(Status::Success, |completion| completion.status);
+            counters.count_send(self.side.send.slot(slot.0), status);
+        }
+        self.finish_send(completion);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn complete_counted_receive(&mut self, slot: Slot, completion: Completion) {
+        if let Some(counters) = &self.side.completion_counters {
+            counters.count_receive(completion.status, completion.byte_len);
+        }
+        self.finish_receive(slot, completion);
+    }
+
     fn place(&self, rkey: Rkey, va: u64) -> Place {
         Place {
             pd: self.side.pd,
@@ -288,29 +330,17 @@ impl Host for QpHost<'_> {
     }
 
     fn complete_send(&mut self, slot: Slot, completion: Option<Completion>) {
-        if let Some(counters) = &self.side.completion_counters {
-            counters.count_send(self.side.send.slot(slot.0), completion.as_ref());
+        if self.side.completion_counters.is_some() {
+            return self.complete_counted_send(slot, completion);
         }
-        // The slot first: who sees the completion may post at once.
-        self.side.send.release(1);
-        if let Some(completion) = completion {
-            self.cqs.push(self.side.send_cq, &completion, self.counters);
-        }
+        self.finish_send(completion);
     }
 
     fn complete_receive(&mut self, slot: Slot, completion: Completion) {
-        if let Some(counters) = &self.side.completion_counters {
-            counters.count_receive(&completion);
+        if self.side.completion_counters.is_some() {
+            return self.complete_counted_receive(slot, completion);
         }
-        let mut cq = self.side.recv_cq;
-        if self.side.receives == Receives::Own {
-            self.side.recv.release(1);
-        } else {
-            let named = self.side.held.get(slot).and_then(|held| held.cq);
-            cq = named.unwrap_or(cq);
-            self.side.held.release(slot);
-        }
-        self.cqs.push(cq, &completion, self.counters);
+        self.finish_receive(slot, completion);
     }
 
     fn event(&mut self, event: QpEvent) {
