@@ -56,28 +56,44 @@ struct Wrapper {
     assigns: bool,
 }
 
+/// An option of a wrapper, and the value that follows it as a word of its own.
+struct Given<'a> {
+    option: &'a [u8],
+    value: Option<&'a [u8]>,
+}
+
 impl Wrapper {
-    /// The command behind a wrapper's own arguments.
-    fn behind<'a>(&self, arguments: &'a [OsString]) -> Option<&'a [OsString]> {
+    /// The wrapper's own options, and how many words they are.
+    fn options<'a>(&self, arguments: &'a [OsString]) -> (Vec<Given<'a>>, usize) {
+        let mut options = Vec::new();
         let mut at = 0;
         while let Some(word) = arguments.get(at).map(|word| word.as_bytes()) {
-            match word {
-                b"--" => {
-                    at += 1;
-                    break;
-                }
+            let has_value = match word {
+                b"--" => return (options, at + 1),
                 [b'-', b'-', long @ ..] => {
-                    let has_value = self.with_value.1.iter().any(|name| name.as_bytes() == long);
-                    at += 1 + usize::from(has_value);
+                    self.with_value.1.iter().any(|name| name.as_bytes() == long)
                 }
-                [b'-', short @ ..] => {
-                    let has_value =
-                        matches!(short, [letter] if self.with_value.0.as_bytes().contains(letter));
-                    at += 1 + usize::from(has_value);
+                b"-" => false,
+                // What follows the letter in the same word is the value.
+                [b'-', flags @ .., last] => {
+                    let takes = |letter: &u8| self.with_value.0.as_bytes().contains(letter);
+                    takes(last) && !flags.iter().any(takes)
                 }
                 _ => break,
-            }
+            };
+            at += 1 + usize::from(has_value);
+            let value = has_value.then(|| arguments.get(at - 1)).flatten();
+            options.push(Given {
+                option: word,
+                value: value.map(|value| value.as_bytes()),
+            });
         }
+        (options, at)
+    }
+
+    /// The command behind a wrapper's own arguments.
+    fn behind<'a>(&self, arguments: &'a [OsString]) -> Option<&'a [OsString]> {
+        let (_, mut at) = self.options(arguments);
         while self.assigns
             && arguments
                 .get(at)
@@ -89,93 +105,135 @@ impl Wrapper {
     }
 }
 
-const fn plain(name: &'static str, letters: &'static str, positional: usize) -> Wrapper {
+const fn wrapper(
+    name: &'static str,
+    letters: &'static str,
+    long: &'static [&'static str],
+    positional: usize,
+) -> Wrapper {
     Wrapper {
         name,
-        with_value: (letters, &[]),
+        with_value: (letters, long),
         positional,
         assigns: false,
     }
 }
 
+const ENV: Wrapper = Wrapper {
+    name: "env",
+    with_value: ("uC", &["unset", "chdir"]),
+    positional: 0,
+    assigns: true,
+};
+
+/// `su` and `runuser`, whose command is no word of theirs.
+const SU: Wrapper = wrapper(
+    "su",
+    "cgGsuTw",
+    &["command", "group", "supp-group", "shell", "user"],
+    0,
+);
+
 const WRAPPERS: [Wrapper; 9] = [
-    Wrapper {
-        name: "env",
-        with_value: ("uC", &["unset", "chdir"]),
-        positional: 0,
-        assigns: true,
-    },
-    Wrapper {
-        name: "nice",
-        with_value: ("n", &["adjustment"]),
-        positional: 0,
-        assigns: false,
-    },
-    Wrapper {
-        name: "timeout",
-        with_value: ("sk", &["signal", "kill-after"]),
-        positional: 1,
-        assigns: false,
-    },
-    Wrapper {
-        name: "stdbuf",
-        with_value: ("ioe", &["input", "output", "error"]),
-        positional: 0,
-        assigns: false,
-    },
-    plain("ionice", "cnp", 0),
-    plain("nohup", "", 0),
-    plain("setsid", "", 0),
-    plain("taskset", "", 1),
-    plain("numactl", "iNmCpP", 0),
+    ENV,
+    wrapper("nice", "n", &["adjustment"], 0),
+    wrapper("timeout", "sk", &["signal", "kill-after"], 1),
+    wrapper("stdbuf", "ioe", &["input", "output", "error"], 0),
+    wrapper("ionice", "cnpPu", &["class", "classdata", "pid"], 0),
+    wrapper("nohup", "", &[], 0),
+    wrapper("setsid", "", &[], 0),
+    wrapper("taskset", "", &[], 1),
+    wrapper(
+        "numactl",
+        "iNmCpwP",
+        &[
+            "interleave",
+            "cpunodebind",
+            "physcpubind",
+            "membind",
+            "preferred",
+            "preferred-many",
+            "weighted-interleave",
+        ],
+        0,
+    ),
 ];
 
 /// Whether a command keeps the variables from what it starts: why, and what to do.
 fn takes_away(name: &OsStr, arguments: &[OsString]) -> Option<String> {
     let name = name.to_str()?;
-    let options = arguments.iter().map(|word| word.as_bytes());
-    let mut options = options.take_while(|word| word.starts_with(b"-") || word.contains(&b'='));
     let again = |start: &str| format!("let it start airdma itself: {start} airdma run -- CMD");
-    match name {
-        "sudo" | "doas" | "pkexec" => Some(format!(
+    let reason = match name {
+        "sudo" | "doas" | "pkexec" => format!(
             "{name} takes LD_PRELOAD away from what it starts; {}",
             again(name)
-        )),
-        "su" | "runuser"
+        ),
+        "su" | "runuser" if is_login(arguments) => format!(
+            "{name} - gives what it starts an environment of its own, without LD_PRELOAD; write `airdma run -- CMD` in its command"
+        ),
+        "ssh" | "systemd-run" => elsewhere(name),
+        // Of their other commands none starts a program.
+        "docker" | "podman"
             if arguments
                 .iter()
-                .any(|word| word == "-" || word == "-l" || word == "--login") =>
+                .any(|word| word == "run" || word == "exec" || word == "create") =>
         {
-            Some(format!(
-                "{name} - gives what it starts an environment of its own, without LD_PRELOAD; write `airdma run -- CMD` in its command"
-            ))
+            elsewhere(name)
         }
-        "ssh" | "docker" | "podman" | "systemd-run" => Some(format!(
-            "{name} starts its program elsewhere, without these variables; let that be `airdma run -- CMD`"
-        )),
-        "env" => {
-            let ignored = |word: &[u8]| {
-                matches!(
-                    word,
-                    b"-" | b"--ignore-environment" | b"--unset=LD_PRELOAD" | b"-uLD_PRELOAD"
-                ) || is_short(word, b'i')
-                    || word.starts_with(b"LD_PRELOAD=")
-            };
-            let words = arguments.windows(2);
-            let unset = words
-                .take_while(|words| words[0].as_bytes().starts_with(b"-"))
-                .any(|words| {
-                    (words[0] == "-u" || words[0] == "--unset") && words[1] == "LD_PRELOAD"
-                });
-            (options.any(ignored) || unset).then(|| {
-                format!(
-                    "env takes LD_PRELOAD away from what it starts; {}",
-                    again("env ...")
-                )
+        "env" if env_drops(arguments) => format!(
+            "env takes LD_PRELOAD away from what it starts; {}",
+            again("env ...")
+        ),
+        _ => return None,
+    };
+    (!starts_airdma(arguments)).then_some(reason)
+}
+
+fn elsewhere(name: &str) -> String {
+    format!(
+        "{name} starts its program elsewhere, without these variables; let that be `airdma run -- CMD`"
+    )
+}
+
+/// Whether the words that follow start airdma themselves, as the messages here propose: `sudo airdma run -- CMD`, `su - -c "airdma run -- CMD"`.
+fn starts_airdma(arguments: &[OsString]) -> bool {
+    let words = arguments
+        .iter()
+        .flat_map(|word| word.as_bytes().split(u8::is_ascii_whitespace));
+    let words: Vec<&[u8]> = words.collect();
+    words.windows(2).any(|words| {
+        let program = Path::new(OsStr::from_bytes(words[0])).file_name();
+        program == Some(OsStr::new("airdma")) && words[1] == b"run"
+    })
+}
+
+fn is_login(arguments: &[OsString]) -> bool {
+    let (options, at) = SU.options(arguments);
+    let lone = (arguments.get(at)).is_some_and(|word| word == "-");
+    lone || options.iter().any(|given| {
+        let option = given.option;
+        option == b"-" || option == b"--login" || is_short(option, b'l')
+    })
+}
+
+/// Whether `env` takes the preload away.
+fn env_drops(arguments: &[OsString]) -> bool {
+    const NAME: &[u8] = b"LD_PRELOAD";
+    let (options, at) = ENV.options(arguments);
+    let drops = options.iter().any(|given| match given.option {
+        b"-" | b"--ignore-environment" | b"--unset=LD_PRELOAD" | b"-uLD_PRELOAD" => true,
+        option if given.value.is_none() => is_short(option, b'i'),
+        [b'-', .., b'u'] | b"--unset" => given.value == Some(NAME),
+        _ => false,
+    });
+    let assigned = arguments.iter().skip(at).map(|word| word.as_bytes());
+    drops
+        || assigned
+            .take_while(|word| word.contains(&b'='))
+            .any(|word| {
+                word.strip_prefix(NAME)
+                    .is_some_and(|rest| rest.starts_with(b"="))
             })
-        }
-        _ => None,
-    }
 }
 
 /// Whether a word of single letters has this one.
@@ -203,6 +261,10 @@ mod tests {
             ("taskset -c 0,1 rping", "rping"),
             ("timeout --signal=KILL 1 nohup rping", "rping"),
             ("numactl -N 0 -m 0 rping", "rping"),
+            ("numactl --cpunodebind 0 rping", "rping"),
+            ("numactl --membind=0 rping", "rping"),
+            ("ionice --class 2 rping", "rping"),
+            ("ionice -c2 -n 3 rping", "rping"),
             ("env", "env"),
             ("nice -n 10", "nice"),
         ] {
@@ -226,6 +288,12 @@ mod tests {
             "sudo rping",
             "su - ben -c rping",
             "docker run image rping",
+            "env -u HOME -i rping",
+            "env -u DISPLAY -u LD_PRELOAD rping",
+            "env -C /tmp -i A=b rping",
+            "env -u HOME A=b LD_PRELOAD=/x.so rping",
+            "su -l ben -c rping",
+            "runuser -l ben -c rping",
         ] {
             let words = words(line);
             let lost = look_through(&words).lost;
@@ -239,6 +307,14 @@ mod tests {
             "su ben -c rping",
             "rping -i",
             "env rping -i",
+            "env -u HOME rping -i",
+            "env -C /tmp A=b rping LD_PRELOAD=x",
+            "runuser -u ben -- ls -l",
+            "su ben -c x -- -l",
+            "docker ps -a",
+            "sudo airdma run -- rping",
+            "ssh host airdma run -- rping",
+            "env -i /usr/bin/airdma run -- rping",
         ] {
             assert_eq!(look_through(&words(line)).lost, None, "{line}");
         }
