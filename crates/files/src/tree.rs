@@ -522,3 +522,41 @@ pub(crate) fn unless_gone(removed: Result<(), Errno>) -> Result<(), Errno> {
         removed => removed,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_about_a_name_where_that_is_one_that_some_disk_does_not_take() {
+        for name in [
+            &b"a:b"[..],
+            b"what?",
+            b"back\\slash",
+            b"ends.",
+            b"ends ",
+            b"nul",
+            b"COM1.txt",
+            b"not \xff text",
+            b"\x01",
+            &[b'x'; 200],
+        ] {
+            let shown = String::from_utf8_lossy(name);
+            assert!(is_of_name(name, Errno::NOENT), "{shown}");
+            assert!(!is_of_name(name, Errno::ACCESS), "{shown}");
+        }
+        for name in [
+            &b"a"[..],
+            b"a b.c",
+            b".hidden",
+            b"com",
+            b"com10",
+            "é".as_bytes(),
+        ] {
+            let shown = String::from_utf8_lossy(name);
+            assert!(!is_of_name(name, Errno::NOENT), "{shown}");
+            assert!(is_of_name(name, Errno::INVAL), "{shown}");
+            assert!(is_of_name(name, Errno::ILSEQ), "{shown}");
+        }
+    }
+}
