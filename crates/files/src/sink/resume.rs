@@ -16,7 +16,7 @@ use crate::trailer::Flaw;
 use crate::tree::{Fitting, PASSED, Tree, open_top, path_of, temporary_name};
 use crate::walk::modified;
 use crate::{Error, Problem};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatVfs};
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::collections::{HashSet, VecDeque};
@@ -457,17 +457,44 @@ fn check_room(
             .iter()
             .fold(0_u64, |sum, file| sum.saturating_add(content(file)))
     };
-    if needed > stat.f_bavail.saturating_mul(stat.f_frsize) {
-        return Err(Error::new(
-            "receive into",
-            "the directory",
-            Problem::NoSpace,
-        ));
+    match room(&stat) {
+        Some(room) if room < needed => {
+            let what =
+                format!("a directory with room for {room} bytes, where {needed} are to come");
+            Err(Error::new("receive into", what, Problem::NoSpace))
+        }
+        Some(_) | None => Ok(()),
     }
-    Ok(())
+}
+
+/// Bytes that there is room for; none if the file system does not say how large it is (FUSE without `statfs`, some networks).
+fn room(stat: &StatVfs) -> Option<u64> {
+    let block_bytes = if stat.f_frsize > 0 {
+        stat.f_frsize
+    } else {
+        stat.f_bsize
+    };
+    (stat.f_blocks > 0).then(|| stat.f_bavail.saturating_mul(block_bytes))
 }
 
 fn copy(top: &OwnedFd) -> Result<OwnedFd, Error> {
     let copied = rustix::fs::openat(top, ".", OPEN_ANY | OFlags::DIRECTORY, Mode::empty());
     copied.map_err(Error::at("open", "the receiving directory"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_that_does_not_say_how_large_it_is_may_have_room() {
+        let mut stat = rustix::fs::statvfs("/").unwrap();
+        (stat.f_blocks, stat.f_bavail) = (10, 3);
+        (stat.f_frsize, stat.f_bsize) = (512, 4096);
+        assert_eq!(room(&stat), Some(3 * 512));
+        stat.f_frsize = 0;
+        assert_eq!(room(&stat), Some(3 * 4096));
+        (stat.f_blocks, stat.f_bavail) = (0, 0);
+        assert_eq!(room(&stat), None);
+    }
 }
