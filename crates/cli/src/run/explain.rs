@@ -10,7 +10,7 @@ use airdma_engine::{DeviceInfo, devices, selftest::SelfTest};
 
 use super::artefact::{Choice, MAKE_DROP_IN};
 use super::environment::{self, Remark};
-use super::holder::{self, Holder, PORT, Relation};
+use super::holder::{self, PORT};
 use super::host::{CM, Host, VERBS};
 use super::imports::{Imports, Lack};
 use super::program::{Deaf, Program};
@@ -209,16 +209,12 @@ impl Report {
     }
 
     fn port(&mut self, devices: &[DeviceInfo]) {
-        let holders = holder::all();
+        let port = holder::Port::look();
         let (mut free, mut taken) = (Vec::new(), false);
         for row in devices.iter().flat_map(|device| &device.gids) {
-            let held: Vec<_> = holders
-                .iter()
-                .filter(|holder| holder.holds(row.address))
-                .collect();
             let place = format!("UDP {PORT} at {}", row.address);
             // One that shares it helps nothing where another does not.
-            let (shared, others) = relations(&held);
+            let (shared, others) = port.relations(row.address);
             if let Some(advice) = others {
                 self.line("port", format!("{place}: taken"));
                 if !taken {
@@ -324,33 +320,17 @@ fn shared_addresses(devices: &[DeviceInfo]) -> Vec<(String, Vec<&str>)> {
         .collect()
 }
 
-/// Of those at a port: one that shares it, and what to do about one that does not.
-fn relations(holders: &[&Holder]) -> (Option<String>, Option<String>) {
-    let (mut shared, mut taken) = (None, None);
-    for holder in holders {
-        match holder.relation() {
-            Relation::Shared(process) => shared = shared.or(Some(process)),
-            Relation::Taken(advice) => taken = taken.or(Some(advice)),
-        }
-    }
-    (shared, taken)
-}
-
 /// The first device whose port another program has, and what to do.
 pub fn taken_port() -> Option<String> {
-    let holders = holder::all();
-    let devices = if holders.is_empty() {
+    let port = holder::Port::look();
+    let devices = if port.is_free() {
         Vec::new()
     } else {
         devices().unwrap_or_default()
     };
     let rows = devices.iter().flat_map(|device| &device.gids);
     rows.map(|row| row.address).find_map(|address| {
-        let held: Vec<_> = holders
-            .iter()
-            .filter(|holder| holder.holds(address))
-            .collect();
-        let advice = relations(&held).1?;
+        let advice = port.relations(address).1?;
         Some(format!("UDP {PORT} at {address} is taken: {advice}"))
     })
 }

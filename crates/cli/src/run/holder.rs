@@ -1,5 +1,6 @@
 //! Who has UDP port 4791: from the tables of the kernel, without a socket, since a socket would take part in what it looks at.
 
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +13,7 @@ pub const PORT: u16 = 4791;
 
 /// A socket at the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder {
+struct Holder {
     address: IpAddr,
     user: u32,
     /// 0 for a socket of the kernel's own.
@@ -21,29 +22,58 @@ pub struct Holder {
 
 /// How a program of this user fares with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Relation {
+enum Relation {
     /// An airdma process of this user, with which others share the address.
     Shared(String),
     /// Somebody else's: who, and what to do.
     Taken(String),
 }
 
-/// Those of this network namespace.
-pub fn all() -> Vec<Holder> {
-    ["/proc/net/udp", "/proc/net/udp6"]
-        .into_iter()
-        .flat_map(|table| holders(&fs::read_to_string(table).unwrap_or_default()))
-        .collect()
+/// The sockets at the port, and the processes that have them.
+pub struct Port {
+    holders: Vec<Holder>,
+    /// By the inode of their socket, as far as we may look into them.
+    processes: HashMap<u64, Process>,
+}
+
+impl Port {
+    /// That of this network namespace.
+    pub fn look() -> Port {
+        let tables = ["/proc/net/udp", "/proc/net/udp6"].into_iter();
+        let holders: Vec<Holder> = tables
+            .flat_map(|table| holders(&fs::read_to_string(table).unwrap_or_default()))
+            .collect();
+        let inodes = holders.iter().map(|holder| holder.inode);
+        let processes = processes_of(inodes.filter(|inode| *inode != 0).collect());
+        Port { holders, processes }
+    }
+
+    /// Whether nobody has it at any address.
+    pub fn is_free(&self) -> bool {
+        self.holders.is_empty()
+    }
+
+    /// Of those at an address: one that shares it, and what to do about one that does not.
+    pub fn relations(&self, address: IpAddr) -> (Option<String>, Option<String>) {
+        let (mut shared, mut taken) = (None, None);
+        for holder in self.holders.iter().filter(|holder| holder.holds(address)) {
+            match holder.relation(self.processes.get(&holder.inode)) {
+                Relation::Shared(process) => shared = shared.or(Some(process)),
+                Relation::Taken(advice) => taken = taken.or(Some(advice)),
+            }
+        }
+        (shared, taken)
+    }
 }
 
 impl Holder {
     /// Whether it keeps others from an address.
-    pub fn holds(&self, address: IpAddr) -> bool {
+    fn holds(&self, address: IpAddr) -> bool {
         self.address == address || self.address.is_unspecified()
     }
 
-    /// What it is to us.
-    pub fn relation(&self) -> Relation {
+    /// What it is to us. `process` has it, as far as we may see.
+    fn relation(&self, process: Option<&Process>) -> Relation {
         if self.inode == 0 {
             return Relation::Taken(
                 "the kernel has it, for an rxe device (`rdma link`): `modprobe -r rdma_rxe`"
@@ -52,7 +82,7 @@ impl Holder {
         }
         // SAFETY: geteuid has no arguments and cannot fail.
         let ours = unsafe { libc::geteuid() };
-        match process_of(self.inode) {
+        match process {
             Some(process) if process.kinship == Kinship::Shares && self.user == ours => {
                 Relation::Shared(process.to_string())
             }
@@ -63,6 +93,10 @@ impl Holder {
                 ))
             }
             Some(process) => Relation::Taken(format!("{process} has it; end it")),
+            // In another PID namespace, as in a container with the network of the host.
+            None if self.user == ours => Relation::Shared(format!(
+                "a process that is not visible here, if it is airdma's and has the same /run/airdma-{ours}"
+            )),
             None => Relation::Taken(format!(
                 "a process of user {} has it (`ss -lunp sport = :{PORT}` as root says which); end it, or run as that user",
                 self.user
@@ -102,6 +136,7 @@ fn address_of(text: &str) -> Option<IpAddr> {
     Some(IpAddr::from(Ipv6Addr::from(bytes)).to_canonical())
 }
 
+#[derive(Clone, Debug)]
 struct Process {
     id: String,
     name: String,
@@ -124,11 +159,16 @@ impl std::fmt::Display for Process {
     }
 }
 
-/// The process that has a socket, if we may look into it.
-fn process_of(inode: u64) -> Option<Process> {
-    let socket = format!("socket:[{inode}]");
+/// The processes that have the wanted sockets, of those that we may look into: all in one pass, since there are as many descriptors as
+/// the host has.
+fn processes_of(mut wanted: HashSet<u64>) -> HashMap<u64, Process> {
+    let mut found = HashMap::new();
     let shared = runtime_dir::shared_directories();
-    for process in fs::read_dir("/proc").ok()?.flatten() {
+    let all = (!wanted.is_empty()).then(|| fs::read_dir("/proc"));
+    for process in all.into_iter().flatten().flatten().flatten() {
+        if wanted.is_empty() {
+            break;
+        }
         let id = process.file_name().to_string_lossy().into_owned();
         if !id.starts_with(|first: char| first.is_ascii_digit()) {
             continue;
@@ -140,17 +180,27 @@ fn process_of(inode: u64) -> Option<Process> {
             .flatten()
             .filter_map(|file| Some((file.path(), fs::read_link(file.path()).ok()?)))
             .collect();
-        if !links.iter().any(|(_, link)| link == Path::new(&socket)) {
+        let sockets: Vec<u64> = (links.iter().filter_map(|(_, link)| inode_of(link)))
+            .filter(|inode| wanted.remove(inode))
+            .collect();
+        if sockets.is_empty() {
             continue;
         }
         let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-        return Some(Process {
+        let process = Process {
             id,
             name: name.trim().to_owned(),
             kinship: kinship(&links, &shared),
-        });
+        };
+        found.extend(sockets.into_iter().map(|inode| (inode, process.clone())));
     }
-    None
+    found
+}
+
+/// Of what a descriptor of a socket leads to: `socket:[INODE]`.
+fn inode_of(link: &Path) -> Option<u64> {
+    let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+    inode.parse().ok()
 }
 
 /// Members of the registry have its file open. `links`: descriptors, and what they lead to by name.
@@ -197,7 +247,7 @@ mod tests {
         let found = holders(v6);
         assert_eq!(found.len(), 2);
         assert!(found[0].holds(loopback));
-        assert!(matches!(found[0].relation(), Relation::Taken(who) if who.contains("rxe")));
+        assert!(matches!(found[0].relation(None), Relation::Taken(who) if who.contains("rxe")));
         assert_eq!(found[1].address.to_string(), "fe80::ff00:0:fe00:1");
         assert!(!found[1].holds(loopback));
         assert!(holders("garbage\n1: x\n2: 0100007F:12B7 y\n").is_empty());
@@ -210,10 +260,26 @@ mod tests {
             "/proc/self/fd/{}",
             std::os::fd::AsRawFd::as_raw_fd(&socket)
         ));
-        let text = link.unwrap().to_string_lossy().into_owned();
-        let digits: String = text.chars().filter(char::is_ascii_digit).collect();
-        let process = process_of(digits.parse().unwrap()).unwrap();
+        let inode = inode_of(&link.unwrap()).unwrap();
+        let processes = processes_of([inode, u64::MAX].into());
+        let process = &processes[&inode];
+        assert_eq!(processes.len(), 1);
         assert_eq!(process.id, std::process::id().to_string());
         assert_eq!(process.kinship, Kinship::Stranger);
+    }
+
+    #[test]
+    fn a_process_of_this_user_that_is_not_visible_may_share_and_one_of_another_does_not() {
+        // SAFETY: geteuid has no arguments and cannot fail.
+        let ours = unsafe { libc::geteuid() };
+        let holder = |user| Holder {
+            address: Ipv4Addr::LOCALHOST.into(),
+            user,
+            inode: 1,
+        };
+        let relation = holder(ours).relation(None);
+        assert!(matches!(relation, Relation::Shared(who) if who.contains("not visible")));
+        let relation = holder(ours + 1).relation(None);
+        assert!(matches!(relation, Relation::Taken(_)));
     }
 }
