@@ -4,6 +4,7 @@
 use crate::Error;
 use crate::devices::name_of;
 use crate::interface::InterfaceQuery;
+use airdma_port::own_link::OwnLink;
 use std::io;
 use std::mem::size_of;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
@@ -134,10 +135,43 @@ pub(crate) fn ask(interface: u32, source: IpAddr, destination: IpAddr) {
         }
         IpAddr::V4(_) | IpAddr::V6(_) => SocketAddr::new(ip, port),
     };
-    let sent = UdpSocket::bind(at(source, 0))
-        .and_then(|socket| socket.send_to(&[], at(destination, DISCARD)));
+    let sent = UdpSocket::bind(at(source, 0)).and_then(|socket| {
+        if is_own_link(interface, source, destination) {
+            leave_by(&socket, interface, source)?;
+        }
+        socket.send_to(&[], at(destination, DISCARD))
+    });
     // If it cannot be sent, nobody will answer: who waits finds that out.
     drop(sent);
+}
+
+/// Whether packets leave by the interface although others have the subnet.
+fn is_own_link(interface: u32, source: IpAddr, destination: IpAddr) -> bool {
+    OwnLink::of(source, interface).is_some_and(|mut link| link.leads_to(destination))
+}
+
+fn leave_by(socket: &UdpSocket, interface: u32, source: IpAddr) -> io::Result<()> {
+    let (level, option) = match source {
+        IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_UNICAST_IF),
+        IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_IF),
+    };
+    // The kernel wants the network's byte order.
+    let index = interface.to_be();
+    // SAFETY: an integer of that size.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw const index).cast(),
+            size_of::<u32>() as libc::socklen_t,
+        )
+    };
+    if set == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// The address of a multicast group (RFC 1112, RFC 2464).
@@ -227,7 +261,7 @@ impl Rtnetlink {
         let mut body = [0; BODY];
         (body[0], body[1]) = (family(destination), to.len() as u8 * 8);
         let is_link_local = matches!(destination, IpAddr::V6(v6) if v6.is_unicast_link_local());
-        let second: (u16, &[u8]) = if is_link_local {
+        let second: (u16, &[u8]) = if is_link_local || is_own_link(interface, source, destination) {
             (libc::RTA_OIF, &oif)
         } else {
             body[2] = from.len() as u8 * 8;

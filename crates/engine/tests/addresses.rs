@@ -257,6 +257,87 @@ fn an_interface_that_is_deleted_ends_what_uses_it() {
     });
 }
 
+/// Two interfaces in one subnet, each on a link of its own, on which a neighbour answers to 10.9.0.9 and fd09::9.
+const ONE_SUBNET: &str = "echo 1 > /proc/sys/net/ipv6/conf/default/addr_gen_mode
+     for number in 1 2; do
+         ip link add near$number type veth peer name far$number
+         ip link set near$number up; ip link set far$number up
+         ip address add 10.9.0.$number/24 dev near$number
+         ip address add fd09::$number/64 dev near$number nodad
+         ip neighbour add 10.9.0.9 lladdr 02:00:00:00:00:09 dev near$number
+         ip neighbour add fd09::9 lladdr 02:00:00:00:00:09 dev near$number
+     done";
+
+/// Packets that have left by an interface.
+fn left_by(interface: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+    let mut lines = text.lines().map(str::trim_start);
+    let line = lines.find_map(|line| line.strip_prefix(&format!("{interface}:")));
+    line.unwrap()
+        .split_whitespace()
+        .nth(9)
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+/// Sends datagrams from each address of a device to the address of its family; by which interfaces they leave.
+fn datagrams_leave_by(device: &Arc<Device>, to: [&str; 2]) -> (u64, u64) {
+    const DATAGRAMS: u64 = 20;
+    let sender = End::new(device, QpType::Ud, 64);
+    datagram_to_rts(&sender.qp, Qkey(5));
+    let before = (left_by("near1"), left_by("near2"));
+    for (row, to) in to.into_iter().enumerate() {
+        let wr = SendWr {
+            datagram: Some(Datagram {
+                path: Path {
+                    gid: Gid::from(to.parse::<IpAddr>().unwrap()),
+                    sgid_index: row as u8,
+                    hop_limit: 64,
+                    ..Path::default()
+                },
+                qpn: Qpn::new(17),
+                qkey: Qkey(5),
+            }),
+            ..signalled(Operation::Send, sender.memory.sge(0, 8))
+        };
+        for _ in 0..DATAGRAMS {
+            sender.qp.post_send(&wr).unwrap();
+            sender.ok();
+        }
+    }
+    // Others (IPv6) say something now and then.
+    let of = |before: u64, after: u64| (after - before) / DATAGRAMS;
+    (
+        of(before.0, left_by("near1")),
+        of(before.1, left_by("near2")),
+    )
+}
+
+#[test]
+fn in_one_subnet_packets_leave_by_the_interface_of_their_device() {
+    let name = "in_one_subnet_packets_leave_by_the_interface_of_their_device";
+    isolated(name, ONE_SUBNET, || {
+        let neighbours = ["10.9.0.9", "fd09::9"];
+        let (first, second) = (open("near1"), open("near2"));
+        assert_eq!(datagrams_leave_by(&first, neighbours), (2, 0));
+        assert_eq!(datagrams_leave_by(&second, neighbours), (0, 2));
+        // This host's own addresses are no neighbours.
+        let own = ["10.9.0.1", "fd09::1"];
+        assert_eq!(datagrams_leave_by(&second, own), (0, 0));
+    });
+}
+
+#[test]
+fn where_the_kernel_drops_what_comes_back_packets_take_its_way() {
+    let name = "where_the_kernel_drops_what_comes_back_packets_take_its_way";
+    let setup = format!("{ONE_SUBNET}\necho 1 > /proc/sys/net/ipv4/conf/near2/rp_filter");
+    isolated(name, &setup, || {
+        let neighbours = ["10.9.0.9", "fd09::9"];
+        assert_eq!(datagrams_leave_by(&open("near2"), neighbours), (1, 1));
+    });
+}
+
 #[test]
 fn an_address_that_another_program_has_is_offered_when_it_is_free() {
     let name = "an_address_that_another_program_has_is_offered_when_it_is_free";

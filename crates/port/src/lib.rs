@@ -16,6 +16,7 @@ pub mod descriptors;
 #[doc(hidden)] // for the crate `hostile`
 pub mod icrc;
 pub mod impair;
+pub mod own_link;
 pub mod selftest;
 pub mod sharing;
 pub mod sim;

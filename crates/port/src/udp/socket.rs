@@ -13,6 +13,7 @@ use libc::c_int;
 use super::UdpConfig;
 use super::address::{ADDRESS_ROOM, SocketAddress};
 use crate::descriptors;
+use crate::own_link::OwnLink;
 
 /// An unconnected, non-blocking socket, bound to one local address.
 pub(super) struct Socket {
@@ -40,6 +41,8 @@ pub(super) struct Socket {
     too_big: usize,
     /// Fragmented sends since that was found out.
     fragmented: u32,
+    /// Other interfaces have the subnet of the address.
+    pub(super) own_link: Option<OwnLink>,
     /// Bundles leave: false once the kernel has refused one.
     pub(super) bundles: bool,
 }
@@ -78,6 +81,7 @@ impl Socket {
             fragmenting: false,
             too_big: usize::MAX,
             fragmented: 0,
+            own_link: OwnLink::of(address, interface_index),
             bundles: true,
         };
         socket

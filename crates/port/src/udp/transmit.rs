@@ -304,7 +304,7 @@ impl Sender {
 
 impl Message {
     /// Makes this the message of `count` packets of the batch, from the `first` waiting one on.
-    fn fill(&mut self, socket: &Socket, batch: &TransmitBatch, first: usize, count: usize) {
+    fn fill(&mut self, socket: &mut Socket, batch: &TransmitBatch, first: usize, count: usize) {
         let entry = &batch.waiting()[first];
         let destination = batch.destination(entry);
         let bytes = batch.wire_bytes(first, count);
@@ -319,6 +319,12 @@ impl Message {
         }
         let mut control = ControlWriter::new(&mut self.control);
         write_header_fields(destination, &mut control);
+        if let Some(own_link) = &mut socket.own_link
+            && own_link.leads_to(destination.address)
+        {
+            let index = own_link.interface_index();
+            leave_by(index, socket.address, &mut control);
+        }
         if count > 1 && !self.is_bundle {
             // `group_len` keeps the sum below 65,000, so one segment fits.
             let segment = entry.wire_len() as u16;
@@ -358,6 +364,24 @@ fn write_header_fields(destination: &Destination, control: &mut ControlWriter<'_
     }
     if destination.hop_limit != 0 {
         control.push(level, ttl, i32::from(destination.hop_limit).to_ne_bytes());
+    }
+}
+
+/// The interface by which a datagram leaves, and its address there: `struct in_pktinfo` of ip(7), `in6_pktinfo` of RFC 3542.
+fn leave_by(interface_index: u32, source: IpAddr, control: &mut ControlWriter<'_>) {
+    match source {
+        IpAddr::V4(ip) => {
+            let mut value = [0; 12];
+            value[..4].copy_from_slice(&interface_index.to_ne_bytes());
+            value[4..8].copy_from_slice(&ip.octets());
+            control.push(libc::IPPROTO_IP, libc::IP_PKTINFO, value);
+        }
+        IpAddr::V6(ip) => {
+            let mut value = [0; 20];
+            value[..16].copy_from_slice(&ip.octets());
+            value[16..].copy_from_slice(&interface_index.to_ne_bytes());
+            control.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, value);
+        }
     }
 }
 
