@@ -1,8 +1,8 @@
 """`airdma recv` where an archive, an older airdma or an earlier sender has left a journal that names other places.
 
 The journal is byte for byte what airdma took for its own before journals were sealed with a key of the receiving user. It lies under the name that
-had then, the id of the offer, which the sender knows beforehand, and under the name that the key makes, where today's receiver looks: anyone who
-sees the directory while a transfer is interrupted knows that one.
+it had then, the id of the offer, which the sender knows beforehand. It lies also, in today's version, under the name that the key makes, where
+today's receiver looks: another user who sees the directory while a transfer is interrupted knows that one.
 """
 
 from __future__ import annotations
@@ -104,9 +104,9 @@ def _once(bench: Bench, payload: Path) -> list[str]:
 def _plant(bench: Bench, payload: Path, renamed: dict[int, bytes] | None = None, chunks: int = 0) -> list[Path]:
     """What unpacking an archive leaves: the unfinished directory of the offer of `payload`, and its journal."""
     folders = [bench.out / name for name in (_staging_name(payload), _keyed_name(bench, payload))]
-    for staging in folders:
+    for version, staging in enumerate(folders, start=1):
         staging.mkdir(mode=0o700)
-        (staging / "journal").write_bytes(_journal(_manifest_id(payload), renamed or {}, chunks))
+        (staging / "journal").write_bytes(_journal(version, _manifest_id(payload), renamed or {}, chunks))
     return folders
 
 
@@ -137,10 +137,11 @@ def _manifest_id(payload: Path) -> bytes:
     return _blake3(b"airdma-m\x01" + entry + b"\0" + (1).to_bytes(4))
 
 
-def _journal(manifest_id: bytes, renamed: dict[int, bytes], chunks: int) -> bytes:
+def _journal(version: int, manifest_id: bytes, renamed: dict[int, bytes], chunks: int) -> bytes:
+    """Version 1 is the one with a plain checksum. Version 2 has a keyed seal in its place, and is otherwise the same."""
     slot = (1).to_bytes(8) + chunks.to_bytes(8)
     slot += _checksum(slot + manifest_id)[: _SLOT_BYTES - len(slot)]
-    header = b"airdma-j\x01" + manifest_id + len(renamed).to_bytes(4)
+    header = b"airdma-j" + bytes([version]) + manifest_id + len(renamed).to_bytes(4)
     for index, name in renamed.items():
         header += index.to_bytes(4) + bytes([len(name)]) + name
     header += (0).to_bytes(4)
