@@ -69,7 +69,6 @@ class Newest:
             # Those of earlier releases.
             shutil.rmtree(self.root.parent, ignore_errors=True)
             self._unpack(archives)
-        self._prepare()
 
     @property
     def upstream(self) -> str:
@@ -113,12 +112,6 @@ class Newest:
         if not (new / "usr/bin/sh").exists():
             (new / "usr/bin/sh").symlink_to("dash")
         new.rename(self.root)
-
-    def _prepare(self) -> None:
-        """Puts in what the tests call and the release has not."""
-        folder = self.root / "usr/local/bin"
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copy(Path(__file__).resolve().with_name("rdma"), folder)
 
 
 def _apt(*arguments: str) -> str:
