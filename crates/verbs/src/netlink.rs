@@ -107,12 +107,28 @@ fn reply(request: &[u8], port: u32, devices: &[DeviceInfo]) -> Option<Vec<Vec<u8
         let mut done = message(DONE, MULTI);
         done.bytes.extend(0_u32.to_ne_bytes());
         out.push(done.finish());
+        out = packed(out);
     } else if out.is_empty() {
         out.push(error(libc::ENODEV));
     } else if flags & ACK != 0 {
         out.push(error(0));
     }
     Some(out)
+}
+
+/// What a program reads of a dump at once: a page is libmnl's and iproute2's buffer.
+const DATAGRAM_LEN_MAX: usize = 4096;
+
+/// As few datagrams as the messages fit into: each takes a multiple of its length of the receiver's buffer, and all of a dump wait there.
+fn packed(messages: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    let mut datagrams: Vec<Vec<u8>> = Vec::new();
+    for message in messages {
+        match datagrams.last_mut() {
+            Some(last) if last.len() + message.len() <= DATAGRAM_LEN_MAX => last.extend(message),
+            _ => datagrams.push(message),
+        }
+    }
+    datagrams
 }
 
 /// Of which device a request is; of all if it says nothing.
@@ -254,6 +270,7 @@ impl Message {
     fn finish(mut self) -> Vec<u8> {
         let len = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
         self.bytes[..4].copy_from_slice(&len.to_ne_bytes());
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
         self.bytes
     }
 }
@@ -341,6 +358,20 @@ mod tests {
         assert_eq!(single[0][16..20], (-libc::ENODEV).to_ne_bytes());
         // The sequence number and the port are the asker's.
         assert_eq!((single[0][8], single[0][12]), (7, 5));
+    }
+
+    #[test]
+    fn messages_of_a_dump_are_packed_in_order_into_datagrams_of_a_page() {
+        let messages: Vec<Vec<u8>> = (0..200).map(|number| vec![number; 100]).collect();
+        let datagrams = packed(messages.clone());
+        assert_eq!(datagrams.concat(), messages.concat());
+        assert_eq!(datagrams.len(), 5);
+        assert!(datagrams.iter().all(|one| one.len() <= DATAGRAM_LEN_MAX));
+        // One that is longer goes alone.
+        assert_eq!(
+            packed(vec![vec![1; 100], vec![2; 5000], vec![3; 100]]).len(),
+            3
+        );
     }
 
     #[test]
