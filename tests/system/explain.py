@@ -52,7 +52,8 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
         ("a program that is newer than airdma", lambda: _newest(lab.a, folder)),
         ("a wrapper that clears the environment", lambda: _unreached(lab.a, ["env", "-i", "rping"], "env takes LD_PRELOAD away")),
         ("a static program behind a wrapper", lambda: _unreached(lab.a, ["nice", str(folder / "static")], "is static")),
-        ("AddressSanitizer", lambda: _sanitized(lab.a, folder)),
+        ("AddressSanitizer", lambda: _sanitized(lab.a, folder, "address", "libasan.so")),
+        ("ThreadSanitizer", lambda: _sanitized(lab.a, folder, "thread", "libtsan.so")),
         ("a library of the user's that wraps verbs", lambda: _wrapped(lab.a, folder)),
         ("a program with a /run and /tmp of its own", lambda: _apart(lab.a)),
         ("two devices with one address", lambda: _two_owners(lab.a)),
@@ -120,14 +121,14 @@ def _says(host: Host, script: str, words: str) -> list[str]:
     return [] if not outcome.ok and words in outcome.stderr else [outcome.explain()]
 
 
-def _sanitized(host: Host, folder: Path) -> list[str]:
+def _sanitized(host: Host, folder: Path, sanitizer: str, runtime: str) -> list[str]:
     """Its runtime ends a program in which another library comes first."""
     source, program = folder / "sanitized.c", folder / "sanitized"
     source.write_text(LISTS, encoding="ascii")
-    compiled = host.run(["cc", "-fsanitize=address", "-o", str(program), str(source), "-libverbs"])
+    compiled = host.run(["cc", f"-fsanitize={sanitizer}", "-o", str(program), str(source), "-libverbs"])
     if not compiled.ok:
         return [compiled.explain()]
-    complaints = _explains(host, [str(program)], WORKS, ["libasan.so"])
+    complaints = _explains(host, [str(program)], WORKS, [runtime])
     outcome = host.run(build.with_airdma([str(program)]))
     return [*complaints, *([] if outcome.ok else [outcome.explain()])]
 

@@ -49,19 +49,78 @@ unsafe extern "C" fn unknown_verb() -> usize {
 unsafe extern "C" fn refuse(caller: *const u8) -> usize {
     // SAFETY: the call that led here was just carried out.
     let name = unsafe { verb_of(caller) };
-    tell(name.as_deref());
+    let (name, answer) = if let Some(name) = name {
+        let answer = answer_of(&name);
+        (name, answer)
+    } else {
+        let looked_up = LOOKED_UP.lock().unwrap_or_else(PoisonError::into_inner);
+        (one_of(&looked_up), common_answer(&looked_up))
+    };
+    tell(&name);
     Errno::UNSUPPORTED.set();
-    if name.is_some_and(|name| returns_pointer(&name)) {
-        0
+    answer
+}
+
+/// Verbs that the program has looked up (`dlsym(3)`), and that are rdma-core's alone: which of them it calls through its pointer is
+/// not to be seen.
+static LOOKED_UP: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// The program gets rdma-core's function of that name.
+#[cfg_attr(
+    any(feature = "rlib", not(target_arch = "x86_64")),
+    allow(dead_code, reason = "only the preload has a `dlsym`")
+)]
+pub fn handed_out(name: &CStr) {
+    let Ok(name) = name.to_str() else { return };
+    if name.starts_with("rdma_") {
+        once(name, || {
+            format!(
+                "{name} is not in airdma {}, which has the functions of rdma-core 65: the host's librdmacm does not know airdma's \
+                 identifiers, and the program may fail where it calls that; a newer airdma may have it",
+                env!("CARGO_PKG_VERSION")
+            )
+        });
+        return;
+    }
+    let mut looked_up = LOOKED_UP.lock().unwrap_or_else(PoisonError::into_inner);
+    if looked_up.len() < NAMED_MAX && !looked_up.iter().any(|one| one == name) {
+        looked_up.push(name.to_owned());
+    }
+}
+
+/// What is said of a verb without name.
+fn one_of(looked_up: &[String]) -> String {
+    match looked_up {
+        [] => "a function of libibverbs".to_owned(),
+        [name] => name.clone(),
+        names => format!("one of {}", names.join(", ")),
+    }
+}
+
+/// What all of them answer, or an error number.
+fn common_answer(looked_up: &[String]) -> usize {
+    let mut answers = looked_up.iter().map(|name| answer_of(name));
+    let first = answers.next().unwrap_or(Errno::UNSUPPORTED.0 as usize);
+    if answers.all(|answer| answer == first) {
+        first
     } else {
         Errno::UNSUPPORTED.0 as usize
     }
 }
 
 /// Once for each verb.
-fn tell(name: Option<&str>) {
+fn tell(name: &str) {
+    once(name, || {
+        format!(
+            "{name} is not in airdma {}, which has the verbs of rdma-core 65: it answers \"Operation not supported\"; \
+             a newer airdma may have it",
+            env!("CARGO_PKG_VERSION")
+        )
+    });
+}
+
+fn once(name: &str, text: impl FnOnce() -> String) {
     static NAMED: Mutex<Vec<String>> = Mutex::new(Vec::new());
-    let name = name.unwrap_or("a function of libibverbs");
     let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
     if named.iter().any(|one| one == name) {
         return;
@@ -70,14 +129,21 @@ fn tell(name: Option<&str>) {
         named.push(name.to_owned());
     }
     drop(named);
-    trace::complain(&format!(
-        "{name} is not in airdma {}, which has the verbs of rdma-core 65: it answers \"Operation not supported\"; \
-         a newer airdma may have it",
-        env!("CARGO_PKG_VERSION")
-    ));
+    trace::complain(&text());
 }
 
-/// Verbs that make something return it, or NULL and `errno`; the others an error number.
+/// How a verb fails: one that makes something returns NULL, one that returns a descriptor -1, both beside `errno`; the others return an
+/// error number.
+fn answer_of(name: &str) -> usize {
+    if name.ends_with("_fd") {
+        usize::MAX
+    } else if returns_pointer(name) {
+        0
+    } else {
+        Errno::UNSUPPORTED.0 as usize
+    }
+}
+
 fn returns_pointer(name: &str) -> bool {
     let makes = ["create_", "alloc_", "open_", "import_", "reg_"];
     let verb = name.trim_start_matches('_').strip_prefix("ibv_");
@@ -113,15 +179,16 @@ fn verb_at(address: *const c_void) -> Option<String> {
 }
 
 /// What the call before `after` called: `call rel32`, to a function or to an entry of the procedure linkage table, or
-/// `call *rel32(%rip)`.
+/// `call *rel32(%rip)`. Where the call was another one these bytes may mean anything: what they lead to is read only where a file is loaded.
 ///
 /// # Safety
-/// The call was carried out, so that what it read can be read.
+/// It is the address behind a call that was carried out.
 unsafe fn called_before(after: *const u8) -> Option<*const c_void> {
-    if !cfg!(target_arch = "x86_64") {
+    const LONGEST: usize = 6;
+    if !cfg!(target_arch = "x86_64") || !is_loaded(after.wrapping_sub(LONGEST), LONGEST) {
         return None;
     }
-    // SAFETY: code is readable; one instruction lies before its successor, and an entry of the table has sixteen bytes.
+    // SAFETY: code and tables of a loaded file are readable.
     unsafe {
         let relative = |end: *const u8| {
             let offset = end.wrapping_sub(4).cast::<i32>().read_unaligned();
@@ -129,7 +196,10 @@ unsafe fn called_before(after: *const u8) -> Option<*const c_void> {
         };
         if after.wrapping_sub(5).read() == CALL {
             let target = relative(after);
-            let entry: [u8; 11] = target.cast::<[u8; 11]>().read_unaligned();
+            if !is_loaded(target, ENTRY_LEN) {
+                return None;
+            }
+            let entry: [u8; ENTRY_LEN] = target.cast::<[u8; ENTRY_LEN]>().read_unaligned();
             // `endbr64`, `bnd`: both may stand before the jump.
             let code = entry.strip_prefix(&ENDBR64).unwrap_or(&entry);
             let code = code.strip_prefix(&[BND]).unwrap_or(code);
@@ -137,13 +207,35 @@ unsafe fn called_before(after: *const u8) -> Option<*const c_void> {
                 return Some(target.cast());
             }
             let jump = target.wrapping_add(entry.len() - code.len());
-            let slot = relative(jump.wrapping_add(6));
-            return Some(slot.cast::<*const c_void>().read_unaligned());
+            return read_slot(relative(jump.wrapping_add(LONGEST)));
         }
-        let code: [u8; 2] = after.wrapping_sub(6).cast::<[u8; 2]>().read_unaligned();
-        (code == CALL_THROUGH).then(|| relative(after).cast::<*const c_void>().read_unaligned())
+        let code = after.wrapping_sub(LONGEST).cast::<[u8; 2]>();
+        if code.read_unaligned() == CALL_THROUGH {
+            read_slot(relative(after))
+        } else {
+            None
+        }
     }
 }
+
+/// What an entry of a table of addresses holds.
+fn read_slot(slot: *const u8) -> Option<*const c_void> {
+    // SAFETY: tables of a loaded file are readable.
+    is_loaded(slot, size_of::<*const c_void>())
+        .then(|| unsafe { slot.cast::<*const c_void>().read_unaligned() })
+}
+
+/// Whether so many bytes lie in a file that is loaded.
+fn is_loaded(start: *const u8, length: usize) -> bool {
+    [start, start.wrapping_add(length - 1)].iter().all(|at| {
+        let mut info = MaybeUninit::<libc::Dl_info>::uninit();
+        // SAFETY: any address may be asked about.
+        unsafe { libc::dladdr(at.cast(), info.as_mut_ptr()) != 0 }
+    })
+}
+
+/// `endbr64`, `bnd`, and the jump.
+const ENTRY_LEN: usize = 11;
 
 const CALL: u8 = 0xe8;
 const CALL_THROUGH: [u8; 2] = [0xff, 0x15];
@@ -173,6 +265,26 @@ mod tests {
         ] {
             assert!(!returns_pointer(name), "{name}");
         }
+    }
+
+    #[test]
+    fn each_kind_of_verb_fails_as_its_man_page_says() {
+        let unsupported = libc::EOPNOTSUPP as usize;
+        assert_eq!(answer_of("ibv_future_export_fd"), usize::MAX);
+        assert_eq!(answer_of("ibv_create_future"), 0);
+        assert_eq!(answer_of("ibv_query_future"), unsupported);
+        let names = |names: &[&str]| {
+            names
+                .iter()
+                .map(|name| (*name).to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(common_answer(&names(&["ibv_reg_a", "ibv_alloc_b"])), 0);
+        assert_eq!(
+            common_answer(&names(&["ibv_reg_a", "ibv_query_b"])),
+            unsupported
+        );
+        assert_eq!(common_answer(&[]), unsupported);
     }
 
     #[test]

@@ -144,7 +144,12 @@ impl Real {
 
     #[cold]
     fn look_up(&self, name: &CStr) -> *mut c_void {
+        // Not by the program's `dlsym`, which may be a library's that opens files itself.
+        // SAFETY: a handle that there always is.
+        #[cfg(target_arch = "x86_64")]
+        let found = unsafe { super::loader::real(libc::RTLD_NEXT, name) };
         // SAFETY: a string with its end.
+        #[cfg(not(target_arch = "x86_64"))]
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
         self.0.store(found, Ordering::Relaxed);
         found

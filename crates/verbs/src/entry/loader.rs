@@ -1,10 +1,11 @@
 //! `dlsym(3)` and `dlvsym(3)`, by which programs that are built without libibverbs (NCCL, sideway, PyPI's ibverbs, Mooncake) ask for
 //! its functions, and for those of librdmacm, in a library that they opened. What they have a handle of is rdma-core's: so an answer
-//! for a function of ours is exchanged for ours.
+//! that lies in rdma-core's libraries is exchanged for ours of that name. Another library's function of that name is what was meant: one
+//! that wraps verbs, or opens libibverbs itself.
 //!
-//! For every other name the C library's function must see who called: `RTLD_NEXT` is meant from there. So these save their
-//! arguments, ask, restore them, and jump on, which takes a few instructions of assembler. Written for x86-64; elsewhere
-//! such programs use the drop-in directory.
+//! For every other name the next function, of the C library or of a library that interposes it too, must see the caller:
+//! `RTLD_NEXT` is meant from there. So these save their arguments, ask, restore them, and jump on, which takes a few instructions of
+//! assembler. Written for x86-64; elsewhere such programs use the drop-in directory.
 
 #![cfg(target_arch = "x86_64")]
 
@@ -14,11 +15,13 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-mod libc_symbol;
+use crate::unknown_verbs;
 
-/// The C library's own, once [`exchange`] or [`exchange_versioned`] has run.
-static REAL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-static REAL_VERSIONED: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+mod objects;
+
+/// Where these jump to, once [`exchange`] or [`exchange_versioned`] has run.
+static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+static NEXT_VERSIONED: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
 type Plain = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Versioned = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
@@ -39,9 +42,9 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *m
         "test rax, rax",
         "jz 2f",
         "ret",
-        "2: jmp qword ptr [rip + {real}]",
+        "2: jmp qword ptr [rip + {next}]",
         exchange = sym exchange,
-        real = sym REAL,
+        next = sym NEXT,
     )
 }
 
@@ -65,75 +68,118 @@ pub unsafe extern "C" fn dlvsym(
         "test rax, rax",
         "jz 2f",
         "ret",
-        "2: jmp qword ptr [rip + {real}]",
+        "2: jmp qword ptr [rip + {next}]",
         exchange = sym exchange_versioned,
-        real = sym REAL_VERSIONED,
+        next = sym NEXT_VERSIONED,
     )
 }
 
-/// Our function of that name, if the caller's handle has one. Afterwards [`REAL`] is set.
+/// Our function of that name, if the caller's handle has rdma-core's. Afterwards [`NEXT`] is set.
 unsafe extern "C" fn exchange(handle: *mut c_void, symbol: *const c_char) -> *mut c_void {
-    let real = real_plain();
-    // SAFETY: the caller's string, which the C library is about to read too.
-    unsafe {
-        if symbol.is_null() || !may_be_ours(CStr::from_ptr(symbol)) {
-            return ptr::null_mut();
-        }
-        ours_instead_of(real(handle, symbol), real, symbol)
+    let nothing: Plain = no_plain;
+    set_next(&NEXT, c"dlsym", nothing as *mut c_void);
+    if symbol.is_null() {
+        return ptr::null_mut();
     }
+    // SAFETY: the caller's string, which the C library is about to read too.
+    let symbol = unsafe { CStr::from_ptr(symbol) };
+    if !may_be_ours(symbol) {
+        return ptr::null_mut();
+    }
+    // SAFETY: the caller's handle.
+    ours_instead_of(unsafe { real(handle, symbol) }, symbol)
 }
 
-/// Our function of that name, if the caller's handle has one with that version. Afterwards [`REAL_VERSIONED`] is set.
+/// Our function of that name, if the caller's handle has rdma-core's with that version. Afterwards [`NEXT_VERSIONED`] is set.
 unsafe extern "C" fn exchange_versioned(
     handle: *mut c_void,
     symbol: *const c_char,
     version: *const c_char,
 ) -> *mut c_void {
+    static REAL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     let nothing: Versioned = no_versioned;
-    let real = find(&REAL_VERSIONED, c"dlvsym", nothing as *mut c_void);
-    // SAFETY: the caller's strings, which the C library is about to read too; its function has this type.
+    let nothing = nothing as *mut c_void;
+    set_next(&NEXT_VERSIONED, c"dlvsym", nothing);
+    if symbol.is_null() {
+        return ptr::null_mut();
+    }
+    // SAFETY: the caller's strings and handle, which the C library is about to read too; its function has this type.
     unsafe {
-        if symbol.is_null() || !may_be_ours(CStr::from_ptr(symbol)) {
+        let name = CStr::from_ptr(symbol);
+        if !may_be_ours(name) {
             return ptr::null_mut();
         }
+        let real = found(&REAL, || objects::in_c_library(c"dlvsym"), nothing);
         let real = std::mem::transmute::<*mut c_void, Versioned>(real);
-        ours_instead_of(real(handle, symbol, version), real_plain(), symbol)
+        ours_instead_of(real(handle, symbol, version), name)
     }
 }
 
-/// Ours, or NULL where the caller has found nothing, or what is not ours.
+/// Ours, or NULL where the caller has found nothing, or what is not rdma-core's.
+fn ours_instead_of(found: *mut c_void, name: &CStr) -> *mut c_void {
+    let Some(this) = objects::this().filter(|this| is_rdma_core(found, this.base())) else {
+        return ptr::null_mut();
+    };
+    this.function(name).unwrap_or_else(|| {
+        unknown_verbs::handed_out(name);
+        ptr::null_mut()
+    })
+}
+
+/// Whether a function lies in rdma-core's libibverbs or librdmacm, and not in this library, which may have that name.
+fn is_rdma_core(function: *mut c_void, this: usize) -> bool {
+    let mut info = MaybeUninit::<libc::Dl_info>::uninit();
+    // SAFETY: any address may be asked about; the struct is filled when the answer is not 0, and its strings live as long as the object.
+    unsafe {
+        if libc::dladdr(function, info.as_mut_ptr()) == 0 {
+            return false;
+        }
+        let info = info.assume_init();
+        if info.dli_fbase.addr() == this || info.dli_fname.is_null() {
+            return false;
+        }
+        let object = objects::at(info.dli_fbase);
+        let soname = object.and_then(objects::Object::soname);
+        // Wheels of PyPI have it under a longer name.
+        [Some(CStr::from_ptr(info.dli_fname)), soname]
+            .into_iter()
+            .flatten()
+            .map(objects::file_name)
+            .any(|name| name.starts_with(b"libibverbs") || name.starts_with(b"librdmacm"))
+    }
+}
+
+/// The C library's `dlsym(3)`, as called from here.
 ///
 /// # Safety
-/// `symbol` is a string, `real` the C library's `dlsym`.
-unsafe fn ours_instead_of(found: *mut c_void, real: Plain, symbol: *const c_char) -> *mut c_void {
-    if found.is_null() {
-        return found;
-    }
-    // SAFETY: the caller's promise.
-    let first = unsafe { real(libc::RTLD_DEFAULT, symbol) };
-    // SAFETY: it may be asked of any address.
-    if unsafe { is_ours(first) } {
-        first
-    } else {
-        ptr::null_mut()
-    }
-}
-
-fn real_plain() -> Plain {
+/// `handle` is one of the C library's.
+pub unsafe fn real(handle: *mut c_void, symbol: &CStr) -> *mut c_void {
+    static REAL: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     let nothing: Plain = no_plain;
-    let real = find(&REAL, c"dlsym", nothing as *mut c_void);
-    // SAFETY: the C library's function of that name, or the one in its place, has this type.
-    unsafe { std::mem::transmute::<*mut c_void, Plain>(real) }
+    let nothing = nothing as *mut c_void;
+    let real = found(&REAL, || objects::in_c_library(c"dlsym"), nothing);
+    // SAFETY: the C library's function of that name, or the one in its place, has this type; the caller's promise.
+    unsafe { std::mem::transmute::<*mut c_void, Plain>(real)(handle, symbol.as_ptr()) }
 }
 
-/// The C library's function, which `dlsym(3)` cannot be asked for: that is this one.
-fn find(known: &AtomicPtr<c_void>, name: &CStr, nothing: *mut c_void) -> *mut c_void {
-    let mut real = known.load(Ordering::Relaxed);
-    if real.is_null() {
-        real = libc_symbol::find(name).unwrap_or(nothing);
-        known.store(real, Ordering::Relaxed);
+#[inline]
+fn set_next(known: &AtomicPtr<c_void>, name: &CStr, nothing: *mut c_void) {
+    found(known, || objects::next(name), nothing);
+}
+
+/// What is known, or is found now, or does nothing.
+#[inline]
+fn found(
+    known: &AtomicPtr<c_void>,
+    find: impl Fn() -> Option<*mut c_void>,
+    nothing: *mut c_void,
+) -> *mut c_void {
+    let mut found = known.load(Ordering::Relaxed);
+    if found.is_null() {
+        found = find().unwrap_or(nothing);
+        known.store(found, Ordering::Relaxed);
     }
-    real
+    found
 }
 
 /// Whether the name may be one of libibverbs or of librdmacm.
@@ -141,21 +187,6 @@ fn may_be_ours(symbol: &CStr) -> bool {
     let name = symbol.to_bytes();
     let prefixes: [&[u8]; 5] = [b"ibv_", b"_ibv_", b"mult_to_ibv", b"mbps_to_ibv", b"rdma_"];
     prefixes.iter().any(|prefix| name.starts_with(prefix))
-}
-
-/// Whether a function lies in this library.
-unsafe fn is_ours(function: *mut c_void) -> bool {
-    let here: Versioned = exchange_versioned;
-    match (base(function), base(here as *mut c_void)) {
-        (Some(of), Some(ours)) => of == ours,
-        _ => false,
-    }
-}
-
-fn base(address: *mut c_void) -> Option<*mut c_void> {
-    let mut info = MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: any address may be asked about; the struct is filled when the answer is not 0.
-    unsafe { (libc::dladdr(address, info.as_mut_ptr()) != 0).then(|| info.assume_init().dli_fbase) }
 }
 
 /// In place of functions that the C library does not have.
@@ -193,9 +224,12 @@ mod tests {
     #[test]
     fn the_c_librarys_own_functions_are_found_without_asking_it() {
         for name in [c"dlsym", c"dlvsym"] {
-            let found = libc_symbol::find(name);
+            let found = objects::in_c_library(name);
             assert!(found.is_some_and(|found| !found.is_null()), "{name:?}");
+            // This test stands before the C library.
+            assert_eq!(objects::next(name), found);
         }
-        assert_eq!(libc_symbol::find(c"airdma_no_such_function"), None);
+        assert_eq!(objects::in_c_library(c"airdma_no_such_function"), None);
+        assert_eq!(objects::next(c"airdma_no_such_function"), None);
     }
 }
