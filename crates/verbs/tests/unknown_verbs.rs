@@ -32,11 +32,23 @@ fn compile(name: &str, output: &Path, options: &[&str]) -> Option<()> {
     None
 }
 
+/// What is said not to be here, once each: two through pointers, of which one was looked up.
+const TOLD: [&str; 8] = [
+    "ibv_create_future",
+    "ibv_query_future",
+    "ibv_ask_future",
+    "ibv_last_future",
+    "ibv_export_future_fd",
+    "ibv_pointed_future",
+    "rdma_future",
+    "a function of libibverbs",
+];
+
 #[test]
 fn a_verb_of_a_newer_libibverbs_is_named_and_refused() {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("unknown-verbs");
     std::fs::create_dir_all(&folder).unwrap();
-    let future = folder.join("libfuture.so");
+    let future = folder.join("libibverbs-future.so");
     if compile("future_verbs", &future, &["-shared", "-fPIC"]).is_none() {
         return;
     }
@@ -66,8 +78,8 @@ fn a_verb_of_a_newer_libibverbs_is_named_and_refused() {
             "{way:?}: {}\n{errors}",
             output.status
         );
-        for verb in ["create", "query", "ask", "last"] {
-            let name = format!("airdma: ibv_{verb}_future is not in airdma");
+        for verb in TOLD {
+            let name = format!("airdma: {verb} is not in airdma");
             assert_eq!(
                 errors.matches(&name).count(),
                 1,

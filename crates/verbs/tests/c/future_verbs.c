@@ -42,3 +42,20 @@ int ibv_last_future(struct ibv_context *context, int kind)
 {
     return provider_of(context)->last[79](context, kind);
 }
+
+/* Returns a descriptor, or -1. */
+int ibv_export_future_fd(struct ibv_context *context, int kind)
+{
+    return provider_of(context)->query(context, kind);
+}
+
+/* What programs only look up. */
+int ibv_pointed_future(struct ibv_context *context, int kind)
+{
+    return provider_of(context)->query(context, kind);
+}
+
+int rdma_future(void *id)
+{
+    return id != NULL;
+}
