@@ -172,9 +172,9 @@ fn a_receiver_says_where_nobody_can_connect_until_it_is_free() {
     isolated(name, SETUP, || {
         let taken = UdpSocket::bind("10.9.2.1:4791").unwrap();
         let recv = Recv::start("one", &[]);
+        let here = addresses(&recv.next("listening"));
         let shut = recv.next("shut");
         assert_eq!(shut["interface"], "two");
-        let here = addresses(&recv.next("listening"));
         assert!(here.contains(&"10.9.1.1".to_owned()), "{here:?}");
         assert!(!here.contains(&"10.9.2.1".to_owned()), "{here:?}");
         drop(taken);

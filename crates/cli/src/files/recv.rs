@@ -344,12 +344,12 @@ fn tell(event: Event, options: &RecvOptions, code: Option<&Code>, home: &Home, s
             shut,
             unannounced,
         } => {
-            tell_shut(&shut, show);
             if let Some(why) = &unannounced {
                 show.line(why);
             }
             let name = options.own_name().filter(|_| unannounced.is_none());
             listening(&addresses, name, options, code, show);
+            tell_shut(&shut, show);
         }
         Event::Doors { addresses, shut } => {
             show.object(&json!({"event": "addresses", "addresses": words(&addresses)}));
