@@ -88,6 +88,8 @@ impl Tree {
 
     /// Ends that, and gives those that were made: [`Tree::place_top`] is next for them.
     pub fn end_batch(&mut self) -> Vec<u32> {
+        // Disks of Windows hosts (CIFS, 9p of WSL) rename no directory in which something is open.
+        self.descent = Descent::default();
         let tops = self.batch.take().map(|batch| batch.tops);
         let tops = tops.into_iter().flatten();
         tops.filter_map(|(top, is_new)| is_new.then_some(top))
@@ -526,6 +528,43 @@ pub(crate) fn unless_gone(removed: Result<(), Errno>) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manifest::{Builder, Kind, Limits, Modified};
+
+    #[test]
+    fn nothing_is_open_in_a_directory_that_is_to_get_its_place() {
+        let path = std::env::temp_dir().join(format!("airdma-tree-{}", std::process::id()));
+        std::fs::create_dir_all(path.join("staging")).unwrap();
+        let mut builder = Builder::new(Limits::default());
+        for (depth, name) in [(0, "top"), (1, "within"), (2, "deep")] {
+            builder
+                .push(Entry {
+                    parent: None,
+                    depth,
+                    name: name.as_bytes().into(),
+                    mode: 0o755,
+                    modified: Modified {
+                        seconds: 0,
+                        nanos: 0,
+                    },
+                    kind: Kind::Directory,
+                })
+                .unwrap();
+        }
+        let manifest = Arc::new(builder.finish());
+        let mut tree = Tree::new(open_top(&path).unwrap(), manifest, Fitting::default());
+        tree.begin_batch(open_top(&path.join("staging")).unwrap());
+        assert!(tree.in_batch(2, true).unwrap().is_some());
+        let moved = path.join("staging/0").canonicalize().unwrap();
+        let open_below = || {
+            let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+            let open = all.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+            open.filter(|open| open.starts_with(&moved)).count()
+        };
+        assert_eq!(open_below(), 2);
+        assert_eq!(tree.end_batch(), [0]);
+        assert_eq!(open_below(), 0);
+        std::fs::remove_dir_all(path).unwrap();
+    }
 
     #[test]
     fn an_error_is_about_a_name_where_that_is_one_that_some_disk_does_not_take() {
