@@ -153,7 +153,7 @@ def all_of(short: bool) -> list[Hardship]:
     """In the order of the report; of each kind one if `short`."""
     core = min(os.sched_getaffinity(0))
     if short:
-        return [_Loops(8, 10, None), _Stopped("server", 1), _Stopped("client", 0.6)]
+        return [_Loops(8, 10, None), _Stopped("server", 1)]
     stops = [_Stopped(end, seconds) for end in ("server", "client") for seconds in (0.3, 0.6, 1, 2)]
     return [_Loops(16, 19, None), _Loops(8, 0, core), _Quota(5), _Build(), *stops]
 
