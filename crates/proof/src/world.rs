@@ -1,89 +1,38 @@
 //! Hosts, a network and a judge, in virtual time.
 //!
 //! One packet arrives at a time, and after every packet, timer and action the judge looks at the memory of the host that ran.
+//!
+//! | to change | look at |
+//! |---|---|
+//! | what a world consists of, and how its connections come up | [`build`] |
+//! | its network | [`network`] |
+//! | what happens as time passes | here |
+//! | what the judge hears of the way between two ends | [`path`] |
+//! | what is counted | [`counts`] |
+
+mod build;
+mod counts;
+mod network;
+mod path;
+
+pub use build::{granted, rnr_timer, timeout};
+pub use counts::{Counts, Seen};
+pub(crate) use network::{to_network, to_port};
 
 use crate::attacker::Attacker;
-use crate::delays::{Delays, slow_since};
+use crate::delays::Delays;
 use crate::host::{Air, End, Host};
-use crate::plan::{Connection, NetworkPlan, Plan, Service};
-use airdma_engine::{
-    Access, AttrMask, Path, PathMtu, Psn, Qkey, QpAttributes, QpCaps, QpInit, QpState, QpType,
-};
-use airdma_model::{Contract, Memory, Owner, QueuePair, Region, Rights, Span};
-use airdma_port::sim::Frame as PortFrame;
-use airdma_sim::wifi::{Cell, Profile};
-use airdma_sim::{Frame, GilbertElliott, Link, Network, Node, Random, Topology, gbit};
+use crate::plan::Plan;
+use airdma_engine::Qkey;
+use airdma_model::Contract;
+use airdma_sim::{Network, Random};
 use airdma_transport::Time;
 use core::time::Duration;
+use network::network;
 use std::collections::HashMap;
-use std::sync::Arc;
 
 /// The key that all datagrams carry.
 pub const QKEY: Qkey = Qkey(0x1111_1111);
-
-/// What went by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct Counts {
-    pub worlds: u64,
-    pub actions: u64,
-    pub packets: u64,
-    pub lost: u64,
-    pub damaged: u64,
-    pub requests: u64,
-    pub receives: u64,
-    pub completions: u64,
-    pub failures: u64,
-    pub kills: u64,
-    pub bytes: u64,
-    pub events: u64,
-    /// Datagrams that an attacker forged.
-    pub forged: u64,
-}
-
-impl Counts {
-    /// Adds others.
-    pub fn add(&mut self, other: &Counts) {
-        let Counts {
-            worlds,
-            actions,
-            packets,
-            lost,
-            damaged,
-            requests,
-            receives,
-            completions,
-            failures,
-            kills,
-            bytes,
-            events,
-            forged,
-        } = other;
-        self.worlds += worlds;
-        self.actions += actions;
-        self.packets += packets;
-        self.lost += lost;
-        self.damaged += damaged;
-        self.requests += requests;
-        self.receives += receives;
-        self.completions += completions;
-        self.failures += failures;
-        self.kills += kills;
-        self.bytes += bytes;
-        self.events += events;
-        self.forged += forged;
-    }
-}
-
-/// Completions, by what they are of: how many.
-pub type Seen = HashMap<
-    (
-        airdma_model::Service,
-        airdma_model::Opcode,
-        airdma_model::Status,
-    ),
-    u64,
->;
 
 /// What is outstanding under an identifier.
 #[derive(Clone, Copy, Debug)]
@@ -209,180 +158,6 @@ impl World {
             world.attacker = Some(attacker);
         }
         world
-    }
-
-    fn introduce_hosts(&mut self) {
-        for index in 0..self.hosts.len() {
-            self.judge.addresses.push(self.hosts[index].address);
-            self.judge
-                .memories
-                .push(Memory::new(self.hosts[index].bytes()));
-            for region in 0..crate::host::REGIONS.len() {
-                self.introduce_region(index, region);
-            }
-            // Shared receive queues have the first numbers, those of the hosts.
-            self.judge.add_queue(true);
-        }
-    }
-
-    /// Tells the judge of a region that was registered.
-    pub fn introduce_region(&mut self, host: usize, number: usize) {
-        let layout = crate::host::REGIONS[number];
-        let registered = &self.hosts[host].regions[number];
-        self.judge.grants.add(Region {
-            host,
-            domain: usize::from(layout.foreign),
-            key: registered.key,
-            va: registered.va,
-            length: layout.area.range().len() as u64,
-            at: layout.area.at,
-            rights: Rights(layout.access.bits()),
-            owner: Owner::Domain,
-            span: Span::since(self.judge.now),
-            closers: 0,
-        });
-    }
-
-    fn connect(&mut self, connection: Connection) {
-        let first = self.ends.len();
-        for side in 0..2 {
-            let end = self.create(connection, side);
-            self.ends.push(end);
-            let host = connection.hosts[side];
-            let service = match connection.service {
-                Service::Rc => airdma_model::Service::Rc,
-                Service::Uc => airdma_model::Service::Uc,
-                Service::Ud => airdma_model::Service::Ud,
-            };
-            let shared = connection.shared[side];
-            let queue = if shared {
-                host
-            } else {
-                self.judge.add_queue(false)
-            };
-            let mut qp = QueuePair::new(host, 0, service, queue);
-            qp.peer = (connection.service != Service::Ud).then_some(first + 1 - side);
-            // Four timers for each retry: IBTA's longest, as none of these takes long.
-            qp.timeout = 4 * timeout(&connection);
-            qp.retry_count = connection.retry_count;
-            qp.rnr_retry = connection.rnr_retry;
-            qp.answers_max = connection.answers_max;
-            qp.mtu = 1024;
-            self.judge.queue_pairs.push(qp);
-        }
-        for side in 0..2 {
-            self.bring_up(connection, first + side, first + 1 - side);
-        }
-    }
-
-    fn create(&mut self, connection: Connection, side: usize) -> End {
-        let index = connection.hosts[side];
-        let host = &self.hosts[index];
-        let caps = QpCaps {
-            max_send_wr: connection.depth,
-            max_recv_wr: connection.depth,
-            max_send_sge: 4,
-            max_recv_sge: 4,
-            max_inline: 64,
-        };
-        let qp = host.pd.create_qp(QpInit {
-            qp_type: match connection.service {
-                Service::Rc => QpType::Rc,
-                Service::Uc => QpType::Uc,
-                Service::Ud => QpType::Ud,
-            },
-            send_cq: Arc::clone(&host.cqs[usize::from(connection.cqs[0])]),
-            recv_cq: Arc::clone(&host.cqs[usize::from(connection.cqs[1])]),
-            srq: host
-                .srq
-                .as_ref()
-                .filter(|_| connection.shared[side])
-                .map(Arc::clone),
-            caps,
-            signal_all: connection.signal_all,
-        });
-        let qp = qp.expect("a queue pair");
-        if self.plan.sealed && connection.service == Service::Rc {
-            qp.seal().expect("it is not connected");
-        }
-        let granted = qp.caps();
-        End {
-            number: qp.number(),
-            granted: (granted.max_send_wr, granted.max_recv_wr),
-            qp: Some(qp),
-            host: index,
-            window: None,
-            drained: false,
-            draining: false,
-            haunted: None,
-            events: Vec::new(),
-            owed: Vec::new(),
-        }
-    }
-
-    /// Moves a queue pair from RESET to ready-to-send.
-    pub fn bring_up(&mut self, connection: Connection, own: usize, peer: usize) {
-        let side = own % 2;
-        let reliable = connection.service == Service::Rc;
-        let datagrams = connection.service == Service::Ud;
-        let path = Path {
-            gid: self.hosts[self.ends[peer].host].address.into(),
-            hop_limit: 64,
-            traffic_class: self.traffic_class(),
-            ..Path::default()
-        };
-        let attributes = QpAttributes {
-            path_mtu: mtu(connection.mtu),
-            sq_psn: Psn::new(connection.psns[side]),
-            rq_psn: Psn::new(connection.psns[1 - side]),
-            dest_qpn: self.ends[peer].number,
-            access: granted(connection.rights[side]),
-            path,
-            port: 1,
-            qkey: QKEY,
-            max_rd_atomic: connection.answers_max,
-            max_dest_rd_atomic: 16,
-            min_rnr_timer: connection.min_rnr_timer,
-            timeout: connection.timeout,
-            retry_count: connection.retry_count,
-            rnr_retry: connection.rnr_retry,
-            ..QpAttributes::default()
-        };
-        let mut masks = [
-            AttrMask::PKEY_INDEX | AttrMask::PORT,
-            AttrMask::empty(),
-            AttrMask::SQ_PSN,
-        ];
-        if datagrams {
-            masks[0] |= AttrMask::QKEY;
-        } else {
-            masks[0] |= AttrMask::ACCESS_FLAGS;
-            masks[1] |= AttrMask::AV | AttrMask::PATH_MTU | AttrMask::DEST_QPN | AttrMask::RQ_PSN;
-        }
-        if reliable {
-            masks[1] |= AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
-            masks[2] |= AttrMask::MAX_QP_RD_ATOMIC
-                | AttrMask::RETRY_CNT
-                | AttrMask::RNR_RETRY
-                | AttrMask::TIMEOUT;
-        }
-        if let Some(attacker) = &mut self.attacker {
-            attacker.note_start(own, connection.psns[side]);
-        }
-        let states = [QpState::Init, QpState::ReadyToReceive, QpState::ReadyToSend];
-        let of = &mut self.judge.queue_pairs[own];
-        of.rights = Rights(attributes.access.bits());
-        of.rights_surely = of.rights;
-        of.rnr_timer = rnr_timer(connection.min_rnr_timer);
-        let qp = self.ends[own].qp.as_ref().expect("just created");
-        for (state, mask) in states.into_iter().zip(masks) {
-            let attributes = QpAttributes {
-                state,
-                ..attributes
-            };
-            qp.modify(&attributes, mask | AttrMask::STATE)
-                .expect("a connection comes up");
-        }
     }
 
     /// Writes a line of the log.
@@ -564,96 +339,6 @@ impl World {
         let seen = self.judge.memories[index].observe(host.bytes());
         seen.map_err(|why| format!("memory of host {index}: {why}"))
     }
-
-    /// Whether packets may arrive twice, or after later ones.
-    pub fn is_disorderly(&self) -> bool {
-        // A Wi-Fi cell keeps the order, and repeats nothing that has arrived.
-        let link = self.plan.network.link;
-        self.plan.network.wifi.is_none() && link.reorder + link.duplicate > 0
-    }
-
-    /// What the network did between an end and its peer.
-    pub fn path(&self, end: usize) -> airdma_model::Path {
-        self.path_to(end, end ^ 1)
-    }
-
-    /// The same between any two ends.
-    pub fn path_to(&self, end: usize, other: usize) -> airdma_model::Path {
-        let (a, b) = (self.ends[end].host, self.ends[other].host);
-        let counted = [self.network.path(a, b), self.network.path(b, a)];
-        let lost: u64 = counted.iter().map(|path| path.lost).sum();
-        let lost = lost + self.unkeyed([a, b]);
-        let astray: u64 = counted.iter().map(|path| path.astray).sum();
-        let slow = self.slow_since(end);
-        let is_calm = lost + astray == 0 && slow.is_none() && !self.violent;
-        airdma_model::Path {
-            now: self.now,
-            lost,
-            astray: astray + self.disturbances(is_calm),
-            slow,
-            haunted: self.ends[end].haunted,
-            disorderly: self.is_disorderly(),
-        }
-    }
-
-    /// Packets that were dropped by hosts that had no keys for them.
-    fn unkeyed(&self, hosts: [usize; 2]) -> u64 {
-        if !self.plan.sealed {
-            return 0;
-        }
-        let counters = hosts.map(|host| self.hosts[host].device.device().counters());
-        let dropped = counters.iter().flatten();
-        let dropped = dropped.filter(|(name, _)| *name == "drop_unkeyed");
-        dropped.map(|(_, count)| count).sum()
-    }
-
-    /// What the attacker did that RoCEv2 has spend a retry, which may be missed later. Where nothing else does, no connection ends by that.
-    fn disturbances(&self, is_calm: bool) -> u64 {
-        let attacker = self.attacker.as_ref().filter(|_| !is_calm);
-        attacker.map_or(0, Attacker::disturbances)
-    }
-
-    /// What was posted at that moment or before may have been answered after its timer ran out: by then a round trip could
-    /// take half a timeout.
-    pub fn slow_since(&self, end: usize) -> Option<Duration> {
-        let (a, b) = (self.ends[end].host, self.ends[end ^ 1].host);
-        let under_way = [(a, b), (b, a)].map(|(from, to)| {
-            let mut delays = self.delays[from * self.hosts.len() + to].clone();
-            let present = self.network.oldest_under_way(time(self.now), from, to);
-            delays.add(self.now, present);
-            delays
-        });
-        let waited = [a, b].map(|host| {
-            let host = &self.hosts[host];
-            let mut delays = host.port_waits.clone();
-            if let Some(since) = host.waits_since {
-                delays.add(self.now, self.now - since);
-            }
-            delays
-        });
-        let timeout = timeout(&self.plan.connections[end / 2]);
-        let [there, back] = under_way;
-        let [here, afar] = waited;
-        slow_since(&[there, back, here, afar], timeout / 2)
-    }
-
-    /// Nothing is under way, and nobody has anything to send.
-    pub fn is_quiet(&self) -> bool {
-        let alive = self.hosts.iter().filter(|host| host.alive);
-        let mut busy =
-            alive.map(|host| host.waits_since.is_some() || host.device.inventory().waiting > 0);
-        self.network.under_way() == 0 && !busy.any(|busy| busy)
-    }
-
-    /// Packets of earlier connections are gone once nothing is under way.
-    fn lay_ghosts(&mut self) {
-        let haunted = |end: &End| end.haunted == Some(Duration::MAX);
-        if self.ends.iter().any(haunted) && self.is_quiet() {
-            for end in self.ends.iter_mut().filter(|end| haunted(end)) {
-                end.haunted = Some(self.now);
-            }
-        }
-    }
 }
 
 impl World {
@@ -665,11 +350,6 @@ impl World {
     /// Whether hosts may send bundles of packets.
     pub fn offers_bundles(&self) -> bool {
         offers_bundles(&self.plan)
-    }
-
-    /// The traffic class of connections: in some worlds the network may mark their packets.
-    fn traffic_class(&self) -> u8 {
-        if self.plan.seed % 4 == 1 { ECT_0 } else { 0 }
     }
 }
 
@@ -689,127 +369,10 @@ const ECN: u8 = 3;
 /// The part of those packets that are marked on the way.
 const MARKED: f64 = 0.1;
 
-/// How long a queue pair waits for an answer, at least.
-pub fn timeout(connection: &Connection) -> Duration {
-    Duration::from_nanos(4096 << connection.timeout)
-}
-
-/// How long a queue pair makes its peer wait that found no receive (IBTA table 45), for the values that plans have.
-pub fn rnr_timer(number: u8) -> Duration {
-    Duration::from_micros(match number {
-        1 => 10,
-        5 => 60,
-        12 => 640,
-        _ => 1280,
-    })
-}
-
-fn network(plan: &NetworkPlan, hosts: usize, seed: u64) -> Network {
-    let plan = *plan;
-    let share = |of_10_000: u32| f64::from(of_10_000) / 10_000.0;
-    let link = move || {
-        let of = plan.link;
-        let mut link = Link::new();
-        if let Some(rate) = of.gbit {
-            link = link.rate(gbit(rate));
-        }
-        if let (Some(bytes), Some(rate)) = (of.queue_bytes, of.gbit) {
-            link = link.bottleneck(gbit(rate), bytes);
-        }
-        link = link.delay(of.delay);
-        if !of.jitter.is_zero() {
-            link = link.jitter(of.jitter);
-        }
-        if of.loss > 0 {
-            link = if of.bursts {
-                link.drop_in_bursts(GilbertElliott::bursts(share(of.loss), 4.0))
-            } else {
-                link.drop(share(of.loss))
-            };
-        }
-        if of.duplicate > 0 {
-            link = link.duplicate(share(of.duplicate));
-        }
-        if of.reorder > 0 {
-            link = link.reorder_by(share(of.reorder), of.held);
-        }
-        if of.corrupt > 0 {
-            link = link.corrupt_any(share(of.corrupt));
-        }
-        if of.truncate > 0 {
-            link = link.truncate(share(of.truncate));
-        }
-        link
-    };
-    if let Some((profile, snr)) = plan.wifi {
-        let profile = Profile::ALL[usize::from(profile) % Profile::ALL.len()].clone();
-        let mut cell = Cell::new(seed, profile, hosts + 1).waits_above(64 << 10);
-        for station in 1..=hosts {
-            cell = cell.snr(station, f64::from(snr));
-        }
-        let nodes = std::iter::once(Node::Switch(0)).chain((0..hosts).map(Node::Host));
-        let topology = Topology::new().hosts(hosts).switches(1);
-        return topology
-            .share(cell, &nodes.collect::<Vec<_>>())
-            .network(seed);
-    }
-    if plan.star {
-        Network::star(seed, hosts, |_| link(), |_| link())
-    } else {
-        Network::mesh(seed, hosts, |_, _| link())
-    }
-}
-
-/// What bits of a plan grant.
-pub fn granted(bits: u8) -> Access {
-    let rights = [
-        Access::REMOTE_READ,
-        Access::REMOTE_WRITE,
-        Access::REMOTE_ATOMIC,
-    ];
-    let chosen = rights
-        .into_iter()
-        .enumerate()
-        .filter(|(bit, _)| bits >> bit & 1 == 1);
-    chosen.map(|(_, right)| right).collect()
-}
-
-fn mtu(number: u8) -> PathMtu {
-    match number {
-        1 => PathMtu::M256,
-        2 => PathMtu::M512,
-        _ => PathMtu::M1024,
-    }
-}
-
 fn time(at: Duration) -> Time {
     Time::from_nanos(at.as_nanos() as u64)
 }
 
 fn duration(at: Time) -> Duration {
     Duration::from_nanos(at.as_nanos())
-}
-
-pub(crate) fn to_network(frame: PortFrame) -> Frame {
-    Frame {
-        source: frame.source,
-        destination: frame.destination,
-        source_port: frame.source_port,
-        tos: frame.tos,
-        ttl: frame.ttl,
-        flow_label: frame.flow_label,
-        bytes: frame.bytes,
-    }
-}
-
-pub(crate) fn to_port(frame: Frame) -> PortFrame {
-    PortFrame {
-        source: frame.source,
-        destination: frame.destination,
-        source_port: frame.source_port,
-        tos: frame.tos,
-        ttl: frame.ttl,
-        flow_label: frame.flow_label,
-        bytes: frame.bytes,
-    }
 }

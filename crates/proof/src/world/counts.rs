@@ -1,0 +1,67 @@
+//! What went by in a world, as numbers.
+
+use std::collections::HashMap;
+
+/// What went by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Counts {
+    pub worlds: u64,
+    pub actions: u64,
+    pub packets: u64,
+    pub lost: u64,
+    pub damaged: u64,
+    pub requests: u64,
+    pub receives: u64,
+    pub completions: u64,
+    pub failures: u64,
+    pub kills: u64,
+    pub bytes: u64,
+    pub events: u64,
+    /// Datagrams that an attacker forged.
+    pub forged: u64,
+}
+
+impl Counts {
+    /// Adds others.
+    pub fn add(&mut self, other: &Counts) {
+        let Counts {
+            worlds,
+            actions,
+            packets,
+            lost,
+            damaged,
+            requests,
+            receives,
+            completions,
+            failures,
+            kills,
+            bytes,
+            events,
+            forged,
+        } = other;
+        self.worlds += worlds;
+        self.actions += actions;
+        self.packets += packets;
+        self.lost += lost;
+        self.damaged += damaged;
+        self.requests += requests;
+        self.receives += receives;
+        self.completions += completions;
+        self.failures += failures;
+        self.kills += kills;
+        self.bytes += bytes;
+        self.events += events;
+        self.forged += forged;
+    }
+}
+
+/// Completions, by what they are of: how many.
+pub type Seen = HashMap<
+    (
+        airdma_model::Service,
+        airdma_model::Opcode,
+        airdma_model::Status,
+    ),
+    u64,
+>;

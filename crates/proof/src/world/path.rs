@@ -1,0 +1,99 @@
+//! What is known of the ways between the ends of a world: what was lost and what was late, on which the judge depends.
+
+use super::{World, time, timeout};
+use crate::attacker::Attacker;
+use crate::delays::slow_since;
+use crate::host::End;
+use core::time::Duration;
+
+impl World {
+    /// Whether packets may arrive twice, or after later ones.
+    pub fn is_disorderly(&self) -> bool {
+        // A Wi-Fi cell keeps the order, and repeats nothing that has arrived.
+        let link = self.plan.network.link;
+        self.plan.network.wifi.is_none() && link.reorder + link.duplicate > 0
+    }
+
+    /// What the network did between an end and its peer.
+    pub fn path(&self, end: usize) -> airdma_model::Path {
+        self.path_to(end, end ^ 1)
+    }
+
+    /// The same between any two ends.
+    pub fn path_to(&self, end: usize, other: usize) -> airdma_model::Path {
+        let (a, b) = (self.ends[end].host, self.ends[other].host);
+        let counted = [self.network.path(a, b), self.network.path(b, a)];
+        let lost: u64 = counted.iter().map(|path| path.lost).sum();
+        let lost = lost + self.unkeyed([a, b]);
+        let astray: u64 = counted.iter().map(|path| path.astray).sum();
+        let slow = self.slow_since(end);
+        let is_calm = lost + astray == 0 && slow.is_none() && !self.violent;
+        airdma_model::Path {
+            now: self.now,
+            lost,
+            astray: astray + self.disturbances(is_calm),
+            slow,
+            haunted: self.ends[end].haunted,
+            disorderly: self.is_disorderly(),
+        }
+    }
+
+    /// Packets that were dropped by hosts that had no keys for them.
+    fn unkeyed(&self, hosts: [usize; 2]) -> u64 {
+        if !self.plan.sealed {
+            return 0;
+        }
+        let counters = hosts.map(|host| self.hosts[host].device.device().counters());
+        let dropped = counters.iter().flatten();
+        let dropped = dropped.filter(|(name, _)| *name == "drop_unkeyed");
+        dropped.map(|(_, count)| count).sum()
+    }
+
+    /// What the attacker did that RoCEv2 has spend a retry, which may be missed later. Where nothing else does, no connection ends by that.
+    fn disturbances(&self, is_calm: bool) -> u64 {
+        let attacker = self.attacker.as_ref().filter(|_| !is_calm);
+        attacker.map_or(0, Attacker::disturbances)
+    }
+
+    /// What was posted at that moment or before may have been answered after its timer ran out: by then a round trip could
+    /// take half a timeout.
+    pub fn slow_since(&self, end: usize) -> Option<Duration> {
+        let (a, b) = (self.ends[end].host, self.ends[end ^ 1].host);
+        let under_way = [(a, b), (b, a)].map(|(from, to)| {
+            let mut delays = self.delays[from * self.hosts.len() + to].clone();
+            let present = self.network.oldest_under_way(time(self.now), from, to);
+            delays.add(self.now, present);
+            delays
+        });
+        let waited = [a, b].map(|host| {
+            let host = &self.hosts[host];
+            let mut delays = host.port_waits.clone();
+            if let Some(since) = host.waits_since {
+                delays.add(self.now, self.now - since);
+            }
+            delays
+        });
+        let timeout = timeout(&self.plan.connections[end / 2]);
+        let [there, back] = under_way;
+        let [here, afar] = waited;
+        slow_since(&[there, back, here, afar], timeout / 2)
+    }
+
+    /// Nothing is under way, and nobody has anything to send.
+    pub fn is_quiet(&self) -> bool {
+        let alive = self.hosts.iter().filter(|host| host.alive);
+        let mut busy =
+            alive.map(|host| host.waits_since.is_some() || host.device.inventory().waiting > 0);
+        self.network.under_way() == 0 && !busy.any(|busy| busy)
+    }
+
+    /// Packets of earlier connections are gone once nothing is under way.
+    pub(super) fn lay_ghosts(&mut self) {
+        let haunted = |end: &End| end.haunted == Some(Duration::MAX);
+        if self.ends.iter().any(haunted) && self.is_quiet() {
+            for end in self.ends.iter_mut().filter(|end| haunted(end)) {
+                end.haunted = Some(self.now);
+            }
+        }
+    }
+}
