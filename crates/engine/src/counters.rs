@@ -37,7 +37,7 @@ pub(crate) enum EngineCounter {
     DropUnsealed,
     /// Connections that agreed on keys.
     SealsAgreed,
-    /// Packets of ours that had waited long enough for the keys of their connection.
+    /// Packets of ours that had waited long enough for the keys of their connection, and sealed ones that came before them.
     DropUnkeyed,
 }
 

@@ -283,6 +283,15 @@ impl QpTable {
         self.slots.iter().flatten().count()
     }
 
+    /// How many have something to send that waits for the keys of their connection.
+    pub(crate) fn wait_for_keys(&self) -> usize {
+        let waits = |slot: &&Box<QpSlot>| {
+            let holds = slot.seal.as_ref().is_some_and(|seal| seal.holds());
+            holds && slot.qp.wants_transmit()
+        };
+        self.slots.iter().flatten().filter(waits).count()
+    }
+
     /// One more than the largest index in use.
     pub(crate) fn end(&self) -> u32 {
         self.slots.len() as u32

@@ -97,6 +97,11 @@ impl Seal {
         now < *self.hold_until.get_or_insert(now + hold)
     }
 
+    /// Whether packets wait for the keys.
+    pub(crate) fn holds(&self) -> bool {
+        self.session.is_none() && self.hold_until.is_some()
+    }
+
     pub(crate) fn has_keys(&self) -> bool {
         self.session.is_some()
     }
@@ -307,9 +312,14 @@ impl Tables {
         if !slot.accepts(received.source, received.destination) {
             return self.counters.count(EngineCounter::DropBadSource);
         }
-        let session = slot.seal.as_deref_mut().and_then(Seal::session);
+        let Some(seal) = slot.seal.as_deref_mut() else {
+            return self.counters.count(EngineCounter::DropUnsealed);
+        };
+        let Some(session) = seal.session() else {
+            return self.counters.count(EngineCounter::DropUnkeyed);
+        };
         let mut opened = std::mem::take(&mut self.opened);
-        let len = session.and_then(|session| session.open(received.bytes, &mut opened));
+        let len = session.open(received.bytes, &mut opened);
         match len {
             Some(len) => {
                 self.note_authentic(index, now);

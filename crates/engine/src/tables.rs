@@ -474,7 +474,7 @@ impl Tables {
             completion_queues: self.cqs.count(),
             shared_queues: self.srqs.count(),
             timers: self.timers.count(),
-            waiting: self.active.count() + self.air.waiting(),
+            waiting: self.active.count() + self.air.waiting() + self.qps.wait_for_keys(),
             peers: self.peers.count(),
             ring_bytes: 0,
         }

@@ -25,7 +25,7 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// A third host that forges datagrams, if there is one.
     pub attacker: Option<AttackerPlan>,
-    /// Reliable connections are sealed. (Of what waits for keys on an unreliable one, the judge could not say why it does not arrive.)
+    /// Connections are sealed.
     pub sealed: bool,
 }
 

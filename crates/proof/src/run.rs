@@ -1,7 +1,7 @@
 //! Worlds from beginning to end.
 
 use crate::host::{End, RECEIVES};
-use crate::plan::Plan;
+use crate::plan::{Plan, Service};
 use crate::world::{Counts, World, timeout};
 use airdma_engine::RecvWr;
 use airdma_sim::Random;
@@ -23,6 +23,9 @@ const SPARSE_MAX: Duration = Duration::from_millis(100);
 
 /// After so much silence a peer is given up whose timers and retries stand for as much or more (`airdma_transport`).
 const GIVEN_UP_AFTER: Duration = Duration::from_millis(2500);
+
+/// How long packets of a sealed connection wait for its keys if nothing tells later that they were lost.
+const UNRELIABLE_WAIT: Duration = Duration::from_millis(100);
 
 /// The bytes of the world of a seed.
 pub fn bytes_of(seed: u64) -> Vec<u8> {
@@ -200,8 +203,11 @@ impl World {
             let mut retries = timeout * 4 * tries;
             retries = retries.min((timeout * tries).max(GIVEN_UP_AFTER)) + timeout;
             if self.plan.sealed {
-                // Requests wait as long for the keys before they are tried.
-                retries += timeout;
+                // Before they are tried, requests wait for the keys: as long again, or 100 ms where nothing is acknowledged.
+                retries += match connection.service {
+                    Service::Uc => UNRELIABLE_WAIT,
+                    Service::Rc | Service::Ud => timeout,
+                };
             }
             let late = self.now > start + retries + SETTLING_MAX;
             let mut open = self.judge.sends(end).filter(|(_, signalled)| *signalled);

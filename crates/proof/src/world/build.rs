@@ -102,7 +102,7 @@ impl World {
             signal_all: connection.signal_all,
         });
         let qp = qp.expect("a queue pair");
-        if self.plan.sealed && connection.service == Service::Rc {
+        if self.plan.sealed && connection.service != Service::Ud {
             qp.seal().expect("it is not connected");
         }
         let granted = qp.caps();

@@ -38,7 +38,7 @@ impl World {
         }
     }
 
-    /// Packets that were dropped by hosts that had no keys for them.
+    /// Packets that hosts dropped which had no keys for them, yet or at all.
     fn unkeyed(&self, hosts: [usize; 2]) -> u64 {
         if !self.plan.sealed {
             return 0;
