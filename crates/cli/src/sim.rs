@@ -332,6 +332,7 @@ fn log_of(plan: &Plan, outcome: &Outcome) -> String {
         actions,
         attacker,
         sealed,
+        on_path,
     } = plan;
     let family = if *v6 { "IPv6" } else { "IPv4" };
     let faults = if *careful { "without" } else { "with" };
@@ -352,6 +353,9 @@ fn log_of(plan: &Plan, outcome: &Outcome) -> String {
     }
     if *sealed {
         let _ = writeln!(log, "sealed");
+    }
+    if let Some(on_path) = on_path {
+        let _ = writeln!(log, "{on_path:?}");
     }
     let _ = writeln!(log, "{} actions", actions.len());
     for line in outcome.world.events() {

@@ -29,6 +29,7 @@ use airdma_sim::Random;
 use airdma_wire::air::{self, Message};
 use airdma_wire::{Bth, NakCode, Opcode, Packet, Psn, Qpn, Syndrome};
 use core::time::Duration;
+pub(crate) use forge::{emit, management, with_icrc};
 use meeting::{Meeting, TIME_MAX};
 use own::Own;
 use std::net::IpAddr;
@@ -305,7 +306,8 @@ impl World {
 
     /// What the network has lost between the hosts that are connected by RDMA CM.
     fn lost_between_them(&self) -> u64 {
-        self.network.path(0, 1).lost + self.network.path(1, 0).lost
+        let (withheld, delayed) = self.held_up([0, 1]);
+        self.network.path(0, 1).lost + self.network.path(1, 0).lost + withheld + delayed
     }
 
     /// The hosts that are to be connected by RDMA CM are, before anything else happens, unless something is lost.

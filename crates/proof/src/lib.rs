@@ -7,6 +7,7 @@ pub mod cell;
 pub mod choices;
 mod delays;
 pub mod host;
+mod on_path;
 pub mod plan;
 pub mod program;
 pub mod run;

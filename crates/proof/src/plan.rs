@@ -27,6 +27,19 @@ pub struct Plan {
     pub attacker: Option<AttackerPlan>,
     /// Connections are sealed.
     pub sealed: bool,
+    /// A host on the path of sealed connections, whose hosts share a secret then.
+    pub on_path: Option<OnPathPlan>,
+}
+
+/// What a host on the path does.
+#[derive(Clone, Copy, Debug)]
+pub struct OnPathPlan {
+    /// Datagrams that it forges at most.
+    pub datagrams: u32,
+    /// It withholds some packets.
+    pub withholds: bool,
+    /// It holds some back.
+    pub delays: bool,
 }
 
 /// How busy the attacker is.
@@ -297,6 +310,9 @@ impl Plan {
             }
             actions.push(next);
         }
+        let sealed = unforeseen(seed, 20_001).is_multiple_of(8);
+        let has_datagrams = (connections.iter()).any(|of| of.service == Service::Ud);
+        let on_path = on_path(seed).filter(|_| sealed && !has_datagrams);
         Plan {
             seed,
             network,
@@ -306,7 +322,8 @@ impl Plan {
             careful: !faults,
             actions,
             attacker: attacker(seed),
-            sealed: unforeseen(seed, 20_001).is_multiple_of(8),
+            sealed,
+            on_path,
         }
     }
 }
@@ -319,6 +336,17 @@ fn attacker(seed: u64) -> Option<AttackerPlan> {
     chance.is_multiple_of(3).then_some(AttackerPlan {
         datagrams,
         pause: Duration::from_micros(micros),
+    })
+}
+
+/// A host on the path of half of the worlds: in half of those it forges, and nothing else.
+fn on_path(seed: u64) -> Option<OnPathPlan> {
+    let chance = unforeseen(seed, 20_002);
+    let only_forges = chance & 2 == 0;
+    chance.is_multiple_of(2).then_some(OnPathPlan {
+        datagrams: [16, 64, 256, 1024][(chance >> 8) as usize % 4],
+        withholds: !only_forges && chance & 4 == 0,
+        delays: !only_forges && chance & 8 == 0,
     })
 }
 

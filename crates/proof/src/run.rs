@@ -1,6 +1,7 @@
 //! Worlds from beginning to end.
 
 use crate::host::{End, RECEIVES};
+use crate::on_path::OnPath;
 use crate::plan::{Plan, Service};
 use crate::world::{Counts, World, timeout};
 use airdma_engine::RecvWr;
@@ -91,6 +92,7 @@ impl World {
     fn total(&self) -> Counts {
         let mut counts = self.counts;
         counts.forged = self.attacker.as_ref().map_or(0, |attacker| attacker.sent);
+        counts.forged += self.on_path.as_ref().map_or(0, |on_path| on_path.sent);
         for from in 0..self.hosts.len() {
             for to in 0..self.hosts.len() {
                 counts.lost += self.network.path(from, to).lost;
@@ -151,6 +153,7 @@ impl World {
     fn end(&mut self) -> Result<(), String> {
         self.note(|_| "the end begins".to_owned());
         self.network.heal();
+        self.on_path.iter_mut().for_each(OnPath::stop);
         let start = self.now;
         let until = start + QUIET_MAX;
         self.poll_all()?;
@@ -251,6 +254,7 @@ impl World {
         let is_open = ends.any(|end| self.judge.sends(end).next().is_some());
         let unsure = !self.plan.careful && is_open;
         let forged = self.attacker.as_ref().map_or(0, |attacker| attacker.sent);
+        let touched = touched + self.on_path.as_ref().map_or(0, OnPath::touched);
         let touched = touched + self.marked + forged;
         if unsure || touched > 0 || slow || self.violent || self.counts.failures > 0 {
             return Ok(());

@@ -22,9 +22,11 @@ pub(crate) use network::{to_network, to_port};
 use crate::attacker::Attacker;
 use crate::delays::Delays;
 use crate::host::{Air, End, Host};
-use crate::plan::Plan;
+use crate::on_path::{OnPath, Passing};
+use crate::plan::{Plan, Service};
 use airdma_engine::Qkey;
 use airdma_model::Contract;
+use airdma_port::sim::Frame as PortFrame;
 use airdma_sim::{Network, Random};
 use airdma_transport::Time;
 use core::time::Duration;
@@ -33,6 +35,9 @@ use std::collections::HashMap;
 
 /// The key that all datagrams carry.
 pub const QKEY: Qkey = Qkey(0x1111_1111);
+
+/// What hosts share where somebody sits on the path.
+const SECRET: &[u8] = b"what the host on the path has not";
 
 /// What is outstanding under an identifier.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +86,8 @@ pub struct World {
     pub drained: bool,
     /// The host that forges datagrams, if there is one.
     pub(crate) attacker: Option<Attacker>,
+    /// Who sits on the path, if somebody does.
+    pub(crate) on_path: Option<OnPath>,
     /// How long packets were under way, at `from * hosts + to`.
     delays: Vec<Delays>,
 }
@@ -114,6 +121,10 @@ impl World {
         let hosts = (0..plan.hosts).map(|index| {
             let seed = random.next_u64();
             let host = Host::new(index, network.address(index), seed, air(seed));
+            if plan.on_path.is_some() {
+                let shared = host.device.device().share_secret(SECRET);
+                shared.expect("a secret that is long enough");
+            }
             if offers_sack(plan.seed) {
                 host.device.offer_sack();
             }
@@ -142,10 +153,13 @@ impl World {
             violent: false,
             drained: false,
             attacker: None,
+            on_path: None,
             delays: vec![Delays::default(); plan.hosts * plan.hosts],
             plan,
         };
         world.judge.careful = world.plan.careful;
+        let on_path = world.plan.on_path;
+        world.on_path = on_path.map(|of| OnPath::new(world.plan.seed, of, world.hosts.len()));
         world.introduce_hosts();
         for index in 0..world.plan.connections.len() {
             world.connect(world.plan.connections[index]);
@@ -235,35 +249,45 @@ impl World {
         });
         let attacker = self.attacker.as_ref().and_then(Attacker::deadline);
         let attacker = attacker.map(|at| at.max(self.now));
-        hosts.flatten().chain(network).chain(attacker).min()
+        let held = self.on_path.as_ref().and_then(OnPath::deadline);
+        let own = attacker.into_iter().chain(held);
+        hosts.flatten().chain(network).chain(own).min()
     }
 
     fn happen(&mut self) -> Result<(), String> {
         self.attack();
+        self.let_go()?;
         let mut deliveries = Vec::new();
         self.network
             .deliver(time(self.now), &mut |delivery| deliveries.push(delivery));
         for delivery in deliveries {
             let to = delivery.to;
-            let delay = duration(delivery.at) - duration(delivery.sent);
-            self.delays[delivery.from * self.hosts.len() + to].add(self.now, delay);
+            let (from, sent) = (delivery.from, duration(delivery.sent));
+            self.note_delay(from, to, duration(delivery.at) - sent);
             if !self.hosts[to].alive {
                 continue;
             }
             self.counts.packets += 1;
             self.counts.damaged += u64::from(delivery.damaged);
             self.hosts[to].harmed += u64::from(delivery.harmed);
-            self.judge.now += 1;
             let mut frame = to_port(delivery.frame);
-            if let Some(attacker) = &mut self.attacker {
-                attacker.note_arrival(&frame);
-            }
             if frame.tos & ECN == ECT_0 && self.random.chance(MARKED) {
                 frame.tos |= ECN;
                 self.marked += 1;
             }
-            self.hosts[to].carrier.give(frame);
-            self.run(to)?;
+            if delivery.damaged {
+                self.arrive(to, frame)?;
+                continue;
+            }
+            let passing = Passing {
+                from,
+                to,
+                sent,
+                frame,
+            };
+            for (to, frame) in self.pass_by(passing) {
+                self.arrive(to, frame)?;
+            }
         }
         for host in 0..self.hosts.len() {
             let of = &self.hosts[host];
@@ -274,6 +298,27 @@ impl World {
             }
         }
         self.attend()
+    }
+
+    /// A packet was under way for so long, up to now.
+    pub(crate) fn note_delay(&mut self, from: usize, to: usize, delay: Duration) {
+        self.delays[from * self.hosts.len() + to].add(self.now, delay);
+    }
+
+    /// A packet comes to a host.
+    ///
+    /// # Errors
+    /// What the judge says.
+    pub(crate) fn arrive(&mut self, to: usize, frame: PortFrame) -> Result<(), String> {
+        if !self.hosts[to].alive {
+            return Ok(());
+        }
+        self.judge.now += 1;
+        if let Some(attacker) = &mut self.attacker {
+            attacker.note_arrival(&frame);
+        }
+        self.hosts[to].carrier.give(frame);
+        self.run(to)
     }
 
     /// Lets a host do what is to be done now, takes what it sends, and looks at its memory.
@@ -345,6 +390,11 @@ impl World {
     /// Whether any host may offer its peers more than RoCEv2.
     pub fn offers_air(&self) -> bool {
         !self.plan.seed.is_multiple_of(3) || offers_sack(self.plan.seed)
+    }
+
+    /// Whether packets of an end are sealed.
+    pub fn is_sealed(&self, end: usize) -> bool {
+        self.plan.sealed && self.plan.connections[end / 2].service != Service::Ud
     }
 
     /// Whether hosts may send bundles of packets.

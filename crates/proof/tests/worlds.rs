@@ -137,6 +137,7 @@ fn goes_as_it_should(seed: u64, fault: &str) {
     let before = Plan {
         attacker: None,
         sealed: false,
+        on_path: None,
         ..plan.clone()
     };
     for plan in [plan, before] {
@@ -228,6 +229,7 @@ fn worlds_are_of_every_kind() {
     some("careful", |plan| plan.careful);
     some("an attacker", |plan| plan.attacker.is_some());
     some("none", |plan| plan.attacker.is_none());
+    some("a host on the path", |plan| plan.on_path.is_some());
     some("three hosts or more", |plan| plan.hosts > 2);
     some("loss", |plan| plan.network.link.loss > 0);
     some("corruption", |plan| plan.network.link.corrupt > 0);

@@ -173,7 +173,7 @@ impl Attacker {
             Kind::Answer if reliable => self.answer(victim),
             Kind::Notification if self.notifications < NOTIFICATIONS_MAX => {
                 self.notifications += 1;
-                self.disturbances += 1;
+                self.disturbances += u64::from(!world.is_sealed(victim.end));
                 cnp(victim.number).to_vec()
             }
             Kind::WrongService => self.wrong_service(victim),
@@ -224,7 +224,7 @@ impl Attacker {
         // RoCEv2 has a packet from the future refused, and a requester without retries fails on a refusal.
         let behind = connection.retry_count == 0 || self.random.chance(0.3);
         let psn = self.unused_psn(victim.end ^ 1, behind);
-        self.disturbances += u64::from(!behind);
+        self.disturbances += u64::from(!behind && !world.is_sealed(victim.end));
         let opcode = self.random.pick(&REQUESTS);
         let payload = if opcode.is_send() || opcode.is_write() {
             let full = opcode.is_first() || opcode.is_middle();
@@ -440,7 +440,8 @@ impl Attacker {
 
     /// What it may do on its own connection, or, in the end, what it may not: reach what the host grants to others.
     fn own_request(&mut self, world: &World, victim: &Victim) -> Option<(IpAddr, Vec<u8>)> {
-        if self.own[victim.host].is_over {
+        // Where hosts share a secret, its own connection has no keys.
+        if self.own[victim.host].is_over || world.plan.on_path.is_some() {
             return None;
         }
         let at = REGIONS[region::TARGETS].area.at;
@@ -512,7 +513,7 @@ fn id_of(number: Qpn) -> u32 {
     (number.get() >> 12 & 0xff) << 24
 }
 
-fn emit(headers: &Headers, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn emit(headers: &Headers, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; headers.len()];
     headers.emit(&mut bytes);
     bytes.extend_from_slice(payload);
@@ -528,7 +529,7 @@ fn tagged(mut packet: Vec<u8>, tag: u16) -> Vec<u8> {
 }
 
 /// A management datagram in its packet.
-pub(super) fn management(mad: &[u8]) -> Vec<u8> {
+pub(crate) fn management(mad: &[u8]) -> Vec<u8> {
     let mut headers = Headers::new(Bth::new(Opcode::UdSendOnly, Qpn::GSI, Psn::new(0)));
     headers.deth = Some(Deth {
         qkey: GSI_QKEY,
@@ -538,6 +539,10 @@ pub(super) fn management(mad: &[u8]) -> Vec<u8> {
 }
 
 /// With its checksum, which any host can compute.
+pub(crate) fn with_icrc(from: IpAddr, to: IpAddr, source_port: u16, packet: &[u8]) -> Vec<u8> {
+    seal(from, to, source_port, 0, packet)
+}
+
 fn seal(from: IpAddr, to: IpAddr, source_port: u16, id: u16, packet: &[u8]) -> Vec<u8> {
     let ip = match (from, to) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => IpPseudo::V4 {

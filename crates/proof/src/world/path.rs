@@ -4,6 +4,7 @@ use super::{World, time, timeout};
 use crate::attacker::Attacker;
 use crate::delays::slow_since;
 use crate::host::End;
+use crate::on_path::OnPath;
 use core::time::Duration;
 
 impl World {
@@ -11,7 +12,8 @@ impl World {
     pub fn is_disorderly(&self) -> bool {
         // A Wi-Fi cell keeps the order, and repeats nothing that has arrived.
         let link = self.plan.network.link;
-        self.plan.network.wifi.is_none() && link.reorder + link.duplicate > 0
+        let holds_back = self.on_path.as_ref().is_some_and(OnPath::delays);
+        holds_back || self.plan.network.wifi.is_none() && link.reorder + link.duplicate > 0
     }
 
     /// What the network did between an end and its peer.
@@ -24,8 +26,10 @@ impl World {
         let (a, b) = (self.ends[end].host, self.ends[other].host);
         let counted = [self.network.path(a, b), self.network.path(b, a)];
         let lost: u64 = counted.iter().map(|path| path.lost).sum();
-        let lost = lost + self.unkeyed([a, b]);
+        let (withheld, delayed) = self.held_up([a, b]);
+        let lost = lost + withheld + self.unkeyed([a, b]);
         let astray: u64 = counted.iter().map(|path| path.astray).sum();
+        let astray = astray + delayed;
         let slow = self.slow_since(end);
         let is_calm = lost + astray == 0 && slow.is_none() && !self.violent;
         airdma_model::Path {
@@ -36,6 +40,15 @@ impl World {
             haunted: self.ends[end].haunted,
             disorderly: self.is_disorderly(),
         }
+    }
+
+    /// Packets that a host on the path withheld, and held back.
+    pub(crate) fn held_up(&self, [a, b]: [usize; 2]) -> (u64, u64) {
+        let Some(on_path) = &self.on_path else {
+            return (0, 0);
+        };
+        let (there, back) = (on_path.path(a, b), on_path.path(b, a));
+        (there.0 + back.0, there.1 + back.1)
     }
 
     /// Packets that hosts dropped which had no keys for them, yet or at all.
@@ -62,7 +75,9 @@ impl World {
         let under_way = [(a, b), (b, a)].map(|(from, to)| {
             let mut delays = self.delays[from * self.hosts.len() + to].clone();
             let present = self.network.oldest_under_way(time(self.now), from, to);
-            delays.add(self.now, present);
+            let held = self.on_path.as_ref();
+            let held = held.map(|on_path| on_path.oldest_held(self.now, from, to));
+            delays.add(self.now, present.max(held.unwrap_or_default()));
             delays
         });
         let waited = [a, b].map(|host| {
@@ -84,7 +99,8 @@ impl World {
         let alive = self.hosts.iter().filter(|host| host.alive);
         let mut busy =
             alive.map(|host| host.waits_since.is_some() || host.device.inventory().waiting > 0);
-        self.network.under_way() == 0 && !busy.any(|busy| busy)
+        let lets_go = self.on_path.as_ref().is_none_or(OnPath::is_quiet);
+        self.network.under_way() == 0 && lets_go && !busy.any(|busy| busy)
     }
 
     /// Packets of earlier connections are gone once nothing is under way.

@@ -1,0 +1,184 @@
+//! A host on the path of sealed connections: it sees every packet between the hosts of a world, and forges from what it sees.
+//!
+//! Hosts share a secret that it does not know. It may withhold a packet or hold it back, which any network does and the judge hears of. Whatever
+//! else it does changes no byte, no completion and no connection, and brings about no packet: the judge knows nothing of it, and a world in which
+//! nothing is withheld, held back or lost is a calm one ([`World::check_calm`](crate::run)).
+
+mod forge;
+
+use crate::plan::OnPathPlan;
+use crate::world::World;
+use airdma_port::sim::Frame;
+use airdma_sim::Random;
+use core::time::Duration;
+use std::collections::VecDeque;
+
+/// Packets that it remembers.
+const RECORDED_MAX: usize = 64;
+/// Packets that it forges when one passes, at most.
+const BURST_MAX: u64 = 3;
+/// How long it holds a packet back, at most: a queue may do as much.
+const HELD_MAX: Duration = Duration::from_micros(50);
+
+/// A packet on its way between two hosts.
+#[derive(Clone, Debug)]
+pub(crate) struct Passing {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    /// When it was sent.
+    pub(crate) sent: Duration,
+    pub(crate) frame: Frame,
+}
+
+/// The host on the path.
+pub(crate) struct OnPath {
+    plan: OnPathPlan,
+    random: Random,
+    hosts: usize,
+    /// Datagrams that it may still send.
+    left: u32,
+    recorded: VecDeque<Passing>,
+    held: Vec<(Duration, Passing)>,
+    /// Packets that did not arrive, and that came later, at `from * hosts + to`.
+    withheld: Vec<u64>,
+    delayed: Vec<u64>,
+    /// What it sent.
+    pub(crate) sent: u64,
+}
+
+impl OnPath {
+    pub(crate) fn new(seed: u64, plan: OnPathPlan, hosts: usize) -> OnPath {
+        OnPath {
+            plan,
+            random: Random::new(seed ^ 0x0a_9a74),
+            hosts,
+            left: plan.datagrams,
+            recorded: VecDeque::new(),
+            held: Vec::new(),
+            withheld: vec![0; hosts * hosts],
+            delayed: vec![0; hosts * hosts],
+            sent: 0,
+        }
+    }
+
+    /// Packets from one host to another that did not arrive, and that came later.
+    pub(crate) fn path(&self, from: usize, to: usize) -> (u64, u64) {
+        let at = from * self.hosts + to;
+        (self.withheld[at], self.delayed[at])
+    }
+
+    /// Packets that it withheld or held back.
+    pub(crate) fn touched(&self) -> u64 {
+        self.withheld.iter().chain(&self.delayed).sum()
+    }
+
+    /// Whether it may change the order of packets.
+    pub(crate) fn delays(&self) -> bool {
+        self.plan.delays
+    }
+
+    /// Whether it holds none back.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// When it lets go of a packet.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        self.held.iter().map(|(until, _)| *until).min()
+    }
+
+    /// How long the oldest packet from one host to another has been under way that it holds back.
+    pub(crate) fn oldest_held(&self, now: Duration, from: usize, to: usize) -> Duration {
+        let held = self.held.iter().map(|(_, passing)| passing);
+        let held = held.filter(|passing| (passing.from, passing.to) == (from, to));
+        held.map(|passing| now - passing.sent)
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// It ends: no packet is withheld any more.
+    pub(crate) fn stop(&mut self) {
+        self.plan.withholds = false;
+        self.plan.delays = false;
+    }
+
+    /// A packet arrives: what has not does not come later, as another that is held back.
+    fn record(&mut self, passing: &Passing) {
+        if self.recorded.len() == RECORDED_MAX {
+            let oldest = self.random.index(RECORDED_MAX);
+            self.recorded.remove(oldest);
+        }
+        self.recorded.push_back(passing.clone());
+    }
+}
+
+impl World {
+    /// A packet passes: what arrives now, and where.
+    pub(crate) fn pass_by(&mut self, passing: Passing) -> Vec<(usize, Frame)> {
+        let Some(mut on_path) = self.on_path.take() else {
+            return vec![(passing.to, passing.frame)];
+        };
+        let arriving = on_path.take(self, passing);
+        self.on_path = Some(on_path);
+        arriving
+    }
+
+    /// What was held back arrives.
+    ///
+    /// # Errors
+    /// What the judge says.
+    pub(crate) fn let_go(&mut self) -> Result<(), String> {
+        let Some(on_path) = &mut self.on_path else {
+            return Ok(());
+        };
+        let now = self.now;
+        let due = on_path.held.extract_if(.., |(until, _)| *until <= now);
+        let due = due.map(|(_, passing)| passing).collect::<Vec<_>>();
+        due.iter().for_each(|passing| on_path.record(passing));
+        for passing in due {
+            self.note_delay(passing.from, passing.to, now - passing.sent);
+            self.arrive(passing.to, passing.frame)?;
+        }
+        Ok(())
+    }
+}
+
+impl OnPath {
+    fn take(&mut self, world: &mut World, passing: Passing) -> Vec<(usize, Frame)> {
+        let (from, to) = (passing.from, passing.to);
+        let mut before = Vec::new();
+        let mut after = Vec::new();
+        if self.random.chance(0.5) {
+            for _ in 0..=self.random.below(BURST_MAX) {
+                let Some(forged) = self.forge(world, &passing) else {
+                    continue;
+                };
+                self.left -= 1;
+                self.sent += 1;
+                if self.random.chance(0.5) {
+                    before.push(forged);
+                } else {
+                    after.push(forged);
+                }
+            }
+        }
+        let at = from * self.hosts + to;
+        if self.plan.withholds && self.random.chance(0.02) {
+            self.withheld[at] += 1;
+            world.note(|_| format!("a packet from host {from} to {to} is withheld"));
+        } else if self.plan.delays && self.random.chance(0.05) {
+            self.delayed[at] += 1;
+            let wait = self.random.below(HELD_MAX.as_nanos() as u64);
+            let until = world.now + Duration::from_nanos(1 + wait);
+            world.note(|_| {
+                format!("a packet from host {from} to {to} is held back until {until:?}")
+            });
+            self.held.push((until, passing));
+        } else {
+            self.record(&passing);
+            before.push((to, passing.frame));
+        }
+        before.append(&mut after);
+        before
+    }
+}
