@@ -16,6 +16,7 @@ pub mod icrc;
 pub mod input;
 pub mod known_peers;
 pub mod off_path;
+pub mod on_path;
 pub mod packet;
 pub mod program;
 pub mod queue_journal;
@@ -40,6 +41,7 @@ pub const TARGETS: &[Target] = &[
     ("selective", selective::run),
     ("air_message", air_message::run),
     ("off_path", off_path::run),
+    ("on_path", on_path::run),
     ("cm_mad", cm_mad::run),
     ("cm_manager", cm_manager::run),
     ("work_request", work_request::run),

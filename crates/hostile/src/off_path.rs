@@ -33,7 +33,7 @@ const BTH_LEN: usize = 12;
 /// Both ends do their work, whatever is forged.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
-    let mut path = LossyPath::new();
+    let mut path = LossyPath::new(None);
     while !input.is_empty() {
         let victim = input.below(2);
         match input.below(8) {
@@ -49,13 +49,13 @@ pub fn run(data: &[u8]) {
 }
 
 /// One host, its queue pair and memory.
-struct Host {
-    device: Simulated,
-    carrier: Carrier,
+pub(crate) struct Host {
+    pub(crate) device: Simulated,
+    pub(crate) carrier: Carrier,
     words: Box<[u64]>,
     mr: Arc<Mr>,
     cq: Arc<Cq>,
-    qp: Arc<Qp>,
+    pub(crate) qp: Arc<Qp>,
     _pd: Arc<Pd>,
     /// What the peer has written, and is writing.
     written: Vec<u8>,
@@ -65,12 +65,16 @@ struct Host {
 }
 
 impl Host {
-    fn new(index: usize) -> Self {
+    fn new(index: usize, secret: Option<&[u8]>) -> Self {
         let address = IpAddr::from(ADDRESSES[index]);
         let (port, carrier) = carried(&[address]).expect("a port");
         let info = interface("simulated", 1, address);
         let device = Simulated::open(info, Box::new(port), index as u64).expect("a device");
         device.offer_air(RateControl::Buffers);
+        if let Some(secret) = secret {
+            let shared = device.device().share_secret(secret);
+            shared.expect("a secret");
+        }
         let pd = device.device().alloc_pd().expect("a domain");
         let cq = device.device().create_cq(64, None).expect("a queue");
         let init = QpInit {
@@ -169,31 +173,39 @@ impl Host {
     }
 }
 
-struct LossyPath {
-    hosts: [Host; 2],
+/// Two hosts, and the path between them.
+pub(crate) struct LossyPath {
+    pub(crate) hosts: [Host; 2],
     ticks: u32,
     posted: u8,
     /// The next packets, one for each bit: those that are set are lost, but for those that come too soon after another.
-    lost_bits: u32,
+    pub(crate) lost_bits: u32,
     since_lost: usize,
+    /// Every packet is kept here, if any is.
+    pub(crate) seen: Option<Vec<Seen>>,
+}
+
+/// A packet that passed.
+pub(crate) struct Seen {
+    pub(crate) to: usize,
+    pub(crate) frame: Frame,
+    /// It came, and does no more when it comes again.
+    pub(crate) arrived: bool,
 }
 
 impl LossyPath {
-    /// Both are in air mode, and have heard each other.
-    fn new() -> Self {
-        let hosts = [0, 1].map(Host::new);
+    /// Both are in air mode, and have heard each other. If they share a secret, every packet is kept.
+    pub(crate) fn new(secret: Option<&[u8]>) -> Self {
+        let hosts = [0, 1].map(|index| Host::new(index, secret));
         let mut path = LossyPath {
             hosts,
             ticks: 0,
             posted: 0,
             lost_bits: 0,
             since_lost: 0,
+            seen: secret.map(|_| Vec::new()),
         };
-        for host in [0, 1] {
-            let peer = path.hosts[1 - host].qp.number();
-            path.hosts[host].connect(peer, ADDRESSES[1 - host]);
-        }
-        path.pass(50);
+        path.connect();
         for _ in 0..2 {
             for from in [0, 1] {
                 path.write(from, 0, 4096);
@@ -203,8 +215,22 @@ impl LossyPath {
         path
     }
 
+    /// Both ends get ready.
+    pub(crate) fn connect(&mut self) {
+        for host in [0, 1] {
+            let peer = self.hosts[1 - host].qp.number();
+            self.hosts[host].connect(peer, ADDRESSES[1 - host]);
+        }
+        self.pass(50);
+    }
+
+    /// What time it is.
+    pub(crate) fn now(&self) -> Duration {
+        TICK * self.ticks
+    }
+
     /// Lets time pass.
-    fn pass(&mut self, ticks: usize) {
+    pub(crate) fn pass(&mut self, ticks: usize) {
         for _ in 0..ticks {
             self.ticks += 1;
             for from in [0, 1] {
@@ -218,7 +244,7 @@ impl LossyPath {
         }
     }
 
-    fn carry(&mut self, from: usize, frame: Frame) {
+    pub(crate) fn carry(&mut self, from: usize, frame: Frame) {
         let header = frame.bytes.first_chunk::<BTH_LEN>();
         let bth = header.and_then(|header| Bth::from_bytes(header).ok());
         self.hosts[from].last = bth
@@ -227,12 +253,20 @@ impl LossyPath {
         let is_lost = self.lost_bits & 1 != 0 && self.since_lost >= LOST_MIN;
         self.lost_bits >>= 1;
         self.since_lost = if is_lost { 0 } else { self.since_lost + 1 };
+        if let Some(seen) = &mut self.seen {
+            let frame = frame.clone();
+            seen.push(Seen {
+                to: 1 - from,
+                frame,
+                arrived: !is_lost,
+            });
+        }
         if !is_lost {
             self.hosts[1 - from].carrier.give(frame);
         }
     }
 
-    fn complete(&mut self) {
+    pub(crate) fn complete(&mut self) {
         for from in [0, 1] {
             let mut done = Vec::new();
             let polled = self.hosts[from].cq.poll(4, |completion| {
@@ -252,7 +286,7 @@ impl LossyPath {
         }
     }
 
-    fn post(&mut self, from: usize, input: &mut Input<'_>) {
+    pub(crate) fn post(&mut self, from: usize, input: &mut Input<'_>) {
         let offset = usize::from(input.u16()) % BYTES;
         let len = 1 + usize::from(input.u16()) % (BYTES - offset);
         self.write(from, offset, len);
@@ -290,32 +324,22 @@ impl LossyPath {
     }
 
     /// Gives a host a packet in the name of the other one.
-    fn forge(&mut self, victim: usize, mut bytes: Vec<u8>) {
-        let [source, destination] = [ADDRESSES[1 - victim], ADDRESSES[victim]];
-        let ip = IpPseudo::V4 {
-            src: source.into(),
-            dst: destination.into(),
-            id: 0,
-            dont_fragment: true,
-        };
-        let sum = icrc(&ip, ROCE_PORT, ROCE_PORT, &bytes);
-        bytes.extend_from_slice(&sum.to_le_bytes());
-        self.hosts[victim].carrier.give(Frame {
-            source: source.into(),
-            destination: destination.into(),
-            source_port: ROCE_PORT,
-            tos: 0,
-            ttl: 64,
-            flow_label: 0,
-            bytes,
-        });
+    fn forge(&mut self, victim: usize, bytes: Vec<u8>) {
+        self.hosts[victim]
+            .carrier
+            .give(frame(1 - victim, victim, bytes));
     }
 
     /// Any packet of a reliable connection, with any tag but that of the peer.
     fn forge_packet(&mut self, victim: usize, input: &mut Input<'_>) {
-        let Some(last) = self.hosts[1 - victim].last else {
-            return;
-        };
+        if let Some(bytes) = self.plain_packet(victim, input) {
+            self.forge(victim, bytes);
+        }
+    }
+
+    /// The same as bytes, if the peer has sent something.
+    pub(crate) fn plain_packet(&self, victim: usize, input: &mut Input<'_>) -> Option<Vec<u8>> {
+        let last = self.hosts[1 - victim].last?;
         let all = Opcode::ALL.iter().copied();
         let fitting: Vec<_> = all
             .filter(|opcode| matches!(opcode.transport(), Transport::Rc | Transport::Cnp))
@@ -345,7 +369,7 @@ impl LossyPath {
         headers.emit(&mut bytes);
         Bth::mark(bytes.first_chunk_mut().expect("a BTH"), tag);
         bytes.resize(bytes.len() + 4 * input.below(364), 0xee);
-        self.forge(victim, bytes);
+        Some(bytes)
     }
 
     fn range(&self, host: usize) -> u32 {
@@ -395,19 +419,11 @@ impl LossyPath {
     }
 
     fn forge_management(&mut self, victim: usize, mad: &[u8]) {
-        let mut headers = Headers::new(Bth::new(Opcode::UdSendOnly, Qpn::GSI, Psn::new(1)));
-        headers.deth = Some(Deth {
-            qkey: GSI_QKEY,
-            src_qpn: Qpn::GSI,
-        });
-        let mut bytes = vec![0; headers.len()];
-        headers.emit(&mut bytes);
-        bytes.extend_from_slice(mad);
-        self.forge(victim, bytes);
+        self.forge(victim, management(mad));
     }
 
     /// All that was posted is done, and nothing else.
-    fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         self.lost_bits = 0;
         for _ in 0..DONE_TICKS / 100 {
             if self.hosts.iter().all(|host| host.writing.is_none()) {
@@ -419,5 +435,41 @@ impl LossyPath {
             assert!(host.writing.is_none(), "a WRITE is never done");
             assert!(host.bytes(BYTES, BYTES) == host.written, "a byte is wrong");
         }
+    }
+}
+
+/// A datagram to queue pair 1.
+pub(crate) fn management(mad: &[u8]) -> Vec<u8> {
+    let mut headers = Headers::new(Bth::new(Opcode::UdSendOnly, Qpn::GSI, Psn::new(1)));
+    headers.deth = Some(Deth {
+        qkey: GSI_QKEY,
+        src_qpn: Qpn::GSI,
+    });
+    let mut bytes = vec![0; headers.len()];
+    headers.emit(&mut bytes);
+    bytes.extend_from_slice(mad);
+    bytes
+}
+
+/// A packet from one host to the other (2: a third one), with its ICRC.
+pub(crate) fn frame(from: usize, to: usize, mut bytes: Vec<u8>) -> Frame {
+    let of = |host: usize| ADDRESSES.get(host).copied().unwrap_or([192, 0, 2, 3]);
+    let [source, destination] = [of(from), of(to)];
+    let ip = IpPseudo::V4 {
+        src: source.into(),
+        dst: destination.into(),
+        id: 0,
+        dont_fragment: true,
+    };
+    let sum = icrc(&ip, ROCE_PORT, ROCE_PORT, &bytes);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    Frame {
+        source: source.into(),
+        destination: destination.into(),
+        source_port: ROCE_PORT,
+        tos: 0,
+        ttl: 64,
+        flow_label: 0,
+        bytes,
     }
 }

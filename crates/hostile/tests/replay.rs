@@ -47,7 +47,7 @@ fn replay((name, run): Target) {
     }
     let random = match name {
         "world" => RANDOM_WORLDS,
-        "off_path" => RANDOM_PATHS,
+        "off_path" | "on_path" => RANDOM_PATHS,
         _ => RANDOM,
     };
     for seed in 0..random {
@@ -87,6 +87,7 @@ replays!(
     selective,
     air_message,
     off_path,
+    on_path,
     cm_mad,
     cm_manager,
     work_request,
