@@ -36,6 +36,9 @@ RUNS = [
     Run(["ib_atomic_bw", "-n", "500"]),
     Run(["ib_send_bw", "-c", "UC", "-s", "8192", "-n", "500"]),
     Run(["ib_send_lat", "-R", "-s", "512", "-n", "500"], by_address=True),
+    Run(["ib_send_lat", "-c", "UD", "-s", "512", "-n", "500"]),
+    Run(["ibv_ud_pingpong", "-c", "-n", "500", "-s", "1024"]),
+    Run(["udaddy", "-C", "50", "-S", "1000"], by_address=True),
     Run(["rping", "-C", "200", "-S", "4096", "-V"], by_address=True),
     Run(["ib_write_bw", "-s", "65536", "-n", "500"], environment=(("AIRDMA_AIR", "1"),)),
     Run(["ib_write_bw", "-s", "65536", "-n", "500"], environment=(("AIRDMA_AIR", "1"), ("AIRDMA_IMPAIR", "drop=1%,seed=7"))),
@@ -53,7 +56,7 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
     for one in RUNS:
         _record(tally, f"sealed: {one.name}", lambda one=one: _is_sealed(lab, one, secrets[0]))
     for what, other in (("another secret", secrets[1]), ("no secret", {})):
-        for one in (RUNS[0], RUNS[5]):
+        for one in (RUNS[0], next(run for run in RUNS if run.argv[0] == "rping")):
             _record(tally, f"{what} reaches nothing: {one.name}", lambda one=one, other=other: _is_refused(lab, one, secrets[0], other))
     readable = folder / "readable"
     readable.write_bytes(b"0123456789abcdef")
@@ -110,10 +113,16 @@ def _both(lab: Lab, one: Run, ours: dict[str, str], theirs: dict[str, str], limi
 def _server(host: Host, one: Run) -> list[str]:
     if one.argv[0] == "rping":
         return build.with_airdma([*one.argv, "-s", "-a", host.ipv4])
+    if one.argv[0] == "udaddy":
+        return build.with_airdma([*one.argv, "-b", host.ipv4])
+    if one.argv[0] == "ibv_ud_pingpong":
+        return build.with_airdma([*one.argv, "-d", devices.DEVICE, "-g", str(devices.gid_index(host, 4))])
     return build.with_airdma([*one.argv, "-F", "-d", devices.DEVICE, "-x", str(devices.gid_index(host, 4))])
 
 
 def _client(lab: Lab, one: Run) -> list[str]:
     if one.argv[0] == "rping":
         return build.with_airdma([*one.argv, "-c", "-a", lab.b.ipv4])
+    if one.argv[0] == "udaddy":
+        return [*_server(lab.a, one), "-s", lab.b.ipv4]
     return [*_server(lab.a, one), lab.b.ipv4]

@@ -74,12 +74,16 @@ impl Multicast {
     }
 }
 
+/// All members of a group would have to agree on keys, and each could write what another is said to have written.
+pub(crate) const NO_SEALED_GROUP: Error =
+    Error::Unsupported("multicast beside AIRDMA_SECRET, which seals between two queue pairs,");
+
 impl Qp {
     /// Attaches a datagram queue pair to a multicast group: from now on it gets a copy of each datagram for the group, also
     /// of those this host sends. Attaching again changes nothing, as with rxe.
     ///
     /// # Errors
-    /// `EINVAL` for other queue pairs, and for a GID that is no IPv6 group (`ff00::/8`) and no mapped IPv4 group
+    /// `EOPNOTSUPP` beside `AIRDMA_SECRET`; `EINVAL` for other queue pairs, and for a GID that is no IPv6 group (`ff00::/8`) and no mapped IPv4 group
     /// (`::ffff:224.0.0.0/100`); `ENOMEM` at the limits; those of the system (`EMFILE`).
     pub fn attach_multicast(&self, gid: Gid) -> Result<(), Error> {
         let group = self.check_group(gid)?;
@@ -103,6 +107,9 @@ impl Qp {
 
     fn check_group(&self, gid: Gid) -> Result<IpAddr, Error> {
         self.core().check_process()?;
+        if self.shared.seals_datagrams {
+            return Err(NO_SEALED_GROUP);
+        }
         if self.qp_type() != QpType::Ud {
             return Err(Error::Invalid(
                 "only datagram queue pairs can be attached to a multicast group",

@@ -5,6 +5,7 @@
 //! batches of small messages. A datagram is never under way, so of those the first after a poll leaves at once, and
 //! the others wait for the next poll; if nobody polls, each leaves at once.
 
+use crate::multicast::NO_SEALED_GROUP;
 use crate::pd::check_posted_path;
 use crate::send_wqe::encode;
 use crate::worker::Work;
@@ -271,6 +272,9 @@ fn check_operation(qp: &Qp, wr: &SendWr<'_>) -> Result<(), Error> {
         }
         (QpType::Ud, Some(Datagram { path, .. })) if is_send => {
             check_posted_path(qp.core(), path)?;
+            if qp.shared.seals_datagrams && path.gid.to_ip().is_multicast() {
+                return Err(NO_SEALED_GROUP);
+            }
         }
         (QpType::RawPacket, None) if matches!(wr.operation, Operation::Send) => {}
         (QpType::RawPacket, _) => {

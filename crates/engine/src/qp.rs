@@ -9,6 +9,7 @@ use crate::qp_host::{QpSide, Receives};
 use crate::qp_shared::QpShared;
 use crate::qp_table::{QpSlot, Source};
 use crate::raw_frames::RawFrames;
+use crate::seal::datagrams::DatagramSeals;
 use crate::srq_table::Held;
 use crate::use_count::UseCount;
 use crate::worker::Work;
@@ -662,15 +663,11 @@ fn insert(
     let (recv, recv_side) = memory((caps.max_recv_wr, RecvWqe::stride(caps.max_recv_sge)))?;
     let granted = caps.granted(&send, &recv);
     core.control(|worker, now| {
-        if worker.tables.secret.is_some() && qp_type == QpType::Ud {
-            // What it sends would be readable, although the environment asks for sealing.
-            return Err(Error::Unsupported(
-                "a UD queue pair beside AIRDMA_SECRET, which seals connections alone,",
-            ));
-        }
         let (index, number) = worker.reserve(now)?;
         let sizes = (qp_type, granted, signal_all);
-        let shared = Arc::new(QpShared::new(number, index, sizes, send, recv));
+        let mut shared = QpShared::new(number, index, sizes, send, recv);
+        shared.seals_datagrams = worker.tables.secret.is_some() && qp_type == QpType::Ud;
+        let shared = Arc::new(shared);
         let config = QpConfig {
             qp_type,
             qpn: number,
@@ -693,6 +690,8 @@ fn insert(
         let mut slot = QpSlot::new(QueuePair::new(config), side);
         slot.raw = raw;
         slot.seals = worker.tables.secret.is_some() && qp_type.is_connected();
+        let datagrams = || Box::new(DatagramSeals::new(number));
+        slot.datagrams = shared.seals_datagrams.then(datagrams);
         worker.tables.qps.insert(index, slot);
         if qp_type == QpType::Ud {
             worker.listen(None, true);

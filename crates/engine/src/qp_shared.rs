@@ -18,6 +18,8 @@ pub(crate) struct QpShared {
     pub(crate) qp_type: QpType,
     pub(crate) caps: QpCaps,
     pub(crate) signal_all: bool,
+    /// It is of datagrams, and seals them.
+    pub(crate) seals_datagrams: bool,
     pub(crate) cookie: AtomicU64,
     pub(crate) state: PublishedState,
     pub(crate) urgency: Urgency,
@@ -41,6 +43,7 @@ impl QpShared {
             qp_type,
             caps,
             signal_all,
+            seals_datagrams: false,
             cookie: AtomicU64::new(0),
             state: PublishedState::new(QpState::Reset),
             urgency: Urgency::new(),

@@ -17,6 +17,7 @@ use crate::qp_host::QpSide;
 use crate::random::Random;
 use crate::raw_frames::RawFrames;
 use crate::seal::Seal;
+use crate::seal::datagrams::DatagramSeals;
 use crate::source_port::Silence;
 use crate::steering::range_of;
 use crate::{Error, LIMITS, QpType};
@@ -72,6 +73,8 @@ pub(crate) struct QpSlot {
     pub(crate) seals: bool,
     /// The keys of the connection that it has, if that is so.
     pub(crate) seal: Option<Box<Seal>>,
+    /// Of a queue pair of datagrams: it seals, with the keys that it shares with each peer.
+    pub(crate) datagrams: Option<Box<DatagramSeals>>,
 }
 
 /// Where packets of a queue pair leave from.
@@ -118,13 +121,14 @@ impl QpSlot {
             raw: None,
             seals: false,
             seal: None,
+            datagrams: None,
         }
     }
 
     /// Why it does not take a packet in the clear.
     #[cold]
     pub(crate) fn why_not_plain(&self) -> EngineCounter {
-        if self.seal.is_some() {
+        if self.seal.is_some() || self.datagrams.is_some() {
             EngineCounter::DropUnsealed
         } else {
             EngineCounter::DropBadSource
@@ -144,7 +148,8 @@ impl QpSlot {
     pub(crate) fn accepts(&self, source: IpAddr, destination: IpAddr) -> bool {
         match (&self.connection, self.qp.qp_type()) {
             (Some(connection), _) => connection.remote == source && connection.local == destination,
-            (None, QpType::Ud) => true,
+            // What is sealed does not come this way.
+            (None, QpType::Ud) => self.datagrams.is_none(),
             // What comes over RoCE is never raw.
             (None, QpType::RawPacket) => false,
             // Without a peer there is nobody to take packets from; in a state that takes none the transport says so.
@@ -285,11 +290,13 @@ impl QpTable {
 
     /// How many have something to send that waits for the keys of their connection.
     pub(crate) fn wait_for_keys(&self) -> usize {
-        let waits = |slot: &&Box<QpSlot>| {
+        let waits = |slot: &&QpSlot| {
             let holds = slot.seal.as_ref().is_some_and(|seal| seal.holds());
-            holds && slot.qp.wants_transmit()
+            (holds || slot.datagrams.is_some()) && slot.qp.wants_transmit()
         };
-        self.slots.iter().flatten().filter(waits).count()
+        (self.slots.iter().flatten().map(|slot| &**slot))
+            .filter(waits)
+            .count()
     }
 
     /// One more than the largest index in use.

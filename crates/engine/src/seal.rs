@@ -8,8 +8,10 @@
 //! |---|---|
 //! | what is done to a packet, and how keys are derived | [`session`] |
 //! | when keys are exchanged, and with which peer | here |
+//! | the same of a queue pair of datagrams, which has many | [`datagrams`] |
 //! | how it looks | [`airdma_wire::sealed`], [`airdma_wire::air`] |
 
+pub(crate) mod datagrams;
 mod secret;
 pub(crate) mod session;
 
@@ -25,6 +27,7 @@ use airdma_wire::air::{self, KeyOffer};
 use airdma_wire::mad::MAD_LEN;
 use airdma_wire::sealed::{SEALED_OVERHEAD, SEALED_TAG_LEN};
 use airdma_wire::{Gid, Qpn, ack_timeout};
+use datagrams::{Name, Unopened};
 use session::{PrivateKey, PublicKey, Session};
 use std::time::Duration;
 
@@ -81,6 +84,31 @@ impl Seal {
         }
     }
 
+    /// One that answers, and asks nothing itself until it is to.
+    fn passive(now: Time, random: &mut Random) -> Self {
+        Seal {
+            again_at: None,
+            ..Seal::new(now, random)
+        }
+    }
+
+    /// The peer is asked from now on, if it has not been.
+    fn ask(&mut self, now: Time) {
+        if self.session.is_none() && self.again_at.is_none() && self.offers == 0 {
+            self.again_at = Some(now);
+            self.give_up_at = now + KEYING_TIME_MAX;
+        }
+    }
+
+    /// Whether the peer was asked in vain.
+    fn has_given_up(&self, now: Time) -> bool {
+        self.session.is_none() && self.offers > 0 && now >= self.give_up_at
+    }
+
+    fn into_session(self) -> Option<Box<Session>> {
+        self.session
+    }
+
     /// Whether packets that a queue pair wants to send wait for the keys. They wait as long as the first of them would for its acknowledgement,
     /// and then leave for nowhere: so a peer that is not there is found out as on RoCEv2.
     pub(crate) fn waits(&mut self, now: Time, qp: &QueuePair) -> bool {
@@ -88,12 +116,17 @@ impl Seal {
             return false;
         }
         let hold = match qp.qp_type() {
-            QpType::Uc => UNRELIABLE_WAIT,
-            QpType::Rc | QpType::Ud | QpType::XrcSend | QpType::XrcReceive | QpType::RawPacket => {
+            QpType::Uc | QpType::Ud => UNRELIABLE_WAIT,
+            QpType::Rc | QpType::XrcSend | QpType::XrcReceive | QpType::RawPacket => {
                 let timeout = ack_timeout(qp.attributes().timeout);
                 timeout.map_or(KEYING_TIME_MAX, |timeout| timeout.min(KEYING_TIME_MAX))
             }
         };
+        self.holds_for(now, hold)
+    }
+
+    /// Whether packets wait, from the first one on for so long.
+    fn holds_for(&mut self, now: Time, hold: Duration) -> bool {
         now < *self.hold_until.get_or_insert(now + hold)
     }
 
@@ -139,6 +172,19 @@ impl Seal {
         self.again_at = Some(now + wait);
         let seen = self.session.as_ref().map(|session| *session.peer());
         Some((true, seen))
+    }
+
+    /// The same as an offer from one queue pair to another.
+    fn next_key_offer(&mut self, now: Time, sender: Qpn, receiver: Qpn) -> Option<KeyOffer> {
+        let (asks, seen) = self.next_offer(now)?;
+        Some(KeyOffer {
+            asks,
+            has_keys: self.session.is_some(),
+            sender,
+            receiver,
+            public_key: self.public_key,
+            seen,
+        })
     }
 
     /// Takes the peer's half. Returns whether the session is new; `None` if the offer is not one that counts.
@@ -193,9 +239,25 @@ impl Tables {
         out: &mut [u8],
     ) -> Option<(usize, Destination)> {
         while let Some(index) = self.keying.pop_due(now) {
-            let Some(QpSlot { qp, seal, .. }) = self.qps.slot(index) else {
+            let Some(slot) = self.qps.slot(index) else {
                 continue;
             };
+            let QpSlot {
+                qp,
+                seal,
+                datagrams,
+                ..
+            } = slot;
+            if let Some(datagrams) = datagrams.as_deref_mut() {
+                let next = datagrams.next_offer(now).filter(|_| qp.state().receives());
+                self.keying.set(index, datagrams.due(now));
+                let Some((to, offer)) = next else {
+                    // What waits for the keys may have waited long enough.
+                    self.settle(index, now);
+                    continue;
+                };
+                return Some((self.air.emit(&air::key(&offer), out), to));
+            }
             let Some(seal) = seal else {
                 continue;
             };
@@ -237,8 +299,21 @@ impl Tables {
     /// Takes an offer of a key.
     pub(crate) fn take_key(&mut self, now: Time, arrival: &Arrival, offer: &KeyOffer) {
         let secret = self.secret.as_ref().map_or(&[][..], Secret::of_sessions);
+        let mut rows = self.rows.iter();
+        let row = rows.position(|row| *row == Some(arrival.destination));
         let taken = self.qps.find(offer.receiver).and_then(|index| {
             let slot = self.qps.slot(index)?;
+            if let Some(datagrams) = slot.datagrams.as_deref_mut() {
+                let name = Name {
+                    local: arrival.destination,
+                    remote: arrival.source,
+                    number: offer.sender,
+                };
+                let from = (name, answer_to(arrival, row? as u8));
+                let is_new = datagrams.take(from, offer, secret, now, &mut self.random)?;
+                self.keying.set(index, datagrams.due(now));
+                return Some((index, is_new));
+            }
             let is_peer = slot.accepts(arrival.source, arrival.destination)
                 && slot.qp.attributes().dest_qpn == offer.sender;
             let seal = slot.seal.as_deref_mut().filter(|_| is_peer)?;
@@ -309,6 +384,9 @@ impl Tables {
         let Some(slot) = self.qps.slot(index) else {
             return;
         };
+        if slot.datagrams.is_some() {
+            return self.receive_sealed_datagram(index, now, received);
+        }
         if !slot.accepts(received.source, received.destination) {
             return self.counters.count(EngineCounter::DropBadSource);
         }
@@ -329,6 +407,37 @@ impl Tables {
             None => self.counters.count(EngineCounter::DropUnsealed),
         }
         self.opened = opened;
+    }
+
+    /// Takes a sealed packet for a queue pair of datagrams.
+    fn receive_sealed_datagram(&mut self, index: u32, now: Time, received: &Received<'_>) {
+        let slot = self.qps.slot(index);
+        let Some(datagrams) = slot.and_then(|slot| slot.datagrams.as_deref_mut()) else {
+            return;
+        };
+        let mut opened = std::mem::take(&mut self.opened);
+        match datagrams.open(received, &mut opened, now) {
+            Ok((len, number)) => {
+                let bytes = &opened[..len];
+                let received = Received { bytes, ..*received };
+                self.receive_datagram_of(index, now, &received, number);
+            }
+            Err(Unopened::NoKeys) => self.counters.count(EngineCounter::DropUnkeyed),
+            Err(Unopened::Forged) => self.counters.count(EngineCounter::DropUnsealed),
+        }
+        self.opened = opened;
+    }
+}
+
+/// Where an offer goes that answers one.
+fn answer_to(arrival: &Arrival, source_index: u8) -> Destination {
+    Destination {
+        address: arrival.source,
+        source_index,
+        tos: 0,
+        hop_limit: 0,
+        flow_label: 0,
+        bundles: false,
     }
 }
 

@@ -485,6 +485,7 @@ impl Tables {
         self.disconnect(index, now);
         self.active.remove(index);
         self.timers.remove(index);
+        self.keying.remove(index);
         self.qps.release(index);
     }
 

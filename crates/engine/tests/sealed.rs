@@ -279,16 +279,6 @@ fn a_shared_secret_seals_what_programs_do_not_ask_for() {
     wire.pass(5 * MS);
     ends[0].ok();
     assert_eq!(ends[1].memory.bytes(64, 6), *b"secret");
-    let datagrams = QpInit {
-        qp_type: QpType::Ud,
-        send_cq: ends[0].cq.clone(),
-        recv_cq: ends[0].cq.clone(),
-        srq: None,
-        caps: common::CAPS,
-        signal_all: false,
-    };
-    let refused = ends[0].pd.create_qp(datagrams).err().unwrap();
-    assert_eq!(refused.errno(), libc::EOPNOTSUPP);
 }
 
 #[test]
@@ -513,4 +503,136 @@ fn datagrams_and_connected_queue_pairs_do_not_begin_to_seal() {
     let ends = wire.ends(4096);
     connect(&ends);
     assert_eq!(ends[0].qp.seal().unwrap_err().errno(), libc::EINVAL);
+}
+
+const QKEY: Qkey = Qkey(0x1111_1111);
+
+/// Two hosts with a secret, and a queue pair of datagrams at each.
+fn datagrams(secrets: [Option<&[u8]>; 2]) -> (Wire, [End; 2]) {
+    let wire = Wire::new();
+    for (host, secret) in wire.hosts.iter().zip(secrets) {
+        if let Some(secret) = secret {
+            host.device.device().share_secret(secret).unwrap();
+        }
+    }
+    let end = |host: &Host| End::new(host.device.device(), QpType::Ud, 1 << 16);
+    let ends = [end(&wire.hosts[0]), end(&wire.hosts[1])];
+    for end in &ends {
+        common::datagram_to_rts(&end.qp, QKEY);
+    }
+    (wire, ends)
+}
+
+fn datagram(from: &End, to: &End, offset: usize, bytes: &[u8]) {
+    from.memory.fill(offset, bytes);
+    let mut wr = common::signalled(Operation::Send, from.memory.sge(offset, bytes.len()));
+    wr.datagram = Some(Datagram {
+        path: to.path(),
+        qpn: to.qp.number(),
+        qkey: QKEY,
+    });
+    from.qp.post_send(&wr).unwrap();
+}
+
+#[test]
+fn datagrams_are_sealed_and_the_first_one_arrives() {
+    let (mut wire, ends) = datagrams([Some(SECRET); 2]);
+    let text = b"what nobody on the path may read";
+    for number in 0..3 {
+        ends[1].recv(number, 1000 * number as usize, 200);
+        ends[0].recv(number, 1000 * number as usize, 200);
+    }
+    let mut recorded = Vec::new();
+    let mut watch = |from: usize, frame: Frame| {
+        let seen = frame.bytes.windows(16).any(|some| text.starts_with(some));
+        assert!(!seen, "readable");
+        recorded.push((1 - from, frame.clone()));
+        vec![frame]
+    };
+    for _ in 0..3 {
+        datagram(&ends[0], &ends[1], 8000, text);
+    }
+    wire.pass_through(5 * MS, &mut watch);
+    datagram(&ends[1], &ends[0], 8000, text);
+    wire.pass_through(5 * MS, &mut watch);
+    for (to, from, count) in [(1, 0, 3), (0, 1, 1)] {
+        for _ in 0..count {
+            assert_eq!(ends[from].ok().opcode, CompletionOpcode::Send);
+        }
+        for number in 0..count {
+            let received = ends[to].ok();
+            assert_eq!(received.opcode, CompletionOpcode::Receive);
+            assert_eq!(received.src_qpn, ends[from].qp.number());
+            assert_eq!(received.byte_len as usize, 40 + text.len());
+            assert_eq!(ends[to].memory.bytes(1000 * number + 40, text.len()), text);
+        }
+    }
+    let sealed = recorded
+        .iter()
+        .filter(|(_, frame)| frame.bytes[0] == SEALED_OPCODE);
+    assert_eq!(sealed.count(), 4);
+    // All of it again, and with every bit of the first changed.
+    ends[1].recv(9, 0, 200);
+    let (to, first) = (recorded.iter())
+        .find(|(_, frame)| frame.bytes[0] == SEALED_OPCODE)
+        .unwrap()
+        .clone();
+    for bit in (0..(first.bytes.len() - 4) * 8).filter(|bit| bit / 8 != CONGESTION_AT) {
+        let mut changed = first.clone();
+        changed.bytes[bit / 8] ^= 1 << (bit % 8);
+        recorded.push((to, with_icrc(changed)));
+    }
+    for (to, frame) in recorded {
+        wire.hosts[to].carrier.give(frame);
+        wire.hosts[to].device.run(wire.now);
+    }
+    wire.pass(5 * MS);
+    assert!(ends.iter().all(|end| end.try_complete().is_none()));
+    datagram(&ends[0], &ends[1], 8000, b"alive");
+    wire.pass(5 * MS);
+    ends[0].ok();
+    ends[1].ok();
+}
+
+#[test]
+fn datagrams_come_from_no_host_without_the_secret_and_reach_none() {
+    for other in [Some(&b"0123456789abcdeg"[..]), None] {
+        let (mut wire, ends) = datagrams([Some(SECRET), other]);
+        for (from, to) in [(0, 1), (1, 0)] {
+            ends[to].recv(1, 0, 200);
+            datagram(&ends[from], &ends[to], 8000, b"secret");
+        }
+        let mut is_readable = false;
+        wire.pass_through(20_000 * MS, &mut |from, frame| {
+            is_readable |= from == 0 && frame.bytes.windows(6).any(|some| some == b"secret");
+            vec![frame]
+        });
+        assert!(!is_readable);
+        for end in &ends {
+            assert_eq!(end.ok().opcode, CompletionOpcode::Send, "it has left");
+            assert!(end.try_complete().is_none());
+        }
+        assert_eq!(wire.hosts[0].counter("drop_unkeyed"), 1);
+        assert!(wire.hosts[0].counter("drop_unsealed") >= 1);
+    }
+}
+
+#[test]
+fn datagrams_to_groups_are_refused_beside_a_secret() {
+    let (_wire, ends) = datagrams([Some(SECRET); 2]);
+    let group = Gid::from(IpAddr::from([224, 0, 1, 7]));
+    let refused = ends[0].qp.attach_multicast(group).unwrap_err();
+    assert_eq!(refused.errno(), libc::EOPNOTSUPP);
+    let mut wr = common::signalled(Operation::Send, ends[0].memory.sge(0, 8));
+    wr.datagram = Some(Datagram {
+        path: Path {
+            gid: group,
+            hop_limit: 1,
+            ..Path::default()
+        },
+        qpn: Qpn::MULTICAST,
+        qkey: QKEY,
+    });
+    let refused = ends[0].qp.post_send(&wr).unwrap_err();
+    assert_eq!(refused.errno(), libc::EOPNOTSUPP);
 }

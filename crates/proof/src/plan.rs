@@ -311,8 +311,7 @@ impl Plan {
             actions.push(next);
         }
         let sealed = unforeseen(seed, 20_001).is_multiple_of(8);
-        let has_datagrams = (connections.iter()).any(|of| of.service == Service::Ud);
-        let on_path = on_path(seed).filter(|_| sealed && !has_datagrams);
+        let on_path = on_path(seed).filter(|_| sealed);
         Plan {
             seed,
             network,

@@ -209,7 +209,9 @@ impl World {
                 // Before they are tried, requests wait for the keys: as long again, or 100 ms where nothing is acknowledged.
                 retries += match connection.service {
                     Service::Uc => UNRELIABLE_WAIT,
-                    Service::Rc | Service::Ud => timeout,
+                    Service::Rc => timeout,
+                    // For each peer that is gone.
+                    Service::Ud => UNRELIABLE_WAIT * self.ends.len() as u32,
                 };
             }
             let late = self.now > start + retries + SETTLING_MAX;

@@ -14,7 +14,7 @@ use crate::host::{Host, Receive};
 use crate::queue_pair::{Arrival, Transmit};
 use crate::request_packet::{pad_of, request_bth};
 use crate::requester::completion_opcode;
-use crate::work::{Operation, SendRequest};
+use crate::work::{Operation, Path, SendRequest};
 
 /// What lies between the IP header and the BTH.
 const UDP_HEADER_LEN: usize = 8;
@@ -52,6 +52,12 @@ impl Datagrams {
 
     pub(crate) fn wants_transmit(&self) -> bool {
         !self.queue.is_empty()
+    }
+
+    /// Where the next one goes.
+    pub(crate) fn next(&self) -> Option<(Path, Qpn)> {
+        let datagram = self.queue.front()?.datagram?;
+        Some((datagram.path, datagram.qpn))
     }
 
     /// Sends the next datagram. An error is the status of the request at the front.

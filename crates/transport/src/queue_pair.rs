@@ -490,6 +490,16 @@ impl QueuePair {
         }
     }
 
+    /// Where the next datagram goes, if there is one: the path, and the queue pair.
+    pub fn next_datagram(&self) -> Option<(Path, Qpn)> {
+        match &self.service {
+            Service::Datagram(datagrams) if self.attributes.state == QpState::ReadyToSend => {
+                datagrams.next()
+            }
+            Service::Datagram(_) | Service::Connected { .. } | Service::Unreliable { .. } => None,
+        }
+    }
+
     fn poll_datagram<H: Host>(&mut self, host: &mut H, out: &mut [u8]) -> Option<Transmit> {
         if self.attributes.state != QpState::ReadyToSend {
             return None;

@@ -107,6 +107,16 @@ impl Session {
         })
     }
 
+    /// Of the next packet.
+    pub(crate) fn counter(&self) -> u64 {
+        self.counter
+    }
+
+    /// The first packet has this counter.
+    pub(crate) fn count_from(&mut self, first: u64) {
+        self.counter = first;
+    }
+
     /// The peer's public key.
     pub(crate) fn peer(&self) -> &PublicKey {
         &self.peer

@@ -74,6 +74,29 @@ impl Tables {
         }
     }
 
+    /// Takes a datagram that was sealed by the queue pair of this number.
+    pub(crate) fn receive_datagram_of(
+        &mut self,
+        index: u32,
+        now: Time,
+        received: &Received<'_>,
+        sender: Qpn,
+    ) {
+        match Packet::parse(received.bytes) {
+            // Of its own number it has to tell the truth.
+            Ok(packet)
+                if packet
+                    .headers
+                    .deth
+                    .is_none_or(|deth| deth.src_qpn == sender) =>
+            {
+                self.deliver::<true>(index, now, received, &arrival(received), &packet);
+            }
+            Ok(_) => self.counters.count(EngineCounter::DropUnsealed),
+            Err(error) => self.drop_malformed(error),
+        }
+    }
+
     /// Gives a packet to the queue pair that it is for.
     /// `SEALED`: each path has its own copy, inlined into it.
     #[inline(always)]

@@ -6,6 +6,7 @@ use crate::counters::EngineCounter;
 use crate::gsi::Gsi;
 use crate::qp_host::QpHost;
 use crate::qp_table::{Connection, QpSlot};
+use crate::seal::datagrams::{Name, Readiness};
 use crate::seal::{SEALED_LEN_MAX, Seal};
 use airdma_port::{Port, TransmitBatch};
 use airdma_transport::{RunLimits, Time};
@@ -111,7 +112,13 @@ impl Tables {
             self.note(index, now);
             return (0, TurnEnd::NothingToSend);
         }
-        let QpSlot { qp, side, seal, .. } = slot;
+        let QpSlot {
+            qp,
+            side,
+            seal,
+            datagrams,
+            ..
+        } = slot;
         let mut host = QpHost {
             side,
             memory: &mut self.memory,
@@ -141,6 +148,7 @@ impl Tables {
         let (mut sent, mut count) = (0, 0);
         let mut last_path = None;
         let mut full = false;
+        let seals = seal.is_some() || datagrams.is_some();
         let spare = seal.as_ref().map_or(0, |_| SEALED_OVERHEAD);
         let end = loop {
             if sent >= allowance {
@@ -171,14 +179,38 @@ impl Tables {
             let Some(out) = batch.reserve(SEALED_LEN_MAX) else {
                 break TurnEnd::BatchFull;
             };
+            let mut peer = None;
+            if seals
+                && let Some(datagrams) = datagrams
+                && let Some((path, number)) = qp.next_datagram()
+            {
+                let to = destination(&path);
+                let local = self.rows.get(usize::from(to.source_index)).copied();
+                peer = local.flatten().map(|local| Name {
+                    local,
+                    remote: to.address,
+                    number,
+                });
+                if let Some(peer) = peer {
+                    let (ready, due) = datagrams.prepare(peer, to, now, &mut self.random);
+                    self.keying.set(index, due);
+                    if ready == Readiness::Waits {
+                        break TurnEnd::NothingToSend;
+                    }
+                }
+            }
             let room = &mut out[..PACKET_LEN_MAX];
             let Some(mut transmit) = qp.poll_transmit(now, credit, &mut host, room) else {
                 break TurnEnd::NothingToSend;
             };
             // Only behind such a packet its message may go on.
             full = transmit.len > path_mtu;
-            if let Some(seal) = seal {
-                let session = seal.session();
+            if seals {
+                let session = match (seal.as_deref_mut(), datagrams.as_deref_mut()) {
+                    (Some(seal), _) => seal.session(),
+                    (None, Some(datagrams)) => peer.and_then(|peer| datagrams.session(peer)),
+                    (None, None) => None,
+                };
                 let len = session.and_then(|session| session.seal(out, transmit.len));
                 let Some(len) = len else {
                     // The peer did not agree on keys: it gets nothing.

@@ -1,0 +1,255 @@
+//! Sealed datagrams: a queue pair of datagrams agrees on keys with each queue pair that it exchanges datagrams with, as the two ends of a
+//! connection do.
+//!
+//! | | how |
+//! |---|---|
+//! | whose a sealed datagram is | its counter says the number of the sender's queue pair in the upper 24 bits; with the source address that names the peer |
+//! | when keys are exchanged | before the first datagram to a peer, which waits for them |
+//! | a peer that was started again under its old number | asks with another key, or is asked: anew after a second in which nothing of it came |
+//! | who can take a peer's place | who names a public key that was drawn for that: no offer of before does |
+
+use super::session::Session;
+use super::{OFFER_AGAIN, Seal, UNRELIABLE_WAIT};
+use crate::random::Random;
+use airdma_port::{Destination, Received};
+use airdma_transport::Time;
+use airdma_wire::Qpn;
+use airdma_wire::air::KeyOffer;
+use airdma_wire::sealed::Sealed;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Peers that one queue pair keeps keys for.
+pub(crate) const DATAGRAM_PEERS_MAX: usize = 1024;
+
+/// Bits of a counter below the number of the sender's queue pair.
+const COUNTER_BITS: u32 = 40;
+/// With so many datagrams other keys are agreed on, long before the counter reaches the number.
+const RENEW_DATAGRAMS: u64 = 1 << (COUNTER_BITS - 1);
+/// A peer that is sent to and was not heard for so long is asked for another key: it may have been started again.
+const RENEW_AFTER: Duration = Duration::from_secs(1);
+
+/// A peer: the address of this host that it knows, its own, and its queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Name {
+    pub(crate) local: IpAddr,
+    pub(crate) remote: IpAddr,
+    pub(crate) number: Qpn,
+}
+
+/// The keys of one queue pair of datagrams.
+pub(crate) struct DatagramSeals {
+    own: Qpn,
+    peers: BTreeMap<Name, Peer>,
+}
+
+struct Peer {
+    to: Destination,
+    /// What is sent with, or waited for.
+    seal: Seal,
+    /// What may take its place.
+    next: Option<Box<Seal>>,
+    /// What was sent with before: the peer's datagrams may be under way.
+    previous: Option<Box<Session>>,
+    heard_at: Time,
+    used_at: Time,
+}
+
+/// Whether a datagram may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readiness {
+    /// Its peer has agreed on keys, or did not in time: then it leaves for nowhere.
+    Leaves,
+    /// It waits for them.
+    Waits,
+}
+
+impl DatagramSeals {
+    pub(crate) fn new(own: Qpn) -> Self {
+        DatagramSeals {
+            own,
+            peers: BTreeMap::new(),
+        }
+    }
+
+    /// A datagram is about to leave. Says when something is to be done for that.
+    pub(crate) fn prepare(
+        &mut self,
+        name: Name,
+        to: Destination,
+        now: Time,
+        random: &mut Random,
+    ) -> (Readiness, Option<Time>) {
+        let peer = self.peer(name, to, now, random);
+        peer.to = to;
+        peer.used_at = now;
+        if peer.seal.has_keys() {
+            peer.renew(now, random);
+            let due = peer.next.as_ref().and_then(|next| next.due(now));
+            return (Readiness::Leaves, due);
+        }
+        if peer.seal.has_given_up(now) {
+            peer.seal = Seal::new(now, random);
+        }
+        peer.seal.ask(now);
+        let readiness = if peer.seal.holds_for(now, UNRELIABLE_WAIT) {
+            Readiness::Waits
+        } else {
+            Readiness::Leaves
+        };
+        (readiness, peer.seal.due(now))
+    }
+
+    fn peer(&mut self, name: Name, to: Destination, now: Time, random: &mut Random) -> &mut Peer {
+        if self.peers.len() >= DATAGRAM_PEERS_MAX && !self.peers.contains_key(&name) {
+            // One that has no keys, or else the one that was not used for longest.
+            let all = self.peers.iter();
+            let oldest = all.min_by_key(|(_, peer)| (peer.seal.has_keys(), peer.used_at));
+            if let Some(oldest) = oldest.map(|(name, _)| *name) {
+                self.peers.remove(&oldest);
+            }
+        }
+        self.peers.entry(name).or_insert_with(|| Peer {
+            to,
+            seal: Seal::passive(now, random),
+            next: None,
+            previous: None,
+            heard_at: now,
+            used_at: now,
+        })
+    }
+
+    /// What datagrams to this peer are sealed with.
+    pub(crate) fn session(&mut self, name: Name) -> Option<&mut Session> {
+        self.peers.get_mut(&name)?.seal.session()
+    }
+
+    /// Opens a sealed datagram. Returns its length in `out` and the queue pair that sealed it; an error says whether there are no
+    /// keys for it.
+    pub(crate) fn open(
+        &mut self,
+        received: &Received<'_>,
+        out: &mut [u8],
+        now: Time,
+    ) -> Result<(usize, Qpn), Unopened> {
+        let packet = received.bytes;
+        let sealed = Sealed::parse(packet).ok_or(Unopened::Forged)?;
+        let number = Qpn::new((sealed.counter >> COUNTER_BITS) as u32);
+        let peer = self.peers.get_mut(&Name {
+            local: received.destination,
+            remote: received.source,
+            number,
+        });
+        let peer = peer.ok_or(Unopened::NoKeys)?;
+        let session = peer.seal.session().ok_or(Unopened::NoKeys)?;
+        if let Some(len) = session.open(packet, out) {
+            (peer.heard_at, peer.used_at) = (now, now);
+            return Ok((len, number));
+        }
+        let previous = peer.previous.as_mut();
+        match previous.and_then(|session| session.open(packet, out)) {
+            Some(len) => Ok((len, number)),
+            // The peer may have keys that it has yet to tell of.
+            None if peer.next.is_some() => Err(Unopened::NoKeys),
+            None => Err(Unopened::Forged),
+        }
+    }
+
+    /// Takes an offer from a host that knows the secret. Returns whether there are new keys for what is sent; `None` if it is not one that counts.
+    pub(crate) fn take(
+        &mut self,
+        (name, to): (Name, Destination),
+        offer: &KeyOffer,
+        secret: &[u8],
+        now: Time,
+        random: &mut Random,
+    ) -> Option<bool> {
+        if !offer.asks && !self.peers.contains_key(&name) {
+            return None;
+        }
+        let first = u64::from(self.own.get()) << COUNTER_BITS;
+        self.peer(name, to, now, random)
+            .take(offer, secret, first, now, random)
+    }
+
+    /// The next offer that is to be said now, and to whom.
+    pub(crate) fn next_offer(&mut self, now: Time) -> Option<(Destination, KeyOffer)> {
+        let own = self.own;
+        self.peers.iter_mut().find_map(|(name, peer)| {
+            let next = peer.next.as_deref_mut().into_iter();
+            let mut seals = next.chain([&mut peer.seal]);
+            let offer = seals.find_map(|seal| seal.next_key_offer(now, own, name.number))?;
+            Some((peer.to, offer))
+        })
+    }
+
+    /// When something is to be done.
+    pub(crate) fn due(&self, now: Time) -> Option<Time> {
+        let peers = self.peers.values();
+        let all = peers.flat_map(|peer| peer.next.as_deref().into_iter().chain([&peer.seal]));
+        all.filter_map(|seal| seal.due(now)).min()
+    }
+}
+
+/// Why a sealed datagram was not opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unopened {
+    /// There are no keys for its sender.
+    NoKeys,
+    /// It is not its sender's, or came before.
+    Forged,
+}
+
+impl Peer {
+    fn renew(&mut self, now: Time, random: &mut Random) {
+        if self
+            .next
+            .as_ref()
+            .is_some_and(|next| !next.has_given_up(now))
+        {
+            return;
+        }
+        let is_silent = now >= self.heard_at + RENEW_AFTER;
+        let counter = self.seal.session().map_or(0, |session| session.counter());
+        let is_used_up = counter & ((1 << COUNTER_BITS) - 1) >= RENEW_DATAGRAMS;
+        self.next = (is_silent || is_used_up).then(|| Box::new(Seal::new(now, random)));
+    }
+
+    fn take(
+        &mut self,
+        offer: &KeyOffer,
+        secret: &[u8],
+        first: u64,
+        now: Time,
+        random: &mut Random,
+    ) -> Option<bool> {
+        let session = self.seal.session();
+        let is_known = session.is_none_or(|session| *session.peer() == offer.public_key);
+        let seal = if is_known {
+            &mut self.seal
+        } else if offer.asks {
+            let candidate = || Box::new(Seal::passive(now, random));
+            self.next.get_or_insert_with(candidate)
+        } else {
+            self.next.as_deref_mut()?
+        };
+        let is_new = seal.take(offer, secret)?;
+        if is_new {
+            if let Some(session) = seal.session() {
+                session.count_from(first);
+            }
+            self.heard_at = now;
+            if !is_known && let Some(next) = self.next.take() {
+                let before = std::mem::replace(&mut self.seal, *next);
+                self.previous = before.into_session();
+            }
+        }
+        Some(is_new)
+    }
+}
+
+const _: () = assert!(OFFER_AGAIN.len() > 1, "a lost offer is repeated");
+
+#[cfg(test)]
+mod tests;
