@@ -89,7 +89,7 @@ impl Device {
 
     /// Seals every connection of queue pairs that are created from now on with a secret that both hosts have (`AIRDMA_SECRET` for programs):
     /// their packets are encrypted and authenticated, as are the datagrams of connection management, and hosts without the secret reach
-    /// nothing. Other datagrams (UD) are not offered then.
+    /// nothing. Datagrams (UD) are sealed between two queue pairs at a time; those to multicast groups are refused.
     ///
     /// # Errors
     /// `InvalidInput` for a secret of less than 16 bytes.

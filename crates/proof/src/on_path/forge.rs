@@ -3,6 +3,7 @@
 use super::{OnPath, Passing};
 use crate::attacker::{emit, management, with_icrc};
 use crate::host::{REGIONS, region};
+use crate::plan::Service;
 use crate::world::{QKEY, World};
 use airdma_port::sim::Frame;
 use airdma_wire::air::{self, KeyOffer, Message};
@@ -57,6 +58,16 @@ const KINDS: [Kind; 16] = [
     Kind::Plain,
     Kind::Plain,
     Kind::Offer,
+];
+
+/// Packets of reliable connections.
+const RC: [Opcode; 6] = [
+    Opcode::RcSendOnly,
+    Opcode::RcWriteOnly,
+    Opcode::RcReadRequest,
+    Opcode::RcAcknowledge,
+    Opcode::RcReadResponseOnly,
+    Opcode::Cnp,
 ];
 
 /// Of a BTH: what routers may change, and is neither authenticated nor under the ICRC.
@@ -160,17 +171,14 @@ impl OnPath {
     fn plain(&mut self, world: &World, to: usize, seen: &[u8]) -> Vec<u8> {
         let number = |at: usize| u32::from_be_bytes([0, seen[at], seen[at + 1], seen[at + 2]]);
         let (qpn, psn) = (Qpn::new(number(5)), Psn::new(number(9)));
-        let opcode = self.random.pick(&[
-            Opcode::RcSendOnly,
-            Opcode::RcWriteOnly,
-            Opcode::RcReadRequest,
-            Opcode::RcAcknowledge,
-            Opcode::RcReadResponseOnly,
-            Opcode::UcSendOnly,
-            Opcode::UcWriteOnly,
-            Opcode::UdSendOnly,
-            Opcode::Cnp,
-        ]);
+        let end = world.ends.iter().position(|end| end.number == qpn);
+        let service = end.map(|end| world.plan.connections[end / 2].service);
+        let opcodes: &[Opcode] = match service {
+            Some(Service::Rc) => &RC,
+            Some(Service::Uc) => &[Opcode::UcSendOnly, Opcode::UcWriteOnly, Opcode::Cnp],
+            Some(Service::Ud) | None => &[Opcode::UdSendOnly],
+        };
+        let opcode = self.random.pick(opcodes);
         if opcode == Opcode::Cnp {
             return cnp(qpn).to_vec();
         }
