@@ -102,25 +102,50 @@ impl OnPath {
         self.plan.delays = false;
     }
 
-    /// A packet arrives: what has not does not come later, as another that is held back.
-    fn record(&mut self, passing: &Passing) {
+    fn record(&mut self, passing: Passing) {
         if self.recorded.len() == RECORDED_MAX {
             let oldest = self.random.index(RECORDED_MAX);
             self.recorded.remove(oldest);
         }
-        self.recorded.push_back(passing.clone());
+        self.recorded.push_back(passing);
     }
 }
 
 impl World {
-    /// A packet passes: what arrives now, and where.
-    pub(crate) fn pass_by(&mut self, passing: Passing) -> Vec<(usize, Frame)> {
+    /// A packet passes: it arrives, and what is made of it.
+    ///
+    /// # Errors
+    /// What the judge says.
+    pub(crate) fn pass_by(&mut self, passing: Passing) -> Result<(), String> {
         let Some(mut on_path) = self.on_path.take() else {
-            return vec![(passing.to, passing.frame)];
+            return self.arrive(passing.to, passing.frame);
         };
-        let arriving = on_path.take(self, passing);
+        let mut forged = on_path.forge_some(self, &passing);
+        let after = forged.split_off(forged.len() / 2);
+        let passes = on_path.pass(self, passing);
         self.on_path = Some(on_path);
-        arriving
+        for (to, frame) in forged {
+            self.arrive(to, frame)?;
+        }
+        if let Some(passing) = passes {
+            self.arrive_itself(passing)?;
+        }
+        for (to, frame) in after {
+            self.arrive(to, frame)?;
+        }
+        Ok(())
+    }
+
+    /// A packet arrives as it was sent, and may come again from now on; but not if the host has no keys for it yet: then it would come for the
+    /// first time, as another that is held back.
+    fn arrive_itself(&mut self, passing: Passing) -> Result<(), String> {
+        let before = self.unkeyed_at(passing.to);
+        self.arrive(passing.to, passing.frame.clone())?;
+        let is_opened = self.unkeyed_at(passing.to) == before;
+        if let Some(on_path) = self.on_path.as_mut().filter(|_| is_opened) {
+            on_path.record(passing);
+        }
+        Ok(())
     }
 
     /// What was held back arrives.
@@ -133,40 +158,38 @@ impl World {
         };
         let now = self.now;
         let due = on_path.held.extract_if(.., |(until, _)| *until <= now);
-        let due = due.map(|(_, passing)| passing).collect::<Vec<_>>();
-        due.iter().for_each(|passing| on_path.record(passing));
-        for passing in due {
+        for (_, passing) in due.collect::<Vec<_>>() {
             self.note_delay(passing.from, passing.to, now - passing.sent);
-            self.arrive(passing.to, passing.frame)?;
+            self.arrive_itself(passing)?;
         }
         Ok(())
     }
 }
 
 impl OnPath {
-    fn take(&mut self, world: &mut World, passing: Passing) -> Vec<(usize, Frame)> {
-        let (from, to) = (passing.from, passing.to);
-        let mut before = Vec::new();
-        let mut after = Vec::new();
-        if self.random.chance(0.5) {
-            for _ in 0..=self.random.below(BURST_MAX) {
-                let Some(forged) = self.forge(world, &passing) else {
-                    continue;
-                };
-                self.left -= 1;
-                self.sent += 1;
-                if self.random.chance(0.5) {
-                    before.push(forged);
-                } else {
-                    after.push(forged);
-                }
-            }
+    /// What it makes of a packet that passes.
+    fn forge_some(&mut self, world: &mut World, passing: &Passing) -> Vec<(usize, Frame)> {
+        if !self.random.chance(0.5) {
+            return Vec::new();
         }
+        let tries = 1 + self.random.below(BURST_MAX);
+        let forged = (0..tries).filter_map(|_| self.forge(world, passing));
+        let forged: Vec<_> = forged.collect();
+        self.left -= forged.len() as u32;
+        self.sent += forged.len() as u64;
+        forged
+    }
+
+    /// Whether the packet itself passes now.
+    fn pass(&mut self, world: &mut World, passing: Passing) -> Option<Passing> {
+        let (from, to) = (passing.from, passing.to);
         let at = from * self.hosts + to;
         if self.plan.withholds && self.random.chance(0.02) {
             self.withheld[at] += 1;
             world.note(|_| format!("a packet from host {from} to {to} is withheld"));
-        } else if self.plan.delays && self.random.chance(0.05) {
+            return None;
+        }
+        if self.plan.delays && self.random.chance(0.05) {
             self.delayed[at] += 1;
             let wait = self.random.below(HELD_MAX.as_nanos() as u64);
             let until = world.now + Duration::from_nanos(1 + wait);
@@ -174,11 +197,8 @@ impl OnPath {
                 format!("a packet from host {from} to {to} is held back until {until:?}")
             });
             self.held.push((until, passing));
-        } else {
-            self.record(&passing);
-            before.push((to, passing.frame));
+            return None;
         }
-        before.append(&mut after);
-        before
+        Some(passing)
     }
 }

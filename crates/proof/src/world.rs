@@ -285,9 +285,7 @@ impl World {
                 sent,
                 frame,
             };
-            for (to, frame) in self.pass_by(passing) {
-                self.arrive(to, frame)?;
-            }
+            self.pass_by(passing)?;
         }
         for host in 0..self.hosts.len() {
             let of = &self.hosts[host];

@@ -1,6 +1,6 @@
 //! What the host on the path makes of the packets that it sees.
 
-use super::{OnPath, Passing};
+use super::{BURST_MAX, OnPath, Passing};
 use crate::attacker::{emit, management, with_icrc};
 use crate::host::{REGIONS, region};
 use crate::plan::Service;
@@ -79,7 +79,7 @@ impl OnPath {
     /// Another packet, beside the one that passes: where it goes, if there is one.
     pub(super) fn forge(&mut self, world: &mut World, passing: &Passing) -> Option<(usize, Frame)> {
         let kind = self.random.pick(&KINDS);
-        if self.left == 0 || self.recorded.is_empty() {
+        if u64::from(self.left) < BURST_MAX || self.recorded.is_empty() {
             return None;
         }
         let earlier = self.random.index(self.recorded.len());

@@ -56,10 +56,13 @@ impl World {
         if !self.plan.sealed {
             return 0;
         }
-        let counters = hosts.map(|host| self.hosts[host].device.device().counters());
-        let dropped = counters.iter().flatten();
-        let dropped = dropped.filter(|(name, _)| *name == "drop_unkeyed");
-        dropped.map(|(_, count)| count).sum()
+        hosts.iter().map(|host| self.unkeyed_at(*host)).sum()
+    }
+
+    pub(crate) fn unkeyed_at(&self, host: usize) -> u64 {
+        let counters = self.hosts[host].device.device().counters();
+        let dropped = counters.iter().find(|(name, _)| *name == "drop_unkeyed");
+        dropped.map_or(0, |(_, count)| *count)
     }
 
     /// What the attacker did that RoCEv2 has spend a retry, which may be missed later. Where nothing else does, no connection ends by that.
