@@ -37,6 +37,8 @@ pub(crate) struct OnPath {
     hosts: usize,
     /// Datagrams that it may still send.
     left: u32,
+    /// It lets all pass.
+    is_over: bool,
     recorded: VecDeque<Passing>,
     held: Vec<(Duration, Passing)>,
     /// Packets that did not arrive, and that came later, at `from * hosts + to`.
@@ -53,6 +55,7 @@ impl OnPath {
             random: Random::new(seed ^ 0x0a_9a74),
             hosts,
             left: plan.datagrams,
+            is_over: false,
             recorded: VecDeque::new(),
             held: Vec::new(),
             withheld: vec![0; hosts * hosts],
@@ -72,7 +75,7 @@ impl OnPath {
         self.withheld.iter().chain(&self.delayed).sum()
     }
 
-    /// Whether it may change the order of packets.
+    /// Whether it may change the order of packets, or has.
     pub(crate) fn delays(&self) -> bool {
         self.plan.delays
     }
@@ -96,10 +99,9 @@ impl OnPath {
             .unwrap_or_default()
     }
 
-    /// It ends: no packet is withheld any more.
+    /// It ends: no packet is withheld or held back any more.
     pub(crate) fn stop(&mut self) {
-        self.plan.withholds = false;
-        self.plan.delays = false;
+        self.is_over = true;
     }
 
     fn record(&mut self, passing: Passing) {
@@ -184,12 +186,13 @@ impl OnPath {
     fn pass(&mut self, world: &mut World, passing: Passing) -> Option<Passing> {
         let (from, to) = (passing.from, passing.to);
         let at = from * self.hosts + to;
-        if self.plan.withholds && self.random.chance(0.02) {
+        let interferes = !self.is_over;
+        if interferes && self.plan.withholds && self.random.chance(0.02) {
             self.withheld[at] += 1;
             world.note(|_| format!("a packet from host {from} to {to} is withheld"));
             return None;
         }
-        if self.plan.delays && self.random.chance(0.05) {
+        if interferes && self.plan.delays && self.random.chance(0.05) {
             self.delayed[at] += 1;
             let wait = self.random.below(HELD_MAX.as_nanos() as u64);
             let until = world.now + Duration::from_nanos(1 + wait);
