@@ -36,7 +36,7 @@ use std::collections::HashMap;
 /// The key that all datagrams carry.
 pub const QKEY: Qkey = Qkey(0x1111_1111);
 
-/// What hosts share where somebody sits on the path.
+/// What hosts share where another sits on the path.
 const SECRET: &[u8] = b"what the host on the path has not";
 
 /// What is outstanding under an identifier.
@@ -86,7 +86,7 @@ pub struct World {
     pub drained: bool,
     /// The host that forges datagrams, if there is one.
     pub(crate) attacker: Option<Attacker>,
-    /// Who sits on the path, if somebody does.
+    /// The host on the path, if there is one.
     pub(crate) on_path: Option<OnPath>,
     /// How long packets were under way, at `from * hosts + to`.
     delays: Vec<Delays>,

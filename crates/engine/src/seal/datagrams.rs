@@ -3,10 +3,10 @@
 //!
 //! | | how |
 //! |---|---|
-//! | whose a sealed datagram is | its counter says the number of the sender's queue pair in the upper 24 bits; with the source address that names the peer |
+//! | which peer a sealed datagram is of | its counter says the number of the sender's queue pair in the upper 24 bits; with the source address that names the peer |
 //! | when keys are exchanged | before the first datagram to a peer, which waits for them |
 //! | a peer that was started again under its old number | asks with another key, or is asked: anew after a second in which nothing of it came |
-//! | who can take a peer's place | who names a public key that was drawn for that: no offer of before does |
+//! | what takes a peer's place | an offer that names a public key which was drawn for that: no offer of before does |
 
 use super::session::Session;
 use super::{OFFER_AGAIN, Seal, UNRELIABLE_WAIT};

@@ -170,7 +170,7 @@ fn datagrams_to_a_peer_that_does_not_answer_wait_once_in_ten_seconds() {
     assert_eq!(a.prepare(name, at(10_000)), Readiness::Waits, "asked anew");
 }
 
-/// Whoever has the place of a peer keeps it: what was recorded of the exchange of another that had its number opens nothing.
+/// A peer keeps its place: what was recorded of the exchange of another that had its number opens nothing.
 #[test]
 fn a_replayed_offer_takes_no_place() {
     let (mut a, mut b) = (Host::new(A, 1), Host::new(B, 2));
@@ -187,7 +187,7 @@ fn a_replayed_offer_takes_no_place() {
     assert!(b.open(&a, &old, at(1)).is_err());
     let packet = a.seal(&b, 5);
     assert_eq!(b.open(&a, &packet, at(2)), Ok(5));
-    // Nor where nobody has its place.
+    // Nor where no peer has its place.
     let mut b = Host::new(B, 2);
     for (_, offer) in before.iter().filter(|(from_a, _)| *from_a) {
         assert_ne!(b.take(A, offer, at(1)), Some(true));
