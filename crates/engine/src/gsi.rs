@@ -221,9 +221,7 @@ impl Gsi {
     /// the end of a connection has answered its peer. And it comes after the last data ([`crate::withheld`]).
     pub(crate) fn tell_all(&mut self, now: Time, qps: &mut QpTable, cqs: &mut CqTable) {
         while let Some(event) = self.manager.poll_event() {
-            if let Some(before) = self.withheld.pop_of(subject_of(&event)) {
-                self.tell(before);
-            }
+            self.tell_withheld_before(&event);
             let told = if let Event::Disconnected { id, .. } = &event {
                 let (subject, qpn) = (Subject::Connection(*id), self.manager.local_qpn(*id));
                 self.withheld.take(now, subject, qpn, event, (qps, cqs))
@@ -234,14 +232,49 @@ impl Gsi {
                 self.tell(event);
             }
         }
-        while let Some(event) = self.withheld.pop(now, (qps, cqs)) {
+        for event in self.withheld.take_due(now, (qps, cqs)) {
+            self.tell(event);
+        }
+    }
+
+    /// Nothing overtakes the end of its own connection; and but for other ends nothing overtakes one on its channel: a peer that has
+    /// ended a connection may ask for the next.
+    fn tell_withheld_before(&mut self, event: &Event) {
+        if self.withheld.is_empty() {
+            return;
+        }
+        let subject = subject_of(event);
+        let of = match event {
+            Event::ConnectRequest(request) => Subject::Listener(request.listener),
+            Event::SidrRequest(request) => Subject::Listener(request.listener),
+            Event::ConnectResponse(_)
+            | Event::SidrResponse(_)
+            | Event::Established { .. }
+            | Event::Disconnected { .. }
+            | Event::Rejected { .. }
+            | Event::Unreachable { .. }
+            | Event::TimewaitExit { .. }
+            | Event::SidrUnreachable { .. }
+            | Event::SidrWithdrawn { .. } => subject,
+        };
+        let is_end = matches!(event, Event::Disconnected { .. });
+        let owners = &self.owners;
+        let channel = owners.get(&of).filter(|_| !is_end);
+        let before = self.withheld.take_of(|one| {
+            let shares = |channel: &Owner| {
+                let owner = owners.get(&one);
+                owner.is_some_and(|owner| Arc::ptr_eq(&owner.channel, &channel.channel))
+            };
+            one == subject || channel.is_some_and(shares)
+        });
+        for event in before {
             self.tell(event);
         }
     }
 
     /// When something is due.
-    pub(crate) fn next(&self, now: Time) -> Option<Time> {
-        let withheld = self.withheld.next_look(now);
+    pub(crate) fn next(&self) -> Option<Time> {
+        let withheld = self.withheld.next_look();
         self.manager
             .poll_timeout()
             .into_iter()

@@ -188,8 +188,8 @@ impl Tables {
 
     /// When [`Tables::expire`] wants to be called next, and [`Tables::fill`] if the port takes packets.
     #[inline]
-    pub(crate) fn deadline(&self, now: Time, can_send: bool) -> Option<Time> {
-        let management = self.gsi.as_ref().and_then(|gsi| gsi.next(now));
+    pub(crate) fn deadline(&self, can_send: bool) -> Option<Time> {
+        let management = self.gsi.as_ref().and_then(Gsi::next);
         let air = self.air.due().filter(|_| can_send);
         let keying = self.keying.next().filter(|_| can_send);
         let all = [self.timers.next(), management, air, keying];

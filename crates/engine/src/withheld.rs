@@ -9,16 +9,23 @@ use crate::qp_table::QpTable;
 use airdma_cm::Event;
 use airdma_transport::{QpState, Time};
 use airdma_wire::Qpn;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// The longest that an end is withheld: a program may look at its completion queue only when it has heard of the end.
 const WITHHELD_TIME_MAX: Duration = Duration::from_millis(500);
 /// How often it is looked whether the completions were taken, where no poll finds the queue empty.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
+/// Ends that each round of the worker looks at in between.
+const LOOKS_MAX: usize = 16;
 
-/// Events that are withheld, the oldest first.
+/// Events that are withheld.
 #[derive(Default)]
-pub(crate) struct Withheld(Vec<End>);
+pub(crate) struct Withheld {
+    ends: VecDeque<End>,
+    /// When all of them are looked at again.
+    next_look: Time,
+}
 
 struct End {
     subject: Subject,
@@ -46,7 +53,7 @@ impl Withheld {
         let Some(mark) = cqs.end_of_waiting(cq) else {
             return Some(event);
         };
-        self.0.push(End {
+        self.ends.push_back(End {
             subject,
             qpn,
             cq,
@@ -57,32 +64,62 @@ impl Withheld {
         None
     }
 
-    /// The oldest event that is withheld no longer: what waited was taken, the program has ended the connection itself, or the
-    /// time is over.
-    pub(crate) fn pop(
+    /// The events that are withheld no longer: what waited was taken, the program has ended the connection itself, or the time is
+    /// over.
+    pub(crate) fn take_due(
         &mut self,
         now: Time,
         (qps, cqs): (&mut QpTable, &mut CqTable),
-    ) -> Option<Event> {
-        let is_due = |end: &End| {
+    ) -> Vec<Event> {
+        self.sweep(now, |end| {
             end.until <= now
                 || receiving(qps, end.qpn) != Some(end.cq)
                 || cqs.is_taken(end.cq, end.mark)
-        };
-        let at = self.0.iter().position(is_due)?;
-        Some(self.0.remove(at).event)
+        })
     }
 
-    /// The event that is withheld of `subject`: another follows.
-    pub(crate) fn pop_of(&mut self, subject: Subject) -> Option<Event> {
-        let at = self.0.iter().position(|end| end.subject == subject)?;
-        Some(self.0.remove(at).event)
+    /// Looks at all of them when it is time, and else at some: a process may have thousands of connections that end at once, and rounds
+    /// every few microseconds.
+    fn sweep(&mut self, now: Time, mut is_due: impl FnMut(&End) -> bool) -> Vec<Event> {
+        let mut looks = self.ends.len();
+        if looks == 0 {
+            return Vec::new();
+        }
+        if now < self.next_look {
+            looks = looks.min(LOOKS_MAX);
+        } else {
+            self.next_look = now + LOOK_INTERVAL;
+        }
+        let mut due = Vec::new();
+        for end in self.ends.drain(..looks).collect::<Vec<_>>() {
+            if is_due(&end) {
+                due.push(end.event);
+            } else {
+                self.ends.push_back(end);
+            }
+        }
+        due
+    }
+
+    /// The events that are withheld of such subjects, the oldest first: another follows.
+    pub(crate) fn take_of(&mut self, mut is_meant: impl FnMut(Subject) -> bool) -> Vec<Event> {
+        let (meant, others): (VecDeque<End>, VecDeque<End>) = std::mem::take(&mut self.ends)
+            .into_iter()
+            .partition(|end| is_meant(end.subject));
+        self.ends = others;
+        let mut meant = Vec::from(meant);
+        meant.sort_by_key(|end| end.until);
+        meant.into_iter().map(|end| end.event).collect()
+    }
+
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ends.is_empty()
     }
 
     /// When to look again.
-    pub(crate) fn next_look(&self, now: Time) -> Option<Time> {
-        let first = self.0.iter().map(|end| end.until).min()?;
-        Some(first.min(now + LOOK_INTERVAL))
+    pub(crate) fn next_look(&self) -> Option<Time> {
+        (!self.ends.is_empty()).then_some(self.next_look)
     }
 }
 
@@ -95,5 +132,44 @@ fn receiving(qps: &mut QpTable, qpn: Qpn) -> Option<u32> {
             Some(slot.side.recv_cq)
         }
         QpState::Reset | QpState::Init | QpState::SendQueueError | QpState::Error => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use airdma_cm::ConnectionId;
+
+    #[test]
+    fn a_round_looks_at_few_of_many_ends_until_it_is_time() {
+        let end = |number: u32| End {
+            subject: Subject::Connection(ConnectionId(number)),
+            qpn: Qpn::new(number),
+            cq: 0,
+            mark: 0,
+            until: Time::ZERO + WITHHELD_TIME_MAX,
+            event: Event::TimewaitExit {
+                id: ConnectionId(number),
+            },
+        };
+        let mut withheld = Withheld {
+            ends: (0..1000).map(end).collect(),
+            next_look: Time::ZERO,
+        };
+        let looks_at = |now, withheld: &mut Withheld| {
+            let mut looks = 0;
+            withheld.sweep(now, |_| {
+                looks += 1;
+                false
+            });
+            looks
+        };
+        assert_eq!(looks_at(Time::ZERO, &mut withheld), 1000);
+        assert_eq!(looks_at(Time::ZERO, &mut withheld), LOOKS_MAX);
+        let later = Time::ZERO + LOOK_INTERVAL;
+        assert_eq!(withheld.next_look(), Some(later));
+        assert_eq!(looks_at(later, &mut withheld), 1000);
+        let due = withheld.sweep(later + LOOK_INTERVAL, |_| true);
+        assert_eq!((due.len(), withheld.next_look()), (1000, None));
     }
 }

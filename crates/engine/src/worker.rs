@@ -309,7 +309,7 @@ impl Worker {
         }
         round.misrouted = std::mem::take(&mut self.tables.misrouted);
         round.more = self.tables.has_active() && !round.unsent && !self.broken;
-        round.deadline = self.tables.deadline(now, !round.unsent);
+        round.deadline = self.tables.deadline(!round.unsent);
         self.port_moved |= round.received > 0;
         // The first quiet round may be the last of all: who sleeps then, or ends without a word, has counted everything.
         if now.duration_since(self.port_counted) >= COUNTERS_INTERVAL {

@@ -62,6 +62,43 @@ static void replies_come_first(int messages)
 	destroy(pair.passive);
 }
 
+static int next_of(struct rdma_event_channel *channel)
+{
+	struct rdma_cm_event *event = event_within(channel, 30000);
+	CHECK(event);
+	int kind = event->event;
+	CHECK(rdma_ack_cm_event(event) == 0);
+	return kind;
+}
+
+/* What the peer does next on the same channel comes behind the end, although data that was not taken waits. */
+static void the_end_comes_before_the_next_request(void)
+{
+	struct rdma_event_channel *again = new_channel();
+	struct pair pair = connected(asks, answers, "127.0.0.1", PORT);
+	struct ibv_mr *from = registered(pair.active, out), *to = registered(pair.passive, in);
+	struct ibv_sge sge = { (uintptr_t)in, LENGTH, to->lkey };
+	struct ibv_recv_wr receive = { .num_sge = 1, .sg_list = &sge }, *bad_receive;
+	CHECK(ibv_post_recv(pair.passive->qp, &receive, &bad_receive) == 0);
+	sge = (struct ibv_sge){ (uintptr_t)out, LENGTH, from->lkey };
+	struct ibv_send_wr send = { .opcode = IBV_WR_SEND, .num_sge = 1, .sg_list = &sge }, *bad;
+	CHECK(ibv_post_send(pair.active->qp, &send, &bad) == 0);
+	CHECK(rdma_disconnect(pair.active) == 0);
+	struct rdma_cm_id *next = routed(again, RDMA_PS_TCP, "127.0.0.1", PORT);
+	give_qp(next);
+	CHECK(rdma_connect(next, NULL) == 0);
+
+	int first = next_of(answers), second = next_of(answers);
+	IS("the end", first, RDMA_CM_EVENT_DISCONNECTED);
+	IS("the next request", second, RDMA_CM_EVENT_CONNECT_REQUEST);
+	CHECK(EXPECT(asks, RDMA_CM_EVENT_DISCONNECTED) == 0);
+	CHECK(ibv_dereg_mr(from) == 0 && ibv_dereg_mr(to) == 0);
+	destroy(next);
+	destroy(pair.active);
+	destroy(pair.passive);
+	rdma_destroy_event_channel(again);
+}
+
 int main(void)
 {
 	asks = new_channel();
@@ -69,6 +106,7 @@ int main(void)
 	struct rdma_cm_id *listen = listener(answers, RDMA_PS_TCP, "127.0.0.1", PORT);
 	for (int i = 0; i < ROUNDS; i++)
 		replies_come_first(i % MESSAGES + 1);
+	the_end_comes_before_the_next_request();
 	destroy(listen);
 	rdma_destroy_event_channel(asks);
 	rdma_destroy_event_channel(answers);
