@@ -12,6 +12,7 @@ use crate::air::RateControl;
 use crate::async_event::{AsyncEvents, EventOwner};
 use crate::clock::Clock;
 use crate::eventfd::EventFd;
+use crate::finish::Patience;
 use crate::gids::{GIDS_MAX, GidEntry};
 use crate::helper::Helper;
 use crate::news::News;
@@ -36,7 +37,7 @@ use state::{State, WhenGone, addresses_of, families_of, line_rate};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// Those who sleep are on their way out at once; one that is not (a stopped thread) must not hold up the others for ever.
@@ -76,6 +77,7 @@ pub(crate) struct Core {
     gone: AtomicBool,
     /// What is to be done then.
     when_gone: Mutex<Vec<WhenGone>>,
+    patience: Mutex<Patience>,
     pub(crate) helper: Helper,
     /// Who is told when the port breaks.
     listeners: Mutex<Vec<Weak<AsyncEvents>>>,
@@ -89,6 +91,11 @@ pub(crate) struct Core {
 type Opened = (Box<dyn Port>, Option<Arc<Steering>>);
 
 impl Core {
+    /// How long ends of connections wait.
+    pub(crate) fn patience(&self) -> MutexGuard<'_, Patience> {
+        self.patience.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn new(info: DeviceInfo, clock: Clock, random: Random) -> io::Result<Self> {
         let arena = Arena::new();
         // A simulation is the same wherever it runs.
@@ -142,6 +149,7 @@ impl Core {
             broken: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             when_gone: Mutex::default(),
+            patience: Mutex::default(),
             helper: Helper::new()?,
             listeners: Mutex::default(),
             steering: OnceLock::new(),

@@ -30,6 +30,7 @@ mod error;
 mod event_queue;
 mod event_wait;
 mod eventfd;
+mod finish;
 mod gids;
 mod gsi;
 mod helper;

@@ -12,7 +12,6 @@ use crate::raw_frames::RawFrames;
 use crate::seal::datagrams::DatagramSeals;
 use crate::srq_table::Held;
 use crate::use_count::UseCount;
-use crate::worker::Work;
 use crate::{
     AttrMask, CompletionCounter, CountedOperations, Cq, Datagram, Device, Error, LIMITS, Operation,
     Pd, QpAttributes, QpState, QpType, Qpn, Sge, Srq, Xrcd,
@@ -23,7 +22,6 @@ use airdma_transport::{QpConfig, QueuePair};
 use bitflags::bitflags;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 bitflags! {
     /// Flags of a send work request; the values of `ibv_send_flags`.
@@ -361,38 +359,6 @@ impl Qp {
         changed
     }
 
-    /// Waits a moment until the peer has answered what was posted, for a connection that is about to end: what is posted and then
-    /// flushed never leaves, and what gets lost is not sent again. On hardware it has left before a system call is over. Not for a
-    /// peer that is silent, or has no receives. Nothing happens in a child after fork, nor where time does not pass.
-    pub fn finish(&self) {
-        let core = self.core();
-        if !core.is_ours() || core.is_simulated() {
-            return;
-        }
-        let since = Instant::now();
-        let mut pause = FINISH_PAUSE_MIN;
-        loop {
-            let is_finished = core.control(|worker, now| {
-                worker.tables.take_work(self.shared.index, now);
-                let gone = self.destroyed.load(Ordering::Acquire);
-                let slot = worker.tables.qps.slot(self.shared.index).filter(|_| !gone);
-                slot.is_none_or(|slot| {
-                    slot.qp.state() != QpState::ReadyToSend || !slot.qp.awaits_answers()
-                })
-            });
-            if is_finished || since.elapsed() >= FINISH_TIME_MAX {
-                return;
-            }
-            if core
-                .try_progress(Work::All)
-                .is_none_or(|round| round.received == 0)
-            {
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(FINISH_PAUSE_MAX);
-            }
-        }
-    }
-
     /// The attributes now.
     ///
     /// # Errors
@@ -514,17 +480,15 @@ impl Qp {
         });
     }
 
+    /// Whether [`Qp::destroy`] has begun.
+    pub(crate) fn is_destroyed(&self) -> bool {
+        self.destroyed.load(Ordering::Acquire)
+    }
+
     pub(crate) fn core(&self) -> &Arc<Core> {
         self.device.core()
     }
 }
-
-/// The longest that the end of a connection waits for the answers to what was posted: with the timer of connections by RDMA CM
-/// (268 ms) its last packet is sent three times.
-const FINISH_TIME_MAX: Duration = Duration::from_millis(600);
-/// How long between two looks.
-const FINISH_PAUSE_MIN: Duration = Duration::from_micros(20);
-const FINISH_PAUSE_MAX: Duration = Duration::from_millis(1);
 
 /// How often a queue pair that goes repeats its last acknowledgement: a network that loses one packet in a hundred loses all of
 /// them once in a million times.

@@ -28,6 +28,11 @@ fn the_end_is_not_told_before_the_last_data() {
     program::run_after("cm_last_words", "export AIRDMA_IMPAIR=drop=2%,seed=3");
 }
 
+#[test]
+fn a_peer_that_is_stopped_holds_up_the_ends_of_its_connections_once() {
+    program::run("cm_silent");
+}
+
 /// Two interfaces of one cable, with addresses of ours, on which the kernel asks for those of others.
 const NEIGHBOURS: &str = "ip link add va type veth peer name vb
     ip addr add 10.9.0.1/24 dev va && ip addr add 10.9.0.2/24 dev vb && ip -6 addr add fd09::1/64 dev va nodad
