@@ -28,7 +28,8 @@ use crate::live::{self, Affiliated};
 use crate::object::{Object, zeroed};
 
 /// What lies behind the public struct in librdmacm, whose rsockets look at it (their `struct cma_id_private` has begun like
-/// this from rdma-core 34 on).
+/// this from rdma-core 34 on). The rest of it, a condition variable, a mutex, pointers and numbers, is all zero here, with room for
+/// more: functions of a newer librdmacm that this library has not find what a new identifier has.
 #[repr(C)]
 pub struct Tail {
     cma_dev: *const CmaDevice,
@@ -37,7 +38,11 @@ pub struct Tail {
     events_completed: u32,
     connect_error: c_int,
     sync: c_int,
+    rest: [u64; REST_WORDS],
 }
+
+/// rdma-core 65 has about 24.
+const REST_WORDS: usize = 64;
 
 /// An identifier.
 #[repr(C)]
@@ -425,6 +430,7 @@ pub unsafe fn make(
             events_completed: 0,
             connect_error: 0,
             sync: c_int::from(is_synchronous),
+            rest: [0; REST_WORDS],
         }),
         cookie,
         events: Arc::clone(&events),

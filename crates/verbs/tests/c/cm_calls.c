@@ -1,5 +1,6 @@
 /* Arguments that rdma_* refuse, and calls in the wrong state: the numbers are those of librdmacm and of the kernel behind it. */
 #include "cm.h"
+#include <pthread.h>
 
 static struct rdma_event_channel *channel, *other;
 
@@ -362,6 +363,25 @@ static void names(void)
 	IS("and why", errno, EINVAL);
 }
 
+/* What rdma-core 65 has behind the public struct, from its condition variable on: a function of a newer librdmacm may use it. */
+static void behind_the_identifier(void)
+{
+	struct behind {
+		char known[40];
+		pthread_cond_t condition;
+		pthread_mutex_t mutex;
+		char more[160];
+	};
+	struct rdma_cm_id *id = new_id(channel, RDMA_PS_TCP);
+	struct behind *behind = (void *)(id + 1);
+	static const char zeros[sizeof *behind - sizeof behind->known];
+	IS("zeros", memcmp(&behind->condition, zeros, sizeof zeros), 0);
+	IS("a mutex", pthread_mutex_trylock(&behind->mutex), 0);
+	memset(&behind->condition, 0xff, sizeof zeros);
+	IS("an address", rdma_bind_addr(id, at_port("127.0.0.1", 7009)), 0);
+	destroy(id);
+}
+
 int main(void)
 {
 	channel = new_channel();
@@ -375,6 +395,7 @@ int main(void)
 	groups();
 	devices();
 	names();
+	behind_the_identifier();
 	rdma_destroy_event_channel(channel);
 	rdma_destroy_event_channel(other);
 	return rules_hold();
