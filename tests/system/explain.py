@@ -57,7 +57,7 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
         ("a library of the user's that wraps verbs", lambda: _wrapped(lab.a, folder)),
         ("a program with a /run and /tmp of its own", lambda: _apart(lab.a)),
         ("two devices with one address", lambda: _two_owners(lab.a)),
-        ("no more descriptors", lambda: _says(lab.a, "ulimit -n 5; exec \"$0\" run -- ibv_devinfo", "`ulimit -n 1024` in front of it")),
+        ("no more descriptors", lambda: _says(lab.a, "ulimit -n 5; exec \"$0\" run -- ibv_devinfo", "LimitNOFILE=1024")),
         ("no /proc", lambda: _says(lab.a, f"{NO_PROC}; exec \"$0\" run -- true", "`mount -t proc proc /proc`, or set AIRDMA_LIB")),
         ("no home", lambda: _says(lab.a, f"{NO_HOME}; exec \"$0\" send /etc/hostname 127.0.0.1", "AIRDMA_HOME=FOLDER")),
         ("no place for jobs", lambda: _says(lab.a, f"{NO_HOME}; exec \"$0\" serve", "--state DIR")),

@@ -31,14 +31,7 @@ impl Errno {
     fn advise(self) {
         static TOLD: Once = Once::new();
         let advice = match self.0 {
-            libc::EMFILE => {
-                let most = descriptors_max();
-                format!(
-                    "this process has as many files open as it may, {most}: `ulimit -n {}` in front of it, or LimitNOFILE= of its service, \
-                     allows more",
-                    most.saturating_mul(4).max(DESCRIPTORS_PLENTY)
-                )
-            }
+            libc::EMFILE => too_many_open(&descriptors_max()),
             libc::ENFILE => {
                 "this host has as many files open as it may: `sysctl fs.file-max` says how many"
                     .to_owned()
@@ -58,15 +51,39 @@ impl Errno {
 /// What is enough for most programs.
 const DESCRIPTORS_PLENTY: u64 = 1024;
 
-/// How many descriptors this process may have.
-fn descriptors_max() -> u64 {
+/// How many descriptors this process may have, and how many it may allow itself.
+fn descriptors_max() -> libc::rlimit {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
     // SAFETY: the struct may be written.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    limit.rlim_cur
+    limit
+}
+
+/// What allows more: a soft limit goes up to the hard one without privileges.
+fn too_many_open(limit: &libc::rlimit) -> String {
+    let libc::rlimit {
+        rlim_cur: soft,
+        rlim_max: hard,
+    } = *limit;
+    let enough = soft.saturating_mul(4).max(DESCRIPTORS_PLENTY);
+    let fact = format!("this process has as many files open as it may, {soft}");
+    let by_root = format!(
+        "`nofile {enough}` in /etc/security/limits.conf, or LimitNOFILE={enough} of its service"
+    );
+    if hard >= enough {
+        format!(
+            "{fact}: `ulimit -n {enough}` in front of it, or LimitNOFILE= of its service, allows more"
+        )
+    } else if hard > soft {
+        format!(
+            "{fact}: `ulimit -n {hard}` in front of it allows as many as the hard limit does; more takes root, to raise that: {by_root}"
+        )
+    } else {
+        format!("{fact}, and that is its hard limit, which takes root to raise: {by_root}")
+    }
 }
 
 impl From<engine::Error> for Errno {
@@ -255,6 +272,27 @@ mod tests {
         assert_eq!(
             Errno::from(io::Error::other("on purpose")),
             Errno(libc::EIO)
+        );
+    }
+
+    #[test]
+    fn advice_about_descriptors_can_be_followed() {
+        let told = |soft, hard| {
+            too_many_open(&libc::rlimit {
+                rlim_cur: soft,
+                rlim_max: hard,
+            })
+        };
+        let soft = told(1024, 1 << 20);
+        assert!(soft.contains("`ulimit -n 4096` in front of it"), "{soft}");
+        let both = told(1024, 2048);
+        assert!(both.contains("`ulimit -n 2048` in front of it"), "{both}");
+        assert!(both.contains("LimitNOFILE=4096"), "{both}");
+        let hard = told(4096, 4096);
+        assert!(!hard.contains("ulimit"), "{hard}");
+        assert!(
+            hard.contains("takes root") && hard.contains("LimitNOFILE=16384"),
+            "{hard}"
         );
     }
 
