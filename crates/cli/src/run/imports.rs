@@ -134,21 +134,41 @@ impl Imports {
             .into_iter()
             .map(|symbol| symbol.name)
             .collect();
-        let missing = self
-            .names(|import| is_replaced(&import.symbol) && !there.contains(&import.symbol.name));
-        let refused = missing.map(|names| {
-            format!(
-                "this airdma does not have {names}: the program will be told \"Operation not supported\" where it calls that; a newer \
-                 airdma may have it"
-            )
-        });
         let too_new = self.too_new_for(host).map(|text| {
             format!(
                 "{text}, so that the loader will not start the program: {MAKE_DROP_IN}, which needs no library of the host"
             )
         });
         let not_loaded = too_new.map(Lack::NotLoaded).into_iter();
-        not_loaded.chain(refused.map(Lack::Refused)).collect()
+        not_loaded
+            .chain(self.refused(&there).into_iter().map(Lack::Refused))
+            .collect()
+    }
+
+    /// What the preload has not, and the host may have: verbs are refused by airdma's contexts, while the functions of librdmacm run on
+    /// airdma's identifiers.
+    fn refused(&self, there: &HashSet<String>) -> Vec<String> {
+        let missing = |of_cm: bool| {
+            self.names(|import| {
+                let name = &import.symbol.name;
+                is_replaced(&import.symbol)
+                    && !there.contains(name)
+                    && name.starts_with("rdma_") == of_cm
+            })
+        };
+        let verbs = missing(false).map(|names| {
+            format!(
+                "this airdma does not have {names}: the program will be told \"Operation not supported\" where it calls that; a newer \
+                 airdma may have it"
+            )
+        });
+        let cm = missing(true).map(|names| {
+            format!(
+                "this airdma does not have {names}: the host's librdmacm does not know airdma's identifiers, and the program may fail where it \
+                 calls that; a newer airdma may have it"
+            )
+        });
+        verbs.into_iter().chain(cm).collect()
     }
 
     /// The imports that are missing, as text.
@@ -236,5 +256,30 @@ mod tests {
             )
         );
         assert_eq!(imports.names(|_| false), None);
+    }
+
+    #[test]
+    fn a_missing_verb_is_refused_and_a_missing_function_of_librdmacm_may_fail() {
+        let imports = Imports(vec![
+            import("ibv_future", "IBVERBS_1.99"),
+            import("rdma_future", "RDMACM_1.99"),
+            import("ibv_open_device", "IBVERBS_1.1"),
+        ]);
+        let said = imports.refused(&HashSet::from(["ibv_open_device".to_owned()]));
+        let [verb, cm] = said.as_slice() else {
+            panic!("{said:?}");
+        };
+        assert!(
+            verb.contains("ibv_future") && verb.contains("will be told"),
+            "{verb}"
+        );
+        assert!(
+            cm.contains("rdma_future") && cm.contains("may fail"),
+            "{cm}"
+        );
+        assert!(
+            !cm.contains("will be told") && !verb.contains("rdma_"),
+            "{said:?}"
+        );
     }
 }
