@@ -9,12 +9,16 @@ mod program;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// `c/NAME.c`, compiled; `None` where there is no compiler.
 fn compiled(name: &str, options: &[&str]) -> Option<PathBuf> {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("interposers");
     std::fs::create_dir_all(&folder).unwrap();
-    let output = folder.join(format!("{name}{}", options.concat().replace('/', "")));
+    // Tests run at the same time: none overwrites what another executes.
+    static COMPILED: AtomicU32 = AtomicU32::new(0);
+    let number = COMPILED.fetch_add(1, Ordering::Relaxed);
+    let output = folder.join(format!("{number}-{name}"));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/c/{name}.c"));
     let status = Command::new("cc")
         .args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"])
