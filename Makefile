@@ -60,7 +60,7 @@ lint: ## formatting, clippy with warnings denied, crate dependencies, the book's
 	$(PYTHON) tests/instructions/run.py --check-table
 
 unit: ## unit tests, golden vectors, simulated pairs, and the tests of the tools
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --no-fail-fast
 	$(PYTHON) -m unittest discover --start-directory tests/lab --top-level-directory tests/lab
 
 loom: ## model checks of all that threads share (LOOM_MAX_PREEMPTIONS=3: go further)

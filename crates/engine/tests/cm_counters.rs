@@ -490,11 +490,15 @@ fn too_many(scene: &mut Scene) {
     let evicted = "cm_half_open_evicted";
     let expected = scene.known[evicted] + 3;
     wait_until(evicted, || scene.counters()[evicted] == expected);
-    // The oldest gave way, and no event tells of them.
-    let taken: Vec<_> = (0..BACKLOG).map(|_| scene.requested()).collect();
+    // The oldest gave way. No event tells of them, but for the one that a poll may have announced when it waited alone.
+    let waits = || scene.channel.has_news().then(|| scene.requested());
+    let taken: Vec<_> = std::iter::from_fn(waits).collect();
+    assert!((BACKLOG..=BACKLOG + 1).contains(&taken.len()), "{taken:?}");
     scene.counts(&[(evicted, 3)], "beyond the backlog");
     for id in taken {
         scene.device.cm_destroy(id);
+    }
+    for _ in 0..BACKLOG {
         assert!(matches!(scene.peer.hear(), CmMessage::Rej(_)));
     }
     assert!(scene.peer.heard_nothing());
