@@ -21,12 +21,15 @@ pub struct LastWords {
     pub remote_id: u32,
     /// The peer's queue pair.
     pub remote_qpn: Qpn,
-    /// The peer has shown that it is there. Otherwise they are said once.
+    /// The peer has shown that it is there. Otherwise they are said twice at most.
     pub is_proven: bool,
 }
 
 /// How often last words are repeated, and after which time (1.1 s). An answer may go to another process.
 const LAST_WORDS_AGAIN: u8 = 2;
+/// To a peer that has not shown that it is there. Once is too few: where sockets share a port, a datagram can get lost with the process that
+/// dies, and a client that has just been accepted hears of the death by nothing else.
+const LAST_WORDS_AGAIN_UNPROVEN: u8 = 1;
 const LAST_WORDS_TIMEOUT: u8 = 18;
 
 impl Manager {
@@ -68,7 +71,11 @@ impl Manager {
         connection.remote_id = words.remote_id;
         connection.remote_qpn = words.remote_qpn;
         connection.known = false;
-        connection.retries_max = if words.is_proven { LAST_WORDS_AGAIN } else { 0 };
+        connection.retries_max = if words.is_proven {
+            LAST_WORDS_AGAIN
+        } else {
+            LAST_WORDS_AGAIN_UNPROVEN
+        };
         connection.response_timeout = duration_of(LAST_WORDS_TIMEOUT);
         self.insert(id, connection);
         self.begin_disconnect(now, id, [0; Dreq::PRIVATE_DATA_LEN]);
