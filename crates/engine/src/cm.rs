@@ -20,6 +20,7 @@ use airdma_wire::cm::{RejReason, ServiceId};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a process that ends waits for its device.
@@ -46,6 +47,8 @@ pub struct CmChannel {
     process: Process,
     /// No fetch blocks. Requests that ended are taken out, or told.
     never_blocks: bool,
+    /// Threads that sleep until an event comes.
+    waits: AtomicI32,
 }
 
 #[derive(Debug)]
@@ -79,7 +82,17 @@ impl CmChannel {
             events: EventQueue::new()?,
             process: Process::current(),
             never_blocks,
+            waits: AtomicI32::new(0),
         }))
+    }
+
+    pub(crate) fn count_waits(&self, more: i32) {
+        self.waits.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// Whether a thread sleeps until an event comes.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.waits.load(Ordering::Relaxed) > 0
     }
 
     /// The descriptor, readable while an event waits, for `poll(2)` and `O_NONBLOCK`. Do not read it.

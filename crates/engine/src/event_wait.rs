@@ -219,6 +219,8 @@ impl EventWait for AsyncWait {
 pub struct CmWait {
     channel: Arc<CmChannel>,
     descriptors: Descriptors,
+    /// It has slept, or is about to: the channel counts it.
+    sleeps: bool,
 }
 
 impl CmWait {
@@ -229,6 +231,15 @@ impl CmWait {
         CmWait {
             channel: Arc::clone(channel),
             descriptors,
+            sleeps: false,
+        }
+    }
+}
+
+impl Drop for CmWait {
+    fn drop(&mut self) {
+        if self.sleeps {
+            self.channel.count_waits(-1);
         }
     }
 }
@@ -249,6 +260,9 @@ impl EventWait for CmWait {
     }
 
     fn bed(&mut self) -> (&mut [libc::pollfd], Option<libc::timespec>) {
+        if !std::mem::replace(&mut self.sleeps, true) {
+            self.channel.count_waits(1);
+        }
         (self.descriptors.entries(), None)
     }
 

@@ -222,8 +222,11 @@ impl Gsi {
     pub(crate) fn tell_all(&mut self, now: Time, qps: &mut QpTable, cqs: &mut CqTable) {
         while let Some(event) = self.manager.poll_event() {
             self.tell_withheld_before(&event);
-            let told = if let Event::Disconnected { id, .. } = &event {
-                let (subject, qpn) = (Subject::Connection(*id), self.manager.local_qpn(*id));
+            let subject = subject_of(&event);
+            let told = if let Event::Disconnected { id, .. } = &event
+                && !self.is_awaited(subject)
+            {
+                let qpn = self.manager.local_qpn(*id);
                 self.withheld.take(now, subject, qpn, event, (qps, cqs))
             } else {
                 Some(event)
@@ -232,9 +235,17 @@ impl Gsi {
                 self.tell(event);
             }
         }
-        for event in self.withheld.take_due(now, (qps, cqs)) {
+        let mut withheld = std::mem::take(&mut self.withheld);
+        let due = withheld.take_due(now, (qps, cqs), |subject| self.is_awaited(subject));
+        self.withheld = withheld;
+        for event in due {
             self.tell(event);
         }
+    }
+
+    /// Whether a thread sleeps until an event of this owner's channel comes: it does not look at its completions meanwhile.
+    fn is_awaited(&self, subject: Subject) -> bool {
+        (self.owners.get(&subject)).is_some_and(|owner| owner.channel.is_awaited())
     }
 
     /// Nothing overtakes the end of its own connection; and but for other ends nothing overtakes one on its channel: a peer that has

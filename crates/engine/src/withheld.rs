@@ -65,14 +65,16 @@ impl Withheld {
     }
 
     /// The events that are withheld no longer: what waited was taken, the program has ended the connection itself, or the time is
-    /// over.
+    /// over; or somebody sleeps until it comes.
     pub(crate) fn take_due(
         &mut self,
         now: Time,
         (qps, cqs): (&mut QpTable, &mut CqTable),
+        is_awaited: impl Fn(Subject) -> bool,
     ) -> Vec<Event> {
         self.sweep(now, |end| {
             end.until <= now
+                || is_awaited(end.subject)
                 || receiving(qps, end.qpn) != Some(end.cq)
                 || cqs.is_taken(end.cq, end.mark)
         })
