@@ -20,6 +20,9 @@ SAY_EVERY_S = 10.0
 
 
 def main() -> int:
+    if "AIRDMA_BINARY" in os.environ:
+        # What is built elsewhere is run.
+        return 0
     cargo = shlex.split(os.environ.get("CARGO", "cargo"))
     chosen = [option for package in PACKAGES for option in ("--package", package)]
     total = _count(cargo, chosen)

@@ -145,9 +145,23 @@ def _wrapped(host: Host, folder: Path) -> list[str]:
     return [] if found else [outcome.explain()]
 
 
+OWN_DIRECTORIES = """\
+root=$1
+shift
+mount -t tmpfs none /run
+mkdir /run/root
+mount --rbind "$root" /run/root
+mount -t tmpfs none /tmp
+mkdir -p "$root"
+mount --rbind /run/root "$root"
+exec "$@"
+"""
+"""Runs a command that has a /run and a /tmp of its own, and the checkout where it was, be it in /tmp."""
+
+
 def _apart(host: Host) -> list[str]:
     """As a service with PrivateTmp=, or a container in the network of the host."""
-    own = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /run; mount -t tmpfs none /tmp; exec "$@"', "sh"]
+    own = ["unshare", "--mount", "sh", "-ec", OWN_DIRECTORIES, "sh", str(build.ROOT)]
     server = host.start([*own, *build.with_airdma(["rping", "-s", "-a", host.ipv4])])
     try:
         if not server.wait_listening(ROCE_PORT, "udp", 10):

@@ -82,6 +82,8 @@ def runs_without_root() -> list[str]:
 
 def _start_demo(argv: list[str]) -> subprocess.Popen[bytes]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    # Its own build would be of two packages alone, with other features, and takes minutes.
+    environment["AIRDMA_BINARY"] = str(build.binary())
     quiet = subprocess.DEVNULL
     return subprocess.Popen(argv, cwd=build.ROOT, env=environment, stdout=quiet, stderr=quiet, start_new_session=True)
 
