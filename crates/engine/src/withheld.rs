@@ -65,7 +65,7 @@ impl Withheld {
     }
 
     /// The events that are withheld no longer: what waited was taken, the program has ended the connection itself, or the time is
-    /// over; or somebody sleeps until it comes.
+    /// over; or a thread sleeps until it comes.
     pub(crate) fn take_due(
         &mut self,
         now: Time,

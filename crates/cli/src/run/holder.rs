@@ -48,12 +48,12 @@ impl Port {
         Port { holders, processes }
     }
 
-    /// Whether nobody has it at any address.
+    /// Whether no socket is bound to it.
     pub fn is_free(&self) -> bool {
         self.holders.is_empty()
     }
 
-    /// Of those at an address: one that shares it, and what to do about one that does not.
+    /// A process that shares an address, and what to do about one that does not.
     pub fn relations(&self, address: IpAddr) -> (Option<String>, Option<String>) {
         let (mut shared, mut taken) = (None, None);
         for holder in self.holders.iter().filter(|holder| holder.holds(address)) {
@@ -197,7 +197,7 @@ fn processes_of(mut wanted: HashSet<u64>) -> HashMap<u64, Process> {
     found
 }
 
-/// Of what a descriptor of a socket leads to: `socket:[INODE]`.
+/// The inode in `socket:[INODE]`, the target of the link of a socket's descriptor.
 fn inode_of(link: &Path) -> Option<u64> {
     let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
     inode.parse().ok()

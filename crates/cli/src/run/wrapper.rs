@@ -172,7 +172,7 @@ fn takes_away(name: &OsStr, arguments: &[OsString]) -> Option<String> {
             "{name} - gives what it starts an environment of its own, without LD_PRELOAD; write `airdma run -- CMD` in its command"
         ),
         "ssh" | "systemd-run" => elsewhere(name),
-        // Of their other commands none starts a program.
+        // Their other commands start no program.
         "docker" | "podman"
             if arguments
                 .iter()
