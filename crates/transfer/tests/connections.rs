@@ -265,7 +265,7 @@ fn a_host_that_floods_ends_no_handshake_of_another_host() {
                     let mut slow = Line::connect(HERE).unwrap();
                     let known = Introduction::Known(vec![bench.receiver.public()]);
                     let (initiator, first) =
-                        Initiator::start(&bench.senders[0], known, &slow.binding());
+                        Initiator::start(&bench.senders[0], known, &slow.binding().unwrap());
                     slow.say(&frame(&first));
                     let second = slow.hear().unwrap();
                     let device = Device::open("10.9.9.2").unwrap();
@@ -918,7 +918,7 @@ fn an_impostor_has_three_guesses_of_a_code() {
         let guess = |_, mut line: Line, _: &mut Door| {
             let mut door = Door::new(bench.receiver.clone(), Some(Code::draw()));
             let first = line.hear().unwrap();
-            let (answer, second) = door.answer(&first, &line.binding()).unwrap();
+            let (answer, second) = door.answer(&first, &line.binding().unwrap()).unwrap();
             line.say(&frame(&second));
             let third = line.hear().unwrap();
             let guessed = door.admit(answer, &third, |_| true);
@@ -959,7 +959,7 @@ fn a_forged_frame_in_a_handshake_is_a_lost_connection() {
                         return;
                     }
                     let first = line.hear().unwrap();
-                    let (_, second) = door.answer(&first, &line.binding()).unwrap();
+                    let (_, second) = door.answer(&first, &line.binding().unwrap()).unwrap();
                     line.say(&frame(&second));
                     line.hear().unwrap();
                     line.say(&forged_record());

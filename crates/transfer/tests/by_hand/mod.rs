@@ -49,14 +49,20 @@ impl Line {
         Some(Self::new(device, endpoint))
     }
 
-    pub fn binding(&self) -> [u8; 32] {
+    /// The binding of the sealed connection; `None` when the connection ends before the keys are exchanged.
+    pub fn binding(&mut self) -> Option<[u8; 32]> {
         let until = Instant::now() + PATIENCE;
         loop {
             if let Some(binding) = self.endpoint.binding() {
-                return binding;
+                return Some(binding);
             }
             assert!(Instant::now() < until, "no keys");
-            std::thread::sleep(Duration::from_millis(1));
+            // No data can arrive before the keys, so a receive that completes is one that failed.
+            let first = self.receiving.front_mut()?;
+            if let Some(ended) = first.wait_timeout(Duration::from_millis(1)) {
+                assert!(ended.is_err(), "data arrives before the keys");
+                return None;
+            }
         }
     }
 
@@ -130,7 +136,8 @@ impl ByHand {
         identity: &Identity,
         introduction: Introduction,
     ) -> Result<Self, Unmet> {
-        let (initiator, first) = Initiator::start(identity, introduction, &line.binding());
+        let binding = line.binding().ok_or(Unmet::Gone)?;
+        let (initiator, first) = Initiator::start(identity, introduction, &binding);
         line.say(&frame(&first));
         let answer = line.hear().ok_or(Unmet::Gone)?;
         let (confirming, third) = initiator.prove(&answer).map_err(Unmet::Refused)?;
@@ -143,7 +150,7 @@ impl ByHand {
     /// As a receiver, which knows everybody.
     pub fn admit(mut line: Line, door: &mut Door) -> Self {
         let first = line.hear().unwrap();
-        let (answer, second) = door.answer(&first, &line.binding()).unwrap();
+        let (answer, second) = door.answer(&first, &line.binding().unwrap()).unwrap();
         line.say(&frame(&second));
         let third = line.hear().unwrap();
         let (session, fourth) = door.admit(answer, &third, |_| true).unwrap();
