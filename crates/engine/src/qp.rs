@@ -216,9 +216,19 @@ impl Qp {
         self.shared.qp_type
     }
 
-    /// Its state now; ERROR once destroyed.
+    /// Its state now; ERROR once destroyed, and in a child after fork.
+    ///
+    /// Never behind what events and completions have reported.
     pub fn state(&self) -> QpState {
-        self.shared.state.get().unwrap_or(QpState::Error)
+        if self.core().check_process().is_err() {
+            return QpState::Error;
+        }
+        self.core().control(|worker, _| {
+            let gone = self.destroyed.load(Ordering::Acquire);
+            let slot = worker.tables.qps.slot(self.shared.index);
+            slot.filter(|_| !gone)
+                .map_or(QpState::Error, |slot| slot.qp.state())
+        })
     }
 
     /// The granted sizes.

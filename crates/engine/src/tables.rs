@@ -231,9 +231,10 @@ impl Tables {
                     self.take_posted(index);
                     self.with(index, |qp, host| {
                         qp.modify(&error, AttrMask::STATE, host).ok();
-                        host.event(QpEvent::Fatal);
                     });
                     self.note(index, now);
+                    // The state is published first: a program may look at it as soon as the event arrives.
+                    self.with(index, |_, host| host.event(QpEvent::Fatal));
                 }
             }
         }
