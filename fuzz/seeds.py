@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CAPTURES = ROOT / "crates" / "captures" / "vectors"
+CAPTURES = ROOT / "testing" / "captures" / "vectors"
 AIR = ROOT / "crates" / "wire" / "tests" / "air.hex"
 KNOWN_PEERS = [
     f"{'01' * 32} receiver - anna\n{'02' * 32} sender - 192.0.2.1\n",

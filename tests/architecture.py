@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = ("crates", "testing", "bench")
 PREFIX = "airdma-"
 NORTH = "airdma"
 """The crate whose name has nothing behind the prefix."""
@@ -80,7 +81,7 @@ def parse_table(markdown: str) -> dict[str, set[str]]:
 
 def unsafe_complaints() -> list[str]:
     """Crates that promise to contain no unsafe code must make the compiler enforce it."""
-    sources = {crate: ROOT / "crates" / crate / "src" / "lib.rs" for crate in FORBIDS_UNSAFE}
+    sources = {crate: next(ROOT.glob(f"*/{crate}/src/lib.rs")) for crate in FORBIDS_UNSAFE}
     return [
         f"crate {crate} lacks #![forbid(unsafe_code)]"
         for crate, source in sources.items()
@@ -102,11 +103,12 @@ def stray_complaints() -> list[str]:
 
 
 def shared_complaints() -> list[str]:
-    """Whatever threads or processes share is in the table that says who writes it, and what checks that. `hostile` is a test."""
+    """Whatever threads or processes share is in the table that says who writes it, and what checks that. `fuzz-bodies` is a test."""
     named = shared_names(SHARED.read_text(encoding="utf-8"))
     complaints = []
-    for path in sorted(ROOT.glob("crates/*/src/**/*.rs")):
-        if "tests" not in (path.stem, *path.parts) and "hostile" not in path.parts:
+    sources = (path for folder in FOLDERS for path in ROOT.glob(f"{folder}/*/src/**/*.rs"))
+    for path in sorted(sources):
+        if "tests" not in (path.stem, *path.parts) and "fuzz-bodies" not in path.parts:
             missing = sorted(atomics(path.read_text(encoding="utf-8")) - named)
             complaints += [f"{path.relative_to(ROOT)}: `{name}` is not in {SHARED.name}" for name in missing]
     return complaints

@@ -17,7 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ("wire", "transport")
-RUN = ("wire", "transport", "sim", "hostile")
+RUN = ("wire", "transport", "sim", "fuzz-bodies")
 NEEDS = (
     (("cargo", "llvm-cov", "--version"), "cargo install cargo-llvm-cov"),
     (

@@ -130,7 +130,7 @@ def page(worlds: list[Record], fuzz: list[dict[str, str]], findings: list[Record
         "each with its date, its commit and its command, and `fuzz/executions.csv`. Nothing was typed in but "
         "the list of what was found.\n",
         "## Random worlds\n",
-        "Hosts of the real engine, a simulated network, random programs, and the reference model (`crates/model`) as judge: "
+        "Hosts of the real engine, a simulated network, random programs, and the reference model (`testing/model`) as judge: "
         "`make worlds` runs the first 20,000 seeds, `make soak HOURS=n` others. `airdma sim --seed N --trace` replays one.\n",
         table(["what", "count"], [[words, total(worlds, name)] for name, words in WORLDS.items()]),
         f"{len(worlds)} recorded runs, {hours(sum(record['seconds'] for record in worlds))}.\n",

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| airdma_hostile::known_peers::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| airdma_fuzz_bodies::known_peers::run(data));

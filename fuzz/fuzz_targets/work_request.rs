@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| airdma_hostile::work_request::run(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| airdma_fuzz_bodies::work_request::run(data));

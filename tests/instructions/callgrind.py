@@ -80,7 +80,7 @@ def cache_misses(program: Path, scenario: str) -> dict[str, float]:
 
 def _run(program: Path, scenario: str, options: list[str]) -> tuple[str, str]:
     """What the program said, and callgrind wrote."""
-    with tempfile.TemporaryDirectory(prefix="airdma-instructions-") as folder:
+    with tempfile.TemporaryDirectory(prefix="airdma-callgrind-") as folder:
         out = Path(folder, "out")
         valgrind = [shutil.which("valgrind") or "valgrind", "--tool=callgrind", "--error-exitcode=9"]
         command = [*_steady(), *valgrind, f"--callgrind-out-file={out}", *options, f"./{program.name}", scenario]

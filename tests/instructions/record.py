@@ -105,7 +105,7 @@ def render(record: Record) -> str:
         "# Instructions",
         "Written by `make instructions-write` from `instructions.json`; `make instructions`, a part of `make test`, counts again and "
         "fails when anything takes more than 2 % more. Counted by callgrind in a release build, after warm-up: the same binary "
-        "gives the same numbers, however busy the machine is. What is counted stands in `crates/instructions`.",
+        "gives the same numbers, however busy the machine is. What is counted stands in `bench/callgrind`.",
         f"Counted with {environment}.",
         "What they do not say: system calls are not in them, nor what the kernel does, nor looks at the clock, which is moved by hand "
         "here; an instruction that waits for memory counts like any other. Valgrind has neither AVX-512 nor wide carry-less "

@@ -32,7 +32,7 @@ def main() -> int:
         return _check_table()
     requirements.ensure(["valgrind", "objdump"])
     build.require()
-    program = build.binary().with_name("airdma-instructions")
+    program = build.binary().with_name("airdma-callgrind")
     wanted = arguments.show or arguments.caches or arguments.only
     what = {name: text for name, text in callgrind.scenarios(program).items() if re.search(wanted, name)}
     if arguments.caches:
@@ -77,9 +77,9 @@ def _count_revision(revision: str, wanted: str) -> record.Record:
     git = ["git", "-C", str(record.ROOT), "worktree"]
     subprocess.run([*git, "add", "--quiet", "--force", "--detach", str(source), revision], check=True)
     try:
-        cargo = [os.environ.get("CARGO", "cargo"), "build", "--release", "--workspace", "--bin", "airdma-instructions"]
+        cargo = [os.environ.get("CARGO", "cargo"), "build", "--release", "--workspace", "--bin", "airdma-callgrind"]
         subprocess.run(cargo, cwd=source, env={**os.environ, "CARGO_TARGET_DIR": str(target)}, check=True)
-        program = target / "release" / "airdma-instructions"
+        program = target / "release" / "airdma-callgrind"
         what = {name: text for name, text in callgrind.scenarios(program).items() if re.search(wanted, name)}
         return _count(program, what)
     finally:

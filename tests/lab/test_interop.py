@@ -15,7 +15,7 @@ import stand  # noqa: E402
 import table  # noqa: E402
 import wifi  # noqa: E402
 
-VECTORS = ROOT / "crates" / "captures" / "vectors"
+VECTORS = ROOT / "testing" / "captures" / "vectors"
 REQUESTER = {"rc_send.pcap": "10.5.0.1", "rc_ipv6.pcap": "fd05::1", "rc_mtu4096.pcap": "10.5.0.1", "ud_ipv6.pcap": "fd05::1"}
 
 

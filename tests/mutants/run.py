@@ -38,6 +38,7 @@ from plant import SWITCH, SWITCH_CODE, Mutant, Planted, alone, plant
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "mutants"
+FOLDERS = ("crates", "testing", "bench")
 TREE = TARGET / "tree"
 OUTCOMES = TARGET / "outcomes.jsonl"
 LEFT_OUT = TARGET / "left_out.json"  # what does not compile with the others
@@ -264,7 +265,7 @@ def put(file: str, text: str) -> None:
 
 def copy_tree(but: set[str]) -> None:
     """Brings the tree up to date, but for files that others are written for."""
-    command = ("git", "ls-files", "--cached", "--others", "--exclude-standard", "Cargo.*", "crates", "fuzz")
+    command = ("git", "ls-files", "--cached", "--others", "--exclude-standard", "Cargo.*", *FOLDERS, "fuzz")
     listing = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
     for file in listing:
         source, copy = ROOT / file, TREE / file
@@ -272,7 +273,7 @@ def copy_tree(but: set[str]) -> None:
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(source.read_bytes())
     wanted = set(listing)
-    for path in [path for path in (TREE / "crates").rglob("*") if path.is_file()]:
+    for path in [path for folder in FOLDERS for path in (TREE / folder).rglob("*") if path.is_file()]:
         if str(path.relative_to(TREE)) not in wanted:
             path.unlink()
 

@@ -3,7 +3,7 @@
 mod air;
 mod congestion;
 
-use airdma_proof::{Counts, Outcome, Plan, SLOW, Soak, plan_of, run, shrink, soak};
+use airdma_worlds::{Counts, Outcome, Plan, SLOW, Soak, plan_of, run, shrink, soak};
 use airdma_sim::wifi::report;
 use airdma_sim::wifi::traffic::Acks;
 use anyhow::Context;

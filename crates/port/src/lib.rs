@@ -13,7 +13,7 @@
 //! two ends of a [`sim`] pair share.
 
 pub mod descriptors;
-#[doc(hidden)] // for the crate `hostile`
+#[doc(hidden)] // for the crate `fuzz-bodies`
 pub mod icrc;
 pub mod impair;
 pub mod own_link;

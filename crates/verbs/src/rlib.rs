@@ -1,4 +1,4 @@
-//! What the crate `hostile` sees of this one: the structs, the symbols, and a context on any device. Without the hooks of the C
+//! What the crate `fuzz-bodies` sees of this one: the structs, the symbols, and a context on any device. Without the hooks of the C
 //! library, which are for programs that preload it.
 
 use std::sync::Arc;

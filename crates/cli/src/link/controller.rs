@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use airdma_controller::{Controller, Options};
+use airdma_pfc_box::{Controller, Options};
 
 #[derive(clap::Args)]
 pub struct ControllerOptions {
@@ -71,7 +71,7 @@ pub fn run(options: &ControllerOptions) -> anyhow::Result<ExitCode> {
 
 /// Passes frames until a signal comes.
 pub fn nic(options: &NicOptions) -> anyhow::Result<ExitCode> {
-    let held = airdma_controller::nic(&options.inside, &options.cable, options.pfc)?;
+    let held = airdma_pfc_box::nic(&options.inside, &options.cable, options.pfc)?;
     writeln!(io::stdout(), "{}", serde_json::to_string(&held)?)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,7 @@
 //! `airdma sim congestion`: senders that share a marking queue, in virtual time, as a table that is the same on every machine.
 
 use airdma_engine::RateControl;
-use airdma_proof::bottleneck::{Bottleneck, Setting};
+use airdma_worlds::bottleneck::{Bottleneck, Setting};
 use airdma_sim::Marking;
 use std::fmt::Write as _;
 use std::time::Duration;

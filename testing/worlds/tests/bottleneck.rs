@@ -1,0 +1,55 @@
+//! Devices that share a queue which marks: the shape of what `airdma sim congestion` shows.
+
+use airdma_engine::RateControl;
+use airdma_worlds::bottleneck::{Bottleneck, Setting};
+use airdma_sim::Marking;
+use std::time::Duration;
+
+const MS: Duration = Duration::from_millis(1);
+const RAMP: Marking = Marking::Ramp {
+    kmin: 5_000,
+    kmax: 200_000,
+    pmax: 0.01,
+};
+
+fn four(control: RateControl, air: bool, marking: Marking) -> Bottleneck {
+    Bottleneck::new(Setting {
+        senders: 4,
+        air,
+        control,
+        line_mbps: 10_000,
+        marking,
+        apart: MS,
+    })
+}
+
+#[test]
+fn by_notifications_senders_come_to_fair_shares_and_a_short_queue() {
+    let mut bottleneck = four(RateControl::Dcqcn, false, RAMP);
+    bottleneck.run(40 * MS);
+    let seen = bottleneck.run(40 * MS);
+    assert!(seen.fairness() > 0.95, "{seen:?}");
+    assert!(seen.sum_mbps() > 8_500.0, "{seen:?}");
+    assert!(seen.queue_bytes[2] < 500_000, "{seen:?}");
+    assert_eq!(seen.dropped, 0);
+}
+
+#[test]
+fn who_does_not_slow_down_fills_the_queue_as_far_as_windows_go() {
+    let mut bottleneck = four(RateControl::Window, false, RAMP);
+    bottleneck.run(20 * MS);
+    let seen = bottleneck.run(10 * MS);
+    assert!(seen.queue_bytes[1] > 800_000, "{seen:?}");
+}
+
+#[test]
+fn by_the_share_of_marks_the_queue_stays_at_the_threshold() {
+    let k = 100_000;
+    let mut bottleneck = four(RateControl::Dctcp, true, Marking::Above(k));
+    bottleneck.run(100 * MS);
+    let seen = bottleneck.run(150 * MS);
+    assert!(seen.fairness() > 0.8, "{seen:?}");
+    assert!(seen.sum_mbps() > 9_000.0, "{seen:?}");
+    assert!((k / 3..2 * k).contains(&seen.queue_bytes[0]), "{seen:?}");
+    assert_eq!(seen.dropped, 0);
+}

@@ -1,0 +1,261 @@
+//! Worlds: what runs in `make worlds` in thousands, and what a replay owes.
+#![allow(clippy::unwrap_used)]
+
+use airdma_model::{Opcode, Service, Status};
+use airdma_worlds::plan::{self, Action};
+use airdma_worlds::{Plan, Report, Soak, bytes_of, plan_of, run, soak};
+
+#[test]
+fn the_model_is_content_with_random_worlds() {
+    let report = soak(
+        &Soak {
+            first: 1_000_000,
+            worlds: 400,
+            time: None,
+            threads: 2,
+            failures_max: 1,
+        },
+        |_| {},
+        |seed| eprintln!("seed={seed} takes long"),
+    );
+    if let Some((seed, why)) = report.failures.first() {
+        panic!("seed={seed} {why}");
+    }
+    // They were worth it.
+    let counts = report.counts;
+    assert_eq!(counts.worlds, 400);
+    assert!(counts.requests > 5_000, "{counts:?}");
+    assert!(counts.lost > 500, "{counts:?}");
+    assert!(counts.kills > 3, "{counts:?}");
+    assert!(counts.forged > 1_000, "{counts:?}");
+    everything_was_seen(&report);
+}
+
+/// Each verb of each service succeeded, and each status came that can come at all.
+fn everything_was_seen(report: &Report) {
+    let count = |is: &dyn Fn(Service, Opcode, Status) -> bool| -> u64 {
+        let seen = report.seen.iter();
+        seen.filter(|((service, opcode, status), _)| is(*service, *opcode, *status))
+            .map(|(_, count)| count)
+            .sum()
+    };
+    let everywhere = [Opcode::Send, Opcode::Receive];
+    let connected = [
+        Opcode::Write,
+        Opcode::ReceiveImmediate,
+        Opcode::Bind,
+        Opcode::Invalidate,
+    ];
+    let reliable = [
+        Opcode::Read,
+        Opcode::CompareSwap,
+        Opcode::FetchAdd,
+        Opcode::AtomicWrite,
+    ];
+    let verbs = [
+        (
+            Service::Rc,
+            [&everywhere[..], &connected, &reliable].concat(),
+        ),
+        (Service::Uc, [&everywhere[..], &connected].concat()),
+        (Service::Ud, everywhere.to_vec()),
+    ];
+    for (service, opcodes) in verbs {
+        for opcode in opcodes {
+            let succeeded =
+                count(&|of, what, how| (of, what, how) == (service, opcode, Status::Success));
+            assert!(succeeded >= 5, "{service:?} {opcode:?}: {succeeded}");
+        }
+    }
+    let statuses = [
+        Status::LocalLength,
+        Status::LocalQpOperation,
+        Status::LocalProtection,
+        Status::Flush,
+        Status::MwBind,
+        Status::RemoteInvalidRequest,
+        Status::RemoteAccess,
+        Status::RemoteOperation,
+        Status::RetryExceeded,
+        Status::RnrRetryExceeded,
+    ];
+    for status in statuses {
+        let came = count(&|_, _, how| how == status);
+        assert!(came >= 2, "{status:?}: {came}");
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_packets_at_the_same_nanoseconds() {
+    for seed in [3, 4, 5, 100] {
+        let logs = || run(plan_of(seed), true);
+        let (first, second) = (logs(), logs());
+        assert_eq!(first.world.events(), second.world.events(), "seed={seed}");
+        for host in 0..first.world.hosts.len() {
+            let captures = [&first, &second].map(|run| run.world.network.captured_at(host));
+            assert_eq!(captures[0], captures[1], "seed={seed}, host {host}");
+        }
+    }
+}
+
+/// Worlds in which the driver or the judge was wrong once.
+#[test]
+fn worlds_that_failed_once_go_as_they_should() {
+    // Receives for messages that never come took the places of those that everybody waited for.
+    let greedy = 1_795_279_951_014_099;
+    // Of a message that was given up half way the receive was kept, and copies took others.
+    let (kept, copied) = (7_607_085, 7_611_366);
+    // A window was to get its key from a bind that failed; the first packet of a message came after later messages; a packet
+    // was held back before a request was posted, and came after it; a request was refused of which nobody wanted to know.
+    let (bound, first, held_back) = (
+        1_795_287_314_592_275,
+        1_795_287_314_206_408,
+        1_795_287_314_305_427,
+    );
+    let unheard = 1_795_287_315_018_658;
+    // Two atomics happened in one step, and so did two writes with a READ between them: a host had kept what came before its turn.
+    let at_once = [4_825, 12_321];
+    // Sums of one step were taken to be added in another order; a world ended before it was said that there is no receive.
+    let (sums, unsaid) = (9_003_234, 9_011_315);
+    // A bundle was damaged, and so were three packets.
+    let bundle = 3_370;
+    let early = [5_001_997, 5_004_551, 5_013_018, greedy, kept, copied];
+    for seed in [
+        &early[..],
+        &[bound, first, held_back, unheard, bundle, sums, unsaid],
+        &at_once,
+    ]
+    .concat()
+    {
+        goes_as_it_should(seed, "");
+    }
+}
+
+/// With the attacker that it may have by now, and as it was.
+fn goes_as_it_should(seed: u64, fault: &str) {
+    let plan = plan_of(seed);
+    let before = Plan {
+        attacker: None,
+        sealed: false,
+        on_path: None,
+        ..plan.clone()
+    };
+    for plan in [plan, before] {
+        assert_eq!(run(plan, false).failure, None, "seed={seed} {fault}");
+    }
+}
+
+/// Worlds in which the engine was wrong once.
+#[test]
+fn worlds_that_found_a_fault_go_as_they_should() {
+    for (seed, fault) in [
+        (
+            1_795_287_314_836_767,
+            "a request that could not be sent came after one about which nobody had asked: its timer had to run out",
+        ),
+        (
+            1_795_289_712_518_026,
+            "queue pairs to a dead host waited for the window until the one before them had failed",
+        ),
+        (1_795_289_712_317_197, "the same, from the other end"),
+        (
+            1_795_293_787_345_279,
+            "of the program's own: it learned late of an invalidation, and took the window's key back to what it was",
+        ),
+        (
+            7_000_011,
+            "what could not be sent again was acknowledged, and its failure told of the next",
+        ),
+        (
+            7_007_728,
+            "a READ of nothing that came again, and named no key, was not answered",
+        ),
+        (
+            31,
+            "a report came before the hello had been answered: the worker wanted to answer, and could not, for ever",
+        ),
+        (
+            3_395,
+            "a host that had forgotten its peer began to number its reports anew, and the peer had not",
+        ),
+        (
+            41_676,
+            "a message without a receive was reported as missing, and asked for its receive again and again, ever faster",
+        ),
+        (
+            49_102,
+            "a timeout was shorter than a peer may take to tell how far it is",
+        ),
+    ] {
+        goes_as_it_should(seed, fault);
+    }
+}
+
+/// Worlds in which the attacker ended connections, or had hosts send to others.
+#[test]
+fn worlds_that_an_attacker_broke_go_as_they_should() {
+    for (seed, fault) in [
+        (
+            18,
+            "requests in the name of nobody brought about repetitions",
+        ),
+        (90, "a request with the queue pair of a connection ended it"),
+    ] {
+        assert!(plan_of(seed).attacker.is_some(), "seed={seed}");
+        goes_as_it_should(seed, fault);
+    }
+}
+
+#[test]
+fn all_bytes_make_a_world() {
+    for length in 0..40 {
+        let failure = |bytes: &[u8]| run(Plan::decode(bytes), false).failure;
+        let part = &bytes_of(7)[..length];
+        assert_eq!(failure(part), None, "{length} bytes of seed=7");
+        let full = vec![0xff; length * 10];
+        assert_eq!(failure(&full), None, "{} bytes of ones", full.len());
+    }
+}
+
+#[test]
+fn worlds_are_of_every_kind() {
+    let plans: Vec<Plan> = (0..2000).map(plan_of).collect();
+    let some = |what: &str, is: fn(&Plan) -> bool| {
+        let share = plans.iter().filter(|plan| is(plan)).count();
+        assert!(share > 40, "{what}: {share} of {}", plans.len());
+    };
+    let has = |plan: &Plan, is: fn(&Action) -> bool| plan.actions.iter().any(is);
+    some("IPv6", |plan| plan.v6);
+    some("careful", |plan| plan.careful);
+    some("an attacker", |plan| plan.attacker.is_some());
+    some("none", |plan| plan.attacker.is_none());
+    some("a host on the path", |plan| plan.on_path.is_some());
+    some("three hosts or more", |plan| plan.hosts > 2);
+    some("loss", |plan| plan.network.link.loss > 0);
+    some("corruption", |plan| plan.network.link.corrupt > 0);
+    some("both ends on one host", |plan| {
+        let mut connections = plan.connections.iter();
+        connections.any(|connection| connection.hosts[0] == connection.hosts[1])
+    });
+    some("datagrams", |plan| {
+        let mut connections = plan.connections.iter();
+        connections.any(|connection| connection.service == plan::Service::Ud)
+    });
+    let acts = |what: &str, is: fn(&Action) -> bool| {
+        let share = plans.iter().filter(|plan| has(plan, is)).count();
+        assert!(share > 40, "{what}: {share} of {}", plans.len());
+    };
+    acts("kills", |action| matches!(action, Action::Kill { .. }));
+    acts("cuts", |action| matches!(action, Action::Cut { .. }));
+    acts("drains", |action| matches!(action, Action::Drain { .. }));
+    acts("destroys", |action| {
+        matches!(action, Action::Destroy { .. })
+    });
+    acts("limits", |action| matches!(action, Action::Limit { .. }));
+    acts("changes of attributes", |action| {
+        matches!(action, Action::Tune { .. })
+    });
+    acts("deregisters", |action| {
+        matches!(action, Action::Deregister { .. })
+    });
+}
