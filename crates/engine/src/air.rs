@@ -38,9 +38,9 @@ pub(crate) use pace::Weight;
 pub(crate) use peer::Arrived;
 
 use crate::QpType;
-use crate::qp_table::Connection;
-use crate::steering::range_of;
-use crate::tables::Tables;
+use crate::sharing::steering::range_of;
+use crate::worker::qp_table::Connection;
+use crate::worker::tables::Tables;
 use airdma_port::{Destination, Port, QueueFill};
 use airdma_transport::rate::{Occupancy, Rate};
 use airdma_transport::{ReorderMemory, Time};

@@ -1,31 +1,31 @@
-//! What the threads of a process share of one device: the worker, who runs it ([`crate::relay`]), and what it is run with.
+//! What the threads of a process share of one device: the worker, who runs it ([`crate::progress::worker_lock`]), and what it is run with.
 //!
 //! Here is how the worker is reached, how threads sleep, and how the port is bound. What the device is like, and that it changes, is in
-//! [`state`], what other processes at its addresses have to do with it in [`company`], what the environment asks for in [`environment`].
+//! [`state`], what other processes at its addresses have to do with it in [`co_processes`], what the environment asks for in [`environment`].
 
-mod company;
+mod co_processes;
 pub(crate) mod environment;
 mod state;
 
 use crate::air::AirMode;
 use crate::air::RateControl;
-use crate::async_event::{AsyncEvents, EventOwner};
 use crate::clock::Clock;
-use crate::eventfd::EventFd;
-use crate::finish::Patience;
-use crate::gids::{GIDS_MAX, GidEntry};
-use crate::helper::Helper;
-use crate::news::News;
-use crate::peers::Window;
-use crate::process::Process;
-use crate::qp_shared::DOORBELLS;
+use crate::host::gids::{GIDS_MAX, GidEntry};
+use crate::host::link_monitor::News;
+use crate::objects::async_event::{AsyncEvents, EventOwner};
+use crate::objects::qp_shared::DOORBELLS;
+use crate::progress::eventfd::EventFd;
+use crate::progress::progress_thread::Helper;
+use crate::progress::standby::Watch;
+use crate::progress::wait::{Descriptors, Waited};
+use crate::progress::worker_lock::{Left, NEVER, NO_ROOM_WANTED, ROOM_ANYWHERE, Relay, Rounds};
 use crate::random::Random;
-use crate::relay::{Left, NEVER, NO_ROOM_WANTED, ROOM_ANYWHERE, Relay, Rounds};
 use crate::seal::Secret;
+use crate::sharing::process::Process;
+use crate::sharing::steering::{self, JoinError, Steering};
 use crate::simulated::Inventory;
-use crate::standby::Watch;
-use crate::steering::{self, JoinError, Steering};
-use crate::wait::{Descriptors, Waited};
+use crate::worker::finish::Patience;
+use crate::worker::peers::Window;
 use crate::worker::{Round, Work, Worker};
 use crate::{AsyncEvent, DeviceInfo, Error, Uncancelled};
 use airdma_port::impair::Impaired;

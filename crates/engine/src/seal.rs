@@ -17,10 +17,10 @@ pub(crate) mod session;
 
 pub(crate) use secret::{Secret, TAG_LEN};
 
-use crate::counters::EngineCounter;
-use crate::qp_table::{NO_PORT, QpSlot};
 use crate::random::Random;
-use crate::tables::{PACKET_LEN_MAX, Tables, destination};
+use crate::worker::counters::EngineCounter;
+use crate::worker::qp_table::{NO_PORT, QpSlot};
+use crate::worker::tables::{PACKET_LEN_MAX, Tables, destination};
 use airdma_port::{Destination, Received};
 use airdma_transport::{Arrival, QpType, QueuePair, Time};
 use airdma_wire::air::{self, KeyOffer};

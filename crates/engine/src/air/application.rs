@@ -2,8 +2,8 @@
 //! made of what it tells of its own.
 
 use super::AirIndex;
-use crate::application_buffer::Fill;
-use crate::tables::Tables;
+use crate::objects::application_buffer::Fill;
+use crate::worker::tables::Tables;
 use airdma_transport::Time;
 
 /// What a peer's program took out of its buffer: what came there, and is not in it.

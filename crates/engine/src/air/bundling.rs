@@ -19,7 +19,7 @@
 use super::pace::{MISSED_MAX, OVERHEAD_BYTES, Told};
 use super::peer::AirPeer;
 use super::{Air, AirIndex};
-use crate::tables::Tables;
+use crate::worker::tables::Tables;
 use airdma_transport::Time;
 use airdma_wire::bundle::BUNDLE_PACKETS_MAX;
 use airdma_wire::{Bth, ICRC_LEN, Qpn};

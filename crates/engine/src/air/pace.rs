@@ -4,7 +4,7 @@
 //! much of it as its [`Weight`] says, or waits for it, and goes to the end of the line. So all get bytes by their weights.
 
 use super::application::Taken;
-use crate::tables::PACKET_LEN_MAX;
+use crate::worker::tables::PACKET_LEN_MAX;
 use airdma_port::QueueFill;
 use airdma_transport::Time;
 use airdma_transport::rate::{

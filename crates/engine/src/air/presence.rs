@@ -11,8 +11,8 @@
 //! A question from there is answered, once, by as many bytes; what is to be asked is asked when it has proven to be there.
 
 use super::{Air, AirIndex};
-use crate::qp_table::Connection;
-use crate::tables::Tables;
+use crate::worker::qp_table::Connection;
+use crate::worker::tables::Tables;
 use airdma_transport::Time;
 use airdma_wire::{Gid, Qpn};
 use std::net::IpAddr;

@@ -1,12 +1,12 @@
 //! What the environment asks of a device, when it is opened and when its port is bound. A simulation asks nobody.
 //!
 //! A new variable is read here, used by [`super::Core`], and told of in the README. Those that say which devices there are and how long
-//! their packets are ([`crate::devices`]), or where files lie ([`crate::runtime_dir`]), are read there.
+//! their packets are ([`crate::host::devices`]), or where files lie ([`crate::sharing::runtime_dir`]), are read there.
 
 use crate::Error;
 use crate::air::{AirMode, RateControl};
-use crate::peers::Window;
 use crate::seal::Secret;
+use crate::worker::peers::Window;
 use airdma_port::impair::Impairment;
 use std::io;
 use std::path::Path;
@@ -148,7 +148,7 @@ mod tests {
             assert!(rate_control_asked_for().is_err());
             assert!(bundles_asked_for().is_err());
             assert!(impairment_asked_for().is_err());
-            assert!(crate::devices::all_devices().is_err());
+            assert!(crate::host::devices::all_devices().is_err());
             return;
         }
         // The environment of this process is that of all its tests.

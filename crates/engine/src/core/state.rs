@@ -1,12 +1,13 @@
 //! What a device is like as the kernel has it: addresses, GID table, state, speed; and what is done when that changes.
 //!
-//! How the kernel is asked is in [`crate::devices`], when it has news in [`crate::news`], which row an address gets in [`crate::gids`].
+//! How the kernel is asked is in [`crate::host::devices`], when it has news in [`crate::host::link_monitor`], which row an address gets in [`crate::host::gids`].
 
 use super::Core;
-use crate::devices::{look_at, name_of};
-use crate::gids::{GIDS_MAX, GidEntry, changes};
-use crate::news::News;
-use crate::{AsyncEvent, AttrMask, DeviceInfo, Path, neighbour};
+use crate::host::devices::{look_at, name_of};
+use crate::host::gids::{GIDS_MAX, GidEntry, changes};
+use crate::host::link_monitor::News;
+use crate::host::neighbour;
+use crate::{AsyncEvent, AttrMask, DeviceInfo, Path};
 use airdma_transport::rate::Rate;
 use std::net::IpAddr;
 use std::os::fd::RawFd;

@@ -6,28 +6,33 @@
 #![cfg(loom)]
 #![allow(dead_code, clippy::unwrap_used)]
 
-#[path = "../../src/alarm.rs"]
+#[path = "../../src/objects/alarm.rs"]
 mod alarm;
-#[path = "../../src/application_buffer.rs"]
+#[path = "../../src/objects/application_buffer.rs"]
 mod application_buffer;
 #[path = "../../src/error.rs"]
 mod error;
-#[path = "../../src/event_queue.rs"]
+#[path = "../../src/objects/event_queue.rs"]
 mod event_queue;
-#[path = "../../src/qp_state.rs"]
+#[path = "../../src/objects/qp_state.rs"]
 mod qp_state;
-#[path = "../../src/relay.rs"]
-mod relay;
-#[path = "../../src/steering/rows.rs"]
+#[path = "../../src/sharing/steering/rows.rs"]
 mod rows;
-#[path = "../../src/standby.rs"]
+#[path = "../../src/progress/standby.rs"]
 mod standby;
 #[path = "../../src/sync.rs"]
 mod sync;
-#[path = "../../src/urgency.rs"]
+#[path = "../../src/objects/urgency.rs"]
 mod urgency;
-#[path = "../../src/use_count.rs"]
+#[path = "../../src/objects/use_count.rs"]
 mod use_count;
+#[path = "../../src/progress/worker_lock.rs"]
+mod worker_lock;
+
+/// The engine's files name each other by their places in the engine.
+mod progress {
+    pub(crate) use crate::{eventfd, worker_lock};
+}
 
 mod arming;
 mod counts;

@@ -1,8 +1,8 @@
 //! A device that is small enough: one doorbell, one timer, one socket.
 
 use crate::eventfd::{EventFd, poll};
-use crate::relay::{Left, NEVER, NO_ROOM_WANTED, ROOM_ANYWHERE, Relay, Rounds};
 use crate::standby::{Standby, Watch};
+use crate::worker_lock::{Left, NEVER, NO_ROOM_WANTED, ROOM_ANYWHERE, Relay, Rounds};
 use airdma_shm::doorbells::DoorbellWords;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -150,7 +150,7 @@ impl World {
         *self.bound.lock().unwrap() = bound;
     }
 
-    /// As [`crate::relay::Relay::fall_asleep`] is used: sleeps once, if there is nothing to do.
+    /// As [`crate::worker_lock::Relay::fall_asleep`] is used: sleeps once, if there is nothing to do.
     pub fn sleep(&self, also: &EventFd) {
         let is_rung = || !self.bells().is_empty();
         let Some(due) = self.relay.fall_asleep(is_rung, || self.now()) else {

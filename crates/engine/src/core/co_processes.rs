@@ -1,0 +1,105 @@
+//! Other processes at the addresses of a device: those that get packets of this one, those that died, and a child after a fork.
+//!
+//! Who is at an address and which packets are whose is in [`crate::sharing::steering`], what the dead leave to be said in [`crate::sharing::orphan_notices`].
+
+use super::{Core, LOCK_PAUSE};
+use crate::sharing::orphan_notices::Estate;
+use crate::sharing::steering::Steering;
+use crate::worker::Work;
+use crate::worker::gsi::Gsi;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+impl Core {
+    /// Whether [`Core::heal`] is to be called.
+    pub(crate) fn wants_healing(&self) -> bool {
+        self.steering
+            .get()
+            .is_some_and(|steering| steering.wants_healing())
+    }
+
+    /// Finds out why packets of other processes come to this one: some milliseconds at most.
+    pub(crate) fn heal(&self) {
+        self.control(|worker, now| worker.heal(now));
+    }
+
+    /// What the helper was woken for: news of the interface, or of those who share its addresses.
+    pub(crate) fn look_around(&self) {
+        self.take_helper_news();
+        self.tell_loss();
+        self.look_after_others();
+    }
+
+    /// Somebody who shares the addresses may have ended: if so, what they had is taken over.
+    fn look_after_others(&self) {
+        let somebody_left = |steering: &Arc<Steering>| steering.somebody_left();
+        if !self.steering.get().is_some_and(somebody_left) {
+            return;
+        }
+        // They may be on their way out only. The device goes on meanwhile.
+        for pause in [0, 1, 5, 20] {
+            self.progress_for(Duration::from_millis(pause));
+            if self.control(|worker, now| worker.mourn(now)) {
+                break;
+            }
+        }
+        self.speak_for_the_dead();
+    }
+
+    /// Lets time pass, in which nobody has to wait for what comes.
+    fn progress_for(&self, time: Duration) {
+        let start = Instant::now();
+        while start.elapsed() < time {
+            self.try_progress(Work::All);
+            std::thread::sleep(LOCK_PAUSE);
+        }
+    }
+
+    /// Peers of processes that died at these addresses hear of it.
+    pub(super) fn speak_for_the_dead(&self) {
+        let estate = Estate::of(self.info.interface_index);
+        if !estate.words.is_empty() {
+            let info = self.current();
+            self.control(|worker, now| {
+                worker.open_gsi(now, &info);
+                if let Some(gsi) = &mut worker.tables.gsi {
+                    gsi.say(now, &estate.words);
+                }
+            });
+        }
+        estate.settled();
+    }
+
+    /// Tells the processes that share the addresses that this one is gone. The device is of no use after that.
+    pub(crate) fn leave(&self) {
+        if self.steering.get().is_some() {
+            self.visit(|worker| worker.leave(self.now()));
+        }
+    }
+
+    /// In the child of a fork, which has the device no more than it has the helper: what would make the parent seem to live,
+    /// or hold its place at an address, is closed. Something harmless takes the numbers of those descriptors.
+    pub(crate) fn abandon(&self) {
+        let close = |fd: RawFd| {
+            // SAFETY: plain integers; the new descriptor is one of ours, which nobody uses in this process.
+            let taken = unsafe { libc::dup3(self.relay.wake().fd(), fd, libc::O_CLOEXEC) };
+            if taken < 0 {
+                // A number above the program's limit, which nothing else gets.
+                // SAFETY: a descriptor of ours, which nobody uses in this process.
+                unsafe { libc::close(fd) };
+            }
+        };
+        if let Some(steering) = self.steering.get() {
+            close(steering.life());
+            // Held by a thread of the parent's at worst, and then they stay open.
+            if let Ok(descriptors) = self.descriptors.try_lock() {
+                descriptors.iter().copied().for_each(close);
+            }
+        }
+        self.relay.peek(|worker| {
+            let gsi = worker.tables.gsi.as_ref();
+            gsi.and_then(Gsi::will_fd).into_iter().for_each(close);
+        });
+    }
+}

@@ -1,0 +1,8 @@
+//! What the kernel is asked: interfaces, addresses, neighbours, routes, and their changes.
+
+pub(crate) mod devices;
+pub(crate) mod gids;
+pub(crate) mod interface;
+pub(crate) mod link_monitor;
+pub(crate) mod memory_file;
+pub(crate) mod neighbour;

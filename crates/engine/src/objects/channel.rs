@@ -1,0 +1,71 @@
+//! Completion channels.
+
+use crate::objects::event_queue::EventQueue;
+use crate::objects::use_count::UseCount;
+use crate::progress::wait::Descriptors;
+use crate::{ChannelWait, Device, Error, EventWait};
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex};
+
+/// Whose event (its [`crate::worker::cq_table::CqShared::id`]) and its cookie.
+pub(crate) type ChannelEvents = EventQueue<(u64, u64)>;
+
+/// A completion channel: a descriptor that is readable while an event waits.
+pub struct Channel {
+    pub(crate) device: Arc<Device>,
+    pub(crate) events: Arc<ChannelEvents>,
+    pub(crate) users: UseCount,
+    /// What the last wait slept on, kept for its memory.
+    bed: Mutex<Descriptors>,
+}
+
+impl Channel {
+    pub(crate) fn new(device: &Arc<Device>, events: ChannelEvents) -> Self {
+        Channel {
+            device: Arc::clone(device),
+            events: Arc::new(events),
+            users: UseCount::default(),
+            bed: Mutex::default(),
+        }
+    }
+
+    /// What a wait may sleep on: used, if nobody else sleeps there now.
+    pub(crate) fn take_bed(&self) -> Descriptors {
+        let bed = self.bed.try_lock();
+        bed.map_or_else(
+            |_| Descriptors::default(),
+            |mut bed| std::mem::take(&mut bed),
+        )
+    }
+
+    /// A wait is over.
+    pub(crate) fn give_bed(&self, used: Descriptors) {
+        if let Ok(mut bed) = self.bed.try_lock() {
+            *bed = used;
+        }
+    }
+
+    /// The descriptor, for `poll(2)`, `epoll(7)` and `fcntl(2)` with `O_NONBLOCK`. It belongs to the channel: do not
+    /// close it, and do not read it.
+    pub fn fd(&self) -> RawFd {
+        self.events.fd()
+    }
+
+    /// The cookie of the completion queue whose event is next; blocks until there is one, and runs the device's
+    /// worker while it does. A signal whose handler was installed with `SA_RESTART` does not end it, as with the kernel's.
+    ///
+    /// # Errors
+    /// `EAGAIN` when there is none and the descriptor has `O_NONBLOCK`, `EINTR`; `ENODEV` in a child after fork.
+    pub fn wait_event(self: &Arc<Self>) -> io::Result<u64> {
+        ChannelWait::new(self).wait()
+    }
+
+    /// Destroys the channel.
+    ///
+    /// # Errors
+    /// `EBUSY` while a completion queue uses it.
+    pub fn destroy(&self) -> Result<(), Error> {
+        self.users.destroy("the completion channel").map(|_| ())
+    }
+}

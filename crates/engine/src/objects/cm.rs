@@ -1,0 +1,560 @@
+//! Connections by RDMA CM, as a front end sees them: channels of events, listeners, and connections named by their ids. The
+//! protocol is `airdma-cm`'s; its messages travel as those of queue pair 1 ([`crate::worker::gsi`]).
+//!
+//! Order of calls, active: [`Device::cm_connect`], the event `ConnectResponse`, the queue pair to RTS, [`Device::cm_ready`].
+//! Passive: [`Device::cm_listen`], the event `ConnectRequest`, the queue pair to RTS, [`Device::cm_accept`], the event
+//! `Established`. Both: [`Device::cm_disconnect`], the events `Disconnected` and `TimewaitExit`.
+
+use crate::core::Core;
+use crate::objects::event_queue::{Ending, EventQueue};
+use crate::sharing::process::Process;
+use crate::worker::Work;
+use crate::worker::gsi::{Gsi, Owner, Subject};
+use crate::{Device, Error};
+use airdma_cm::{
+    Accept, CmError, Connect, ConnectionId, Event, ListenerId, Resolve, SidrAnswer, SidrId, Takes,
+};
+use airdma_transport::Time;
+use airdma_wire::Gid;
+use airdma_wire::cm::{RejReason, ServiceId};
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a process that ends waits for its device.
+const FAREWELL_TIME_MAX: Duration = Duration::from_millis(100);
+/// How long it waits for its peers before it tells them again, and how often: 100 ms in all, and not less often where it is kept from running
+/// for a while. Most answer within a round trip; that a DREQ and three more are all lost is rare even on a bad link.
+const FAREWELL_AGAIN: Duration = Duration::from_millis(25);
+const FAREWELLS_AGAIN_MAX: u32 = 3;
+const FAREWELL_PAUSE: Duration = Duration::from_micros(100);
+
+/// What a channel says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CmNews {
+    /// From the connection manager.
+    Event(Event),
+    /// What the front end itself put in, by [`CmChannel::post`].
+    Own(u32),
+}
+
+/// A queue of connection events behind a descriptor. Who waits on the descriptor need not run the device's worker: its helper
+/// does.
+pub struct CmChannel {
+    events: EventQueue<CmItem>,
+    process: Process,
+    /// No fetch blocks. Requests that ended are taken out, or told.
+    never_blocks: bool,
+    /// Threads that sleep until an event comes.
+    waits: AtomicI32,
+}
+
+#[derive(Debug)]
+struct CmItem {
+    cookie: u64,
+    /// Whom an event of the manager is about.
+    subject: Option<Subject>,
+    news: CmNews,
+}
+
+impl CmChannel {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// Those of the system (descriptors).
+    pub fn new() -> io::Result<Arc<CmChannel>> {
+        CmChannel::make(false)
+    }
+
+    /// An empty one for a front end that fetches without blocking. It also tells when a request ended that was fetched and not yet
+    /// handed over to a connection of its own.
+    ///
+    /// # Errors
+    /// As [`CmChannel::new`].
+    pub fn that_never_blocks() -> io::Result<Arc<CmChannel>> {
+        CmChannel::make(true)
+    }
+
+    fn make(never_blocks: bool) -> io::Result<Arc<CmChannel>> {
+        Ok(Arc::new(CmChannel {
+            events: EventQueue::new()?,
+            process: Process::current(),
+            never_blocks,
+            waits: AtomicI32::new(0),
+        }))
+    }
+
+    pub(crate) fn count_waits(&self, more: i32) {
+        self.waits.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// Whether a thread sleeps until an event comes.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.waits.load(Ordering::Relaxed) > 0
+    }
+
+    /// The descriptor, readable while an event waits, for `poll(2)` and `O_NONBLOCK`. Do not read it.
+    pub fn fd(&self) -> RawFd {
+        self.events.fd()
+    }
+
+    /// Whether an event waits.
+    pub fn has_news(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// The next event, and the number under which its listener or connection was made; none in a child after fork.
+    pub fn pop(&self) -> Option<(u64, CmNews)> {
+        if !self.is_ours() {
+            return None;
+        }
+        self.events.pop().map(|item| (item.cookie, item.news))
+    }
+
+    /// Puts in an event of the front end's own; not in a child after fork, whose descriptor is the parent's as well.
+    pub fn post(&self, cookie: u64, number: u32) {
+        if self.is_ours() {
+            self.events.push(CmItem {
+                cookie,
+                subject: None,
+                news: CmNews::Own(number),
+            });
+        }
+    }
+
+    /// Takes out what waits for `cookie`, the oldest first.
+    pub fn take(&self, cookie: u64) -> Vec<CmNews> {
+        let taken = self.extract(|item| item.cookie == cookie);
+        taken.into_iter().map(|item| item.news).collect()
+    }
+
+    /// What waits for `cookie` goes to another channel, in front of what came there already.
+    pub fn move_to(&self, other: &CmChannel, cookie: u64) {
+        let moved = self.extract(|item| item.cookie == cookie);
+        other.events.push_in_front(moved);
+    }
+
+    pub(crate) fn push(&self, cookie: u64, subject: Subject, event: Event) {
+        self.events.push(CmItem {
+            cookie,
+            subject: Some(subject),
+            news: CmNews::Event(event),
+        });
+    }
+
+    /// A request of a listener ended before it was handed over. If it waits here it is taken out, unless it is all that waits: then
+    /// it is fetched as an event that was announced, and what is done with it fails, as with the kernel. In a flood it is one of
+    /// the oldest, and found at once.
+    pub(crate) fn withdraw(&self, cookie: u64, subject: Subject, event: Event) {
+        if !self.is_ours() {
+            return;
+        }
+        let is_it = |item: &CmItem| item.subject == Some(subject);
+        let waits = self.events.withdraw(!self.never_blocks, is_it);
+        if !waits && self.never_blocks {
+            self.push(cookie, subject, event);
+        }
+    }
+
+    /// What waits and is about `subject` carries another cookie, and comes through another channel.
+    fn hand_over(&self, subject: Subject, other: &CmChannel, cookie: u64) {
+        for item in self.extract(|item| item.subject == Some(subject)) {
+            other.events.push(CmItem { cookie, ..item });
+        }
+    }
+
+    fn extract(&self, mut is_wanted: impl FnMut(&CmItem) -> bool) -> Vec<CmItem> {
+        if !self.is_ours() {
+            return Vec::new();
+        }
+        self.events.extract(|item| is_wanted(item))
+    }
+
+    /// Whether the application set `O_NONBLOCK` on the descriptor.
+    pub(crate) fn is_nonblocking(&self) -> bool {
+        self.events.is_nonblocking()
+    }
+
+    /// Whether this is the process that made it, and not a child of that.
+    pub fn is_ours(&self) -> bool {
+        self.process.is_current()
+    }
+}
+
+impl From<CmError> for Error {
+    fn from(error: CmError) -> Error {
+        match error {
+            CmError::PrivateDataTooLong { .. } => {
+                Error::Invalid("more private data than the message holds")
+            }
+            CmError::ServiceInUse => Error::System {
+                message: "the port has a listener already".to_owned(),
+                errno: libc::EADDRINUSE,
+            },
+            CmError::Unknown => Error::Gone("the connection"),
+            CmError::InvalidState => {
+                Error::Invalid("the state of the connection does not allow this")
+            }
+            CmError::TooManyConnections => Error::NoMemory("too many connections"),
+        }
+    }
+}
+
+impl Device {
+    /// Takes requests for a service, at one of the device's addresses, at all of a family (the unspecified address) or (`None`)
+    /// at all of them. Events carry `cookie`.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` when the service has a listener there, and the bind errors of the port; `ENODEV` in a child after fork.
+    pub fn cm_listen(
+        &self,
+        service: ServiceId,
+        takes: Takes,
+        local: Option<Gid>,
+        backlog: usize,
+        channel: &Arc<CmChannel>,
+        cookie: u64,
+    ) -> Result<ListenerId, Error> {
+        self.bind_gsi()?;
+        let address = local.map(|gid| gid.to_ip());
+        let core = self.core();
+        core.check_process()?;
+        core.control(|worker, now| {
+            let gsi = worker.tables.gsi.as_mut();
+            let gsi = gsi.ok_or(Error::Gone("the connection"))?;
+            let listener = gsi.manager.listen(service, takes, local, backlog)?;
+            let channel = Arc::clone(channel);
+            gsi.own(Subject::Listener(listener), Owner::new(channel, cookie));
+            gsi.services.insert(listener, (service, address));
+            let claimed = worker.claim_service(now, service.0, address);
+            if let (Err(_), Some(gsi)) = (&claimed, worker.tables.gsi.as_mut()) {
+                gsi.close(now, listener);
+            }
+            claimed.map(|()| listener)
+        })
+    }
+
+    /// From now on at most `max` accepted connections of a listener wait for the last message of their peers: one more makes the
+    /// oldest unreachable.
+    ///
+    /// # Errors
+    /// `ENODEV` in a child after fork.
+    pub fn cm_limit_answered(&self, listener: ListenerId, max: usize) -> Result<(), Error> {
+        self.with_gsi(|gsi, _| {
+            gsi.manager.limit_answered(listener, max);
+            Ok(())
+        })
+    }
+
+    /// Whether a peer still waits for an answer to its request.
+    ///
+    /// # Errors
+    /// `EINVAL` for a request that is over, and `ENODEV` in a child after fork.
+    pub fn cm_waits(&self, id: ConnectionId) -> Result<(), Error> {
+        self.with_gsi(|gsi, _| Ok(gsi.manager.waits(id)?))
+    }
+
+    /// Ends a listener; requests that were not fetched are refused. A child after fork has none.
+    pub fn cm_close(&self, listener: ListenerId) {
+        let core = self.core();
+        if core.check_process().is_err() {
+            return;
+        }
+        core.control(|worker, now| {
+            let Some(gsi) = worker.tables.gsi.as_mut() else {
+                return;
+            };
+            if let Some((service, address)) = gsi.close(now, listener) {
+                worker.give_back_service(service.0, address);
+            }
+        });
+    }
+
+    /// Asks for a connection. Events carry `cookie`.
+    ///
+    /// # Errors
+    /// `EINVAL` for too much private data, `ENOMEM`, the bind errors of the port; `ENODEV` in a child after fork.
+    pub fn cm_connect(
+        &self,
+        wanted: &Connect<'_>,
+        channel: &Arc<CmChannel>,
+        cookie: u64,
+    ) -> Result<ConnectionId, Error> {
+        self.bind_gsi()?;
+        self.with_gsi(|gsi, now| {
+            let id = gsi.manager.connect(now, wanted)?;
+            let channel = Arc::clone(channel);
+            gsi.own(Subject::Connection(id), Owner::new(channel, cookie));
+            Ok(id)
+        })
+    }
+
+    /// From now on the events of a connection carry another cookie, and come through another channel.
+    ///
+    /// # Errors
+    /// `EINVAL` for a connection that is gone; `ENODEV` in a child after fork.
+    pub fn cm_hand_over(
+        &self,
+        id: ConnectionId,
+        channel: &Arc<CmChannel>,
+        cookie: u64,
+    ) -> Result<(), Error> {
+        self.with_gsi(|gsi, _| {
+            let subject = Subject::Connection(id);
+            // A request that was fetched does not count against the backlog any more.
+            gsi.manager.taken(id);
+            let owner = gsi.owner(subject).ok_or(Error::Gone("the connection"))?;
+            let former = Arc::clone(&owner.channel);
+            let channel = Arc::clone(channel);
+            former.hand_over(subject, &channel, cookie);
+            gsi.own(subject, Owner::new(channel, cookie));
+            Ok(())
+        })
+    }
+
+    /// From now on the requests that a listener takes come through another channel.
+    ///
+    /// # Errors
+    /// `EINVAL` for a listener that is closed; `ENODEV` in a child after fork.
+    pub fn cm_move_listener(
+        &self,
+        listener: ListenerId,
+        channel: &Arc<CmChannel>,
+    ) -> Result<(), Error> {
+        self.with_gsi(|gsi, _| gsi.redirect(Subject::Listener(listener), channel))
+    }
+
+    /// Accepts a connection that a peer asked for. The queue pair should be in RTS.
+    ///
+    /// # Errors
+    /// `EINVAL` for too much private data, or a connection that nobody asks for (any more).
+    pub fn cm_accept(&self, id: ConnectionId, with: &Accept<'_>) -> Result<(), Error> {
+        self.with_gsi(|gsi, now| {
+            gsi.manager.accept(now, id, with)?;
+            gsi.note_connection(id);
+            Ok(())
+        })
+    }
+
+    /// Tells the peer that accepted that we are ready. The queue pair should be in RTS.
+    ///
+    /// # Errors
+    /// As [`Device::cm_accept`].
+    pub fn cm_ready(&self, id: ConnectionId, private_data: &[u8]) -> Result<(), Error> {
+        self.with_gsi(|gsi, _| {
+            gsi.manager.ready(id, private_data)?;
+            gsi.note_connection(id);
+            Ok(())
+        })
+    }
+
+    /// Refuses a connection that was asked for, or that was accepted by the peer.
+    ///
+    /// # Errors
+    /// As [`Device::cm_accept`].
+    pub fn cm_reject(
+        &self,
+        id: ConnectionId,
+        reason: RejReason,
+        private_data: &[u8],
+    ) -> Result<(), Error> {
+        self.with_gsi(|gsi, now| Ok(gsi.manager.reject(now, id, reason, private_data)?))
+    }
+
+    /// Ends a connection.
+    ///
+    /// # Errors
+    /// As [`Device::cm_accept`].
+    pub fn cm_disconnect(&self, id: ConnectionId, private_data: &[u8]) -> Result<(), Error> {
+        self.report_first();
+        self.with_gsi(|gsi, now| Ok(gsi.manager.disconnect(now, id, private_data)?))
+    }
+
+    /// In air mode acknowledgements are sparse: the last come before the end of a connection.
+    fn report_first(&self) {
+        let core = self.core();
+        if core.check_process().is_ok() {
+            core.control(|worker, now| worker.tables.report_first(now));
+        }
+    }
+
+    /// Forgets a connection; the peer is told if it thinks that there is one. No more events come.
+    pub fn cm_destroy(&self, id: ConnectionId) {
+        self.report_first();
+        let destroyed = self.with_gsi(|gsi, now| {
+            gsi.disown(Subject::Connection(id));
+            gsi.manager.destroy(now, id);
+            gsi.forget_connection(id);
+            Ok(())
+        });
+        drop(destroyed);
+    }
+
+    /// Data of the peer has come on the queue pair of an accepted connection, before its last message.
+    ///
+    /// # Errors
+    /// `ENODEV` in a child after fork.
+    pub fn cm_data_arrived(&self, id: ConnectionId) -> Result<(), Error> {
+        self.with_gsi(|gsi, now| {
+            gsi.manager.data_arrived(now, id);
+            Ok(())
+        })
+    }
+
+    /// The process ends: takes no more requests, forgets every connection, and waits a moment until the peers know of it. Nothing happens in a
+    /// child after fork, nor where there were no connections, nor where the end has interrupted a thread that was at work on the device: then
+    /// it is as if the process were killed.
+    pub fn cm_farewell(&self) {
+        let core = self.core();
+        if core.check_process().is_err() {
+            return;
+        }
+        let _ending = Ending::begin();
+        core.control_within(FAREWELL_TIME_MAX, |worker, now| {
+            worker.tables.report_first(now);
+            // Whoever asks from now on is refused, and need not find out that nobody answers.
+            worker.close_listeners(now);
+            let Some(gsi) = worker.tables.gsi.as_mut() else {
+                return;
+            };
+            for id in gsi.connections() {
+                gsi.disown(Subject::Connection(id));
+                gsi.manager.destroy(now, id);
+            }
+            gsi.fill_outbox();
+        });
+        core.linger();
+    }
+
+    /// Looks for the queue pair of a datagram service. Events carry `cookie`.
+    ///
+    /// # Errors
+    /// As [`Device::cm_connect`].
+    pub fn cm_resolve(
+        &self,
+        wanted: &Resolve<'_>,
+        channel: &Arc<CmChannel>,
+        cookie: u64,
+    ) -> Result<SidrId, Error> {
+        self.bind_gsi()?;
+        self.with_gsi(|gsi, now| {
+            let id = gsi.manager.resolve(now, wanted)?;
+            let channel = Arc::clone(channel);
+            gsi.own(Subject::Resolution(id), Owner::new(channel, cookie));
+            Ok(id)
+        })
+    }
+
+    /// From now on the answer to a resolution comes through another channel.
+    ///
+    /// # Errors
+    /// `EINVAL` for a resolution that is over; `ENODEV` in a child after fork.
+    pub fn cm_move_resolution(&self, id: SidrId, channel: &Arc<CmChannel>) -> Result<(), Error> {
+        self.with_gsi(|gsi, _| gsi.redirect(Subject::Resolution(id), channel))
+    }
+
+    /// Somebody who looks for a datagram service was told to the program: it no longer goes with its listener, nor counts
+    /// against its backlog.
+    ///
+    /// # Errors
+    /// As [`Device::cm_accept`].
+    pub fn cm_fetched(&self, id: SidrId) -> Result<(), Error> {
+        self.with_gsi(|gsi, _| {
+            gsi.disown(Subject::Resolution(id));
+            Ok(gsi.manager.taken_sidr(id)?)
+        })
+    }
+
+    /// Forgets a resolution: our own, of which no event comes any more, or one that we were asked for, and refuse.
+    pub fn cm_forget(&self, id: SidrId) {
+        let forgotten = self.with_gsi(|gsi, now| {
+            gsi.disown(Subject::Resolution(id));
+            gsi.manager.destroy_sidr(now, id);
+            Ok(())
+        });
+        drop(forgotten);
+    }
+
+    /// Answers who looks for a datagram service of ours.
+    ///
+    /// # Errors
+    /// As [`Device::cm_accept`].
+    pub fn cm_answer(&self, id: SidrId, with: &SidrAnswer<'_>) -> Result<(), Error> {
+        self.with_gsi(|gsi, now| {
+            gsi.manager.answer(now, id, with)?;
+            gsi.disown(Subject::Resolution(id));
+            Ok(())
+        })
+    }
+
+    /// Gets ready for connections: [`Device::cm_listen`] and [`Device::cm_connect`] would do it otherwise.
+    ///
+    /// # Errors
+    /// The bind errors of the port; `ENODEV` in a child after fork.
+    pub fn cm_open(&self) -> Result<(), Error> {
+        self.bind_gsi()
+    }
+
+    /// Binds the port, and makes queue pair 1.
+    fn bind_gsi(&self) -> Result<(), Error> {
+        let core = self.core();
+        core.check_process()?;
+        core.bind()?;
+        let info = core.current();
+        core.control(|worker, now| worker.open_gsi(now, &info));
+        Ok(())
+    }
+
+    fn with_gsi<R>(
+        &self,
+        call: impl FnOnce(&mut Gsi, Time) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let core = self.core();
+        core.check_process()?;
+        // Whoever waits for an answer to an address that is gone is to hear of that now.
+        core.take_news();
+        core.control(|worker, now| {
+            let gsi = worker.tables.gsi.as_mut();
+            let gsi = gsi.ok_or(Error::Gone("the connection"))?;
+            let result = call(gsi, now);
+            gsi.fill_outbox();
+            result
+        })
+    }
+}
+
+impl Core {
+    /// Waits a moment until those peers have answered whose connections are ending: when this process is gone, nobody repeats what
+    /// was lost. The kernel would; without that, a peer that only waits would do so for ever.
+    pub(crate) fn linger(&self) {
+        // Nobody lets a peer answer meanwhile.
+        if self.is_simulated() {
+            return;
+        }
+        let (mut since, mut again) = (Instant::now(), 0);
+        loop {
+            let is_time = since.elapsed() >= FAREWELL_AGAIN;
+            let is_ending = self.control_within(FAREWELL_TIME_MAX, |worker, _| {
+                let gsi = worker.tables.gsi.as_mut().filter(|gsi| gsi.is_ending());
+                let is_ending = gsi.is_some();
+                if let Some(gsi) = gsi.filter(|_| is_time && again < FAREWELLS_AGAIN_MAX) {
+                    gsi.end_again();
+                }
+                is_ending
+            });
+            if is_ending != Some(true) || is_time && again == FAREWELLS_AGAIN_MAX {
+                return;
+            }
+            if is_time {
+                (since, again) = (Instant::now(), again + 1);
+            }
+            std::thread::sleep(FAREWELL_PAUSE);
+            self.try_progress(Work::All);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

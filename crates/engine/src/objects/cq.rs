@@ -1,0 +1,295 @@
+//! Completion queues.
+
+use crate::objects::async_event::EventOwner;
+use crate::objects::use_count::UseCount;
+use crate::worker::Work;
+use crate::worker::cq_table::CqShared;
+use crate::{Channel, Completion, CompletionOpcode, Device, Error, GrhHeader, Status};
+use airdma_shm::{Cqe, RingConsumer};
+use airdma_wire::{Qpn, Rkey};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Among the polls that find something, one in this many runs the worker all the same: a queue that never runs empty must
+/// not keep others waiting.
+const POLLS_PER_ROUND: u32 = 16;
+
+/// What a completion queue does beyond the ordinary.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CqOptions {
+    /// Notes when each completion is made; that costs a look at the clock.
+    pub timestamps: bool,
+    /// Completions that find no room are lost without an error.
+    pub ignore_overrun: bool,
+}
+
+/// A completion queue. Any thread may poll it; polling also runs the device's worker.
+pub struct Cq {
+    pub(crate) device: Arc<Device>,
+    /// Its place in the worker's table.
+    pub(crate) index: u32,
+    shared: Arc<CqShared>,
+    consumer: Mutex<RingConsumer>,
+    channel: Option<Arc<Channel>>,
+    /// Queue pairs; one that uses the queue for both directions counts twice.
+    pub(crate) users: UseCount,
+    polls: AtomicU32,
+}
+
+impl Cq {
+    pub(crate) fn new(
+        device: Arc<Device>,
+        index: u32,
+        shared: Arc<CqShared>,
+        consumer: RingConsumer,
+        channel: Option<Arc<Channel>>,
+    ) -> Self {
+        Cq {
+            device,
+            index,
+            shared,
+            consumer: Mutex::new(consumer),
+            channel,
+            users: UseCount::default(),
+            polls: AtomicU32::new(0),
+        }
+    }
+
+    /// Takes up to `max` completions, oldest first, and hands each to `sink`; returns how many.
+    /// When there are none it runs the worker once and looks again. `sink` must not use this queue.
+    ///
+    /// # Errors
+    /// [`Error::CqOverrun`] once the queue overflowed and what it still held has been taken; `ENODEV` in a child after fork.
+    pub fn poll(&self, max: usize, mut sink: impl FnMut(Completion)) -> Result<usize, Error> {
+        self.poll_stamped(max, |completion, _| sink(completion))
+    }
+
+    /// As [`Cq::poll`], and hands out when the completion was made, in nanoseconds of `CLOCK_MONOTONIC`; 0 unless the queue was
+    /// created with [`CqOptions::timestamps`].
+    ///
+    /// # Errors
+    /// As [`Cq::poll`].
+    pub fn poll_stamped(
+        &self,
+        max: usize,
+        mut sink: impl FnMut(Completion, u64),
+    ) -> Result<usize, Error> {
+        let core = self.device.core();
+        if !core.seems_ours() {
+            return Err(Error::Forked);
+        }
+        core.note_poll();
+        self.shared.alarm.note_poll();
+        let mut count = self.take(max, &mut sink);
+        // A count lost between two threads does no harm.
+        let polls = self.polls.load(Ordering::Relaxed).wrapping_add(1);
+        self.polls.store(polls, Ordering::Relaxed);
+        if count == 0 || polls.is_multiple_of(POLLS_PER_ROUND) {
+            core.try_progress(Work::All);
+            count += self.take(max - count, &mut sink);
+        }
+        if count == 0 && max > 0 && self.shared.overrun.load(Ordering::Acquire) {
+            return Err(Error::CqOverrun);
+        }
+        Ok(count)
+    }
+
+    fn take(&self, max: usize, sink: &mut impl FnMut(Completion, u64)) -> usize {
+        let mut consumer = self.lock();
+        let mut count = 0;
+        while count < max {
+            let Some(number) = consumer.take() else {
+                break;
+            };
+            let cqe: Cqe = consumer.slot(number).read_header();
+            consumer.release(1);
+            // What the worker did not write is no completion.
+            if let Some(completion) = decode(&cqe) {
+                sink(completion, cqe.timestamp);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    fn lock(&self) -> MutexGuard<'_, RingConsumer> {
+        self.consumer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for one event at the next completion that is added (with `solicited_only`: the next one that is
+    /// solicited or unsuccessful). Of a queue without a channel nobody hears, as with the kernel's.
+    ///
+    /// Completions already in the queue raise one if the program has polled since the last event.
+    ///
+    /// # Errors
+    /// `ENODEV` in a child after fork.
+    pub fn arm(&self, solicited_only: bool) -> Result<(), Error> {
+        if !self.device.core().seems_ours() {
+            return Err(Error::Forked);
+        }
+        let holds_any = || self.channel.is_some() && self.holds_any(solicited_only);
+        if self.shared.alarm.arm(solicited_only, holds_any) {
+            self.shared.raise();
+        }
+        Ok(())
+    }
+
+    /// Is there a completion to take, or one that is solicited or unsuccessful?
+    fn holds_any(&self, solicited_only: bool) -> bool {
+        let mut consumer = self.lock();
+        let all = consumer.available();
+        let wanted = |n| {
+            let cqe: Option<Cqe> = consumer.ahead(n).map(|slot| slot.read_header());
+            cqe.is_some_and(|cqe| {
+                cqe.flags & Cqe::SOLICITED != 0 || cqe.status != Status::Success as u8
+            })
+        };
+        if solicited_only {
+            (0..all).any(wanted)
+        } else {
+            all > 0
+        }
+    }
+
+    /// How many completions fit.
+    pub fn capacity(&self) -> u32 {
+        self.lock().capacity()
+    }
+
+    /// Changes how many completions fit; those in the queue stay, in their order.
+    ///
+    /// # Errors
+    /// `EINVAL` for zero, more than the device allows, or less than the queue holds now; `ENOMEM`; `ENODEV` in a child after
+    /// fork.
+    pub fn resize(&self, entries: u32) -> Result<(), Error> {
+        let core = self.device.core();
+        core.check_process()?;
+        let (mut to, from_now_on) = self.device.cq_memory(entries)?;
+        // What was posted completes first, and counts.
+        core.control(|_, _| ());
+        // This lock before the worker's, as nowhere else: who holds the worker does not ask for a queue.
+        let mut consumer = self.lock();
+        core.control(|worker, _| {
+            if consumer.available() > to.capacity() {
+                return Err(Error::Invalid(
+                    "the completion queue holds more completions than would fit",
+                ));
+            }
+            while let Some(number) = consumer.take() {
+                let cqe: Cqe = consumer.slot(number).read_header();
+                if let Some(mut slot) = to.slot(0) {
+                    slot.write_header(&cqe);
+                    to.publish(1);
+                }
+            }
+            worker.tables.cqs.replace(self.index, to);
+            Ok(())
+        })?;
+        *consumer = from_now_on;
+        Ok(())
+    }
+
+    /// Takes out the completions of a queue pair that goes back to RESET.
+    pub(crate) fn purge(&self, of: Qpn) {
+        let core = self.device.core();
+        let mut consumer = self.lock();
+        core.control(|worker, _| {
+            let mut kept = Vec::new();
+            while let Some(number) = consumer.take() {
+                let cqe: Cqe = consumer.slot(number).read_header();
+                consumer.release(1);
+                if cqe.qpn != of.get() {
+                    kept.push(cqe);
+                }
+            }
+            worker.tables.cqs.refill(self.index, &kept);
+        });
+    }
+
+    /// The number that channel events and asynchronous events of this queue carry from now on.
+    pub fn set_cookie(&self, cookie: u64) {
+        self.shared.cookie.store(cookie, Ordering::Relaxed);
+    }
+
+    /// Destroys the queue; events of it not yet fetched vanish.
+    ///
+    /// # Errors
+    /// `EBUSY` while a queue pair uses it; `ENODEV` in a child after fork.
+    pub fn destroy(&self) -> Result<(), Error> {
+        let core = self.device.core();
+        core.check_process()?;
+        if !self.users.destroy("the completion queue")? {
+            return Ok(());
+        }
+        core.control(|worker, _| worker.tables.cqs.remove(self.index));
+        let id = self.shared.id;
+        self.device
+            .events
+            .retain(|&(owner, _)| owner != EventOwner::Cq(id));
+        if let Some(channel) = &self.channel {
+            channel.events.retain(|&(owner, _)| owner != id);
+            channel.users.release();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        // Its users hold it, so it has none.
+        self.destroy().ok();
+    }
+}
+
+fn decode(cqe: &Cqe) -> Option<Completion> {
+    let has = |flag| cqe.flags & flag != 0;
+    Some(Completion {
+        wr_id: cqe.wr_id,
+        status: status(cqe.status)?,
+        opcode: opcode(cqe.opcode)?,
+        byte_len: cqe.byte_len,
+        imm: has(Cqe::IMM).then_some(cqe.imm_or_rkey),
+        invalidated: has(Cqe::INVALIDATED).then(|| Rkey(u32::from_ne_bytes(cqe.imm_or_rkey))),
+        solicited: has(Cqe::SOLICITED),
+        grh: has(Cqe::GRH).then(|| match has(Cqe::IPV4) {
+            true => GrhHeader::Ipv4,
+            false => GrhHeader::Ipv6,
+        }),
+        src_qpn: Qpn::new(cqe.src_qpn),
+        qpn: Qpn::new(cqe.qpn),
+    })
+}
+
+fn status(number: u8) -> Option<Status> {
+    const ALL: [Status; 12] = [
+        Status::Success,
+        Status::LocalLengthError,
+        Status::LocalQpOperationError,
+        Status::LocalProtectionError,
+        Status::WrFlushError,
+        Status::MwBindError,
+        Status::BadResponse,
+        Status::RemoteInvalidRequest,
+        Status::RemoteAccessError,
+        Status::RemoteOperationError,
+        Status::RetryExceeded,
+        Status::RnrRetryExceeded,
+    ];
+    ALL.into_iter().find(|&status| status as u8 == number)
+}
+
+fn opcode(number: u8) -> Option<CompletionOpcode> {
+    const ALL: [CompletionOpcode; 10] = [
+        CompletionOpcode::Send,
+        CompletionOpcode::Write,
+        CompletionOpcode::Read,
+        CompletionOpcode::CompareSwap,
+        CompletionOpcode::FetchAdd,
+        CompletionOpcode::BindWindow,
+        CompletionOpcode::LocalInvalidate,
+        CompletionOpcode::AtomicWrite,
+        CompletionOpcode::Receive,
+        CompletionOpcode::ReceiveWriteImm,
+    ];
+    ALL.into_iter().find(|&opcode| opcode as u8 == number)
+}

@@ -1,0 +1,538 @@
+//! An opened device.
+
+use crate::clock::Clock;
+use crate::core::Core;
+use crate::host::interface::InterfaceQuery;
+use crate::host::neighbour;
+use crate::objects::async_event::AsyncEvents;
+use crate::objects::channel::ChannelEvents;
+use crate::objects::cq::CqOptions;
+use crate::objects::pd::check_path;
+use crate::progress::poll_set::PollSet;
+use crate::random::Random;
+use crate::seal::Secret;
+use crate::sharing::process::Process;
+use crate::worker::cq_table::CqShared;
+use crate::{
+    AsyncEvent, AsyncWait, Channel, CompletionCounter, CounterUnit, Cq, DeviceInfo, Dm, Error,
+    EventWait, LIMITS, Limits, Path, Pd, Xrcd,
+};
+use airdma_port::Port;
+use airdma_shm::{Cqe, RingConsumer, RingProducer, ring};
+use std::cell::UnsafeCell;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// An address on an Ethernet link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkAddress {
+    /// Of the interface there.
+    pub mac: [u8; 6],
+    /// The VLAN, if the device is on the interface of one.
+    pub vlan: Option<u16>,
+}
+
+/// One opened device, as `ibv_open_device` gives it: each call of [`Device::open`] returns a new one with its own
+/// queue of asynchronous events, while the worker behind it is shared by all of this process and interface.
+pub struct Device {
+    shared: Arc<SharedCore>,
+    pub(crate) events: Arc<AsyncEvents>,
+    /// Readable while an event waits, or the kernel says something about the interface.
+    async_fd: PollSet,
+}
+
+/// The worker of an interface with its helper thread. Goes when the last device on it does.
+struct SharedCore {
+    core: Arc<Core>,
+    pds: AtomicU32,
+    completion_counters: AtomicU32,
+    ahs: AtomicU32,
+}
+
+/// The workers of this process. A dead entry is one whose devices are gone, or which belongs to the parent of a fork.
+static OPEN: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
+
+/// What is known of a worker without holding it: whoever holds one may be the last who does, and takes it down.
+struct Opened {
+    process: Process,
+    interface_index: u32,
+    interface: String,
+    shared: Weak<SharedCore>,
+}
+
+impl Device {
+    /// Opens a device. Sockets are bound and threads started at the first queue pair only.
+    ///
+    /// While the process has the interface open, everybody gets the worker, and the GID table, of the first one.
+    ///
+    /// # Errors
+    /// Those of the system (descriptors, memory).
+    pub fn open(info: &DeviceInfo) -> io::Result<Arc<Device>> {
+        hold_while_forking();
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|opened| opened.shared.strong_count() > 0);
+        let shared = match find_open(&open, info) {
+            Some(shared) => shared,
+            None => {
+                let shared = Arc::new(SharedCore::new(Core::watching(info.clone())?));
+                count_at_exit();
+                open.push(Opened::new(&shared));
+                shared
+            }
+        };
+        drop(open);
+        Self::with_core(shared)
+    }
+
+    /// Seals every connection of queue pairs that are created from now on with a secret that both hosts have (`AIRDMA_SECRET` for programs):
+    /// their packets are encrypted and authenticated, as are the datagrams of connection management, and hosts without the secret reach
+    /// nothing. Datagrams (UD) are sealed between two queue pairs at a time; those to multicast groups are refused.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a secret of less than 16 bytes.
+    pub fn share_secret(&self, secret: &[u8]) -> io::Result<()> {
+        self.core().share_secret(Secret::from_bytes(secret)?);
+        Ok(())
+    }
+
+    /// A device on any port, for tests: it is not shared, and its counters stay in this process. The port's addresses
+    /// are those of the GID table.
+    ///
+    /// # Errors
+    /// Those of the system (descriptors, memory, threads).
+    #[doc(hidden)]
+    pub fn with_port(info: DeviceInfo, port: Box<dyn Port>) -> io::Result<Arc<Device>> {
+        Self::on_port(Core::new(info, Clock::running(), Random::Kernel)?, port)
+    }
+
+    /// The device of a worker that nobody shares.
+    pub(crate) fn on_port(core: Core, port: Box<dyn Port>) -> io::Result<Arc<Device>> {
+        let shared = Arc::new(SharedCore::new(core));
+        shared.core.bind_port(port);
+        Self::with_core(shared)
+    }
+
+    fn with_core(shared: Arc<SharedCore>) -> io::Result<Arc<Device>> {
+        let events = Arc::new(AsyncEvents::out_of_sight()?);
+        let async_fd = PollSet::new()?;
+        async_fd.add(events.fd())?;
+        if let Some(fd) = shared.core.news_fd() {
+            async_fd.add(fd)?;
+        }
+        shared.core.add_listener(&events);
+        Ok(Arc::new(Device {
+            shared,
+            events,
+            async_fd,
+        }))
+    }
+
+    /// Whether this end begins to ask its peers for air mode: on a wireless interface, or because somebody said so.
+    pub fn asks_for_air(&self) -> bool {
+        self.core().asks_for_air()
+    }
+
+    /// What was known of the device when its worker was created. Name, interface and GUID stay as they are; see
+    /// [`Device::current`] for the rest.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.core().info
+    }
+
+    /// What the device is like now: state, MTU, GID table. In a child after fork: what it was when it was opened.
+    pub fn current(&self) -> DeviceInfo {
+        if !self.core().is_ours() {
+            // A thread of the parent may hold the lock for ever here.
+            return self.info().clone();
+        }
+        self.core().take_news();
+        self.core().current()
+    }
+
+    /// Whether the interface is gone for good, as far as the kernel was listened to: deleted, or moved to another network namespace. The
+    /// device never works again.
+    pub fn is_gone(&self) -> bool {
+        self.core().is_gone()
+    }
+
+    /// Lets `call` run when the interface is gone for good, on a thread that holds nothing. A device that has neither queue pairs nor
+    /// connections has no such thread, and what was asked for then is never run.
+    pub fn when_gone(&self, call: impl FnOnce() + Send + 'static) {
+        self.core().when_gone(Box::new(call));
+    }
+
+    /// What the users of an interface see of it, if this process has it open.
+    pub(crate) fn current_of(info: &DeviceInfo) -> Option<DeviceInfo> {
+        let shared = {
+            let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+            find_open(&open, info)?
+        };
+        shared.core.take_news();
+        Some(shared.core.current())
+    }
+
+    /// What the device can do at most.
+    pub fn limits(&self) -> &'static Limits {
+        &LIMITS
+    }
+
+    /// The counters of this process's worker by name, since it was created. Empty in a child after fork.
+    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+        match self.core().check_process() {
+            Ok(()) => self.core().counters(),
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// Allocates a protection domain.
+    ///
+    /// # Errors
+    /// `ENOMEM` when [`Limits::max_pd`] exist.
+    pub fn alloc_pd(self: &Arc<Self>) -> Result<Arc<Pd>, Error> {
+        self.core().check_process()?;
+        take_one(
+            &self.shared.pds,
+            LIMITS.max_pd,
+            "no more protection domains: see max_pd of the device",
+        )?;
+        Ok(Arc::new(Pd::new(Arc::clone(self))))
+    }
+
+    /// Creates a completion counter, both values of which are 0.
+    ///
+    /// # Errors
+    /// `ENOMEM` when [`Limits::max_completion_counters`] exist; `ENODEV` in a child after fork.
+    pub fn create_completion_counter(
+        self: &Arc<Self>,
+        unit: CounterUnit,
+    ) -> Result<Arc<CompletionCounter>, Error> {
+        self.core().check_process()?;
+        take_one(
+            &self.shared.completion_counters,
+            LIMITS.max_completion_counters,
+            "no more completion counters",
+        )?;
+        Ok(Arc::new(CompletionCounter::new(Arc::clone(self), unit)))
+    }
+
+    /// Opens a domain of extended connections.
+    ///
+    /// # Errors
+    /// `ENODEV` in a child after fork.
+    pub fn open_xrcd(self: &Arc<Self>) -> Result<Arc<Xrcd>, Error> {
+        self.core().check_process()?;
+        Ok(Arc::new(Xrcd::new(Arc::clone(self))))
+    }
+
+    /// Allocates `length` bytes of device memory, zeroed, aligned to two to the power of `align_log2`. In a child after fork it
+    /// works too: the memory is no part of the device's worker.
+    ///
+    /// # Errors
+    /// `EINVAL` for no bytes or an alignment above 4096, `ENOMEM` above [`Limits::max_dm_size`].
+    pub fn alloc_dm(self: &Arc<Self>, length: usize, align_log2: u32) -> Result<Arc<Dm>, Error> {
+        Dm::alloc(self, length, align_log2).map(Arc::new)
+    }
+
+    /// Creates a completion channel.
+    ///
+    /// # Errors
+    /// Those of the system (descriptors).
+    pub fn create_channel(self: &Arc<Self>) -> Result<Arc<Channel>, Error> {
+        self.core().check_process()?;
+        let events = ChannelEvents::new()
+            .map_err(|error| Error::system("creating a completion channel", &error))?;
+        Ok(Arc::new(Channel::new(self, events)))
+    }
+
+    /// Creates a completion queue of at least `entries` entries ([`Cq::capacity`] tells how many). With a channel,
+    /// an armed queue signals it; [`Channel::wait_event`] then returns the cookie given here.
+    ///
+    /// # Errors
+    /// `EINVAL` for zero or more than [`Limits::max_cqe`] entries, or a destroyed channel; `ENOMEM`.
+    pub fn create_cq(
+        self: &Arc<Self>,
+        entries: u32,
+        channel: Option<(Arc<Channel>, u64)>,
+    ) -> Result<Arc<Cq>, Error> {
+        self.create_cq_with(entries, channel, CqOptions::default())
+    }
+
+    /// As [`Device::create_cq`], with options.
+    ///
+    /// # Errors
+    /// As [`Device::create_cq`].
+    pub fn create_cq_with(
+        self: &Arc<Self>,
+        entries: u32,
+        channel: Option<(Arc<Channel>, u64)>,
+        options: CqOptions,
+    ) -> Result<Arc<Cq>, Error> {
+        let core = self.core();
+        core.check_process()?;
+        let (producer, consumer) = self.cq_memory(entries)?;
+        if let Some((channel, _)) = &channel {
+            channel.users.acquire("the completion channel")?;
+        }
+        let signalled = channel
+            .as_ref()
+            .map(|(channel, cookie)| (Arc::clone(&channel.events), *cookie));
+        let shared = Arc::new(CqShared::new(
+            core.next_serial(),
+            signalled,
+            Arc::clone(&self.events),
+            options,
+        ));
+        let inserted =
+            core.control(|worker, _| worker.tables.cqs.insert(producer, Arc::clone(&shared)));
+        let channel = channel.map(|(channel, _)| channel);
+        match inserted {
+            Ok(index) => Ok(Arc::new(Cq::new(
+                Arc::clone(self),
+                index,
+                shared,
+                consumer,
+                channel,
+            ))),
+            Err(error) => {
+                if let Some(channel) = channel {
+                    channel.users.release();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The ring of a completion queue.
+    pub(crate) fn cq_memory(&self, entries: u32) -> Result<(RingProducer, RingConsumer), Error> {
+        if !(1..=LIMITS.max_cqe).contains(&entries) {
+            return Err(Error::Invalid(
+                "a completion queue has 1 to max_cqe entries",
+            ));
+        }
+        ring(&self.core().arena, entries, Cqe::STRIDE)
+            .map_err(|error| Error::system("memory for a completion queue", &error))
+    }
+
+    /// Where the first link of a path leads: what the kernel has behind the address or its gateway, for which it asks if need be
+    /// (three seconds at most).
+    ///
+    /// # Errors
+    /// As [`Pd::create_ah`]; `ENETUNREACH`, `EHOSTUNREACH`, and others of the system; `ENODEV` in a child after fork.
+    pub fn resolve(&self, path: &Path) -> Result<LinkAddress, Error> {
+        let core = self.core();
+        core.check_process()?;
+        check_path(core, path)?;
+        let source = core.address(path.sgid_index);
+        let source = source.ok_or(Error::Invalid("the source address is gone"))?;
+        let (info, destination) = (self.current(), path.gid.to_ip());
+        let is_own = info.gids.iter().any(|row| row.address == destination);
+        let mac = if is_own {
+            info.mac
+        } else {
+            neighbour::resolve(info.interface_index, source, destination)?
+        };
+        let query = InterfaceQuery::new()
+            .map_err(|error| Error::system("asking for the interface", &error))?;
+        let vlan = query.vlan(&info.interface);
+        Ok(LinkAddress { mac, vlan })
+    }
+
+    /// Waits until packets can take a path, a second at most: where the kernel has to ask on the link who has an address, a path leads nowhere
+    /// before that has answered.
+    ///
+    /// # Errors
+    /// As [`Pd::create_ah`]; `ENETUNREACH` or `EHOSTUNREACH`, as the kernel's routes say; `ETIMEDOUT` if no host has the address.
+    pub fn wait_for_path(&self, path: &Path) -> Result<(), Error> {
+        let core = self.core();
+        core.check_process()?;
+        check_path(core, path)?;
+        let source = core.address(path.sgid_index);
+        let source = source.ok_or(Error::Invalid("the source address is gone"))?;
+        if core.is_simulated() {
+            // The kernel knows nothing of its network.
+            return Ok(());
+        }
+        neighbour::wait_for(self.info().interface_index, source, path.gid.to_ip())
+    }
+
+    /// Whether a packet from one of the device's addresses to `destination` can leave at once. Where not,
+    /// [`Device::ask_for_neighbour`] and look again.
+    ///
+    /// # Errors
+    /// What the kernel says of the route (`ENETUNREACH`, `EHOSTUNREACH`), and others of the system; `ENODEV` in a child after
+    /// fork.
+    pub fn knows_neighbour(&self, source: IpAddr, destination: IpAddr) -> Result<bool, Error> {
+        self.core().check_process()?;
+        let interface = self.info().interface_index;
+        neighbour::is_known(interface, source, destination)
+            .map_err(|error| Error::system("asking the kernel for the way", &error))
+    }
+
+    /// Lets the kernel ask on the link for the way to `destination`. Does not wait.
+    pub fn ask_for_neighbour(&self, source: IpAddr, destination: IpAddr) {
+        neighbour::ask(self.info().interface_index, source, destination);
+    }
+
+    /// The descriptor of the asynchronous events: readable while one waits, and then [`Device::wait_async_event`] does not
+    /// block. It belongs to the device: do not close it, and do not read it. `O_NONBLOCK` set on it is honoured.
+    pub fn async_fd(&self) -> RawFd {
+        self.async_fd.fd()
+    }
+
+    /// The next asynchronous event; blocks until there is one.
+    ///
+    /// # Errors
+    /// `EAGAIN` when there is none and the descriptor has `O_NONBLOCK`, `EINTR`; `ENODEV` in a child after fork.
+    pub fn wait_async_event(self: &Arc<Self>) -> io::Result<AsyncEvent> {
+        AsyncWait::new(self).wait()
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.shared.core
+    }
+
+    /// Whether both are the same device, opened once or twice.
+    pub fn is_same_device(&self, other: &Device) -> bool {
+        self.is_same_worker(other)
+    }
+
+    pub(crate) fn is_same_worker(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    pub(crate) fn give_back_completion_counter(&self) {
+        self.shared
+            .completion_counters
+            .fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn give_back_pd(&self) {
+        self.shared.pds.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// # Errors
+    /// `ENOMEM` when [`Limits::max_ah`] exist.
+    pub(crate) fn take_ah(&self) -> Result<(), Error> {
+        take_one(
+            &self.shared.ahs,
+            LIMITS.max_ah,
+            "no more address handles: see max_ah of the device",
+        )
+    }
+
+    pub(crate) fn give_back_ah(&self) {
+        self.shared.ahs.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The worker of that interface, if this process has one.
+fn find_open(open: &[Opened], info: &DeviceInfo) -> Option<Arc<SharedCore>> {
+    let is_of_interface = |opened: &&Opened| {
+        (opened.interface_index, &opened.interface) == (info.interface_index, &info.interface)
+            && opened.process.is_current()
+    };
+    let mut found = open.iter().filter(is_of_interface);
+    found.find_map(|opened| opened.shared.upgrade())
+}
+
+impl Opened {
+    fn new(shared: &Arc<SharedCore>) -> Self {
+        let info = &shared.core.info;
+        Opened {
+            process: Process::current(),
+            interface_index: info.interface_index,
+            interface: info.interface.clone(),
+            shared: Arc::downgrade(shared),
+        }
+    }
+}
+
+/// While a process forks, nobody else may hold the list of workers: the child, which has only the thread that forked, looks at it
+/// whenever it opens a path that may be of ours.
+fn hold_while_forking() {
+    /// Held from before a fork until after it, in both processes.
+    struct Held(UnsafeCell<Option<MutexGuard<'static, Vec<Opened>>>>);
+    // SAFETY: touched only by the thread that forks, between the C library's calls around `fork`, which it makes one at a time.
+    unsafe impl Sync for Held {}
+    static HELD: Held = Held(UnsafeCell::new(None));
+
+    extern "C" fn before() {
+        let guard = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: as for `Held`: the lock makes this thread the only one here.
+        unsafe { *HELD.0.get() = Some(guard) };
+    }
+    extern "C" fn after() {
+        // SAFETY: as above, in the thread (or its copy) that took the lock.
+        drop(unsafe { (*HELD.0.get()).take() });
+    }
+    extern "C" fn in_child() {
+        // SAFETY: as above.
+        let Some(open) = (unsafe { (*HELD.0.get()).take() }) else {
+            return;
+        };
+        for shared in open.iter().filter_map(|opened| opened.shared.upgrade()) {
+            shared.core.abandon();
+            // The parent's other references are still there, but nothing of it is to be taken down here.
+            std::mem::forget(shared);
+        }
+    }
+    static REGISTERED: std::sync::Once = std::sync::Once::new();
+    // SAFETY: plain functions that live as long as the library.
+    REGISTERED.call_once(|| unsafe {
+        libc::pthread_atfork(Some(before), Some(after), Some(in_child));
+    });
+}
+
+/// Many programs end without closing their devices; what was counted last must not be lost with them.
+fn count_at_exit() {
+    extern "C" fn count_all() {
+        // A thread that holds a lock at exit keeps it: then the last counts are lost, and nothing hangs.
+        let Ok(open) = OPEN.try_lock() else { return };
+        for shared in open.iter().filter_map(|opened| opened.shared.upgrade()) {
+            shared.core.try_count();
+            // Dropping the last reference here would end the helper in the middle of the process's own end.
+            std::mem::forget(shared);
+        }
+    }
+    static REGISTERED: std::sync::Once = std::sync::Once::new();
+    // SAFETY: the handler is a plain function that lives as long as the library.
+    REGISTERED.call_once(|| unsafe {
+        libc::atexit(count_all);
+    });
+}
+
+impl SharedCore {
+    fn new(core: Core) -> Self {
+        SharedCore {
+            core: Arc::new(core),
+            pds: AtomicU32::new(0),
+            completion_counters: AtomicU32::new(0),
+            ahs: AtomicU32::new(0),
+        }
+    }
+}
+
+impl Drop for SharedCore {
+    fn drop(&mut self) {
+        if self.core.is_ours() {
+            self.core.helper.stop();
+            self.core.linger();
+            self.core.leave();
+            // The last counts, to the file.
+            self.core.counters();
+        }
+    }
+}
+
+fn take_one(count: &AtomicU32, max: u32, full: &'static str) -> Result<(), Error> {
+    let more = |count: u32| (count < max).then_some(count + 1);
+    match count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Error::NoMemory(full)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,272 @@
+//! Waiting for an event in steps, for a caller that sleeps by itself: a C function whose thread may be cancelled in its sleep
+//! (`pthread_cancel(3)`) and never comes back. Nothing may be left on its stack then; the wait lies elsewhere, and is dropped
+//! when the thread ends.
+//!
+//! [`EventWait::step`] looks for an event. If there is none, the caller sleeps on [`EventWait::bed`], tells how that ended by
+//! [`EventWait::woke`], and steps again.
+
+use crate::objects::event_queue::is_nonblocking;
+use crate::progress::slice::shorten;
+use crate::progress::wait::{Descriptors, Waited, signal_restarts, timespec_of};
+use crate::worker::Work;
+use crate::{AsyncEvent, Channel, CmChannel, CmNews, Device, Error};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A wait for the events of one object.
+pub trait EventWait {
+    /// What is waited for.
+    type Event;
+
+    /// The next event; `None` if there is none, and the caller is to sleep.
+    ///
+    /// # Errors
+    /// Those of the object's blocking call.
+    fn step(&mut self) -> io::Result<Option<Self::Event>>;
+
+    /// After a step without event: what to give to `ppoll(2)`, and the time at which to wake, if any.
+    fn bed(&mut self) -> (&mut [libc::pollfd], Option<libc::timespec>);
+
+    /// `ppoll(2)` returned: how many descriptors are ready, or its error.
+    ///
+    /// # Errors
+    /// `EINTR` for a signal whose handler was installed without `SA_RESTART`, and what else went wrong.
+    fn woke(&mut self, ready: io::Result<usize>) -> io::Result<()>;
+
+    /// Steps and sleeps until there is an event.
+    ///
+    /// # Errors
+    /// As [`EventWait::step`] and [`EventWait::woke`].
+    fn wait(&mut self) -> io::Result<Self::Event> {
+        loop {
+            if let Some(event) = self.step()? {
+                return Ok(event);
+            }
+            let (descriptors, timeout) = self.bed();
+            let timeout = timeout
+                .as_ref()
+                .map_or(std::ptr::null(), std::ptr::from_ref);
+            let count = descriptors.len() as libc::nfds_t;
+            // SAFETY: that many pollfds; the time is null or points to a local.
+            let ready =
+                unsafe { libc::ppoll(descriptors.as_mut_ptr(), count, timeout, std::ptr::null()) };
+            let ready = usize::try_from(ready).map_err(|_| io::Error::last_os_error());
+            self.woke(ready)?;
+        }
+    }
+}
+
+fn waited(ready: io::Result<usize>) -> io::Result<Waited> {
+    ready.map(|count| {
+        if count == 0 {
+            Waited::TimedOut
+        } else {
+            Waited::Ready
+        }
+    })
+}
+
+/// An interrupted sleep is as good as a short one where the signal restarts calls.
+fn unless_restarted(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::Interrupted && signal_restarts() => Ok(()),
+        Ok(()) | Err(_) => result,
+    }
+}
+
+/// A wait for the events of a completion channel; it runs the device's worker meanwhile.
+pub struct ChannelWait {
+    channel: Arc<Channel>,
+    descriptors: Descriptors,
+    timeout: Option<Duration>,
+    /// Counted among the threads that run the worker while they wait.
+    counted: bool,
+    asleep: bool,
+}
+
+impl ChannelWait {
+    /// A wait that has not begun.
+    pub fn new(channel: &Arc<Channel>) -> Self {
+        ChannelWait {
+            channel: Arc::clone(channel),
+            descriptors: channel.take_bed(),
+            timeout: None,
+            counted: false,
+            asleep: false,
+        }
+    }
+
+    fn pop(&self) -> Option<u64> {
+        self.channel.events.pop().map(|(_, cookie)| cookie)
+    }
+}
+
+impl EventWait for ChannelWait {
+    type Event = u64;
+
+    fn step(&mut self) -> io::Result<Option<u64>> {
+        let core = self.channel.device.core();
+        if !core.seems_ours() {
+            return Err(io::Error::from_raw_os_error(Error::Forked.errno()));
+        }
+        if !self.counted {
+            core.note_poll();
+            if let Some(cookie) = self.pop() {
+                return Ok(Some(cookie));
+            }
+            if self.channel.events.is_nonblocking() {
+                core.try_progress(Work::All);
+                let none = || io::Error::from_raw_os_error(libc::EAGAIN);
+                return self.pop().ok_or_else(none).map(Some);
+            }
+            shorten();
+            core.helper.standby.enter();
+            self.counted = true;
+        }
+        loop {
+            if core.progress_before_sleep().is_some() {
+                core.helper.standby.note_round();
+            }
+            if let Some(cookie) = self.pop() {
+                return Ok(Some(cookie));
+            }
+            if let Some(timeout) = core.fall_asleep(&mut self.descriptors, self.channel.fd()) {
+                self.timeout = timeout;
+                self.asleep = true;
+                return Ok(None);
+            }
+        }
+    }
+
+    fn bed(&mut self) -> (&mut [libc::pollfd], Option<libc::timespec>) {
+        (self.descriptors.entries(), self.timeout.map(timespec_of))
+    }
+
+    fn woke(&mut self, ready: io::Result<usize>) -> io::Result<()> {
+        if !std::mem::take(&mut self.asleep) {
+            return Ok(());
+        }
+        let core = self.channel.device.core();
+        unless_restarted(core.wake_up(&self.descriptors, waited(ready)).map(|_| ()))
+    }
+}
+
+impl Drop for ChannelWait {
+    fn drop(&mut self) {
+        let core = self.channel.device.core();
+        if self.asleep {
+            core.leave_bed();
+        }
+        if self.counted {
+            core.stop_waiting();
+        }
+        self.channel.give_bed(std::mem::take(&mut self.descriptors));
+    }
+}
+
+/// A wait for the asynchronous events of a device. Whoever runs the worker brings them: this thread does not.
+pub struct AsyncWait {
+    device: Arc<Device>,
+    descriptors: Descriptors,
+    slept: bool,
+}
+
+impl AsyncWait {
+    /// A wait that has not begun.
+    pub fn new(device: &Arc<Device>) -> Self {
+        let mut descriptors = Descriptors::default();
+        descriptors.add(device.async_fd());
+        AsyncWait {
+            device: Arc::clone(device),
+            descriptors,
+            slept: false,
+        }
+    }
+}
+
+impl EventWait for AsyncWait {
+    type Event = AsyncEvent;
+
+    fn step(&mut self) -> io::Result<Option<AsyncEvent>> {
+        let core = self.device.core();
+        core.check_process()
+            .map_err(|error| io::Error::from_raw_os_error(error.errno()))?;
+        let said_something = core.take_news();
+        if let Some((_, event)) = self.device.events.pop() {
+            return Ok(Some(event));
+        }
+        if is_nonblocking(self.device.async_fd()) {
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        }
+        // The kernel repeats what it has said before now and then. Whoever polled the descriptor first counts on an event, and
+        // this one does no harm.
+        Ok((said_something && !self.slept).then_some(AsyncEvent::GidChange))
+    }
+
+    fn bed(&mut self) -> (&mut [libc::pollfd], Option<libc::timespec>) {
+        (self.descriptors.entries(), None)
+    }
+
+    fn woke(&mut self, ready: io::Result<usize>) -> io::Result<()> {
+        self.slept |= ready.is_ok();
+        unless_restarted(ready.map(|_| ()))
+    }
+}
+
+/// A wait for the events of a channel of connections. Whoever runs the workers of the devices brings them: this thread does
+/// not.
+pub struct CmWait {
+    channel: Arc<CmChannel>,
+    descriptors: Descriptors,
+    /// It has slept, or is about to: the channel counts it.
+    sleeps: bool,
+}
+
+impl CmWait {
+    /// A wait that has not begun.
+    pub fn new(channel: &Arc<CmChannel>) -> Self {
+        let mut descriptors = Descriptors::default();
+        descriptors.add(channel.fd());
+        CmWait {
+            channel: Arc::clone(channel),
+            descriptors,
+            sleeps: false,
+        }
+    }
+}
+
+impl Drop for CmWait {
+    fn drop(&mut self) {
+        if self.sleeps {
+            self.channel.count_waits(-1);
+        }
+    }
+}
+
+impl EventWait for CmWait {
+    type Event = (u64, CmNews);
+
+    fn step(&mut self) -> io::Result<Option<(u64, CmNews)>> {
+        if !self.channel.is_ours() {
+            return Err(io::Error::from_raw_os_error(Error::Forked.errno()));
+        }
+        match self.channel.pop() {
+            None if self.channel.is_nonblocking() => {
+                Err(io::Error::from_raw_os_error(libc::EAGAIN))
+            }
+            event => Ok(event),
+        }
+    }
+
+    fn bed(&mut self) -> (&mut [libc::pollfd], Option<libc::timespec>) {
+        if !std::mem::replace(&mut self.sleeps, true) {
+            self.channel.count_waits(1);
+        }
+        (self.descriptors.entries(), None)
+    }
+
+    fn woke(&mut self, ready: io::Result<usize>) -> io::Result<()> {
+        unless_restarted(ready.map(|_| ()))
+    }
+}

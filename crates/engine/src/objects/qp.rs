@@ -1,0 +1,694 @@
+//! Queue pairs as the caller holds them.
+
+use crate::core::Core;
+use crate::objects::application_buffer::Fill;
+use crate::objects::async_event::EventOwner;
+use crate::objects::pd::{NO_PD, check_path};
+use crate::objects::qp_shared::QpShared;
+use crate::objects::use_count::UseCount;
+use crate::seal::datagrams::DatagramSeals;
+use crate::worker::cq_table::NO_CQ;
+use crate::worker::qp_host::{QpSide, Receives};
+use crate::worker::qp_table::{QpSlot, Source};
+use crate::worker::raw_frames::RawFrames;
+use crate::worker::srq_table::Held;
+use crate::{
+    AttrMask, CompletionCounter, CountedOperations, Cq, Datagram, Device, Error, LIMITS, Operation,
+    Pd, QpAttributes, QpState, QpType, Qpn, Sge, Srq, Xrcd,
+};
+use crate::{RecvPost, SendBatch, SendPost};
+use airdma_shm::{RecvWqe, RingConsumer, RingProducer, SendWqe, ring};
+use airdma_transport::{QpConfig, QueuePair};
+use bitflags::bitflags;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+bitflags! {
+    /// Flags of a send work request; the values of `ibv_send_flags`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct SendFlags: u32 {
+        /// Start only when earlier RDMA READs and atomics are done.
+        const FENCE = 1;
+        /// Write a completion for this request.
+        const SIGNALLED = 2;
+        /// Solicited event at the receiver.
+        const SOLICITED = 4;
+        /// Copy the data now: the keys are not looked at, and the buffers are free when the call returns.
+        const INLINE = 8;
+    }
+}
+
+/// A send work request.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWr<'a> {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub operation: Operation,
+    /// The data, or where READ and atomic results go.
+    pub sges: &'a [Sge],
+    /// Flags.
+    pub flags: SendFlags,
+    /// Where a datagram goes: `Some` on UD queue pairs only.
+    pub datagram: Option<Datagram>,
+    /// Number of the peer's shared receive queue; looked at on XRC queue pairs only.
+    pub srqn: u32,
+}
+
+/// A receive work request.
+#[derive(Clone, Copy, Debug)]
+pub struct RecvWr<'a> {
+    /// Comes back in the completion.
+    pub wr_id: u64,
+    /// Where the data goes. On UD queue pairs the first 40 bytes take the GRH area.
+    pub sges: &'a [Sge],
+}
+
+/// What a queue pair is created with.
+pub struct QpInit {
+    /// Transport.
+    pub qp_type: QpType,
+    /// Where send completions go.
+    pub send_cq: Arc<Cq>,
+    /// Where receive completions go. The initiator of an extended connection has none: the send queue's will do.
+    pub recv_cq: Arc<Cq>,
+    /// Where receives come from, if not from a queue of its own.
+    pub srq: Option<Arc<Srq>>,
+    /// The wanted sizes.
+    pub caps: QpCaps,
+    /// Whether every send work request gets a completion (`sq_sig_all`).
+    pub signal_all: bool,
+}
+
+/// Sizes of a queue pair's queues (`ibv_qp_cap`). What is granted may be more than what was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QpCaps {
+    /// Send work requests outstanding.
+    pub max_send_wr: u32,
+    /// Receive work requests outstanding.
+    pub max_recv_wr: u32,
+    /// Scatter/gather elements per send work request.
+    pub max_send_sge: u32,
+    /// Scatter/gather elements per receive work request.
+    pub max_recv_sge: u32,
+    /// Inline bytes per send work request.
+    pub max_inline: u32,
+}
+
+/// A queue pair. Any thread may post to it.
+pub struct Qp {
+    device: Arc<Device>,
+    pub(crate) shared: Arc<QpShared>,
+    uses: Uses,
+    destroyed: AtomicBool,
+}
+
+impl Qp {
+    pub(crate) fn create(pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Qp>, Error> {
+        let device = &pd.device;
+        let mut caps = init.caps;
+        let mut recv_cq = Some(init.recv_cq);
+        let mut receives = Receives::Own;
+        match init.qp_type {
+            QpType::Rc | QpType::Uc | QpType::Ud | QpType::RawPacket => {
+                if let Some(srq) = &init.srq {
+                    if srq.is_extended() {
+                        return Err(Error::Invalid(
+                            "the shared receive queue is one of extended connections",
+                        ));
+                    }
+                    receives = Receives::Shared(srq.number);
+                }
+            }
+            QpType::XrcSend => {
+                if init.srq.is_some() {
+                    return Err(Error::Invalid("an initiator does not receive"));
+                }
+                recv_cq = None;
+            }
+            QpType::XrcReceive => {
+                return Err(Error::Invalid(
+                    "a target queue pair is created in a domain of extended connections",
+                ));
+            }
+        }
+        if receives != Receives::Own || init.qp_type == QpType::XrcSend {
+            (caps.max_recv_wr, caps.max_recv_sge) = (0, 0);
+        }
+        let uses = Uses {
+            pd: Some(Arc::clone(pd)),
+            send_cq: Some(init.send_cq),
+            recv_cq,
+            srq: init.srq,
+            xrcd: None,
+            released: AtomicBool::new(true),
+        };
+        Self::new(device, init.qp_type, caps, init.signal_all, receives, uses)
+    }
+
+    /// A target of extended connections.
+    pub(crate) fn create_target(domain: &Arc<Xrcd>) -> Result<Arc<Qp>, Error> {
+        let uses = Uses {
+            pd: None,
+            send_cq: None,
+            recv_cq: None,
+            srq: None,
+            xrcd: Some(Arc::clone(domain)),
+            released: AtomicBool::new(true),
+        };
+        let receives = Receives::Domain(domain.id);
+        let caps = QpCaps::default();
+        Self::new(
+            &domain.device,
+            QpType::XrcReceive,
+            caps,
+            false,
+            receives,
+            uses,
+        )
+    }
+
+    fn new(
+        device: &Arc<Device>,
+        qp_type: QpType,
+        caps: QpCaps,
+        signal_all: bool,
+        receives: Receives,
+        uses: Uses,
+    ) -> Result<Arc<Qp>, Error> {
+        caps.check()?;
+        uses.check_device(device)?;
+        let core = device.core();
+        core.bind()?;
+        let uses = uses.acquire()?;
+        let shared = insert(device, qp_type, caps, signal_all, receives, &uses)?;
+        Ok(Arc::new(Qp {
+            device: Arc::clone(device),
+            shared,
+            uses,
+            destroyed: AtomicBool::new(false),
+        }))
+    }
+
+    /// The device it belongs to.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Whether it is a target of this domain of extended connections.
+    pub fn is_target_of(&self, domain: &Xrcd) -> bool {
+        let of = self.uses.xrcd.as_ref();
+        of.is_some_and(|of| of.id == domain.id && self.device.is_same_worker(&domain.device))
+    }
+
+    /// Whether receives are posted to the queue pair itself.
+    pub(crate) fn has_receive_queue(&self) -> bool {
+        self.uses.srq.is_none() && self.uses.recv_cq.is_some()
+    }
+
+    /// Its number.
+    pub fn number(&self) -> Qpn {
+        self.shared.number
+    }
+
+    /// Its transport.
+    pub fn qp_type(&self) -> QpType {
+        self.shared.qp_type
+    }
+
+    /// Its state now; ERROR once destroyed, and in a child after fork.
+    ///
+    /// Never behind what events and completions have reported.
+    pub fn state(&self) -> QpState {
+        if self.core().check_process().is_err() {
+            return QpState::Error;
+        }
+        self.core().control(|worker, _| {
+            let gone = self.destroyed.load(Ordering::Acquire);
+            let slot = worker.tables.qps.slot(self.shared.index);
+            slot.filter(|_| !gone)
+                .map_or(QpState::Error, |slot| slot.qp.state())
+        })
+    }
+
+    /// The granted sizes.
+    pub fn caps(&self) -> QpCaps {
+        self.shared.caps
+    }
+
+    /// Whether every send work request gets a completion.
+    pub fn signal_all(&self) -> bool {
+        self.shared.signal_all
+    }
+
+    /// The number that asynchronous events of this queue pair carry from now on.
+    pub fn set_cookie(&self, cookie: u64) {
+        self.shared.cookie.store(cookie, Ordering::Relaxed);
+    }
+
+    /// From the next connection on every packet is encrypted and authenticated, with keys that the two queue pairs exchange. The peer's
+    /// queue pair has to seal as well: with one that does not, also another implementation's, nothing is exchanged.
+    ///
+    /// The exchange does not authenticate the peer: [`Qp::sealed_binding`] does, once the ends have compared it over a channel that both trust.
+    ///
+    /// # Errors
+    /// `EINVAL` for a transport without connections, and for a queue pair that is connected.
+    pub fn seal(&self) -> Result<(), Error> {
+        self.core().check_process()?;
+        if !self.qp_type().is_connected() {
+            return Err(Error::Invalid("only connections are sealed"));
+        }
+        self.core().control(|worker, _| {
+            self.check_alive()?;
+            let slot = worker.tables.qps.slot(self.shared.index);
+            let slot = slot.filter(|slot| slot.connection.is_none());
+            let slot = slot.ok_or(Error::Invalid("the queue pair is connected"))?;
+            slot.seals = true;
+            Ok(())
+        })
+    }
+
+    /// Attaches a completion counter for some operations, until the queue pair is destroyed.
+    ///
+    /// # Errors
+    /// `EINVAL` for a queue pair that is beyond INIT, or a counter of another device or one that was destroyed; `EBUSY` if one of the
+    /// operations has a counter.
+    pub fn attach_counter(
+        &self,
+        operations: CountedOperations,
+        counter: &Arc<CompletionCounter>,
+    ) -> Result<(), Error> {
+        self.core().check_process()?;
+        if operations.is_empty() || !counter.device().is_same_worker(&self.device) {
+            return Err(Error::Invalid(
+                "no operation, or the completion counter is of another device",
+            ));
+        }
+        self.core().control(|worker, _| {
+            self.check_alive()?;
+            let slot = worker.tables.qps.slot(self.shared.index);
+            let slot = slot.ok_or(Error::Gone("the queue pair"))?;
+            if !matches!(slot.qp.state(), QpState::Reset | QpState::Init) {
+                return Err(Error::Invalid("the queue pair is beyond INIT"));
+            }
+            let counters = slot.side.completion_counters.get_or_insert_default();
+            counters.attach(operations, counter)
+        })
+    }
+
+    /// A value that is the same at both ends of a sealed connection, and at the ends of no other: a third host that has exchanged keys with
+    /// both has made two connections, whose values differ. `None` until the keys are exchanged.
+    pub fn sealed_binding(&self) -> Option<[u8; 32]> {
+        self.core().control(|worker, _| {
+            let slot = worker.tables.qps.slot(self.shared.index)?;
+            slot.seal.as_ref()?.binding()
+        })
+    }
+
+    /// Says how many bytes wait in a buffer of the program's that the peer fills through this queue pair, and how many fit; 0 of 0: there
+    /// is none (any more). It should hold many times what is taken out of it at once.
+    ///
+    /// A peer that watches our buffers (in air mode, with a rate by `buffers` or `latency`) sends no faster than this one
+    /// empties. Others are told nothing, and for them nothing is different.
+    pub fn set_application_buffer(&self, bytes: u64, capacity: u64) {
+        let most = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+        let (bytes, capacity) = (most(bytes), most(capacity));
+        let is_news = self.shared.application_buffer.set(Fill { bytes, capacity });
+        if is_news && self.core().seems_ours() {
+            self.core().control(|worker, now| {
+                if self.check_alive().is_ok() {
+                    let index = self.shared.index;
+                    worker.tables.note_application_buffer(index, now);
+                }
+            });
+        }
+    }
+
+    /// Changes state and attributes as `ibv_modify_qp(3)` says. On the way to RESET its completions leave the completion queues.
+    ///
+    /// # Errors
+    /// `EINVAL` for a missing or extra attribute, a transition that is not allowed, or a value out of range: a path that
+    /// [`Pd::create_ah`] would refuse, a path MTU above the port's, a port other than 1, a P_Key index other than 0. `ENODEV` in a
+    /// child after fork.
+    ///
+    /// With `AIRDMA_MTU` the port's path MTU may be more than fits the interface: such packets leave as IP
+    /// fragments. Over IPv4 only an airdma peer takes those, since their identification, which the ICRC covers, is hidden
+    /// from us (`docs/design/001`); over IPv6 every peer does.
+    pub fn modify(&self, attributes: &QpAttributes, mask: AttrMask) -> Result<(), Error> {
+        let core = self.core();
+        core.check_process()?;
+        check_attributes(core, attributes, mask)?;
+        let local = core.address(attributes.path.sgid_index);
+        let source = local.map(|local| Source {
+            local,
+            on_link: core.is_on_link(local, &attributes.path, mask),
+        });
+        if mask.contains(AttrMask::AV) && source.is_none() {
+            // It was there a moment ago.
+            return Err(Error::Invalid("the source GID's address is gone"));
+        }
+        let changed = core.control(|worker, now| {
+            self.check_alive()?;
+            let index = self.shared.index;
+            let before = worker.tables.source_index(index);
+            worker.tables.modify(index, attributes, mask, source, now)?;
+            let after = worker.tables.source_index(index);
+            if let Some(before) = before {
+                worker.listen(Some(before), false);
+            }
+            if let Some(after) = after {
+                worker.listen(Some(after), true);
+            }
+            Ok(())
+        });
+        if changed.is_ok() && mask.contains(AttrMask::STATE) && attributes.state == QpState::Reset {
+            for cq in self.uses.send_cq.iter().chain(&self.uses.recv_cq) {
+                cq.purge(self.shared.number);
+            }
+        }
+        changed
+    }
+
+    /// The attributes now.
+    ///
+    /// # Errors
+    /// `EINVAL` after [`Qp::destroy`], `ENODEV` in a child after fork.
+    pub fn query(&self) -> Result<QpAttributes, Error> {
+        self.core().check_process()?;
+        self.core().control(|worker, _| {
+            let gone = self.destroyed.load(Ordering::Acquire);
+            let slot = worker.tables.qps.slot(self.shared.index).filter(|_| !gone);
+            slot.map(|slot| *slot.qp.attributes())
+                .ok_or(Error::Gone("the queue pair"))
+        })
+    }
+
+    /// Posts one send work request: `begin_post_send`, `push`, and the doorbell.
+    ///
+    /// # Errors
+    /// As [`SendPost::push`].
+    pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), Error> {
+        self.begin_post_send().push(wr)
+    }
+
+    /// Posts one receive work request.
+    ///
+    /// # Errors
+    /// As [`RecvPost::push`].
+    pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), Error> {
+        self.begin_post_recv().push(wr)
+    }
+
+    /// Starts a list of send work requests. Dropping it rings the doorbell once for all that were pushed.
+    pub fn begin_post_send(&self) -> SendPost<'_> {
+        SendPost::new(self)
+    }
+
+    /// Starts a batch of send work requests that are posted all together or not at all.
+    pub fn begin_batch(&self) -> SendBatch<'_> {
+        SendBatch::new(self)
+    }
+
+    /// Starts a list of receive work requests.
+    pub fn begin_post_recv(&self) -> RecvPost<'_> {
+        RecvPost::new(self)
+    }
+
+    /// Destroys the queue pair. When it returns the worker does not touch it any more; work requests not yet
+    /// completed vanish. Completions already in the completion queues stay readable, as with rxe. Asynchronous
+    /// events not yet fetched are taken out of the queue.
+    ///
+    /// # Errors
+    /// `EBUSY` while it is attached to a multicast group; `ENODEV` in a child after fork; a second call does nothing.
+    pub fn destroy(&self) -> Result<(), Error> {
+        let core = self.core();
+        core.check_process()?;
+        let index = self.shared.index;
+        // One step: nobody attaches it in between.
+        let first = core.control(|worker, _| {
+            if self.destroyed.load(Ordering::Acquire) {
+                return Ok(false);
+            }
+            if worker.tables.multicast.is_attached(index) {
+                return Err(Error::Busy("the queue pair (a multicast group has it)"));
+            }
+            self.destroyed.store(true, Ordering::Release);
+            Ok(true)
+        })?;
+        if !first {
+            return Ok(());
+        }
+        self.shared.state.set_gone();
+        // What it still owes its peer, acknowledgements above all, leaves first.
+        for _ in 0..FAREWELLS {
+            core.control(|worker, now| worker.tables.farewell(self.shared.index, now));
+        }
+        core.control(|worker, now| {
+            match self.shared.qp_type {
+                QpType::Ud => worker.listen(None, false),
+                QpType::RawPacket => {}
+                QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcReceive => {
+                    if let Some(source) = worker.tables.source_index(self.shared.index) {
+                        worker.listen(Some(source), false);
+                    }
+                }
+            }
+            worker.tables.remove(self.shared.index, now);
+        });
+        let number = self.shared.number;
+        self.device
+            .events
+            .retain(|&(owner, _)| owner != EventOwner::Qp(number));
+        self.uses.release();
+        Ok(())
+    }
+
+    /// To be asked with the worker locked.
+    pub(crate) fn check_alive(&self) -> Result<(), Error> {
+        if self.destroyed.load(Ordering::Acquire) {
+            Err(Error::Gone("the queue pair"))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Detaches it from all multicast groups.
+    fn detach_all(&self) {
+        let index = self.shared.index;
+        if !self
+            .core()
+            .control(|worker, _| worker.tables.multicast.is_attached(index))
+        {
+            return;
+        }
+        self.core().control_sockets(|worker, _| {
+            while self.check_alive().is_ok()
+                && let Some(group) = worker.tables.multicast.group_of(index)
+            {
+                worker.detach(group, index).ok();
+            }
+        });
+    }
+
+    /// Whether [`Qp::destroy`] has begun.
+    pub(crate) fn is_destroyed(&self) -> bool {
+        self.destroyed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        self.device.core()
+    }
+}
+
+/// How often a queue pair that goes repeats its last acknowledgement: a network that loses one packet in a hundred loses all of
+/// them once in a million times.
+const FAREWELLS: usize = 2;
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        if self.qp_type() == QpType::Ud && self.core().is_ours() {
+            self.detach_all();
+        }
+        self.destroy().ok();
+    }
+}
+
+impl QpCaps {
+    fn check(&self) -> Result<(), Error> {
+        let within = self.max_send_wr <= LIMITS.max_qp_wr
+            && self.max_recv_wr <= LIMITS.max_qp_wr
+            && self.max_send_sge <= LIMITS.max_sge
+            && self.max_recv_sge <= LIMITS.max_sge
+            && self.max_inline <= LIMITS.max_inline;
+        if within {
+            Ok(())
+        } else {
+            Err(Error::Invalid(
+                "a queue pair capability is above the device's limit",
+            ))
+        }
+    }
+
+    /// What rings for these sizes hold: a power of two of requests, and inline data where elements would fit.
+    fn granted(self, send: &RingProducer, recv: &RingProducer) -> QpCaps {
+        let requests =
+            |asked: u32, ring: &RingProducer| if asked == 0 { 0 } else { ring.capacity() };
+        let room = SendWqe::stride(self.max_send_sge, self.max_inline) - SendWqe::stride(0, 0);
+        QpCaps {
+            max_send_wr: requests(self.max_send_wr, send),
+            max_recv_wr: requests(self.max_recv_wr, recv),
+            max_inline: room.min(LIMITS.max_inline),
+            ..self
+        }
+    }
+}
+
+/// What a queue pair keeps others from being destroyed.
+struct Uses {
+    pd: Option<Arc<Pd>>,
+    send_cq: Option<Arc<Cq>>,
+    recv_cq: Option<Arc<Cq>>,
+    srq: Option<Arc<Srq>>,
+    xrcd: Option<Arc<Xrcd>>,
+    /// Not counted, or not any more.
+    released: AtomicBool,
+}
+
+impl Uses {
+    fn counts(&self) -> impl Iterator<Item = (&UseCount, &'static str)> {
+        let pd = self.pd.as_ref();
+        let pd = pd.map(|pd| (&pd.users, "the protection domain"));
+        let send_cq = self.send_cq.as_ref();
+        let send_cq = send_cq.map(|cq| (&cq.users, "the send completion queue"));
+        let recv_cq = self.recv_cq.as_ref();
+        let recv_cq = recv_cq.map(|cq| (&cq.users, "the receive completion queue"));
+        let srq = self.srq.as_ref();
+        let srq = srq.map(|srq| (&srq.users, "the shared receive queue"));
+        let xrcd = self.xrcd.as_ref();
+        let xrcd = xrcd.map(|xrcd| (&xrcd.users, "the domain of extended connections"));
+        [pd, send_cq, recv_cq, srq, xrcd].into_iter().flatten()
+    }
+
+    fn check_device(&self, device: &Device) -> Result<(), Error> {
+        let cqs = self.send_cq.iter().chain(&self.recv_cq);
+        let same = cqs.map(|cq| &cq.device).all(|of| device.is_same_worker(of))
+            && (self.srq.iter()).all(|srq| device.is_same_worker(&srq.pd.device));
+        if same {
+            Ok(())
+        } else {
+            Err(Error::Invalid(
+                "the completion queues or the shared receive queue belong to another device",
+            ))
+        }
+    }
+
+    fn acquire(self) -> Result<Self, Error> {
+        for (at, (count, object)) in self.counts().enumerate() {
+            if let Err(error) = count.acquire(object) {
+                self.counts()
+                    .take(at)
+                    .for_each(|(count, _)| count.release());
+                return Err(error);
+            }
+        }
+        self.released.store(false, Ordering::Release);
+        Ok(self)
+    }
+
+    fn release(&self) {
+        if !self.released.swap(true, Ordering::AcqRel) {
+            self.counts().for_each(|(count, _)| count.release());
+        }
+    }
+}
+
+impl Drop for Uses {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// Makes the queues and enters the queue pair into the worker's table.
+fn insert(
+    device: &Arc<Device>,
+    qp_type: QpType,
+    caps: QpCaps,
+    signal_all: bool,
+    receives: Receives,
+    uses: &Uses,
+) -> Result<Arc<QpShared>, Error> {
+    let core = device.core();
+    let serial = core.next_serial();
+    // What a datagram may hold. It stays, whatever becomes of the interface.
+    let port_mtu = core.current().path_mtu;
+    let raw = if qp_type == QpType::RawPacket {
+        Some(RawFrames::open(core.info.interface_index)?)
+    } else {
+        None
+    };
+    let memory = |(slots, stride): (u32, u32)| -> Result<(RingProducer, RingConsumer), Error> {
+        ring(&core.arena, slots.max(1), stride)
+            .map_err(|error| Error::system("memory for a queue pair", &error))
+    };
+    let (send, send_side) = memory((
+        caps.max_send_wr,
+        SendWqe::stride(caps.max_send_sge, caps.max_inline),
+    ))?;
+    let (recv, recv_side) = memory((caps.max_recv_wr, RecvWqe::stride(caps.max_recv_sge)))?;
+    let granted = caps.granted(&send, &recv);
+    core.control(|worker, now| {
+        let (index, number) = worker.reserve(now)?;
+        let sizes = (qp_type, granted, signal_all);
+        let mut shared = QpShared::new(number, index, sizes, send, recv);
+        shared.seals_datagrams = worker.tables.secret.is_some() && qp_type == QpType::Ud;
+        let shared = Arc::new(shared);
+        let config = QpConfig {
+            qp_type,
+            qpn: number,
+            port_mtu,
+            shared_receives: receives != Receives::Own,
+        };
+        let side = QpSide {
+            send: send_side,
+            recv: recv_side,
+            receives,
+            held: Held::default(),
+            pd: uses.pd.as_ref().map_or(NO_PD, |pd| pd.id),
+            serial,
+            send_cq: uses.send_cq.as_ref().map_or(NO_CQ, |cq| cq.index),
+            recv_cq: uses.recv_cq.as_ref().map_or(NO_CQ, |cq| cq.index),
+            shared: Arc::clone(&shared),
+            events: Arc::clone(&device.events),
+            completion_counters: None,
+        };
+        let mut slot = QpSlot::new(QueuePair::new(config), side);
+        slot.raw = raw;
+        slot.seals = worker.tables.secret.is_some() && qp_type.is_connected();
+        let datagrams = || Box::new(DatagramSeals::new(number));
+        slot.datagrams = shared.seals_datagrams.then(datagrams);
+        worker.tables.qps.insert(index, slot);
+        if qp_type == QpType::Ud {
+            worker.listen(None, true);
+        }
+        Ok(shared)
+    })
+}
+
+/// What the transport cannot check, because it depends on the device.
+fn check_attributes(core: &Core, attributes: &QpAttributes, mask: AttrMask) -> Result<(), Error> {
+    if mask.contains(AttrMask::AV) {
+        check_path(core, &attributes.path)?;
+    }
+    if mask.contains(AttrMask::PATH_MTU) && attributes.path_mtu > core.current().path_mtu {
+        return Err(Error::Invalid(
+            "the path MTU is above the port's: see active_mtu, and AIRDMA_MTU for a larger one",
+        ));
+    }
+    if mask.contains(AttrMask::PORT) && attributes.port != LIMITS.ports {
+        return Err(Error::Invalid("the device has port 1 only"));
+    }
+    if mask.contains(AttrMask::PKEY_INDEX) && attributes.pkey_index >= LIMITS.max_pkeys {
+        return Err(Error::Invalid("the P_Key table has entry 0 only"));
+    }
+    Ok(())
+}

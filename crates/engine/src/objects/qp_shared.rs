@@ -1,0 +1,59 @@
+//! What the application's side and the worker's side of a queue pair share, beside the rings.
+
+use crate::objects::application_buffer::ApplicationBuffer;
+use crate::objects::qp_state::PublishedState;
+use crate::objects::urgency::Urgency;
+use crate::{QpCaps, QpState, QpType, Qpn};
+use airdma_shm::RingProducer;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+
+/// Doorbells of a device. Where there are more queue pairs, those whose places are equal modulo this share one.
+pub(crate) const DOORBELLS: u32 = airdma_shm::DOORBELLS_MAX;
+
+pub(crate) struct QpShared {
+    pub(crate) number: Qpn,
+    /// Its place in the worker's table.
+    pub(crate) index: u32,
+    pub(crate) qp_type: QpType,
+    pub(crate) caps: QpCaps,
+    pub(crate) signal_all: bool,
+    /// It is of datagrams, and seals them.
+    pub(crate) seals_datagrams: bool,
+    pub(crate) cookie: AtomicU64,
+    pub(crate) state: PublishedState,
+    pub(crate) urgency: Urgency,
+    pub(crate) application_buffer: ApplicationBuffer,
+    pub(crate) send: Mutex<RingProducer>,
+    pub(crate) recv: Mutex<RingProducer>,
+}
+
+impl QpShared {
+    pub(crate) fn new(
+        number: Qpn,
+        index: u32,
+        init: (QpType, QpCaps, bool),
+        send: RingProducer,
+        recv: RingProducer,
+    ) -> Self {
+        let (qp_type, caps, signal_all) = init;
+        QpShared {
+            number,
+            index,
+            qp_type,
+            caps,
+            signal_all,
+            seals_datagrams: false,
+            cookie: AtomicU64::new(0),
+            state: PublishedState::new(QpState::Reset),
+            urgency: Urgency::new(),
+            application_buffer: ApplicationBuffer::new(),
+            send: Mutex::new(send),
+            recv: Mutex::new(recv),
+        }
+    }
+
+    pub(crate) fn doorbell(&self) -> u32 {
+        self.index % DOORBELLS
+    }
+}

@@ -1,0 +1,10 @@
+//! Who runs a worker: the lock that polling threads and the progress thread hand on, sleeping and waking.
+
+pub(crate) mod cancellation;
+pub(crate) mod eventfd;
+pub(crate) mod poll_set;
+pub(crate) mod progress_thread;
+pub(crate) mod slice;
+pub(crate) mod standby;
+pub(crate) mod wait;
+pub(crate) mod worker_lock;

@@ -1,0 +1,112 @@
+//! Threads that are blocked on a completion channel run the worker meanwhile, and the helper thread stands by until the last of
+//! them leaves, or until packets wait and none of them gets its turn: a starved machine runs a thread half a second late.
+
+use crate::progress::eventfd::EventFd;
+use crate::progress::worker_lock::Relay;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+
+pub(crate) struct Standby {
+    /// Blocked threads.
+    waiters: AtomicU32,
+    /// The helper sleeps until there are none.
+    standing_by: AtomicBool,
+    /// Rounds that they ran.
+    rounds: AtomicU64,
+}
+
+/// What the helper does while it stands by. All but the last return whether it was called: then it stands by no more.
+pub(crate) trait Watch {
+    /// Gives the waiters the time that they need to see to what comes.
+    fn give_time(&mut self) -> bool;
+    /// Sleeps until something is to be done.
+    fn sleep(&mut self) -> bool;
+    /// Runs the worker, if no other thread does.
+    fn run(&mut self) -> bool;
+    /// Whether packets wait, or a timer is due.
+    fn has_work(&mut self) -> bool;
+    /// Rises while threads that do not wait run the worker.
+    fn rounds_of_others(&self) -> u64;
+}
+
+impl Standby {
+    pub(crate) fn new() -> Self {
+        Standby {
+            waiters: AtomicU32::new(0),
+            standing_by: AtomicBool::new(false),
+            rounds: AtomicU64::new(0),
+        }
+    }
+
+    /// A thread is going to run the worker until it leaves.
+    pub(crate) fn enter(&self) {
+        self.waiters.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It has run it. What the helper sees too late makes it run the worker once more than need be.
+    pub(crate) fn note_round(&self) {
+        self.rounds.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It leaves: the others, or the helper, which `helper` wakes, go on.
+    pub(crate) fn leave<W>(&self, relay: &Relay<W>, helper: &EventFd) {
+        let is_last = self.waiters.fetch_sub(1, Ordering::Relaxed) == 1;
+        // What woke us may have been meant for all of us: the others look for themselves. The helper may be one of them. The fence
+        // in here pairs with the one in `stand_by`, too.
+        if relay.has_sleepers() {
+            relay.wake_sleepers();
+        }
+        if is_last && self.standing_by.load(Ordering::Relaxed) {
+            helper.signal();
+        }
+    }
+
+    /// Whether there are any.
+    pub(crate) fn has_waiters(&self) -> bool {
+        self.waiters.load(Ordering::Relaxed) > 0
+    }
+
+    /// The helper stands by until it is called, unless the last of them has left.
+    pub(crate) fn stand_by<W>(&self, relay: &Relay<W>, watch: &mut impl Watch) {
+        self.standing_by.store(true, Ordering::Relaxed);
+        // Pairs with the fence of `leave`: who leaves sees the flag, or is seen here.
+        fence(Ordering::SeqCst);
+        if self.has_waiters() {
+            // What woke the helper may have been meant for them.
+            if relay.has_sleepers() {
+                relay.wake_sleepers();
+            }
+            self.watch_over(watch);
+        }
+        self.standing_by.store(false, Ordering::Relaxed);
+    }
+
+    fn watch_over(&self, watch: &mut impl Watch) {
+        loop {
+            let seen = self.rounds(watch);
+            if watch.give_time() {
+                return;
+            }
+            let mut runs = false;
+            while self.rounds(watch) == seen {
+                let (called, goes_on) = if watch.has_work() {
+                    // They had their time.
+                    runs = true;
+                    (watch.run(), true)
+                } else {
+                    (watch.sleep(), runs)
+                };
+                if called {
+                    return;
+                }
+                if !goes_on {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn rounds(&self, watch: &impl Watch) -> u64 {
+        let rounds = self.rounds.load(Ordering::Relaxed);
+        rounds.wrapping_add(watch.rounds_of_others())
+    }
+}

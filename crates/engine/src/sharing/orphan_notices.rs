@@ -1,0 +1,280 @@
+//! What is to be said to peers when a process dies without a word: a file for each process, in which its connections stand while
+//! they do. Whoever shares the addresses with a dead process, then or later, says it (a DREQ for each), so that peers do not
+//! wait for somebody who is gone.
+//!
+//! The owner holds a lock on the file, which the kernel takes from the dead. Rows are written by the owner only, without lock:
+//! a row that was not finished when its writer died is taken as it is, since what comes of it is one datagram at most, from
+//! one of our own addresses, that means nothing to its receiver.
+
+use crate::random::random_u32;
+use crate::sharing::process::Process;
+use crate::sharing::runtime_dir::{
+    keep, network_namespace, open_file, shared_directories, shared_directory,
+};
+use airdma_cm::{ConnectionId, LastWords, Route};
+use airdma_wire::{Gid, Qpn};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// Raised when the layout changes.
+const VERSION: u8 = 2;
+
+/// One connection: used (1), version (1), traffic class (1), whether the peer was there (1), local id (4), remote id (4), remote queue pair (4), local
+/// GID (16), remote GID (16), all in native order, as processes of one host read them; zeros fill it up.
+const ROW: usize = 64;
+
+/// Rows of a will: as many as a connection manager has connections ([`airdma_cm::Config::connections_max`]).
+const ROWS_MAX: u64 = 1 << 16;
+
+/// The will of this process.
+pub(crate) struct Will {
+    file: File,
+    path: PathBuf,
+    rows: HashMap<ConnectionId, u64>,
+    free: Vec<u64>,
+    end: u64,
+    process: Process,
+}
+
+impl Will {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// Those of the system: then peers find out by themselves.
+    pub(crate) fn new(interface_index: u32) -> io::Result<Self> {
+        for _ in 0..TRIES {
+            let name = format!("{}{:08x}", prefix(interface_index)?, random_u32());
+            let path = shared_directory()?.join(name);
+            let file = open_file(&path, true)?;
+            keep(&file)?;
+            // Somebody who looks for the wills of the dead may have been faster, and removes it.
+            if lock(&file) && file.metadata()?.len() == 0 && path.exists() {
+                return Ok(Will {
+                    file,
+                    path,
+                    rows: HashMap::new(),
+                    free: Vec::new(),
+                    end: 0,
+                    process: Process::current(),
+                });
+            }
+        }
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    /// From now on this is to be said when the process dies.
+    pub(crate) fn write(&mut self, id: ConnectionId, words: &LastWords) {
+        let next = (self.free.pop()).unwrap_or_else(|| {
+            self.end += 1;
+            self.end - 1
+        });
+        let row = *self.rows.entry(id).or_insert(next);
+        if row != next {
+            self.free.push(next);
+        }
+        // A full disk costs a peer its last message, not this process anything.
+        let _ = self.file.write_all_at(&encode(words), row * ROW as u64);
+    }
+
+    /// Nothing is to be said about that connection any more.
+    pub(crate) fn erase(&mut self, id: ConnectionId) {
+        if let Some(row) = self.rows.remove(&id) {
+            let _ = self.file.write_all_at(&[0], row * ROW as u64);
+            self.free.push(row);
+        }
+    }
+
+    /// What holds the lock: a child after fork must close it.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
+
+impl Drop for Will {
+    fn drop(&mut self) {
+        // In a child after fork it is the parent's.
+        if self.process.is_current() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+const TRIES: usize = 16;
+
+/// The wills of processes that died here, each taken by one process at a time. They are removed when they were carried out: if
+/// that one dies as well meanwhile, the next takes them.
+pub(crate) struct Estate {
+    /// What they say.
+    pub(crate) words: Vec<LastWords>,
+    /// The files, locked.
+    files: Vec<(File, PathBuf)>,
+}
+
+impl Estate {
+    /// What is left of processes that had the addresses of an interface.
+    pub(crate) fn of(interface_index: u32) -> Self {
+        let mut estate = Estate {
+            words: Vec::new(),
+            files: Vec::new(),
+        };
+        let Ok(prefix) = prefix(interface_index) else {
+            return estate;
+        };
+        let folders = shared_directories().into_iter().map(std::fs::read_dir);
+        for entry in folders.flatten().flatten().flatten() {
+            // Other files are not touched: those who watch them would hear of it.
+            if !entry.file_name().to_string_lossy().starts_with(&prefix) {
+                continue;
+            }
+            let Ok(file) = open_file(&entry.path(), false) else {
+                continue;
+            };
+            // Whoever had it until now may have removed it.
+            if lock(&file) && entry.path().exists() {
+                estate.words.extend(read(&file));
+                estate.files.push((file, entry.path()));
+            }
+        }
+        estate
+    }
+
+    /// Everything was said.
+    pub(crate) fn settled(self) {
+        for (_locked, path) in &self.files {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn prefix(interface_index: u32) -> io::Result<String> {
+    Ok(format!("will-{}-{interface_index}-", network_namespace()?))
+}
+
+/// Whether nobody else has it.
+fn lock(file: &File) -> bool {
+    // SAFETY: flock takes no pointer.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
+}
+
+fn encode(words: &LastWords) -> [u8; ROW] {
+    let mut row = [0; ROW];
+    row[0] = 1;
+    row[1] = VERSION;
+    row[2] = words.route.traffic_class;
+    row[3] = u8::from(words.is_proven);
+    row[4..8].copy_from_slice(&words.local_id.to_ne_bytes());
+    row[8..12].copy_from_slice(&words.remote_id.to_ne_bytes());
+    row[12..16].copy_from_slice(&words.remote_qpn.get().to_ne_bytes());
+    row[16..32].copy_from_slice(&words.route.local.0);
+    row[32..48].copy_from_slice(&words.route.remote.0);
+    row
+}
+
+fn decode(row: &[u8; ROW]) -> Option<LastWords> {
+    if row[0] != 1 || row[1] != VERSION {
+        return None;
+    }
+    let word = |at: usize| u32::from_ne_bytes([row[at], row[at + 1], row[at + 2], row[at + 3]]);
+    let gid = |at: usize| Gid(std::array::from_fn(|index| row[at + index]));
+    Some(LastWords {
+        route: Route {
+            local: gid(16),
+            remote: gid(32),
+            traffic_class: row[2],
+        },
+        local_id: word(4),
+        remote_id: word(8),
+        remote_qpn: Qpn::new(word(12)),
+        is_proven: row[3] == 1,
+    })
+}
+
+/// No more than a process can have connections: what a file holds beyond was written by none that was in order.
+fn read(file: &File) -> Vec<LastWords> {
+    let mut all = Vec::new();
+    let mut row = [0; ROW];
+    for index in 0..ROWS_MAX {
+        if file.read_exact_at(&mut row, index * ROW as u64).is_err() {
+            break;
+        }
+        all.extend(decode(&row));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn words(number: u32) -> LastWords {
+        LastWords {
+            route: Route {
+                local: Gid([1; 16]),
+                remote: Gid([2; 16]),
+                traffic_class: 8,
+            },
+            local_id: number,
+            remote_id: number + 1,
+            remote_qpn: Qpn::new(number + 2),
+            is_proven: number.is_multiple_of(2),
+        }
+    }
+
+    /// An interface that is not there, so that no other test writes wills for it.
+    const NOWHERE: u32 = 0x7fff_0001;
+
+    #[test]
+    fn the_living_keep_their_will_and_that_of_the_dead_is_read_once() {
+        let mut will = Will::new(NOWHERE).unwrap();
+        for number in 1..=3 {
+            will.write(ConnectionId(number), &words(number));
+        }
+        will.erase(ConnectionId(2));
+        will.write(ConnectionId(4), &words(4));
+        will.write(ConnectionId(4), &words(4));
+        assert_eq!(Estate::of(NOWHERE).words, []);
+        // As the kernel does for who is killed: the lock is gone, the file is there.
+        // SAFETY: flock takes no pointer.
+        unsafe { libc::flock(will.fd(), libc::LOCK_UN) };
+        let all = [words(1), words(4), words(3)];
+        let taken = Estate::of(NOWHERE);
+        assert_eq!(taken.words, all);
+        // One at a time; if that one dies before it has said everything, the next.
+        assert_eq!(Estate::of(NOWHERE).words, []);
+        drop(taken);
+        let taken = Estate::of(NOWHERE);
+        assert_eq!(taken.words, all);
+        taken.settled();
+        assert_eq!(Estate::of(NOWHERE).words, []);
+    }
+
+    #[test]
+    fn a_will_without_end_is_read_to_the_most_that_a_process_can_say() {
+        let mut will = Will::new(NOWHERE + 2).unwrap();
+        will.write(ConnectionId(1), &words(1));
+        will.file
+            .write_all_at(&encode(&words(2)), ROWS_MAX * ROW as u64)
+            .unwrap();
+        // A hole of a terabyte takes no room, and reads as zeros.
+        will.file.set_len(1 << 40).unwrap();
+        // SAFETY: flock takes no pointer.
+        unsafe { libc::flock(will.fd(), libc::LOCK_UN) };
+        let taken = Estate::of(NOWHERE + 2);
+        assert_eq!(taken.words, [words(1)]);
+        taken.settled();
+    }
+
+    #[test]
+    fn who_ends_in_order_leaves_no_will() {
+        let path = {
+            let will = Will::new(NOWHERE + 1).unwrap();
+            will.path.clone()
+        };
+        assert!(!path.exists());
+    }
+}

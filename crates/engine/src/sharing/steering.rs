@@ -1,0 +1,567 @@
+//! Several processes at one address: who gets which packet (docs/design/006-several-processes.md).
+//!
+//! Each process has a socket of its own at each address, in a group of the kernel's (SO_REUSEPORT); the [program](program) of
+//! the group chooses among them by the range of queue pair numbers, and, for connection management, by service and id. Who has
+//! what stands in the [registry](registry).
+//!
+//! Places in a group move when a socket is closed. A process that leaves in order tells the others; after a death the one who
+//! notices, by a packet that is not for it, finds the places out by probes, and attaches a new program. Packets that went to
+//! the wrong process are handed on meanwhile.
+
+mod departures;
+mod places;
+mod program;
+mod registry;
+mod rows;
+
+use crate::Error;
+use crate::sharing::runtime_dir::network_namespace;
+use airdma_port::sharing::{Messenger, Sharing};
+use airdma_port::{BindError, Port, Received, UdpPort};
+use airdma_transport::Time;
+use airdma_wire::Qpn;
+use departures::Departures;
+use program::{Plan, REQ, SIDR_REP, SIDR_REQ};
+pub(crate) use registry::JoinError;
+pub(crate) use registry::Member;
+use registry::{LOCK_PAUSE, LOCK_TRIES, ListenError, Registry, Seat};
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Time between two healings, twice as long each time that nothing was wrong.
+const HEAL_PAUSE_MIN: Duration = Duration::from_millis(1);
+const HEAL_PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Tries for the lock before a healing is put off: 50 ms.
+const HEAL_TRIES: u32 = 250;
+
+/// Who leaves takes in what is still there, for so long: more is a flood that does not end. The others give up a change after
+/// [`HEAL_TRIES`].
+const LAST_LOOKS_TIME: Duration = Duration::from_millis(10);
+/// It looks as often at least, with 64 packets each time: it may be kept from running.
+const LAST_LOOKS_MIN: u32 = 16;
+
+/// How often it is tried to bind where a process is just dying: 50 ms.
+const BIND_TRIES: u32 = 50;
+const BIND_PAUSE: Duration = Duration::from_millis(1);
+
+/// Range of queue pair numbers that a number is in.
+pub(crate) fn range_of(number: Qpn) -> u8 {
+    (number.get() >> 12) as u8
+}
+
+/// A process's part in it, for one interface.
+pub(crate) struct Steering {
+    registry: Registry,
+    messenger: Messenger,
+    port: u16,
+    inner: Mutex<Inner>,
+    /// A packet came that was not for us.
+    wanted: AtomicBool,
+    /// Not to be healed again before, in nanoseconds of the device's time.
+    not_before: AtomicU64,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// By row of the GID table.
+    rows: Vec<Option<(IpAddr, Seat)>>,
+    /// As the registry counted them last time we looked.
+    programs: u64,
+    pause: Duration,
+    /// The last healing found nothing wrong, and did not look closely.
+    doubtful: bool,
+}
+
+/// What steering works on: the port, and what becomes of the packets that come meanwhile.
+pub(crate) struct Ground<'a> {
+    pub(crate) port: &'a mut dyn Port,
+    pub(crate) receive: &'a mut dyn FnMut(Received<'_>),
+}
+
+impl Ground<'_> {
+    /// Takes in what came, probes among it.
+    fn progress(&mut self) {
+        self.take_some();
+    }
+
+    /// As many packets as are taken in at a time, from all addresses. Whether anything came, for whomever, and were it nothing that is used.
+    fn take_some(&mut self) -> bool {
+        let before = all_that_came(self.port);
+        self.port.look_everywhere();
+        // A port that is broken is found to be so by the next round.
+        let received = self.port.receive(64, self.receive);
+        received.is_ok_and(|received| received > 0 || all_that_came(self.port) != before)
+    }
+
+    /// All that is there.
+    fn take_last(&mut self) {
+        let start = Instant::now();
+        let mut looks = 0;
+        while self.take_some() && (looks < LAST_LOOKS_MIN || start.elapsed() < LAST_LOOKS_TIME) {
+            looks += 1;
+        }
+    }
+}
+
+fn all_that_came(port: &dyn Port) -> u64 {
+    let counters = port.counters();
+    counters.rx_packets + counters.rx_buffers + counters.rx_errors
+}
+
+/// The registry, locked, and what was wrong with it.
+struct Change<'a> {
+    registry: &'a Registry,
+    inner: MutexGuard<'a, Inner>,
+    /// Sockets whose owners were found dead.
+    buried: usize,
+    /// Places may not be what the registry says.
+    in_doubt: bool,
+    /// The others are told of programs that are attached, and heal soon again.
+    tells: bool,
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        // What was not put right is left to the next change.
+        if !self.in_doubt {
+            self.registry.finish();
+        }
+        self.registry.unlock();
+    }
+}
+
+impl Sharing for Steering {
+    fn secret(&self) -> u64 {
+        self.registry.secret()
+    }
+
+    fn probed(&self, local: IpAddr, place: u16, epoch: u64) {
+        self.registry.probed(local, place, epoch);
+    }
+}
+
+impl Steering {
+    /// Becomes one of those who share the addresses of an interface, at UDP port `port`.
+    ///
+    /// # Errors
+    /// [`JoinError::Locked`] when somebody was stopped while holding the lock of the registry; those of the system, when there is no
+    /// place for one.
+    pub(crate) fn join(interface_index: u32, port: u16) -> Result<Arc<Self>, JoinError> {
+        let namespace = network_namespace()?;
+        let registry = Registry::join(interface_index, namespace)?;
+        Ok(Self::with_registry(registry, interface_index, port)?)
+    }
+
+    fn with_registry(registry: Registry, interface_index: u32, port: u16) -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Steering {
+            registry,
+            messenger: Messenger::new(interface_index, port)?,
+            port,
+            inner: Mutex::default(),
+            wanted: AtomicBool::new(false),
+            not_before: AtomicU64::new(0),
+        }))
+    }
+
+    /// The descriptor by which the others know that we live.
+    pub(crate) fn life(&self) -> RawFd {
+        self.registry.life()
+    }
+
+    fn change(&self, tries: u32, progress: &mut dyn FnMut()) -> Option<Change<'_>> {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        for _ in 0..tries {
+            if self.registry.try_lock() {
+                let unfinished = self.registry.begin();
+                let buried = self.registry.bury();
+                return Some(Change {
+                    registry: &self.registry,
+                    inner,
+                    buried,
+                    in_doubt: unfinished || buried > 0,
+                    tells: true,
+                });
+            }
+            // Whoever has the lock may wait for our answer.
+            progress();
+            std::thread::sleep(LOCK_PAUSE);
+        }
+        None
+    }
+
+    /// Binds the addresses of the GID table with `open`, and tells the others.
+    ///
+    /// # Errors
+    /// What `open` says; [`BindError::AddressInUse`] when somebody is there who is not in the registry, or who keeps it locked.
+    pub(crate) fn bind(
+        self: &Arc<Self>,
+        addresses: &[Option<IpAddr>],
+        mut open: impl FnMut() -> Result<UdpPort, BindError>,
+    ) -> Result<UdpPort, BindError> {
+        let mut stranger = None;
+        for _ in 0..BIND_TRIES {
+            let Some(mut change) = self.change(LOCK_TRIES, &mut || {}) else {
+                return Err(locked(addresses, self.registry.changer()));
+            };
+            let mut port = open()?;
+            stranger = addresses
+                .iter()
+                .zip(0..)
+                .find(|&(address, row)| {
+                    let known = address.is_none_or(|address| change.is_known(address));
+                    port.has_company(row) && !known
+                })
+                .and_then(|(address, _)| *address);
+            if stranger.is_none() {
+                port.set_sharing(Arc::clone(self) as _);
+                for (row, address) in addresses.iter().enumerate() {
+                    if let Some(address) = address {
+                        let company = port.has_company(row as u8);
+                        change.sit(row, *address, company);
+                    }
+                }
+                let mut ground = Ground {
+                    port: &mut port,
+                    receive: &mut |_| {},
+                };
+                self.settle(&mut change, &mut ground);
+                self.greet(&change);
+                return Ok(port);
+            }
+            drop(port);
+            drop(change);
+            // It may be one that is just dying.
+            std::thread::sleep(BIND_PAUSE);
+        }
+        Err(BindError::AddressInUse {
+            address: stranger.unwrap_or(first(addresses)),
+            port: self.port,
+        })
+    }
+
+    /// Gives a row of the GID table another address, or none.
+    ///
+    /// # Errors
+    /// Why the address cannot be used; the old one is gone all the same, unless the registry is kept locked (`EAGAIN`).
+    pub(crate) fn set_address(
+        &self,
+        row: u8,
+        address: Option<IpAddr>,
+        ground: &mut Ground<'_>,
+    ) -> io::Result<()> {
+        let mut change = self
+            .change(LOCK_TRIES, &mut || ground.progress())
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::EAGAIN))?;
+        let index = usize::from(row);
+        if let Some((old, seat)) = change.inner.rows.get_mut(index).and_then(Option::take) {
+            change.registry.stand_up(seat, old);
+            change.attach(row, old, ground);
+        }
+        ground.port.set_address(row, address)?;
+        let Some(address) = address else {
+            return Ok(());
+        };
+        let company = ground.port.has_company(row);
+        if company && !change.is_known(address) {
+            ground.port.set_address(row, None)?;
+            return Err(io::Error::from_raw_os_error(libc::EADDRINUSE));
+        }
+        change.sit(index, address, company);
+        self.settle(&mut change, ground);
+        self.greet(&change);
+        Ok(())
+    }
+
+    /// Takes a range of queue pair numbers.
+    pub(crate) fn lease(&self, ground: &mut Ground<'_>) -> Option<u8> {
+        let mut change = self.change(LOCK_TRIES, &mut || ground.progress())?;
+        let range = change.registry.lease()?;
+        self.settle(&mut change, ground);
+        Some(range)
+    }
+
+    /// Whoever asks for a service that nobody has is answered by us, or another such process.
+    pub(crate) fn manage(&self, ground: &mut Ground<'_>) {
+        // Without the lock the others learn of it with the next program.
+        self.registry.manage();
+        if let Some(mut change) = self.change(LOCK_TRIES, &mut || ground.progress()) {
+            self.settle(&mut change, ground);
+        }
+    }
+
+    /// Requests for a service, at one address or (`None`) at all, are ours.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` when another process has it; `ENOMEM`; `EAGAIN` when somebody keeps the registry locked.
+    pub(crate) fn listen(
+        &self,
+        service: u64,
+        address: Option<IpAddr>,
+        ground: &mut Ground<'_>,
+    ) -> Result<(), Error> {
+        let mut change = self
+            .change(LOCK_TRIES, &mut || ground.progress())
+            .ok_or_else(|| Error::System {
+                message: "another process keeps the list of listeners locked: is it stopped?"
+                    .into(),
+                errno: libc::EAGAIN,
+            })?;
+        change
+            .registry
+            .listen(service, address)
+            .map_err(|error| match error {
+                ListenError::InUse => Error::System {
+                    message: "another process listens to the port".into(),
+                    errno: libc::EADDRINUSE,
+                },
+                ListenError::Full => Error::NoMemory("too many listeners on this host"),
+            })?;
+        self.settle(&mut change, ground);
+        Ok(())
+    }
+
+    /// They are not any more. Requests that come again are still ours, until another process listens: connections came of them.
+    pub(crate) fn close_listener(&self, service: u64, address: Option<IpAddr>) {
+        self.registry.close_listener(service, address);
+    }
+
+    /// Leaves in order: nobody sends us anything any more.
+    pub(crate) fn leave(&self, ground: &mut Ground<'_>) {
+        // Now, so that the others wait for the rest only.
+        ground.take_last();
+        let Some(mut change) = self.change(HEAL_TRIES, &mut || ground.progress()) else {
+            // As a death, then.
+            return;
+        };
+        let rows = std::mem::take(&mut change.inner.rows);
+        let rows: Vec<_> = (0..)
+            .zip(rows)
+            .filter_map(|(row, seat)| Some((row, seat?)))
+            .collect();
+        for &(_, (address, seat)) in &rows {
+            change.registry.stand_up(seat, address);
+        }
+        change.registry.leave();
+        for &(row, (address, _)) in &rows {
+            change.attach_for(row, address, 1, ground);
+        }
+        // What the others should have had. As long as our sockets are there the places are not what the registry says: so nobody may change it.
+        ground.take_last();
+        for (row, _) in rows {
+            let _ = ground.port.set_address(row, None);
+        }
+    }
+
+    /// Whose packet to queue pair `number` is, if it is another process's.
+    pub(crate) fn owner_of_number(&self, number: Qpn) -> Option<Member> {
+        let owner = self.registry.owner(range_of(number))?;
+        (owner != self.registry.me()).then_some(owner)
+    }
+
+    /// Whose a management datagram to queue pair 1 is, if it is another process's.
+    pub(crate) fn owner_of_datagram(
+        &self,
+        local: IpAddr,
+        mad: &[u8],
+        manages: bool,
+    ) -> Option<Member> {
+        let word = |at: usize| {
+            mad.get(at..at + 2)
+                .map(|word| u16::from_be_bytes([word[0], word[1]]))
+        };
+        let tag = match word(16)? {
+            REQ | SIDR_REQ => {
+                let service = u64::from_be_bytes(mad.get(32..40)?.try_into().ok()?);
+                let listeners = self.registry.listeners(local);
+                let of_service = listeners.iter().find(|&&(other, _)| other == service);
+                let owner = match of_service {
+                    Some(&(_, owner)) => owner,
+                    None if manages => return None,
+                    None => self.registry.manager(local)?.owner,
+                };
+                return (owner != self.registry.me()).then_some(owner);
+            }
+            SIDR_REP => mad.get(24)?,
+            _ => mad.get(28)?,
+        };
+        let owner = self.registry.owner(*tag)?;
+        (owner != self.registry.me()).then_some(owner)
+    }
+
+    /// Hands a packet on to whom it is for. One that was handed on before is dropped: nobody knows where it belongs.
+    pub(crate) fn forward(&self, packet: &Received<'_>, to: Member) {
+        if packet.forwarded {
+            return;
+        }
+        if let Some(place) = self.registry.place_of(to, packet.destination) {
+            self.messenger
+                .forward(packet, place, self.registry.secret());
+        }
+    }
+
+    /// A packet came that is another's: says whether something should be done about it now.
+    pub(crate) fn note_misrouted(&self, now: Time) -> bool {
+        let due = now.as_nanos() >= self.not_before.load(Ordering::Relaxed);
+        if due {
+            self.wanted.store(true, Ordering::Relaxed);
+        }
+        due
+    }
+
+    /// Whether [`Steering::heal`] is to be called.
+    pub(crate) fn wants_healing(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    /// Finds out why packets of others come to us, and puts it right.
+    pub(crate) fn heal(&self, now: Time, ground: &mut Ground<'_>) {
+        self.wanted.store(false, Ordering::Relaxed);
+        let pause = match self.change(HEAL_TRIES, &mut || ground.progress()) {
+            None => HEAL_PAUSE_MAX,
+            Some(mut change) => {
+                let programs = change.registry.programs();
+                let is_news = change.in_doubt || change.inner.programs != programs;
+                if change.inner.programs != programs && !change.in_doubt {
+                    // Somebody was faster.
+                    change.inner.programs = programs;
+                } else {
+                    // Where nothing is known to be wrong, packets may be forged, and the others get such, too: told of each other's
+                    // programs, they would heal without end.
+                    change.tells = change.in_doubt;
+                    change.in_doubt |= change.inner.doubtful;
+                    change.inner.doubtful = !change.in_doubt;
+                    self.settle(&mut change, ground);
+                }
+                let pause = if is_news {
+                    HEAL_PAUSE_MIN
+                } else {
+                    (change.inner.pause * 2).clamp(HEAL_PAUSE_MIN, HEAL_PAUSE_MAX)
+                };
+                change.inner.pause = pause;
+                pause
+            }
+        };
+        let next = now.as_nanos().saturating_add(pause.as_nanos() as u64);
+        self.not_before.store(next, Ordering::Relaxed);
+    }
+
+    /// Readable when a process left; [`Steering::somebody_left`] tells, and then [`Steering::mourn`] is to be called.
+    pub(crate) fn departures_fd(&self) -> Option<RawFd> {
+        Some(self.registry.departures()?.fd())
+    }
+
+    /// Whether a process left since the last call.
+    pub(crate) fn somebody_left(&self) -> bool {
+        self.registry.departures().is_some_and(Departures::take)
+    }
+
+    /// Puts right what a process left behind. False if there was nothing: it may not be quite gone.
+    pub(crate) fn mourn(&self, ground: &mut Ground<'_>) -> bool {
+        let Some(mut change) = self.change(HEAL_TRIES, &mut || ground.progress()) else {
+            return false;
+        };
+        let programs = change.registry.programs();
+        let was_told = change.inner.programs != programs;
+        change.inner.programs = programs;
+        if change.in_doubt {
+            self.settle(&mut change, ground);
+            return true;
+        }
+        was_told
+    }
+
+    /// Makes the programs of our addresses fit the registry, after finding out the places if they are in doubt.
+    fn settle(&self, change: &mut Change<'_>, ground: &mut Ground<'_>) {
+        if change.in_doubt {
+            self.probe(change, ground);
+        }
+        let rows: Vec<_> = (0..).zip(change.inner.rows.clone()).collect();
+        for (row, seat) in rows {
+            if let Some((address, _)) = seat {
+                change.attach(row, address, ground);
+            }
+        }
+        change.inner.programs = change.registry.programs();
+    }
+}
+
+fn first(addresses: &[Option<IpAddr>]) -> IpAddr {
+    let first = addresses.iter().flatten().next().copied();
+    first.unwrap_or(IpAddr::from([0; 4]))
+}
+
+/// A process keeps the registry locked that is for these addresses.
+pub(crate) fn locked(addresses: &[Option<IpAddr>], process: u32) -> BindError {
+    let address = first(addresses);
+    BindError::SharingLocked { address, process }
+}
+
+impl Change<'_> {
+    /// Somebody in the registry is at the address.
+    fn is_known(&self, address: IpAddr) -> bool {
+        self.registry.seated(address).next().is_some()
+    }
+
+    /// Enters our socket at an address, which is the last of its group.
+    fn sit(&mut self, row: usize, address: IpAddr, company: bool) {
+        let place = self.registry.seated(address).count();
+        // Somebody is said to be there, and is not.
+        self.in_doubt |= (place > 0) != company;
+        let rows = &mut self.inner.rows;
+        rows.resize(rows.len().max(row + 1), None);
+        // Without a row the others do not know of us, and our packets come by chance.
+        rows[row] = self
+            .registry
+            .sit(address, place as u16)
+            .map(|seat| (address, seat));
+    }
+
+    fn attach(&self, row: u8, address: IpAddr, ground: &mut Ground<'_>) {
+        self.attach_for(row, address, 2, ground);
+    }
+
+    /// Attaches a program if at least so many are at the address: one alone gets everything without.
+    fn attach_for(&self, row: u8, address: IpAddr, least: usize, ground: &mut Ground<'_>) {
+        let places: HashMap<_, _> = self
+            .registry
+            .seated(address)
+            .map(|seated| (seated.owner.number(), seated.place))
+            .collect();
+        if places.len() < least {
+            return;
+        }
+        let place = |owner: Member| places.get(&owner.number()).copied();
+        let mut plan = Plan {
+            ranges: self
+                .registry
+                .owners()
+                .filter_map(|(range, owner)| Some((range, place(owner)?)))
+                .collect(),
+            services: self
+                .registry
+                .listeners(address)
+                .into_iter()
+                .filter_map(|(service, owner)| Some((service, place(owner)?)))
+                .collect(),
+            manager: self.registry.manager(address).map(|seated| seated.place),
+        };
+        let attached = ground.port.attach_steering(row, &plan.clone().assemble());
+        if attached.is_err() {
+            // Too long for this kernel: requests are handed on, then.
+            plan.services.clear();
+            let _ = ground.port.attach_steering(row, &plan.assemble());
+        }
+        if self.tells {
+            self.registry.count_program();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,647 @@
+//! What the processes that share the addresses of an interface know of each other: a file that all of them map.
+//!
+//! It is changed under a lock on the file only, which the kernel gives back when its holder is killed. A change that was not
+//! finished is found out by [`Registry::begin`]: every word stands for itself, so nothing worse comes of it than places that are
+//! not what they were. Whether a member lives is not guessed from its process id: for its life it holds a lock on one byte, far
+//! behind the end of the file, which the kernel gives back too.
+//!
+//! Who only reads (whose is this range?) takes no lock, and may see what was true a moment ago: see [`rows`](super::rows).
+
+use super::departures::Departures;
+use super::rows::{ListenerRow, MemberRow, RangeRow, Rounds, SeatRow, Socket, Word};
+use crate::random::random_u32;
+use crate::sharing::runtime_dir::{
+    keep, map, open_file, open_to_read, reserve, shared_directories, shared_directory,
+};
+use std::fs::File;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Raised when the layout changes, or what members rely on: processes of two versions do not share.
+const VERSION: u32 = 4;
+const MAGIC: u64 = u64::from_le_bytes(*b"airdmaS4");
+
+pub(crate) const RANGES: usize = 256;
+const MEMBERS_MAX: usize = RANGES;
+const SEATS_MAX: usize = 2048;
+const LISTENERS_MAX: usize = 2048;
+
+/// A registry without living members is removed at this age.
+const UNUSED_MAX: Duration = Duration::from_secs(10 * 24 * 60 * 60);
+const JOIN_TRIES: u32 = 16;
+
+/// Where the bytes are whose locks say who lives.
+const LIVES_AT: i64 = 1 << 40;
+
+#[repr(C)]
+struct Layout {
+    magic: Word,
+    /// Drawn when the file was made.
+    secret: Word,
+    /// Number of the process that changes something, while one does.
+    changing: Word,
+    /// Rises with each program that was attached because something had changed.
+    programs: Word,
+    /// Rises with each round of probes.
+    epoch: Rounds,
+    /// Rises with each range that is given back.
+    clock: Word,
+    /// Rows of the tables of sockets and listeners behind which all are free.
+    seats_end: Word,
+    listeners_end: Word,
+    members: [MemberRow; MEMBERS_MAX],
+    ranges: [RangeRow; RANGES],
+    seats: [SeatRow; SEATS_MAX],
+    listeners: [ListenerRow; LISTENERS_MAX],
+}
+
+/// What stands for every address: none that a socket can have.
+const EVERYWHERE: u128 = u128::MAX;
+
+/// A member, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Member(u16);
+
+impl Member {
+    pub(crate) fn number(self) -> u16 {
+        self.0
+    }
+
+    fn tag(self) -> u32 {
+        u32::from(self.0) + 1
+    }
+
+    fn of(tag: u32) -> Option<Self> {
+        let number = tag.checked_sub(1)?;
+        ((number as usize) < MEMBERS_MAX).then_some(Member(number as u16))
+    }
+}
+
+/// A row of the table of sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seat(usize);
+
+/// A seat and what it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seated {
+    pub(crate) seat: Seat,
+    pub(crate) owner: Member,
+    pub(crate) place: u16,
+}
+
+/// Why somebody did not become a member.
+#[derive(Debug)]
+pub(crate) enum JoinError {
+    /// The process with this number keeps the registry locked.
+    Locked(u32),
+    /// There can be no registry, or it is full.
+    Impossible(io::Error),
+}
+
+impl From<io::Error> for JoinError {
+    fn from(error: io::Error) -> Self {
+        JoinError::Impossible(error)
+    }
+}
+
+/// Why a listener was not registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ListenError {
+    /// Another process listens to the service at the address.
+    InUse,
+    /// There are too many.
+    Full,
+}
+
+/// The file, as one member sees it.
+pub(crate) struct Registry {
+    map: NonNull<Layout>,
+    /// Opened apart from the mapping, which keeps its own open file for as long as a child may have it.
+    file: File,
+    me: Member,
+    path: PathBuf,
+    departures: Option<Departures>,
+}
+
+// SAFETY: the mapping belongs to the value, and is only touched through atomics.
+unsafe impl Send for Registry {}
+// SAFETY: as above.
+unsafe impl Sync for Registry {}
+
+impl Registry {
+    /// Becomes a member: of the registry that has living members, in whichever directory it is, since that with the first
+    /// choice may have come or gone with a session; or else of the one there.
+    ///
+    /// # Errors
+    /// [`JoinError::Locked`] when a process was stopped while holding the lock; those of the system, `StorageFull` when there are
+    /// too many.
+    pub(crate) fn join(interface_index: u32, namespace: u64) -> Result<Self, JoinError> {
+        let name = format!("steering-{VERSION}-{namespace}-{interface_index}");
+        for _ in 0..JOIN_TRIES {
+            let there = shared_directories().into_iter().map(|it| it.join(&name));
+            let path = match there.into_iter().find(|path| has_members(path)) {
+                Some(path) => path,
+                None => {
+                    let directory = shared_directory()?;
+                    remove_unused(&directory);
+                    directory.join(&name)
+                }
+            };
+            match Self::join_at(&path) {
+                // It was removed as unused at this moment.
+                Err(JoinError::Impossible(error)) if error.kind() == io::ErrorKind::NotFound => {}
+                joined => return joined,
+            }
+        }
+        Err(JoinError::Impossible(io::ErrorKind::WouldBlock.into()))
+    }
+
+    pub(crate) fn join_at(path: &Path) -> Result<Self, JoinError> {
+        let file = open_file(path, true)?;
+        keep(&file)?;
+        reserve(&file, BYTES)?;
+        let mapped = open_file(path, false)?;
+        reserve(&mapped, BYTES)?;
+        let mut this = Registry {
+            // Of BYTES at least; only processes of this user could cut it off, which they do not.
+            map: map(&mapped, BYTES)?.cast(),
+            file,
+            me: Member(0),
+            path: path.to_path_buf(),
+            departures: Departures::of(path).ok(),
+        };
+        let mut tries = 0;
+        while !try_lock(&this.file)? {
+            tries += 1;
+            if tries > LOCK_TRIES {
+                return Err(JoinError::Locked(this.changer()));
+            }
+            std::thread::sleep(LOCK_PAUSE);
+        }
+        let unlock = Unlock(this.file.as_raw_fd());
+        let number = this.file.metadata()?.ino();
+        if mapped.metadata()?.ino() != number || std::fs::metadata(path)?.ino() != number {
+            return Err(JoinError::Impossible(io::ErrorKind::NotFound.into()));
+        }
+        let layout = this.layout();
+        if layout.magic.load(Ordering::Acquire) != MAGIC {
+            // New, or no registry at all.
+            this.clear();
+            let secret = u64::from(random_u32()) << 32 | u64::from(random_u32());
+            layout.secret.store(secret, Ordering::Relaxed);
+            layout.epoch.start();
+            layout.magic.store(MAGIC, Ordering::Release);
+        }
+        if this.bury_all(None) > 0 {
+            // Places have moved, and it is not known how: as if a change were not finished.
+            this.begin();
+        }
+        this.me = this.take_number()?;
+        drop(unlock);
+        Ok(this)
+    }
+
+    /// Zeros, as in a new file. Under the lock.
+    fn clear(&self) {
+        let words = self.map.as_ptr().cast::<Word>();
+        for index in 0..BYTES / size_of::<Word>() {
+            // SAFETY: within the mapping, which is aligned for words.
+            unsafe { (*words.add(index)).store(0, Ordering::Relaxed) };
+        }
+    }
+
+    fn take_number(&self) -> io::Result<Member> {
+        for (number, row) in (0..).zip(&self.layout().members) {
+            if !row.is_taken() && set_life(&self.file, Member(number)) {
+                row.take();
+                return Ok(Member(number));
+            }
+        }
+        Err(io::ErrorKind::StorageFull.into())
+    }
+
+    pub(crate) fn me(&self) -> Member {
+        self.me
+    }
+
+    pub(crate) fn secret(&self) -> u64 {
+        self.layout().secret.load(Ordering::Relaxed)
+    }
+
+    /// Who leaves, where the kernel tells.
+    pub(crate) fn departures(&self) -> Option<&Departures> {
+        self.departures.as_ref()
+    }
+
+    /// The descriptor whose locks make this member live. A child of a fork must not keep it open.
+    pub(crate) fn life(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// Takes the lock if nobody has it: then [`Registry::unlock`] is to be called.
+    pub(crate) fn try_lock(&self) -> bool {
+        try_lock(&self.file).unwrap_or(false)
+    }
+
+    pub(crate) fn unlock(&self) {
+        drop(Unlock(self.file.as_raw_fd()));
+    }
+
+    /// Begins a change. Returns whether the last one was not finished.
+    pub(crate) fn begin(&self) -> bool {
+        let me = u64::from(std::process::id());
+        self.layout().changing.swap(me, Ordering::SeqCst) != 0
+    }
+
+    /// The process that changes something now.
+    pub(crate) fn changer(&self) -> u32 {
+        self.layout().changing.load(Ordering::SeqCst) as u32
+    }
+
+    /// The change is whole.
+    pub(crate) fn finish(&self) {
+        self.layout().changing.store(0, Ordering::SeqCst);
+    }
+
+    /// Takes away what dead members had. Returns how many sockets those were.
+    pub(crate) fn bury(&self) -> usize {
+        self.bury_all(Some(self.me))
+    }
+
+    fn bury_all(&self, except: Option<Member>) -> usize {
+        let mut sockets = 0;
+        for (number, row) in (0..).zip(&self.layout().members) {
+            let member = Member(number);
+            if row.is_taken() && Some(member) != except && !lives(&self.file, member) {
+                sockets += self.strip(member);
+            }
+        }
+        sockets
+    }
+
+    /// Takes everything from a member.
+    fn strip(&self, member: Member) -> usize {
+        let layout = self.layout();
+        let tag = member.tag();
+        for row in layout.ranges.iter().filter(|row| row.owner() == tag) {
+            row.give_back(layout.clock.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+        for row in layout.listeners.iter().filter(|row| row.owner() == tag) {
+            row.clear();
+        }
+        let mut sockets = 0;
+        for row in layout.seats.iter().filter(|row| row.owner() == tag) {
+            row.clear();
+            sockets += 1;
+        }
+        layout.members[usize::from(member.0)].give_back();
+        sockets
+    }
+
+    /// Leaves: nothing of ours remains. Under the lock.
+    pub(crate) fn leave(&self) {
+        self.strip(self.me);
+    }
+
+    /// Takes a range of queue pair numbers: one that was never used, or the one whose use ended longest ago.
+    pub(crate) fn lease(&self) -> Option<u8> {
+        let rows = &self.layout().ranges;
+        let start = random_u32() as usize;
+        let order = (0..RANGES).map(|step| (start + step) % RANGES);
+        let free = order.filter(|&range| rows[range].owner() == 0);
+        let range = free.min_by_key(|&range| rows[range].rested())?;
+        rows[range].take(self.me.tag());
+        Some(range as u8)
+    }
+
+    /// Who has a range.
+    pub(crate) fn owner(&self, range: u8) -> Option<Member> {
+        Member::of(self.layout().ranges[usize::from(range)].owner())
+    }
+
+    /// Ranges and their owners.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = (u8, Member)> {
+        (0..=u8::MAX).filter_map(|range| Some((range, self.owner(range)?)))
+    }
+
+    /// Enters a socket of ours. Who comes to others watches who leaves.
+    pub(crate) fn sit(&self, address: IpAddr, place: u16) -> Option<Seat> {
+        if place > 0 {
+            self.watch();
+        }
+        let layout = self.layout();
+        let seat = layout.seats.iter().position(|row| row.owner() == 0)?;
+        layout
+            .seats_end
+            .fetch_max(seat as u64 + 1, Ordering::Relaxed);
+        layout.seats[seat].enter(Socket {
+            owner: self.me.tag(),
+            place,
+            address: address_bits(Some(address)),
+        });
+        Some(Seat(seat))
+    }
+
+    /// Takes a socket of ours out; the one in the last place gets its place.
+    pub(crate) fn stand_up(&self, seat: Seat, address: IpAddr) {
+        let row = &self.layout().seats[seat.0];
+        let place = row.place();
+        row.clear();
+        let last = self.seated(address).max_by_key(|other| other.place);
+        if let Some(last) = last.filter(|last| last.place > place) {
+            self.set_place(last.seat, place);
+        }
+    }
+
+    pub(crate) fn set_place(&self, seat: Seat, place: u16) {
+        self.layout().seats[seat.0].set_place(place);
+    }
+
+    /// The sockets at an address.
+    pub(crate) fn seated(&self, address: IpAddr) -> impl Iterator<Item = Seated> {
+        let wanted = address_bits(Some(address));
+        let end = self.layout().seats_end.load(Ordering::Relaxed) as usize;
+        let rows = self.layout().seats.iter().enumerate().take(end);
+        rows.filter_map(move |(seat, row)| {
+            let socket = row.read().filter(|socket| socket.address == wanted)?;
+            Some(Seated {
+                seat: Seat(seat),
+                owner: Member::of(socket.owner)?,
+                place: socket.place,
+            })
+        })
+    }
+
+    /// Watches from now on who leaves; true if it did not before. Where the kernel refuses, packets that go astray tell.
+    fn watch(&self) -> bool {
+        let departures = self.departures.as_ref();
+        departures.is_some_and(|departures| departures.watch().unwrap_or(false))
+    }
+
+    /// The place of a member at an address.
+    pub(crate) fn place_of(&self, member: Member, address: IpAddr) -> Option<u16> {
+        let found = self.seated(address).find(|seated| seated.owner == member);
+        Some(found?.place)
+    }
+
+    /// Begins a round of probes, and returns its number.
+    pub(crate) fn next_epoch(&self) -> u64 {
+        self.layout().epoch.next()
+    }
+
+    /// A probe came to a socket of ours: somebody else is there. Our threads take turns.
+    pub(crate) fn probed(&self, address: IpAddr, place: u16, epoch: u64) {
+        if self.watch() {
+            // Who sent it may have left before we watched: we look once, as after any departure.
+            drop(open_file(&self.path, false));
+        }
+        let layout = self.layout();
+        let wanted = address_bits(Some(address));
+        for row in layout
+            .seats
+            .iter()
+            .filter(|row| row.owner() == self.me.tag())
+        {
+            if row.read().is_some_and(|socket| socket.address == wanted) {
+                row.probed(&layout.epoch, epoch, place);
+            }
+        }
+    }
+
+    /// What a probe of that round said.
+    pub(crate) fn answer(&self, seat: Seat, epoch: u64) -> Option<u16> {
+        self.layout().seats[seat.0].answer(epoch)
+    }
+
+    /// Registers a listener of ours. Those of other processes must not overlap, as with sockets.
+    pub(crate) fn listen(&self, service: u64, address: Option<IpAddr>) -> Result<(), ListenError> {
+        let layout = self.layout();
+        let wanted = address_bits(address);
+        let mine = self.me.tag();
+        let of_service = |row: &ListenerRow| row.read().filter(|it| it.service == service);
+        let is_taken = layout.listeners.iter().any(|row| {
+            let other = of_service(row).filter(|it| it.owner != mine && !it.is_closed);
+            other.is_some_and(|it| overlap(it.address, wanted))
+        });
+        if is_taken {
+            return Err(ListenError::InUse);
+        }
+        let find = |is_wanted: &dyn Fn(&ListenerRow) -> bool| {
+            let mut rows = layout.listeners.iter().enumerate();
+            rows.find(|(_, row)| is_wanted(row))
+        };
+        // The same, which is ours or closed; a free one; and where there is no room any more, what is kept for late messages.
+        let (index, row) = find(&|row| of_service(row).is_some_and(|it| it.address == wanted))
+            .or_else(|| find(&|row| row.owner() == 0))
+            .or_else(|| find(&|row| row.owner() == mine && row.is_closed()))
+            .or_else(|| find(&ListenerRow::is_closed))
+            .ok_or(ListenError::Full)?;
+        layout
+            .listeners_end
+            .fetch_max(index as u64 + 1, Ordering::Relaxed);
+        row.enter(mine, service, wanted);
+        Ok(())
+    }
+
+    /// A listener of ours is closed.
+    pub(crate) fn close_listener(&self, service: u64, address: Option<IpAddr>) {
+        for row in &self.layout().listeners {
+            row.close(self.me.tag(), service, address_bits(address));
+        }
+    }
+
+    /// The listeners that matter at an address, each service once; those for this address alone go first, then those that are not
+    /// closed.
+    pub(crate) fn listeners(&self, address: IpAddr) -> Vec<(u64, Member)> {
+        let rank = |at: u128| {
+            let of_family = if address.is_ipv4() {
+                IpAddr::V4(Ipv4Addr::UNSPECIFIED)
+            } else {
+                IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+            };
+            let ranks = [Some(address), Some(of_family), None].map(address_bits);
+            ranks.iter().position(|&bits| bits == at)
+        };
+        let layout = self.layout();
+        let end = layout.listeners_end.load(Ordering::Relaxed) as usize;
+        let mut found: Vec<_> = layout
+            .listeners
+            .iter()
+            .take(end)
+            .filter_map(|row| {
+                let it = row.read()?;
+                let rank = rank(it.address)?;
+                Some((it.service, it.is_closed, rank, Member::of(it.owner)?))
+            })
+            .collect();
+        found.sort_by_key(|&(service, closed, rank, _)| (service, closed, rank));
+        found.dedup_by_key(|&mut (service, ..)| service);
+        // The program of a group knows the first of them only.
+        found.sort_by_key(|&(service, closed, ..)| (closed, service));
+        let strip = |(service, _, _, owner)| (service, owner);
+        found.into_iter().map(strip).collect()
+    }
+
+    /// This member answers requests for services that nobody has.
+    pub(crate) fn manage(&self) {
+        self.layout().members[usize::from(self.me.0)].manage();
+    }
+
+    /// Some member that has a connection manager, and a socket at the address.
+    pub(crate) fn manager(&self, address: IpAddr) -> Option<Seated> {
+        self.seated(address)
+            .find(|seated| self.layout().members[usize::from(seated.owner.0)].manages())
+    }
+
+    /// How many programs were attached so far because something had changed.
+    pub(crate) fn programs(&self) -> u64 {
+        self.layout().programs.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_program(&self) {
+        self.layout().programs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn layout(&self) -> &Layout {
+        // SAFETY: a mapping of that size lives as long as `self`; all of it is atomics, for which any bits are values.
+        unsafe { self.map.as_ref() }
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, with its length.
+        unsafe { libc::munmap(self.map.as_ptr().cast(), BYTES) };
+    }
+}
+
+const BYTES: usize = size_of::<Layout>();
+const _: () = assert!(BYTES.is_multiple_of(size_of::<Word>()));
+
+fn try_lock(file: &File) -> io::Result<bool> {
+    // SAFETY: flock takes no pointer.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::WouldBlock {
+        Ok(false)
+    } else {
+        Err(error)
+    }
+}
+
+/// Gives the lock back in so many words: a child may have the open file too.
+struct Unlock(RawFd);
+
+impl Drop for Unlock {
+    fn drop(&mut self) {
+        // SAFETY: flock takes no pointer.
+        unsafe { libc::flock(self.0, libc::LOCK_UN) };
+    }
+}
+
+pub(crate) const LOCK_PAUSE: std::time::Duration = std::time::Duration::from_micros(200);
+/// One second.
+pub(crate) const LOCK_TRIES: u32 = 5000;
+
+fn byte_of(member: Member) -> libc::flock {
+    lives_of(member, 1)
+}
+
+/// The bytes of some members.
+fn lives_of(first: Member, count: usize) -> libc::flock {
+    // SAFETY: all zero is a value of this struct of integers.
+    let mut range: libc::flock = unsafe { std::mem::zeroed() };
+    range.l_type = libc::F_WRLCK as libc::c_short;
+    range.l_whence = libc::SEEK_SET as libc::c_short;
+    range.l_start = LIVES_AT + i64::from(first.0);
+    range.l_len = count as i64;
+    range
+}
+
+/// From now on until the file is closed the member lives. False if it does already.
+fn set_life(file: &File, member: Member) -> bool {
+    let range = byte_of(member);
+    // SAFETY: the kernel reads the struct.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) == 0 }
+}
+
+/// Whether a registry is there whose members live. It is opened for reading only, since processes that watch it take the end of a
+/// writer for a death.
+fn has_members(path: &Path) -> bool {
+    let Ok(file) = open_to_read(path) else {
+        return false;
+    };
+    let mut range = lives_of(Member(0), MEMBERS_MAX);
+    // SAFETY: the kernel reads and writes the struct.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) };
+    result == 0 && range.l_type != libc::F_UNLCK as libc::c_short
+}
+
+/// Removes registries, and wills beside them, that have not been used for long: mostly of network namespaces that are gone.
+fn remove_unused(directory: &Path) {
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let age = entry.metadata().and_then(|it| it.modified());
+        let is_old = age.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > UNUSED_MAX));
+        if !is_old
+            || !["steering-", "will-"]
+                .iter()
+                .any(|kind| name.starts_with(kind))
+        {
+            continue;
+        }
+        let path = entry.path();
+        // Under the lock, so that no process joins meanwhile; a will is locked for as long as its owner lives.
+        if let Ok(file) = open_to_read(&path)
+            && try_lock(&file).unwrap_or(false)
+        {
+            let _unlock = Unlock(file.as_raw_fd());
+            if !has_members(&path) {
+                let _ = std::fs::remove_file(&path);
+            }
+        }
+    }
+}
+
+/// Whether somebody else holds the lock of that member.
+fn lives(file: &File, member: Member) -> bool {
+    let mut range = byte_of(member);
+    // SAFETY: the kernel reads and writes the struct.
+    let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) };
+    // Where the kernel does not say, nobody is taken for dead.
+    result != 0 || range.l_type != libc::F_UNLCK as libc::c_short
+}
+
+fn address_bits(address: Option<IpAddr>) -> u128 {
+    let ip = match address {
+        Some(IpAddr::V4(ip)) => ip.to_ipv6_mapped(),
+        Some(IpAddr::V6(ip)) => ip,
+        None => return EVERYWHERE,
+    };
+    ip.to_bits()
+}
+
+/// Whether somebody who listens at one would take what is for the other.
+fn overlap(a: u128, b: u128) -> bool {
+    let is_v4 = |bits: u128| Ipv6Addr::from_bits(bits).to_ipv4_mapped().is_some();
+    let covers = |wide: u128, bits: u128| {
+        let of_family = [
+            address_bits(Some(IpAddr::V4(Ipv4Addr::UNSPECIFIED))),
+            address_bits(Some(IpAddr::V6(Ipv6Addr::UNSPECIFIED))),
+        ];
+        wide == EVERYWHERE || (of_family.contains(&wide) && is_v4(wide) == is_v4(bits))
+    };
+    a == b || covers(a, b) || covers(b, a)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,239 @@
+//! The worker's side of completion queues: the producers of their rings.
+
+use crate::objects::alarm::Alarm;
+use crate::objects::async_event::{AsyncEvents, EventOwner};
+use crate::objects::channel::ChannelEvents;
+use crate::objects::cq::CqOptions;
+use crate::worker::counters::{Counters, EngineCounter};
+use crate::{AsyncEvent, Error, LIMITS};
+use airdma_shm::{Cqe, RingProducer};
+use airdma_transport::{Completion, GrhHeader, Status};
+use airdma_wire::Qpn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What the worker and the application share of a completion queue beside its ring.
+pub(crate) struct CqShared {
+    /// Unique in this process: whose events these are.
+    pub(crate) id: u64,
+    pub(crate) cookie: AtomicU64,
+    pub(crate) alarm: Alarm,
+    /// A completion was lost because the ring was full.
+    pub(crate) overrun: AtomicBool,
+    pub(crate) channel: Option<Arc<ChannelEvents>>,
+    pub(crate) events: Arc<AsyncEvents>,
+    options: CqOptions,
+}
+
+impl CqShared {
+    pub(crate) fn new(
+        id: u64,
+        channel: Option<(Arc<ChannelEvents>, u64)>,
+        events: Arc<AsyncEvents>,
+        options: CqOptions,
+    ) -> Self {
+        let cookie = channel.as_ref().map_or(0, |&(_, cookie)| cookie);
+        CqShared {
+            id,
+            cookie: AtomicU64::new(cookie),
+            alarm: Alarm::new(),
+            overrun: AtomicBool::new(false),
+            channel: channel.map(|(channel, _)| channel),
+            events,
+            options,
+        }
+    }
+
+    /// A completion was published: raises the event if one was asked for.
+    fn notify(&self, solicited: bool) {
+        if self.channel.is_some() && self.alarm.completed(solicited) {
+            self.raise();
+        }
+    }
+
+    /// Raises the event that [`Alarm`] says is due.
+    pub(crate) fn raise(&self) {
+        if let Some(channel) = &self.channel {
+            channel.push((self.id, self.cookie.load(Ordering::Relaxed)));
+        }
+    }
+}
+
+/// The index of no queue.
+pub(crate) const NO_CQ: u32 = u32::MAX;
+
+struct CqSlot {
+    ring: RingProducer,
+    shared: Arc<CqShared>,
+}
+
+/// The completion queues of one worker.
+#[derive(Default)]
+pub(crate) struct CqTable {
+    slots: Vec<Option<CqSlot>>,
+    free: Vec<u32>,
+    /// Queues that overflowed just now.
+    overrun: Vec<Overrun>,
+}
+
+/// A queue that overflowed, and whose completion was lost.
+pub(crate) struct Overrun {
+    pub(crate) cq: u32,
+    pub(crate) qpn: Qpn,
+}
+
+impl CqTable {
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.slots.iter().flatten().count()
+    }
+
+    pub(crate) fn insert(
+        &mut self,
+        ring: RingProducer,
+        shared: Arc<CqShared>,
+    ) -> Result<u32, Error> {
+        let slot = Some(CqSlot { ring, shared });
+        if let Some(index) = self.free.pop() {
+            self.slots[index as usize] = slot;
+            return Ok(index);
+        }
+        if self.slots.len() >= LIMITS.max_cq as usize {
+            return Err(Error::NoMemory(
+                "no more completion queues: see max_cq of the device",
+            ));
+        }
+        self.slots.push(slot);
+        Ok(self.slots.len() as u32 - 1)
+    }
+
+    pub(crate) fn remove(&mut self, index: u32) {
+        if self.slots[index as usize].take().is_some() {
+            self.free.push(index);
+        }
+    }
+
+    /// Another ring takes the place of a queue's, and holds what it held.
+    pub(crate) fn replace(&mut self, index: u32, ring: RingProducer) {
+        if let Some(Some(slot)) = self.slots.get_mut(index as usize) {
+            slot.ring = ring;
+        }
+    }
+
+    /// Puts completions back that were taken out of a queue.
+    pub(crate) fn refill(&mut self, index: u32, cqes: &[Cqe]) {
+        let Some(Some(CqSlot { ring, .. })) = self.slots.get_mut(index as usize) else {
+            return;
+        };
+        for cqe in cqes {
+            if let Some(mut slot) = ring.slot(0) {
+                slot.write_header(cqe);
+                ring.publish(1);
+            }
+        }
+    }
+
+    /// A queue that overflowed, each once: [`Tables::fail_overrun`](crate::worker::tables::Tables::fail_overrun) is to be called in this round.
+    #[inline]
+    pub(crate) fn has_overrun(&self) -> bool {
+        !self.overrun.is_empty()
+    }
+
+    pub(crate) fn take_overrun(&mut self) -> Option<Overrun> {
+        self.overrun.pop()
+    }
+
+    /// The number of the next completion of a queue, if some before it wait to be taken.
+    pub(crate) fn end_of_waiting(&mut self, index: u32) -> Option<u32> {
+        let ring = &mut self.slots.get_mut(index as usize)?.as_mut()?.ring;
+        (ring.used() > 0).then(|| ring.published())
+    }
+
+    /// Whether all completions before that number were taken, or the queue is gone.
+    pub(crate) fn is_taken(&mut self, index: u32, before: u32) -> bool {
+        let Some(Some(CqSlot { ring, .. })) = self.slots.get_mut(index as usize) else {
+            return true;
+        };
+        let since = ring.published().wrapping_sub(before);
+        ring.used() <= since
+    }
+
+    /// Adds a completion. When the ring is full it is lost, never an older one overwritten; unless its owner does not care, the
+    /// queue is in error from now on: it takes none any more, an event is raised once (IBTA 11.6.3.1, `IBV_EVENT_CQ_ERR`), and its
+    /// queue pairs fail.
+    pub(crate) fn push(&mut self, index: u32, completion: &Completion, counters: &mut Counters) {
+        let Some(Some(CqSlot { ring, shared })) = self.slots.get_mut(index as usize) else {
+            return;
+        };
+        // Nothing follows what was lost.
+        let room = ring
+            .slot(0)
+            .filter(|_| !shared.overrun.load(Ordering::Relaxed));
+        let Some(mut slot) = room else {
+            counters.count(EngineCounter::CqOverruns);
+            if !shared.options.ignore_overrun && !shared.overrun.swap(true, Ordering::Release) {
+                let cookie = shared.cookie.load(Ordering::Relaxed);
+                shared
+                    .events
+                    .push((EventOwner::Cq(shared.id), AsyncEvent::CqError { cookie }));
+                let qpn = completion.qpn;
+                self.overrun.push(Overrun { cq: index, qpn });
+            }
+            return;
+        };
+        let timestamp = if shared.options.timestamps {
+            monotonic()
+        } else {
+            0
+        };
+        slot.write_header(&Cqe {
+            timestamp,
+            ..encode(completion)
+        });
+        ring.publish(1);
+        shared.notify(completion.solicited || completion.status != Status::Success);
+    }
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`.
+pub fn monotonic() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the struct may be written; this clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn encode(completion: &Completion) -> Cqe {
+    let mut flags = 0;
+    let mut imm_or_rkey = [0; 4];
+    if let Some(rkey) = completion.invalidated {
+        flags |= Cqe::INVALIDATED;
+        imm_or_rkey = rkey.0.to_ne_bytes();
+    }
+    if let Some(imm) = completion.imm {
+        flags |= Cqe::IMM;
+        imm_or_rkey = imm;
+    }
+    match completion.grh {
+        Some(GrhHeader::Ipv4) => flags |= Cqe::GRH | Cqe::IPV4,
+        Some(GrhHeader::Ipv6) => flags |= Cqe::GRH,
+        None => {}
+    }
+    if completion.solicited {
+        flags |= Cqe::SOLICITED;
+    }
+    Cqe {
+        wr_id: completion.wr_id,
+        status: completion.status as u8,
+        opcode: completion.opcode as u8,
+        flags,
+        byte_len: completion.byte_len,
+        imm_or_rkey,
+        qpn: completion.qpn.get(),
+        src_qpn: completion.src_qpn.get(),
+        ..Cqe::default()
+    }
+}

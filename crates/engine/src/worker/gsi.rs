@@ -1,0 +1,422 @@
+//! Queue pair 1, over which connection managers talk (the general services interface, IBTA 13.5.1): it exists as soon as
+//! somebody listens or connects.
+
+use crate::Error;
+use crate::objects::cm::CmChannel;
+use crate::sharing::orphan_notices::Will;
+use crate::worker::cq_table::CqTable;
+use crate::worker::qp_table::QpTable;
+use crate::worker::withheld::Withheld;
+use airdma_cm::{Config, ConnectionId, Event, LastWords, ListenerId, Manager, Route, SidrId};
+use airdma_port::Destination;
+use airdma_transport::{Arrival, Time};
+use airdma_wire::cm::ServiceId;
+use airdma_wire::mad::{GSI_QKEY, MAD_LEN};
+use airdma_wire::{Bth, Deth, Gid, Headers, Opcode, Packet, Psn, Qpn};
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+/// What an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Subject {
+    Listener(ListenerId),
+    Connection(ConnectionId),
+    Resolution(SidrId),
+}
+
+/// Who hears of it, and under which number.
+#[derive(Clone)]
+pub(crate) struct Owner {
+    pub(crate) channel: Arc<CmChannel>,
+    pub(crate) cookie: u64,
+    /// The owner of a listener, for a request that was not handed over.
+    is_listener: bool,
+}
+
+impl Owner {
+    pub(crate) fn new(channel: Arc<CmChannel>, cookie: u64) -> Self {
+        Owner {
+            channel,
+            cookie,
+            is_listener: false,
+        }
+    }
+}
+
+pub(crate) struct Gsi {
+    pub(crate) manager: Manager,
+    owners: HashMap<Subject, Owner>,
+    /// What listeners listen for: a service, at one address or at all.
+    pub(crate) services: HashMap<ListenerId, (ServiceId, Option<IpAddr>)>,
+    /// What the manager wants to send.
+    outbox: VecDeque<(Route, [u8; MAD_LEN])>,
+    next_psn: Psn,
+    /// Ends of connections that come after the last data.
+    withheld: Withheld,
+    /// What is said to the peers if the process dies, once there are any.
+    will: Option<Will>,
+    interface_index: u32,
+}
+
+impl Gsi {
+    pub(crate) fn new(config: Config, interface_index: u32) -> Self {
+        Gsi {
+            manager: Manager::new(config),
+            owners: HashMap::new(),
+            services: HashMap::new(),
+            outbox: VecDeque::new(),
+            next_psn: Psn::default(),
+            withheld: Withheld::default(),
+            will: None,
+            interface_index,
+        }
+    }
+
+    /// Ends a listener, and refuses the requests that were not fetched. Returns what it listened for.
+    pub(crate) fn close(
+        &mut self,
+        now: Time,
+        listener: ListenerId,
+    ) -> Option<(ServiceId, Option<IpAddr>)> {
+        let (connections, resolutions) = self.manager.close(now, listener);
+        for id in connections {
+            self.disown(Subject::Connection(id));
+        }
+        for id in resolutions {
+            self.disown(Subject::Resolution(id));
+        }
+        self.disown(Subject::Listener(listener));
+        self.fill_outbox();
+        self.services.remove(&listener)
+    }
+
+    /// There is a connection, or will be soon: if the process dies, the peer is to hear of it.
+    pub(crate) fn note_connection(&mut self, id: ConnectionId) {
+        if let Some(words) = self.manager.last_words(id) {
+            if self.will.is_none() {
+                // Where there can be none, peers find out by themselves.
+                self.will = Will::new(self.interface_index).ok();
+            }
+            if let Some(will) = &mut self.will {
+                will.write(id, &words);
+            }
+        }
+    }
+
+    /// The connection is over.
+    pub(crate) fn forget_connection(&mut self, id: ConnectionId) {
+        if let Some(will) = &mut self.will {
+            will.erase(id);
+        }
+    }
+
+    /// What makes this process's will seem the one of somebody who lives.
+    pub(crate) fn will_fd(&self) -> Option<RawFd> {
+        self.will.as_ref().map(Will::fd)
+    }
+
+    /// Says what others wanted to have said.
+    pub(crate) fn say(&mut self, now: Time, all: &[LastWords]) {
+        for words in all {
+            self.manager.say(now, words);
+        }
+        self.fill_outbox();
+    }
+
+    /// Takes a packet to queue pair 1; false if it is none that managers send.
+    pub(crate) fn receive(
+        &mut self,
+        now: Time,
+        arrival: &Arrival,
+        source_port: u16,
+        packet: &Packet<'_>,
+    ) -> bool {
+        let is_ours = packet.headers.bth.opcode == Opcode::UdSendOnly
+            && packet
+                .headers
+                .deth
+                .is_some_and(|deth| deth.qkey == GSI_QKEY);
+        if !is_ours {
+            return false;
+        }
+        let route = Route {
+            local: Gid::from(arrival.destination),
+            remote: Gid::from(arrival.source),
+            traffic_class: arrival.tos & !ECN,
+        };
+        self.manager
+            .handle_mad(now, route, source_port, packet.payload);
+        self.fill_outbox();
+        true
+    }
+
+    /// Good data of the peer has come on a queue pair.
+    pub(crate) fn data_arrived(&mut self, now: Time, local: Qpn) {
+        self.manager.data_arrived_at(now, local);
+        self.fill_outbox();
+    }
+
+    /// Acts on timers that are due.
+    pub(crate) fn expire(&mut self, now: Time) {
+        if self.manager.poll_timeout().is_some_and(|due| due <= now) {
+            self.manager.handle_timeout(now);
+            self.fill_outbox();
+        }
+    }
+
+    /// From now on events about `subject` go to `owner`.
+    pub(crate) fn own(&mut self, subject: Subject, owner: Owner) {
+        self.owners.insert(subject, owner);
+    }
+
+    /// Nobody hears of `subject` any more.
+    pub(crate) fn disown(&mut self, subject: Subject) {
+        self.owners.remove(&subject);
+    }
+
+    /// From now on events about `subject` come through another channel.
+    ///
+    /// # Errors
+    /// `EINVAL` for what is over.
+    pub(crate) fn redirect(
+        &mut self,
+        subject: Subject,
+        channel: &Arc<CmChannel>,
+    ) -> Result<(), Error> {
+        let owner = self.owners.get_mut(&subject);
+        let owner = owner.ok_or(Error::Gone("what the events are about"))?;
+        owner.channel = Arc::clone(channel);
+        Ok(())
+    }
+
+    pub(crate) fn owner(&self, subject: Subject) -> Option<&Owner> {
+        self.owners.get(&subject)
+    }
+
+    /// Whether peers may not know yet that their connections are over.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.has_transmits() || self.manager.is_ending()
+    }
+
+    /// Tells those who have not answered once more.
+    pub(crate) fn end_again(&mut self) {
+        self.manager.end_again();
+        self.fill_outbox();
+    }
+
+    /// The connections that somebody hears of.
+    pub(crate) fn connections(&self) -> Vec<ConnectionId> {
+        let subjects = self.owners.keys();
+        subjects
+            .filter_map(|subject| match subject {
+                Subject::Connection(id) => Some(*id),
+                Subject::Listener(_) | Subject::Resolution(_) => None,
+            })
+            .collect()
+    }
+
+    /// Tells the owners what has happened. That comes after what is to be sent has left: a program that ends when it hears of
+    /// the end of a connection has answered its peer. And it comes after the last data ([`crate::worker::withheld`]).
+    pub(crate) fn tell_all(&mut self, now: Time, qps: &mut QpTable, cqs: &mut CqTable) {
+        while let Some(event) = self.manager.poll_event() {
+            self.tell_withheld_before(&event);
+            let subject = subject_of(&event);
+            let told = if let Event::Disconnected { id, .. } = &event
+                && !self.is_awaited(subject)
+            {
+                let qpn = self.manager.local_qpn(*id);
+                self.withheld.take(now, subject, qpn, event, (qps, cqs))
+            } else {
+                Some(event)
+            };
+            if let Some(event) = told {
+                self.tell(event);
+            }
+        }
+        let mut withheld = std::mem::take(&mut self.withheld);
+        let due = withheld.take_due(now, (qps, cqs), |subject| self.is_awaited(subject));
+        self.withheld = withheld;
+        for event in due {
+            self.tell(event);
+        }
+    }
+
+    /// Whether a thread sleeps until an event of this owner's channel comes: it does not look at its completions meanwhile.
+    fn is_awaited(&self, subject: Subject) -> bool {
+        (self.owners.get(&subject)).is_some_and(|owner| owner.channel.is_awaited())
+    }
+
+    /// Nothing overtakes the end of its own connection; and but for other ends nothing overtakes one on its channel: a peer that has
+    /// ended a connection may ask for the next.
+    fn tell_withheld_before(&mut self, event: &Event) {
+        if self.withheld.is_empty() {
+            return;
+        }
+        let subject = subject_of(event);
+        let of = match event {
+            Event::ConnectRequest(request) => Subject::Listener(request.listener),
+            Event::SidrRequest(request) => Subject::Listener(request.listener),
+            Event::ConnectResponse(_)
+            | Event::SidrResponse(_)
+            | Event::Established { .. }
+            | Event::Disconnected { .. }
+            | Event::Rejected { .. }
+            | Event::Unreachable { .. }
+            | Event::TimewaitExit { .. }
+            | Event::SidrUnreachable { .. }
+            | Event::SidrWithdrawn { .. } => subject,
+        };
+        let is_end = matches!(event, Event::Disconnected { .. });
+        let owners = &self.owners;
+        let channel = owners.get(&of).filter(|_| !is_end);
+        let before = self.withheld.take_of(|one| {
+            let shares = |channel: &Owner| {
+                let owner = owners.get(&one);
+                owner.is_some_and(|owner| Arc::ptr_eq(&owner.channel, &channel.channel))
+            };
+            one == subject || channel.is_some_and(shares)
+        });
+        for event in before {
+            self.tell(event);
+        }
+    }
+
+    /// When something is due.
+    pub(crate) fn next(&self) -> Option<Time> {
+        let withheld = self.withheld.next_look();
+        self.manager
+            .poll_timeout()
+            .into_iter()
+            .chain(withheld)
+            .min()
+    }
+
+    /// Takes out of the manager what it has to say to others. What finds no room here waits there, and is dropped if it is too
+    /// much.
+    pub(crate) fn fill_outbox(&mut self) {
+        while self.outbox.len() < OUTBOX_MAX
+            && let Some(datagram) = self.manager.poll_transmit()
+        {
+            self.outbox.push_back(datagram);
+        }
+    }
+
+    fn tell(&mut self, event: Event) {
+        let (subject, is_last) = match &event {
+            Event::ConnectRequest(request) => {
+                let connection = Subject::Connection(request.id);
+                self.own_as_listener(connection, request.listener);
+                (connection, false)
+            }
+            Event::SidrRequest(request) => {
+                let resolution = Subject::Resolution(request.id);
+                self.own_as_listener(resolution, request.listener);
+                (resolution, false)
+            }
+            Event::ConnectResponse(response) => (Subject::Connection(response.id), false),
+            Event::Established { id, .. } => {
+                // From now on its peer is known to be there.
+                self.note_connection(*id);
+                (Subject::Connection(*id), false)
+            }
+            Event::Disconnected { id, .. } => {
+                self.forget_connection(*id);
+                (Subject::Connection(*id), false)
+            }
+            Event::Rejected { id, .. } | Event::Unreachable { id } | Event::TimewaitExit { id } => {
+                self.forget_connection(*id);
+                (Subject::Connection(*id), true)
+            }
+            Event::SidrResponse(response) => (Subject::Resolution(response.id), true),
+            Event::SidrUnreachable { id } | Event::SidrWithdrawn { id } => {
+                (Subject::Resolution(*id), true)
+            }
+        };
+        if let Some(owner) = self.owners.get(&subject) {
+            if is_last && owner.is_listener {
+                owner.channel.withdraw(owner.cookie, subject, event);
+            } else {
+                owner.channel.push(owner.cookie, subject, event);
+            }
+        }
+        if is_last {
+            self.owners.remove(&subject);
+        }
+    }
+
+    /// The events of a request are its listener's until the request is handed over.
+    fn own_as_listener(&mut self, request: Subject, listener: ListenerId) {
+        if let Some(owner) = self.owners.get(&Subject::Listener(listener)) {
+            let owner = Owner {
+                is_listener: true,
+                ..owner.clone()
+            };
+            self.owners.insert(request, owner);
+        }
+    }
+
+    pub(crate) fn has_transmits(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// Writes the next datagram into `out`; what would leave from an address that is gone leads to nothing.
+    pub(crate) fn poll_transmit(
+        &mut self,
+        now: Time,
+        rows: &[Option<IpAddr>],
+        out: &mut [u8],
+    ) -> Option<(usize, Destination)> {
+        while let Some((route, mad)) = self.outbox.pop_front() {
+            self.fill_outbox();
+            let local = route.local.to_ip();
+            let row = rows.iter().position(|row| *row == Some(local));
+            let Some(source_index) = row.and_then(|row| u8::try_from(row).ok()) else {
+                self.manager.unsendable(now, &mad);
+                continue;
+            };
+            let bth = Bth::new(Opcode::UdSendOnly, Qpn::GSI, self.next_psn);
+            self.next_psn = self.next_psn.add(1);
+            let mut headers = Headers::new(bth);
+            headers.deth = Some(Deth {
+                qkey: GSI_QKEY,
+                src_qpn: Qpn::GSI,
+            });
+            let start = headers.emit(out);
+            let end = start + MAD_LEN;
+            out[start..end].copy_from_slice(&mad);
+            let destination = Destination {
+                address: route.remote.to_ip(),
+                source_index,
+                tos: route.traffic_class,
+                hop_limit: 0,
+                flow_label: 0,
+                bundles: false,
+            };
+            return Some((end, destination));
+        }
+        None
+    }
+}
+
+fn subject_of(event: &Event) -> Subject {
+    match event {
+        Event::ConnectRequest(request) => Subject::Connection(request.id),
+        Event::SidrRequest(request) => Subject::Resolution(request.id),
+        Event::ConnectResponse(response) => Subject::Connection(response.id),
+        Event::SidrResponse(response) => Subject::Resolution(response.id),
+        Event::Established { id, .. }
+        | Event::Disconnected { id, .. }
+        | Event::Rejected { id, .. }
+        | Event::Unreachable { id }
+        | Event::TimewaitExit { id } => Subject::Connection(*id),
+        Event::SidrUnreachable { id } | Event::SidrWithdrawn { id } => Subject::Resolution(*id),
+    }
+}
+
+/// Datagrams that may wait here for the port.
+const OUTBOX_MAX: usize = 64;
+
+/// The bits of a traffic class that congestion marks use (RFC 3168).
+const ECN: u8 = 3;

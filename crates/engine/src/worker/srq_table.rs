@@ -1,0 +1,186 @@
+//! The worker's side of shared receive queues: the consumers of their rings.
+
+use crate::core::Serial;
+use crate::objects::async_event::{AsyncEvents, EventOwner};
+use crate::objects::srq::SrqShared;
+use crate::worker::cq_table::NO_CQ;
+use crate::worker::qp_host::list_bytes;
+use crate::{AsyncEvent, Error, LIMITS};
+use airdma_shm::{RecvWqe, RingConsumer, Sge, SlotRef};
+use airdma_transport::{Receive, Slot};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+pub(crate) struct SrqSlot {
+    pub(crate) ring: RingConsumer,
+    pub(crate) pd: Serial,
+    /// For extended connections: their domain, and where completions go.
+    pub(crate) extended: Option<Extended>,
+    pub(crate) shared: Arc<SrqShared>,
+    pub(crate) events: Arc<AsyncEvents>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Extended {
+    pub(crate) domain: Serial,
+    pub(crate) cq: u32,
+}
+
+/// Numbers that were given back and are not used again yet, while there are fresh ones: a late message of an extended
+/// connection must not fill the successor of the queue that it names.
+const RESTING: usize = 1024;
+
+/// The shared receive queues of one worker, by number.
+#[derive(Default)]
+pub(crate) struct SrqTable {
+    slots: Vec<Option<SrqSlot>>,
+    free: VecDeque<u32>,
+}
+
+impl SrqTable {
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.slots.iter().flatten().count()
+    }
+
+    /// Enters a queue, which gets the number that is returned.
+    pub(crate) fn insert(&mut self, slot: SrqSlot) -> Result<u32, Error> {
+        if self.free.len() <= RESTING && self.slots.len() < LIMITS.max_srq as usize {
+            self.slots.push(Some(slot));
+            return Ok(self.slots.len() as u32 - 1);
+        }
+        let number = self.free.pop_front().ok_or(Error::NoMemory(
+            "no more shared receive queues: see max_srq of the device",
+        ))?;
+        self.slots[number as usize] = Some(slot);
+        Ok(number)
+    }
+
+    pub(crate) fn remove(&mut self, number: u32) {
+        if self.slots[number as usize].take().is_some() {
+            self.free.push_back(number);
+        }
+    }
+
+    pub(crate) fn slot(&mut self, number: u32) -> Option<&mut SrqSlot> {
+        self.slots.get_mut(number as usize)?.as_mut()
+    }
+
+    /// The protection domains of the queues of this domain of extended connections.
+    pub(crate) fn domains(&self, domain: Serial) -> impl Iterator<Item = Serial> {
+        let slots = self.slots.iter().flatten();
+        slots
+            .filter(move |slot| {
+                slot.extended
+                    .is_some_and(|extended| extended.domain == domain)
+            })
+            .map(|slot| slot.pd)
+    }
+
+    /// The queue with that number, if it is of this domain of extended connections.
+    pub(crate) fn of_domain(&mut self, number: u32, domain: Serial) -> Option<&mut SrqSlot> {
+        self.slot(number).filter(|slot| {
+            slot.extended
+                .is_some_and(|extended| extended.domain == domain)
+        })
+    }
+}
+
+impl SrqSlot {
+    /// Takes the oldest receive out of the queue: from now on the taker holds it, in `held`.
+    pub(crate) fn take(&mut self, held: &mut Held) -> Option<Receive> {
+        let number = self.ring.take()?;
+        let cq = self.extended.map(|extended| extended.cq);
+        let from = (self.shared.id, self.pd, cq);
+        let receive = held.hold(self.ring.slot(number), from);
+        self.ring.release(1);
+        self.watch_limit();
+        Some(receive)
+    }
+
+    /// Raises the event when fewer receives are left than the application wants to hear of, once (IBTA 11.6.3.7).
+    pub(crate) fn watch_limit(&mut self) {
+        let limit = self.shared.limit.load(Ordering::Relaxed);
+        if limit > 0 && self.ring.available() < limit {
+            self.shared.limit.store(0, Ordering::Relaxed);
+            let cookie = self.shared.cookie.load(Ordering::Relaxed);
+            let owner = EventOwner::Srq(self.shared.id);
+            self.events
+                .push((owner, AsyncEvent::SrqLimitReached { cookie }));
+        }
+    }
+}
+
+/// Receives that a queue pair took from a shared queue and has not completed: a copy, since others take the next ones and
+/// complete them earlier. A handful at most, so they are searched.
+#[derive(Default)]
+pub(crate) struct Held {
+    receives: Vec<HeldReceive>,
+}
+
+#[derive(Default)]
+pub(crate) struct HeldReceive {
+    in_use: bool,
+    /// The queue that it comes from, as [`SrqShared::id`].
+    srq: u64,
+    pub(crate) sges: Vec<Sge>,
+    pub(crate) pd: Serial,
+    /// Where its completion goes, if not to the queue pair's own completion queue.
+    pub(crate) cq: Option<u32>,
+}
+
+impl Held {
+    fn hold(&mut self, slot: SlotRef<'_>, from: (u64, Serial, Option<u32>)) -> Receive {
+        let index = match self.receives.iter().position(|receive| !receive.in_use) {
+            Some(index) => index,
+            None => {
+                self.receives.push(HeldReceive::default());
+                self.receives.len() - 1
+            }
+        };
+        let header: RecvWqe = slot.read_header();
+        // A count that is a lie leaves a receive of no bytes, which any message overflows.
+        let length = list_bytes::<RecvWqe>(slot, header.sge_count).unwrap_or(0);
+        let receive = &mut self.receives[index];
+        receive.in_use = true;
+        (receive.srq, receive.pd, receive.cq) = from;
+        receive.sges.clear();
+        receive
+            .sges
+            .extend((0..header.sge_count).map_while(|n| slot.sge::<RecvWqe>(n).ok()));
+        Receive {
+            slot: Slot(index as u32),
+            wr_id: header.wr_id,
+            length: u32::try_from(length).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// A shared queue is gone: what was taken from it has no memory any more, and completes nowhere.
+    pub(crate) fn forget(&mut self, srq: u64) {
+        let held = self.receives.iter_mut();
+        for receive in held.filter(|receive| receive.in_use && receive.srq == srq) {
+            receive.sges.clear();
+            receive.cq = Some(NO_CQ);
+        }
+    }
+
+    pub(crate) fn get(&self, slot: Slot) -> Option<&HeldReceive> {
+        self.receives
+            .get(slot.0 as usize)
+            .filter(|receive| receive.in_use)
+    }
+
+    pub(crate) fn release(&mut self, slot: Slot) {
+        if let Some(receive) = self.receives.get_mut(slot.0 as usize) {
+            receive.in_use = false;
+        }
+    }
+
+    /// Forgets all: the queue pair goes back to the reset state.
+    pub(crate) fn clear(&mut self) {
+        for receive in &mut self.receives {
+            receive.in_use = false;
+        }
+    }
+}
