@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
-"""Holds the workspace to ARCHITECTURE.md: who depends on whom, which crates are free of unsafe code, no stray paths;
-and what threads share to the table in docs/design/011-concurrency.md."""
+"""Compares the maps with the tree.
+
+ARCHITECTURE.md with the workspace: crates in its picture, dependencies, crates free of unsafe code;
+ARCHITECTURE.md and CONTRIBUTING.md with the files and functions that they name;
+docs/design/011-concurrency.md with what threads share; and all files: no stray paths."""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +26,15 @@ ONLY_FOR_TESTS = {"sim", "captures", "lab"}
 
 FORBIDS_UNSAFE = ("wire", "transport", "cm", "sim", "model", "captures", "files", "transfer")
 
-# Paths of machines that this project was written on mean nothing to a reader. The first letter in brackets keeps this
-# list from finding itself.
+# Paths of the machines that this project was written on mean nothing to a reader. The first letter
+# in brackets keeps this list from finding itself.
 STRAY = re.compile(r"[/]work/|\.\.[/]shared|[/]root/|[/]home/\w+/|[/]tmp/(?:wt|target)-|\.[l]ibrary/")
+
+MAPS = ("ARCHITECTURE.md", "CONTRIBUTING.md")
+"""Pages whose file names, and whose functions in tables of stations, must be in the tree."""
+CODE = re.compile(r"`([^`\n]+)`")
+NAMED_FILE = re.compile(r"[\w.*-][\w.*/-]*\.(?:rs|py|md|json|toml|lua|svg|sh|c|h|pyi|ya?ml)")
+STATIONS = re.compile(r"\|\s*station\s*\|\s*file\s*\|\s*function\s*\|")
 
 SHARED = ROOT / "docs" / "design" / "011-concurrency.md"
 ATOMIC = r"(?:Atomic(?:Bool|Ptr|[IU](?:8|16|32|64|size))|\bWord)\b"
@@ -38,6 +49,7 @@ def main() -> int:
         *unsafe_complaints(),
         *stray_complaints(),
         *shared_complaints(),
+        *map_complaints(),
     ]
     for complaint in complaints:
         print(f"architecture: {complaint}")
@@ -89,12 +101,71 @@ def unsafe_complaints() -> list[str]:
     ]
 
 
+def map_complaints() -> list[str]:
+    """Files and functions that the maps name and the tree lacks; crates outside the picture."""
+    files = [file for file in _files() if (ROOT / file).is_file()]
+    pages = {name: (ROOT / name).read_text(encoding="utf-8") for name in MAPS}
+    complaints = [complaint for name, text in pages.items() for complaint in path_complaints(name, text, files)]
+    for name, text in pages.items():
+        complaints += station_complaints(name, text, lambda file: (ROOT / file).read_text(encoding="utf-8") if file in files else "")
+    return complaints + picture_complaints(pages["ARCHITECTURE.md"], _table().keys())
+
+
+def path_complaints(page: str, markdown: str, files: list[str]) -> list[str]:
+    """Names of files and folders in code spans, from the root or `_near` the one before them."""
+    tree = {*files, *(str(parent) for file in files for parent in Path(file).parents)}
+    top = {file.split("/")[0] for file in files if "/" in file}
+    complaints = []
+    for line in markdown.splitlines():
+        before = ""
+        for word in (word.strip("\"'()[],:;") for code in CODE.findall(line) for word in code.split()):
+            name = word.rstrip("/")
+            if "/" in word and name.split("/")[0] in top:
+                found = _there(name, tree)
+                before = name if found else before
+            elif NAMED_FILE.fullmatch(name):
+                found = any(_there(str(folder / name), tree) for folder in _near(before))
+            else:
+                continue
+            complaints += [] if found else [f"{page} names {word}, which is not in the tree"]
+    return complaints
+
+
+def _near(path: str) -> tuple[Path, ...]:
+    """Where a name after `path` may be: beside it, in it, in its module's folder, at the root."""
+    return Path(path).parent, Path(path), Path(path).with_suffix("") if path else Path(), Path()
+
+
+def _there(name: str, tree: set[str]) -> bool:
+    return any(fnmatchcase(path, name) for path in tree) if "*" in name else name in tree
+
+
+def station_complaints(page: str, markdown: str, source: Callable[[str], str]) -> list[str]:
+    """Tables of stations: each function is defined in the file of its row."""
+    complaints, inside = [], False
+    for line in markdown.splitlines():
+        inside = line.startswith("|") and (inside or bool(STATIONS.fullmatch(line.strip())))
+        cells = line.strip().strip("|").split("|")
+        if inside and len(cells) == 3:
+            sources = [source(file) for file in CODE.findall(cells[1])]
+            for function in CODE.findall(cells[2]):
+                name = function.rsplit("::", 1)[-1]
+                if not any(re.search(rf"\bfn {re.escape(name)}\b", text) for text in sources):
+                    complaints.append(f"{page}: {function} is not defined in{cells[1].rstrip()}")
+    return complaints
+
+
+def picture_complaints(markdown: str, crates: Iterable[str]) -> list[str]:
+    """The first block of code is the picture, in which each crate of the table has its place."""
+    block = re.search(r"^```\w*\n(.*?)^```", markdown, re.MULTILINE | re.DOTALL)
+    words = set(re.findall(r"[\w-]+", block[1])) if block else set()
+    return [f"the picture in ARCHITECTURE.md lacks crate {crate}" for crate in sorted(set(crates) - words)]
+
+
 def stray_complaints() -> list[str]:
     """No file of the project names a path of the machine it was written on."""
-    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    files = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
     complaints = []
-    for file in filter(None, files):
+    for file in _files():
         path = ROOT / file
         if path.is_file():
             found = STRAY.search(path.read_text(encoding="utf-8", errors="ignore"))
@@ -103,7 +174,7 @@ def stray_complaints() -> list[str]:
 
 
 def shared_complaints() -> list[str]:
-    """Whatever threads or processes share is in the table that says who writes it, and what checks that. `fuzz-bodies` is a test."""
+    """Atomics that are missing from the table of shared state (`fuzz-bodies` is a test)."""
     named = shared_names(SHARED.read_text(encoding="utf-8"))
     complaints = []
     sources = (path for folder in FOLDERS for path in ROOT.glob(f"{folder}/*/src/**/*.rs"))
@@ -115,7 +186,7 @@ def shared_complaints() -> list[str]:
 
 
 def atomics(source: str) -> set[str]:
-    """Fields, statics and tuple structs of a Rust source that hold atomics; its tests are their own business."""
+    """Fields, statics and tuple structs of a Rust source that hold atomics, tests excepted."""
     source = TESTS.split(source)[0]
     return {*FIELD.findall(source), *TUPLE.findall(source)} - {"_pad"}
 
@@ -124,6 +195,12 @@ def shared_names(markdown: str) -> set[str]:
     """The words in code below "## What is shared"."""
     table = markdown.partition("## What is shared")[2].partition("\n## ")[0]
     return {word for code in re.findall(r"`([^`]+)`", table) for word in re.findall(r"\w+", code)}
+
+
+def _files() -> list[str]:
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    files = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    return [file for file in files if file]
 
 
 def _metadata() -> dict[str, Any]:

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""The book (docs/SUMMARY.md, `mdbook build docs`): every page of docs is in it, once; and no link in a page of this repository leads
-nowhere."""
+"""Checks the book (docs/SUMMARY.md, `mdbook build docs`).
+
+Every page of docs is in it once; no link in a page of this repository leads nowhere; and
+docs/reference names each counter and each variable that the code has, and no other."""
 
 from __future__ import annotations
 
@@ -19,6 +21,11 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
 HEADING = re.compile(r"^#+ +(.*?) *$", re.MULTILINE)
+ROW = re.compile(r"^\| `(\w+)`", re.MULTILINE)
+VARIABLE = re.compile(r'"(AIRDMA_[A-Z_]+)"')
+FOR_TESTS = re.compile(r"#\[cfg\(test\)\].*", re.DOTALL)
+RENAMED = re.compile(r'"(\w+)" => "(drop_\w+)"')
+"""Counters of a port that users see under another name."""
 ANCHOR = re.compile(r'<a (?:id|name)="([^"]+)"')
 
 
@@ -26,7 +33,7 @@ def main() -> int:
     listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "*.md"]
     names = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
     pages = {ROOT / name: (ROOT / name).read_text(encoding="utf-8") for name in names if name and (ROOT / name).is_file()}
-    complaints = [*missing_complaints(pages), *link_complaints(pages)]
+    complaints = [*missing_complaints(pages), *link_complaints(pages), *reference_complaints(pages)]
     for complaint in complaints:
         print(f"book: {complaint}")
     print(f"book: {'FAILED' if complaints else 'ok'}")
@@ -43,7 +50,7 @@ def missing_complaints(pages: dict[Path, str]) -> list[str]:
 
 
 def link_complaints(pages: dict[Path, str]) -> list[str]:
-    """Relative links to files that are not there, or not in the book, or to headings that are not in them."""
+    """Relative links to missing files, to files outside the book, or to missing headings."""
     complaints = []
     for page, text in pages.items():
         for link in links(text):
@@ -58,6 +65,31 @@ def link_complaints(pages: dict[Path, str]) -> list[str]:
             elif anchor and target in pages and anchor not in anchors(pages[target]):
                 complaints.append(f"{_short(page)}: {_short(target)} has no heading for {link}")
     return complaints
+
+
+def reference_complaints(pages: dict[Path, str]) -> list[str]:
+    """The tables of docs/reference against the code."""
+    sources = [path for path in sorted(ROOT.glob("crates/*/src/**/*.rs")) if "tests" not in (path.stem, *path.parts)]
+    code = {str(path.relative_to(ROOT / "crates")): FOR_TESTS.sub("", path.read_text(encoding="utf-8")) for path in sources}
+    variables = {name for text in code.values() for name in VARIABLE.findall(text)}
+    tables = (("variables.md", variables - {"AIRDMA_LINK_PEER"}), ("counters.md", counters(code)))
+    complaints = []
+    for name, there in tables:
+        page = DOCS / "reference" / name
+        named = set(ROW.findall(pages[page]))
+        complaints += [f"{_short(page)} lacks {missing}" for missing in sorted(there - named)]
+        complaints += [f"{_short(page)} names {extra}, which the code lacks" for extra in sorted(named - there)]
+    return complaints
+
+
+def counters(code: dict[str, str]) -> set[str]:
+    """Names of all counters, as `airdma devices -v` shows them."""
+    engine = code["engine/src/worker/counters.rs"]
+    names = set(re.findall(r'"(\w+)",$', re.search(r"ENGINE_NAMES.*?\];", engine, re.DOTALL)[0], re.MULTILINE))
+    for file in ("transport/src/counter.rs", "cm/src/counter.rs"):
+        names |= set(re.findall(r'^    \w+ = "(\w+)",$', code[file], re.MULTILINE))
+    renamed = dict(RENAMED.findall(engine))
+    return names | {renamed.get(name, name) for name in re.findall(r"^    (\w+),$", code["port/src/counters.rs"], re.MULTILINE)}
 
 
 def links(text: str) -> list[str]:

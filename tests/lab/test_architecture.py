@@ -78,6 +78,25 @@ class Architecture(unittest.TestCase):
         markdown = "`first`\n## What is shared\n| `Cq::polls`, `NEXT` of ports | last |\n\n## Found\n`later`"
         self.assertEqual(architecture.shared_names(markdown), {"Cq", "polls", "NEXT"})
 
+    def test_a_file_that_is_not_there_is_found_in_a_map(self) -> None:
+        files = ["crates/port/src/udp.rs", "crates/port/src/udp/socket.rs", "tests/book.py"]
+        page = "`crates/port/src/udp.rs`, `socket.rs`, `crates/port/src/*.rs`, `python3 tests/book.py --all`, `ibv_post_send`, `/sys/a.c`"
+        self.assertEqual(architecture.path_complaints("MAP", page, files), [])
+        page = "`crates/port/src/tcp.rs`\n`socket.rs`\n`tests/`, `gone.py`\n`crates/port/none/`"
+        found = architecture.path_complaints("MAP", page, files)
+        names = ("crates/port/src/tcp.rs", "socket.rs", "gone.py", "crates/port/none/")
+        self.assertEqual(found, [f"MAP names {name}, which is not in the tree" for name in names])
+
+    def test_a_function_that_is_not_in_its_file_is_found(self) -> None:
+        table = "| station | file | function |\n| --- | --- | --- |\n| 1 | `a.rs` | `run`, `Port::stop` |\n\n| x | `a.rs` | `other` |\n"
+        found = architecture.station_complaints("MAP", table, lambda _: "pub fn run() {}\nfn stopped() {}")
+        self.assertEqual(found, ["MAP: Port::stop is not defined in `a.rs`"])
+
+    def test_a_crate_that_is_not_in_the_picture_is_found(self) -> None:
+        page = "```\nwire <- port\n```\n```\nlab\n```\n"
+        found = architecture.picture_complaints(page, ["wire", "port", "lab"])
+        self.assertEqual(found, ["the picture in ARCHITECTURE.md lacks crate lab"])
+
 
 if __name__ == "__main__":
     unittest.main()

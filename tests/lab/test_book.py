@@ -48,6 +48,25 @@ class Book(unittest.TestCase):
         wrong.append("docs/start.md: ../README.md leads out of the book: name the file as code")
         self.assertEqual(book.link_complaints(pages), wrong)
 
+    def test_counters_are_read_from_the_code(self) -> None:
+        code = {
+            "engine/src/worker/counters.rs": 'const ENGINE_NAMES: [&str; 2] = [\n    "drop_air",\n    "port_failures",\n];\n"rx_short" => "drop_short",',
+            "transport/src/counter.rs": '    AcksSent = "acks_sent",\n',
+            "cm/src/counter.rs": '    GaveUp = "cm_gave_up",\n',
+            "port/src/counters.rs": "    rx_short,\n    tx_sends,\n",
+        }
+        wanted = {"drop_air", "port_failures", "acks_sent", "cm_gave_up", "drop_short", "tx_sends"}
+        self.assertEqual(book.counters(code), wanted)
+
+    def test_the_reference_names_what_the_code_has(self) -> None:
+        pages = {page: page.read_text(encoding="utf-8") for page in (book.DOCS / "reference").glob("*.md")}
+        self.assertEqual(book.reference_complaints(pages), [])
+        pages = {page: text.replace("| `AIRDMA_AIR`", "| `AIRDMA_WIND`").replace("| `acks_sent`", "| x") for page, text in pages.items()}
+        wrong = ["docs/reference/variables.md lacks AIRDMA_AIR"]
+        wrong.append("docs/reference/variables.md names AIRDMA_WIND, which the code lacks")
+        wrong.append("docs/reference/counters.md lacks acks_sent")
+        self.assertEqual(book.reference_complaints(pages), wrong)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,6 +1,6 @@
 //! What the environment asks of a device, when it is opened and when its port is bound. A simulation asks nobody.
 //!
-//! A new variable is read here, used by [`super::Core`], and told of in the README. Those that say which devices there are and how long
+//! A new variable is read here, used by [`super::Core`], and listed in `docs/reference/variables.md`. Those that say which devices there are and how long
 //! their packets are ([`crate::host::devices`]), or where files lie ([`crate::sharing::runtime_dir`]), are read there.
 
 use crate::Error;
