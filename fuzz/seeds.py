@@ -17,8 +17,14 @@ KNOWN_PEERS = [
     f"# mine\n{'01' * 32} receiver 02:00:00:00:00:01@10.0.0.0/24 10.0.0.7\n{'03' * 32} former line\n\n",
 ]
 JOURNALS = [
-    ['{"last_id":2}', '{"job":{"id":1,"order":{"paths":["/"],"to":"anna","code":"lusab-babad"},"state":"queued","added":1}}'],
-    ['{"last_id":1}', '{"job":{"id":1,"order":{"paths":[[47,255]],"to":"anna"},"state":"running","added":1,"attempts":2}}'],
+    [
+        '{"last_id":2}',
+        '{"job":{"id":1,"order":{"paths":["/"],"to":"anna","code":"lusab-babad"},"state":"queued","added":1}}',
+    ],
+    [
+        '{"last_id":1}',
+        '{"job":{"id":1,"order":{"paths":[[47,255]],"to":"anna"},"state":"running","added":1,"attempts":2}}',
+    ],
     ['{"job":{"id":18446744073709551615,"order":{"paths":[],"to":""},"state":"done","added":1,"ended":0}}'],
 ]
 LEN_MAX = 300

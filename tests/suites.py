@@ -60,7 +60,12 @@ def run(suite: str) -> tuple[bool, list[str]]:
     shown: list[str] = []
     left = 0
     with subprocess.Popen(
-        ["make", "--no-print-directory", suite], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        ["make", "--no-print-directory", suite],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
     ) as make:
         assert make.stdout is not None
         for line in make.stdout:

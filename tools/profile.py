@@ -32,7 +32,19 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="airdma-profile-") as folder, Lab(options.mtu) as lab:
         files = {end: Path(folder, end) for end in ("server", "client")}
         server, client = (
-            ["perf", "record", "-q", "-e", "cpu-clock", "-F", "4000", "-o", str(file), "--", *build.with_airdma(options.program)]
+            [
+                "perf",
+                "record",
+                "-q",
+                "-e",
+                "cpu-clock",
+                "-F",
+                "4000",
+                "-o",
+                str(file),
+                "--",
+                *build.with_airdma(options.program),
+            ]
             for file in files.values()
         )
         pair = run_pair(lab.b, lab.a, server, [*client, lab.b.ipv4], port=perftest.PORT)

@@ -7,10 +7,10 @@ import argparse
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests" / "system"), str(ROOT / "tools")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/system"))
 
-from programs import record, table  # noqa: E402
+from programs import record, table
 
 
 def main() -> int:

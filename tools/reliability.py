@@ -103,7 +103,9 @@ def has_test(test: str) -> bool:
     """`path/of/file.rs: name_of_test`."""
     path, _, name = test.partition(": ")
     file = ROOT / path
-    return file.exists() and (not name or re.search(rf"\b{re.escape(name)}\b", file.read_text("utf-8", "replace")) is not None)
+    return file.exists() and (
+        not name or re.search(rf"\b{re.escape(name)}\b", file.read_text("utf-8", "replace")) is not None
+    )
 
 
 WORLDS = {
@@ -143,7 +145,9 @@ def page(worlds: list[Record], fuzz: list[dict[str, str]], findings: list[Record
         "## Planted faults\n",
         planted(),
         "## What was found\n",
-        table(["found by", "what", "the test that fails without the fix"], [finding_row(finding) for finding in findings]),
+        table(
+            ["found by", "what", "the test that fails without the fix"], [finding_row(finding) for finding in findings]
+        ),
     ]
     return "\n".join(parts)
 

@@ -19,7 +19,9 @@ ENTRIES = ROOT / "crates" / "verbs" / "src" / "entry"
 USERS = Path(__file__).resolve().with_name("verbs_users.csv")
 MATRIX = ROOT / "MATRIX.md"
 
-ENTRY = re.compile(r"^\s*(export|slot|fast) fn (\w+)\((.*?)\)(?: -> ([^=;]+?))? = (\w+(?:::\w+)*);", re.MULTILINE | re.DOTALL)
+ENTRY = re.compile(
+    r"^\s*(export|slot|fast) fn (\w+)\((.*?)\)(?: -> ([^=;]+?))? = (\w+(?:::\w+)*);", re.MULTILINE | re.DOTALL
+)
 
 # Slots behind which rdma-core keeps what it retired: no inline function calls them.
 RETIRED = {"retired", "placeholder"}
@@ -111,7 +113,9 @@ def _reason(name: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if MATRIX.md is not what would be written")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if MATRIX.md is not what would be written"
+    )
     arguments = parser.parse_args()
     text = render()
     if not arguments.check:

@@ -95,7 +95,9 @@ def locks_per_packet(now: Record) -> list[str]:
     for name, most in LOCKED_PER_PACKET.items():
         scenario = now["scenarios"].get(name)
         if scenario and locked(scenario) / scenario["packets"] > most:
-            complaints.append(f"{name}: {locked(scenario) / scenario['packets']:.2f} atomic instructions a packet, {most:g} at most")
+            complaints.append(
+                f"{name}: {locked(scenario) / scenario['packets']:.2f} atomic instructions a packet, {most:g} at most"
+            )
             complaints += [f"    {value:10.2f}  {function}" for function, value in scenario["locked"].items()]
     return complaints
 

@@ -30,7 +30,9 @@ KINDS = {
 SHOWN = ("write_64", "write_64_list", "write_1m_mtu1024", "write_64k_sockets", "c_post_send")
 """Scenarios of which the table lists the functions."""
 SHOWN_FUNCTIONS = 16
-ALLOCATOR = re.compile(r"^(?:_int_|__libc_|__GI_|__rust_|__rdl_)*(?:malloc|calloc|realloc|free|alloc|alloc_zeroed|dealloc|memalign)$")
+ALLOCATOR = re.compile(
+    r"^(?:_int_|__libc_|__GI_|__rust_|__rdl_)*(?:malloc|calloc|realloc|free|alloc|alloc_zeroed|dealloc|memalign)$"
+)
 OVER_SOCKETS = "write_64k_sockets"
 
 Record = dict[str, Any]
@@ -66,7 +68,9 @@ def _scenario(found: Counts) -> Record:
         **sides,
         "packets": round(found.packets / found.times, 3),
         "functions": {name: round(value / found.times, 1) for name, value in functions.most_common()},
-        "allocator": round(sum(value for name, value in found.functions().items() if ALLOCATOR.search(name)) / found.times, 3),
+        "allocator": round(
+            sum(value for name, value in found.functions().items() if ALLOCATOR.search(name)) / found.times, 3
+        ),
         "locked": {name: round(value / found.times, 3) for name, value in found.locked().most_common()},
     }
 

@@ -17,13 +17,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
-import callgrind  # noqa: E402
-import compare  # noqa: E402
-import record  # noqa: E402
-from airdma_lab import build, requirements  # noqa: E402
+import callgrind
+import compare
+import record
+from airdma_lab import build, requirements
 
 
 def main() -> int:
@@ -56,9 +55,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help="keep the numbers instead of comparing with them")
     parser.add_argument("--only", default="", metavar="REGEX", help="only scenarios whose names match")
     parser.add_argument("--show", default="", metavar="REGEX", help="list the functions of these scenarios, and stop")
-    parser.add_argument("--caches", default="", metavar="REGEX", help="what these scenarios miss in simulated caches, and stop")
-    parser.add_argument("--against", metavar="REVISION", help="compare with another revision, built for that, not with what is kept")
-    parser.add_argument("--check-table", action="store_true", help="only whether instructions.md shows instructions.json")
+    parser.add_argument(
+        "--caches", default="", metavar="REGEX", help="what these scenarios miss in simulated caches, and stop"
+    )
+    parser.add_argument(
+        "--against", metavar="REVISION", help="compare with another revision, built for that, not with what is kept"
+    )
+    parser.add_argument(
+        "--check-table", action="store_true", help="only whether instructions.md shows instructions.json"
+    )
     return parser.parse_args()
 
 
@@ -89,7 +94,9 @@ def _count_revision(revision: str, wanted: str) -> record.Record:
 def _check_table() -> int:
     if record.is_rendered():
         return 0
-    print("instructions: docs/benchmarks/instructions.md does not show what instructions.json holds: make instructions-write")
+    print(
+        "instructions: docs/benchmarks/instructions.md does not show what instructions.json holds: make instructions-write"
+    )
     return 1
 
 

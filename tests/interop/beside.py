@@ -22,20 +22,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[1] / "tools"), str(HERE.parents[1] / "tests" / "system")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/system"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
-import document  # noqa: E402
-import image  # noqa: E402
-import prepare  # noqa: E402
-from airdma_lab import build, perftest, privileges  # noqa: E402
-from airdma_lab.lab import Lab, LabError  # noqa: E402
-from guest import HOST_FOLDER, Guest, GuestError  # noqa: E402
+import document
+import image
+import prepare
+from airdma_lab import build, perftest, privileges
+from airdma_lab.lab import Lab, LabError
+from guest import HOST_FOLDER, Guest, GuestError
 
 SERVER = "10.79.0.2"
 CLIENT = "10.79.0.1"
 PORT = 18515
-BANDWIDTH = [(program, size) for program in ("ib_write_bw", "ib_send_bw", "ib_read_bw") for size in (1024, 8192, 65536, 1 << 20)]
+BANDWIDTH = [
+    (program, size) for program in ("ib_write_bw", "ib_send_bw", "ib_read_bw") for size in (1024, 8192, 65536, 1 << 20)
+]
 LATENCY = [(program, 64) for program in ("ib_write_lat", "ib_send_lat", "ib_read_lat")]
 
 
@@ -90,9 +92,9 @@ def measure_tcp(guest: Guest, size: int, seconds: int) -> Measured:
     if not server.wait_listening(5201, "tcp", 30):
         raise GuestError(server.wait(0).explain())
     with _busy(guest) as busy:
-        outcome = guest.start_script(
-            f"exec iperf3 -c {SERVER} -B {CLIENT} -t {seconds} -l {size} -N -J"
-        ).wait(60 + seconds)
+        outcome = guest.start_script(f"exec iperf3 -c {SERVER} -B {CLIENT} -t {seconds} -l {size} -N -J").wait(
+            60 + seconds
+        )
     server.wait(10)
     if not outcome.ok:
         raise GuestError(outcome.explain())

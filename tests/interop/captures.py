@@ -14,10 +14,17 @@ from pathlib import Path
 ETHERNET = 14
 UDP_HEADER = 8
 
-GUESSES = (
-    "eth_over_ib fc_infiniband iser_infiniband lnet_ib mellanox_eoib rpcrdma_infiniband sdp_infiniband smb_direct_infiniband "
-    "smcr_infiniband"
-).split()
+GUESSES = [
+    "eth_over_ib",
+    "fc_infiniband",
+    "iser_infiniband",
+    "lnet_ib",
+    "mellanox_eoib",
+    "rpcrdma_infiniband",
+    "sdp_infiniband",
+    "smb_direct_infiniband",
+    "smcr_infiniband",
+]
 """Dissectors that take payload for protocols by its first bytes. Ours are patterns: any of them fits now and then."""
 
 

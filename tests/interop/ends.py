@@ -48,9 +48,7 @@ class RxeEnd:
         self._guest.script(f"rdma link delete {DEVICE}; modprobe -r rdma_rxe")
 
     def words(self) -> Mapping[str, str]:
-        gids = self._guest.script(
-            f"cd /sys/class/infiniband/{DEVICE}/ports/1/gids; grep . [0-9] 1[0-5]"
-        )
+        gids = self._guest.script(f"cd /sys/class/infiniband/{DEVICE}/ports/1/gids; grep . [0-9] 1[0-5]")
         index = {gid: number for number, gid in re.findall(r"^(\d+):(\S+)$", gids, re.MULTILINE)}
         return {
             "device": DEVICE,

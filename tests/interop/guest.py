@@ -254,7 +254,9 @@ class Guest:
     def _plug_in(self) -> None:
         wire, mtu = self._wire, str(self._lab.mtu)
         if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
-            raise GuestError("no access to /dev/net/tun, by which the guest's network is connected: chmod 666 /dev/net/tun")
+            raise GuestError(
+                "no access to /dev/net/tun, by which the guest's network is connected: chmod 666 /dev/net/tun"
+            )
         self._ip(wire, "address", "flush", "dev", INTERFACE)
         self._ip(wire, "tuntap", "add", "dev", TAP, "mode", "tap")
         # It forwards from the first moment, and keeps no table of groups, which nobody would ask about.
@@ -330,4 +332,3 @@ class Guest:
                 raise GuestError(f"the guest says {line!r}")
             self._ended[name] = int(rest) if rest.isdigit() else 0
         return True
-

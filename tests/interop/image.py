@@ -20,16 +20,62 @@ HERE = Path(__file__).resolve().parent
 KERNELS = {"6.1": "linux-image-amd64", "6.12": "linux-image-6.12-amd64"}
 """Kernel -> the package that depends on its newest build. Debian 12 has the first, its security archive the second."""
 
-PACKAGES = (
-    "bash coreutils grep sed mawk findutils util-linux mount kmod procps iproute2 iputils-ping tcpdump iperf3 "
-    "rdma-core ibverbs-providers ibverbs-utils perftest rdmacm-utils iw wpasupplicant hostapd wireless-regdb"
-).split()
+PACKAGES = [
+    "bash",
+    "coreutils",
+    "grep",
+    "sed",
+    "mawk",
+    "findutils",
+    "util-linux",
+    "mount",
+    "kmod",
+    "procps",
+    "iproute2",
+    "iputils-ping",
+    "tcpdump",
+    "iperf3",
+    "rdma-core",
+    "ibverbs-providers",
+    "ibverbs-utils",
+    "perftest",
+    "rdmacm-utils",
+    "iw",
+    "wpasupplicant",
+    "hostapd",
+    "wireless-regdb",
+]
 
-MODULES = (
-    "virtio_pci virtio_blk virtio_net virtio_console virtio_rng 9p 9pnet_virtio ext4 crc32c_generic crc32c_intel "
-    "rdma_rxe rdma_ucm ib_uverbs crc32_generic crc32_pclmul veth ifb sch_netem sch_ingress act_mirred cls_matchall "
-    "mac80211_hwsim ccm ctr cmac gcm ghash_generic aes_generic"
-).split()
+MODULES = [
+    "virtio_pci",
+    "virtio_blk",
+    "virtio_net",
+    "virtio_console",
+    "virtio_rng",
+    "9p",
+    "9pnet_virtio",
+    "ext4",
+    "crc32c_generic",
+    "crc32c_intel",
+    "rdma_rxe",
+    "rdma_ucm",
+    "ib_uverbs",
+    "crc32_generic",
+    "crc32_pclmul",
+    "veth",
+    "ifb",
+    "sch_netem",
+    "sch_ingress",
+    "act_mirred",
+    "cls_matchall",
+    "mac80211_hwsim",
+    "ccm",
+    "ctr",
+    "cmac",
+    "gcm",
+    "ghash_generic",
+    "aes_generic",
+]
 """Those of them that the kernel has built in are no modules, and left out."""
 
 UNWANTED = ("./usr/share/doc", "./usr/share/man", "./usr/share/locale", "./usr/share/info", "./usr/share/lintian")
@@ -164,7 +210,9 @@ def _newest(meta: str) -> str:
         found = _run(command)
     names = [line.split()[-1] for line in found.splitlines() if "Depends: linux-image" in line]
     if not names:
-        raise ImageError(f"apt knows no kernel behind {meta}: it needs Debian 12 on amd64, and lists (sudo apt-get update)")
+        raise ImageError(
+            f"apt knows no kernel behind {meta}: it needs Debian 12 on amd64, and lists (sudo apt-get update)"
+        )
     return names[0]
 
 
@@ -201,7 +249,9 @@ def _copy_modules(unpacked: Path, root: Path, release: str) -> list[Path]:
 
     copied = {}
     for module in needed(MODULES):
-        copy = target / module.relative_to(source.resolve()).with_suffix("" if module.suffix == ".xz" else module.suffix)
+        copy = target / module.relative_to(source.resolve()).with_suffix(
+            "" if module.suffix == ".xz" else module.suffix
+        )
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(lzma.decompress(module.read_bytes()) if module.suffix == ".xz" else module.read_bytes())
         copied[module] = copy
@@ -216,7 +266,9 @@ def _settle(root: Path) -> None:
     """What the packages' scripts would have done, as far as anybody here needs it."""
     etc = root / "etc"
     etc.mkdir(exist_ok=True)
-    (etc / "passwd").write_text("root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534::/:/bin/false\n", encoding="ascii")
+    (etc / "passwd").write_text(
+        "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534::/:/bin/false\n", encoding="ascii"
+    )
     (etc / "group").write_text("root:x:0:\nnogroup:x:65534:\n", encoding="ascii")
     (etc / "hosts").write_text("127.0.0.1 localhost guest\n::1 localhost\n", encoding="ascii")
     (root / "usr/bin/awk").symlink_to("mawk")

@@ -8,7 +8,12 @@ from pathlib import Path
 import image
 from airdma_lab import build, privileges, requirements
 
-TOOLS = [*requirements.LAB_TOOLS, *requirements.INTEROP_TOOLS, *requirements.PERFTEST_TOOLS, *requirements.PINGPONG_TOOLS]
+TOOLS = [
+    *requirements.LAB_TOOLS,
+    *requirements.INTEROP_TOOLS,
+    *requirements.PERFTEST_TOOLS,
+    *requirements.PINGPONG_TOOLS,
+]
 
 
 class Missing(RuntimeError):

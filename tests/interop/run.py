@@ -17,21 +17,23 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parents[1] / "tools"), str(HERE.parents[1] / "tests" / "system")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/system"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
-import document  # noqa: E402
-import events  # noqa: E402
-import image  # noqa: E402
-import prepare  # noqa: E402
-import table  # noqa: E402
-import wifi  # noqa: E402
-from airdma_lab import build, privileges  # noqa: E402
-from airdma_lab.lab import Lab, LabError  # noqa: E402
-from ends import RxeEnd  # noqa: E402
-from guest import BootError, Guest, GuestError  # noqa: E402
-from programs.end import AirdmaEnd  # noqa: E402
-from stand import KEPT, Stand  # noqa: E402
+import document
+import events
+import image
+import prepare
+import table
+import wifi
+from airdma_lab import build, privileges
+from airdma_lab.lab import Lab, LabError
+from ends import RxeEnd
+from guest import BootError, Guest, GuestError
+from programs.end import AirdmaEnd
+from stand import KEPT, Stand
+
+HERE = Path(__file__).resolve().parent
 
 PROGRAMS = {"verbs_check": ["-libverbs"], "verbs_services": ["-libverbs"], "cm_check": ["-lrdmacm", "-libverbs"]}
 """Those of tests/system that are compiled here, and what they are linked with."""

@@ -130,7 +130,9 @@ class Stand:
             with suppress(GuestError):
                 seen = self.guest.script("for end in eth0 ifb0; do tc -s qdisc show dev $end root; done")
                 complaints += idle_netem(seen, arguments)
-                self.guest.script("tc qdisc del dev eth0 ingress; tc qdisc del dev eth0 root; tc qdisc del dev ifb0 root")
+                self.guest.script(
+                    "tc qdisc del dev eth0 ingress; tc qdisc del dev eth0 root; tc qdisc del dev ifb0 root"
+                )
 
     def run_line(
         self, link: Link, line: Line, direction: str, where: str = "", netem: str = "", rises: Sequence[str] = ()

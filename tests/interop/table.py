@@ -49,7 +49,9 @@ def _verbs(program: str, says: str, *, bytes_min: int = 1000, timeout_s: float =
     return Line("", server, client, (says,), (says,), ready=CONTROL_PORT, bytes_min=bytes_min, timeout_s=timeout_s)
 
 
-def _stock(package: str, command: str, says: str, *, ready: int | str = CONTROL_PORT, timeout_s: float = CHECK_S) -> Line:
+def _stock(
+    package: str, command: str, says: str, *, ready: int | str = CONTROL_PORT, timeout_s: float = CHECK_S
+) -> Line:
     return Line(package, command, f"{command} {{server}}", (says,), ready=ready, timeout_s=timeout_s)
 
 
@@ -131,7 +133,9 @@ CONNECTIONS = [
     Scenario(rping("server6", "-C 20"), quick=True),
     Scenario(rping("server", "-C 20 -S 30000")),
     Scenario(
-        Line(_CM, "ucmatose -c 4 -C 20 -S 3000", "ucmatose -s {server} -c 4 -C 20 -S 3000", ("data transfers complete",)),
+        Line(
+            _CM, "ucmatose -c 4 -C 20 -S 3000", "ucmatose -s {server} -c 4 -C 20 -S 3000", ("data transfers complete",)
+        ),
         quick=True,
     ),
     Scenario(
@@ -141,7 +145,9 @@ CONNECTIONS = [
     Scenario(Line(_CM, "ucmatose -b {server6}", "ucmatose -s {server6} -f ipv6", ("data transfers complete",))),
     Scenario(Line(_CM, "rdma_server", "rdma_client -s {server}", ("end 0",), server_says=("end 0",)), quick=True),
     Scenario(
-        Line(_CM, "cmtime -c 500", "cmtime -s {server} -c 500", ("connect", "disconnect"), stays=True, timeout_s=CHECK_S),
+        Line(
+            _CM, "cmtime -c 500", "cmtime -s {server} -c 500", ("connect", "disconnect"), stays=True, timeout_s=CHECK_S
+        ),
         quick=True,
     ),
     *(
@@ -159,7 +165,9 @@ CONNECTIONS = [
         for server in ("server", "server6")
     ),
     Scenario(
-        Line("perftest", "ib_write_bw -R -F -n 200", "ib_write_bw -R -F -n 200 {server}", ("^ 65536 +200 ",), ready=RDMA)
+        Line(
+            "perftest", "ib_write_bw -R -F -n 200", "ib_write_bw -R -F -n 200 {server}", ("^ 65536 +200 ",), ready=RDMA
+        )
     ),
 ]
 """By RDMA CM."""

@@ -13,10 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airdma_lab import build
-from stand import Link, short_name
 from ends import AirdmaGuestEnd, RxeEnd
 from guest import HOST_FOLDER, GuestError
 from programs.line import Line
+from stand import Link, short_name
 from table import DIRECTIONS, SCENARIOS
 
 if TYPE_CHECKING:
@@ -29,15 +29,25 @@ SET_UP_S = 180.0
 LINES: list[Line] = [
     replace(scenario.line, timeout_s=300)
     for scenario in SCENARIOS
-    if scenario.quick and not scenario.netem and scenario.mtu == 1500 and not re.search("services.*gid6", scenario.line.client)
+    if scenario.quick
+    and not scenario.netem
+    and scenario.mtu == 1500
+    and not re.search("services.*gid6", scenario.line.client)
 ]
 """Those of `make test` on a clean wire of the usual MTU; the services over one family of addresses only."""
-_RELIABLE = r"verbs_check( IPv6)?|verbs_services (shared|many|inline)|ibv_(rc|srq)_pingpong .*|ib_(send|write|read)_bw .*"
+_RELIABLE = (
+    r"verbs_check( IPv6)?|verbs_services (shared|many|inline)|ibv_(rc|srq)_pingpong .*|ib_(send|write|read)_bw .*"
+)
 AIR_LINES = [line for line in LINES if re.fullmatch(_RELIABLE, short_name(line))]
 """Of those, what moves something over reliable connections: in air mode, which comes by itself on a radio."""
 WITHOUT_AIR = [replace(line, setup={"AIRDMA_AIR": "0"}) for line in LINES]
 AIR_LINES_QUICK = [
-    replace(line, client=line.client.replace("-n 200", "-n 40"), server=line.server.replace("-n 200", "-n 40"), says=("65536 +40 ",))
+    replace(
+        line,
+        client=line.client.replace("-n 200", "-n 40"),
+        server=line.server.replace("-n 200", "-n 40"),
+        says=("65536 +40 ",),
+    )
     for line in AIR_LINES
     if short_name(line).startswith("ib_write_bw")
 ]
@@ -48,7 +58,9 @@ AIR_COUNTERS = ("air_agreed", "air_reports_sent", "air_reports_received")
 
 def work(quick: bool) -> list[tuple[str, Callable[[Stand], None]]]:
     """Each mode, by name: in air mode, then without it and beside rxe."""
-    air = [(f"Wi-Fi: {what}: air mode", partial(_run, partial(_in_air_mode, quick), mode)) for mode, what in MODES.items()]
+    air = [
+        (f"Wi-Fi: {what}: air mode", partial(_run, partial(_in_air_mode, quick), mode)) for mode, what in MODES.items()
+    ]
     plain = [(f"Wi-Fi: {what}", partial(_run, _plain, mode)) for mode, what in MODES.items()]
     return air if quick else [*air, *plain]
 

@@ -43,7 +43,10 @@ class Book(unittest.TestCase):
         self.assertEqual(book.missing_complaints(self.pages), wrong)
 
     def test_links_lead_somewhere(self) -> None:
-        pages = {book.DOCS / "start.md": "[a](operations.md) [b](nowhere.md) [c](#no) [d](https://example.org/no) [e](../README.md)\n"}
+        pages = {
+            book.DOCS
+            / "start.md": "[a](operations.md) [b](nowhere.md) [c](#no) [d](https://example.org/no) [e](../README.md)\n"
+        }
         wrong = ["docs/start.md: nowhere.md leads nowhere", "docs/start.md: docs/start.md has no heading for #no"]
         wrong.append("docs/start.md: ../README.md leads out of the book: name the file as code")
         self.assertEqual(book.link_complaints(pages), wrong)

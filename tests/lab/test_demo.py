@@ -9,10 +9,11 @@ import tempfile
 import unittest
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
-import demo  # noqa: E402
+import demo
+
+ROOT = Path(__file__).resolve().parents[2]
 
 CARGO = """#!/bin/sh
 if [ "$1" = tree ]; then printf 'one v1.0.0\\ntwo v0.1.0 (/there)\\ntwo v0.1.0 (/there)\\n'; exit 0; fi

@@ -34,7 +34,9 @@ def frames(datagram: bytes, mtu: int = 1500) -> list[bytes]:
     for at in range(0, len(whole), most):
         part = whole[at : at + most]
         flags = (0x2000 if at + most < len(whole) else 0) | at // 8 if len(whole) > most else 0x4000
-        ip = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + len(part), 7, flags, 64, 17, 0, bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2]))
+        ip = struct.pack(
+            ">BBHHHBBH4s4s", 0x45, 0, 20 + len(part), 7, flags, 64, 17, 0, bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2])
+        )
         found.append(bytes(12) + b"\x08\x00" + ip + part)
     return found
 
@@ -64,7 +66,19 @@ class Dissector(unittest.TestCase):
         return [line.split("|") for line in result.stdout.splitlines()]
 
     def test_a_hello(self) -> None:
-        hello = self.fields("attribute", "receiver", "hello.asks", "hello.long_payload", "hello.selective", "sender", "instance", "hello.answers", "hello.nonce", "hello.echo", "hello.number")[0]
+        hello = self.fields(
+            "attribute",
+            "receiver",
+            "hello.asks",
+            "hello.long_payload",
+            "hello.selective",
+            "sender",
+            "instance",
+            "hello.answers",
+            "hello.nonce",
+            "hello.echo",
+            "hello.number",
+        )[0]
         expected = ["1", "0x7f000000", "1", "1428", "1", "0x03000000", "0x0102030405060708", "0x1112131415161718"]
         expected += ["0x2122232425262728", "0x3132333435363738", str(0x41424344)]
         self.assertEqual(hello, expected)
@@ -92,12 +106,17 @@ class Dissector(unittest.TestCase):
     def test_a_read_request_that_says_what_its_answers_carry(self) -> None:
         bth = struct.pack(">BBHII", 0x0C, 0x40, 0xFFFF, 0x22, 100)
         reth = struct.pack(">QII", 0x1000, 7, 65536)
-        requests = [packet(bth + reth + more) for more in (b"", bytes.fromhex("010005ac"), bytes.fromhex("020005ac"), bytes(8))]
+        requests = [
+            packet(bth + reth + more) for more in (b"", bytes.fromhex("010005ac"), bytes.fromhex("020005ac"), bytes(8))
+        ]
         rows = self.fields_of(requests, "lreth.payload")
         self.assertEqual(rows, [[""], ["1452"], [""], [""]])
 
     def test_what_a_hello_offers(self) -> None:
-        mads = [bytes.fromhex(line) for line in (ROOT / "crates/wire/tests/air.hex").read_text(encoding="ascii").splitlines()]
+        mads = [
+            bytes.fromhex(line)
+            for line in (ROOT / "crates/wire/tests/air.hex").read_text(encoding="ascii").splitlines()
+        ]
         hellos = [frame(mads[0][:51] + bytes([bits]) + mads[0][52:]) for bits in (1, 2, 4, 8, 16)]
         names = [f"hello.{name}" for name in ("selective", "buffers", "sack", "bundles", "long_reads")]
         rows = self.fields_of(hellos, *names)
@@ -126,7 +145,12 @@ class Dissector(unittest.TestCase):
             self.assertEqual(rows[-1], expected, mtu)
 
     def test_what_only_looks_like_a_bundle(self) -> None:
-        for header in ("d9000000" + "03512345", "d9010410" + "01512345", "d9000410" + "02512345", "d9000410" + "ff512345"):
+        for header in (
+            "d9000000" + "03512345",
+            "d9010410" + "01512345",
+            "d9000410" + "02512345",
+            "d9000410" + "ff512345",
+        ):
             rows = self.fields_of(frames(bytes.fromhex(header) + bytes(1000)), "bundle.packets")
             self.assertEqual(rows[-1], [""], header)
 

@@ -6,11 +6,13 @@ import sys
 import unittest
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "rdma_core")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/rdma_core"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
 import expectations
 from expectations import Group, Result
+
+ROOT = Path(__file__).resolve().parents[2]
 
 GROUPS = [
     Group("core", "everything", "pass", ("test_a.A.test_x", "test_a.A.test_y")),
@@ -27,7 +29,7 @@ def results(**changed: Result) -> dict[str, Result]:
 
 class Expectations(unittest.TestCase):
     def test_the_file_has_each_test_once(self) -> None:
-        groups = expectations.load(ROOT / "tests" / "rdma_core" / "expected.json")
+        groups = expectations.load(ROOT / "tests/rdma_core" / "expected.json")
         tests = [test for group in groups for test in group.tests]
         self.assertEqual(len(tests), 338)
         self.assertEqual(len(set(tests)), len(tests))

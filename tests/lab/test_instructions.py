@@ -6,13 +6,14 @@ import sys
 import unittest
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "system"), str(ROOT / "tests" / "instructions")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/instructions"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/system"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
-import callgrind  # noqa: E402
-import compare  # noqa: E402
-import record  # noqa: E402
-import system_calls  # noqa: E402
+import callgrind
+import compare
+import record
+import system_calls
 
 PROFILE = """\
 # callgrind format
@@ -51,7 +52,15 @@ LOCKED = {"/target/program": {0x10, 0x18}, "/lib/libqueue.so": {0x30}}
 
 
 def numbers(near: float, far: float = 0.0, **functions: float) -> record.Record:
-    return {"what": "", "near": near, "far": far, "packets": 1.0, "functions": functions, "allocator": 0.0, "locked": {}}
+    return {
+        "what": "",
+        "near": near,
+        "far": far,
+        "packets": 1.0,
+        "functions": functions,
+        "allocator": 0.0,
+        "locked": {},
+    }
 
 
 def locking(**functions: float) -> record.Record:

@@ -6,17 +6,25 @@ import sys
 import unittest
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "system"), str(ROOT / "tests" / "interop")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/interop"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests/system"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
-import captures  # noqa: E402
-import events  # noqa: E402
-import stand  # noqa: E402
-import table  # noqa: E402
-import wifi  # noqa: E402
+import captures
+import events
+import stand
+import table
+import wifi
+
+ROOT = Path(__file__).resolve().parents[2]
 
 VECTORS = ROOT / "testing" / "captures" / "vectors"
-REQUESTER = {"rc_send.pcap": "10.5.0.1", "rc_ipv6.pcap": "fd05::1", "rc_mtu4096.pcap": "10.5.0.1", "ud_ipv6.pcap": "fd05::1"}
+REQUESTER = {
+    "rc_send.pcap": "10.5.0.1",
+    "rc_ipv6.pcap": "fd05::1",
+    "rc_mtu4096.pcap": "10.5.0.1",
+    "ud_ipv6.pcap": "fd05::1",
+}
 
 
 class Captures(unittest.TestCase):
@@ -54,7 +62,12 @@ class Netem(unittest.TestCase):
 
     def test_one_that_did_nothing_is(self) -> None:
         one, none = self.SEEN.format(30_000, 0), self.SEEN.format(0, 0)
-        for seen, arguments in ((one + none, "delay 5ms"), (one, "delay 5ms"), ("", "delay 5ms"), (one + one, "loss 1%")):
+        for seen, arguments in (
+            (one + none, "delay 5ms"),
+            (one, "delay 5ms"),
+            ("", "delay 5ms"),
+            (one + one, "loss 1%"),
+        ):
             self.assertEqual(len(stand.idle_netem(seen, arguments)), 1, (seen, arguments))
 
 

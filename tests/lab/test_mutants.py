@@ -61,7 +61,11 @@ class Accepting(unittest.TestCase):
         outcomes = {survivor.name: {"outcome": "missed", "by": None}}
         entry = {"file": survivor.file, "mutant": "replace - with * in Window::left", "line": "self.limit - self.sent"}
         self.assertIn("so it goes", report.page([survivor], outcomes, [entry | {"reason": "so it goes"}]))
-        for other in ({"line": "self.limit"}, {"mutant": "replace + with *"}, {"file": "crates/transport/src/windows.rs"}):
+        for other in (
+            {"line": "self.limit"},
+            {"mutant": "replace + with *"},
+            {"file": "crates/transport/src/windows.rs"},
+        ):
             page = report.page([survivor], outcomes, [entry | {"reason": "so it goes"} | other])
             self.assertNotIn("so it goes", page)
             self.assertIn("a hole", page)

@@ -107,7 +107,9 @@ def plant(text: str, mutants: list[Mutant], switch: str, constant: set[str]) -> 
         start, end = (_offset(text, place) for place in mutant.function_span)
         functions.setdefault((start, end), []).append(mutant)
     for inner in list(functions):
-        outer = next((other for other in functions if other != inner and other[0] <= inner[0] and inner[1] <= other[1]), None)
+        outer = next(
+            (other for other in functions if other != inner and other[0] <= inner[0] and inner[1] <= other[1]), None
+        )
         if outer:
             functions[outer] += functions.pop(inner)
     out = ""

@@ -29,7 +29,8 @@ def write(mutants: list[Mutant], outcomes: dict[str, dict[str, Any]], check: boo
     if check:
         same = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
         print(
-            "mutants: docs/reliability/mutants.md " + ("is up to date" if same else "is not what `make mutants` would write")
+            "mutants: docs/reliability/mutants.md "
+            + ("is up to date" if same else "is not what `make mutants` would write")
         )
         return 0 if same else 1
     PAGE.parent.mkdir(parents=True, exist_ok=True)

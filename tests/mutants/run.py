@@ -100,7 +100,9 @@ def main() -> int:
             for mutant in mutants
             if re.search(options.only or "", mutant.name)
             and (
-                mutant.name not in outcomes or options.only or (options.again and outcomes[mutant.name]["outcome"] == "missed")
+                mutant.name not in outcomes
+                or options.only
+                or (options.again and outcomes[mutant.name]["outcome"] == "missed")
             )
         ]
         until = time.monotonic() + options.hours * 3600 if options.hours else None
@@ -115,7 +117,9 @@ def main() -> int:
 
 def listed() -> list[Mutant]:
     """All mutants, in an order that is random and always the same."""
-    listing = subprocess.run(("cargo", "mutants", "--list", "--json"), cwd=ROOT, check=True, capture_output=True, text=True)
+    listing = subprocess.run(
+        ("cargo", "mutants", "--list", "--json"), cwd=ROOT, check=True, capture_output=True, text=True
+    )
     entries = json.loads(listing.stdout)
     texts = {file: (ROOT / file).read_text(encoding="utf-8") for file in {entry["file"] for entry in entries}}
     mutants = [Mutant.of(number, entry, texts[entry["file"]]) for number, entry in enumerate(entries, 1)]
@@ -220,7 +224,9 @@ class Run:
         for stage in STAGES:
             if by_itself:
                 build(stage.build)
-            result = run(stage, 0 if by_itself else mutant.number, int(3 + 4 * self.seconds.get(stage, SECONDS_UNKNOWN)))
+            result = run(
+                stage, 0 if by_itself else mutant.number, int(3 + 4 * self.seconds.get(stage, SECONDS_UNKNOWN))
+            )
             if result != "passed":
                 outcome, by = ("timeout" if result == "timeout" else "caught"), stage.name
                 break
@@ -290,7 +296,9 @@ def build(arguments: tuple[str, ...]) -> list[dict[str, Any]]:
     errors = [
         message["message"]
         for message in messages
-        if message["reason"] == "compiler-message" and message["message"]["level"] == "error" and message["message"]["spans"]
+        if message["reason"] == "compiler-message"
+        and message["message"]["level"] == "error"
+        and message["message"]["spans"]
     ]
     if errors:
         return errors
@@ -316,7 +324,9 @@ def run(stage: Stage, number: int, limit: int | None) -> str:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    limits = [(resource.RLIMIT_AS, MEMORY_MAX), (resource.RLIMIT_CORE, 0)] + ([(resource.RLIMIT_CPU, limit)] if limit else [])
+    limits = [(resource.RLIMIT_AS, MEMORY_MAX), (resource.RLIMIT_CORE, 0)] + (
+        [(resource.RLIMIT_CPU, limit)] if limit else []
+    )
     for which, value in limits:
         with contextlib.suppress(ProcessLookupError):  # it was quick
             resource.prlimit(process.pid, which, (value, value))

@@ -63,7 +63,9 @@ def with_unlisted(groups: list[Group], tests: Iterable[str]) -> list[Group]:
     return [*groups, extra] if unlisted else groups
 
 
-def document(groups: list[Group], results: Mapping[str, Result], source: str = "Debian's python3-pyverbs", options: str = "") -> str:
+def document(
+    groups: list[Group], results: Mapping[str, Result], source: str = "Debian's python3-pyverbs", options: str = ""
+) -> str:
     """The table as Markdown, of tests from `source`; `options` of run.py make it."""
     parts = [
         "# rdma-core's own tests" + (", newest release" if options else ""),

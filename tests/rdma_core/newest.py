@@ -83,7 +83,17 @@ class Newest:
         )
         # No ldconfig(8) has run there.
         libraries = f"LD_LIBRARY_PATH={LIBRARIES}"
-        return ["unshare", "--mount", "sh", "-ec", f"{script}exec chroot '{self.root}' \"$@\"", "sh", "env", libraries, *argv]
+        return [
+            "unshare",
+            "--mount",
+            "sh",
+            "-ec",
+            f"{script}exec chroot '{self.root}' \"$@\"",
+            "sh",
+            "env",
+            libraries,
+            *argv,
+        ]
 
     def _fetch(self) -> list[Path]:
         for folder in ["lists/partial", "cache/archives/partial", "state"]:
@@ -116,9 +126,16 @@ class Newest:
 
 def _apt(*arguments: str) -> str:
     command = ["apt-get", *arguments]
-    environment = {**os.environ, "APT_CONFIG": str(FOLDER / "apt.conf"), "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+    environment = {
+        **os.environ,
+        "APT_CONFIG": str(FOLDER / "apt.conf"),
+        "DEBIAN_FRONTEND": "noninteractive",
+        "LC_ALL": "C",
+    }
     try:
-        result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=FETCH_MAX_S)
+        result = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=FETCH_MAX_S
+        )
     except subprocess.TimeoutExpired as expired:
         raise Unavailable(f"{' '.join(command)}: no answer in {FETCH_MAX_S:g} s") from expired
     except FileNotFoundError as missing:

@@ -24,16 +24,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
-import expectations  # noqa: E402
-import newest  # noqa: E402
-import suite  # noqa: E402
-from airdma_lab import build, devices, privileges, requirements  # noqa: E402
-from airdma_lab.lab import Host, Lab  # noqa: E402
-from airdma_lab.program import Outcome  # noqa: E402
-from expectations import Result  # noqa: E402
+import expectations
+import newest
+import suite
+from airdma_lab import build, devices, privileges, requirements
+from airdma_lab.lab import Host, Lab
+from airdma_lab.program import Outcome
+from expectations import Result
+
+HERE = Path(__file__).resolve().parent
 
 TABLE = build.ROOT / "docs" / "rdma-core-tests.md"
 TABLE_NEWEST = build.ROOT / "docs" / "rdma-core-tests-newest.md"
@@ -163,7 +164,9 @@ def _run(bench: Bench, tests: list[str]) -> dict[str, Result]:
 def _judge(results: dict[str, Result], arguments: argparse.Namespace, release: newest.Newest | None) -> int:
     groups = expectations.with_unlisted(expectations.load(HERE / "expected.json"), results)
     disappointments = [line for group in groups for line in group.disappointments(results)]
-    source = f"Debian's {suite.PACKAGE}" if release is None else f"release {release.upstream}, from Debian's unstable suite"
+    source = (
+        f"Debian's {suite.PACKAGE}" if release is None else f"release {release.upstream}, from Debian's unstable suite"
+    )
     document = expectations.document(groups, results, source, "" if release is None else " --newest")
     print(f"\n{expectations.summary(groups, results)}")
     for line in disappointments:
@@ -178,7 +181,9 @@ def _judge(results: dict[str, Result], arguments: argparse.Namespace, release: n
     committed = table.read_text(encoding="utf-8") if table.exists() else ""
     if release is not None and source not in committed:
         # What Debian's archive has since then is no reason for a failure here.
-        SKIPPED.write_text(f"rdma-core's newest tests: the table is not of {source}: write it again with --newest\n", encoding="utf-8")
+        SKIPPED.write_text(
+            f"rdma-core's newest tests: the table is not of {source}: write it again with --newest\n", encoding="utf-8"
+        )
         print(SKIPPED.read_text(encoding="utf-8"), end="")
         return 0
     changes = expectations.differences(groups, committed, document)

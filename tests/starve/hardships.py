@@ -120,10 +120,15 @@ class _Build(Hardship):
     def imposed(self, _: Lab) -> Iterator[None]:
         with tempfile.TemporaryDirectory(prefix="airdma-starve-") as folder:
             source = Path(folder, "all.c")
-            functions = "".join(f"double f{n}(double x) {{ for (int i = 0; i < {n}; i++) x = x * x + i; return x; }}\n" for n in range(600))
+            functions = "".join(
+                f"double f{n}(double x) {{ for (int i = 0; i < {n}; i++) x = x * x + i; return x; }}\n"
+                for n in range(600)
+            )
             source.write_text(functions, encoding="ascii")
             compile_ = f"while :; do cc -O2 -c {source} -o {folder}/$$.o; done"
-            write = f"while :; do dd if=/dev/zero of={folder}/$$.bin bs=1M count=200 conv=fsync 2> {folder}/$$.log; done"
+            write = (
+                f"while :; do dd if=/dev/zero of={folder}/$$.bin bs=1M count=200 conv=fsync 2> {folder}/$$.log; done"
+            )
             jobs = [_start(["sh", "-c", command]) for command in [compile_] * 8 + [write] * 2]
             try:
                 yield

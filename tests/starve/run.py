@@ -8,24 +8,22 @@ Nothing that is alive may be declared dead: each program must end as on an idle 
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import re
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
-from airdma_lab import build, privileges, requirements, table  # noqa: E402
-from airdma_lab.lab import Host, Lab  # noqa: E402
+from airdma_lab import build, privileges, requirements, table
+from airdma_lab.lab import Host, Lab
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import hardships  # noqa: E402
-from hardships import Hardship  # noqa: E402
+import hardships
+from hardships import Hardship
 
 RUN_S = 120.0
 """A run that takes longer hangs."""
@@ -132,7 +130,9 @@ def _line(pair: Pair, hardship: Hardship, runs: int) -> _Tally:
             if complaint:
                 tally.failed += 1
                 if tally.failed <= SHOWN_MAX:
-                    print(f"FAILED {hardship.name}: {pair.name}, run {number}\n{complaint}", file=sys.stderr, flush=True)
+                    print(
+                        f"FAILED {hardship.name}: {pair.name}, run {number}\n{complaint}", file=sys.stderr, flush=True
+                    )
     return tally
 
 

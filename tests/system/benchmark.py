@@ -12,7 +12,11 @@ from case import Tally
 
 SERIES = {"write_bw", "tcp_cubic", "udp_gso", "send_lat", "sockperf_udp", "cmtime"}
 CASES = f"/veth-1500/({'|'.join(sorted(SERIES))})/(64|65536|2000)$"
-TARGETS = ("ib_write_bw, 64 KiB, to the best TCP", "ib_send_lat, 64 B, p99, to sockperf UDP's", "connections by rdma_cm")
+TARGETS = (
+    "ib_write_bw, 64 KiB, to the best TCP",
+    "ib_send_lat, 64 B, p99, to sockperf UDP's",
+    "connections by rdma_cm",
+)
 
 
 def run(tally: Tally, folder: Path) -> None:

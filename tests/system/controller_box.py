@@ -188,7 +188,9 @@ class Chain:
         self._programs: list[Program] = []
         cores = sorted(os.sched_getaffinity(0))
         ends = cores[0], cores[1 % len(cores)]
-        self.h, self.n, self.x, self.f = (self._host(*of) for of in zip("hnxf", (1, 0, 0, 2), (*ends, *ends), strict=True))
+        self.h, self.n, self.x, self.f = (
+            self._host(*of) for of in zip("hnxf", (1, 0, 0, 2), (*ends, *ends), strict=True)
+        )
 
     def _host(self, name: str, number: int, core: int) -> Host:
         return Host(
@@ -207,7 +209,11 @@ class Chain:
             quiet = "for f in all default; do echo 1 > /proc/sys/net/ipv6/conf/$f/disable_ipv6; done"
             quiet = quiet if host in (self.n, self.x) else "echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad"
             _run("ip", "netns", "exec", host.namespace, "sh", "-c", quiet)
-        cables = [((self.h, "eth0"), (self.n, "in0")), ((self.n, "out0"), (self.x, "host0")), ((self.x, "radio0"), (self.f, "eth0"))]
+        cables = [
+            ((self.h, "eth0"), (self.n, "in0")),
+            ((self.n, "out0"), (self.x, "host0")),
+            ((self.x, "radio0"), (self.f, "eth0")),
+        ]
         for (one, left), (other, right) in cables:
             peer = ["peer", "name", right, "netns", other.namespace]
             _run("ip", "link", "add", left, "netns", one.namespace, "type", "veth", *peer)
@@ -246,7 +252,7 @@ class Chain:
         program = host.start([str(build.binary()), "link", *words])
         sockets = Path(f"/proc/{program.pid}/net/packet")
         inside = host.namespace_path.stat().st_ino
-        there = lambda: os.stat(f"/proc/{program.pid}/ns/net").st_ino == inside  # noqa: E731
+        there = lambda: os.stat(f"/proc/{program.pid}/ns/net").st_ino == inside
         _wait(lambda: there() and len(sockets.read_text(encoding="ascii").splitlines()) == 3)
         try:
             yield program
@@ -272,7 +278,10 @@ def run(tally: Tally, folder: Path) -> None:
         ("pause frames are right, and come when they are due", _pauses),
         ("who takes no notice of them loses frames here, and not in the radio's queue", _ignores),
         ("a go-back-N sender sends each packet once; without the box, several times", _collapses),
-        ("with the box, the radio's queue drops nothing of ib_write_bw; without, it does", lambda: _real_program(folder)),
+        (
+            "with the box, the radio's queue drops nothing of ib_write_bw; without, it does",
+            lambda: _real_program(folder),
+        ),
         ("what cannot be is said", _refusals),
     ]
     for name, test in tests:
@@ -397,12 +406,16 @@ def _collapses() -> list[str]:
     wrong = [field for field in ("dropped_here", "dropped_by_radio", "missed", "refused") if counted.get(field, 1)]
     complaints = [f"{wrong}, {mbit} Mb/s, each packet {times} times: {counted}"] if wrong or times > 1.02 else []
     good = without_times > 1.5 and passed.get("dropped_by_radio") and mbit > without_mbit
-    return complaints + ([] if good else [f"{mbit} Mb/s; without {without_mbit}, each packet {without_times} times: {passed}"])
+    return complaints + (
+        [] if good else [f"{mbit} Mb/s; without {without_mbit}, each packet {without_times} times: {passed}"]
+    )
 
 
 def _real_program(folder: Path) -> list[str]:
     profile = folder / "short.toml"
-    text = subprocess.run([str(build.binary()), "link", "profiles", "wifi5-80"], capture_output=True, text=True, check=True)
+    text = subprocess.run(
+        [str(build.binary()), "link", "profiles", "wifi5-80"], capture_output=True, text=True, check=True
+    )
     # 37 ms at this rate.
     profile.write_text(re.sub(r"packets_max = \d+", "packets_max = 256", text.stdout), encoding="utf-8")
     # As a NIC that knows of no congestion: what is posted leaves at once, more than the radio's queue holds.
@@ -424,7 +437,20 @@ def bandwidth_mbit(pair: Pair) -> float:
 
 
 def _write(chain: Chain, messages: int, environment: dict[str, str], family: int = 4) -> Pair:
-    words = ["ib_write_bw", "-d", "airdma_eth0", "-s", "65536", "-n", str(messages), "-u", "16", "-F", "--report_gbits", "-x"]
+    words = [
+        "ib_write_bw",
+        "-d",
+        "airdma_eth0",
+        "-s",
+        "65536",
+        "-n",
+        str(messages),
+        "-u",
+        "16",
+        "-F",
+        "--report_gbits",
+        "-x",
+    ]
     server, client = ([*words, str(devices.gid_index(host, family))] for host in (chain.f, chain.h))
     return run_pair(
         chain.f,

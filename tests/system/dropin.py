@@ -47,7 +47,10 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
         ("without rdma-core: airdma run", lambda: _linked(lab.a, [*hidden, *build.with_airdma([linked])])),
         ("without rdma-core: dlopen and dlvsym", lambda: _reads(lab, [*hidden, *build.with_airdma([reader])], 1)),
         ("without rdma-core: rping", lambda: _rping(lab, lambda argv: [*hidden, *_dropin(argv)])),
-        ("without rdma-core: rping and airdma run", lambda: _rping(lab, lambda argv: [*hidden, *build.with_airdma(argv)])),
+        (
+            "without rdma-core: rping and airdma run",
+            lambda: _rping(lab, lambda argv: [*hidden, *build.with_airdma(argv)]),
+        ),
     ]
     for name, test in tests:
         started = time.monotonic()
@@ -74,7 +77,8 @@ def _without_rdma_core(empty: Path, folder: Path) -> list[str]:
     names = ["libibverbs.so*", "librdmacm.so*", "libibverbs", "libmlx?.so*", "rsocket"]
     found = [path for name in names for path in SYSTEM_LIBRARIES.glob(f"*/{name}")]
     script = "".join(
-        f"mount --bind '{folder if path.is_dir() else empty}' '{path.resolve()}'\n" for path in {p.resolve() for p in found}
+        f"mount --bind '{folder if path.is_dir() else empty}' '{path.resolve()}'\n"
+        for path in {p.resolve() for p in found}
     )
     return ["unshare", "--mount", "sh", "-ec", f'{script}exec "$@"', "sh"]
 

@@ -36,7 +36,9 @@ struct ibv_device **ibv_get_device_list(int *count)
 }
 """
 NO_PROC = "mount -t tmpfs none /proc"
-NO_HOME = "mount -t tmpfs -o ro none /mnt; export HOME=/mnt; unset XDG_STATE_HOME XDG_CONFIG_HOME XDG_RUNTIME_DIR AIRDMA_HOME"
+NO_HOME = (
+    "mount -t tmpfs -o ro none /mnt; export HOME=/mnt; unset XDG_STATE_HOME XDG_CONFIG_HOME XDG_RUNTIME_DIR AIRDMA_HOME"
+)
 WORKS, FAILS = "it will work", "it will not work"
 
 
@@ -50,17 +52,23 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
         ("a program that changes its user", lambda: _set_id(lab.a, folder)),
         ("a program that is newer than the host's rdma-core", lambda: _newer(lab.a, folder)),
         ("a program that is newer than airdma", lambda: _newest(lab.a, folder)),
-        ("a wrapper that clears the environment", lambda: _unreached(lab.a, ["env", "-i", "rping"], "env takes LD_PRELOAD away")),
+        (
+            "a wrapper that clears the environment",
+            lambda: _unreached(lab.a, ["env", "-i", "rping"], "env takes LD_PRELOAD away"),
+        ),
         ("a static program behind a wrapper", lambda: _unreached(lab.a, ["nice", str(folder / "static")], "is static")),
         ("AddressSanitizer", lambda: _sanitized(lab.a, folder, "address", "libasan.so")),
         ("ThreadSanitizer", lambda: _sanitized(lab.a, folder, "thread", "libtsan.so")),
         ("a library of the user's that wraps verbs", lambda: _wrapped(lab.a, folder)),
         ("a program with a /run and /tmp of its own", lambda: _apart(lab.a)),
         ("two devices with one address", lambda: _two_owners(lab.a)),
-        ("no more descriptors", lambda: _says(lab.a, "ulimit -n 5; exec \"$0\" run -- ibv_devinfo", "LimitNOFILE=1024")),
-        ("no /proc", lambda: _says(lab.a, f"{NO_PROC}; exec \"$0\" run -- true", "`mount -t proc proc /proc`, or set AIRDMA_LIB")),
-        ("no home", lambda: _says(lab.a, f"{NO_HOME}; exec \"$0\" send /etc/hostname 127.0.0.1", "AIRDMA_HOME=FOLDER")),
-        ("no place for jobs", lambda: _says(lab.a, f"{NO_HOME}; exec \"$0\" serve", "--state DIR")),
+        ("no more descriptors", lambda: _says(lab.a, 'ulimit -n 5; exec "$0" run -- ibv_devinfo', "LimitNOFILE=1024")),
+        (
+            "no /proc",
+            lambda: _says(lab.a, f'{NO_PROC}; exec "$0" run -- true', "`mount -t proc proc /proc`, or set AIRDMA_LIB"),
+        ),
+        ("no home", lambda: _says(lab.a, f'{NO_HOME}; exec "$0" send /etc/hostname 127.0.0.1', "AIRDMA_HOME=FOLDER")),
+        ("no place for jobs", lambda: _says(lab.a, f'{NO_HOME}; exec "$0" serve', "--state DIR")),
         ("rsockets and the drop-in", lambda: _explains(lab.a, ["--dropin", "rstream"], FAILS, ["install librdmacm1"])),
     ]
     for name, test in tests:
@@ -72,9 +80,13 @@ def _devices(host: Host) -> list[str]:
     return [f"{devices.DEVICE} up {host.ipv4}", f"UDP {ROCE_PORT} is free at {host.ipv4}", "libairdma.so"]
 
 
-def _explains(host: Host, argv: list[str], verdict: str, wanted: list[str], prefix: list[str] | None = None) -> list[str]:
+def _explains(
+    host: Host, argv: list[str], verdict: str, wanted: list[str], prefix: list[str] | None = None
+) -> list[str]:
     outcome = host.run([*(prefix or []), str(build.binary()), "run", "--explain", *argv])
-    complaints = [f"it does not say {words!r}" for words in [f"result    {verdict}", *wanted] if words not in outcome.stdout]
+    complaints = [
+        f"it does not say {words!r}" for words in [f"result    {verdict}", *wanted] if words not in outcome.stdout
+    ]
     complaints += [] if outcome.returncode == (verdict != WORKS) else ["wrong exit status"]
     return [*complaints, outcome.explain()] if complaints else []
 
@@ -175,13 +187,19 @@ def _apart(host: Host) -> list[str]:
 
 
 def _two_owners(host: Host) -> list[str]:
-    for argv in (["link", "add", "twin", "type", "veth"], ["address", "add", f"{host.ipv4}/24", "dev", "twin"], ["link", "set", "twin", "up"]):
+    for argv in (
+        ["link", "add", "twin", "type", "veth"],
+        ["address", "add", f"{host.ipv4}/24", "dev", "twin"],
+        ["link", "set", "twin", "up"],
+    ):
         outcome = host.run(["ip", *argv])
         if not outcome.ok:
             return [outcome.explain()]
     try:
         complaints = _explains(host, ["rping"], WORKS, ["have one address"])
-        server = host.start(build.with_airdma(["ibv_rc_pingpong", "-d", devices.DEVICE, "-g", str(devices.gid_index(host, 4))]))
+        server = host.start(
+            build.with_airdma(["ibv_rc_pingpong", "-d", devices.DEVICE, "-g", str(devices.gid_index(host, 4))])
+        )
         try:
             if not server.wait_listening(ROCE_PORT, "udp", 10):
                 return ["ibv_rc_pingpong does not listen"]
@@ -201,8 +219,13 @@ def _set_id(host: Host, folder: Path) -> list[str]:
     shutil.copy("/bin/sh", shell)
     shell.chmod(0o4755)
     folder.chmod(0o755)
-    reachable = host.run([*nobody, str(build.binary()), "--version"]).ok and host.run([*nobody, str(shell), "-c", ":"]).ok
-    if not reachable or "nosuid" in host.run(["findmnt", "--noheadings", "--output", "OPTIONS", "--target", str(shell)]).stdout:
+    reachable = (
+        host.run([*nobody, str(build.binary()), "--version"]).ok and host.run([*nobody, str(shell), "-c", ":"]).ok
+    )
+    if (
+        not reachable
+        or "nosuid" in host.run(["findmnt", "--noheadings", "--output", "OPTIONS", "--target", str(shell)]).stdout
+    ):
         return []
     return _explains(host, [str(shell)], FAILS, ["changes its user"], nobody)
 

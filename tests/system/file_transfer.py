@@ -189,8 +189,12 @@ def _names(bench: Bench) -> list[str]:
     # The same receiver under another name is another one, unless a person says that it is meant.
     receiver = bench.recv("--name", "Elsewhere")
     complaints += ended(bench.send(second, to="elsewhere", code=""), UNKNOWN, "ever met under this name", "anna's desk")
-    complaints += _answered(bench, "n\n" + CODE[1:] + "\n\x04", second, "elsewhere", None, "Is that the one", "two words")
-    complaints += _answered(bench, "y\n", second, "elsewhere", OK, "Is that the one that is meant?", "key of anna's desk")
+    complaints += _answered(
+        bench, "n\n" + CODE[1:] + "\n\x04", second, "elsewhere", None, "Is that the one", "two words"
+    )
+    complaints += _answered(
+        bench, "y\n", second, "elsewhere", OK, "Is that the one that is meant?", "key of anna's desk"
+    )
     complaints += ended(receiver, OK)
     complaints += bench.once(second, recv=("--name", "Elsewhere", "--if-exists", "overwrite"), to="elsewhere", code="")
     receiver = bench.recv("--name", "Anna's desk")
@@ -209,7 +213,12 @@ def _another_key(bench: Bench) -> list[str]:
     complaints += ended(bench.send(first, to="ben"), FILES) + ended(receiver, FILES)
     receiver = bench.recv(*name, home="home-c")
     complaints += ended(bench.send(second, to="anna", code=""), UNKNOWN, "its key is")
-    said = ("has not the key that was met", "(known here as anna)", "(known here as ben)", "code that the receiver shows")
+    said = (
+        "has not the key that was met",
+        "(known here as anna)",
+        "(known here as ben)",
+        "code that the receiver shows",
+    )
     complaints += _answered(bench, "\x04", second, "anna", None, *said)
     complaints += ["it was sent"] if (bench.out / second.name).exists() else []
     complaints += _answered(bench, CODE + "\n", second, "anna", OK, *said, "The former one is forgotten")

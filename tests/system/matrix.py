@@ -124,7 +124,9 @@ def _services(link: Link) -> Iterator[Case]:
     yield _perftest("ib_write_lat", ["-c", "UC"])
     yield _perftest("ib_send_lat", ["-c", "UC"])
     yield _perftest("ib_send_lat", ["-c", "UC", "-e"])
-    yield replace(_perftest("ib_send_bw", ["-c", "UC", "-s", str(path_mtu)], iterations=100), check=table_of([path_mtu]))
+    yield replace(
+        _perftest("ib_send_bw", ["-c", "UC", "-s", str(path_mtu)], iterations=100), check=table_of([path_mtu])
+    )
     yield _perftest("ib_send_bw", ["--use-srq"])
     yield _perftest("ib_send_bw", ["--use-srq", "-q", "8", "-b"])
     yield _perftest("ib_send_lat", ["--use-srq"])

@@ -247,7 +247,9 @@ def _sources(bench: Bench) -> list[str]:
     (bench.source / "tree").mkdir()
     receiver = bench.recv()
     # A directory in which such files are.
-    complaints += ended(bench.start(bench.lab.a, f"exec {sending} /proc/sys/kernel/random"), FLAWED) + ended(receiver, FLAWED)
+    complaints += ended(bench.start(bench.lab.a, f"exec {sending} /proc/sys/kernel/random"), FLAWED) + ended(
+        receiver, FLAWED
+    )
     return complaints
 
 

@@ -58,9 +58,7 @@ def _together(server_host: Host, client_host: Host, count: int) -> list[str]:
     numbers = range(count)
     astray = devices.counters(server_host)["rx_misrouted"]
     servers = _started(server_host, [_programs(server_host, FIRST_PORT + n, n) for n in numbers])
-    clients = [
-        client_host.start([*_programs(client_host, FIRST_PORT + n, n), server_host.ipv4]) for n in numbers
-    ]
+    clients = [client_host.start([*_programs(client_host, FIRST_PORT + n, n), server_host.ipv4]) for n in numbers]
     outcomes = [_ended(client_host, client) for client in clients]
     outcomes += [_ended(server_host, server) for server in servers]
     complaints = [outcome.explain() for outcome in outcomes if not outcome.ok]
@@ -74,9 +72,7 @@ def _killed(lab: Lab) -> list[str]:
     for victim in (0, 1):
         gid = str(devices.gid_index(lab.a, 4)), str(devices.gid_index(lab.b, 4))
         argv = ["ib_send_bw", "-F", "-D", "3", "-s", "65536"]
-        argvs = [
-            [build.with_airdma([*argv, "-x", side, "-p", str(FIRST_PORT + n)]) for n in range(3)] for side in gid
-        ]
+        argvs = [[build.with_airdma([*argv, "-x", side, "-p", str(FIRST_PORT + n)]) for n in range(3)] for side in gid]
         servers = _started(lab.a, argvs[0])
         clients = [lab.b.start([*argv, lab.a.ipv4]) for argv in argvs[1]]
         time.sleep(1.5)

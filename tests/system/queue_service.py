@@ -252,7 +252,9 @@ def _refused(bench: Bench) -> list[str]:
     unknown = bench.queue("add", path, here, "--wait")
     if unknown.returncode != FAILED or "not known yet" not in unknown.stdout:
         complaints.append(f"without a code: {unknown.explain()}")
-    second = bench.lab.a.run([str(build.binary()), "serve", "--state", str(bench.socket) + "2", "--socket", str(bench.socket)])
+    second = bench.lab.a.run(
+        [str(build.binary()), "serve", "--state", str(bench.socket) + "2", "--socket", str(bench.socket)]
+    )
     if second.returncode != 1 or "another `airdma serve` listens" not in second.stderr:
         complaints.append(f"a second one: {second.explain()}")
     return complaints

@@ -15,34 +15,35 @@ import time
 from pathlib import Path
 from types import ModuleType
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
-import benchmark  # noqa: E402
-import controller_box  # noqa: E402
-import dropin  # noqa: E402
-import explain  # noqa: E402
-import failing_disks  # noqa: E402
-import file_transfer  # noqa: E402
-import host_programs  # noqa: E402
-import interface_changes  # noqa: E402
-import ip_layer  # noqa: E402
-import matrix  # noqa: E402
-import odd_disks  # noqa: E402
-import planted_journal  # noqa: E402
-import processes  # noqa: E402
-import queue_service  # noqa: E402
-import replayed_packets  # noqa: E402
-import runner  # noqa: E402
-import scenarios  # noqa: E402
-import sealed  # noqa: E402
-import system_calls  # noqa: E402
-import traffic_class  # noqa: E402
-import wireless_link  # noqa: E402
-from airdma_lab import build, privileges, requirements  # noqa: E402
-from airdma_lab.lab import Lab  # noqa: E402
-from case import Case, Tally  # noqa: E402
-from programs import record, running, table  # noqa: E402
+import benchmark
+import controller_box
+import dropin
+import explain
+import failing_disks
+import file_transfer
+import host_programs
+import interface_changes
+import ip_layer
+import matrix
+import odd_disks
+import planted_journal
+import processes
+import queue_service
+import replayed_packets
+import runner
+import scenarios
+import sealed
+import system_calls
+import traffic_class
+import wireless_link
+from airdma_lab import build, privileges, requirements
+from airdma_lab.lab import Lab
+from case import Case, Tally
+from programs import record, running, table
+
+HERE = Path(__file__).resolve().parent
 
 
 SKIPPED = build.ROOT / "target" / "system-skipped"
@@ -79,9 +80,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--full", action="store_true", help="every program on every link with every impairment, both ways"
     )
-    parser.add_argument("--only", default="", metavar="REGEX", help="only pairs, or lines of --programs, whose name matches")
+    parser.add_argument(
+        "--only", default="", metavar="REGEX", help="only pairs, or lines of --programs, whose name matches"
+    )
     parser.add_argument("--pairs-only", action="store_true", help="only pairs of programs, no tests of the tools")
-    parser.add_argument("--programs", action="store_true", help="only docs/programs.md: run its lines and write it again")
+    parser.add_argument(
+        "--programs", action="store_true", help="only docs/programs.md: run its lines and write it again"
+    )
     parser.add_argument(
         "--files", type=int, metavar="KILLS", help="only `airdma send`, each side killed at so many random moments"
     )

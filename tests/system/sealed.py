@@ -41,7 +41,10 @@ RUNS = [
     Run(["udaddy", "-C", "50", "-S", "1000"], by_address=True),
     Run(["rping", "-C", "200", "-S", "4096", "-V"], by_address=True),
     Run(["ib_write_bw", "-s", "65536", "-n", "500"], environment=(("AIRDMA_AIR", "1"),)),
-    Run(["ib_write_bw", "-s", "65536", "-n", "500"], environment=(("AIRDMA_AIR", "1"), ("AIRDMA_IMPAIR", "drop=1%,seed=7"))),
+    Run(
+        ["ib_write_bw", "-s", "65536", "-n", "500"],
+        environment=(("AIRDMA_AIR", "1"), ("AIRDMA_IMPAIR", "drop=1%,seed=7")),
+    ),
 ]
 
 
@@ -57,7 +60,11 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
         _record(tally, f"sealed: {one.name}", lambda one=one: _is_sealed(lab, one, secrets[0]))
     for what, other in (("another secret", secrets[1]), ("no secret", {})):
         for one in (RUNS[0], next(run for run in RUNS if run.argv[0] == "rping")):
-            _record(tally, f"{what} reaches nothing: {one.name}", lambda one=one, other=other: _is_refused(lab, one, secrets[0], other))
+            _record(
+                tally,
+                f"{what} reaches nothing: {one.name}",
+                lambda one=one, other=other: _is_refused(lab, one, secrets[0], other),
+            )
     readable = folder / "readable"
     readable.write_bytes(b"0123456789abcdef")
     readable.chmod(0o644)

@@ -93,7 +93,9 @@ def _measure(lab: Lab, traffic: Traffic) -> tuple[list[str], str]:
                 f"the {end} sends {sends:.3f} times a message and receives {receives:.3f} times; "
                 f"{traffic.why}, so at most {traffic.sends:g} and {traffic.receives:g}"
             )
-        stray = {name: round(value * (MORE - FEW)) for name, value in calls.items() if value > 0 and name not in BY_TIME}
+        stray = {
+            name: round(value * (MORE - FEW)) for name, value in calls.items() if value > 0 and name not in BY_TIME
+        }
         if sum(stray.values()) > STRAY_MAX:
             complaints.append(f"the {end} asks for more in {MORE - FEW} more messages: {stray}")
     return complaints, ", ".join(figures)

@@ -72,7 +72,9 @@ RUNS = [
     Asked("both", ["ib_read_bw", "-S", "5", "--tclass", "104"], 104),
     Asked("nothing, as bulk without air mode", ["ib_write_bw"], 0, (("AIRDMA_BULK", "1"),)),
     Asked("nothing, as bulk", ["ib_write_bw"], 1 << 5, (("AIRDMA_BULK", "1"), ("AIRDMA_AIR", "1"))),
-    Asked("a traffic class, as bulk", ["ib_write_bw", "--tclass", "104"], 104, (("AIRDMA_BULK", "1"), ("AIRDMA_AIR", "1"))),
+    Asked(
+        "a traffic class, as bulk", ["ib_write_bw", "--tclass", "104"], 104, (("AIRDMA_BULK", "1"), ("AIRDMA_AIR", "1"))
+    ),
     Asked("nothing, datagrams as bulk", ["ib_send_bw", "-c", "UD"], 0, (("AIRDMA_BULK", "1"), ("AIRDMA_AIR", "1"))),
 ]
 
@@ -103,7 +105,11 @@ def _carried(lab: Lab, asked: Asked, family: int) -> list[str]:
     if not client or not (client.ok and served.ok and said.ok):
         return [one.explain() for one in (served, client, said) if one]
     # What airdma hosts tell each other, and what rdma_cm says before there is a queue pair, is nobody's data.
-    seen = [(leaves, opcode, carried) for leaves, opcode, is_management, carried in json.loads(said.stdout) if not is_management]
+    seen = [
+        (leaves, opcode, carried)
+        for leaves, opcode, is_management, carried in json.loads(said.stdout)
+        if not is_management
+    ]
     wrong = [of for of in seen if of[2] != asked.traffic_class]
     complaints = [f"not {asked.traffic_class}: {wrong}"] if wrong else []
     data = [of for of in seen if of[0]]

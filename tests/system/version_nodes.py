@@ -31,7 +31,9 @@ def symbols() -> Nodes:
             nodes.setdefault(node, []).append(name)
     private = nodes[PRIVATE + "65"]
     for release in RELEASES:
-        nodes[PRIVATE + release] = [name.replace("register_driver_65", f"register_driver_{release}") for name in private]
+        nodes[PRIVATE + release] = [
+            name.replace("register_driver_65", f"register_driver_{release}") for name in private
+        ]
     return nodes
 
 
@@ -40,7 +42,9 @@ def check(host: Host, folder: Path) -> list[str]:
     nodes = symbols()
     stand_ins = folder / "stand-ins"
     stand_ins.mkdir()
-    stand_in(stand_ins, "libibverbs.so.1", {node: names for node, names in nodes.items() if node.startswith("IBVERBS_")})
+    stand_in(
+        stand_ins, "libibverbs.so.1", {node: names for node, names in nodes.items() if node.startswith("IBVERBS_")}
+    )
     stand_in(stand_ins, "librdmacm.so.1", {node: names for node, names in nodes.items() if node.startswith("RDMACM_")})
     dropin, preload = build.dropin() / "libibverbs.so.1", build.library()
     complaints = []
@@ -72,7 +76,16 @@ def stand_in(folder: Path, name: str, nodes: Nodes) -> None:
             lines.append(f'__asm__(".symver {alias}");')
     source.write_text("\n".join(lines) + "\n", encoding="ascii")
     script.write_text("".join(f"{node} {{ }};\n" for node in nodes), encoding="ascii")
-    argv = ["cc", "-shared", "-fPIC", f"-Wl,-soname,{name}", f"-Wl,--version-script={script}", "-o", str(folder / name), str(source)]
+    argv = [
+        "cc",
+        "-shared",
+        "-fPIC",
+        f"-Wl,-soname,{name}",
+        f"-Wl,--version-script={script}",
+        "-o",
+        str(folder / name),
+        str(source),
+    ]
     subprocess.run(argv, check=True)
 
 

@@ -40,9 +40,7 @@ class Host:
     """Where programs keep what must outlive them (XDG_RUNTIME_DIR): airdma its counters."""
     _programs: list[Program]
 
-    def start(
-        self, argv: list[str], environment: dict[str, str] | None = None, *, own_session: bool = True
-    ) -> Program:
+    def start(self, argv: list[str], environment: dict[str, str] | None = None, *, own_session: bool = True) -> Program:
         """Starts a program on this host, on its core, in a session of its own or in ours."""
         # setpriv ties the program's life to ours: even SIGKILL of this script leaves nothing running.
         launcher = ["ip", "netns", "exec", self.namespace, "setpriv", "--pdeathsig", "KILL"]

@@ -72,7 +72,18 @@ PYVERBS = {"/usr/lib/python3/dist-packages/pyverbs": "python3-pyverbs"}
 
 LAB_TOOLS = ["ip", "taskset", "setpriv", "unshare", "mount"]
 PERFTEST_TOOLS = [tool for tool, package in PACKAGES.items() if package == "perftest"]
-PROGRAMS = ["ucx_info", "ucx_perftest", "rping", "qperf", "fio", "fi_pingpong", "mpirun", "mpicc.openmpi", "mpiexec.mpich", "mpicc.mpich"]
+PROGRAMS = [
+    "ucx_info",
+    "ucx_perftest",
+    "rping",
+    "qperf",
+    "fio",
+    "fi_pingpong",
+    "mpirun",
+    "mpicc.openmpi",
+    "mpiexec.mpich",
+    "mpicc.mpich",
+]
 PROGRAMS += ["qemu-system-x86_64", "dapltest", "tgtd", "iscsi-test-cu", "pip"]
 """One of each package whose programs docs/programs.md names, besides perftest and the ping-pongs."""
 INTEROP_TOOLS = ["qemu-system-x86_64", "mkfs.ext4", "depmod", "dpkg-deb", "dumpcap", "tshark", "cc"]

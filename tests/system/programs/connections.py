@@ -54,7 +54,9 @@ CONNECTIONS = [
         ("data transfers complete", "return status 0"),
         server_says=("data transfers complete",),
     ),
-    Line(_RDMACM, "cmtime -c 500", "cmtime -s {server} -c 500", ("connect", "disconnect"), stays=True, bytes_min=300_000),
+    Line(
+        _RDMACM, "cmtime -c 500", "cmtime -s {server} -c 500", ("connect", "disconnect"), stays=True, bytes_min=300_000
+    ),
     Line(_RDMACM, "rdma_server", "rdma_client -s {server}", ("end 0",), server_says=("end 0",)),
     Line(_RDMACM, "rdma_xserver", "rdma_xclient -s {server}", ("end 0",), server_says=("end 0",)),
     Line(_RDMACM, "rdma_xserver -c x", "rdma_xclient -s {server} -c x", ("end 0",), server_says=("end 0",)),

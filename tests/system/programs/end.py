@@ -10,6 +10,7 @@ from typing import Protocol
 from airdma_lab import build, devices
 from airdma_lab.lab import Host
 from airdma_lab.program import Outcome
+
 from programs.line import Line
 
 

@@ -56,7 +56,7 @@ def _iscsi(command: str, says: tuple[str, ...], bytes_min: int) -> Line:
 def _scsi_tests(*names: str) -> Line:
     """libiscsi's own tests, some of which compare what they have written."""
     command = f"iscsi-test-cu -i {_INITIATOR} -d -t {','.join(f'SCSI.{name}' for name in names)}"
-    return _iscsi(command, (rf"asserts +\d+ +\d+ +\d+ +0 ",), 10_000)
+    return _iscsi(command, (r"asserts +\d+ +\d+ +\d+ +0 ",), 10_000)
 
 
 MACHINES = [

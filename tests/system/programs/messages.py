@@ -35,6 +35,7 @@ _QPERF_BY_LID = [
 """What connects by what was told over TCP, which for qperf are no GIDs. It asks for a path MTU of 2,048 bytes unless it is told another, which
 a port with an interface MTU of 1,500 refuses."""
 
+
 def _fio(verb: str, *, thread: bool, blocks: int, verify: bool = False, note: str = "") -> Line:
     """Blocks of 64 KiB, from the client's memory to the server's. The server has a buffer for each block of verb=send: fio asks
     for no repeat when the receiver is not ready.

@@ -187,7 +187,9 @@ def _reader(dropin: bool) -> Line:
 
 
 def _write_dat_conf(folder: Path) -> None:
-    (folder / "dat.conf").write_text('cma u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 "eth0 0" ""\n', encoding="utf-8")
+    (folder / "dat.conf").write_text(
+        'cma u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 "eth0 0" ""\n', encoding="utf-8"
+    )
 
 
 def _dapltest() -> Line:
@@ -209,7 +211,9 @@ def _pingpong(provider: str, kind: str, options: str) -> Line:
     """Messages of 64 bytes to 1 MiB, datagrams of what fits; -c compares what arrives."""
     command = f"fi_pingpong -p {provider} -e {kind} -c -I 20 {options}".strip()
     last, least = ("1k", 40_000) if kind == "dgram" else ("1m", 40 << 20)
-    return Line(_FABRIC, command, f"{command} {{server}}", (rf"^{last} +20 +=20 ",), bytes_min=least, ready=_FABRIC_PORT)
+    return Line(
+        _FABRIC, command, f"{command} {{server}}", (rf"^{last} +20 +=20 ",), bytes_min=least, ready=_FABRIC_PORT
+    )
 
 
 MIDDLEWARE = [
@@ -226,7 +230,9 @@ MIDDLEWARE = [
     _mpi(TWO_HOSTS, "--mca pml cm --mca mtl ofi --mca osc pt2pt", FI_PROVIDER="verbs;ofi_rxm"),
     *(_reader(dropin) for dropin in (False, True)),
     _dapltest(),
-    Line(_FABRIC, "", "fi_info -p verbs", ("provider: verbs", "domain: {device}", "type: FI_EP_MSG"), needs_device=False),
+    Line(
+        _FABRIC, "", "fi_info -p verbs", ("provider: verbs", "domain: {device}", "type: FI_EP_MSG"), needs_device=False
+    ),
     _pingpong("verbs", "msg", ""),
     _pingpong("verbs", "dgram", ""),
     _pingpong("'verbs;ofi_rxm'", "rdm", ""),

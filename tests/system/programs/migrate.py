@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """QEMU's live migration over RDMA, with memory that is compared. The guest has no disk: its firmware runs, and a file lies in its memory.
 
-  migrate.py FOLDER receive ADDRESS
-  migrate.py FOLDER send ADDRESS [CAPABILITY...]
+migrate.py FOLDER receive ADDRESS
+migrate.py FOLDER send ADDRESS [CAPABILITY...]
 """
 
 from __future__ import annotations
@@ -16,7 +16,18 @@ from pathlib import Path
 PORT = 4444
 PATTERN_AT = 0x200_0000
 LIMIT_S = 40.0
-MACHINE = ["qemu-system-x86_64", "-machine", "pc,accel=tcg", "-m", "64", "-nodefaults", "-display", "none", "-qmp", "stdio"]
+MACHINE = [
+    "qemu-system-x86_64",
+    "-machine",
+    "pc,accel=tcg",
+    "-m",
+    "64",
+    "-nodefaults",
+    "-display",
+    "none",
+    "-qmp",
+    "stdio",
+]
 
 
 class Monitor:

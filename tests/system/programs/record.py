@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 from airdma_lab import build
+
 from programs.line import Line
 from programs.table import BY_HAND, DOES_NOT_RUN, LINES, lines
 

@@ -18,7 +18,16 @@ _PORT = 7755
 
 def _install(requirement: str, check: str, folder: Path) -> None:
     shutil.copy(HERE / check, folder)
-    argv = ["python3", "-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check", "--root-user-action=ignore"]
+    argv = [
+        "python3",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--disable-pip-version-check",
+        "--root-user-action=ignore",
+    ]
     installed = subprocess.run(
         [*argv, "--target", str(folder / "site"), "--upgrade", requirement], capture_output=True, text=True, check=False
     )
@@ -27,7 +36,7 @@ def _install(requirement: str, check: str, folder: Path) -> None:
 
 
 def _ibverbs() -> Line:
-    command = f"python3 {{folder}}/ibverbs_check.py {{device}} {{gid}} {{server}}"
+    command = "python3 {folder}/ibverbs_check.py {device} {gid} {server}"
     return Line(
         "",
         command,
@@ -48,7 +57,12 @@ def _mpi4py() -> Line:
         write_open_mpi_agent(folder)
         _install(_MPI4PY, "mpi4py_check.py", folder)
 
-    setup = {"UCX_TLS": "rc_verbs,ud_verbs:aux", "UCX_NET_DEVICES": "{device}:1", "PYTHONPATH": "{folder}/site", "MPI4PY_MPIABI": "openmpi"}
+    setup = {
+        "UCX_TLS": "rc_verbs,ud_verbs:aux",
+        "UCX_NET_DEVICES": "{device}:1",
+        "PYTHONPATH": "{folder}/site",
+        "MPI4PY_MPIABI": "openmpi",
+    }
     line = open_mpi(TWO_HOSTS, "--mca pml ucx", program="python3 {folder}/mpi4py_check.py", before=prepare, **setup)
     return replace(line, called="mpi4py_check.py", note=f"PyPI: {_MPI4PY}")
 

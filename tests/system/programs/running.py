@@ -10,6 +10,7 @@ from pathlib import Path
 from airdma_lab.lab import Lab
 from airdma_lab.program import Outcome
 from case import Tally
+
 from programs.end import AirdmaEnd, End, Running
 from programs.line import RDMA, SPINS, STAGGER_S, Line, Unavailable
 
@@ -56,9 +57,7 @@ def words_of(server: End, client: End) -> Words:
     return {**own[0], **both}, {**own[1], **both}
 
 
-def complaints_of(
-    server: End, client: End, line: Line, words: Words, folder: Path, spoiled: bool = False
-) -> list[str]:
+def complaints_of(server: End, client: End, line: Line, words: Words, folder: Path, spoiled: bool = False) -> list[str]:
     """Runs one line. Returns what went wrong, and then all that both ends said. `spoiled`: something damages packets."""
     if line.before:
         line.before(folder)
