@@ -48,9 +48,10 @@ demo: ## RDMA programs between two hosts without RDMA NIC, beside TCP (a minute 
 test: ## everything below: lints, unit tests, model checks, system tests; how long each took is said at the end
 	@$(PYTHON) tests/suites.py $(SUITES)
 
-lint: ## formatting, clippy with warnings denied, crate dependencies, the English of comments, the book's pages and links, MATRIX.md and the tables in docs up to date
+lint: ## formatting, clippy with warnings denied, ruff and mypy, crate dependencies, the English of comments, the book's pages and links, MATRIX.md and the tables in docs up to date
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(PYTHON) tests/python.py
 	$(PYTHON) tests/architecture.py
 	$(PYTHON) tests/book.py
 	$(PYTHON) tests/text.py

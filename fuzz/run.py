@@ -47,7 +47,8 @@ def main() -> int:
 
 def run(target: str, seconds: int) -> bool:
     """Runs one target until it has used `seconds` of CPU time, or an input failed: False then. libFuzzer's limit is on
-    elapsed time, so what is left is run again."""
+    elapsed time, so what is left is run again.
+    """
     sanitizer = ["--sanitizer", "address" if target in UNSAFE else "none"]
     build = ["cargo", "+nightly", "fuzz", "build", "--fuzz-dir", str(FUZZ), *sanitizer, target]
     if subprocess.run(build, cwd=FUZZ.parent, check=False).returncode != 0:
@@ -68,7 +69,8 @@ def run(target: str, seconds: int) -> bool:
 
 def run_once(target: str, sanitizer: list[str], seconds: int) -> tuple[bool, int | None]:
     """Runs one target for at most `seconds`, and shows what libFuzzer says: whether no input failed, and the executions, or
-    None if it did not start."""
+    None if it did not start.
+    """
     found, corpus, regressions = (FUZZ / kind / target for kind in ("found", "corpus", "regressions"))
     for folder in (found, corpus, regressions):
         folder.mkdir(parents=True, exist_ok=True)
@@ -109,7 +111,8 @@ def recorded() -> dict[str, tuple[int, int, int]]:
     if not RECORD.exists():
         return {}
     with RECORD.open(encoding="utf-8", newline="") as file:
-        return {row["target"]: tuple(int(row[column]) for column in COLUMNS[1:]) for row in csv.DictReader(file)}
+        rows = [[row[column] for column in COLUMNS] for row in csv.DictReader(file)]
+    return {target: (int(seconds), int(runs), int(failures)) for target, seconds, runs, failures in rows}
 
 
 if __name__ == "__main__":

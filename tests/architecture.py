@@ -3,7 +3,8 @@
 
 ARCHITECTURE.md with the workspace: crates in its picture, dependencies, crates free of unsafe code;
 ARCHITECTURE.md and CONTRIBUTING.md with the files and functions that they name;
-docs/design/011-concurrency.md with what threads share; and all files: no stray paths."""
+docs/design/011-concurrency.md with what threads share; and all files: no stray paths.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +108,9 @@ def map_complaints() -> list[str]:
     pages = {name: (ROOT / name).read_text(encoding="utf-8") for name in MAPS}
     complaints = [complaint for name, text in pages.items() for complaint in path_complaints(name, text, files)]
     for name, text in pages.items():
-        complaints += station_complaints(name, text, lambda file: (ROOT / file).read_text(encoding="utf-8") if file in files else "")
+        complaints += station_complaints(
+            name, text, lambda file: (ROOT / file).read_text(encoding="utf-8") if file in files else ""
+        )
     return complaints + picture_complaints(pages["ARCHITECTURE.md"], _table().keys())
 
 
@@ -205,7 +208,9 @@ def _files() -> list[str]:
 
 def _metadata() -> dict[str, Any]:
     command = ["cargo", "metadata", "--format-version", "1", "--no-deps"]
-    return json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    metadata: dict[str, Any] = json.loads(output)
+    return metadata
 
 
 def _table() -> dict[str, set[str]]:

@@ -2,7 +2,8 @@
 """Checks the book (docs/SUMMARY.md, `mdbook build docs`).
 
 Every page of docs is in it once; no link in a page of this repository leads nowhere; and
-docs/reference names each counter and each variable that the code has, and no other."""
+docs/reference names each counter and each variable that the code has, and no other.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ ANCHOR = re.compile(r'<a (?:id|name)="([^"]+)"')
 def main() -> int:
     listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "*.md"]
     names = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
-    pages = {ROOT / name: (ROOT / name).read_text(encoding="utf-8") for name in names if name and (ROOT / name).is_file()}
+    pages = {
+        ROOT / name: (ROOT / name).read_text(encoding="utf-8") for name in names if name and (ROOT / name).is_file()
+    }
     complaints = [*missing_complaints(pages), *link_complaints(pages), *reference_complaints(pages)]
     for complaint in complaints:
         print(f"book: {complaint}")
@@ -46,7 +49,9 @@ def missing_complaints(pages: dict[Path, str]) -> list[str]:
     there = {page for page in pages if page.is_relative_to(DOCS) and page != SUMMARY}
     complaints = [f"docs/SUMMARY.md does not name {_short(page)}" for page in sorted(there - named.keys())]
     complaints += [f"docs/SUMMARY.md names {_short(page)}, which is no page" for page in sorted(named.keys() - there)]
-    return complaints + [f"docs/SUMMARY.md names {_short(page)} {count} times" for page, count in named.items() if count > 1]
+    return complaints + [
+        f"docs/SUMMARY.md names {_short(page)} {count} times" for page, count in named.items() if count > 1
+    ]
 
 
 def link_complaints(pages: dict[Path, str]) -> list[str]:
@@ -70,7 +75,9 @@ def link_complaints(pages: dict[Path, str]) -> list[str]:
 def reference_complaints(pages: dict[Path, str]) -> list[str]:
     """The tables of docs/reference against the code."""
     sources = [path for path in sorted(ROOT.glob("crates/*/src/**/*.rs")) if "tests" not in (path.stem, *path.parts)]
-    code = {str(path.relative_to(ROOT / "crates")): FOR_TESTS.sub("", path.read_text(encoding="utf-8")) for path in sources}
+    code = {
+        str(path.relative_to(ROOT / "crates")): FOR_TESTS.sub("", path.read_text(encoding="utf-8")) for path in sources
+    }
     variables = {name for text in code.values() for name in VARIABLE.findall(text)}
     tables = (("variables.md", variables - {"AIRDMA_LINK_PEER"}), ("counters.md", counters(code)))
     complaints = []
@@ -85,11 +92,14 @@ def reference_complaints(pages: dict[Path, str]) -> list[str]:
 def counters(code: dict[str, str]) -> set[str]:
     """Names of all counters, as `airdma devices -v` shows them."""
     engine = code["engine/src/worker/counters.rs"]
-    names = set(re.findall(r'"(\w+)",$', re.search(r"ENGINE_NAMES.*?\];", engine, re.DOTALL)[0], re.MULTILINE))
+    table = engine.partition("ENGINE_NAMES")[2].partition("];")[0]
+    names = set(re.findall(r'"(\w+)",$', table, re.MULTILINE))
     for file in ("transport/src/counter.rs", "cm/src/counter.rs"):
         names |= set(re.findall(r'^    \w+ = "(\w+)",$', code[file], re.MULTILINE))
     renamed = dict(RENAMED.findall(engine))
-    return names | {renamed.get(name, name) for name in re.findall(r"^    (\w+),$", code["port/src/counters.rs"], re.MULTILINE)}
+    return names | {
+        renamed.get(name, name) for name in re.findall(r"^    (\w+),$", code["port/src/counters.rs"], re.MULTILINE)
+    }
 
 
 def links(text: str) -> list[str]:

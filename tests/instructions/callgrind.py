@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,7 +85,9 @@ def _run(program: Path, scenario: str, options: list[str]) -> tuple[str, str]:
         out = Path(folder, "out")
         valgrind = [shutil.which("valgrind") or "valgrind", "--tool=callgrind", "--error-exitcode=9"]
         command = [*_steady(), *valgrind, f"--callgrind-out-file={out}", *options, f"./{program.name}", scenario]
-        done = subprocess.run(command, capture_output=True, text=True, env=_environment(), cwd=program.parent)
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=_environment(), cwd=program.parent, check=False
+        )
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout, out.read_text()
@@ -105,12 +108,12 @@ def _environment() -> dict[str, str]:
 def _steady() -> list[str]:
     """Addresses that are the same each time, where that is to be had."""
     setarch = shutil.which("setarch")
-    if setarch and subprocess.run([setarch, "-R", "true"], capture_output=True).returncode == 0:
+    if setarch and subprocess.run([setarch, "-R", "true"], capture_output=True, check=False).returncode == 0:
         return [setarch, "-R"]
     return []
 
 
-def by_function(profile: str, locked_in: Callable[[str], Set[int]]) -> Profile:
+def by_function(profile: str, locked_in: Callable[[str], AbstractSet[int]]) -> Profile:
     """Reads callgrind's format 1, with addresses and lines, none of them relative, and one event. `locked_in` says where the
     atomic instructions of a file are.
     """
@@ -118,7 +121,7 @@ def by_function(profile: str, locked_in: Callable[[str], Set[int]]) -> Profile:
     objects: dict[str, str] = {}
     counts = Profile(Counter(), Counter())
     function = ""
-    locked: Set[int] = frozenset()
+    locked: AbstractSet[int] = frozenset()
     of_callee = False
     for line in profile.splitlines():
         if line.startswith("fn="):
@@ -142,7 +145,7 @@ def by_function(profile: str, locked_in: Callable[[str], Set[int]]) -> Profile:
 
 
 @functools.cache
-def locked_addresses(file: str) -> Set[int]:
+def locked_addresses(file: str) -> AbstractSet[int]:
     """Where the atomic instructions of a program or library are; none, where they are called otherwise than on x86."""
     if not Path(file).is_file():
         return frozenset()
@@ -151,7 +154,7 @@ def locked_addresses(file: str) -> Set[int]:
     return locked_in(listing)
 
 
-def locked_in(listing: str) -> Set[int]:
+def locked_in(listing: str) -> AbstractSet[int]:
     """The same of a listing of objdump's."""
     return frozenset(int(address, 16) for address in _LOCKED.findall(listing))
 

@@ -94,12 +94,12 @@ def is_rendered() -> bool:
 
 def total(scenario: Record) -> float:
     """Instructions of both ends for one time."""
-    return sum(scenario[side] for side in SIDES)
+    return float(sum(scenario[side] for side in SIDES))
 
 
 def locked(scenario: Record) -> float:
     """Atomic ones of both ends for one time."""
-    return sum(scenario["locked"].values())
+    return float(sum(scenario["locked"].values()))
 
 
 def render(record: Record) -> str:
@@ -170,7 +170,8 @@ def _locks(scenarios: Mapping[str, Record]) -> str:
 
 
 def _share(scenario: Record, kind: re.Pattern[str]) -> float:
-    return sum(value for name, value in scenario["functions"].items() if kind.search(name)) / total(scenario)
+    counted = (value for name, value in scenario["functions"].items() if kind.search(name))
+    return float(sum(counted)) / total(scenario)
 
 
 def functions_table(scenario: Record, count: int) -> str:

@@ -70,7 +70,7 @@ def _arguments() -> argparse.Namespace:
 def _count(program: Path, what: dict[str, str]) -> record.Record:
     started = time.monotonic()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        counts = dict(zip(what, pool.map(lambda name: callgrind.count(program, name), what)))
+        counts = dict(zip(what, pool.map(lambda name: callgrind.count(program, name), what), strict=True))
     print(f"instructions: {len(counts)} scenarios counted in {time.monotonic() - started:.0f} s")
     return record.of(counts, what)
 

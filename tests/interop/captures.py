@@ -111,7 +111,7 @@ def icrc(packet: bytes, ip_header: int) -> bytes:
 
 def _sum(data: bytes) -> int:
     padded = data + b"\0" * (len(data) % 2)
-    total = sum(struct.unpack(f"!{len(padded) // 2}H", padded))
+    total: int = sum(struct.unpack(f"!{len(padded) // 2}H", padded))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return total

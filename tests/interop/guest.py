@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 from airdma_lab.lab import INTERFACE, Host, Lab, LabError
 from airdma_lab.program import Outcome
@@ -118,7 +119,7 @@ class Guest:
     ipv4 = "10.77.0.2"
     ipv6 = "fd77::2"
 
-    def __enter__(self) -> Guest:
+    def __enter__(self) -> Self:
         try:
             self._plug_in()
             self._boot()

@@ -65,15 +65,14 @@ def _run(arguments: argparse.Namespace, work: list[tuple[str, Callable[[Stand], 
     privileges.enter()
     started = time.monotonic()
     shutil.rmtree(KEPT, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix="airdma-tests-") as folder, Lab() as lab:
-        with Guest(lab, kernel) as guest:
-            print(f"guest {kernel.release} is up after {time.monotonic() - started:.1f} s", flush=True)
-            stand = _stand(lab, guest, Path(folder))
-            try:
-                for _, run in work:
-                    run(stand)
-            except GuestError as error:
-                stand.give_up(str(error))
+    with tempfile.TemporaryDirectory(prefix="airdma-tests-") as folder, Lab() as lab, Guest(lab, kernel) as guest:
+        print(f"guest {kernel.release} is up after {time.monotonic() - started:.1f} s", flush=True)
+        stand = _stand(lab, guest, Path(folder))
+        try:
+            for _, run in work:
+                run(stand)
+        except GuestError as error:
+            stand.give_up(str(error))
     if not arguments.quick:
         whole = not arguments.only
         document.write_scenarios(kernel.release, [vars(row) for row in stand.rows], whole)

@@ -58,7 +58,7 @@ AIR_COUNTERS = ("air_agreed", "air_reports_sent", "air_reports_received")
 
 def work(quick: bool) -> list[tuple[str, Callable[[Stand], None]]]:
     """Each mode, by name: in air mode, then without it and beside rxe."""
-    air = [
+    air: list[tuple[str, Callable[[Stand], None]]] = [
         (f"Wi-Fi: {what}: air mode", partial(_run, partial(_in_air_mode, quick), mode)) for mode, what in MODES.items()
     ]
     plain = [(f"Wi-Fi: {what}", partial(_run, _plain, mode)) for mode, what in MODES.items()]

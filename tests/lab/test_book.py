@@ -64,7 +64,10 @@ class Book(unittest.TestCase):
     def test_the_reference_names_what_the_code_has(self) -> None:
         pages = {page: page.read_text(encoding="utf-8") for page in (book.DOCS / "reference").glob("*.md")}
         self.assertEqual(book.reference_complaints(pages), [])
-        pages = {page: text.replace("| `AIRDMA_AIR`", "| `AIRDMA_WIND`").replace("| `acks_sent`", "| x") for page, text in pages.items()}
+        pages = {
+            page: text.replace("| `AIRDMA_AIR`", "| `AIRDMA_WIND`").replace("| `acks_sent`", "| x")
+            for page, text in pages.items()
+        }
         wrong = ["docs/reference/variables.md lacks AIRDMA_AIR"]
         wrong.append("docs/reference/variables.md names AIRDMA_WIND, which the code lacks")
         wrong.append("docs/reference/counters.md lacks acks_sent")

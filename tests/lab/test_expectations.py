@@ -49,9 +49,8 @@ class Expectations(unittest.TestCase):
 
     def test_tables_differ_by_their_results_only(self) -> None:
         def changed(**change: Result) -> list[str]:
-            return expectations.differences(
-                GROUPS, expectations.document(GROUPS, results()), expectations.document(GROUPS, results(**change))
-            )
+            before, after = (expectations.document(GROUPS, found) for found in (results(), results(**change)))
+            return expectations.differences(GROUPS, before, after)
 
         self.assertEqual(changed(a_y=Result("fail", "otherwise")), [])
         self.assertEqual(changed(b_z=Result("pass", "")), [])

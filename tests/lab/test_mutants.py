@@ -41,11 +41,11 @@ class Planting(unittest.TestCase):
             self.assertEqual(planted.text.replace("  ", " ").count(line), 1)
         self.assertEqual(planted.text.count("{ // not this one {"), 0)
         self.assertEqual(planted.text.count("'{'; // not this one {"), 3)
-        for line, text in enumerate(planted.text.split("\n"), 1):
+        for number, text in enumerate(planted.text.split("\n"), 1):
             if "self.limit *" in text:
-                self.assertEqual(planted.at(line), product)
+                self.assertEqual(planted.at(number), product)
             if "self.limit - " in text:
-                self.assertIsNone(planted.at(line))
+                self.assertIsNone(planted.at(number))
 
     def test_what_must_stay_constant_is_left_to_be_built_alone(self) -> None:
         mask, minus = mutant(1, 1, "-", "+", function=False), mutant(2, 7, "-", "+")

@@ -16,7 +16,13 @@ BAD = {
     "fragment": ["Of the last message.", "And what it answers.", "The first queue. Of those that wait."],
     "so many": ["Waits for so many bytes.", "It lasts so long."],
     "calque": ["It can nothing of it.", "The packet is to be sent.", "A READ is under way.", "It is looked for."],
-    "people": ["Mourns a process.", "Buries what is left.", "Speaks for a process.", "What the dead left.", "Their will."],
+    "people": [
+        "Mourns a process.",
+        "Buries what is left.",
+        "Speaks for a process.",
+        "What the dead left.",
+        "Their will.",
+    ],
 }
 GOOD = [
     "The peer that holds the lock sends it.",
@@ -53,8 +59,12 @@ class Text(unittest.TestCase):
         self.assertEqual(found(".rs", 'f(); // "x", by nobody\n'), [("nobody", 1)])
 
     def test_other_languages(self) -> None:
-        self.assertEqual(found(".py", 'a = 1  # by nobody\nb = "nobody"\n"""Of b."""\n'), [("nobody", 1), ("fragment", 3)])
-        self.assertEqual(found(".c", "/* The first\n * is under way. */\nint x; // nobody\n"), [("calque", 2), ("nobody", 3)])
+        self.assertEqual(
+            found(".py", 'a = 1  # by nobody\nb = "nobody"\n"""Of b."""\n'), [("nobody", 1), ("fragment", 3)]
+        )
+        self.assertEqual(
+            found(".c", "/* The first\n * is under way. */\nint x; // nobody\n"), [("calque", 2), ("nobody", 3)]
+        )
         self.assertEqual(found(".sh", "#!/bin/sh\n# Whoever runs this\n"), [("who", 2)])
 
     def test_wide_lines_and_long_names(self) -> None:

@@ -1,5 +1,6 @@
 """Writes docs/reliability/mutants.md from the outcomes and from `accepted.toml`, where the reason of each mutant that
-may survive stands."""
+may survive stands.
+"""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ import sys
 import traceback
 import unittest
 from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -84,13 +85,13 @@ def main() -> None:
     faulthandler.enable()
     package = importlib.import_module("tests")
     loader = unittest.TestLoader()
-    with open(report, "a", encoding="utf-8") as file:
+    with Path(report).open("a", encoding="utf-8") as file:
         if names:
             loader.loadTestsFromNames(names).run(Report(file, float(limit_s)))
             return
         for module in package.__test_modules__:
-            for test in _flat(loader.loadTestsFromModule(module)):
-                file.write(json.dumps({"test": test.id()}) + "\n")
+            tests = _flat(loader.loadTestsFromModule(module))
+            file.writelines(json.dumps({"test": test.id()}) + "\n" for test in tests)
 
 
 def _flat(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:

@@ -16,7 +16,8 @@ PYTHON = "/usr/bin/python3"
 
 def unpack(to: Path, root: Path = Path("/")) -> None:
     """Puts the tests of the package that is installed in `root` in `to`/tests. Leaves with exit code 2 and says what to do if they
-    cannot be had."""
+    cannot be had.
+    """
     source = root / FOLDER
     if not any(source.glob("base.py*")):
         # Images often leave documentation out when they install packages (dpkg's path-exclude).

@@ -36,8 +36,8 @@ class Hardship:
         """It lasts as long as the context."""
         yield
 
-    def wrap(self, argv: list[str], side: str) -> list[str]:
-        """The command of the program on host `side` ("a", the client's, or "b") that suffers it."""
+    def wrap(self, argv: list[str], _side: str) -> list[str]:
+        """The command of the program on host `_side` ("a", the client's, or "b") that suffers it."""
         return argv
 
     def strike(self, server: Program, client: Program, after_s: float) -> None:
@@ -61,7 +61,7 @@ class _Loops(Hardship):
         finally:
             _end(loops)
 
-    def wrap(self, argv: list[str], side: str) -> list[str]:
+    def wrap(self, argv: list[str], _side: str) -> list[str]:
         pinned = [] if self._core is None else ["taskset", "--cpu-list", str(self._core)]
         return [*pinned, "nice", "-n", str(self._nice), *argv]
 

@@ -17,12 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
+import hardships
 from airdma_lab import build, privileges, requirements, table
 from airdma_lab.lab import Host, Lab
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import hardships
+from airdma_lab.program import Program
 from hardships import Hardship
 
 RUN_S = 120.0
@@ -156,7 +154,7 @@ def _run(lab: Lab, pair: Pair, hardship: Hardship, number: int) -> str:
     return "" if all(outcome.ok for outcome in outcomes) else "\n".join(outcome.explain() for outcome in outcomes)
 
 
-def _is_ready(server: object, port: int) -> bool:
+def _is_ready(server: Program, port: int) -> bool:
     if port:
         return server.wait_listening(port, "tcp", LISTEN_S)
     # rping's server sleeps when it listens.

@@ -51,7 +51,7 @@ class Case:
 
     @property
     def datagrams(self) -> bool:
-        """Does it run over a service that is not answered?"""
+        """Whether it runs over a service whose packets are not acknowledged."""
         programs = {"ibv_ud_pingpong", "ibv_uc_pingpong"}
         return not {"UD", "UC", "-u", *programs}.isdisjoint(self.argv)
 

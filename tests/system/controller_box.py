@@ -17,8 +17,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from airdma_lab import build, devices, perftest, privileges
 from airdma_lab.lab import Host
@@ -202,7 +203,7 @@ class Chain:
             _programs=self._programs,
         )
 
-    def __enter__(self) -> Chain:
+    def __enter__(self) -> Self:
         hosts = [self.h, self.n, self.x, self.f]
         for host in hosts:
             _run("ip", "netns", "add", host.namespace)
@@ -223,8 +224,7 @@ class Chain:
         for host in (self.h, self.f):
             _run("ip", "-n", host.namespace, "address", "add", f"{host.ipv4}/24", "dev", "eth0")
             _run("ip", "-n", host.namespace, "address", "add", f"{host.ipv6}/64", "dev", "eth0", "nodad")
-            up = ["ip", "-n", host.namespace, "link", "show", "eth0"]
-            _wait(lambda up=up: "state UP" in _run(*up))
+            _wait(partial(_is_up, host, "eth0"))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -252,8 +252,8 @@ class Chain:
         program = host.start([str(build.binary()), "link", *words])
         sockets = Path(f"/proc/{program.pid}/net/packet")
         inside = host.namespace_path.stat().st_ino
-        there = lambda: os.stat(f"/proc/{program.pid}/ns/net").st_ino == inside
-        _wait(lambda: there() and len(sockets.read_text(encoding="ascii").splitlines()) == 3)
+        entered = Path(f"/proc/{program.pid}/ns/net")
+        _wait(lambda: entered.stat().st_ino == inside and len(sockets.read_text("ascii").splitlines()) == 3)
         try:
             yield program
         finally:
@@ -503,6 +503,10 @@ def _run(*argv: str) -> str:
     return result.stdout
 
 
+def _is_up(host: Host, interface: str) -> bool:
+    return "state UP" in _run("ip", "-n", host.namespace, "link", "show", interface)
+
+
 def _wait(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 10
     while not condition() and time.monotonic() < deadline:
@@ -529,10 +533,10 @@ def table() -> None:
     print("| sender | scheme | | Mb/s | each packet sent | dropped by the radio's queue | dropped by the box | stops |")
     print("|---|---|---|---:|---:|---:|---:|---:|")
     for mcs, packets in [("0", 20_000), ("2", 60_000)]:
-        _row("go-back-N, 4 MiB", mcs, lambda words, air, packets=packets: go_back_n(words, air, packets))
+        _row("go-back-N, 4 MiB", mcs, partial(go_back_n, packets=packets))
     for mcs, window, messages in [("0", 1 << 20, 300), ("4", 4 << 20, 2000), ("4", 256 << 10, 2000)]:
         name = f"`ib_write_bw`, {window >> 10} KiB"
-        _row(name, mcs, lambda words, air, window=window, messages=messages: _measured(words, air, window, messages))
+        _row(name, mcs, partial(_measured, window=window, messages=messages))
 
 
 def _measured(words: list[str], air: list[str], window: int, messages: int) -> tuple[float, float, dict[str, Any]]:

@@ -1,5 +1,6 @@
 """The drop-in directory: libibverbs.so.1 and librdmacm.so.1 for LD_LIBRARY_PATH, on hosts with rdma-core and without; programs
-that ask for symbol versions; and what `airdma run` picks."""
+that ask for symbol versions; and what `airdma run` picks.
+"""
 
 from __future__ import annotations
 

@@ -604,7 +604,7 @@ def _described(top: Path) -> dict[str, tuple[object, ...]]:
         stat = path.lstat()
         content: object = None
         if path.is_symlink():
-            content = os.readlink(path)
+            content = str(path.readlink())
         elif path.is_file():
             with path.open("rb") as file:
                 content = hashlib.file_digest(file, "sha256").hexdigest()

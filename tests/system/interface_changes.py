@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from pathlib import Path
@@ -51,7 +50,7 @@ def _missing(output: str, events: list[str]) -> list[str]:
 
 def _target(link: Path) -> str:
     try:
-        return os.readlink(link)
+        return str(link.readlink())
     except FileNotFoundError:  # closed meanwhile
         return ""
 

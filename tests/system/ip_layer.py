@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from airdma_lab.build import ROOT
 from airdma_lab.lab import INTERFACE, Host, Lab
@@ -60,7 +61,7 @@ def _differences(
         packet, _, expected = line.partition(" ")
         sender.send(frame_header + bytes.fromhex(packet))
         sender.send(frame_header + bytes.fromhex(last_packet))
-        arrived = []
+        arrived: list[str] = []
         while not arrived or arrived[-1] != last:
             payload, address = receiver.recvfrom(65536)
             arrived.append(f"{address[0]} {address[1]} {payload.hex()}")
@@ -87,9 +88,9 @@ def _link_address(host: Host) -> bytes:
 
 @contextmanager
 def in_namespace(host: Host) -> Iterator[None]:
-    """Sockets that are made inside belong to the host. (os.setns came with Python 3.12.)"""
+    """Sockets that are made inside belong to the host (os.setns came with Python 3.12)."""
     libc = ctypes.CDLL(None, use_errno=True)
-    with open("/proc/self/ns/net", encoding="ascii") as own, open(host.namespace_path, encoding="ascii") as there:
+    with Path("/proc/self/ns/net").open("rb") as own, host.namespace_path.open("rb") as there:
         _set_namespace(libc, there.fileno())
         try:
             yield

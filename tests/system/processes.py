@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 import scenarios
 from airdma_lab import build, devices
@@ -20,14 +21,15 @@ _TIMEOUT_S = 60.0
 
 def run(lab: Lab, tally: Tally) -> None:
     """Two servers on one host with two clients on the other, both ends on one host, one that is killed, and one that ends."""
-    for name, test in (
+    tests: list[tuple[str, Callable[[], list[str]]]] = [
         ("two servers on one host, two clients on the other", lambda: _together(lab.a, lab.b, 2)),
         ("four servers on one host, four clients on the other", lambda: _together(lab.a, lab.b, 4)),
         ("servers and clients on one host and address", lambda: _together(lab.b, lab.b, 2)),
         ("one of three servers is killed", lambda: _killed(lab)),
         ("a client ends, and its DREQ is lost", lambda: _dreq_lost(lab)),
         ("another user's program says whose the address is", lambda: _other_user(lab.a)),
-    ):
+    ]
+    for name, test in tests:
         started = time.monotonic()
         tally.record(name, test(), time.monotonic() - started)
 

@@ -87,7 +87,8 @@ class Bench:
     def job(self, number: int) -> dict[str, Any]:
         outcome = self.queue("status", str(number), "--json")
         assert outcome.ok, outcome.explain()
-        return json.loads(outcome.stdout)
+        job: dict[str, Any] = json.loads(outcome.stdout)
+        return job
 
     def wait_for(self, number: int, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         deadline = time.monotonic() + _TIMEOUT_S

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from airdma_lab import build, devices, perftest
@@ -57,13 +59,13 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
         path.write_bytes(content)
         secrets.append({"AIRDMA_SECRET": str(path)})
     for one in RUNS:
-        _record(tally, f"sealed: {one.name}", lambda one=one: _is_sealed(lab, one, secrets[0]))
+        _record(tally, f"sealed: {one.name}", partial(_is_sealed, lab, one, secrets[0]))
     for what, other in (("another secret", secrets[1]), ("no secret", {})):
         for one in (RUNS[0], next(run for run in RUNS if run.argv[0] == "rping")):
             _record(
                 tally,
                 f"{what} reaches nothing: {one.name}",
-                lambda one=one, other=other: _is_refused(lab, one, secrets[0], other),
+                partial(_is_refused, lab, one, secrets[0], other),
             )
     readable = folder / "readable"
     readable.write_bytes(b"0123456789abcdef")
@@ -71,7 +73,7 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
     _record(tally, "a secret that others can read is refused", lambda: _is_no_secret(lab, readable))
 
 
-def _record(tally: Tally, name: str, check: object) -> None:
+def _record(tally: Tally, name: str, check: Callable[[], list[str]]) -> None:
     started = time.monotonic()
     tally.record(name, check(), time.monotonic() - started)
 

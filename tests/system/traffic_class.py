@@ -52,11 +52,11 @@ class Asked:
 
     @property
     def datagrams(self) -> bool:
-        return "UD" in self.argv or self.by_address and self.argv[0] == "udaddy"
+        return "UD" in self.argv or (self.by_address and self.argv[0] == "udaddy")
 
     @property
     def by_address(self) -> bool:
-        """Do the programs find each other by rdma_cm, or over TCP?"""
+        """Whether the programs find each other by rdma_cm (true) or over TCP."""
         return self.argv[0] in ("ucmatose", "udaddy")
 
 

@@ -170,7 +170,8 @@ def _crash() -> list[str]:
     _up(*SLOW)
     complaints += [] if program.wait(10) != 0 else ["the program ended well"]
     _airdma("down", "--all")
-    return complaints + [] if "no link is up" in _airdma("status").stdout else [*complaints, "it is still there"]
+    complaints += [] if "no link is up" in _airdma("status").stdout else ["it is still there"]
+    return complaints
 
 
 def _interrupted() -> list[str]:
@@ -228,10 +229,10 @@ def _between_namespaces(other: int) -> list[str]:
     for controller in _processes():
         os.kill(controller, signal.SIGKILL)
     _wait(lambda: not _processes())
-    for expected, command in [(True, "status"), (False, "down")]:
-        _airdma(command)
+    for expected, words in [(True, "status"), (False, "down")]:
+        _airdma(words)
         found = "htb" in subprocess.run(shaped, capture_output=True, text=True, check=True).stdout
-        complaints += [] if found == expected else [f"HTB after {command}: {found}"]
+        complaints += [] if found == expected else [f"HTB after {words}: {found}"]
     return complaints
 
 
@@ -302,7 +303,7 @@ def _measured(stem: Path, only: str, *words: str) -> dict[str, float]:
 def _processes() -> set[int]:
     """Controllers of links that this binary drives."""
     binary = str(build.binary())
-    numbers = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+    numbers = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     return {number for number in numbers if _command(number).startswith(f"{binary} link serve")}
 
 

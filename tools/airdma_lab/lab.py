@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Self
 
 from .program import Outcome, Program
 
@@ -132,7 +133,7 @@ class Lab:
         self.b = self._host("b", 2, cores[1 % len(cores)])
         self._closed = False
 
-    def __enter__(self) -> Lab:
+    def __enter__(self) -> Self:
         _exit_on_signals()
         _remove_abandoned()
         atexit.register(self.close)

@@ -59,8 +59,8 @@ class Program:
         """
         self.argv = tuple(argv)
         self._namespace = namespace
-        self._stdout = tempfile.TemporaryFile()
-        self._stderr = tempfile.TemporaryFile()
+        self._stdout = tempfile.TemporaryFile()  # noqa: SIM115 (closed by _contents)
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by _contents)
         self._started = time.monotonic()
         self._child = subprocess.Popen(
             [*launcher, *argv],
@@ -142,7 +142,7 @@ class Program:
         self.wait(0)
 
     def has_exited(self) -> bool:
-        """Has it ended by now?"""
+        """Whether it has ended."""
         return self._outcome is not None or self._has_exited(0)
 
     def _has_exited(self, timeout_s: float) -> bool:
@@ -153,7 +153,7 @@ class Program:
 
 def _in_namespace(pid: int, namespace: Path) -> bool:
     try:
-        return os.stat(f"/proc/{pid}/ns/net").st_ino == namespace.stat().st_ino
+        return Path(f"/proc/{pid}/ns/net").stat().st_ino == namespace.stat().st_ino
     except OSError:
         return False
 

@@ -38,7 +38,6 @@ PACKAGES: dict[str, str] = {
     "rstream": "rdmacm-utils",
     "ucx_info": "ucx-utils",
     "ucx_perftest": "ucx-utils",
-    "rping": "rdmacm-utils",
     "qperf": "qperf",
     "fio": "fio",
     "fi_pingpong": "libfabric-bin",

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from airdma_lab import build, devices
 from airdma_lab.lab import Host
-from airdma_lab.program import Outcome
+from airdma_lab.program import Outcome, Program
 
 from programs.line import Line
 
@@ -33,8 +33,11 @@ class Running(Protocol):
 class End(Protocol):
     """What the lines of the table need to know of a machine."""
 
-    ipv4: str
-    ipv6: str
+    @property
+    def ipv4(self) -> str: ...
+
+    @property
+    def ipv6(self) -> str: ...
 
     def words(self) -> Mapping[str, str]:
         """What commands call its things: `device`, `gid`, `gid6`, `folder`, `namespace`."""
@@ -80,6 +83,7 @@ class AirdmaEnd:
         return self.host.start(dropin if line.dropin else build.with_airdma(argv), environment)
 
     def forget(self, program: Running) -> None:
+        assert isinstance(program, Program)
         self.host.forget(program)
 
     def counters(self) -> dict[str, int]:

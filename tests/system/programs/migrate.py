@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 PORT = 4444
 PATTERN_AT = 0x200_0000
@@ -38,7 +39,7 @@ class Monitor:
         self._read()
         self.ask("qmp_capabilities")
 
-    def ask(self, execute: str, **arguments: object) -> object:
+    def ask(self, execute: str, **arguments: object) -> dict[str, Any]:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"execute": execute, "arguments": arguments}) + "\n")
         self.process.stdin.flush()
@@ -47,22 +48,24 @@ class Monitor:
             if "error" in said:
                 raise SystemExit(f"{execute}: {said['error']['desc']}")
             if "return" in said:
-                return said["return"]
+                returned: dict[str, Any] = said["return"]
+                return returned
 
     def wait(self, execute: str, *wanted: str) -> str:
         deadline = time.monotonic() + LIMIT_S
-        while (status := self.ask(execute).get("status", "none")) not in wanted:
+        while (status := str(self.ask(execute).get("status", "none"))) not in wanted:
             if time.monotonic() > deadline:
                 raise SystemExit(f"{execute}: still {status}")
             time.sleep(0.05)
         return status
 
-    def _read(self) -> dict:
+    def _read(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             # QEMU's migration prints there, too.
             if line.startswith("{"):
-                return json.loads(line)
+                said: dict[str, Any] = json.loads(line)
+                return said
             print(line, end="")
         raise SystemExit(f"QEMU ended: {self.process.wait()}")
 

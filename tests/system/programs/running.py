@@ -69,8 +69,9 @@ def complaints_of(server: End, client: End, line: Line, words: Words, folder: Pa
         complaints.append("the server is not ready")
     for pattern in line.says:
         complaints += [f"the client does not say {pattern}" for end in clients if not _found(pattern, end, words[1])]
-    for pattern in line.server_says if served else ():
-        complaints += [] if _found(pattern, served, words[0]) else [f"the server does not say {pattern}"]
+    if served:
+        missing = [pattern for pattern in line.server_says if not _found(pattern, served, words[0])]
+        complaints += [f"the server does not say {pattern}" for pattern in missing]
     if line.after and not complaints:
         complaints += line.after(folder)
     complaints += _counter_complaints(line, grown, spoiled)
