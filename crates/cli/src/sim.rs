@@ -3,9 +3,9 @@
 mod air;
 mod congestion;
 
-use airdma_worlds::{Counts, Outcome, Plan, SLOW, Soak, plan_of, run, shrink, soak};
 use airdma_sim::wifi::report;
 use airdma_sim::wifi::traffic::Acks;
+use airdma_worlds::{Counts, Outcome, Plan, SLOW, Soak, plan_of, run, shrink, soak};
 use anyhow::Context;
 use std::fmt::Write as _;
 use std::fs;

@@ -38,6 +38,7 @@ pub(crate) use pace::Weight;
 pub(crate) use peer::Arrived;
 
 use crate::QpType;
+use crate::index::{AirIndex, QpIndex};
 use crate::sharing::steering::range_of;
 use crate::worker::qp_table::Connection;
 use crate::worker::tables::Tables;
@@ -78,9 +79,6 @@ pub(crate) enum AirMode {
     Asks,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AirIndex(u32);
-
 /// A process, as seen from one of our addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Caller {
@@ -110,7 +108,7 @@ pub(crate) struct Air {
     /// Since when packets that have come wait to be taken in.
     more_waits: Option<Time>,
     /// Queue pairs whose peers are to get a CNP.
-    notifies: VecDeque<u32>,
+    notifies: VecDeque<QpIndex>,
     /// No peer wants to be called before.
     due: Option<Time>,
     /// Of the last report to anybody. A peer may know us longer than we remember: its count must not begin again.
@@ -162,7 +160,7 @@ impl Air {
     }
 
     fn peer(&mut self, index: AirIndex) -> &mut AirPeer {
-        &mut self.peers[index.0 as usize]
+        &mut self.peers[index.place()]
     }
 
     /// How many queue pairs wait until the rate to their peers lets them send.
@@ -183,12 +181,12 @@ impl Air {
     pub(crate) fn admit(
         &mut self,
         index: AirIndex,
-        asks: (u32, Weight),
+        asks: (QpIndex, Weight),
         wanted: u64,
         waits: &mut bool,
         now: Time,
     ) -> Option<u64> {
-        let peer = &mut self.peers[index.0 as usize];
+        let peer = &mut self.peers[index.place()];
         let Some(pace) = &mut peer.pace else {
             return Some(u64::MAX);
         };
@@ -203,23 +201,28 @@ impl Air {
 
     /// The traffic class of a packet to the peer that is to have this one.
     pub(crate) fn traffic_class(&self, index: AirIndex, wanted: u8) -> u8 {
-        let peer = &self.peers[index.0 as usize];
+        let peer = &self.peers[index.place()];
         let pace = peer.pace.as_ref();
         pace.map_or(wanted, |pace| pace.traffic_class(wanted))
     }
 
     /// A queue pair sends without asking the pacer, whether it waited in line or had the turn. Whose turn it is now, if it had it.
-    pub(crate) fn pass(&mut self, index: AirIndex, queue_pair: u32, waited: bool) -> Option<u32> {
+    pub(crate) fn pass(
+        &mut self,
+        index: AirIndex,
+        queue_pair: QpIndex,
+        waited: bool,
+    ) -> Option<QpIndex> {
         self.peer(index).pace.as_mut()?.pass(queue_pair, waited)
     }
 
     /// The one who waits for the pacer, to be asked again what it wants.
-    pub(crate) fn ask_again(&mut self, index: AirIndex) -> Option<u32> {
+    pub(crate) fn ask_again(&mut self, index: AirIndex) -> Option<QpIndex> {
         self.peer(index).pace.as_mut()?.ask_again()
     }
 
     /// Who comes next of those who leave out of turn, if one just did, see [`Pace::next_beside`].
-    pub(crate) fn next_beside(&mut self, index: AirIndex) -> Option<u32> {
+    pub(crate) fn next_beside(&mut self, index: AirIndex) -> Option<QpIndex> {
         self.peer(index).pace.as_mut()?.next_beside()
     }
 
@@ -227,11 +230,11 @@ impl Air {
     pub(crate) fn sent(
         &mut self,
         index: AirIndex,
-        queue_pair: u32,
+        queue_pair: QpIndex,
         now: Time,
         sent: (u64, u64),
         has_more: bool,
-    ) -> Option<u32> {
+    ) -> Option<QpIndex> {
         let pace = self.peer(index).pace.as_mut()?;
         let next = pace.sent(queue_pair, now, sent, has_more);
         if let Some(due) = pace.due() {
@@ -246,14 +249,14 @@ impl Air {
             !peer.users.is_empty() && ends == (address, local, range)
         };
         let index = self.peers.iter().position(is_it)?;
-        Some(AirIndex(index as u32))
+        Some(AirIndex::from_place(index))
     }
 
     /// A queue pair is connected: to `number`, if it is of the service to which something is offered.
     fn join(
         &mut self,
         now: Time,
-        queue_pair: u32,
+        queue_pair: QpIndex,
         connection: &Connection,
         number: Option<Qpn>,
         is_there: bool,
@@ -316,7 +319,7 @@ impl Air {
             Some(place) => *place = peer,
             None => self.peers.push(peer),
         }
-        AirIndex(index as u32)
+        AirIndex::from_place(index)
     }
 
     /// The peer is to be asked what it can do, once it has proven to be there.
@@ -344,7 +347,7 @@ impl Air {
     }
 
     /// Whose turn it is to send now, if it was the turn of the one that leaves.
-    fn leave(&mut self, index: AirIndex, queue_pair: u32) -> Option<u32> {
+    fn leave(&mut self, index: AirIndex, queue_pair: QpIndex) -> Option<QpIndex> {
         let peer = self.peer(index);
         peer.users.retain(|&other| other != queue_pair);
         peer.owing.retain(|&other| other != queue_pair);
@@ -371,7 +374,7 @@ impl Tables {
     }
 
     /// A queue pair was connected: it can do more when its peer says so.
-    pub(crate) fn join_air(&mut self, index: u32, now: Time) {
+    pub(crate) fn join_air(&mut self, index: QpIndex, now: Time) {
         let Some(slot) = self.qps.slot(index) else {
             return;
         };
@@ -409,7 +412,7 @@ impl Tables {
             return;
         }
         self.air.sought_again_at = now + SEEKING_INTERVAL;
-        for index in 0..self.qps.end() {
+        for index in self.qps.indices() {
             let Some(slot) = self.qps.slot(index) else {
                 continue;
             };
@@ -419,7 +422,7 @@ impl Tables {
                 continue;
             };
             let ends = (connection.remote, connection.local, range_of(number));
-            let speaks = |air: AirIndex| self.air.peers[air.0 as usize].range.is_some();
+            let speaks = |air: AirIndex| self.air.peers[air.place()].range.is_some();
             if ends != (caller.address, caller.local, caller.range)
                 || connection.air.is_some_and(speaks)
             {
@@ -432,7 +435,7 @@ impl Tables {
         }
     }
 
-    pub(crate) fn leave_air(&mut self, index: u32, connection: &Connection) {
+    pub(crate) fn leave_air(&mut self, index: QpIndex, connection: &Connection) {
         self.air.notifies.retain(|&notifies| notifies != index);
         let Some(air) = connection.air else {
             return;
@@ -443,7 +446,7 @@ impl Tables {
     }
 
     /// It is this queue pair's turn to send to a peer whose rate is controlled.
-    pub(crate) fn take_the_turn(&mut self, index: u32) {
+    pub(crate) fn take_the_turn(&mut self, index: QpIndex) {
         if let Some(slot) = self.qps.slot(index) {
             slot.waits = false;
         }
@@ -451,7 +454,7 @@ impl Tables {
     }
 
     /// Packets that were taken for a queue pair.
-    pub(crate) fn note_arrived(&mut self, index: u32, arrived: Arrived, now: Time) {
+    pub(crate) fn note_arrived(&mut self, index: QpIndex, arrived: Arrived, now: Time) {
         let Some(slot) = self.qps.slot(index) else {
             return;
         };
@@ -466,7 +469,7 @@ impl Tables {
     }
 
     /// After anything that was done with a queue pair: what it owes its peer is told in time.
-    pub(crate) fn note_owed(&mut self, index: u32, now: Time) {
+    pub(crate) fn note_owed(&mut self, index: QpIndex, now: Time) {
         let Some(slot) = self.qps.slot(index) else {
             return;
         };
@@ -514,7 +517,7 @@ impl Tables {
             if peer.due().is_none_or(|due| due > now) {
                 continue;
             }
-            let index = AirIndex(index as u32);
+            let index = AirIndex::from_place(index);
             self.keep_pace(index, now, port);
             if let Some(mad) = self.next_message(index, now, port) {
                 let peer = self.air.peer(index);
@@ -541,7 +544,7 @@ impl Tables {
         if !self.air.peer(index).is_sealed {
             return Some(self.air.emit(mad, out));
         }
-        let users = &self.air.peers[index.0 as usize].users;
+        let users = &self.air.peers[index.place()].users;
         let mut carriers = users.iter();
         let carrier = carriers.find(|&&user| {
             let seal = self.qps.slot(user).and_then(|slot| slot.seal.as_ref());
@@ -589,7 +592,7 @@ impl Tables {
         let user = self.air.peer(index).users.first().copied();
         let slot = user.and_then(|user| self.qps.slot(user));
         if let Some(host) = slot.and_then(|slot| slot.connection).map(|way| way.peer) {
-            self.peers.grant(host, window, index.0);
+            self.peers.grant(host, window, index);
             self.unblock(host);
         }
     }

@@ -12,8 +12,8 @@ use crate::air::RateControl;
 use crate::clock::Clock;
 use crate::host::gids::{GIDS_MAX, GidEntry};
 use crate::host::link_monitor::News;
+use crate::index::{DOORBELLS, Serial};
 use crate::objects::async_event::{AsyncEvents, EventOwner};
-use crate::objects::qp_shared::DOORBELLS;
 use crate::progress::eventfd::EventFd;
 use crate::progress::progress_thread::Helper;
 use crate::progress::standby::Watch;
@@ -45,9 +45,6 @@ const AWAY_TIME_MAX: Duration = Duration::from_secs(1);
 const AWAY_PAUSE: Duration = Duration::from_micros(20);
 /// Between two tries to get the worker, for those who do not wait for ever, and between two rounds while time passes.
 const LOCK_PAUSE: Duration = Duration::from_micros(100);
-
-/// What tells domains, queue pairs and queues of a device apart for good: of 64 bits, so that no long-lived process has one twice.
-pub(crate) type Serial = u64;
 
 pub(crate) struct Core {
     pub(crate) info: DeviceInfo,

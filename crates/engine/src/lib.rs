@@ -13,6 +13,7 @@ mod clock;
 mod core;
 mod error;
 mod host;
+mod index;
 #[cfg(test)]
 #[path = "../tests/common/isolated.rs"]
 mod isolated;

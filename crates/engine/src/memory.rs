@@ -17,7 +17,7 @@ mod on_demand;
 pub(crate) mod presence;
 mod windows;
 
-use crate::core::Serial;
+use crate::index::{PdIndex, Serial};
 use crate::random::Random;
 use crate::{Access, Error, LIMITS};
 use airdma_shm::Sge;
@@ -52,7 +52,7 @@ pub(crate) struct MemoryTable {
 #[derive(Clone, Copy)]
 struct Region {
     key: u32,
-    pd: Serial,
+    pd: PdIndex,
     access: Access,
     address: usize,
     iova: u64,
@@ -116,7 +116,7 @@ impl From<Refused> for RemoteFault {
 /// Where a stretch of memory is to be found: a key and an address in its region, for a protection domain.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
-    pub(crate) pd: Serial,
+    pub(crate) pd: PdIndex,
     pub(crate) key: u32,
     pub(crate) va: u64,
     /// Serial number of the queue pair whose peer asks; [`OURSELVES`] for the application's own requests.
@@ -142,7 +142,7 @@ impl MemoryTable {
     /// Registers memory and returns its key. The caller vouches that it stays mapped.
     pub(crate) fn register(
         &mut self,
-        pd: Serial,
+        pd: PdIndex,
         address: u64,
         length: usize,
         iova: u64,
@@ -162,7 +162,7 @@ impl MemoryTable {
     }
 
     /// Registers nothing: a region of any address that reads as zeros and swallows what is written (`ibv_alloc_null_mr(3)`).
-    pub(crate) fn register_null(&mut self, pd: Serial) -> Result<u32, Error> {
+    pub(crate) fn register_null(&mut self, pd: PdIndex) -> Result<u32, Error> {
         self.insert(Region {
             length: u64::MAX,
             access: Access::LOCAL_WRITE,
@@ -172,7 +172,7 @@ impl MemoryTable {
     }
 
     /// Registers no bytes, of device memory.
-    pub(crate) fn register_empty(&mut self, pd: Serial) -> Result<u32, Error> {
+    pub(crate) fn register_empty(&mut self, pd: PdIndex) -> Result<u32, Error> {
         self.insert(Region::empty(pd))
     }
 
@@ -200,7 +200,7 @@ impl MemoryTable {
     /// Doubles the rows. No two keys that led to different rows lead to the same one afterwards.
     fn grow(&mut self) {
         let count = ROWS_MIN.max(2 * self.rows.len());
-        let before = mem::replace(&mut self.rows, vec![Region::empty(0); count]);
+        let before = mem::replace(&mut self.rows, vec![Region::empty(PdIndex::NONE); count]);
         for region in before.into_iter().filter(|region| region.key != 0) {
             let row = self.row(region.key);
             self.rows[row] = region;
@@ -234,7 +234,7 @@ impl MemoryTable {
     pub(crate) fn deregister(&mut self, key: u32) -> Result<(), Error> {
         if let Some(region) = self.at_mut(key) {
             region.check_no_windows()?;
-            *region = Region::empty(0);
+            *region = Region::empty(PdIndex::NONE);
             self.used -= 1;
         }
         Ok(())
@@ -247,7 +247,7 @@ impl MemoryTable {
     pub(crate) fn reregister(
         &mut self,
         key: u32,
-        pd: Serial,
+        pd: PdIndex,
         change: &RegionChange,
     ) -> Result<(), Error> {
         let gone = Error::Gone("the memory region");
@@ -271,7 +271,7 @@ impl MemoryTable {
     /// Where `length` bytes of a region of the application's own lie in its address space; `None` if it has no such part.
     pub(crate) fn address_of(
         &self,
-        pd: Serial,
+        pd: PdIndex,
         key: u32,
         va: u64,
         length: u32,
@@ -289,7 +289,7 @@ impl MemoryTable {
 
     /// From where to where in its address space an element of a list of the application's own leads; nowhere if it has no bytes, or those of
     /// a null region.
-    pub(crate) fn span(&self, pd: Serial, sge: &Sge) -> Result<Option<(u64, u64)>, Refused> {
+    pub(crate) fn span(&self, pd: PdIndex, sge: &Sge) -> Result<Option<(u64, u64)>, Refused> {
         let place = Place {
             pd,
             key: sge.lkey,
@@ -471,7 +471,7 @@ impl MemoryTable {
 
 impl Region {
     /// A region of no bytes.
-    fn empty(pd: Serial) -> Region {
+    fn empty(pd: PdIndex) -> Region {
         Region {
             key: 0,
             pd,
@@ -493,7 +493,7 @@ impl Region {
     }
 
     fn checked(
-        pd: Serial,
+        pd: PdIndex,
         address: u64,
         length: usize,
         iova: u64,

@@ -17,6 +17,7 @@ pub(crate) mod session;
 
 pub(crate) use secret::{Secret, TAG_LEN};
 
+use crate::index::QpIndex;
 use crate::random::Random;
 use crate::worker::counters::EngineCounter;
 use crate::worker::qp_table::{NO_PORT, QpSlot};
@@ -221,7 +222,7 @@ impl Seal {
 
 impl Tables {
     /// A queue pair was connected: if it seals, it exchanges keys for this connection.
-    pub(crate) fn begin_keying(&mut self, index: u32, now: Time) {
+    pub(crate) fn begin_keying(&mut self, index: QpIndex, now: Time) {
         let slot = self.qps.slot(index);
         if let Some(slot) = slot.filter(|slot| slot.seals && slot.connection.is_some()) {
             slot.seal = Some(Box::new(Seal::new(now, &mut self.random)));
@@ -361,7 +362,7 @@ impl Tables {
     /// The peer has sealed a packet: it is there, as its last word of connection management would say (IBTA 12.9.7.2). From which port it
     /// comes decides nothing here.
     #[inline]
-    fn note_authentic(&mut self, index: u32, now: Time) {
+    fn note_authentic(&mut self, index: QpIndex, now: Time) {
         let slot = self.qps.slot(index);
         if let Some(QpSlot { qp, seal, .. }) = slot
             && let Some(seal) = seal
@@ -410,7 +411,7 @@ impl Tables {
     }
 
     /// Takes a sealed packet for a queue pair of datagrams.
-    fn receive_sealed_datagram(&mut self, index: u32, now: Time, received: &Received<'_>) {
+    fn receive_sealed_datagram(&mut self, index: QpIndex, now: Time, received: &Received<'_>) {
         let slot = self.qps.slot(index);
         let Some(datagrams) = slot.and_then(|slot| slot.datagrams.as_deref_mut()) else {
             return;

@@ -16,6 +16,7 @@ pub(crate) mod tables;
 pub(crate) mod timers;
 pub(crate) mod withheld;
 
+use crate::index::{Doorbell, QpIndex};
 use crate::random::Random;
 use crate::sharing::steering::{Ground, Steering};
 use crate::worker::counters::EngineCounter;
@@ -195,7 +196,7 @@ impl Worker {
     ///
     /// # Errors
     /// `ENOMEM` when all are taken, by this process or together with others.
-    pub(crate) fn reserve(&mut self, now: Time) -> Result<(u32, Qpn), Error> {
+    pub(crate) fn reserve(&mut self, now: Time) -> Result<(QpIndex, Qpn), Error> {
         if self.tables.qps.wants_range() {
             self.add_range(now);
         }
@@ -300,7 +301,7 @@ impl Worker {
     /// One round: doorbells, then packets, then timers, then transmissions. Its work is bounded.
     pub(crate) fn progress(&mut self, doorbells: &Doorbells, now: Time, work: Work) -> Round {
         let mut round = Round::default();
-        doorbells.drain(|doorbell| self.tables.answer(doorbell, now));
+        doorbells.drain(|doorbell| self.tables.answer(Doorbell::new(doorbell), now));
         if work == Work::All {
             round.received = self.receive(now, &mut round);
             // What a timer waits for may be among the packets that still wait.
@@ -411,7 +412,7 @@ impl Worker {
     ///
     /// # Errors
     /// `ENOMEM` at the limits; those of the system.
-    pub(crate) fn attach(&mut self, group: IpAddr, index: u32) -> Result<(), Error> {
+    pub(crate) fn attach(&mut self, group: IpAddr, index: QpIndex) -> Result<(), Error> {
         let link = &mut self.link;
         self.tables.multicast.attach(group, index, || {
             let link = link.as_mut().ok_or(Error::Gone("the port"))?;
@@ -425,7 +426,7 @@ impl Worker {
     ///
     /// # Errors
     /// `EINVAL` when it is not attached.
-    pub(crate) fn detach(&mut self, group: IpAddr, index: u32) -> Result<(), Error> {
+    pub(crate) fn detach(&mut self, group: IpAddr, index: QpIndex) -> Result<(), Error> {
         match self.tables.multicast.detach(group, index) {
             None => Err(Error::Invalid(
                 "the queue pair is not attached to that multicast group",

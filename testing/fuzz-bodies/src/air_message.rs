@@ -13,10 +13,10 @@ use airdma_engine::{
     QpState, QpType, SendFlags, SendWr, Sge,
 };
 use airdma_port::sim::Frame;
-use airdma_worlds::host::{Air, Host, LANDINGS, REGIONS, SOURCES, TARGETS, region};
 use airdma_wire::air;
 use airdma_wire::mad::{GSI_QKEY, MAD_LEN};
 use airdma_wire::{Bth, Deth, Headers, ICRC_LEN, IpPseudo, Opcode, Qpn, ROCE_PORT, icrc};
+use airdma_worlds::host::{Air, Host, LANDINGS, REGIONS, SOURCES, TARGETS, region};
 
 use crate::input::Input;
 

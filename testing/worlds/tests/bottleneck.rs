@@ -1,8 +1,8 @@
 //! Devices that share a queue which marks: the shape of what `airdma sim congestion` shows.
 
 use airdma_engine::RateControl;
-use airdma_worlds::bottleneck::{Bottleneck, Setting};
 use airdma_sim::Marking;
+use airdma_worlds::bottleneck::{Bottleneck, Setting};
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);

@@ -1,8 +1,8 @@
 //! Transfers in a simulated Wi-Fi cell: what is asked of whom, and what becomes of it.
 
 use airdma_engine::{PathMtu, RateControl};
-use airdma_worlds::cell::*;
 use airdma_sim::wifi::Profile;
+use airdma_worlds::cell::*;
 use std::time::Duration;
 
 const TIME: Duration = Duration::from_millis(400);

@@ -2,10 +2,10 @@
 
 use airdma_engine::{PathMtu, RateControl};
 use airdma_link::{Profile as Radio, Signal, Walk};
+use airdma_sim::wifi::Profile;
 use airdma_worlds::cell::{
     Load, SNR_STEP, Seen, Sender, Setting, completion, line_completion, line_rate, throughput,
 };
-use airdma_sim::wifi::Profile;
 use std::fmt::Write as _;
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! `airdma sim congestion`: senders that share a marking queue, in virtual time, as a table that is the same on every machine.
 
 use airdma_engine::RateControl;
-use airdma_worlds::bottleneck::{Bottleneck, Setting};
 use airdma_sim::Marking;
+use airdma_worlds::bottleneck::{Bottleneck, Setting};
 use std::fmt::Write as _;
 use std::time::Duration;
 

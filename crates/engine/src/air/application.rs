@@ -2,6 +2,7 @@
 //! made of what it tells of its own.
 
 use super::AirIndex;
+use crate::index::QpIndex;
 use crate::objects::application_buffer::Fill;
 use crate::worker::tables::Tables;
 use airdma_transport::Time;
@@ -34,7 +35,7 @@ impl Taken {
 
 impl Tables {
     /// A program has emptied its buffer: the peer may have stopped for it, so that nothing else would make us speak.
-    pub(crate) fn note_application_buffer(&mut self, index: u32, now: Time) {
+    pub(crate) fn note_application_buffer(&mut self, index: QpIndex, now: Time) {
         let slot = self.qps.slot(index);
         let connection = slot.and_then(|slot| slot.connection);
         let Some(air) = connection.and_then(|connection| connection.air) else {
@@ -50,7 +51,7 @@ impl Tables {
     /// What a peer is told of the buffers of programs here: of all queue pairs that are connected to it, since it sends to all of them at
     /// one rate. Only those are told who have said that they want to know.
     pub(super) fn application_buffers(&mut self, index: AirIndex) -> Fill {
-        let peer = &self.air.peers[index.0 as usize];
+        let peer = &self.air.peers[index.place()];
         let mut all = Fill::default();
         if !peer.tells_buffers() {
             return all;

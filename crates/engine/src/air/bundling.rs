@@ -46,7 +46,7 @@ const DEBT_OFF: u64 = LOSSES_BEYOND * FRAMES_PER_LOSS * FRAME_BYTES;
 impl Air {
     /// Whether packets to the peer leave in bundles now.
     pub(crate) fn bundles(&self, index: AirIndex) -> bool {
-        self.peers[index.0 as usize].takes_bundles()
+        self.peers[index.place()].takes_bundles()
     }
 }
 

@@ -6,6 +6,7 @@
 
 use super::pace::{ECT_0, Pace};
 use super::{AirIndex, AirMode, RateControl};
+use crate::index::QpIndex;
 use crate::worker::counters::EngineCounter;
 use crate::worker::qp_table::Connection;
 use crate::worker::tables::{Tables, destination};
@@ -20,7 +21,7 @@ const CNP_TRAFFIC_CLASS: u8 = 48 << 2 | ECT_0;
 impl Tables {
     /// Packets with congestion marks came for a queue pair.
     #[cold]
-    pub(crate) fn note_marked(&mut self, index: u32, now: Time) {
+    pub(crate) fn note_marked(&mut self, index: QpIndex, now: Time) {
         let Some(slot) = self.qps.slot(index) else {
             return;
         };
@@ -73,7 +74,7 @@ impl Tables {
     #[cold]
     pub(crate) fn receive_cnp(
         &mut self,
-        index: u32,
+        index: QpIndex,
         now: Time,
         arrival: &Arrival,
         packet: &Packet<'_>,
@@ -103,14 +104,14 @@ impl Tables {
     }
 
     /// From now on there is a rate to this peer, for all queue pairs that are connected to it. `None`: there is none for this service.
-    fn control(&mut self, index: u32, connection: &Connection) -> Option<AirIndex> {
+    fn control(&mut self, index: QpIndex, connection: &Connection) -> Option<AirIndex> {
         if self.air.mode == AirMode::Asks {
             // What is offered more is offered to reliable connections alone.
             return None;
         }
         let air = self.air.add(connection, None);
         let ends = (connection.remote, connection.local);
-        for other in 0..self.qps.end() {
+        for other in self.qps.indices() {
             let slot = self.qps.slot(other);
             if let Some(other_connection) = slot.and_then(|slot| slot.connection.as_mut())
                 && (other_connection.remote, other_connection.local) == ends

@@ -12,6 +12,7 @@ use super::identity::tags;
 use super::pace::{Pace, RateControl, Told};
 use super::peer::Asked;
 use super::{Air, AirIndex, AirMode, Caller};
+use crate::index::QpIndex;
 use crate::sharing::steering::range_of;
 use crate::worker::counters::EngineCounter;
 use crate::worker::tables::Tables;
@@ -47,10 +48,7 @@ impl Tables {
         let sender = id_of(range_of(self.qps.slot(user)?.qp.qpn()));
         let hello = Hello {
             asks: false,
-            long_payload: self
-                .air
-                .long_payload(self.air.peers[index.0 as usize].address)
-                as u16,
+            long_payload: self.air.long_payload(self.air.peers[index.place()].address) as u16,
             features: self.air.features(),
             sender,
             instance: ours,
@@ -102,7 +100,7 @@ impl Tables {
 
     /// Whether a peer may call us so: by the range of a queue pair that is connected to it.
     fn is_own_name(&mut self, index: AirIndex, name: u32) -> bool {
-        let users = &self.air.peers[index.0 as usize].users;
+        let users = &self.air.peers[index.place()].users;
         users.iter().any(|&user| {
             let slot = self.qps.slot(user);
             slot.is_some_and(|slot| id_of(range_of(slot.qp.qpn())) == name)
@@ -162,7 +160,7 @@ impl Tables {
                 }
             }
             self.choose_payloads(index, user);
-            self.change_window(user, paced.then_some(index.0));
+            self.change_window(user, paced.then_some(index));
         }
         let peer = self.air.peer(index);
         peer.users = users;
@@ -180,8 +178,8 @@ impl Tables {
 
     /// How much packets of a queue pair may carry to a peer, and those of the peer to it. More than the path MTU leaves only on its own link:
     /// what a router behind it can pass on, nobody tells. A program that asked for less than the interface has gets that.
-    fn choose_payloads(&mut self, index: AirIndex, user: u32) {
-        let peer = &self.air.peers[index.0 as usize];
+    fn choose_payloads(&mut self, index: AirIndex, user: QpIndex) {
+        let peer = &self.air.peers[index.place()];
         let ours = self.air.long_payload(peer.address);
         // In whole words: packets that follow each other have no padding.
         let both = ours.min(peer.long_payload) & !3;
@@ -212,7 +210,7 @@ impl Tables {
     pub(crate) fn note_interface_mtu(&mut self, mtu: u32, now: Time) {
         self.air.interface_mtu = mtu;
         for index in 0..self.air.peers.len() {
-            let index = AirIndex(index as u32);
+            let index = AirIndex::from_place(index);
             if self.air.peer(index).agreed.is_some() {
                 self.ask_anew(index, now);
             }
@@ -222,9 +220,7 @@ impl Tables {
     /// What packets to a peer may carry has to be agreed on again.
     fn ask_anew(&mut self, index: AirIndex, now: Time) {
         // The peer may have heard what we take, and go by it, before we hear its answer.
-        let ours = self
-            .air
-            .long_payload(self.air.peers[index.0 as usize].address);
+        let ours = self.air.long_payload(self.air.peers[index.place()].address);
         for user in self.air.peer(index).users.clone() {
             if let Some(slot) = self.qps.slot(user) {
                 slot.qp.set_long_payloads(ours, 0, false);
@@ -234,7 +230,7 @@ impl Tables {
     }
 
     /// A connection has its keys: what was asked before that was lost.
-    pub(crate) fn ask_sealed(&mut self, index: u32, now: Time) {
+    pub(crate) fn ask_sealed(&mut self, index: QpIndex, now: Time) {
         let slot = self.qps.slot(index);
         let air = slot.and_then(|slot| slot.connection?.air);
         if let Some(air) = air
@@ -267,7 +263,7 @@ impl Tables {
         self.counters.count(EngineCounter::AirReportsSent);
         self.air.number = self.air.number.wrapping_add(1).max(1);
         let number = self.air.number;
-        let peer = &mut self.air.peers[index.0 as usize];
+        let peer = &mut self.air.peers[index.place()];
         // Who only receives has to know how often to tell.
         let active = under_way || !peer.owing.is_empty();
         let wants_ping = active && peer.wants_ping(now);
@@ -316,7 +312,7 @@ impl Tables {
     }
 
     fn is_under_way(&mut self, index: AirIndex) -> bool {
-        let users = &self.air.peers[index.0 as usize].users;
+        let users = &self.air.peers[index.place()].users;
         users.iter().any(|&user| {
             let slot = self.qps.slot(user);
             slot.is_some_and(|slot| slot.qp.in_flight_bytes() > 0)
@@ -329,7 +325,7 @@ impl Tables {
         now: Time,
         arrival: &Arrival,
         packet: &Packet<'_>,
-        carrier: Option<u32>,
+        carrier: Option<QpIndex>,
     ) -> bool {
         if packet.payload.get(1) != Some(&air::AIR_CLASS) {
             return false;
@@ -356,7 +352,7 @@ impl Tables {
     }
 
     /// Whether a message from a peer came as its messages do: sealed by a connection to it, if there are such.
-    fn comes_as_agreed(&mut self, index: AirIndex, carrier: Option<u32>) -> bool {
+    fn comes_as_agreed(&mut self, index: AirIndex, carrier: Option<QpIndex>) -> bool {
         match carrier {
             None => !self.air.peer(index).is_sealed,
             Some(carrier) => {
@@ -373,7 +369,7 @@ impl Tables {
         arrival: &Arrival,
         hello: &Hello,
         receiver: u32,
-        carrier: Option<u32>,
+        carrier: Option<QpIndex>,
     ) {
         let range = (hello.sender >> 24) as u8;
         let caller = Caller {
@@ -469,7 +465,7 @@ impl Tables {
         arrival: &Arrival,
         report: &Report,
         records: Records<'_>,
-        carrier: Option<u32>,
+        carrier: Option<QpIndex>,
     ) {
         let range = (report.sender >> 24) as u8;
         let caller = Caller {

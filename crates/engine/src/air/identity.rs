@@ -69,7 +69,7 @@ pub(super) fn tags([ours, theirs]: [u64; 2], own: Qpn, peer: Qpn) -> Tags {
 impl super::Air {
     /// The instance that a peer is told.
     pub(super) fn instance(&self, index: AirIndex) -> Option<u64> {
-        let peer = &self.peers[index.0 as usize];
+        let peer = &self.peers[index.place()];
         self.instance_for(peer.address, peer.local)
     }
 

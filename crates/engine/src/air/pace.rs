@@ -4,6 +4,7 @@
 //! much of it as its [`Weight`] says, or waits for it, and goes to the end of the line. So all get bytes by their weights.
 
 use super::application::Taken;
+use crate::index::QpIndex;
 use crate::worker::tables::PACKET_LEN_MAX;
 use airdma_port::QueueFill;
 use airdma_transport::Time;
@@ -90,7 +91,7 @@ enum Waiting {
 /// One who has the turn, or waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sender {
-    queue_pair: u32,
+    queue_pair: QpIndex,
     /// It asked for so little that it may leave out of turn.
     has_little: bool,
 }
@@ -198,7 +199,7 @@ impl Pace {
     /// line and will be called.
     pub(crate) fn admit(
         &mut self,
-        (queue_pair, weight): (u32, Weight),
+        (queue_pair, weight): (QpIndex, Weight),
         wanted: u64,
         waits: &mut bool,
         now: Time,
@@ -250,13 +251,13 @@ impl Pace {
         None
     }
 
-    fn has_turn(&self, queue_pair: u32) -> bool {
+    fn has_turn(&self, queue_pair: QpIndex) -> bool {
         self.turn.is_some_and(|turn| turn.queue_pair == queue_pair)
     }
 
     /// Whether a queue pair may send so many bytes out of turn: a packet, where nothing but the buffer of the peer's program holds the
     /// others up. One with more to send than that fills it, for all we know; one with less may be the one that is to empty it.
-    fn passes_program(&mut self, queue_pair: u32, wanted: u64, now: Time) -> bool {
+    fn passes_program(&mut self, queue_pair: QpIndex, wanted: u64, now: Time) -> bool {
         let Some(rate) = self.controller.rate_beside_program() else {
             return false;
         };
@@ -277,21 +278,21 @@ impl Pace {
     }
 
     /// Who leaves out of turn before all others.
-    fn first_with_little(&self) -> Option<u32> {
+    fn first_with_little(&self) -> Option<QpIndex> {
         let mut all = self.turn.iter().chain(&self.line);
         let first = all.find(|sender| sender.has_little)?;
         Some(first.queue_pair)
     }
 
     /// The first of those who wait and have little to send, if nothing but the buffer of the peer's program holds it up.
-    pub(crate) fn ask_beside(&mut self) -> Option<u32> {
+    pub(crate) fn ask_beside(&mut self) -> Option<QpIndex> {
         self.beside_at = None;
         self.controller.rate_beside_program()?;
         self.first_with_little()
     }
 
     /// The same after one left out of turn: whoever comes behind it.
-    pub(crate) fn next_beside(&mut self) -> Option<u32> {
+    pub(crate) fn next_beside(&mut self) -> Option<QpIndex> {
         if std::mem::take(&mut self.is_beside) {
             self.ask_beside()
         } else {
@@ -311,11 +312,11 @@ impl Pace {
     /// A queue pair that was admitted has sent so many bytes, in so many packets, and may have more. Who is called, if its turn is over.
     pub(crate) fn sent(
         &mut self,
-        queue_pair: u32,
+        queue_pair: QpIndex,
         now: Time,
         (bytes, packets): (u64, u64),
         has_more: bool,
-    ) -> Option<u32> {
+    ) -> Option<QpIndex> {
         let has_turn = self.has_turn(queue_pair);
         if packets > 0 {
             let bytes = bytes + packets * OVERHEAD_BYTES;
@@ -351,7 +352,7 @@ impl Pace {
     }
 
     /// A queue pair sends without being admitted, whether it `waited` in the line or had the turn. Whose turn it is now, if it had it.
-    pub(crate) fn pass(&mut self, queue_pair: u32, waited: bool) -> Option<u32> {
+    pub(crate) fn pass(&mut self, queue_pair: QpIndex, waited: bool) -> Option<QpIndex> {
         if waited || self.has_turn(queue_pair) {
             self.leave(queue_pair)
         } else {
@@ -360,7 +361,7 @@ impl Pace {
     }
 
     /// A queue pair is gone. Whose turn it is now, if it was its turn.
-    pub(crate) fn leave(&mut self, queue_pair: u32) -> Option<u32> {
+    pub(crate) fn leave(&mut self, queue_pair: QpIndex) -> Option<QpIndex> {
         self.line.retain(|other| other.queue_pair != queue_pair);
         if self.has_turn(queue_pair) {
             self.next()
@@ -369,14 +370,14 @@ impl Pace {
         }
     }
 
-    fn next(&mut self) -> Option<u32> {
+    fn next(&mut self) -> Option<QpIndex> {
         self.waiting = Waiting::No;
         self.turn_left = 0;
         self.turn = self.line.pop_front();
         self.called()
     }
 
-    fn called(&self) -> Option<u32> {
+    fn called(&self) -> Option<QpIndex> {
         self.turn.map(|turn| turn.queue_pair)
     }
 
@@ -386,13 +387,13 @@ impl Pace {
     }
 
     /// All that wait, who are not held back any more.
-    pub(crate) fn disband(self) -> impl Iterator<Item = u32> {
+    pub(crate) fn disband(self) -> impl Iterator<Item = QpIndex> {
         let all = self.turn.into_iter().chain(self.line);
         all.map(|sender| sender.queue_pair)
     }
 
     /// The one who waits for the pacer, if it is time to ask it again.
-    pub(crate) fn released(&mut self, now: Time) -> Option<u32> {
+    pub(crate) fn released(&mut self, now: Time) -> Option<QpIndex> {
         match self.waiting {
             Waiting::Until(at) if at <= now => {
                 self.waiting = Waiting::No;
@@ -403,7 +404,7 @@ impl Pace {
     }
 
     /// The one who waits, after the rate has changed.
-    pub(crate) fn ask_again(&mut self) -> Option<u32> {
+    pub(crate) fn ask_again(&mut self) -> Option<QpIndex> {
         let waited = std::mem::replace(&mut self.waiting, Waiting::No);
         self.called().filter(|_| waited != Waiting::No)
     }
@@ -507,6 +508,10 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn qp(place: u32) -> QpIndex {
+        QpIndex::new(place)
+    }
     use airdma_port::GROUP_BYTES_MAX;
     use airdma_transport::rate::{BURST_BYTES_MAX, Occupancy, Reading};
     use airdma_wire::{Bth, ICRC_LEN, PathMtu, long_payload};
@@ -537,26 +542,29 @@ mod tests {
         let mut pace = pace();
         let mut waits = [false; 3];
         assert!(
-            pace.admit((0, USUAL), u64::MAX, &mut waits[0], NOW)
+            pace.admit((qp(0), USUAL), u64::MAX, &mut waits[0], NOW)
                 .is_some()
         );
-        for queue_pair in [1, 2, 1] {
-            let place = &mut waits[queue_pair as usize];
+        for queue_pair in [1, 2, 1].map(qp) {
+            let place = &mut waits[queue_pair.place()];
             assert_eq!(pace.admit((queue_pair, USUAL), u64::MAX, place, NOW), None);
         }
         assert_eq!(waits, [false, true, true]);
-        assert_eq!(pace.sent(0, NOW, (64, 1), false), Some(1));
+        assert_eq!(pace.sent(qp(0), NOW, (64, 1), false), Some(qp(1)));
         waits[1] = false;
         // It has more: behind the others.
-        assert_eq!(pace.admit((0, USUAL), u64::MAX, &mut waits[0], NOW), None);
+        assert_eq!(
+            pace.admit((qp(0), USUAL), u64::MAX, &mut waits[0], NOW),
+            None
+        );
         let later = NOW + Duration::from_millis(2);
         assert!(
-            pace.admit((1, USUAL), u64::MAX, &mut waits[1], later)
+            pace.admit((qp(1), USUAL), u64::MAX, &mut waits[1], later)
                 .is_some()
         );
-        assert_eq!(pace.sent(1, later, (64, 1), false), Some(2));
-        assert_eq!(pace.sent(2, NOW, (0, 0), false), Some(0));
-        assert_eq!(pace.sent(0, NOW, (0, 0), false), None);
+        assert_eq!(pace.sent(qp(1), later, (64, 1), false), Some(qp(2)));
+        assert_eq!(pace.sent(qp(2), NOW, (0, 0), false), Some(qp(0)));
+        assert_eq!(pace.sent(qp(0), NOW, (0, 0), false), None);
     }
 
     #[test]
@@ -566,11 +574,11 @@ mod tests {
         let mut waits = [false; 4];
         let mut sent = [0; 4];
         let mut now = NOW;
-        let mut active: VecDeque<u32> = (0..4).collect();
+        let mut active: VecDeque<QpIndex> = (0..4).map(qp).collect();
         while let Some(queue_pair) = active.pop_front()
             && now < NOW + Duration::from_secs(20)
         {
-            let place = queue_pair as usize;
+            let place = queue_pair.place();
             let asks = (queue_pair, weights[place]);
             match pace.admit(asks, u64::MAX, &mut waits[place], now) {
                 Some(bytes) => {
@@ -580,7 +588,7 @@ mod tests {
                     let next = pace.sent(queue_pair, now, (bytes, 1), true);
                     active.push_back(queue_pair);
                     if let Some(next) = next {
-                        waits[next as usize] = false;
+                        waits[next.place()] = false;
                         active.push_back(next);
                     }
                 }
@@ -602,28 +610,36 @@ mod tests {
     fn who_has_sent_a_burst_waits_for_the_pacer_and_is_called_then() {
         let mut pace = pace();
         let mut waits = false;
-        let bytes = pace.admit((7, USUAL), u64::MAX, &mut waits, NOW).unwrap();
-        assert_eq!(pace.sent(7, NOW, (bytes, 1), true), None);
-        assert_eq!(pace.admit((7, USUAL), u64::MAX, &mut waits, NOW), None);
+        let bytes = pace
+            .admit((qp(7), USUAL), u64::MAX, &mut waits, NOW)
+            .unwrap();
+        assert_eq!(pace.sent(qp(7), NOW, (bytes, 1), true), None);
+        assert_eq!(pace.admit((qp(7), USUAL), u64::MAX, &mut waits, NOW), None);
         assert!(!waits, "it has the turn");
         let due = pace.due().unwrap();
         assert!(due > NOW && due <= NOW + Duration::from_millis(2));
         assert_eq!(pace.released(NOW), None);
-        assert_eq!(pace.released(due), Some(7));
-        assert!(pace.admit((7, USUAL), u64::MAX, &mut waits, due).is_some());
+        assert_eq!(pace.released(due), Some(qp(7)));
+        assert!(
+            pace.admit((qp(7), USUAL), u64::MAX, &mut waits, due)
+                .is_some()
+        );
     }
 
     #[test]
     fn who_leaves_holds_nobody_up() {
         let mut pace = pace();
         let mut waits = [false; 3];
-        for (queue_pair, waits) in (0..).zip(&mut waits) {
+        for (queue_pair, waits) in (0..).map(qp).zip(&mut waits) {
             pace.admit((queue_pair, USUAL), u64::MAX, waits, NOW);
         }
-        assert_eq!(pace.leave(1), None);
-        assert_eq!(pace.leave(0), Some(2));
-        assert_eq!(pace.leave(2), None);
-        assert!(pace.admit((5, USUAL), u64::MAX, &mut false, NOW).is_some());
+        assert_eq!(pace.leave(qp(1)), None);
+        assert_eq!(pace.leave(qp(0)), Some(qp(2)));
+        assert_eq!(pace.leave(qp(2)), None);
+        assert!(
+            pace.admit((qp(5), USUAL), u64::MAX, &mut false, NOW)
+                .is_some()
+        );
     }
 
     /// What a peer tells that received at 50 MB/s until its program stopped, 4 ms ago.
@@ -633,8 +649,8 @@ mod tests {
 
     /// What a peer tells that receives at 50 MB/s, of which so many bytes in each ms stay in a buffer of its program that holds so many.
     fn received(pace: &mut Pace, stay: u64, capacity: u64) {
-        pace.admit((0, USUAL), u64::MAX, &mut false, NOW);
-        pace.sent(0, NOW, (60_000, 60), false);
+        pace.admit((qp(0), USUAL), u64::MAX, &mut false, NOW);
+        pace.sent(qp(0), NOW, (60_000, 60), false);
         for ms in [0, 4, 8, 12, 16] {
             let told = Told {
                 at_us: ms * 1_000,
@@ -671,27 +687,33 @@ mod tests {
         stopped(&mut pace);
         assert_eq!(pace.controller.rate(), Rate::ZERO);
         let mut waits = [false; 3];
-        assert_eq!(pace.admit((0, USUAL), u64::MAX, &mut waits[0], now), None);
+        assert_eq!(
+            pace.admit((qp(0), USUAL), u64::MAX, &mut waits[0], now),
+            None
+        );
         assert_eq!(pace.waiting, Waiting::ForRate);
         for _ in 0..4 {
-            let admitted = pace.admit((1, USUAL), packet, &mut waits[1], now);
+            let admitted = pace.admit((qp(1), USUAL), packet, &mut waits[1], now);
             assert_eq!(admitted, Some(packet));
-            assert_eq!(pace.sent(1, now, (200, 1), false), None);
+            assert_eq!(pace.sent(qp(1), now, (200, 1), false), None);
         }
-        assert_eq!(pace.called(), Some(0), "it is as it was");
+        assert_eq!(pace.called(), Some(qp(0)), "it is as it was");
         assert_eq!(pace.waiting, Waiting::ForRate);
         // That one has more than a packet.
         assert_eq!(
-            pace.admit((2, USUAL), packet, &mut waits[2], now),
+            pace.admit((qp(2), USUAL), packet, &mut waits[2], now),
             Some(packet)
         );
-        assert_eq!(pace.sent(2, now, (packet, 1), true), None);
-        assert_eq!(pace.admit((2, USUAL), u64::MAX, &mut waits[2], now), None);
+        assert_eq!(pace.sent(qp(2), now, (packet, 1), true), None);
+        assert_eq!(
+            pace.admit((qp(2), USUAL), u64::MAX, &mut waits[2], now),
+            None
+        );
         assert_eq!(waits, [false, false, true]);
         // Not faster than the line and the socket take it, either.
         let passed = (0..1_000).take_while(|_| {
-            let admitted = pace.admit((1, USUAL), packet, &mut waits[1], now);
-            admitted.is_some() && pace.sent(1, now, (packet, 1), false).is_none()
+            let admitted = pace.admit((qp(1), USUAL), packet, &mut waits[1], now);
+            admitted.is_some() && pace.sent(qp(1), now, (packet, 1), false).is_none()
         });
         assert!((1..50).contains(&passed.count()));
     }
@@ -712,13 +734,14 @@ mod tests {
         for us in (0..time.as_micros() as u64).step_by(100) {
             let now = NOW + Duration::from_micros(17_000 + us);
             for (queue_pair, wanted) in [(0, u64::MAX), (1, 1_000), (1, 1_000), (1, 1_000)] {
-                let place = queue_pair as usize;
+                let queue_pair = qp(queue_pair);
+                let place = queue_pair.place();
                 let asks = (queue_pair, USUAL);
                 if let Some(bytes) = pace.admit(asks, wanted, &mut waits[place], now) {
                     let bytes = bytes.min(wanted);
                     sent[place] += bytes;
                     if let Some(next) = pace.sent(queue_pair, now, (bytes, 1), false) {
-                        waits[next as usize] = false;
+                        waits[next.place()] = false;
                     }
                 }
             }
@@ -736,37 +759,43 @@ mod tests {
         let now = NOW + Duration::from_millis(17);
         let packet = PACKET_LEN_MAX as u64;
         let mut waits = [false; 5];
-        pace.admit((0, USUAL), u64::MAX, &mut waits[0], NOW);
+        pace.admit((qp(0), USUAL), u64::MAX, &mut waits[0], NOW);
         for (queue_pair, wanted) in [(1, packet), (2, u64::MAX), (3, packet), (4, packet)] {
             let place = &mut waits[queue_pair as usize];
-            assert_eq!(pace.admit((queue_pair, USUAL), wanted, place, NOW), None);
+            assert_eq!(
+                pace.admit((qp(queue_pair), USUAL), wanted, place, NOW),
+                None
+            );
         }
         assert_eq!(pace.ask_beside(), None, "it is the line that sets the rate");
         stopped(&mut pace);
-        assert_eq!(pace.called(), Some(1), "the first one is done");
+        assert_eq!(pace.called(), Some(qp(1)), "the first one is done");
         assert_eq!(pace.controller.rate(), Rate::ZERO);
         waits[1] = false;
-        assert_eq!(pace.admit((1, USUAL), u64::MAX, &mut waits[1], now), None);
+        assert_eq!(
+            pace.admit((qp(1), USUAL), u64::MAX, &mut waits[1], now),
+            None
+        );
         assert_eq!(pace.waiting, Waiting::ForRate);
 
-        assert_eq!(pace.ask_beside(), Some(3));
-        let not_the_first = pace.admit((4, USUAL), packet, &mut waits[4], now);
+        assert_eq!(pace.ask_beside(), Some(qp(3)));
+        let not_the_first = pace.admit((qp(4), USUAL), packet, &mut waits[4], now);
         assert_eq!(not_the_first, None);
-        let admitted = pace.admit((3, USUAL), packet, &mut waits[3], now);
+        let admitted = pace.admit((qp(3), USUAL), packet, &mut waits[3], now);
         assert_eq!(admitted, Some(packet));
-        assert_eq!(pace.sent(3, now, (200_000, 1), false), None);
+        assert_eq!(pace.sent(qp(3), now, (200_000, 1), false), None);
         // So much that the others wait for the pacer, and are called in time.
-        assert_eq!(pace.next_beside(), Some(4));
-        assert_eq!(pace.admit((4, USUAL), packet, &mut waits[4], now), None);
+        assert_eq!(pace.next_beside(), Some(qp(4)));
+        assert_eq!(pace.admit((qp(4), USUAL), packet, &mut waits[4], now), None);
         assert_eq!(waits, [false, false, true, false, true]);
         let due = pace.beside_at.unwrap();
         assert!(due > now && pace.due().unwrap() <= due);
-        assert_eq!(pace.ask_beside(), Some(4));
-        let admitted = pace.admit((4, USUAL), packet, &mut waits[4], due);
+        assert_eq!(pace.ask_beside(), Some(qp(4)));
+        let admitted = pace.admit((qp(4), USUAL), packet, &mut waits[4], due);
         assert_eq!(admitted, Some(packet));
-        assert_eq!(pace.sent(4, due, (64, 1), false), None);
+        assert_eq!(pace.sent(qp(4), due, (64, 1), false), None);
         assert_eq!(pace.next_beside(), None);
-        assert_eq!((pace.waiting(), pace.called()), (2, Some(1)));
+        assert_eq!((pace.waiting(), pace.called()), (2, Some(qp(1))));
     }
 
     #[test]
@@ -797,8 +826,8 @@ mod tests {
     fn what_is_missed_is_lost_for_who_counts_losses() {
         let window_after = |missed_packets| {
             let mut pace = Pace::new(RateControl::Dctcp, 1024, NOW).unwrap();
-            pace.admit((0, USUAL), u64::MAX, &mut false, NOW);
-            pace.sent(0, NOW, (60_000, 60), false);
+            pace.admit((qp(0), USUAL), u64::MAX, &mut false, NOW);
+            pace.sent(qp(0), NOW, (60_000, 60), false);
             let told = Told {
                 at_us: 1_000,
                 received_bytes: 30_000,

@@ -2,6 +2,7 @@
 
 use super::bundling::Bundling;
 use super::pace::{OVERHEAD_BYTES, Pace};
+use crate::index::QpIndex;
 use airdma_transport::rate::Feedback;
 use airdma_transport::{Owed, ReorderMemory, Time};
 use airdma_wire::air::PAUSE_US;
@@ -139,7 +140,7 @@ pub(super) struct AirPeer {
     /// Of `local` in the GID table.
     pub(super) source_index: u8,
     /// Queue pairs connected to it; none marks a free entry.
-    pub(super) users: Vec<u32>,
+    pub(super) users: Vec<QpIndex>,
     /// Its instance, if it has agreed.
     pub(super) agreed: Option<u64>,
     /// The one that it had when it agreed last: it may go by that still when it answers no more.
@@ -170,7 +171,7 @@ pub(super) struct AirPeer {
     /// For what comes from its host before its turn.
     pub(super) memory: ReorderMemory,
     /// Queue pairs that owe it an acknowledgement, each once.
-    pub(super) owing: VecDeque<u32>,
+    pub(super) owing: VecDeque<QpIndex>,
     pub(super) arrivals: Arrivals,
     report_at: Option<Time>,
     /// From when on it does not wait for more to come together.
@@ -605,7 +606,7 @@ mod tests {
         let mut peer = busy();
         arrives(&mut peer, 50_100, 2 * LIGHT_BYTES);
         peer.report_asked(at(50_100));
-        peer.owing.push_back(19);
+        peer.owing.push_back(QpIndex::new(19));
         peer.reported(at(50_500), false);
         arrives(&mut peer, 50_550, 2 * LIGHT_BYTES);
         assert_eq!(told_at(&mut peer), Some(50_600));
@@ -617,7 +618,7 @@ mod tests {
         assert_eq!(peer.report_first(at(50_010)), None);
         peer.agreed = Some(7);
         assert_eq!(peer.report_first(at(50_010)), None, "nothing is owed");
-        peer.owing.push_back(3);
+        peer.owing.push_back(QpIndex::new(3));
         arrives(&mut peer, 50_010, 2 * LIGHT_BYTES);
         assert_eq!(peer.report_first(at(50_020)), Some(at(50_020)));
         assert!(peer.is_report_due(at(50_020)));

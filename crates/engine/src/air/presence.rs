@@ -11,6 +11,7 @@
 //! A question from there is answered, once, by as many bytes; what is to be asked is asked when it has proven to be there.
 
 use super::{Air, AirIndex};
+use crate::index::QpIndex;
 use crate::worker::qp_table::Connection;
 use crate::worker::tables::Tables;
 use airdma_transport::Time;
@@ -50,14 +51,14 @@ impl Tables {
                 })
             });
             if has_answered {
-                self.air.prove(AirIndex(index as u32), now);
+                self.air.prove(AirIndex::from_place(index), now);
             }
         }
     }
 
     /// Packets have come for a queue pair from an address that has not proven to be there.
     #[cold]
-    pub(super) fn note_unproven(&mut self, queue_pair: u32, index: AirIndex, now: Time) {
+    pub(super) fn note_unproven(&mut self, queue_pair: QpIndex, index: AirIndex, now: Time) {
         let slot = self.qps.slot(queue_pair);
         if slot.is_some_and(|slot| slot.qp.has_heard_peer()) {
             self.air.prove(index, now);

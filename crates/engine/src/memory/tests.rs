@@ -6,7 +6,8 @@ mod windows;
 
 use super::*;
 
-const PD: Serial = 3;
+const PD: PdIndex = PdIndex::new(3);
+const OTHER_PD: PdIndex = PdIndex::new(4);
 const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_WRITE)
@@ -114,7 +115,7 @@ fn wrong_keys_domains_and_rights_are_refused() {
     assert_eq!(
         write(
             Place {
-                pd: PD + 1,
+                pd: OTHER_PD,
                 ..place
             },
             Access::LOCAL_WRITE
@@ -219,7 +220,7 @@ fn atomics_return_the_original_and_must_be_aligned() {
 fn a_length_of_zero_needs_no_key() {
     let table = MemoryTable::default();
     let place = Place {
-        pd: 0,
+        pd: PdIndex::NONE,
         key: 77,
         va: u64::MAX,
         qp: OURSELVES,
@@ -313,7 +314,7 @@ fn a_region_that_is_registered_again_keeps_its_key_and_nothing_else() {
         translation: Some((address, 16)),
         access: Some(Access::LOCAL_WRITE),
     };
-    fixture.table.reregister(key, PD + 1, &change).unwrap();
+    fixture.table.reregister(key, OTHER_PD, &change).unwrap();
     let place = |pd, va| Place {
         pd,
         key,
@@ -321,21 +322,21 @@ fn a_region_that_is_registered_again_keeps_its_key_and_nothing_else() {
         qp: OURSELVES,
     };
     let read = |place, right| fixture.table.read(place, right, &mut [0; 16]);
-    assert_eq!(read(place(PD + 1, address), Access::empty()), Ok(()));
+    assert_eq!(read(place(OTHER_PD, address), Access::empty()), Ok(()));
     assert_eq!(read(place(PD, address), Access::empty()), Err(Refused));
     assert_eq!(
-        read(place(PD + 1, address), Access::REMOTE_READ),
+        read(place(OTHER_PD, address), Access::REMOTE_READ),
         Err(Refused)
     );
     assert_eq!(
-        read(place(PD + 1, address + 32), Access::empty()),
+        read(place(OTHER_PD, address + 32), Access::empty()),
         Err(Refused)
     );
     let bad = RegionChange {
         access: Some(Access::REMOTE_WRITE),
         ..RegionChange::default()
     };
-    let refused = fixture.table.reregister(key, PD + 1, &bad);
+    let refused = fixture.table.reregister(key, OTHER_PD, &bad);
     assert_eq!(refused.unwrap_err().errno(), libc::EINVAL);
 }
 
@@ -358,7 +359,7 @@ fn elements_lead_to_the_same_place_whatever_their_regions_call_it() {
     assert_eq!(table.span(PD, &sge(0, 40, 0)), Ok(None));
     let null = table.register_null(PD).unwrap();
     assert_eq!(table.span(PD, &sge(null, 40, 10)), Ok(None));
-    assert_eq!(table.span(PD + 1, &sge(null, 40, 10)), Err(Refused));
+    assert_eq!(table.span(OTHER_PD, &sge(null, 40, 10)), Err(Refused));
 }
 
 /// As UCX 1.23 asks a device that gave it no key for that; it hangs if it is refused.

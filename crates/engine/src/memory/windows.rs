@@ -1,13 +1,13 @@
 //! Memory windows (IBTA 10.6.7): keys that open a part of a region, by a work request.
 
 use super::{Backing, CHOSEN_BITS, CHOSEN_MASK, Kind, MemoryTable, REMOTE_WRITES, Refused, Region};
-use crate::core::Serial;
+use crate::index::{PdIndex, Serial};
 use crate::{Access, Error};
 use airdma_transport::Bind;
 
 impl MemoryTable {
     /// Makes a window that opens nothing yet. Returns its key.
-    pub(crate) fn alloc_window(&mut self, pd: Serial, type_two: bool) -> Result<u32, Error> {
+    pub(crate) fn alloc_window(&mut self, pd: PdIndex, type_two: bool) -> Result<u32, Error> {
         let window = Region {
             kind: Kind::Window {
                 type_two,
@@ -29,13 +29,13 @@ impl MemoryTable {
         });
         if is_window {
             self.unbind(row);
-            self.rows[row] = Region::empty(0);
+            self.rows[row] = Region::empty(PdIndex::NONE);
             self.used -= 1;
         }
     }
 
     /// Binds a window for the queue pair with the serial number `qp`, of domain `pd`.
-    pub(crate) fn bind(&mut self, pd: Serial, qp: Serial, bind: &Bind) -> Result<(), Refused> {
+    pub(crate) fn bind(&mut self, pd: PdIndex, qp: Serial, bind: &Bind) -> Result<(), Refused> {
         let window = self.at(bind.window.0).ok_or(Refused)?;
         let Kind::Window {
             type_two, region, ..
@@ -81,7 +81,7 @@ impl MemoryTable {
     }
 
     /// The part of a region that a window is to open.
-    fn part(&self, pd: Serial, bind: &Bind) -> Result<Region, Refused> {
+    fn part(&self, pd: PdIndex, bind: &Bind) -> Result<Region, Refused> {
         let region = self.at(bind.region.0).ok_or(Refused)?;
         let is_region =
             matches!(region.kind, Kind::Region { .. }) && region.backing != Backing::Null;
@@ -110,7 +110,7 @@ impl MemoryTable {
 
     /// Closes a window of type 2 that the queue pair with the serial number `qp` bound: its key opens nothing until it is bound again. Regions
     /// are not invalidated: only those that a kernel registers by a work request are (IBTA 10.6.3.2).
-    pub(crate) fn invalidate(&mut self, pd: Serial, qp: Serial, key: u32) -> Result<(), Refused> {
+    pub(crate) fn invalidate(&mut self, pd: PdIndex, qp: Serial, key: u32) -> Result<(), Refused> {
         let window = self.at(key).ok_or(Refused)?;
         match window.kind {
             Kind::Window {

@@ -1,5 +1,6 @@
 //! Completion queues.
 
+use crate::index::CqIndex;
 use crate::objects::async_event::EventOwner;
 use crate::objects::use_count::UseCount;
 use crate::worker::Work;
@@ -27,7 +28,7 @@ pub struct CqOptions {
 pub struct Cq {
     pub(crate) device: Arc<Device>,
     /// Its place in the worker's table.
-    pub(crate) index: u32,
+    pub(crate) index: CqIndex,
     shared: Arc<CqShared>,
     consumer: Mutex<RingConsumer>,
     channel: Option<Arc<Channel>>,
@@ -39,7 +40,7 @@ pub struct Cq {
 impl Cq {
     pub(crate) fn new(
         device: Arc<Device>,
-        index: u32,
+        index: CqIndex,
         shared: Arc<CqShared>,
         consumer: RingConsumer,
         channel: Option<Arc<Channel>>,

@@ -1,7 +1,7 @@
 //! Protection domains.
 
 use crate::core::Core;
-use crate::core::Serial;
+use crate::index::PdIndex;
 use crate::memory::{MemoryTable, files, presence};
 use crate::objects::use_count::UseCount;
 use crate::worker::multicast::check_scope;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub struct Pd {
     pub(crate) device: Arc<Device>,
     /// Never used for two domains of one device, but for a parent domain, which has its domain's.
-    pub(crate) id: Serial,
+    pub(crate) id: PdIndex,
     pub(crate) users: UseCount,
     /// Of a parent domain: the domain that it stands for, and keeps from being given back.
     of: Option<Arc<Pd>>,
@@ -32,7 +32,7 @@ impl Drop for PdUse {
 
 impl Pd {
     pub(crate) fn new(device: Arc<Device>) -> Self {
-        let id = device.core().next_serial();
+        let id = PdIndex::new(device.core().next_serial());
         Pd {
             device,
             id,
@@ -297,9 +297,6 @@ pub enum Prefetch {
     Present,
 }
 
-/// The number of no domain: serial numbers begin with 1.
-pub(crate) const NO_PD: Serial = 0;
-
 /// Whether packets can take this path, given the addresses that the interface has now.
 pub(crate) fn check_path(core: &Core, path: &Path) -> Result<(), Error> {
     core.take_news();
@@ -347,7 +344,7 @@ mod tests {
         let device = simulated.device();
         let first = device.alloc_pd().unwrap();
         let serial = &device.core().serial;
-        serial.store((1 << 32) + first.id, Ordering::Relaxed);
+        serial.store((1 << 32) + first.id.serial(), Ordering::Relaxed);
         assert_ne!(device.alloc_pd().unwrap().id, first.id);
     }
 }

@@ -102,7 +102,7 @@ impl Drop for SendPost<'_> {
             return;
         }
         let (core, shared) = (self.qp.core(), &self.qp.shared);
-        core.doorbells.ring(shared.doorbell());
+        core.doorbells.ring(shared.doorbell().get());
         let is_urgent = match shared.qp_type {
             QpType::Rc | QpType::XrcSend => shared.urgency.of_request(),
             QpType::Ud | QpType::Uc | QpType::XrcReceive | QpType::RawPacket => shared
@@ -186,7 +186,7 @@ impl Drop for RecvPost<'_> {
         }
         if self.qp.shared.state.is_error_after_post() {
             let core = self.qp.core();
-            core.doorbells.ring(self.qp.shared.doorbell());
+            core.doorbells.ring(self.qp.shared.doorbell().get());
             core.try_progress(Work::Transmit);
         }
     }

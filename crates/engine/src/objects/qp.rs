@@ -1,13 +1,13 @@
 //! Queue pairs as the caller holds them.
 
 use crate::core::Core;
+use crate::index::{CqIndex, PdIndex};
 use crate::objects::application_buffer::Fill;
 use crate::objects::async_event::EventOwner;
-use crate::objects::pd::{NO_PD, check_path};
+use crate::objects::pd::check_path;
 use crate::objects::qp_shared::QpShared;
 use crate::objects::use_count::UseCount;
 use crate::seal::datagrams::DatagramSeals;
-use crate::worker::cq_table::NO_CQ;
 use crate::worker::qp_host::{QpSide, Receives};
 use crate::worker::qp_table::{QpSlot, Source};
 use crate::worker::raw_frames::RawFrames;
@@ -653,10 +653,10 @@ fn insert(
             recv: recv_side,
             receives,
             held: Held::default(),
-            pd: uses.pd.as_ref().map_or(NO_PD, |pd| pd.id),
+            pd: uses.pd.as_ref().map_or(PdIndex::NONE, |pd| pd.id),
             serial,
-            send_cq: uses.send_cq.as_ref().map_or(NO_CQ, |cq| cq.index),
-            recv_cq: uses.recv_cq.as_ref().map_or(NO_CQ, |cq| cq.index),
+            send_cq: uses.send_cq.as_ref().map_or(CqIndex::NONE, |cq| cq.index),
+            recv_cq: uses.recv_cq.as_ref().map_or(CqIndex::NONE, |cq| cq.index),
             shared: Arc::clone(&shared),
             events: Arc::clone(&device.events),
             completion_counters: None,

@@ -1,5 +1,6 @@
 //! What the application's side and the worker's side of a queue pair share, beside the rings.
 
+use crate::index::{Doorbell, QpIndex};
 use crate::objects::application_buffer::ApplicationBuffer;
 use crate::objects::qp_state::PublishedState;
 use crate::objects::urgency::Urgency;
@@ -8,13 +9,10 @@ use airdma_shm::RingProducer;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
-/// Doorbells of a device. Where there are more queue pairs, those whose places are equal modulo this share one.
-pub(crate) const DOORBELLS: u32 = airdma_shm::DOORBELLS_MAX;
-
 pub(crate) struct QpShared {
     pub(crate) number: Qpn,
     /// Its place in the worker's table.
-    pub(crate) index: u32,
+    pub(crate) index: QpIndex,
     pub(crate) qp_type: QpType,
     pub(crate) caps: QpCaps,
     pub(crate) signal_all: bool,
@@ -31,7 +29,7 @@ pub(crate) struct QpShared {
 impl QpShared {
     pub(crate) fn new(
         number: Qpn,
-        index: u32,
+        index: QpIndex,
         init: (QpType, QpCaps, bool),
         send: RingProducer,
         recv: RingProducer,
@@ -53,7 +51,7 @@ impl QpShared {
         }
     }
 
-    pub(crate) fn doorbell(&self) -> u32 {
-        self.index % DOORBELLS
+    pub(crate) fn doorbell(&self) -> Doorbell {
+        self.index.doorbell()
     }
 }

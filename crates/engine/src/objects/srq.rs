@@ -1,5 +1,6 @@
 //! Shared receive queues as the caller holds them.
 
+use crate::index::SrqIndex;
 use crate::objects::async_event::EventOwner;
 use crate::objects::post::write_receive;
 use crate::objects::use_count::UseCount;
@@ -39,7 +40,7 @@ pub(crate) struct SrqShared {
 /// A shared receive queue. Any thread may post to it.
 pub struct Srq {
     pub(crate) pd: Arc<Pd>,
-    pub(crate) number: u32,
+    pub(crate) number: SrqIndex,
     extension: Option<SrqExtension>,
     shared: Arc<SrqShared>,
     producer: Mutex<RingProducer>,
@@ -108,7 +109,7 @@ impl Srq {
 
     /// The number by which messages of extended connections name it.
     pub fn number(&self) -> u32 {
-        self.number
+        self.number.get()
     }
 
     /// Whether it is one of extended connections.

@@ -1,5 +1,6 @@
 //! The worker's side of completion queues: the producers of their rings.
 
+use crate::index::CqIndex;
 use crate::objects::alarm::Alarm;
 use crate::objects::async_event::{AsyncEvents, EventOwner};
 use crate::objects::channel::ChannelEvents;
@@ -59,9 +60,6 @@ impl CqShared {
     }
 }
 
-/// The index of no queue.
-pub(crate) const NO_CQ: u32 = u32::MAX;
-
 struct CqSlot {
     ring: RingProducer,
     shared: Arc<CqShared>,
@@ -71,14 +69,14 @@ struct CqSlot {
 #[derive(Default)]
 pub(crate) struct CqTable {
     slots: Vec<Option<CqSlot>>,
-    free: Vec<u32>,
+    free: Vec<CqIndex>,
     /// Queues that overflowed just now.
     overrun: Vec<Overrun>,
 }
 
 /// A queue that overflowed, and whose completion was lost.
 pub(crate) struct Overrun {
-    pub(crate) cq: u32,
+    pub(crate) cq: CqIndex,
     pub(crate) qpn: Qpn,
 }
 
@@ -92,10 +90,10 @@ impl CqTable {
         &mut self,
         ring: RingProducer,
         shared: Arc<CqShared>,
-    ) -> Result<u32, Error> {
+    ) -> Result<CqIndex, Error> {
         let slot = Some(CqSlot { ring, shared });
         if let Some(index) = self.free.pop() {
-            self.slots[index as usize] = slot;
+            self.slots[index.place()] = slot;
             return Ok(index);
         }
         if self.slots.len() >= LIMITS.max_cq as usize {
@@ -104,25 +102,25 @@ impl CqTable {
             ));
         }
         self.slots.push(slot);
-        Ok(self.slots.len() as u32 - 1)
+        Ok(CqIndex::from_place(self.slots.len() - 1))
     }
 
-    pub(crate) fn remove(&mut self, index: u32) {
-        if self.slots[index as usize].take().is_some() {
+    pub(crate) fn remove(&mut self, index: CqIndex) {
+        if self.slots[index.place()].take().is_some() {
             self.free.push(index);
         }
     }
 
     /// Another ring takes the place of a queue's, and holds what it held.
-    pub(crate) fn replace(&mut self, index: u32, ring: RingProducer) {
-        if let Some(Some(slot)) = self.slots.get_mut(index as usize) {
+    pub(crate) fn replace(&mut self, index: CqIndex, ring: RingProducer) {
+        if let Some(Some(slot)) = self.slots.get_mut(index.place()) {
             slot.ring = ring;
         }
     }
 
     /// Puts completions back that were taken out of a queue.
-    pub(crate) fn refill(&mut self, index: u32, cqes: &[Cqe]) {
-        let Some(Some(CqSlot { ring, .. })) = self.slots.get_mut(index as usize) else {
+    pub(crate) fn refill(&mut self, index: CqIndex, cqes: &[Cqe]) {
+        let Some(Some(CqSlot { ring, .. })) = self.slots.get_mut(index.place()) else {
             return;
         };
         for cqe in cqes {
@@ -144,14 +142,14 @@ impl CqTable {
     }
 
     /// The number of the next completion of a queue, if some before it wait to be taken.
-    pub(crate) fn end_of_waiting(&mut self, index: u32) -> Option<u32> {
-        let ring = &mut self.slots.get_mut(index as usize)?.as_mut()?.ring;
+    pub(crate) fn end_of_waiting(&mut self, index: CqIndex) -> Option<u32> {
+        let ring = &mut self.slots.get_mut(index.place())?.as_mut()?.ring;
         (ring.used() > 0).then(|| ring.published())
     }
 
     /// Whether all completions before that number were taken, or the queue is gone.
-    pub(crate) fn is_taken(&mut self, index: u32, before: u32) -> bool {
-        let Some(Some(CqSlot { ring, .. })) = self.slots.get_mut(index as usize) else {
+    pub(crate) fn is_taken(&mut self, index: CqIndex, before: u32) -> bool {
+        let Some(Some(CqSlot { ring, .. })) = self.slots.get_mut(index.place()) else {
             return true;
         };
         let since = ring.published().wrapping_sub(before);
@@ -161,8 +159,13 @@ impl CqTable {
     /// Adds a completion. When the ring is full it is lost, never an older one overwritten; unless its owner does not care, the
     /// queue is in error from now on: it takes none any more, an event is raised once (IBTA 11.6.3.1, `IBV_EVENT_CQ_ERR`), and its
     /// queue pairs fail.
-    pub(crate) fn push(&mut self, index: u32, completion: &Completion, counters: &mut Counters) {
-        let Some(Some(CqSlot { ring, shared })) = self.slots.get_mut(index as usize) else {
+    pub(crate) fn push(
+        &mut self,
+        index: CqIndex,
+        completion: &Completion,
+        counters: &mut Counters,
+    ) {
+        let Some(Some(CqSlot { ring, shared })) = self.slots.get_mut(index.place()) else {
             return;
         };
         // Nothing follows what was lost.

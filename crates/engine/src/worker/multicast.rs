@@ -1,6 +1,7 @@
 //! Multicast groups: which datagram queue pairs are attached to which group (IBTA 10.5, `ibv_attach_mcast(3)`).
 
 use crate::core::Core;
+use crate::index::QpIndex;
 use crate::{Error, Gid, LIMITS, Qp, QpType};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,17 +9,17 @@ use std::net::IpAddr;
 /// The groups of a worker, and the positions of the queue pairs attached to each.
 #[derive(Default)]
 pub(crate) struct Multicast {
-    groups: BTreeMap<IpAddr, Vec<u32>>,
+    groups: BTreeMap<IpAddr, Vec<QpIndex>>,
 }
 
 impl Multicast {
     /// The `nth` queue pair attached to `group`.
-    pub(crate) fn member(&self, group: IpAddr, nth: usize) -> Option<u32> {
+    pub(crate) fn member(&self, group: IpAddr, nth: usize) -> Option<QpIndex> {
         self.groups.get(&group)?.get(nth).copied()
     }
 
     /// Whether the queue pair is attached to any group.
-    pub(crate) fn is_attached(&self, index: u32) -> bool {
+    pub(crate) fn is_attached(&self, index: QpIndex) -> bool {
         self.groups.values().any(|members| members.contains(&index))
     }
 
@@ -29,7 +30,7 @@ impl Multicast {
     pub(crate) fn attach(
         &mut self,
         group: IpAddr,
-        index: u32,
+        index: QpIndex,
         join: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
         if let Some(members) = self.groups.get_mut(&group) {
@@ -55,7 +56,7 @@ impl Multicast {
     }
 
     /// Detaches, and says whether the group has no members left; `None` if the queue pair was not attached to it.
-    pub(crate) fn detach(&mut self, group: IpAddr, index: u32) -> Option<bool> {
+    pub(crate) fn detach(&mut self, group: IpAddr, index: QpIndex) -> Option<bool> {
         let members = self.groups.get_mut(&group)?;
         let position = members.iter().position(|&member| member == index)?;
         members.remove(position);
@@ -67,8 +68,8 @@ impl Multicast {
     }
 
     /// A group that the queue pair is attached to.
-    pub(crate) fn group_of(&self, index: u32) -> Option<IpAddr> {
-        let has = |members: &Vec<u32>| members.contains(&index);
+    pub(crate) fn group_of(&self, index: QpIndex) -> Option<IpAddr> {
+        let has = |members: &Vec<QpIndex>| members.contains(&index);
         let mut groups = self.groups.iter();
         groups.find_map(|(&group, members)| has(members).then_some(group))
     }
@@ -155,12 +156,16 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    fn qp(place: u32) -> QpIndex {
+        QpIndex::new(place)
+    }
+
     #[test]
     fn a_group_is_joined_once_and_its_members_are_counted() {
         let mut table = Multicast::default();
         let group = IpAddr::from([239, 1, 2, 3]);
         let mut joined = 0;
-        for index in 0..LIMITS.max_mcast_qp_attach {
+        for index in (0..LIMITS.max_mcast_qp_attach).map(qp) {
             for _ in 0..2 {
                 let join = || {
                     joined += 1;
@@ -170,14 +175,14 @@ mod tests {
             }
         }
         assert_eq!(joined, 1);
-        let full = table.attach(group, 1000, || Ok(())).unwrap_err();
+        let full = table.attach(group, qp(1000), || Ok(())).unwrap_err();
         assert_eq!(full.errno(), libc::ENOMEM);
-        assert_eq!(table.member(group, 1), Some(1));
-        assert_eq!(table.detach(group, 1000), None);
-        assert_eq!(table.detach(IpAddr::from([239, 1, 2, 4]), 0), None);
-        for index in 0..LIMITS.max_mcast_qp_attach {
+        assert_eq!(table.member(group, 1), Some(qp(1)));
+        assert_eq!(table.detach(group, qp(1000)), None);
+        assert_eq!(table.detach(IpAddr::from([239, 1, 2, 4]), qp(0)), None);
+        for index in (0..LIMITS.max_mcast_qp_attach).map(qp) {
             assert_eq!(table.group_of(index), Some(group));
-            let last = index == LIMITS.max_mcast_qp_attach - 1;
+            let last = index == qp(LIMITS.max_mcast_qp_attach - 1);
             assert_eq!(table.detach(group, index), Some(last));
             assert!(!table.is_attached(index));
         }
@@ -190,10 +195,10 @@ mod tests {
         let group = IpAddr::from([239, 1, 2, 3]);
         assert!(
             table
-                .attach(group, 0, || Err(Error::Unsupported("joining")))
+                .attach(group, qp(0), || Err(Error::Unsupported("joining")))
                 .is_err()
         );
-        assert!(!table.is_attached(0));
+        assert!(!table.is_attached(qp(0)));
     }
 
     #[test]
@@ -201,9 +206,9 @@ mod tests {
         let mut table = Multicast::default();
         for number in 0..LIMITS.max_mcast_grp {
             let group = IpAddr::from((0xef00_0000 + number).to_be_bytes());
-            table.attach(group, 0, || Ok(())).unwrap();
+            table.attach(group, qp(0), || Ok(())).unwrap();
         }
-        let full = table.attach(IpAddr::from([224, 1, 1, 1]), 0, || Ok(()));
+        let full = table.attach(IpAddr::from([224, 1, 1, 1]), qp(0), || Ok(()));
         assert_eq!(full.unwrap_err().errno(), libc::ENOMEM);
     }
 }

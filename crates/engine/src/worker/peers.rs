@@ -19,6 +19,7 @@
 //! under way, its probe, whatever the window says: all of them find out by their own timers, side by side, if nobody is
 //! there, and nobody fills a path that may be dead.
 
+use crate::index::{AirIndex, PeerIndex, QpIndex};
 use airdma_transport::Time;
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -66,9 +67,6 @@ pub(crate) struct Peers {
     window: Window,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PeerIndex(u32);
-
 struct Peer {
     address: IpAddr,
     /// Queue pairs connected to it; 0 marks a free entry.
@@ -81,11 +79,11 @@ struct Peer {
     decreased_at: Option<Time>,
     silent: bool,
     /// The number of the rate controller that says the window, if there is one.
-    paced: Option<u32>,
+    paced: Option<AirIndex>,
     /// What it said.
     granted: Option<u64>,
     /// Queue pairs that have packets but no room in the window, oldest first.
-    blocked: VecDeque<u32>,
+    blocked: VecDeque<QpIndex>,
 }
 
 impl Peers {
@@ -114,7 +112,7 @@ impl Peers {
     }
 
     /// A queue pair connects to `address`; `paced`: the window is that of a rate controller, which has this number.
-    pub(crate) fn join(&mut self, address: IpAddr, paced: Option<u32>) -> PeerIndex {
+    pub(crate) fn join(&mut self, address: IpAddr, paced: Option<AirIndex>) -> PeerIndex {
         let is_it = |peer: &Peer| peer.users > 0 && peer.address == address && peer.paced == paced;
         let known = self.peers.iter().position(is_it);
         let free = || self.peers.iter().position(|peer| peer.users == 0);
@@ -132,11 +130,11 @@ impl Peers {
             self.peers[index] = fresh();
         }
         self.peers[index].users += 1;
-        PeerIndex(index as u32)
+        PeerIndex::from_place(index)
     }
 
     /// A queue pair with `in_flight` bytes under way leaves.
-    pub(crate) fn leave(&mut self, index: PeerIndex, queue_pair: u32, in_flight: u32) {
+    pub(crate) fn leave(&mut self, index: PeerIndex, queue_pair: QpIndex, in_flight: u32) {
         let peer = self.peer(index);
         peer.users -= 1;
         peer.in_flight -= u64::from(in_flight);
@@ -151,7 +149,7 @@ impl Peers {
         (noted, in_flight): (u32, u32),
         waits: bool,
     ) -> u32 {
-        let peer = &self.peers[index.0 as usize];
+        let peer = &self.peers[index.place()];
         if peer.silent {
             return if in_flight == 0 { PROBE } else { 0 };
         }
@@ -180,7 +178,7 @@ impl Peers {
     }
 
     /// From now on the window of those who are `paced` by this controller is what it says.
-    pub(crate) fn grant(&mut self, index: PeerIndex, window: u64, paced: u32) {
+    pub(crate) fn grant(&mut self, index: PeerIndex, window: u64, paced: AirIndex) {
         let peer = self.peer(index);
         if peer.paced == Some(paced) {
             peer.granted = Some(window);
@@ -189,7 +187,7 @@ impl Peers {
 
     /// Whether a peer did not answer in time, and nothing has come from it since.
     pub(crate) fn is_silent(&self, index: PeerIndex) -> bool {
-        self.peers[index.0 as usize].silent
+        self.peers[index.place()].silent
     }
 
     /// Packets to this peer were lost. True if the window got smaller.
@@ -218,7 +216,7 @@ impl Peers {
     }
 
     /// The next queue pair in line, whatever the window says.
-    pub(crate) fn let_go(&mut self, index: PeerIndex) -> Option<u32> {
+    pub(crate) fn let_go(&mut self, index: PeerIndex) -> Option<QpIndex> {
         self.peer(index).blocked.pop_front()
     }
 
@@ -228,12 +226,12 @@ impl Peers {
     }
 
     /// A queue pair has packets that the window holds back.
-    pub(crate) fn block(&mut self, index: PeerIndex, queue_pair: u32) {
+    pub(crate) fn block(&mut self, index: PeerIndex, queue_pair: QpIndex) {
         self.peer(index).blocked.push_back(queue_pair);
     }
 
     /// The next queue pair that the window held back and need no longer.
-    pub(crate) fn unblock(&mut self, index: PeerIndex) -> Option<u32> {
+    pub(crate) fn unblock(&mut self, index: PeerIndex) -> Option<QpIndex> {
         let peer = self.peer(index);
         if peer.silent || peer.room(peer.in_flight) < WINDOW_BYTES_MIN / 2 {
             return None;
@@ -242,12 +240,12 @@ impl Peers {
     }
 
     fn peer(&mut self, index: PeerIndex) -> &mut Peer {
-        &mut self.peers[index.0 as usize]
+        &mut self.peers[index.place()]
     }
 }
 
 impl Peer {
-    fn new(address: IpAddr, paced: Option<u32>, window_max: u32) -> Self {
+    fn new(address: IpAddr, paced: Option<AirIndex>, window_max: u32) -> Self {
         Peer {
             address,
             paced,
@@ -291,6 +289,10 @@ impl Peer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn qp(place: u32) -> QpIndex {
+        QpIndex::new(place)
+    }
 
     const MTU: u32 = 1024;
 
@@ -351,10 +353,10 @@ mod tests {
         assert_eq!(peers.room(peer), u32::MAX);
         peers.update(peer, 0, 10 << 20, true, MTU);
         assert_eq!(peers.room(peer), 0);
-        peers.block(peer, 7);
+        peers.block(peer, qp(7));
         assert_eq!(peers.unblock(peer), None);
         peers.update(peer, 10 << 20, 0, true, MTU);
-        assert_eq!(peers.unblock(peer), Some(7));
+        assert_eq!(peers.unblock(peer), Some(qp(7)));
         assert_eq!(peers.unblock(peer), None);
     }
 
@@ -368,8 +370,8 @@ mod tests {
         peers.update(first, 0, 40_000, true, MTU);
         peers.update(second, 0, 20_000, true, MTU);
         assert_eq!(peers.room(first), WINDOW_BYTES_START - 60_000);
-        peers.leave(first, 0, 40_000);
-        peers.leave(second, 1, 20_000);
+        peers.leave(first, qp(0), 40_000);
+        peers.leave(second, qp(1), 20_000);
         assert_eq!(peers.join(IpAddr::from([192, 0, 2, 3]), None), first);
         assert_eq!(peers.room(first), u32::MAX);
     }
@@ -379,38 +381,38 @@ mod tests {
         let (mut peers, peer) = peers();
         peers.update(peer, 0, WINDOW_BYTES_START, true, MTU);
         for queue_pair in [3, 1, 2] {
-            peers.block(peer, queue_pair);
+            peers.block(peer, qp(queue_pair));
         }
         peers.update(peer, WINDOW_BYTES_START, MTU, true, MTU);
         assert_eq!(peers.credit(peer, (0, 0), true), 0);
         assert!(peers.credit(peer, (0, 0), false) > MTU);
         let order = std::iter::from_fn(|| peers.unblock(peer));
-        assert_eq!(order.collect::<Vec<_>>(), [3, 1, 2]);
+        assert_eq!(order.collect::<Vec<_>>(), [3, 1, 2].map(qp));
     }
 
     #[test]
     fn to_a_silent_peer_each_sends_one_packet_whatever_the_window_says() {
         let (mut peers, peer) = peers();
         peers.update(peer, 0, WINDOW_BYTES_START, true, MTU);
-        peers.block(peer, 1);
-        peers.block(peer, 2);
+        peers.block(peer, qp(1));
+        peers.block(peer, qp(2));
         assert_eq!(peers.fell_silent(peer), 2);
         let order = std::iter::from_fn(|| peers.let_go(peer));
-        assert_eq!(order.collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(order.collect::<Vec<_>>(), [1, 2].map(qp));
         for waits in [false, true] {
             assert_eq!(peers.credit(peer, (0, 0), waits), PROBE);
             assert_eq!(peers.credit(peer, (MTU, MTU), waits), 0);
         }
         // Their probes are under way.
-        peers.block(peer, 2);
-        peers.block(peer, 1);
+        peers.block(peer, qp(2));
+        peers.block(peer, qp(1));
         assert_eq!(peers.fell_silent(peer), 0);
         // What is given up was not acknowledged.
         peers.update(peer, WINDOW_BYTES_START, MTU, false, MTU);
         assert_eq!(peers.credit(peer, (MTU, MTU), false), 0);
         assert_eq!(peers.unblock(peer), None);
         peers.update(peer, MTU, 0, true, MTU);
-        assert_eq!(peers.unblock(peer), Some(2));
+        assert_eq!(peers.unblock(peer), Some(qp(2)));
         assert_eq!(peers.credit(peer, (MTU, MTU), false), u32::MAX);
     }
 
@@ -431,12 +433,12 @@ mod tests {
     fn who_is_paced_has_a_window_of_its_own() {
         let (mut peers, plain) = peers();
         let address = IpAddr::from([192, 0, 2, 1]);
-        let paced = peers.join(address, Some(3));
+        let paced = peers.join(address, Some(AirIndex::new(3)));
         assert_ne!(paced, plain);
-        assert_eq!(peers.join(address, Some(3)), paced);
-        peers.grant(paced, 5_000_000, 3);
+        assert_eq!(peers.join(address, Some(AirIndex::new(3))), paced);
+        peers.grant(paced, 5_000_000, AirIndex::new(3));
         // Who has not changed over yet keeps its own.
-        peers.grant(plain, 5_000_000, 3);
+        peers.grant(plain, 5_000_000, AirIndex::new(3));
         for peer in [paced, plain] {
             peers.update(peer, 0, 1_000, true, MTU);
         }

@@ -1,6 +1,6 @@
 //! What a queue pair may touch during one call: its rings, the memory of its protection domain, its completion queues.
 
-use crate::core::Serial;
+use crate::index::{CqIndex, PdIndex, Serial, SrqIndex};
 use crate::memory::{MemoryTable, OURSELVES, Place};
 use crate::objects::async_event::{AsyncEvents, EventOwner};
 use crate::objects::completion_counter::AttachedCounters;
@@ -28,11 +28,11 @@ pub(crate) struct QpSide {
     pub(crate) held: Held,
     /// Its protection domain. For the target of an extended connection that of the shared receive queue which the packet
     /// in hand names (IBTA A14.2.4).
-    pub(crate) pd: Serial,
+    pub(crate) pd: PdIndex,
     /// Never used for two queue pairs of one device, which a number is after some time.
     pub(crate) serial: Serial,
-    pub(crate) send_cq: u32,
-    pub(crate) recv_cq: u32,
+    pub(crate) send_cq: CqIndex,
+    pub(crate) recv_cq: CqIndex,
     pub(crate) shared: Arc<QpShared>,
     pub(crate) events: Arc<AsyncEvents>,
     /// Hardly any queue pair has some.
@@ -45,7 +45,7 @@ pub(crate) enum Receives {
     /// Its own queue.
     Own,
     /// The shared queue with this number.
-    Shared(u32),
+    Shared(SrqIndex),
     /// The shared queue that each message names, in this domain of extended connections.
     Domain(Serial),
 }
@@ -234,7 +234,7 @@ impl Host for QpHost<'_> {
         let Receives::Domain(domain) = self.side.receives else {
             return Err(RemoteFault::Access);
         };
-        let slot = self.srqs.of_domain(srqn, domain);
+        let slot = self.srqs.of_domain(SrqIndex::new(srqn), domain);
         let slot = slot.ok_or(RemoteFault::Access)?;
         Ok(slot.take(&mut self.side.held))
     }
@@ -363,7 +363,7 @@ impl Host for QpHost<'_> {
 
 fn scatter<L: List>(
     memory: &MemoryTable,
-    pd: Serial,
+    pd: PdIndex,
     pieces: Pieces<L>,
     data: &[u8],
 ) -> Result<(), LocalFault> {
@@ -475,7 +475,7 @@ impl<L: List> Iterator for Pieces<L> {
 }
 
 impl Piece {
-    fn at(self, pd: Serial) -> (Place, Range<usize>) {
+    fn at(self, pd: PdIndex) -> (Place, Range<usize>) {
         // An address that wraps lies in no region, whose bounds were checked not to wrap.
         let va = self.sge.addr.wrapping_add(u64::from(self.skip));
         (

@@ -9,13 +9,12 @@
 //! again, does not know the next. Numbers 0, 1 and 0xffffff, which
 //! have meanings of their own, do not come up.
 
-use crate::air::AirIndex;
+use crate::index::{AirIndex, PeerIndex, QpIndex};
 use crate::random::Random;
 use crate::seal::Seal;
 use crate::seal::datagrams::DatagramSeals;
 use crate::sharing::steering::range_of;
 use crate::worker::counters::EngineCounter;
-use crate::worker::peers::PeerIndex;
 use crate::worker::qp_host::QpSide;
 use crate::worker::raw_frames::RawFrames;
 use crate::worker::round_robin::Turn;
@@ -184,12 +183,12 @@ impl Places {
         Places { by_index, by_place }
     }
 
-    fn of_index(&self, index: u32) -> u32 {
-        u32::from(self.by_index[(index & PLACE_MASK) as usize])
+    fn of_index(&self, index: QpIndex) -> u32 {
+        u32::from(self.by_index[index.place() & PLACE_MASK as usize])
     }
 
     #[inline]
-    fn index_of(&self, number: Qpn) -> u32 {
+    fn place_of(&self, number: Qpn) -> u32 {
         u32::from(self.by_place[(number.get() & PLACE_MASK) as usize])
     }
 }
@@ -198,7 +197,7 @@ impl Places {
 pub(crate) struct QpTable {
     slots: Vec<Option<Box<QpSlot>>>,
     generations: Vec<u8>,
-    free: VecDeque<u32>,
+    free: VecDeque<QpIndex>,
     /// Ranges in the order in which they were taken: the first has the first 4096 slots.
     ranges: Vec<u8>,
     /// Where each range stands there.
@@ -250,13 +249,13 @@ impl QpTable {
     }
 
     /// Takes a free position, and gives it its next number.
-    pub(crate) fn reserve(&mut self) -> Result<(u32, Qpn), Error> {
+    pub(crate) fn reserve(&mut self) -> Result<(QpIndex, Qpn), Error> {
         let fresh_ones = self.slots.len() < self.ranges.len() << PLACE_BITS;
         let index = if fresh_ones && self.free.len() < RESTING + CHOICE {
             self.slots.push(None);
             self.generations
                 .push((self.random.next_u32() % u32::from(GENERATION_MAX)) as u8);
-            self.slots.len() as u32 - 1
+            QpIndex::from_place(self.slots.len() - 1)
         } else {
             let rested = self.free.len().saturating_sub(RESTING).max(1);
             let any = self.random.next_u32() as usize % rested;
@@ -265,22 +264,22 @@ impl QpTable {
                 "no more queue pairs: see max_qp of the device",
             ))?
         };
-        let generation = &mut self.generations[index as usize];
+        let generation = &mut self.generations[index.place()];
         *generation = *generation % GENERATION_MAX + 1;
-        let range = u32::from(self.ranges[(index >> PLACE_BITS) as usize]);
+        let range = u32::from(self.ranges[index.place() >> PLACE_BITS]);
         let place = self.places.of_index(index);
         let number = u32::from(*generation) << POSITION_BITS | range << PLACE_BITS | place;
         Ok((index, Qpn::new(number)))
     }
 
     /// Gives a reserved position back.
-    pub(crate) fn release(&mut self, index: u32) {
-        self.slots[index as usize] = None;
+    pub(crate) fn release(&mut self, index: QpIndex) {
+        self.slots[index.place()] = None;
         self.free.push_back(index);
     }
 
-    pub(crate) fn insert(&mut self, index: u32, slot: QpSlot) {
-        self.slots[index as usize] = Some(Box::new(slot));
+    pub(crate) fn insert(&mut self, index: QpIndex, slot: QpSlot) {
+        self.slots[index.place()] = Some(Box::new(slot));
     }
 
     /// How many there are.
@@ -300,21 +299,26 @@ impl QpTable {
     }
 
     /// One more than the largest index in use.
-    pub(crate) fn end(&self) -> u32 {
-        self.slots.len() as u32
+    pub(crate) fn end(&self) -> QpIndex {
+        QpIndex::from_place(self.slots.len())
     }
 
-    pub(crate) fn slot(&mut self, index: u32) -> Option<&mut QpSlot> {
-        self.slots.get_mut(index as usize)?.as_deref_mut()
+    /// All indices that were in use once.
+    pub(crate) fn indices(&self) -> impl Iterator<Item = QpIndex> + use<> {
+        (0..self.slots.len()).map(QpIndex::from_place)
+    }
+
+    pub(crate) fn slot(&mut self, index: QpIndex) -> Option<&mut QpSlot> {
+        self.slots.get_mut(index.place())?.as_deref_mut()
     }
 
     /// The position of the queue pair with that number.
-    pub(crate) fn find(&self, number: Qpn) -> Option<u32> {
+    pub(crate) fn find(&self, number: Qpn) -> Option<QpIndex> {
         let order = self.order[usize::from(range_of(number))];
         // Beyond all slots where the range is not ours.
-        let index = u32::from(order) << PLACE_BITS | self.places.index_of(number);
+        let index = u32::from(order) << PLACE_BITS | self.places.place_of(number);
         let slot = self.slots.get(index as usize)?.as_ref()?;
-        (slot.qp.qpn() == number).then_some(index)
+        (slot.qp.qpn() == number).then_some(QpIndex::new(index))
     }
 }
 
@@ -336,7 +340,7 @@ mod tests {
             table.release(index);
         }
         assert!(
-            table.end() <= (RESTING + CHOICE) as u32,
+            table.end().place() <= RESTING + CHOICE,
             "positions are used again"
         );
     }
@@ -399,8 +403,8 @@ mod tests {
         }
         table.add_any_range();
         assert_eq!(table.reserve().unwrap_err().errno(), libc::ENOMEM);
-        table.release(17);
-        assert_eq!(table.reserve().unwrap().0, 17);
+        table.release(QpIndex::new(17));
+        assert_eq!(table.reserve().unwrap().0, QpIndex::new(17));
     }
 
     #[test]
@@ -414,7 +418,7 @@ mod tests {
                 assert!(!table.wants_range());
                 let (index, number) = table.reserve().unwrap();
                 assert_eq!(range_of(number), range);
-                let slot = table.slots[index as usize].is_none();
+                let slot = table.slots[index.place()].is_none();
                 assert!(slot && table.find(number).is_none());
             }
         }

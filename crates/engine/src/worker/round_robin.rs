@@ -3,6 +3,7 @@
 //! A queue pair with packets to send waits in line. In its turn it may send [`QUANTUM_BYTES`] more than it has; what it
 //! overdraws with its last packet it has less next time. So queue pairs get equal bytes, whatever their packet sizes.
 
+use crate::index::QpIndex;
 use std::collections::VecDeque;
 
 /// Bytes per turn: one segmented send, so that a turn costs one entry in a batch.
@@ -11,7 +12,7 @@ pub(crate) const QUANTUM_BYTES: i64 = 64 * 1024;
 /// The line, by index in the table of queue pairs.
 #[derive(Default)]
 pub(crate) struct Active {
-    line: VecDeque<u32>,
+    line: VecDeque<QpIndex>,
 }
 
 /// What a queue pair knows of its place in the line.
@@ -31,7 +32,7 @@ impl Turn {
 
 impl Active {
     /// Puts a queue pair at the end of the line, unless it stands there already.
-    pub(crate) fn join(&mut self, index: u32, turn: &mut Turn) {
+    pub(crate) fn join(&mut self, index: QpIndex, turn: &mut Turn) {
         if !turn.queued {
             turn.queued = true;
             turn.deficit = QUANTUM_BYTES;
@@ -40,7 +41,7 @@ impl Active {
     }
 
     /// Whose turn it is.
-    pub(crate) fn first(&self) -> Option<u32> {
+    pub(crate) fn first(&self) -> Option<QpIndex> {
         self.line.front().copied()
     }
 
@@ -62,7 +63,7 @@ impl Active {
     }
 
     /// Takes a queue pair out that is destroyed.
-    pub(crate) fn remove(&mut self, index: u32) {
+    pub(crate) fn remove(&mut self, index: QpIndex) {
         self.line.retain(|&other| other != index);
     }
 
@@ -79,6 +80,10 @@ impl Active {
 mod tests {
     use super::*;
 
+    fn qp(place: u32) -> QpIndex {
+        QpIndex::new(place)
+    }
+
     #[test]
     fn big_and_small_packets_get_equal_bytes() {
         let mut active = Active::default();
@@ -86,11 +91,11 @@ mod tests {
         let packet = [4096, 100];
         let mut sent = [0usize; 2];
         for (index, turn) in turns.iter_mut().enumerate() {
-            active.join(index as u32, turn);
-            active.join(index as u32, turn);
+            active.join(QpIndex::from_place(index), turn);
+            active.join(QpIndex::from_place(index), turn);
         }
         while sent.iter().sum::<usize>() < 100 * QUANTUM_BYTES as usize {
-            let first = active.first().map_or(0, |first| first as usize);
+            let first = active.first().map_or(0, QpIndex::place);
             sent[first] += packet[first];
             active.charge(&mut turns[first], packet[first] as i64);
         }
@@ -104,13 +109,13 @@ mod tests {
     fn who_has_nothing_to_send_leaves_and_may_come_back() {
         let mut active = Active::default();
         let mut turns = [Turn::default(); 2];
-        active.join(0, &mut turns[0]);
-        active.join(1, &mut turns[1]);
+        active.join(qp(0), &mut turns[0]);
+        active.join(qp(1), &mut turns[1]);
         active.leave(Some(&mut turns[0]));
-        assert_eq!(active.first(), Some(1));
-        active.join(0, &mut turns[0]);
-        active.remove(1);
-        assert_eq!(active.first(), Some(0));
+        assert_eq!(active.first(), Some(qp(1)));
+        active.join(qp(0), &mut turns[0]);
+        active.remove(qp(1));
+        assert_eq!(active.first(), Some(qp(0)));
         active.leave(None);
         assert!(active.is_empty());
     }

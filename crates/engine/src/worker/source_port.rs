@@ -8,6 +8,7 @@
 //! A peer that sends from 4791 is held to that. Another may have its reasons to change: where it is not heard from any more, another port
 //! is tried, and is the new one if what comes from there is good.
 
+use crate::index::QpIndex;
 use crate::worker::qp_table::QpSlot;
 use crate::worker::tables::Tables;
 use airdma_port::Received;
@@ -23,7 +24,7 @@ const SILENCE: Duration = Duration::from_millis(500);
 /// A port that is the connection's if what comes from there is good.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate {
-    pub(crate) index: u32,
+    pub(crate) index: QpIndex,
     port: u32,
     before: Progress,
 }
@@ -38,7 +39,12 @@ pub(crate) struct Silence {
 impl Tables {
     /// Whether a queue pair takes a packet that is not from its peer's address and port.
     #[cold]
-    pub(crate) fn takes_from(&mut self, index: u32, now: Time, received: &Received<'_>) -> bool {
+    pub(crate) fn takes_from(
+        &mut self,
+        index: QpIndex,
+        now: Time,
+        received: &Received<'_>,
+    ) -> bool {
         let Some(slot) = self.qps.slot(index) else {
             return false;
         };

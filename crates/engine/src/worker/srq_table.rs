@@ -1,9 +1,8 @@
 //! The worker's side of shared receive queues: the consumers of their rings.
 
-use crate::core::Serial;
+use crate::index::{CqIndex, PdIndex, Serial, SrqIndex};
 use crate::objects::async_event::{AsyncEvents, EventOwner};
 use crate::objects::srq::SrqShared;
-use crate::worker::cq_table::NO_CQ;
 use crate::worker::qp_host::list_bytes;
 use crate::{AsyncEvent, Error, LIMITS};
 use airdma_shm::{RecvWqe, RingConsumer, Sge, SlotRef};
@@ -14,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 pub(crate) struct SrqSlot {
     pub(crate) ring: RingConsumer,
-    pub(crate) pd: Serial,
+    pub(crate) pd: PdIndex,
     /// For extended connections: their domain, and where completions go.
     pub(crate) extended: Option<Extended>,
     pub(crate) shared: Arc<SrqShared>,
@@ -24,7 +23,7 @@ pub(crate) struct SrqSlot {
 #[derive(Clone, Copy)]
 pub(crate) struct Extended {
     pub(crate) domain: Serial,
-    pub(crate) cq: u32,
+    pub(crate) cq: CqIndex,
 }
 
 /// Numbers that were given back and are not used again yet, while there are fresh ones: a late message of an extended
@@ -35,7 +34,7 @@ const RESTING: usize = 1024;
 #[derive(Default)]
 pub(crate) struct SrqTable {
     slots: Vec<Option<SrqSlot>>,
-    free: VecDeque<u32>,
+    free: VecDeque<SrqIndex>,
 }
 
 impl SrqTable {
@@ -45,30 +44,30 @@ impl SrqTable {
     }
 
     /// Enters a queue, which gets the number that is returned.
-    pub(crate) fn insert(&mut self, slot: SrqSlot) -> Result<u32, Error> {
+    pub(crate) fn insert(&mut self, slot: SrqSlot) -> Result<SrqIndex, Error> {
         if self.free.len() <= RESTING && self.slots.len() < LIMITS.max_srq as usize {
             self.slots.push(Some(slot));
-            return Ok(self.slots.len() as u32 - 1);
+            return Ok(SrqIndex::from_place(self.slots.len() - 1));
         }
         let number = self.free.pop_front().ok_or(Error::NoMemory(
             "no more shared receive queues: see max_srq of the device",
         ))?;
-        self.slots[number as usize] = Some(slot);
+        self.slots[number.place()] = Some(slot);
         Ok(number)
     }
 
-    pub(crate) fn remove(&mut self, number: u32) {
-        if self.slots[number as usize].take().is_some() {
+    pub(crate) fn remove(&mut self, number: SrqIndex) {
+        if self.slots[number.place()].take().is_some() {
             self.free.push_back(number);
         }
     }
 
-    pub(crate) fn slot(&mut self, number: u32) -> Option<&mut SrqSlot> {
-        self.slots.get_mut(number as usize)?.as_mut()
+    pub(crate) fn slot(&mut self, number: SrqIndex) -> Option<&mut SrqSlot> {
+        self.slots.get_mut(number.place())?.as_mut()
     }
 
     /// The protection domains of the queues of this domain of extended connections.
-    pub(crate) fn domains(&self, domain: Serial) -> impl Iterator<Item = Serial> {
+    pub(crate) fn domains(&self, domain: Serial) -> impl Iterator<Item = PdIndex> {
         let slots = self.slots.iter().flatten();
         slots
             .filter(move |slot| {
@@ -79,7 +78,7 @@ impl SrqTable {
     }
 
     /// The queue with that number, if it is of this domain of extended connections.
-    pub(crate) fn of_domain(&mut self, number: u32, domain: Serial) -> Option<&mut SrqSlot> {
+    pub(crate) fn of_domain(&mut self, number: SrqIndex, domain: Serial) -> Option<&mut SrqSlot> {
         self.slot(number).filter(|slot| {
             slot.extended
                 .is_some_and(|extended| extended.domain == domain)
@@ -125,13 +124,13 @@ pub(crate) struct HeldReceive {
     /// The queue that it comes from, as [`SrqShared::id`].
     srq: u64,
     pub(crate) sges: Vec<Sge>,
-    pub(crate) pd: Serial,
+    pub(crate) pd: PdIndex,
     /// Where its completion goes, if not to the queue pair's own completion queue.
-    pub(crate) cq: Option<u32>,
+    pub(crate) cq: Option<CqIndex>,
 }
 
 impl Held {
-    fn hold(&mut self, slot: SlotRef<'_>, from: (u64, Serial, Option<u32>)) -> Receive {
+    fn hold(&mut self, slot: SlotRef<'_>, from: (u64, PdIndex, Option<CqIndex>)) -> Receive {
         let index = match self.receives.iter().position(|receive| !receive.in_use) {
             Some(index) => index,
             None => {
@@ -161,7 +160,7 @@ impl Held {
         let held = self.receives.iter_mut();
         for receive in held.filter(|receive| receive.in_use && receive.srq == srq) {
             receive.sges.clear();
-            receive.cq = Some(NO_CQ);
+            receive.cq = Some(CqIndex::NONE);
         }
     }
 

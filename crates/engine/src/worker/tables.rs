@@ -1,8 +1,8 @@
 //! What a worker works on: queue pairs, memory, completion queues, timers, peers, and whose turn it is.
 
 use crate::air::{Air, Arrived};
+use crate::index::{AirIndex, Doorbell, PeerIndex, QpIndex, SrqIndex};
 use crate::memory::MemoryTable;
-use crate::objects::qp_shared::DOORBELLS;
 use crate::objects::send_wqe;
 use crate::random::Random;
 use crate::seal::{OPENED_LEN_MAX, Secret};
@@ -12,7 +12,7 @@ use crate::worker::counters::{Counters, EngineCounter};
 use crate::worker::cq_table::{CqTable, Overrun};
 use crate::worker::gsi::Gsi;
 use crate::worker::multicast::Multicast;
-use crate::worker::peers::{PeerIndex, Peers, Window};
+use crate::worker::peers::{Peers, Window};
 use crate::worker::qp_host::QpHost;
 use crate::worker::qp_table::{Connection, QpSlot, QpTable, Source};
 use crate::worker::round_robin::Active;
@@ -55,7 +55,7 @@ pub(crate) struct Tables {
     /// From where a packet comes that is being looked at, and may be the first good one from there.
     pub(crate) candidate: Option<Candidate>,
     /// The queue pair that took packets last, and has not been settled since.
-    unsettled: Option<u32>,
+    unsettled: Option<QpIndex>,
     /// What that took.
     arrived: Arrived,
     timers: Timers,
@@ -101,19 +101,19 @@ impl Tables {
     }
 
     /// A doorbell rang: takes what was posted to the queue pairs that share it.
-    pub(crate) fn answer(&mut self, doorbell: u32, now: Time) {
-        for index in (doorbell..self.qps.end()).step_by(DOORBELLS as usize) {
+    pub(crate) fn answer(&mut self, doorbell: Doorbell, now: Time) {
+        for index in doorbell.sharers(self.qps.end()) {
             self.take_work(index, now);
         }
     }
 
     /// Takes what was posted to a queue pair.
-    pub(crate) fn take_work(&mut self, index: u32, now: Time) {
+    pub(crate) fn take_work(&mut self, index: QpIndex, now: Time) {
         self.take_posted(index);
         self.settle(index, now);
     }
 
-    fn take_posted(&mut self, index: u32) {
+    fn take_posted(&mut self, index: QpIndex) {
         let Some(slot) = self.qps.slot(index) else {
             return;
         };
@@ -133,7 +133,7 @@ impl Tables {
     }
 
     /// Takes one posted request; false when there is none.
-    fn take_request(&mut self, index: u32) -> bool {
+    fn take_request(&mut self, index: QpIndex) -> bool {
         let Some(slot) = self.qps.slot(index) else {
             return false;
         };
@@ -202,7 +202,7 @@ impl Tables {
     }
 
     /// Draws the consequences of anything that was done with a queue pair.
-    pub(crate) fn settle(&mut self, index: u32, now: Time) {
+    pub(crate) fn settle(&mut self, index: QpIndex, now: Time) {
         self.note(index, now);
         if let Some(slot) = self.qps.slot(index)
             && slot.qp.wants_transmit()
@@ -221,7 +221,7 @@ impl Tables {
             ..QpAttributes::default()
         };
         while let Some(Overrun { cq, qpn }) = self.cqs.take_overrun() {
-            for index in 0..self.qps.end() {
+            for index in self.qps.indices() {
                 let is_affected = self.qps.slot(index).is_some_and(|slot| {
                     let uses = slot.side.send_cq == cq || slot.side.recv_cq == cq;
                     let runs = !matches!(slot.qp.state(), QpState::Reset | QpState::Error);
@@ -241,7 +241,7 @@ impl Tables {
     }
 
     /// As `settle`, without a place in the line.
-    fn note(&mut self, index: u32, now: Time) {
+    fn note(&mut self, index: QpIndex, now: Time) {
         let Some(slot) = self.qps.slot(index) else {
             return;
         };
@@ -306,7 +306,7 @@ impl Tables {
         }
     }
 
-    fn go_on(&mut self, index: u32) {
+    fn go_on(&mut self, index: QpIndex) {
         if let Some(slot) = self.qps.slot(index) {
             slot.blocked = false;
         }
@@ -314,7 +314,7 @@ impl Tables {
     }
 
     /// Puts a queue pair at the end of the line of those that send.
-    pub(crate) fn join_line(&mut self, index: u32) {
+    pub(crate) fn join_line(&mut self, index: QpIndex) {
         if let Some(slot) = self.qps.slot(index) {
             self.active.join(index, &mut slot.turn);
         }
@@ -323,7 +323,7 @@ impl Tables {
     /// Changes attributes and state. `source` is what the source GID index stands for.
     pub(crate) fn modify(
         &mut self,
-        index: u32,
+        index: QpIndex,
         attributes: &QpAttributes,
         mask: AttrMask,
         source: Option<Source>,
@@ -362,7 +362,7 @@ impl Tables {
             state: QpState::Error,
             ..QpAttributes::default()
         };
-        for index in 0..self.qps.end() {
+        for index in self.qps.indices() {
             let runs = self
                 .qps
                 .slot(index)
@@ -377,7 +377,7 @@ impl Tables {
         }
     }
 
-    fn connect(&mut self, index: u32, path: &Path, source: Option<Source>) {
+    fn connect(&mut self, index: QpIndex, path: &Path, source: Option<Source>) {
         let Some(slot) = self.qps.slot(index) else {
             return;
         };
@@ -400,7 +400,7 @@ impl Tables {
     }
 
     /// From now on the window of a connected queue pair is that of the rate controller of this number, or that of all others.
-    pub(crate) fn change_window(&mut self, index: u32, paced: Option<u32>) {
+    pub(crate) fn change_window(&mut self, index: QpIndex, paced: Option<AirIndex>) {
         let Some(slot) = self.qps.slot(index) else {
             return;
         };
@@ -419,7 +419,7 @@ impl Tables {
         self.unblock(before);
     }
 
-    fn disconnect(&mut self, index: u32, now: Time) {
+    fn disconnect(&mut self, index: QpIndex, now: Time) {
         self.note(index, now);
         let Some(slot) = self.qps.slot(index) else {
             return;
@@ -438,7 +438,7 @@ impl Tables {
     }
 
     /// Which local address a connected queue pair uses.
-    pub(crate) fn source_index(&mut self, index: u32) -> Option<u8> {
+    pub(crate) fn source_index(&mut self, index: QpIndex) -> Option<u8> {
         self.qps
             .slot(index)?
             .connection
@@ -446,7 +446,7 @@ impl Tables {
     }
 
     /// The queue pair is about to go: its peer, which may wait for an answer that was lost, gets the last one again.
-    pub(crate) fn farewell(&mut self, index: u32, now: Time) {
+    pub(crate) fn farewell(&mut self, index: QpIndex, now: Time) {
         if let Some(slot) = self.qps.slot(index) {
             slot.qp.farewell();
         }
@@ -455,10 +455,10 @@ impl Tables {
 
     /// Takes a shared receive queue out. Nobody counts the targets of extended connections that may hold receives of it: so
     /// they are looked for.
-    pub(crate) fn remove_srq(&mut self, number: u32) {
+    pub(crate) fn remove_srq(&mut self, number: SrqIndex) {
         let slot = self.srqs.slot(number);
         if let Some(id) = slot.and_then(|slot| slot.extended.map(|_| slot.shared.id)) {
-            for index in 0..self.qps.end() {
+            for index in self.qps.indices() {
                 if let Some(slot) = self.qps.slot(index) {
                     slot.side.held.forget(id);
                 }
@@ -482,7 +482,7 @@ impl Tables {
     }
 
     /// Takes a queue pair out.
-    pub(crate) fn remove(&mut self, index: u32, now: Time) {
+    pub(crate) fn remove(&mut self, index: QpIndex, now: Time) {
         self.disconnect(index, now);
         self.active.remove(index);
         self.timers.remove(index);
@@ -493,7 +493,7 @@ impl Tables {
     /// Calls a queue pair with what it may touch.
     pub(crate) fn with<R>(
         &mut self,
-        index: u32,
+        index: QpIndex,
         call: impl FnOnce(&mut QueuePair, &mut QpHost<'_>) -> R,
     ) -> Option<R> {
         let QpSlot { qp, side, .. } = self.qps.slot(index)?;

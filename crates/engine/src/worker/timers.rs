@@ -4,13 +4,14 @@
 //! put back at the deadline that then holds. One that moves earlier is moved within the heap, which therefore knows where
 //! each queue pair's entry is.
 
+use crate::index::QpIndex;
 use airdma_transport::Time;
 
 /// The deadlines of all queue pairs, by their index in the table.
 #[derive(Default)]
 pub(crate) struct Timers {
     /// A binary heap, earliest first: the children of `n` are `2n + 1` and `2n + 2`.
-    heap: Vec<(Time, u32)>,
+    heap: Vec<(Time, QpIndex)>,
     /// Where in the heap the entry of each queue pair is, or [`NOWHERE`].
     positions: Vec<u32>,
 }
@@ -19,7 +20,7 @@ const NOWHERE: u32 = u32::MAX;
 
 impl Timers {
     /// Takes note of the deadline that queue pair `index` has now.
-    pub(crate) fn set(&mut self, index: u32, deadline: Option<Time>) {
+    pub(crate) fn set(&mut self, index: QpIndex, deadline: Option<Time>) {
         let Some(deadline) = deadline else {
             return;
         };
@@ -33,7 +34,7 @@ impl Timers {
     }
 
     /// The next queue pair whose entry is due at `now`; the entry is gone. Its deadline may have moved since.
-    pub(crate) fn pop_due(&mut self, now: Time) -> Option<u32> {
+    pub(crate) fn pop_due(&mut self, now: Time) -> Option<QpIndex> {
         let &(time, index) = self.heap.first()?;
         if time > now {
             return None;
@@ -43,11 +44,11 @@ impl Timers {
     }
 
     /// Forgets a queue pair.
-    pub(crate) fn remove(&mut self, index: u32) {
+    pub(crate) fn remove(&mut self, index: QpIndex) {
         let Some(at) = self.position(index) else {
             return;
         };
-        self.positions[index as usize] = NOWHERE;
+        self.positions[index.place()] = NOWHERE;
         self.heap.swap_remove(at);
         if at < self.heap.len() {
             self.place(at);
@@ -66,14 +67,14 @@ impl Timers {
         self.heap.first().map(|&(time, _)| time)
     }
 
-    fn position(&self, index: u32) -> Option<usize> {
-        let &at = self.positions.get(index as usize)?;
+    fn position(&self, index: QpIndex) -> Option<usize> {
+        let &at = self.positions.get(index.place())?;
         (at != NOWHERE).then_some(at as usize)
     }
 
-    fn push(&mut self, index: u32, deadline: Time) -> usize {
-        if self.positions.len() <= index as usize {
-            self.positions.resize(index as usize + 1, NOWHERE);
+    fn push(&mut self, index: QpIndex, deadline: Time) -> usize {
+        if self.positions.len() <= index.place() {
+            self.positions.resize(index.place() + 1, NOWHERE);
         }
         self.heap.push((deadline, index));
         let at = self.heap.len() - 1;
@@ -84,7 +85,7 @@ impl Timers {
     /// Remembers where the entry at `at` is.
     fn place(&mut self, at: usize) {
         let (_, index) = self.heap[at];
-        self.positions[index as usize] = at as u32;
+        self.positions[index.place()] = at as u32;
     }
 
     fn swap(&mut self, one: usize, other: usize) {
@@ -119,6 +120,10 @@ impl Timers {
 mod tests {
     use super::*;
 
+    fn qp(place: u32) -> QpIndex {
+        QpIndex::new(place)
+    }
+
     fn at(nanos: u64) -> Time {
         Time::from_nanos(nanos)
     }
@@ -127,18 +132,18 @@ mod tests {
     fn a_deadline_that_moves_later_comes_up_early_and_one_that_moves_earlier_in_time() {
         let mut timers = Timers::default();
         for nanos in 10..1000 {
-            timers.set(4, Some(at(nanos)));
+            timers.set(qp(4), Some(at(nanos)));
         }
         assert_eq!(timers.pop_due(at(9)), None);
-        assert_eq!(timers.pop_due(at(10)), Some(4));
+        assert_eq!(timers.pop_due(at(10)), Some(qp(4)));
         assert_eq!(timers.next(), None);
-        timers.set(4, Some(at(100)));
-        timers.set(4, None);
-        timers.set(4, Some(at(50)));
+        timers.set(qp(4), Some(at(100)));
+        timers.set(qp(4), None);
+        timers.set(qp(4), Some(at(50)));
         assert_eq!(timers.next(), Some(at(50)));
         assert_eq!(
             (timers.pop_due(at(100)), timers.pop_due(at(100))),
-            (Some(4), None)
+            (Some(qp(4)), None)
         );
     }
 
@@ -157,13 +162,13 @@ mod tests {
             let time = random(1000);
             match random(4) {
                 0 => {
-                    timers.remove(index as u32);
+                    timers.remove(QpIndex::from_place(index));
                     model[index] = None;
                 }
                 1 => {
                     let due = timers.pop_due(at(time));
                     let earliest = model.iter().flatten().min().copied();
-                    let Some(due) = due.map(|due| due as usize) else {
+                    let Some(due) = due.map(QpIndex::place) else {
                         assert!(earliest.is_none_or(|earliest| earliest > time));
                         continue;
                     };
@@ -172,7 +177,7 @@ mod tests {
                     model[due] = None;
                 }
                 _ => {
-                    timers.set(index as u32, Some(at(time)));
+                    timers.set(QpIndex::from_place(index), Some(at(time)));
                     model[index] = Some(model[index].map_or(time, |old| old.min(time)));
                 }
             }

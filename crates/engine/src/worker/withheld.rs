@@ -3,6 +3,7 @@
 //! last data is in the queue long before the kernel's connection manager has told the program anything; here both may come in
 //! one round.
 
+use crate::index::CqIndex;
 use crate::worker::cq_table::CqTable;
 use crate::worker::gsi::Subject;
 use crate::worker::qp_table::QpTable;
@@ -30,7 +31,7 @@ pub(crate) struct Withheld {
 struct End {
     subject: Subject,
     qpn: Qpn,
-    cq: u32,
+    cq: CqIndex,
     /// Number of the first completion of the queue that need not be taken.
     mark: u32,
     until: Time,
@@ -126,7 +127,7 @@ impl Withheld {
 }
 
 /// The queue of a queue pair that may still receive.
-fn receiving(qps: &mut QpTable, qpn: Qpn) -> Option<u32> {
+fn receiving(qps: &mut QpTable, qpn: Qpn) -> Option<CqIndex> {
     let index = qps.find(qpn)?;
     let slot = qps.slot(index)?;
     match slot.qp.state() {
@@ -147,7 +148,7 @@ mod tests {
         let end = |number: u32| End {
             subject: Subject::Connection(ConnectionId(number)),
             qpn: Qpn::new(number),
-            cq: 0,
+            cq: CqIndex::new(0),
             mark: 0,
             until: Time::ZERO + WITHHELD_TIME_MAX,
             event: Event::TimewaitExit {

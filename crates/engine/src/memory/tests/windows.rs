@@ -177,7 +177,7 @@ fn what_a_bind_must_not_do_is_refused() {
         assert_eq!(fixture.table.bind(PD, QP, &bad), Err(Refused), "{what}");
     }
     assert_eq!(
-        fixture.table.bind(PD + 1, QP, &good),
+        fixture.table.bind(OTHER_PD, QP, &good),
         Err(Refused),
         "another domain"
     );

@@ -1,7 +1,7 @@
 //! What becomes of a packet that arrives: whose it is, and what is drawn from it.
 
 use super::Tables;
-use crate::objects::pd::NO_PD;
+use crate::index::{PdIndex, QpIndex, SrqIndex};
 use crate::sharing::steering::Member;
 use crate::worker::counters::EngineCounter;
 use crate::worker::qp_host::Receives;
@@ -57,7 +57,7 @@ impl Tables {
     }
 
     /// Takes a packet that was sealed, for the queue pair that opened it.
-    pub(crate) fn receive_for(&mut self, index: u32, now: Time, received: &Received<'_>) {
+    pub(crate) fn receive_for(&mut self, index: QpIndex, now: Time, received: &Received<'_>) {
         if let Some((bth, payload)) = split_middle(received.bytes)
             && self.take_middle::<true>(index, now, received, &bth, payload)
         {
@@ -77,7 +77,7 @@ impl Tables {
     /// Takes a datagram that was sealed by the queue pair of this number.
     pub(crate) fn receive_datagram_of(
         &mut self,
-        index: u32,
+        index: QpIndex,
         now: Time,
         received: &Received<'_>,
         sender: Qpn,
@@ -102,14 +102,14 @@ impl Tables {
     #[inline(always)]
     fn deliver<const SEALED: bool>(
         &mut self,
-        index: u32,
+        index: QpIndex,
         now: Time,
         received: &Received<'_>,
         arrival: &Arrival,
         packet: &Packet<'_>,
     ) {
         if let Some(named) = packet.headers.xrceth {
-            self.enter_domain(index, named.srqn);
+            self.enter_domain(index, SrqIndex::new(named.srqn));
         }
         self.takes_packets(index, now);
         if packet.headers.bth.opcode == Opcode::Cnp {
@@ -122,12 +122,12 @@ impl Tables {
     }
 
     /// A packet names a shared receive queue: what it asks for is in the protection domain of that.
-    fn enter_domain(&mut self, index: u32, srqn: u32) {
+    fn enter_domain(&mut self, index: QpIndex, srqn: SrqIndex) {
         if let Some(slot) = self.qps.slot(index)
             && let Receives::Domain(domain) = slot.side.receives
         {
             let srq = self.srqs.of_domain(srqn, domain);
-            slot.side.pd = srq.map_or(NO_PD, |srq| srq.pd);
+            slot.side.pd = srq.map_or(PdIndex::NONE, |srq| srq.pd);
         }
     }
 
@@ -154,7 +154,7 @@ impl Tables {
     #[inline]
     fn take_middle<const SEALED: bool>(
         &mut self,
-        index: u32,
+        index: QpIndex,
         now: Time,
         received: &Received<'_>,
         bth: &Bth,
@@ -169,7 +169,7 @@ impl Tables {
     }
 
     /// The queue pair takes packets; another that did before is settled.
-    fn takes_packets(&mut self, index: u32, now: Time) {
+    fn takes_packets(&mut self, index: QpIndex, now: Time) {
         if self.unsettled != Some(index) {
             self.settle_received(now);
             self.unsettled = Some(index);

@@ -1,7 +1,8 @@
 //! Whose turn it is to transmit, and how much.
 
 use super::{PACKET_LEN_MAX, ROUND_BYTES, Tables, destination};
-use crate::air::{AirIndex, Weight};
+use crate::air::Weight;
+use crate::index::{AirIndex, QpIndex};
 use crate::seal::datagrams::{Name, Readiness};
 use crate::seal::{SEALED_LEN_MAX, Seal};
 use crate::worker::counters::EngineCounter;
@@ -93,7 +94,7 @@ impl Tables {
     #[inline(never)] // a round in which none is in line saves no registers for it
     fn take_turn(
         &mut self,
-        index: u32,
+        index: QpIndex,
         now: Time,
         allowance: i64,
         batch: &mut TransmitBatch,
@@ -256,7 +257,7 @@ impl Tables {
 
     /// The peer whose pacer the queue pair has to ask. None to one that is silent: each finds out by its own timer if nobody is there,
     /// and one packet of each is no burden.
-    fn paced_by(&mut self, index: u32) -> Option<AirIndex> {
+    fn paced_by(&mut self, index: QpIndex) -> Option<AirIndex> {
         let slot = self.qps.slot(index)?;
         let Connection { peer, air, .. } = slot.connection?;
         let air = air?;
@@ -271,7 +272,7 @@ impl Tables {
     }
 
     /// The first in line has nothing to send now, or no room in its peer's window.
-    fn end_turn(&mut self, index: u32, now: Time) {
+    fn end_turn(&mut self, index: QpIndex, now: Time) {
         let Some(slot) = self.qps.slot(index) else {
             return self.active.leave(None);
         };

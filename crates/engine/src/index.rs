@@ -1,0 +1,101 @@
+//! Places in the tables of a worker. Each table has its own type, so that no place is looked up in
+//! another table.
+
+/// Doorbells of a device.
+pub(crate) const DOORBELLS: u32 = airdma_shm::DOORBELLS_MAX;
+
+/// Tells domains, queue pairs and queues of a device apart for good: 64 bits, so that no process
+/// ever has one twice.
+pub(crate) type Serial = u64;
+
+macro_rules! index {
+    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => { $(
+        $(#[$doc])*
+        #[repr(transparent)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub(crate) struct $name(u32);
+
+        #[allow(dead_code, reason = "a table needs some of them")]
+        impl $name {
+            #[inline(always)]
+            pub(crate) const fn new(place: u32) -> Self {
+                $name(place)
+            }
+
+            /// The index of the place `place` in a table, which has fewer than 2^32.
+            #[inline(always)]
+            pub(crate) const fn from_place(place: usize) -> Self {
+                $name(place as u32)
+            }
+
+            #[inline(always)]
+            pub(crate) const fn get(self) -> u32 {
+                self.0
+            }
+
+            /// As an index of a slice.
+            #[inline(always)]
+            pub(crate) const fn place(self) -> usize {
+                self.0 as usize
+            }
+        }
+    )+ };
+}
+
+index! {
+    /// A queue pair. Its number is another one: see [`crate::worker::qp_table`].
+    QpIndex,
+    /// A completion queue.
+    CqIndex,
+    /// A shared receive queue; also its number, which extended connections name in their packets.
+    SrqIndex,
+    /// A host to which queue pairs are connected ([`crate::worker::peers`]).
+    PeerIndex,
+    /// A process at another host that speaks air mode, or a host whose rate is controlled
+    /// ([`crate::air`]).
+    AirIndex,
+    /// A doorbell of the device.
+    Doorbell,
+}
+
+impl CqIndex {
+    /// The completion queue of a queue pair that has none.
+    pub(crate) const NONE: CqIndex = CqIndex(u32::MAX);
+}
+
+impl QpIndex {
+    /// The doorbell of a queue pair. Queue pairs whose places are equal modulo [`DOORBELLS`] share
+    /// one.
+    #[inline(always)]
+    pub(crate) const fn doorbell(self) -> Doorbell {
+        Doorbell(self.0 % DOORBELLS)
+    }
+}
+
+impl Doorbell {
+    /// The queue pairs that share this doorbell, among those before `end`.
+    #[inline(always)]
+    pub(crate) fn sharers(self, end: QpIndex) -> impl Iterator<Item = QpIndex> {
+        (self.0..end.0).step_by(DOORBELLS as usize).map(QpIndex)
+    }
+}
+
+/// A protection domain of a device: a serial number that no other domain of the device ever has,
+/// so that a key of a former domain opens nothing in a later one.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct PdIndex(Serial);
+
+impl PdIndex {
+    /// The domain of a queue pair that has none; no domain has this number.
+    pub(crate) const NONE: PdIndex = PdIndex(0);
+
+    pub(crate) const fn new(serial: Serial) -> Self {
+        PdIndex(serial)
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn serial(self) -> Serial {
+        self.0
+    }
+}
