@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Runs the fuzz targets one after the other, and adds what was done to `executions.csv`: for each target the seconds and
-the executions of all runs that were recorded, and the inputs that failed. Seconds are of CPU time, so that an hour is an
-hour's work on a busy machine too.
+"""Runs the fuzz targets one after the other, and adds what was done to `executions.csv`: for each
+target the seconds and the executions of all runs that were recorded, and the inputs that failed.
+Seconds are of CPU time, so that an hour is an hour's work on a busy machine too.
 
   python3 fuzz/run.py                        every target for a minute
   python3 fuzz/run.py --seconds 3600 packet  one for an hour
@@ -21,10 +21,14 @@ FUZZ = Path(__file__).resolve().parent
 RECORD = FUZZ / "executions.csv"
 COLUMNS = ("target", "seconds", "executions", "failures")
 LENGTH_MAX = 2048
-"""Longest input in bytes. What a target decodes from as many is long enough to get anywhere, and fast."""
+"""Longest input in bytes. What a target decodes from as many is long enough to get anywhere, and
+fast.
+"""
 
 UNSAFE = ("work_request", "world")
-"""Targets with unsafe code below them: they run under AddressSanitizer, the others some five times as fast without."""
+"""Targets with unsafe code below them: they run under AddressSanitizer, the others some five times
+as fast without.
+"""
 
 
 def main() -> int:
@@ -46,8 +50,8 @@ def main() -> int:
 
 
 def run(target: str, seconds: int) -> bool:
-    """Runs one target until it has used `seconds` of CPU time, or an input failed: False then. libFuzzer's limit is on
-    elapsed time, so what is left is run again.
+    """Runs one target until it has used `seconds` of CPU time, or an input failed: False then.
+    libFuzzer's limit is on elapsed time, so what is left is run again.
     """
     sanitizer = ["--sanitizer", "address" if target in UNSAFE else "none"]
     build = ["cargo", "+nightly", "fuzz", "build", "--fuzz-dir", str(FUZZ), *sanitizer, target]
@@ -68,8 +72,8 @@ def run(target: str, seconds: int) -> bool:
 
 
 def run_once(target: str, sanitizer: list[str], seconds: int) -> tuple[bool, int | None]:
-    """Runs one target for at most `seconds`, and shows what libFuzzer says: whether no input failed, and the executions, or
-    None if it did not start.
+    """Runs one target for at most `seconds`, and shows what libFuzzer says: whether no input
+    failed, and the executions, or None if it did not start.
     """
     found, corpus, regressions = (FUZZ / kind / target for kind in ("found", "corpus", "regressions"))
     for folder in (found, corpus, regressions):

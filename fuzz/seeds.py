@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Writes seeds for the corpora: the packets and messages of the captures that tests read, and what airdma hosts say to each other."""
+"""Writes seeds for the corpora: the packets and messages of the captures that tests read, and what
+airdma hosts say to each other.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def main() -> int:
 
 
 def journals() -> Iterator[bytes]:
-    """Choices of the target: policies, a sealed journal, its slots and fields, and two unfinished files of each kind."""
+    """Choices of the target: policies, a sealed journal, its slots and fields, and two unfinished
+    files of each kind.
+    """
     options, sealed = b"\x00\x00", b"\x02"
     for policy in range(4):
         for chunks in range(3):
@@ -73,7 +77,7 @@ def journals() -> Iterator[bytes]:
 
 
 def ip_packets(pcap: bytes) -> Iterator[bytes]:
-    """The RoCEv2 packets of a capture of Ethernet frames, from the IP header to the last pad byte."""
+    """RoCEv2 packets in a capture of Ethernet frames, from the IP header to the last pad byte."""
     at = 24
     while at < len(pcap):
         captured = int.from_bytes(pcap[at + 8 : at + 12], "little")

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Prints which lines and branches of `wire` and `transport` are reached by their own tests, those of `sim`, and the replay of
-the fuzz corpora. Unit tests that stand in the file they test are counted with it.
+"""Prints which lines and branches of `wire` and `transport` are reached by their own tests, those
+of `sim`, and the replay of the fuzz corpora. Unit tests that stand in the file they test are
+counted with it.
 
   python3 tests/coverage.py            the table
   python3 tests/coverage.py --missed   and the lines that nothing reaches, and conditions that never held or always did
@@ -85,7 +86,9 @@ def missed_lines(file: dict[str, Any]) -> list[int]:
 
 
 def one_sided_branches(file: dict[str, Any]) -> list[str]:
-    """Conditions that were evaluated, with one outcome. Each copy of a generic function counts, so the outcomes are summed."""
+    """Conditions that were evaluated, with one outcome. Each copy of a generic function counts, so
+    the outcomes are summed.
+    """
     outcomes: dict[tuple[int, int], tuple[int, int]] = {}
     for line, column, _, _, held, failed, *_ in file["branches"]:
         before = outcomes.get((line, column), (0, 0))

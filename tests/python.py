@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Runs ruff (format and rules) and mypy (strict) over the Python of tools/, tests/ and fuzz/. Part of `make lint`.
+"""Runs ruff (format and rules) and mypy (strict) over the Python of tools/, tests/ and fuzz/. Part
+of `make lint`.
 
-Both come from PyPI in the versions of tests/python-lint.txt, in a virtual environment in target/python-lint, which is
-made when it is absent or holds other versions; afterwards no network is needed. pyproject.toml has the rules.
+Both come from PyPI in the versions of tests/python-lint.txt, in a virtual environment in
+target/python-lint, which is made when it is absent or holds other versions; afterwards no network
+is needed. pyproject.toml has the rules.
 
   python3 tests/python.py          checks
   python3 tests/python.py --fix    rewrites what ruff can rewrite, then checks
@@ -39,12 +41,13 @@ GROUPS = {
     "tests/system": ["tools"],
     "fuzz": [],
 }
-"""Folder that mypy checks in one run -> folders that its files put on `sys.path`, besides their own.
+"""Folder that mypy checks in one run -> folders that its files put on `sys.path`, besides their
+own.
 
 Several folders have a `run.py` and a `table.py`, which one run could not tell apart.
 """
 FILES_ONLY = ("tests", "fuzz")
-"""Of these folders only the files: their subfolders are groups of their own, or hold no Python."""
+"""Folders of which only the files are checked: their subfolders are groups, or hold no Python."""
 
 
 def main() -> int:
@@ -75,7 +78,9 @@ def _is_current() -> bool:
 
 
 def _make_environment() -> bool:
-    """Makes the virtual environment anew. Where Python has no ensurepip (Debian's python3-venv), pip comes from PATH."""
+    """Makes the virtual environment anew. Where Python has no ensurepip (Debian's python3-venv),
+    pip comes from PATH.
+    """
     shutil.rmtree(ENVIRONMENT, ignore_errors=True)
     ENVIRONMENT.parent.mkdir(exist_ok=True)
     with_pip = importlib.util.find_spec("ensurepip") is not None

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Runs suites of the Makefile one after the other. A suite that fails does not keep the others from running, and the end of the
-output has the seconds of each suite and the lines that say what failed, so that the last page of a long log is enough.
+"""Runs suites of the Makefile one after the other. A suite that fails does not keep the others from
+running, and the end of the output has the seconds of each suite and the lines that say what failed,
+so that the last page of a long log is enough.
 
   python3 tests/suites.py lint unit system
 """
@@ -15,12 +16,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SKIPPED = "target/*-skipped"
-"""Written by what needs something that the machine may lack (QEMU, Debian's archive): why it did nothing."""
+"""Written by what needs something that the machine may lack (QEMU, Debian's archive): why it did
+nothing.
+"""
 FAILURE = re.compile(
     r"FAIL(ED)?\b|[=-]{4} |test .* \.\.\. FAILED|thread '.*' .*panicked at"
     r"|error(\[|:)|Traceback|\S+Error:|make\[?\d*\]?: \*\*\*"
 )
-"""How lines begin that say what failed: of the project's own runners, libtest, cargo, Python and make."""
+"""How lines begin that say what failed: of the project's own runners, libtest, cargo, Python and
+make.
+"""
 AFTER = 4
 """Lines shown after one that says what failed: the reason."""
 SHOWN_MAX = 120
@@ -56,7 +61,9 @@ def main() -> int:
 
 
 def run(suite: str) -> tuple[bool, list[str]]:
-    """Runs one suite and passes its output on. Whether it passed, and the lines that say what failed."""
+    """Runs one suite and passes its output on. Whether it passed, and the lines that say what
+    failed.
+    """
     shown: list[str] = []
     left = 0
     with subprocess.Popen(

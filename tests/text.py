@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Counts what makes comments hard to read, in all tracked sources, and fails where a count exceeds its limit.
+"""Counts what makes comments hard to read, in all tracked sources, and fails where a count exceeds
+its limit.
 
   python3 tests/text.py                    the counts, by crate or folder
   python3 tests/text.py --list AREA [...]  file and line of each find in these areas (or below a path)
 
-The rule for comments: third person, one subject, the specification's noun, a verb. `PATTERNS` holds what breaks
-it. `LIMITS` only ever falls: when text is mended, lower the number to what this script prints.
+The rule for comments: third person, one subject, the specification's noun, a verb. `PATTERNS` holds
+what breaks it. `LIMITS` only ever falls: when text is mended, lower the number to what this script
+prints.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 COLUMNS_MAX = 100
-"""Of a comment's line."""
+"""Longest line of a comment."""
 NAME_MAX = 60
 """Letters of a test's name."""
 
@@ -66,7 +68,9 @@ PATTERNS = {
 
 @dataclass(frozen=True)
 class Block:
-    """Comment lines that belong together: the number of the first one, the lines without their markers."""
+    """Comment lines that belong together: the number of the first one, the lines without their
+    markers.
+    """
 
     first: int
     lines: list[str]
@@ -175,7 +179,9 @@ def blocks(suffix: str, source: str) -> list[Block]:
 
 
 def line_blocks(source: str, comment: re.Pattern[str]) -> list[Block]:
-    """Neighbouring lines of comments with the same marker, and comments behind code, each by itself."""
+    """Neighbouring lines of comments with the same marker, and comments behind code, each by
+    itself.
+    """
     result: list[Block] = []
     previous = None
     for number, line in enumerate(source.splitlines(), start=1):

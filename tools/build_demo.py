@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Builds what `make demo` needs, and says how far it is: minutes without a word look like a machine that hangs."""
+"""Builds what `make demo` needs, and says how far it is: minutes without a word look like a machine
+that hangs.
+"""
 
 from __future__ import annotations
 

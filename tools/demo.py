@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Shows RDMA programs, unmodified, between two hosts that have no RDMA NIC, beside TCP on the same link and cores.
+"""Shows RDMA programs, unmodified, between two hosts that have no RDMA NIC, beside TCP on the same
+link and cores.
 
 The hosts are network namespaces on this machine. Nothing is left behind, and root is not needed.
 """
@@ -18,7 +19,9 @@ from airdma_lab.pair import run_pair
 BANDWIDTH_BYTES = 65536
 LATENCY_BYTES = 64
 ROUND_TRIPS = "2000"
-"""Enough for a median. On a machine that is busy, a program that spins on its memory needs milliseconds for each."""
+"""Enough for a median. On a machine that is busy, a program that spins on its memory needs
+milliseconds for each.
+"""
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,8 @@ def _verdict(ratio: float, more: bool) -> str:
 
 
 def _programme() -> list[Show]:
-    # RoCE has no LIDs: the ping-pongs want to be told a GID, here the IPv4 address. perftest finds it by itself.
+    # RoCE has no LIDs: the ping-pongs want to be told a GID, here the IPv4 address. perftest finds
+    # it by itself.
     shows = [
         Show(["ibv_rc_pingpong", "-c", "-g", "0"], 4096, "us round trip", _round_trip),
         Show(["ibv_rc_pingpong", "-c", "-e", "-g", "0"], 4096, "us round trip", _round_trip),

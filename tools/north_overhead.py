@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""What the north API costs over raw verbs: its examples beside perftest, in turns, between two hosts on this machine.
+"""What the north API costs over raw verbs: its examples beside perftest, in turns, between two
+hosts on this machine.
 
-All run on the same engine, and all connect by address (RDMA CM); perftest calls the verbs, the examples the crate `airdma`, or the Python package. The hosts are
-network namespaces with one core each, joined by a veth. `cargo build --release --workspace --lib --bins --examples` comes first.
+All run on the same engine, and all connect by address (RDMA CM); perftest calls the verbs, the
+examples the crate `airdma`, or the Python package. The hosts are network namespaces with one core
+each, joined by a veth. `cargo build --release --workspace --lib --bins --examples` comes first.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Where the time of a perftest program goes, at both ends: runs it on airdma between two hosts of the lab, one core each, under
-`perf record`, and prints the parts by library and by function. Needs perf, perftest and a release build.
+"""Where the time of a perftest program goes, at both ends: runs it on airdma between two hosts of
+the lab, one core each, under `perf record`, and prints the parts by library and by function. Needs
+perf, perftest and a release build.
 
     profile.py ib_write_bw -s 65536 -D 3
 """

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Writes docs/programs.md: the programs that run on airdma, from the table in tests/system/programs and what was last seen."""
+"""Writes docs/programs.md: the programs that run on airdma, from the table in tests/system/programs
+and what was last seen.
+"""
 
 from __future__ import annotations
 

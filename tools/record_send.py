@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Records a transfer by `airdma recv` and `airdma send` between two hosts on this machine, to docs/send.svg.
+"""Records a transfer by `airdma recv` and `airdma send` between two hosts on this machine, to
+docs/send.svg.
 
-Two network namespaces joined by a veth, the real commands at terminals of their own, a person's keys typed by this
-script. The picture moves: each screen is shown as long as it was there. Needs a release binary (`make build`); root, or
-user namespaces.
+Two network namespaces joined by a veth, the real commands at terminals of their own, a person's
+keys typed by this script. The picture moves: each screen is shown as long as it was there. Needs a
+release binary (`make build`); root, or user namespaces.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ _CODE = re.compile(r"code: (\w+-\w+)")
 
 @dataclass
 class Screen:
-    """As much of a terminal as a progress bar needs: text, carriage return, erasing a line, and moving up."""
+    """As much of a terminal as a progress bar needs: text, carriage return, erasing a line, and
+    moving up.
+    """
 
     lines: list[str] = field(default_factory=lambda: [""])
     row: int = 0
@@ -223,7 +226,9 @@ def _run(recording: Recording, terminal: Terminal, words: str) -> None:
 
 
 def _svg(frames: list[tuple[float, list[list[str]]]]) -> str:
-    """One group for each screen; those that a viewer without animation does not know of are hidden, but the last."""
+    """One group for each screen; those that a viewer without animation does not know of are hidden,
+    but the last.
+    """
     total = frames[-1][0] + END_S
     width = round(COLUMNS * LETTER_PX + 2 * EDGE_PX)
     pane = ROWS * LINE_PX + 2 * EDGE_PX

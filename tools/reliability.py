@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Writes docs/reliability.md: what was tried to break airdma, how often, and what that found.
 
-Runs of worlds leave a record in docs/reliability/worlds.json, runs of fuzz targets in fuzz/executions.csv; the page adds them
-up. What they found is listed by hand in docs/reliability/findings.json, each with the test that fails without the fix; a test
-that is not there is an error.
+Runs of worlds leave a record in docs/reliability/worlds.json, runs of fuzz targets in
+fuzz/executions.csv; the page adds them up. What they found is listed by hand in
+docs/reliability/findings.json, each with the test that fails without the fix; a test that is not
+there is an error.
 
     reliability.py worlds [--hours H | --count N]   runs random worlds, and keeps the record
     reliability.py write                            writes the page

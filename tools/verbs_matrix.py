@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Writes MATRIX.md: every symbol and function slot of libibverbs, whether airdma supports it, and who uses it.
+"""Writes MATRIX.md: every symbol and function slot of libibverbs, whether airdma supports it, and
+who uses it.
 
-What is supported is read from the macro calls in crates/verbs/src/entry, who uses what from verbs_users.csv beside this
-script (imports of Debian 12's binaries, and calls of inline functions in the sources of the programs named).
+What is supported is read from the macro calls in crates/verbs/src/entry, who uses what from
+verbs_users.csv beside this script (imports of Debian 12's binaries, and calls of inline functions
+in the sources of the programs named).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Runs a scenario under callgrind, and reads how many instructions each function took, and how many of them were atomic."""
+"""Runs a scenario under callgrind, and reads how many instructions each function took, and how many
+of them were atomic.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,13 @@ SIDES = ("near", "far")
 
 @dataclass
 class Profile:
-    """Of each function, callees not included."""
+    """What each function itself executed, without its callees."""
 
     instructions: Counter[str]
     locked: Counter[str]
-    """Those that read and write memory in one (x86: with a lock prefix, or `xchg`): taking a lock is one, giving it back another,
-    and so is each change of a count of references."""
+    """Those that read and write memory in one (x86: with a lock prefix, or `xchg`): taking a lock
+    is one, giving it back another, and so is each change of a count of references.
+    """
 
 
 @dataclass
@@ -65,11 +68,11 @@ def count(program: Path, scenario: str) -> Counts:
 
 
 CACHES = {"D1": "49152,12,64", "I1": "32768,8,64", "LL": "1048576,16,64"}
-"""Of a server of 2025; the last that is simulated is the second level."""
+"""Caches of a server of 2025; callgrind simulates the second level as the last."""
 
 
 def cache_misses(program: Path, scenario: str) -> dict[str, float]:
-    """How often, for one time and both ends, a cache line was not where it was looked for: by callgrind's names of events."""
+    """Cache misses of both ends for one repetition, by callgrind's names of events."""
     options = ["--cache-sim=yes", *(f"--{cache}={size}" for cache, size in CACHES.items())]
     options += [f"--toggle-collect=airdma_{side}" for side in SIDES]
     said, profile = _run(program, scenario, options)
@@ -98,15 +101,18 @@ def _facts(said: str) -> dict[str, str]:
 
 
 def _environment() -> dict[str, str]:
-    """The same for everybody, as is the name of the program: their length moves the stack, and copies go other ways for other places."""
-    # Callgrind counts `rep movsb`, with which the C library would make its longest copies, once for each byte.
+    """The same for everybody, as is the name of the program: their length moves the stack, and
+    copies go other ways for other places.
+    """
+    # Callgrind counts `rep movsb`, with which the C library would make its longest copies, once for
+    # each byte.
     never = 1 << 40
     thresholds = [f"glibc.cpu.x86_rep_{name}_threshold={never}" for name in ("movsb", "stosb")]
     return {"PATH": "/usr/bin:/bin", "LANG": "C", "GLIBC_TUNABLES": ":".join(thresholds)}
 
 
 def _steady() -> list[str]:
-    """Addresses that are the same each time, where that is to be had."""
+    """Makes a program's addresses the same in each run, where setarch can."""
     setarch = shutil.which("setarch")
     if setarch and subprocess.run([setarch, "-R", "true"], capture_output=True, check=False).returncode == 0:
         return [setarch, "-R"]
@@ -114,8 +120,8 @@ def _steady() -> list[str]:
 
 
 def by_function(profile: str, locked_in: Callable[[str], AbstractSet[int]]) -> Profile:
-    """Reads callgrind's format 1, with addresses and lines, none of them relative, and one event. `locked_in` says where the
-    atomic instructions of a file are.
+    """Reads callgrind's format 1, with addresses and lines, none of them relative, and one event.
+    `locked_in` says where the atomic instructions of a file are.
     """
     functions: dict[str, str] = {}
     objects: dict[str, str] = {}
@@ -146,7 +152,9 @@ def by_function(profile: str, locked_in: Callable[[str], AbstractSet[int]]) -> P
 
 @functools.cache
 def locked_addresses(file: str) -> AbstractSet[int]:
-    """Where the atomic instructions of a program or library are; none, where they are called otherwise than on x86."""
+    """Where the atomic instructions of a program or library are; none, where they are called
+    otherwise than on x86.
+    """
     if not Path(file).is_file():
         return frozenset()
     command = ["objdump", "--disassemble", "--no-show-raw-insn", file]

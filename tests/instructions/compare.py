@@ -9,9 +9,10 @@ from callgrind import SIDES
 from record import OVER_SOCKETS, Record, locked, total
 
 TOLERANCE = 0.02
-"""Another place in the program, or other things inlined around it, change a scenario by up to 1 %."""
+"""Another place in the program, or other things inlined around it, change a scenario by up to 1 %.
+"""
 SMALLEST = 4.0
-"""Instructions that nobody asks about, however few there were."""
+"""Growth in instructions below which no change is reported."""
 FLAT = {"idle_256": "idle_1", "idle_4096": "idle_1", "busy_256": "busy_16", "busy_4096": "busy_16"}
 """Scenarios with many queue pairs, and that with few which they cost as much as."""
 FLAT_TOLERANCE = 0.01
@@ -20,7 +21,9 @@ LOCKED_TOLERANCE = 0.05
 LOCKED_PER_PACKET = {OVER_SOCKETS: 1.0, "udp_batch_1k": 0.0}
 """A lock for each packet would be two at least, at either end."""
 ALLOCATOR_SHARE = 0.001
-"""Of all instructions: while a window grows, so does the wire in memory. An allocation for each packet would be 2 %."""
+"""Largest share of the allocator in all instructions: the wire in memory grows with a window. An
+allocation for each packet would be 2 %.
+"""
 NAMED = 5
 """Functions that a complaint names, in either direction."""
 
@@ -45,7 +48,8 @@ def compare(kept: Record, now: Record) -> Verdict:
             continue
         old = before[name]
         signs = {_sign(old[side], scenario[side]) for side in SIDES}
-        line = f"{name}: {', '.join(_change(side, old[side], scenario[side]) for side in SIDES if scenario[side] or old[side])}"
+        changes = (_change(side, old[side], scenario[side]) for side in SIDES if scenario[side] or old[side])
+        line = f"{name}: {', '.join(changes)}"
         if 1 in signs:
             verdict.grown += [line, *_functions(old, scenario)]
         elif -1 in signs:
@@ -80,7 +84,9 @@ _SIDES = {"near": "asking", "far": "serving"}
 
 
 def _functions(old: Record, new: Record) -> Iterable[str]:
-    """Those that changed most, both sides together. What is inlined now and was not, or the other way round, shows as two of them."""
+    """Those that changed most, both sides together. What is inlined now and was not, or the other
+    way round, shows as two of them.
+    """
     before, after = old["functions"], new["functions"]
     changes = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in before.keys() | after.keys()}
     ordered = sorted(changes.items(), key=lambda change: -change[1])

@@ -18,7 +18,7 @@ RECORD = ROOT / "docs" / "benchmarks" / "instructions.json"
 TABLE = RECORD.with_suffix(".md")
 
 SMALLEST_SHARE = 0.002
-"""Of the whole: functions below it are kept as one."""
+"""Share of the whole below which functions are kept as one entry."""
 REST = "(all others)"
 
 KINDS = {
@@ -26,7 +26,9 @@ KINDS = {
     "copies": re.compile(r"^__?mem(cpy|move|set)|^mem(cpy|move|set)"),
     "wire": re.compile(r"airdma_port::sim::|SimPort|extend_desugared|vec_deque::drain"),
 }
-"""Parts of which the table tells the share: the sum of the ICRC; copies; the wire in memory, which no program pays for."""
+"""Parts of which the table tells the share: the sum of the ICRC; copies; the wire in memory, which
+no program pays for.
+"""
 SHOWN = ("write_64", "write_64_list", "write_1m_mtu1024", "write_64k_sockets", "c_post_send")
 """Scenarios of which the table lists the functions."""
 SHOWN_FUNCTIONS = 16

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Counts the instructions of the hot paths and compares them with docs/benchmarks/instructions.json.
+"""Counts the instructions of the hot paths and compares them with
+docs/benchmarks/instructions.json.
 
-Fails when a scenario takes more than 2 % more than what is kept there, and says which functions have grown. With another compiler,
-valgrind, C library or CPU it says so and shows the differences, which then prove nothing; `--against REVISION` builds what was
-before with the same tools, and compares with that. Needs `make build`.
+Fails when a scenario takes more than 2 % more than what is kept there, and says which functions
+have grown. With another compiler, valgrind, C library or CPU it says so and shows the differences,
+which then prove nothing; `--against REVISION` builds what was before with the same tools, and
+compares with that. Needs `make build`.
 """
 
 from __future__ import annotations
@@ -95,7 +97,8 @@ def _check_table() -> int:
     if record.is_rendered():
         return 0
     print(
-        "instructions: docs/benchmarks/instructions.md does not show what instructions.json holds: make instructions-write"
+        "instructions: docs/benchmarks/instructions.md does not show what instructions.json holds: "
+        "make instructions-write"
     )
     return 1
 

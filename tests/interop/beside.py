@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Our library and the kernel's rxe beside each other: the same programs, on the same veth pair, in the same guest.
+"""Our library and the kernel's rxe beside each other: the same programs, on the same veth pair, in
+the same guest.
 
   python3 tests/interop/beside.py [--seconds 3] [--mtu 1500 4200] [--write]
 
-Both are measured in turns, `--rounds` times, and the median is shown; TCP (iperf3) runs on the same pair. The guest is
-emulated, so that only the ratios mean something, and those flatter nobody: user space and the CRC instructions of today's
-CPUs cost more there than they do on a CPU. `--write` keeps the table in docs/interop.md.
+Both are measured in turns, `--rounds` times, and the median is shown; TCP (iperf3) runs on the same
+pair. The guest is emulated, so only the ratios mean something, and they favour neither side: user
+space and the CRC instructions of today's CPUs cost more there than they do on a CPU. `--write`
+keeps the table in docs/interop.md.
 """
 
 from __future__ import annotations
@@ -104,7 +106,9 @@ def measure_tcp(guest: Guest, size: int, seconds: int) -> Measured:
 
 @contextmanager
 def _busy(guest: Guest) -> Iterator[list[float]]:
-    """CPU seconds that the guest used meanwhile, programs and kernel together; the list has them afterwards."""
+    """CPU seconds that the guest used meanwhile, programs and kernel together; the list has them
+    afterwards.
+    """
     used: list[float] = []
     before = _cpu(guest)
     yield used

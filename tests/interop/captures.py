@@ -1,4 +1,6 @@
-"""Looks at what crossed the wire: every packet's ICRC and checksums by a computation of our own, and what tshark thinks of it."""
+"""Looks at what crossed the wire: every packet's ICRC and checksums by a computation of our own,
+and what tshark thinks of it.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,14 @@ GUESSES = [
     "smb_direct_infiniband",
     "smcr_infiniband",
 ]
-"""Dissectors that take payload for protocols by its first bytes. Ours are patterns: any of them fits now and then."""
+"""Dissectors that take payload for protocols by its first bytes. Ours are patterns: any of them
+fits now and then.
+"""
 
 
 @dataclass
 class Findings:
-    """Of one capture."""
+    """What the look at one capture found."""
 
     packets: int = 0
     bad: list[str] = field(default_factory=list)
@@ -93,7 +97,9 @@ def inspect_frame(frame: bytes, ours: str, number: int, findings: Findings) -> N
 
 
 def icrc(packet: bytes, ip_header: int) -> bytes:
-    """The invariant CRC of an IP packet: what routers may change counts as ones (RoCEv2, annex A17)."""
+    """The invariant CRC of an IP packet: what routers may change counts as ones (RoCEv2, annex
+    A17).
+    """
     covered = bytearray(b"\xff" * 8 + packet[:-4])
     ip = 8
     if packet[0] >> 4 == 4:
@@ -119,7 +125,8 @@ def _sum(data: bytes) -> int:
 
 def _tshark(file: Path, ours: str) -> list[str]:
     family = "ipv6" if ":" in ours else "ip"
-    complaint = "_ws.malformed || _ws.short || udp.checksum.status == 0 || ip.checksum.status == 0 || _ws.expert.severity == 8388608"
+    bad_checksum = "udp.checksum.status == 0 || ip.checksum.status == 0"
+    complaint = f"_ws.malformed || _ws.short || {bad_checksum} || _ws.expert.severity == 8388608"
     command = ["tshark", "-n", "-r", str(file), "-o", "udp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE"]
     command += [word for name in GUESSES for word in ("--disable-heuristic", name)]
     command += ["-Y", f"{family}.src == {ours} && ({complaint})"]

@@ -16,8 +16,8 @@ Row = dict[str, Any]
 
 
 def write_scenarios(release: str, rows: Iterable[Row], whole: bool) -> None:
-    """Keeps what a run has found: name, failed, packets, retransmits, seconds of each. What a run of some has not run stays as
-    it was; other kernels' rows do so, too.
+    """Keeps what a run has found: name, failed, packets, retransmits, seconds of each. What a run
+    of some has not run stays as it was; other kernels' rows do so, too.
     """
     kernel = ".".join(release.split(".")[:2])
     kept = _seen().get("scenarios", {})

@@ -44,7 +44,9 @@ class RxeEnd:
         )
 
     def tear_down(self) -> None:
-        """Takes its device away, and the driver, which holds the RoCE port for as long as it is loaded."""
+        """Takes its device away, and the driver, which holds the RoCE port for as long as it is
+        loaded.
+        """
         self._guest.script(f"rdma link delete {DEVICE}; modprobe -r rdma_rxe")
 
     def words(self) -> Mapping[str, str]:

@@ -1,4 +1,6 @@
-"""What happens between two ends besides a program that does its work: refusals, sudden deaths, returns."""
+"""What happens between two ends besides a program that does its work: refusals, sudden deaths,
+returns.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,8 @@ def _server_dies(stand: Stand, client: End, server: End) -> list[str]:
     second = _serve(server, f"rping -s -a {server.ipv4} -P")
     complaints += _works(client, server)
     outcome = running.wait(_PATIENCE_S)
-    # It is told that the connection is gone, or finds out; then rping ends, with status 0 in the former case.
+    # It is told that the connection is gone, or finds out; then rping ends, with status 0 in the
+    # former case.
     if outcome.timed_out or not re.search("DISCONNECT EVENT|cq completion failed", outcome.stdout + outcome.stderr):
         complaints += ["the client of the dead server is stuck, or has not noticed", outcome.explain()[-2000:]]
     said += _ended(server, second)

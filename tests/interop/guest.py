@@ -25,10 +25,13 @@ HOST_FOLDER = "/mnt/host"
 """Where the guest sees `Guest.folder`."""
 
 CAPTURE_LAG_S = 0.5
-"""dumpcap has a packet when the kernel hands over the block that it is in: after a quarter of a second, if it is not full."""
+"""dumpcap has a packet when the kernel hands over the block that it is in: after a quarter of a
+second, if it is not full.
+"""
 
 _COMMAND_LINE = (
-    "console=ttyS0 loglevel=4 panic=-1 mitigations=off nokaslr tsc=reliable nowatchdog audit=0 apparmor=0 net.ifnames=0 "
+    "console=ttyS0 loglevel=4 panic=-1 mitigations=off nokaslr tsc=reliable nowatchdog audit=0 apparmor=0 "
+    "net.ifnames=0 "
     "rcupdate.rcu_expedited=1 random.trust_cpu=on cryptomgr.notests"
 )
 
@@ -52,7 +55,7 @@ class Job:
         self._outcome: Outcome | None = None
 
     def wait(self, timeout_s: float) -> Outcome:
-        """Waits for the end, kills at the deadline, and returns the outcome. May be called again."""
+        """Returns the outcome after the end, which is SIGKILL at the deadline. May be called again."""
         if self._outcome is None:
             status = self._guest.status_of(self.name, timeout_s)
             timed_out = status is None
@@ -73,7 +76,9 @@ class Job:
         return self._outcome
 
     def stop(self, timeout_s: float = 5) -> Outcome:
-        """Asks the program to end (SIGTERM, then SIGKILL). One that obeys counts as having ended well."""
+        """Asks the program to end (SIGTERM, then SIGKILL). One that obeys counts as having ended
+        well.
+        """
         if self._outcome is None and self._guest.status_of(self.name, 0) is None:
             self.signal(signal.SIGTERM)
             outcome = self.wait(timeout_s)
@@ -86,7 +91,7 @@ class Job:
         self._guest.tell(f"kill {self.name} {number.name.removeprefix('SIG')}")
 
     def wait_listening(self, port: int, protocol: str, timeout_s: float) -> bool:
-        """Waits until someone in the guest listens; false if the job ends or the time is up first."""
+        """Waits for a listener in the guest; false if the job ends or the time is up first."""
         return self._guest.run(["wait-for", self.name, protocol, str(port)], timeout_s=timeout_s).ok
 
     def wait_idle(self, timeout_s: float) -> bool:
@@ -98,9 +103,11 @@ class Job:
 
 
 class Guest:
-    """Context manager: the guest runs inside the `with` block, on the same wire as host `a` of the lab.
+    """Context manager: the guest runs inside the `with` block, on the same wire as host `a` of the
+    lab.
 
-    Host `b` of the lab is a switch then: a bridge joins its end of the cable with the guest's TAP device.
+    Host `b` of the lab is a switch then: a bridge joins its end of the cable with the guest's TAP
+    device.
     """
 
     def __init__(self, lab: Lab, image: Image, memory_mib: int = 2048) -> None:
@@ -204,7 +211,7 @@ class Guest:
             self._socket = None
 
     def set_mtu(self, mtu: int) -> None:
-        """Of every interface on the wire."""
+        """Sets the MTU of every interface on the wire."""
         self._ip(self._lab.a, "link", "set", INTERFACE, "mtu", str(mtu))
         for interface in (INTERFACE, TAP, "wire"):
             self._ip(self._wire, "link", "set", interface, "mtu", str(mtu))
@@ -232,7 +239,8 @@ class Guest:
     def capture_inside(self, interface: str, file: Path) -> Iterator[None]:
         """Writes what crosses an interface of the guest to a pcap."""
         name = f"{interface}.pcap"
-        # Each place of the buffer has room for the longest packet asked for, and the host's folder is slow.
+        # Each place of the buffer has room for the longest packet asked for, and the host's folder
+        # is slow.
         options = ["--immediate-mode", "-B", "65536", "-s", "2048", "-Z", "root"]
         job = self.start(["tcpdump", "-i", interface, "-w", f"/tmp/{name}", *options, "udp port 4791"])
         self.script(f"until grep -q listening {HOST_FOLDER}/jobs/{job.name}.err; do sleep 0.05; done")
@@ -260,7 +268,8 @@ class Guest:
             )
         self._ip(wire, "address", "flush", "dev", INTERFACE)
         self._ip(wire, "tuntap", "add", "dev", TAP, "mode", "tap")
-        # It forwards from the first moment, and keeps no table of groups, which nobody would ask about.
+        # The bridge forwards from the first moment, and keeps no table of groups: no host sends
+        # queries.
         self._ip(wire, "link", "add", "wire", "type", "bridge", "forward_delay", "0", "mcast_snooping", "0")
         for interface in (INTERFACE, TAP):
             self._ip(wire, "link", "set", interface, "mtu", mtu, "master", "wire")

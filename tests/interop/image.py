@@ -1,7 +1,8 @@
-"""The guest: a stock Debian kernel and a small root, made of Debian packages and kept in the user's cache.
+"""The guest: a stock Debian kernel and a small root, made of Debian packages and kept in the user's
+cache.
 
-Needs no root: packages are downloaded and unpacked, and no script of theirs runs. The guest's processes are all root, so
-that owners of files do not matter there.
+Needs no root: packages are downloaded and unpacked, and no script of theirs runs. The guest's
+processes are all root, so that owners of files do not matter there.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 KERNELS = {"6.1": "linux-image-amd64", "6.12": "linux-image-6.12-amd64"}
-"""Kernel -> the package that depends on its newest build. Debian 12 has the first, its security archive the second."""
+"""Kernel -> the package that depends on its newest build. Debian 12 has the first, its security
+archive the second.
+"""
 
 PACKAGES = [
     "bash",
@@ -131,12 +134,12 @@ def _keep(made: Path, kept: Path) -> None:
     try:
         made.rename(kept)
     except OSError:
-        if not kept.exists():  # somebody else made it meanwhile
+        if not kept.exists():  # another run made it meanwhile
             raise
 
 
 def _tidy() -> None:
-    """Removes images that nobody has used for days, and what builders left that were killed."""
+    """Removes images that were not used for days, and what killed builders left."""
     for old in cache().glob("6.*-*"):
         _, _, pid = old.name.partition("-")[2].partition(".")
         is_left = pid.isdigit() and not Path("/proc", pid).exists()

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Runs airdma against the rxe of a stock Debian kernel, booted in QEMU, in both directions, and prints what came of it.
+"""Runs airdma against the rxe of a stock Debian kernel, booted in QEMU, in both directions, and
+prints what came of it.
 
-Needs release binaries (`make build`), QEMU, and root or unprivileged user namespaces. Each failure leaves its capture and
-what both ends said in target/interop. Without --quick, what was seen goes to docs/interop.md.
+Needs release binaries (`make build`), QEMU, and root or unprivileged user namespaces. Each failure
+leaves its capture and what both ends said in target/interop. Without --quick, what was seen goes to
+docs/interop.md.
 """
 
 from __future__ import annotations
@@ -90,7 +92,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _work(quick: bool, only: re.Pattern[str]) -> list[tuple[str, Callable[[Stand], None]]]:
-    """All that is to be done, by name."""
+    """All scenarios, by name."""
     every = [*table.work(quick), *events.work(), *wifi.work(quick)]
     return [(name, run) for name, run in every if only.search(name)]
 

@@ -33,7 +33,7 @@ class Row:
     packets: int
     """That airdma's devices sent and received, both of them where airdma is at both ends."""
     retransmits: int
-    """Of both ends."""
+    """Sum of both ends."""
     seconds: float
 
 
@@ -66,7 +66,9 @@ def _wrong_packets(link: Link, file: Path, grown: Mapping[str, dict[str, int]]) 
 
 
 def idle_netem(statistics: str, arguments: str) -> list[str]:
-    """`tc -s qdisc show` of both directions: each has had packets, and of many has lost some if it should."""
+    """`tc -s qdisc show` of both directions: each has had packets, and of many has lost some if it
+    should.
+    """
     counts = [tuple(map(int, pair)) for pair in re.findall(r"Sent \d+ bytes (\d+) pkt \(dropped (\d+)", statistics)]
     complaints = [] if len(counts) == 2 else [f"netem is not there: {statistics}"]
     complaints += [f"netem has had no packets: {statistics}" for sent, _ in counts if sent == 0]
@@ -102,7 +104,7 @@ class Stand:
         return Link({"airdma": self.airdma, "rxe": self.rxe}, ours, self.guest.capture)
 
     def set_mtu(self, mtu: int) -> None:
-        """Of everything on the wire."""
+        """Sets the MTU of everything on the wire."""
         if mtu != self.mtu:
             self.guest.set_mtu(mtu)
             self.rxe.set_up()
@@ -110,8 +112,8 @@ class Stand:
 
     @contextmanager
     def netem(self, arguments: str) -> Iterator[list[str]]:
-        """The guest's kernel does that to what it sends, and to what comes to it. The list has what went wrong with that,
-        afterwards.
+        """The guest's kernel does that to what it sends, and to what comes to it. The list has what
+        went wrong with that, afterwards.
         """
         complaints: list[str] = []
         if not arguments:
@@ -137,8 +139,8 @@ class Stand:
     def run_line(
         self, link: Link, line: Line, direction: str, where: str = "", netem: str = "", rises: Sequence[str] = ()
     ) -> None:
-        """Runs a line between two ends of the link: `direction` is "CLIENT -> SERVER". Each end must have more of the counters
-        `rises` afterwards.
+        """Runs a line between two ends of the link: `direction` is "CLIENT -> SERVER". Each end
+        must have more of the counters `rises` afterwards.
         """
         client, server = (link.ends[name] for name in direction.split(" -> "))
 
@@ -152,8 +154,8 @@ class Stand:
         self.judge(link, name_of(line, direction, where), run, rises)
 
     def judge(self, link: Link, name: str, run: Callable[[], list[str]], rises: Sequence[str] = ()) -> None:
-        """Runs something that returns complaints, and captures what crosses the link meanwhile. Each end must have more of the
-        counters `rises` afterwards.
+        """Runs something that returns complaints, and captures what crosses the link meanwhile.
+        Each end must have more of the counters `rises` afterwards.
         """
         file = self.folder / f"{len(self.rows)}.pcap"
         file.unlink(missing_ok=True)

@@ -172,12 +172,15 @@ CONNECTIONS = [
 ]
 """By RDMA CM."""
 
-# At 5 %, rxe gets some 20 packets of a READ for each timeout of 67 ms, and so 8 MiB in half a minute.
+# At 5 %, rxe gets some 20 packets of a READ for each timeout of 67 ms, and so 8 MiB in half a
+# minute.
 _PATIENT_RC = _verbs("verbs_check -w 200 -d {device} -g {gid}", "bytes intact", bytes_min=50_000_000, timeout_s=600)
-# The kernel says DREQ once when the client's process ends at once, as rping's does: where that is lost, nobody tells the server.
+# The kernel says DREQ once when the client's process ends at once, as rping's does: where that is
+# lost, the server is never told.
 _LONG_RPING = replace(rping("server", "-C 20 -S 8000"), timeout_s=CHECK_S, stays=True)
-# "reorder 5%": one of twenty overtakes those that are delayed. With jitter, or 75 %, hardly two packets stay in order, and going
-# back to the first that is missing, which is all that rxe can do, moves a packet or two in each round trip.
+# "reorder 5%": one of twenty overtakes those that are delayed. With jitter, or 75 %, hardly two
+# packets stay in order, and going back to the first that is missing, which is all that rxe can do,
+# moves a packet or two in each round trip.
 _TROUBLES = ("loss 0.1%", "loss 1%", "loss 5%", "duplicate 2%", "delay 2ms reorder 5%", "delay 5ms", "corrupt 1%")
 
 TROUBLED = [
@@ -199,7 +202,7 @@ SCENARIOS = [*DATA, *STOCK, *CONNECTIONS, *TROUBLED]
 
 
 def work(quick: bool) -> list[tuple[str, Callable[[Stand], None]]]:
-    """Each in both directions, by name. Those of one MTU together: a change takes the devices down."""
+    """Each in both directions, by name; grouped by MTU, a change of which takes the devices down."""
     chosen = [scenario for scenario in SCENARIOS if scenario.quick or not quick]
     return [
         (name_of(scenario.line, direction, scenario.where), partial(scenario.run, direction))

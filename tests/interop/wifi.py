@@ -1,5 +1,5 @@
-"""The same over simulated radios in the guest: airdma at one end or at both, with and without air mode, on interfaces whose queue is
-`noqueue`.
+"""The same over simulated radios in the guest: airdma at one end or at both, with and without air
+mode, on interfaces whose queue is `noqueue`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ LINES: list[Line] = [
     and scenario.mtu == 1500
     and not re.search("services.*gid6", scenario.line.client)
 ]
-"""Those of `make test` on a clean wire of the usual MTU; the services over one family of addresses only."""
+"""Those of `make test` on a clean wire of the usual MTU; the services over one family of addresses
+only.
+"""
 _RELIABLE = (
     r"verbs_check( IPv6)?|verbs_services (shared|many|inline)|ibv_(rc|srq)_pingpong .*|ib_(send|write|read)_bw .*"
 )
 AIR_LINES = [line for line in LINES if re.fullmatch(_RELIABLE, short_name(line))]
-"""Of those, what moves something over reliable connections: in air mode, which comes by itself on a radio."""
+"""The lines that move data over reliable connections, in air mode, which a radio turns on.
+"""
 WITHOUT_AIR = [replace(line, setup={"AIRDMA_AIR": "0"}) for line in LINES]
 AIR_LINES_QUICK = [
     replace(
@@ -137,7 +140,7 @@ def _link(stand: Stand, interface: str) -> list[str]:
 
 
 def _stations(stand: Stand, here: str, there: str) -> list[str]:
-    """Whether `airdma devices -v` has the bit rates of the radio at the other end, at either end."""
+    """Complaints unless `airdma devices -v` shows the other radio's bit rates, at either end."""
     complaints = []
     for interface, within in ((here, ""), (there, "ip netns exec w1 ")):
         printed = stand.guest.script(f"{within}iw dev {interface} station dump")

@@ -57,7 +57,7 @@ class Architecture(unittest.TestCase):
     def test_a_crate_only_in_the_table_is_found(self) -> None:
         self.assertEqual(len(self.complaints(wire=[])), 1)
 
-    def test_what_threads_share_is_found_in_the_source_but_for_its_tests(self) -> None:
+    def test_what_threads_share_is_found_except_in_tests(self) -> None:
         source = """
             struct Table {
                 pub(crate) polls: AtomicU64,
@@ -80,7 +80,10 @@ class Architecture(unittest.TestCase):
 
     def test_a_file_that_is_not_there_is_found_in_a_map(self) -> None:
         files = ["crates/port/src/udp.rs", "crates/port/src/udp/socket.rs", "tests/book.py"]
-        page = "`crates/port/src/udp.rs`, `socket.rs`, `crates/port/src/*.rs`, `python3 tests/book.py --all`, `ibv_post_send`, `/sys/a.c`"
+        page = (
+            "`crates/port/src/udp.rs`, `socket.rs`, `crates/port/src/*.rs`, `python3 tests/book.py --all`, "
+            "`ibv_post_send`, `/sys/a.c`"
+        )
         self.assertEqual(architecture.path_complaints("MAP", page, files), [])
         page = "`crates/port/src/tcp.rs`\n`socket.rs`\n`tests/`, `gone.py`\n`crates/port/none/`"
         found = architecture.path_complaints("MAP", page, files)
@@ -88,7 +91,8 @@ class Architecture(unittest.TestCase):
         self.assertEqual(found, [f"MAP names {name}, which is not in the tree" for name in names])
 
     def test_a_function_that_is_not_in_its_file_is_found(self) -> None:
-        table = "| station | file | function |\n| --- | --- | --- |\n| 1 | `a.rs` | `run`, `Port::stop` |\n\n| x | `a.rs` | `other` |\n"
+        header = "| station | file | function |\n| --- | --- | --- |\n"
+        table = f"{header}| 1 | `a.rs` | `run`, `Port::stop` |\n\n| x | `a.rs` | `other` |\n"
         found = architecture.station_complaints("MAP", table, lambda _: "pub fn run() {}\nfn stopped() {}")
         self.assertEqual(found, ["MAP: Port::stop is not defined in `a.rs`"])
 

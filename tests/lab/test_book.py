@@ -53,7 +53,10 @@ class Book(unittest.TestCase):
 
     def test_counters_are_read_from_the_code(self) -> None:
         code = {
-            "engine/src/worker/counters.rs": 'const ENGINE_NAMES: [&str; 2] = [\n    "drop_air",\n    "port_failures",\n];\n"rx_short" => "drop_short",',
+            "engine/src/worker/counters.rs": (
+                'const ENGINE_NAMES: [&str; 2] = [\n    "drop_air",\n    "port_failures",\n];\n'
+                '"rx_short" => "drop_short",'
+            ),
             "transport/src/counter.rs": '    AcksSent = "acks_sent",\n',
             "cm/src/counter.rs": '    GaveUp = "cm_gave_up",\n',
             "port/src/counters.rs": "    rx_short,\n    tx_sends,\n",

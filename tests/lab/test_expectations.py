@@ -1,4 +1,4 @@
-"""The table of rdma-core's tests says what became of them, and two tables differ by their results."""
+"""The table of rdma-core's tests: results by group, and differences between two tables."""
 
 from __future__ import annotations
 

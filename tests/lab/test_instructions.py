@@ -72,16 +72,19 @@ def of(**scenarios: record.Record) -> record.Record:
 
 
 class Reading(unittest.TestCase):
-    def test_a_function_has_its_own_instructions_inlined_or_not_and_not_those_of_what_it_calls(self) -> None:
+    def test_a_function_has_its_own_instructions_not_its_callees(self) -> None:
         profile = callgrind.by_function(PROFILE, LOCKED.__getitem__)
         self.assertEqual(profile.instructions, {"airdma_near": 9, "Queue::push": 171})
 
-    def test_atomic_instructions_are_counted_where_they_are_and_in_their_own_file_only(self) -> None:
+    def test_atomic_instructions_count_at_their_address_and_file(self) -> None:
         profile = callgrind.by_function(PROFILE, LOCKED.__getitem__)
         self.assertEqual(profile.locked, {"airdma_near": 5, "Queue::push": 121})
 
     def test_what_reads_and_writes_memory_in_one_is_atomic(self) -> None:
-        listing = "  10:\tlock cmpxchg %ecx,(%rdi)\n  1a:\txchg   %eax,(%rdi)\n  1c:\txchg   %ax,%ax\n 20:\tmov    %eax,(%rdi)\n"
+        listing = (
+            "  10:\tlock cmpxchg %ecx,(%rdi)\n  1a:\txchg   %eax,(%rdi)\n"
+            "  1c:\txchg   %ax,%ax\n 20:\tmov    %eax,(%rdi)\n"
+        )
         self.assertEqual(callgrind.locked_in(listing), {0x10, 0x1A})
 
 
@@ -111,7 +114,7 @@ class Comparing(unittest.TestCase):
         self.assertEqual(compare.not_flat(of(idle_1=numbers(1000), idle_4096=numbers(1009))), [])
         self.assertTrue(compare.not_flat(of(idle_1=numbers(1000), idle_4096=numbers(1011))))
 
-    def test_a_new_lock_for_each_message_is_seen_among_many_instructions(self) -> None:
+    def test_a_new_lock_for_each_message_is_seen_among_many(self) -> None:
         verdict = compare.compare(of(write=locking(poll=2)), of(write=locking(poll=2, post=1)))
         self.assertEqual(verdict.grown, ["write: 2.00 -> 3.00 atomic instructions", "         +1.00  post"])
 

@@ -1,4 +1,4 @@
-"""Tests of what judges the runs against rxe: the look at captures, and the names of the scenarios."""
+"""Tests of what judges the runs against rxe: captures, and the names of the scenarios."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class Captures(unittest.TestCase):
 
     def test_a_flipped_bit_is_seen_wherever_it_is(self) -> None:
         frame = next(captures.frames(_vector("rc_send.pcap")))
-        # Routers may change the reserved bits behind the BTH's key, and rxe's packets have no UDP checksum.
+        # Routers may change the reserved bits behind the BTH's key, and rxe's packets have no UDP
+        # checksum.
         masked = 14 + 20 + 8 + 4
         for position in range(14 + 20, len(frame)):
             damaged = bytearray(frame)

@@ -1,5 +1,6 @@
-"""Plants mutants of cargo-mutants in a copy of the sources, all of them at once: each function that has any is written
-with one more body for each, and an environment variable says at run time which body is meant.
+"""Plants mutants of cargo-mutants in a copy of the sources, all of them at once: each function that
+has any is written with one more body for each, and an environment variable says at run time which
+body is meant.
 
     fn window(&self) -> u32 {
         match crate::planted() {
@@ -97,7 +98,9 @@ def alone(text: str, mutant: Mutant) -> str:
 
 
 def plant(text: str, mutants: list[Mutant], switch: str, constant: set[str]) -> Planted:
-    """The file with all these mutants. `switch` is the path of `planted`; the functions of `constant` stay as they are."""
+    """The file with all these mutants. `switch` is the path of `planted`; the functions of
+    `constant` stay as they are.
+    """
     planted = Planted(text)
     functions: dict[tuple[int, int], list[Mutant]] = {}
     for mutant in mutants:

@@ -1,5 +1,5 @@
-"""Writes docs/reliability/mutants.md from the outcomes and from `accepted.toml`, where the reason of each mutant that
-may survive stands.
+"""Writes docs/reliability/mutants.md from the outcomes and from `accepted.toml`, where the reason
+of each mutant that may survive stands.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ def _survivors(mutants: list[Mutant], outcomes: dict[str, dict[str, Any]], accep
 
 
 def _is(one: dict[str, str], mutant: Mutant) -> bool:
-    """Whether an entry of accepted.toml means this mutant: by the text of its line, for numbers of lines change."""
+    """Whether an entry of accepted.toml means this mutant: by the text of its line, for numbers of
+    lines change.
+    """
     fields = (("file", mutant.file), ("mutant", mutant.what), ("line", mutant.source))
     return all(_fits(one.get(key, "*"), text) for key, text in fields)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Does the net catch fish? Runs the tests against each mutant that cargo-mutants lists (`.cargo/mutants.toml` says of
-which files), and writes docs/reliability/mutants.md.
+"""Does the net catch fish? Runs the tests against each mutant that cargo-mutants lists
+(`.cargo/mutants.toml` says of which files), and writes docs/reliability/mutants.md.
 
   python3 tests/mutants/run.py                  those that have no outcome yet, then the report
   python3 tests/mutants/run.py --again          those that survived, once more: after a test was added
@@ -9,10 +9,11 @@ which files), and writes docs/reliability/mutants.md.
   python3 tests/mutants/run.py --report         the report alone
   python3 tests/mutants/run.py --check          the report alone, compared with what is committed
 
-cargo-mutants would build the tests anew for each. Here all mutants of a function are bodies of it, in one build
-(`plant.py`). Those for which that cannot be, in constants and in functions that constants call, are built by
-themselves, at the end. An outcome is kept, in target/mutants/outcomes.jsonl, until the mutant's file changes; so a
-run that was stopped goes on where it was. The order is random and always the same: a part is a fair sample.
+cargo-mutants would build the tests anew for each. Here all mutants of a function are bodies of it,
+in one build (`plant.py`). Those for which that cannot be, in constants and in functions that
+constants call, are built by themselves, at the end. An outcome is kept, in
+target/mutants/outcomes.jsonl, until the mutant's file changes; so a run that was stopped goes on
+where it was. The order is random and always the same: a part is a fair sample.
 """
 
 from __future__ import annotations
@@ -173,7 +174,9 @@ class Run:
             self.alone(mutant)
 
     def build_all(self) -> set[int]:
-        """Builds the tree with all mutants but those that do not compile in it, and returns the latter."""
+        """Builds the tree with all mutants but those that do not compile in it, and returns the
+        latter.
+        """
         while True:
             planted = self.plant()
             errors = build(CHECK) or build(TRANSPORT) or build(ENGINE) or build(PAIR) or build(CLI)
@@ -262,7 +265,7 @@ def original(file: str) -> str:
 
 
 def put(file: str, text: str) -> None:
-    """Writes a file of the tree, if it is not that already: what did not change is not built again."""
+    """Writes a file of the tree unless it is that already: what is unchanged is not built again."""
     path = TREE / file
     if not path.exists() or path.read_text(encoding="utf-8") != text:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -313,7 +316,9 @@ def build(arguments: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 def run(stage: Stage, number: int, limit: int | None) -> str:
-    """Runs a stage with this mutant for `limit` seconds of the processor at most: "passed", "failed" or "timeout"."""
+    """Runs a stage with this mutant for `limit` seconds of the processor at most: "passed",
+    "failed" or "timeout".
+    """
     executable, folder = EXECUTABLES[stage.target]
 
     process = subprocess.Popen(

@@ -1,9 +1,11 @@
-"""Runs some of rdma-core's own tests, which know nothing of it, and writes down what became of each as it ends.
+"""Runs some of rdma-core's own tests, which know nothing of it, and writes down what became of each
+as it ends.
 
-Started by run.py in the lab with the library preloaded: driver.py SUITE REPORT LIMIT_S OPTIONS... [-- TESTS...]. OPTIONS
-are those of rdma-core's run_tests.py. Without tests it lists them all. The report has one JSON object a line: {"test": ID}
-when a test starts, {"test": ID, "result": ..., "reason": ...} when it has ended. A test that takes longer than LIMIT_S
-ends the whole process, wherever it hangs, and the report does without its end.
+Started by run.py in the lab with the library preloaded: driver.py SUITE REPORT LIMIT_S OPTIONS...
+[-- TESTS...]. OPTIONS are those of rdma-core's run_tests.py. Without tests it lists them all. The
+report has one JSON object a line: {"test": ID} when a test starts, {"test": ID, "result": ...,
+"reason": ...} when it has ended. A test that takes longer than LIMIT_S ends the whole process,
+wherever it hangs, and the report does without its end.
 """
 
 from __future__ import annotations
@@ -76,11 +78,13 @@ class Report(unittest.TestResult):
 def main() -> None:
     suite, report, limit_s, *rest = sys.argv[1:]
     options, names = (rest[: rest.index("--")], rest[rest.index("--") + 1 :]) if "--" in rest else (rest, [])
-    # As run_tests.py does: the folder of the tests for their argument parser, its parent for the package.
+    # As run_tests.py does: the folder of the tests for their argument parser, its parent for the
+    # package.
     sys.path[:0] = [f"{suite}/tests", suite]
     sys.argv[1:] = options
     importlib.import_module("args_parser").parser.parse_args()
-    # What the tests were written for: from Python 3.14 on another way is the default, which copies the test and its report.
+    # What the tests were written for: from Python 3.14 on another way is the default, which copies
+    # the test and its report.
     multiprocessing.set_start_method("fork")
     faulthandler.enable()
     package = importlib.import_module("tests")

@@ -12,7 +12,9 @@ from pathlib import Path
 from airdma_lab import table
 
 OUTCOMES = ("pass", "skip", "fail", "died")
-"""`skip`: the test found that the device lacks something. `died`: it hung, or took the process down."""
+"""`skip`: the test found that the device lacks something. `died`: it hung, or took the process
+down.
+"""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,9 @@ class Group:
     name: str
     about: str
     expect: str
-    """"pass"; "skip": passes or is skipped, as the machine has it; "later": will have to pass; or "not applicable"."""
+    """"pass"; "skip": passes or is skipped, as the machine has it; "later": will have to pass; or
+    "not applicable".
+    """
     tests: tuple[str, ...]
 
     def disappointments(self, results: Mapping[str, Result]) -> list[str]:
@@ -70,7 +74,8 @@ def document(
     parts = [
         "# rdma-core's own tests" + (", newest release" if options else ""),
         f"What the test-suite of rdma-core ({source}) says about an airdma device, both ends of each test on "
-        f"the same device. Written by `make rdma-core`; `python3 tests/rdma_core/run.py{options} --check` compares with it. A test "
+        f"the same device. Written by `make rdma-core`; `python3 tests/rdma_core/run.py{options} --check` "
+        "compares with it. A test "
         "that is skipped found that the device lacks something; one that died hung, or took its process down.",
         summary(groups, results),
     ]
@@ -88,7 +93,9 @@ def summary(groups: list[Group], results: Mapping[str, Result]) -> str:
 
 
 def differences(groups: list[Group], old: str, new: str) -> list[str]:
-    """The rows of two tables whose results differ; reasons may, and tests that depend on the machine may be skipped."""
+    """The rows of two tables whose results differ; reasons may, and tests that depend on the
+    machine may be skipped.
+    """
     before, after = _outcomes(old), _outcomes(new)
     fickle = {test for group in groups if group.expect == "skip" for test in group.tests}
     return [

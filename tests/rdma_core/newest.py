@@ -1,5 +1,6 @@
-"""rdma-core's newest release with its tests, beside the host's: from Debian's unstable suite, unpacked into a folder of its own with
-the interpreter and the C library that it was built for. Nothing of it is installed.
+"""rdma-core's newest release with its tests, beside the host's: from Debian's unstable suite,
+unpacked into a folder of its own with the interpreter and the C library that it was built for.
+Nothing of it is installed.
 
 The release changes as Debian's suite does; where it cannot be had, the reason is told.
 """
@@ -76,7 +77,9 @@ class Newest:
         return self.version.rpartition("-")[0] or self.version
 
     def inside(self, argv: list[str], visible: list[Path]) -> list[str]:
-        """The command that runs `argv` with the folder as root, where the kernel's file systems and some folders are visible."""
+        """The command that runs `argv` with the folder as root, where the kernel's file systems and
+        some folders are visible.
+        """
         mounts = [Path("/proc"), Path("/sys"), Path("/dev"), Path("/run"), *visible]
         script = "".join(
             f"mkdir -p '{self.root}{path}'\nmount --rbind '{path}' '{self.root}{path}'\n" for path in mounts

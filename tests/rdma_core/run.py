@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Runs rdma-core's own tests (Debian's python3-pyverbs), unmodified, on an airdma device, and keeps their results.
+"""Runs rdma-core's own tests (Debian's python3-pyverbs), unmodified, on an airdma device, and keeps
+their results.
 
-Both ends of each test are on one device, whose packets the kernel loops back. Writes docs/rdma-core-tests.md, the table
-of results; with --check compares with it instead. Fails if a test that has to pass does not, or if the table differs.
-With --newest they are those of the newest release, from Debian's unstable suite, with its interpreter: see newest.py; the
-table is docs/rdma-core-tests-newest.md. Where that cannot be had, it says so and exits with 0.
-Needs release binaries (`make build`). Root, or unprivileged user namespaces.
+Both ends of each test are on one device, whose packets the kernel loops back. Writes
+docs/rdma-core-tests.md, the table of results; with --check compares with it instead. Fails if a
+test that has to pass does not, or if the table differs. With --newest they are those of the newest
+release, from Debian's unstable suite, with its interpreter: see newest.py; the table is
+docs/rdma-core-tests-newest.md. Where that cannot be had, it says so and exits with 0. Needs release
+binaries (`make build`). Root, or unprivileged user namespaces.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ HERE = Path(__file__).resolve().parent
 TABLE = build.ROOT / "docs" / "rdma-core-tests.md"
 TABLE_NEWEST = build.ROOT / "docs" / "rdma-core-tests-newest.md"
 SKIPPED = build.ROOT / "target" / "rdma-core-newest-skipped"
-"""Why the last run with --newest did nothing, or judged nothing; `make test` repeats it at its end."""
+"""Why the last run with --newest did nothing, or judged nothing; `make test` repeats it at its end.
+"""
 START_S = 60.0
 """What Python may take to start and to load the tests."""
 
@@ -104,7 +107,7 @@ class Bench:
         return [_name(entry) for entry in entries]
 
     def run(self, tests: list[str]) -> dict[str, Result]:
-        """Runs tests in one process, and in another from where one hangs or takes the process down."""
+        """Runs tests in one process; after one that hangs or crashes it, the rest in another."""
         results: dict[str, Result] = {}
         while remaining := [test for test in tests if test not in results]:
             entries, outcome = self._start(remaining, START_S + self.limit_s * len(remaining))

@@ -15,8 +15,8 @@ PYTHON = "/usr/bin/python3"
 
 
 def unpack(to: Path, root: Path = Path("/")) -> None:
-    """Puts the tests of the package that is installed in `root` in `to`/tests. Leaves with exit code 2 and says what to do if they
-    cannot be had.
+    """Puts the tests of the package that is installed in `root` in `to`/tests. Leaves with exit
+    code 2 and says what to do if they cannot be had.
     """
     source = root / FOLDER
     if not any(source.glob("base.py*")):
@@ -32,7 +32,7 @@ def unpack(to: Path, root: Path = Path("/")) -> None:
 
 
 def version() -> str:
-    """Of the installed package."""
+    """Version of the installed package."""
     query = ["dpkg-query", "--show", "--showformat", "${Version}", PACKAGE]
     return subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
 

@@ -37,7 +37,7 @@ class Hardship:
         yield
 
     def wrap(self, argv: list[str], _side: str) -> list[str]:
-        """The command of the program on host `_side` ("a", the client's, or "b") that suffers it."""
+        """The command of the program on host `_side` ("a", the client's, or "b") under it."""
         return argv
 
     def strike(self, server: Program, client: Program, after_s: float) -> None:
@@ -67,7 +67,7 @@ class _Loops(Hardship):
 
 
 class _Quota(Hardship):
-    """A control group for each host, which may run for so much of each 100 ms."""
+    """A control group for each host, with a quota of each 100 ms."""
 
     def __init__(self, percent: int) -> None:
         self.name = f"a quota of {percent} % of a core"
@@ -137,7 +137,7 @@ class _Build(Hardship):
 
 
 class _Stopped(Hardship):
-    """One end is stopped for a while, as by a debugger, `docker pause` or a frozen control group."""
+    """One end is stopped for a while, as by a debugger, `docker pause` or a frozen cgroup."""
 
     stops = True
 
@@ -164,7 +164,8 @@ def all_of(short: bool) -> list[Hardship]:
 
 
 def _start(argv: list[str]) -> subprocess.Popen[bytes]:
-    # A group of its own, so that what it starts ends with it; not a session of its own, which would be another scheduling group.
+    # A group of its own, so that what it starts ends with it; not a session of its own, which would
+    # be another scheduling group.
     return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *argv], process_group=0)
 
 

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Runs unmodified RDMA programs between two hosts on a machine that is starved, and counts which of them fail.
+"""Runs unmodified RDMA programs between two hosts on a machine that is starved, and counts which of
+them fail.
 
-Nothing that is alive may be declared dead: each program must end as on an idle machine. `--short` is the part that
-`make test` runs. Needs release binaries (`make build`); root, or unprivileged user namespaces. CPU quotas need root.
+Nothing that is alive may be declared dead: each program must end as on an idle machine. `--short`
+is the part that `make test` runs. Needs release binaries (`make build`); root, or unprivileged user
+namespaces. CPU quotas need root.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class Pair:
     name: str
     argv: list[str]
     count: str
-    """The option that says how often, and how many a short run and one that is to be stopped need."""
+    """The option for the number of repetitions; `short` and `long` hold that of a short run and of
+    one that is stopped.
+    """
     short: int
     long: int
     port: int
@@ -87,7 +91,8 @@ def main() -> int:
             print(hardship.name if arguments.list else f"skipped: {hardship.name}: {reason}", flush=True)
             continue
         for pair in PAIRS:
-            # Two programs that spin on a starved machine take minutes for a hundred round trips: the scheduler's time, not airdma's.
+            # Two programs that spin on a starved machine take minutes for a hundred round trips:
+            # the scheduler's time, not airdma's.
             if arguments.short and not (hardship.stops or pair.sleeps):
                 continue
             name = f"{hardship.name}: {pair.name}"

@@ -1,4 +1,6 @@
-"""`airdma bench` and `airdma bench files` with real programs: seconds of each, from the hosts to the page."""
+"""`airdma bench` and `airdma bench files` with real programs: seconds of each, from the hosts to
+the page.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def _complaints(stem: Path) -> list[str]:
 
 
 def _files(stem: Path) -> list[str]:
-    """A small file and a hundred smaller ones by everybody who can be had; a copy that is not the same has failed."""
+    """A small file and a hundred smaller ones by everybody who can be had; a copy that is not the
+    same has failed.
+    """
     command = [str(build.binary()), "bench", "files", "--quick", "--folder", str(stem.parent), "--output", str(stem)]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     if result.returncode != 0:

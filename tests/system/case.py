@@ -19,9 +19,13 @@ class Link:
 
     mtu: int = 1500
     family: int = 4
-    """4 or 6: which address the RDMA traffic uses. The programs' own TCP connection always uses IPv4."""
+    """4 or 6: which address the RDMA traffic uses. The programs' own TCP connection always uses
+    IPv4.
+    """
     segment_offload: bool = True
-    """False: packets cross the link one by one, segmented by the kernel, so IPv4 identifications count up."""
+    """False: packets cross the link one by one, segmented by the kernel, so IPv4 identifications
+    count up.
+    """
 
     def __str__(self) -> str:
         plain = "" if self.segment_offload else " no-gso"

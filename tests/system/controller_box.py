@@ -2,8 +2,8 @@
 
     host h: eth0 ---- in0, NIC n, out0 ---- host0, box x, radio0 ---- eth0: host f
 
-A veth takes no notice of pause frames, so NIC n (`airdma link nic`) is one that does. Between the box and host f lies a bare
-cable or an emulated Wi-Fi link.
+A veth takes no notice of pause frames, so NIC n (`airdma link nic`) is one that does. Between the
+box and host f lies a bare cable or an emulated Wi-Fi link.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ to, source, is_obedient = bytes.fromhex(sys.argv[1]), bytes.fromhex(sys.argv[2])
 wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
 wire.bind(("eth0", 0))
 udp = struct.pack("!4H", 49152, 4791, {FRAME_BYTES} - 34, 0) + bytes({FRAME_BYTES} - 42)
-ip = struct.pack("!2B3H2BH4s4s", 0x45, 0, {FRAME_BYTES} - 14, 0, 0x4000, 64, 17, 0, bytes([10, 77, 1, 1]), bytes([10, 77, 1, 2]))
+addresses = bytes([10, 77, 1, 1]), bytes([10, 77, 1, 2])
+ip = struct.pack("!2B3H2BH4s4s", 0x45, 0, {FRAME_BYTES} - 14, 0, 0x4000, 64, 17, 0, *addresses)
 total = sum(struct.unpack("!10H", ip))
 total = (total & 0xffff) + (total >> 16)
 ip = ip[:10] + struct.pack("!H", 0xffff - total) + ip[12:]
@@ -137,8 +138,9 @@ else:
             sent += 1
     print(sent, time.monotonic() - began)
 """
-"""Reliable delivery as a NIC has it that knows of no congestion: all that the window allows leaves at once, and after a gap
-everything is sent again. It honours pause frames."""
+"""Reliable delivery as a NIC has it that knows of no congestion: all that the window allows leaves
+at once, and after a gap everything is sent again. It honours pause frames.
+"""
 TAGGED_KIND, TAG = "88b5", "8100600588b5"
 """EtherType for experiments; the same in VLAN 5 with priority 3."""
 SEND_TAGGED = f"""
@@ -300,7 +302,7 @@ def _passes() -> list[str]:
     with Chain() as chain, chain.nic(), chain.box("--rate", "400") as box:
         complaints = []
         for family in (4, 6):
-            # Segmented by nobody, and summed up by nobody, until it leaves the box.
+            # Neither segmented nor summed until it leaves the box.
             client = ["iperf3", "-c", chain.f.address(family), "-n", "8M"]
             iperf = run_pair(chain.f, chain.h, ["iperf3", "-s", "-1"], client, port=5201)
             pair = _write(chain, 20, {}, family)
@@ -325,7 +327,9 @@ def _tagged(chain: Chain) -> list[str]:
 
 
 def _sender(chain: Chain, manner: str) -> tuple[int, list[tuple[float, int, bytes]], Outcome]:
-    """Frames of RoCE straight to the box, faster than the radio; how many arrived, and what the box asked for."""
+    """Frames of RoCE straight to the box, faster than the radio; how many arrived, and what the box
+    asked for.
+    """
     counter = chain.f.start(["python3", "-c", COUNT])
     if not counter.wait_listening(4791, "udp", 10):
         raise RuntimeError(counter.stop().explain())
@@ -360,7 +364,7 @@ def _pauses() -> list[str]:
     wrong += [field for field in ("stops", "renewals", "resumes") if not counted.get(field)]
     pauses = [counted.get("stops", 0) + counted.get("renewals", 0), counted.get("resumes", 0)]
     heard = [sum(frame == of for _, _, frame in asked) for of in (stop, go)]
-    # What the box asks for while the sender is on its way out is heard by nobody.
+    # The sender no longer counts what the box asks for while it ends.
     complaints += [] if 0 <= pauses[0] - heard[0] <= 3 else [f"{heard} heard of {pauses}"]
     mean_mbit = FRAMES * FRAME_BYTES * 8 / 1e6 / asked[-1][0]
     complaints += [] if mean_mbit > 0.9 * RATE_MBIT else [f"{mean_mbit} of {RATE_MBIT} Mb/s"]
@@ -397,7 +401,8 @@ def measure(chain: Chain, words: list[str], environment: dict[str, str], message
 
 SLOW = ["--profile", "wifi5-80", "--mcs", "0", "--snr", "60"]
 NO_BOX = ["--rate", "100000", "--pfc", "0"]
-"""Passes all at once and stops nobody, as a bridge does: what it asks for is of a priority that nobody uses."""
+"""Passes everything at once, as a bridge does: the priority that it stops is not used.
+"""
 
 
 def _collapses() -> list[str]:
@@ -418,7 +423,8 @@ def _real_program(folder: Path) -> list[str]:
     )
     # 37 ms at this rate.
     profile.write_text(re.sub(r"packets_max = \d+", "packets_max = 256", text.stdout), encoding="utf-8")
-    # As a NIC that knows of no congestion: what is posted leaves at once, more than the radio's queue holds.
+    # As a NIC that knows of no congestion: what is posted leaves at once, more than the radio's
+    # queue holds.
     environment = {"AIRDMA_WINDOW_BYTES": str(1 << 20)}
     with Chain() as chain, chain.air("--profile", str(profile), "--mcs", "0", "--snr", "60"):
         with_box, counted = measure(chain, [], environment, 200)
@@ -486,7 +492,7 @@ def _refusals() -> list[str]:
 
 
 def _pfc(source: bytes, quanta: int) -> bytes:
-    """Priority 3 stops for so many quanta, laid out by hand from IEEE 802.3 annex 31D."""
+    """A frame that stops priority 3 for `quanta`, laid out by hand from IEEE 802.3 annex 31D."""
     head = bytes.fromhex("0180c2000001") + source + bytes.fromhex("880801010008")
     return head + bytes(6) + quanta.to_bytes(2, "big") + bytes(8) + bytes(26)
 
@@ -528,7 +534,9 @@ def go_back_n(words: list[str], air: list[str], packets: int) -> tuple[float, fl
 
 
 def table() -> None:
-    """The figures of docs/design/023-controller-box.md: medians of three, with the box and without in turns."""
+    """The figures of docs/design/023-controller-box.md: medians of three, with the box and without
+    in turns.
+    """
     privileges.enter()
     print("| sender | scheme | | Mb/s | each packet sent | dropped by the radio's queue | dropped by the box | stops |")
     print("|---|---|---|---:|---:|---:|---:|---:|")

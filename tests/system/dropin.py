@@ -1,5 +1,5 @@
-"""The drop-in directory: libibverbs.so.1 and librdmacm.so.1 for LD_LIBRARY_PATH, on hosts with rdma-core and without; programs
-that ask for symbol versions; and what `airdma run` picks.
+"""The drop-in directory: libibverbs.so.1 and librdmacm.so.1 for LD_LIBRARY_PATH, on hosts with
+rdma-core and without; programs that ask for symbol versions; and what `airdma run` picks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
     files.mkdir()
     hidden = _without_rdma_core(empty, files)
     tests: list[tuple[str, Callable[[], list[str]]]] = [
-        # The genuine libraries are there as well under the preload; the drop-in is one file, under however many names.
+        # The genuine libraries are there as well under the preload; the drop-in is one file, under
+        # however many names.
         ("the drop-in's symbols have their versions", lambda: _reads(lab, _dropin([reader]), 1)),
         ("a drop-in that is preloaded too is there once", lambda: _reads(lab, _both([reader]), 1)),
         ("a program of each version node, on both artefacts", lambda: version_nodes.check(lab.a, folder)),
@@ -74,7 +75,9 @@ def _both(argv: list[str]) -> list[str]:
 
 
 def _without_rdma_core(empty: Path, folder: Path) -> list[str]:
-    """What runs a command on a host where nothing of rdma-core's libraries is to be found: behind an empty file and folder."""
+    """The prefix that runs a command on a host without rdma-core's libraries: empty files and
+    folders hide them.
+    """
     names = ["libibverbs.so*", "librdmacm.so*", "libibverbs", "libmlx?.so*", "rsocket"]
     found = [path for name in names for path in SYSTEM_LIBRARIES.glob(f"*/{name}")]
     script = "".join(

@@ -1,4 +1,6 @@
-"""`airdma run --explain`: what it says of programs, of hosts and of the port, against what they then do."""
+"""`airdma run --explain`: what it says of programs, of hosts and of the port, against what they
+then do.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,12 @@ from airdma_lab.lab import Host, Lab
 from case import Tally
 
 ROCE_PORT = 4791
-HOLD = f"import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('', {ROCE_PORT})); time.sleep(60)"
+HOLD = f"""
+import socket, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(("", {ROCE_PORT}))
+time.sleep(60)
+"""
 STATIC = "int main(void) { return 0; }\n"
 LISTS = """#include <infiniband/verbs.h>
 int main(void)
@@ -168,7 +175,9 @@ mkdir -p "$root"
 mount --rbind /run/root "$root"
 exec "$@"
 """
-"""Runs a command that has a /run and a /tmp of its own, and the checkout where it was, be it in /tmp."""
+"""Runs a command that has a /run and a /tmp of its own, and the checkout where it was, be it in
+/tmp.
+"""
 
 
 def _apart(host: Host) -> list[str]:
@@ -211,7 +220,9 @@ def _two_owners(host: Host) -> list[str]:
 
 
 def _set_id(host: Host, folder: Path) -> list[str]:
-    """Somebody who is not root, on a program of root's. Only real root has a second user to be."""
+    """Another user than root explains a program of root's. Only real root can change to another
+    user.
+    """
     nobody = ["setpriv", "--reuid", "65534", "--clear-groups"]
     if not host.run([*nobody, "true"]).ok:
         return []
@@ -231,7 +242,9 @@ def _set_id(host: Host, folder: Path) -> list[str]:
 
 
 def _newer(host: Host, folder: Path) -> list[str]:
-    """Whatever the host has, it starts: on the drop-in directory where the host's libraries lack its version nodes."""
+    """Whatever the host has, it starts: on the drop-in directory where the host's libraries lack
+    its version nodes.
+    """
     names = version_nodes.symbols()["IBVERBS_1.18"]
     place = folder / "newer"
     place.mkdir()
@@ -244,7 +257,9 @@ def _newer(host: Host, folder: Path) -> list[str]:
 
 
 def _newest(host: Host, folder: Path) -> list[str]:
-    """It starts where the host's library is as new, and is told which call will be refused; elsewhere the loader names the node."""
+    """It starts where the host's library is as new, and is told which call will be refused;
+    elsewhere the loader names the node.
+    """
     place = folder / "newest"
     place.mkdir()
     node, name = "IBVERBS_1.99", "ibv_query_future"

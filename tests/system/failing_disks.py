@@ -1,6 +1,7 @@
 """`airdma send` and `airdma recv` where disks, rights and clocks are not as they should be.
 
-strace stands in for disks that this machine does not have: the system call of the program under test fails, as such a disk's would.
+strace stands in for disks that this machine does not have: the system call of the program under
+test fails, as such a disk's would.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from file_transfer import CODE, FILES, FLAWED, OK, Bench, Side, differences, end
 WITHOUT_RIGHTS = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
 """Root is an ordinary user then: modes of files hold for it, too."""
 LIMIT_BYTES = 60_000_000
-"""More than what memory is made of, in files without names, to which such a limit applies as well."""
+"""More than what memory is made of, in files without names, to which such a limit applies as well.
+"""
 LONG_AGO, FAR_AHEAD = -1_000_000_000, 7_000_000_000
 UPTIME_S = 300_000_000
 _STEPS = (
@@ -33,8 +35,10 @@ _STEPS = (
     ("unlinkat", "1", True),
     ("unlinkat", "2", True),
 )
-"""Calls of the receiver, which of them, and whether the sender has said by then that it knows. The unfinished directory has nothing, has no journal yet, is to give
-its tree the name, has given it; its journal goes, and it goes itself."""
+"""Calls of the receiver, which of them, and whether the sender has said by then that it knows. The
+unfinished directory is empty, has no journal yet, is about to give its tree the name, has given it;
+its journal is removed, then the directory itself.
+"""
 
 
 def run(lab: Lab, tally: Tally) -> None:
@@ -59,7 +63,9 @@ def run(lab: Lab, tally: Tally) -> None:
 
 
 def failing(call: str, error: str, when: str) -> list[str]:
-    """What stands before a command whose system call fails so, counted in each thread. It is our child, not strace's."""
+    """What stands before a command whose system call fails so, counted in each thread. It is our
+    child, not strace's.
+    """
     return _meddled(call, f"error={error}", when)
 
 
@@ -132,7 +138,9 @@ def _no_right_to_read(bench: Bench) -> list[str]:
 
 
 def _times(bench: Bench) -> list[str]:
-    """Nobody's clock is asked: files have the times that they had, and hosts count from moments of their own."""
+    """No clock of a host is trusted: files have the times that they had, and each host counts from
+    its own start.
+    """
     for name, seconds in (("old", LONG_AGO), ("new", FAR_AHEAD)):
         os.utime(bench.write(f"tree/{name}", 10), (0, seconds))
     before = f"unshare --fork --time --monotonic={UPTIME_S} --boottime={UPTIME_S}"
@@ -144,7 +152,9 @@ def _times(bench: Bench) -> list[str]:
 
 
 def _killed_at_the_end(bench: Bench) -> list[str]:
-    """As each of the calls begins that make the unfinished directory, or leave nothing of it: the sender, or who starts both again, finds all there."""
+    """As each of the calls begins that make the unfinished directory, or leave nothing of it: the
+    sender, or who starts both again, finds all there.
+    """
     complaints = []
     for number, (call, when, knows) in enumerate(_STEPS):
         bench.write(f"tree-{number}/file", 100_000 + number)

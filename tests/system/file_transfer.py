@@ -1,4 +1,4 @@
-"""`airdma send` and `airdma recv`: files between two hosts, and everything that comes in between."""
+"""`airdma send` and `airdma recv`: files between two hosts, and every interruption."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ SLOW_MBIT = 160
 """Slow enough that something can happen in the middle, also on a busy machine."""
 SLOW_BYTES = 50_000_000
 WINDOW_BYTES = 33 << 20
-"""What may be on its way, or wait for the receiver's disk: 32 slots of 1 MiB, and what is being written."""
+"""What may be on its way, or wait for the receiver's disk: 32 slots of 1 MiB, and what is being
+written.
+"""
 _TIMEOUT_S = 60.0
 _POLL_S = 0.02
 
@@ -50,7 +52,7 @@ class Side:
         return [event for event in found if name in ("", event["event"])]
 
     def wait_event(self, name: str, least_bytes: int = 0, number: int = 1) -> Event:
-        """The first such event (with so many bytes), or a later one."""
+        """Event `number` of this name with at least `least_bytes`."""
         deadline = time.monotonic() + _TIMEOUT_S
         while time.monotonic() < deadline and not self.program.has_exited():
             found = [event for event in self.events(name) if event.get("bytes", 0) >= least_bytes]
@@ -123,7 +125,9 @@ def run(lab: Lab, tally: Tally, kills: int = 1, seed: int | None = None) -> None
 
 
 def memory() -> Path | None:
-    """Where files are made in memory: the disk of a test machine has its own moods, and ten thousand files are soon made and removed."""
+    """Where files are made in memory: the disk of a test machine has its own moods, and ten
+    thousand files are soon made and removed.
+    """
     place = Path("/dev/shm")
     return place if os.access(place, os.W_OK) else None
 
@@ -175,7 +179,7 @@ def ended(side: Side, status: int, *words: str) -> list[str]:
 def _file(bench: Bench) -> list[str]:
     first, second = bench.write("first", 3_000_000), bench.write("second", 1)
     complaints = bench.once(first)
-    # Whoever was met needs no code, at another address either if it is called the same.
+    # A receiver that was met before needs no code, at another address of the same name either.
     complaints += bench.once(second, code="", to=bench.lab.b.ipv4)
     complaints += differences(bench)
     by_six = bench.write("third", 70_000)
@@ -227,7 +231,9 @@ def _another_key(bench: Bench) -> list[str]:
 
 
 def _answered(bench: Bench, typed: str, path: Path, to: str, status: int | None, *words: str) -> list[str]:
-    """Complaints unless `airdma send` at a terminal, where this is typed, says these words and ends so (none: it fails)."""
+    """Complaints unless `airdma send` at a terminal, where this is typed, says these words and ends
+    so (none: it fails).
+    """
     argv = [sys.executable, "-c", _AT_A_TERMINAL, typed, str(build.binary()), "send", str(path), to]
     side = bench.start(bench.lab.a, f"exec {shlex.join(argv)}")
     outcome = side.end()
@@ -281,7 +287,9 @@ def _tree(bench: Bench) -> list[str]:
 
 
 def _umask(bench: Bench) -> list[str]:
-    """What others may not do with new files of the receiver they may not do with those that arrive; unless it asks for that."""
+    """What others may not do with new files of the receiver they may not do with those that arrive;
+    unless it asks for that.
+    """
     modes = {"tree": 0o777, "tree/open": 0o666, "tree/closed": 0o400, "tree/program": 0o775, "tree/d": 0o577}
     modes |= {f"tree/small/{number}": 0o666 for number in range(100)}
     (bench.source / "tree/d").mkdir(parents=True)
@@ -331,7 +339,9 @@ def _pipes(bench: Bench) -> list[str]:
 
 
 def _stopped_reader(bench: Bench) -> list[str]:
-    """The receiver can be stopped though nobody reads; what was read of standard input before is not sent."""
+    """The receiver can be stopped though its output is not read; what was read of standard input
+    before is not sent.
+    """
     content = bench.write("long", 5_000_000)
     binary = shlex.quote(str(build.binary()))
     pid, status, told = (bench.folder / name for name in ("pid", "status", "told-2"))
@@ -388,7 +398,7 @@ def _clash(bench: Bench) -> list[str]:
 
 
 def _never(bench: Bench) -> list[str]:
-    # The question goes to a terminal that nobody reads.
+    # The question goes to a terminal that is not read.
     terminal = "exec python3 -c 'import pty, sys; pty.spawn(sys.argv[1:])'"
     argv = shlex.join([str(build.binary()), "recv", "--code", CODE, str(bench.out)])
     receiver = bench.start(bench.lab.b, f"{terminal} {argv}")
@@ -440,7 +450,9 @@ def _two(bench: Bench) -> list[str]:
 
 
 def _keep(bench: Bench) -> list[str]:
-    """Until it is stopped; what becomes of one offer does not end it, and between two nobody finds it gone."""
+    """`--keep` receives until it is stopped: an offer's end does not end it, and it is never away
+    between two.
+    """
     first, second, third = (bench.write(name, 100_000) for name in ("first", "second", "third"))
     receiver = bench.recv("--keep")
     complaints = ended(bench.send(first), OK)
@@ -549,7 +561,9 @@ def _moved(bench: Bench) -> list[str]:
 
 
 def _killed(bench: Bench, kills: int, seed: int) -> list[str]:
-    """The receiver has made durable what it had a second before, the sender loses nothing but what was on its way."""
+    """The receiver has made durable what it had a second before, the sender loses nothing but what
+    was on its way.
+    """
     chance = random.Random(seed)
     complaints = []
     with bench.lab.a.slowed(SLOW_MBIT):
@@ -574,7 +588,9 @@ def _killed(bench: Bench, kills: int, seed: int) -> list[str]:
 
 
 def _goes_on(start: Event, reached: int, beside: int) -> list[str]:
-    """Nothing was sent again but what was on its way, and what the disk had not made durable (`beside`)."""
+    """Nothing was sent again but what was on its way, and what the disk had not made durable
+    (`beside`).
+    """
     lost = reached - start["bytes"]
     return [f"{lost} bytes are sent again"] if lost > WINDOW_BYTES + beside else []
 
@@ -590,7 +606,9 @@ def _ip(host: Host, *words: str) -> None:
 
 
 def differences(bench: Bench, but: frozenset[str] = frozenset(), ours: bool = False) -> list[str]:
-    """What is not at the receiver as it is at the sender, and what is there beside it, unless it is `ours`; `but` must not be there."""
+    """What is not at the receiver as it is at the sender, and what is there beside it, unless it is
+    `ours`; `but` must not be there.
+    """
     there, here = _described(bench.out), _described(bench.source)
     there = {name: what for name, what in there.items() if not (ours and name.startswith(".airdma-"))}
     here = {name: what for name, what in here.items() if name not in but}

@@ -25,7 +25,9 @@ def run(tally: Tally) -> None:
 
 
 def asyncwatch_sees_the_interface_change(lab: Lab) -> list[str]:
-    """The unmodified ibv_asyncwatch, which creates no queue pair, prints each change; a later listing has the new GID."""
+    """The unmodified ibv_asyncwatch, which creates no queue pair, prints each change; a later
+    listing has the new GID.
+    """
     program = lab.a.start(build.with_airdma(["ibv_asyncwatch", "-d", devices.DEVICE]))
     complaints = [] if _has_opened(program) else ["ibv_asyncwatch does not open the device"]
     for change in ("address add 10.77.0.77/32 dev", "link set down dev", "link set up dev"):
@@ -61,7 +63,8 @@ def _has_opened(program: Program) -> bool:
         links = [_target(fd) for fd in Path("/proc", str(program.pid), "fd").iterdir()]
         # One of the device's helper, and then that of its events.
         if links.count("anon_inode:[eventpoll]") >= 2:
-            # It blocks in ibv_get_async_event a moment later; what changes before that waits for it.
+            # It blocks in ibv_get_async_event a moment later; what changes before that waits for
+            # it.
             return True
         time.sleep(0.01)
     return False

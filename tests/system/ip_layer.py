@@ -1,4 +1,6 @@
-"""The IP layer of simulated hosts against this kernel's: damaged packets, and what each hands on of them."""
+"""The IP layer of simulated hosts against this kernel's: damaged packets, and what each hands on of
+them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _TIMEOUT_S = 5.0
 
 
 def run(lab: Lab, tally: Tally) -> None:
-    """Sends what `damaged_packets` prints from host a to host b, where a socket says what arrives."""
+    """Sends what `damaged_packets` prints from host a to b, where a socket says what arrives."""
     for family in (4, 6):
         started = time.monotonic()
         complaints = _compare(lab, family)

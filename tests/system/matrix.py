@@ -1,8 +1,9 @@
 """The programs that must run, and on what.
 
-UD appears on clean links only: it has no recovery, and none of the stock UD programs finishes when a datagram is lost
-or doubled, on any device. UD bandwidth runs fit the receive queue, since a datagram without a posted receive is lost by
-specification. perftest has no events (`-e`) for WRITE, and its bidirectional SEND of many queue pairs gives up on them.
+UD appears on clean links only: it has no recovery, and none of the stock UD programs finishes when
+a datagram is lost or doubled, on any device. UD bandwidth runs fit the receive queue, since a
+datagram without a posted receive is lost by specification. perftest has no events (`-e`) for WRITE,
+and its bidirectional SEND of many queue pairs gives up on them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ LINKS = [Link(1500, 4), Link(4200, 4), Link(1500, 6)]
 FULL_LINKS = [*LINKS, Link(4200, 6), Link(9000, 4)]
 PLAIN = Link(1500, 4)
 SERVICE_LINKS = [PLAIN, Link(4200, 6)]
-"""What services beyond RC and UD run on: nothing in them depends on the link that RC does not try."""
+"""What services beyond RC and UD run on: nothing in them depends on the link that RC does not try.
+"""
 UNSEGMENTED = [Link(1500, 4, segment_offload=False), Link(4200, 6, segment_offload=False)]
 MULTICAST_GID = {
     4: ":".join(map(str, [0] * 10 + [255, 255, 239, 7, 7, 7])),
@@ -31,7 +33,8 @@ def cases(verbs_check: str, full: bool) -> Iterator[Case]:
     """All cases, grouped by link. `verbs_check` is the path of the built data checker."""
     for link in FULL_LINKS if full else LINKS:
         for case in _clean(verbs_check, link):
-            # perftest measures the CPU's clock for 0.2 s before each line of a table: 5 s for all sizes.
+            # perftest measures the CPU's clock for 0.2 s before each line of a table: 5 s for all
+            # sizes.
             is_slow = "-a" in case.argv
             if full or link == PLAIN or not (is_slow and case.argv[0].endswith("_lat")):
                 yield replace(case, link=link)
@@ -60,7 +63,7 @@ def _clean(verbs_check: str, link: Link) -> Iterator[Case]:
     yield _pingpong("ibv_rc_pingpong", [])
     yield _pingpong("ibv_rc_pingpong", ["-e"])
     yield _pingpong("ibv_rc_pingpong", ["-s", "1048576"], iterations=50)
-    # Any path MTU works on any interface, if the port is to have it: what does not fit leaves in fragments.
+    # Any path MTU of the port works on any interface: what does not fit leaves in fragments.
     yield _pingpong("ibv_rc_pingpong", ["-s", "1048576", "-m", "256"], iterations=20)
     too_big = ("tx_fragmented",) if link.mtu == 1500 else ()
     yield replace(
@@ -103,15 +106,18 @@ def _clean(verbs_check: str, link: Link) -> Iterator[Case]:
 
 
 def _services(link: Link) -> Iterator[Case]:
-    """Unreliable and extended connections, shared receive queues, and the other interfaces of rdma-core's examples."""
+    """Unreliable and extended connections, shared receive queues, and the other interfaces of
+    rdma-core's examples.
+    """
     path_mtu = 1024 if link.mtu == 1500 else 4096
     yield _pingpong("ibv_uc_pingpong", [])
     yield _pingpong("ibv_uc_pingpong", ["-e"])
     yield _pingpong("ibv_srq_pingpong", [])
     yield _pingpong("ibv_srq_pingpong", ["-e", "-q", "4"])
     yield Case(["ibv_xsrq_pingpong", "-n", "100"], client_says("success"), gid_option="-g")
-    # On-demand paging, with prefetch; device memory; the new way to post; timestamps.
-    # Not timestamps with events: it gives up when two completions came by one event, as may happen on any device.
+    # On-demand paging, with prefetch; device memory; the new way to post; timestamps. Not
+    # timestamps with events: it gives up when two completions came by one event, as may happen on
+    # any device.
     for option in (["-o"], ["-o", "-P"], ["-j"], ["-N"], ["-N", "-e"], ["-t"], ["-t", "-N"]):
         yield _pingpong("ibv_rc_pingpong", option)
     for program in ("ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_atomic_bw"):
@@ -119,7 +125,8 @@ def _services(link: Link) -> Iterator[Case]:
         yield _perftest(program, ["-c", "XRC", "-q", "4"], iterations=200)
     for program in ("ib_send_lat", "ib_write_lat", "ib_read_lat", "ib_atomic_lat"):
         yield _perftest(program, ["-c", "XRC"])
-    # As with datagrams, what finds no receive, or no room in a socket, is lost: SEND fits the receive queue.
+    # As with datagrams, what finds no receive, or no room in a socket, is lost: SEND fits the
+    # receive queue.
     yield _perftest("ib_write_bw", ["-c", "UC"])
     yield _perftest("ib_write_lat", ["-c", "UC"])
     yield _perftest("ib_send_lat", ["-c", "UC"])

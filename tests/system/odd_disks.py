@@ -1,6 +1,8 @@
-"""`airdma send` and `airdma recv` where a disk is not ext4 of one user, and a source not a file that lies still.
+"""`airdma send` and `airdma recv` where a disk is not ext4 of one user, and a source not a file
+that lies still.
 
-exFAT, NTFS and a file system of one owner are mounted by FUSE, which needs no module of the kernel's; strace stands in for what none of them does.
+exFAT, NTFS and a file system of one owner are mounted by FUSE, which needs no module of the
+kernel's; strace stands in for what none of them does.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ def _ntfs(image: Path, at: Path) -> list[str]:
 
 
 def _one_owner(image: Path, at: Path) -> list[str]:
-    """As NFS with root_squash, CIFS and WSL: all belongs to another user, and modes and owners are not changed."""
+    """As NFS with root_squash, CIFS and WSL: all belongs to another user, and modes and owners are
+    not changed.
+    """
     image.unlink()
     image.mkdir()
     owner = ["--force-user=65534", "--force-group=65534", "--chmod-deny", "--chown-deny"]
@@ -182,7 +186,7 @@ def _shown(name: str) -> str:
 
 
 def _from_exfat(bench: Bench) -> list[str]:
-    """The disk numbers its files anew when it is mounted: what was sent before counts all the same."""
+    """exFAT numbers its files anew at each mount: what was sent before counts all the same."""
     with _mounted(bench, _DISKS[0], bench.source) as mount:
         paths = [bench.write(f"{number}", _PART_BYTES + number) for number in range(3)]
         with bench.lab.a.slowed(SLOW_MBIT):
@@ -279,7 +283,7 @@ def _grows(bench: Bench) -> list[str]:
 
 
 def _read_only(bench: Bench) -> list[str]:
-    """A directory that may not be written to gets what is new in it, and is as it was afterwards."""
+    """A read-only directory gets what is new in it, and is read-only afterwards."""
     bench.write("tree/d/one", 100)
     directory = bench.source / "tree/d"
     directory.chmod(0o555)
@@ -298,7 +302,9 @@ def _read_only(bench: Bench) -> list[str]:
 
 
 def _asked_late(bench: Bench) -> list[str]:
-    """A person does not go for a code that is of no use: nobody is there, or it is too much for one transfer."""
+    """No code is asked for where it is of no use: no receiver answers, or the transfer is too
+    large.
+    """
     path = bench.write("file", 10)
     deep = bench.source / "deep" / "/".join(["d"] * 120)
     deep.mkdir(parents=True)
@@ -307,7 +313,7 @@ def _asked_late(bench: Bench) -> list[str]:
         bench.start(bench.lab.a, f"exec {shlex.join([*argv, str(source), bench.lab.b.ipv4])}")
         for source in (path, bench.source / "deep")
     ]
-    # That nobody answers takes longer to be known.
+    # That no receiver answers takes longer to find out.
     time.sleep(_ASKED_S)
     os.kill(sides[0].program.pid, signal.SIGTERM)
     complaints = []

@@ -13,7 +13,9 @@ ALL_SIZES = [2**power for power in range(1, 24)]
 
 
 def table_of(sizes: list[int], *, largest: int | None = None) -> Check:
-    """The client's table has exactly these message sizes (up to `largest`), each with finite positive numbers."""
+    """The client's table has exactly these message sizes (up to `largest`), each with finite
+    positive numbers.
+    """
     wanted = [size for size in sizes if largest is None or size <= largest]
 
     def check(pair: Pair) -> list[str]:
@@ -66,5 +68,6 @@ def _is_sound(row: dict[str, float]) -> bool:
     # perftest itself prints "nan" as the standard deviation of some runs.
     if not all(math.isfinite(value) for title, value in row.items() if not title.startswith("t_stdev")):
         return False
-    # Very short runs round down to a bandwidth or rate of 0.00, so only the latency must be positive.
+    # Very short runs round down to a bandwidth or rate of 0.00, so only the latency must be
+    # positive.
     return row.get("t_typical[usec]", 1.0) > 0

@@ -1,8 +1,10 @@
-"""`airdma recv` where an archive, an older airdma or an earlier sender has left a journal that names other places.
+"""`airdma recv` where an archive, an older airdma or an earlier sender has left a journal that
+names other places.
 
-The journal is byte for byte what airdma took for its own before journals were sealed with a key of the receiving user. It lies under the name that
-it had then, the id of the offer, which the sender knows beforehand. It lies also, in today's version, under the name that the key makes, where
-today's receiver looks: another user who sees the directory while a transfer is interrupted knows that one.
+The journal is byte for byte what airdma took for its own before journals were sealed with a key of
+the receiving user. It lies under the name that it had then, the id of the offer, which the sender
+knows beforehand. It lies also, in today's version, under the name that the key makes, where today's
+receiver looks: another user who sees the directory while a transfer is interrupted knows that one.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ def run(lab: Lab, tally: Tally) -> None:
 
 
 def _renames(bench: Bench, absolute: bool) -> list[str]:
-    """The proven attack: a default `airdma recv` into what was unpacked writes another file of the user's."""
+    """The proven attack: a default `airdma recv` into what was unpacked writes another file of the
+    user's.
+    """
     payload = bench.write("payload", 100)
     outside = bench.folder / "authorized_keys"
     target = str(outside) if absolute else "../authorized_keys"
@@ -76,7 +80,9 @@ def _is_a_pipe(bench: Bench) -> list[str]:
 
 
 def _is_sent(bench: Bench) -> list[str]:
-    """As the first of two offers: the sender leaves the directory out and says so, and the second offer does no harm either."""
+    """As the first of two offers: the sender leaves the directory out and says so, and the second
+    offer does no harm either.
+    """
     payload = bench.write("payload", 100)
     name = _staging_name(payload)
     for prefix in (name, name.upper(), f".air\u200cdma-{name[8:]}", f".\uff41irdma-{name[8:]}"):
@@ -94,7 +100,9 @@ def _is_sent(bench: Bench) -> list[str]:
 
 
 def _once(bench: Bench, payload: Path) -> list[str]:
-    """A transfer that goes well, by a receiver that has looked at what was planted under the name that its key makes."""
+    """A transfer that goes well, by a receiver that has looked at what was planted under the name
+    that its key makes.
+    """
     complaints = bench.once(payload)
     if (bench.out / _keyed_name(bench, payload)).exists():
         complaints.append("what was planted is still there: the receiver looks elsewhere")
@@ -102,7 +110,9 @@ def _once(bench: Bench, payload: Path) -> list[str]:
 
 
 def _plant(bench: Bench, payload: Path, renamed: dict[int, bytes] | None = None, chunks: int = 0) -> list[Path]:
-    """What unpacking an archive leaves: the unfinished directory of the offer of `payload`, and its journal."""
+    """What unpacking an archive leaves: the unfinished directory of the offer of `payload`, and its
+    journal.
+    """
     folders = [bench.out / name for name in (_staging_name(payload), _keyed_name(bench, payload))]
     for version, staging in enumerate(folders, start=1):
         staging.mkdir(mode=0o700)
@@ -126,7 +136,7 @@ def _staging_name(payload: Path) -> str:
 
 
 def _manifest_id(payload: Path) -> bytes:
-    """Of the offer of one file."""
+    """The manifest's identifier for an offer of one file."""
     stat = payload.stat()
     seconds, nanos = divmod(stat.st_ctime_ns, 10**9)
     stamp = _blake3(stat.st_ino.to_bytes(8))[:4] + _blake3(seconds.to_bytes(8) + nanos.to_bytes(8))[:4]
@@ -138,7 +148,9 @@ def _manifest_id(payload: Path) -> bytes:
 
 
 def _journal(version: int, manifest_id: bytes, renamed: dict[int, bytes], chunks: int) -> bytes:
-    """Version 1 is the one with a plain checksum. Version 2 has a keyed seal in its place, and is otherwise the same."""
+    """Version 1 is the one with a plain checksum. Version 2 has a keyed seal in its place, and is
+    otherwise the same.
+    """
     slot = (1).to_bytes(8) + chunks.to_bytes(8)
     slot += _checksum(slot + manifest_id)[: _SLOT_BYTES - len(slot)]
     header = b"airdma-j" + bytes([version]) + manifest_id + len(renamed).to_bytes(4)

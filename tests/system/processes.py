@@ -1,4 +1,6 @@
-"""Several programs at once on one host and address, and programs that talk to others of their own host."""
+"""Several programs at once on one host and address, and programs that talk to others of their own
+host.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _TIMEOUT_S = 60.0
 
 
 def run(lab: Lab, tally: Tally) -> None:
-    """Two servers on one host with two clients on the other, both ends on one host, one that is killed, and one that ends."""
+    """Two servers on one host with two clients on the other, both ends on one host, one that is
+    killed, and one that ends.
+    """
     tests: list[tuple[str, Callable[[], list[str]]]] = [
         ("two servers on one host, two clients on the other", lambda: _together(lab.a, lab.b, 2)),
         ("four servers on one host, four clients on the other", lambda: _together(lab.a, lab.b, 4)),
@@ -92,7 +96,9 @@ def _killed(lab: Lab) -> list[str]:
 
 
 def _dreq_lost(lab: Lab) -> list[str]:
-    """rping's client says that it ends, and exits at once; its server waits for that, and for nothing else."""
+    """rping's client says that it ends, and exits at once; its server waits for that, and for
+    nothing else.
+    """
     argv = build.with_airdma(["rping", "-V", "-C", "10", "-a", lab.a.ipv4])
     with lab.a.dropping_first_dreq(ROCE_PORT):
         pair = run_pair(lab.a, lab.b, [*argv, "-s"], [*argv, "-c"], port=ROCE_PORT, protocol="udp")
@@ -102,7 +108,7 @@ def _dreq_lost(lab: Lab) -> list[str]:
 
 
 def _other_user(host: Host) -> list[str]:
-    """Processes of one user share an address; who is somebody else is told what to do."""
+    """Processes of one user share an address; the program of another user is told what to do."""
     if os.geteuid() != 0 or scenarios.in_user_namespace():
         return []  # there is one user only
     server = _started(host, [_programs(host, FIRST_PORT, 1)])[0]

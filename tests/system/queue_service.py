@@ -1,4 +1,6 @@
-"""`airdma serve` and `airdma queue`: jobs that are sent between two hosts, one after the other, whatever happens to the service."""
+"""`airdma serve` and `airdma queue`: jobs that are sent between two hosts, one after the other,
+whatever happens to the service.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ class Bench:
         return program
 
     def receive(self, times: int = 1, *words: str) -> Program:
-        """Receives so many jobs, each with a new `airdma recv`."""
+        """Receives jobs `times` times, each with a new `airdma recv`."""
         options = [*words, *([] if "--no-code" in words else ["--code", CODE])]
         argv = [str(build.binary()), "recv", "--yes", "--if-exists", "overwrite", *options, str(self.out)]
         script = f"for turn in $(seq {times}); do {shlex.join(argv)} || echo ended with $?; done"
@@ -262,10 +264,11 @@ def _refused(bench: Bench) -> list[str]:
 
 
 def _unsure(bench: Bench) -> list[str]:
-    """Who is told that a job is queued can rely on it: it is told after the journal was synced, and not if that failed."""
+    """`queued` is reliable: it is reported after the journal was synced, and not if that failed."""
     path = bench.write("file", 1)
     bench.service.stop()
-    # The first one of each thread is well: the service starts, and the first request of a connection is taken.
+    # The first one of each thread is well: the service starts, and the first request of a
+    # connection is taken.
     bench.service = bench.serve(*failing("fdatasync", "EIO", "2+"))
     order = {"add": {"paths": [str(path)], "to": bench.nobody}}
     taken, refused = _asked(bench.socket, order, order)
@@ -330,7 +333,9 @@ OTHER_CODE = "zuzuz-babad"
 
 
 def _impostor(bench: Bench) -> list[str]:
-    """The key of the host was met under its address. It announces another name, and the job has the code of the receiver that has this name."""
+    """The key of the host was met under its address. It announces another name, and the job has the
+    code of the receiver that has this name.
+    """
     first, secret = bench.write("first", 1000), bench.write("secret", 1001)
     met = bench.receive()
     by_code = bench.queue("add", first, "--to", bench.lab.b.ipv4, "--code", CODE, "--wait")
@@ -354,7 +359,9 @@ def _former_sender(bench: Bench) -> list[str]:
 
 
 def _nothing_goes(bench: Bench, secret: Path, why: str) -> list[str]:
-    """A receiver that was met announces the name `anna`: jobs for `anna` fail, with the right code and without any."""
+    """A receiver that was met announces the name `anna`: jobs for `anna` fail, with the right code
+    and without any.
+    """
     receiver = bench.receive(1, "--name", "anna", "--no-code")
     complaints = []
     for words, said in ((["--code", OTHER_CODE], "takes no code now"), ([], why)):

@@ -1,6 +1,8 @@
-"""`airdma send` and somebody on the path: packets that are kept and come again, and packets that are made up.
+"""`airdma send` and an attacker on the path: packets that are kept and come again, and packets that
+are made up.
 
-What is kept are Ethernet frames as they arrive at the receiver's interface; they come again from the sender's.
+What is kept are Ethernet frames as they arrive at the receiver's interface; they come again from
+the sender's.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ def run(lab: Lab, tally: Tally) -> None:
 
 
 class Wire:
-    """Whoever sees each frame to the receiver as it arrives, and can say others in the sender's place."""
+    """An observer that sees each frame to the receiver and can send others in the sender's place."""
 
     def __init__(self, lab: Lab) -> None:
         with in_namespace(lab.b):
@@ -114,7 +116,9 @@ class Wire:
 
 
 def _transfer(bench: Bench, path: Path) -> tuple[Side, Side]:
-    """The sender and the receiver, at their ends; each packet is a frame of its own, which can be said again as it is."""
+    """The sender and the receiver, at their ends; each packet is a frame of its own, which can be
+    said again as it is.
+    """
     with bench.lab.a.slowed(SLOW_MBIT):
         receiver = bench.recv(before="exec env AIRDMA_SEGMENTATION=off")
         argv = [str(build.binary()), "send", "--json", "--code", CODE, str(path), bench.lab.b.ipv4]
@@ -165,12 +169,14 @@ def _again(bench: Bench, wire: Wire) -> list[str]:
     told = [event["event"] for event in receiver.events() if event["event"] not in ("listening", "addresses", "turned")]
     complaints += [f"somebody was let in: {told}"] if told else []
     complaints += is_empty(bench)
-    # Whoever is known, or has the code, is served all the same.
+    # A sender that is known, or has the code, is served all the same.
     return complaints + ended(bench.send(path), OK) + ended(receiver, OK) + differences(bench)
 
 
 def _forged(bench: Bench, wire: Wire) -> list[str]:
-    """None of them reaches the connection, which is sealed: the transfer goes on as if there were none."""
+    """None of them reaches the connection, which is sealed: the transfer goes on as if there were
+    none.
+    """
     path = bench.write("file", BYTES)
     forged = 0
 
@@ -191,7 +197,9 @@ def _forged(bench: Bench, wire: Wire) -> list[str]:
 
 
 def _flooded(bench: Bench, wire: Wire) -> list[str]:
-    """The receiver serves a sender that is there, sooner than a request that was lost would be repeated twice."""
+    """The receiver serves a sender that is there, sooner than a request that was lost would be
+    repeated twice.
+    """
     path = bench.write("file", BYTES)
     requests: list[bytes] = []
 
@@ -233,7 +241,7 @@ def _asked_by(frame: bytes, number: int) -> bytes:
 
 
 def _checksum(header: bytes) -> int:
-    """Of an IPv4 header (RFC 1071)."""
+    """Checksum of an IPv4 header (RFC 1071)."""
     total = sum(int.from_bytes(header[at : at + 2], "big") for at in range(0, len(header), 2))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
@@ -241,7 +249,7 @@ def _checksum(header: bytes) -> int:
 
 
 def _made_up(frame: bytes, ahead: int) -> bytes:
-    """The same packet with another payload and a number `ahead` of its own, and in order otherwise."""
+    """The same packet with another payload and a PSN `ahead` of its own; valid otherwise."""
     packet = bytearray(frame[_IP : _IP + int.from_bytes(frame[_IP + 2 : _IP + 4], "big")])
     bth = _BTH - _IP
     number = int.from_bytes(packet[bth + 9 : bth + 12], "big") + ahead
@@ -254,7 +262,9 @@ def _made_up(frame: bytes, ahead: int) -> bytes:
 
 
 def _icrc(packet: bytes) -> int:
-    """Of an IPv4 packet with its last four bytes to be filled: what changes on the way counts as ones (IBTA A17.3.3)."""
+    """ICRC of an IPv4 packet whose last four bytes hold it later: what changes on the way counts as
+    ones (IBTA A17.3.3).
+    """
     masked = bytearray(packet[:-4])
     udp, bth = _UDP - _IP, _BTH - _IP
     for at in (1, 8, 10, 11, udp + 6, udp + 7, bth + 4):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs unmodified RDMA programs on airdma, over links of every kind, and checks what they say, send and count.
+"""Runs unmodified RDMA programs on airdma, over links of every kind, and checks what they say, send
+and count.
 
 Needs release binaries (`make build`). Root, or unprivileged user namespaces.
 """
@@ -118,7 +119,7 @@ def _run(cases: list[Case], pairs_only: bool, folder: Path) -> int:
 
 
 def _run_parts(tally: Tally, folder: Path) -> None:
-    """The tests that are no pairs of programs: some share a lab, some make networks of their own."""
+    """The tests that are no pairs of programs: some share a lab, some make their own networks."""
 
     def part(module: ModuleType, *arguments: object) -> None:
         with tally.part(module.__name__):

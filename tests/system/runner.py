@@ -28,7 +28,9 @@ MUST_NOT_RISE = (
     "tx_errors",
     "cq_overruns",
 )
-"""Nothing here corrupts packets, so these counters stand still, whatever is dropped, doubled or overtaken."""
+"""Nothing here corrupts packets, so these counters stand still, whatever is dropped, doubled or
+overtaken.
+"""
 
 
 def run_case(lab: Lab, case: Case, tally: Tally) -> None:
@@ -69,7 +71,8 @@ def _environment(case: Case) -> dict[str, str]:
 
 
 def _counter_complaints(case: Case, client: dict[str, int], server: dict[str, int]) -> list[str]:
-    # Every counter is asked for by a name that must exist: one that was renamed is no longer checked.
+    # Every counter is asked for by a name that must exist: one that was renamed is no longer
+    # checked.
     complaints = [f"{name} rose" for name in MUST_NOT_RISE if client[name] or server[name]]
     if case.rises and not any(client[name] or server[name] for name in case.rises):
         complaints.append(f"{' and '.join(case.rises)} did not rise")

@@ -31,7 +31,9 @@ def run(tally: Tally) -> None:
 
 
 def demo_cleans_up_after_ctrl_c() -> list[str]:
-    """`make demo`, interrupted while its programs run, removes its namespaces and ends its programs."""
+    """`make demo`, interrupted while its programs run, removes its namespaces and ends its
+    programs.
+    """
     demo = _start_demo(["make", "--no-print-directory", "demo"])
     try:
         namespaces, pids = _wait_for_programs(demo)
@@ -89,7 +91,9 @@ def _start_demo(argv: list[str]) -> subprocess.Popen[bytes]:
 
 
 def _wait_for_programs(demo: subprocess.Popen[bytes]) -> tuple[list[str], list[int]]:
-    """Waits until the demo runs a program in each of its hosts; returns its namespaces and those programs' ids."""
+    """Waits until the demo runs a program in each of its hosts; returns its namespaces and those
+    programs' ids.
+    """
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and demo.poll() is None:
         # The lab's names carry the id of its process, which is the demo's session's.
@@ -135,5 +139,6 @@ def in_user_namespace() -> bool:
 
 
 def _interpreter() -> str:
-    # The interpreter that runs us may live in root's home (pyenv), which the other user cannot reach.
+    # The interpreter that runs us may live in root's home (pyenv), which the other user cannot
+    # reach.
     return "/usr/bin/python3"

@@ -1,4 +1,6 @@
-"""Unmodified programs over sealed connections (AIRDMA_SECRET), and what hosts without the secret reach."""
+"""Unmodified programs over sealed connections (AIRDMA_SECRET), and what hosts without the secret
+reach.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ RUNS = [
 
 
 def run(lab: Lab, tally: Tally, folder: Path) -> None:
-    """All of them with one secret, while the packets at host a are looked at; then some with two, and with one at one end."""
+    """All of them with one secret, while the packets at host a are looked at; then some with two,
+    and with one at one end.
+    """
     secrets = []
     for name, content in (("secret", b"0123456789abcdef" * 2), ("another", b"fedcba9876543210" * 2)):
         path = folder / name

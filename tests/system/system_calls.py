@@ -1,8 +1,9 @@
-"""System calls by message, as `strace -c` counts them: packets leave and come in bursts, and nothing else is asked of the kernel.
+"""System calls by message, as `strace -c` counts them: packets leave and come in bursts, and
+nothing else is asked of the kernel.
 
-What a program does to start and to end is left out: each runs twice, with few messages and with more, and the difference counts.
-Polls that find nothing are system calls too, but follow time, not messages; so do the looks at what the kernel has
-dropped, a hundred a second, and the helper's naps.
+What a program does to start and to end is left out: each runs twice, with few messages and with
+more, and the difference counts. Polls that find nothing are system calls too, but follow time, not
+messages; so do the looks at what the kernel has dropped, a hundred a second, and the helper's naps.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ from case import Tally
 FEW, MORE = 1600, 4800
 """Messages of the two runs."""
 PATIENT = ["-F", "-u", "18"]
-"""A second for each try: half of one for all of them is too short for a program under strace on a busy machine."""
+"""A second for each try: half of one for all of them is too short for a program under strace on a
+busy machine.
+"""
 BY_TIME = {"ppoll", "poll", "getsockopt", "clock_nanosleep", "sched_yield"}
 """Calls that follow time."""
 STRAY_MAX = 16
-"""Of all other calls together that the longer run may make more than the shorter: a signal, a restart, perftest's own."""
+"""Other calls, all together, that the longer run may make beyond the shorter: a signal, a restart,
+perftest's own.
+"""
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ for port in range(7000, 7000 + int(sys.argv[1])):
     assert rdmacm.rdma_listen(identifier, 1) == 0
     assert rdmacm.rdma_destroy_id(identifier) == 0
 """
-"""Listens at all addresses so many times, one after the other."""
+"""A program that listens at all addresses as often as it is told, one after the other."""
 
 
 def run(lab: Lab, tally: Tally) -> None:
@@ -102,7 +107,9 @@ def _measure(lab: Lab, traffic: Traffic) -> tuple[list[str], str]:
 
 
 def _listening(lab: Lab) -> list[str]:
-    """The moment between a program's word that it will listen and its listening is one in which its peers are refused."""
+    """The moment between a program's word that it will listen and its listening is one in which its
+    peers are refused.
+    """
     looks = []
     for times in (2, 10):
         with tempfile.TemporaryDirectory(prefix="airdma-tests-") as folder:

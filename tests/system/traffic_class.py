@@ -1,4 +1,6 @@
-"""Which traffic class packets carry: what the program asked for, whoever sends them and over which IP."""
+"""Which traffic class packets carry: what the program asked for, whoever sends them and over which
+IP.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ RUNS = [
     Asked("nothing", ["ib_write_bw"], 0),
     Asked("a traffic class", ["ib_write_bw", "--tclass", "104"], 104),
     Asked("a traffic class for datagrams", ["ib_send_bw", "-c", "UD", "--tclass", "104"], 104),
-    # perftest 4.5 shows what -T says, and asks nobody for it.
+    # perftest 4.5 shows what -T says, and does not request it.
     Asked("a type of service by rdma_cm", ["ucmatose", "-t", "136"], 136),
     Asked("a type of service for datagrams by rdma_cm", ["udaddy", "-t", "136"], 136),
     Asked("a service level", ["ib_send_bw", "-S", "5"], 5 << 5),
@@ -95,7 +97,7 @@ def _carried(lab: Lab, asked: Asked, family: int) -> list[str]:
         return [capture.stop().explain()]
     environment = dict(asked.environment)
     server = lab.b.start(_server(lab.b, asked, family), environment)
-    # Whoever listens by rdma_cm has no socket of its own.
+    # A program that listens by rdma_cm has no socket of its own.
     ready = server.wait_idle(10) if asked.by_address else server.wait_listening(perftest.PORT, "tcp", 10)
     client = lab.a.run(_client(lab, asked, family), environment) if ready else None
     served = server.wait(10 if client and client.ok else 0)
@@ -104,7 +106,8 @@ def _carried(lab: Lab, asked: Asked, family: int) -> list[str]:
     lab.a.forget(capture)
     if not client or not (client.ok and served.ok and said.ok):
         return [one.explain() for one in (served, client, said) if one]
-    # What airdma hosts tell each other, and what rdma_cm says before there is a queue pair, is nobody's data.
+    # What airdma hosts tell each other, and what rdma_cm says before there is a queue pair, is no
+    # program's data.
     seen = [
         (leaves, opcode, carried)
         for leaves, opcode, is_management, carried in json.loads(said.stdout)

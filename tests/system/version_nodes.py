@@ -1,7 +1,8 @@
-"""Programs that are linked against each version node of rdma-core's libraries, up to the newest, load with both artefacts, and
-each of their symbols is airdma's.
+"""Programs that are linked against each version node of rdma-core's libraries, up to the newest,
+load with both artefacts, and each of their symbols is airdma's.
 
-The symbols are those of crates/verbs/tests/rdma-core-65.txt. Two stand-ins export them, so that the host's rdma-core may be older.
+The symbols are those of crates/verbs/tests/rdma-core-65.txt. Two stand-ins export them, so that the
+host's rdma-core may be older.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from airdma_lab.lab import Host
 FACTS = build.ROOT / "crates" / "verbs" / "tests" / "rdma-core-65.txt"
 PRIVATE = "IBVERBS_PRIVATE_"
 RELEASES = ("25", "33", "34", "57", "59", "64", "65")
-"""Whose private names have a node of their own: those in which the interface to providers changed."""
+"""Releases with version nodes of private names: those that changed the interface to providers.
+"""
 SHARED_PRIVATE = ("ibv_query_gid_type", "ibv_wr_opcode_str")
 """Private names that the preload has: programs import them, not only providers."""
 

@@ -18,7 +18,9 @@ from case import Tally
 PACKET_BYTES = 1472
 SLOW = ["--profile", "wifi5-80", "--mcs", "0", "--snr", "60"]
 SLOW_MBIT = 60.7
-"""UDP goodput of 802.11ac, 80 MHz, two streams, MCS 0: few packets, so that a busy machine carries it too."""
+"""UDP goodput of 802.11ac, 80 MHz, two streams, MCS 0: few packets, so that a busy machine carries
+it too.
+"""
 
 SEND = f"""
 import os, socket, sys, time
@@ -133,7 +135,8 @@ def _segmented() -> list[str]:
 
 def _loss() -> list[str]:
     _up(*SLOW, "--loss", "0.25")
-    # Requests for the hardware address are lost like anything else, and packets that wait for the answer are not sent.
+    # Requests for the hardware address are lost like anything else, and packets that wait for the
+    # answer are not sent.
     reach = [str(build.binary()), "link", "exec", "A", "--", "python3", "-c", REACH]
     subprocess.run(reach, check=True, timeout=60)
     sent, count, _ = _packets(2, pause=0.001)

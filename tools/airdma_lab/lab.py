@@ -43,7 +43,8 @@ class Host:
 
     def start(self, argv: list[str], environment: dict[str, str] | None = None, *, own_session: bool = True) -> Program:
         """Starts a program on this host, on its core, in a session of its own or in ours."""
-        # setpriv ties the program's life to ours: even SIGKILL of this script leaves nothing running.
+        # setpriv ties the program's life to ours: even SIGKILL of this script leaves nothing
+        # running.
         launcher = ["ip", "netns", "exec", self.namespace, "setpriv", "--pdeathsig", "KILL"]
         launcher += ["taskset", "--cpu-list", str(self.core)]
         environment = {"XDG_RUNTIME_DIR": str(self.runtime), **(environment or {})}
@@ -90,13 +91,17 @@ class Host:
 
     @contextlib.contextmanager
     def dropping(self, percent: int, udp_port: int) -> Iterator[None]:
-        """The host's interface loses `percent` of the arriving packets to `udp_port`, at random (nftables)."""
+        """The host's interface loses `percent` of the arriving packets to `udp_port`, at random
+        (nftables).
+        """
         with self._dropped(f"udp dport {udp_port} numgen random mod 100 < {percent}"):
             yield
 
     @contextlib.contextmanager
     def dropping_first_dreq(self, udp_port: int) -> Iterator[None]:
-        """The host's interface loses the first DREQ that arrives: 308 bytes, with 0x15 at byte 36 behind the UDP header."""
+        """The host's interface loses the first DREQ that arrives: 308 bytes, with 0x15 at byte 36
+        behind the UDP header.
+        """
         with self._dropped(f"udp dport {udp_port} @th,352,16 0x15 quota until 400 bytes"):
             yield
 
@@ -120,10 +125,14 @@ class Host:
 
 
 class Lab:
-    """Context manager: hosts `a` and `b` exist inside the `with` block and leave nothing behind, Ctrl-C included."""
+    """Context manager: hosts `a` and `b` exist inside the `with` block and leave nothing behind,
+    Ctrl-C included.
+    """
 
     def __init__(self, mtu: int = 1500, segment_offload: bool = True) -> None:
-        """`segment_offload=False`: the veth takes no segmented (GSO) packets, so each packet crosses it alone."""
+        """`segment_offload=False`: the veth takes no segmented (GSO) packets, so each packet
+        crosses it alone.
+        """
         self.mtu = mtu
         self._segment_offload = segment_offload
         cores = sorted(os.sched_getaffinity(0))
@@ -148,7 +157,9 @@ class Lab:
         self.close()
 
     def close(self) -> None:
-        """Ends what runs in the hosts and removes them. A second Ctrl-C does not stop this half-way."""
+        """Ends what runs in the hosts and removes them. A second Ctrl-C does not stop this
+        half-way.
+        """
         if self._closed:
             return
         self._closed = True
@@ -199,7 +210,8 @@ class Lab:
 
 
 def _wait_up(host: Host) -> None:
-    # The kernel tells interfaces at most once a second that their carrier changed. Until then the port is down.
+    # The kernel tells interfaces at most once a second that their carrier changed. Until then the
+    # port is down.
     deadline = time.monotonic() + _UP_S
     while "state UP" not in _run(["ip", "-n", host.namespace, "link", "show", INTERFACE]):
         if time.monotonic() > deadline:

@@ -46,14 +46,14 @@ def run_pair(
 ) -> Pair:
     """Starts the server, waits until it listens on `port`, then runs the client to its end.
 
-    A server normally ends by itself after its client; one that stays (sockperf) is ended here, and that counts as its
-    success.
+    A server normally ends by itself after its client; one that stays (sockperf) is ended here, and
+    that counts as its success.
     """
     server = server_host.start(server_argv, environment)
     client = None
     if server.wait_listening(port, protocol, _START_S):
         client = client_host.run(client_argv, environment, timeout_s)
-    # Nobody will connect to a server without a client, and a failed client's server may wait for ever.
+    # Without its client a server waits for ever, and that of a failed client may.
     linger_s = _LINGER_S if client and client.ok else 1.0 if client else 0.0
     outcome = server.stop() if server_stays else server.wait(linger_s)
     server_host.forget(server)

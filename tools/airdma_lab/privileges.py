@@ -12,10 +12,12 @@ _UNSHARE = ["unshare", "--user", "--map-root-user", "--net", "--mount"]
 
 
 def enter() -> None:
-    """Makes `ip netns` usable: returns at once for root, otherwise starts this script again in a user namespace.
+    """Makes `ip netns` usable: returns at once for root, otherwise starts this script again in a
+    user namespace.
 
-    `ip netns` keeps its names in /run/netns, which only root may write. In the new mount namespace a tmpfs over /run is
-    ours alone, so the very same commands work without root, and everything vanishes with the last process.
+    `ip netns` keeps its names in /run/netns, which only root may write. In the new mount namespace
+    a tmpfs over /run is ours alone, so the very same commands work without root, and everything
+    vanishes with the last process.
     """
     if os.environ.pop(_MARKER, None):
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
@@ -36,7 +38,8 @@ def refusal() -> str:
     """Why `enter` would fail, and what to do about it; "" if it would not."""
     if os.geteuid() == 0 or _MARKER in os.environ:
         return ""
-    # Mounting is part of the probe: Ubuntu's AppArmor lets the namespace be made and then refuses everything in it.
+    # Mounting is part of the probe: Ubuntu's AppArmor lets the namespace be made and then refuses
+    # everything in it.
     probe = subprocess.run(
         [*_UNSHARE, "--", "mount", "-t", "tmpfs", "tmpfs", "/run"], capture_output=True, text=True, check=False
     )

@@ -53,7 +53,8 @@ class Program:
         namespace: Path,
         own_session: bool = True,
     ) -> None:
-        """Starts `launcher + argv`. Each part of the launcher must exec the next, so that our child is the program.
+        """Starts `launcher + argv`. Each part of the launcher must exec the next, so that our child
+        is the program.
 
         The launcher enters the network namespace whose file is `namespace`.
         """
@@ -68,9 +69,10 @@ class Program:
             stdout=self._stdout,
             stderr=self._stderr,
             env={**os.environ, **environment},
-            # A session of its own, and so a scheduling group of its own (sched_autogroup): two hosts do not share one
-            # weight, as a client that spins on one core and a server that sleeps on the other otherwise would; the
-            # server would then wait hundreds of milliseconds for any third program on its core.
+            # A session of its own, and so a scheduling group of its own (sched_autogroup): two
+            # hosts do not share one weight, as a client that spins on one core and a server that
+            # sleeps on the other otherwise would; the server would then wait hundreds of
+            # milliseconds for any third program on its core.
             start_new_session=own_session,
         )
         self._exit = os.pidfd_open(self._child.pid)
@@ -81,21 +83,23 @@ class Program:
         return self._child.pid
 
     def wait_listening(self, port: int, protocol: str, timeout_s: float) -> bool:
-        """Waits until someone in the program's network namespace listens; false if it ends or the time is up first.
+        """Waits for a listener in the program's namespace; false if it ends or the time is up
+        first.
 
         `protocol` is "tcp" or "udp".
         """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and not self._has_exited(0):
-            # Before the launcher has entered the namespace, /proc/PID/net still shows the one we came from.
+            # Before the launcher has entered the namespace, /proc/PID/net still shows the one we
+            # came from.
             if _in_namespace(self.pid, self._namespace) and _is_bound(self.pid, port, protocol):
                 return True
             time.sleep(_POLL_S)
         return False
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Waits until all threads of the program have slept for a tenth of a second, without using the CPU; false if it
-        ends or the time is up first.
+        """Waits until all threads of the program have slept for a tenth of a second, without using
+        the CPU; false if it ends or the time is up first.
         """
         deadline = time.monotonic() + timeout_s
         idle_since, used = time.monotonic(), -1
@@ -109,7 +113,7 @@ class Program:
         return False
 
     def wait(self, timeout_s: float) -> Outcome:
-        """Waits for the end, kills at the deadline, and returns the outcome. May be called again."""
+        """Returns the outcome after the end, which is SIGKILL at the deadline. May be called again."""
         if self._outcome is None:
             timed_out = not self._has_exited(timeout_s)
             if timed_out:
@@ -129,7 +133,9 @@ class Program:
         return self._outcome
 
     def stop(self, timeout_s: float = 5) -> Outcome:
-        """Asks the program to end (SIGTERM, then SIGKILL). One that obeys counts as having ended well."""
+        """Asks the program to end (SIGTERM, then SIGKILL). One that obeys counts as having ended
+        well.
+        """
         if not self._has_exited(0):
             self._child.send_signal(signal.SIGTERM)
             outcome = self.wait(timeout_s)
@@ -159,7 +165,7 @@ def _in_namespace(pid: int, namespace: Path) -> bool:
 
 
 def _cpu_ticks_if_asleep(pid: int) -> int | None:
-    """What the program has used of the CPU; nothing if one of its threads runs, or if it is gone."""
+    """CPU ticks that the program has used; None if one of its threads runs, or if it is gone."""
     try:
         stats = [task.joinpath("stat").read_text(encoding="ascii") for task in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:

@@ -84,13 +84,16 @@ PROGRAMS = [
     "mpicc.mpich",
 ]
 PROGRAMS += ["qemu-system-x86_64", "dapltest", "tgtd", "iscsi-test-cu", "pip"]
-"""One of each package whose programs docs/programs.md names, besides perftest and the ping-pongs."""
+"""One of each package whose programs docs/programs.md names, besides perftest and the ping-pongs.
+"""
 INTEROP_TOOLS = ["qemu-system-x86_64", "mkfs.ext4", "depmod", "dpkg-deb", "dumpcap", "tshark", "cc"]
 PINGPONG_TOOLS = [tool for tool, package in PACKAGES.items() if package == "ibverbs-utils"]
 
 
 def ensure(tools: Iterable[str]) -> None:
-    """Returns when all `tools` can be run. Root gets missing ones by apt; others get their names and exit code 2."""
+    """Returns when all `tools` can be run. Root gets missing ones by apt; others get their names
+    and exit code 2.
+    """
     _bring({tool: PACKAGES[tool] for tool in tools}, _can_run)
 
 
@@ -105,7 +108,9 @@ def ensure_headers() -> None:
 
 
 def ensure_pyverbs() -> None:
-    """The same for rdma-core's tests and the module they call, both of one package, for Debian's own interpreter."""
+    """The same for rdma-core's tests and the module they call, both of one package, for Debian's
+    own interpreter.
+    """
     _bring(PYVERBS, lambda folder: Path(folder).exists())
 
 

@@ -31,8 +31,8 @@ class Latency:
 def measure(server: Host, client: Host, protocol: str, message_bytes: int, *, spin: bool = False) -> Latency:
     """Ping-pong for one second; `protocol` is "tcp" or "udp".
 
-    `spin` polls the socket without blocking, as RDMA programs poll their completion queue; sockperf's default blocks.
-    Raises RuntimeError with both ends' output if it fails.
+    `spin` polls the socket without blocking, as RDMA programs poll their completion queue;
+    sockperf's default blocks. Raises RuntimeError with both ends' output if it fails.
     """
     options = (["--tcp"] if protocol == "tcp" else []) + (["--nonblocked"] if spin else [])
     listen = ["sockperf", "server", "-i", "0.0.0.0", "-p", str(PORT), *options]

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Columns padded to their widest cell: the first to the left, the others to the right. The first row is titles."""
+    """Columns padded to their widest cell: the first to the left, the others to the right. The
+    first row is titles.
+    """
     widths = _widths(rows)
     lines = [_line(row, widths, "  ").rstrip() for row in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))
@@ -14,7 +16,9 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """The same as a Markdown table, aligned in the source too; the first `left` columns are to the left."""
+    """The same as a Markdown table, aligned in the source too; the first `left` columns are to the
+    left.
+    """
     widths = _widths(rows)
     lines = [f"| {_line(row, widths, ' | ', left)} |" for row in rows]
     rule = ["-" * width if column < left else "-" * (width - 1) + ":" for column, width in enumerate(widths)]

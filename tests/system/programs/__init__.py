@@ -1,1 +1,3 @@
-"""The programs of a distribution that must run on airdma, unmodified: a table, and what runs and records its lines."""
+"""The programs of a distribution that must run on airdma, unmodified: a table, and what runs and
+records its lines.
+"""

@@ -24,7 +24,7 @@ class Running(Protocol):
         """Asks the program to end; one that obeys has ended well."""
 
     def wait_listening(self, port: int, protocol: str, timeout_s: float) -> bool:
-        """Waits until someone listens beside the program; false if it ends or the time is up first."""
+        """Waits for a listener beside the program; false if it ends or the time is up first."""
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Waits until the program sleeps; false if it ends or the time is up first."""

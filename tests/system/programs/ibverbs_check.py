@@ -1,4 +1,5 @@
-"""A WRITE of 64 KiB by PyPI's ibverbs, which opens libibverbs with dlopen(3) and asks plain dlsym(3).
+"""A WRITE of 64 KiB by PyPI's ibverbs, which opens libibverbs with dlopen(3) and asks plain
+dlsym(3).
 
 ibverbs_check.py DEVICE GID_INDEX ADDRESS [call]     listens at the address, or calls there
 """

@@ -7,13 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 RDMA = "rdma"
-"""`Line.ready`: the server listens by RDMA CM, which no table of the kernel shows, and sleeps until somebody comes."""
+"""`Line.ready`: the server listens by RDMA CM, which no table of the kernel shows, and sleeps until
+a client comes.
+"""
 
 SPINS = "spins"
-"""`Line.ready`: the same of a server that asks again and again whether somebody came."""
+"""`Line.ready`: the same of a server that polls for clients."""
 
 STAGGER_S = 0.3
-"""Between clients: the event loop of rping loses all but the last of requests that come at once, on any device."""
+"""Between clients: the event loop of rping loses all but the last of requests that come at once, on
+any device.
+"""
 
 
 class Unavailable(Exception):
@@ -22,9 +26,10 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Line:
-    """What runs where. In commands and patterns, `{server}` is the server's IPv4 address, `{server6}` its IPv6 address,
-    `{client}` and `{client6}` the client's, `{device}` the RDMA device, `{gid}` and `{gid6}` the indices of its IPv4 and IPv6
-    GIDs, and `{folder}` a folder that both see. Commands are split as a shell would, and run without one.
+    """What runs where. In commands and patterns, `{server}` is the server's IPv4 address,
+    `{server6}` its IPv6 address, `{client}` and `{client6}` the client's, `{device}` the RDMA
+    device, `{gid}` and `{gid6}` the indices of its IPv4 and IPv6 GIDs, and `{folder}` a folder that
+    both see. Commands are split as a shell would, and run without one.
     """
 
     package: str
@@ -37,15 +42,21 @@ class Line:
     server_says: tuple[str, ...] = ()
     """The same of the server."""
     bytes_min: int = 1000
-    """How much must have crossed the devices, by their own counters: payload and headers of both directions together."""
+    """How much must have crossed the devices, by their own counters: payload and headers of both
+    directions together.
+    """
     setup: Mapping[str, str] = field(default_factory=dict)
     """Environment of both ends."""
     dropin: bool = False
     """On the drop-in libraries, in place of the preloaded one."""
     clients: int = 1
-    """How many clients: each starts `STAGGER_S` after the one before, and they run at the same time."""
+    """How many clients: each starts `STAGGER_S` after the one before, and they run at the same
+    time.
+    """
     ready: int | str = RDMA
-    """When the server is ready: the TCP port that it listens at, "udp" and a UDP port, `RDMA`, or `SPINS`."""
+    """When the server is ready: the TCP port that it listens at, "udp" and a UDP port, `RDMA`, or
+    `SPINS`.
+    """
     stays: bool = False
     """The server does not end by itself."""
     before: Callable[[Path], None] | None = None

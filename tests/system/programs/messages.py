@@ -32,13 +32,14 @@ _QPERF_BY_LID = [
     ("-m 1024 ud_bw", "bw"),
     ("-m 1024 ud_bi_bw", "bw"),
 ]
-"""What connects by what was told over TCP, which for qperf are no GIDs. It asks for a path MTU of 2,048 bytes unless it is told another, which
-a port with an interface MTU of 1,500 refuses."""
+"""What connects by what was told over TCP, which for qperf are no GIDs. It asks for a path MTU of
+2,048 bytes unless it is told another, which a port with an interface MTU of 1,500 refuses.
+"""
 
 
 def _fio(verb: str, *, thread: bool, blocks: int, verify: bool = False, note: str = "") -> Line:
-    """Blocks of 64 KiB, from the client's memory to the server's. The server has a buffer for each block of verb=send: fio asks
-    for no repeat when the receiver is not ready.
+    """Blocks of 64 KiB, from the client's memory to the server's. The server has a buffer for each
+    block of verb=send: fio asks for no repeat when the receiver is not ready.
     """
     fio = "fio --thread" if thread else "fio"
     job = f"--ioengine=rdma --port=7777 --bs=64k --size={blocks * 64}k"

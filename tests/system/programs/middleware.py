@@ -174,7 +174,9 @@ def _compile_reader(folder: Path) -> None:
 
 
 def _reader(dropin: bool) -> Line:
-    """Finds both libraries as NCCL does: dlopen(3), and each call by its version. The genuine ones lie beside the preload."""
+    """Finds both libraries as NCCL does: dlopen(3), and each call by its version. The genuine ones
+    lie beside the preload.
+    """
     return Line(
         "",
         "",

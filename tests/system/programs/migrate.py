@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""QEMU's live migration over RDMA, with memory that is compared. The guest has no disk: its firmware runs, and a file lies in its memory.
+"""QEMU's live migration over RDMA, with memory that is compared. The guest has no disk: its
+firmware runs, and a file lies in its memory.
 
-migrate.py FOLDER receive ADDRESS
-migrate.py FOLDER send ADDRESS [CAPABILITY...]
+migrate.py FOLDER receive ADDRESS migrate.py FOLDER send ADDRESS [CAPABILITY...]
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def write(results: dict[str, bool]) -> None:
 
 
 def version(package: str) -> str:
-    """Of an installed Debian package; "-" for programs of the tests."""
+    """Version of an installed Debian package; "-" for programs of the tests."""
     if not package:
         return "-"
     query = ["dpkg-query", "--show", "--showformat=${Version}", package]

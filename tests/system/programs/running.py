@@ -23,7 +23,9 @@ MUST_NOT_RISE = ("drop_bad_icrc", "drop_short", "drop_truncated", "drop_oversize
 
 
 def run(lab: Lab, tally: Tally, lines: list[Line], folder: Path) -> dict[str, bool]:
-    """Runs each between the hosts of a lab, host `a` being the server; returns whether it worked, by name."""
+    """Runs each between the hosts of a lab, host `a` being the server; returns whether it worked,
+    by name.
+    """
     server, client = AirdmaEnd(lab.a, folder), AirdmaEnd(lab.b, folder)
     results = {}
     words = words_of(server, client)
@@ -58,7 +60,9 @@ def words_of(server: End, client: End) -> Words:
 
 
 def complaints_of(server: End, client: End, line: Line, words: Words, folder: Path, spoiled: bool = False) -> list[str]:
-    """Runs one line. Returns what went wrong, and then all that both ends said. `spoiled`: something damages packets."""
+    """Runs one line. Returns what went wrong, and then all that both ends said. `spoiled`:
+    something damages packets.
+    """
     if line.before:
         line.before(folder)
     before = [end.counters() for end in (server, client)]
@@ -135,11 +139,13 @@ def _growth(old: dict[str, int], new: dict[str, int]) -> dict[str, int]:
 
 
 def _counter_complaints(line: Line, grown: list[dict[str, int]], spoiled: bool) -> list[str]:
-    # Every counter is asked for by a name that must exist: one that was renamed would no longer be checked.
+    # Every counter is asked for by a name that must exist: one that was renamed would no longer be
+    # checked.
     known = {name for host in grown for name in host}
     complaints = [f"there is no counter {name}" for name in MUST_NOT_RISE if name not in known]
     complaints += [f"{name} rose" for name in MUST_NOT_RISE if not spoiled and any(host.get(name, 0) for host in grown)]
-    # Also of processes that were stopped, or ended by _exit: what they counted is there when they have nothing to do.
+    # Also of processes that were stopped, or ended by _exit: what they counted is there when they
+    # have nothing to do.
     crossed = sum(host["rx_bytes"] for host in grown)
     if line.needs_device and crossed < line.bytes_min:
         complaints.append(f"{crossed} bytes crossed the devices, not at least {line.bytes_min}")

@@ -1,4 +1,6 @@
-"""What speaks through rdma-core's rsockets, which run on airdma: its own programs, and programs for TCP under librspreload."""
+"""What speaks through rdma-core's rsockets, which run on airdma: its own programs, and programs for
+TCP under librspreload.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""An iSCSI target over RDMA (iSER): tgtd with a disk of 64 MiB in a file, for one initiator. Ends on SIGTERM, which tgtd itself
-ignores while it has a target.
+"""An iSCSI target over RDMA (iSER): tgtd with a disk of 64 MiB in a file, for one initiator. Ends
+on SIGTERM, which tgtd itself ignores while it has a target.
 
   target.py FILE TARGET INITIATOR
 """
@@ -29,7 +29,7 @@ def main() -> None:
     ask("new", "--mode", "target", "-T", target)
     ask("new", "--mode", "logicalunit", "--lun", "1", "-b", str(disk))
     ask("bind", "--mode", "target", "-I", "ALL")
-    # tgt 1.0.85 lets nobody in by the address alone.
+    # tgt 1.0.85 admits no initiator by its address alone.
     ask("bind", "--mode", "target", "-Q", initiator)
     tgtd.wait()
 
