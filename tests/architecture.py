@@ -43,6 +43,10 @@ FIELD = re.compile(rf"^ *(?:pub(?:\(\w+\))? )?(?:static )?(?:shared!\()?(\w+): [
 TUPLE = re.compile(rf"struct (\w+)\([^)]*{ATOMIC}")
 TESTS = re.compile(r"#\[cfg\((?:test|all\(test, not\(loom\)\))\)\]\nmod tests \{")
 
+ENVIRONMENT = "crates/engine/src/environment.rs"
+WITHOUT_ENVIRONMENT = ("cm", "engine", "port", "shm", "transport", "wire")
+READS_ENVIRONMENT = re.compile(r"\benv::(?:var|vars|var_os|vars_os)\b|\b(?:secure_)?getenv\b")
+
 
 def main() -> int:
     complaints = [
@@ -51,6 +55,7 @@ def main() -> int:
         *stray_complaints(),
         *shared_complaints(),
         *map_complaints(),
+        *environment_complaints(),
     ]
     for complaint in complaints:
         print(f"architecture: {complaint}")
@@ -185,6 +190,18 @@ def shared_complaints() -> list[str]:
         if "tests" not in (path.stem, *path.parts) and "fuzz-bodies" not in path.parts:
             missing = sorted(atomics(path.read_text(encoding="utf-8")) - named)
             complaints += [f"{path.relative_to(ROOT)}: `{name}` is not in {SHARED.name}" for name in missing]
+    return complaints
+
+
+def environment_complaints() -> list[str]:
+    """One file of the engine and of the crates below it reads the environment; its callers take a `DeviceConfig`."""
+    complaints = []
+    for crate in WITHOUT_ENVIRONMENT:
+        for path in sorted((ROOT / "crates" / crate / "src").rglob("*.rs")):
+            file = path.relative_to(ROOT).as_posix()
+            if "tests" not in (path.stem, *path.parts) and file != ENVIRONMENT:
+                found = READS_ENVIRONMENT.search(TESTS.split(path.read_text(encoding="utf-8"))[0])
+                complaints += [f"{file} reads the environment ({found.group()}), which {ENVIRONMENT} does"] if found else []
     return complaints
 
 

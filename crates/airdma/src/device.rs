@@ -1,5 +1,6 @@
 //! Devices.
 
+use crate::config::DeviceConfig;
 use crate::connection::Connection;
 use crate::endpoint::Connecting;
 use crate::hub::Hub;
@@ -25,21 +26,31 @@ impl Interface {
         self.0.gids.iter().all(|row| row.address.is_loopback())
     }
 
-    /// Opens its device.
+    /// Opens its device, as the environment asks.
+    ///
+    /// # Errors
+    /// The system's (descriptors, memory), and a wrong value of a variable.
+    pub fn open(&self) -> Result<Device> {
+        Device::of(&self.0, None, None)
+    }
+
+    /// Opens its device as `config` says; see [`Device::open_with`].
     ///
     /// # Errors
     /// The system's (descriptors, memory).
-    pub fn open(&self) -> Result<Device> {
-        Device::of(&self.0, None)
+    pub fn open_with(&self, config: &DeviceConfig) -> Result<Device> {
+        Device::of(&self.0, None, Some(config))
     }
 
-    /// Whether a device is the one of this interface, which may have had another name when that was opened.
+    /// Whether a device is the one of this interface, which may have had another name when that was
+    /// opened.
     pub fn is_of(&self, device: &Device) -> bool {
         device.hub.engine.info().interface_index == self.0.interface_index
     }
 }
 
-/// An RDMA device: one is on each network interface that has an address. Clones are the same device.
+/// An RDMA device: one is on each network interface that has an address. Clones are the same
+/// device.
 #[derive(Clone)]
 pub struct Device {
     hub: Arc<Hub>,
@@ -72,14 +83,43 @@ impl Device {
         Ok(devices.into_iter().map(Interface).collect())
     }
 
-    /// Opens the device on an interface: by the interface's name (`eth0`), one of its addresses (`192.0.2.1`), or the name of
-    /// the device itself (`airdma_eth0`). `127.0.0.1` is for trying things out on one host.
+    /// Opens the device on an interface: by the interface's name (`eth0`), one of its addresses
+    /// (`192.0.2.1`), or the name of the device itself (`airdma_eth0`). `127.0.0.1` is for trying
+    /// things out on one host.
     ///
     /// Opened by an address, it uses that one alone.
     ///
     /// # Errors
     /// Yours, if there is none: the error says which there are. The system's (descriptors, memory).
     pub fn open(name: &str) -> Result<Device> {
+        Device::named(name, None)
+    }
+
+    /// As [`Device::open`], as `config` says and not as the variables of the environment do. A
+    /// device that this process has open already keeps the configuration that it was opened with.
+    ///
+    /// ```
+    /// use airdma::Device;
+    /// use airdma::config::{Air, DeviceConfig};
+    ///
+    /// # fn main() -> airdma::Result<()> {
+    /// let config = DeviceConfig {
+    ///     air: Air::Off,
+    ///     ..DeviceConfig::default()
+    /// };
+    /// let device = Device::open_with("127.0.0.1", &config)?;
+    /// # drop(device);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Device::open`].
+    pub fn open_with(name: &str, config: &DeviceConfig) -> Result<Device> {
+        Device::named(name, Some(config))
+    }
+
+    fn named(name: &str, config: Option<&DeviceConfig>) -> Result<Device> {
         let devices = engine::all_devices()
             .map_err(|error| Error::system("listing the interfaces", &error))?;
         let address: Option<IpAddr> = name.parse().ok();
@@ -90,10 +130,11 @@ impl Device {
         let Some(info) = devices.iter().find(|device| has(device)) else {
             return Err(Error::you(unknown(name, &devices)));
         };
-        Device::of(info, address)
+        Device::of(info, address, config)
     }
 
-    /// The device that has an address; of a link-local address, which several may have, the one with the interface `scope`.
+    /// The device that has an address; of a link-local address, which several may have, the one
+    /// with the interface `scope`.
     fn at(address: IpAddr, scope: Option<u32>) -> Result<Device> {
         let devices = engine::all_devices()
             .map_err(|error| Error::system("listing the interfaces", &error))?;
@@ -102,14 +143,23 @@ impl Device {
             is_meant && device.gids.iter().any(|row| row.address == address)
         };
         match devices.iter().find(has) {
-            Some(info) => Device::of(info, Some(address)),
+            Some(info) => Device::of(info, Some(address), None),
             None => Err(Error::you(unknown(&address.to_string(), &devices))),
         }
     }
 
-    fn of(info: &DeviceInfo, address: Option<IpAddr>) -> Result<Device> {
-        let device = engine::Device::open(info)
-            .map_err(|error| Error::system(&format!("opening {}", info.name), &error))?;
+    /// The device of an interface, as `config` says or the environment.
+    fn of(
+        info: &DeviceInfo,
+        address: Option<IpAddr>,
+        config: Option<&DeviceConfig>,
+    ) -> Result<Device> {
+        let opened = match config {
+            Some(config) => engine::Device::open_with(info, config),
+            None => engine::Device::open(info),
+        };
+        let device =
+            opened.map_err(|error| Error::system(&format!("opening {}", info.name), &error))?;
         Ok(Device {
             hub: Hub::new(device)?,
             address,
@@ -117,8 +167,8 @@ impl Device {
         })
     }
 
-    /// Opens the device that leads to a peer: `"192.0.2.2:7471"`, `("server", 7471)`. A name is looked up at once. A link-local address needs
-    /// its zone: `("fe80::1%eth0", 7471)`.
+    /// Opens the device that leads to a peer: `"192.0.2.2:7471"`, `("server", 7471)`. A name is
+    /// looked up at once. A link-local address needs its zone: `("fe80::1%eth0", 7471)`.
     ///
     /// # Errors
     /// Yours, for an address that is none; otherwise as [`Device::open`].
@@ -147,10 +197,12 @@ impl Device {
         })
     }
 
-    /// The same device, whose connections are *sealed*: every packet is encrypted and authenticated, with keys that the two ends exchange.
-    /// The other end has to seal as well; with one that does not, nothing is exchanged, and transfers fail as if it were gone.
+    /// The same device, whose connections are *sealed*: every packet is encrypted and
+    /// authenticated, with keys that the two ends exchange. The other end has to seal as well; with
+    /// one that does not, nothing is exchanged, and transfers fail as if it were gone.
     ///
-    /// The exchange does not authenticate the peer. A program that knows its peers compares [`Endpoint::binding`] with them.
+    /// The exchange does not authenticate the peer. A program that knows its peers compares
+    /// [`Endpoint::binding`] with them.
     #[must_use]
     pub fn sealed(self) -> Device {
         Device {
@@ -159,14 +211,15 @@ impl Device {
         }
     }
 
-    /// Whether its interface is gone for good: deleted, or moved to another network namespace. What used the device has ended then, and
-    /// an interface of the same name that comes later has another one.
+    /// Whether its interface is gone for good: deleted, or moved to another network namespace. What
+    /// used the device has ended then, and an interface of the same name that comes later has
+    /// another one.
     pub fn is_gone(&self) -> bool {
         self.hub.engine.is_gone()
     }
 
-    /// Starts the thread that wakes tasks, which the first of them would do otherwise: what it needs is there then, or it is known now that it
-    /// is not.
+    /// Starts the thread that wakes tasks, which the first of them would do otherwise: what it
+    /// needs is there then, or it is known now that it is not.
     ///
     /// # Errors
     /// The system's (descriptors, threads).
@@ -180,7 +233,8 @@ impl Device {
         &self.hub.engine.info().name
     }
 
-    /// Its address, the one that it was opened by or the interface's first; none while the interface has none.
+    /// Its address, the one that it was opened by or the interface's first; none while the
+    /// interface has none.
     pub fn address(&self) -> Option<IpAddr> {
         self.address.or_else(|| {
             let info = self.hub.engine.current();
@@ -189,7 +243,8 @@ impl Device {
         })
     }
 
-    /// All addresses at which peers reach it: the one that it was opened by, or those of the interface.
+    /// All addresses at which peers reach it: the one that it was opened by, or those of the
+    /// interface.
     pub fn addresses(&self) -> Vec<IpAddr> {
         match self.address {
             Some(address) => vec![address],
@@ -209,7 +264,8 @@ impl Device {
         Region::allocate(&self.hub, length)
     }
 
-    /// The same in a memory file of its own, which takes a descriptor: another process can be given it ([`Region::file`]).
+    /// The same in a memory file of its own, which takes a descriptor: another process can be given
+    /// it ([`Region::file`]).
     ///
     /// # Errors
     /// As [`Device::allocate`].
@@ -217,7 +273,8 @@ impl Device {
         Region::allocate_file(&self.hub, length)
     }
 
-    /// The same for this process alone: no other can map it, and it is there sooner, where it is megabytes.
+    /// The same for this process alone: no other can map it, and it is there sooner, where it is
+    /// megabytes.
     ///
     /// # Errors
     /// As [`Device::allocate`].
@@ -233,11 +290,12 @@ impl Device {
         Listener::new(&self.hub, port, self.address, self.seals)
     }
 
-    /// Connects to who listens there: `"192.0.2.2:7471"`, `("server", 7471)`, a [`SocketAddr`]. A name is looked up at once.
+    /// Connects to who listens there: `"192.0.2.2:7471"`, `("server", 7471)`, a [`SocketAddr`]. A
+    /// name is looked up at once.
     ///
     /// # Errors
-    /// Yours, for an address that is none; the peer's, if nobody listens there; the network's, if nobody answers within ten
-    /// seconds; the system's.
+    /// Yours, for an address that is none; the peer's, if nobody listens there; the network's, if
+    /// nobody answers within ten seconds; the system's.
     pub fn connect(&self, to: impl ToSocketAddrs) -> Operation<Endpoint> {
         match self.begin_to_connect(to) {
             Ok(connection) => Operation::new(&self.hub, Connecting::new(connection)),

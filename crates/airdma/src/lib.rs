@@ -70,6 +70,13 @@ pub use operation::Operation;
 pub use region::{Region, Rights, Shared};
 pub use remote::Remote;
 
+/// How a device works, for [`Device::open_with`].
+pub mod config {
+    pub use airdma_engine::{
+        Air, DeviceConfig, Impairment, PathMtu, PeerWindow, RateControl, Secret,
+    };
+}
+
 /// The pieces of code in the book are tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/api.md")]

@@ -1,16 +1,15 @@
 //! What the threads of a process share of one device: the worker, who runs it ([`crate::progress::worker_lock`]), and what it is run with.
 //!
 //! Here is how the worker is reached, how threads sleep, and how the port is bound. What the device is like, and that it changes, is in
-//! [`state`], what other processes at its addresses have to do with it in [`co_processes`], what the environment asks for in [`environment`].
+//! [`state`], what other processes at its addresses have to do with it in [`co_processes`].
 
 mod co_processes;
-pub(crate) mod environment;
 mod state;
 
 use crate::air::AirMode;
-use crate::air::RateControl;
 use crate::clock::Clock;
 use crate::host::gids::{GIDS_MAX, GidEntry};
+use crate::host::interface;
 use crate::host::link_monitor::News;
 use crate::index::{DOORBELLS, Serial};
 use crate::objects::async_event::{AsyncEvents, EventOwner};
@@ -25,9 +24,8 @@ use crate::sharing::process::Process;
 use crate::sharing::steering::{self, JoinError, Steering};
 use crate::simulated::Inventory;
 use crate::worker::finish::Patience;
-use crate::worker::peers::Window;
 use crate::worker::{Round, Work, Worker};
-use crate::{AsyncEvent, DeviceInfo, Error, Uncancelled};
+use crate::{Air, AsyncEvent, DeviceConfig, DeviceInfo, Error, PathMtu, RateControl, Uncancelled};
 use airdma_port::impair::Impaired;
 use airdma_port::{BindError, Port, UdpConfig, UdpPort};
 use airdma_shm::{Arena, Doorbells};
@@ -48,6 +46,8 @@ const LOCK_PAUSE: Duration = Duration::from_micros(100);
 
 pub(crate) struct Core {
     pub(crate) info: DeviceInfo,
+    /// What it was opened with.
+    config: DeviceConfig,
     /// What the device is like, as far as the kernel was asked.
     state: Mutex<State>,
     /// Family of the last address of each row of the GID table, for those who cannot wait: 0 for none, 4 or 6.
@@ -93,39 +93,27 @@ impl Core {
         self.patience.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn new(info: DeviceInfo, clock: Clock, random: Random) -> io::Result<Self> {
+    pub(crate) fn new(
+        info: DeviceInfo,
+        config: DeviceConfig,
+        clock: Clock,
+        random: Random,
+    ) -> io::Result<Self> {
         let arena = Arena::new();
-        // A simulation is the same wherever it runs.
-        let asks = !clock.is_moved();
-        let window = if asks {
-            environment::window_asked_for()?
-        } else {
-            Window::default()
-        };
-        let mut worker = Worker::new(random, window);
+        let mut worker = Worker::new(random, config.window);
         let tables = &mut worker.tables;
-        let rate_control = if asks {
-            environment::rate_control_asked_for()?
-        } else {
-            RateControl::default()
-        };
-        tables.control_rate(rate_control, line_rate(&info));
+        tables.control_rate(config.rate_control, line_rate(&info));
         tables.note_interface_mtu(info.mtu, Time::ZERO);
-        if asks {
-            tables.secret = environment::secret_asked_for()?;
-            let by_acks = environment::is_asked_for("AIRDMA_SACK");
-            // Who asked for something else has not asked for what would come before it.
-            let by_itself = !by_acks && rate_control != RateControl::Dcqcn;
-            let mode = environment::air_asked_for(&info.interface, by_itself)?;
-            if mode != AirMode::Off {
-                tables.offer(feature::SELECTIVE, mode);
-                if environment::bundles_asked_for()? {
-                    tables.offer(feature::BUNDLES, mode);
-                }
+        tables.secret = config.secret.clone();
+        let mode = air_mode(&config, &info.interface);
+        if mode != AirMode::Off {
+            tables.offer(feature::SELECTIVE, mode);
+            if config.bundles {
+                tables.offer(feature::BUNDLES, mode);
             }
-            if by_acks {
-                tables.offer(feature::SACK, AirMode::Asks);
-            }
+        }
+        if config.sack {
+            tables.offer(feature::SACK, AirMode::Asks);
         }
         Ok(Core {
             families: Box::new(families_of(&info.gids)),
@@ -153,12 +141,18 @@ impl Core {
             serial: AtomicU64::new(1),
             arena,
             info,
+            config,
         })
     }
 
     /// As [`Core::new`], for an interface of the kernel's, whose changes are followed.
-    pub(crate) fn watching(info: DeviceInfo) -> io::Result<Self> {
-        let mut core = Self::new(info, Clock::running(), Random::Kernel)?;
+    pub(crate) fn watching(info: DeviceInfo, config: DeviceConfig) -> io::Result<Self> {
+        let of_interface = PathMtu::for_interface_mtu(info.mtu).unwrap_or(info.path_mtu);
+        let info = DeviceInfo {
+            path_mtu: config.path_mtu.unwrap_or(of_interface),
+            ..info
+        };
+        let mut core = Self::new(info, config, Clock::running(), Random::Kernel)?;
         // Where a sandbox forbids it, the device is what it was when it was opened.
         core.news = News::new(core.info.interface_index).ok();
         if core.news.is_some() {
@@ -482,7 +476,7 @@ impl Core {
     fn open_port(&self, rows: &[GidEntry]) -> Result<Opened, Error> {
         let addresses = addresses_of(rows);
         let config = UdpConfig {
-            segmentation: environment::segmentation_asked_for(),
+            segmentation: self.config.segmentation,
             ..UdpConfig::default()
         };
         let bind_error = |error: BindError| Error::System {
@@ -519,7 +513,7 @@ impl Core {
             },
             Some(_) | None => bind_error(error),
         })?;
-        Ok(match environment::impairment_asked_for()? {
+        Ok(match self.config.impairment {
             None => (Box::new(port), steering),
             Some(impairment) => (Box::new(Impaired::new(port, impairment)), steering),
         })
@@ -574,6 +568,15 @@ impl Core {
         for events in listeners.iter().filter_map(Weak::upgrade) {
             events.push((EventOwner::Device, event));
         }
+    }
+}
+
+/// Which end begins to ask for air mode. On a wire it costs more than it brings, unless the peer is on the air.
+fn air_mode(config: &DeviceConfig, interface: &str) -> AirMode {
+    match config.air {
+        _ if !config.has_air() => AirMode::Off,
+        Air::Auto if !interface::is_wireless(interface) => AirMode::Answers,
+        Air::Auto | Air::Ask | Air::Off => AirMode::Asks,
     }
 }
 

@@ -10,7 +10,9 @@
 
 mod air;
 mod clock;
+mod config;
 mod core;
+mod environment;
 mod error;
 mod host;
 mod index;
@@ -30,6 +32,7 @@ mod sync;
 mod worker;
 
 pub use air::RateControl;
+pub use airdma_port::impair::Impairment;
 pub use airdma_port::selftest;
 pub use airdma_shm::Sge;
 pub use airdma_transport::{
@@ -37,6 +40,7 @@ pub use airdma_transport::{
     Operation, Path, QpAttributes, QpEvent, QpState, QpType, Status,
 };
 pub use airdma_wire::{Gid, Lkey, PathMtu, Psn, Qkey, Qpn, Rkey};
+pub use config::{Air, DeviceConfig};
 pub use error::Error;
 pub use host::devices::{DeviceInfo, all_devices, devices};
 pub use host::gids::GidEntry;
@@ -64,10 +68,12 @@ pub use objects::srq::{Srq, SrqAttributes, SrqExtension, SrqPost};
 pub use objects::xrcd::Xrcd;
 pub use progress::cancellation::Uncancelled;
 pub use progress::progress_thread::without_signals;
+pub use seal::Secret;
 pub use sharing::process::Process;
 pub use sharing::runtime_dir;
 pub use worker::counters::counters_of;
 pub use worker::cq_table::monotonic;
+pub use worker::peers::Window as PeerWindow;
 
 /// What the calls and events of RDMA CM are made of.
 pub mod cm_protocol {

@@ -15,7 +15,8 @@ pub(crate) mod datagrams;
 mod secret;
 pub(crate) mod session;
 
-pub(crate) use secret::{Secret, TAG_LEN};
+pub use secret::Secret;
+pub(crate) use secret::TAG_LEN;
 
 use crate::index::QpIndex;
 use crate::random::Random;

@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::core::Core;
 use crate::random::Random;
 use crate::worker::Work;
-use crate::{Device, DeviceInfo, GidEntry, PathMtu};
+use crate::{Device, DeviceConfig, DeviceInfo, GidEntry, PathMtu};
 use airdma_port::Port;
 use airdma_transport::Time;
 use airdma_wire::air::feature;
@@ -71,7 +71,12 @@ impl Simulated {
     /// Those of the system (descriptors, memory).
     pub fn open(info: DeviceInfo, port: Box<dyn Port>, seed: u64) -> io::Result<Self> {
         let clock = Clock::Moved(AtomicU64::new(0));
-        let core = Core::new(info, clock, Random::Seeded(seed))?;
+        let core = Core::new(
+            info,
+            DeviceConfig::of_simulation(),
+            clock,
+            Random::Seeded(seed),
+        )?;
         let device = Device::on_port(core, port)?;
         Ok(Simulated { device })
     }

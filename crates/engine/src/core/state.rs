@@ -114,7 +114,7 @@ impl Core {
     /// Looks at the interface, and brings the table and the sockets up to date. Returns what is worth an event.
     pub(super) fn look(&self, state: &mut State) -> Vec<AsyncEvent> {
         // If the kernel does not say, the device stays as it was until there is news again.
-        let Ok(seen) = look_at(&self.info) else {
+        let Ok(seen) = look_at(&self.info, &self.config) else {
             return Vec::new();
         };
         let addresses: Vec<_> = seen.gids.iter().map(|entry| entry.address).collect();

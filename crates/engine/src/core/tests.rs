@@ -24,7 +24,13 @@ fn core() -> Core {
         up: true,
         speed_mbps: None,
     };
-    Core::new(info, Clock::running(), Random::Kernel).unwrap()
+    Core::new(
+        info,
+        DeviceConfig::default(),
+        Clock::running(),
+        Random::Kernel,
+    )
+    .unwrap()
 }
 
 fn is_ready(descriptors: &mut Descriptors) -> bool {

@@ -1,9 +1,9 @@
 //! Which interfaces are RDMA devices.
 
-use crate::Device;
-use crate::core::environment::value_of;
+use crate::config::{loopback_asked_for, path_mtu_asked_for};
 use crate::host::gids::{GIDS_MAX, GidEntry};
 use crate::host::interface::InterfaceQuery;
+use crate::{Device, DeviceConfig};
 use airdma_wire::{Gid, PathMtu};
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -46,7 +46,7 @@ pub struct DeviceInfo {
 /// # Errors
 /// Whatever `getifaddrs(3)` fails with.
 pub fn devices() -> io::Result<Vec<DeviceInfo>> {
-    describe_all(std::env::var_os("AIRDMA_LOOPBACK").is_some_and(|value| value == "1"))
+    describe_all(loopback_asked_for())
 }
 
 /// As [`devices`], and the loopback interface counts in any case: for programs that name the device that they want.
@@ -83,7 +83,7 @@ fn describe_all(loopback: bool) -> io::Result<Vec<DeviceInfo>> {
 ///
 /// # Errors
 /// Whatever `getifaddrs(3)` fails with.
-pub(crate) fn look_at(opened: &DeviceInfo) -> io::Result<DeviceInfo> {
+pub(crate) fn look_at(opened: &DeviceInfo, config: &DeviceConfig) -> io::Result<DeviceInfo> {
     let mut seen = DeviceInfo {
         gids: Vec::new(),
         up: false,
@@ -100,27 +100,12 @@ pub(crate) fn look_at(opened: &DeviceInfo) -> io::Result<DeviceInfo> {
     if let Ok(mtu) = query.mtu(&name) {
         seen.mtu = mtu;
         let of_interface = PathMtu::for_interface_mtu(mtu).unwrap_or(PathMtu::M256);
-        seen.path_mtu = path_mtu_asked_for()?.unwrap_or(of_interface);
+        seen.path_mtu = config.path_mtu.unwrap_or(of_interface);
     }
     seen.speed_mbps = query.speed_mbps(&name);
     seen.up = interface.up && interface.running;
     seen.gids = gid_table(interface.addresses, &unusable_now());
     Ok(seen)
-}
-
-/// The path MTU that all devices are to have, from the environment. Where it is more than fits the interface, the kernel sends packets as
-/// IP fragments.
-fn path_mtu_asked_for() -> io::Result<Option<PathMtu>> {
-    let asked = value_of("AIRDMA_MTU");
-    asked.map(|asked| path_mtu_by_name(&asked)).transpose()
-}
-
-fn path_mtu_by_name(asked: &str) -> io::Result<PathMtu> {
-    let is_it = |mtu: &PathMtu| asked == mtu.bytes().to_string();
-    PathMtu::ALL.into_iter().find(is_it).ok_or_else(|| {
-        let message = format!("AIRDMA_MTU is {asked:?}; it may be 256, 512, 1024, 2048 or 4096");
-        io::Error::new(io::ErrorKind::InvalidInput, message)
-    })
 }
 
 /// Addresses that nothing can be bound to yet, or ever.
@@ -322,15 +307,6 @@ mod tests {
             unusable(text),
             ["fe80::abcd", "2001:db8::2"].map(|text| text.parse::<Ipv6Addr>().unwrap())
         );
-    }
-
-    #[test]
-    fn a_path_mtu_is_asked_for_by_its_bytes() {
-        assert_eq!(path_mtu_by_name("4096").unwrap(), PathMtu::M4096);
-        for wrong in ["", "1500", "5", "4096 "] {
-            let error = path_mtu_by_name(wrong).unwrap_err();
-            assert!(error.to_string().contains("may be 256"), "{error}");
-        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 
 /// Asks about interfaces.
 pub(crate) struct InterfaceQuery {
@@ -155,4 +156,11 @@ fn request(name: &str) -> io::Result<libc::ifreq> {
         *to = from as libc::c_char;
     }
     Ok(request)
+}
+/// Whether an interface is one of 802.11's.
+pub(crate) fn is_wireless(interface: &str) -> bool {
+    Path::new("/sys/class/net")
+        .join(interface)
+        .join("phy80211")
+        .exists()
 }

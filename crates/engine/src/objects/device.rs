@@ -14,8 +14,8 @@ use crate::seal::Secret;
 use crate::sharing::process::Process;
 use crate::worker::cq_table::CqShared;
 use crate::{
-    AsyncEvent, AsyncWait, Channel, CompletionCounter, CounterUnit, Cq, DeviceInfo, Dm, Error,
-    EventWait, LIMITS, Limits, Path, Pd, Xrcd,
+    AsyncEvent, AsyncWait, Channel, CompletionCounter, CounterUnit, Cq, DeviceConfig, DeviceInfo,
+    Dm, Error, EventWait, LIMITS, Limits, Path, Pd, Xrcd,
 };
 use airdma_port::Port;
 use airdma_shm::{Cqe, RingConsumer, RingProducer, ring};
@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// An address on an Ethernet link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkAddress {
-    /// Of the interface there.
+    /// MAC address of the interface there.
     pub mac: [u8; 6],
     /// The VLAN, if the device is on the interface of one.
     pub vlan: Option<u16>,
@@ -64,20 +64,38 @@ struct Opened {
 }
 
 impl Device {
-    /// Opens a device. Sockets are bound and threads started at the first queue pair only.
+    /// Opens a device as the environment asks ([`DeviceConfig::from_environment`]). Sockets are
+    /// bound and threads started at the first queue pair only.
     ///
-    /// While the process has the interface open, everybody gets the worker, and the GID table, of the first one.
+    /// While the process has the interface open, each further device on it has the worker, the GID
+    /// table and the configuration of the first.
+    ///
+    /// # Errors
+    /// Those of [`DeviceConfig::from_environment`] and of the system (descriptors, memory).
+    pub fn open(info: &DeviceInfo) -> io::Result<Arc<Device>> {
+        Self::open_or(info, DeviceConfig::from_environment)
+    }
+
+    /// As [`Device::open`], as `config` says: the environment is not read. A device that is open
+    /// already keeps its configuration.
     ///
     /// # Errors
     /// Those of the system (descriptors, memory).
-    pub fn open(info: &DeviceInfo) -> io::Result<Arc<Device>> {
+    pub fn open_with(info: &DeviceInfo, config: &DeviceConfig) -> io::Result<Arc<Device>> {
+        Self::open_or(info, || Ok(config.clone()))
+    }
+
+    fn open_or(
+        info: &DeviceInfo,
+        config: impl FnOnce() -> io::Result<DeviceConfig>,
+    ) -> io::Result<Arc<Device>> {
         hold_while_forking();
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|opened| opened.shared.strong_count() > 0);
         let shared = match find_open(&open, info) {
             Some(shared) => shared,
             None => {
-                let shared = Arc::new(SharedCore::new(Core::watching(info.clone())?));
+                let shared = Arc::new(SharedCore::new(Core::watching(info.clone(), config()?)?));
                 count_at_exit();
                 open.push(Opened::new(&shared));
                 shared
@@ -105,7 +123,11 @@ impl Device {
     /// Those of the system (descriptors, memory, threads).
     #[doc(hidden)]
     pub fn with_port(info: DeviceInfo, port: Box<dyn Port>) -> io::Result<Arc<Device>> {
-        Self::on_port(Core::new(info, Clock::running(), Random::Kernel)?, port)
+        let config = DeviceConfig::from_environment()?;
+        Self::on_port(
+            Core::new(info, config, Clock::running(), Random::Kernel)?,
+            port,
+        )
     }
 
     /// The device of a worker that nobody shares.

@@ -3,6 +3,7 @@
 use airdma_wire::Gid;
 use airdma_wire::mad::MAD_LEN;
 use ring::hmac::{self, HMAC_SHA256};
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -16,16 +17,26 @@ const MODE_REFUSED: u32 = 0o027;
 /// How much longer a datagram is that is authenticated.
 pub(crate) const TAG_LEN: usize = 16;
 
-/// A secret that hosts share.
-pub(crate) struct Secret {
+/// A secret that hosts share: it encrypts and authenticates the connections between them.
+#[derive(Clone)]
+pub struct Secret {
     sessions: hmac::Tag,
     datagrams: hmac::Key,
 }
 
+impl fmt::Debug for Secret {
+    /// Shows nothing of it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secret").finish_non_exhaustive()
+    }
+}
+
 impl Secret {
+    /// The secret in these bytes, without white space at their end.
+    ///
     /// # Errors
-    /// `InvalidInput` for a secret that is too short.
-    pub(crate) fn from_bytes(bytes: &[u8]) -> io::Result<Self> {
+    /// `InvalidInput` for a secret of less than 16 bytes.
+    pub fn from_bytes(bytes: &[u8]) -> io::Result<Self> {
         // A text editor ends the file with a new line at one host and not at another.
         let bytes = bytes.trim_ascii_end();
         if bytes.len() < LEN_MIN {
@@ -40,10 +51,12 @@ impl Secret {
         })
     }
 
+    /// The secret in a file of 16 to 4,096 bytes.
+    ///
     /// # Errors
     /// The system's; `PermissionDenied` for a file of another user, or that other users can read or its group can change; `InvalidInput`
     /// for what is not a file, and a secret that is too short or too long.
-    pub(crate) fn from_file(path: &Path) -> io::Result<Self> {
+    pub fn from_file(path: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         // A FIFO must not hold up the program that opens the device.
         let file = options

@@ -15,6 +15,7 @@
 //!
 //! The rest, counters for one, is in `$XDG_RUNTIME_DIR/airdma` if that is set to a directory of the user's own.
 
+use crate::environment::session_directory;
 use airdma_port::descriptors::keep_away;
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io;
@@ -29,8 +30,7 @@ use std::time::Duration;
 /// # Errors
 /// As [`shared_directory`].
 pub fn directory() -> io::Result<PathBuf> {
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    let runtime = runtime.filter(|path| path.is_absolute());
+    let runtime = session_directory().filter(|path| path.is_absolute());
     let wanted = runtime.and_then(|parent| Candidate::in_own(parent).make().ok());
     wanted.map_or_else(shared_directory, Ok)
 }

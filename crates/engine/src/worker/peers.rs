@@ -37,10 +37,10 @@ const PROBE: u32 = 1;
 
 /// What all queue pairs to a peer may have under way together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Window {
-    /// In bytes.
+pub enum Window {
+    /// At most this many bytes.
     AtMost(u32),
-    /// Everything, whatever gets lost: as by who knows of no window.
+    /// No window: all is sent at once, as by a NIC, whatever gets lost.
     Unlimited,
 }
 
@@ -63,7 +63,7 @@ impl Default for Window {
 /// The peers of one worker. A peer exists while a queue pair is connected to it.
 pub(crate) struct Peers {
     peers: Vec<Peer>,
-    /// Of who connects from now on.
+    /// The window of peers that connect from now on.
     window: Window,
 }
 

@@ -40,7 +40,13 @@ fn who_looks_for_another_worker_takes_none_down() {
     let [info, other] = [1, 2].map(|index| interface("looked", index, address));
     for _ in 0..20 {
         let told = Arc::new(Mutex::new(None));
-        let core = Core::new(info.clone(), Clock::running(), Random::Kernel).unwrap();
+        let core = Core::new(
+            info.clone(),
+            DeviceConfig::default(),
+            Clock::running(),
+            Random::Kernel,
+        )
+        .unwrap();
         let shared = Arc::new(SharedCore::new(core));
         shared.core.bind_port(Box::new(Told(Arc::clone(&told))));
         let open = &[Opened::new(&shared)];
