@@ -1,13 +1,16 @@
-//! What it costs to say that a queue pair has work: by a bit ([`Doorbells`]) or by an item of a [`DoorbellQueue`].
+//! Measures what announcing work of a queue pair costs: by a bit ([`Doorbells`]) or by an item of a
+//! [`DoorbellQueue`].
 //!
 //! ```text
 //! cargo build --release -p airdma-shm --example doorbell_costs
 //! target/release/examples/doorbell_costs threads
-//! valgrind --tool=callgrind target/release/examples/doorbell_costs bitmap-one 20000   # and 10000: the difference counts
+//! # Run it with 10000 as well: the difference counts.
+//! valgrind --tool=callgrind target/release/examples/doorbell_costs bitmap-one 20000
 //! ```
 //!
-//! With the queue a flag says that a queue pair is in it already, so that no queue of as many blocks as queue pairs is ever full;
-//! this is what an engine would have to do. `threads` posts as the engine does: lock a ring, fill a slot, publish, unlock, ring.
+//! With the queue, a flag marks the queue pairs that are queued already, as an engine would have to
+//! do: a queue with one block for each queue pair is then never full. `threads` posts as the engine
+//! does: lock a ring, fill a slot, publish, unlock, ring.
 #![cfg(not(loom))]
 #![allow(clippy::print_stdout)]
 
@@ -24,7 +27,7 @@ use airdma_shm::{Arena, DOORBELLS_MAX, DoorbellProducer, DoorbellQueue, Doorbell
 const POSTS: u32 = 20_000;
 const REPEAT: usize = 7;
 
-/// Rung by many, drained by one.
+/// Doorbells that many threads ring and one drains.
 trait Bells: Send + Sync {
     fn ring(&self, index: u32);
     fn drain(&self, handle: &mut dyn FnMut(u32));
@@ -41,7 +44,7 @@ impl Bells for Doorbells {
 }
 
 struct Queued {
-    /// Behind the worker's lock in an engine; here it is never contended.
+    /// An engine would keep it behind the worker's lock; here it is never contended.
     queue: Mutex<DoorbellQueue>,
     producer: DoorbellProducer,
     is_in: Box<[AtomicBool]>,
@@ -90,7 +93,7 @@ fn alone(scenario: &str, times: u32) -> Result<(), Box<dyn Error>> {
     let what = scenario.split_once('-').map(|(_, what)| what);
     let rung: Vec<u32> = match what {
         Some("one") => vec![5],
-        // As many as a busy worker finds at once, all over the table.
+        // What a busy worker finds at once, spread over the table.
         Some("many") => (0..64).map(|n| n * 1021).collect(),
         Some("near") => (0..64).collect(),
         Some("empty") => Vec::new(),
@@ -106,7 +109,9 @@ fn alone(scenario: &str, times: u32) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// `posters` threads post to queue pairs of their own, or to one that they share, until the worker has taken all.
+/// Posts from `posters` threads until the worker has taken everything.
+///
+/// Each thread has a queue pair of its own, or all of them share one.
 fn post(kind: &str, posters: u32, shared: bool) -> Result<(Duration, Duration), Box<dyn Error>> {
     let (bells, arena) = (make(kind)?, Arena::new());
     let mut consumers = Vec::new();
@@ -173,7 +178,7 @@ fn post(kind: &str, posters: u32, shared: bool) -> Result<(Duration, Duration), 
     Ok((took, cpu_time().saturating_sub(cpu)))
 }
 
-/// What the threads of this process have used so far.
+/// CPU time that the threads of this process have used so far.
 fn cpu_time() -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,

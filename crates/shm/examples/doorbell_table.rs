@@ -1,11 +1,14 @@
-//! BURST's table 2: 1 to 128 producer threads queue 10,000 items of 56 bytes each, and one consumer takes them. The time until it
-//! has them all, for our queue and for others.
+//! Table 2 of the BURST paper: 1 to 128 producer threads queue 10,000 items of 56 bytes each, and
+//! one consumer takes them. Measured is the time until it has all items, for this crate's queue and
+//! for others.
 //!
 //! ```text
-//! cargo run --release -p airdma-shm --example doorbell_table [-- --repeat 5 --items 10000 --threads 1,2,4 --only NAME]
+//! cargo run --release -p airdma-shm --example doorbell_table -- \
+//!     --repeat 5 --items 10000 --threads 1,2,4 --only NAME
 //! ```
 //!
-//! Whoever finds no room, or nothing to take, yields; so do all queues alike. What spins inside, as rte_ring does, spins.
+//! A thread that finds no room, or nothing to take, yields, with every queue. A queue that spins
+//! inside, as rte_ring does, still spins.
 #![cfg(not(loom))]
 #![allow(clippy::print_stdout)]
 
@@ -22,7 +25,7 @@ use airdma_shm::doorbell_queue::{PAYLOAD_WORDS, Payload, ProducerId, Take};
 use airdma_shm::{Arena, DoorbellProducer, DoorbellQueue};
 use crossbeam_queue::{ArrayQueue, SegQueue};
 
-/// Items that the bounded queues hold.
+/// Capacity of the bounded queues, in items.
 const BLOCKS: u32 = 1024;
 
 type Push = Box<dyn Fn(&Payload) -> bool + Send>;
@@ -67,7 +70,7 @@ fn airdma(producers: usize) -> Result<Ends, Box<dyn Error>> {
     Ok(Ends { pushes, pop })
 }
 
-/// The same queue for all: an `Arc` and two functions.
+/// Makes both ends of a queue from a shared value and two functions.
 fn ends<Q: Send + Sync + 'static>(
     producers: usize,
     queue: Q,
@@ -117,8 +120,10 @@ fn seg_queue(producers: usize) -> Result<Ends, Box<dyn Error>> {
     Ok(ends(producers, SegQueue::new(), push, SegQueue::pop))
 }
 
-/// DPDK's ring with many producers and one consumer: a producer moves `head` over its slot, fills it, and waits until all who
-/// were before it have moved `tail`, before it moves it, too.
+/// DPDK's ring with many producers and one consumer.
+///
+/// A producer moves `head` over its slot, fills it, waits until all producers before it have moved
+/// `tail`, then moves `tail` itself.
 struct RteRing {
     head: Apart,
     tail: Apart,
@@ -129,7 +134,8 @@ struct RteRing {
 #[repr(align(128))]
 struct Apart(AtomicU32);
 
-// SAFETY: a slot is written by who has reserved it, and read by the consumer between `tail` and `taken`.
+// SAFETY: a slot is written by the producer that reserved it, and read by the consumer between
+// `tail` and `taken`.
 unsafe impl Sync for RteRing {}
 
 impl RteRing {
@@ -176,13 +182,14 @@ impl RteRing {
         true
     }
 
-    /// For one thread only.
+    /// Takes the oldest item; called by one thread only.
     fn pop(&self) -> Option<Payload> {
         let taken = self.taken.0.load(Ordering::Relaxed);
         if self.tail.0.load(Ordering::Acquire) == taken {
             return None;
         }
-        // SAFETY: written before `tail` was moved past it, and not written again before `taken` is.
+        // SAFETY: written before `tail` was moved past it, and not written again before `taken` is
+        // moved past it.
         let item = unsafe { *self.slot(taken) };
         self.taken.0.store(taken.wrapping_add(1), Ordering::Release);
         Some(item)
@@ -193,7 +200,7 @@ fn rte_ring(producers: usize) -> Result<Ends, Box<dyn Error>> {
     Ok(ends(producers, RteRing::new(), RteRing::push, RteRing::pop))
 }
 
-/// The time from when all producers are let go to when all items were taken.
+/// Measures from the start of all producers until the consumer has taken every item.
 fn measure(make: Make, producers: usize, items: u64) -> Result<Sample, Box<dyn Error>> {
     let Ends { pushes, mut pop } = make(producers)?;
     let barrier = Arc::new(Barrier::new(producers + 1));
@@ -242,11 +249,11 @@ fn measure(make: Make, producers: usize, items: u64) -> Result<Sample, Box<dyn E
 #[derive(Clone, Copy)]
 struct Sample {
     took: Duration,
-    /// Of all threads together; says more where other programs run, too.
+    /// CPU time of all threads together; the better measure on a machine that runs other programs.
     cpu: Duration,
 }
 
-/// What the threads of this process have used so far.
+/// CPU time that the threads of this process have used so far.
 fn cpu_time() -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -305,7 +312,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!();
     for &producers in &options.threads {
         let mut samples = vec![Vec::new(); queues.len()];
-        // In turn, so that a busy spell of the machine hits all.
+        // The queues take turns, so that a busy spell of the machine hits all of them.
         for _ in 0..options.repeat {
             for ((_, make), samples) in queues.iter().zip(&mut samples) {
                 samples.push(measure(*make, producers, options.items)?);

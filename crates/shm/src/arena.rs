@@ -1,12 +1,14 @@
 //! Memory that can be shared with another process: blocks cut from memfds.
 //!
-//! A chunk is one sealed memfd, mapped once. Blocks are cut from chunks of 2 MiB at least; chunks grow with the arena, up to
-//! 64 MiB, so that thousands of queues take few descriptors (pages that nobody touched cost nothing). A block of more than
-//! half a chunk gets a chunk of its own. A dropped block is zeroed and its range used again; at 64 KiB and more its pages go
-//! back to the system at once. A chunk without blocks is unmapped, except for one that is kept for the next block.
+//! A chunk is one sealed memfd, mapped once. Blocks are cut from chunks of 2 MiB at least; chunks
+//! grow with the arena, up to 64 MiB, so that thousands of queues take few descriptors (pages that
+//! were never touched cost nothing). A block of more than half a chunk gets a chunk of its own. A
+//! dropped block is zeroed and its range used again; at 64 KiB and more its pages go back to the
+//! system at once. A chunk without blocks is unmapped, except for one that is kept for the next
+//! block.
 //!
-//! After fork() the child sees its parent's memory. It never gets new blocks from it, and dropping a block there
-//! changes nothing for the parent.
+//! After fork() the child sees its parent's memory. It never gets new blocks from it, and dropping
+//! a block there changes nothing for the parent.
 
 mod extents;
 mod mapping;
@@ -26,7 +28,9 @@ pub const CHUNK_BYTES_MAX: usize = 64 << 20;
 /// Blocks start at multiples of this, and no two share a pair of cache lines.
 pub const BLOCK_ALIGN_MIN: usize = 128;
 
-/// Where blocks come from. Clones are handles of the same arena; it lives as long as they and the blocks.
+/// An allocator of shared memory. Clones are handles of the same arena.
+///
+/// The memory lives as long as one of the handles or blocks.
 #[derive(Clone, Debug, Default)]
 pub struct Arena {
     shared: Arc<Shared>,
@@ -39,12 +43,11 @@ impl Arena {
         Self::default()
     }
 
-    /// A zeroed block of `bytes` bytes at a multiple of `align`.
+    /// Allocates a zeroed block of `bytes` bytes at a multiple of `align`.
     ///
     /// # Errors
-    ///
-    /// `InvalidInput` when `bytes` is 0 or beyond any memory, or `align` no power of two up to the page size; what the
-    /// system says when memory or descriptors run out.
+    /// `InvalidInput` if `bytes` is 0 or exceeds the address space, or `align` is not a power of
+    /// two up to the page size; the system's error if memory or descriptors run out.
     pub fn alloc(&self, bytes: usize, align: usize) -> io::Result<Block> {
         if bytes == 0
             || bytes > isize::MAX as usize / 2
@@ -56,7 +59,7 @@ impl Arena {
         let reserved = bytes.next_multiple_of(BLOCK_ALIGN_MIN);
         let align = align.max(BLOCK_ALIGN_MIN);
         let mut chunks = self.shared.lock();
-        // Chunks of a parent process are not ours to give out.
+        // Blocks must not come from chunks that the parent process made.
         chunks.retain(|chunk| chunk.mapping.is_ours());
         let (mapping, offset) = match take_from(&mut chunks, reserved, align) {
             Some(found) => found,
@@ -85,7 +88,8 @@ impl Arena {
         total(&chunks) - free
     }
 
-    /// Calls `handle` with the descriptor and the size of each chunk, to pass them on to another process.
+    /// Calls `handle` with the descriptor and the size of each chunk, to pass them on to another
+    /// process.
     pub fn for_each_chunk(&self, mut handle: impl FnMut(BorrowedFd<'_>, usize)) {
         for chunk in self.shared.lock().iter() {
             handle(chunk.mapping.fd(), chunk.mapping.len());
@@ -93,26 +97,28 @@ impl Arena {
     }
 }
 
-/// A piece of shared memory. Another process may write to it at any time: access it through atomics and raw copies only.
+/// A piece of shared memory. Another process may write to it at any time: access it through atomics
+/// and raw copies only.
 #[derive(Debug)]
 pub struct Block {
     mapping: Arc<Mapping>,
     /// Where it starts in the mapping.
     offset: usize,
     len: usize,
-    /// What it takes of its chunk: `len`, rounded up.
+    /// Bytes that the block takes of its chunk: `len`, rounded up.
     reserved: usize,
-    /// Where the range goes when the block is dropped; none for memory of another process.
+    /// Arena that gets the range when the block is dropped; none for memory of another process.
     home: Option<Arc<Shared>>,
 }
 
 impl Block {
-    /// Maps memory that another process made: `len` bytes from `offset` on, as [`Block::offset`] said there.
+    /// Maps memory that another process made: `len` bytes from `offset` on, as [`Block::offset`]
+    /// returned there.
     ///
     /// # Errors
-    ///
-    /// `InvalidInput` when the memory could be cut off under us (the descriptor is no memfd sealed against shrinking), is
-    /// smaller than that, or `offset` is no multiple of [`BLOCK_ALIGN_MIN`]; what the system says when it cannot map it.
+    /// `InvalidInput` if the descriptor is not a memfd sealed against shrinking (its owner could
+    /// cut the memory off), if the memfd is shorter, or if `offset` is not a multiple of
+    /// [`BLOCK_ALIGN_MIN`]; the system's error if it cannot map the memory.
     pub fn map(fd: OwnedFd, offset: u64, len: usize) -> io::Result<Block> {
         let page = page_size() as u64;
         if len == 0 || !offset.is_multiple_of(BLOCK_ALIGN_MIN as u64) {
@@ -154,7 +160,7 @@ impl Block {
         self.mapping.fd()
     }
 
-    /// Where it starts in the memfd. Means nothing for a block that [`Block::map`] made.
+    /// Where it starts in the memfd. Meaningless for a block that [`Block::map`] made.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.offset as u64
@@ -169,7 +175,8 @@ impl Drop for Block {
         if !self.mapping.is_ours() {
             return;
         }
-        // SAFETY: the range is this block's alone, and nobody borrows a block that is dropped.
+        // SAFETY: the range belongs to this block alone, and a block that is dropped is not
+        // borrowed.
         unsafe { self.mapping.zero(self.offset, self.reserved) };
         give_back(&mut home.lock(), self);
     }
@@ -182,7 +189,8 @@ struct Shared {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Vec<Chunk>> {
-        // Nothing panics between two changes that belong together.
+        // The chunks are consistent even if the lock is poisoned: no change to them can panic
+        // halfway.
         self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,8 @@
-//! What the other side did wrong.
+//! Errors for what the other side of shared memory wrote against the protocol.
 
-/// The other side wrote something that no correct program writes. It is to blame, not the caller: the queue it belongs to
-/// goes to its error state.
+/// The other side wrote something that no correct program writes.
+///
+/// The other side is to blame, not the caller: the queue goes to its error state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Corrupt {
     /// A ring index moved backwards, or further than the ring is long.

@@ -18,7 +18,9 @@ pub struct Cqe {
     pub pad: u8,
     /// Bytes received or read.
     pub byte_len: u32,
-    /// With [`Cqe::IMM`]: the immediate data as it was on the wire. With [`Cqe::INVALIDATED`]: the key, in host byte order.
+    /// With [`Cqe::IMM`], the immediate data as on the wire; with [`Cqe::INVALIDATED`], the key.
+    ///
+    /// The key is in host byte order.
     pub imm_or_rkey: [u8; 4],
     /// The local queue pair.
     pub qpn: u32,
@@ -26,7 +28,8 @@ pub struct Cqe {
     pub src_qpn: u32,
     /// Vendor's error detail (`vendor_err`); zero on success.
     pub vendor_error: u32,
-    /// When the completion was made, in nanoseconds of the engine's clock; zero when nobody asked for it.
+    /// When the completion was made, in nanoseconds of the engine's clock; zero if timestamps are
+    /// off.
     pub timestamp: u64,
     /// Zero; room for later fields.
     pub reserved: [u64; 3],

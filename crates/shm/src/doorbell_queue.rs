@@ -1,13 +1,16 @@
-//! A bounded queue of fixed-size blocks in shared memory: many producers (threads of many processes), one consumer, and no
-//! producer that can stop the others, wherever it dies.
+//! A bounded queue of fixed-size blocks in shared memory, with many producers and one consumer.
+//! Producers are threads of many processes; one that dies, at any instruction, does not stop the
+//! others.
 //!
-//! BURST calls it the shared doorbell queue (section 4.2 and appendix A.1). Where [`crate::doorbells`] says *that* a queue
-//! pair has work, a block says *what*, in the order in which it was said.
+//! The BURST paper calls it the shared doorbell queue (section 4.2 and appendix A.1). A bit of
+//! [`crate::doorbells`] tells *that* a queue pair has work; a block tells *what* the work is, and
+//! blocks keep their order.
 //!
 //! # The word of a block
 //!
-//! Positions count up through all of `u32`; position `p` lies in block `p & (capacity - 1)`. The first word of a block
-//! says for which position it is next (or now) in use, in which state, and who holds it:
+//! Positions count up through all of `u32`; position `p` lies in block `p & (capacity - 1)`. The
+//! first word of a block holds the position that it is in use for (or next will be), its state, and
+//! its owner:
 //!
 //! ```text
 //!  63            32 31 30 29              0
@@ -21,69 +24,83 @@
 //! | `Ready` | its holder | holds an item |
 //! | `Skip` | consumer; its holder | that position is passed over, by producers and consumer |
 //!
-//! A producer that finds `Free(tail)` exchanges it for `Reserved(tail, itself)`: the reservation and its owner's name are one
-//! step, so there is no moment at which a block is taken and nobody knows by whom. Only then is `tail` moved on, by the owner or
-//! by whoever comes first and finds it behind. It writes, and exchanges `Reserved` for `Ready`. The consumer takes
-//! `Ready(head)`, and makes it `Free(head + capacity)`.
+//! A producer that finds `Free(tail)` exchanges it for `Reserved(tail, itself)`: the reservation
+//! and its owner's name are one step, so a reserved block always names its owner. Only then is
+//! `tail` moved on, by the owner or by the first producer that finds it behind. The owner writes
+//! the item and exchanges `Reserved` for `Ready`. The consumer takes `Ready(head)`, and makes it
+//! `Free(head + capacity)`.
 //!
 //! # Reclaiming
 //!
-//! The consumer that finds `Reserved(head)` asks after [`ASK_AFTER_NS`] whether its owner lives, and again ever more rarely.
+//! The consumer that finds `Reserved(head)` asks after [`ASK_AFTER_NS`] whether its owner lives,
+//! and then at growing intervals.
 //!
-//! - *Its process is gone*, with all its threads: nobody will write to the block, and it is made `Free` again at once.
-//! - *It lives, and [`RECLAIM_AFTER_NS`] have passed*: it is stopped, preempted for long, or the thread has died. The consumer makes
-//!   the block `Skip(head + capacity)` and goes on. If the owner comes back, its exchange fails (the word holds another state
-//!   and another position): its item was not taken, it hears so ([`Reclaimed`]) and posts again. It may have written to the
-//!   block up to then, which is why nobody else has got it meanwhile: the block is passed over, lap after lap, until its owner
-//!   lets go of it, which is the last thing the failed commit does, or until its process is gone.
+//! - *Its process is gone*, with all its threads: no write to the block can follow, and it is made
+//!   `Free` at once.
+//! - *It lives, and [`RECLAIM_AFTER_NS`] have passed*: it is stopped, preempted for long, or the
+//!   thread has died. The consumer makes the block `Skip(head + capacity)` and goes on. If the
+//!   owner comes back, its exchange fails (the word holds another state and another position): its
+//!   item was not taken, [`Reclaimed`] reports so, and it posts again. It may have written to the
+//!   block until then, so no other producer gets the block meanwhile: it is passed over, lap after
+//!   lap, until its owner releases it (the last step of the failed commit) or its process is gone.
 //!
-//! When the head has been held for [`ASK_AFTER_NS`], the consumer notes what is in use behind it, too: any number of producers that
-//! die together cost the others one timeout, not one each, if it looks again when [`Take::Held`] says so. The clock and the
-//! question who lives are the caller's.
+//! When the head has been held for [`ASK_AFTER_NS`], the consumer notes what is in use behind it,
+//! too: any number of producers that die together cost the others one timeout, not one each, if it
+//! calls again at the time in [`Take::Held`]. The caller supplies the clock and answers which
+//! producers live.
 //!
 //! # Orderings
 //!
-//! *Items*: the holder writes the block, then exchanges with Release; the consumer loads the word with Acquire.
-//! *Blocks that come back*: the consumer has read the block, then stores `Free` with Release; who reserves it does so with
-//! Acquire. Who lets go of a reclaimed block does so with Release, which the consumer acquires before it frees it.
-//! *`tail`* carries nothing, and is relaxed: a position is passed by one who has exchanged or seen its word as no longer `Free`, and no
-//! two exchanges find the same word. So `Free(head)`, found by an exchange, with `tail` beyond `head` is no honest
-//! producer's doing.
+//! *Items*: the holder writes the block, then exchanges with Release; the consumer loads the word
+//! with Acquire. *Blocks that come back*: the consumer has read the block, then stores `Free` with
+//! Release; the producer that reserves it does so with Acquire. The producer that lets go of a
+//! reclaimed block does so with Release, which the consumer acquires before it frees the block.
+//! *`tail`* carries nothing, and is relaxed: a producer passes a position only after it has
+//! exchanged its word or seen that it is not `Free`, and no two exchanges find the same word. So a
+//! `Free(head)` that an exchange finds, with `tail` beyond `head`, is the work of a hostile
+//! producer.
 //!
 //! # What is not trusted
 //!
-//! The consumer knows its head; a word that cannot be there, or a `tail` that cannot be, is put right and counted
-//! ([`QueueConsumer::dropped`]). A producer masks what it reads, and tries a bounded number of times. So a hostile
-//! process can fill the queue, drop or forge items, but make nobody read or write out of bounds, wait or panic. Those who do not
-//! trust each other do not share a queue.
+//! The consumer keeps its head to itself; an impossible word or `tail` is repaired and counted
+//! ([`QueueConsumer::dropped`]). A producer masks what it reads, and tries a bounded number of
+//! times. So a hostile process can fill the queue and drop or forge items, but cannot make another
+//! process read or write out of bounds, wait or panic. Processes that do not trust each other do
+//! not share a queue.
 //!
-//! A stopped thread that resumes after exactly a multiple of 2^32 positions may find its exchange succeed where it should
-//! fail. It then reserves a block that is free (its item may overtake some), or moves `tail` past a free one (which the consumer puts
-//! right). It never commits what is not its own: a block that was reclaimed from it is nobody else's until it lets go.
+//! A stopped thread that resumes after exactly a multiple of 2^32 positions may find its exchange
+//! succeed where it should fail. It then reserves a block that is free (its item may overtake
+//! some), or moves `tail` past a free one (which the consumer puts right). It never commits another
+//! producer's item: a block that was reclaimed from it has no other owner until it lets go.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Words of an item: with the block's own word, one cache line. Loom has enough to do with two.
+/// Words of an item; with the block's own word, one cache line. Two under loom, to keep its state
+/// space small.
 pub const PAYLOAD_WORDS: usize = if cfg!(loom) { 2 } else { 7 };
 
-/// What a block carries.
+/// The item that a block carries.
 pub type Payload = [u64; PAYLOAD_WORDS];
 
 /// How long the consumer waits for a reservation before it asks whether its owner lives.
 pub const ASK_AFTER_NS: u64 = 100_000;
 
-/// How long a reservation may hold up those behind it while its owner lives. Whoever is preempted for longer posts again.
+/// How long a reservation whose owner lives may hold up those behind it.
+///
+/// A producer that is preempted for longer posts again.
 pub const RECLAIM_AFTER_NS: u64 = 5_000_000;
 
-/// Most producers that one queue ever knows; their numbers are not used again.
+/// Most producers that one queue ever admits; their numbers are not reused.
 pub const PRODUCERS_MAX: u32 = OWNER_MASK;
 
-/// Who holds a block: a number from 1 to [`PRODUCERS_MAX`] that the consumer gave out. 0 is nobody.
+/// Owner of a block: a number from 1 to [`PRODUCERS_MAX`] that the consumer gave out.
+///
+/// 0 means no owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProducerId(u32);
 
 impl ProducerId {
-    /// `None` when there is no such number.
+    /// Makes an id of `number`; `None` if it is out of range.
     #[must_use]
     pub const fn new(number: u32) -> Option<ProducerId> {
         if number == 0 || number > PRODUCERS_MAX {
@@ -100,26 +117,28 @@ impl ProducerId {
     }
 }
 
-/// There is no room (or so much going on that none was found).
+/// The queue is full, or too contended to find a free block in a bounded number of tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the doorbell queue is full")]
 pub struct Full;
 
-/// The consumer took the block back before it was committed; the item was not queued, and is to be posted again.
+/// The consumer took the block back before the commit; the item was not queued and must be posted
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the block was reclaimed before it was committed")]
 pub struct Reclaimed;
 
-/// An item, and who says that it is his.
+/// An item and its producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Who committed it; `None` if a hostile process left a name that nobody has.
+    /// The producer that committed it; `None` if a hostile process wrote an id that was never given
+    /// out.
     pub producer: Option<ProducerId>,
-    /// As it was written.
+    /// The item's words, as the producer wrote them.
     pub payload: Payload,
 }
 
-/// What the consumer finds.
+/// Outcome of [`QueueConsumer::take`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Take {
     /// The oldest item, which is taken.
@@ -128,7 +147,7 @@ pub enum Take {
     Empty,
     /// The oldest block is reserved and not committed; items may wait behind it.
     Held {
-        /// When it is worth while to look again, even if nobody says that there is something.
+        /// When to call again, even if no doorbell rings.
         until_ns: u64,
     },
 }
@@ -142,7 +161,7 @@ pub struct QueueBlock {
 }
 
 impl QueueBlock {
-    /// The block of that index in a new queue whose first position is `start`.
+    /// Makes block `index` of a new queue whose first position is `start`.
     #[must_use]
     pub fn new(index: u32, start: u32, capacity: u32) -> QueueBlock {
         let block = QueueBlock {
@@ -153,7 +172,7 @@ impl QueueBlock {
         block
     }
 
-    /// Makes it the block of that index in a new queue that nobody uses yet.
+    /// Makes it block `index` of a new queue that is not yet in use.
     pub(crate) fn reset(&self, index: u32, start: u32, capacity: u32) {
         let offset = index.wrapping_sub(start) & (capacity - 1);
         let word = Word::free(start.wrapping_add(offset));
@@ -173,11 +192,10 @@ pub struct QueueWords<'a> {
 }
 
 impl<'a> QueueWords<'a> {
-    /// A queue over blocks as [`QueueBlock::new`] makes them, and `tail` at their start.
+    /// A queue over blocks that [`QueueBlock::new`] made, with `tail` at their start.
     ///
     /// # Panics
-    ///
-    /// When the number of blocks is no power of two.
+    /// If the number of blocks is not a power of two.
     #[must_use]
     #[inline]
     pub fn new(tail: &'a AtomicU32, blocks: &'a [QueueBlock]) -> Self {
@@ -185,10 +203,10 @@ impl<'a> QueueWords<'a> {
         Self { tail, blocks }
     }
 
-    /// Reserves the next block and returns its position. Lock-free: who is held up is so because another one got on.
+    /// Reserves the next block and returns its position. Lock-free: a producer is held up only by
+    /// another's progress.
     ///
     /// # Errors
-    ///
     /// [`Full`].
     #[inline]
     pub fn reserve(self, owner: ProducerId) -> Result<u32, Full> {
@@ -199,7 +217,7 @@ impl<'a> QueueWords<'a> {
             let word = Word::unpack(seen);
             let ahead = signed(word.position, tail);
             if ahead < 0 {
-                // Of the lap before, and still in use; or `tail` is old.
+                // In use since the lap before, or `tail` is stale.
                 let now = self.tail.load(Ordering::Relaxed);
                 if now == tail {
                     return Err(Full);
@@ -217,7 +235,8 @@ impl<'a> QueueWords<'a> {
                 }
                 tail = self.tail.load(Ordering::Relaxed);
             } else {
-                // Reserved, to be skipped, or done with: whoever should have moved on has not got there yet, or never will.
+                // Reserved, skipped or done: the producer that should have moved `tail` has not
+                // done so yet, or died.
                 tail = self.pass(tail);
             }
         }
@@ -236,8 +255,7 @@ impl<'a> QueueWords<'a> {
     /// Hands a block that the caller has reserved to the consumer.
     ///
     /// # Errors
-    ///
-    /// [`Reclaimed`]: the item was not queued. Either way the block is not the caller's any more.
+    /// [`Reclaimed`]: the item was not queued. Either way the caller no longer owns the block.
     #[inline]
     pub fn commit(self, position: u32, owner: ProducerId) -> Result<(), Reclaimed> {
         let ready = Word::new(position, State::Ready, owner.0);
@@ -246,7 +264,7 @@ impl<'a> QueueWords<'a> {
 
     /// Gives a block back that the caller has reserved, without an item.
     pub fn abandon(self, position: u32, owner: ProducerId) {
-        // If it was reclaimed, it is let go of all the same.
+        // A block that was reclaimed is let go of as well.
         let _ = self.settle(position, owner, Word::new(position, State::Skip, NOBODY));
     }
 
@@ -262,7 +280,8 @@ impl<'a> QueueWords<'a> {
             })
     }
 
-    /// Moves `tail` past a position that was seen not to be free, unless somebody else does. Returns where it is then.
+    /// Moves `tail` past a position that is not free, unless another producer does. Returns the new
+    /// tail.
     #[inline]
     fn pass(self, position: u32) -> u32 {
         let next = position.wrapping_add(1);
@@ -289,35 +308,36 @@ impl<'a> QueueWords<'a> {
     }
 }
 
-/// The consumer took the block, and keeps it from others because we might still write to it: now we do not.
+/// Lets go of a reclaimed block: the consumer kept it from others because this producer might still
+/// write to it.
 #[cold]
 fn let_go(word: &AtomicU64, owner: ProducerId, mut seen: u64) {
     for _ in 0..TRIES_MIN {
         let now = Word::unpack(seen);
-        // Otherwise we were taken for dead, or somebody writes what he likes.
+        // Otherwise the consumer took this process for dead, or a hostile process wrote the word.
         if now.state != State::Skip || now.owner != owner.0 {
             return;
         }
         let free = Word::new(now.position, State::Skip, NOBODY).pack();
         match word.compare_exchange(seen, free, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => return,
-            // The consumer came by, and says that it is to be skipped for another lap.
+            // The consumer passed by and marked the block as skipped for another lap.
             Err(newer) => seen = newer,
         }
     }
 }
 
-/// The consumer's end of the protocol: what it knows and shares with nobody.
+/// The consumer's private state.
 #[derive(Debug)]
 pub struct QueueConsumer {
     head: u32,
-    /// Positions before this one have a time in `since_ns`.
+    /// First position that has no time in `since_ns` yet.
     watched: u32,
-    /// For each block.
+    /// One for each block.
     watches: Box<[Watch]>,
-    /// The block at the head was seen reserved there.
+    /// Since when the block at the head has been reserved.
     held: Option<Held>,
-    /// How often there was nothing.
+    /// Calls in a row that found nothing.
     quiet: u32,
     reclaimed: u64,
     dropped: u64,
@@ -328,20 +348,22 @@ pub struct QueueConsumer {
 struct Held {
     position: u32,
     since_ns: u64,
-    /// When to ask for its owner.
+    /// When to ask next whether the owner lives.
     ask_at_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Watch {
-    /// When it was first seen in use at its position; or, in quarantine, when its owner was last asked for.
+    /// When it was first seen in use at its position.
+    ///
+    /// In quarantine: when the consumer last asked whether its owner lives.
     since_ns: u64,
-    /// Reclaimed, and its owner may still write to it.
+    /// Whether it was reclaimed and its owner may still write to it.
     quarantined: bool,
 }
 
 impl QueueConsumer {
-    /// The consumer of a new queue of so many blocks.
+    /// The consumer of a new queue of `capacity` blocks.
     #[must_use]
     pub fn new(capacity: u32, start: u32) -> QueueConsumer {
         QueueConsumer {
@@ -356,26 +378,28 @@ impl QueueConsumer {
         }
     }
 
-    /// How many reservations were taken back.
+    /// Number of reservations that were taken back.
     #[must_use]
     pub fn reclaimed(&self) -> u64 {
         self.reclaimed
     }
 
-    /// How often something was put right that no honest producer does.
+    /// Number of repairs of words that only a hostile producer writes.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// How many blocks are out of use because a producer may come back that had reserved them.
+    /// Number of blocks out of use because the producer that reserved them may come back.
     #[must_use]
     pub fn quarantined(&self) -> u32 {
         self.quarantined
     }
 
-    /// Takes the oldest item. `now_ns` is any clock that does not go back; `lives` says whether any thread of a producer is left
-    /// (if not, that must be for ever). Work is bounded by the number of blocks.
+    /// Takes the oldest item.
+    ///
+    /// `now_ns` is any clock that does not go back; `lives` tells whether any thread of a producer
+    /// is left (once false, false for ever). The work is bounded by the number of blocks.
     #[inline]
     pub fn take(
         &mut self,
@@ -427,7 +451,9 @@ impl QueueConsumer {
         }
     }
 
-    /// The block at the head is free. Producers fight for the line of `tail`, so it is left alone most of the time.
+    /// Handles a free block at the head.
+    ///
+    /// Producers contend for the cache line of `tail`, so most calls do not read it.
     #[inline]
     fn find_nothing(&mut self, queue: QueueWords<'_>) -> Option<Take> {
         self.quiet = self.quiet.wrapping_add(1);
@@ -437,7 +463,8 @@ impl QueueConsumer {
         self.look_at_tail(queue)
     }
 
-    /// The block at the head is free: so nothing is there, unless `tail` is where it cannot be.
+    /// Reads `tail` while the block at the head is free: nothing is there, unless `tail` is
+    /// impossible.
     fn look_at_tail(&mut self, queue: QueueWords<'_>) -> Option<Take> {
         let tail = queue.tail.load(Ordering::Relaxed);
         let ahead = signed(tail, self.head);
@@ -454,7 +481,7 @@ impl QueueConsumer {
             return Some(Take::Empty);
         }
         let free = Word::free(self.head);
-        // It may have been reserved since we looked; if not, somebody moved `tail` who must not.
+        // The block may have been reserved since; if not, `tail` was moved by a hostile process.
         if self.replace(queue, free, self.next_lap(queue, State::Free, NOBODY)) {
             self.dropped += 1;
             self.head = self.head.wrapping_add(1);
@@ -462,7 +489,7 @@ impl QueueConsumer {
         None
     }
 
-    /// The block at the head is reserved. `None` when that has changed.
+    /// Handles a reserved block at the head; `None` if the block has changed meanwhile.
     #[cold]
     fn wait_for(
         &mut self,
@@ -474,7 +501,8 @@ impl QueueConsumer {
         let mut held = self.held_at_head(now_ns);
         let held_ns = now_ns.saturating_sub(held.since_ns);
         if held_ns >= ASK_AFTER_NS {
-            // Not before: most are committed at once, and a look at all blocks takes them from their producers' caches.
+            // Not earlier: most reservations commit at once, and reading all blocks takes their
+            // lines from the producers' caches.
             self.watch(queue, now_ns - ASK_AFTER_NS);
         }
         let asks = now_ns >= held.ask_at_ns;
@@ -505,7 +533,7 @@ impl QueueConsumer {
         None
     }
 
-    /// Since when the block at the head has been held, as far as was seen.
+    /// Since when the block at the head has been held, as far as this consumer saw.
     fn held_at_head(&mut self, now_ns: u64) -> Held {
         if let Some(held) = self.held
             && held.position == self.head
@@ -525,7 +553,7 @@ impl QueueConsumer {
         }
     }
 
-    /// The position at the head is to be skipped, once producers have done so.
+    /// Skips the position at the head, once producers have passed it.
     #[cold]
     fn skip(
         &mut self,
@@ -554,7 +582,7 @@ impl QueueConsumer {
         } else {
             self.next_lap(queue, State::Free, NOBODY)
         };
-        // It fails when the owner lets go of it now.
+        // Fails if the owner lets go of it now.
         if self.replace(queue, word, next) {
             if was_quarantined && !stays {
                 self.watch_of_head().quarantined = false;
@@ -565,7 +593,7 @@ impl QueueConsumer {
         None
     }
 
-    /// Notes for each block in use that was not seen before that it has been so since then.
+    /// Notes `since_ns` for each block in use that has no time yet.
     fn watch(&mut self, queue: QueueWords<'_>, since_ns: u64) {
         if signed(self.watched, self.head) < 0 {
             self.watched = self.head;
@@ -585,7 +613,7 @@ impl QueueConsumer {
         }
     }
 
-    /// The word at the head cannot be there.
+    /// Repairs an impossible word at the head.
     #[cold]
     fn put_right(&mut self, queue: QueueWords<'_>) {
         let free = self.next_lap(queue, State::Free, NOBODY);
@@ -607,13 +635,14 @@ impl QueueConsumer {
 
     fn replace(&mut self, queue: QueueWords<'_>, old: Word, new: Word) -> bool {
         let word = &queue.block(self.head).word;
-        // Whatever `take` acquired with the old word comes before what the next holder writes, whom Release lets in.
+        // What `take` acquired with the old word happens before the next holder's writes, by this
+        // Release.
         word.compare_exchange(old.pack(), new.pack(), Ordering::Release, Ordering::Relaxed)
             .is_ok()
     }
 }
 
-/// Whether the owner of a block lives; nobody does not.
+/// Whether the owner of a block lives; false if it has none.
 fn is_there(word: Word, lives: &mut impl FnMut(ProducerId) -> bool) -> bool {
     ProducerId::new(word.owner).is_some_and(lives)
 }

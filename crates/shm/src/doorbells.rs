@@ -1,28 +1,35 @@
 //! One bit per queue pair: "has new work". Many threads and processes ring, one worker drains.
 //!
-//! Words of 64 bits hold the doorbells; each bit of a *summary* word says that one of those words may be non-zero. So
-//! 65,536 doorbells are found empty by looking at 16 words, and drained without looking at the other 1,024.
+//! Words of 64 bits hold the doorbells; each bit of a *summary* word says that one of those words
+//! may be non-zero. So 65,536 doorbells are found empty by looking at 16 words, and drained without
+//! looking at the other 1,024.
 //!
-//! **No ring is ever lost.** A ringer sets the bit first, then the summary; the drain clears the summary first, then takes
-//! the word. Release and Acquire, on the words alone, suffice. Take any ring, and any drain that takes its word; the
-//! modification order of the word says which of the two comes first:
+//! **No ring is ever lost.** A ringer sets the bit first, then the summary; the drain clears the
+//! summary first, then takes the word. Release and Acquire, on the words alone, suffice. For any
+//! ring and any drain that takes its word, the modification order of the word decides which of the
+//! two comes first:
 //!
-//! - *Ring, then drain*: the drain returns the bit, and with it everything the ringer did before. The swap's Acquire reads the
-//!   ringer's Release, directly or through other ringers, whose read-modify-writes continue its release sequence.
-//! - *Drain, then ring*: the ringer's Acquire reads the drain's Release in the same way, so the drain's clearing of the summary
-//!   happens before the ringer's look at it. The ringer sees the summary clear, and sets it, or sees it set by somebody
-//!   after the clearing. Either way the summary is left set for the next drain, of which the same can be said.
+//! - *Ring, then drain*: the drain returns the bit, and with it everything the ringer did before.
+//!   The swap's Acquire reads the ringer's Release, directly or through other ringers, whose
+//!   read-modify-writes continue its release sequence.
+//! - *Drain, then ring*: the ringer's Acquire reads the drain's Release in the same way, so the
+//!   drain's clearing of the summary happens before the ringer's look at it. The ringer sees the
+//!   summary clear and sets it, or sees that another ringer set it after the clearing. Either way
+//!   the summary is left set for the next drain, for which the same holds.
 //!
-//! The summary's own operations carry nothing between threads and are Relaxed: the word's Acquire keeps the ringer's
-//! look behind its `fetch_or`, and the word's Release keeps the drain's clearing before its swap.
+//! The summary's own operations carry nothing between threads and are Relaxed: the word's Acquire
+//! keeps the ringer's look behind its `fetch_or`, and the word's Release keeps the drain's clearing
+//! before its swap.
 //!
-//! A bit that is already set still has its summary looked at: the ringer that set it may have been stopped between its
-//! two steps. No step reserves anything, so a process that dies anywhere in `ring` holds up nobody.
+//! A bit that is already set still has its summary looked at: the ringer that set it may have been
+//! stopped between its two steps. No step reserves anything, so a process that dies anywhere in
+//! `ring` holds up no other.
 //!
-//! A worker that goes to sleep needs more than this, as with any flag: it announces that it sleeps, *fences with
-//! SeqCst*, finds [`Doorbells::is_empty`], and sleeps; a ringer rings, *fences with SeqCst*, and looks whether it sleeps.
+//! A worker that goes to sleep needs more than this, as with any flag: it announces that it sleeps,
+//! *fences with SeqCst*, finds [`Doorbells::is_empty`], and sleeps; a ringer rings, *fences with
+//! SeqCst*, and looks whether it sleeps.
 //!
-//! Bits that nobody may ring (beyond the number asked for) can still be set by a hostile process; the drain drops them.
+//! Bits beyond the number of doorbells can still be set by a hostile process; the drain drops them.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -68,11 +75,10 @@ impl<'a> DoorbellWords<'a> {
         }
     }
 
-    /// Sets a doorbell. Returns whether it was not set before. Wait-free.
+    /// Sets a doorbell. Returns whether it was clear before. Wait-free.
     ///
     /// # Panics
-    ///
-    /// When `bit` is not below the number of doorbells.
+    /// If `bit` is not below the number of doorbells.
     #[inline]
     pub fn ring(self, bit: u32) -> bool {
         assert!(bit < self.bits, "no such doorbell");
@@ -80,15 +86,16 @@ impl<'a> DoorbellWords<'a> {
         let before = self.words[word].fetch_or(mask, Ordering::AcqRel);
         let (summary, summary_mask) = locate(word as u32);
         let summary = &self.summaries[summary];
-        // No write to the line that all ringers share when it says so already.
+        // All ringers share this line: write to it only if needed.
         if summary.load(Ordering::Relaxed) & summary_mask == 0 {
             summary.fetch_or(summary_mask, Ordering::Relaxed);
         }
         before & mask == 0
     }
 
-    /// Takes all doorbells that were rung and calls `handle` for each. Rings that come in meanwhile are kept for this or
-    /// the next drain. Work is bounded: each word is taken at most once. Doorbells taken are gone if `handle` panics.
+    /// Takes all doorbells that were rung and calls `handle` for each. Rings that come in meanwhile
+    /// are kept for this or the next drain. Work is bounded: each word is taken at most once.
+    /// Doorbells taken are gone if `handle` panics.
     pub fn drain(self, mut handle: impl FnMut(u32)) {
         // Most rounds of a worker find nothing.
         if self.is_empty() {
@@ -115,7 +122,7 @@ impl<'a> DoorbellWords<'a> {
     #[must_use]
     #[inline]
     pub fn is_empty(self) -> bool {
-        // All of them, not up to the first that is set: no branch for each.
+        // Reads all words without stopping at the first set one: no branch for each.
         self.summaries
             .iter()
             .fold(0, |seen, summary| seen | summary.load(Ordering::Relaxed))
@@ -150,11 +157,15 @@ mod shared {
     use super::{AtomicU64, DOORBELLS_MAX, DoorbellWords, summaries_for, words_for};
     use crate::{Arena, Block, Corrupt};
 
-    /// Cache lines apart from the words, so that a worker polling the summary does not slow down ringers in a word.
+    /// Keeps the words on other cache lines, so that a worker polling the summary does not slow
+    /// down ringers.
     const WORDS_ALIGN: usize = 128;
 
-    /// Doorbells in shared memory: the summary words, then (at the next multiple of 128 bytes) the words.
-    /// Any number of threads may ring; draining from two at once is safe too, each ring then goes to one of them.
+    /// Doorbells in shared memory: the summary words, then (at the next multiple of 128 bytes) the
+    /// words.
+    ///
+    /// Any number of threads may ring. Draining from two threads at once is safe: each ring goes to
+    /// one of them.
     #[derive(Debug)]
     pub struct Doorbells {
         bits: u32,
@@ -173,7 +184,8 @@ mod shared {
         ///
         /// # Errors
         ///
-        /// `InvalidInput` when `bits` is not in 1..=[`DOORBELLS_MAX`]; what the system says when memory runs out.
+        /// `InvalidInput` when `bits` is not in 1..=[`DOORBELLS_MAX`]; what the system says when
+        /// memory runs out.
         pub fn new(arena: &Arena, bits: u32) -> io::Result<Self> {
             let invalid = || {
                 io::Error::new(
@@ -188,11 +200,10 @@ mod shared {
             Self::attach(block, bits).map_err(|_| invalid())
         }
 
-        /// The doorbells that lie in `block`; `bits` is agreed on out of band.
+        /// Attaches to the doorbells in `block`; both sides must agree on `bits`.
         ///
         /// # Errors
-        ///
-        /// [`Corrupt::Geometry`] when the block cannot hold them.
+        /// [`Corrupt::Geometry`] if the block cannot hold them.
         pub fn attach(block: Arc<Block>, bits: u32) -> Result<Self, Corrupt> {
             let fits = (1..=DOORBELLS_MAX).contains(&bits)
                 && block.len() >= bytes_for(bits)
@@ -214,24 +225,24 @@ mod shared {
             })
         }
 
-        /// How many doorbells there are.
+        /// Number of doorbells.
         #[must_use]
         pub fn bits(&self) -> u32 {
             self.bits
         }
 
-        /// Sets a doorbell. Returns whether it was not set before. Wait-free.
+        /// Sets a doorbell. Returns whether it was clear before. Wait-free.
         ///
         /// # Panics
-        ///
-        /// When `bit` is not below [`Doorbells::bits`].
+        /// If `bit` is not below [`Doorbells::bits`].
         #[inline]
         pub fn ring(&self, bit: u32) -> bool {
             self.protocol().ring(bit)
         }
 
-        /// Takes all doorbells that were rung and calls `handle` for each. Rings that come in meanwhile are kept for this
-        /// or the next drain. Doorbells taken are gone if `handle` panics.
+        /// Takes all doorbells that were rung and calls `handle` for each. Rings that come in
+        /// meanwhile are kept for this or the next drain. Doorbells taken are gone if `handle`
+        /// panics.
         pub fn drain(&self, handle: impl FnMut(u32)) {
             self.protocol().drain(handle);
         }
@@ -251,8 +262,9 @@ mod shared {
 
         #[inline]
         fn protocol(&self) -> DoorbellWords<'_> {
-            // SAFETY: `attach` checked that this many atomics lie within the block, aligned; they stay mapped while `self`
-            // holds the block, and atomics are valid for any bytes and may change under a reference.
+            // SAFETY: `attach` checked that this many atomics lie within the block, aligned; they
+            // stay mapped while `self` holds the block, and atomics are valid for any bytes and may
+            // change under a reference.
             let (summaries, words) = unsafe {
                 (
                     NonNull::slice_from_raw_parts(self.summaries, summaries_for(self.bits))

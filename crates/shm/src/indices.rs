@@ -1,8 +1,10 @@
-//! The index protocol of a ring with one producer and one consumer, apart from the storage of its slots.
+//! The index protocol of a ring with one producer and one consumer, apart from the storage of its
+//! slots.
 //!
-//! Two indices are shared, each written by one side only, each on its own pair of cache lines: how many slots were ever
-//! *published*, and how many were ever *released*. They run freely through all of `u32`; a ring of `capacity` slots (a power
-//! of two) keeps number `n` in slot `n & (capacity - 1)`. A third index, how many slots were *taken*, is the consumer's own:
+//! Two indices are shared, each written by one side only, each on its own pair of cache lines: the
+//! number of slots ever *published* and the number ever *released*. They run freely through all of
+//! `u32`; a ring of `capacity` slots (a power of two) keeps number `n` in slot `n & (capacity -
+//! 1)`. A third index, the number of slots *taken*, is private to the consumer:
 //!
 //! ```text
 //!     released          taken           published        released + capacity
@@ -11,20 +13,23 @@
 //!         |  the consumer |  the consumer   |  by the producer  |
 //! ```
 //!
-//! Orderings. The producer fills slots, then stores `published` with Release; the consumer loads it with Acquire, so it
-//! reads the slots as they were filled. The consumer is done with its slots, then stores `released` with Release; the
-//! producer loads it with Acquire, so what it writes into those slots comes after the consumer's last read. Each side knows
-//! its own index without loading it, and keeps the last value it saw of the other's: as long as that says "not empty" or "not
-//! full", the other side's cache line is left alone. An old value errs towards "empty" or "full", then it is loaded afresh.
+//! Orderings. The producer fills slots, then stores `published` with Release; the consumer loads it
+//! with Acquire, so it reads the slots as they were filled. The consumer is done with its slots,
+//! then stores `released` with Release; the producer loads it with Acquire, so what it writes into
+//! those slots comes after the consumer's last read. Each side knows its own index without loading
+//! it, and keeps the last value it saw of the other's: as long as that says "not empty" or "not
+//! full", the other side's cache line is left alone. A stale value errs towards "empty" or "full";
+//! the index is then loaded again.
 //!
-//! The other side's index is checked where it is loaded: it may only move forwards, and never past what the ring's
-//! length allows. Anything else is [`Corrupt`]; from then on the ring looks empty to a consumer and full to a producer,
-//! and the bad value is not used.
+//! The other side's index is checked where it is loaded: it may only move forwards, and never past
+//! what the ring's length allows. Anything else is [`Corrupt`]; from then on the ring looks empty
+//! to a consumer and full to a producer, and the bad value is not used.
 
 use crate::Corrupt;
 use crate::sync::{AtomicU32, Ordering};
 
-/// The two shared indices, as they lie in the ring's header. 128 bytes apart: processors fetch cache lines in pairs.
+/// The two shared indices, as they lie in the ring's header. 128 bytes apart: processors fetch
+/// cache lines in pairs.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Indices {
@@ -58,11 +63,11 @@ pub struct ProducerIndex {
 }
 
 impl ProducerIndex {
-    /// Takes up the producer's end where the shared indices stand.
+    /// Attaches the producer's end at the current values of the shared indices.
     ///
     /// # Errors
-    ///
-    /// [`Corrupt::Geometry`] when `capacity` is no power of two, [`Corrupt::Index`] when the indices are further apart than it.
+    /// [`Corrupt::Geometry`] if `capacity` is not a power of two, [`Corrupt::Index`] if the indices
+    /// are further apart than it.
     pub fn attach(shared: &Indices, capacity: u32) -> Result<ProducerIndex, Corrupt> {
         let (published, released) = load_both(shared, capacity)?;
         Ok(ProducerIndex {
@@ -73,15 +78,18 @@ impl ProducerIndex {
         })
     }
 
-    /// Whether at least `count` slots are free. Looks at the consumer's index only when the last value seen of it says no.
+    /// Whether at least `count` slots are free.
+    ///
+    /// Loads the consumer's index only if the last value seen does not suffice.
     pub fn has_free(&mut self, shared: &Indices, count: u32) -> bool {
         self.free_seen() >= count || self.free(shared) >= count
     }
 
-    /// How many slots are free now; loads the consumer's index. 0 once that was corrupt.
+    /// Number of slots free now; loads the consumer's index. 0 once that index was corrupt.
     pub fn free(&mut self, shared: &Indices) -> u32 {
         let released = shared.released.0.load(Ordering::Acquire);
-        // The consumer only ever makes it less. More: it moved backwards, or (by wrap-around) past what was published.
+        // An honest consumer only reduces the number of slots in use. More: the index moved
+        // backwards, or past what was published.
         if self.published.wrapping_sub(released) > self.used_seen() {
             self.corrupt = true;
         } else {
@@ -90,7 +98,7 @@ impl ProducerIndex {
         self.free_seen()
     }
 
-    /// Number of the slot that is `ahead` behind the last one published.
+    /// Number of the slot that is `ahead` slots behind the last published one.
     #[must_use]
     pub fn number(&self, ahead: u32) -> u32 {
         self.published.wrapping_add(ahead)
@@ -102,7 +110,8 @@ impl ProducerIndex {
     ///
     /// When fewer were known to be free: the caller would overwrite slots in use.
     pub fn publish(&mut self, shared: &Indices, count: u32) {
-        // Not `free_seen`: the consumer may have become corrupt since, which must not panic the producer.
+        // Not `free_seen`: the consumer may have become corrupt since, which must not panic the
+        // producer.
         assert!(
             count <= self.capacity - self.used_seen(),
             "published slots that were not free"
@@ -111,11 +120,10 @@ impl ProducerIndex {
         shared.published.0.store(self.published, Ordering::Release);
     }
 
-    /// Whether the consumer's index was sound whenever it was looked at.
+    /// Whether every value seen of the consumer's index was sound.
     ///
     /// # Errors
-    ///
-    /// [`Corrupt::Index`] for ever after it was not.
+    /// [`Corrupt::Index`] from the first unsound value on.
     pub fn check(&self) -> Result<(), Corrupt> {
         check(self.corrupt)
     }
@@ -145,11 +153,12 @@ pub struct ConsumerIndex {
 }
 
 impl ConsumerIndex {
-    /// Takes up the consumer's end where the shared indices stand; nothing is taken yet.
+    /// Attaches the consumer's end at the current values of the shared indices; nothing is taken
+    /// yet.
     ///
     /// # Errors
-    ///
-    /// [`Corrupt::Geometry`] when `capacity` is no power of two, [`Corrupt::Index`] when the indices are further apart than it.
+    /// [`Corrupt::Geometry`] if `capacity` is not a power of two, [`Corrupt::Index`] if the indices
+    /// are further apart than it.
     pub fn attach(shared: &Indices, capacity: u32) -> Result<ConsumerIndex, Corrupt> {
         let (published, released) = load_both(shared, capacity)?;
         Ok(ConsumerIndex {
@@ -161,12 +170,14 @@ impl ConsumerIndex {
         })
     }
 
-    /// How many slots are published and not yet taken; loads the producer's index. 0 once that was corrupt.
+    /// Number of slots published and not yet taken; loads the producer's index. 0 once that was
+    /// corrupt.
     pub fn available(&mut self, shared: &Indices) -> u32 {
         let published = shared.published.0.load(Ordering::Acquire);
         let used_seen = self.published_seen.wrapping_sub(self.released);
         let used = published.wrapping_sub(self.released);
-        // Less than seen before: it moved backwards. More than the capacity: it ran over slots not yet released.
+        // Less than seen before: it moved backwards. More than the capacity: it ran over slots not
+        // yet released.
         if used < used_seen || used > self.capacity {
             self.corrupt = true;
         } else {
@@ -175,8 +186,9 @@ impl ConsumerIndex {
         self.available_seen()
     }
 
-    /// Takes the next published slot and returns its number. Looks at the producer's index only when the last value
-    /// seen of it says that nothing is left.
+    /// Takes the next published slot and returns its number.
+    ///
+    /// Loads the producer's index only if the last value seen shows no slot.
     pub fn take(&mut self, shared: &Indices) -> Option<u32> {
         if self.available_seen() == 0 && self.available(shared) == 0 {
             return None;
@@ -186,13 +198,13 @@ impl ConsumerIndex {
         Some(number)
     }
 
-    /// The number of the `n`-th slot ahead that is not yet taken, counted from 0.
+    /// The number of the `n`-th slot not yet taken, counted from 0.
     #[must_use]
     pub fn number(&self, n: u32) -> u32 {
         self.taken.wrapping_add(n)
     }
 
-    /// How many slots are taken and not yet released.
+    /// Number of slots taken and not yet released.
     #[must_use]
     pub fn taken(&self) -> u32 {
         self.taken.wrapping_sub(self.released)
@@ -215,11 +227,10 @@ impl ConsumerIndex {
         shared.released.0.store(self.released, Ordering::Release);
     }
 
-    /// Whether the producer's index was sound whenever it was looked at.
+    /// Whether every value seen of the producer's index was sound.
     ///
     /// # Errors
-    ///
-    /// [`Corrupt::Index`] for ever after it was not.
+    /// [`Corrupt::Index`] from the first unsound value on.
     pub fn check(&self) -> Result<(), Corrupt> {
         check(self.corrupt)
     }
@@ -237,7 +248,8 @@ fn load_both(shared: &Indices, capacity: u32) -> Result<(u32, u32), Corrupt> {
     if !capacity.is_power_of_two() {
         return Err(Corrupt::Geometry);
     }
-    // Released first: it only ever follows `published`, so a producer at work cannot make the pair look inverted.
+    // Released first: it only ever follows `published`, so a producer at work cannot make the pair
+    // look inverted.
     let released = shared.released.0.load(Ordering::Acquire);
     let published = shared.published.0.load(Ordering::Acquire);
     if published.wrapping_sub(released) > capacity {

@@ -7,17 +7,19 @@
 //! | [`slot`] | [`SlotMut`] and [`SlotRef`]: copies into and out of one slot |
 //! | [`wqe`], [`cqe`] | the `#[repr(C)]` layouts of work requests and completions |
 //! | [`doorbells`] | [`Doorbells`]: one bit per queue pair, "has new work" |
-//! | [`doorbell_queue`] | [`DoorbellQueue`], [`DoorbellProducer`]: many producers, one consumer, and a producer that dies stops nobody |
+//! | [`doorbell_queue`] | [`DoorbellQueue`], [`DoorbellProducer`]: many producers, one consumer, and a producer that dies stops no other |
 //! | [`producers`] | [`Producers`]: which processes those are, and which of them live |
 //! | [`indices`] | the index protocol of the ring, apart from its storage, as loom checks it |
 //!
 //! Three rules hold everywhere:
 //!
 //! 1. **Offsets, not pointers.** Two processes map the same bytes at different addresses.
-//! 2. **Nothing is trusted that the other side wrote.** Indices are masked and counts clamped; what cannot be is
-//!    reported as [`Corrupt`] and never leads out of bounds. Slots are copied out word by word with atomic loads, so a
-//!    concurrent write by a hostile process gives a torn value, never undefined behaviour; no reference to such bytes exists.
-//! 3. **Orderings are stated** where the atomics are used, and the protocols run under loom (`tests/loom`).
+//! 2. **Nothing is trusted that the other side wrote.** Indices are masked and counts clamped; what
+//!    cannot be is reported as [`Corrupt`] and never leads out of bounds. Slots are copied out word
+//!    by word with atomic loads, so a concurrent write by a hostile process gives a torn value,
+//!    never undefined behaviour; no reference to such bytes exists.
+//! 3. **Orderings are stated** where the atomics are used, and the protocols run under loom
+//!    (`tests/loom`).
 //!
 //! ```
 //! use airdma_shm::{Arena, SendWqe, Sge, ring};
@@ -38,8 +40,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! With `--cfg loom` only [`indices`], the protocols of [`doorbells`] and [`doorbell_queue`], and the layouts are built: loom's atomics have no
-//! fixed layout and cannot lie in shared memory.
+//! With `--cfg loom` only [`indices`], the protocols of [`doorbells`] and [`doorbell_queue`], and
+//! the layouts are built: loom's atomics have no fixed layout and cannot lie in shared memory.
 
 #[cfg(not(loom))]
 pub mod arena;

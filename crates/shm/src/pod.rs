@@ -1,7 +1,7 @@
-//! Plain old data: what may be copied into and out of shared memory.
+//! Plain old data: types that may be copied into and out of shared memory.
 
 pub(crate) mod sealed {
-    /// Keeps [`super::Pod`] to the types of this crate.
+    /// Restricts [`super::Pod`] to the types of this crate.
     pub trait Sealed {}
 }
 
@@ -9,12 +9,13 @@ pub(crate) mod sealed {
 ///
 /// # Safety
 ///
-/// The type is `#[repr(C)]`, every bit pattern is a value of it, it has no padding bytes, its size is a multiple of 8
-/// and its alignment at most 8.
+/// The type is `#[repr(C)]`, every bit pattern is a value of it, it has no padding bytes, its size
+/// is a multiple of 8 and its alignment at most 8.
 pub unsafe trait Pod: Copy + Send + Sync + 'static + sealed::Sealed {}
 
-/// Implements [`Pod`] and checks at compile time what a compiler can check: no padding (the sizes of the fields add up),
-/// whole words, alignment.
+/// Implements [`Pod`] and asserts what a compiler can check.
+///
+/// That is: no padding (the sizes of the fields add up), whole words, alignment.
 macro_rules! impl_pod {
     ($type:ident { $($field:ident : $field_type:ty),+ $(,)? }) => {
         const _: () = {
@@ -27,8 +28,9 @@ macro_rules! impl_pod {
             }
         };
         impl $crate::pod::sealed::Sealed for $type {}
-        // SAFETY: the fields are integers and arrays of integers (any bit pattern is valid), the struct is `repr(C)`,
-        // and the assertions above rule out padding, partial words and larger alignment.
+        // SAFETY: the fields are integers and arrays of integers (any bit pattern is valid), the
+        // struct is `repr(C)`, and the assertions above rule out padding, partial words and larger
+        // alignment.
         unsafe impl $crate::pod::Pod for $type {}
     };
 }

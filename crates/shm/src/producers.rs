@@ -1,8 +1,9 @@
-//! Who the producers of a doorbell queue are, and which of them live: the consumer's own knowledge.
+//! The producers of a doorbell queue, and which of them live. Private to the consumer.
 //!
-//! A number stands for one process, by a descriptor of it (`pidfd_open(2)`), so an id of a process that is given to
-//! another one deceives nobody. The descriptor becomes readable when the last thread of the process has ended, and stays so: from
-//! then on nobody writes to what the process had reserved.
+//! A number stands for one process, held by a descriptor (`pidfd_open(2)`), so a process id that is
+//! reused cannot be mistaken for it. The descriptor becomes readable when the last thread of the
+//! process has ended, and stays so: from then on no write to the blocks that the process had
+//! reserved can follow.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,33 +19,35 @@ pub struct Producers {
 }
 
 impl Producers {
-    /// Nobody yet.
+    /// No producers yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Gives a number to the process with that id. The caller knows that it is still the one that he means: it is his
-    /// child, himself, or has answered on a socket since the descriptor was opened (else take [`Producers::admit_pidfd`]).
+    /// Gives a number to the process `pid`.
+    ///
+    /// The caller must know that `pid` still names the process it means: its child, itself, or a
+    /// process that has answered on a socket since the descriptor was opened. Otherwise use
+    /// [`Producers::admit_pidfd`].
     ///
     /// # Errors
-    ///
-    /// `ESRCH` when there is no such process; `ENOSYS` or `EPERM` where the system does not let us; as [`Producers::admit_pidfd`].
+    /// `ESRCH` if there is no such process; `ENOSYS` or `EPERM` if the system refuses; those of
+    /// [`Producers::admit_pidfd`].
     pub fn admit(&mut self, pid: u32) -> io::Result<ProducerId> {
         // SAFETY: plain integers; a new descriptor or -1 is returned.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::c_long::from(pid), 0) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the call has just opened it, and nobody else knows of it.
+        // SAFETY: the call has just opened it, and nothing else owns it.
         self.admit_pidfd(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
     }
 
-    /// Gives a number to the process of that descriptor.
+    /// Gives a number to the process behind a pidfd.
     ///
     /// # Errors
-    ///
-    /// `ENOSPC` when all numbers were given out: they are not used twice.
+    /// `ENOSPC` if all numbers were given out: they are not reused.
     pub fn admit_pidfd(&mut self, pidfd: OwnedFd) -> io::Result<ProducerId> {
         let number = self.last.checked_add(1).and_then(ProducerId::new);
         let id = number.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSPC))?;
@@ -53,7 +56,8 @@ impl Producers {
         Ok(id)
     }
 
-    /// Whether any thread of that process is left. A number that nobody has belongs to nobody who lives. A system call.
+    /// Whether any thread of that process is left (a system call). False for a number that was not
+    /// given out.
     #[must_use]
     pub fn lives(&self, id: ProducerId) -> bool {
         let Some(pidfd) = self.processes.get(&id.get()) else {
@@ -66,11 +70,13 @@ impl Producers {
         };
         // SAFETY: one pollfd, as said; a timeout of 0 returns at once.
         let ready = unsafe { libc::poll(&raw mut entry, 1, 0) };
-        // If the kernel does not say, the reservation still times out.
+        // If the kernel gives no answer, the reservation still times out.
         ready <= 0
     }
 
-    /// Forgets a process that has ended. Returns false, and keeps it, if it has not: what it has reserved would be given to others.
+    /// Removes a process that has ended.
+    ///
+    /// Returns false and keeps one that has not: blocks that it reserved would go to others.
     pub fn dismiss(&mut self, id: ProducerId) -> bool {
         let ended = !self.lives(id);
         if ended {

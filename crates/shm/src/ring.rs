@@ -1,18 +1,22 @@
-//! Rings of fixed-stride slots for one producer and one consumer, in memory that two processes share.
+//! Rings of fixed-stride slots for one producer and one consumer, in memory that two processes
+//! share.
 //!
 //! ```text
 //! Block:  0         128         256         384          384 + stride
 //!         | geometry | published | released  | slot 0     | slot 1 | ... | slot capacity-1 |
 //! ```
 //!
-//! The index protocol and its orderings are in [`crate::indices`]. A slot goes around like this:
+//! The index protocol and its orderings are in [`crate::indices`]. The way of a slot:
 //!
-//! 1. the producer fills [`RingProducer::slot`] `0, 1, ..`, and hands them over with one [`RingProducer::publish`];
-//! 2. the consumer [`RingConsumer::take`]s a slot and may read it, as often and as late as it likes, through its number;
+//! 1. the producer fills [`RingProducer::slot`] `0, 1, ..`, and hands them over with one
+//!    [`RingProducer::publish`];
+//! 2. the consumer [`RingConsumer::take`]s a slot and may read it, as often and as late as it
+//!    likes, through its number;
 //! 3. [`RingConsumer::release`] gives the oldest taken slots back.
 //!
-//! So a send queue keeps a request's gather list in its slot until the request is complete. A completion queue's producer
-//! finds `slot(0)` to be `None` when the ring is full (overrun), and nothing was overwritten.
+//! So a send queue keeps a request's gather list in its slot until the request is complete. A
+//! completion queue's producer finds `slot(0)` to be `None` when the ring is full (overrun), and
+//! nothing was overwritten.
 //!
 //! The geometry is read once, when an end is attached, and checked against the size of the block.
 
@@ -37,12 +41,12 @@ const INDICES_OFFSET: usize = 128;
 const SLOTS_OFFSET: usize = INDICES_OFFSET + size_of::<Indices>();
 const RING_ALIGN: usize = align_of::<Indices>();
 
-/// Makes an empty ring of at least `slots` slots (rounded up to a power of two) of `stride` bytes each.
+/// Makes an empty ring of at least `slots` slots (rounded up to a power of two) of `stride` bytes
+/// each.
 ///
 /// # Errors
-///
-/// `InvalidInput` when `slots` is not in 1..=[`RING_SLOTS_MAX`], or `stride` is no multiple of 8 in
-/// 8..=[`RING_STRIDE_MAX`]; what the system says when memory runs out.
+/// `InvalidInput` if `slots` is not in 1..=[`RING_SLOTS_MAX`], or `stride` is not a multiple of 8
+/// in 8..=[`RING_STRIDE_MAX`]; the system's error if memory runs out.
 pub fn ring(arena: &Arena, slots: u32, stride: u32) -> io::Result<(RingProducer, RingConsumer)> {
     let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "ring of an impossible size");
     if !(1..=RING_SLOTS_MAX).contains(&slots) {
@@ -55,7 +59,7 @@ pub fn ring(arena: &Arena, slots: u32, stride: u32) -> io::Result<(RingProducer,
     let bytes = geometry.bytes().ok_or_else(invalid)?;
     let block = Arc::new(arena.alloc(bytes, RING_ALIGN)?);
     geometry.store(&block);
-    // Fresh memory is zero, and so are the indices of an empty ring.
+    // Fresh memory is zero, as are the indices of an empty ring.
     let end = || io::Error::other("fresh memory did not hold an empty ring");
     Ok((
         RingProducer::attach(Arc::clone(&block)).map_err(|_| end())?,
@@ -71,11 +75,11 @@ pub struct RingProducer {
 }
 
 impl RingProducer {
-    /// Takes the producer's end of the ring that lies in `block`. The caller sees to it that there is one such end.
+    /// Attaches the producer's end of the ring in `block`. The caller ensures that there is only
+    /// one.
     ///
     /// # Errors
-    ///
-    /// [`Corrupt`] when the block does not hold a ring.
+    /// [`Corrupt`] if the block does not hold a ring.
     pub fn attach(block: Arc<Block>) -> Result<Self, Corrupt> {
         let memory = RingMemory::new(block)?;
         let index = ProducerIndex::attach(memory.indices(), memory.mask + 1)?;
@@ -88,24 +92,25 @@ impl RingProducer {
         self.memory.mask + 1
     }
 
-    /// Slots free now. Looks at the consumer's index; [`RingProducer::slot`] does so only when it must.
+    /// Slots free now. Loads the consumer's index; [`RingProducer::slot`] does so only if it must.
     #[inline]
     pub fn free(&mut self) -> u32 {
         self.index.free(self.memory.indices())
     }
 
-    /// Number of the next slot that is published, counted on and on; wraps around.
+    /// Number of the next slot to publish: counted up since the start, wrapping around.
     #[must_use]
     pub fn published(&self) -> u32 {
         self.index.number(0)
     }
 
-    /// Slots that the consumer has not given back. Looks at the consumer's index.
+    /// Slots that the consumer has not released. Loads the consumer's index.
     pub fn used(&mut self) -> u32 {
         self.capacity() - self.free()
     }
 
-    /// The `n`-th free slot ahead, counted from 0. `None` when fewer are free, or the consumer's index is corrupt.
+    /// The `n`-th free slot ahead, counted from 0. `None` when fewer are free, or the consumer's
+    /// index is corrupt.
     #[inline]
     pub fn slot(&mut self, n: u32) -> Option<SlotMut<'_>> {
         let count = n.checked_add(1)?;
@@ -113,7 +118,8 @@ impl RingProducer {
             return None;
         }
         let base = self.memory.slot(self.index.number(n));
-        // SAFETY: `RingMemory::slot` gives a whole slot within the block, which `self` keeps mapped while it is borrowed.
+        // SAFETY: `RingMemory::slot` gives a whole slot within the block, which `self` keeps mapped
+        // while it is borrowed.
         Some(unsafe { SlotMut::new(base, self.memory.stride) })
     }
 
@@ -121,7 +127,8 @@ impl RingProducer {
     ///
     /// # Panics
     ///
-    /// When `count` is more than [`RingProducer::slot`] or [`RingProducer::free`] have shown to be free.
+    /// When `count` is more than [`RingProducer::slot`] or [`RingProducer::free`] have shown to be
+    /// free.
     #[inline]
     pub fn publish(&mut self, count: u32) {
         self.index.publish(self.memory.indices(), count);
@@ -130,8 +137,7 @@ impl RingProducer {
     /// Whether the consumer has kept to the protocol so far.
     ///
     /// # Errors
-    ///
-    /// [`Corrupt::Index`] from when it did not; the ring looks full from then on.
+    /// [`Corrupt::Index`] once it has not; the ring looks full from then on.
     pub fn check(&self) -> Result<(), Corrupt> {
         self.index.check()
     }
@@ -156,11 +162,11 @@ pub struct RingConsumer {
 }
 
 impl RingConsumer {
-    /// Takes the consumer's end of the ring that lies in `block`. The caller sees to it that there is one such end.
+    /// Attaches the consumer's end of the ring in `block`. The caller ensures that there is only
+    /// one.
     ///
     /// # Errors
-    ///
-    /// [`Corrupt`] when the block does not hold a ring.
+    /// [`Corrupt`] if the block does not hold a ring.
     pub fn attach(block: Arc<Block>) -> Result<Self, Corrupt> {
         let memory = RingMemory::new(block)?;
         let index = ConsumerIndex::attach(memory.indices(), memory.mask + 1)?;
@@ -173,38 +179,44 @@ impl RingConsumer {
         self.memory.mask + 1
     }
 
-    /// Slots published and not yet taken, at most the capacity. Looks at the producer's index; [`RingConsumer::take`]
-    /// does so only when it must.
+    /// Slots published and not yet taken, at most the capacity.
+    ///
+    /// Loads the producer's index; [`RingConsumer::take`] does so only if it must.
     #[inline]
     pub fn available(&mut self) -> u32 {
         self.index.available(self.memory.indices())
     }
 
-    /// Takes the next published slot and returns its number, a free-running index. `None` when there is none, or the
-    /// producer's index is corrupt.
+    /// Takes the next published slot and returns its number, a free-running index.
+    ///
+    /// `None` if there is none, or if the producer's index is corrupt.
     #[inline]
     pub fn take(&mut self) -> Option<u32> {
         self.index.take(self.memory.indices())
     }
 
-    /// The slot of that number, which [`RingConsumer::take`] returned and which is not yet released. Any other number
-    /// leads to some slot of this ring, whose contents mean nothing.
+    /// The slot `number`, which [`RingConsumer::take`] returned and which is not yet released.
+    ///
+    /// Any other number gives a slot of this ring whose contents are meaningless.
     #[must_use]
     #[inline]
     pub fn slot(&self, number: u32) -> SlotRef<'_> {
         debug_assert!(self.index.holds(number), "slot {number} is not taken");
-        // SAFETY: `RingMemory::slot` gives a whole slot within the block, which `self` keeps mapped while it is borrowed.
+        // SAFETY: `RingMemory::slot` gives a whole slot within the block, which `self` keeps mapped
+        // while it is borrowed.
         unsafe { SlotRef::new(self.memory.slot(number), self.memory.stride) }
     }
 
-    /// The `n`-th published slot ahead, counted from 0, without taking it. `None` when fewer are published.
+    /// The `n`-th published slot ahead, counted from 0, without taking it. `None` when fewer are
+    /// published.
     #[must_use]
     pub fn ahead(&mut self, n: u32) -> Option<SlotRef<'_>> {
         if n >= self.available() {
             return None;
         }
         let base = self.memory.slot(self.index.number(n));
-        // SAFETY: `RingMemory::slot` gives a whole slot within the block, which `self` keeps mapped while it is borrowed.
+        // SAFETY: `RingMemory::slot` gives a whole slot within the block, which `self` keeps mapped
+        // while it is borrowed.
         Some(unsafe { SlotRef::new(base, self.memory.stride) })
     }
 
@@ -225,7 +237,8 @@ impl RingConsumer {
         self.index.release(self.memory.indices(), count);
     }
 
-    /// Takes and releases everything published so far, unread; also what was taken before. Returns how many slots that freed.
+    /// Takes and releases every slot published or taken so far, unread. Returns the number of slots
+    /// freed.
     pub fn discard(&mut self) -> u32 {
         for _ in 0..self.available() {
             self.take();
@@ -238,8 +251,8 @@ impl RingConsumer {
     /// Whether the producer has kept to the protocol so far.
     ///
     /// # Errors
-    ///
-    /// [`Corrupt::Index`] from when it did not; the ring looks empty from then on, and what was taken stays readable.
+    /// [`Corrupt::Index`] once it has not; the ring looks empty from then on, and taken slots stay
+    /// readable.
     pub fn check(&self) -> Result<(), Corrupt> {
         self.index.check()
     }
@@ -251,7 +264,7 @@ impl RingConsumer {
     }
 }
 
-/// How many slots of how many bytes.
+/// Number and length of a ring's slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Geometry {
     capacity: u32,
@@ -259,7 +272,7 @@ struct Geometry {
 }
 
 impl Geometry {
-    /// Bytes of such a ring, header included. `None` when there is no such ring.
+    /// Bytes of the ring, header included; `None` if such a ring is not allowed.
     fn bytes(self) -> Option<usize> {
         let sound = self.capacity.is_power_of_two()
             && self.capacity <= RING_SLOTS_MAX
@@ -300,12 +313,12 @@ fn geometry_word(block: &Block) -> &AtomicU64 {
         block.len() >= SLOTS_OFFSET,
         "a ring's block holds its header"
     );
-    // SAFETY: within the block by the assertion, aligned because blocks are aligned to at least 8, mapped as long as the
-    // block is borrowed, and only ever touched as an atomic.
+    // SAFETY: within the block by the assertion, aligned because blocks are aligned to at least 8,
+    // mapped as long as the block is borrowed, and only ever touched as an atomic.
     unsafe { AtomicU64::from_ptr(block.ptr().as_ptr().add(GEOMETRY_OFFSET).cast()) }
 }
 
-/// Where a ring lies in this process, and its geometry as it was checked.
+/// Where a ring lies in this process, with its checked geometry.
 #[derive(Debug)]
 struct RingMemory {
     indices: NonNull<Indices>,
@@ -317,14 +330,15 @@ struct RingMemory {
     not_sync: PhantomData<Cell<()>>,
 }
 
-// SAFETY: the pointers lead into `block`, which is Send and Sync and kept alive here; what lies there is only touched through
-// atomics.
+// SAFETY: the pointers lead into `block`, which is Send and Sync and kept alive here; what lies
+// there is only touched through atomics.
 unsafe impl Send for RingMemory {}
 
 impl RingMemory {
     fn new(block: Arc<Block>) -> Result<Self, Corrupt> {
         let geometry = Geometry::load(&block)?;
-        // SAFETY: `load` checked that the header and all slots lie within the block, so both offsets do.
+        // SAFETY: `load` checked that the header and all slots lie within the block, so both
+        // offsets do.
         let (indices, slots) = unsafe {
             (
                 block.ptr().add(INDICES_OFFSET),
@@ -343,17 +357,18 @@ impl RingMemory {
 
     #[inline]
     fn indices(&self) -> &Indices {
-        // SAFETY: within the block and aligned to 128 (checked by `Geometry::load`), mapped while `self` holds the block;
-        // atomics are valid for any bytes, and may change under the reference.
+        // SAFETY: within the block and aligned to 128 (checked by `Geometry::load`), mapped while
+        // `self` holds the block; atomics are valid for any bytes, and may change under the
+        // reference.
         unsafe { self.indices.as_ref() }
     }
 
-    /// Start of the slot of any number: the mask keeps it within the ring.
+    /// Start of slot `number`; the mask keeps it within the ring.
     #[inline]
     fn slot(&self, number: u32) -> NonNull<u64> {
         let offset = (number & self.mask) as usize * self.stride as usize;
-        // SAFETY: the masked number is below the capacity, and all `capacity * stride` bytes lie within the block. The
-        // result is aligned to 8, as `slots` and the stride are.
+        // SAFETY: the masked number is below the capacity, and all `capacity * stride` bytes lie
+        // within the block. The result is aligned to 8, as `slots` and the stride are.
         unsafe { self.slots.add(offset) }.cast()
     }
 }

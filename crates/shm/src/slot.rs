@@ -1,8 +1,8 @@
 //! One slot of a ring: copies in, copies out, never a reference to what lies there.
 //!
-//! Everything goes word by word through relaxed atomics, which cost what plain moves cost. The ring's indices order them. If
-//! the other side breaks the protocol and writes at the same time, the outcome is a torn value and not undefined
-//! behaviour.
+//! Everything goes word by word through relaxed atomics, which cost what plain moves cost. The
+//! ring's indices order them. If the other side breaks the protocol and writes at the same time,
+//! the outcome is a torn value and not undefined behaviour.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -15,7 +15,7 @@ use crate::{Corrupt, RingConsumer, RingProducer};
 
 const WORD: usize = size_of::<u64>();
 
-/// A free slot, which the producer fills. It holds what its last user left there until it is written.
+/// A free slot, which the producer fills. Until written, it holds what its last user left there.
 #[derive(Debug)]
 pub struct SlotMut<'a> {
     words: Words,
@@ -82,8 +82,10 @@ impl SlotMut<'_> {
     }
 }
 
-/// A slot that the consumer has taken. Its contents are the other side's: each call copies out what is there now, and two
-/// calls may differ if the other side is hostile. Check what was copied, not what lies there.
+/// A slot that the consumer has taken.
+///
+/// Each call copies out what is there now; two calls may differ if the other side is hostile. Check
+/// the copy, never the slot.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotRef<'a> {
     words: Words,
@@ -104,8 +106,7 @@ impl SlotRef<'_> {
     /// Copies out the header (or the whole slot, for a [`crate::Cqe`]).
     ///
     /// # Panics
-    ///
-    /// When the ring's stride is smaller than `T`: the rings' maker chose both.
+    /// If the ring's stride is smaller than `T`; the maker of the ring chose both.
     #[must_use]
     #[inline]
     pub fn read_header<T: Pod>(&self) -> T {
@@ -117,8 +118,7 @@ impl SlotRef<'_> {
     /// Copies out entry `index` of the list that follows header `H`.
     ///
     /// # Errors
-    ///
-    /// [`Corrupt::SlotBounds`] when it lies beyond the slot: the count in the header was a lie.
+    /// [`Corrupt::SlotBounds`] if it lies beyond the slot: the count in the header was false.
     #[inline]
     pub fn sge<H: Wqe>(&self, index: u32) -> Result<Sge, Corrupt> {
         self.words
@@ -126,11 +126,11 @@ impl SlotRef<'_> {
             .ok_or(Corrupt::SlotBounds)
     }
 
-    /// Copies inline data out, from `offset` bytes into the area that follows header `H`, as much as `out` is long.
+    /// Fills `out` with inline data from `offset` bytes into the area that follows header `H`.
     ///
     /// # Errors
-    ///
-    /// [`Corrupt::SlotBounds`] when it reaches beyond the slot: the length in the header was a lie. `out` is untouched.
+    /// [`Corrupt::SlotBounds`] if it reaches beyond the slot: the length in the header was false.
+    /// `out` is then unchanged.
     pub fn copy_inline<H: Wqe>(&self, offset: u32, out: &mut [u8]) -> Result<(), Corrupt> {
         let start = size_of::<H>() + offset as usize;
         if self.words.copy_out(start, out) {
@@ -158,8 +158,9 @@ fn sge_offset<H: Wqe>(index: u32) -> usize {
     size_of::<H>() + index as usize * size_of::<Sge>()
 }
 
-/// The memory of a slot. Invariant, which its makers promise: `stride` bytes from `base` on are mapped, readable and
-/// writable, `base` is aligned to 8 and `stride` a multiple of 8, and this process touches them through atomics only.
+/// The memory of a slot. Invariant, which its makers promise: `stride` bytes from `base` on are
+/// mapped, readable and writable, `base` is aligned to 8 and `stride` a multiple of 8, and this
+/// process touches them through atomics only.
 #[derive(Clone, Copy, Debug)]
 struct Words {
     base: NonNull<u64>,
@@ -185,8 +186,9 @@ impl Words {
     /// The word lies within the slot.
     #[inline]
     unsafe fn word(&self, index: usize) -> &AtomicU64 {
-        // SAFETY: in bounds by the caller, aligned and mapped for as long as `self` by the type's invariant, which also
-        // says that this process has no non-atomic access to it. Other processes are outside of the language's rules.
+        // SAFETY: in bounds by the caller, aligned and mapped for as long as `self` by the type's
+        // invariant, which also says that this process has no non-atomic access to it. Other
+        // processes are outside of the language's rules.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(index)) }
     }
 
@@ -198,7 +200,8 @@ impl Words {
         }
         let mut value = MaybeUninit::<T>::uninit();
         for index in 0..size_of::<T>() / WORD {
-            // SAFETY: `holds` said that all of T lies within the slot, and T is whole words (`Pod`).
+            // SAFETY: `holds` said that all of T lies within the slot, and T is whole words
+            // (`Pod`).
             let word = unsafe { self.word(start / WORD + index) }.load(Ordering::Relaxed);
             // SAFETY: `value` is size_of::<T>() bytes, whole words; the write need not be aligned.
             unsafe {
@@ -220,8 +223,8 @@ impl Words {
             return false;
         }
         for index in 0..size_of::<T>() / WORD {
-            // SAFETY: T is whole words without padding (`Pod`), so each word of it is initialised; the read need not
-            // be aligned.
+            // SAFETY: T is whole words without padding (`Pod`), so each word of it is initialised;
+            // the read need not be aligned.
             let word = unsafe {
                 std::ptr::from_ref(value)
                     .cast::<u64>()
@@ -244,7 +247,8 @@ impl Words {
         let mut at = start + head.len();
         let mut words = rest.chunks_exact_mut(WORD);
         for chunk in &mut words {
-            // SAFETY: `holds` said that these eight bytes lie within the slot; `at` is a multiple of 8 behind the head.
+            // SAFETY: `holds` said that these eight bytes lie within the slot; `at` is a multiple
+            // of 8 behind the head.
             let word = unsafe { self.word(at / WORD) }.load(Ordering::Relaxed);
             chunk.copy_from_slice(&word.to_ne_bytes());
             at += WORD;
@@ -258,7 +262,8 @@ impl Words {
         if out.is_empty() {
             return;
         }
-        // SAFETY: the bytes lie within the slot, whose length is whole words, so their word does too.
+        // SAFETY: the bytes lie within the slot, whose length is whole words, so their word does
+        // too.
         let word = unsafe { self.word(start / WORD) }
             .load(Ordering::Relaxed)
             .to_ne_bytes();
@@ -277,7 +282,8 @@ impl Words {
         for chunk in &mut words {
             let mut word = [0; WORD];
             word.copy_from_slice(chunk);
-            // SAFETY: `holds` said that these eight bytes lie within the slot; `at` is a multiple of 8 behind the head.
+            // SAFETY: `holds` said that these eight bytes lie within the slot; `at` is a multiple
+            // of 8 behind the head.
             unsafe { self.word(at / WORD) }.store(u64::from_ne_bytes(word), Ordering::Relaxed);
             at += WORD;
         }
@@ -285,12 +291,14 @@ impl Words {
         true
     }
 
-    /// Copies in bytes that lie within one word and within the slot, and keeps the rest of the word.
+    /// Copies in bytes that lie within one word and within the slot, and keeps the rest of the
+    /// word.
     fn copy_in_part(&self, start: usize, data: &[u8]) {
         if data.is_empty() {
             return;
         }
-        // SAFETY: the bytes lie within the slot, whose length is whole words, so their word does too.
+        // SAFETY: the bytes lie within the slot, whose length is whole words, so their word does
+        // too.
         let shared = unsafe { self.word(start / WORD) };
         let mut word = shared.load(Ordering::Relaxed).to_ne_bytes();
         word[start % WORD..][..data.len()].copy_from_slice(data);

@@ -11,7 +11,8 @@
 //! +--------------------------+ stride        +--------------------------+ stride
 //! ```
 //!
-//! Integers are in host byte order (both processes run on one machine); byte arrays are in network byte order.
+//! Integers are in host byte order (both processes run on one machine); byte arrays are in network
+//! byte order.
 
 use crate::pod::{Pod, impl_pod};
 
@@ -58,7 +59,7 @@ pub enum WorkOperation {
     AtomicWrite = 15,
 }
 
-/// The number is no [`WorkOperation`].
+/// The value is not a [`WorkOperation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown work request operation {0}")]
 pub struct UnknownOperation(pub u8);
@@ -94,9 +95,12 @@ pub struct SendWqe {
     pub operation: u8,
     /// [`SendWqe::SIGNALLED`] and the other flags.
     pub flags: u8,
-    /// Entries of the gather list (scatter list of a READ or an atomic); unused with [`SendWqe::INLINE`].
+    /// Entries of the gather list (scatter list of a READ or an atomic); unused with
+    /// [`SendWqe::INLINE`].
     pub sge_count: u16,
-    /// With [`SendWqe::INLINE`]: bytes of inline data. Otherwise unused: the entries of the list say how long the message is.
+    /// With [`SendWqe::INLINE`]: bytes of inline data.
+    ///
+    /// Otherwise unused: the entries of the list give the length of the message.
     pub length: u32,
     /// Immediate data, as it goes on the wire.
     pub imm: [u8; 4],
@@ -118,7 +122,7 @@ pub struct SendWqe {
     pub flow_label: u32,
     /// UD: which of the port's GIDs is the source.
     pub sgid_index: u8,
-    /// UD: traffic class.
+    /// UD: index of the port's GID that is the source.
     pub traffic_class: u8,
     /// UD: hop limit.
     pub hop_limit: u8,
@@ -128,7 +132,7 @@ pub struct SendWqe {
     pub srqn: u32,
     /// Bind: key of the region that the window lies in.
     pub bind_lkey: u32,
-    /// Bind: key of the window from now on.
+    /// Bind: the window's new key.
     pub bind_rkey: u32,
     /// Zero; room for later fields.
     pub reserved: u32,
@@ -141,11 +145,13 @@ impl SendWqe {
     pub const SOLICITED: u8 = 2;
     /// Flag: starts only when the READs and atomics before it are done.
     pub const FENCE: u8 = 4;
-    /// Flag: the message lies in the slot, instead of a gather list.
+    /// Flag: the message lies in the slot; there is no gather list.
     pub const INLINE: u8 = 8;
 
-    /// Bytes of a send queue's slot with room for `max_sge` entries or `max_inline` bytes, whichever takes more.
-    /// A multiple of 16; values beyond any real limit saturate, and [`crate::ring()`] refuses them.
+    /// Bytes of a send queue's slot with room for `max_sge` entries or `max_inline` bytes,
+    /// whichever takes more.
+    ///
+    /// A multiple of 16. Values beyond any real limit saturate, and [`crate::ring()`] refuses them.
     #[must_use]
     pub const fn stride(max_sge: u32, max_inline: u32) -> u32 {
         let list = sge_bytes(max_sge);
@@ -168,7 +174,8 @@ pub struct RecvWqe {
 }
 
 impl RecvWqe {
-    /// Bytes of a receive queue's slot with room for `max_sge` entries. A multiple of 16; saturates like [`SendWqe::stride`].
+    /// Bytes of a receive queue's slot with room for `max_sge` entries. A multiple of 16; saturates
+    /// like [`SendWqe::stride`].
     #[must_use]
     pub const fn stride(max_sge: u32) -> u32 {
         (size_of::<Self>() as u32).saturating_add(sge_bytes(max_sge)) & !15
@@ -216,7 +223,7 @@ impl_pod!(RecvWqe {
 impl Wqe for SendWqe {}
 impl Wqe for RecvWqe {}
 
-// The layout is what two processes, perhaps of two builds, agree on.
+// Two processes, perhaps of different builds, agree on this layout.
 const _: () = {
     use std::mem::offset_of;
     assert!(size_of::<Sge>() == 16);

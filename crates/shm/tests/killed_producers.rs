@@ -1,9 +1,10 @@
-//! A producer process is killed at every instruction of an enqueue, one child for each: no item of anybody else is lost or
-//! delayed beyond the timeout, and all blocks can be used again.
+//! Kills a producer process at every instruction of an enqueue, one child for each: no item of
+//! another producer is lost or delayed beyond the timeout, and all blocks are usable again.
 //!
-//! The child asks to be traced, stops, and is single-stepped into the enqueue (`PTRACE_SINGLESTEP`), then gets SIGKILL: after 0
-//! instructions, after 1, and so on until it has come out at the other end. Where the system does not permit tracing, that test says
-//! so, and what is left is the other one, in which the child kills itself between the steps of the protocol.
+//! The child asks to be traced, stops, and is single-stepped into the enqueue
+//! (`PTRACE_SINGLESTEP`), then gets SIGKILL: after 0 instructions, after 1, and so on until the
+//! enqueue has returned. Where the system does not permit tracing, that test prints so; the other
+//! test, in which the child kills itself between the steps of the protocol, always runs.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -17,12 +18,12 @@ use airdma_shm::doorbell_queue::{
 use airdma_shm::{Arena, DoorbellProducer, DoorbellQueue, Producers};
 
 const BLOCKS: u32 = 8;
-/// The enqueue takes about a hundred instructions, in a debug build some hundreds.
+/// Most instructions of an enqueue: about a hundred, in a debug build some hundreds.
 const INSTRUCTIONS_MAX: u32 = 20_000;
-/// For what a busy machine adds to the timeout.
+/// Time that a busy machine may add to the timeout.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// Where the consumer finds a child that was killed.
+/// What the consumer finds of a child that was killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     /// It had reserved nothing.
@@ -37,7 +38,7 @@ fn payload(value: u64) -> Payload {
     [value; PAYLOAD_WORDS]
 }
 
-/// What the consumer has taken, and whom it knows.
+/// The consumer's items and producers.
 struct World {
     queue: DoorbellQueue,
     producers: Producers,
@@ -70,13 +71,16 @@ impl World {
         self.queue.take(now_ns, |id| producers.lives(id))
     }
 
-    /// The living producer fills the queue after the death of `dead`, and all that arrives. Returns what became of the dead one's item.
+    /// Fills the queue from the living producer after the death of `dead`, and checks that all
+    /// items arrive.
+    ///
+    /// Returns what became of the dead producer's item.
     fn recover_from(&mut self, dead: ProducerId) -> (Outcome, Duration) {
         let reclaimed = self.queue.consumer().reclaimed();
         let mut theirs = 0;
         let mut sent = 0;
         let begin = Instant::now();
-        // A lap of the blocks and more; the dead one's lies before them, or somewhere among them.
+        // More than a lap of the blocks; the dead producer's item lies before them or among them.
         let mut outstanding = 0;
         while sent < u64::from(BLOCKS) * 2 || outstanding > 0 {
             if sent < u64::from(BLOCKS) * 2
@@ -102,7 +106,7 @@ impl World {
         let took = begin.elapsed();
         assert_eq!(self.take(), Take::Empty);
         let held = self.queue.consumer().reclaimed() - reclaimed;
-        // Known to be dead, so its block is not even kept apart.
+        // The producer is known to be dead, so its block is not even quarantined.
         assert_eq!(self.queue.consumer().quarantined(), 0);
         assert_eq!(self.queue.consumer().dropped(), 0);
         let outcome = match (theirs, held) {
@@ -129,12 +133,15 @@ impl World {
 
 const DEAD_VALUE: u64 = u64::MAX;
 
-/// Forks; the child runs `child` with its producer's end, and never returns from here. Nothing in the child allocates or locks.
+/// Forks; the child runs `child` with its producer's end, and never returns from here. Nothing in
+/// the child allocates or locks.
 fn fork_producer(world: &mut World, child: impl FnOnce(&DoorbellProducer)) -> (i32, ProducerId) {
-    // The number is known before the process is: it is bound to it below, before anything is taken.
+    // The child gets its number before it exists; the number is bound to its process below, before
+    // anything is taken.
     let id = ProducerId::new(world.last.get() + 1).unwrap();
     let producer = world.queue.producer(id);
-    // SAFETY: the child does nothing but what `child` does, and ends without running what its parent left it.
+    // SAFETY: the child calls `child` only, and ends without running anything inherited from its
+    // parent.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
     if pid == 0 {
@@ -179,8 +186,9 @@ fn enqueue(producer: &DoorbellProducer) {
     let _ = std::hint::black_box(producer).push(&payload(DEAD_VALUE));
 }
 
-/// Kills a child after so many instructions of its way into, through and out of the enqueue. `None`: tracing is not
-/// permitted. False: it had ended by itself.
+/// Kills a child after `instructions` steps of its way into, through and out of the enqueue.
+///
+/// `None`: tracing is not permitted. False: the child had already ended.
 fn kill_after(world: &mut World, instructions: u32) -> Option<(ProducerId, bool)> {
     let (pid, id) = fork_producer(world, |producer| {
         // SAFETY: asks to be traced by the parent, and stops.
@@ -236,8 +244,9 @@ fn kill_at_point(world: &mut World, point: u32) -> (ProducerId, bool) {
     (id, point < LAST)
 }
 
-/// Kills producers at all points that there are, and sees what that does. `kill` says whom it killed at a point, and whether there
-/// is another.
+/// Kills producers at all points and checks the recovery.
+///
+/// `kill` returns the producer that it killed at a point, and whether there is a further point.
 fn kill_everywhere(used: &str, mut kill: impl FnMut(&mut World, u32) -> (ProducerId, bool)) {
     let mut world = World::new();
     let mut seen: BTreeMap<Outcome, Vec<u32>> = BTreeMap::new();
@@ -261,13 +270,13 @@ fn kill_everywhere(used: &str, mut kill: impl FnMut(&mut World, u32) -> (Produce
     );
     let found: Vec<Outcome> = seen.keys().copied().collect();
     assert_eq!(found, [Outcome::Nothing, Outcome::Held, Outcome::Committed]);
-    // They come one after the other: first nothing is held, then a block, then it is committed.
+    // The outcomes come in order: nothing held, a block held, the item committed.
     assert!(seen[&Outcome::Nothing].last() < seen[&Outcome::Held].first());
     assert!(seen[&Outcome::Held].last() < seen[&Outcome::Committed].first());
 }
 
 #[test]
-fn a_producer_that_is_killed_at_any_instruction_loses_nobody_elses_item() {
+fn a_producer_killed_at_any_instruction_loses_no_others_item() {
     if kill_after(&mut World::new(), 1).is_none() {
         println!("skipped: tracing is not permitted here; the fault points are all there is");
         return;
@@ -278,7 +287,7 @@ fn a_producer_that_is_killed_at_any_instruction_loses_nobody_elses_item() {
 }
 
 #[test]
-fn a_producer_that_is_killed_between_two_steps_loses_nobody_elses_item() {
+fn a_producer_killed_between_two_steps_loses_no_others_item() {
     kill_everywhere("fault points", kill_at_point);
 }
 
@@ -301,17 +310,17 @@ fn ranges(points: &[u32]) -> String {
 }
 
 #[test]
-fn a_process_that_was_stopped_comes_back_and_its_item_arrives_once() {
+fn a_stopped_process_comes_back_and_its_item_arrives_once() {
     let mut world = World::new();
     let (pid, id) = fork_producer(&mut world, |producer| {
         let reservation = producer.reserve();
-        // SAFETY: this process; it goes on when its parent says so.
+        // SAFETY: this process; it continues when its parent sends SIGCONT.
         unsafe { libc::raise(libc::SIGSTOP) };
         let late = reservation.map(|mut reservation| {
             reservation.write(&payload(DEAD_VALUE));
             reservation.commit()
         });
-        // Refused, so posted again.
+        // The commit was refused, so the item is posted again.
         let again = matches!(late, Ok(Err(_))) && producer.push(&payload(DEAD_VALUE)).is_ok();
         // SAFETY: ends the child at once.
         unsafe { libc::_exit(if again { 42 } else { 1 }) };
@@ -321,7 +330,7 @@ fn a_process_that_was_stopped_comes_back_and_its_item_arrives_once() {
     let waited = unsafe { libc::waitpid(pid, &raw mut status, libc::WUNTRACED) };
     assert_eq!(waited, pid);
     assert!(libc::WIFSTOPPED(status));
-    // It lives, so others wait for the timeout, and then its block is kept apart.
+    // It lives, so other producers wait for the timeout, and then its block is quarantined.
     world.living.push(&payload(0)).unwrap();
     let begin = Instant::now();
     while !matches!(world.take(), Take::Item(item) if item.payload[0] == 0) {

@@ -18,7 +18,8 @@ impl Extents {
         }
     }
 
-    /// Takes `len` bytes at a multiple of `align` from the first range that has room. Returns where.
+    /// Takes `len` bytes at a multiple of `align` from the first range that has room. Returns
+    /// where.
     pub(super) fn take(&mut self, len: usize, align: usize) -> Option<usize> {
         let (start, room, at) = self.free.iter().find_map(|(&start, &room)| {
             let at = start.next_multiple_of(align);

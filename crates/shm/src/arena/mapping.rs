@@ -17,13 +17,16 @@ pub(super) struct Mapping {
     owner: libc::pid_t,
 }
 
-// SAFETY: a mapping is memory of the process, not of a thread; what is done to it goes through raw pointers or atomics.
+// SAFETY: a mapping is memory of the process, not of a thread; it is accessed through raw pointers
+// and atomics only.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; the fields themselves never change.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// A memfd of `len` zero bytes (whole pages), whose size is sealed: no process can cut it off under another (SIGBUS).
+    /// Makes a memfd of `len` zero bytes (whole pages).
+    ///
+    /// Its size is sealed: no process can cut it off under another (SIGBUS).
     pub(super) fn create(len: usize) -> io::Result<Self> {
         if cfg!(miri) {
             return Self::imitate(len);
@@ -39,7 +42,7 @@ impl Mapping {
         Self::map(fd, 0, len)
     }
 
-    /// What stands for a memfd in Miri, which knows none: memory without a name.
+    /// Stands for a memfd in Miri, which has none: anonymous memory.
     fn imitate(len: usize) -> io::Result<Self> {
         // SAFETY: plain integers.
         let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
@@ -121,14 +124,16 @@ impl Mapping {
     ///
     /// # Safety
     ///
-    /// The range lies within the mapping, and this process has no reference into it and no other use of it.
+    /// The range lies within the mapping, and this process has no reference into it and no other
+    /// use of it.
     pub(super) unsafe fn zero(&self, offset: usize, len: usize) {
         let page = page_size();
         let start = offset.next_multiple_of(page);
         let end = (offset + len) / page * page;
         let punched =
             !cfg!(miri) && len >= PUNCH_MIN && start < end && self.punch(start, end - start);
-        // Two ranges by hand (before and behind the hole), or all of it as the first and nothing as the second.
+        // Zeroes two ranges by hand, before and behind the hole; without a hole, all of it as the
+        // first.
         let (first_end, second_start) = if punched {
             (start, end)
         } else {
@@ -150,15 +155,16 @@ impl Mapping {
             return false;
         };
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        // SAFETY: plain system call on a descriptor we own. Only mappings that start at offset 0 of their file are zeroed, so
-        // offsets in the mapping are offsets in the file.
+        // SAFETY: plain system call on a descriptor we own. Only mappings that start at offset 0 of
+        // their file are zeroed, so offsets in the mapping are offsets in the file.
         unsafe { libc::fallocate(self.fd.as_raw_fd(), mode, offset, len) == 0 }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is ours since `map`, and whoever used it held an `Arc` of this mapping.
+        // SAFETY: the range has been ours since `map`, and each of its users held an `Arc` of this
+        // mapping.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -179,7 +185,8 @@ fn process_id() -> libc::pid_t {
 
 fn memfd() -> io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // Systems may demand that shared memory cannot be executed (vm.memfd_noexec); kernels before 6.3 do not know the flag.
+    // A system may forbid executable memfds (vm.memfd_noexec); kernels before 6.3 do not know the
+    // flag.
     match memfd_with(flags | libc::MFD_NOEXEC_SEAL) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => memfd_with(flags),
         outcome => outcome,
@@ -189,7 +196,7 @@ fn memfd() -> io::Result<OwnedFd> {
 fn memfd_with(flags: libc::c_uint) -> io::Result<OwnedFd> {
     // SAFETY: the name is a C string.
     let fd = check(unsafe { libc::memfd_create(NAME.as_ptr(), flags) })?;
-    // SAFETY: the system just gave us this descriptor, and nobody else has it.
+    // SAFETY: the system just returned this descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -8,7 +8,7 @@ use super::*;
 
 fn bytes_of(block: &Block) -> Vec<u8> {
     let mut bytes = vec![0; block.len()];
-    // SAFETY: all of the block is mapped and nobody writes to it now.
+    // SAFETY: all of the block is mapped, and no thread writes to it now.
     unsafe {
         block
             .ptr()
@@ -19,7 +19,7 @@ fn bytes_of(block: &Block) -> Vec<u8> {
 }
 
 fn fill(block: &Block, value: u8) {
-    // SAFETY: all of the block is mapped and nobody else uses it now.
+    // SAFETY: all of the block is mapped, and no other thread uses it now.
     unsafe { block.ptr().write_bytes(value, block.len()) };
 }
 
@@ -90,7 +90,7 @@ fn neighbours_that_are_dropped_become_one_range() {
     assert_eq!(arena.mapped_bytes(), CHUNK_BYTES_MIN);
     let (keep, drop_these): (Vec<_>, Vec<_>) =
         blocks.into_iter().enumerate().partition(|(n, _)| *n >= 8);
-    // Every second one first, so that the others join two ranges.
+    // The odd ones are dropped first, so that each even one joins two free ranges.
     let (odd, even): (Vec<_>, Vec<_>) = drop_these.into_iter().partition(|(n, _)| n % 2 == 1);
     drop(odd);
     drop(even);
@@ -315,7 +315,8 @@ fn a_forked_child_neither_reuses_nor_clears_its_parents_memory() {
     let arena = Arena::new();
     let block = arena.alloc(100_000, 1).unwrap();
     fill(&block, 5);
-    // SAFETY: the child only allocates, drops and leaves through _exit; the C library makes malloc work after fork.
+    // SAFETY: the child only allocates, drops and leaves through _exit; the C library makes malloc
+    // work after fork.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {

@@ -1,4 +1,5 @@
-//! The queue in shared memory: its number of blocks, `tail`, and the blocks, each on cache lines of its own.
+//! The queue in shared memory: its number of blocks, `tail`, and the blocks, each on cache lines of
+//! its own.
 
 use std::io;
 use std::ptr::NonNull;
@@ -16,10 +17,10 @@ pub const BLOCKS_MAX: u32 = 65_536;
 const BLOCKS_MIN: u32 = 2;
 const TAIL_OFFSET: usize = 128;
 const BLOCKS_OFFSET: usize = 256;
-/// An item that is reclaimed as often as that is refused: its producer hardly gets to run.
+/// Times that one post may be reclaimed before it is refused: its producer hardly gets to run.
 const POSTS_MAX: u32 = 16;
 
-/// The consumer's end. Whoever makes the queue is its consumer; the queue ends with it.
+/// The consumer's end. The process that makes the queue is its consumer; the queue ends with it.
 #[derive(Debug)]
 pub struct DoorbellQueue {
     consumer: QueueConsumer,
@@ -31,7 +32,8 @@ impl DoorbellQueue {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` when `blocks` is not in 2..=[`BLOCKS_MAX`]; what the system says when memory runs out.
+    /// `InvalidInput` when `blocks` is not in 2..=[`BLOCKS_MAX`]; what the system says when memory
+    /// runs out.
     pub fn new(arena: &Arena, blocks: u32) -> io::Result<Self> {
         if !(BLOCKS_MIN..=BLOCKS_MAX).contains(&blocks) {
             return Err(io::Error::new(
@@ -41,7 +43,8 @@ impl DoorbellQueue {
         }
         let capacity = blocks.next_power_of_two();
         let block = Arc::new(arena.alloc(bytes_for(capacity), BLOCKS_OFFSET)?);
-        // SAFETY: the block is longer than its first word and aligned beyond it; only atomics touch it.
+        // SAFETY: the block is longer than its first word and aligned beyond it; only atomics touch
+        // it.
         let geometry = unsafe { AtomicU64::from_ptr(block.ptr().as_ptr().cast()) };
         geometry.store(u64::from(capacity), Ordering::Relaxed);
         let memory = QueueMemory::new(block)
@@ -64,15 +67,20 @@ impl DoorbellQueue {
         }
     }
 
-    /// Takes the oldest item. `now_ns` is any clock that does not go back; `lives` says whether any thread of a producer is left
-    /// ([`crate::Producers::lives`]); if not, that must be for ever. Work is bounded by the number of blocks.
+    /// Takes the oldest item.
+    ///
+    /// `now_ns` is any clock that does not go back; `lives` tells whether any thread of a producer
+    /// is left ([`crate::Producers::lives`]; once false, false for ever). The work is bounded by
+    /// the number of blocks.
     #[inline]
     pub fn take(&mut self, now_ns: u64, lives: impl FnMut(ProducerId) -> bool) -> Take {
         self.consumer.take(self.memory.words(), now_ns, lives)
     }
 
-    /// Whether there is nothing to take or to wait for, as far as this thread can see. Who sleeps then announces it first, and
-    /// fences with SeqCst before this look; who posts fences after it, and looks for sleepers.
+    /// Whether there is nothing to take or to wait for, as far as this thread can see.
+    ///
+    /// A consumer that goes to sleep announces it first, and fences with SeqCst before this call; a
+    /// producer fences after it posts, and then checks for sleepers.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -85,7 +93,7 @@ impl DoorbellQueue {
         self.memory.capacity
     }
 
-    /// How many reservations were taken back, what was put right, and how many blocks are out of use.
+    /// The consumer's counters: reservations taken back, repairs, blocks out of use.
     #[must_use]
     pub fn consumer(&self) -> &QueueConsumer {
         &self.consumer
@@ -98,8 +106,10 @@ impl DoorbellQueue {
     }
 }
 
-/// A producer's end, for all threads of one process. The child of a fork needs one of its own, with a number of its own: its
-/// parent's number would die before it.
+/// A producer's end, for all threads of one process.
+///
+/// The child of a fork needs an end and a number of its own: its parent's number would be taken for
+/// dead when the parent ends.
 #[derive(Clone, Debug)]
 pub struct DoorbellProducer {
     id: ProducerId,
@@ -107,11 +117,10 @@ pub struct DoorbellProducer {
 }
 
 impl DoorbellProducer {
-    /// The queue that lies in `block`; the consumer has given out the number.
+    /// Attaches to the queue in `block` as producer `id`, which the consumer has given out.
     ///
     /// # Errors
-    ///
-    /// [`Corrupt::Geometry`] when the block does not hold a queue.
+    /// [`Corrupt::Geometry`] if the block does not hold a queue.
     pub fn attach(block: Arc<Block>, id: ProducerId) -> Result<Self, Corrupt> {
         let memory = QueueMemory::new(block)?;
         Ok(Self { id, memory })
@@ -134,10 +143,9 @@ impl DoorbellProducer {
         Err(Full)
     }
 
-    /// Reserves a block: from here on to its [`Reservation::commit`] nothing slow is to be done.
+    /// Reserves a block. The caller must do nothing slow until its [`Reservation::commit`].
     ///
     /// # Errors
-    ///
     /// [`Full`].
     pub fn reserve(&self) -> Result<Reservation<'_>, Full> {
         let position = self.memory.words().reserve(self.id)?;
@@ -205,7 +213,8 @@ impl QueueMemory {
         if block.len() < BLOCKS_OFFSET || !base.addr().get().is_multiple_of(TAIL_OFFSET) {
             return Err(Corrupt::Geometry);
         }
-        // SAFETY: within the block by the check above, which also aligns it; only ever touched as an atomic.
+        // SAFETY: within the block by the check above, which also aligns it; only ever touched as
+        // an atomic.
         let geometry = unsafe { AtomicU64::from_ptr(base.as_ptr().cast()) };
         let capacity = u32::try_from(geometry.load(Ordering::Relaxed))
             .ok()
@@ -227,8 +236,9 @@ impl QueueMemory {
 
     #[inline]
     fn blocks(&self) -> &[QueueBlock] {
-        // SAFETY: `new` checked that this many blocks lie within the block, aligned to a cache line; they stay mapped while
-        // `self` holds the block, and atomics are valid for any bytes and may change under a reference.
+        // SAFETY: `new` checked that this many blocks lie within the block, aligned to a cache
+        // line; they stay mapped while `self` holds the block, and atomics are valid for any bytes
+        // and may change under a reference.
         unsafe { NonNull::slice_from_raw_parts(self.blocks, self.capacity as usize).as_ref() }
     }
 

@@ -21,7 +21,7 @@ fn payload(value: u64) -> Payload {
     std::array::from_fn(|index| value << 8 | index as u64)
 }
 
-/// Takes what there is; nobody is asked whether he lives.
+/// Takes all items, and asks about no producer.
 fn taken(queue: &mut DoorbellQueue) -> Vec<(u32, u64)> {
     taken_at(queue, 0, |_| panic!("nobody is to be asked for"))
 }
@@ -107,7 +107,7 @@ fn a_reservation_of_a_dead_process_is_freed_when_that_is_known() {
     let (mut queue, one, two) = queue(4);
     std::mem::forget(one.reserve().unwrap());
     two.push(&payload(2)).unwrap();
-    // Not asked before its time.
+    // Not asked too early.
     assert_eq!(taken(&mut queue), []);
     assert!(!queue.is_empty());
     let mut asked = Vec::new();
@@ -125,7 +125,7 @@ fn a_reservation_of_a_dead_process_is_freed_when_that_is_known() {
 }
 
 #[test]
-fn the_living_are_asked_for_ever_more_rarely_and_reclaimed_from_in_time() {
+fn living_owners_are_checked_at_growing_intervals_and_reclaimed() {
     let (mut queue, one, two) = queue(4);
     std::mem::forget(one.reserve().unwrap());
     two.push(&payload(2)).unwrap();
@@ -195,7 +195,7 @@ fn who_comes_back_late_is_told_and_harms_nobody() {
     let mut late = one.reserve().unwrap();
     assert_eq!(taken(&mut queue), []);
     assert_eq!(taken_at(&mut queue, RECLAIM_AFTER_NS, |_| true), []);
-    // One block is left, and the other is passed over lap by lap, whoever writes there.
+    // One block is left; the other is passed over lap by lap, whichever producer writes there.
     for value in 0..5 {
         two.push(&payload(value)).unwrap();
         assert_eq!(two.push(&payload(9)), Err(Full));
@@ -258,7 +258,7 @@ fn a_queue_of_which_all_blocks_are_in_quarantine_is_full() {
     for _ in 0..if cfg!(miri) { 10 } else { 10_000 } {
         assert_eq!(taken_at(&mut queue, RECLAIM_AFTER_NS, |_| true), []);
     }
-    // Those who held them are gone.
+    // The producers that held them are gone.
     for _ in 0..2 {
         let _ = two.push(&payload(1));
         taken_at(&mut queue, 3 * RECLAIM_AFTER_NS, |_| false);
@@ -292,7 +292,7 @@ fn word_at(queue: &DoorbellQueue, offset: usize) -> &AtomicU64 {
     unsafe { AtomicU64::from_ptr(block.ptr().as_ptr().add(offset).cast()) }
 }
 
-/// Both still work: whatever happened, all blocks can be used again after some rounds.
+/// Checks that both ends still work: after some rounds, all blocks are usable again.
 fn recovers(queue: &mut DoorbellQueue, producer: &DoorbellProducer) {
     let mut now_ns = 1 << 40;
     for _ in 0..40 {
@@ -377,7 +377,7 @@ fn a_header_that_does_not_describe_a_queue_is_refused() {
         let refused = DoorbellProducer::attach(Arc::clone(queue.block()), ONE).unwrap_err();
         assert_eq!(refused, Corrupt::Geometry, "{blocks}");
     }
-    // The header of a queue in use is not looked at again.
+    // The header of a queue in use is not read again.
     word_at(&queue, 0).store(2, Ordering::Relaxed);
     assert_eq!(queue.capacity(), 4);
 }

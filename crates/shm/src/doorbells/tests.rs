@@ -73,7 +73,7 @@ fn a_summary_bit_without_a_ring_is_harmless() {
 }
 
 #[test]
-fn a_ringer_that_died_between_its_two_steps_does_not_silence_the_next() {
+fn a_ringer_that_dies_halfway_does_not_silence_the_next() {
     let summaries = [AtomicU64::new(0)];
     let words = [AtomicU64::new(1 << 5)];
     let doorbells = DoorbellWords::new(64, &summaries, &words);
@@ -124,7 +124,7 @@ fn no_work_is_left_behind_when_many_threads_ring() {
             while !done.load(Ordering::Acquire) {
                 take(&mut collected);
             }
-            // All ringers have returned: whatever they did is here, or lost.
+            // All ringers have returned: every ring is here now, or lost.
             take(&mut collected);
             collected
         });

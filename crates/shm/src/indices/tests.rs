@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Starts where the wrap-around comes early, so that every test crosses it.
+/// Just before the wrap-around, so that every test crosses it.
 const START: u32 = u32::MAX - 1;
 
 fn ends(capacity: u32) -> (Indices, ProducerIndex, ConsumerIndex) {
@@ -54,11 +54,11 @@ fn taken_slots_stay_in_use_until_released() {
 }
 
 #[test]
-fn the_other_sides_index_is_left_alone_while_the_last_value_suffices() {
+fn the_other_index_is_not_loaded_while_the_last_value_suffices() {
     let (shared, mut producer, mut consumer) = ends(4);
     producer.publish(&shared, 2);
     assert!(consumer.take(&shared).is_some());
-    // A value that would be found corrupt if anybody looked.
+    // A value that a reader would find corrupt.
     let honest = shared
         .published
         .0
@@ -121,7 +121,7 @@ fn a_producer_that_takes_back_what_it_published_is_corrupt() {
 }
 
 #[test]
-fn a_consumer_that_releases_what_was_never_published_or_takes_slots_back_is_corrupt() {
+fn releasing_unpublished_slots_or_moving_backwards_is_corrupt() {
     for bad in [4, 1000, 1 << 31, u32::MAX, 1] {
         let (shared, mut producer, mut consumer) = ends(8);
         producer.publish(&shared, 3);
@@ -142,7 +142,7 @@ fn a_consumer_that_releases_what_was_never_published_or_takes_slots_back_is_corr
 }
 
 #[test]
-fn a_consumer_that_turns_corrupt_in_mid_batch_does_not_panic_the_producer() {
+fn a_consumer_corrupt_in_mid_batch_does_not_panic_the_producer() {
     let (shared, mut producer, _) = ends(4);
     assert!(producer.has_free(&shared, 2));
     shared

@@ -250,7 +250,8 @@ fn a_corrupt_producer_index_is_reported_and_yields_no_slot() {
             "published {bad}"
         );
         if bad == 17 {
-            // One released, so 17 is just within the ring: no lie that can be told from the truth.
+            // One was released, so 17 is just within the ring: a lie that cannot be told from the
+            // truth.
             assert_eq!(consumer.check(), Ok(()));
             continue;
         }
@@ -299,7 +300,7 @@ fn garbage_in_the_indices_never_breaks_an_invariant() {
     const ROUNDS: u32 = if cfg!(miri) { 300 } else { 20_000 };
     let (mut producer, mut consumer) = ring(&Arena::new(), 8, Cqe::STRIDE).unwrap();
     let block = Arc::clone(consumer.block());
-    // xorshift32; small steps and wild values by turns.
+    // xorshift32; small steps and wild values in turn.
     let mut state = 0x2545_f491_u32;
     let mut random = move || {
         state ^= state << 13;

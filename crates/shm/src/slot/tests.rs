@@ -102,7 +102,7 @@ fn a_layout_is_the_bytes_it_says() {
 }
 
 #[test]
-fn inline_bytes_of_any_offset_and_length_come_back_and_nothing_else_changes() {
+fn inline_bytes_come_back_and_no_other_byte_changes() {
     let room = STRIDE as usize - size_of::<SendWqe>();
     let bytes: Vec<u8> = (1..=room as u8).collect();
     for offset in 0..=room {

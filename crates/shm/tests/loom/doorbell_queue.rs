@@ -1,5 +1,5 @@
-//! The doorbell queue: two producers and a consumer, blocks that come round again, producers that stop anywhere, and those that
-//! come back after their block was reclaimed.
+//! The doorbell queue: two producers and a consumer, blocks that are reused, producers that stop
+//! anywhere, and producers that come back after their block was reclaimed.
 
 use airdma_shm::doorbell_queue::{
     ASK_AFTER_NS, Full, PAYLOAD_WORDS, Payload, ProducerId, QueueBlock, QueueConsumer, QueueWords,
@@ -21,9 +21,10 @@ const TWO: ProducerId = ProducerId::new(2).unwrap();
 struct Queue {
     tail: AtomicU32,
     blocks: Vec<QueueBlock>,
-    /// Loom watches that whoever writes to a block does so after all who did before, which it cannot see in atomics.
+    /// Loom checks that each write to a block follows all earlier ones; it cannot see that from the
+    /// atomics.
     writers: Vec<UnsafeCell<()>>,
-    /// Of [`ONE`]: its process is gone.
+    /// Whether the process of [`ONE`] is gone.
     gone: AtomicBool,
 }
 
@@ -78,13 +79,13 @@ fn payload(value: u64) -> Payload {
 struct Consumer {
     queue: Arc<Queue>,
     end: QueueConsumer,
-    /// Who said what, in the order in which it was taken.
+    /// Producers and values, in the order in which they were taken.
     seen: Vec<(ProducerId, u64)>,
     now_ns: u64,
 }
 
 impl Consumer {
-    /// Takes one item, if there is one; true if so.
+    /// Takes one item; returns whether there was one.
     fn take(&mut self) -> bool {
         let gone = || self.queue.gone.load(Ordering::Acquire);
         let found = self
@@ -99,7 +100,7 @@ impl Consumer {
         true
     }
 
-    /// Takes until there were `count` items, `step_ns` apart.
+    /// Takes until it has `count` items, advancing the clock by `step_ns` each time.
     fn take_until(&mut self, count: usize, step_ns: u64) {
         while self.seen.len() < count {
             self.now_ns += step_ns;
@@ -114,7 +115,7 @@ impl Consumer {
         theirs.map(|(_, value)| *value).collect()
     }
 
-    /// Takes nothing, however long it waits.
+    /// Checks that there is nothing to take, however long it waits.
     fn finds_nothing(&mut self) {
         self.seen.clear();
         for _ in 0..3 {
@@ -124,10 +125,10 @@ impl Consumer {
         assert_eq!(self.seen, [], "an item too many");
     }
 
-    /// All blocks can be used, and nothing was there that should not have been.
+    /// Checks that all blocks are usable and that no repair was needed.
     fn is_sound(&mut self) {
         self.finds_nothing();
-        // Blocks that are passed over come back when producers have gone by.
+        // Skipped blocks come back once producers have passed them.
         for value in 0..=u64::from(CAPACITY) {
             self.queue.push(TWO, value).unwrap();
             assert!(self.take() && !self.take());
@@ -201,7 +202,7 @@ fn two_producers_and_one_free_block() {
     });
 }
 
-/// How far a producer gets before its process ends.
+/// Where a producer stops because its process ends.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 enum Stop {
     /// It has exchanged the word of the block, and not moved `tail`.
@@ -221,10 +222,10 @@ impl Stop {
         Stop::Committed,
     ];
 
-    /// Enqueues up to there.
+    /// Enqueues up to that point.
     fn go(self, queue: &Queue) {
         if self == Stop::Reserving {
-            // The tail it moves is not the one that the others look at.
+            // The `tail` it moves is a copy, which the other threads do not see.
             let tail = AtomicU32::new(queue.tail.load(Ordering::Relaxed));
             let _ = QueueWords::new(&tail, &queue.blocks).reserve(ONE);
             return;
@@ -277,7 +278,7 @@ fn who_gets_a_dead_ones_block_writes_after_it() {
             dying.write(position, &payload(1));
             dying.gone.store(true, Ordering::Release);
         });
-        // The first block that comes free is the dead one's.
+        // The first block to become free is the dead producer's.
         let other = thread::spawn(move || other.push_when_there_is_room(TWO, 3));
         dying.join().unwrap();
         consumer.take_until(2, ASK_AFTER_NS);
@@ -288,7 +289,7 @@ fn who_gets_a_dead_ones_block_writes_after_it() {
 }
 
 #[test]
-fn a_thread_that_ends_anywhere_costs_a_block_until_its_process_ends() {
+fn a_thread_that_ends_costs_a_block_until_its_process_ends() {
     for stop in Stop::ALL {
         model(2, move || {
             let (queue, mut consumer) = Queue::new();
@@ -341,7 +342,7 @@ fn who_comes_back_late_writes_into_nobodys_item() {
             (consumer.end.reclaimed(), consumer.end.quarantined()),
             (1, 1)
         );
-        // The next block in turn is the one that was reclaimed.
+        // The next block is the one that was reclaimed.
         queue.push(TWO, 2).unwrap();
         assert!(consumer.take());
         let (late, other) = (Arc::clone(&queue), Arc::clone(&queue));
@@ -371,7 +372,7 @@ fn a_block_that_was_let_go_of_has_another_writer_afterwards() {
             late.write(position, &payload(1));
             assert_eq!(late.words().commit(position, ONE), Err(Reclaimed));
         });
-        // One block, and both as soon as the late one has let go.
+        // One block is usable, then both, as soon as the late producer has let go.
         for value in 2..=5 {
             queue.push(TWO, value).unwrap();
             consumer.take_until(value as usize - 1, 0);
@@ -389,7 +390,7 @@ fn who_posts_again_after_a_reclaim_is_heard_once() {
         let (slow, other) = (Arc::clone(&queue), Arc::clone(&queue));
         let slow = thread::spawn(move || slow.push_when_there_is_room(ONE, 1));
         let other = thread::spawn(move || other.push_when_there_is_room(TWO, 2));
-        // Whoever is caught between two steps is taken for slow, at most once each.
+        // A producer caught between two steps is taken for slow, at most once each.
         for _ in 0..3 {
             consumer.take();
             consumer.now_ns += RECLAIM_AFTER_NS;

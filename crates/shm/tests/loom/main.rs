@@ -1,4 +1,5 @@
-//! The shared protocols under loom: every interleaving, and every value the memory model lets a load return.
+//! The shared protocols under loom: every interleaving, and every value the memory model lets a
+//! load return.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p airdma-shm --release --test loom`
 #![cfg(loom)]
@@ -13,7 +14,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use loom::thread;
 
-/// A ring whose slots loom watches: an access that is not ordered after the other side's is reported.
+/// A ring whose slots loom watches: an access that is not ordered after the other side's is
+/// reported.
 struct Ring {
     indices: Indices,
     slots: Vec<UnsafeCell<u32>>,
@@ -34,12 +36,12 @@ impl Ring {
     }
 
     fn write(&self, number: u32, value: u32) {
-        // SAFETY: loom checks that nobody else has it.
+        // SAFETY: loom checks that no other thread accesses it.
         self.slot(number).with_mut(|slot| unsafe { *slot = value });
     }
 
     fn read(&self, number: u32) -> u32 {
-        // SAFETY: loom checks that nobody writes to it.
+        // SAFETY: loom checks that no thread writes to it.
         self.slot(number).with(|slot| unsafe { *slot })
     }
 }
@@ -161,7 +163,7 @@ fn taken_slots_are_stable_until_released_and_then_reused() {
     });
 }
 
-/// Doorbells on the heap, and for each a note of the work that was rung for.
+/// Doorbells on the heap, with a note for each of the work that it was rung for.
 struct Bells {
     bits: u32,
     summaries: Vec<AtomicU64>,
@@ -191,8 +193,10 @@ impl Bells {
     }
 }
 
-/// Two ringers with one ring each against two drains: whatever the drains do not return stays for the last one, and
-/// whoever gets a bit sees the work done before the ring.
+/// Two ringers with one ring each against two drains.
+///
+/// Rings that the drains do not return stay for the last drain, and the drain that returns a bit
+/// sees the work done before the ring.
 fn two_ringers(bits: [u32; 2]) {
     let bells = Bells::new(128);
     let ringers = [0, 1].map(|index| {
@@ -241,7 +245,8 @@ fn rings_of_one_bit_are_not_lost() {
     loom::model(|| two_ringers([5, 5]));
 }
 
-/// A ringer that finds the summary set already, while the drain that was due clears it. `first` is rung beforehand.
+/// A ringer that finds the summary set already, while the drain that was due clears it. `first` is
+/// rung beforehand.
 fn late_ringer(first: u32, late: u32) {
     let bells = Bells::new(64);
     bells.words().ring(first);
