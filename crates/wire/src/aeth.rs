@@ -23,7 +23,9 @@ pub struct Aeth {
 }
 
 impl Aeth {
-    /// Length in bytes.
+    /// First byte of the ACK extended header.
+    ///
+    /// Every byte is one syndrome, and every syndrome read from a byte encodes to that byte.
     pub const LEN: usize = 4;
 
     /// Reads the header.
@@ -103,7 +105,7 @@ pub enum NakCode {
     InvalidRequest,
     /// The key, the bounds or the rights of the remote memory do not allow it.
     RemoteAccessError,
-    /// The responder could not complete the request for a reason of its own.
+    /// The responder could not complete the request for a reason on its own side.
     RemoteOperationalError,
     /// Reliable datagram only: the request does not fit its end-to-end context.
     InvalidRdRequest,

@@ -1,5 +1,6 @@
-//! Messages between airdma hosts: vendor-class management datagrams to queue pair 1 (IBTA 13.4.4, 16.5). Hosts of others ignore
-//! them, and get none but a [`Hello`] now and then. `docs/protocol.md` says when which is sent.
+//! Messages between airdma hosts: vendor-class management datagrams to queue pair 1 (IBTA 13.4.4,
+//! 16.5). Other implementations ignore them, and receive only an occasional [`Hello`].
+//! `docs/protocol.md` specifies when each is sent.
 //!
 //! ```text
 //!    0            1            2            3
@@ -15,15 +16,15 @@
 //!   |           216 bytes, as the attribute says        | 40
 //! ```
 //!
-//! The receiver stands where messages of connection management have the receiver's communication id: what chooses one of several
-//! processes at an address needs to know no other.
+//! The receiver lies where connection management has the receiver's communication id, so one rule
+//! selects among several processes at an address.
 
 use crate::mad::{MAD_BODY_LEN, MAD_LEN, MadError, MadHeader};
 use crate::{Psn, Qpn, field};
 
-/// Management class: the last of those that name their vendor.
+/// Management class: the last of the vendor classes that carry an OUI.
 pub const AIR_CLASS: u8 = 0x4f;
-/// Of this format.
+/// Class version of this format.
 pub const AIR_VERSION: u8 = 1;
 
 const METHOD_SEND: u8 = 0x03;
@@ -31,7 +32,7 @@ const CLASS_VERSION: u8 = 1;
 const ATTRIBUTE_HELLO: u16 = 0x0001;
 const ATTRIBUTE_REPORT: u16 = 0x0002;
 const ATTRIBUTE_KEY: u16 = 0x0003;
-/// Locally administered: nobody else has it assigned.
+/// Locally administered, so not assigned to any vendor.
 const OUI: [u8; 3] = [0x02, 0x61, 0x44];
 
 // Offsets in the body of the MAD, which begins at byte 24.
@@ -40,13 +41,13 @@ const OUI_AT: usize = 13;
 const CONTENT: usize = 16;
 const CONTENT_LEN: usize = MAD_BODY_LEN - CONTENT;
 
-/// Why a management datagram is no message between airdma hosts.
+/// Why a management datagram is not a message between airdma hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AirError {
-    /// The header says so.
+    /// The header of the datagram is malformed.
     #[error(transparent)]
     Mad(#[from] MadError),
-    /// Another vendor's.
+    /// The message is another vendor's.
     #[error("another vendor's message")]
     Oui,
     /// A later version, whose format is unknown.
@@ -57,21 +58,24 @@ pub enum AirError {
     Records,
 }
 
-/// What a host can do, as bits.
+/// Features of a host, as bits.
 pub mod feature {
-    /// Keeps what comes before its turn and says what is missing; sends again what is said to be missing (selective repeat).
+    /// Selective repeat: buffers packets that arrive out of order, reports gaps, resends the
+    /// reported ones.
     pub const SELECTIVE: u64 = 1 << 0;
-    /// Tells of its buffers, and answers pings.
+    /// Reports the fill of its buffers, and answers pings.
     pub const BUFFERS: u64 = 1 << 1;
-    /// The same as [`SELECTIVE`], but that ACK packets say what is missing ([`Seth`](crate::Seth)), and there are no reports.
+    /// As [`SELECTIVE`], but ACK packets report the gaps ([`Seth`](crate::Seth)); there are no
+    /// reports.
     pub const SACK: u64 = 1 << 2;
-    /// Takes packets in bundles ([`crate::bundle`]), where there are reports.
+    /// Accepts packets in bundles ([`crate::bundle`]) in air mode.
     pub const BUNDLES: u64 = 1 << 3;
-    /// Answers READs in packets as long as their requests say ([`Lreth`](crate::Lreth)), where there are reports.
+    /// Answers READs in packets as long as their requests ask for ([`Lreth`](crate::Lreth)) in air
+    /// mode.
     pub const LONG_READS: u64 = 1 << 4;
 }
 
-/// Says who we are and what we can do.
+/// Identity and features of the sender.
 ///
 /// ```text
 ///   +------------+------------+-------------------------+
@@ -99,30 +103,35 @@ pub mod feature {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
-    /// An answer is wanted.
+    /// Whether an answer is wanted.
     pub asks: bool,
-    /// How much packets may carry that go to the sender, if that is more than the path MTU.
+    /// Largest payload of packets to the sender, if that is more than the path MTU.
     pub long_payload: u16,
     /// Bits of [`feature`].
     pub features: u64,
-    /// What the receiver of an answer is to be called.
+    /// Value that an answer must give as its receiver.
     pub sender: u32,
-    /// What the sender is to the receiver, and to no other host: another process has taken its place if it changes.
+    /// Random number that identifies the sender to this receiver, and to no other host.
+    ///
+    /// If it changes, another process has taken the sender's place.
     pub instance: u64,
-    /// In an answer, the instance of the one who asked: so it was not made up by a third.
+    /// In an answer, the instance of the requester: proves that the answer was not forged by a
+    /// third host.
     pub answers: Option<u64>,
-    /// Drawn for each question: so an answer was not made up by a host that had the peer's address before.
+    /// Random number of this question.
+    ///
+    /// It proves that the answer was not forged by a host that had the peer's address before.
     pub nonce: u64,
     /// In an answer, the nonce of the question.
     pub echo: u64,
-    /// Of the sender's last report to any host: later ones have later numbers.
+    /// Number of the sender's last report to any host; later reports have higher numbers.
     pub number: u32,
 }
 
-/// Bytes of a public key: X25519's (RFC 7748).
+/// Bytes of a public key of X25519 (RFC 7748).
 pub const PUBLIC_KEY_LEN: usize = 32;
 
-/// One half of an exchange of keys between the two queue pairs of a connection whose packets are [sealed](crate::sealed).
+/// One half of the key exchange of a connection whose packets are [sealed](crate::sealed).
 ///
 /// ```text
 ///   +------------+------------+-------------------------+
@@ -141,24 +150,25 @@ pub const PUBLIC_KEY_LEN: usize = 32;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyOffer {
-    /// The sender does not know yet that the receiver has the keys, and wants an answer.
+    /// Whether an answer is wanted: the sender does not know yet that the receiver has the keys.
     pub asks: bool,
-    /// The sender has the keys.
+    /// Whether the sender has the keys.
     pub has_keys: bool,
-    /// The queue pair that it is for at the sender.
+    /// The sender's queue pair.
     pub sender: Qpn,
-    /// And at the receiver.
+    /// The receiver's queue pair.
     pub receiver: Qpn,
     /// The sender's public key, drawn for this connection.
     pub public_key: [u8; PUBLIC_KEY_LEN],
-    /// The receiver's, as the sender has it. A host that has not seen the exchange cannot say it.
+    /// The receiver's public key as the sender has it: a host that has not seen the exchange cannot
+    /// know it.
     pub seen: Option<[u8; PUBLIC_KEY_LEN]>,
 }
 
-/// How it is with what came from the peer: measures of the way back, and one record for each queue pair that owes an
-/// acknowledgement.
+/// State of reception from the peer: measures of the path, and one record for each queue pair that
+/// owes an acknowledgement.
 ///
-/// The transaction of the MAD header, which nothing else needs, is the instance of the sender.
+/// The transaction id of the MAD header, otherwise unused, is the instance of the sender.
 ///
 /// ```text
 ///   +------------+------------+-------------------------+
@@ -205,45 +215,46 @@ pub struct KeyOffer {
 ///   and of each range: 3 bytes first PSN, 3 bytes number of packets
 /// ```
 ///
-/// The start is the first packet that came from the peer, or the first after a pause ([`PAUSE_US`]).
+/// The start is the first packet that came from the peer, or the first after a pause
+/// ([`PAUSE_US`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The receiver: the instance that it told the sender.
+    /// The receiver's instance, from its own Hello.
     pub instance: u64,
-    /// The sender: the instance that it told the receiver.
+    /// The sender's instance, from its own Hello.
     pub from: u64,
-    /// Whose it is: [`Hello::sender`].
+    /// [`Hello::sender`] of this report's sender.
     pub sender: u32,
-    /// Reports that come late are older than what is known.
+    /// Number of this report; one with a lower number than the last is late, and ignored.
     pub number: u32,
-    /// To be answered at once; 0 is none.
+    /// Number to echo at once as a pong; 0 is none.
     pub ping: u32,
-    /// The ping that this answers; 0 is none.
+    /// The ping that this report answers; 0 is none.
     pub pong: u32,
-    /// How long that ping waited, in microseconds.
+    /// Time from the arrival of that ping to this report, in microseconds.
     pub pong_held_us: u32,
     /// Bytes received from the peer since the start, with all headers of their packets.
     pub received_bytes: u64,
-    /// Gaps in what was received, in packets. Wraps.
+    /// Packets missing from what was received. Wraps.
     pub missed_packets: u32,
-    /// Those of the bytes that came with congestion marks (ECN CE). Wraps.
+    /// Part of `received_bytes` that came with congestion marks (ECN CE). Wraps.
     pub marked_bytes: u32,
-    /// When all this was so, in microseconds since the start. Wraps.
+    /// When these measures were taken, in microseconds since the start. Wraps.
     pub at_us: u32,
-    /// Bytes in the socket buffer of the receiver.
+    /// Bytes in the receiver's socket buffer.
     pub socket_bytes: u32,
-    /// And how many it holds.
+    /// Capacity of that buffer in bytes.
     pub socket_bytes_max: u32,
-    /// Bytes that wait for the application: the disk of a file service, say.
+    /// Bytes that wait for the application, for example for the disk of a file service.
     pub application_bytes: u32,
-    /// And how many may.
+    /// Most bytes that may wait for it.
     pub application_bytes_max: u32,
 }
 
-/// How far one queue pair is.
+/// Progress of one queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// The queue pair that is told: the receiver's.
+    /// Queue pair of the report's receiver.
     pub qpn: Qpn,
     /// PSN of the first packet that was not executed.
     pub expected: Psn,
@@ -251,7 +262,7 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// What is missing: PSN of the first packet of each range, and how many.
+    /// Missing ranges: PSN of the first packet, and number of packets.
     pub fn missing(&self) -> impl ExactSizeIterator<Item = (Psn, u32)> + '_ {
         self.ranges.iter().map(|range| {
             let [a, b, c, d, e, f] = *range;
@@ -261,10 +272,10 @@ impl Record<'_> {
     }
 }
 
-/// What was received longer ago than the last such pause, in microseconds, is not counted any more.
+/// Pause in reception, in microseconds, after which the counters of a [`Report`] start again.
 pub const PAUSE_US: u32 = 900_000;
 
-/// Records of a report.
+/// Most records of a report.
 pub const RECORDS_MAX: usize = (CONTENT_LEN - REPORT_LEN) / RECORD_LEN;
 
 const REPORT_LEN: usize = 68;
@@ -274,11 +285,11 @@ const RANGE_LEN: usize = 6;
 /// A message, as it was received. Records lie in the bytes it was parsed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// See [`Hello`], and what it called the receiver.
+    /// A [`Hello`], and the value that it gives as its receiver.
     Hello(Hello, u32),
-    /// See [`Report`].
+    /// A [`Report`] with its records.
     Report(Report, Records<'a>),
-    /// See [`KeyOffer`].
+    /// A [`KeyOffer`].
     Key(KeyOffer),
 }
 
@@ -306,10 +317,10 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
-/// Reads a management datagram of our class.
+/// Reads a management datagram of class [`AIR_CLASS`].
 ///
 /// # Errors
-/// Says why it is none, or none that this version understands; such datagrams are dropped and counted.
+/// Why it is not such a message, or not one of this version; the caller drops and counts it.
 pub fn parse(mad: &[u8]) -> Result<Message<'_>, AirError> {
     let (header, body) = MadHeader::parse(mad)?;
     if header.class != AIR_CLASS {
@@ -397,7 +408,8 @@ fn key_offer(content: &[u8; CONTENT_LEN]) -> KeyOffer {
     }
 }
 
-/// The management datagram of a [`KeyOffer`]; it goes to the process that has the receiver's queue pair.
+/// The management datagram of a [`KeyOffer`]; it goes to the process that has the receiver's queue
+/// pair.
 pub fn key(offer: &KeyOffer) -> [u8; MAD_LEN] {
     let mut content = [0; CONTENT_LEN];
     content[0] = AIR_VERSION;
@@ -406,7 +418,8 @@ pub fn key(offer: &KeyOffer) -> [u8; MAD_LEN] {
     field::set::<8, 4, _>(&mut content, offer.receiver.get().to_be_bytes());
     field::set::<12, PUBLIC_KEY_LEN, _>(&mut content, offer.public_key);
     field::set::<44, PUBLIC_KEY_LEN, _>(&mut content, offer.seen.unwrap_or_default());
-    // Bits 12 to 19 of a queue pair's number are its process's (docs/protocol.md, "Where messages travel").
+    // Bits 12 to 19 of a queue pair number select the process (docs/protocol.md, "Where messages
+    // travel").
     datagram(
         ATTRIBUTE_KEY,
         offer.receiver.get() << 12 & 0xff00_0000,
@@ -415,7 +428,9 @@ pub fn key(offer: &KeyOffer) -> [u8; MAD_LEN] {
     )
 }
 
-/// The management datagram of a [`Hello`]; `receiver` chooses one of the processes at an address, by its top byte.
+/// The management datagram of a [`Hello`].
+///
+/// The top byte of `receiver` selects one of the processes at the address.
 pub fn hello(hello: &Hello, receiver: u32) -> [u8; MAD_LEN] {
     let mut content = [0; CONTENT_LEN];
     content[0] = AIR_VERSION;
@@ -463,7 +478,7 @@ pub struct ReportWriter {
 }
 
 impl ReportWriter {
-    /// Without records as yet.
+    /// A report without records.
     pub fn new(report: &Report) -> Self {
         let mut content = [0; CONTENT_LEN];
         content[0] = AIR_VERSION;
@@ -488,7 +503,7 @@ impl ReportWriter {
         }
     }
 
-    /// How many ranges the next record can have; none if there is no room for a record.
+    /// Number of ranges that fit the next record; `None` if there is no room for a record.
     pub fn room(&self) -> Option<usize> {
         let left = (CONTENT_LEN - self.end).checked_sub(RECORD_LEN)?;
         Some(left / RANGE_LEN)
@@ -525,7 +540,7 @@ impl ReportWriter {
         self.end += N;
     }
 
-    /// The management datagram; `receiver` as of [`hello`].
+    /// The management datagram; `receiver` as in [`hello`].
     pub fn finish(&self, receiver: u32) -> [u8; MAD_LEN] {
         datagram(ATTRIBUTE_REPORT, receiver, self.from, &self.content)
     }
@@ -585,7 +600,8 @@ mod tests {
         assert_eq!(parse(&key(&first)), Ok(Message::Key(first)));
     }
 
-    /// The messages of `tests/air.hex`, which other readers of this format are held against, too.
+    /// The messages in `tests/air.hex`, which the tests of other readers of this format use as
+    /// well.
     fn kept() -> Vec<[u8; MAD_LEN]> {
         let byte = |digits: &str| u8::from_str_radix(digits, 16).unwrap();
         let bytes = |line: &str| -> Vec<u8> {

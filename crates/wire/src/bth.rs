@@ -13,7 +13,8 @@
 //!   S solicited event   M migration state   F FECN   B BECN   A acknowledge request
 //! ```
 //!
-//! Reserved bits are sent as zero and ignored when received, but between hosts that have agreed on a [`tag`](Bth::tag), which takes their place.
+//! Reserved bits are sent as zero and ignored when received, except between hosts that have agreed
+//! on a [`tag`](Bth::tag), which uses them.
 
 use crate::field;
 use crate::{Opcode, ParseError, Psn, Qpn};
@@ -41,7 +42,9 @@ pub struct Bth {
     pub ack_request: bool,
     /// Place of the packet in the stream of its queue pair.
     pub psn: Psn,
-    /// The 13 reserved bits as they were received: 6 of byte 4 above 7 of byte 8. On RoCEv2 they are zero, and mean nothing. [`mark`](Self::mark) writes them.
+    /// The 13 reserved bits as received: 6 of byte 4 above 7 of byte 8.
+    ///
+    /// Zero and without meaning in standard RoCEv2. [`mark`](Self::mark) writes them.
     pub tag: u16,
 }
 
@@ -53,8 +56,8 @@ impl Bth {
     /// to share.
     pub const PKEY_DEFAULT: u16 = 0xffff;
 
-    /// A header with no flag set but `migreq`, which is sent as hardware does, no pad, and the
-    /// default partition.
+    /// A header with no flags but `migreq` (as hardware sends it), no pad, and the default
+    /// partition.
     pub const fn new(opcode: Opcode, dest_qpn: Qpn, psn: Psn) -> Self {
         Self {
             opcode,
@@ -107,7 +110,7 @@ impl Bth {
         header[8] |= tag as u8 & 0x7f;
     }
 
-    /// Changes the PSN of a header, and whether it asks for an acknowledgement.
+    /// Changes the PSN and the acknowledge request bit of a header.
     #[inline]
     pub fn set_place(header: &mut [u8; Self::LEN], psn: Psn, ack_request: bool) {
         let ack = u8::from(ack_request) << 7 | header[8] & 0x7f;
@@ -151,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_comes_back_from_the_reserved_bits_and_changes_no_others() {
+    fn a_tag_uses_the_reserved_bits_and_changes_no_others() {
         let mut bth = Bth::new(Opcode::RcSendOnly, Qpn::new(0xff_ffff), Psn::new(0));
         bth.becn = true;
         bth.ack_request = true;

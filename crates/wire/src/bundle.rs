@@ -1,5 +1,6 @@
-//! A bundle: packets in one UDP datagram, which IP cuts into fragments as long as the interface takes. Between airdma hosts that
-//! have agreed on it (`docs/protocol.md`); to all others it is a packet with an opcode that they do not know, and a wrong ICRC.
+//! A bundle: several packets in one UDP datagram, which IP cuts into fragments of the interface's
+//! MTU. It is used between airdma hosts that have agreed on it (`docs/protocol.md`); to other
+//! implementations it is a packet with an unknown opcode and a wrong ICRC.
 //!
 //! ```text
 //!    0            1            2            3
@@ -12,16 +13,17 @@
 //!   |  has the segment length, or less if it is the last|
 //! ```
 //!
-//! The queue pair stands where a BTH has it: what chooses one of several processes at an address needs to know nothing new. The ICRC
-//! of the k-th packet is that of a packet which left by itself with don't-fragment set and, over IPv4, identification k (from 0).
+//! The queue pair lies where a BTH has it, so one rule selects among several processes at an
+//! address. The ICRC of the k-th packet is that of a packet sent alone with don't-fragment set and,
+//! over IPv4, identification k (from 0).
 
 use crate::{Bth, ICRC_LEN, Qpn, field};
 
-/// First byte, of those that are left to manufacturers (IBTA table 39).
+/// First byte of a bundle: one of the opcodes left to manufacturers (IBTA table 39).
 pub const BUNDLE_OPCODE: u8 = 0xd9;
 /// Bytes before the first packet.
 pub const BUNDLE_HEADER_LEN: usize = 8;
-/// Packets of a bundle.
+/// Most packets of a bundle.
 pub const BUNDLE_PACKETS_MAX: usize = 64;
 
 /// Shortest packet, BTH to ICRC.
@@ -34,16 +36,17 @@ pub struct Bundle<'a> {
     bytes: &'a [u8],
 }
 
-/// Whether a datagram claims to be a bundle. It is no packet then.
+/// Whether a datagram claims to be a bundle rather than a packet.
 #[inline]
 pub fn is_bundle(datagram: &[u8]) -> bool {
     datagram.first() == Some(&BUNDLE_OPCODE)
 }
 
-/// The header of a bundle of `packets` packets, each of `segment` bytes (BTH to ICRC) but for the last.
+/// The header of a bundle of `packets` packets, each of `segment` bytes (BTH to ICRC) except the
+/// last.
 ///
 /// # Panics
-/// If there are too many packets, or none.
+/// If `packets` is 0 or more than [`BUNDLE_PACKETS_MAX`].
 pub fn bundle_header(segment: u16, packets: usize, first: Qpn) -> [u8; BUNDLE_HEADER_LEN] {
     assert!(
         (1..=BUNDLE_PACKETS_MAX).contains(&packets),
@@ -57,7 +60,7 @@ pub fn bundle_header(segment: u16, packets: usize, first: Qpn) -> [u8; BUNDLE_HE
 }
 
 impl<'a> Bundle<'a> {
-    /// `None` if the datagram is no bundle, or its lengths do not fit each other.
+    /// `None` if the datagram is not a bundle, or its lengths are inconsistent.
     pub fn parse(datagram: &'a [u8]) -> Option<Self> {
         let (head, bytes) = datagram.split_first_chunk::<BUNDLE_HEADER_LEN>()?;
         let segment = usize::from(u16::from_be_bytes(field::get::<2, 2, _>(head)));
@@ -70,12 +73,14 @@ impl<'a> Bundle<'a> {
         Some(Bundle { segment, bytes })
     }
 
-    /// Its packets, BTH to ICRC, in order. Any of them may be anything, another bundle too, and the last shorter than a packet.
+    /// Its packets, BTH to ICRC, in order.
+    ///
+    /// A packet may hold anything, even another bundle; the last may be too short to be one.
     pub fn packets(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
         self.bytes.chunks(self.segment)
     }
 
-    /// All of them, one behind the other, and how long each is but for the last.
+    /// All packets, back to back, and the length of each except the last.
     pub fn segments(&self) -> (&'a [u8], usize) {
         (self.bytes, self.segment)
     }
@@ -86,7 +91,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// A bundle of so many bytes behind its header.
+    /// A bundle with `bytes` bytes behind its header.
     fn bundle(segment: u16, packets: usize, bytes: usize) -> Vec<u8> {
         let mut bundle = bundle_header(segment, packets, Qpn::new(0x51_2345)).to_vec();
         bundle.extend((0..bytes).map(|at| at as u8));

@@ -1,4 +1,5 @@
-//! Messages of connection management: management datagrams of class 7 (IBTA 12.6 to 12.8 and 12.11).
+//! Messages of connection management: management datagrams of class 7 (IBTA 12.6 to 12.8 and
+//! 12.11).
 //!
 //! ```text
 //!  active side                     passive side
@@ -13,8 +14,9 @@
 //! ```
 //!
 //! Each message is a plain value with its private data in full length. Offsets in the files of the
-//! messages count from the end of the header of the management datagram. Reserved bits are sent as zero and ignored when
-//! received. Alternate paths of a live connection (LAP and APR) are not spoken.
+//! messages count from the end of the header of the management datagram. Reserved bits are sent as
+//! zero and ignored when received. Alternate paths of a live connection (LAP and APR) are not
+//! supported.
 
 mod drep;
 mod dreq;
@@ -46,13 +48,13 @@ use crate::mad::{MAD_BODY_LEN, MAD_LEN, MadError, MadHeader};
 /// A management datagram of connection management.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CmMad {
-    /// Ties an answer to what it answers; answers repeat it.
+    /// Transaction id, which an answer repeats.
     pub transaction: u64,
-    /// What it says.
+    /// The message that the datagram carries.
     pub message: CmMessage,
 }
 
-/// The messages.
+/// A message of connection management.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CmMessage {
     /// Request for communication.
@@ -78,13 +80,13 @@ pub enum CmMessage {
 impl CmMad {
     /// Management class of connection management.
     pub const CLASS: u8 = 0x07;
-    /// Its version.
+    /// Class version of connection management.
     pub const CLASS_VERSION: u8 = 2;
 
     /// Reads a datagram.
     ///
     /// # Errors
-    /// Says what is wrong with it; such datagrams are dropped and counted.
+    /// What is wrong with it; the caller drops and counts it.
     pub fn parse(mad: &[u8]) -> Result<Self, MadError> {
         let (header, body) = MadHeader::parse(mad)?;
         if header.class != Self::CLASS {
@@ -134,7 +136,7 @@ impl CmMessage {
         }
     }
 
-    /// What the specification calls the message (IBTA 12.6).
+    /// Name of the message in the specification (IBTA 12.6).
     pub const fn name(&self) -> &'static str {
         match self {
             CmMessage::Req(_) => "REQ",

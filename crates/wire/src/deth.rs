@@ -12,12 +12,12 @@
 
 use crate::{Qkey, Qpn, field};
 
-/// Datagram extended header: who sent a datagram, and the key that opens its receiver.
+/// Datagram extended header: source queue pair of a datagram, and the key to its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Deth {
     /// Must equal the queue key of the receiving queue pair.
     pub qkey: Qkey,
-    /// Queue pair that sent the datagram: where an answer goes.
+    /// Queue pair that sent the datagram, and that an answer goes to.
     pub src_qpn: Qpn,
 }
 

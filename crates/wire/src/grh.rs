@@ -22,10 +22,10 @@ pub const GRH_LEN: usize = 40;
 
 /// The area of a datagram that came with this IP header.
 ///
-/// `payload_len` is what follows the IP header, in bytes: UDP header to ICRC. `flow_label` is
-/// IPv6's, in its low 20 bits. What a UDP socket does not tell is filled in as RoCEv2 senders do:
-/// DF set; the identification, which is lost, is 0. If only one address is IPv4, the header is an
-/// IPv6 one with that address mapped.
+/// `payload_len` is the number of bytes behind the IP header, from UDP header to ICRC. `flow_label`
+/// is IPv6's, in its low 20 bits. Fields that a UDP socket does not report are filled in as RoCEv2
+/// senders do: DF is set, and the identification, which is lost, is 0. If only one address is IPv4,
+/// the header is an IPv6 one with that address mapped.
 pub fn grh_area(
     src: IpAddr,
     dst: IpAddr,
@@ -108,8 +108,10 @@ mod tests {
         let (src, dst) = (Ipv4Addr::new(10, 0, 17, 1), Ipv4Addr::new(10, 0, 18, 1));
         let area = grh_area(src.into(), dst.into(), 0xc2, 64, 0xfffff, 40);
         assert_eq!(area[..20], [0; 20]);
-        // A captured header, whose checksum was 0x9161 with identification 0x718c: without it, the
-        // checksum is 0x9161 + 0x718c, carry taken in, which is 0x02ee.
+        // A captured header whose checksum is 0x9161 with identification 0x718c.
+        //
+        // Without the identification, the checksum is 0x9161 + 0x718c with end-around carry:
+        // 0x02ee.
         let header = [
             0x45, 0xc2, 0, 60, 0, 0, 0x40, 0, 64, 17, 0x02, 0xee, 10, 0, 17, 1, 10, 0, 18, 1,
         ];

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! The CRC is the one of Ethernet: polynomial 0x04c11db7, reflected, preset to and finally inverted
-//! by all ones. Masked means that the sum sees all ones instead of a field that may change on the
-//! way. The masked part is short and of known layout: it is built on the stack, and the rest of the
-//! packet is summed where it lies.
+//! by all ones. Masked means that the CRC sees all ones instead of a field that may change on the
+//! way. The masked part is short and of known layout: it is built on the stack, and the CRC of the
+//! rest is computed in place.
 
 use crc32fast::Hasher;
 
@@ -65,9 +65,9 @@ pub fn icrc(ip: &IpPseudo, src_port: u16, dst_port: u16, transport: &[u8]) -> u3
 
 /// The ICRC of a packet in a capture: all its bytes from the IP header on, without the ICRC itself.
 ///
-/// `None` when the bytes are no UDP packet with room for a BTH, or have IPv4 options or IPv6
-/// extension headers. Nothing else is checked: lengths, ports and fragment bits are summed as they
-/// are.
+/// `None` if the bytes are not a UDP packet with room for a BTH, or have IPv4 options or IPv6
+/// extension headers. Nothing else is checked: lengths, ports and fragment bits enter the CRC as
+/// they are.
 pub fn icrc_of_ip_packet(ip_packet_without_icrc: &[u8]) -> Option<u32> {
     let bytes = ip_packet_without_icrc;
     match bytes.first()? >> 4 {

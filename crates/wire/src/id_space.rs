@@ -1,10 +1,10 @@
-//! The hidden IPv4 identification: what it can do to an ICRC, and how to find it there.
+//! The hidden IPv4 identification: how it changes an ICRC, and how to recover it from one.
 //!
-//! The ICRC covers the identification field of the IPv4 header, but a UDP socket neither tells it
-//! nor lets it be chosen. A CRC is affine: changing the identification changes the CRC by a
-//! difference that depends on the changed bits and on the number n of bytes behind them, and on
-//! nothing else. In polynomials over GF(2), modulo the CRC's P(x), and because each byte enters the
-//! CRC from its lowest bit on:
+//! The ICRC covers the identification field of the IPv4 header, but a UDP socket can neither read
+//! nor choose it. A CRC is affine: changing the identification changes the CRC by a difference that
+//! depends on the changed bits and on the number n of bytes behind them, and on nothing else. In
+//! polynomials over GF(2), modulo the CRC's P(x), and because each byte enters the CRC from its
+//! lowest bit on:
 //!
 //! ```text
 //!   icrc(id) ^ icrc(0) = id(x) * x^(8n + 32)
@@ -15,12 +15,12 @@
 //! ```
 //!
 //! 1. A sender that knows its identification adds [`IdSpace::image`] of it to the ICRC for 0.
-//! 2. A receiver multiplies the difference that it sees with x^-(8n + 32). If an identification
-//!    explains the difference, the product is that identification, a polynomial of degree below 16;
-//!    if not, it has a higher degree. So [`IdSpace::recover`] is exact, and no two identifications
-//!    are ever confused.
+//! 2. A receiver multiplies the observed difference by x^-(8n + 32). If an identification explains
+//!    the difference, the product is that identification, a polynomial of degree below 16; if not,
+//!    it has a higher degree. So [`IdSpace::recover`] is exact, and no two identifications are ever
+//!    confused.
 //!
-//! What a receiver gives up: of 32 check bits, 16 go into finding the identification. Any single
+//! The cost to a receiver: of 32 check bits, 16 go into recovering the identification. Any single
 //! flipped bit of a packet up to 9,000 bytes is still found, but heavier damage passes with
 //! probability 2^-16 instead of 2^-32, unless the identification found is also compared with the
 //! one that the sender is expected to use.
@@ -31,12 +31,12 @@
 use crate::ip::IPV4_LEN;
 use crate::udp::UDP_LEN;
 
-/// The effects of all identifications on the ICRC of the packets of one length.
+/// The effect of each identification on the ICRC of packets of one length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdSpace {
-    /// x^(8n + 32) times each power of x that an identification is made of.
+    /// x^(8n + 32) times each power of x in an identification.
     images: [u32; 16],
-    /// x^-(8n + 32) times each power of x that an ICRC is made of.
+    /// x^-(8n + 32) times each power of x in an ICRC.
     quotients: [u32; 32],
 }
 
@@ -50,17 +50,18 @@ impl IdSpace {
         }
     }
 
-    /// How the ICRC changes when the identification is `id` instead of 0.
+    /// Difference of the ICRC if the identification is `id` instead of 0.
     #[inline]
     pub fn image(&self, id: u16) -> u32 {
         // The columns are in the order in which the bits enter the CRC.
         product(&self.images, u32::from(id.swap_bytes()))
     }
 
-    /// The identification that changes the ICRC by `difference`: the ICRC received `^` the ICRC for
+    /// Recovers the identification from `difference`: the received ICRC `^` the ICRC for
     /// identification 0.
     ///
-    /// `None` when none does: the packet is damaged, or not what the ICRC for 0 was computed over.
+    /// `None` if no identification explains it: the packet is damaged, or differs from what the
+    /// ICRC for 0 was computed over.
     #[inline]
     pub fn recover(&self, difference: u32) -> Option<u16> {
         let quotient = product(&self.quotients, difference);
@@ -69,9 +70,9 @@ impl IdSpace {
     }
 }
 
-/// The [`IdSpace`] of every packet length, computed when a length is first asked for.
+/// The [`IdSpace`] of every packet length, computed at first use.
 ///
-/// Memory is allocated once for each length that occurs, never after that.
+/// Memory is allocated once for each length that occurs.
 #[derive(Clone, Debug)]
 pub struct IdSpaces {
     /// By length, in words of four bytes.
@@ -86,7 +87,7 @@ impl IdSpaces {
         }
     }
 
-    /// The identification that explains `difference` in a packet of `len` bytes: see
+    /// Recovers the identification from `difference` in a packet of `len` bytes: see
     /// [`IdSpace::recover`].
     #[inline]
     pub fn recover(&mut self, len: usize, difference: u32) -> Option<u16> {

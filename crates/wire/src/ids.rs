@@ -1,5 +1,4 @@
-//! Numbers that must not be mixed: packet sequence and queue pair numbers, keys, global
-//! identifiers.
+//! Types for numbers that must not be mixed up: PSNs, queue pair numbers, keys, GIDs.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -28,7 +27,7 @@ impl Psn {
         Self::new(self.0.wrapping_add(n))
     }
 
-    /// How many packets `self` lies behind `earlier`: negative when it lies before it.
+    /// Number of packets from `earlier` to `self`; negative if `self` is the earlier one.
     ///
     /// The shorter way round counts, so the result is in `-2^23 ..= 2^23 - 1`.
     pub const fn distance_from(self, earlier: Psn) -> i32 {
@@ -81,7 +80,7 @@ pub struct Rkey(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lkey(pub u32);
 
-/// Queue key: what a datagram must carry to be accepted by a UD queue pair.
+/// Queue key: a UD queue pair accepts only datagrams that carry it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Qkey(pub u32);
 
@@ -117,7 +116,7 @@ impl From<Ipv6Addr> for Gid {
     }
 }
 
-/// Eight groups of four digits with no abbreviation, as sysfs prints a GID.
+/// Eight groups of four digits, not abbreviated, as sysfs prints a GID.
 impl fmt::Display for Gid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, pair) in self.0.chunks_exact(2).enumerate() {

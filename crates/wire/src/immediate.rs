@@ -10,8 +10,8 @@
 //!  +---------------------------------------------------------------+
 //! ```
 //!
-//! Immediate data is four opaque bytes in the order of the wire, as `ibv_wc` hands them to a
-//! program; it is no number.
+//! Immediate data is four opaque bytes in the order of the wire, as `ibv_wc` has them; it is not a
+//! number.
 
 /// Length of immediate data in bytes.
 pub const IMMEDIATE_LEN: usize = 4;

@@ -1,4 +1,4 @@
-//! What the ICRC covers of the IP header (IBTA A17.3.3).
+//! Fields of the IP header that the ICRC covers (IBTA A17.3.3).
 //!
 //! ```text
 //!  IPv4   0                   1                   2                   3

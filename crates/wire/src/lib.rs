@@ -1,4 +1,5 @@
-//! Packet formats of RoCEv2: headers, the invariant CRC, the datagrams of connection management, and nothing else.
+//! Packet formats of RoCEv2: headers, the invariant CRC, the datagrams of connection management,
+//! and nothing else.
 //!
 //! Everything here is a pure function of its arguments. Parsing borrows the payload from the
 //! received bytes, emitting writes into a slice of the caller's; no header needs the heap, and no

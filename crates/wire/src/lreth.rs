@@ -1,5 +1,6 @@
-//! Long READ extended transport header (LRETH): behind the RETH of a READ request, what each of its answers carries but the last, where
-//! that is more than the path MTU. Between airdma hosts that have agreed on it only (`docs/protocol.md`).
+//! Long READ extended transport header (LRETH), behind the RETH of a READ request: the payload of
+//! each response packet except the last, if that is more than the path MTU. It is used only between
+//! airdma hosts that have agreed on it (`docs/protocol.md`).
 //!
 //! ```text
 //!   +------------+------------+-------------------------+
@@ -9,13 +10,13 @@
 
 use crate::packet::ParseError;
 
-/// Of this format.
+/// Version of this format.
 pub const LRETH_VERSION: u8 = 1;
 
-/// How a READ is to be answered.
+/// How the responder must segment a READ response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lreth {
-    /// Bytes that each answer carries but the last.
+    /// Payload of each response packet except the last, in bytes.
     pub payload: u16,
 }
 
@@ -26,7 +27,7 @@ impl Lreth {
     /// Reads what follows the RETH, to the end of the packet.
     ///
     /// # Errors
-    /// It is too short or too long, or of another version.
+    /// If it is too short or too long, or has another version.
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         let (&[version, _, a, b], rest) = bytes
             .split_first_chunk::<{ Self::LEN }>()

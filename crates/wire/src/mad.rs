@@ -19,7 +19,7 @@
 
 use crate::{Qkey, field};
 
-/// Length of a management datagram in bytes. There are no others.
+/// Length of every management datagram in bytes.
 pub const MAD_LEN: usize = 256;
 
 /// Bytes behind the header.
@@ -28,7 +28,7 @@ pub const MAD_BODY_LEN: usize = MAD_LEN - MadHeader::LEN;
 /// Q_Key of queue pair 1: every management datagram carries it (IBTA 10.2.5).
 pub const GSI_QKEY: Qkey = Qkey(0x8001_0000);
 
-/// Why bytes are no management datagram, or none of connection management.
+/// Why bytes are not a management datagram, or not one of connection management.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MadError {
     /// The datagram does not have [`MAD_LEN`] bytes.
@@ -46,10 +46,10 @@ pub enum MadError {
     /// The method is not Send: connection management has no other.
     #[error("method {0:#04x}")]
     Method(u8),
-    /// No message that this crate knows has this attribute id.
+    /// The attribute id is not one of this crate's messages.
     #[error("attribute id {0:#06x}")]
     Attribute(u16),
-    /// The path MTU code is none of 1..=5.
+    /// The path MTU code is not in 1..=5.
     #[error("path MTU code {0}")]
     PathMtu(u8),
     /// There is more additional information than its field holds.
@@ -63,7 +63,7 @@ pub enum MadError {
     IpVersion(u8),
 }
 
-/// The first 24 bytes.
+/// The header of a management datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MadHeader {
     /// Management class.
@@ -74,13 +74,13 @@ pub struct MadHeader {
     pub method: u8,
     /// Status of a response.
     pub status: u16,
-    /// As the class says.
+    /// Field whose meaning the class defines.
     pub class_specific: u16,
-    /// Ties an answer to what it answers.
+    /// Transaction id, which an answer repeats.
     pub transaction: u64,
-    /// What the body is.
+    /// Attribute: the kind of the body.
     pub attribute: u16,
-    /// Says more about the attribute.
+    /// Attribute modifier.
     pub modifier: u32,
 }
 

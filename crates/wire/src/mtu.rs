@@ -1,4 +1,4 @@
-//! Path MTU: the payload of every packet but the last of a message (IBTA 9.7.1 and table 151).
+//! Path MTU: the payload of every packet except the last of a message (IBTA 9.7.1 and table 151).
 
 use crate::Bth;
 use crate::icrc::ICRC_LEN;
@@ -7,8 +7,10 @@ use crate::ip::{IPV4_LEN, IPV6_LEN};
 use crate::udp::UDP_LEN;
 use std::net::IpAddr;
 
-/// Bytes that lower layers may add to a payload: the allowance of the kernel's rxe, so that both
-/// ends of a link with the same interface MTU arrive at the same path MTU.
+/// Bytes that lower layers may add to a payload.
+///
+/// The allowance of the kernel's rxe, so that both ends of a link with the same interface MTU
+/// arrive at the same path MTU.
 const HEADROOM: u32 = 80;
 
 /// Payload bytes of a full packet. The value of each variant is the one of `enum ibv_mtu`.
@@ -48,17 +50,20 @@ impl PathMtu {
         Self::ALL.into_iter().find(|&mtu| mtu as u8 == value)
     }
 
-    /// The largest path MTU that fits a network interface of that MTU (in bytes, without the link
-    /// layer's header); `None` when not even 256 bytes fit.
+    /// The largest path MTU that fits a network interface with MTU `mtu`.
+    ///
+    /// `mtu` is in bytes without the link layer's header; `None` if not even 256 bytes fit.
     pub fn for_interface_mtu(mtu: u32) -> Option<PathMtu> {
         let room = mtu.saturating_sub(HEADROOM);
         Self::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= room)
     }
 }
 
-/// What a packet of a SEND, a WRITE or an answer to a READ to that address can carry at most where the interface has this MTU: a path MTU is a
-/// power of two, and leaves a third of Ethernet's 1,500 bytes unused. The last packet may have immediate data as well, and an answer has an AETH,
-/// which is as long; the first packet of a WRITE carries so much less as its RETH is long. A packet never carries more than the largest path MTU.
+/// Largest payload of a SEND, WRITE or READ response packet to `address` in air mode.
+///
+/// A path MTU is a power of two, and leaves a third of Ethernet's 1,500 bytes unused. The result
+/// leaves room for four bytes of immediate data or an AETH; the first packet of a WRITE carries
+/// less, by the length of its RETH. It never exceeds the largest path MTU.
 pub fn long_payload(interface_mtu: u32, address: IpAddr) -> u32 {
     let ip = match address {
         IpAddr::V4(_) => IPV4_LEN,

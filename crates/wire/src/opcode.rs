@@ -7,11 +7,11 @@
 //!  +-------+-----------+
 //! ```
 //!
-//! The operations of the extended reliable connection (XRC, IBTA A14.3) are those of RC; ATOMIC WRITE is number 0x1d of
-//! both (IBTA A19.4.3).
+//! The operations of the extended reliable connection (XRC, IBTA A14.3) are those of RC; ATOMIC
+//! WRITE is number 0x1d of both (IBTA A19.4.3).
 //!
-//! One table below says everything that an opcode implies: its name, its transport service, its
-//! place in a message and the extended headers behind the BTH.
+//! One table below holds everything that an opcode implies: name, transport service, position in a
+//! message, extended headers.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ pub enum Transport {
     Cnp,
 }
 
-/// A byte that is no opcode this crate knows.
+/// The byte is not an opcode that this crate knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown opcode {0:#04x}")]
 pub struct UnknownOpcode(pub u8);
@@ -70,7 +70,7 @@ macro_rules! opcodes {
             /// Every opcode, in ascending order of value.
             pub const ALL: &'static [Opcode] = &[$(Opcode::$variant,)*];
 
-            /// Name in the style of the specification, for people: `RC_SEND_ONLY`.
+            /// Name in the style of the specification, for display: `RC_SEND_ONLY`.
             pub const fn name(self) -> &'static str {
                 match self { $(Opcode::$variant => $name,)* }
             }
@@ -81,8 +81,8 @@ macro_rules! opcodes {
             }
         }
 
-        /// Opcode and implications of every byte: one look-up where a `match` would jump, since
-        /// the values are sparse.
+        /// Opcode and implications of every byte: a `match` would jump, since the values are
+        /// sparse.
         const BY_BYTE: [(Option<Opcode>, u32); 256] = {
             let mut table = [(None, 0); 256];
             $(table[$value] = (Some(Opcode::$variant), $implies);)*
@@ -206,8 +206,10 @@ impl Opcode {
         self.has(LAST)
     }
 
-    /// A whole send, write or READ response. Opcodes without a place in a message (READ request,
-    /// atomics, acknowledgements, CNP) are none of first, middle, last and only.
+    /// A whole send, write or READ response.
+    ///
+    /// Opcodes that are not part of a segmented message (READ request, atomics, acknowledgements,
+    /// CNP) are none of first, middle, last and only.
     #[inline]
     pub const fn is_only(self) -> bool {
         self.has(ONLY)
@@ -231,14 +233,15 @@ impl Opcode {
         self.has(READ_RESPONSE)
     }
 
-    /// What a requester sends: sends, writes, READ requests and atomics of any service. Responses,
-    /// acknowledgements and CNPs are not.
+    /// What a requester sends: sends, writes, READ requests and atomics of any service.
+    ///
+    /// Responses, acknowledgements and CNPs are not requests.
     #[inline]
     pub const fn is_request(self) -> bool {
         self.has(SEND | WRITE | ASKS)
     }
 
-    /// Carries an extended header that reliable and unreliable connections never do: one question on their path.
+    /// Carries an extended header that RC and UC packets never do: one test on their path.
     #[inline]
     pub(crate) const fn has_deth_or_xrceth(self) -> bool {
         self.has(DETH | XRCETH)

@@ -7,8 +7,8 @@
 //!  +-----+------+--------+------------------+------+-----------+-------+------+---------+-----+
 //! ```
 //!
-//! The opcode says which of the headers are there. The ICRC behind the pad is cut off before
-//! parsing, and added after emitting.
+//! The opcode determines which of the headers are present. The ICRC behind the pad is cut off
+//! before parsing, and added after emitting.
 
 use crate::opcode::UnknownOpcode;
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 /// The most bytes that the headers of one packet take: BTH, XRCETH and AtomicETH.
 pub const HEADERS_LEN_MAX: usize = Bth::LEN + XrcEth::LEN + AtomicEth::LEN;
 
-/// Length of all headers there are, one of each.
+/// Length of one header of each kind.
 const ALL_LEN: usize = Bth::LEN
     + Deth::LEN
     + XrcEth::LEN
@@ -29,8 +29,10 @@ const ALL_LEN: usize = Bth::LEN
     + size_of::<[u8; 4]>()
     + size_of::<Rkey>();
 
-/// The base transport header and the payload of a packet from the middle of a SEND, a WRITE or a READ response of a reliable
-/// connection, which has no other header. `None` for all others; the pad and the payload's length are not looked at.
+/// The BTH and the payload of a packet from the middle of an RC SEND, WRITE or READ response.
+///
+/// Such a packet has no other header. `None` for all others; the pad and the payload's length are
+/// not checked.
 #[inline]
 pub fn split_middle(bytes: &[u8]) -> Option<(Bth, &[u8])> {
     const SEND: u8 = Opcode::RcSendMiddle as u8;
@@ -43,13 +45,13 @@ pub fn split_middle(bytes: &[u8]) -> Option<(Bth, &[u8])> {
     }
 }
 
-/// Why bytes are no packet.
+/// Why bytes are not a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// The bytes end inside the headers that the opcode asks for.
+    /// The bytes end inside the headers that the opcode requires.
     #[error("the packet ends inside its headers")]
     Truncated,
-    /// The first byte is no opcode this crate knows.
+    /// The first byte is not an opcode that this crate knows.
     #[error("unknown opcode {0:#04x}")]
     UnknownOpcode(u8),
     /// The transport header version is not 0.
@@ -58,7 +60,7 @@ pub enum ParseError {
     /// There are more pad bytes than bytes behind the headers.
     #[error("more pad bytes than payload")]
     BadPad,
-    /// Headers, payload and pad together are no multiple of four bytes.
+    /// The length of headers, payload and pad is not a multiple of four bytes.
     #[error("length is not a multiple of four")]
     BadLength,
 }
@@ -93,8 +95,8 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// A base transport header with nothing behind it. The opcode says which of the other fields to
-    /// fill in.
+    /// A BTH with nothing behind it. Its opcode determines which of the other fields the caller
+    /// must fill in.
     pub const fn new(bth: Bth) -> Self {
         Self {
             bth,
@@ -145,7 +147,7 @@ impl Headers {
         len
     }
 
-    /// Whether exactly the headers that the opcode asks for are there.
+    /// Whether exactly the headers that the opcode requires are present.
     pub const fn fit_opcode(&self) -> bool {
         let opcode = self.bth.opcode;
         self.deth.is_some() == opcode.has_deth()
@@ -162,12 +164,12 @@ impl Headers {
     /// [`len`](Self::len).
     ///
     /// # Panics
-    /// When `out` is shorter than that. Debug builds also check that the headers [fit the
+    /// If `out` is shorter than that. Debug builds also check that the headers [fit the
     /// opcode](Self::fit_opcode).
     #[inline]
     pub fn emit(&self, out: &mut [u8]) -> usize {
         debug_assert!(self.fit_opcode(), "{:?}", self);
-        // In a buffer with room for any headers that is looked at once, not for each.
+        // In a buffer with room for any headers, the bounds are checked once, not for each.
         match out.first_chunk_mut::<ALL_LEN>() {
             Some(room) => self.write(room),
             None => self.write(out),
@@ -241,20 +243,20 @@ impl Headers {
 /// A received packet. The payload lies in the bytes it was parsed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// What the packet says.
+    /// The headers of the packet.
     pub headers: Headers,
-    /// What it carries, without the pad bytes.
+    /// The payload, without the pad bytes.
     pub payload: &'a [u8],
 }
 
 impl<'a> Packet<'a> {
     /// Reads a packet from the bytes between UDP header and ICRC.
     ///
-    /// Only the format is checked: whether a payload is allowed, and how long it must be, is the
-    /// transport's business. Pad bytes may have any value.
+    /// Only the format is checked: the transport decides whether a payload is allowed, and how long
+    /// it must be. Pad bytes may have any value.
     ///
     /// # Errors
-    /// Says why the bytes are no packet; such bytes are dropped and counted.
+    /// Why the bytes are not a packet; the caller drops and counts them.
     #[inline(always)] // into the paths of packets in the clear and of sealed ones
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, ParseError> {
         let mut reader = Reader { rest: bytes };
@@ -273,7 +275,7 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// What the packet does: short for `headers.bth.opcode`.
+    /// Short for `headers.bth.opcode`.
     pub const fn opcode(&self) -> Opcode {
         self.headers.bth.opcode
     }

@@ -1,5 +1,5 @@
-//! Priority-based flow control (IEEE 802.1Qbb, now in IEEE 802.1Q; the frame is that of IEEE 802.3 annex 31D): asks the
-//! other end of a cable to send no frames of some priorities for a while.
+//! Priority-based flow control (IEEE 802.1Qbb, now in IEEE 802.1Q; the frame is that of IEEE 802.3
+//! annex 31D): asks the link partner to pause some priorities for a while.
 //!
 //! ```text
 //!  +----------------------------------+-------------------------------+
@@ -21,27 +21,28 @@ use crate::field;
 /// Length of the frame in bytes, without check sequence.
 pub const PFC_LEN: usize = 60;
 
-/// Where it is sent: to whoever is at the other end of the cable.
+/// Destination address of PAUSE and PFC frames, which bridges do not forward.
 pub const MAC_CONTROL_ADDRESS: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x01];
 
 const MAC_CONTROL: u16 = 0x8808;
 const OPCODE: u16 = 0x0101;
-/// What a quantum is, in the time that the cable takes for a bit.
+/// Length of a quantum, in bit times of the cable.
 const QUANTUM_BITS: u64 = 512;
 const TIMES_AT: usize = 18;
 const PRIORITIES: usize = 8;
 
-/// What is asked of the other end.
+/// A PFC frame: pause times that an interface asks of its link partner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pfc {
-    /// Address of the interface that asks.
+    /// Address of the interface that sends it.
     pub source: [u8; 6],
-    /// For each priority: nothing is said of it, or how many quanta it shall stop from now on; 0: it may go on.
+    /// For each priority, the time to pause from now on, in quanta; 0 resumes, `None` leaves it as
+    /// it is.
     pub quanta: [Option<u16>; PRIORITIES],
 }
 
 impl Pfc {
-    /// About one priority, 0 to 7; a higher one names none.
+    /// A frame about one priority, 0 to 7; a higher one is ignored.
     pub fn of(source: [u8; 6], priority: u8, quanta: u16) -> Pfc {
         let of = |index| (index == usize::from(priority)).then_some(quanta);
         Pfc {
@@ -67,7 +68,9 @@ impl Pfc {
         frame
     }
 
-    /// The request in a frame; `None` if it is another, or cut off. What an interface strips of the padding may lack.
+    /// The request in a frame; `None` if the frame is another kind, or cut off.
+    ///
+    /// Padding may be missing: some interfaces strip it.
     pub fn parse(frame: &[u8]) -> Option<Pfc> {
         let header: &[u8; TIMES_AT] = frame.first_chunk()?;
         let word = |bytes: [u8; 2]| u16::from_be_bytes(bytes);
@@ -91,7 +94,7 @@ impl Pfc {
     }
 }
 
-/// How long some quanta are, in nanoseconds, on a cable of this speed.
+/// Length of `quanta` in nanoseconds, on a cable of this speed.
 pub fn quanta_ns(quanta: u16, mbit_per_s: u32) -> u64 {
     u64::from(quanta) * QUANTUM_BITS * 1000 / u64::from(mbit_per_s.max(1))
 }
@@ -105,7 +108,8 @@ mod tests {
 
     #[test]
     fn a_frame_is_laid_out_as_the_standard_draws_it() {
-        // IEEE 802.3 figure 31D-1: priority 3 for 0xffff quanta, priority 5 goes on, the others are not spoken of.
+        // IEEE 802.3 figure 31D-1: pauses priority 3 for 0xffff quanta, resumes priority 5, leaves
+        // the others.
         let mut golden = vec![0x01, 0x80, 0xc2, 0x00, 0x00, 0x01];
         golden.extend([0x02, 0x00, 0x00, 0x00, 0x00, 0x2a]);
         golden.extend([0x88, 0x08, 0x01, 0x01, 0x00, 0b0010_1000]);

@@ -15,7 +15,7 @@
 
 use crate::{Rkey, field};
 
-/// RDMA extended header: the memory that a WRITE or READ is about.
+/// RDMA extended header: the remote memory of a WRITE or READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Reth {
     /// Address in the responder's process.

@@ -8,8 +8,9 @@ pub const fn rnr_timer(code: u8) -> Duration {
     Duration::from_micros(RNR_TIMER_US[(code & 0x1f) as usize] as u64)
 }
 
-/// The local ACK timeout of an attribute code, 4.096 us * 2^code (IBTA 9.9.2.1.1). The low five
-/// bits count; `None`, for code 0, means to wait for ever.
+/// The local ACK timeout of an attribute code, 4.096 us * 2^code (IBTA 9.9.2.1.1).
+///
+/// The low five bits count; `None`, for code 0, means to wait for ever.
 pub const fn ack_timeout(code: u8) -> Option<Duration> {
     match code & 0x1f {
         0 => None,

@@ -1,5 +1,6 @@
-//! A sealed packet: a packet of a connection, encrypted and authenticated. Between airdma hosts that have agreed on a key
-//! (`docs/protocol.md`, "Sealed packets"); to other implementations it is a packet with an unknown opcode.
+//! A sealed packet: a packet of a connection, encrypted and authenticated. It is used between
+//! airdma hosts that have agreed on a key (`docs/protocol.md`, "Sealed packets"); to other
+//! implementations it is a packet with an unknown opcode.
 //!
 //! ```text
 //!    0            1            2            3
@@ -23,27 +24,27 @@
 //!   |   ICRC                                            |
 //! ```
 //!
-//! The BTH stays readable: the queue pair in it selects one of several processes at an address, and tools show PSNs. Its byte of
-//! FECN and BECN, which routers may change, is not authenticated.
+//! The BTH stays readable: the queue pair in it selects one of several processes at an address, and
+//! tools show PSNs. Its byte of FECN and BECN, which routers may change, is not authenticated.
 
 use crate::{Bth, field};
 
-/// First byte, of those that are left to manufacturers (IBTA table 39).
+/// First byte of a sealed packet: one of the opcodes left to manufacturers (IBTA table 39).
 pub const SEALED_OPCODE: u8 = 0xda;
 /// Bytes of the authentication tag.
 pub const SEALED_TAG_LEN: usize = 16;
 /// Bytes of the word that holds the opcode.
 pub const SEALED_OPCODE_LEN: usize = 4;
 const COUNTER_LEN: usize = 8;
-/// How much longer a packet is when it is sealed.
+/// Bytes that sealing adds to a packet.
 pub const SEALED_OVERHEAD: usize = SEALED_OPCODE_LEN + COUNTER_LEN + SEALED_TAG_LEN;
 
 /// A sealed packet as it was received, without its ICRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sealed<'a> {
-    /// The first 12 bytes.
+    /// The base transport header.
     pub bth: &'a [u8; Bth::LEN],
-    /// What is encrypted: what follows the BTH, and the word of the opcode.
+    /// The encrypted part: what followed the BTH, and the word that holds the opcode.
     pub body: &'a [u8],
     /// The sender's counter.
     pub counter: u64,
@@ -57,7 +58,7 @@ pub fn is_sealed(packet: &[u8]) -> bool {
     packet.first() == Some(&SEALED_OPCODE)
 }
 
-/// What of the BTH is authenticated.
+/// The authenticated part of the BTH.
 #[inline]
 pub fn sealed_associated_data(bth: &[u8; Bth::LEN]) -> [u8; Bth::LEN] {
     let mut data = *bth;
@@ -66,7 +67,7 @@ pub fn sealed_associated_data(bth: &[u8; Bth::LEN]) -> [u8; Bth::LEN] {
     data
 }
 
-/// The packet's nonce: 96 bits, as AES-GCM has them.
+/// The packet's nonce: 96 bits, as AES-GCM requires.
 #[inline]
 pub fn sealed_nonce(counter: u64) -> [u8; 12] {
     let mut nonce = [0; 12];
@@ -74,9 +75,12 @@ pub fn sealed_nonce(counter: u64) -> [u8; 12] {
     nonce
 }
 
-/// Makes the first `len` bytes of `packet`, a packet from BTH to pad, the sealed form, except for encryption: sets the opcode of the BTH,
-/// and appends the word of the opcode and the counter. Returns where the encrypted part ends, where the counter begins; the tag
-/// belongs 8 bytes behind. `None` if `packet` has no room.
+/// Turns the first `len` bytes of `packet` (BTH to pad) into the sealed form, except for
+/// encryption.
+///
+/// Sets the opcode of the BTH, and appends the word with the original opcode and the counter.
+/// Returns where the encrypted part ends and the counter begins; the tag belongs 8 bytes behind.
+/// `None` if `packet` has no room.
 #[inline]
 pub fn begin_seal(packet: &mut [u8], len: usize, counter: u64) -> Option<usize> {
     if len < Bth::LEN || packet.len() < len + SEALED_OVERHEAD {
@@ -89,14 +93,17 @@ pub fn begin_seal(packet: &mut [u8], len: usize, counter: u64) -> Option<usize> 
     Some(end)
 }
 
-/// Where the tag of a packet lies whose encrypted part ends at `end`.
+/// Offset of the tag of a packet whose encrypted part ends at `end`.
 #[inline]
 pub fn sealed_tag_range(end: usize) -> std::ops::Range<usize> {
     end + COUNTER_LEN..end + COUNTER_LEN + SEALED_TAG_LEN
 }
 
-/// The length of the packet (BTH to pad) in `opened`, which is a sealed packet's BTH and its body, decrypted; its opcode is put back in
-/// place. `None` if there is none: its word is not an opcode and zeros, or says that it is sealed again.
+/// Restores the packet in `opened`, a sealed packet's BTH and decrypted body; returns its length,
+/// BTH to pad.
+///
+/// `None` if it holds no packet: its last word is not an opcode and zeros, or the opcode is that of
+/// a sealed packet.
 #[inline]
 pub fn finish_open(opened: &mut [u8]) -> Option<usize> {
     let len = opened.len().checked_sub(SEALED_OPCODE_LEN)?;

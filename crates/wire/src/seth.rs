@@ -1,5 +1,6 @@
-//! SACK extended transport header (SETH): behind the AETH of an acknowledgement, what is missing of what comes after the packets that it
-//! acknowledges. Between airdma hosts that have agreed on it only (`docs/protocol.md`).
+//! SACK extended transport header (SETH), behind the AETH of an acknowledgement: the gaps in what
+//! was received after the acknowledged packets. It is used only between airdma hosts that have
+//! agreed on it (`docs/protocol.md`).
 //!
 //! ```text
 //!   +------------+------------+-------------------------+
@@ -9,26 +10,27 @@
 //!   +-------------------------+-------------------------+
 //! ```
 //!
-//! *First* counts from the first packet that was not executed, whose PSN follows that of the acknowledgement. Ranges come in order.
+//! *First* counts from the first packet that was not executed, whose PSN follows that of the
+//! acknowledgement. Ranges come in order.
 
 use crate::packet::ParseError;
 
-/// Of this format.
+/// Version of this format.
 pub const SETH_VERSION: u8 = 1;
-/// Ranges in one header.
+/// Most ranges in one header.
 pub const SETH_RANGES_MAX: usize = 32;
-/// Bytes of the longest.
+/// Length of the longest header in bytes.
 pub const SETH_LEN_MAX: usize = HEAD_LEN + RANGE_LEN * SETH_RANGES_MAX;
 
 const HEAD_LEN: usize = 4;
 const RANGE_LEN: usize = 4;
 
-/// Packets that are missing.
+/// A range of missing packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SethRange {
-    /// Packets between the first that was not executed and the first of these.
+    /// Number of packets between the first one not executed and the first of this range.
     pub first: u16,
-    /// How many.
+    /// Number of missing packets.
     pub packets: u16,
 }
 
@@ -42,7 +44,7 @@ impl<'a> Seth<'a> {
     /// Reads what follows the AETH, to the end of the packet.
     ///
     /// # Errors
-    /// It is too short or too long, or of another version.
+    /// If it is too short or too long, or has another version.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let (&[version, count, _, _], rest) = bytes
             .split_first_chunk::<HEAD_LEN>()
@@ -58,7 +60,7 @@ impl<'a> Seth<'a> {
         Ok(Seth { ranges })
     }
 
-    /// What is missing.
+    /// The missing ranges, in order.
     pub fn ranges(&self) -> impl Iterator<Item = SethRange> + use<'a> {
         self.ranges.iter().map(|&[a, b, c, d]| SethRange {
             first: u16::from_be_bytes([a, b]),
@@ -67,8 +69,10 @@ impl<'a> Seth<'a> {
     }
 }
 
-/// Writes the first [`SETH_RANGES_MAX`] of these ranges into `out`, which has room for [`SETH_LEN_MAX`] bytes. Returns how many bytes
-/// there are.
+/// Writes the first [`SETH_RANGES_MAX`] of `ranges` to `out`, and returns the number of bytes
+/// written.
+///
+/// `out` must have room for [`SETH_LEN_MAX`] bytes.
 pub fn emit_seth(ranges: impl Iterator<Item = SethRange>, out: &mut [u8]) -> usize {
     let mut len = HEAD_LEN;
     let mut count = 0;
@@ -108,7 +112,7 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_never_panic_and_name_no_more_ranges_than_they_hold(
+        fn arbitrary_bytes_never_panic_nor_exceed_their_ranges(
             bytes in prop::collection::vec(any::<u8>(), 0..200),
         ) {
             if let Ok(seth) = Seth::parse(&bytes) {
@@ -126,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_and_more_ranges_than_there_is_room_for_are_left_out() {
+    fn errors_are_reported_and_surplus_ranges_are_left_out() {
         assert_eq!(Seth::parse(&[1, 0, 0]), Err(ParseError::Truncated));
         assert_eq!(Seth::parse(&[2, 0, 0, 0]), Err(ParseError::BadVersion(2)));
         assert_eq!(Seth::parse(&[1, 1, 0, 0]), Err(ParseError::BadLength));

@@ -1,4 +1,6 @@
-//! SipHash-2-4 (Aumasson and Bernstein, INDOCRYPT 2012): a keyed hash of short messages to 64 bits, which says nothing of its key.
+//! SipHash-2-4 (Aumasson and Bernstein, INDOCRYPT 2012): a keyed hash of short messages to 64 bits.
+//!
+//! The hash reveals nothing about its key.
 
 /// The hash of `message` under a key of 128 bits, as two little-endian words.
 pub fn siphash(key: [u64; 2], message: &[u8]) -> u64 {
@@ -47,8 +49,8 @@ fn round([a, b, c, d]: &mut [u64; 4]) {
 mod tests {
     use super::*;
 
-    /// The first, some, and the last of the 64 vectors of the reference implementation (`vectors_sip64`): key 00 01 .. 0f,
-    /// messages 00 01 .. of the length that is named.
+    /// The first, some, and the last of the 64 vectors of the reference implementation
+    /// (`vectors_sip64`): key 00 01 .. 0f, messages 00 01 .. of the given length.
     #[test]
     fn the_vectors_of_the_reference_implementation() {
         let key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];

@@ -1,4 +1,4 @@
-//! What RoCEv2 fixes of the UDP header (IBTA A17.3.2).
+//! Fields of the UDP header that RoCEv2 fixes (IBTA A17.3.2).
 //!
 //! ```text
 //!   0                   1                   2                   3

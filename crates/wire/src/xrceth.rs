@@ -10,7 +10,7 @@
 
 use crate::field;
 
-/// XRC extended header: which shared receive queue of the responder a message goes to.
+/// XRC extended header: the shared receive queue of the responder that a message goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct XrcEth {
     /// Number of the shared receive queue, 24 bits.

@@ -15,7 +15,7 @@ pub struct Drep {
     pub local_id: u32,
     /// Communication id of the receiver.
     pub remote_id: u32,
-    /// What the program adds.
+    /// The program's own data.
     pub private_data: [u8; Drep::PRIVATE_DATA_LEN],
 }
 

@@ -17,7 +17,7 @@ pub struct Dreq {
     pub remote_id: u32,
     /// Queue pair of the receiver.
     pub remote_qpn: Qpn,
-    /// What the program adds.
+    /// The program's own data.
     pub private_data: [u8; Dreq::PRIVATE_DATA_LEN],
 }
 

@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::field;
 use crate::mad::MadError;
 
-/// Who talks to whom in terms of IP. The destination port is in the service id.
+/// IP addresses of both ends and the source port. The destination port is in the service id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IpAddressing {
     /// Between IPv4 addresses.

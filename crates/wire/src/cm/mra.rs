@@ -9,7 +9,7 @@ use super::{About, Body, get_u32, set_u32};
 use crate::field;
 use crate::mad::MAD_BODY_LEN;
 
-/// The message has arrived, and its answer takes longer than the sender said it would wait.
+/// The message has arrived; its answer takes longer than the sender announced to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mra {
     /// Communication id of the sender.
@@ -20,7 +20,7 @@ pub struct Mra {
     pub about: About,
     /// The answer comes within 4.096 us * 2^code; 5 bits.
     pub service_timeout: u8,
-    /// What the program adds.
+    /// The program's own data.
     pub private_data: [u8; Mra::PRIVATE_DATA_LEN],
 }
 

@@ -5,8 +5,8 @@
 //!  10  reason   12  additional reject information, 72 bytes   84  private data, 148 bytes
 //! ```
 //!
-//! A sender that keeps nothing of a refused request gives 0 as its own id. One that gives its request up before it
-//! was answered gives 0 as the other's.
+//! A sender that keeps no state of a refused request sends 0 as its own id. One that abandons its
+//! request before the answer sends 0 as the remote id.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use super::{About, Body, get_u16, get_u32, set_u16, set_u32};
 use crate::field;
 use crate::mad::{MAD_BODY_LEN, MadError};
 
-/// There will be no connection.
+/// The sender refuses the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rej {
     /// Communication id of the sender.
@@ -23,17 +23,17 @@ pub struct Rej {
     pub remote_id: u32,
     /// Which message is refused.
     pub about: About,
-    /// Why.
+    /// Why it is refused.
     pub reason: RejReason,
-    /// How many bytes of `info` count, at most [`INFO_LEN`](Self::INFO_LEN).
+    /// Number of valid bytes of `info`, at most [`INFO_LEN`](Self::INFO_LEN).
     pub info_len: u8,
-    /// Additional reject information, as the reason says.
+    /// Additional reject information; its meaning depends on the reason.
     pub info: [u8; Rej::INFO_LEN],
-    /// What the program adds.
+    /// The program's own data.
     pub private_data: [u8; Rej::PRIVATE_DATA_LEN],
 }
 
-/// Reason of a reject (IBTA 12.6.7.2). The named ones are those that occur over Ethernet.
+/// Reason of a reject (IBTA 12.6.7.2). Only those that occur over Ethernet have a name here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RejReason(pub u16);
 
@@ -48,17 +48,17 @@ impl RejReason {
     pub const UNSUPPORTED_REQUEST: Self = Self(5);
     /// No connection has this communication id.
     pub const INVALID_COMMUNICATION_ID: Self = Self(6);
-    /// Nobody listens on the service id.
+    /// No listener has the service id.
     pub const INVALID_SERVICE_ID: Self = Self(8);
     /// The transport service is not the one of the service.
     pub const INVALID_TRANSPORT_SERVICE: Self = Self(9);
-    /// The queue pair is part of another connection, or that of this id has ended.
+    /// The queue pair is part of another connection, or the connection with this id has ended.
     pub const STALE_CONNECTION: Self = Self(10);
     /// The primary path names a GID that is not the receiver's.
     pub const INVALID_GID: Self = Self(12);
     /// The path MTU is not supported.
     pub const INVALID_PATH_MTU: Self = Self(26);
-    /// The program says no.
+    /// The program refused.
     pub const CONSUMER: Self = Self(28);
 }
 

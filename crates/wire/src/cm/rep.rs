@@ -14,7 +14,7 @@ use super::{Body, get_24_and_byte, get_u32, get_u64, set_24_and_byte, set_u32, s
 use crate::mad::MAD_BODY_LEN;
 use crate::{Psn, Qkey, Qpn, field};
 
-/// The passive side accepts, and says with what.
+/// The passive side accepts, with these parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rep {
     /// Communication id of the sender.
@@ -27,7 +27,9 @@ pub struct Rep {
     pub qpn: Qpn,
     /// End-to-end context, 24 bits; reliable datagrams only.
     pub ee_context: u32,
-    /// Sequence number of the first packet that the receiver of this message will send, as the captures of kernels show.
+    /// PSN of the first packet that the receiver of this message will send.
+    ///
+    /// The captures of kernels show that it is the receiver's, not the sender's.
     pub psn: Psn,
     /// READ and atomic requests that the sender answers at a time.
     pub responder_resources: u8,
@@ -39,13 +41,13 @@ pub struct Rep {
     pub failover_accepted: u8,
     /// The sender uses end-to-end flow control.
     pub flow_control: bool,
-    /// How often the receiver shall repeat after an RNR NAK, 3 bits: 7 is without end.
+    /// Number of times the receiver must repeat after an RNR NAK, 3 bits: 7 is without end.
     pub rnr_retry_count: u8,
     /// The queue pair takes its receives from a shared queue.
     pub srq: bool,
     /// GUID of the sender's channel adapter.
     pub ca_guid: u64,
-    /// What the program adds.
+    /// The program's own data.
     pub private_data: [u8; Rep::PRIVATE_DATA_LEN],
 }
 

@@ -23,12 +23,12 @@ use super::{
 use crate::mad::{MAD_BODY_LEN, MadError};
 use crate::{Gid, PathMtu, Psn, Qkey, Qpn, field};
 
-/// The active side wants a connection.
+/// The active side requests a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Req {
     /// Communication id of the sender.
     pub local_id: u32,
-    /// Which service is asked for.
+    /// The requested service.
     pub service_id: ServiceId,
     /// GUID of the sender's channel adapter.
     pub ca_guid: u64,
@@ -50,11 +50,13 @@ pub struct Req {
     pub transport: TransportService,
     /// The sender uses end-to-end flow control.
     pub flow_control: bool,
-    /// Sequence number of the first packet that the receiver of this message will send, as the captures of kernels show.
+    /// PSN of the first packet that the receiver of this message will send.
+    ///
+    /// The captures of kernels show that it is the receiver's, not the sender's.
     pub psn: Psn,
     /// The sender answers messages within 4.096 us * 2^code; 5 bits.
     pub local_response_timeout: u8,
-    /// How often the receiver shall repeat a packet that is not acknowledged; 3 bits.
+    /// Number of times the receiver must repeat a packet that is not acknowledged; 3 bits.
     pub retry_count: u8,
     /// Partition key of the connection.
     pub pkey: u16,
@@ -62,19 +64,20 @@ pub struct Req {
     pub path_mtu: PathMtu,
     /// A reliable datagram channel exists.
     pub rdc_exists: bool,
-    /// How often the receiver shall repeat after an RNR NAK, 3 bits: 7 is without end.
+    /// Number of times the receiver must repeat after an RNR NAK, 3 bits: 7 is without end.
     pub rnr_retry_count: u8,
-    /// How often a message of connection management is repeated; 4 bits.
+    /// Number of times a message of connection management is repeated; 4 bits.
     pub cm_retries_max: u8,
     /// The queue pair takes its receives from a shared queue.
     pub srq: bool,
     /// Kind of an extended connection, 3 bits: 1 is XRC.
     pub extended_transport: u8,
-    /// Where the connection runs.
+    /// Path of the connection.
     pub primary: PathRecord,
-    /// Where it may go on if that fails; all zero for none.
+    /// Path to use if that fails; all zero for none.
     pub alternate: PathRecord,
-    /// What the program adds; in the port spaces of RDMA CM an [`IpAddressing`](super::IpAddressing) comes first.
+    /// The program's own data; in the port spaces of RDMA CM an
+    /// [`IpAddressing`](super::IpAddressing) precedes it.
     pub private_data: [u8; Req::PRIVATE_DATA_LEN],
 }
 
@@ -87,7 +90,7 @@ pub enum TransportService {
     Uc,
     /// Reliable datagram.
     Rd,
-    /// As [`Req::extended_transport`] says.
+    /// The kind in [`Req::extended_transport`].
     Extended,
 }
 
@@ -114,7 +117,7 @@ pub struct PathRecord {
     pub service_level: u8,
     /// The path stays within a subnet of InfiniBand.
     pub subnet_local: bool,
-    /// The receiver shall wait 4.096 us * 2^code for an acknowledgement; 5 bits.
+    /// The receiver must wait 4.096 us * 2^code for an acknowledgement; 5 bits.
     pub ack_timeout: u8,
 }
 

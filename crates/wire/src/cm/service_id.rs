@@ -32,7 +32,7 @@ impl ServiceId {
         Self(RDMA_CM << 24 | (space.0 as u64) << 16 | port as u64)
     }
 
-    /// The port space and port that the service id stands for, `None` outside of RDMA CM's ids.
+    /// The port space and port of the service id; `None` outside of RDMA CM's ids.
     ///
     /// Requests for such a service carry an [`IpAddressing`](super::IpAddressing).
     pub const fn port(self) -> Option<(PortSpace, u16)> {

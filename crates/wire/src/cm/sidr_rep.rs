@@ -16,19 +16,19 @@ use crate::{Qkey, Qpn, field};
 pub struct SidrRep {
     /// Id of the request.
     pub request_id: u32,
-    /// Whether there is a queue pair, and why not.
+    /// Whether there is a queue pair, and if not, why.
     pub status: SidrStatus,
-    /// How many bytes of `info` count, at most [`INFO_LEN`](Self::INFO_LEN).
+    /// Number of valid bytes of `info`, at most [`INFO_LEN`](Self::INFO_LEN).
     pub info_len: u8,
-    /// Where to send datagrams.
+    /// Queue pair to send datagrams to.
     pub qpn: Qpn,
-    /// Which service was asked for.
+    /// The requested service.
     pub service_id: ServiceId,
-    /// What the datagrams must carry.
+    /// Queue key that the datagrams must carry.
     pub qkey: Qkey,
-    /// Additional information, as the status says.
+    /// Additional information; its meaning depends on the status.
     pub info: [u8; SidrRep::INFO_LEN],
-    /// What the program adds.
+    /// The program's own data.
     pub private_data: [u8; SidrRep::PRIVATE_DATA_LEN],
 }
 
@@ -39,9 +39,9 @@ pub struct SidrStatus(pub u8);
 impl SidrStatus {
     /// The queue pair number is valid.
     pub const VALID: Self = Self(0);
-    /// Nobody serves the service id.
+    /// The service id is not served here.
     pub const UNSUPPORTED_SERVICE: Self = Self(1);
-    /// The program says no.
+    /// The program refused.
     pub const REJECTED: Self = Self(2);
     /// There is no queue pair.
     pub const NO_QP: Self = Self(3);

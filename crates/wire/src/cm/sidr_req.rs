@@ -15,9 +15,10 @@ pub struct SidrReq {
     pub request_id: u32,
     /// Partition key.
     pub pkey: u16,
-    /// Which service is asked for.
+    /// The requested service.
     pub service_id: ServiceId,
-    /// What the program adds; in the port spaces of RDMA CM an [`IpAddressing`](super::IpAddressing) comes first.
+    /// The program's own data; in the port spaces of RDMA CM an
+    /// [`IpAddressing`](super::IpAddressing) precedes it.
     pub private_data: [u8; SidrReq::PRIVATE_DATA_LEN],
 }
 

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The attribute ids and the bits of each message that are reserved in all its bodies: `(first bit, bits)`.
+/// The attribute ids and the bits of each message that are reserved in all its bodies: `(first bit,
+/// bits)`.
 const MESSAGES: [(u16, &[(usize, usize)]); 9] = [
     (
         REQ,
@@ -87,7 +88,8 @@ proptest! {
         prop_assert_eq!(CmMad::parse(&parsed.emit()), Ok(parsed));
     }
 
-    /// The vendor id of enhanced connection establishment (ECE), and the attribute modifier that says more to those who have the same.
+    /// The vendor id of enhanced connection establishment (ECE) and its attribute modifier are
+    /// zero.
     #[test]
     fn no_message_names_a_vendor((i, bytes) in any_mad()) {
         let places: &[usize] = match MESSAGES[i].0 {
@@ -170,7 +172,7 @@ fn addresses_of_two_families_do_not_talk() {
 #[test]
 fn reasons_and_services_print_for_people() {
     assert_eq!(RejReason::CONSUMER.to_string(), "consumer (28)");
-    // Those that have a name here.
+    // The reasons that have a name here.
     let named: Vec<u16> = (0..100)
         .filter(|&reason| !RejReason(reason).to_string().starts_with("other"))
         .collect();

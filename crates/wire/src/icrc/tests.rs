@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::ROCE_PORT;
 
-/// CRC-32 bit by bit, as the specification of Ethernet words it.
+/// CRC-32 bit by bit, after the wording of the Ethernet specification.
 fn reference_crc(bytes: impl IntoIterator<Item = u8>) -> u32 {
     let mut crc = u32::MAX;
     for byte in bytes {
@@ -90,7 +90,7 @@ fn pseudo() -> impl Strategy<Value = IpPseudo> {
     prop_oneof![v4, v6]
 }
 
-/// The bytes of a packet from the IP header on; what the ICRC does not cover is `noise`.
+/// The bytes of a packet from the IP header on; `noise` fills what the ICRC does not cover.
 fn ip_packet(ip: &IpPseudo, ports: (u16, u16), transport: &[u8], noise: [u8; 8]) -> Vec<u8> {
     let [
         tos,
@@ -148,7 +148,7 @@ fn ip_packet(ip: &IpPseudo, ports: (u16, u16), transport: &[u8], noise: [u8; 8])
 
 proptest! {
     #[test]
-    fn both_ways_to_sum_agree_with_each_other_and_with_the_reference(
+    fn both_computations_agree_with_the_reference(
         ip in pseudo(),
         ports in any::<(u16, u16)>(),
         transport in prop::collection::vec(any::<u8>(), Bth::LEN..400),
@@ -158,7 +158,7 @@ proptest! {
         let bytes = ip_packet(&ip, ports, &transport, noise);
         prop_assert_eq!(icrc_of_ip_packet(&bytes), Some(sum));
 
-        // With ones in place of the noise, the packet is what the sum goes over.
+        // With ones in place of the noise, the packet is what the CRC covers.
         let mut masked_transport = transport.clone();
         masked_transport[4] = 0xff;
         let masked = ip_packet(&ip, ports, &masked_transport, [0xff; 8]);

@@ -66,7 +66,7 @@ fn every_identification_is_recovered() {
     }
 }
 
-/// 2^16 of 2^32 differences are images. Of 2^16 others none should be, or hardly any.
+/// 2^16 of the 2^32 differences are images; of 2^16 others, at most a few may be.
 #[test]
 fn other_differences_have_no_identification() {
     let space = IdSpace::for_transport_len(1036);
@@ -95,12 +95,12 @@ fn a_cleared_dont_fragment_bit_has_no_identification() {
     }
 }
 
-/// A bit `i` bits behind the identification changes the ICRC by x^-i times what x^0 of the
-/// identification does, whatever follows.
+/// Bit `i` behind the identification changes the ICRC by x^-i times the effect of x^0 of the
+/// identification, whatever follows.
 #[test]
-fn no_single_flipped_bit_behind_it_looks_like_another_identification() {
+fn no_flipped_bit_behind_it_looks_like_an_identification() {
     let bits = 8 * 9000;
-    // An identification so far from the end that all those bits lie behind it.
+    // The identification of the longest packet, so that all those bits lie behind it.
     let space = IdSpace::for_transport_len(9000);
     let x0 = space.images[15];
     assert_eq!(space.recover(x0), Some(1 << 7));

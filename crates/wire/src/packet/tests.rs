@@ -44,7 +44,7 @@ fn imm_number(imm: [u8; 4]) -> u32 {
     u32::from_be_bytes(imm) & 0x00ff_ffff
 }
 
-/// The headers that each opcode asks for, with any content.
+/// The headers that each opcode requires, with any content.
 fn headers() -> impl Strategy<Value = Headers> {
     let deth = any::<(u32, u32)>().prop_map(|(qkey, qpn)| Deth {
         qkey: Qkey(qkey),

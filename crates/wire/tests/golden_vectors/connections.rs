@@ -1,4 +1,5 @@
-//! The connection manager's datagrams: each reads, says what the program asked for, and is written back byte for byte.
+//! The datagrams of captured connection managers: each decodes to what the program asked for, and
+//! encodes to the same bytes.
 
 use std::net::Ipv4Addr;
 
@@ -127,7 +128,7 @@ fn a_request_of_the_kernel_reads_field_by_field() {
 }
 
 #[test]
-fn refusals_and_resolutions_of_the_kernel_read_as_they_were_meant() {
+fn refusals_and_resolutions_of_the_kernel_decode() {
     let [CmMessage::Req(req), CmMessage::Rej(rej)] = messages("rxe-6.1/cm_reject")[..] else {
         panic!("another conversation");
     };
@@ -137,7 +138,7 @@ fn refusals_and_resolutions_of_the_kernel_read_as_they_were_meant() {
         (About::Req, RejReason::INVALID_SERVICE_ID)
     );
 
-    // The active side gives up, and says which adapter it was.
+    // The active side gives up; the reject carries the GUID of its adapter.
     let [.., CmMessage::Req(req), CmMessage::Rej(rej)] = messages("tap-cmreq")[..] else {
         panic!("another conversation");
     };
@@ -163,7 +164,8 @@ fn refusals_and_resolutions_of_the_kernel_read_as_they_were_meant() {
     );
 }
 
-/// Who asks for a connection says where the other end shall start, and is told where to start itself.
+/// A REQ or REP carries the PSN that the other end starts with, and its sender learns its own from
+/// the other's.
 #[test]
 fn each_end_starts_at_the_sequence_number_that_the_other_told() {
     let mut connections = 0;
@@ -191,7 +193,7 @@ fn each_end_starts_at_the_sequence_number_that_the_other_told() {
             }
         }
     }
-    // Both ways of four connections of rping and two of ucmatose; cmtime sends nothing.
+    // Both directions of four connections of rping and two of ucmatose; cmtime sends nothing.
     assert_eq!(connections, 12);
 }
 

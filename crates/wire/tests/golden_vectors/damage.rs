@@ -21,8 +21,9 @@ fn uncovered_bits(captured: &Captured, at: usize) -> u8 {
     }
 }
 
-/// How a flipped bit changes a CRC depends only on its place and on the length of the packet. So
-/// all bits are flipped in one packet of each length, and in the others those of the headers.
+/// The effect of a flipped bit on a CRC depends only on its position and on the length of the
+/// packet. So all bits are flipped in one packet of each length, and in the others only those of
+/// the headers.
 #[test]
 fn every_flipped_bit_that_the_icrc_covers_is_detected() {
     let mut lengths = BTreeSet::new();
@@ -56,7 +57,7 @@ fn every_flipped_bit_that_the_icrc_covers_is_detected() {
     assert_eq!(flips, 715_040);
 }
 
-/// One packet of each opcode and length: parsing looks at nothing else of the payload.
+/// One packet of each opcode and length: parsing reads nothing else of the payload.
 fn distinct_packets() -> Vec<Captured> {
     let mut seen = BTreeSet::new();
     let distinct: Vec<_> = captures::all_packets()

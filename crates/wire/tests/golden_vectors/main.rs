@@ -1,4 +1,5 @@
-//! What real implementations sent: it decodes, encodes to the same bytes, and its ICRC verifies.
+//! Packets that real implementations sent: each decodes, encodes to the same bytes, and has a valid
+//! ICRC.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 

@@ -1,4 +1,4 @@
-//! The packets of a capture are those that the recorded operations call for, field by field.
+//! Checks that the packets of a capture are those of the recorded operations, field by field.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,7 +28,7 @@ const CLEAN: [&str; 16] = [
     "ud_ipv6",
 ];
 
-/// What matters of a request, or of an answer that carries data.
+/// The relevant fields of a request, or of a response that carries data.
 #[derive(Debug, PartialEq, Eq)]
 struct Piece {
     name: String,
@@ -38,7 +38,7 @@ struct Piece {
     payload: Payload,
 }
 
-/// Bytes that print as their number and their beginning.
+/// Bytes that print as their length and their beginning.
 #[derive(PartialEq, Eq)]
 struct Payload(Vec<u8>);
 
@@ -123,7 +123,7 @@ fn segments(kind: &str, message: &[u8], path_mtu: usize) -> Vec<Piece> {
         .collect()
 }
 
-/// The memory of `b`, as far as the operations before filled it.
+/// The memory of `b`, as filled by the operations so far.
 #[derive(Default)]
 struct Memory(BTreeMap<u64, u8>);
 
@@ -141,7 +141,7 @@ impl Memory {
     }
 }
 
-/// In `rc_pipeline` the READs are of the buffers where the sends landed, 512 bytes each.
+/// In `rc_pipeline` the READs read the buffers that the sends filled, 512 bytes each.
 fn received_before_the_reads(operations: &[&Value]) -> Memory {
     let is = |operation: &&&Value, kind: &str| operation["op"] == kind;
     let read = operations.iter().find(|o| is(o, "READ")).unwrap();
@@ -155,7 +155,7 @@ fn received_before_the_reads(operations: &[&Value]) -> Memory {
     memory
 }
 
-/// The requests that an operation calls for, and the answers with data.
+/// The requests of an operation, and the responses with data.
 fn expected(
     operation: &Value,
     transport: &str,
@@ -285,7 +285,7 @@ fn packets_are_numbered_and_addressed_as_recorded() {
                 continue;
             }
             assert_eq!(bth.psn.distance_from(*next), 0, "{name}");
-            // A READ takes a number for each packet of its answer.
+            // A READ takes a PSN for each packet of its response.
             let answers = match (bth.opcode, packet.headers.reth) {
                 (Opcode::RcReadRequest, Some(reth)) => reth.length.div_ceil(path_mtu).max(1),
                 _ => 1,
@@ -310,7 +310,7 @@ fn atomics_return_the_recorded_values() {
         .as_array()
         .unwrap()
         .iter()
-        // Bytes in the memory of a little-endian host.
+        // The bytes in the memory of a little-endian host.
         .map(|operation| u64::from_str_radix(operation["returned"].as_str().unwrap(), 16).unwrap())
         .map(u64::swap_bytes)
         .collect();

@@ -1,4 +1,4 @@
-//! Every captured packet, by itself.
+//! Checks of every captured packet by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -84,7 +84,8 @@ fn every_icrc_verifies_except_those_of_the_negative_sender() {
     assert_eq!(failed, BTreeMap::from(NEGATIVE.map(|name| (name, 15))));
 }
 
-/// The identification that the ICRC was computed for, as a receiver finds it that cannot see it.
+/// The identification that the ICRC was computed for, recovered as by a receiver that cannot see
+/// it.
 fn recovered_id(captured: &Captured, spaces: &mut IdSpaces) -> Option<u16> {
     let transport = captured.transport();
     let sum = icrc(
@@ -97,7 +98,7 @@ fn recovered_id(captured: &Captured, spaces: &mut IdSpaces) -> Option<u16> {
 }
 
 #[test]
-fn the_hidden_identification_is_recovered_from_every_ipv4_packet() {
+fn the_identification_is_recovered_from_every_ipv4_packet() {
     let mut spaces = IdSpaces::new(4200);
     let mut recovered = 0;
     let mut distinct = BTreeSet::new();
@@ -112,8 +113,9 @@ fn the_hidden_identification_is_recovered_from_every_ipv4_packet() {
     assert_eq!(distinct.len(), 524);
 }
 
-/// The negative sender assumed identification 0 or a wrong one, or that DF would be clear. The
-/// first two are what a receiver recovers: an identification, but not the one on the wire.
+/// The capture's faulty sender assumed identification 0 or a wrong one, or a clear DF bit.
+///
+/// In the first two cases a receiver recovers an identification, but not the one on the wire.
 #[test]
 fn the_negative_captures_show_what_their_sender_assumed() {
     let mut spaces = IdSpaces::new(4200);
@@ -248,7 +250,7 @@ fn refusals_are_decoded() {
 }
 
 #[test]
-fn connection_management_is_datagrams_to_the_general_services_queue_pair() {
+fn connection_management_goes_to_queue_pair_1() {
     let mut datagrams = 0;
     for (name, captured) in captures::all_packets() {
         let packet = Packet::parse(captured.transport()).unwrap();
