@@ -1,4 +1,4 @@
-//! The side that asks: REQ out, REP in, RTU out (IBTA 12.9.7.1).
+//! The active side of a connection: sends the REQ, receives the REP, sends the RTU (IBTA 12.9.7.1).
 
 use airdma_transport::Time;
 use airdma_wire::Bth;
@@ -13,7 +13,9 @@ use crate::manager::From;
 use crate::{ConnectionId, Counter, Manager};
 
 impl Manager {
-    /// Asks for a connection. [`Event::ConnectResponse`], [`Event::Rejected`] or [`Event::Unreachable`] answers, the last
+    /// Requests a connection.
+    ///
+    /// [`Event::ConnectResponse`], [`Event::Rejected`] or [`Event::Unreachable`] follows; the last
     /// after all repetitions (69 s by default).
     ///
     /// # Errors
@@ -80,8 +82,10 @@ impl Manager {
         Ok(ConnectionId(id))
     }
 
-    /// Completes a connection after [`Event::ConnectResponse`]: it is established when this returns. At most 224
-    /// bytes of private data fit.
+    /// Completes a connection after [`Event::ConnectResponse`]: it is established when this
+    /// returns.
+    ///
+    /// At most 224 bytes of private data fit.
     ///
     /// # Errors
     /// [`CmError::PrivateDataTooLong`], [`CmError::Unknown`] and [`CmError::InvalidState`].
@@ -115,7 +119,8 @@ impl Manager {
             return self.refuse_unknown_id(route, transaction, rep.local_id, id, About::Rep);
         };
         if connection.state == State::ReqSent {
-            // Only the peer has heard it. An id is of 24 bits, once the process is known.
+            // Only the peer knows the transaction; an id alone has 24 bits, once the process is
+            // known.
             if connection.transaction != transaction {
                 return self.count(Counter::DropWrongId);
             }
@@ -154,8 +159,8 @@ impl Manager {
         let holds = |other: Option<u32>| other.filter(|other| !self.is_half_open(*other));
         let (by_id, by_qpn) = (holds(by_id), holds(by_qpn));
         if by_id.or(by_qpn).is_some() {
-            // IBTA 12.9.8.3.1: the peer offers a queue pair that is connected already. As it knows our id it is the peer itself, and
-            // has forgotten that connection.
+            // IBTA 12.9.8.3.1: the peer offers a queue pair that is connected already. It knows our
+            // id, so it is the peer itself, and has lost that connection.
             self.count(Counter::RejectedStale);
             self.refuse(
                 now,
@@ -195,5 +200,5 @@ impl Manager {
 /// Extended transport type 1: XRC (IBTA annex A14.5.1).
 const EXTENDED_RELIABLE: u8 = 1;
 
-/// What the kernel writes where there are no LIDs.
+/// The kernel's value on Ethernet, which has no LIDs.
 const LID_OF_ETHERNET: u16 = 0xffff;

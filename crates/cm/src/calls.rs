@@ -1,17 +1,17 @@
-//! What the calls of a manager take, and why they fail.
+//! Arguments and errors of a manager's calls.
 
 use airdma_wire::cm::{IpAddressing, ServiceId, SidrStatus, TransportService};
 use airdma_wire::{PathMtu, Psn, Qkey, Qpn};
 
 use crate::Route;
 
-/// Why a call did nothing.
+/// Why a call had no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CmError {
     /// There is more private data than the message holds: `EINVAL`.
     #[error("at most {max} bytes of private data fit")]
     PrivateDataTooLong {
-        /// What fits.
+        /// Bytes of private data that fit.
         max: usize,
     },
     /// The service id has a listener at that address: `EADDRINUSE`.
@@ -28,88 +28,91 @@ pub enum CmError {
     TooManyConnections,
 }
 
-/// A connection that is wanted.
+/// Arguments of [`Manager::connect`](crate::Manager::connect).
 #[derive(Clone, Copy, Debug)]
 pub struct Connect<'a> {
-    /// Where to.
+    /// Addresses of both ends.
     pub route: Route,
-    /// Which service.
+    /// The requested service.
     pub service_id: ServiceId,
     /// Kind of the connection; [`TransportService::Extended`] stands for an extended reliable one.
     pub transport: TransportService,
     /// Our queue pair.
     pub qpn: Qpn,
-    /// Sequence number of the first packet that the peer shall send.
+    /// PSN of the first packet that the peer must send.
     pub psn: Psn,
     /// Path MTU.
     pub path_mtu: PathMtu,
-    /// READ and atomic requests that we answer at a time.
+    /// Incoming READ and atomic requests that this side handles at a time.
     pub responder_resources: u8,
-    /// READ and atomic requests that we have in flight at most.
+    /// READ and atomic requests that this side has in flight at most.
     pub initiator_depth: u8,
-    /// How often a packet that is not acknowledged is repeated: 0..=7.
+    /// Number of repetitions of a packet that is not acknowledged: 0..=7.
     pub retry_count: u8,
-    /// How often a packet is repeated after an RNR NAK: 0..=7.
+    /// Number of repetitions of a packet after an RNR NAK: 0..=7.
     pub rnr_retry_count: u8,
     /// Our queue pair takes its receives from a shared queue.
     pub srq: bool,
-    /// Local ACK timeout of both sides, 4.096 us * 2^code: 0..=31. The timewait is as long, between 17 ms and 8.6 s.
+    /// Local ACK timeout of both sides, 4.096 us * 2^code: 0..=31.
+    ///
+    /// The timewait is as long, but at least 17 ms and at most 8.6 s.
     pub ack_timeout: u8,
     /// Flow label: 20 bits.
     pub flow_label: u32,
-    /// Goes in front of the private data, which every port of RDMA CM wants. With it at most 56 bytes of private data fit,
-    /// without 92.
+    /// Precedes the private data; every port of RDMA CM requires it.
+    ///
+    /// With it at most 56 bytes of private data fit, without it 92.
     pub addressing: Option<IpAddressing>,
-    /// What the program adds.
+    /// The program's own data.
     pub private_data: &'a [u8],
 }
 
-/// What a connection is accepted with.
+/// Arguments of [`Manager::accept`](crate::Manager::accept).
 #[derive(Clone, Copy, Debug)]
 pub struct Accept<'a> {
     /// Our queue pair.
     pub qpn: Qpn,
-    /// Sequence number of the first packet that the peer shall send.
+    /// PSN of the first packet that the peer must send.
     pub psn: Psn,
-    /// READ and atomic requests that we answer at a time.
+    /// Incoming READ and atomic requests that this side handles at a time.
     pub responder_resources: u8,
-    /// READ and atomic requests that we have in flight at most.
+    /// READ and atomic requests that this side has in flight at most.
     pub initiator_depth: u8,
-    /// How often the peer shall repeat a packet after an RNR NAK: 0..=7.
+    /// Number of times the peer must repeat a packet after an RNR NAK: 0..=7.
     pub rnr_retry_count: u8,
     /// Our queue pair takes its receives from a shared queue.
     pub srq: bool,
-    /// What the program adds: at most 196 bytes.
+    /// The program's own data: at most 196 bytes.
     pub private_data: &'a [u8],
 }
 
-/// A queue pair of datagrams that is looked for.
+/// Arguments of [`Manager::resolve`](crate::Manager::resolve).
 #[derive(Clone, Copy, Debug)]
 pub struct Resolve<'a> {
-    /// Where to.
+    /// Addresses of both ends.
     pub route: Route,
-    /// Which service.
+    /// The requested service.
     pub service_id: ServiceId,
-    /// Goes in front of the private data. With it at most 180 bytes fit, without 216.
+    /// Precedes the private data. With it at most 180 bytes fit, without it 216.
     pub addressing: Option<IpAddressing>,
-    /// What the program adds.
+    /// The program's own data.
     pub private_data: &'a [u8],
 }
 
-/// What a resolution is answered with.
+/// Arguments of [`Manager::answer`](crate::Manager::answer).
 #[derive(Clone, Copy, Debug)]
 pub struct SidrAnswer<'a> {
     /// [`SidrStatus::VALID`], or why there is no queue pair.
     pub status: SidrStatus,
-    /// Where to send datagrams.
+    /// Queue pair to send datagrams to.
     pub qpn: Qpn,
-    /// What they must carry.
+    /// Queue key that the datagrams must carry.
     pub qkey: Qkey,
-    /// What the program adds: at most 136 bytes.
+    /// The program's own data: at most 136 bytes.
     pub private_data: &'a [u8],
 }
 
-/// `data` at the front of a field of `N` bytes, behind `addressing`; zeros fill it up.
+/// Fills a field of `N` bytes with `addressing`, then `data`, then zeros.
 pub(crate) fn private_data<const N: usize>(
     addressing: Option<IpAddressing>,
     data: &[u8],

@@ -1,4 +1,4 @@
-//! What a manager is told when it is made.
+//! Configuration of a manager.
 
 use airdma_wire::PathMtu;
 use std::time::Duration;
@@ -6,25 +6,30 @@ use std::time::Duration;
 /// Bounds and times of a [`Manager`](crate::Manager).
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Start of everything that is left to chance: communication ids. Must differ between processes.
+    /// Seed of the communication ids. Must differ between processes.
     pub seed: u64,
-    /// Top byte of all communication ids, where several managers share a queue pair 1: it says to which of them a message goes.
+    /// Top byte of all communication ids, if several managers share a queue pair 1.
+    ///
+    /// It selects the manager that a message goes to.
     pub id_tag: Option<u8>,
-    /// GUID that requests and replies name as ours.
+    /// GUID of this side in requests and replies.
     pub ca_guid: u64,
-    /// The port's: a request for more is refused, since no queue pair could have it.
+    /// Path MTU of the port: a request for more is refused, since no queue pair could have it.
     pub path_mtu_max: PathMtu,
-    /// A message is repeated when no answer came within 4.096 us * 2^code.
+    /// Time without an answer after which a message is repeated: 4.096 us * 2^code.
     pub response_timeout: u8,
-    /// How often a message is repeated before the other side counts as gone; at most 15.
+    /// Number of repetitions before the other side counts as unreachable; at most 15.
     pub retries_max: u8,
-    /// Connections in any state, active and passive; [`connect`](crate::Manager::connect) fails beyond.
+    /// Most connections in any state, active and passive; [`connect`](crate::Manager::connect)
+    /// fails beyond.
     pub connections_max: usize,
-    /// Passive connections that are not established yet, over all listeners; the oldest gives way to one more.
+    /// Most passive connections that are not established, over all listeners; the oldest is evicted
+    /// for one more.
     pub half_open_max: usize,
-    /// Ended connections and answered exchanges that are remembered; the oldest go first.
+    /// Most ended connections and answered exchanges that are kept; the oldest is evicted first.
     pub resting_max: usize,
-    /// Datagrams that wait for [`poll_transmit`](crate::Manager::poll_transmit); those beyond are dropped.
+    /// Most datagrams that wait for [`poll_transmit`](crate::Manager::poll_transmit); those beyond
+    /// are dropped.
     pub transmits_max: usize,
 }
 
@@ -46,30 +51,36 @@ impl Config {
     }
 }
 
-/// 4.096 us * 2^code, with the code held between 12 (17 ms) and 24 (69 s): what a peer asks for
-/// keeps us neither busy nor waiting for hours.
+/// 4.096 us * 2^code, with the code clamped to between 12 (17 ms) and 24 (69 s).
+///
+/// A peer's value can so keep this side neither busy nor waiting for hours.
 pub(crate) fn duration_of(code: u8) -> Duration {
     Duration::from_nanos(4_096 << code.clamp(12, 24))
 }
 
-/// Code of the time that an MRA asks for: the Linux kernel's.
+/// Code of the time that an MRA asks for; the Linux kernel's value.
 pub(crate) const SERVICE_TIMEOUT: u8 = 24;
 
-/// A reply is repeated after this while nothing shows that its peer is there: no answer of a host whose address was forged comes,
-/// and what its request said of times is not heeded.
+/// Time after which a reply is repeated while its peer is unproven.
+///
+/// No answer comes from a host whose address was forged, so the times in its request are ignored.
 pub(crate) const REP_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How often: what came is answered with four times as much at most. With [`REP_INTERVAL`] the peer has two seconds.
+/// Number of repetitions of a reply while its peer is unproven.
+///
+/// A request causes at most four times its bytes in replies. With [`REP_INTERVAL`] the peer has two
+/// seconds.
 pub(crate) const REP_REPEATS_MAX: u8 = 3;
 
-/// One source may have a quarter of a listener's places, but not less than this.
+/// Least number of places of a source at a listener; otherwise a quarter of the listener's.
 pub(crate) const SOURCE_SHARE_MIN: usize = 64;
 
 /// Longest timewait: 4.096 us * 2^21, 8.6 s.
 pub(crate) const TIMEWAIT_CODE_MAX: u8 = 21;
 
-/// Longest time that an answer is kept for repetitions of what it answered.
+/// Longest time that an answer is kept for repetitions of its request.
 pub(crate) const MEMORY_MAX: Duration = Duration::from_secs(120);
 
-/// We acknowledge packets within 4.096 us * 2^15, as the Linux kernel says of rxe.
+/// Packets are acknowledged within 4.096 us * 2^15: the value that the Linux kernel announces for
+/// rxe.
 pub(crate) const TARGET_ACK_DELAY: u8 = 15;

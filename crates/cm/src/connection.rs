@@ -10,33 +10,33 @@ use crate::config::{Config, SERVICE_TIMEOUT, duration_of};
 use crate::half_open::Stand;
 use crate::listener::ListenerId;
 
-/// Names a connection: its local communication id.
+/// Id of a connection: its local communication id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u32);
 
-/// Names a service id resolution.
+/// Id of a service id resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SidrId(pub u32);
 
-/// Between which addresses datagrams go, seen from here.
+/// Addresses of both ends of a datagram, seen from this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Route {
-    /// Our address.
+    /// Address of this side.
     pub local: Gid,
-    /// The peer's.
+    /// Address of the peer.
     pub remote: Gid,
-    /// Traffic class, the TOS byte of IP.
+    /// Traffic class: the TOS byte of IPv4.
     pub traffic_class: u8,
 }
 
 impl Route {
-    /// Whether both are between the same addresses.
+    /// Whether both routes have the same addresses.
     pub(crate) fn same_ends(&self, other: &Route) -> bool {
         self.local == other.local && self.remote == other.remote
     }
 }
 
-/// Where a connection is in its life (IBTA 12.9.7).
+/// State of a connection (IBTA 12.9.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Active: the REQ is repeated until an answer comes.
@@ -45,15 +45,15 @@ pub(crate) enum State {
     ReqReceived,
     /// Passive: the REP is repeated until the RTU comes.
     RepSent,
-    /// Active: the program has not said that it is ready.
+    /// Active: the program has not called [`ready`](crate::Manager::ready) yet.
     RepReceived,
     /// Data may flow.
     Established,
     /// The DREQ is repeated until an answer comes.
     DreqSent,
-    /// Over; late messages are recognised.
+    /// Ended; late messages are recognised.
     Timewait,
-    /// The program said no; the REJ is repeated when it was not heard.
+    /// The program refused; the REJ is repeated when the peer repeats its request.
     Refused,
 }
 
@@ -70,7 +70,7 @@ impl State {
         }
     }
 
-    /// The peer has answered what was sent to its address.
+    /// Whether the peer has answered what was sent to its address.
     pub(crate) fn is_open(self) -> bool {
         match self {
             State::RepReceived | State::Established => true,
@@ -83,7 +83,7 @@ impl State {
         }
     }
 
-    /// Over, and only remembered.
+    /// Whether the connection has ended and is only kept to recognise late messages.
     pub(crate) fn is_resting(self) -> bool {
         matches!(self, State::Timewait | State::Refused)
     }
@@ -93,36 +93,38 @@ impl State {
 pub(crate) struct Connection {
     pub(crate) state: State,
     pub(crate) route: Route,
-    /// 0 until the peer has told it.
+    /// The peer's communication id; 0 until known.
     pub(crate) remote_id: u32,
-    /// Transaction of the REQ: everything until the RTU repeats it.
+    /// Transaction of the REQ, which every message up to the RTU repeats.
     pub(crate) transaction: u64,
     pub(crate) local_qpn: Qpn,
     pub(crate) remote_qpn: Qpn,
-    /// The last message of ours, for repetition.
+    /// The last message sent, for repetition.
     pub(crate) sent: Option<Box<[u8; MAD_LEN]>>,
     pub(crate) retries_left: u8,
     pub(crate) retries_max: u8,
-    /// The peer has asked for time to answer that message.
+    /// Whether the peer has asked for time to answer that message.
     pub(crate) waits: bool,
     pub(crate) response_timeout: Duration,
-    /// How long the peer may repeat what we have answered.
+    /// How long the peer may repeat a message that was answered.
     pub(crate) memory: Duration,
-    /// The same once the peer was asked to wait.
+    /// [`memory`](Self::memory) once the peer was asked to wait.
     pub(crate) memory_after_mra: Duration,
     pub(crate) timewait: Duration,
     pub(crate) timer: Option<Time>,
     /// The listener that took the request.
     pub(crate) listener: Option<ListenerId>,
-    /// Where it waits, and may have to give way.
+    /// Place in the lines of half-open requests, from which it may be evicted.
     pub(crate) stand: Option<Stand>,
-    /// The peer is at its address: it has answered what was sent there. Until then hardly anything is.
+    /// Whether the peer has answered a message sent to its address.
+    ///
+    /// Until then this side sends it next to nothing.
     pub(crate) proven: bool,
-    /// The peer speaks from UDP port 4791, and from no other.
+    /// Whether the peer sends from UDP port 4791, and from no other.
     pub(crate) is_at_roce_port: bool,
-    /// The program knows the connection, and hears of it.
+    /// Whether the program knows the connection and gets its events.
     pub(crate) known: bool,
-    /// Its place among the resting ones.
+    /// Place among the resting connections.
     pub(crate) rest: Option<u64>,
 }
 
@@ -163,7 +165,7 @@ impl Connection {
     }
 }
 
-/// The time in which a message may be repeated: all its repetitions, and the wait for the last.
+/// The time in which a message may be repeated: all its repetitions, and the wait after the last.
 pub(crate) fn memory_of(response_timeout: Duration, retries_max: u8) -> Duration {
     let repetitions = u32::from(retries_max.min(15)) + 1;
     (response_timeout * repetitions).min(crate::config::MEMORY_MAX)

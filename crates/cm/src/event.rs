@@ -1,31 +1,31 @@
-//! What a manager tells its caller.
+//! Events that a manager reports to its caller.
 
 use airdma_wire::cm::{IpAddressing, RejReason, ServiceId, SidrStatus, TransportService};
 use airdma_wire::{PathMtu, Psn, Qkey, Qpn};
 
 use crate::{ConnectionId, ListenerId, Route, SidrId};
 
-/// Something that happened. Private data always has the full length of its field, as on the wire.
+/// An event. Private data always has the full length of its field, as on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A peer wants a connection: accept, reject or destroy it.
+    /// A peer requests a connection: accept, reject or destroy it.
     ConnectRequest(Box<ConnectRequest>),
-    /// The peer accepts: say [`ready`](crate::Manager::ready), reject or destroy.
+    /// The peer accepts: call [`ready`](crate::Manager::ready), reject or destroy.
     ConnectResponse(Box<ConnectResponse>),
     /// The peer of an accepted connection is ready, or sends already (then without private data).
     Established {
-        /// Which connection.
+        /// The connection.
         id: ConnectionId,
         /// 224 bytes or none.
         private_data: Vec<u8>,
     },
-    /// There will be no connection. The id is gone.
+    /// The connection was refused. The id is no longer valid.
     Rejected {
-        /// Which connection.
+        /// The connection.
         id: ConnectionId,
-        /// Why.
+        /// Why it was refused.
         reason: RejReason,
-        /// 148 bytes, or none if it is the manager who refuses.
+        /// 148 bytes, or none if the manager refused.
         private_data: Vec<u8>,
     },
     /// No answer came, after all repetitions. The id is gone.
@@ -40,53 +40,56 @@ pub enum Event {
         /// What the peer said: 220 or 224 bytes, none if it did not answer.
         private_data: Vec<u8>,
     },
-    /// The queue pair may be used again. The id is gone.
+    /// The queue pair may be used again. The id is no longer valid.
     TimewaitExit {
-        /// Which connection.
+        /// The connection.
         id: ConnectionId,
     },
-    /// A peer looks for a queue pair of datagrams: answer it.
+    /// A peer asks for the queue pair of a datagram service: answer it.
     SidrRequest(Box<SidrRequest>),
-    /// A peer's question, polled and not [taken](crate::Manager::taken_sidr), gave way to a younger one. The id is gone.
+    /// A request for a resolution, polled and not [taken](crate::Manager::taken_sidr), was evicted
+    /// by a younger one.
+    ///
+    /// The id is no longer valid.
     SidrWithdrawn {
-        /// Which resolution.
+        /// The resolution.
         id: SidrId,
     },
-    /// The answer to a resolution. The id is gone.
+    /// The answer to a resolution. The id is no longer valid.
     SidrResponse(Box<SidrResponse>),
-    /// No answer to a resolution came. The id is gone.
+    /// No answer to a resolution came. The id is no longer valid.
     SidrUnreachable {
-        /// Which resolution.
+        /// The resolution.
         id: SidrId,
     },
 }
 
-/// A peer wants a connection.
+/// A peer's request for a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectRequest {
     /// The new connection.
     pub id: ConnectionId,
-    /// Who took the request.
+    /// The listener that took the request.
     pub listener: ListenerId,
-    /// Between which addresses.
+    /// Addresses of both ends.
     pub route: Route,
-    /// Which service.
+    /// The requested service.
     pub service_id: ServiceId,
     /// Kind of the connection.
     pub transport: TransportService,
     /// The peer's queue pair.
     pub qpn: Qpn,
-    /// Sequence number of the first packet that we shall send.
+    /// PSN of the first packet that this side must send.
     pub psn: Psn,
     /// Path MTU.
     pub path_mtu: PathMtu,
-    /// READ and atomic requests that the peer answers at a time.
+    /// READ and atomic requests that the peer handles at a time.
     pub responder_resources: u8,
     /// READ and atomic requests that the peer has in flight at most.
     pub initiator_depth: u8,
-    /// How often we shall repeat a packet that is not acknowledged.
+    /// Number of times this side must repeat a packet that is not acknowledged.
     pub retry_count: u8,
-    /// How often we shall repeat a packet after an RNR NAK.
+    /// Number of times this side must repeat a packet after an RNR NAK.
     pub rnr_retry_count: u8,
     /// The peer's queue pair takes its receives from a shared queue.
     pub srq: bool,
@@ -94,63 +97,63 @@ pub struct ConnectRequest {
     pub ack_timeout: u8,
     /// Flow label of the path.
     pub flow_label: u32,
-    /// Who talks to whom in terms of IP; always there for a port of RDMA CM.
+    /// IP addresses and port of the request; always present for a port of RDMA CM.
     pub addressing: Option<IpAddressing>,
-    /// What the program added: 56 bytes behind an addressing, else 92.
+    /// The peer's private data: 56 bytes behind an addressing, else 92.
     pub private_data: Vec<u8>,
 }
 
-/// The peer accepts.
+/// A peer's reply, which accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectResponse {
-    /// Which connection.
+    /// The connection.
     pub id: ConnectionId,
     /// The peer's queue pair.
     pub qpn: Qpn,
-    /// Sequence number of the first packet that we shall send.
+    /// PSN of the first packet that this side must send.
     pub psn: Psn,
-    /// READ and atomic requests that the peer answers at a time.
+    /// READ and atomic requests that the peer handles at a time.
     pub responder_resources: u8,
     /// READ and atomic requests that the peer has in flight at most.
     pub initiator_depth: u8,
-    /// How often we shall repeat a packet after an RNR NAK.
+    /// Number of times this side must repeat a packet after an RNR NAK.
     pub rnr_retry_count: u8,
     /// The peer acknowledges within 4.096 us * 2^code.
     pub target_ack_delay: u8,
     /// The peer's queue pair takes its receives from a shared queue.
     pub srq: bool,
-    /// What the program added: 196 bytes.
+    /// The peer's private data: 196 bytes.
     pub private_data: Vec<u8>,
 }
 
-/// A peer looks for a queue pair of datagrams.
+/// A peer's request for the queue pair of a datagram service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SidrRequest {
     /// The new resolution.
     pub id: SidrId,
-    /// Who took the request.
+    /// The listener that took the request.
     pub listener: ListenerId,
-    /// Between which addresses.
+    /// Addresses of both ends.
     pub route: Route,
-    /// Which service.
+    /// The requested service.
     pub service_id: ServiceId,
-    /// Who talks to whom in terms of IP; always there for a port of RDMA CM.
+    /// IP addresses and port of the request; always present for a port of RDMA CM.
     pub addressing: Option<IpAddressing>,
-    /// What the program added: 180 bytes behind an addressing, else 216.
+    /// The peer's private data: 180 bytes behind an addressing, else 216.
     pub private_data: Vec<u8>,
 }
 
 /// The answer to a resolution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SidrResponse {
-    /// Which resolution.
+    /// The resolution.
     pub id: SidrId,
     /// [`SidrStatus::VALID`], or why there is no queue pair.
     pub status: SidrStatus,
-    /// Where to send datagrams.
+    /// Queue pair to send datagrams to.
     pub qpn: Qpn,
-    /// What they must carry.
+    /// Queue key that the datagrams must carry.
     pub qkey: Qkey,
-    /// What the program added: 136 bytes.
+    /// The peer's private data: 136 bytes.
     pub private_data: Vec<u8>,
 }

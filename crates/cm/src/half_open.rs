@@ -1,9 +1,10 @@
-//! Requests that have no connection yet, and which of them gives way when there are too many.
+//! Requests that have no connection yet, and which of them is evicted when there are too many.
 //!
-//! A request costs its sender one datagram, and any host can write any address into it. So a full table refuses no request: the
-//! oldest one gives way, as the honest peer's answer comes within a round trip and a forged one's never. A peer that has a
-//! connection already is no stranger: half of the places are for requests of such peers, and half for those of strangers, while both
-//! want them. Each can be forged: which hosts have connections is no secret, and any host may have one.
+//! A request costs its sender one datagram, and any host can write any address into it. So a full
+//! table refuses no request: it evicts the oldest one, because an honest peer answers within a
+//! round trip and a forged address never does. While both kinds compete, half of the places are for
+//! peers that have a connection already, and half for strangers. Either kind can be forged: which
+//! hosts have connections is no secret, and any host may open one.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +23,8 @@ pub(crate) struct Turn {
     proven: bool,
 }
 
-/// Requests in the order in which they give way: the oldest of those that have more of the places.
+/// Requests in the order of eviction: the oldest of those that have more than their half of the
+/// places.
 #[derive(Debug, Default)]
 pub(crate) struct Line {
     strangers: BTreeSet<Turn>,
@@ -54,7 +56,7 @@ impl Line {
         }
     }
 
-    /// The first to give way.
+    /// The next request to evict.
     fn first(&self) -> Option<Turn> {
         let more = if self.proven.len() > self.strangers.len() {
             &self.proven
@@ -65,18 +67,18 @@ impl Line {
     }
 }
 
-/// In which lines a request stands.
+/// Places of a request in the lines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stand {
     pub(crate) turn: Turn,
     listener: ListenerId,
     source: Gid,
-    /// The reply is sent: it no longer counts against the backlog.
+    /// Whether the reply was sent: the request no longer counts against the backlog.
     answered: bool,
 }
 
 impl Stand {
-    /// Whether the program of that listener has not taken it.
+    /// Whether the request waits at that listener and the program has not taken it.
     pub(crate) fn is_pending_at(&self, listener: ListenerId) -> bool {
         self.listener == listener && !self.answered
     }
@@ -87,7 +89,7 @@ impl Stand {
 }
 
 impl Manager {
-    /// Finds a place for one more request of `source` to a listener, and lets another one go where there is none.
+    /// Makes room for one more request of `source` at a listener, evicting another if necessary.
     pub(crate) fn make_room(&mut self, listener: ListenerId, source: Gid) {
         let own = self.listeners.own_line(listener, source);
         if let Some(oldest) = own.and_then(|(line, max)| line.first().filter(|_| line.len() >= max))
@@ -102,10 +104,10 @@ impl Manager {
         }
     }
 
-    /// The same for a connection, of which there are not too many in all.
+    /// Makes room for one more half-open connection.
     ///
     /// # Errors
-    /// The program has taken all that there may be.
+    /// The program has taken as many requests as the limit allows.
     pub(crate) fn make_half_open_room(
         &mut self,
         listener: ListenerId,
@@ -121,12 +123,12 @@ impl Manager {
         Ok(())
     }
 
-    /// Whether a connection shows that the peer at this address is there.
+    /// Whether a connection proves that the peer at this address is reachable.
     pub(crate) fn is_proven(&self, source: Gid) -> bool {
         self.proven.contains_key(&source)
     }
 
-    /// A request begins to wait, for the program (`answered` is false) or for the peer.
+    /// Puts a request in line: it waits for the program (`answered` is false) or for the peer.
     pub(crate) fn stand(
         &mut self,
         id: u32,
@@ -163,7 +165,7 @@ impl Manager {
         }
     }
 
-    /// It waits no more.
+    /// Takes a request out of its lines.
     pub(crate) fn step_out(&mut self, stand: Stand) {
         let Stand {
             turn,
@@ -175,7 +177,7 @@ impl Manager {
         self.half_open_line.remove(turn);
     }
 
-    /// The peer of a half-open connection is there, whatever it waits for.
+    /// Notes that the peer of a half-open connection has proven its address.
     pub(crate) fn prove(&mut self, id: u32) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
@@ -195,7 +197,7 @@ impl Manager {
         }
     }
 
-    /// Lets the first of too many go that wait for the last message of their peers at a listener.
+    /// Evicts the oldest answered request of a listener that has too many.
     pub(crate) fn keep_answered_within(&mut self, listener: ListenerId) {
         if let Some((line, max)) = self.listeners.answered_line(listener)
             && line.len() > max
@@ -205,8 +207,10 @@ impl Manager {
         }
     }
 
-    /// A half-open connection, or a resolution that the program has not taken, gives way. The peer is told nothing, as there may
-    /// be none; an honest one asks again, or is told when it says its next word.
+    /// Evicts a half-open connection, or a resolution that the program has not taken.
+    ///
+    /// The peer is not notified, as it may not exist; an honest one repeats its request, or is
+    /// refused at its next message.
     pub(crate) fn evict(&mut self, id: u32) {
         self.count(Counter::HalfOpenEvicted);
         let Some(connection) = self.connections.get(&id) else {

@@ -1,9 +1,12 @@
-//! Communication ids: each comes once before the first comes again, and none tells which is next.
+//! Communication ids: none repeats before all were used, and none can be predicted from another.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// A counter behind a keyed permutation: a Feistel network (Luby and Rackoff, SIAM J. Comput. 1988) with SipHash as the
-/// function of its rounds. A peer that is told one id learns nothing of those of other peers.
+/// A counter behind a keyed permutation: a peer that is told one id learns nothing about the
+/// others.
+///
+/// The permutation is a Feistel network (Luby and Rackoff, SIAM J. Comput. 1988) with SipHash as
+/// its round function.
 #[derive(Debug)]
 pub(crate) struct Ids {
     key: [u64; 2],
@@ -13,7 +16,7 @@ pub(crate) struct Ids {
     next: u32,
 }
 
-/// Luby and Rackoff prove four; two more are cheap.
+/// Luby and Rackoff prove four rounds; two more are cheap.
 const ROUNDS: u8 = 6;
 
 impl Ids {
@@ -26,7 +29,7 @@ impl Ids {
         }
     }
 
-    /// The next id; 0 may be among them.
+    /// The next id, which may be 0.
     pub(crate) fn take(&mut self) -> u32 {
         let mask = (1 << self.half_bits) - 1;
         let (mut left, mut right) = (self.next >> self.half_bits & mask, self.next & mask);
@@ -38,8 +41,10 @@ impl Ids {
         tag | left << self.half_bits | right
     }
 
-    /// The transaction of an id: its low half is the id. A peer that is told one learns nothing of the key, nor of the transaction
-    /// of another id, which an answer has to name.
+    /// The transaction id of a connection; its low half is the connection's id.
+    ///
+    /// A peer that is told one learns nothing about the key or another transaction, which an answer
+    /// has to name.
     pub(crate) fn transaction(&self, id: u32) -> u64 {
         let mut hasher = DefaultHasher::new();
         (self.key, ROUNDS, id).hash(&mut hasher);
@@ -60,7 +65,7 @@ mod tests {
 
     #[test]
     fn every_id_comes_once_and_carries_the_tag() {
-        // Of fewer bits, so that all can be looked at.
+        // Fewer bits, so that the test can try all ids.
         let mut ids = Ids {
             half_bits: 7,
             ..Ids::new([1, 2], Some(9))

@@ -1,5 +1,5 @@
-//! The connection manager as a pure state machine: management datagrams and calls come in, management
-//! datagrams and events go out (IBTA volume 1, chapter 12, and annex A11).
+//! The connection manager as a pure state machine: management datagrams and calls come in,
+//! management datagrams and events go out (IBTA volume 1, chapter 12, and annex A11).
 //!
 //! Nothing here reads a clock, does I/O, takes a lock or spawns a thread. See [`Manager`] for the
 //! order of calls and the bounds.

@@ -1,4 +1,4 @@
-//! Who listens on which service id, and where.
+//! Listeners: which services are offered, at which addresses.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,16 +10,16 @@ use crate::calls::CmError;
 use crate::config::SOURCE_SHARE_MIN;
 use crate::half_open::{Line, Turn};
 
-/// Names a listener.
+/// Id of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId(pub u32);
 
-/// What a listener takes. Everything else that asks for its service is refused.
+/// The requests that a listener accepts. Others for its service are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Takes {
     /// Connections of this kind.
     Connections(TransportService),
-    /// Who looks for the queue pair of a datagram service (SIDR).
+    /// Requests for the queue pair of a datagram service (SIDR).
     Datagrams,
 }
 
@@ -37,9 +37,9 @@ struct Listener {
     /// Requests that the program has not taken.
     pending: Line,
     answered_max: usize,
-    /// Replies whose RTU has not come.
+    /// Replies whose RTU has not arrived.
     answered: Line,
-    /// Both, by where they come from.
+    /// Both kinds, by their source address.
     by_source: HashMap<Gid, Line>,
 }
 
@@ -90,8 +90,10 @@ impl Listeners {
         }
     }
 
-    /// Who takes requests for the service at that address: one who named the address goes before
-    /// one who takes its family, and that before one who takes all.
+    /// The listener for a service at a local address.
+    ///
+    /// A listener at the address itself precedes one for its family, and that one a listener for
+    /// all addresses.
     pub(crate) fn find(&self, service_id: ServiceId, local: Gid) -> Option<ListenerId> {
         let family = match local.to_ip() {
             IpAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
@@ -113,19 +115,21 @@ impl Listeners {
         }
     }
 
-    /// Requests that the program has not taken, and how many may wait.
+    /// Requests that the program has not taken, and the most that may wait.
     pub(crate) fn pending_line(&self, id: ListenerId) -> Option<(&Line, usize)> {
         let listener = self.by_id.get(&id)?;
         Some((&listener.pending, listener.backlog))
     }
 
-    /// Replies that wait for the last word, and how many may.
+    /// Replies that wait for the peer's RTU, and the most that may wait.
     pub(crate) fn answered_line(&self, id: ListenerId) -> Option<(&Line, usize)> {
         let listener = self.by_id.get(&id)?;
         Some((&listener.answered, listener.answered_max))
     }
 
-    /// What waits for the program at a listener and is from one source, and how much of it may: a share, once half of the places are taken.
+    /// Requests of one source that wait for the program at a listener, and the most that may.
+    ///
+    /// The limit applies once half of the places are taken.
     pub(crate) fn own_line(&self, id: ListenerId, source: Gid) -> Option<(&Line, usize)> {
         let listener = self.by_id.get(&id)?;
         if listener.pending.len() < listener.backlog / 2 {

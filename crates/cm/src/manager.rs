@@ -1,4 +1,4 @@
-//! The manager: who is asked for what, and the tables behind.
+//! The manager: dispatch of calls and messages, and the tables behind.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -15,27 +15,29 @@ use crate::listener::Listeners;
 use crate::sidr::Exchange;
 use crate::{CmError, Config, ConnectionId, Counter, ListenerId, Route, SidrId, Takes};
 
-/// How a message came.
+/// Origin of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct From {
     pub(crate) route: Route,
     pub(crate) transaction: u64,
-    /// Its UDP source port is RoCE's own.
+    /// Whether its UDP source port is 4791.
     pub(crate) is_at_roce_port: bool,
 }
 
 /// A connection manager: one for all the queue pairs of a process.
 ///
-/// Put in what arrives at queue pair 1 ([`handle_mad`](Self::handle_mad)), the calls of the program, and the time when
-/// [`poll_timeout`](Self::poll_timeout) is reached ([`handle_timeout`](Self::handle_timeout)). After each of
-/// them take out what is to be sent ([`poll_transmit`](Self::poll_transmit)) and what happened
-/// ([`poll_event`](Self::poll_event)), both until they are empty.
+/// Inputs are datagrams that arrive at queue pair 1 ([`handle_mad`](Self::handle_mad)), the calls
+/// of the program, and the time once [`poll_timeout`](Self::poll_timeout) is reached
+/// ([`handle_timeout`](Self::handle_timeout)). After each input, call
+/// [`poll_transmit`](Self::poll_transmit) for datagrams to send and
+/// [`poll_event`](Self::poll_event) for events, both until they are empty.
 ///
-/// Each input does a bounded amount of work, except `handle_timeout`, which handles every timer that is due. What
-/// arrives from the network never makes memory grow beyond the bounds of the [`Config`] and the backlogs of the
-/// listeners; a datagram of ours that is dropped by a bound counts as lost, and is repeated or asked for again.
+/// Each input does a bounded amount of work, except `handle_timeout`, which handles every timer
+/// that is due. Input from the network never makes memory grow beyond the bounds of the [`Config`]
+/// and the backlogs of the listeners; an outgoing datagram that a bound drops counts as lost, and
+/// is repeated.
 ///
-/// Once an event says that an id is gone, calls with it answer [`CmError::Unknown`].
+/// Once an event has ended an id, calls with it return [`CmError::Unknown`].
 #[derive(Debug)]
 pub struct Manager {
     pub(crate) config: Config,
@@ -46,19 +48,20 @@ pub struct Manager {
     pub(crate) by_remote_id: HashMap<(Gid, u32), u32>,
     /// Connections that are not over, by the peer's address and queue pair.
     pub(crate) by_remote_qpn: HashMap<(Gid, Qpn), u32>,
-    /// Accepted connections whose RTU has not come, by our queue pair.
+    /// Accepted connections whose RTU has not arrived, by the local queue pair.
     pub(crate) awaited: HashMap<Qpn, u32>,
     /// Passive exchanges by the peer's address and request id.
     pub(crate) by_request_id: HashMap<(Gid, u32), u32>,
     pub(crate) timers: BTreeSet<(Time, u32)>,
-    /// Connections and exchanges that are only remembered, the oldest first.
+    /// Connections and exchanges that have ended and are only kept for late messages, the oldest
+    /// first.
     pub(crate) resting: BTreeMap<u64, u32>,
     pub(crate) rests: u64,
     pub(crate) half_open: usize,
-    /// Those of them that may give way to others.
+    /// Half-open connections that may be evicted.
     pub(crate) half_open_line: Line,
     pub(crate) turns: u64,
-    /// How many connections show that the peer at an address is there.
+    /// Number of connections that prove the peer at an address.
     pub(crate) proven: HashMap<Gid, usize>,
     pub(crate) transmits: VecDeque<(Route, Box<[u8; MAD_LEN]>)>,
     pub(crate) events: VecDeque<Event>,
@@ -94,14 +97,16 @@ impl Manager {
         }
     }
 
-    /// Takes requests for a service: at the address `local`, or at every address that no other listener names. The
-    /// unspecified address of a family (`::ffff:0.0.0.0` or `::`) stands for every one of that family.
+    /// Accepts requests for a service at the address `local`, or at every address without a
+    /// listener of its own.
     ///
-    /// At most `backlog` requests (at least one) wait for the program: see [`taken`](Self::taken). One more makes the oldest
-    /// give way, as if its peer had given up; a source has a quarter of the backlog, or 64 places if that is more.
+    /// The unspecified address of a family (`::ffff:0.0.0.0` or `::`) stands for every address of
+    /// that family. At most `backlog` requests (at least one) wait for the program: see
+    /// [`taken`](Self::taken). One more evicts the oldest, as if its peer had given up; a source
+    /// has a quarter of the backlog, or 64 places if that is more.
     ///
     /// # Errors
-    /// [`CmError::ServiceInUse`] when the same service and address have a listener.
+    /// [`CmError::ServiceInUse`] if the same service and address have a listener.
     pub fn listen(
         &mut self,
         service_id: ServiceId,
@@ -112,19 +117,23 @@ impl Manager {
         self.listeners.add(service_id, takes, local, backlog)
     }
 
-    /// From now on at most `max` accepted connections of a listener (at least one) wait for the last message of their peers:
-    /// one more makes the oldest [`Unreachable`](Event::Unreachable).
+    /// Limits the accepted connections of a listener that wait for the last message of their peers.
+    ///
+    /// At most `max` (at least one) wait; one more makes the oldest
+    /// [`Unreachable`](Event::Unreachable).
     pub fn limit_answered(&mut self, listener: ListenerId, max: usize) {
         self.listeners.limit_answered(listener, max);
     }
 
-    /// From now on requests for a path MTU above this are refused: the port's has changed.
+    /// Sets the largest path MTU that requests may ask for, after a change of the port's.
     pub fn set_path_mtu_max(&mut self, path_mtu_max: PathMtu) {
         self.config.path_mtu_max = path_mtu_max;
     }
 
-    /// Ends a listener. Requests that the program has not [taken](Self::taken) are refused; those that it has go on. Answers
-    /// which connections and resolutions are gone with it.
+    /// Ends a listener; returns the connections and resolutions that end with it.
+    ///
+    /// Requests that the program has not [taken](Self::taken) are refused; those that it has taken
+    /// go on.
     #[allow(clippy::disallowed_methods, reason = "what is found is sorted")]
     pub fn close(&mut self, now: Time, listener: ListenerId) -> (Vec<ConnectionId>, Vec<SidrId>) {
         let connections = self.connections.iter();
@@ -149,9 +158,12 @@ impl Manager {
         (refused, unanswered)
     }
 
-    /// A datagram that arrived at queue pair 1: `route` is where it came from (`remote`) and to (`local`), `source_port` the UDP
-    /// port that it came from. A peer that spoke from RoCE's own port once, as airdma does, speaks from no other; kernels and NICs
-    /// spread their datagrams over others (RFC 7605: 49,152 and above), and are not held to one.
+    /// Handles a datagram that arrived at queue pair 1.
+    ///
+    /// `route` has its source (`remote`) and destination (`local`), `source_port` its UDP source
+    /// port. A peer that once sent from port 4791, as airdma does, is accepted from no other;
+    /// kernels and NICs spread their datagrams over other ports (RFC 7605: 49,152 and above), and
+    /// may use any.
     pub fn handle_mad(&mut self, now: Time, route: Route, source_port: u16, mad: &[u8]) {
         let Ok(CmMad {
             transaction,
@@ -174,7 +186,7 @@ impl Manager {
         self.handle_message(now, from, message);
     }
 
-    /// The connection that a message is about.
+    /// The connection that a message refers to.
     fn receiver_of(&self, route: Route, message: &CmMessage) -> Option<u32> {
         let asked = |id: u32| self.by_remote_id.get(&(route.remote, id)).copied();
         match message {
@@ -224,38 +236,38 @@ impl Manager {
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is to be called; `None` while no timer runs.
+    /// When [`handle_timeout`](Self::handle_timeout) must be called; `None` while no timer runs.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.timers.first().map(|&(due, _)| due)
     }
 
-    /// The next datagram to send to queue pair 1 of the other end of the route.
+    /// The next datagram to send, to queue pair 1 at the other end of the route.
     pub fn poll_transmit(&mut self) -> Option<(Route, [u8; MAD_LEN])> {
         let (route, mad) = self.transmits.pop_front()?;
         Some((route, *mad))
     }
 
-    /// The next thing that happened.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// How often that happened.
+    /// Value of a counter.
     pub fn counter(&self, counter: Counter) -> u64 {
         self.counters[counter as usize]
     }
 
-    /// Connections in any state, those that are only remembered included.
+    /// Connections in any state, ended ones that are still kept included.
     pub fn connections(&self) -> usize {
         self.connections.len()
     }
 
-    /// Resolutions in any state, those that are only remembered included.
+    /// Resolutions in any state, ended ones that are still kept included.
     pub fn resolutions(&self) -> usize {
         self.exchanges.len()
     }
 
-    /// Whether nothing is left but listeners: no connection, no timer, nothing to poll.
+    /// Whether only listeners are left: no connection, no timer, nothing to poll.
     pub fn is_idle(&self) -> bool {
         self.half_open_line.is_empty()
             && self.proven.is_empty()
@@ -273,7 +285,7 @@ impl Manager {
     }
 }
 
-/// What the files of the message types share.
+/// Helpers that the files of the message types share.
 impl Manager {
     pub(crate) fn count(&mut self, counter: Counter) {
         self.counters[counter as usize] += 1;
@@ -295,7 +307,7 @@ impl Manager {
         }
     }
 
-    /// A communication id that no connection and no exchange has. Each comes once in 2^32, or in 2^24 with a tag.
+    /// A communication id that is not in use. Ids repeat after 2^32, or 2^24 with a tag.
     pub(crate) fn new_id(&mut self) -> u32 {
         loop {
             let id = self.ids.take();
@@ -321,7 +333,7 @@ impl Manager {
         self.connections.insert(id, connection);
     }
 
-    /// The connection moves on; what its old state held is given back.
+    /// Moves a connection to a state, and releases what its old state held.
     pub(crate) fn enter(&mut self, id: u32, state: State) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
@@ -351,7 +363,7 @@ impl Manager {
         }
     }
 
-    /// A connection begins or ends to show that the peer at an address is there.
+    /// Updates the number of connections that prove a peer's address.
     fn note_open(&mut self, remote: Gid, before: bool, now: bool) {
         if now && !before {
             *self.proven.entry(remote).or_default() += 1;
@@ -401,7 +413,7 @@ impl Manager {
         }
     }
 
-    /// Counts one more that is only remembered, and lets the oldest go if there are too many.
+    /// Keeps one more ended connection or exchange, evicting the oldest if there are too many.
     pub(crate) fn rest(&mut self, id: u32) -> u64 {
         self.rests += 1;
         self.resting.insert(self.rests, id);
@@ -414,7 +426,7 @@ impl Manager {
         self.rests
     }
 
-    /// The time of something that was only remembered is over.
+    /// Removes an ended connection or exchange whose time is over.
     pub(crate) fn rest_ends(&mut self, id: u32) {
         if let Some(connection) = self.remove(id) {
             if connection.known && connection.state == State::Timewait {
@@ -426,7 +438,8 @@ impl Manager {
         }
     }
 
-    /// Drops what the program has not polled about a connection; true if that was the request itself.
+    /// Drops the events of a connection that the program has not polled; true if its request was
+    /// among them.
     pub(crate) fn retract_events(&mut self, id: u32) -> bool {
         let mut unseen = false;
         self.events.retain(|event| {
@@ -453,8 +466,7 @@ impl Manager {
         unseen
     }
 
-    /// Tells the program that there will be no connection. A request that it has not seen is taken
-    /// back instead.
+    /// Reports that a connection was refused; withdraws a request that the program has not seen.
     pub(crate) fn tell_rejected(&mut self, id: u32, reason: RejReason, private_data: Vec<u8>) {
         if self.retract_events(id) {
             return;
@@ -494,7 +506,8 @@ mod tests {
         unshift(z, 30).wrapping_sub(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// A peer that has seen one transaction and one id tries all 2^32 keys behind them; here the last 2^16.
+    /// A peer that has seen one transaction and one id tries all 2^32 keys; the test tries the last
+    /// 2^16.
     #[test]
     fn a_transaction_does_not_tell_the_key_of_the_ids() {
         let seed = 0x0123_4567_89ab_cdef;

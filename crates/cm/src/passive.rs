@@ -1,4 +1,5 @@
-//! The side that is asked: REQ in, REP out, RTU in (IBTA 12.9.7.2).
+//! The passive side of a connection: receives the REQ, sends the REP, receives the RTU (IBTA
+//! 12.9.7.2).
 
 use airdma_transport::Time;
 use airdma_wire::cm::{
@@ -17,8 +18,10 @@ use crate::manager::From;
 use crate::{ConnectionId, Counter, ListenerId, Manager, Route, Takes};
 
 impl Manager {
-    /// The program has fetched the request: it no longer counts against the backlog of its listener, as a connection
-    /// that `rdma_get_cm_event(3)` returned. Accepting, rejecting and destroying do the same.
+    /// Notes that the program has fetched the request, as with `rdma_get_cm_event(3)`.
+    ///
+    /// It no longer counts against the backlog of its listener. Accepting, rejecting and destroying
+    /// have the same effect.
     pub fn taken(&mut self, id: ConnectionId) {
         let connection = self.connections.get_mut(&id.0);
         let stand = connection.and_then(|c| c.stand.take_if(|stand| stand.is_pending()));
@@ -27,7 +30,7 @@ impl Manager {
         }
     }
 
-    /// Whether a request waits for an answer of the program.
+    /// Checks that a request waits for the program's answer.
     ///
     /// # Errors
     /// [`CmError::Unknown`] and [`CmError::InvalidState`].
@@ -35,7 +38,8 @@ impl Manager {
         self.in_state(id, &[State::ReqReceived]).map(|_| ())
     }
 
-    /// Accepts a request. [`Event::Established`], [`Event::Rejected`] or [`Event::Unreachable`] follows.
+    /// Accepts a request. [`Event::Established`], [`Event::Rejected`] or [`Event::Unreachable`]
+    /// follows.
     ///
     /// # Errors
     /// [`CmError::PrivateDataTooLong`], [`CmError::Unknown`] and [`CmError::InvalidState`].
@@ -75,15 +79,19 @@ impl Manager {
         Ok(())
     }
 
-    /// Data of the peer has arrived on the queue pair of an accepted connection, so the peer is ready even if its RTU
-    /// was lost: [`Event::Established`] follows unless it came already.
+    /// Notes that data has arrived on the queue pair of an accepted connection.
+    ///
+    /// The peer is ready then, even if its RTU was lost: [`Event::Established`] follows unless it
+    /// came already.
     pub fn data_arrived(&mut self, now: Time, id: ConnectionId) {
         if self.in_state(id, &[State::RepSent]).is_ok() {
             self.establish(now, id.0, Vec::new());
         }
     }
 
-    /// The same where only the queue pair is known; what it has connected before, if anything, is not touched.
+    /// As [`data_arrived`](Self::data_arrived), by the local queue pair.
+    ///
+    /// Does nothing to a connection that is established already.
     pub fn data_arrived_at(&mut self, now: Time, local_qpn: Qpn) {
         if let Some(&id) = self.awaited.get(&local_qpn) {
             self.data_arrived(now, ConnectionId(id));
@@ -165,7 +173,7 @@ impl Manager {
         connection.is_at_roce_port = from.is_at_roce_port;
         connection.remote_id = req.local_id;
         connection.remote_qpn = req.qpn;
-        // Until the peer has shown that it is there: times of our own, whatever it says of its own.
+        // Until the peer is proven, the times are this side's own, whatever its request asks for.
         connection.proven = false;
         connection.retries_max = REP_REPEATS_MAX;
         connection.response_timeout = REP_INTERVAL;
@@ -174,7 +182,8 @@ impl Manager {
         connection.memory_after_mra = connection.memory + duration_of(SERVICE_TIMEOUT);
         connection.listener = Some(listener);
         self.by_remote_id.insert((route.remote, req.local_id), id);
-        // A queue pair that is connected stays so until the peer has shown that it means this request.
+        // A connected queue pair keeps its connection until the peer has proven that it sent this
+        // request.
         self.by_remote_qpn
             .entry((route.remote, req.qpn))
             .or_insert(id);
@@ -186,7 +195,7 @@ impl Manager {
         id
     }
 
-    /// A request that is known: answered again, never carried out again.
+    /// A request that is known: it is answered again, never executed again.
     fn repeated_req(&mut self, id: u32, route: Route, transaction: u64, req: &Req) {
         let Some(connection) = self.connections.get(&id) else {
             return;
@@ -203,7 +212,7 @@ impl Manager {
                 self.count(Counter::Duplicates);
                 self.send_again(id);
             }
-            // A peer that still asks has never heard the reply to a connection that is ending.
+            // A peer that still asks never received the reply to a connection that is ending.
             State::DreqSent | State::Timewait => self.refuse_stale(route, transaction, req),
             State::ReqSent | State::RepReceived | State::Established => {
                 self.count(Counter::Duplicates);
@@ -236,7 +245,7 @@ impl Manager {
         }
     }
 
-    /// The peer has shown that it is there, and means this connection.
+    /// Establishes a connection whose peer has proven itself.
     fn establish(&mut self, now: Time, id: u32, private_data: Vec<u8>) {
         self.set_timer(id, None);
         self.enter(id, State::Established);
@@ -253,7 +262,7 @@ impl Manager {
             .push_back(Event::Established { id, private_data });
     }
 
-    /// From now on messages to the peer are repeated as often as others.
+    /// Repeats messages to a proven peer as often as to others from now on.
     pub(crate) fn trust(&mut self, id: u32) {
         self.prove(id);
         let retries_max = self.config.retries_max;
@@ -265,7 +274,7 @@ impl Manager {
     }
 }
 
-/// The addressing in front of the private data of a request for a port, and what is behind it.
+/// Splits the private data of a request for a port into the addressing and the rest.
 pub(crate) fn addressing_of(
     service_id: ServiceId,
     field: &[u8],
@@ -276,7 +285,9 @@ pub(crate) fn addressing_of(
     }
 }
 
-/// Whether a request names the addresses between which it travelled: whoever answers it sends there.
+/// Whether a request names the addresses that it travelled between.
+///
+/// An answer goes to the addresses in the request.
 pub(crate) fn is_between(addressing: Option<&IpAddressing>, route: Route) -> bool {
     addressing.is_none_or(|addressing| {
         Gid::from(addressing.src()) == route.remote && Gid::from(addressing.dst()) == route.local

@@ -31,16 +31,17 @@ pub(crate) struct Exchange {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
-    /// We ask.
+    /// Active: waits for the peer's answer.
     Asking,
-    /// The program has not answered yet.
+    /// Passive: the program has not answered yet.
     Asked,
-    /// The answer is kept for repetitions of the request.
+    /// Passive: the answer is kept for repetitions of the request.
     Answered,
 }
 
 impl Manager {
-    /// Asks for the queue pair of a service. [`Event::SidrResponse`] or [`Event::SidrUnreachable`] answers.
+    /// Requests the queue pair of a service. [`Event::SidrResponse`] or [`Event::SidrUnreachable`]
+    /// follows.
     ///
     /// # Errors
     /// [`CmError::PrivateDataTooLong`] and [`CmError::TooManyConnections`].
@@ -80,7 +81,9 @@ impl Manager {
         Ok(SidrId(id))
     }
 
-    /// The program has fetched the question: it no longer counts against the backlog of the listener, nor ends with it.
+    /// Notes that the program has fetched the request.
+    ///
+    /// It no longer counts against the backlog of the listener, nor ends with it.
     ///
     /// # Errors
     /// [`CmError::Unknown`].
@@ -95,7 +98,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Answers a resolution. The id is gone when this returns.
+    /// Answers a resolution. The id is no longer valid when this returns.
     ///
     /// # Errors
     /// [`CmError::PrivateDataTooLong`] and [`CmError::Unknown`].
@@ -126,7 +129,7 @@ impl Manager {
         if let Some(stand) = exchange.stand.take() {
             self.step_out(stand);
         }
-        // A request does not say how often it is repeated: as often as ours, we suppose.
+        // A request does not carry its number of repetitions: assume this side's own.
         let repeats_after = duration_of(self.config.response_timeout);
         let until = now + memory_of(repeats_after, self.config.retries_max);
         self.set_timer(id.0, Some(until));
@@ -138,8 +141,9 @@ impl Manager {
         Ok(())
     }
 
-    /// The program has no more use for the resolution: no event about it comes any more. One that was not
-    /// answered is refused. Does nothing if the id is gone.
+    /// Drops a resolution: no event about it follows.
+    ///
+    /// If it was not answered, it is refused. Does nothing if the id is not valid.
     pub fn destroy_sidr(&mut self, now: Time, id: SidrId) {
         let Some(exchange) = self.exchanges.get(&id.0) else {
             return;
@@ -299,7 +303,7 @@ impl Manager {
         }
     }
 
-    /// No answer to our request will come.
+    /// Ends an exchange whose answer will not come.
     pub(crate) fn give_up_exchange(&mut self, id: u32) {
         let exchange = self.exchanges.get(&id);
         if exchange.is_none_or(|exchange| exchange.side != Side::Asking) {

@@ -1,4 +1,5 @@
-//! How connections end: reject, disconnect, silence, timewait; and the repetition of messages (IBTA 12.9.7 and 12.9.8).
+//! The end of connections: reject, disconnect, timeout, timewait; and the repetition of messages
+//! (IBTA 12.9.7 and 12.9.8).
 
 use airdma_transport::Time;
 use airdma_wire::Qpn;
@@ -10,36 +11,38 @@ use crate::connection::{Connection, State};
 use crate::event::Event;
 use crate::{ConnectionId, Counter, Manager, Route};
 
-/// What ends a connection whose process is gone, said by another process that has its address.
+/// Notice that ends a connection whose process has exited, sent by another process at its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastWords {
-    /// Between which addresses.
+    /// Addresses of both ends.
     pub route: Route,
-    /// Our communication id.
+    /// The local communication id.
     pub local_id: u32,
-    /// The peer's.
+    /// The peer's communication id.
     pub remote_id: u32,
     /// The peer's queue pair.
     pub remote_qpn: Qpn,
-    /// The peer has shown that it is there. Otherwise they are said twice at most.
+    /// Whether the peer has proven its address. If not, the notice is sent at most twice.
     pub is_proven: bool,
 }
 
-/// How often last words are repeated, and after which time (1.1 s). An answer may go to another process.
+/// Repetitions of such a notice, 1.1 s apart. The answer may go to another process.
 const LAST_WORDS_AGAIN: u8 = 2;
-/// To a peer that has not shown that it is there. Once is too few: where sockets share a port, a datagram can get lost with the process that
-/// dies, and a client that has just been accepted hears of the death by nothing else.
+/// Repetitions to a peer that has not proven its address.
+///
+/// One datagram is not enough: where sockets share a port, it can get lost with the exiting
+/// process, and a client that was just accepted has no other notice of the exit.
 const LAST_WORDS_AGAIN_UNPROVEN: u8 = 1;
 const LAST_WORDS_TIMEOUT: u8 = 18;
 
 impl Manager {
-    /// Our queue pair of a connection.
+    /// The local queue pair of a connection.
     pub fn local_qpn(&self, id: ConnectionId) -> Option<Qpn> {
         let connection = self.connections.get(&id.0)?;
         Some(connection.local_qpn)
     }
 
-    /// What would end a connection that the peer may think is established.
+    /// The notice that would end a connection, if the peer may take it for established.
     pub fn last_words(&self, id: ConnectionId) -> Option<LastWords> {
         let connection = self.connections.get(&id.0)?;
         match connection.state {
@@ -58,7 +61,7 @@ impl Manager {
         }
     }
 
-    /// Says the last words of another process's connection, and again if no answer comes.
+    /// Sends the notice for another process's connection, and repeats it if no answer comes.
     pub fn say(&mut self, now: Time, words: &LastWords) {
         let id = words.local_id;
         let is_full = self.connections.len() >= self.config.connections_max;
@@ -81,8 +84,10 @@ impl Manager {
         self.begin_disconnect(now, id, [0; Dreq::PRIVATE_DATA_LEN]);
     }
 
-    /// Says no to a [request](Event::ConnectRequest) or to a [response](Event::ConnectResponse), usually with
-    /// [`RejReason::CONSUMER`]. At most 148 bytes of private data fit. The id is gone when this returns.
+    /// Refuses a [request](Event::ConnectRequest) or a [response](Event::ConnectResponse).
+    ///
+    /// The usual reason is [`RejReason::CONSUMER`]. At most 148 bytes of private data fit. The id
+    /// is no longer valid when this returns.
     ///
     /// # Errors
     /// [`CmError::PrivateDataTooLong`], [`CmError::Unknown`] and [`CmError::InvalidState`].
@@ -100,12 +105,15 @@ impl Manager {
         Ok(())
     }
 
-    /// Ends a connection: [`Event::Disconnected`] follows when the peer has heard of it, or was given up, and
-    /// [`Event::TimewaitExit`] after that. At most 220 bytes of private data fit. Does nothing if the connection is ending already.
+    /// Ends a connection.
+    ///
+    /// [`Event::Disconnected`] follows when the peer has answered or all repetitions were sent,
+    /// then [`Event::TimewaitExit`]. At most 220 bytes of private data fit. Does nothing if the
+    /// connection is ending already.
     ///
     /// # Errors
-    /// [`CmError::PrivateDataTooLong`], [`CmError::Unknown`] and, before the connection was accepted or completed here,
-    /// [`CmError::InvalidState`].
+    /// [`CmError::PrivateDataTooLong`], [`CmError::Unknown`] and, before the connection was
+    /// accepted or completed here, [`CmError::InvalidState`].
     pub fn disconnect(
         &mut self,
         now: Time,
@@ -123,8 +131,9 @@ impl Manager {
         Ok(())
     }
 
-    /// The program has no more use for the connection, whatever its state: the peer is told, and no event
-    /// about it comes any more. Does nothing if the id is gone.
+    /// Drops a connection in any state: the peer is notified, and no event about it follows.
+    ///
+    /// Does nothing if the id is not valid.
     pub fn destroy(&mut self, now: Time, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id.0) else {
             return;
@@ -150,7 +159,7 @@ impl Manager {
 
     pub(crate) fn handle_rej(&mut self, now: Time, route: Route, transaction: u64, rej: &Rej) {
         let id = match rej.remote_id {
-            // Only a peer that has heard no reply knows no id of ours.
+            // Only a peer that has received no reply has no id of this side.
             0 => self
                 .by_remote_id
                 .get(&(route.remote, rej.local_id))
@@ -168,7 +177,7 @@ impl Manager {
         let state = connection.state;
         let is_peers = match state {
             State::ReqSent => transaction == connection.transaction,
-            // What is refused is the REQ or the REP, which has the same transaction.
+            // The REQ or REP is refused, which has the same transaction.
             State::ReqReceived | State::RepSent | State::RepReceived => {
                 transaction == connection.transaction && rej.local_id == connection.remote_id
             }
@@ -211,13 +220,15 @@ impl Manager {
             return self.count(Counter::DropUnexpected);
         }
         if connection.waits {
-            // Once for each message, as the kernel has it, or a peer could put us off for ever.
+            // Once for each message, as in the kernel; otherwise a peer could delay this side for
+            // ever.
             return self.count(Counter::Duplicates);
         }
         connection.waits = true;
         let is_new = !connection.proven;
         if is_new {
-            // Our id was told to its address only: the peer is there, and its program is slow.
+            // This side's id was sent to the peer's address only: the peer is proven, and its
+            // program is slow.
             self.trust(id);
         }
         let Some(connection) = self.connections.get_mut(&id) else {
@@ -238,7 +249,7 @@ impl Manager {
             private_data: [0; Drep::PRIVATE_DATA_LEN],
         });
         if !self.is_between(id, route) {
-            // A peer that still has the connection need not repeat itself.
+            // A peer that still has the connection need not repeat its message.
             self.count(Counter::DropUnknownId);
             return self.transmit(route, transaction, drep);
         }
@@ -298,12 +309,12 @@ impl Manager {
         }
     }
 
-    /// Whether a DREQ was sent that is not answered yet.
+    /// Whether a DREQ was sent and is not answered yet.
     pub fn is_ending(&self) -> bool {
         !self.ending().is_empty()
     }
 
-    /// Says the end of those connections again now: who ends has no time to wait until that is due.
+    /// Repeats all such DREQs now: a process that exits cannot wait for their timers.
     pub fn end_again(&mut self) {
         for id in self.ending() {
             self.count(Counter::Retransmits);
@@ -322,8 +333,9 @@ impl Manager {
         ending
     }
 
-    /// A message of ours cannot leave: the address from which it should come is gone. A program that waits for an answer is told at
-    /// once that none will come, as by the kernel.
+    /// Handles a message that cannot be sent because its source address is gone.
+    ///
+    /// A program that waits for an answer is told at once that none will come, as by the kernel.
     pub fn unsendable(&mut self, now: Time, mad: &[u8]) {
         let Ok(CmMad { message, .. }) = CmMad::parse(mad) else {
             return;
@@ -360,7 +372,8 @@ impl Manager {
                 self.say_timeout(id);
                 self.remove(id);
             }
-            // Nothing was ever heard from there: if it asks again, it begins anew.
+            // Nothing was ever received from there: if the peer asks again, the exchange starts
+            // over.
             State::RepSent if !connection.proven => {
                 self.remove(id);
             }
@@ -386,8 +399,10 @@ impl Manager {
         }
     }
 
-    /// Ends a connection whose peer has forgotten it (IBTA 12.9.8.3.1). That is not said by a request, which may be forged, but by
-    /// the completed connection of the same queue pair.
+    /// Ends a connection whose peer has lost it (IBTA 12.9.8.3.1).
+    ///
+    /// Called when the same queue pair completes another connection, not at its request, which may
+    /// be forged.
     pub(crate) fn end_stale(&mut self, now: Time, id: u32) {
         let Some(connection) = self.connections.get(&id) else {
             return;
@@ -423,8 +438,10 @@ impl Manager {
         }
     }
 
-    /// How often a message that ends a connection may be repeated; `None` if it may not be sent at all, since nothing shows that the
-    /// peer is there, and the reply was repeated as often as allowed.
+    /// Number of times that a message which ends a connection may be repeated.
+    ///
+    /// `None` if it may not be sent at all: the peer is unproven, and the reply was repeated as
+    /// often as allowed.
     fn words_left(&self, id: u32) -> Option<u8> {
         let connection = self.connections.get(&id)?;
         let waits_unproven = connection.state == State::RepSent && !connection.proven;
@@ -435,7 +452,7 @@ impl Manager {
         }
     }
 
-    /// The connection was open and is over.
+    /// Ends a connection that was open.
     fn disconnected(&mut self, now: Time, id: u32, private_data: Vec<u8>) {
         let known = self.connections.get(&id).is_some_and(|c| c.known);
         if known {
@@ -446,14 +463,14 @@ impl Manager {
         self.enter_timewait(now, id);
     }
 
-    /// There will be no connection, because the peer says so.
+    /// Ends a connection that the peer refuses.
     fn rejected(&mut self, now: Time, id: u32, reason: RejReason, private_data: Vec<u8>) {
         self.tell_rejected(id, reason, private_data);
         self.enter_timewait(now, id);
         self.forget_id(id);
     }
 
-    /// There will be no connection, because we say so. The REJ is repeated when the peer repeats itself.
+    /// Refuses a connection. The REJ is repeated when the peer repeats its message.
     pub(crate) fn refuse(
         &mut self,
         now: Time,
@@ -515,14 +532,14 @@ impl Manager {
         }
     }
 
-    /// The program hears no more of the connection, and cannot name it any more.
+    /// Ends the program's use of an id: no more events, and calls with it fail.
     fn forget_id(&mut self, id: u32) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.known = false;
         }
     }
 
-    /// Tells the peer that it need not answer any more.
+    /// Tells the peer that an answer is no longer needed.
     fn say_timeout(&mut self, id: u32) {
         let guid = self.config.ca_guid.to_be_bytes();
         let Some(connection) = self.connections.get(&id) else {
@@ -543,8 +560,10 @@ impl Manager {
         self.transmit(route, transaction, CmMessage::Rej(rej));
     }
 
-    /// Whether a connection has that id and these ends. A message between other ends is answered like one for an unknown id: silence
-    /// would tell which of the 2^24 ids are in use.
+    /// Whether a connection has that id and these addresses.
+    ///
+    /// A message between other addresses gets the answer for an unknown id: silence would reveal
+    /// which of the 2^24 ids are in use.
     pub(crate) fn is_between(&self, id: u32, route: Route) -> bool {
         let connection = self.connections.get(&id);
         connection.is_some_and(|connection| connection.route.same_ends(&route))
@@ -585,12 +604,12 @@ impl Manager {
         self.transmit(route, transaction, CmMessage::Rej(rej));
     }
 
-    /// The program is slow: the peer, who repeats itself, should wait.
+    /// Asks a peer that repeats its message to wait: the program is slow.
     pub(crate) fn ask_for_time(&mut self, id: u32, about: About) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
-        // It may be as much later that the peer repeats itself.
+        // The peer may repeat its message for that much longer.
         connection.memory = connection.memory_after_mra;
         let mra = Mra {
             local_id: id,
@@ -635,7 +654,7 @@ impl Manager {
         }
     }
 
-    /// The connection of that id, if the program may name it and it is in one of these states.
+    /// The connection of an id, if the id is valid and the connection is in one of these states.
     pub(crate) fn in_state(
         &mut self,
         id: ConnectionId,
@@ -653,7 +672,8 @@ impl Manager {
         }
     }
 
-    /// The connection that a datagram is for, if it comes from its peer; else counts why it is dropped.
+    /// The connection that a datagram belongs to, if its peer sent it; otherwise counts why it is
+    /// dropped.
     pub(crate) fn connection_of(
         &mut self,
         route: Route,

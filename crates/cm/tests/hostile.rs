@@ -1,4 +1,5 @@
-//! A manager that anybody may send anything: it never panics, stays within its bounds, and can be emptied.
+//! A manager that receives anything from anyone never panics, stays within its bounds, and can be
+//! emptied.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -23,7 +24,7 @@ struct Target {
     listeners: Vec<ListenerId>,
     ids: Vec<ConnectionId>,
     sidr_ids: Vec<SidrId>,
-    /// What was seen on the wire, to be changed and sent again.
+    /// Datagrams seen on the wire, to be changed and sent again.
     corpus: Vec<[u8; 256]>,
 }
 
@@ -61,7 +62,8 @@ impl Target {
         }
     }
 
-    /// One of two peers asks the target, or the target asks it: more for the corpus.
+    /// Arguments of a request between the target and one of two peers; its datagrams add to the
+    /// corpus.
     fn wanted(&mut self, local: u64, remote: u64) -> Connect<'static> {
         let [service_id, _] = services();
         Connect {
@@ -87,7 +89,7 @@ impl Target {
         let remote = 2 + self.random.below(2);
         match self.random.below(12) {
             0 => {
-                // A peer's own manager makes a fresh request, with its own ids.
+                // A peer's own manager makes a new request, with its own ids.
                 let seed = self.random.next_u64();
                 let mut peer = Manager::new(Config::new(seed, 2));
                 let wanted = Connect {
@@ -127,7 +129,7 @@ impl Target {
         self.poll();
     }
 
-    /// A peer connects as it should, perhaps with a queue pair that is connected.
+    /// Completes a connection of a peer, perhaps with a queue pair that is connected already.
     fn complete(&mut self, remote: u64) {
         let mut peer = Manager::new(Config::new(self.random.next_u64(), 2));
         let wanted = self.wanted(remote, 1);
@@ -158,7 +160,7 @@ impl Target {
             return;
         };
         peer.handle_mad(self.now, route(remote, 1), 4791, &rep);
-        // That may have been something else.
+        // The event may have been another one.
         let _ = peer.ready(theirs, &[]);
         while let Some((_, rtu)) = peer.poll_transmit() {
             self.manager
@@ -172,11 +174,11 @@ impl Target {
         if !self.corpus.is_empty() && !self.random.chance(0.1) {
             let i = self.random.index(self.corpus.len());
             bytes = self.corpus[i].to_vec();
-            // Often another message about the same ids.
+            // Often another message about the same ids follows.
             if self.random.chance(0.5) {
                 bytes[17] = 0x10 + self.random.below(9) as u8;
             }
-            // Our own words come back: what was local is remote.
+            // A message of the target comes back: local and remote are swapped.
             if self.random.chance(0.5) {
                 let (a, b) = bytes[24..32].split_at_mut(4);
                 a.swap_with_slice(b);
@@ -218,7 +220,7 @@ impl Target {
             srq: false,
             private_data: &[],
         };
-        // Whatever the state: the wrong calls are errors.
+        // In any state: calls that the state does not allow are errors.
         let _ = match self.random.below(7) {
             0 | 1 => self.manager.accept(now, id, &accept),
             2 => self.manager.ready(id, &[]),
@@ -246,7 +248,7 @@ impl Target {
         if self.corpus.len() > 200 {
             self.corpus.drain(..100);
         }
-        // A slow program: it looks now and then.
+        // The program is slow: it polls only sometimes.
         if self.random.chance(0.7) {
             return;
         }
@@ -293,7 +295,7 @@ impl Target {
     }
 }
 
-/// As seen from the host `local`.
+/// The route seen from the host `local`.
 fn route(local: u64, remote: u64) -> Route {
     Route {
         local: Gid::from(address(local)),
@@ -316,7 +318,7 @@ fn whatever_arrives_is_survived_bounded_and_can_be_cleared_away() {
         }
     }
     for (sum, counter) in counted.iter().zip(Counter::ALL) {
-        // The queue of datagrams is emptied after each step here.
+        // The queue of datagrams is emptied after each step.
         assert!(
             *sum > 0 || *counter == Counter::DropTransmitFull,
             "{} never happened",

@@ -1,5 +1,6 @@
-//! Two managers, programs that do as chance decides, and a network that loses, repeats, delays and reorders. However it
-//! goes, both sides learn how each connection ended, nothing happens twice, and nothing is left.
+//! Two managers, programs with random calls, and a network that loses, repeats, delays and
+//! reorders. In every world both sides learn how each connection ended, nothing happens twice, and
+//! nothing is left.
 //!
 //! `AIRDMA_SEEDS=20000 cargo test --release -p airdma-cm --test pair` runs more worlds than usual,
 //! `AIRDMA_SEED=n cargo test -p airdma-cm --test pair` runs the world of that seed alone.
@@ -35,13 +36,13 @@ enum Action {
     Answer(usize, SidrId),
 }
 
-/// What a program knows of a connection.
+/// A program's view of a connection.
 #[derive(Debug, Default)]
 struct Known {
     tag: u64,
     history: Vec<&'static str>,
     established: bool,
-    /// It will hear of the connection no more, or only that the timewait is over.
+    /// No more events follow, except perhaps the end of timewait.
     over: bool,
     gone: bool,
 }
@@ -130,7 +131,8 @@ impl World {
             let copies = 1 + usize::from(self.random.chance(self.duplication));
             for _ in 0..copies {
                 if !self.random.chance(self.loss) {
-                    // Shorter than the timewait: nothing older arrives, says the specification.
+                    // Shorter than the timewait: the specification assumes that nothing older
+                    // arrives.
                     let delay_ms = self.random.pick(&[1, 10, 1500]);
                     self.plan(delay_ms, Action::Arrive(1 - host, there, Box::new(mad)));
                 }
@@ -203,7 +205,7 @@ impl World {
         }
     }
 
-    /// A call succeeds exactly if the program has not heard that the connection is over.
+    /// A call must succeed exactly if the program has not been told of the connection's end.
     fn expect(&mut self, host: usize, id: ConnectionId, success: bool) {
         let known = &self.known[host][&id];
         assert_eq!(success, !known.over, "{known:?}");
@@ -260,7 +262,8 @@ impl World {
         } else {
             Action::Disconnect(host, id)
         };
-        // Some never end their connection before the other side does, but all do at last.
+        // Some programs do not end their connection before the other side does, but all end in
+        // time.
         let within_ms = self.random.pick(&[1, 1_000, 20_000, 400_000]);
         self.plan(within_ms, action);
     }
@@ -327,7 +330,7 @@ impl World {
         let tag = u64::from_be_bytes(request.private_data[..8].try_into().unwrap());
         let id = request.id;
         if let Some(before) = self.requested.insert(tag, id) {
-            // It gave way to others, or its peer was not heard from in time; and asked again.
+            // The request was evicted, or its peer did not answer in time, and it was made again.
             let before = &self.known[host][&before];
             let is_forgotten = matches!(before.history[..], ["unreachable" | "withdrawn"]);
             assert!(is_forgotten, "request {tag} came twice: {before:?}");
@@ -338,7 +341,7 @@ impl World {
             1 => Action::Destroy(host, id),
             _ => Action::Accept(host, id),
         };
-        // The longest is more than the peer waits without a receipt.
+        // The longest exceeds the time that the peer waits without an MRA.
         let within_ms = self.random.pick(&[1, 5_000, 150_000]);
         self.plan(within_ms, action);
     }
@@ -356,7 +359,7 @@ fn addressing(host: usize) -> Option<IpAddressing> {
     IpAddressing::new(ADDRESSES[host].into(), 5, ADDRESSES[1 - host].into())
 }
 
-/// Runs a world, and says how many connections were established.
+/// Runs a world, and returns the number of connections that were established.
 fn run(seed: u64) -> usize {
     let mut world = World::new(seed);
     for tag in 0..10 {
@@ -381,7 +384,8 @@ fn run(seed: u64) -> usize {
             continue;
         };
         assert!(asked.over, "{asked:?}");
-        // Who accepted may not know whether the other side was ready; who knows is right.
+        // The side that accepted may not know whether the other was ready; a side that knows is
+        // right.
         assert!(
             asker.established || !asked.established,
             "{asker:?} {asked:?}"
@@ -392,7 +396,7 @@ fn run(seed: u64) -> usize {
 }
 
 #[test]
-fn however_the_network_behaves_both_sides_learn_the_end_and_nothing_is_left() {
+fn both_sides_learn_the_end_and_nothing_is_left() {
     if let Ok(seed) = std::env::var("AIRDMA_SEED") {
         run(seed.parse().unwrap());
         return;

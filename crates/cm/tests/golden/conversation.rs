@@ -8,7 +8,7 @@ use airdma_transport::Time;
 use airdma_wire::cm::{CmMad, CmMessage};
 use airdma_wire::{Packet, Qpn};
 
-/// `a` asks, `b` is asked.
+/// `a` is the active side, `b` the passive one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     A,
@@ -19,14 +19,14 @@ pub enum End {
 pub struct Datagram {
     pub at: Time,
     pub from: End,
-    /// Seen from its sender.
+    /// The route seen from its sender.
     pub route: Route,
     pub bytes: Vec<u8>,
     pub mad: CmMad,
 }
 
 impl Datagram {
-    /// The same way, seen from its receiver.
+    /// The route seen from its receiver.
     pub fn route_back(&self) -> Route {
         Route {
             local: self.route.remote,
@@ -36,7 +36,7 @@ impl Datagram {
     }
 }
 
-/// In the order of the capture.
+/// The datagrams of a capture, in order.
 pub fn datagrams(name: &str) -> Vec<Datagram> {
     let captured = airdma_captures::packets(name);
     let mut datagrams = Vec::new();

@@ -1,6 +1,8 @@
-//! The connection manager against the captures of kernels that connected to each other: ours stands in for one end, gets
-//! the datagrams of the other, does what the program there did, and has to send byte for byte what the kernel sent, but
-//! for what either side leaves to chance: communication ids and transaction ids.
+//! The connection manager against captures of kernels that connected to each other.
+//!
+//! The manager stands in for one end, receives the datagrams of the other, and its program makes
+//! the calls that the program there made. It must send byte for byte what the kernel sent, except
+//! for random values: communication ids and transaction ids.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -10,7 +12,8 @@ mod replay;
 use conversation::End;
 use replay::Replay;
 
-/// Captures with management datagrams, and whose end ours stands in for. In `tap-cmreq` nobody is at the other end.
+/// Captures with management datagrams, and the ends that the manager stands in for. `tap-cmreq` has
+/// no answering end.
 const CAPTURES: [(&str, &[End]); 8] = [
     ("rxe-6.1/cm_cmtime", &[End::A, End::B]),
     ("rxe-6.1/cm_reject", &[End::A, End::B]),
@@ -22,7 +25,7 @@ const CAPTURES: [(&str, &[End]); 8] = [
     ("tap-cmreq", &[End::A]),
 ];
 
-/// Why a difference is right: where, which, how often, and the rule.
+/// Allowed differences: capture, end, field, number of times, and the reason.
 const ALLOWED: [(&str, End, &str, usize, &str); 1] = [(
     "tap-cmreq",
     End::A,
@@ -58,7 +61,7 @@ fn our_manager_says_what_the_kernels_said() {
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }
 
-/// So that a new capture is not forgotten here.
+/// Fails if a new capture is missing from the list.
 #[test]
 fn every_capture_with_management_datagrams_is_replayed() {
     let manages = |name: &&str| !conversation::datagrams(name).is_empty();

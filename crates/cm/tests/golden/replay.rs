@@ -1,4 +1,4 @@
-//! One capture with our manager at one end.
+//! One capture with the manager at one end.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,9 +9,10 @@ use crate::conversation::{Datagram, End, datagrams};
 
 pub struct Replay {
     manager: Manager,
-    /// What ours sent, oldest first, until the kernel sent the same.
+    /// Datagrams that the manager sent and the kernel has not sent yet, oldest first.
     ours: VecDeque<(Route, CmMad)>,
-    /// Our ids and transactions, by those that the kernel chose in our place; for the passive side by the peer's id too.
+    /// The manager's ids and transactions by those that the kernel chose; on the passive side also
+    /// by the peer's id.
     our_id: BTreeMap<u32, u32>,
     our_transaction: BTreeMap<u64, u64>,
     asked_by: BTreeMap<u32, u32>,
@@ -21,7 +22,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// What ours does otherwise than the kernel did at that end of the capture, a line each.
+    /// The differences between the manager and the kernel at that end of the capture, a line each.
     pub fn run(name: &str, end: End) -> Vec<String> {
         let datagrams = datagrams(name);
         let mut replay = Replay {
@@ -56,7 +57,7 @@ impl Replay {
         replay.differences
     }
 
-    /// On the services that the kernel answered for.
+    /// Listens on the services that the kernel answered for.
     fn listen(&mut self, datagrams: &[Datagram]) {
         let answered: BTreeSet<_> = datagrams
             .iter()
@@ -85,14 +86,14 @@ impl Replay {
             self.ours.push_back((route, CmMad::parse(&bytes).unwrap()));
         }
         while let Some(event) = self.manager.poll_event() {
-            // Nothing on the wire says that a queue pair may be used again.
+            // The end of timewait does not show on the wire.
             if !matches!(event, Event::TimewaitExit { .. }) {
                 self.events.push_back(event);
             }
         }
     }
 
-    /// The first `count` datagrams of ours have no counterpart.
+    /// Skips the first `count` datagrams of the manager, which have no counterpart.
     fn pass_over(&mut self, count: usize) {
         for (_, mad) in self.ours.drain(..count) {
             self.differences
@@ -100,7 +101,7 @@ impl Replay {
         }
     }
 
-    /// A datagram of the other end arrives: with the ids that ours chose instead of the kernel's.
+    /// Delivers a datagram of the other end, with the manager's ids in place of the kernel's.
     fn peer_sends(&mut self, datagram: &Datagram) {
         let mut mad = datagram.mad;
         if let Some(ours) = self.our_transaction.get(&mad.transaction) {
@@ -122,7 +123,7 @@ impl Replay {
             .extend(more.iter().map(|event| format!("one more {event:?}")));
     }
 
-    /// Whether the program hears of a datagram what stands in it.
+    /// Compares an event of the program with the datagram that caused it.
     fn compare_event(&mut self, message: &CmMessage, event: Option<Event>) {
         let name = message.name();
         let told = match (message, event) {
@@ -188,7 +189,7 @@ impl Replay {
                 (told.status, told.qpn, told.qkey) == (response.status, response.qpn, response.qkey)
                     && told.private_data == response.private_data
             }
-            // Nobody listens there: the program is not told.
+            // The service has no listener, so the program gets no event.
             (CmMessage::Req(_), None) => true,
             _ => false,
         };
@@ -198,7 +199,7 @@ impl Replay {
         }
     }
 
-    /// The kernel sends at our end, because its program said so or by itself: ours has to have sent the same.
+    /// Handles a datagram of the kernel at the manager's end: the manager must have sent the same.
     fn kernel_sends(&mut self, datagram: &Datagram) {
         self.call(datagram);
         self.collect();
@@ -228,7 +229,8 @@ impl Replay {
         }
     }
 
-    /// What the program at our end said when the kernel sent this. The rest it sends by itself.
+    /// Makes the program's call that led to this datagram of the kernel. The kernel sends the
+    /// others on its own.
     fn call(&mut self, datagram: &Datagram) {
         let now = datagram.at;
         match datagram.mad.message {
@@ -254,7 +256,7 @@ impl Replay {
                     .disconnect(now, id, &dreq.private_data)
                     .unwrap();
             }
-            // The program ends before an answer came.
+            // The program exits before an answer came.
             CmMessage::Rej(rej) if rej.reason == RejReason::TIMEOUT => {
                 let id = ConnectionId(self.our_id[&rej.local_id]);
                 self.manager.destroy(now, id);
@@ -288,8 +290,9 @@ impl Replay {
         }
     }
 
-    /// Our datagram with the kernel's numbers instead of those that ours chose. A number that ours chose stands for the
-    /// same number of the kernel's wherever it comes again.
+    /// The manager's datagram with the kernel's numbers in place of its own.
+    ///
+    /// A number of the manager's stands for the same number of the kernel's wherever it occurs.
     fn as_the_kernel_numbers(&mut self, mut ours: CmMad, theirs: &CmMad) -> CmMad {
         let begins = matches!(
             ours.message,
@@ -317,7 +320,7 @@ impl Replay {
     }
 }
 
-/// The GUID of the device, which is the end's to say.
+/// The GUID of an end's device.
 fn guid_of(datagrams: &[Datagram], end: End) -> u64 {
     let told = datagrams.iter().filter(|datagram| datagram.from == end);
     let guid = |datagram: &Datagram| {

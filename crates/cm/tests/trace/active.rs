@@ -1,4 +1,4 @@
-//! The side that asks.
+//! The active side.
 
 use airdma_cm::*;
 use airdma_wire::cm::*;
@@ -43,10 +43,11 @@ fn a_connection_is_request_reply_and_ready() {
     assert_eq!(b.manager.poll_timeout(), None);
 }
 
-/// A NIC of NVIDIA's that is named no vendor by REQ and REP controls its rate by DCQCN, and not by a scheme of its own.
+/// A NVIDIA NIC controls its rate by DCQCN, not by a scheme of its own, if REQ and REP name no
+/// vendor.
 #[test]
 fn neither_request_nor_reply_names_a_vendor() {
-    // Behind the header of 24 bytes.
+    // Offsets behind the header of 24 bytes.
     let vendor_of_req = |bytes: &[u8]| [bytes[24 + 5], bytes[24 + 6], bytes[24 + 7]];
     let vendor_of_rep = |bytes: &[u8]| [bytes[24 + 15], bytes[24 + 19], bytes[24 + 23]];
     let modifier = |bytes: &[u8]| [bytes[20], bytes[21], bytes[22], bytes[23]];
@@ -101,7 +102,7 @@ fn a_receipt_makes_the_request_wait_longer() {
     assert_eq!(b.next_timer(), RESPONSE_MS);
     b.arrives(b.mra(About::Other));
     assert_eq!(b.counted(Counter::DropUnexpected), 1);
-    // Nobody is put off twice.
+    // No message is put off twice.
     b.arrives(b.mra(About::Req));
     assert_eq!(b.counted(Counter::Duplicates), 1);
     assert_eq!(b.next_timer(), RESPONSE_MS);
@@ -115,7 +116,7 @@ fn a_refusal_says_why_and_leaves_nothing() {
     assert_eq!(b.events(), ["Rejected consumer (28) 148"]);
     assert!(b.manager.is_idle());
 
-    // Nobody listens: the refusal names no id of its sender.
+    // There is no listener: the refusal has 0 as the id of its sender.
     let mut b = Bench::connecting();
     rej = b.rej(RejReason::INVALID_SERVICE_ID);
     rej.local_id = 0;
@@ -166,7 +167,7 @@ fn a_reply_with_a_queue_pair_that_is_connected_is_stale() {
     let mut rep = b.rep();
     rep.local_id = 8;
     b.arrives(rep);
-    // The peer has forgotten the old one.
+    // The peer has lost the old connection.
     let dreq = format!("DREQ {old} 7 0x22");
     assert_eq!(
         b.sends(),

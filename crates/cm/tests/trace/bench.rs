@@ -27,9 +27,9 @@ pub struct Bench {
     pub now: Time,
     pub id: ConnectionId,
     pub route: Route,
-    /// From which UDP port what arrives comes.
+    /// UDP source port of datagrams that arrive.
     pub port: u16,
-    /// What arrives names this transaction: 77, or that of the last request of ours.
+    /// Transaction of datagrams that arrive: 77, or that of the manager's last request.
     pub transaction: u64,
 }
 
@@ -73,7 +73,7 @@ impl Bench {
         b
     }
 
-    /// A request has arrived, and the program has seen it.
+    /// A bench where a request has arrived and the program has seen it.
     pub fn requested() -> Self {
         let mut b = Self::listening();
         b.arrives(b.req());
@@ -273,7 +273,7 @@ impl Bench {
         Some(mad)
     }
 
-    /// Everything the manager wants to send now, a line a datagram.
+    /// Everything that the manager sends now, one line for each datagram.
     pub fn sends(&mut self) -> Vec<String> {
         std::iter::from_fn(|| self.sent().map(|mad| self.line(&mad.message))).collect()
     }
@@ -308,7 +308,7 @@ impl Bench {
         }
     }
 
-    /// Everything that happened, a line an event. The connection of a request becomes the bench's.
+    /// All events, one line each. The connection of a request becomes the bench's.
     pub fn events(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         while let Some(event) = self.manager.poll_event() {
@@ -342,7 +342,7 @@ impl Bench {
         lines
     }
 
-    /// Moves to the next timer, lets it fire, and says how many milliseconds passed.
+    /// Moves to the next timer, fires it, and returns the milliseconds that passed.
     pub fn next_timer(&mut self) -> u128 {
         let due = self.manager.poll_timeout().expect("a timer runs");
         let waited: Duration = due.duration_since(self.now);

@@ -1,4 +1,4 @@
-//! What a flood can make of a manager.
+//! The bounds of a manager under a flood.
 
 use airdma_cm::*;
 use airdma_wire::Qpn;
@@ -19,7 +19,7 @@ fn requests_beyond_the_backlog_take_the_places_of_the_oldest() {
     for n in 0..5 {
         request(&mut b, n);
     }
-    // The program never hears of the first two, which it has not seen.
+    // The program gets no event about the first two, which it has not seen.
     assert_eq!(b.events(), ["ConnectRequest"; 3]);
     assert_eq!(b.counted(Counter::HalfOpenEvicted), 2);
     assert_eq!(b.sends(), [""; 0]);
@@ -30,7 +30,7 @@ fn requests_beyond_the_backlog_take_the_places_of_the_oldest() {
     request(&mut b, 6);
     assert_eq!(b.events(), ["ConnectRequest"]);
     assert_eq!(b.counted(Counter::HalfOpenEvicted), 2);
-    // Of those that it has seen and not taken it hears.
+    // It gets one about those that it has seen and not taken.
     request(&mut b, 7);
     assert_eq!(b.events(), ["Rejected timeout (4) 0", "ConnectRequest"]);
 }
@@ -48,7 +48,7 @@ fn half_open_connections_have_a_limit_over_all_listeners() {
     assert_eq!(b.events(), ["Rejected timeout (4) 0", "ConnectRequest"]);
     request(&mut b, 4);
     assert_eq!(b.events(), ["Unreachable", "ConnectRequest"]);
-    // What the program has taken is the program's to answer.
+    // A request that the program has taken waits for its answer.
     b.manager.taken(b.id);
     request(&mut b, 5);
     assert_eq!(b.events(), ["Rejected timeout (4) 0", "ConnectRequest"]);

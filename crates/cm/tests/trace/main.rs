@@ -1,5 +1,5 @@
-//! The connection manager tested datagram by datagram: each test reads as a trace of what came in and what went out.
-//! `bench.rs` holds the manager under test and plays its peer.
+//! The connection manager tested datagram by datagram: each test reads as a trace of what came in
+//! and what went out. `bench.rs` holds the manager under test and plays its peer.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 

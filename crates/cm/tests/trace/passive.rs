@@ -1,4 +1,4 @@
-//! The side that is asked.
+//! The passive side.
 
 use std::net::Ipv4Addr;
 
@@ -62,7 +62,7 @@ fn a_repeated_request_gets_what_the_first_got_and_no_event() {
 }
 
 #[test]
-fn a_reply_to_a_peer_that_is_there_is_repeated_fifteen_times_and_then_given_up() {
+fn a_reply_to_a_proven_peer_is_repeated_fifteen_times() {
     let mut b = Bench::accepted();
     b.arrives(b.mra(About::Rep));
     assert_eq!(b.next_timer(), SERVICE_AND_RESPONSE_MS);
@@ -176,7 +176,7 @@ fn a_refused_request_stays_refused() {
     };
     assert_eq!(&rej.private_data[..3], b"no\0");
     assert_eq!(b.events(), [""; 0]);
-    // As long as the peer may repeat itself: sixteen times 4.3 s.
+    // As long as the peer may repeat its message: sixteen times 4.3 s.
     assert_eq!(b.next_timer(), 68_719);
     assert!(b.manager.is_idle());
 }
@@ -185,12 +185,12 @@ fn a_refused_request_stays_refused() {
 fn a_peer_that_gives_up_takes_its_request_along() {
     let mut rej = Bench::requested().rej(RejReason::TIMEOUT);
     rej.remote_id = 0;
-    // Not seen by the program: it never hears of it.
+    // The program has not seen the request, and gets no event.
     let mut b = Bench::listening();
     b.arrives(b.req());
     b.arrives(rej);
     assert_eq!(b.events(), [""; 0]);
-    // Seen.
+    // The program has seen the request.
     let mut b = Bench::requested();
     b.arrives(rej);
     assert_eq!(b.events(), ["Rejected timeout (4) 148"]);
@@ -220,7 +220,8 @@ fn a_request_whose_path_is_not_the_one_it_came_by_is_dropped() {
     assert!(b.manager.is_idle());
 }
 
-/// A peer that was asked to wait repeats itself that much later, so the refusal is kept that much longer.
+/// A peer that was asked to wait repeats its message that much later, so the refusal is kept that
+/// much longer.
 #[test]
 fn a_refusal_outlives_the_wait_that_was_asked_for() {
     let mut b = Bench::requested();
@@ -237,7 +238,7 @@ fn a_refusal_outlives_the_wait_that_was_asked_for() {
 fn a_request_that_names_other_addresses_is_dropped() {
     let mut b = Bench::listening();
     let last = IpAddressing::LEN - 1;
-    // The source ends before the destination begins.
+    // The source address ends before the destination begins.
     for at in [last, last - 16] {
         let mut forged = b.req();
         forged.private_data[at] ^= 1;

@@ -54,7 +54,7 @@ fn a_resolution_is_request_and_response() {
     let stranger = Gid::from(Ipv4Addr::new(10, 0, 0, 3));
     b.arrives_from(stranger, response(id, SidrStatus::VALID));
     assert_eq!(b.counted(Counter::DropWrongPeer), 1);
-    // An id is 24 bits, once the process is known; the transaction is 32 more.
+    // An id is 24 bits, once the process is known; the transaction has 32 more.
     b.transaction ^= 1 << 40;
     b.arrives(response(id, SidrStatus::VALID));
     assert_eq!(b.counted(Counter::DropWrongId), 1);

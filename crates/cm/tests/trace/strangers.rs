@@ -1,4 +1,4 @@
-//! Datagrams with forged addresses cost their sender alone.
+//! Datagrams with forged addresses harm only their sender.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use airdma_wire::{Gid, Qpn};
 
 use crate::bench::*;
 
-/// A request from an address that is not its sender's; each `n` is another address.
+/// A request from an address that is not its sender's; each `n` gives another address.
 fn forged(b: &Bench, n: u32) -> (Gid, Req) {
     let address = Ipv4Addr::from(0x0a01_0000 + n);
     let remote = Gid::from(address);
@@ -27,7 +27,7 @@ fn forge(b: &mut Bench, n: u32) {
     b.arrives_from(remote, req);
 }
 
-/// What the program does that accepts whatever is asked for; answers the connections.
+/// A program that accepts every request; returns the connections.
 fn accept_all(b: &mut Bench) -> Vec<ConnectionId> {
     let mut accepted = Vec::new();
     while let Some(event) = b.manager.poll_event() {
@@ -50,7 +50,7 @@ fn wait(b: &mut Bench, time: Duration) {
     b.now = until;
 }
 
-/// The bench's own peer connects, and says its last word within a round trip.
+/// Connects the bench's own peer, which sends its RTU within a round trip.
 fn connects(b: &mut Bench) -> bool {
     b.arrives(b.req());
     let Some(&id) = accept_all(b).last() else {
@@ -80,7 +80,7 @@ fn a_trickle_of_forged_requests_keeps_no_listener_busy() {
         forge(&mut b, n);
         accept_all(&mut b);
     }
-    // 1.6 a second.
+    // 1.6 requests a second.
     for n in 160..300 {
         wait(&mut b, Duration::from_millis(625));
         forge(&mut b, n);
@@ -118,7 +118,8 @@ fn accepted_connections_wait_two_seconds_and_are_not_too_many() {
     assert!(b.manager.is_idle());
 }
 
-/// A REP is as long as a REQ: 308 bytes with IP, so that is four times what came, over a second and a half.
+/// A REP is as long as a REQ, 308 bytes with IP: four times the bytes of the request, over a second
+/// and a half.
 #[test]
 fn one_forged_request_brings_four_datagrams_at_most() {
     for (timeout, repeats) in [(12, 15), (31, 15), (20, 0)] {
@@ -224,7 +225,7 @@ fn a_peer_that_shows_that_it_is_there_has_its_time() {
     let mut b = Bench::accepted();
     assert_eq!(b.next_timer(), 500);
     assert_eq!(b.sends(), ["REP us 7"]);
-    // Its program is slow, and it knows our id.
+    // The peer's program is slow, and the peer knows the manager's id.
     b.arrives(b.mra(About::Rep));
     for n in 0..100 {
         forge(&mut b, n);
@@ -246,14 +247,15 @@ fn one_source_has_a_share_of_the_places() {
         req.qpn = Qpn::new(2 + n);
         b.arrives_from(remote, req);
     }
-    // Half of the places, as no other source wants them; from there on its own give way, of which it may have a quarter.
+    // The source has half of the places while no other wants them; beyond, its own are evicted, of
+    // which it may have a quarter.
     assert_eq!(b.manager.connections(), 512 / 2);
     b.arrives_from(remote, req);
     assert_eq!(b.events()[0], "ConnectRequest");
     assert!(connects_again(&mut b));
 }
 
-/// As `cmtime -c 2000` asks.
+/// As many requests as `cmtime -c 2000` makes.
 #[test]
 fn one_host_opens_two_thousand_connections_at_once() {
     let mut b = Bench::new();
@@ -267,7 +269,7 @@ fn one_host_opens_two_thousand_connections_at_once() {
     assert_eq!(b.manager.counter(Counter::HalfOpenEvicted), 0);
 }
 
-/// A host that has no connection asks from its own address; true if it gets through.
+/// Connects a host that has no connection, from its own address; returns whether it succeeds.
 fn newcomer_connects(b: &mut Bench, n: u32) -> bool {
     let (remote, req) = forged(b, n);
     b.arrives_from(remote, req);
@@ -283,7 +285,7 @@ fn newcomer_connects(b: &mut Bench, n: u32) -> bool {
     b.events().contains(&"Established 224".to_owned())
 }
 
-/// A host that has a connection, or knows the address of one that has, sends 32 requests a second and no RTU.
+/// A host with a connection, or one that knows its address, sends 32 requests a second and no RTU.
 #[test]
 fn a_peer_that_is_connected_keeps_no_newcomer_out() {
     let mut b = Bench::new();
@@ -299,7 +301,7 @@ fn a_peer_that_is_connected_keeps_no_newcomer_out() {
     assert!(newcomer_connects(&mut b, 1));
 }
 
-/// Each says that its program is slow, which gives it 137 seconds.
+/// Each peer reports that its program is slow, which gives it 137 seconds.
 #[test]
 fn receipts_of_strangers_keep_no_newcomer_out() {
     let mut b = Bench::new();
@@ -343,7 +345,7 @@ fn peers_that_are_connected_fill_no_table_for_good() {
     }
 }
 
-/// An id of the peer's is 24 bits: a guess of that alone must not reach a connection.
+/// A peer's id is 24 bits: a guess of it alone must not reach a connection.
 #[test]
 fn a_refusal_that_names_no_id_of_ours_ends_no_connection() {
     for mut b in [Bench::established(), Bench::answered(), Bench::connected()] {
@@ -352,7 +354,7 @@ fn a_refusal_that_names_no_id_of_ours_ends_no_connection() {
         b.arrives(rej);
         assert_eq!((b.events(), b.sends()), (vec![], vec![]));
     }
-    // A peer that has not heard the reply knows none.
+    // A peer that has not received the reply does not know the manager's id.
     for mut b in [Bench::requested(), Bench::accepted()] {
         let mut rej = b.rej(RejReason::TIMEOUT);
         rej.remote_id = 0;
@@ -361,7 +363,8 @@ fn a_refusal_that_names_no_id_of_ours_ends_no_connection() {
     }
 }
 
-/// All ids of 24 bits are soon tried out, if unknown ones are answered and those of another peer are not.
+/// All ids of 24 bits can soon be tried if unknown ids are answered and those of another peer are
+/// not.
 #[test]
 fn an_id_of_another_peers_connection_is_answered_like_none() {
     for port in [4791, 50_000] {
@@ -385,7 +388,7 @@ fn an_id_of_another_peers_connection_is_answered_like_none() {
     }
 }
 
-/// The first request of the bench's peer is still there.
+/// Completes the first request of the bench's peer, which is still there.
 fn connects_again(b: &mut Bench) -> bool {
     b.arrives(b.req());
     b.sends().len() == 2
@@ -407,7 +410,7 @@ fn strangers_take_no_place_of_a_peer_that_is_connected() {
     };
     assert_eq!(request.qpn, Qpn::new(0x23));
     b.manager.accept(b.now, request.id, &accept()).unwrap();
-    // Half of the places are strangers' while those want them, and no more.
+    // Strangers have half of the places while they want them, and no more.
     accept_all(&mut b);
     for n in 0..8 {
         req.local_id += 1;
@@ -447,7 +450,7 @@ fn a_forged_request_ends_no_connection() {
 }
 
 #[test]
-fn a_peer_that_begins_anew_with_its_queue_pair_gets_through_at_once() {
+fn a_peer_that_reuses_its_queue_pair_connects_at_once() {
     let mut b = Bench::established();
     let old = b.id;
     let mut req = b.req();
@@ -468,7 +471,7 @@ fn a_peer_that_begins_anew_with_its_queue_pair_gets_through_at_once() {
     assert_eq!(b.manager.disconnect(b.now, new, b""), Ok(()));
 }
 
-/// A request that names the queue pair with which a peer is about to answer us.
+/// A request names the queue pair with which a peer is about to answer.
 #[test]
 fn a_forged_request_spoils_no_reply() {
     let mut b = Bench::listening();
@@ -508,7 +511,7 @@ fn a_forged_question_takes_no_place_of_an_honest_one() {
     }
     assert_eq!((asked.len(), asked.last()), (4, Some(&b.route.remote)));
     assert_eq!(b.manager.resolutions(), 4);
-    // Those that the program has polled may give way, too; it is told.
+    // Requests that the program has polled may be evicted, too; it gets an event.
     let (remote, _) = forged(&b, 500);
     let mut question = crate::sidr::request(&b);
     question.request_id = 9;
@@ -519,7 +522,8 @@ fn a_forged_question_takes_no_place_of_an_honest_one() {
     assert_eq!(b.events(), ["SidrWithdrawn", "SidrRequest"]);
 }
 
-/// A program without privileges at the peer's host has its address and not its port, which is taken.
+/// A program without privileges on the peer's host has its address but not its port, which is
+/// taken.
 #[test]
 fn a_peer_at_the_port_of_roce_speaks_from_no_other() {
     for is_active in [false, true] {
@@ -539,7 +543,7 @@ fn a_peer_at_the_port_of_roce_speaks_from_no_other() {
     }
 }
 
-/// Kernels and NICs spread what they send.
+/// Kernels and NICs spread their datagrams over source ports.
 #[test]
 fn a_peer_at_another_port_may_change_it() {
     let mut b = Bench::listening();
@@ -565,7 +569,7 @@ fn data_for_the_queue_pair_of_a_reply_stands_for_the_last_word() {
     assert_eq!(b.events(), ["Established 0"]);
 }
 
-/// An id is 24 bits, and 2^24 datagrams are soon sent. A transaction is 32 more.
+/// An id is 24 bits, and 2^24 datagrams are soon sent. A transaction has 32 more.
 #[test]
 fn an_answer_that_does_not_name_the_transaction_is_none() {
     let mut b = Bench::connecting();
@@ -581,7 +585,8 @@ fn an_answer_that_does_not_name_the_transaction_is_none() {
     assert_eq!(b.events(), ["ConnectResponse 0x22 196"]);
 }
 
-/// Nor does a refusal in the name of the peer that asks, or that has accepted, which has the transaction of the request.
+/// Likewise a refusal in the name of the requesting or accepting peer, which has the transaction of
+/// the request.
 #[test]
 fn a_refusal_that_does_not_name_the_transaction_is_none() {
     for mut b in [Bench::requested(), Bench::accepted(), Bench::answered()] {
@@ -595,7 +600,7 @@ fn a_refusal_that_does_not_name_the_transaction_is_none() {
     }
 }
 
-/// A host that was asked once knows one transaction, and not those of others.
+/// A host that was asked once knows one transaction, but none of the others.
 #[test]
 fn a_transaction_does_not_tell_that_of_another_request() {
     let mut b = Bench::connecting();
@@ -605,7 +610,7 @@ fn a_transaction_does_not_tell_that_of_another_request() {
     assert_ne!(first >> 32, b.transaction >> 32);
 }
 
-/// A kernel speaks from other ports than RoCE's. A reply that is none does not say otherwise.
+/// A kernel sends from other ports than 4791; a bogus reply from there changes nothing.
 #[test]
 fn a_forged_reply_ties_a_peer_to_no_port() {
     let mut b = Bench::connecting();
@@ -622,7 +627,7 @@ fn a_forged_reply_ties_a_peer_to_no_port() {
     assert_eq!(b.events(), ["Disconnected 220"]);
 }
 
-/// The queue pair of another host that is connected to one of ours, named by a stranger in its name.
+/// A stranger names the queue pair of another host, connected to a local one, in that host's name.
 #[test]
 fn what_a_peer_answered_is_no_answer_to_a_forged_request() {
     let mut b = Bench::established();
@@ -632,7 +637,7 @@ fn what_a_peer_answered_is_no_answer_to_a_forged_request() {
     req.local_id = PEER + 1;
     b.arrives(req);
     assert_eq!(b.events(), ["ConnectRequest"]);
-    // The queue pair is connected before its number is told.
+    // The queue pair is connected before its number is sent.
     let has_answered = |b: &Bench| b.manager.has_answered(ours, remote, PEER_QPN);
     assert_eq!(has_answered(&b), Some(false));
     let with = Accept {
@@ -647,7 +652,8 @@ fn what_a_peer_answered_is_no_answer_to_a_forged_request() {
     assert_eq!(has_answered(&b), Some(true));
 }
 
-/// A process dies that has accepted a request: what is said after its death goes to who showed nothing but that.
+/// A process exits after it accepted a request: the notice of its exit goes to a peer that proved
+/// nothing else.
 #[test]
 fn last_words_go_twice_at_most_to_a_peer_that_was_never_there() {
     for (b, said) in [(Bench::accepted(), 2), (Bench::established(), 3)] {

@@ -9,7 +9,7 @@ use airdma_wire::{Gid, Qpn};
 use crate::bench::*;
 
 #[test]
-fn who_disconnects_waits_for_the_answer_and_then_for_late_messages() {
+fn disconnect_waits_for_the_answer_then_for_late_messages() {
     let mut b = Bench::connected();
     b.manager.disconnect(b.now, b.id, b"bye").unwrap();
     assert_eq!(b.sends(), ["DREQ us 7 0x22"]);
@@ -37,7 +37,7 @@ fn who_is_disconnected_answers_at_once_and_again() {
         assert_eq!(b.next_timer(), TIMEWAIT_MS);
         assert_eq!(b.events(), ["TimewaitExit"]);
         assert!(b.manager.is_idle());
-        // Even when it is all forgotten.
+        // Even when the connection is no longer kept.
         b.arrives(b.dreq());
         assert_eq!(b.sends(), ["DREP us 7"]);
     }
@@ -198,7 +198,7 @@ fn what_cannot_leave_is_given_up_at_once() {
     assert_eq!(b.events(), ["TimewaitExit"]);
     assert!(b.manager.is_idle());
 
-    // Nobody waits for an answer to the others, nor to words of other processes.
+    // No program waits for answers to the others, nor to notices for other processes.
     let mut b = Bench::answered();
     b.manager.ready(b.id, b"").unwrap();
     unsendable(&mut b);
