@@ -28,16 +28,16 @@ pub enum Event {
         /// 148 bytes, or none if the manager refused.
         private_data: Vec<u8>,
     },
-    /// No answer came, after all repetitions. The id is gone.
+    /// No answer came, after all repetitions. The id is no longer valid.
     Unreachable {
-        /// Which connection.
+        /// The connection.
         id: ConnectionId,
     },
-    /// The connection has ended, by whomever; [`TimewaitExit`](Event::TimewaitExit) follows.
+    /// Either side has ended the connection; [`TimewaitExit`](Event::TimewaitExit) follows.
     Disconnected {
-        /// Which connection.
+        /// The connection.
         id: ConnectionId,
-        /// What the peer said: 220 or 224 bytes, none if it did not answer.
+        /// The peer's private data: 220 or 224 bytes, none if it did not answer.
         private_data: Vec<u8>,
     },
     /// The queue pair may be used again. The id is no longer valid.

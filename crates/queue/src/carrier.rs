@@ -1,27 +1,28 @@
-//! Who carries the files of a job.
+//! The interface between the queue and the code that transfers a job's files.
 
 use crate::job::{Flaw, Order, Trouble};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Carries files from here to a peer.
+/// Transfers files from this host to a peer.
 pub trait Carrier: Send + Sync {
-    /// Carries the files of an order, and returns when that is over. `tell` wants to hear of progress now and then, and at once of the
-    /// key that the code of the order brought.
+    /// Transfers the files of an order, and returns when that has ended.
     ///
-    /// After an end in between, the same order goes on where it stopped.
+    /// `tell` must be called from time to time with the progress, and at once with the key that the
+    /// code of the order yielded. After an interrupted attempt, the same order resumes where it
+    /// stopped.
     fn carry(&self, order: &Order, tell: &dyn Fn(News), stop: &Stop) -> Outcome;
 }
 
-/// What is told of an attempt before it is over.
+/// Reports of an attempt that is still running.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// How far it is.
+    /// Progress so far.
     Progress(Progress),
-    /// The code brought the two together: the receiver has this key, and the code is used up.
+    /// The code has been used: from now on the order is bound to the receiver with this key.
     Met(String),
 }
 
-/// How far a job is.
+/// Progress of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes that the receiver has.
@@ -30,31 +31,31 @@ pub struct Progress {
     pub bytes_total: u64,
 }
 
-/// What became of an attempt.
+/// Outcome of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It arrived.
+    /// The files arrived.
     Arrived(Arrived),
-    /// It would be of no use to try again.
+    /// It failed, and a retry would fail as well.
     Failed(Trouble),
-    /// The peer is not there, or busy: another time may do.
+    /// The peer is absent or busy: a later retry may succeed.
     Later(Trouble),
-    /// [`Stop`] was obeyed.
+    /// [`Stop`] ended it.
     Stopped,
 }
 
 /// What arrived.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arrived {
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Bytes of all of them.
+    /// Bytes of all files.
     pub bytes: u64,
-    /// Files that did not arrive, while others did.
+    /// Files that did not arrive although others did.
     pub flaws: Vec<Flaw>,
 }
 
-/// Ends an attempt from outside. Clones are the same.
+/// Stops an attempt from outside. Clones share the same state.
 #[derive(Clone, Default)]
 pub struct Stop(Arc<Mutex<Stopping>>);
 
@@ -65,7 +66,7 @@ struct Stopping {
 }
 
 impl Stop {
-    /// Ends it.
+    /// Stops the attempt.
     pub fn stop(&self) {
         let then = {
             let mut stopping = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,7 +78,7 @@ impl Stop {
         }
     }
 
-    /// Whether it is to end.
+    /// Whether the attempt must stop.
     pub fn is_stopped(&self) -> bool {
         self.0
             .lock()
@@ -85,7 +86,7 @@ impl Stop {
             .is_stopped
     }
 
-    /// Calls `then` when it is to end; at once, if it is already.
+    /// Calls `then` when the attempt must stop; at once if it already must.
     pub fn then(&self, then: impl FnOnce() + Send + 'static) {
         {
             let mut stopping = self.0.lock().unwrap_or_else(PoisonError::into_inner);

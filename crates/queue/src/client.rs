@@ -1,4 +1,4 @@
-//! A program that asks a service.
+//! The client side of the service's socket.
 
 use crate::lines::{Line, next_line};
 use crate::protocol::{Reply, Request};
@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The longest answer that is read: every job that a service can have, with many paths each.
+/// Most bytes of an answer: every job that a service can have, with many paths each.
 const REPLY_BYTES_MAX: usize = 1 << 30;
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
@@ -22,19 +22,23 @@ pub struct Client {
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens there.
+    /// No service listens on the socket.
     #[error("no service at {} ({error}): start `airdma serve`, or name its socket with --socket", path.display())]
     NoService {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What the kernel said.
+        /// The system's error.
         error: io::Error,
     },
-    /// It was lost on the way.
-    #[error("the service went away ({0}): ask again; `airdma queue list` says what it knows")]
+    /// The connection was lost.
+    #[error(
+        "the connection to the service was lost ({0}); `airdma queue list` shows the jobs it has"
+    )]
     Lost(io::Error),
-    /// The answer is none.
-    #[error("the service speaks another language: is it of this version?")]
+    /// The answer is not one of this protocol.
+    #[error(
+        "the service's answer is not of this version's protocol; check that both are of one version"
+    )]
     Strange,
 }
 
@@ -42,7 +46,7 @@ impl Client {
     /// Connects to the service at a socket.
     ///
     /// # Errors
-    /// Nobody listens there.
+    /// No service listens there, or it runs as another user.
     pub fn connect(path: &Path) -> Result<Client, ClientError> {
         let connected = UnixStream::connect(path).and_then(|stream| {
             check_owner(&stream, rustix::process::geteuid())?;
@@ -58,14 +62,14 @@ impl Client {
         Ok(Client { stream })
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the answer.
     ///
     /// # Errors
-    /// There is none.
+    /// The connection was lost, or the answer is malformed.
     pub fn ask(&mut self, request: &Request) -> Result<Reply, ClientError> {
         let mut line = serde_json::to_vec(request).map_err(|_| ClientError::Strange)?;
         line.push(b'\n');
-        // One who is refused is told why before anything is read.
+        // A service that refuses the connection sends its reason before it reads anything.
         let sent = self.stream.get_mut().write_all(&line);
         match next_line(&mut self.stream, REPLY_BYTES_MAX).map_err(ClientError::Lost)? {
             Line::Whole(line) => serde_json::from_slice(&line).map_err(|_| ClientError::Strange),
@@ -78,8 +82,11 @@ impl Client {
     }
 }
 
-/// Whether the service runs as this user, or as root: any other would be told what is to be sent, and the code. The kernel says who listens
-/// at the socket that is connected; the file at its path may be replaced at any time.
+/// Checks that the service runs as this user or as root; any other would learn the files and the
+/// code.
+///
+/// The kernel reports the owner of the connected socket; the file at its path may be replaced at
+/// any time.
 fn check_owner(stream: &UnixStream, user: Uid) -> io::Result<()> {
     let owner = sockopt::socket_peercred(stream)?.uid;
     if owner.is_root() || user.is_root() || owner == user {
@@ -99,7 +106,8 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, chown};
     use std::os::unix::net::UnixListener;
 
-    /// What `act` returns as another user, in a thread of its own: the kernel keeps the user of each thread.
+    /// Runs `act` as another user, in a thread of its own: the kernel keeps the user of each
+    /// thread.
     fn as_user<T: Send>(user: u32, act: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let acting = scope.spawn(|| {
@@ -112,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_of_another_user_behind_a_file_of_this_one_is_told_nothing() {
+    fn a_service_of_another_user_gets_no_request() {
         if !rustix::process::geteuid().is_root() {
             eprintln!("skipped: only root can act as two users");
             return;
@@ -125,7 +133,7 @@ mod tests {
         std::fs::set_permissions(&folder, all).unwrap();
         let path = folder.join("queue.sock");
         let listener = as_user(listens, || UnixListener::bind(&path).unwrap());
-        // As if the file had been looked at before it was replaced.
+        // As if the file had been checked before it was replaced.
         chown(&path, Some(asks), None).unwrap();
         let connected = as_user(asks, || Client::connect(&path));
         let (mut heard, _) = listener.accept().unwrap();

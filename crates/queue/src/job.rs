@@ -1,4 +1,4 @@
-//! Jobs: what was asked for, and what became of it.
+//! Jobs: what was asked for, and their state.
 
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -6,25 +6,27 @@ use std::ops::RangeInclusive;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// As `lp -q` has them: 100 goes first.
+/// Priorities as in `lp -q`: 100 runs first.
 pub const PRIORITIES: RangeInclusive<u8> = 1..=100;
-/// That of who says none.
+/// Default priority.
 pub const PRIORITY: u8 = 50;
-/// Files and directories of one job.
+/// Most files and directories of one job.
 pub const PATHS_MAX: usize = 10_000;
 
-/// What is asked for.
+/// A request to send files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Order {
-    /// Absolute.
+    /// Absolute paths.
     pub paths: Vec<FilePath>,
-    /// Whom to send them to: an address or a name.
+    /// Receiver: an address or a name.
     pub to: String,
-    /// How the receiver is met. Never shown; gone once it has been used.
+    /// Code to meet the receiver with. Never shown; removed once it has been used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// The receiver's key, 64 hexadecimal digits: no other one gets the files. A code that was used leaves it.
+    /// The receiver's key, 64 hexadecimal digits: no other receiver gets the files.
+    ///
+    /// Set by the caller, or by a code that was used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// One of [`PRIORITIES`].
@@ -33,7 +35,7 @@ pub struct Order {
 }
 
 impl Order {
-    /// What it takes to keep it, about.
+    /// Approximate memory that it takes.
     pub(crate) fn bytes(&self) -> usize {
         let paths = self.paths.iter();
         let paths = paths.map(|path| path.0.as_os_str().len() + size_of::<FilePath>());
@@ -46,7 +48,7 @@ fn default_priority() -> u8 {
     PRIORITY
 }
 
-/// A path: text in JSON where it is text, else an array of bytes.
+/// A path: in JSON a string if it is text, otherwise an array of bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Written", into = "Written")]
 pub struct FilePath(pub PathBuf);
@@ -58,24 +60,24 @@ enum Written {
     Bytes(Vec<u8>),
 }
 
-/// Where a job is.
+/// State of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Its turn comes, or it is tried again.
+    /// It waits for its turn, or for a retry.
     Queued,
-    /// Files are on their way, or the receiver is asked.
+    /// Files are in transfer, or the receiver is being asked.
     Running,
-    /// All that could be read has arrived.
+    /// All files that could be read have arrived.
     Done,
-    /// It will not be tried again.
+    /// It failed, and is not retried.
     Failed,
-    /// Somebody gave it up.
+    /// It was cancelled.
     Cancelled,
 }
 
 impl State {
-    /// Whether nothing will happen to it any more.
+    /// Whether the state is final.
     pub fn is_over(self) -> bool {
         match self {
             State::Queued | State::Running => false,
@@ -84,27 +86,27 @@ impl State {
     }
 }
 
-/// A job, as the journal has it and as programs see it (without the code).
+/// A job, as in the journal and as programs see it (without the code).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// Its number; none is used twice.
+    /// Its number, which is never reused.
     pub id: u64,
     /// What was asked for.
     pub order: Order,
-    /// Where it is.
+    /// Its state.
     pub state: State,
-    /// When it was queued, in seconds since 1970, as the other times.
+    /// When it was queued, in seconds since 1970 like the other times.
     pub added: u64,
-    /// When it ran first.
+    /// When it first ran.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<u64>,
-    /// When it was over.
+    /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<u64>,
-    /// How often it ran.
+    /// Number of attempts.
     #[serde(default)]
     pub attempts: u32,
-    /// What went wrong last.
+    /// The last error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<Trouble>,
     /// Bytes that the receiver has.
@@ -116,29 +118,29 @@ pub struct Job {
     /// Files that arrived, once it is done.
     #[serde(default)]
     pub files: u64,
-    /// Files that did not, though the job is done.
+    /// Files that did not arrive although the job is done.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flaws: Vec<Flaw>,
-    /// Seconds until it is tried again: only for programs.
+    /// Seconds until the next attempt. Only in answers to programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_in: Option<u64>,
 }
 
-/// What went wrong.
+/// An error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trouble {
-    /// A word for programs: those of `airdma send --json`.
+    /// Kind of the error, as in `airdma send --json`.
     pub kind: String,
-    /// What happened, and what to do.
+    /// What happened, and what to do about it.
     pub message: String,
 }
 
 /// A file that did not arrive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flaw {
-    /// Printable.
+    /// Its path, printable.
     pub path: String,
-    /// Why.
+    /// Why it did not arrive.
     pub why: String,
 }
 

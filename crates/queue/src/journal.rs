@@ -1,12 +1,13 @@
-//! Jobs on the disk: a line for each thing that happened, the last of a job counts.
+//! The journal of jobs on disk: one line for each change; the last line of a job counts.
 //!
 //! ```text
 //! crc32(8 hexadecimal digits) {"last_id":7}\n
 //! crc32(8 hexadecimal digits) {"job":{...}}\n
 //! ```
 //!
-//! A line is durable before its record is told to anybody. Whoever is killed while writing leaves the beginning of a line at the
-//! end: it is dropped, and nothing else. When lines have gathered, the file is written anew beside and renamed.
+//! A line is durable before its change is reported. A process that is killed while writing leaves
+//! part of a line at the end, which alone is dropped. After many lines, a new file is written next
+//! to it and renamed over it.
 
 use crate::job::Job;
 use crate::own;
@@ -21,43 +22,46 @@ const NAME: &str = "queue.journal";
 const NEW: &str = "queue.journal.new";
 const DAMAGED: &str = "queue.journal.damaged";
 const LOCK: &str = "queue.lock";
-/// Bytes of a journal that is read, and none is written that is longer: what all orders take, six times over where paths are written as
-/// numbers, and twice as much with what is spare.
+/// Most bytes of a journal, read or written.
+///
+/// Enough for all orders, six times over if paths are written as numbers, and as much again for
+/// spare lines.
 const BYTES_MAX: u64 = 1 << 30;
-/// Lines beyond those that are needed, before the file is written anew.
+/// Superfluous lines after which the file is rewritten.
 const SPARE_LINES: usize = 200;
-/// Bytes beyond twice those that are needed.
+/// Bytes, beyond twice the necessary ones, after which the file is rewritten.
 const SPARE_BYTES: u64 = 64 << 20;
 
-/// The journal of one service, which alone has it.
+/// The journal of one service, which holds it exclusively.
 #[derive(Debug)]
 pub(crate) struct Journal {
     directory: PathBuf,
     file: File,
-    /// Bytes that are whole lines.
+    /// Length of the whole lines in bytes.
     length: u64,
     lines: usize,
-    /// Bytes when it was written anew.
+    /// Length after the last rewrite.
     needed: u64,
-    /// Held as long as this lives.
+    /// Holds the lock while the journal is open.
     _lock: File,
 }
 
-/// What a journal said.
+/// The contents of a journal.
 #[derive(Debug, Default)]
 pub(crate) struct Recovered {
     pub last_id: u64,
     pub jobs: BTreeMap<u64, Job>,
-    /// Lines in the middle that were no lines of a journal: somebody changed the file, or the disk did.
+    /// Lines in the middle that are not lines of a journal: another program or the disk damaged the
+    /// file.
     pub damaged_lines: usize,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The other one has the lock.
+    /// Another service has the lock.
     #[error("another `airdma serve` keeps its jobs in {}: stop that one, or give another --state", .0.display())]
     Taken(PathBuf),
-    /// The system's.
+    /// The system's error.
     #[error("{}: {error}", path.display())]
     System { path: PathBuf, error: io::Error },
 }
@@ -77,7 +81,7 @@ enum RecordOf<'a> {
 }
 
 impl Journal {
-    /// Opens the journal of a directory, which is made if it is not there, and says what is in it.
+    /// Opens the journal in a directory, which is made if it does not exist, and reads it.
     pub fn open(directory: &Path) -> Result<(Journal, Recovered), JournalError> {
         let at = |path: &Path| {
             let path = path.to_owned();
@@ -119,13 +123,14 @@ impl Journal {
         Ok((journal, recovered))
     }
 
-    /// Says durably how a job is now.
+    /// Records the state of a job durably.
     pub fn record(&mut self, job: &Job) -> io::Result<()> {
         let line = line(&RecordOf::Job(job))?;
         check_length(self.length + line.len() as u64)?;
         let written = self.file.write_all_at(&line, self.length);
         if let Err(error) = written.and_then(|()| self.file.sync_data()) {
-            // Half a line, which the next one is written over. Where this fails, its end is skipped when the journal is read.
+            // Removes half a line. If this fails, the next line overwrites it, or a reader skips
+            // it.
             let _ = self.file.set_len(self.length);
             return Err(error);
         }
@@ -139,7 +144,7 @@ impl Journal {
         self.lines > 2 * jobs + SPARE_LINES || self.length > 2 * self.needed + SPARE_BYTES
     }
 
-    /// Writes the whole journal anew: what is there counts until the new one is whole.
+    /// Rewrites the whole journal. The old one stays in place until the new one is complete.
     pub fn rewrite<'a>(
         &mut self,
         last_id: u64,
@@ -167,13 +172,13 @@ impl Journal {
 
 #[cfg(test)]
 impl Journal {
-    /// From now on it cannot be written, as on a full disk.
+    /// Makes writes fail from now on, as on a full disk.
     pub fn refuse_writes(&mut self) {
         self.file = File::open("/dev/null").unwrap();
     }
 }
 
-/// A file of its own, in place of what is there: a name of a file that others have, too, is theirs to write.
+/// Creates a new file in place of an old one, which may have hard links that others can write to.
 fn fresh(path: &Path) -> io::Result<File> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -182,7 +187,7 @@ fn fresh(path: &Path) -> io::Result<File> {
     own::options().create_new(true).open(path)
 }
 
-/// What is longer would not be read any more.
+/// Refuses a length that could not be read again.
 fn check_length(bytes: u64) -> io::Result<()> {
     if bytes > BYTES_MAX {
         let text =
@@ -209,7 +214,7 @@ fn read(bytes: &[u8]) -> Recovered {
                 recovered.last_id = recovered.last_id.max(job.id);
                 recovered.jobs.insert(job.id, *job);
             }
-            // The end of one who was killed.
+            // The last line of a process that was killed.
             None if !line.ends_with(b"\n") => {}
             None => recovered.damaged_lines += 1,
         }

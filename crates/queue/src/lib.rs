@@ -1,8 +1,8 @@
 //! A queue of files to be sent: what `airdma serve` keeps and `airdma queue` talks to.
 //!
-//! Programs ask by a Unix socket ([`socket`], [`protocol`]; `docs/queue-protocol.md` is for those who write one). One job runs at a
-//! time, first come, first served among those of the same priority (SMUFF 3.2), and all are in a [`journal`] that survives what ends
-//! the service. Who carries files is not decided here: that is a [`Carrier`].
+//! Programs use a Unix socket ([`socket`], [`protocol`]; `docs/queue-protocol.md` describes it for
+//! their authors). One job runs at a time, first come, first served within a priority (SMUFF 3.2).
+//! All jobs are in a [`journal`] that survives the service. A [`Carrier`] transfers the files.
 
 #![forbid(unsafe_code)]
 

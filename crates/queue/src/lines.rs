@@ -2,18 +2,18 @@
 
 use std::io::{self, BufRead, Read};
 
-/// What was read.
+/// Result of reading a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// A line without its end, or what was there before the stream ended.
+    /// A line without its end, or the rest of the stream.
     Whole(Vec<u8>),
-    /// More than that: the rest is not read.
+    /// The line is longer than allowed; its rest was not read.
     TooLong,
-    /// The stream is at its end.
+    /// The stream has ended.
     End,
 }
 
-/// The next line, of `most` bytes.
+/// Reads the next line, of at most `most` bytes.
 pub(crate) fn next_line(stream: &mut impl BufRead, most: usize) -> io::Result<Line> {
     let mut line = Vec::new();
     let read = stream.take(most as u64 + 1).read_until(b'\n', &mut line)?;

@@ -1,4 +1,5 @@
-//! Files of the service: made for its user alone, and read back only where no other user can have written them.
+//! Files of the service: only its user can access them, and it reads only files that no other user
+//! can write to.
 
 use rustix::fs::OFlags;
 use std::fs::{File, Metadata, OpenOptions};
@@ -6,25 +7,25 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-/// Bits of a mode that let others write.
+/// Mode bits that let other users write.
 const WRITABLE: u32 = 0o022;
 
-/// For files of mode 0600, never through a link.
+/// Options for files of mode 0600 that never follow a link.
 pub(crate) fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
-    // A pipe that is there instead would be waited for.
+    // An open of a pipe in place of the file must not block.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     options.read(true).write(true).mode(0o600);
     options.custom_flags(flags.bits() as i32);
     options
 }
 
-/// Whether a directory is this user's, and no other user can make or remove a file there.
+/// Checks that a directory is this user's, and that no other user can create or remove files in it.
 pub(crate) fn check_directory(path: &Path) -> io::Result<()> {
     check(&std::fs::metadata(path)?)
 }
 
-/// Whether a file or directory is this user's, and no other user can write to it.
+/// Checks that a file or directory is this user's, and that no other user can write to it.
 pub(crate) fn check(metadata: &Metadata) -> io::Result<()> {
     let user = rustix::process::geteuid().as_raw();
     if metadata.uid() != user {
@@ -41,7 +42,7 @@ pub(crate) fn check(metadata: &Metadata) -> io::Result<()> {
     Ok(())
 }
 
-/// All of a regular file of this user's, if it has `bytes_max` at most.
+/// Reads all of a regular file of this user, if it has at most `bytes_max` bytes.
 pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let file: File = options().write(false).open(path)?;
     let metadata = file.metadata()?;

@@ -1,69 +1,69 @@
-//! What programs ask, and what the service answers: one JSON object in a line each.
+//! Requests of programs and answers of the service: one JSON object in a line each.
 
 use crate::job::{Job, Order};
 use serde::{Deserialize, Serialize};
 
-/// The longest line that is asked, in bytes.
+/// Most bytes of a request.
 pub const REQUEST_BYTES_MAX: usize = 1 << 20;
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
     /// Queues a job.
     Add(Order),
-    /// All jobs that are known.
+    /// Asks for all known jobs.
     List {},
-    /// One.
+    /// Asks for one job.
     Status {
-        /// Which.
+        /// Number of the job.
         id: u64,
     },
-    /// Gives one up.
+    /// Cancels a job.
     Cancel {
-        /// Which.
+        /// Number of the job.
         id: u64,
     },
 }
 
-/// What is answered.
+/// An answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
-    /// The job that was asked for, as it is now.
+    /// The requested job in its present state.
     Job(Box<Job>),
     /// Jobs, by their numbers.
     Jobs(Vec<Job>),
-    /// It was not done.
+    /// The request was refused.
     Error(Refusal),
 }
 
-/// Why something was not done.
+/// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// For programs.
+    /// Reason for programs.
     pub kind: RefusalKind,
-    /// For people: what happened, and what to do.
+    /// Reason for display, and what to do about it.
     pub message: String,
 }
 
-/// Why, for programs.
+/// Reason of a refusal, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalKind {
-    /// The line is no request.
+    /// The line is not a request.
     Malformed,
-    /// A path that is not absolute, or not there.
+    /// A path is not absolute, or does not exist.
     Path,
-    /// So many jobs are waiting that no more are taken.
+    /// Too many jobs are waiting.
     Full,
     /// No job has this number.
     NoJob,
-    /// The job is over already.
+    /// The job has ended already.
     Over,
-    /// So many programs are connected that no more are.
+    /// Too many programs are connected.
     Busy,
-    /// The service has a problem: its disk is full, say.
+    /// The service has an error, for example a full disk.
     System,
 }
 

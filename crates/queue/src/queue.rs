@@ -1,4 +1,4 @@
-//! The jobs, and whose turn it is. Nothing here reads a clock or touches a disk.
+//! The jobs, and which of them runs next. Nothing here reads a clock or touches a disk.
 
 use crate::carrier::{Outcome, Progress};
 use crate::job::{Job, Order, State, Trouble};
@@ -6,17 +6,17 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Jobs that are not over yet.
+/// Most jobs that have not ended.
 pub const JOBS_MAX: usize = 10_000;
-/// Bytes of all that is asked for by jobs that are known.
+/// Most bytes of the orders of all known jobs.
 const ORDERS_BYTES_MAX: usize = 64 << 20;
-/// Jobs that are over, and still known.
+/// Most jobs that have ended and are still known.
 pub const HISTORY_MAX: usize = 100;
-/// How often a job is tried: with the pauses between, about a day.
+/// Most attempts of a job: with the pauses between them, about a day.
 pub const ATTEMPTS_MAX: u32 = 300;
-/// Files that did not arrive, and are named.
+/// Most files that are named as not arrived.
 const FLAWS_MAX: usize = 100;
-/// The first pause after a peer was not there; each further one is twice as long, up to the longest.
+/// Pause after the first attempt with an absent peer; it doubles up to the longest.
 const PAUSE: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 
@@ -25,18 +25,20 @@ const PAUSE_MAX: Duration = Duration::from_secs(300);
 pub(crate) struct Queue {
     entries: BTreeMap<u64, Entry>,
     last_id: u64,
-    /// Jobs that are over, in the order in which they ended: by their times it would be another one where somebody has set the clock.
+    /// Ended jobs in the order in which they ended. Their times would not do: the clock may be set
+    /// back.
     over: VecDeque<u64>,
 }
 
 #[derive(Debug)]
 struct Entry {
     job: Job,
-    /// Not before this moment. Only in memory: after a restart peers are tried at once.
+    /// Time before which it is not retried. Not in the journal: after a restart peers are tried at
+    /// once.
     retry_at: Option<Instant>,
 }
 
-/// Why a job is not taken, or not given up.
+/// Why a job was not accepted or cancelled.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     Full,
@@ -45,7 +47,7 @@ pub(crate) enum Refused {
 }
 
 impl Queue {
-    /// With what a journal says. What ran when the service ended is queued again.
+    /// The queue of a journal. A job that ran when the service ended is queued again.
     pub fn restore(last_id: u64, jobs: impl IntoIterator<Item = Job>) -> Queue {
         let mut queue = Queue {
             last_id,
@@ -77,20 +79,20 @@ impl Queue {
         self.entries.get(&id).map(|entry| &entry.job)
     }
 
-    /// How long until a job is tried again.
+    /// Time until a job is retried.
     pub fn retry_in(&self, id: u64, now: Instant) -> Option<Duration> {
         let at = self.entries.get(&id)?.retry_at?;
         Some(at.saturating_duration_since(now))
     }
 
-    /// A job for an order, which becomes part of the queue by [`Queue::put`].
+    /// Makes a job for an order; [`Queue::put`] adds it to the queue.
     pub fn job_for(&self, order: Order, unix: u64) -> Result<Job, Refused> {
         let open = self.jobs().filter(|job| !job.state.is_over()).count();
         let bytes: usize = self.jobs().map(|job| job.order.bytes()).sum();
         if open >= JOBS_MAX || bytes.saturating_add(order.bytes()) > ORDERS_BYTES_MAX {
             return Err(Refused::Full);
         }
-        // A journal may say any number.
+        // A journal may hold any number.
         let id = self.last_id.checked_add(1).ok_or(Refused::Full)?;
         Ok(Job {
             id,
@@ -115,7 +117,9 @@ impl Queue {
         self.entries.insert(job.id, Entry { job, retry_at });
     }
 
-    /// Whose turn it is: of the highest priority the one that came first, but for those whose peer was not there just now.
+    /// The next job to run: the oldest of the highest priority.
+    ///
+    /// Jobs that wait for a retry are left out.
     pub fn due(&self, now: Instant) -> Option<u64> {
         let is_due = |entry: &&Entry| {
             entry.job.state == State::Queued && entry.retry_at.is_none_or(|at| at <= now)
@@ -125,14 +129,14 @@ impl Queue {
         first.map(|entry| entry.job.id)
     }
 
-    /// When to look again, if no job is due and none comes.
+    /// The time of the next retry.
     pub fn next_retry(&self) -> Option<Instant> {
         let queued = self.entries.values();
         let queued = queued.filter(|entry| entry.job.state == State::Queued);
         queued.filter_map(|entry| entry.retry_at).min()
     }
 
-    /// It runs from now on.
+    /// Marks a job as running.
     pub fn begin(&mut self, id: u64, unix: u64) -> Option<&Job> {
         let entry = self.entries.get_mut(&id)?;
         entry.retry_at = None;
@@ -149,14 +153,14 @@ impl Queue {
         }
     }
 
-    /// Its code was used: from now on it is for the receiver that has this key.
+    /// Binds a job to the receiver with this key; its code has been used.
     pub fn meet(&mut self, id: u64, key: String) -> Option<&Job> {
         let order = &mut self.entries.get_mut(&id)?.job.order;
         (order.code, order.key) = (None, Some(key));
         self.job(id)
     }
 
-    /// An attempt is over. `is_cancelled`: somebody gave the job up meanwhile.
+    /// Ends an attempt. `is_cancelled`: the job was cancelled meanwhile.
     pub fn end(
         &mut self,
         id: u64,
@@ -200,14 +204,15 @@ impl Queue {
         }
         if job.state.is_over() {
             job.ended = Some(unix);
-            // It was for this job alone.
+            // The code was for this job alone.
             job.order.code = None;
             self.close(id);
         }
         self.job(id)
     }
 
-    /// Gives up a job that does not run. One that runs is over when it has stopped: true.
+    /// Cancels a job that does not run. Returns true for one that runs: it ends once it has
+    /// stopped.
     pub fn cancel(&mut self, id: u64, unix: u64) -> Result<bool, Refused> {
         let entry = self.entries.get_mut(&id).ok_or(Refused::NoJob)?;
         match entry.job.state {
@@ -223,7 +228,7 @@ impl Queue {
         }
     }
 
-    /// A job is over. Of those that are, only the latest are kept.
+    /// Ends a job. Only the latest ended jobs are kept.
     fn close(&mut self, id: u64) {
         self.over.push_back(id);
         if self.over.len() > HISTORY_MAX

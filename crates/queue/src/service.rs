@@ -1,4 +1,4 @@
-//! The service: takes jobs, runs them one after the other, and writes down what happens.
+//! The service: accepts jobs, runs them one at a time, and records their state.
 
 use crate::carrier::{Carrier, News, Outcome, Stop};
 use crate::job::{FilePath, Job, Order, PATHS_MAX, PRIORITIES, State, Trouble};
@@ -11,28 +11,28 @@ use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A name or an address, and a code: nothing longer is one.
+/// Most bytes of a receiver's name, address or code.
 const TO_BYTES_MAX: usize = 300;
 const CODE_BYTES_MAX: usize = 100;
 const KEY_DIGITS: usize = 64;
-/// Nobody sleeps longer without a look.
+/// Longest sleep between two checks.
 const TICK: Duration = Duration::from_secs(60);
 
-/// Why there is no service.
+/// Why the service cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
-    /// The journal.
+    /// The journal's error.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// Another service, or something else at the socket.
+    /// Another service, or another kind of file, is at the socket's path.
     #[error("{0}")]
     Socket(String),
-    /// The system's.
+    /// The system's error.
     #[error(transparent)]
     System(#[from] io::Error),
 }
 
-/// The queue, its journal, and who carries.
+/// The queue, its journal, and the carrier.
 pub struct Service {
     carrier: Box<dyn Carrier>,
     log: Box<dyn Fn(&str) + Send + Sync>,
@@ -54,10 +54,11 @@ struct Running {
 }
 
 impl Service {
-    /// With the jobs of a directory's journal. `log` is told what happens, in lines for people.
+    /// A service with the jobs of a directory's journal. `log` gets a line for display at each
+    /// event.
     ///
     /// # Errors
-    /// Another service has this directory; the system's.
+    /// Another service has this directory; the system's error.
     pub fn open(
         state: &Path,
         carrier: impl Carrier + 'static,
@@ -109,7 +110,7 @@ impl Service {
         }
     }
 
-    /// Ends [`Service::run`]. The job that runs is stopped, and goes on when the next service begins.
+    /// Ends [`Service::run`]. The running job is stopped, and resumes with the next service.
     pub fn stop(&self) {
         let stop = {
             let mut inner = self.lock();
@@ -122,7 +123,7 @@ impl Service {
         }
     }
 
-    /// Whether it has been stopped.
+    /// Whether [`Service::stop`] was called.
     pub fn is_stopping(&self) -> bool {
         self.lock().is_stopping
     }
@@ -150,7 +151,7 @@ impl Service {
             Ok(job) => job,
             Err(refused) => return refusal_of(&refused, 0),
         };
-        // Who is told that it is queued can rely on it.
+        // A job must be durable before it is reported as queued.
         if let Err(error) = inner.record(&job) {
             let message = format!("the job could not be written down ({error}), and is not queued");
             return Reply::error(RefusalKind::System, message);
@@ -203,7 +204,7 @@ impl Service {
         self.status(id)
     }
 
-    /// Waits for a job whose turn it is; none when the service stops.
+    /// Waits for the next job to run; `None` once the service stops.
     fn next(&self) -> Option<(Job, Stop)> {
         let mut inner = self.lock();
         loop {
@@ -252,7 +253,8 @@ impl Service {
         (self.log)(&format!("job {id} {}", end_in_words(&job, retry_in)));
     }
 
-    /// Durably, so that no later attempt uses the code again, which another receiver could ask for then.
+    /// Records durably that the code was used: another receiver could ask for it in a later
+    /// attempt.
     fn met(&self, id: u64, key: String) {
         let mut inner = self.lock();
         let met = inner.queue.meet(id, key).cloned();
@@ -313,7 +315,7 @@ fn end_in_words(job: &Job, retry_in: Option<Duration>) -> String {
     }
 }
 
-/// What can be known of an order before its turn comes.
+/// Checks of an order that are possible before its turn.
 fn check(order: &Order) -> Result<(), Reply> {
     let malformed = |message: String| Err(Reply::error(RefusalKind::Malformed, message));
     if order.paths.is_empty() || order.paths.len() > PATHS_MAX {

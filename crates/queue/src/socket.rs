@@ -1,4 +1,4 @@
-//! The socket of a service: a program that may open it may queue, see and cancel every job.
+//! The socket of a service. A program that may open it may queue, see and cancel every job.
 
 use crate::lines::{Line, next_line};
 use crate::own;
@@ -17,27 +17,29 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Programs that are connected at a time. Of more, the one goes that has asked nothing for the longest time.
+/// Most programs connected at a time. Beyond, the one that has been silent for longest is
+/// disconnected.
 pub const CONNECTIONS_MAX: usize = 32;
-/// A program that says nothing for this long is disconnected.
+/// Silence after which a program is disconnected.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// A program that has not read its answer by then is disconnected, however little it reads at a time.
+/// Time in which a program must read its answer, however little it reads at a time.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes of an answer that are written at once.
 const PIECE_BYTES: usize = 4096;
-/// Programs that wait to be connected.
+/// Most programs that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// A socket that is listened to. Dropping it removes it.
+/// A listening socket. Dropping it removes it.
 #[derive(Debug)]
 pub struct Socket {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and number of the file at the path: another one there is another service's.
+    /// Device and inode of the file at the path, which may have been replaced by another service's.
     file: (u64, u64),
-    /// Rung to let [`Socket::serve`] look whether it is over. The path may be anything by then.
+    /// Eventfd that wakes [`Socket::serve`] to check for its end. A connection to the path would
+    /// not do: the file may be another by then.
     bell: Arc<OwnedFd>,
-    /// Held as long as this lives.
+    /// Holds the lock while the socket exists.
     _lock: File,
 }
 
@@ -45,7 +47,7 @@ impl Socket {
     /// Makes a socket that only this user can open.
     ///
     /// # Errors
-    /// Another service listens there; something else is there; the system's.
+    /// Another service listens there; another kind of file is there; the system's error.
     pub fn bind(path: &Path) -> Result<Socket, ServiceError> {
         let failed = |what: &str| {
             let what = format!("{}: {what}", path.display());
@@ -82,11 +84,12 @@ impl Socket {
         })
     }
 
-    /// Answers programs until `service` has been stopped and [`Socket::waker`] was called. Those that are connected then are left to
-    /// the end of the process.
+    /// Answers programs until `service` has been stopped and [`Socket::waker`] was called.
+    ///
+    /// Programs that are still connected then stay so until the process ends.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn serve(&self, service: &Arc<Service>) -> io::Result<()> {
         self.listener.set_nonblocking(true)?;
         let programs = Arc::new(Programs::default());
@@ -102,7 +105,7 @@ impl Socket {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                // Out of descriptors, say: that passes.
+                // A lack of descriptors, for example, is temporary.
                 Err(_) => {
                     std::thread::sleep(Duration::from_millis(100));
                     continue;
@@ -126,11 +129,11 @@ impl Socket {
             let thread = std::thread::Builder::new().name("airdma-queue".into());
             let spawned = thread.spawn(move || {
                 let (programs, service, stream) = answered;
-                // Programs may go when they like.
+                // A program may disconnect at any time.
                 let _ = converse(&stream, &service, &programs);
                 programs.leave(&stream);
             });
-            // A lack of threads passes: the next program may get one.
+            // A lack of threads is temporary: the next program may get one.
             if spawned.is_err() {
                 programs.leave(&stream);
                 refuse(&stream, "there is no thread to answer with");
@@ -139,11 +142,11 @@ impl Socket {
         Ok(())
     }
 
-    /// Lets [`Socket::serve`] look whether it is over, from another thread.
+    /// Returns a function that wakes [`Socket::serve`] from another thread to check for its end.
     pub fn waker(&self) -> impl Fn() + Send + 'static {
         let bell = Arc::clone(&self.bell);
         move || {
-            // It is full only where it was rung already.
+            // The eventfd is full only if it was signalled already.
             let _ = rustix::io::write(&*bell, &1_u64.to_ne_bytes());
         }
     }
@@ -151,10 +154,10 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Another service may have its own there.
+        // Another service may have its socket there.
         let there = std::fs::symlink_metadata(&self.path);
         if there.is_ok_and(|there| number(&there) == self.file) {
-            // If it is gone by now, all is well.
+            // If it is gone already, nothing is left to do.
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -164,7 +167,8 @@ fn number(file: &Metadata) -> (u64, u64) {
     (file.dev(), file.ino())
 }
 
-/// A service that was killed leaves its socket; whoever has the lock knows that nobody listens there.
+/// Removes the socket of a service that was killed: the holder of the lock knows that it has no
+/// listener.
 fn remove_former(path: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
         Ok(former) if former.file_type().is_socket() => std::fs::remove_file(path),
@@ -177,7 +181,9 @@ fn remove_former(path: &Path) -> io::Result<()> {
     }
 }
 
-/// One that only this user can open, from its first moment; by a rename, so that whoever finds it finds somebody who listens.
+/// Binds a socket that only this user can ever open.
+///
+/// It is renamed to its path once it listens, so that every program that finds it can connect.
 fn bind_private(path: &Path) -> io::Result<(UnixListener, (u64, u64))> {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
@@ -185,7 +191,7 @@ fn bind_private(path: &Path) -> io::Result<(UnixListener, (u64, u64))> {
     remove_former(&new)?;
     let flags = SocketFlags::CLOEXEC;
     let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // The file gets the mode that the socket has then. A umask for the moment would be every thread's.
+    // The file gets the mode that the socket has now. A umask would affect every thread.
     rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600))?;
     net::bind(&socket, &SocketAddrUnix::new(&new)?)?;
     net::listen(&socket, BACKLOG)?;
@@ -194,7 +200,9 @@ fn bind_private(path: &Path) -> io::Result<(UnixListener, (u64, u64))> {
     Ok((socket.into(), file))
 }
 
-/// Those that are connected: the one that has asked nothing for the longest time first, those that are being answered apart.
+/// The connected programs.
+///
+/// Silent ones are in the order of their last request; those being answered are kept apart.
 #[derive(Default)]
 struct Programs(Mutex<Connected>);
 
@@ -205,21 +213,23 @@ struct Connected {
 }
 
 impl Programs {
-    /// Whether there is room, for which the one that is silent for the longest time goes.
+    /// Makes room for one more program, disconnecting the one that has been silent for longest;
+    /// false if there is none.
     fn enter(&self, stream: &Arc<UnixStream>) -> bool {
         let mut connected = self.connected();
         if connected.silent.len() + connected.answered.len() >= CONNECTIONS_MAX {
             if connected.silent.is_empty() {
                 return false;
             }
-            // Its thread ends at its next word. One that is gone already needs no such.
+            // Its thread ends at the next read. A program that has disconnected already needs no
+            // shutdown.
             let _ = connected.silent.remove(0).shutdown(Shutdown::Both);
         }
         connected.silent.push(Arc::clone(stream));
         true
     }
 
-    /// It has asked: nothing ends it before it was answered.
+    /// Notes a request: the program stays connected until it is answered.
     fn ask(&self, stream: &Arc<UnixStream>) {
         let mut connected = self.connected();
         if remove(&mut connected.silent, stream) {
@@ -227,7 +237,7 @@ impl Programs {
         }
     }
 
-    /// It was answered.
+    /// Notes that the request was answered.
     fn answer(&self, stream: &Arc<UnixStream>) {
         let mut connected = self.connected();
         if remove(&mut connected.answered, stream) {
@@ -254,7 +264,7 @@ fn remove(streams: &mut Vec<Arc<UnixStream>>, stream: &Arc<UnixStream>) -> bool 
 
 fn refuse(mut stream: &UnixStream, why: &str) {
     let busy = format!("{why}: try again");
-    // Nobody waits for one who does not read.
+    // A program that does not read must not block the service.
     let _ = stream.set_nonblocking(true);
     let _ = tell(&mut stream, &Reply::error(RefusalKind::Busy, busy));
 }
@@ -276,7 +286,7 @@ fn converse(stream: &Arc<UnixStream>, service: &Service, programs: &Programs) ->
     }
 }
 
-/// A stream that is written to up to a moment, and no longer.
+/// A stream that can be written to until a deadline.
 struct Punctual<'a> {
     stream: &'a UnixStream,
     until: Instant,
@@ -289,7 +299,7 @@ impl Write for Punctual<'_> {
             return Err(io::ErrorKind::TimedOut.into());
         }
         self.stream.set_write_timeout(Some(left))?;
-        // The kernel waits so long for each part of a longer piece.
+        // The kernel applies the timeout to each part of a longer write.
         self.stream.write(&bytes[..bytes.len().min(PIECE_BYTES)])
     }
 
@@ -301,7 +311,7 @@ impl Write for Punctual<'_> {
 /// Answers the requests of a stream, line by line, until it ends or a line is too long.
 ///
 /// # Errors
-/// The stream's.
+/// The stream's error.
 pub fn answer_lines(
     mut requests: impl BufRead,
     mut answers: impl Write,
@@ -315,7 +325,7 @@ pub fn answer_lines(
     Ok(())
 }
 
-/// Answers one request; whether another one may follow.
+/// Answers one request; returns whether another one may follow.
 fn answer_line(line: Line, answers: &mut impl Write, service: &Service) -> io::Result<bool> {
     let line = match line {
         Line::Whole(line) => line,

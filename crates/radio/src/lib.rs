@@ -1,9 +1,9 @@
-//! What the kernel knows about a link, read only: how much waits in the queue in front of an interface, how much memory
-//! a socket holds, and what a wireless driver says about its stations and its channel.
+//! The kernel's view of a link, read only: bytes queued in front of an interface, memory that a
+//! socket holds, and a wireless driver's stations and channel.
 //!
-//! A [`LinkView`] answers for one interface, as often as it is asked; what cannot be read is an answer with a reason
-//! ([`Unreadable`]). Nothing here needs a privilege, and nothing sends a packet. Which reading exists where, and what each
-//! costs: `docs/design/019-what-the-kernel-tells.md`.
+//! A [`LinkView`] reads one interface, as often as needed; a value that cannot be read comes with a
+//! reason ([`Unreadable`]). Nothing here needs a privilege, and nothing sends a packet.
+//! `docs/design/019-what-the-kernel-tells.md` lists the readings and their cost.
 
 #![deny(unsafe_code)]
 

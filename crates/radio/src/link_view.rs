@@ -1,4 +1,4 @@
-//! What is known of one interface, as fresh as its reader wants it and no fresher than it is worth.
+//! Cached readings of one interface, each refreshed at its own pace.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,17 @@ use crate::unreadable::Unreadable;
 /// How old a reading may be before the kernel is asked again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Of the queue. Default 1 ms: a reading takes microseconds, and a Wi-Fi station sends a burst every few milliseconds.
+    /// For the queue. Default 1 ms.
+    ///
+    /// A reading takes microseconds, and a Wi-Fi station sends a burst every few milliseconds.
     pub queue: Duration,
-    /// Of channel and stations. Default 100 ms, twice as long as rate control (minstrel) takes for a step: the driver may
-    /// ask its firmware, which takes milliseconds.
+    /// For channel and stations. Default 100 ms, two steps of rate control (minstrel).
+    ///
+    /// The driver may ask its firmware, which takes milliseconds.
     pub stations: Duration,
-    /// Of how busy the channel is. Default 1 s: drivers count in milliseconds, and add up rarely.
+    /// For the load of the channel. Default 1 s.
+    ///
+    /// Drivers count in milliseconds, and add up rarely.
     pub survey: Duration,
 }
 
@@ -28,12 +33,12 @@ impl Default for Pace {
     }
 }
 
-/// Something read, and when.
+/// A reading and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aged<T> {
-    /// What was read, or why it could not be.
+    /// The value, or why it could not be read.
     pub value: Result<T, Unreadable>,
-    /// When it was asked for.
+    /// When it was read.
     pub taken: Option<Instant>,
 }
 
@@ -45,7 +50,7 @@ impl<T> Aged<T> {
         }
     }
 
-    /// How old it is; for ever, if it was never read.
+    /// Its age; unlimited if it was never read.
     pub fn age(&self, now: Instant) -> Duration {
         self.taken
             .map_or(Duration::MAX, |taken| now.saturating_duration_since(taken))
@@ -63,7 +68,7 @@ impl<T> Aged<T> {
         }
     }
 
-    /// There is nothing to read, for the reason that another reading gave.
+    /// Marks the value as unreadable, for the reason of another reading.
     fn withdraw<U>(&mut self, other: &Aged<U>) {
         if let Err(reason) = &other.value {
             self.value = Err(*reason);
@@ -71,7 +76,8 @@ impl<T> Aged<T> {
         }
     }
 
-    /// Reasons that hold for as long as the interface is there: an interface does not become a wireless one.
+    /// Whether the reason holds as long as the interface exists: an interface does not become
+    /// wireless.
     fn is_final(&self) -> bool {
         matches!(
             self.value,
@@ -80,22 +86,24 @@ impl<T> Aged<T> {
     }
 }
 
-/// Which of our buffers on the way out can be read at an interface, and what is in them.
+/// Readings of one interface.
 #[derive(Clone, Debug)]
 pub struct LinkReading {
-    /// The queue in front of it.
+    /// The queue in front of the interface.
     pub queue: Aged<Queue>,
-    /// What kind of wireless interface it is, and its channel.
+    /// The kind of wireless interface, and its channel.
     pub wireless: Aged<WirelessInterface>,
-    /// Whom it talks with: of a station its access point, otherwise every peer. With what waits for each in mac80211's
-    /// queues, where the kernel says that.
+    /// The peers: the access point of a station, otherwise all stations.
+    ///
+    /// With the queues of mac80211, if the kernel reports them.
     pub stations: Aged<Vec<Station>>,
-    /// How busy its channel is.
+    /// The load of the channel.
     pub survey: Aged<Survey>,
 }
 
-/// Reads all that is known of one interface; ask as often as you like. It belongs to the network namespace of the thread
-/// that opened it.
+/// A cached view of one interface.
+///
+/// It belongs to the network namespace of the thread that opened it.
 pub struct LinkView {
     index: u32,
     pace: Pace,
@@ -105,12 +113,12 @@ pub struct LinkView {
 }
 
 impl LinkView {
-    /// Of the interface with this number. That there is none, or no more, is something that can be read.
+    /// Opens the interface with this number. A missing interface shows in the readings.
     pub fn open(index: u32) -> LinkView {
         LinkView::with_pace(index, Pace::default())
     }
 
-    /// At another pace.
+    /// Opens it with another pace.
     pub fn with_pace(index: u32, pace: Pace) -> LinkView {
         LinkView {
             index,
@@ -126,26 +134,26 @@ impl LinkView {
         }
     }
 
-    /// The number of the interface.
+    /// Number of the interface.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// What is known at `now`. Asks the kernel for what is older than its pace.
+    /// The readings at `now`. Asks the kernel for those that are older than their pace.
     pub fn read(&mut self, now: Instant) -> &LinkReading {
         self.read_queue(now);
         self.read_wireless(now);
         &self.reading
     }
 
-    /// The queue alone, for who looks at each burst: never waits for a wireless driver.
+    /// Only the queue, for callers that check each burst: never waits for a wireless driver.
     pub fn read_queue(&mut self, now: Instant) -> &Aged<Queue> {
         let read = || opened(&mut self.queue)?.read();
         self.reading.queue.renew(now, self.pace.queue, read);
         &self.reading.queue
     }
 
-    /// Whether it is a wireless interface, and of what kind: never waits for its driver to ask a radio.
+    /// Only the kind of wireless interface: never waits for its driver to ask the radio.
     pub fn read_interface(&mut self, now: Instant) -> &Aged<WirelessInterface> {
         let index = self.index;
         let nl80211 = &mut self.wireless;

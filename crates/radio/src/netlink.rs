@@ -1,5 +1,8 @@
-//! Netlink as far as readings need it: requests are bytes that are kept and sent again, answers are slices of one buffer.
-//! Nothing is allocated per reading. `netlink-packet-route` would allocate each attribute, and knows no nl80211.
+//! Netlink, as far as readings need it.
+//!
+//! Requests are bytes that are kept and sent again, answers are slices of one buffer: nothing is
+//! allocated for a reading. `netlink-packet-route` allocates each attribute, and does not know
+//! nl80211.
 
 use std::io;
 
@@ -13,18 +16,19 @@ pub const DUMP: u16 = libc::NLM_F_DUMP as u16;
 const REQUEST: u16 = libc::NLM_F_REQUEST as u16;
 /// Flags in the type of an attribute: nested, and network byte order.
 const TYPE_FLAGS: u16 = 0xc000;
-/// Of a message: length, type, flags, sequence number, port.
+/// Length of a message header: length, type, flags, sequence number, port.
 const HEADER_BYTES: usize = 16;
 const SEQUENCE_AT: usize = 8;
-/// The kernel makes no part of a list longer than this.
+/// Most bytes of one part of a dump.
 const ANSWER_BYTES_MAX: usize = 32 << 10;
 
-/// A request, to be sent as often as one likes. It wants an acknowledgement, or the end of a list ([`ACK`], [`DUMP`]).
+/// A request that can be sent many times. It asks for an acknowledgement or a dump ([`ACK`],
+/// [`DUMP`]).
 #[derive(Clone, Debug)]
 pub struct Request(Vec<u8>);
 
 impl Request {
-    /// With the header of its family behind the general one.
+    /// A request with the header of its family behind the general one.
     pub fn new(kind: u16, flags: u16, family_header: &[u8]) -> Request {
         let mut bytes = vec![0; HEADER_BYTES];
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
@@ -49,7 +53,7 @@ impl Request {
     }
 }
 
-/// A socket to one part of the kernel, about the namespace of the thread that opened it.
+/// A socket to one netlink family, in the network namespace of the thread that opened it.
 pub struct Conversation {
     socket: Socket,
     answer: Vec<u8>,
@@ -59,7 +63,7 @@ pub struct Conversation {
 impl Conversation {
     pub fn open(protocol: isize) -> io::Result<Conversation> {
         let socket = Socket::new(protocol)?;
-        // Connected to the kernel: nobody else can send us anything.
+        // Connected to the kernel: the socket accepts no other sender.
         socket.connect(&SocketAddr::new(0, 0))?;
         Ok(Conversation {
             socket,
@@ -68,9 +72,10 @@ impl Conversation {
         })
     }
 
-    /// Sends a request; `each` gets the body of every message that answers it.
+    /// Sends a request; `each` gets the body of every message of the answer.
     ///
-    /// The kernel answers while it takes the request, so nothing is waited for here but the locks that it needs for that.
+    /// The kernel answers within the send call, so this waits only for the locks that the kernel
+    /// needs.
     pub fn ask(
         &mut self,
         request: &mut Request,
@@ -90,7 +95,7 @@ impl Conversation {
                 }
                 Err(error) => return Err(error.into()),
             }
-            // What is left of an earlier request has another number.
+            // Messages left from an earlier request have another number.
             let ours = |message: &Message| message.sequence == self.sequence;
             for message in messages(&self.answer).filter(ours) {
                 match message.end() {
@@ -112,7 +117,7 @@ pub struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// Whether it ends the answer: with 0, or with an error number.
+    /// The error number if this message ends the answer; 0 is success.
     fn end(&self) -> Option<i32> {
         let kind = i32::from(self.kind);
         let ends = kind == libc::NLMSG_DONE || kind == libc::NLMSG_ERROR;
@@ -121,7 +126,7 @@ impl Message<'_> {
     }
 }
 
-/// The messages in a buffer; what is cut off is none.
+/// The messages in a buffer; a truncated one is left out.
 pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let length = number(bytes)? as usize;
@@ -137,7 +142,7 @@ pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     })
 }
 
-/// The attributes in a body, type and value; what is cut off is none.
+/// Type and value of the attributes in a body; a truncated one is left out.
 pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(short(bytes)?);
@@ -148,22 +153,22 @@ pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// The attribute of this type, if there is one.
+/// The first attribute of this type.
 pub fn attribute(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     attributes(bytes).find_map(|(found, value)| (found == kind).then_some(value))
 }
 
-/// The number of 16 bits at the beginning, in the order of this host, as all that follow.
+/// The first 16 bits as a number, in host byte order.
 pub fn short(bytes: &[u8]) -> Option<u16> {
     bytes.first_chunk().copied().map(u16::from_ne_bytes)
 }
 
-/// The number of 32 bits at the beginning.
+/// The first 32 bits as a number, in host byte order.
 pub fn number(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().copied().map(u32::from_ne_bytes)
 }
 
-/// The number of 64 bits at the beginning.
+/// The first 64 bits as a number, in host byte order.
 pub fn long(bytes: &[u8]) -> Option<u64> {
     bytes.first_chunk().copied().map(u64::from_ne_bytes)
 }
@@ -211,7 +216,7 @@ mod tests {
     #[test]
     fn what_is_left_of_an_earlier_request_is_no_answer() {
         let mut header = [0; 16];
-        // The loopback interface is the first of each namespace; no other has this number.
+        // The loopback interface is the first of each namespace; no other interface has its number.
         let mut loopback = Request::new(18, ACK, &header);
         loopback.0[HEADER_BYTES + 4] = 1;
         header[4..8].copy_from_slice(&i32::MAX.to_ne_bytes());

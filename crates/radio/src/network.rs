@@ -1,9 +1,11 @@
-//! Which network an address is reached through: what tells one network from another without a privilege.
+//! The network that an address is reached through, as a name that tells networks apart. Needs no
+//! privilege.
 //!
-//! A private address means another host in each network. A network is told by the link-layer address of the default gateway
-//! of the interface that leads to the address, with the interface's own prefix. An Ethernet interface that no default route
-//! goes through, a cable to another host say, is told by its name and its prefix. Anything else has no name: a wireless
-//! interface without a gateway, which has another network at each place, and a tunnel.
+//! A private address means another host in each network. A network is named by the link-layer
+//! address of the default gateway of the interface that leads to the address, and the interface's
+//! own prefix. An Ethernet interface without a default route (a cable to another host, for example)
+//! is named by its name and its prefix. Other interfaces have no name: a wireless interface without
+//! a gateway, which has another network at each place, and a tunnel.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -16,17 +18,17 @@ use crate::unreadable::Unreadable;
 /// The network that an address is reached through.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// The address is one of this host.
+    /// The address is this host's own.
     Host,
-    /// Its name: printable ASCII without blanks, the same whenever the host is there.
+    /// Name of the network: printable ASCII without blanks, the same each time the host is there.
     Named(String),
-    /// The kernel does not know the gateway's link-layer address: it does once something was sent there.
+    /// The kernel does not know the gateway's link-layer address until a packet was sent there.
     Unresolved(SocketAddr),
-    /// Nothing tells it from others.
+    /// The network cannot be told from others.
     Nameless,
 }
 
-/// What leads to an address.
+/// Route to an address.
 #[derive(Clone, Copy)]
 struct Route {
     interface: u32,
@@ -35,11 +37,10 @@ struct Route {
 }
 
 impl Network {
-    /// The one that `address` is reached through now.
+    /// The network that `address` is reached through now.
     ///
     /// # Errors
-    ///
-    /// What the kernel says: no route leads there, say.
+    /// The kernel's error, for example that there is no route.
     pub fn towards(address: IpAddr) -> Result<Network, Unreadable> {
         let mut kernel = Conversation::open(NETLINK_ROUTE)?;
         let route = route_to(&mut kernel, address)?;
@@ -99,7 +100,7 @@ fn route_to(kernel: &mut Conversation, address: IpAddr) -> Result<Route, Unreada
     found.ok_or(Unreadable::Garbled)
 }
 
-/// Its name, and whether it is one of Ethernet's kind.
+/// Name of an interface, and whether it is an Ethernet interface.
 fn link(kernel: &mut Conversation, interface: u32) -> Result<(String, bool), Unreadable> {
     let mut header = [0; LINK_HEADER_BYTES];
     header[4..8].copy_from_slice(&interface.to_ne_bytes());
@@ -117,7 +118,7 @@ fn link(kernel: &mut Conversation, interface: u32) -> Result<(String, bool), Unr
     found.ok_or(Unreadable::Garbled)
 }
 
-/// The prefix of the address that packets of the route are sent from.
+/// Prefix of the route's source address.
 fn prefix_of(kernel: &mut Conversation, route: &Route) -> Result<Option<String>, Unreadable> {
     let header = [family(route.source.is_ipv6()), 0, 0, 0, 0, 0, 0, 0];
     let mut request = Request::new(libc::RTM_GETADDR, DUMP, &header);
@@ -135,7 +136,7 @@ fn prefix_of(kernel: &mut Conversation, route: &Route) -> Result<Option<String>,
     Ok(found)
 }
 
-/// The gateway of the first default route of any table that goes out there.
+/// Gateway of the first default route, of any table, that uses the interface.
 fn default_gateway(
     kernel: &mut Conversation,
     interface: u32,
@@ -161,7 +162,7 @@ fn default_gateway(
     Ok(found)
 }
 
-/// Interfaces and gateways of a route, which may have several.
+/// Interfaces and gateways of a route, which may have several next hops.
 fn hops(route: &[u8]) -> Vec<(u32, Option<IpAddr>)> {
     let gateway = |attributes| attribute(attributes, RTA_GATEWAY).and_then(ip);
     if let Some(interface) = attribute(route, RTA_OIF).and_then(number) {
@@ -180,7 +181,7 @@ fn hops(route: &[u8]) -> Vec<(u32, Option<IpAddr>)> {
     hops
 }
 
-/// The link-layer address of a neighbour, if the kernel has it.
+/// Link-layer address of a neighbour, if the kernel has it.
 fn link_address(
     kernel: &mut Conversation,
     interface: u32,
@@ -205,7 +206,7 @@ fn link_address(
     Ok(found)
 }
 
-/// Printable ASCII; an interface may have any name.
+/// The name in printable ASCII; an interface may have any name.
 fn plain(name: &[u8]) -> String {
     let plain = name.iter().map(|byte| match byte {
         b'!'..=b'~' => char::from(*byte),
@@ -250,16 +251,16 @@ fn ip(bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The port of RFC 863: whatever is sent there means nothing.
+/// The discard port (RFC 863): datagrams to it have no effect.
 const DISCARD: u16 = 9;
-/// `struct rtmsg`, and where its type is.
+/// Length of `struct rtmsg`, and offset of its type.
 const ROUTE_HEADER_BYTES: usize = 12;
 const ROUTE_TYPE_AT: usize = 7;
-/// `struct ifinfomsg`.
+/// Length of `struct ifinfomsg`.
 const LINK_HEADER_BYTES: usize = 16;
-/// `struct ndmsg`.
+/// Length of `struct ndmsg`.
 const NEIGHBOUR_HEADER_BYTES: usize = 12;
-/// `struct rtnexthop`.
+/// Length of `struct rtnexthop`.
 const HOP_HEADER_BYTES: usize = 8;
 const RTA_DST: u16 = libc::RTA_DST;
 const RTA_OIF: u16 = libc::RTA_OIF;

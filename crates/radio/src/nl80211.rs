@@ -1,7 +1,8 @@
-//! What wireless drivers say, by nl80211: the kind of an interface and its channel, stations, surveys.
+//! Readings of wireless drivers by nl80211: kind of an interface, channel, stations, surveys.
 //!
-//! Attributes are those of `linux/nl80211.h`; what a driver leaves out is `None`. Nothing that the kernel says is trusted
-//! to be whole: what is cut off or too short is left out as well.
+//! Attributes are those of `linux/nl80211.h`; those that a driver does not report are `None`. The
+//! kernel's messages are not trusted to be complete: attributes that are cut off or too short are
+//! `None` as well.
 
 mod interface;
 mod rate;
@@ -18,18 +19,17 @@ pub use rate::{Bitrate, Standard};
 pub use station::{Station, TxQueue};
 pub use survey::Survey;
 
-/// A conversation with nl80211, about the namespace of the thread that opened it.
+/// A socket to nl80211, in the network namespace of the thread that opened it.
 pub struct Nl80211 {
     conversation: Conversation,
     family: u16,
 }
 
 impl Nl80211 {
-    /// Where no wireless driver is loaded, the kernel may try to load nl80211 here, once.
+    /// Opens the socket. If no wireless driver is loaded, the kernel may try once to load nl80211.
     ///
     /// # Errors
-    ///
-    /// [`Unreadable::NoNl80211`], or what the kernel says.
+    /// [`Unreadable::NoNl80211`], or the kernel's error.
     pub fn open() -> Result<Nl80211, Unreadable> {
         let mut conversation = Conversation::open(NETLINK_GENERIC)?;
         let mut request = Request::new(GENERIC_CONTROL, ACK, &[GET_FAMILY, 1, 0, 0])
@@ -47,11 +47,10 @@ impl Nl80211 {
         })
     }
 
-    /// What kind of wireless interface this is, and its channel.
+    /// Kind and channel of a wireless interface.
     ///
     /// # Errors
-    ///
-    /// [`Unreadable::NotWireless`], also if there is no such interface, or what the kernel says.
+    /// [`Unreadable::NotWireless`], also if there is no such interface; or the kernel's error.
     pub fn interface(&mut self, index: u32) -> Result<WirelessInterface, Unreadable> {
         let mut found = Err(Unreadable::Garbled);
         self.ask(GET_INTERFACE, ACK, index, |attributes| {
@@ -60,10 +59,10 @@ impl Nl80211 {
         found
     }
 
-    /// Whom the interface talks with, at most 512 of them: of a station its access point, otherwise every peer.
+    /// The peers of the interface, at most 512: the access point of a station, otherwise all
+    /// stations.
     ///
     /// # Errors
-    ///
     /// As [`Nl80211::interface`]; [`Unreadable::NotOffered`] if the driver has no list.
     pub fn stations(&mut self, index: u32) -> Result<Vec<Station>, Unreadable> {
         let mut stations = Vec::new();
@@ -75,10 +74,10 @@ impl Nl80211 {
         Ok(stations)
     }
 
-    /// How busy the channel is that the driver calls its own, or else the one with this frequency in MHz.
+    /// The survey of the channel that the driver marks as in use, or else of the one at this
+    /// frequency in MHz.
     ///
     /// # Errors
-    ///
     /// As [`Nl80211::stations`].
     pub fn survey(&mut self, index: u32, frequency_mhz: Option<u32>) -> Result<Survey, Unreadable> {
         let mut found: Option<Survey> = None;
@@ -115,14 +114,14 @@ fn family_id(body: &[u8]) -> Option<u16> {
     short(attribute(body.get(GENERIC_HEADER_BYTES..)?, FAMILY_ID)?)
 }
 
-/// The number of 8 bits at the beginning.
+/// The first 8 bits as a number.
 fn byte(bytes: &[u8]) -> Option<u8> {
     bytes.first().copied()
 }
 
-/// Of generic netlink: command, version, two spare.
+/// Length of the generic netlink header: command, version, two reserved bytes.
 const GENERIC_HEADER_BYTES: usize = 4;
-/// The family that knows the others.
+/// The family that resolves the names of the others.
 const GENERIC_CONTROL: u16 = 16;
 const GET_FAMILY: u8 = 3;
 const FAMILY_ID: u16 = 1;

@@ -1,10 +1,12 @@
 //! The queue in front of an interface, by RTM_GETQDISC.
 //!
-//! The root says it all: classful qdiscs count at each level what waits below, and `mq`, the root of interfaces with several
-//! queues, adds up its queues when it is asked. Adding up the levels would count twice.
+//! The root's counters are complete: classful qdiscs count at each level what waits below, and
+//! `mq`, the root of interfaces with several queues, adds up its queues. Adding up the levels would
+//! count twice.
 //!
-//! The kernel lists all qdiscs of all interfaces, and we pick ours. It can be asked for one alone, but tells the answer to all
-//! who listen to changes of queues (network managers do), even if nothing changed: a reading must not wake them.
+//! The reader dumps the qdiscs of all interfaces and picks those of its own. A request for a single
+//! one would also notify every listener for queue changes (network managers, for example), even if
+//! nothing changed: a reading must not wake them.
 
 use std::fmt;
 use std::io;
@@ -15,13 +17,15 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use crate::netlink::{ACK, Conversation, DUMP, Request, attribute, long, number};
 use crate::unreadable::Unreadable;
 
-/// What is in front of an interface.
+/// The queue in front of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
-    /// A queue that can be seen into.
+    /// A queue with counters.
     Backlog(Backlog),
-    /// `noqueue`: packets go straight to the driver, and what waits there cannot be seen here. Loopback, a veth as it is
-    /// made, and every wireless interface whose driver is built on mac80211 since Linux 6.2 (many before that).
+    /// `noqueue`: packets go straight to the driver, whose own queue is not visible here.
+    ///
+    /// Such are loopback, a new veth, and every wireless interface whose driver uses mac80211 since
+    /// Linux 6.2 (many before that).
     NoQueue,
 }
 
@@ -34,22 +38,22 @@ impl fmt::Display for Queue {
     }
 }
 
-/// What waits in a queue, and what it has counted since it was made.
+/// Packets that wait in a queue, and its counters since it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backlog {
-    /// Which queueing discipline this is.
+    /// Kind of queueing discipline.
     pub kind: QdiscKind,
-    /// Waiting now, link-layer headers included.
+    /// Bytes that wait now, link-layer headers included.
     pub bytes: u32,
-    /// Waiting now; a segmented (GSO) packet may count as one.
+    /// Packets that wait now; a segmented (GSO) packet may count as one.
     pub packets: u32,
-    /// Dropped here or below. Wraps.
+    /// Packets dropped here or below. Wraps.
     pub dropped: u32,
-    /// Given to the driver.
+    /// Bytes given to the driver.
     pub sent_bytes: u64,
-    /// The same in packets.
+    /// Packets given to the driver.
     pub sent_packets: u64,
-    /// At which it drops, where the kind has one limit for all and says it.
+    /// Limit at which it drops, if the kind has a single limit and reports it.
     pub limit: Option<Limit>,
 }
 
@@ -72,16 +76,16 @@ impl fmt::Display for Backlog {
     }
 }
 
-/// How much a queue holds.
+/// Capacity of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// So many packets.
+    /// In packets.
     Packets(u32),
-    /// So many bytes.
+    /// In bytes.
     Bytes(u32),
 }
 
-/// The name of a queueing discipline, as `tc` has it.
+/// Name of a queueing discipline, as `tc` prints it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct QdiscKind([u8; KIND_BYTES_MAX]);
 
@@ -119,7 +123,7 @@ impl fmt::Debug for QdiscKind {
 pub struct Qdisc {
     /// Its number: major in the upper half.
     pub handle: u32,
-    /// The class that it hangs below, or [`Qdisc::ROOT`].
+    /// Its parent class, or [`Qdisc::ROOT`].
     pub parent: u32,
     /// What waits in it and below it.
     pub backlog: Backlog,
@@ -130,7 +134,7 @@ impl Qdisc {
     pub const ROOT: u32 = 0xffff_ffff;
 }
 
-/// Reads the queue of one interface, on a socket that is kept.
+/// Reads the queue of one interface, on a socket that stays open.
 pub struct QueueReader {
     conversation: Conversation,
     index: u32,
@@ -139,11 +143,11 @@ pub struct QueueReader {
 }
 
 impl QueueReader {
-    /// Of the interface with this number, in the namespace of the calling thread.
+    /// A reader for the interface with this number, in the network namespace of the calling thread.
     ///
     /// # Errors
-    ///
-    /// The kernel's, if there is no descriptor left, say. That there is no such interface shows when it is read.
+    /// The kernel's error, for example that no descriptor is left. A missing interface shows when
+    /// it is read.
     pub fn open(index: u32) -> io::Result<QueueReader> {
         let mut interface = [0; IFINFOMSG_BYTES];
         interface[4..8].copy_from_slice(&index.to_ne_bytes());
@@ -155,12 +159,13 @@ impl QueueReader {
         })
     }
 
-    /// What waits now. Takes microseconds for each interface of the namespace, and the kernel's lock of all that configures
-    /// interfaces (RTNL): whoever holds that for long makes this wait.
+    /// What waits now.
+    ///
+    /// Takes microseconds for each interface of the namespace, and the kernel's lock for network
+    /// configuration (RTNL): a process that holds it for long makes this wait.
     ///
     /// # Errors
-    ///
-    /// [`Unreadable::NoInterface`], [`Unreadable::NeverUp`], or what the kernel says.
+    /// [`Unreadable::NoInterface`], [`Unreadable::NeverUp`], or the kernel's error.
     pub fn read(&mut self) -> Result<Queue, Unreadable> {
         let mut found = None;
         self.each(|parent, body| {
@@ -174,11 +179,11 @@ impl QueueReader {
         }
     }
 
-    /// All queueing disciplines on the way out of the interface, as `tc qdisc show` has them, at most 4,096.
+    /// All queueing disciplines for outgoing packets of the interface, as in `tc qdisc show`; at
+    /// most 4,096.
     ///
     /// # Errors
-    ///
-    /// What the kernel says. An interface that is not there has none.
+    /// The kernel's error. A missing interface has no queueing disciplines.
     pub fn tree(&mut self) -> Result<Vec<Qdisc>, Unreadable> {
         let mut tree = Vec::new();
         self.each(|parent, body| {
@@ -202,7 +207,8 @@ impl QueueReader {
         })
     }
 
-    /// An interface that was never up has a placeholder (`noop`), which the kernel does not list.
+    /// Why there is no queue. An interface that was never up has a placeholder (`noop`), which the
+    /// kernel does not list.
     fn why_none(&mut self) -> Unreadable {
         match self.conversation.ask(&mut self.interface, |_| {}) {
             Ok(()) => Unreadable::NeverUp,
@@ -234,7 +240,7 @@ fn backlog(body: &[u8]) -> Option<Backlog> {
     let statistics = attribute(body, STATISTICS)?;
     let basic = attribute(statistics, STATISTICS_BASIC)?;
     let queue = attribute(statistics, STATISTICS_QUEUE)?;
-    // The count of 32 bits in the basic statistics is kept for old programs.
+    // The 32-bit count in the basic statistics is kept for old programs.
     let sent_packets = attribute(statistics, STATISTICS_PACKETS)
         .and_then(long)
         .or_else(|| basic.get(8..).and_then(number).map(u64::from))?;
@@ -250,19 +256,19 @@ fn backlog(body: &[u8]) -> Option<Backlog> {
     })
 }
 
-/// The limit in the options of a kind: in a struct, or in an attribute.
+/// The limit in the options of a qdisc: in a struct, or in an attribute.
 fn limit(kind: &str, options: &[u8]) -> Option<Limit> {
     let at = |offset: usize| options.get(offset..).and_then(number);
     let in_attribute = |kind: u16| attribute(options, kind).and_then(number);
     match kind {
         "pfifo" | "pfifo_head_drop" => at(0).map(Limit::Packets),
         "bfifo" => at(0).map(Limit::Bytes),
-        // After the latency; after quantum and period.
+        // The limit follows the latency; in sfq, quantum and period.
         "netem" => at(4).map(Limit::Packets),
         "sfq" => at(8).map(Limit::Packets),
         "codel" | "fq_codel" => in_attribute(2).map(Limit::Packets),
         "fq" => in_attribute(1).map(Limit::Packets),
-        // After two rates.
+        // Follows two rates.
         "tbf" => number(attribute(options, 1)?.get(24..)?).map(Limit::Bytes),
         _ => None,
     }
@@ -276,16 +282,16 @@ const STATISTICS: u16 = 7;
 const STATISTICS_BASIC: u16 = 1;
 const STATISTICS_QUEUE: u16 = 3;
 const STATISTICS_PACKETS: u16 = 8;
-/// The parent of what stands on the way in.
+/// The parent of ingress qdiscs.
 const INGRESS: u32 = 0xffff_fff1;
-/// Of a struct tcmsg: family, interface, handle, parent, info.
+/// Length of `struct tcmsg`: family, interface, handle, parent, info.
 const TCMSG_BYTES: usize = 20;
 const INDEX_AT: usize = 4;
 const HANDLE_AT: usize = 8;
 const PARENT_AT: usize = 12;
-/// Of a struct ifinfomsg.
+/// Length of `struct ifinfomsg`.
 const IFINFOMSG_BYTES: usize = 16;
 /// The kernel's IFNAMSIZ.
 const KIND_BYTES_MAX: usize = 16;
-/// Enough for an `mq` with a queue for every core of a large machine.
+/// Most qdiscs that are read: enough for an `mq` with a queue for every core of a large machine.
 const TREE_MAX: usize = 4096;

@@ -1,37 +1,42 @@
-//! What a socket holds: the two questions that the standard library does not ask, and the only unsafe code of this crate.
+//! Memory that a socket holds: two queries that the standard library lacks, and the only unsafe
+//! code of this crate.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The kernel's account of a socket (`SO_MEMINFO`). Bytes are those of the kernel's buffers, bookkeeping included
-/// ("truesize"): a datagram of 1,000 to 1,472 bytes counts as 2,304, one of ten bytes as 832 (Linux 6.18 on x86-64).
+/// The kernel's account of a socket (`SO_MEMINFO`).
+///
+/// Bytes are those of the kernel's buffers, bookkeeping included ("truesize"): a datagram of 1,000
+/// to 1,472 bytes counts as 2,304, one of ten bytes as 832 (Linux 6.18 on x86-64).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketMemory {
-    /// Received and not yet read.
+    /// Bytes received and not yet read.
     pub receive_bytes: u32,
-    /// What arrives beyond this is dropped: twice `SO_RCVBUF`.
+    /// Limit of received bytes, beyond which packets are dropped: twice `SO_RCVBUF`.
     pub receive_limit_bytes: u32,
-    /// Sent and not yet let go by the kernel: what waits in the interface's queue, and in the driver's where the driver keeps
-    /// the sender's name on its packets until they have left. A veth or loopback forgets it as a packet crosses.
+    /// Bytes sent and not yet released by the kernel.
+    ///
+    /// They wait in the interface's queue, and in the driver's if it keeps the owner of its packets
+    /// until they have left. A veth or loopback releases them when the packet crosses.
     pub send_bytes: u32,
-    /// Sends beyond this wait or fail with EAGAIN: twice `SO_SNDBUF`.
+    /// Limit of sent bytes, beyond which sends wait or fail with EAGAIN: twice `SO_SNDBUF`.
     pub send_limit_bytes: u32,
     /// Packets dropped because the receive queue was full (what `SO_RXQ_OVFL` counts). Wraps.
     pub dropped: u32,
 }
 
 impl SocketMemory {
-    /// Of this socket.
+    /// Reads the account of a socket.
     ///
     /// # Errors
-    ///
-    /// The kernel's: ENOTSOCK if it is none.
+    /// The kernel's error: ENOTSOCK if the descriptor is not a socket.
     pub fn of(socket: BorrowedFd<'_>) -> io::Result<SocketMemory> {
         let mut words = [0u32; WORDS];
         let mut bytes = mem::size_of_val(&words) as libc::socklen_t;
-        // SAFETY: the kernel writes at most `bytes` bytes into `words`, and the length into `bytes`; both live through the call.
+        // SAFETY: the kernel writes at most `bytes` bytes into `words`, and the length into
+        // `bytes`; both live through the call.
         let result = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),
@@ -54,11 +59,12 @@ impl SocketMemory {
     }
 }
 
-/// `SIOCOUTQ`. Of a TCP socket: bytes that the peer has not acknowledged. Of a UDP socket: [`SocketMemory::send_bytes`].
+/// Bytes of a TCP socket that the peer has not acknowledged (`SIOCOUTQ`).
+///
+/// For a UDP socket: [`SocketMemory::send_bytes`].
 ///
 /// # Errors
-///
-/// The kernel's: ENOTTY if it is no socket, EINVAL if it is one that listens.
+/// The kernel's error: ENOTTY if the descriptor is not a socket, EINVAL if the socket listens.
 pub fn unsent_bytes(socket: BorrowedFd<'_>) -> io::Result<u32> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the kernel writes one int, which lives through the call.
@@ -69,7 +75,7 @@ pub fn unsent_bytes(socket: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(u32::try_from(bytes).unwrap_or(0))
 }
 
-/// Places of `SK_MEMINFO_*`.
+/// Indices of `SK_MEMINFO_*`.
 const RECEIVE: usize = 0;
 const RECEIVE_LIMIT: usize = 1;
 const SEND: usize = 2;

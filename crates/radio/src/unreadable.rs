@@ -1,14 +1,14 @@
-//! Why something cannot be read.
+//! Reasons why a value cannot be read.
 
 use std::io;
 
-/// Why there is no reading. The text is for people.
+/// Why there is no reading. The text is for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    /// It is gone, or was never in this network namespace.
+    /// The interface is gone, or was never in this network namespace.
     #[error("there is no such interface in this network namespace")]
     NoInterface,
-    /// Interfaces get their queue when they are brought up for the first time.
+    /// An interface gets its queue when it is brought up for the first time.
     #[error("the interface has no queue before it is up: ip link set INTERFACE up")]
     NeverUp,
     /// No wireless driver is loaded, so no interface is wireless.
@@ -17,13 +17,13 @@ pub enum Unreadable {
     /// nl80211 does not know this interface.
     #[error("not a wireless interface")]
     NotWireless,
-    /// The driver does not offer it.
+    /// The driver does not report it.
     #[error("the driver does not tell")]
     NotOffered,
-    /// Nobody has asked yet.
+    /// It was not asked for yet.
     #[error("not read yet")]
     NotYet,
-    /// The kernel's answer ended early, or lacks what it should hold.
+    /// The kernel's answer ended early, or lacks a required attribute.
     #[error("the kernel's answer is not understood: please report which kernel this is")]
     Garbled,
     /// The kernel's error number.

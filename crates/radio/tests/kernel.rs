@@ -1,5 +1,8 @@
-//! Readings of this machine's kernel, in network namespaces. One thread runs all: without root the kernel lets only such a
-//! process into a user namespace. `cargo test -p airdma-radio --test kernel -- --ignored` prints what readings cost.
+//! Readings of this machine's kernel, in network namespaces.
+//!
+//! One thread runs all tests: without root, the kernel lets only a process with a single thread
+//! into a user namespace. `cargo test -p airdma-radio --test kernel -- --ignored` prints the cost
+//! of readings.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
@@ -17,7 +20,7 @@ use airdma_lab::{Cable, INTERFACE, Lab, Namespace, enter, interface};
 use airdma_radio::*;
 
 fn main() {
-    // Of the machine itself, before we leave it.
+    // In the machine's own namespace, before leaving it.
     nobody_may_read();
     if let Err(error) = enter() {
         println!("skipped: {error}");
@@ -70,7 +73,7 @@ fn main() {
     println!("{} passed, 0 failed", checks.len() + 1);
 }
 
-/// Root gives it all up for a thread; anybody else has nothing to give up.
+/// Root drops all privileges for one thread; other users have none to drop.
 fn nobody_may_read() {
     let read = || {
         if !become_nobody() {
@@ -90,9 +93,10 @@ fn nobody_may_read() {
     println!("test nobody_may_read ... {result}");
 }
 
-/// Of the calling thread alone: these are the kernel's calls, not those of the C library, which concern all threads.
+/// Changes the calling thread only: the system calls do so, while the C library's functions change
+/// all threads.
 fn become_nobody() -> bool {
-    // SAFETY: these take numbers alone.
+    // SAFETY: these calls take plain numbers.
     unsafe {
         libc::geteuid() != 0
             || libc::syscall(libc::SYS_setresgid, NOBODY, NOBODY, NOBODY) == 0
@@ -144,7 +148,8 @@ fn what_waits_below_htb_is_seen_at_the_root() {
         assert_eq!(before.kind.as_str(), "htb");
         send(&lab, 200);
         let after = backlog(&mut reader);
-        // Sent minus what left waits: to the byte, whatever the class let pass meanwhile.
+        // Sent minus what has left must be what waits, to the byte, however much the class passed
+        // meanwhile.
         let left = after.sent_bytes - before.sent_bytes;
         let sent = u64::from(after.bytes) + left;
         assert!(
@@ -173,7 +178,7 @@ fn what_waits_three_levels_down_is_counted_once() {
         tc("qdisc add dev eth0 parent 2:1 handle 3: pfifo limit 1000");
         let mut reader = QueueReader::open(interface(INTERFACE)?)?;
         send(&lab, 200);
-        // A class this slow lets a packet go every 83 ms: the list and the root are of one moment, sooner or later.
+        // A class this slow passes a packet every 83 ms: some list and root are of the same moment.
         let (tree, root) = loop {
             let root = backlog(&mut reader);
             let tree = reader.tree().unwrap();
@@ -183,7 +188,7 @@ fn what_waits_three_levels_down_is_counted_once() {
         };
         assert!(root.packets > 150, "{root:?}");
         let waiting = |qdisc: &&Qdisc| qdisc.backlog.bytes == root.bytes;
-        // HTB, TBF below it, and the pfifo at the end say the same.
+        // HTB, TBF below it, and the pfifo at the end report the same.
         assert_eq!(tree.iter().filter(waiting).count(), 3, "{tree:#?}");
         assert_eq!(tree.len(), 3, "{tree:#?}");
         let roots = tree.iter().filter(|qdisc| qdisc.parent == Qdisc::ROOT);
@@ -199,7 +204,7 @@ fn the_queues_of_mq_are_added_up_once() {
         ip("link set eth1 up");
         ip("link set eth0 up");
         ip("address add 10.77.0.1/24 dev eth0");
-        // Nobody answers: packets have an address to go to all the same.
+        // There is no host to answer, but packets have an address to go to.
         ip("neighbour add 10.77.0.2 lladdr 02:00:00:00:00:02 dev eth0");
         tc("qdisc add dev eth0 root handle 1: mq");
         for queue in 1..=2 {
@@ -207,7 +212,7 @@ fn the_queues_of_mq_are_added_up_once() {
                 "qdisc add dev eth0 parent 1:{queue} handle 1{queue}: tbf rate 8kbit burst 2000 limit 1000000"
             ));
         }
-        // Which queue a flow takes is a matter of its ports.
+        // The queue of a flow depends on its ports.
         for _ in 0..20 {
             let socket = UdpSocket::bind("10.77.0.1:0")?;
             for _ in 0..10 {
@@ -267,7 +272,7 @@ fn limits_are_as_they_were_set() {
         let mut seen = 0;
         for (kind, limit) in known {
             let words = format!("qdisc replace dev eth0 root {kind}");
-            // Kernels have what they were built with.
+            // A kernel has only the qdiscs it was built with.
             if run("tc", &words).is_err() {
                 println!("     this kernel has no {kind}");
                 continue;
@@ -294,7 +299,7 @@ fn an_interface_may_vanish() {
         let start = Instant::now();
         assert_eq!(view.read(start).queue.value, Ok(Queue::NoQueue));
         ip("link del gone0");
-        // Not older than a millisecond, it is what was read then; a millisecond later it is known.
+        // Within a millisecond the old reading is returned; after it, a new one.
         let soon = start + Duration::from_micros(999);
         assert_eq!(view.read_queue(soon).value, Ok(Queue::NoQueue));
         assert_eq!(view.read_queue(soon).age(soon), soon - start);
@@ -317,7 +322,7 @@ fn a_socket_says_what_it_holds() {
     }
     let full = memory(&sender);
     let unsent = unsent_bytes(sender.as_fd()).unwrap();
-    // What the class let pass so far is no longer counted.
+    // What the class has passed so far is no longer counted.
     assert!(full.send_bytes as usize > 40 * PAYLOAD, "{full:?}");
     assert!(full.send_bytes < full.send_limit_bytes, "{full:?}");
     assert!(unsent <= full.send_bytes && unsent as usize > 40 * PAYLOAD);
@@ -333,7 +338,7 @@ fn a_socket_says_what_it_holds() {
     for _ in 0..50 {
         assert_eq!(receiver.recv(&mut [0; 2000]).unwrap(), PAYLOAD);
     }
-    // The kernel gives back what was read in portions, of up to a quarter of the limit.
+    // The kernel releases memory of data that was read in portions of up to a quarter of the limit.
     let read = memory(&receiver);
     assert!(
         read.receive_bytes <= read.receive_limit_bytes / 4,
@@ -350,7 +355,8 @@ fn a_full_socket_counts_what_it_drops() {
     let lab = Lab::new(Cable::default()).unwrap();
     let (sender, receiver) = sockets(&lab);
     receiver.set_nonblocking(true).unwrap();
-    // More than the socket holds, and fewer than the kernel keeps for a busy processor (net.core.netdev_max_backlog).
+    // More than the socket holds, and less than the kernel keeps for a busy processor
+    // (net.core.netdev_max_backlog).
     let sent = 400;
     for _ in 0..sent {
         sender.send_to(&[0; PAYLOAD], at(&lab)).unwrap();
@@ -433,10 +439,11 @@ fn cost(what: &str, mut read: impl FnMut()) {
     println!("{what}: median {half:.2} us, 99 of 100 below {most:.2} us");
 }
 
-/// Two hosts; what leaves the first takes a class of 100 kb/s, 12 datagrams a second, and this below it.
+/// Two hosts; traffic of the first passes a class of 100 kb/s, 12 datagrams a second, with `leaf`
+/// below it.
 fn slow_lab(leaf: &str) -> Lab {
     let lab = Lab::new(Cable::default()).unwrap();
-    // So that nobody has to ask for an address later.
+    // So that no neighbour has to be resolved later.
     let (sender, receiver) = sockets(&lab);
     sender.send_to(b"x", at(&lab)).unwrap();
     receiver.recv(&mut [0]).unwrap();
@@ -463,7 +470,7 @@ fn sockets(lab: &Lab) -> (UdpSocket, UdpSocket) {
     (sender.unwrap(), receiver.unwrap())
 }
 
-/// So many datagrams to the other host: from several sockets, each of which holds 20 at most.
+/// Sends `datagrams` to the other host from several sockets, each of which holds at most 20.
 fn send(lab: &Lab, datagrams: usize) {
     for _ in 0..datagrams / 20 {
         let socket = UdpSocket::bind((lab.a.ipv4, 0)).unwrap();
@@ -517,17 +524,18 @@ const NOBODY: libc::c_long = 65534;
 const PAYLOAD: usize = 1000;
 /// A datagram with its UDP, IPv4 and Ethernet headers.
 const FRAME: u64 = PAYLOAD as u64 + 8 + 20 + 14;
-/// What the kernel itself may say meanwhile: neighbours, routers, groups.
+/// Bytes that the kernel itself may send meanwhile: neighbour and router solicitations, group
+/// reports.
 const STRAY: u64 = 2000;
 
-/// Counts what the calling thread allocates.
+/// Counts the allocations of the calling thread.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: everything is left to the system's allocator.
+// SAFETY: everything is forwarded to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 static FOLDERS: AtomicU32 = AtomicU32::new(0);
 
-/// A folder of its own for a test, gone with it.
+/// A folder for one test, removed with it.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -40,7 +40,7 @@ fn job(id: u64, state: State) -> Job {
     Job { state, ..job }
 }
 
-/// What a service that starts now finds.
+/// What a service that starts now reads.
 fn found(folder: &Folder) -> Recovered {
     Journal::open(&folder.0).unwrap().1
 }
@@ -68,7 +68,7 @@ fn what_was_recorded_is_there_again_and_the_last_counts() {
 }
 
 #[test]
-fn killed_at_any_byte_it_loses_the_line_that_was_written_and_nothing_else() {
+fn killed_at_any_byte_it_loses_only_the_unfinished_line() {
     let folder = Folder::new();
     let (mut journal, _) = Journal::open(&folder.0).unwrap();
     let mut ends = vec![std::fs::metadata(folder.file()).unwrap().len()];
@@ -85,14 +85,14 @@ fn killed_at_any_byte_it_loses_the_line_that_was_written_and_nothing_else() {
         let ids: Vec<u64> = recovered.jobs.keys().copied().collect();
         let first: Vec<u64> = (1..=expected as u64).collect();
         assert_eq!((ids, recovered.damaged_lines), (first, 0), "cut at {cut}");
-        // A disk is slow to be sure: only some are tried there.
+        // Syncing a disk is slow: only some positions are tried there.
         if cut % 29 != 0 {
             continue;
         }
         std::fs::write(folder.file(), &whole[..cut]).unwrap();
         let (mut journal, recovered) = Journal::open(&folder.0).unwrap();
         assert_eq!(recovered.jobs.len(), expected, "cut at {cut}");
-        // And it goes on.
+        // The journal can still be written.
         journal.record(&job(9, State::Done)).unwrap();
         drop(journal);
         assert_eq!(found(&folder).jobs.len(), expected + 1, "cut at {cut}");
@@ -142,7 +142,7 @@ fn garbage_is_no_journal() {
     ] {
         assert_eq!(read(garbage).jobs.len(), 0);
     }
-    // Sound, but none of ours.
+    // Valid JSON with a checksum, but not a job.
     let json = br#"{"job":{"id":-1}}"#;
     let mut line = format!("{:08x} ", crc32fast::hash(json)).into_bytes();
     line.extend(json);
@@ -181,7 +181,7 @@ fn a_write_that_fails_is_told_and_leaves_the_journal_as_it_was() {
     let file = journal.file.try_clone().unwrap();
     journal.refuse_writes();
     assert!(journal.record(&job(2, State::Queued)).is_err());
-    // What a full disk leaves of a longer line.
+    // The rest of a longer line that a full disk leaves.
     file.write_all_at(
         b"0123456789 half a line of what was to be written",
         journal.length,
@@ -223,7 +223,8 @@ fn it_is_never_longer_than_what_is_read() {
         },
         ..job(1, State::Queued)
     };
-    // So many small ones that their number alone would let a large one fill the disk by coming again and again.
+    // With this many small jobs, the number of lines alone would let a large one fill the disk
+    // again and again.
     let jobs = crate::queue::JOBS_MAX;
     let mut tries = 0;
     while !journal.is_long(jobs) {
@@ -233,7 +234,7 @@ fn it_is_never_longer_than_what_is_read() {
     }
     journal.rewrite(1, [&large].into_iter()).unwrap();
     assert!(!journal.is_long(jobs));
-    // Nor is it where all is needed.
+    // Nor is it rewritten if all of it is necessary.
     journal.length = BYTES_MAX - 1;
     let error = journal.record(&large).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::StorageFull);
@@ -242,7 +243,7 @@ fn it_is_never_longer_than_what_is_read() {
 }
 
 #[test]
-fn what_another_user_can_write_is_not_read_and_links_lead_nowhere() {
+fn files_writable_by_others_and_links_are_not_read() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let folder = Folder::new();
     let (mut journal, _) = Journal::open(&folder.0).unwrap();
@@ -261,7 +262,7 @@ fn what_another_user_can_write_is_not_read_and_links_lead_nowhere() {
     set(&folder.file(), 0o620);
     refused("other users may write it");
     set(&folder.file(), 0o600);
-    // A sparse file, for which there is no memory.
+    // A sparse file that does not fit into memory.
     let large = std::fs::read(folder.file()).unwrap();
     File::create(folder.file())
         .unwrap()
@@ -274,7 +275,7 @@ fn what_another_user_can_write_is_not_read_and_links_lead_nowhere() {
     symlink(&precious, folder.file()).unwrap();
     refused(NAME);
     std::fs::remove_file(folder.file()).unwrap();
-    // Nor is anything written through one.
+    // Nor does a write follow a link.
     symlink(&precious, folder.0.join(NEW)).unwrap();
     assert_eq!(found(&folder).jobs.len(), 0);
     assert_eq!(std::fs::read(&precious).unwrap(), large);

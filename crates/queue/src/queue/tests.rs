@@ -28,7 +28,7 @@ fn queue(priorities: &[u8]) -> Queue {
     queue
 }
 
-/// The order in which jobs run that all arrive.
+/// Runs all jobs, all of which arrive, and returns their order.
 fn run(queue: &mut Queue) -> Vec<u64> {
     let now = Instant::now();
     let mut ran = Vec::new();
@@ -47,7 +47,7 @@ fn first_come_first_served_but_for_priorities() {
 }
 
 #[test]
-fn who_is_not_there_lets_others_go_first_and_is_tried_again_later_and_later() {
+fn an_absent_peer_lets_others_go_first_and_is_retried_later() {
     let mut queue = queue(&[50, 50]);
     let mut now = Instant::now();
     let mut pauses = Vec::new();
@@ -84,7 +84,7 @@ fn a_peer_that_never_comes_is_given_up() {
 }
 
 #[test]
-fn cancelling_ends_what_waits_at_once_and_what_runs_when_it_has_stopped() {
+fn cancel_ends_waiting_jobs_at_once_and_a_running_one_later() {
     let mut queue = queue(&[50, 50]);
     let now = Instant::now();
     assert_eq!(queue.cancel(2, 1), Ok(false));
@@ -131,7 +131,7 @@ fn only_the_latest_of_those_that_are_over_are_kept() {
     queue.cancel(HISTORY_MAX as u64 + 5, 0).unwrap();
     assert_eq!(run(&mut queue).len(), HISTORY_MAX + 4);
     assert_eq!(queue.jobs().count(), HISTORY_MAX);
-    // The one that was over first is gone, though it came last.
+    // The job that ended first is gone, though it was queued last.
     assert_eq!(queue.job(HISTORY_MAX as u64 + 5), None);
     assert_eq!(queue.job(4), None);
     assert!(queue.job(5).is_some());

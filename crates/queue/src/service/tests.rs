@@ -9,7 +9,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 static FOLDERS: AtomicU32 = AtomicU32::new(0);
 
-/// Says which orders it has, and waits until it is told what becomes of them.
+/// A carrier that reports its orders, and waits for the outcome that the test sets.
 struct Told {
     asked: Mutex<Sender<String>>,
     answers: Mutex<Receiver<Outcome>>,
@@ -115,7 +115,7 @@ impl Bench {
         self.answers.send(Outcome::Arrived(arrived)).unwrap();
     }
 
-    /// The service ends, and another one begins.
+    /// Ends the service and starts another one.
     fn restart(mut self) -> Bench {
         self.end();
         let state = std::mem::take(&mut self.state);
@@ -254,7 +254,7 @@ fn failures_and_panics_end_their_job_and_no_other() {
     assert!(later.retry_in.is_some_and(|seconds| seconds <= 5));
 }
 
-/// A receiver that comes later, by whatever name, could take the code of one that has used it.
+/// Another receiver that comes later, by any name, must not be able to use a code again.
 #[test]
 fn a_code_is_used_once_and_leaves_the_key_that_it_brought() {
     let bench = Bench::new();
@@ -265,7 +265,7 @@ fn a_code_is_used_once_and_leaves_the_key_that_it_brought() {
         (job.order.code, job.order.key.as_deref()),
         (None, Some(KEY))
     );
-    // Also for the next service, if this one is killed.
+    // This holds for the next service, too, if this one is killed.
     let bench = bench.restart();
     assert_eq!(bench.runs(), format!("met{KEY}"));
     bench.arrive();

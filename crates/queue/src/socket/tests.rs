@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 static FOLDERS: AtomicU32 = AtomicU32::new(0);
 
-/// Carries nothing, ever.
+/// A carrier that never transfers anything.
 struct Idle;
 
 impl Carrier for Idle {
@@ -20,7 +20,7 @@ impl Carrier for Idle {
     }
 }
 
-/// A service that listens, and runs nothing.
+/// A service that listens, and runs no job.
 struct Bench {
     folder: PathBuf,
     service: Arc<Service>,
@@ -50,10 +50,10 @@ impl Bench {
         &self.socket.path
     }
 
-    /// What is answered to bytes, line by line.
+    /// The answers to `bytes`, line by line.
     fn told(&self, bytes: &[u8]) -> Vec<String> {
         let mut stream = UnixStream::connect(self.path()).unwrap();
-        // One who is refused is told why before all is read.
+        // A refusal is sent before all bytes are read.
         stream.write_all(bytes).ok();
         stream.shutdown(std::net::Shutdown::Write).ok();
         BufReader::new(stream)
@@ -139,7 +139,7 @@ fn garbage_is_answered_and_harms_nobody() {
     assert!(bench.told(deep.as_bytes())[0].contains("malformed"));
 }
 
-/// Bytes by chance, the same in each run.
+/// Pseudo-random bytes, the same in each run.
 struct Chance(u64);
 
 impl Chance {
@@ -156,7 +156,7 @@ impl Chance {
         self.below(256) as u8
     }
 
-    /// A line: a request with some bytes replaced, and perhaps cut off, or bytes of no meaning.
+    /// A line: a request with some bytes replaced and perhaps cut off, or random bytes.
     fn line(&mut self) -> Vec<u8> {
         let requests = [
             r#"{"list":{}}"#,
@@ -177,7 +177,7 @@ impl Chance {
         if self.below(4) == 0 {
             line.truncate(self.below(line.len() + 1));
         }
-        // It is one line, whatever it says.
+        // Keep it one line.
         line.retain(|&byte| byte != b'\n');
         line.push(b'\n');
         line
@@ -185,11 +185,11 @@ impl Chance {
 }
 
 #[test]
-fn each_of_a_thousand_lines_of_chance_is_answered_and_the_journal_is_whole() {
+fn random_lines_are_all_answered_and_the_journal_stays_whole() {
     let bench = Bench::new();
     let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
     let (mut malformed, mut others) = (0, 0);
-    // Few enough for each connection that nobody waits for a buffer to be read.
+    // Few enough for each connection that no side waits for a buffer to be read.
     for _ in 0..20 {
         let lines: Vec<_> = (0..50).map(|_| chance.line()).collect();
         let told = bench.told(&lines.concat());
@@ -211,7 +211,7 @@ fn each_of_a_thousand_lines_of_chance_is_answered_and_the_journal_is_whole() {
         panic!("{jobs:?}");
     };
     assert!(!jobs.is_empty());
-    // What another service would find, if this one were killed now.
+    // The journal that another service would find if this one were killed now.
     let copy = bench.folder.join("copy");
     std::fs::create_dir(&copy).unwrap();
     let journal = bench.folder.join("state/queue.journal");
@@ -241,9 +241,10 @@ fn programs_that_say_nothing_keep_no_other_out() {
     let mut silent: Vec<UnixStream> = (1..CONNECTIONS_MAX)
         .map(|_| UnixStream::connect(bench.path()).unwrap())
         .collect();
-    // A word without end is none.
+    // A line without its end is not a request.
     silent[0].write_all(b"{").unwrap();
-    // Of those that are in, it asked last: it stays, and those that never asked go.
+    // It asked last of those that are connected: it stays, and those that never asked are
+    // disconnected.
     first.ask(&Request::List {}).unwrap();
     for _ in 0..5 {
         assert_eq!(bench.told(b"{\"list\":{}}\n"), [r#"{"jobs":[]}"#]);
@@ -277,7 +278,7 @@ fn who_is_being_answered_goes_for_nobody() {
 }
 
 #[test]
-fn a_reader_that_reads_a_little_at_a_time_is_not_waited_for_without_end() {
+fn a_reader_that_reads_slowly_is_disconnected() {
     let (here, there) = UnixStream::pair().unwrap();
     let long = Duration::from_millis(500);
     let mut answers = Punctual {
@@ -293,7 +294,7 @@ fn a_reader_that_reads_a_little_at_a_time_is_not_waited_for_without_end() {
             }
         });
         let start = Instant::now();
-        // More than fits the socket's buffer and what is read of it.
+        // More than fits into the socket's buffer and the part that was read.
         let error = answers.write_all(&vec![0; 4 << 20]).unwrap_err();
         stopped.store(true, Ordering::Relaxed);
         here.shutdown(Shutdown::Both).unwrap();
@@ -308,7 +309,7 @@ fn a_service_ends_whatever_became_of_its_socket() {
     let bench = Bench::new();
     std::fs::remove_file(bench.path()).unwrap();
     let _other = UnixListener::bind(bench.path()).unwrap();
-    // It waits for the service.
+    // Waits for the service to end.
     drop(bench);
 }
 

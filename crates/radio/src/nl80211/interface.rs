@@ -6,53 +6,55 @@ use crate::netlink::{attribute, number};
 
 use super::byte;
 
-/// What nl80211 says of an interface.
+/// A wireless interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WirelessInterface {
-    /// Its part in the network.
+    /// Role of the interface in its network.
     pub kind: InterfaceKind,
-    /// Where it is; none while it is not connected.
+    /// Its channel; `None` while it is not connected.
     pub channel: Option<Channel>,
-    /// In 1/100 dBm.
+    /// Transmit power in 1/100 dBm.
     pub transmit_power_mbm: Option<u32>,
-    /// Whether it sends frames of other hosts in their name (`iw dev INTERFACE set 4addr on`): a station without must not.
+    /// Whether it sends frames with the addresses of other hosts (`iw dev INTERFACE set 4addr on`).
+    ///
+    /// A station cannot do so otherwise.
     pub four_addresses: bool,
 }
 
-/// The part of an interface in its network.
+/// Role of an interface in its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InterfaceKind {
-    /// Of an ad-hoc network (IBSS).
+    /// Member of an ad-hoc network (IBSS).
     AdHoc,
-    /// Of an access point's network, or on its way into one.
+    /// Client of an access point, or about to be one.
     Station,
     /// An access point.
     AccessPoint,
-    /// Sees all, and has no network.
+    /// Receives all frames, and belongs to no network.
     Monitor,
-    /// Of a mesh.
+    /// Member of a mesh.
     MeshPoint,
-    /// Wi-Fi Direct, in another's group.
+    /// Wi-Fi Direct: member of a group.
     P2pClient,
-    /// Wi-Fi Direct, owner of a group.
+    /// Wi-Fi Direct: owner of a group.
     P2pGroupOwner,
     /// Another number of `enum nl80211_iftype`.
     Other(u32),
 }
 
-/// A channel: where its parts of 20 MHz lie.
+/// A channel, as the position of its 20 MHz parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Channel {
-    /// Middle of the primary 20 MHz.
+    /// Centre of the primary 20 MHz.
     pub frequency_mhz: u32,
-    /// Of the whole channel.
+    /// Width of the whole channel.
     pub width_mhz: u16,
-    /// Middle of the whole; of 80+80 MHz that of the first half.
+    /// Centre of the whole channel; for 80+80 MHz, that of the first half.
     pub center_mhz: Option<u32>,
 }
 
 impl Channel {
-    /// The number that people know, of the primary 20 MHz: 1 to 14, 36 to 177, in the 6 GHz band 1 to 233.
+    /// Channel number of the primary 20 MHz: 1 to 14, 36 to 177, in the 6 GHz band 1 to 233.
     pub fn number(&self) -> Option<u32> {
         match self.frequency_mhz {
             2484 => Some(14),
@@ -108,7 +110,7 @@ fn kind(number: u32) -> InterfaceKind {
     }
 }
 
-/// `enum nl80211_chan_width`.
+/// Width by `enum nl80211_chan_width`.
 fn width_mhz(number: u32) -> Option<u16> {
     let widths = [20, 20, 40, 80, 160, 160, 5, 10, 1, 2, 4, 8, 16, 320];
     widths.get(usize::try_from(number).ok()?).copied()

@@ -6,20 +6,23 @@ use crate::netlink::{attribute, number, short};
 
 use super::byte;
 
-/// How fast the last frame went, and how.
+/// Rate and modulation of the last frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bitrate {
-    /// Of the radio: what reaches programs is 60 to 80 % of it at best.
+    /// Rate on the air: programs get 60 to 80 % of it at best.
     pub kbps: u32,
     /// Generation of the modulation.
     pub standard: Standard,
-    /// As the standard counts: 802.11n from 0 to 31 with the streams in it, the later ones from 0 for each number of streams.
+    /// Index of the modulation and coding scheme.
+    ///
+    /// 802.11n counts from 0 to 31 over all streams, later standards from 0 for each number of
+    /// streams.
     pub mcs: Option<u8>,
     /// Spatial streams.
     pub streams: Option<u8>,
-    /// Of the frame.
+    /// Width of the channel that the frame used.
     pub width_mhz: u16,
-    /// Between symbols.
+    /// Guard interval between symbols.
     pub guard_interval_ns: Option<u16>,
 }
 
@@ -43,7 +46,7 @@ impl fmt::Display for Bitrate {
     }
 }
 
-/// Whose modulation it is.
+/// Standard of a modulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standard {
     /// 802.11a, b or g.
@@ -63,7 +66,7 @@ impl Bitrate {
         let has = |kind| attribute(attributes, kind).is_some();
         let value = |kind| attribute(attributes, kind).and_then(byte);
         let hundreds = attribute(attributes, RATE_32).and_then(number);
-        // The short one cannot say more than 6.5 Gb/s.
+        // The 16-bit attribute cannot hold more than 6.5 Gb/s.
         let old = || {
             attribute(attributes, RATE_16)
                 .and_then(short)
@@ -88,7 +91,7 @@ impl Bitrate {
     }
 }
 
-/// Standard, MCS and streams: which of the attributes is there tells the standard.
+/// Standard, MCS and streams: the attribute that is present tells the standard.
 fn modulation(value: impl Fn(u16) -> Option<u8>) -> (Standard, Option<u8>, Option<u8>) {
     let later = [
         (Standard::Eht, EHT_MCS, EHT_STREAMS),
@@ -106,7 +109,7 @@ fn modulation(value: impl Fn(u16) -> Option<u8>) -> (Standard, Option<u8>, Optio
     }
 }
 
-/// `enum nl80211_he_gi`, and that of EHT.
+/// Guard interval by `enum nl80211_he_gi`, and that of EHT.
 fn guard_ns(number: u8) -> Option<u16> {
     [800, 1600, 3200].get(usize::from(number)).copied()
 }
@@ -123,7 +126,7 @@ const HE_GUARD: u16 = 15;
 const EHT_MCS: u16 = 19;
 const EHT_STREAMS: u16 = 20;
 const EHT_GUARD: u16 = 21;
-/// Flags, and what they mean; none of them: 20 MHz.
+/// Flag attributes and their width in MHz; without any, 20 MHz.
 const WIDTHS: [(u16, u16); 7] = [
     (3, 40),
     (8, 80),

@@ -1,4 +1,4 @@
-//! A station at the other end of the air (NL80211_CMD_NEW_STATION).
+//! A peer of a wireless interface (NL80211_CMD_NEW_STATION).
 
 use std::time::Duration;
 
@@ -7,43 +7,45 @@ use crate::netlink::{attribute, attributes, long, number};
 use super::byte;
 use super::rate::Bitrate;
 
-/// What the driver knows of a peer.
+/// The driver's state of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Station {
-    /// Its address.
+    /// MAC address of the peer.
     pub mac: [u8; 6],
-    /// Of the last frame from it.
+    /// Signal of the last frame from it.
     pub signal_dbm: Option<i8>,
-    /// Over the last frames.
+    /// Average signal of the last frames from it.
     pub signal_average_dbm: Option<i8>,
-    /// Of the last frame to it.
+    /// Rate of the last frame to it.
     pub transmit: Option<Bitrate>,
-    /// Of the last frame from it.
+    /// Rate of the last frame from it.
     pub receive: Option<Bitrate>,
-    /// Frames to it.
+    /// Frames sent to it.
     pub transmit_packets: Option<u32>,
-    /// Frames that went again. Wraps, as the other counters do.
+    /// Retransmitted frames. Wraps, like the other counters.
     pub transmit_retries: Option<u32>,
-    /// Frames that were given up.
+    /// Frames that were dropped after all retries.
     pub transmit_failed: Option<u32>,
-    /// Since the last frame from it.
+    /// Time since the last frame from it.
     pub inactive: Option<Duration>,
-    /// What rate control thinks a program could get.
+    /// Throughput that rate control expects for a program.
     pub expected_kbps: Option<u32>,
-    /// Time on the air for frames to it.
+    /// Air time of frames to it.
     pub transmit_time: Option<Duration>,
-    /// What waits for it in mac80211: the queue that `noqueue` hides. Drivers and kernels that do not say have none.
+    /// Its queue in mac80211, which `noqueue` hides.
+    ///
+    /// `None` if driver or kernel do not report it.
     pub queue: Option<TxQueue>,
 }
 
-/// What waits for a station in mac80211's queues, all priorities together.
+/// What waits for a station in mac80211's queues, over all priorities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxQueue {
-    /// Waiting now.
+    /// Bytes that wait now.
     pub bytes: u64,
-    /// Waiting now.
+    /// Packets that wait now.
     pub packets: u64,
-    /// Dropped by CoDel or for want of space.
+    /// Packets dropped by CoDel or for lack of space.
     pub dropped: u64,
 }
 
@@ -73,7 +75,7 @@ impl Station {
 }
 
 impl TxQueue {
-    /// Over the priorities of which the kernel says something.
+    /// Sum over the priorities that the kernel reports.
     fn sum(priorities: &[u8]) -> Option<TxQueue> {
         let queues = attributes(priorities)
             .filter_map(|(_, priority)| attribute(priority, PRIORITY_QUEUE))
@@ -99,7 +101,7 @@ impl TxQueue {
 const MAC: u16 = 6;
 const STATION_INFO: u16 = 21;
 
-/// NL80211_STA_INFO_*.
+/// Values of NL80211_STA_INFO_*.
 const INACTIVE_MS: u16 = 1;
 const SIGNAL: u16 = 7;
 const TRANSMIT_RATE: u16 = 8;
@@ -112,9 +114,9 @@ const EXPECTED_KBPS: u16 = 27;
 const PER_PRIORITY: u16 = 31;
 const TRANSMIT_US: u16 = 39;
 
-/// NL80211_TID_STATS_TXQ_STATS.
+/// Value of NL80211_TID_STATS_TXQ_STATS.
 const PRIORITY_QUEUE: u16 = 6;
-/// NL80211_TXQ_STATS_*.
+/// Values of NL80211_TXQ_STATS_*.
 const QUEUE_BYTES: u16 = 1;
 const QUEUE_PACKETS: u16 = 2;
 const QUEUE_DROPS: u16 = 4;

@@ -1,31 +1,32 @@
-//! How busy a channel is (NL80211_CMD_NEW_SURVEY_RESULTS).
+//! Load of a channel (NL80211_CMD_NEW_SURVEY_RESULTS).
 
 use crate::netlink::{attribute, long, number};
 
 use super::byte;
 
-/// What the driver counted on a channel. Times in milliseconds since it began to count.
+/// A driver's counters of a channel, in milliseconds since it began to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Survey {
-    /// Middle of the 20 MHz.
+    /// Centre of the primary 20 MHz.
     pub frequency_mhz: u32,
-    /// Whether the driver says that it is on this channel.
+    /// Whether the driver marks this channel as the one in use.
     pub in_use: bool,
-    /// The noise floor.
+    /// Noise floor.
     pub noise_dbm: Option<i8>,
-    /// The radio was on this channel.
+    /// Time that the radio was on this channel.
     pub active_ms: Option<u64>,
-    /// Of which somebody sent, or the energy was too high.
+    /// Part of it in which the channel was occupied.
     pub busy_ms: Option<u64>,
-    /// Of which it received.
+    /// Part of it in which the radio received.
     pub receive_ms: Option<u64>,
-    /// Of which it sent.
+    /// Part of it in which the radio sent.
     pub transmit_ms: Option<u64>,
 }
 
 impl Survey {
-    /// Of the time on the channel, the part that was busy since `earlier`, from 0 to 1. None if a counter is missing, began
-    /// again, or did not move.
+    /// Busy share of the time on the channel since `earlier`, from 0 to 1.
+    ///
+    /// `None` if a counter is missing, was reset, or did not advance.
     pub fn busy_share_since(&self, earlier: &Survey) -> Option<f64> {
         let active = self.active_ms?.checked_sub(earlier.active_ms?)?;
         let busy = self.busy_ms?.checked_sub(earlier.busy_ms?)?;
@@ -46,7 +47,8 @@ impl Survey {
         })
     }
 
-    /// Of two, the one that tells about the channel in use: what the driver calls so, or else the frequency.
+    /// The one of two surveys for the channel in use: marked by the driver, or else at the
+    /// frequency.
     pub(super) fn better(
         so_far: Option<Survey>,
         next: Option<Survey>,
@@ -64,7 +66,7 @@ impl Survey {
 
 const SURVEY_INFO: u16 = 84;
 
-/// NL80211_SURVEY_INFO_*.
+/// Values of NL80211_SURVEY_INFO_*.
 const FREQUENCY: u16 = 1;
 const NOISE: u16 = 2;
 const IN_USE: u16 = 3;

@@ -1,4 +1,4 @@
-//! Against what a kernel said, and what `iw` made of it (`tests/samples`).
+//! Tests against messages of a kernel and `iw`'s output for them (`tests/samples`).
 
 use std::time::Duration;
 
@@ -15,15 +15,17 @@ const INFO_TEXT: &str = include_str!("../../tests/samples/ap36-dev_wlan0_info.tx
 const STATIONS_TEXT: &str = include_str!("../../tests/samples/ap36-dev_wlan0_station_dump.txt");
 const SURVEYS_TEXT: &str = include_str!("../../tests/samples/ap36-dev_wlan0_survey_dump.txt");
 
-/// Of nl80211 on that kernel.
+/// Number of the nl80211 family on that kernel.
 const FAMILY: u16 = 0x20;
 const NEW_FAMILY: u8 = 1;
 const NEW_INTERFACE: u8 = 7;
 const NEW_STATION: u8 = 19;
 const NEW_SURVEY: u8 = 51;
 
-/// The netlink messages in a capture of `nlmon`: a header of 24 bytes; then each packet behind one of 16 (times, length here,
-/// length there) and one of Linux's cooked captures, 16 as well.
+/// The netlink messages in a capture of `nlmon`.
+///
+/// The file has a header of 24 bytes; each packet follows a header of 16 (times, captured length,
+/// original length) and another 16 of Linux's cooked format.
 fn packets(mut capture: &[u8]) -> Vec<&[u8]> {
     assert_eq!(capture[..4], [0xd4, 0xc3, 0xb2, 0xa1], "little-endian pcap");
     assert_eq!(capture[20], 253, "link type NETLINK");
@@ -79,7 +81,7 @@ fn the_interface_is_as_iw_prints_it() {
     let dbm = f64::from(interface.transmit_power_mbm.unwrap()) / 100.0;
     assert!(INFO_TEXT.contains(&format!("txpower {dbm:.2} dBm")));
     assert!(!interface.four_addresses);
-    // NL80211_ATTR_4ADDR, in place of the one with 0 that the answer has.
+    // NL80211_ATTR_4ADDR, replacing the one with value 0 in the answer.
     let off = [5, 0, 83, 0, 0];
     let at = answer.windows(5).position(|bytes| bytes == off).unwrap();
     let mut on = answer.to_vec();
@@ -111,20 +113,20 @@ fn the_station_is_as_iw_prints_it() {
     let count = |value: Option<u32>| value.unwrap().to_string();
     assert_eq!(count(station.transmit_retries), printed("tx retries"));
     assert_eq!(count(station.transmit_failed), printed("tx failed"));
-    // iw takes 1,024 kb/s for a Mb/s here.
+    // iw counts 1,024 kb/s as a Mb/s here.
     let thousandths = u64::from(station.expected_kbps.unwrap()) * 1000 / 1024;
     let expected = format!("{}.{}Mbps", thousandths / 1000, thousandths % 1000);
     assert_eq!(expected, printed("expected throughput"));
-    // Those move on: one packet more than when iw printed.
+    // These counters advance: one packet more than when iw printed.
     assert_eq!(printed("tx packets"), "10954");
     assert_eq!(station.transmit_packets, Some(10955));
     assert_eq!(station.inactive, Some(Duration::from_millis(164)));
     assert_eq!(station.transmit_time, Some(Duration::ZERO));
-    // hwsim of 6.1 has no queues in mac80211.
+    // hwsim of Linux 6.1 has no queues in mac80211.
     assert_eq!(station.queue, None);
 }
 
-/// As iw prints it.
+/// The rate as iw prints it.
 fn rate(rate: Option<Bitrate>) -> String {
     let rate = rate.unwrap();
     assert_eq!(rate.standard, Standard::Vht);
@@ -209,7 +211,7 @@ fn the_busy_share_is_that_of_the_time_between() {
     assert_eq!(survey(None, Some(1)).busy_share_since(&earlier), None);
 }
 
-/// Attributes as bytes; nested ones are values of others.
+/// Attributes as bytes; the value of a nested one is made of others.
 fn written(attributes: &[(u16, &[u8])]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (kind, value) in attributes {
