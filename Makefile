@@ -4,6 +4,7 @@
 PYTHON ?= $(if $(wildcard /usr/bin/python3),/usr/bin/python3,python3)
 CARGO ?= cargo
 BENCH_OPTIONS ?=
+ONLY ?=
 SYSTEM_OPTIONS ?=
 MUTANTS_OPTIONS ?=
 INTEROP_OPTIONS ?=
@@ -96,10 +97,10 @@ soak: build ## the same for HOURS=1, from a seed that nobody had before; keeps t
 dropin: ## libibverbs.so.1 and librdmacm.so.1 for LD_LIBRARY_PATH, in target/release/dropin
 	CARGO="$(CARGO)" sh crates/verbs/dropin/build.sh
 
-system: build dropin ## unmodified programs on every kind of link (SYSTEM_OPTIONS=--full: all combinations)
-	$(PYTHON) tests/system/run.py $(SYSTEM_OPTIONS)
+system: $(if $(filter list,$(ONLY)),,build dropin) ## unmodified programs on every kind of link (ONLY=queue_service: one suite, several with commas; ONLY=list: their names; SYSTEM_OPTIONS=--full: all combinations)
+	$(PYTHON) tests/system/run.py $(if $(ONLY),--only $(ONLY)) $(SYSTEM_OPTIONS)
 
-programs: build dropin ## the programs of docs/programs.md, which is written again (SYSTEM_OPTIONS="--only fio": some)
+programs: build dropin ## the programs of docs/programs.md, which is written again (SYSTEM_OPTIONS="--match fio": some)
 	$(PYTHON) tests/system/run.py --programs $(SYSTEM_OPTIONS)
 
 starve: build ## programs on a machine that is starved, 200 runs each; STARVE_OPTIONS="--runs 20 --only REGEX", --short: once each

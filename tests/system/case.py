@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 
 from airdma_lab.pair import Pair
 
+SLOWEST_MAX = 10
+"""Tests that the end of a run lists by how long they took."""
+
 Check = Callable[[Pair], list[str]]
 """Looks at what the programs printed; returns complaints, none if all is well."""
 
@@ -78,6 +81,8 @@ class Tally:
     """What this machine cannot run, and why."""
     parts: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Tests of each part, and how long it took."""
+    seconds: list[tuple[float, str]] = field(default_factory=list)
+    """How long each test took."""
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -95,7 +100,13 @@ class Tally:
         rows = sorted(self.parts.items(), key=lambda row: -row[1][1])
         return "\n".join(f"{name:<20} {tests:>4} tests {seconds:>5.0f} s" for name, (tests, seconds) in rows)
 
+    def slowest(self) -> str:
+        """A line for each of the `SLOWEST_MAX` tests that took longest."""
+        rows = sorted(self.seconds, reverse=True)[:SLOWEST_MAX]
+        return "\n".join(f"{seconds:>7.1f} s  {name}" for seconds, name in rows)
+
     def record(self, name: str, complaints: list[str], seconds: float) -> None:
+        self.seconds.append((seconds, name))
         if complaints:
             self.failures[name] = "\n".join(complaints)
         else:

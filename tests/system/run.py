@@ -1,58 +1,60 @@
 #!/usr/bin/env python3
-"""Runs unmodified RDMA programs on airdma, over links of every kind, and checks what they say, send
-and count.
+"""Runs unmodified RDMA programs on airdma, over links of every kind, and checks what they say, send and count.
 
 Needs release binaries (`make build`). Root, or unprivileged user namespaces.
+
+  run.py                            all suites
+  run.py --list                     names of the suites, and what each tests
+  run.py --only queue_service       one suite; several with commas
+  run.py --only pairs --match READ  pairs of programs whose name matches
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from types import ModuleType
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
-import benchmark
-import controller_box
-import dropin
-import explain
+import catalogue
 import failing_disks
 import file_transfer
 import host_programs
-import interface_changes
-import ip_layer
 import matrix
 import odd_disks
 import planted_journal
-import processes
-import queue_service
 import replayed_packets
 import runner
-import scenarios
-import sealed
-import system_calls
-import traffic_class
-import wireless_link
 from airdma_lab import build, privileges, requirements
 from airdma_lab.lab import Lab
 from case import Case, Tally
+from catalogue import HOST_PROGRAMS, PAIRS, Net, Suite
 from programs import record, running, table
 
 HERE = Path(__file__).resolve().parent
-
-
 SKIPPED = build.ROOT / "target" / "system-skipped"
 """What the last run could not do, and why; `make test` repeats it at its end."""
 
 
 def main() -> int:
     arguments = _arguments()
+    if arguments.list or arguments.only == "list":
+        print(catalogue.listing(catalogue.SUITES))
+        return 0
+    try:
+        suites = catalogue.chosen(arguments.only)
+    except catalogue.UnknownSuiteError as error:
+        print(f"system tests: {error}", file=sys.stderr)
+        return 2
+    if arguments.list_pairs:
+        print("\n".join(case.name for case in _cases(Path("verbs_check"), arguments)))
+        return 0
     requirements.ensure([*requirements.LAB_TOOLS, *requirements.PERFTEST_TOOLS, *requirements.PINGPONG_TOOLS])
     requirements.ensure(requirements.PROGRAMS)
     requirements.ensure(["nft", "cc", "make", "iperf3", "sockperf", "rping", "rstream", "strace"])
@@ -61,39 +63,34 @@ def main() -> int:
     build.require()
     privileges.enter()
     if arguments.programs:
-        return _programs(arguments.only)
+        return _programs(arguments.match)
     if arguments.files:
         return _files(arguments.files, arguments.seed)
     with tempfile.TemporaryDirectory(prefix="airdma-tests-") as folder:
-        verbs_check = Path(folder, "verbs_check")
-        cases = [
-            case for case in matrix.cases(str(verbs_check), arguments.full) if re.search(arguments.only, case.name)
-        ]
-        if arguments.list:
-            print("\n".join(case.name for case in cases))
-            return 0
-        _compile(verbs_check)
-        return _run(cases, arguments.pairs_only, Path(folder))
+        return _run(suites, arguments, Path(folder))
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
+    parser.add_argument("--only", default="", metavar="SUITES", help="these suites only, by name, separated by commas")
+    parser.add_argument("--list", action="store_true", help="print the suites and stop")
+    parser.add_argument("--match", default="", metavar="REGEX", help="only pairs, or lines, with such a name")
+    parser.add_argument("--list-pairs", action="store_true", help="print the pairs' names and stop")
     parser.add_argument(
         "--full", action="store_true", help="every program on every link with every impairment, both ways"
     )
+    parser.add_argument("--programs", action="store_true", help="run the lines of docs/programs.md and write it again")
     parser.add_argument(
-        "--only", default="", metavar="REGEX", help="only pairs, or lines of --programs, whose name matches"
+        "--files", type=int, metavar="KILLS", help="`airdma send` alone, each side killed at KILLS random moments"
     )
-    parser.add_argument("--pairs-only", action="store_true", help="only pairs of programs, no tests of the tools")
-    parser.add_argument(
-        "--programs", action="store_true", help="only docs/programs.md: run its lines and write it again"
-    )
-    parser.add_argument(
-        "--files", type=int, metavar="KILLS", help="only `airdma send`, each side killed at so many random moments"
-    )
-    parser.add_argument("--seed", type=int, help="of --files: the moments of an earlier run")
-    parser.add_argument("--list", action="store_true", help="print the pairs' names and stop")
+    parser.add_argument("--seed", type=int, help="with --files: the moments of an earlier run")
     return parser.parse_args()
+
+
+def _cases(verbs_check: Path, arguments: argparse.Namespace) -> list[Case]:
+    cases = matrix.cases(str(verbs_check), arguments.full)
+    return [case for case in cases if re.search(arguments.match, case.name)]
 
 
 def _compile(verbs_check: Path) -> None:
@@ -102,58 +99,47 @@ def _compile(verbs_check: Path) -> None:
     subprocess.run(["cc", *flags, "-o", str(verbs_check), str(source), "-libverbs"], check=True)
 
 
-def _run(cases: list[Case], pairs_only: bool, folder: Path) -> int:
+def _run(suites: list[Suite], arguments: argparse.Namespace, folder: Path) -> int:
     tally = Tally()
     started = time.monotonic()
-    for (mtu, segment_offload), group in runner.by_link(cases):
-        with Lab(mtu, segment_offload) as lab:
-            if segment_offload and not pairs_only:
-                with tally.part("host_programs"):
-                    host_programs.run(lab, tally)
-            with tally.part("pairs"):
-                for case in group:
-                    runner.run_case(lab, case, tally)
-    if not pairs_only:
-        _run_parts(tally, folder)
+    if PAIRS in suites or HOST_PROGRAMS in suites:
+        _run_on_links(suites, arguments, tally, folder)
+    for net in (Net.PROGRAMS, Net.FILES):
+        on_net = [suite for suite in suites if suite.net is net]
+        with Lab() if on_net else contextlib.nullcontext() as lab:
+            for suite in on_net:
+                assert lab is not None
+                assert suite.run is not None
+                with tally.part(suite.name):
+                    suite.run(lab, tally, folder)
+    for suite in suites:
+        if suite.own_run is not None:
+            with tally.part(suite.name):
+                suite.own_run(tally, folder)
     return _close(tally, started)
 
 
-def _run_parts(tally: Tally, folder: Path) -> None:
-    """The tests that are no pairs of programs: some share a lab, some make their own networks."""
-
-    def part(module: ModuleType, *arguments: object) -> None:
-        with tally.part(module.__name__):
-            module.run(*arguments)
-
-    with Lab() as lab:
-        part(processes, lab, tally)
-        part(dropin, lab, tally, folder)
-        part(explain, lab, tally, folder)
-        part(ip_layer, lab, tally)
-        part(system_calls, lab, tally)
-        part(traffic_class, lab, tally)
-        part(sealed, lab, tally, folder)
-        part(running, lab, tally, table.lines(), folder)
-    with Lab() as lab:
-        part(file_transfer, lab, tally)
-        part(failing_disks, lab, tally)
-        part(odd_disks, lab, tally)
-        part(planted_journal, lab, tally)
-        part(replayed_packets, lab, tally)
-        part(queue_service, lab, tally, folder)
-    part(benchmark, tally, folder)
-    part(wireless_link, tally, folder)
-    part(controller_box, tally, folder)
-    part(interface_changes, tally)
-    part(scenarios, tally)
+def _run_on_links(suites: list[Suite], arguments: argparse.Namespace, tally: Tally, folder: Path) -> None:
+    """Pairs and `host_programs`, grouped by link."""
+    verbs_check = folder / "verbs_check"
+    _compile(verbs_check)
+    for (mtu, segment_offload), group in runner.by_link(_cases(verbs_check, arguments)):
+        with Lab(mtu, segment_offload) as lab:
+            if segment_offload and HOST_PROGRAMS in suites:
+                with tally.part(HOST_PROGRAMS.name):
+                    host_programs.run(lab, tally)
+            if PAIRS in suites:
+                with tally.part(PAIRS.name):
+                    for case in group:
+                        runner.run_case(lab, case, tally)
 
 
-def _programs(only: str) -> int:
+def _programs(match: str) -> int:
     """Runs the lines of the table whose names match, and writes what was seen."""
     tally = Tally()
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="airdma-tests-") as folder, Lab() as lab:
-        lines = [line for line in table.lines() if re.search(only, line.name)]
+        lines = [line for line in table.lines() if re.search(match, line.name)]
         record.write(running.run(lab, tally, lines, Path(folder)))
     return _close(tally, started)
 
@@ -175,6 +161,7 @@ def _close(tally: Tally, started: float) -> int:
         print(f"\n==== {name}\n{explanation}")
     if tally.parts:
         print(f"\n{tally.summary()}")
+    print(f"\nslowest tests:\n{tally.slowest()}")
     SKIPPED.unlink(missing_ok=True)
     if tally.skipped:
         lines = (f"system tests: SKIPPED: {name}: {reason}\n" for name, reason in tally.skipped.items())

@@ -73,7 +73,7 @@ def runs_without_root() -> list[str]:
         for file in (build.binary(), *build.binary().parent.glob("lib*.so")):
             shutil.copy(file, copy)
         drop = ["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--"]
-        suite = [_interpreter(), "tests/system/run.py", "--pairs-only", "--only", UNPRIVILEGED_CASES]
+        suite = [_interpreter(), "tests/system/run.py", "--only", "pairs", "--match", UNPRIVILEGED_CASES]
         environment = {**os.environ, "HOME": "/nonexistent", "AIRDMA_BINARY": str(copy / "airdma")}
         result = subprocess.run(
             [*drop, *suite], cwd=copy, env=environment, capture_output=True, text=True, timeout=120, check=False
