@@ -201,7 +201,8 @@ def environment_complaints() -> list[str]:
             file = path.relative_to(ROOT).as_posix()
             if "tests" not in (path.stem, *path.parts) and file != ENVIRONMENT:
                 found = READS_ENVIRONMENT.search(TESTS.split(path.read_text(encoding="utf-8"))[0])
-                complaints += [f"{file} reads the environment ({found.group()}), which {ENVIRONMENT} does"] if found else []
+                if found:
+                    complaints.append(f"{file} reads the environment ({found.group()}), which {ENVIRONMENT} does")
     return complaints
 
 

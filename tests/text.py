@@ -59,7 +59,8 @@ PATTERNS = {
         re.IGNORECASE,
     ),
     "people": re.compile(
-        r"\bmourn(?:s|ed|ing|er|ers)?\b|\bbur(?:y|ies|ied|ying)\b|\bestates?\b|\bthe dead\b(?! (?:process|producer|peer|member|one|thread))|\blast words\b"
+        r"\bmourn(?:s|ed|ing|er|ers)?\b|\bbur(?:y|ies|ied|ying)\b|\bestates?\b|\blast words\b"
+        r"|\bthe dead\b(?! (?:process|producer|peer|member|one|thread))"
         r"|\b(?:go|goes|went|going) to bed\b|\bspeaks? for\b|\b(?:a|the|its|their|last) wills?\b(?! not)",
         re.IGNORECASE,
     ),
