@@ -71,7 +71,7 @@ const PACKETS: usize = 64;
 fn batch(length: usize) -> Done {
     let [(_, mut left), (address, mut right)] = wire(Wire::Sockets);
     let destination = Destination {
-        address,
+        address: address.into(),
         source_index: 0,
         tos: 0,
         hop_limit: 64,

@@ -46,12 +46,11 @@ use airdma_port::{Destination, Port, QueueFill};
 use airdma_transport::rate::{Occupancy, Rate};
 use airdma_transport::{ReorderMemory, Time};
 use airdma_wire::mad::MAD_LEN;
-use airdma_wire::{Psn, Qpn};
+use airdma_wire::{Neighbour, Psn, Qpn};
 use identity::Identity;
 use pace::Pace;
 use peer::{AirPeer, Asking};
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::time::Duration;
 
 /// For packets that came before their turn, of all queue pairs together: half of it, which one peer may have, is what a fast link has under way in a
@@ -82,8 +81,8 @@ pub(crate) enum AirMode {
 /// A process, as seen from one of our addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Caller {
-    pub(super) address: IpAddr,
-    pub(super) local: IpAddr,
+    pub(super) address: Neighbour,
+    pub(super) local: Neighbour,
     pub(super) range: u8,
 }
 
@@ -243,7 +242,7 @@ impl Air {
         next
     }
 
-    fn find(&self, address: IpAddr, local: IpAddr, range: Option<u8>) -> Option<AirIndex> {
+    fn find(&self, address: Neighbour, local: Neighbour, range: Option<u8>) -> Option<AirIndex> {
         let is_it = |peer: &AirPeer| {
             let ends = (peer.address, peer.local, peer.range);
             !peer.users.is_empty() && ends == (address, local, range)
@@ -613,8 +612,8 @@ mod tests {
     fn of_very_many_that_ask_the_last_ones_are_known() {
         let mut air = Air::new();
         let caller = |range: u32| Caller {
-            address: IpAddr::from(range.to_be_bytes()),
-            local: IpAddr::from([192, 0, 2, 1]),
+            address: Neighbour::from(range.to_be_bytes()),
+            local: Neighbour::from([192, 0, 2, 1]),
             range: range as u8,
         };
         for range in 0..10_000 {

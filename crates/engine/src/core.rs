@@ -30,6 +30,7 @@ use airdma_port::impair::Impaired;
 use airdma_port::{BindError, Port, UdpConfig, UdpPort};
 use airdma_shm::{Arena, Doorbells};
 use airdma_transport::Time;
+use airdma_wire::Neighbour;
 use airdma_wire::air::feature;
 use state::{State, WhenGone, addresses_of, families_of, line_rate};
 use std::io;
@@ -464,7 +465,9 @@ impl Core {
         rows: &[GidEntry],
         steering: Option<Arc<Steering>>,
     ) {
-        worker.bind(port, addresses_of(rows), steering);
+        let rows = addresses_of(rows).into_iter();
+        let rows = rows.map(|row| row.map(Neighbour::from)).collect();
+        worker.bind(port, rows, steering);
         self.note_descriptors(worker);
         // A thread may be waiting on a completion channel already: it does not know of the sockets, and keeps the helper away.
         if self.has_sleepers() {

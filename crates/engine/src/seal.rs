@@ -292,7 +292,7 @@ impl Tables {
                 public_key: seal.public_key,
                 seen,
             };
-            let destination = destination(&qp.attributes().path);
+            let destination = destination(&qp.attributes().path, &self.rows);
             return Some((self.air.emit(&air::key(&offer), out), destination));
         }
         None

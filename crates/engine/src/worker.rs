@@ -29,8 +29,8 @@ use airdma_port::{Port, TransmitBatch};
 use airdma_shm::Doorbells;
 use airdma_transport::Time;
 use airdma_wire::Qpn;
+use airdma_wire::{Gid, Neighbour};
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,7 +122,7 @@ impl Worker {
     pub(crate) fn bind(
         &mut self,
         mut port: Box<dyn Port>,
-        rows: Vec<Option<IpAddr>>,
+        rows: Vec<Option<Neighbour>>,
         steering: Option<Arc<Steering>>,
     ) {
         self.tables.steering = steering;
@@ -149,7 +149,7 @@ impl Worker {
         &mut self,
         now: Time,
         row: u8,
-        address: Option<IpAddr>,
+        address: Option<Neighbour>,
     ) -> io::Result<()> {
         let Some(link) = &mut self.link else {
             return Ok(());
@@ -246,7 +246,7 @@ impl Worker {
         &mut self,
         now: Time,
         service: u64,
-        address: Option<IpAddr>,
+        address: Option<Gid>,
     ) -> Result<(), Error> {
         self.with_steering(now, |steering, ground| match steering {
             Some(steering) => steering.listen(service, address, ground),
@@ -256,7 +256,7 @@ impl Worker {
     }
 
     /// They are not any more.
-    pub(crate) fn give_back_service(&mut self, service: u64, address: Option<IpAddr>) {
+    pub(crate) fn give_back_service(&mut self, service: u64, address: Option<Gid>) {
         if let Some(steering) = &self.tables.steering {
             steering.close_listener(service, address);
         }
@@ -412,7 +412,7 @@ impl Worker {
     ///
     /// # Errors
     /// `ENOMEM` at the limits; those of the system.
-    pub(crate) fn attach(&mut self, group: IpAddr, index: QpIndex) -> Result<(), Error> {
+    pub(crate) fn attach(&mut self, group: Neighbour, index: QpIndex) -> Result<(), Error> {
         let link = &mut self.link;
         self.tables.multicast.attach(group, index, || {
             let link = link.as_mut().ok_or(Error::Gone("the port"))?;
@@ -426,7 +426,7 @@ impl Worker {
     ///
     /// # Errors
     /// `EINVAL` when it is not attached.
-    pub(crate) fn detach(&mut self, group: IpAddr, index: QpIndex) -> Result<(), Error> {
+    pub(crate) fn detach(&mut self, group: Neighbour, index: QpIndex) -> Result<(), Error> {
         match self.tables.multicast.detach(group, index) {
             None => Err(Error::Invalid(
                 "the queue pair is not attached to that multicast group",

@@ -65,7 +65,7 @@ impl Stranger {
             .unwrap()
             .copy_from_slice(&bytes);
         let destination = Destination {
-            address: self.victim,
+            address: self.victim.into(),
             source_index: 0,
             tos: 0,
             hop_limit: 64,

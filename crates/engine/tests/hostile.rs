@@ -54,7 +54,7 @@ impl Siege {
         let va = end.memory.address() + GRANTED.start as u64;
         let granted = end.pd.reg_mr(va, GRANTED.len(), va, access).unwrap();
         let destination = Destination {
-            address: left,
+            address: left.into(),
             source_index: 0,
             tos: 0,
             hop_limit: 64,

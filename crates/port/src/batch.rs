@@ -1,17 +1,15 @@
 //! Packets waiting to leave, written once, in place.
 
-use std::net::IpAddr;
-
 use airdma_wire::bundle::{BUNDLE_HEADER_LEN, bundle_header};
-use airdma_wire::{ICRC_LEN, Qpn};
+use airdma_wire::{ICRC_LEN, Neighbour, Qpn};
 
 use crate::icrc::{CONGESTION_AT, Flow, IcrcCache};
 
 /// Where a packet goes, and how its IP header should look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// Address of the peer. IPv6 link-local addresses are meant on the port's own interface.
-    pub address: IpAddr,
+    /// The peer. IPv6 link-local addresses are meant on the port's own interface.
+    pub address: Neighbour,
     /// Which local address sends: index into the addresses the port was bound to, which is the GID index.
     pub source_index: u8,
     /// IPv4 TOS or IPv6 traffic class: DSCP, and ECN in the low two bits.
@@ -31,7 +29,7 @@ pub struct Destination {
 /// use airdma_port::{Destination, TransmitBatch};
 ///
 /// let destination = Destination {
-///     address: "192.0.2.1".parse().unwrap(), source_index: 0, tos: 0, hop_limit: 64, flow_label: 0,
+///     address: [192, 0, 2, 1].into(), source_index: 0, tos: 0, hop_limit: 64, flow_label: 0,
 ///     bundles: false,
 /// };
 /// let mut batch = TransmitBatch::with_capacity(8192, 4);

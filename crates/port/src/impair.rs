@@ -7,9 +7,10 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::str::FromStr;
+
+use airdma_wire::Neighbour;
 
 use crate::{Port, PortCounters, QueueFill, Received, TransmitBatch};
 
@@ -342,15 +343,15 @@ impl<P: Port> Port for Impaired<P> {
         self.inner.receive_queue(source_index)
     }
 
-    fn set_address(&mut self, source_index: u8, address: Option<IpAddr>) -> io::Result<()> {
+    fn set_address(&mut self, source_index: u8, address: Option<Neighbour>) -> io::Result<()> {
         self.inner.set_address(source_index, address)
     }
 
-    fn join(&mut self, group: IpAddr) -> io::Result<()> {
+    fn join(&mut self, group: Neighbour) -> io::Result<()> {
         self.inner.join(group)
     }
 
-    fn leave(&mut self, group: IpAddr) {
+    fn leave(&mut self, group: Neighbour) {
         self.inner.leave(group);
     }
 

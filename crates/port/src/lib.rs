@@ -27,9 +27,9 @@ mod counters;
 mod raw;
 
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::RawFd;
 
+use airdma_wire::Neighbour;
 pub use batch::{Destination, GROUP_BYTES_MAX, TransmitBatch};
 pub use counters::PortCounters;
 pub use raw::RawSocket;
@@ -38,12 +38,12 @@ pub use udp::{BindError, Capabilities, UdpConfig, UdpPort};
 /// A packet as a port delivers it: ICRC already checked and cut off.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
-    /// Address the packet came from.
-    pub source: IpAddr,
+    /// The host that the packet came from.
+    pub source: Neighbour,
     /// UDP source port: entropy of the sender, which ports do not check; a connection may be held to one (but CNPs come from port 0).
     pub source_port: u16,
-    /// Local address it came to.
-    pub destination: IpAddr,
+    /// The local address, or the group, that it came to.
+    pub destination: Neighbour,
     /// IPv4 TOS or IPv6 traffic class: DSCP and, in the low two bits, ECN.
     pub tos: u8,
     /// IPv4 TTL or IPv6 hop limit, as it arrived.
@@ -125,7 +125,7 @@ pub trait Port: Send {
     ///
     /// # Errors
     /// Why the new address cannot be used; the old one is gone all the same. `EOPNOTSUPP` where addresses are fixed.
-    fn set_address(&mut self, source_index: u8, address: Option<IpAddr>) -> io::Result<()> {
+    fn set_address(&mut self, source_index: u8, address: Option<Neighbour>) -> io::Result<()> {
         let _ = (source_index, address);
         Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }
@@ -135,13 +135,13 @@ pub trait Port: Send {
     ///
     /// # Errors
     /// Those of the system (descriptors, memory); `EOPNOTSUPP` where there are no groups.
-    fn join(&mut self, group: IpAddr) -> io::Result<()> {
+    fn join(&mut self, group: Neighbour) -> io::Result<()> {
         let _ = group;
         Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }
 
     /// Ends it. Unknown groups are ignored.
-    fn leave(&mut self, group: IpAddr) {
+    fn leave(&mut self, group: Neighbour) {
         let _ = group;
     }
 
@@ -213,15 +213,15 @@ impl<P: Port + ?Sized> Port for Box<P> {
         (**self).receive_queue(source_index)
     }
 
-    fn set_address(&mut self, source_index: u8, address: Option<IpAddr>) -> io::Result<()> {
+    fn set_address(&mut self, source_index: u8, address: Option<Neighbour>) -> io::Result<()> {
         (**self).set_address(source_index, address)
     }
 
-    fn join(&mut self, group: IpAddr) -> io::Result<()> {
+    fn join(&mut self, group: Neighbour) -> io::Result<()> {
         (**self).join(group)
     }
 
-    fn leave(&mut self, group: IpAddr) {
+    fn leave(&mut self, group: Neighbour) {
         (**self).leave(group);
     }
 

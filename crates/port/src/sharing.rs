@@ -17,6 +17,8 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use airdma_wire::Gid;
+
 use crate::udp::address::SocketAddress;
 use crate::udp::control::{ControlBuffer, ControlWriter};
 use crate::{Received, descriptors};
@@ -80,9 +82,9 @@ impl<'a> Message<'a> {
                 let source = Ipv6Addr::from(<[u8; 16]>::try_from(&head[16..32]).ok()?);
                 (bytes.len() >= PACKET_LEN_MIN).then(|| {
                     Message::Packet(Received {
-                        source: source.to_canonical(),
+                        source: source.into(),
                         source_port: u16::from_be_bytes([head[32], head[33]]),
-                        destination: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+                        destination: Ipv6Addr::UNSPECIFIED.into(),
                         tos: head[34],
                         ttl: head[35],
                         flow_label: u32::from_be_bytes([head[36], head[37], head[38], head[39]]),
@@ -147,16 +149,14 @@ impl Messenger {
         if packet.bundled {
             head[HOW_AT] |= HOW_BUNDLED;
         }
-        let source = match packet.source {
-            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-            IpAddr::V6(ip) => ip,
-        };
-        head[16..32].copy_from_slice(&source.octets());
+        head[16..32].copy_from_slice(&Gid::from(packet.source).0);
         head[32..34].copy_from_slice(&packet.source_port.to_be_bytes());
         head[34] = packet.tos;
         head[35] = packet.ttl;
         head[36..40].copy_from_slice(&packet.flow_label.to_be_bytes());
-        self.send(packet.destination, &head, packet.bytes);
+        if let Some(destination) = packet.destination.ip() {
+            self.send(destination, &head, packet.bytes);
+        }
     }
 
     fn send(&self, to: IpAddr, head: &[u8], bytes: &[u8]) {

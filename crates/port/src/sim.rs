@@ -122,11 +122,11 @@ impl Port for SimPort {
                 .addresses
                 .get(usize::from(destination.source_index))
                 .copied();
-            let flow = source
-                .and_then(|source| Flow::new(source, destination.address, ROCE_PORT, ROCE_PORT));
+            let ends = source.zip(destination.address.ip());
+            let flow = ends.and_then(|(from, to)| Flow::new(from, to, ROCE_PORT, ROCE_PORT));
             let peers = self.peer_addresses.as_ref();
-            let known = peers.is_none_or(|peers| peers.contains(&destination.address));
-            let (Some(source), Some(flow), true) = (source, flow, known) else {
+            let ends = ends.filter(|(_, to)| peers.is_none_or(|peers| peers.contains(to)));
+            let (Some(ends), Some(flow)) = (ends, flow) else {
                 self.counters.tx_errors += 1;
                 self.counters.tx_unreachable += 1;
                 batch.advance(1);
@@ -136,7 +136,7 @@ impl Port for SimPort {
                 && send_bundle(
                     batch,
                     &mut queue,
-                    (source, &flow),
+                    (ends, &flow),
                     &mut self.icrcs,
                     &mut self.counters,
                 )
@@ -148,7 +148,7 @@ impl Port for SimPort {
             self.counters.tx_packets += 1;
             self.counters.tx_sends += 1;
             self.counters.tx_bytes += bytes.len() as u64;
-            queue.push(bytes, |frame| frame.address(source, &destination));
+            queue.push(bytes, |frame| frame.address(ends, &destination));
             batch.advance(1);
         }
         if was_empty && !queue.frames.is_empty() && self.peer_addresses.is_some() {
@@ -213,7 +213,7 @@ impl Port for SimPort {
 fn send_bundle(
     batch: &mut TransmitBatch,
     queue: &mut Queue,
-    (source, flow): (IpAddr, &Flow),
+    (ends, flow): ((IpAddr, IpAddr), &Flow),
     icrcs: &mut IcrcCache,
     counters: &mut PortCounters,
 ) -> bool {
@@ -232,7 +232,7 @@ fn send_bundle(
     let head = batch.bundle_header(0, count);
     queue.push(packets, |frame| {
         frame.bytes.splice(..0, head);
-        frame.address(source, &destination);
+        frame.address(ends, &destination);
     });
     batch.advance(count);
     true
@@ -320,9 +320,9 @@ impl Queue {
 
 impl Frame {
     #[inline(always)]
-    fn address(&mut self, source: IpAddr, destination: &Destination) {
+    fn address(&mut self, (source, to): (IpAddr, IpAddr), destination: &Destination) {
         self.source = source;
-        self.destination = destination.address;
+        self.destination = to;
         self.source_port = ROCE_PORT;
         self.tos = destination.tos;
         self.flow_label = if source.is_ipv6() {
@@ -386,9 +386,9 @@ impl Frame {
                 handle(Received {
                     forwarded: false,
                     bundled,
-                    source: self.source,
+                    source: self.source.into(),
                     source_port: self.source_port,
-                    destination: self.destination,
+                    destination: self.destination.into(),
                     tos: self.tos,
                     ttl: self.ttl,
                     flow_label: self.flow_label,

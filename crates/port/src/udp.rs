@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use airdma_radio::{Backlog, Limit, LinkView, Queue};
-use airdma_wire::ROCE_PORT;
+use airdma_wire::{Neighbour, ROCE_PORT};
 
 use crate::sharing::Sharing;
 use crate::{Port, PortCounters, QueueFill, Received, TransmitBatch};
@@ -266,6 +266,12 @@ fn fill_of(backlog: &Backlog) -> QueueFill {
     }
 }
 
+/// What a socket can be bound to.
+fn ip_of(address: Neighbour) -> io::Result<IpAddr> {
+    let refused = || io::Error::from_raw_os_error(libc::EAFNOSUPPORT);
+    address.ip().ok_or_else(refused)
+}
+
 /// As a system error, for what happens while the port runs.
 fn system_error(error: &BindError) -> io::Error {
     io::Error::from_raw_os_error(error.errno())
@@ -373,7 +379,7 @@ impl Port for UdpPort {
         })
     }
 
-    fn set_address(&mut self, source_index: u8, address: Option<IpAddr>) -> io::Result<()> {
+    fn set_address(&mut self, source_index: u8, address: Option<Neighbour>) -> io::Result<()> {
         let index = usize::from(source_index);
         if let Some(old) = self.sockets.get_mut(index).and_then(Option::take) {
             self.close(&old);
@@ -381,7 +387,7 @@ impl Port for UdpPort {
         let Some(address) = address else {
             return Ok(());
         };
-        let socket = Socket::open(address, self.interface_index, &self.config)
+        let socket = Socket::open(ip_of(address)?, self.interface_index, &self.config)
             .map_err(|error| system_error(&error))?;
         while self.sockets.len() <= index {
             self.sockets.push(None);
@@ -390,7 +396,8 @@ impl Port for UdpPort {
         Ok(())
     }
 
-    fn join(&mut self, group: IpAddr) -> io::Result<()> {
+    fn join(&mut self, group: Neighbour) -> io::Result<()> {
+        let group = ip_of(group)?;
         if self.groups.iter().any(|socket| socket.address == group) {
             return Ok(());
         }
@@ -400,8 +407,8 @@ impl Port for UdpPort {
         Ok(())
     }
 
-    fn leave(&mut self, group: IpAddr) {
-        let of_group = |socket: &Socket| socket.address == group;
+    fn leave(&mut self, group: Neighbour) {
+        let of_group = |socket: &Socket| group.ip() == Some(socket.address);
         if let Some(index) = self.groups.iter().position(of_group) {
             let socket = self.groups.swap_remove(index);
             self.close(&socket);

@@ -62,7 +62,7 @@ fn exchange(
     for number in 0..100 {
         let len = if number % 10 == 9 { 16 } else { 1036 };
         let destination = Destination {
-            address: address("127.0.0.6"),
+            address: address("127.0.0.6").into(),
             source_index: 0,
             tos: 2,
             hop_limit: 7,

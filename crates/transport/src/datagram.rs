@@ -1,10 +1,10 @@
 //! Unreliable datagrams (IBTA 9.8.3): one packet a message, to any queue pair, without an answer.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
 
 use airdma_wire::{
-    Bth, Deth, GRH_LEN, Headers, ICRC_LEN, Opcode, Packet, PathMtu, Psn, Qpn, grh_area,
+    Bth, Deth, GRH_LEN, Gid, Headers, ICRC_LEN, Neighbour, Opcode, Packet, PathMtu, Psn, Qpn,
+    grh_area,
 };
 
 use crate::attributes::QpAttributes;
@@ -204,7 +204,7 @@ impl Datagrams {
 
 /// Which header [`grh_area`] writes: that of IPv4 if both addresses are.
 fn grh_header(arrival: &Arrival) -> GrhHeader {
-    let is_ipv4 = |address: IpAddr| address.to_canonical().is_ipv4();
+    let is_ipv4 = |end: Neighbour| Gid::from(end).to_ip().is_ipv4();
     if is_ipv4(arrival.source) && is_ipv4(arrival.destination) {
         GrhHeader::Ipv4
     } else {
@@ -221,8 +221,8 @@ fn place<H: Host>(
     let headers_len = packet.headers.len();
     let padded = packet.payload.len() + usize::from(packet.headers.bth.pad);
     let area = grh_area(
-        arrival.source,
-        arrival.destination,
+        Gid::from(arrival.source).to_ip(),
+        Gid::from(arrival.destination).to_ip(),
         arrival.tos,
         arrival.ttl,
         arrival.flow_label,

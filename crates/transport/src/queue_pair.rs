@@ -3,9 +3,7 @@
 mod selective;
 mod states;
 
-use std::net::IpAddr;
-
-use airdma_wire::{Bth, Opcode, Packet, PathMtu, Psn, Qpn, Transport};
+use airdma_wire::{Bth, Neighbour, Opcode, Packet, PathMtu, Psn, Qpn, Transport};
 
 pub use self::selective::{Acknowledgement, Owed};
 use crate::attributes::{QpAttributes, QpState, QpType};
@@ -44,9 +42,9 @@ pub struct QpConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Sender.
-    pub source: IpAddr,
+    pub source: Neighbour,
     /// Our address that it was sent to.
-    pub destination: IpAddr,
+    pub destination: Neighbour,
     /// IPv4 TOS or IPv6 traffic class, ECN bits included.
     pub tos: u8,
     /// IPv4 TTL or IPv6 hop limit.

@@ -1,10 +1,10 @@
 //! Path MTU: the payload of every packet except the last of a message (IBTA 9.7.1 and table 151).
 
-use crate::Bth;
 use crate::icrc::ICRC_LEN;
 use crate::immediate::IMMEDIATE_LEN;
 use crate::ip::{IPV4_LEN, IPV6_LEN};
 use crate::udp::UDP_LEN;
+use crate::{Bth, GRH_LEN, Neighbour};
 use std::net::IpAddr;
 
 /// Bytes that lower layers may add to a payload.
@@ -59,17 +59,18 @@ impl PathMtu {
     }
 }
 
-/// Largest payload of a SEND, WRITE or READ response packet to `address` in air mode.
+/// Largest payload of a SEND, WRITE or READ response packet to `to` in air mode.
 ///
 /// A path MTU is a power of two, and leaves a third of Ethernet's 1,500 bytes unused. The result
 /// leaves room for four bytes of immediate data or an AETH; the first packet of a WRITE carries
 /// less, by the length of its RETH. It never exceeds the largest path MTU.
-pub fn long_payload(interface_mtu: u32, address: IpAddr) -> u32 {
-    let ip = match address {
-        IpAddr::V4(_) => IPV4_LEN,
-        IpAddr::V6(_) => IPV6_LEN,
+pub fn long_payload(interface_mtu: u32, to: Neighbour) -> u32 {
+    let network = match to.ip() {
+        Some(IpAddr::V4(_)) => IPV4_LEN + UDP_LEN,
+        Some(IpAddr::V6(_)) => IPV6_LEN + UDP_LEN,
+        None => GRH_LEN,
     };
-    let headers = ip + UDP_LEN + Bth::LEN + IMMEDIATE_LEN + ICRC_LEN;
+    let headers = network + Bth::LEN + IMMEDIATE_LEN + ICRC_LEN;
     let room = interface_mtu.saturating_sub(headers as u32);
     room.min(PathMtu::M4096.bytes()) & !3
 }
@@ -80,10 +81,12 @@ mod tests {
 
     #[test]
     fn a_long_payload_fills_the_interface_mtu() {
-        let v4: IpAddr = "192.0.2.1".parse().unwrap();
-        let v6: IpAddr = "2001:db8::1".parse().unwrap();
+        let v4 = Neighbour::from([192, 0, 2, 1]);
+        let v6 = Neighbour::from(std::net::Ipv6Addr::LOCALHOST);
+        let ethernet = Neighbour::ethernet([2, 0, 0, 0, 0, 1], 1);
         assert_eq!(long_payload(1500, v4), 1452);
         assert_eq!(long_payload(1500, v6), 1432);
+        assert_eq!(long_payload(1500, ethernet), 1440);
         assert_eq!(long_payload(1501, v4), 1452, "whole words");
         assert_eq!(long_payload(9000, v4), 4096);
         assert_eq!(long_payload(40, v4), 0);

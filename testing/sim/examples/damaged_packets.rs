@@ -48,8 +48,8 @@ fn print(
     let mut end = CAPTURE_HEADERS[0];
     for number in 0..count {
         let arrival = Arrival {
-            source: addresses[0],
-            destination: addresses[1],
+            source: addresses[0].into(),
+            destination: addresses[1].into(),
             tos: 2,
             ttl: 64,
             flow_label: 0,

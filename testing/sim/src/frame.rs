@@ -32,14 +32,16 @@ impl Frame {
 
     /// A frame around `transport` (BTH to padding), with its ICRC put behind it.
     pub fn seal(arrival: &Arrival, transport: &[u8]) -> Frame {
-        let pseudo = pseudo(arrival.source, arrival.destination);
+        let ends = [arrival.source, arrival.destination];
+        let [source, destination] = ends.map(|end| Gid::from(end).to_ip());
+        let pseudo = pseudo(source, destination);
         let sum = icrc(&pseudo, Frame::SOURCE_PORT, ROCE_PORT, transport);
         let mut bytes = Vec::with_capacity(transport.len() + ICRC_LEN);
         bytes.extend_from_slice(transport);
         bytes.extend_from_slice(&sum.to_le_bytes());
         Frame {
-            source: arrival.source,
-            destination: arrival.destination,
+            source,
+            destination,
             source_port: Frame::SOURCE_PORT,
             tos: arrival.tos,
             ttl: arrival.ttl,
@@ -62,8 +64,8 @@ impl Frame {
     /// What a queue pair is told of the IP header.
     pub fn arrival(&self) -> Arrival {
         Arrival {
-            source: self.source,
-            destination: self.destination,
+            source: self.source.into(),
+            destination: self.destination.into(),
             tos: self.tos,
             ttl: self.ttl,
             flow_label: self.flow_label,

@@ -214,7 +214,7 @@ impl Pair {
         transport.extend_from_slice(payload);
         transport.resize(transport.len().next_multiple_of(4), 0);
         let arrival = Arrival {
-            source,
+            source: source.into(),
             ..self.arrival_from(from)
         };
         let frame = Frame::seal(&arrival, &transport);
@@ -226,8 +226,8 @@ impl Pair {
 
     fn arrival_from(&self, from: Side) -> Arrival {
         Arrival {
-            source: self[from].address(),
-            destination: self[from.other()].address(),
+            source: self[from].address().into(),
+            destination: self[from.other()].address().into(),
             tos: 0,
             ttl: 64,
             flow_label: 0,

@@ -254,7 +254,12 @@ mod tests {
     #[test]
     fn who_was_told_that_we_take_them_may_send_them_until_another_process_is_there() {
         let address = std::net::IpAddr::from([192, 0, 2, 1]);
-        let mut peer = AirPeer::new((address, address), Some(0), 0, ReorderMemory::new(0));
+        let mut peer = AirPeer::new(
+            (address.into(), address.into()),
+            Some(0),
+            0,
+            ReorderMemory::new(0),
+        );
         let mut agree = |instance: Option<u64>, agreed: bool| {
             let is_new = peer.agreed != instance;
             peer.note_agreed(instance);

@@ -62,7 +62,7 @@ impl Tables {
             };
             let destination = Destination {
                 tos: CNP_TRAFFIC_CLASS,
-                ..destination(&attributes.path)
+                ..destination(&attributes.path, &self.rows)
             };
             self.counters.count(EngineCounter::CnpsSent);
             return Some((len, destination));

@@ -22,8 +22,7 @@ use airdma_transport::{Acknowledgement, Arrival, PsnRange, Time};
 use airdma_wire::air::{self, Hello, Message, Record, Records, Report, ReportWriter, feature};
 use airdma_wire::mad::{GSI_QKEY, MAD_LEN};
 use airdma_wire::sealed::SEALED_OVERHEAD;
-use airdma_wire::{Bth, Deth, Headers, Opcode, Packet, PathMtu, Psn, Qpn};
-use std::net::IpAddr;
+use airdma_wire::{Bth, Deth, Headers, Neighbour, Opcode, Packet, PathMtu, Psn, Qpn};
 use std::time::Duration;
 
 /// Without any of them there is nothing to agree on.
@@ -593,7 +592,7 @@ fn id_of(range: u8) -> u32 {
 
 impl Air {
     /// The most that packets may carry to us, and from us to this address.
-    pub(super) fn long_payload(&self, address: IpAddr) -> u32 {
+    pub(super) fn long_payload(&self, address: Neighbour) -> u32 {
         airdma_wire::long_payload(self.interface_mtu, address)
     }
 

@@ -12,9 +12,8 @@
 use super::AirIndex;
 use crate::random::Random;
 use airdma_transport::{TAG_BITS, Tags};
-use airdma_wire::Qpn;
 use airdma_wire::siphash::siphash;
-use std::net::IpAddr;
+use airdma_wire::{Gid, Neighbour, Qpn};
 
 /// Of a process that offers more than RoCEv2.
 #[derive(Clone, Copy, Debug)]
@@ -33,10 +32,10 @@ impl Identity {
     }
 
     /// The instance that a peer is told.
-    pub(super) fn instance(&self, peer: IpAddr, local: IpAddr) -> u64 {
+    pub(super) fn instance(&self, peer: Neighbour, local: Neighbour) -> u64 {
         let mut ends = [0; 32];
-        ends[..16].copy_from_slice(&octets(peer));
-        ends[16..].copy_from_slice(&octets(local));
+        ends[..16].copy_from_slice(&Gid::from(peer).0);
+        ends[16..].copy_from_slice(&Gid::from(local).0);
         // 0 is no instance.
         siphash(self.key, &ends).max(1)
     }
@@ -45,13 +44,6 @@ impl Identity {
     pub(super) fn nonce(&mut self) -> u64 {
         self.questions += 1;
         siphash(self.key, &self.questions.to_le_bytes())
-    }
-}
-
-fn octets(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
     }
 }
 
@@ -74,7 +66,7 @@ impl super::Air {
     }
 
     /// The instance that a process at an address is told, if it is offered anything.
-    pub(super) fn instance_for(&self, address: IpAddr, local: IpAddr) -> Option<u64> {
+    pub(super) fn instance_for(&self, address: Neighbour, local: Neighbour) -> Option<u64> {
         let identity = self.identity.as_ref()?;
         Some(identity.instance(address, local))
     }
@@ -89,7 +81,7 @@ mod tests {
         let mut random = Random::Seeded(7);
         let one = Identity::draw(&mut random);
         let other = Identity::draw(&mut random);
-        let address = |last: u8| IpAddr::from([192, 0, 2, last]);
+        let address = |last: u8| Neighbour::from([192, 0, 2, last]);
         let told =
             |identity: &Identity, peer, local| identity.instance(address(peer), address(local));
         assert_eq!(told(&one, 2, 1), told(&one, 2, 1));

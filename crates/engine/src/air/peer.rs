@@ -5,9 +5,9 @@ use super::pace::{OVERHEAD_BYTES, Pace};
 use crate::index::QpIndex;
 use airdma_transport::rate::Feedback;
 use airdma_transport::{Owed, ReorderMemory, Time};
+use airdma_wire::Neighbour;
 use airdma_wire::air::PAUSE_US;
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::time::Duration;
 
 /// Before the first is measured.
@@ -132,9 +132,9 @@ impl Arrived {
 }
 
 pub(super) struct AirPeer {
-    pub(super) address: IpAddr,
+    pub(super) address: Neighbour,
     /// Which of our addresses it knows.
-    pub(super) local: IpAddr,
+    pub(super) local: Neighbour,
     /// The range of its queue pairs' numbers. None for a host of which nothing but the rate to it is minded, whatever its processes.
     pub(super) range: Option<u8>,
     /// Of `local` in the GID table.
@@ -211,7 +211,7 @@ impl AirPeer {
     }
 
     pub(super) fn new(
-        (address, local): (IpAddr, IpAddr),
+        (address, local): (Neighbour, Neighbour),
         range: Option<u8>,
         source_index: u8,
         memory: ReorderMemory,
@@ -502,7 +502,7 @@ mod tests {
     fn a_round_trip_is_measured_however_long_it_is() {
         const MS: u64 = 1_000_000;
         for rtt_ms in [1, 20, 100, 300, 1_500] {
-            let address = IpAddr::from([192, 0, 2, 1]);
+            let address = Neighbour::from([192, 0, 2, 1]);
             let mut peer = AirPeer::new((address, address), Some(0), 0, ReorderMemory::new(0));
             let mut under_way = VecDeque::new();
             // Something is under way all the time.
@@ -522,7 +522,7 @@ mod tests {
 
     /// A peer of which much has come, and which was told so at 50 ms.
     fn busy() -> AirPeer {
-        let address = IpAddr::from([192, 0, 2, 1]);
+        let address = Neighbour::from([192, 0, 2, 1]);
         let mut peer = AirPeer::new((address, address), Some(0), 0, ReorderMemory::new(0));
         peer.pace = Pace::new(RateControl::Buffers, 1024, Time::ZERO);
         arrives(&mut peer, 49_000, 8 * FULL_BYTES);
@@ -577,7 +577,7 @@ mod tests {
 
     #[test]
     fn in_the_beginning_each_doubling_is_told() {
-        let address = IpAddr::from([192, 0, 2, 1]);
+        let address = Neighbour::from([192, 0, 2, 1]);
         let mut peer = AirPeer::new((address, address), Some(0), 0, ReorderMemory::new(0));
         peer.pace = Pace::new(RateControl::Buffers, 1024, Time::ZERO);
         arrives(&mut peer, 50_000, 64 * 1024);

@@ -15,8 +15,7 @@ use crate::index::QpIndex;
 use crate::worker::qp_table::Connection;
 use crate::worker::tables::Tables;
 use airdma_transport::Time;
-use airdma_wire::{Gid, Qpn};
-use std::net::IpAddr;
+use airdma_wire::{Gid, Neighbour, Qpn};
 
 impl Tables {
     /// Whether the peer of a queue pair is there, for all that is known when it is connected.
@@ -31,7 +30,7 @@ impl Tables {
 
     /// Connection management has heard from an address.
     #[cold]
-    pub(crate) fn note_management(&mut self, remote: IpAddr, local: IpAddr, now: Time) {
+    pub(crate) fn note_management(&mut self, remote: Neighbour, local: Neighbour, now: Time) {
         if self.air.unproven == 0 {
             return;
         }

@@ -9,6 +9,7 @@ use crate::host::link_monitor::News;
 use crate::host::neighbour;
 use crate::{AsyncEvent, AttrMask, DeviceInfo, Path};
 use airdma_transport::rate::Rate;
+use airdma_wire::Neighbour;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -141,7 +142,10 @@ impl Core {
             state.incomplete = !self.control_sockets(|worker, now| {
                 let mut complete = true;
                 for (row, address) in changes {
-                    if worker.set_address(now, row, address).is_ok() {
+                    if worker
+                        .set_address(now, row, address.map(Neighbour::from))
+                        .is_ok()
+                    {
                         self.note_address(state, row, address);
                     } else {
                         // Another program has it: it is not ours to offer, now.

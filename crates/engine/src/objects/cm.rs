@@ -218,7 +218,6 @@ impl Device {
         cookie: u64,
     ) -> Result<ListenerId, Error> {
         self.bind_gsi()?;
-        let address = local.map(|gid| gid.to_ip());
         let core = self.core();
         core.check_process()?;
         core.control(|worker, now| {
@@ -227,8 +226,8 @@ impl Device {
             let listener = gsi.manager.listen(service, takes, local, backlog)?;
             let channel = Arc::clone(channel);
             gsi.own(Subject::Listener(listener), Owner::new(channel, cookie));
-            gsi.services.insert(listener, (service, address));
-            let claimed = worker.claim_service(now, service.0, address);
+            gsi.services.insert(listener, (service, local));
+            let claimed = worker.claim_service(now, service.0, local);
             if let (Err(_), Some(gsi)) = (&claimed, worker.tables.gsi.as_mut()) {
                 gsi.close(now, listener);
             }
@@ -266,8 +265,8 @@ impl Device {
             let Some(gsi) = worker.tables.gsi.as_mut() else {
                 return;
             };
-            if let Some((service, address)) = gsi.close(now, listener) {
-                worker.give_back_service(service.0, address);
+            if let Some((service, local)) = gsi.close(now, listener) {
+                worker.give_back_service(service.0, local);
             }
         });
     }

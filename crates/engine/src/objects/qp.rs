@@ -340,7 +340,7 @@ impl Qp {
         check_attributes(core, attributes, mask)?;
         let local = core.address(attributes.path.sgid_index);
         let source = local.map(|local| Source {
-            local,
+            local: local.into(),
             on_link: core.is_on_link(local, &attributes.path, mask),
         });
         if mask.contains(AttrMask::AV) && source.is_none() {

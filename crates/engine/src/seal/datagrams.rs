@@ -13,11 +13,10 @@ use super::{OFFER_AGAIN, Seal, UNRELIABLE_WAIT};
 use crate::random::Random;
 use airdma_port::{Destination, Received};
 use airdma_transport::Time;
-use airdma_wire::Qpn;
 use airdma_wire::air::KeyOffer;
 use airdma_wire::sealed::Sealed;
+use airdma_wire::{Neighbour, Qpn};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::time::Duration;
 
 /// Peers that one queue pair keeps keys for.
@@ -33,8 +32,8 @@ const RENEW_AFTER: Duration = Duration::from_secs(1);
 /// A peer: the address of this host that it knows, its own, and its queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Name {
-    pub(crate) local: IpAddr,
-    pub(crate) remote: IpAddr,
+    pub(crate) local: Neighbour,
+    pub(crate) remote: Neighbour,
     pub(crate) number: Qpn,
 }
 

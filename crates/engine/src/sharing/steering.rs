@@ -19,7 +19,7 @@ use crate::sharing::runtime_dir::network_namespace;
 use airdma_port::sharing::{Messenger, Sharing};
 use airdma_port::{BindError, Port, Received, UdpPort};
 use airdma_transport::Time;
-use airdma_wire::Qpn;
+use airdma_wire::{Gid, Neighbour, Qpn};
 use departures::Departures;
 use program::{Plan, REQ, SIDR_REP, SIDR_REQ};
 pub(crate) use registry::JoinError;
@@ -252,7 +252,7 @@ impl Steering {
     pub(crate) fn set_address(
         &self,
         row: u8,
-        address: Option<IpAddr>,
+        address: Option<Neighbour>,
         ground: &mut Ground<'_>,
     ) -> io::Result<()> {
         let mut change = self
@@ -264,7 +264,7 @@ impl Steering {
             change.attach(row, old, ground);
         }
         ground.port.set_address(row, address)?;
-        let Some(address) = address else {
+        let Some(address) = address.and_then(Neighbour::ip) else {
             return Ok(());
         };
         let company = ground.port.has_company(row);
@@ -302,7 +302,7 @@ impl Steering {
     pub(crate) fn listen(
         &self,
         service: u64,
-        address: Option<IpAddr>,
+        address: Option<Gid>,
         ground: &mut Ground<'_>,
     ) -> Result<(), Error> {
         let mut change = self
@@ -314,7 +314,7 @@ impl Steering {
             })?;
         change
             .registry
-            .listen(service, address)
+            .listen(service, address.map(Gid::to_ip))
             .map_err(|error| match error {
                 ListenError::InUse => Error::System {
                     message: "another process listens to the port".into(),
@@ -327,8 +327,9 @@ impl Steering {
     }
 
     /// They are not any more. Requests that come again are still ours, until another process listens: connections came of them.
-    pub(crate) fn close_listener(&self, service: u64, address: Option<IpAddr>) {
-        self.registry.close_listener(service, address);
+    pub(crate) fn close_listener(&self, service: u64, address: Option<Gid>) {
+        self.registry
+            .close_listener(service, address.map(Gid::to_ip));
     }
 
     /// Leaves in order: nobody sends us anything any more.
@@ -367,10 +368,11 @@ impl Steering {
     /// Whose a management datagram to queue pair 1 is, if it is another process's.
     pub(crate) fn owner_of_datagram(
         &self,
-        local: IpAddr,
+        local: Neighbour,
         mad: &[u8],
         manages: bool,
     ) -> Option<Member> {
+        let local = local.ip()?;
         let word = |at: usize| {
             mad.get(at..at + 2)
                 .map(|word| u16::from_be_bytes([word[0], word[1]]))
@@ -399,7 +401,9 @@ impl Steering {
         if packet.forwarded {
             return;
         }
-        if let Some(place) = self.registry.place_of(to, packet.destination) {
+        let local = packet.destination.ip();
+        let place = local.and_then(|local| self.registry.place_of(to, local));
+        if let Some(place) = place {
             self.messenger
                 .forward(packet, place, self.registry.secret());
         }

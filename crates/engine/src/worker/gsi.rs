@@ -12,9 +12,8 @@ use airdma_port::Destination;
 use airdma_transport::{Arrival, Time};
 use airdma_wire::cm::ServiceId;
 use airdma_wire::mad::{GSI_QKEY, MAD_LEN};
-use airdma_wire::{Bth, Deth, Gid, Headers, Opcode, Packet, Psn, Qpn};
+use airdma_wire::{Bth, Deth, Gid, Headers, Neighbour, Opcode, Packet, Psn, Qpn};
 use std::collections::{HashMap, VecDeque};
-use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -49,7 +48,7 @@ pub(crate) struct Gsi {
     pub(crate) manager: Manager,
     owners: HashMap<Subject, Owner>,
     /// What listeners listen for: a service, at one address or at all.
-    pub(crate) services: HashMap<ListenerId, (ServiceId, Option<IpAddr>)>,
+    pub(crate) services: HashMap<ListenerId, (ServiceId, Option<Gid>)>,
     /// What the manager wants to send.
     outbox: VecDeque<(Route, [u8; MAD_LEN])>,
     next_psn: Psn,
@@ -79,7 +78,7 @@ impl Gsi {
         &mut self,
         now: Time,
         listener: ListenerId,
-    ) -> Option<(ServiceId, Option<IpAddr>)> {
+    ) -> Option<(ServiceId, Option<Gid>)> {
         let (connections, resolutions) = self.manager.close(now, listener);
         for id in connections {
             self.disown(Subject::Connection(id));
@@ -365,14 +364,17 @@ impl Gsi {
     pub(crate) fn poll_transmit(
         &mut self,
         now: Time,
-        rows: &[Option<IpAddr>],
+        rows: &[Option<Neighbour>],
         out: &mut [u8],
     ) -> Option<(usize, Destination)> {
         while let Some((route, mad)) = self.outbox.pop_front() {
             self.fill_outbox();
-            let local = route.local.to_ip();
-            let row = rows.iter().position(|row| *row == Some(local));
-            let Some(source_index) = row.and_then(|row| u8::try_from(row).ok()) else {
+            let is_it =
+                |row: &Option<Neighbour>| row.is_some_and(|row| Gid::from(row) == route.local);
+            let row = rows.iter().position(is_it);
+            let local = row.and_then(|row| rows[row]);
+            let source_index = row.and_then(|row| u8::try_from(row).ok());
+            let (Some(local), Some(source_index)) = (local, source_index) else {
                 self.manager.unsendable(now, &mad);
                 continue;
             };
@@ -387,7 +389,7 @@ impl Gsi {
             let end = start + MAD_LEN;
             out[start..end].copy_from_slice(&mad);
             let destination = Destination {
-                address: route.remote.to_ip(),
+                address: local.peer(route.remote),
                 source_index,
                 tos: route.traffic_class,
                 hop_limit: 0,

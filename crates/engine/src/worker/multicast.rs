@@ -3,18 +3,19 @@
 use crate::core::Core;
 use crate::index::QpIndex;
 use crate::{Error, Gid, LIMITS, Qp, QpType};
+use airdma_wire::Neighbour;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// The groups of a worker, and the positions of the queue pairs attached to each.
 #[derive(Default)]
 pub(crate) struct Multicast {
-    groups: BTreeMap<IpAddr, Vec<QpIndex>>,
+    groups: BTreeMap<Neighbour, Vec<QpIndex>>,
 }
 
 impl Multicast {
     /// The `nth` queue pair attached to `group`.
-    pub(crate) fn member(&self, group: IpAddr, nth: usize) -> Option<QpIndex> {
+    pub(crate) fn member(&self, group: Neighbour, nth: usize) -> Option<QpIndex> {
         self.groups.get(&group)?.get(nth).copied()
     }
 
@@ -29,7 +30,7 @@ impl Multicast {
     /// `ENOMEM` at the limits; what `join` says.
     pub(crate) fn attach(
         &mut self,
-        group: IpAddr,
+        group: Neighbour,
         index: QpIndex,
         join: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
@@ -56,7 +57,7 @@ impl Multicast {
     }
 
     /// Detaches, and says whether the group has no members left; `None` if the queue pair was not attached to it.
-    pub(crate) fn detach(&mut self, group: IpAddr, index: QpIndex) -> Option<bool> {
+    pub(crate) fn detach(&mut self, group: Neighbour, index: QpIndex) -> Option<bool> {
         let members = self.groups.get_mut(&group)?;
         let position = members.iter().position(|&member| member == index)?;
         members.remove(position);
@@ -68,7 +69,7 @@ impl Multicast {
     }
 
     /// A group that the queue pair is attached to.
-    pub(crate) fn group_of(&self, index: QpIndex) -> Option<IpAddr> {
+    pub(crate) fn group_of(&self, index: QpIndex) -> Option<Neighbour> {
         let has = |members: &Vec<QpIndex>| members.contains(&index);
         let mut groups = self.groups.iter();
         groups.find_map(|(&group, members)| has(members).then_some(group))
@@ -106,7 +107,7 @@ impl Qp {
         })
     }
 
-    fn check_group(&self, gid: Gid) -> Result<IpAddr, Error> {
+    fn check_group(&self, gid: Gid) -> Result<Neighbour, Error> {
         self.core().check_process()?;
         if self.shared.seals_datagrams {
             return Err(NO_SEALED_GROUP);
@@ -121,7 +122,7 @@ impl Qp {
             return Err(Error::Invalid("the GID is no multicast group"));
         }
         check_scope(self.core(), group)?;
-        Ok(group)
+        Ok(group.into())
     }
 }
 
@@ -163,7 +164,7 @@ mod tests {
     #[test]
     fn a_group_is_joined_once_and_its_members_are_counted() {
         let mut table = Multicast::default();
-        let group = IpAddr::from([239, 1, 2, 3]);
+        let group = Neighbour::from([239, 1, 2, 3]);
         let mut joined = 0;
         for index in (0..LIMITS.max_mcast_qp_attach).map(qp) {
             for _ in 0..2 {
@@ -179,7 +180,7 @@ mod tests {
         assert_eq!(full.errno(), libc::ENOMEM);
         assert_eq!(table.member(group, 1), Some(qp(1)));
         assert_eq!(table.detach(group, qp(1000)), None);
-        assert_eq!(table.detach(IpAddr::from([239, 1, 2, 4]), qp(0)), None);
+        assert_eq!(table.detach(Neighbour::from([239, 1, 2, 4]), qp(0)), None);
         for index in (0..LIMITS.max_mcast_qp_attach).map(qp) {
             assert_eq!(table.group_of(index), Some(group));
             let last = index == qp(LIMITS.max_mcast_qp_attach - 1);
@@ -192,7 +193,7 @@ mod tests {
     #[test]
     fn a_group_that_cannot_be_joined_has_no_members() {
         let mut table = Multicast::default();
-        let group = IpAddr::from([239, 1, 2, 3]);
+        let group = Neighbour::from([239, 1, 2, 3]);
         assert!(
             table
                 .attach(group, qp(0), || Err(Error::Unsupported("joining")))
@@ -205,10 +206,10 @@ mod tests {
     fn there_are_so_many_groups_and_no_more() {
         let mut table = Multicast::default();
         for number in 0..LIMITS.max_mcast_grp {
-            let group = IpAddr::from((0xef00_0000 + number).to_be_bytes());
+            let group = Neighbour::from((0xef00_0000 + number).to_be_bytes());
             table.attach(group, qp(0), || Ok(())).unwrap();
         }
-        let full = table.attach(IpAddr::from([224, 1, 1, 1]), qp(0), || Ok(()));
+        let full = table.attach(Neighbour::from([224, 1, 1, 1]), qp(0), || Ok(()));
         assert_eq!(full.unwrap_err().errno(), libc::ENOMEM);
     }
 }

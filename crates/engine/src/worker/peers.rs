@@ -21,8 +21,8 @@
 
 use crate::index::{AirIndex, PeerIndex, QpIndex};
 use airdma_transport::Time;
+use airdma_wire::Neighbour;
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::time::Duration;
 
 /// Ceiling of the window: about what the receive socket of an unprivileged process holds (`net.core.rmem_max` is
@@ -68,7 +68,7 @@ pub(crate) struct Peers {
 }
 
 struct Peer {
-    address: IpAddr,
+    address: Neighbour,
     /// Queue pairs connected to it; 0 marks a free entry.
     users: u32,
     window: u32,
@@ -112,7 +112,7 @@ impl Peers {
     }
 
     /// A queue pair connects to `address`; `paced`: the window is that of a rate controller, which has this number.
-    pub(crate) fn join(&mut self, address: IpAddr, paced: Option<AirIndex>) -> PeerIndex {
+    pub(crate) fn join(&mut self, address: Neighbour, paced: Option<AirIndex>) -> PeerIndex {
         let is_it = |peer: &Peer| peer.users > 0 && peer.address == address && peer.paced == paced;
         let known = self.peers.iter().position(is_it);
         let free = || self.peers.iter().position(|peer| peer.users == 0);
@@ -245,7 +245,7 @@ impl Peers {
 }
 
 impl Peer {
-    fn new(address: IpAddr, paced: Option<AirIndex>, window_max: u32) -> Self {
+    fn new(address: Neighbour, paced: Option<AirIndex>, window_max: u32) -> Self {
         Peer {
             address,
             paced,
@@ -305,7 +305,7 @@ mod tests {
 
     fn peers() -> (Peers, PeerIndex) {
         let mut peers = Peers::new(Window::default());
-        let index = peers.join(IpAddr::from([192, 0, 2, 1]), None);
+        let index = peers.join(Neighbour::from([192, 0, 2, 1]), None);
         (peers, index)
     }
 
@@ -363,8 +363,8 @@ mod tests {
     #[test]
     fn queue_pairs_to_one_host_share_its_window_and_a_reused_entry_is_fresh() {
         let (mut peers, first) = peers();
-        let second = peers.join(IpAddr::from([192, 0, 2, 1]), None);
-        let other = peers.join(IpAddr::from([192, 0, 2, 2]), None);
+        let second = peers.join(Neighbour::from([192, 0, 2, 1]), None);
+        let other = peers.join(Neighbour::from([192, 0, 2, 2]), None);
         assert_eq!(first, second);
         assert_ne!(first, other);
         peers.update(first, 0, 40_000, true, MTU);
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(peers.room(first), WINDOW_BYTES_START - 60_000);
         peers.leave(first, qp(0), 40_000);
         peers.leave(second, qp(1), 20_000);
-        assert_eq!(peers.join(IpAddr::from([192, 0, 2, 3]), None), first);
+        assert_eq!(peers.join(Neighbour::from([192, 0, 2, 3]), None), first);
         assert_eq!(peers.room(first), u32::MAX);
     }
 
@@ -420,7 +420,7 @@ mod tests {
     fn who_knows_of_no_window_is_not_held_back_by_losses() {
         let (mut peers, held) = peers();
         peers.lift();
-        let peer = peers.join(IpAddr::from([192, 0, 2, 2]), None);
+        let peer = peers.join(Neighbour::from([192, 0, 2, 2]), None);
         peers.update(peer, 0, 8 << 20, true, MTU);
         assert!(!peers.lost(peer, Time::from_nanos(1)));
         assert_eq!(peers.room(peer), u32::MAX);
@@ -432,7 +432,7 @@ mod tests {
     #[test]
     fn who_is_paced_has_a_window_of_its_own() {
         let (mut peers, plain) = peers();
-        let address = IpAddr::from([192, 0, 2, 1]);
+        let address = Neighbour::from([192, 0, 2, 1]);
         let paced = peers.join(address, Some(AirIndex::new(3)));
         assert_ne!(paced, plain);
         assert_eq!(peers.join(address, Some(AirIndex::new(3))), paced);

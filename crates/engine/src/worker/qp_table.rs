@@ -23,10 +23,9 @@ use crate::{Error, LIMITS, QpType};
 use airdma_port::Received;
 use airdma_transport::QueuePair;
 use airdma_transport::rate::NotificationPoint;
-use airdma_wire::Qpn;
+use airdma_wire::{Neighbour, Qpn};
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::IpAddr;
 
 const GENERATION_MAX: u8 = 14;
 
@@ -79,7 +78,7 @@ pub(crate) struct QpSlot {
 /// Where packets of a queue pair leave from.
 #[derive(Clone, Copy)]
 pub(crate) struct Source {
-    pub(crate) local: IpAddr,
+    pub(crate) local: Neighbour,
     /// No router is between it and the peer.
     pub(crate) on_link: bool,
 }
@@ -91,8 +90,8 @@ pub(crate) const NO_PORT: u32 = 1 << 16;
 #[derive(Clone, Copy)]
 pub(crate) struct Connection {
     pub(crate) peer: PeerIndex,
-    pub(crate) remote: IpAddr,
-    pub(crate) local: IpAddr,
+    pub(crate) remote: Neighbour,
+    pub(crate) local: Neighbour,
     /// Index of `local` in the GID table.
     pub(crate) source_index: u8,
     /// UDP port from which the peer's packets in the clear come; 0 until a good one has come ([`crate::worker::source_port`]), and [`NO_PORT`] if
@@ -144,7 +143,7 @@ impl QpSlot {
 
     /// Whether a packet between these addresses may be for this queue pair. A connected one takes those of its peer only
     /// (IBTA 9.6.1.5); what state it is in is the transport's question.
-    pub(crate) fn accepts(&self, source: IpAddr, destination: IpAddr) -> bool {
+    pub(crate) fn accepts(&self, source: Neighbour, destination: Neighbour) -> bool {
         match (&self.connection, self.qp.qp_type()) {
             (Some(connection), _) => connection.remote == source && connection.local == destination,
             // What is sealed does not come this way.

@@ -24,8 +24,7 @@ use airdma_port::Destination;
 use airdma_transport::{
     Completion, CompletionOpcode, Host, Loss, Path, QpEvent, QueuePair, Slot, Status, Time,
 };
-use airdma_wire::{HEADERS_LEN_MAX, PathMtu};
-use std::net::IpAddr;
+use airdma_wire::{Gid, HEADERS_LEN_MAX, Neighbour, PathMtu};
 use std::sync::Arc;
 
 mod receive;
@@ -51,7 +50,7 @@ pub(crate) struct Tables {
     /// Queue pair 1, if somebody uses it.
     pub(crate) gsi: Option<Gsi>,
     /// The addresses of the GID table, as the port has them.
-    pub(crate) rows: Vec<Option<IpAddr>>,
+    pub(crate) rows: Vec<Option<Neighbour>>,
     /// From where a packet comes that is being looked at, and may be the first good one from there.
     pub(crate) candidate: Option<Candidate>,
     /// The queue pair that took packets last, and has not been settled since.
@@ -341,7 +340,7 @@ impl Tables {
                 self.disconnect(index, now);
             } else if slot.qp.qp_type().is_connected() && mask.contains(AttrMask::AV) {
                 let before = slot.connection.map(|connection| connection.remote);
-                if before.is_some_and(|before| before != attributes.path.gid.to_ip()) {
+                if before.is_some_and(|before| Gid::from(before) != attributes.path.gid) {
                     slot.qp.forget_peer_tag();
                 }
                 self.disconnect(index, now);
@@ -384,7 +383,7 @@ impl Tables {
         let Some(Source { local, on_link }) = source else {
             return;
         };
-        let remote = path.gid.to_ip();
+        let remote = local.peer(path.gid);
         slot.silence = None;
         let peer = self.peers.join(remote, None);
         self.peers.update(peer, 0, slot.in_flight, false, 0);
@@ -521,9 +520,12 @@ fn refuse_request(qp: &mut QueuePair, number: u32, host: &mut QpHost<'_>) {
     host.event(QpEvent::Fatal);
 }
 
-pub(crate) fn destination(path: &Path) -> Destination {
+/// Where a path leads from this host, which has these addresses.
+pub(crate) fn destination(path: &Path, rows: &[Option<Neighbour>]) -> Destination {
+    let local = rows.get(usize::from(path.sgid_index)).copied().flatten();
     Destination {
-        address: path.gid.to_ip(),
+        // A port drops what leaves from an address that is gone.
+        address: local.map_or(path.gid.to_ip().into(), |local| local.peer(path.gid)),
         source_index: path.sgid_index,
         tos: path.traffic_class,
         hop_limit: path.hop_limit,

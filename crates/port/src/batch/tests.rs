@@ -4,7 +4,7 @@ use super::*;
 
 fn to(source_index: u8) -> Destination {
     Destination {
-        address: "192.0.2.1".parse().unwrap(),
+        address: [192, 0, 2, 1].into(),
         source_index,
         tos: 0,
         hop_limit: 0,

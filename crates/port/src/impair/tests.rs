@@ -19,7 +19,7 @@ fn ports(spec: &str) -> (Impaired<SimPort>, SimPort) {
 
 fn add(batch: &mut TransmitBatch, number: u32) {
     let destination = Destination {
-        address: "10.0.0.2".parse().unwrap(),
+        address: [10, 0, 0, 2].into(),
         source_index: 0,
         tos: 0,
         hop_limit: 0,

@@ -168,7 +168,7 @@ fn ports(isolated: bool) -> Result<(UdpPort, UdpPort), BindError> {
 
 fn add_packet(batch: &mut TransmitBatch, len: usize) {
     let destination = Destination {
-        address: IpAddr::V4(PEER),
+        address: PEER.into(),
         source_index: 0,
         tos: 0,
         hop_limit: 0,

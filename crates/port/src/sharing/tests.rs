@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{Port, UdpConfig, UdpPort};
+use airdma_wire::Neighbour;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -39,7 +40,7 @@ impl Member {
     }
 
     /// The packets that wait, with their sources.
-    fn receive(&mut self) -> Vec<(IpAddr, bool, Vec<u8>)> {
+    fn receive(&mut self) -> Vec<(Neighbour, bool, Vec<u8>)> {
         let mut found = Vec::new();
         let mut take = |received: Received<'_>| {
             found.push((received.source, received.forwarded, received.bytes.to_vec()));
@@ -141,9 +142,9 @@ fn a_packet_that_is_handed_on_arrives_as_it_came() {
     let bytes = [0x64, 0, 0xff, 0xff, 0, 1, 2, 3, 0, 0, 0, 1, 9, 9, 9, 9];
     for (source, bundled) in [("192.0.2.9", true), ("2001:db8::9", false)] {
         let packet = Received {
-            source: source.parse().unwrap(),
+            source: source.parse::<IpAddr>().unwrap().into(),
             source_port: 0xc123,
-            destination: address,
+            destination: address.into(),
             tos: 2,
             ttl: 63,
             flow_label: 0x12345,

@@ -24,7 +24,7 @@ fn add_bundled(batch: &mut TransmitBatch, fill: u8, target: &str) {
 
 fn add_to(batch: &mut TransmitBatch, fill: u8, target: &str, bundles: bool) {
     let destination = Destination {
-        address: address(target),
+        address: address(target).into(),
         source_index: 0,
         tos: 2,
         hop_limit: 0,

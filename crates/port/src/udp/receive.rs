@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::ptr;
 use std::sync::Arc;
 
+use airdma_wire::Neighbour;
 use airdma_wire::bundle::{Bundle, is_bundle};
 
 use super::address::{ADDRESS_ROOM, SocketAddress};
@@ -157,9 +158,9 @@ impl Receiver {
         let source = slot.name.get().and_then(|(address, port)| {
             let flow = Flow::new(address, socket.address, port, socket.port)?;
             Some(Origin {
-                address,
+                address: address.into(),
                 port,
-                destination: socket.address,
+                destination: socket.address.into(),
                 flow,
                 arrival,
                 bundled: false,
@@ -218,7 +219,7 @@ fn take_message(
             counters.rx_bytes += packet.bytes.len() as u64;
             counters.rx_forwarded += 1;
             handle(Received {
-                destination,
+                destination: destination.into(),
                 forwarded: true,
                 ..packet
             });
@@ -230,9 +231,9 @@ fn take_message(
 /// Where a buffer came from, and how.
 #[derive(Clone, Copy)]
 struct Origin {
-    address: IpAddr,
+    address: Neighbour,
     port: u16,
-    destination: IpAddr,
+    destination: Neighbour,
     flow: Flow,
     arrival: Arrival,
     bundled: bool,
@@ -337,9 +338,9 @@ mod tests {
             ..Arrival::parse(&ControlBuffer::zeroed(), 0)
         };
         Origin {
-            address: HERE,
+            address: HERE.into(),
             port: 4791,
-            destination: HERE,
+            destination: HERE.into(),
             flow: Flow::new(HERE, HERE, 4791, 4791).unwrap(),
             arrival,
             bundled: false,

@@ -8,9 +8,9 @@ use crate::Destination;
 /// What a test keeps of a [`Received`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Arrived {
-    source: IpAddr,
+    source: Neighbour,
     source_port: u16,
-    destination: IpAddr,
+    destination: Neighbour,
     tos: u8,
     ttl: u8,
     flow_label: u32,
@@ -78,7 +78,7 @@ impl Way {
 
 fn to(text: &str) -> Destination {
     Destination {
-        address: address(text),
+        address: address(text).into(),
         source_index: 0,
         tos: 0,
         hop_limit: 0,
@@ -191,9 +191,9 @@ fn packets_of_every_size_arrive_as_they_were_sent() {
     let arrived = receive(&mut right, sent.len());
     assert_eq!(bytes_of(&arrived), sent);
     for packet in &arrived {
-        assert_eq!(packet.source, address(LEFT));
+        assert_eq!(packet.source, address(LEFT).into());
         assert_eq!(packet.source_port, left.port());
-        assert_eq!(packet.destination, address(RIGHT));
+        assert_eq!(packet.destination, address(RIGHT).into());
     }
     let counters = right.counters();
     let wire_bytes: usize = SIZES.iter().map(|len| len + 4).sum();
@@ -219,7 +219,11 @@ fn packets_of_every_size_arrive_over_ipv6() {
     port.transmit(&mut batch).unwrap();
     let arrived = receive(&mut port, sent.len());
     assert_eq!(bytes_of(&arrived), sent);
-    assert!(arrived.iter().all(|packet| packet.source == address("::1")));
+    assert!(
+        arrived
+            .iter()
+            .all(|packet| packet.source == address("::1").into())
+    );
     assert_eq!(port.counters().rx_bad_icrc, 0);
 }
 
@@ -403,7 +407,7 @@ fn port_at(addresses: &[IpAddr]) -> UdpPort {
 fn send_to_itself(port: &mut UdpPort, address: IpAddr, packets: usize) {
     let mut batch = batch();
     let destination = Destination {
-        address,
+        address: address.into(),
         ..to(LEFT)
     };
     for number in 0..packets {
@@ -429,7 +433,7 @@ fn a_busy_address_does_not_starve_another() {
             first
         })
         .collect();
-    assert_eq!(served, [own[0], own[1], own[0], own[1]]);
+    assert_eq!(served, [0, 1, 0, 1].map(|at: usize| own[at].into()));
 }
 
 #[test]
@@ -451,7 +455,7 @@ fn each_address_sends_and_receives_as_itself() {
     let mut batch = batch();
     for (source_index, target) in [(0, 1), (1, 0), (2, 2), (0, 0)] {
         let destination = Destination {
-            address: own[target],
+            address: own[target].into(),
             source_index,
             ..to(LEFT)
         };
@@ -463,14 +467,10 @@ fn each_address_sends_and_receives_as_itself() {
         .map(|p| (p.source, p.destination))
         .collect();
     seen.sort();
+    let expected = [(0, 0), (0, 1), (1, 0), (2, 2)];
     assert_eq!(
         seen,
-        [
-            (own[0], own[0]),
-            (own[0], own[1]),
-            (own[1], own[0]),
-            (own[2], own[2])
-        ]
+        expected.map(|(from, to): (usize, usize)| (own[from].into(), own[to].into()))
     );
 }
 
@@ -541,7 +541,11 @@ fn a_quiet_address_is_heard_between_two_busy_ones() {
     for _ in 0..2 * QUIET_POLL_INTERVAL + 2 {
         assert!(take(&mut port, 1, &mut arrived) > 0);
     }
-    assert!(arrived.iter().any(|packet| packet.destination == own[2]));
+    assert!(
+        arrived
+            .iter()
+            .any(|packet| packet.destination == own[2].into())
+    );
 }
 
 #[test]
@@ -582,13 +586,16 @@ fn a_link_local_address_is_used_on_its_interface() {
     let mut port = UdpPort::bind(&[own], interface_index, config()).unwrap();
     let mut batch = batch();
     let destination = Destination {
-        address: own,
+        address: own.into(),
         ..to(LEFT)
     };
     add(&mut batch, &packet(64, 1), destination);
     port.transmit(&mut batch).unwrap();
     let arrived = receive(&mut port, 1);
-    assert_eq!((arrived[0].source, arrived[0].destination), (own, own));
+    assert_eq!(
+        (arrived[0].source, arrived[0].destination),
+        (own.into(), own.into())
+    );
 }
 
 #[test]

@@ -160,12 +160,10 @@ impl Sender {
                 break;
             }
             self.fragmenting = fragmenting;
-            let flow = Flow::new(
-                socket.address,
-                destination.address,
-                socket.port,
-                socket.port,
-            );
+            let flow = destination
+                .address
+                .ip()
+                .and_then(|address| Flow::new(socket.address, address, socket.port, socket.port));
             let (Some(flow), true) = (flow, destination.source_index == source_index) else {
                 break;
             };
@@ -308,7 +306,9 @@ impl Message {
         let entry = &batch.waiting()[first];
         let destination = batch.destination(entry);
         let bytes = batch.wire_bytes(first, count);
-        self.name = SocketAddress::new(destination.address, socket.port, socket.interface_index)
+        let address = destination.address.ip();
+        let address = address.expect("a flow was made of it when it was planned");
+        self.name = SocketAddress::new(address, socket.port, socket.interface_index)
             .with_flow_label(destination.flow_label);
         self.parts[1] = libc::iovec {
             iov_base: bytes.as_ptr().cast_mut().cast(),
@@ -318,9 +318,9 @@ impl Message {
             self.head = batch.bundle_header(first, count);
         }
         let mut control = ControlWriter::new(&mut self.control);
-        write_header_fields(destination, &mut control);
+        write_header_fields(destination, address, &mut control);
         if let Some(own_link) = &mut socket.own_link
-            && own_link.leads_to(destination.address)
+            && own_link.leads_to(address)
         {
             let index = own_link.interface_index();
             leave_by(index, socket.address, &mut control);
@@ -354,8 +354,12 @@ impl Message {
 }
 
 /// TOS and TTL differ per destination, so they travel with the send instead of being set on the socket.
-fn write_header_fields(destination: &Destination, control: &mut ControlWriter<'_>) {
-    let (level, tos, ttl) = match destination.address {
+fn write_header_fields(
+    destination: &Destination,
+    address: IpAddr,
+    control: &mut ControlWriter<'_>,
+) {
+    let (level, tos, ttl) = match address {
         IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),
         IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT),
     };

@@ -201,8 +201,8 @@ impl<'a> Replay<'a> {
             }
         };
         let arrival = Arrival {
-            source: captured.source(),
-            destination: captured.destination(),
+            source: captured.source().into(),
+            destination: captured.destination().into(),
             tos,
             ttl,
             flow_label,

@@ -366,8 +366,8 @@ impl Bench {
             now: Time::ZERO,
             credit: u32::MAX,
             arrival: Arrival {
-                source: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)),
-                destination: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)),
+                source: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)).into(),
+                destination: IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)).into(),
                 tos: 2,
                 ttl: 64,
                 flow_label: 0,

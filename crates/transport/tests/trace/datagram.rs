@@ -133,7 +133,7 @@ fn the_completion_says_who_sent_it_and_which_header_the_area_holds() {
     ] {
         let mut b = Bench::datagram();
         b.post_receive(1, 48);
-        (b.arrival.source, b.arrival.destination) = (source, destination);
+        (b.arrival.source, b.arrival.destination) = (source.into(), destination.into());
         b.arrives(Opcode::UdSendOnly, 7, &[9; 8], from_peer(QKEY));
         let completion = b.host.last.unwrap();
         assert_eq!(completion.grh, Some(header));

@@ -120,8 +120,8 @@ impl Siege {
             IpAddr::from(Ipv6Addr::LOCALHOST),
         ];
         let arrival = Arrival {
-            source: addresses[usize::from(self.psn.get() as u8 & 1)],
-            destination: addresses[usize::from(self.psn.get() as u8 >> 1 & 1)],
+            source: addresses[usize::from(self.psn.get() as u8 & 1)].into(),
+            destination: addresses[usize::from(self.psn.get() as u8 >> 1 & 1)].into(),
             tos: 0xff,
             ttl: 1,
             flow_label: u32::MAX,

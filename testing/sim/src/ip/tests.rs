@@ -13,8 +13,8 @@ fn sealed(ipv6: bool) -> Frame {
         ["10.5.0.1", "10.5.0.2"]
     };
     let arrival = Arrival {
-        source: source.parse().unwrap(),
-        destination: destination.parse().unwrap(),
+        source: source.parse::<std::net::IpAddr>().unwrap().into(),
+        destination: destination.parse::<std::net::IpAddr>().unwrap().into(),
         tos: 0x62,
         ttl: 64,
         flow_label: if ipv6 { 0x1_2345 } else { 0 },

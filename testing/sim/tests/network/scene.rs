@@ -44,8 +44,8 @@ pub fn packet(network: &Network, from: usize, to: usize, payload: &[u8]) -> Fram
     headers.emit(&mut transport);
     transport.extend_from_slice(payload);
     let arrival = Arrival {
-        source: network.address(from),
-        destination: network.address(to),
+        source: network.address(from).into(),
+        destination: network.address(to).into(),
         tos: ECT,
         ttl: 64,
         flow_label: 0,

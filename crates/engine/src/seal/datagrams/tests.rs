@@ -6,8 +6,8 @@ const SECRET: &[u8] = b"a secret of hosts";
 const A: u8 = 1;
 const B: u8 = 2;
 
-fn address(last: u8) -> IpAddr {
-    IpAddr::from([192, 0, 2, last])
+fn address(last: u8) -> Neighbour {
+    Neighbour::from([192, 0, 2, last])
 }
 
 fn at(ms: u64) -> Time {
@@ -93,7 +93,7 @@ fn received() -> Received<'static> {
     }
 }
 
-fn to(address: IpAddr) -> Destination {
+fn to(address: Neighbour) -> Destination {
     Destination {
         address,
         source_index: 0,

@@ -92,7 +92,7 @@ fn send(from: &mut UdpPort, to: IpAddr, members: &[Member]) {
 
 fn destination(address: IpAddr) -> Destination {
     Destination {
-        address,
+        address: address.into(),
         source_index: 0,
         tos: 0,
         hop_limit: 0,
@@ -484,19 +484,25 @@ fn the_owner_of_a_datagram_is_found_as_the_program_finds_it() {
         mad
     };
     let seen_by_b =
-        |steering: &Steering, mad: &[u8]| steering.owner_of_datagram(address, mad, false);
+        |steering: &Steering, mad: &[u8]| steering.owner_of_datagram(address.into(), mad, false);
     let (ours, theirs) = (b.range, a.range);
     for (attribute, first, second) in [(0x13, ours, theirs), (SIDR_REP, theirs, ours)] {
         let message = mad(attribute, first, second, 0);
         assert_eq!(seen_by_b(&b.steering, &message), Some(me));
-        assert_eq!(a.steering.owner_of_datagram(address, &message, true), None);
+        assert_eq!(
+            a.steering.owner_of_datagram(address.into(), &message, true),
+            None
+        );
     }
     let request = mad(REQ, ours, ours, 99);
     assert_eq!(seen_by_b(&b.steering, &request), None);
     // Who has a connection manager says no for all.
     a.with(|steering, ground| steering.manage(ground));
     assert_eq!(seen_by_b(&b.steering, &request), Some(me));
-    assert_eq!(b.steering.owner_of_datagram(address, &request, true), None);
+    assert_eq!(
+        b.steering.owner_of_datagram(address.into(), &request, true),
+        None
+    );
     b.with(|steering, ground| steering.listen(99, None, ground))
         .unwrap();
     assert_eq!(seen_by_b(&b.steering, &request), None);

@@ -185,7 +185,7 @@ impl Tables {
                 && let Some(datagrams) = datagrams
                 && let Some((path, number)) = qp.next_datagram()
             {
-                let to = destination(&path);
+                let to = destination(&path, &self.rows);
                 let local = self.rows.get(usize::from(to.source_index)).copied();
                 peer = local.flatten().map(|local| Name {
                     local,
@@ -225,7 +225,7 @@ impl Tables {
             if last_path == Some(transmit.path) {
                 batch.commit_another(transmit.len);
             } else {
-                let mut destination = destination(&transmit.path);
+                let mut destination = destination(&transmit.path, &self.rows);
                 if let Some(air) = air {
                     destination.tos = self.air.traffic_class(air, destination.tos);
                     destination.bundles = bundles;

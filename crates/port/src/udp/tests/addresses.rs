@@ -28,19 +28,19 @@ fn everybody_who_joined_a_group_gets_what_is_sent_to_it() {
     let mut left = port_of(&["127.0.0.31"], 0);
     let mut right = port_of(&["127.0.0.32"], left.port());
     for port in [&mut left, &mut right] {
-        port.join(address(group)).unwrap();
-        port.join(address(group)).unwrap();
+        port.join(address(group).into()).unwrap();
+        port.join(address(group).into()).unwrap();
     }
     send(&mut left, 0, group, 1);
     for port in [&mut left, &mut right] {
         assert!(readable(port, SOON));
         let arrived = receive(port, 1);
         assert_eq!(arrived[0].bytes, packet(64, 1));
-        assert_eq!(arrived[0].destination, address(group));
+        assert_eq!(arrived[0].destination, address(group).into());
         assert_eq!(port.counters().rx_id_recovered, 0);
     }
-    right.leave(address(group));
-    right.leave(address(group));
+    right.leave(address(group).into());
+    right.leave(address(group).into());
     send(&mut left, 0, group, 2);
     assert_eq!(receive(&mut left, 1)[0].bytes, packet(64, 2));
     assert!(!readable(&right, NOW));
@@ -50,8 +50,8 @@ fn everybody_who_joined_a_group_gets_what_is_sent_to_it() {
 fn a_group_that_nobody_joined_is_not_heard() {
     let mut left = port_of(&["127.0.0.35"], 0);
     let mut right = port_of(&["127.0.0.36"], left.port());
-    left.join(address("239.1.2.4")).unwrap();
-    right.join(address("239.1.2.5")).unwrap();
+    left.join(address("239.1.2.4").into()).unwrap();
+    right.join(address("239.1.2.5").into()).unwrap();
     send(&mut right, 0, "239.1.2.4", 1);
     assert_eq!(receive(&mut left, 1)[0].bytes, packet(64, 1));
     assert!(!readable(&right, NOW));
@@ -61,12 +61,20 @@ fn a_group_that_nobody_joined_is_not_heard() {
 fn an_address_that_comes_later_is_used_and_one_that_goes_is_silent() {
     let mut left = port_of(&["127.0.0.37"], 0);
     let mut right = port_of(&["127.0.0.38"], left.port());
-    right.set_address(2, Some(address("127.0.0.39"))).unwrap();
+    right
+        .set_address(2, Some(address("127.0.0.39").into()))
+        .unwrap();
     send(&mut left, 0, "127.0.0.39", 1);
     assert!(readable(&right, SOON));
-    assert_eq!(receive(&mut right, 1)[0].destination, address("127.0.0.39"));
+    assert_eq!(
+        receive(&mut right, 1)[0].destination,
+        address("127.0.0.39").into()
+    );
     send(&mut right, 2, "127.0.0.37", 2);
-    assert_eq!(receive(&mut left, 1)[0].source, address("127.0.0.39"));
+    assert_eq!(
+        receive(&mut left, 1)[0].source,
+        address("127.0.0.39").into()
+    );
 
     right.set_address(2, None).unwrap();
     send(&mut right, 2, "127.0.0.37", 3);
@@ -76,18 +84,23 @@ fn an_address_that_comes_later_is_used_and_one_that_goes_is_silent() {
     assert!(!readable(&left, NOW));
 
     // Another takes its place, and others have not moved.
-    right.set_address(2, Some(address("127.0.0.40"))).unwrap();
+    right
+        .set_address(2, Some(address("127.0.0.40").into()))
+        .unwrap();
     send(&mut right, 2, "127.0.0.37", 4);
     send(&mut right, 0, "127.0.0.37", 5);
     let sources: Vec<_> = receive(&mut left, 2).iter().map(|p| p.source).collect();
-    assert_eq!(sources, [address("127.0.0.40"), address("127.0.0.38")]);
+    assert_eq!(
+        sources,
+        ["127.0.0.40", "127.0.0.38"].map(|text| address(text).into())
+    );
 }
 
 #[test]
 fn an_address_that_cannot_be_had_is_an_error_and_harms_nothing() {
     let mut port = port_of(&["127.0.0.41"], 0);
     let error = port
-        .set_address(1, Some(address("192.0.2.1")))
+        .set_address(1, Some(address("192.0.2.1").into()))
         .expect_err("a documentation address");
     assert_eq!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL));
     send(&mut port, 0, "127.0.0.41", 1);
@@ -97,7 +110,8 @@ fn an_address_that_cannot_be_had_is_an_error_and_harms_nothing() {
 #[test]
 fn a_port_says_which_address_could_not_send() {
     let mut port = port_of(&["127.0.0.42"], 0);
-    port.set_address(1, Some(address("127.0.0.43"))).unwrap();
+    port.set_address(1, Some(address("127.0.0.43").into()))
+        .unwrap();
     assert_eq!(port.stopped_at(), None);
     let mut batch = batch();
     let destination = Destination {
