@@ -18,7 +18,7 @@ TARGET ?=
 SECONDS ?= 60
 
 # An own target folder: other flags would throw the ordinary build away.
-LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p airdma-shm -p airdma-engine -p airdma-verbs --release --test loom
+LOOM = RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom $(CARGO) test -p airdma-shm -p airdma-preload -p airdma-engine -p airdma-verbs --release --test loom
 
 # Loom's source, as Cargo fetched it, with tests/loom/every-access.patch.
 LOOM_MENDED = target/loom-every-access

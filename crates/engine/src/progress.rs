@@ -1,6 +1,5 @@
 //! Who runs a worker: the lock that polling threads and the progress thread hand on, sleeping and waking.
 
-pub(crate) mod cancellation;
 pub(crate) mod eventfd;
 pub(crate) mod poll_set;
 pub(crate) mod progress_thread;

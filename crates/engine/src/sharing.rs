@@ -2,6 +2,14 @@
 
 pub(crate) mod counters_file;
 pub(crate) mod orphan_notices;
-pub(crate) mod process;
 pub mod runtime_dir;
 pub(crate) mod steering;
+
+/// Tests that fork, and those that a child of another test would disturb, run one at a time: a child has a copy of every descriptor.
+#[cfg(test)]
+pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}

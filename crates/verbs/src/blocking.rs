@@ -1,19 +1,15 @@
-//! Calls that block, of threads that may be cancelled in their sleep (`pthread_cancel(3)`), as those of programs are that fetch
-//! events in a thread of their own.
-//!
-//! A cancellation is acted upon in `ppoll(2)`, and unwinds the stack from there: no Rust value may live on it. So the C function
-//! ([`crate::entry::blocking`]) sleeps by itself, between attempts that return here what they wait for. That is kept as a value
-//! of the thread, which the C library drops when the thread ends, cancelled or not.
+//! Calls that block until an event, in threads that may be cancelled while they sleep: programs fetch events in a thread of
+//! their own. [`airdma_preload::blocking`] says how; the C functions are in [`crate::entry::blocking`].
 
 use std::cell::RefCell;
 use std::ffi::c_int;
-use std::io;
 
 use airdma_engine::{AsyncWait, ChannelWait, CmWait, EventWait};
+use airdma_preload::blocking::{self, Sleep};
 
 use crate::errno::{Answer, Errno};
 
-/// What a thread waits for.
+/// The event that a thread waits for.
 pub enum Wait {
     /// An event of a completion channel.
     Channel(ChannelWait),
@@ -53,31 +49,14 @@ thread_local! {
     static WAIT: RefCell<Option<Wait>> = const { RefCell::new(None) };
 }
 
-/// How an attempt ended.
-#[derive(Clone, Copy)]
-pub enum Attempt {
-    /// With this answer.
-    Done(c_int),
-    /// There is nothing yet.
-    Sleep(Bed),
-}
-
-/// The arguments of `ppoll(2)`. They stay what they are until the thread's next attempt.
-#[derive(Clone, Copy)]
-pub struct Bed {
-    /// What to sleep on.
-    pub descriptors: *mut libc::pollfd,
-    /// How many.
-    pub count: libc::nfds_t,
-    /// For how long, if not for ever.
-    pub timeout: Option<libc::timespec>,
-}
+/// One attempt of a call that blocks, whose answer is 0 or -1.
+pub type Attempt = blocking::Attempt<c_int>;
 
 impl Answer for Attempt {
     type C = Attempt;
 
     fn panicked() -> Self {
-        forget();
+        blocking::forget(&WAIT);
         Attempt::Done(Result::<c_int, Errno>::panicked().into_c())
     }
 
@@ -86,7 +65,7 @@ impl Answer for Attempt {
     }
 }
 
-/// One attempt to get an event that is of use: `fetch` takes events from `step` and returns `true` once it has used one.
+/// One attempt to get a usable event: `used` returns whether it has used the event.
 /// `slept` is what `ppoll(2)` returned, and `None` at first.
 pub fn attempt<W: EventWait>(
     slept: Option<c_int>,
@@ -94,18 +73,10 @@ pub fn attempt<W: EventWait>(
     of: impl FnOnce(&mut Wait) -> Option<&mut W>,
     mut used: impl FnMut(W::Event) -> bool,
 ) -> Attempt {
-    // Before anything else touches it.
-    let errno = io::Error::last_os_error();
-    let result = WAIT.try_with(|place| -> Result<Option<Bed>, Errno> {
-        let mut place = place.try_borrow_mut().map_err(|_| Errno::INVALID)?;
-        if slept.is_none() {
-            // What a cancelled call left is not ours.
-            *place = None;
-            *place = Some(new()?);
-        }
-        let wait = place.as_mut().and_then(of).ok_or(Errno::INVALID)?;
-        if let Some(ready) = slept {
-            wait.woke(usize::try_from(ready).map_err(|_| errno))?;
+    let attempted = blocking::attempt(&WAIT, slept, new, |wait, ready| {
+        let wait = of(wait).ok_or(Errno::INVALID)?;
+        if let Some(ready) = ready {
+            wait.woke(ready)?;
         }
         while let Some(event) = wait.step()? {
             if used(event) {
@@ -113,30 +84,15 @@ pub fn attempt<W: EventWait>(
             }
         }
         let (descriptors, timeout) = wait.bed();
-        Ok(Some(Bed {
+        Ok(Some(Sleep {
             descriptors: descriptors.as_mut_ptr(),
             count: descriptors.len() as libc::nfds_t,
             timeout,
         }))
     });
-    match result {
-        Ok(Ok(Some(bed))) => Attempt::Sleep(bed),
-        Ok(Ok(None)) => {
-            forget();
-            Attempt::Done(0)
-        }
-        Ok(Err(errno)) => {
-            forget();
-            Attempt::Done(Err::<c_int, Errno>(errno).into_c())
-        }
-        // A destructor of a thread that is already gone calls.
-        Err(_) => Attempt::Done(Err::<c_int, Errno>(Errno(libc::EIO)).into_c()),
+    match attempted {
+        Ok(Some(sleep)) => Attempt::Sleep(sleep),
+        Ok(None) => Attempt::Done(0),
+        Err(errno) => Attempt::Done(Err::<c_int, Errno>(errno).into_c()),
     }
-}
-
-/// The thread waits for nothing any more.
-fn forget() {
-    // Dropped outside of the borrow: it wakes others.
-    let wait = WAIT.try_with(|place| place.try_borrow_mut().ok().and_then(|mut wait| wait.take()));
-    drop(wait);
 }

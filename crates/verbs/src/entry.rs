@@ -3,17 +3,16 @@
 //! marked `unsupported` answers EOPNOTSUPP as its man page says. The hooks in [`files`] have a macro of their own.
 
 use std::ffi::c_int;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-use airdma_engine::Uncancelled;
+use airdma_preload::{Uncancelled, contained};
 
 use crate::errno::{Answer, Errno};
 
 pub mod blocking;
 #[cfg(not(feature = "rlib"))]
 pub mod files;
-#[cfg(not(feature = "rlib"))]
+#[cfg(all(not(feature = "rlib"), target_arch = "x86_64"))]
 pub mod loader;
 #[cfg(not(feature = "rlib"))]
 pub mod netlink;
@@ -77,11 +76,7 @@ fn guard<A: Answer>(body: impl FnOnce() -> A) -> A::C {
 /// As [`guard`], for the data path, where the engine holds cancellations back around what few calls of the system it makes.
 #[inline]
 fn guard_fast<A: Answer>(body: impl FnOnce() -> A) -> A::C {
-    // Bodies keep their state behind locks that recover from poisoning, and the C caller has no way to
-    // observe a half-done call other than through its error.
-    catch_unwind(AssertUnwindSafe(body))
-        .unwrap_or_else(|_| A::panicked())
-        .into_c()
+    contained(body, A::panicked).into_c()
 }
 
 /// How a verb says that the device does not have it.

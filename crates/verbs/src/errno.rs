@@ -6,6 +6,7 @@ use std::ptr;
 use std::sync::Once;
 
 use airdma_engine as engine;
+use airdma_preload::errno;
 
 use crate::trace;
 
@@ -23,8 +24,7 @@ impl Errno {
 
     /// Stores the number in the calling thread's `errno`, where pointer-returning verbs leave it.
     pub fn set(self) {
-        // SAFETY: the C library hands out a valid pointer to this thread's errno.
-        unsafe { *libc::__errno_location() = self.0 }
+        errno::set(self.0);
     }
 
     /// Says once, on standard error, what to do about a limit that the program itself names at most.
@@ -43,8 +43,7 @@ impl Errno {
 
     /// The calling thread's `errno`.
     pub fn current() -> Errno {
-        // SAFETY: as in `set`.
-        Errno(unsafe { *libc::__errno_location() })
+        Errno(errno::current())
     }
 }
 

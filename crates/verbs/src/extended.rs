@@ -12,7 +12,7 @@ use crate::abi;
 use crate::context::Context;
 use crate::errno::Errno;
 use crate::object::Object;
-use crate::per_process::PerProcess;
+use airdma_preload::PerProcess;
 
 /// A domain.
 #[repr(C)]

@@ -45,7 +45,6 @@ mod memory;
 mod multicast;
 mod netlink;
 mod object;
-mod per_process;
 mod polling;
 mod port;
 mod post;

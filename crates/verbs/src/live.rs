@@ -9,8 +9,7 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
 use crate::events::Events;
-use crate::per_process::PerProcess;
-use crate::sync::{Arc, AtomicU64, MutexGuard, Ordering, shared};
+use crate::sync::{Arc, AtomicU64, MutexGuard, Ordering, PerProcess, shared};
 
 /// Events of one object that the application fetched and has to acknowledge.
 #[derive(Default)]

@@ -1,11 +1,13 @@
-//! The atomics, locks and cells of what threads share and loom checks: std's, or loom's under `--cfg loom`.
+//! The atomics, locks and cells of the modules that loom checks: std's, or loom's under `--cfg loom`.
 //!
-//! Modules that use these are built into `tests/loom.rs` as they stand, and know nothing else of the crate.
+//! `tests/loom.rs` builds these modules as they stand; they use nothing else of the crate.
 
-#[cfg(loom)]
-pub use crate::process::Process;
 #[cfg(not(loom))]
-pub use airdma_engine::Process;
+pub use airdma_preload::PerProcess;
+
+// `airdma_preload`'s own file, in the test.
+#[cfg(loom)]
+pub use crate::{per_process::PerProcess, process::Process};
 
 #[cfg(loom)]
 pub use loom::cell::UnsafeCell;
@@ -15,11 +17,11 @@ pub use loom::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 pub use loom::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 #[cfg(not(loom))]
-pub use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+pub use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 #[cfg(not(loom))]
 pub use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-/// A cell whose uses can be seen by loom.
+/// A cell whose uses loom can see.
 #[cfg(not(loom))]
 pub struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
@@ -36,7 +38,7 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// A static, of which each execution that loom explores has a fresh one.
+/// A static, which is made afresh for each execution that loom explores.
 macro_rules! shared {
     ($name:ident: $type:ty = $value:expr) => {
         #[cfg(not(loom))]

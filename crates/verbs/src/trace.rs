@@ -4,7 +4,7 @@ use std::fmt::{Debug, Display, Write as _};
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use airdma_engine::Uncancelled;
+use airdma_preload::Uncancelled;
 
 use crate::errno::Errno;
 

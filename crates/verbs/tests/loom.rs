@@ -14,7 +14,7 @@
 mod events;
 #[path = "../src/live.rs"]
 mod live;
-#[path = "../src/per_process.rs"]
+#[path = "../../preload/src/per_process.rs"]
 mod per_process;
 #[path = "../src/sync.rs"]
 mod sync;
@@ -27,39 +27,21 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Arc, Mutex, MutexGuard};
 use loom::thread;
-use per_process::PerProcess;
 use std::ptr::NonNull;
 use turn::Turn;
 
-/// The engine's `Process`: a number that a model changes where it forks, which it does with one thread.
+/// The preload's `Process`: each model is about one.
 mod process {
-    use loom::cell::UnsafeCell;
-    use std::cell::Cell;
-
-    // Loom's threads are one of the system's.
-    std::thread_local! {
-        static CURRENT: Cell<u32> = const { Cell::new(0) };
-    }
-
-    pub struct Process(UnsafeCell<u32>);
-
-    // SAFETY: loom watches the cell.
-    unsafe impl Sync for Process {}
+    pub struct Process;
 
     impl Process {
         pub fn current() -> Self {
-            Process(UnsafeCell::new(CURRENT.get()))
+            Process
         }
 
         pub fn is_current(&self) -> bool {
-            // SAFETY: loom checks that nobody writes to it.
-            self.0.with(|id| unsafe { *id } == CURRENT.get())
+            true
         }
-    }
-
-    /// From now on the model is about this process.
-    pub fn go_on_as(process: u32) {
-        CURRENT.set(process);
     }
 }
 
@@ -181,55 +163,6 @@ fn another_number_of_an_object_waits_for_its_events_as_well() {
         live::retire(number, &events);
         object.add(1);
         fetcher.join().unwrap();
-    });
-}
-
-type Table = PerProcess<Watched>;
-
-/// Threads that look at a table at once add to the same one.
-fn add_at_once(table: &'static Table) {
-    let other = thread::spawn(|| table.lock().add(1));
-    table.lock().add(1);
-    other.join().unwrap();
-    assert_eq!(table.lock().read(), 2);
-}
-
-#[test]
-fn threads_that_look_first_at_once_share_one_table() {
-    loom::model(|| {
-        process::go_on_as(1);
-        add_at_once(Box::leak(Box::new(Table::new())));
-    });
-}
-
-/// The parent's table stays locked by a thread that the child has not got.
-#[test]
-fn threads_of_a_child_share_one_table_which_is_not_the_parents() {
-    loom::model(|| {
-        process::go_on_as(1);
-        let table: &'static Table = Box::leak(Box::new(Table::new()));
-        let held = table.lock();
-        held.add(5);
-        process::go_on_as(2);
-        add_at_once(table);
-        assert_eq!(held.read(), 5);
-    });
-}
-
-#[test]
-fn who_only_tries_sees_what_was_done_under_the_lock_or_nothing() {
-    loom::model(|| {
-        process::go_on_as(1);
-        let table: &'static Table = Box::leak(Box::new(Table::new()));
-        let other = thread::spawn(|| {
-            let held = table.lock();
-            held.add(1);
-            held.add(1);
-        });
-        if let Some(held) = table.try_lock() {
-            assert!(held.read() != 1);
-        }
-        other.join().unwrap();
     });
 }
 

@@ -7,13 +7,13 @@
 
 use crate::core::Core;
 use crate::objects::event_queue::{Ending, EventQueue};
-use crate::sharing::process::Process;
 use crate::worker::Work;
 use crate::worker::gsi::{Gsi, Owner, Subject};
 use crate::{Device, Error};
 use airdma_cm::{
     Accept, CmError, Connect, ConnectionId, Event, ListenerId, Resolve, SidrAnswer, SidrId, Takes,
 };
+use airdma_preload::Process;
 use airdma_transport::Time;
 use airdma_wire::Gid;
 use airdma_wire::cm::{RejReason, ServiceId};

@@ -11,13 +11,13 @@ use crate::objects::pd::check_path;
 use crate::progress::poll_set::PollSet;
 use crate::random::Random;
 use crate::seal::Secret;
-use crate::sharing::process::Process;
 use crate::worker::cq_table::CqShared;
 use crate::{
     AsyncEvent, AsyncWait, Channel, CompletionCounter, CounterUnit, Cq, DeviceConfig, DeviceInfo,
     Dm, Error, EventWait, LIMITS, Limits, Path, Pd, Xrcd,
 };
 use airdma_port::Port;
+use airdma_preload::Process;
 use airdma_shm::{Cqe, RingConsumer, RingProducer, ring};
 use std::cell::UnsafeCell;
 use std::io;

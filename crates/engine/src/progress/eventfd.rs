@@ -1,7 +1,7 @@
 //! An `eventfd(2)`: a descriptor that one thread makes readable and another waits for.
 
-use crate::Uncancelled;
 use airdma_port::descriptors;
+use airdma_preload::Uncancelled;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 

@@ -7,11 +7,11 @@
 //! one of our own addresses, that means nothing to its receiver.
 
 use crate::random::random_u32;
-use crate::sharing::process::Process;
 use crate::sharing::runtime_dir::{
     keep, network_namespace, open_file, shared_directories, shared_directory,
 };
 use airdma_cm::{ConnectionId, LastWords, Route};
+use airdma_preload::Process;
 use airdma_wire::{Gid, Qpn};
 use std::collections::HashMap;
 use std::fs::File;

@@ -2,7 +2,6 @@
 //! [`crate::blocking`].
 
 use std::ffi::{c_int, c_void};
-use std::ptr;
 
 use super::{entry, guard};
 use crate::abi::*;
@@ -10,16 +9,6 @@ use crate::blocking::Attempt;
 use crate::rdma::abi::{rdma_cm_event, rdma_event_channel};
 use crate::rdma::event;
 use crate::{async_event, completion};
-
-// The C library's, which may unwind: libc declares it as if it could not.
-unsafe extern "C-unwind" {
-    fn ppoll(
-        descriptors: *mut libc::pollfd,
-        count: libc::nfds_t,
-        timeout: *const libc::timespec,
-        signals: *const libc::sigset_t,
-    ) -> c_int;
-}
 
 /// Defines C functions that attempt and sleep in turns. While they sleep their stack holds nothing that wants to be dropped.
 macro_rules! blocking {
@@ -34,12 +23,8 @@ macro_rules! blocking {
                         entry!(@trace $name($($arg),*) answer);
                         return answer;
                     }
-                    Attempt::Sleep(bed) => {
-                        let timeout = bed.timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
-                        // SAFETY: the attempt's arguments, good until the next one.
-                        let ready = unsafe { ppoll(bed.descriptors, bed.count, timeout, ptr::null()) };
-                        slept = Some(ready);
-                    }
+                    // SAFETY: the thread's last attempt.
+                    Attempt::Sleep(sleep) => slept = Some(unsafe { sleep.until_ready() }),
                 }
             }
         }

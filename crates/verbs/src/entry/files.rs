@@ -13,10 +13,8 @@
 //! the C library.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
-use airdma_engine::Uncancelled;
+use airdma_preload::{Uncancelled, real};
 
 use crate::errno::Errno;
 use crate::redirect;
@@ -26,16 +24,7 @@ macro_rules! hooks {
     ($(fn $name:ident($(@ $at:ident,)? path $(, $arg:ident: $ty:ty)*) -> $ret:ty $(, writes if $writes:expr)?;)*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($($at: c_int,)? path: *const c_char $(, $arg: $ty)*) -> $ret {
-            type Function = unsafe extern "C-unwind" fn($(hooks!(@int $at),)? *const c_char $(, $ty)*) -> $ret;
-            static REAL: Real = Real::new();
-            // SAFETY: the name ends in NUL.
-            let name = unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) };
-            let Some(real) = REAL.find(name) else {
-                Errno(libc::ENOSYS).set();
-                return <$ret as Failure>::FAILURE;
-            };
-            // SAFETY: the C library's function of this name has this type.
-            let real = unsafe { std::mem::transmute::<*mut c_void, Function>(real) };
+            let real = real!($name: fn($(hooks!(@int $at),)? *const c_char $(, $ty)*) -> $ret);
             // SAFETY: the C caller's path.
             if !unsafe { redirect::may_be_ours(path) } {
                 // SAFETY: the caller's arguments, as they came.
@@ -121,56 +110,6 @@ versioned! {
     fn __lxstat64(path, buffer: *mut c_void) = lstat64;
     fn __fxstatat(@directory, path, buffer: *mut c_void, flags: c_int) = fstatat;
     fn __fxstatat64(@directory, path, buffer: *mut c_void, flags: c_int) = fstatat64;
-}
-
-/// The C library's own function, once it was looked up.
-pub(super) struct Real(AtomicPtr<c_void>);
-
-impl Real {
-    pub(super) const fn new() -> Real {
-        Real(AtomicPtr::new(ptr::null_mut()))
-    }
-
-    #[inline]
-    pub(super) fn find(&self, name: &CStr) -> Option<*mut c_void> {
-        let known = self.0.load(Ordering::Relaxed);
-        let found = if known.is_null() {
-            self.look_up(name)
-        } else {
-            known
-        };
-        (!found.is_null()).then_some(found)
-    }
-
-    #[cold]
-    fn look_up(&self, name: &CStr) -> *mut c_void {
-        // Not by the program's `dlsym`, which may be a library's that opens files itself.
-        // SAFETY: a handle that there always is.
-        #[cfg(target_arch = "x86_64")]
-        let found = unsafe { super::loader::real(libc::RTLD_NEXT, name) };
-        // SAFETY: a string with its end.
-        #[cfg(not(target_arch = "x86_64"))]
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-        self.0.store(found, Ordering::Relaxed);
-        found
-    }
-}
-
-/// How a C function says that it failed.
-trait Failure {
-    const FAILURE: Self;
-}
-
-impl Failure for c_int {
-    const FAILURE: c_int = -1;
-}
-
-impl Failure for isize {
-    const FAILURE: isize = -1;
-}
-
-impl<T> Failure for *mut T {
-    const FAILURE: *mut T = ptr::null_mut();
 }
 
 fn flags_write(flags: c_int) -> bool {

@@ -4,13 +4,12 @@
 //!
 //! For every other socket a call costs one load more. Nothing is allocated or locked then, and `errno` is the C library's.
 
-use std::ffi::{CStr, c_int, c_void};
-use std::mem::{MaybeUninit, transmute};
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use airdma_engine::Uncancelled;
+use airdma_preload::{Uncancelled, real};
 
-use super::files::Real;
 use crate::errno::Errno;
 use crate::netlink;
 
@@ -21,26 +20,10 @@ static NEXT: AtomicI32 = AtomicI32::new(NONE);
 const ASKING_MAX: usize = 8;
 const NONE: c_int = -1;
 
-/// The C library's function of a name.
-macro_rules! real {
-    ($name:ident: fn($($ty:ty),*) -> $ret:ty, or $failure:expr) => {{
-        type Function = unsafe extern "C-unwind" fn($($ty),*) -> $ret;
-        static REAL: Real = Real::new();
-        // SAFETY: the name ends in NUL.
-        let name = unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) };
-        let Some(real) = REAL.find(name) else {
-            Errno(libc::ENOSYS).set();
-            return $failure;
-        };
-        // SAFETY: the C library's function of this name has this type.
-        unsafe { transmute::<*mut c_void, Function>(real) }
-    }};
-}
-
 /// `socket(2)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    let real = real!(socket: fn(c_int, c_int, c_int) -> c_int, or -1);
+    let real = real!(socket: fn(c_int, c_int, c_int) -> c_int);
     if domain != libc::AF_NETLINK || protocol != libc::NETLINK_RDMA {
         // SAFETY: the caller's arguments, as they came.
         return unsafe { real(domain, kind, protocol) };
@@ -62,7 +45,7 @@ pub unsafe extern "C-unwind" fn send(
     len: usize,
     flags: c_int,
 ) -> isize {
-    let real = real!(send: fn(c_int, *const c_void, usize, c_int) -> isize, or -1);
+    let real = real!(send: fn(c_int, *const c_void, usize, c_int) -> isize);
     // SAFETY: the caller's arguments, as they came.
     match unsafe { answer(fd, &[(data, len)]) } {
         Some(sent) => sent,
@@ -82,7 +65,8 @@ pub unsafe extern "C-unwind" fn sendto(
     address_len: libc::socklen_t,
 ) -> isize {
     type Address = *const c_void;
-    let real = real!(sendto: fn(c_int, *const c_void, usize, c_int, Address, libc::socklen_t) -> isize, or -1);
+    let real =
+        real!(sendto: fn(c_int, *const c_void, usize, c_int, Address, libc::socklen_t) -> isize);
     // SAFETY: the caller's arguments, as they came.
     match unsafe { answer(fd, &[(data, len)]) } {
         Some(sent) => sent,
@@ -98,7 +82,7 @@ pub unsafe extern "C-unwind" fn sendmsg(
     message: *const libc::msghdr,
     flags: c_int,
 ) -> isize {
-    let real = real!(sendmsg: fn(c_int, *const libc::msghdr, c_int) -> isize, or -1);
+    let real = real!(sendmsg: fn(c_int, *const libc::msghdr, c_int) -> isize);
     if !is_asking(fd) || message.is_null() {
         // SAFETY: the caller's arguments, as they came.
         return unsafe { real(fd, message, flags) };

@@ -8,7 +8,7 @@ use super::id::Id;
 use super::{connect, devices};
 use crate::live;
 use crate::object::Object;
-use crate::per_process::PerProcess;
+use airdma_preload::PerProcess;
 
 #[derive(Default)]
 struct Table {

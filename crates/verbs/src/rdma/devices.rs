@@ -16,8 +16,8 @@ use crate::abi::{
 };
 use crate::context::{self, Context};
 use crate::errno::Errno;
-use crate::per_process::PerProcess;
 use crate::{device, extended, memory, trace};
+use airdma_preload::PerProcess;
 
 use super::removal;
 

@@ -11,7 +11,8 @@ use airdma_engine as engine;
 use airdma_engine::cm_protocol::{
     ConnectionId, Event, ListenerId, SidrId, Takes, TransportService,
 };
-use airdma_engine::{CmChannel, CmNews, PathMtu, Process, Psn, Qpn};
+use airdma_engine::{CmChannel, CmNews, PathMtu, Psn, Qpn};
+use airdma_preload::Process;
 
 use super::abi::*;
 use super::addrinfo_event::Written;

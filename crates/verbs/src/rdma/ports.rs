@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use super::abi::rdma_port_space;
 use super::id::Options;
 use crate::errno::Errno;
-use crate::per_process::PerProcess;
+use airdma_preload::PerProcess;
 
 /// Who holds a port.
 #[derive(Clone, Copy)]

@@ -11,7 +11,7 @@ use super::id::{Id, Listening};
 use super::{connect, devices};
 use crate::live;
 use crate::object::Object;
-use crate::per_process::PerProcess;
+use airdma_preload::PerProcess;
 
 /// The identifiers of this process, by their cookies.
 static IDENTIFIERS: PerProcess<BTreeSet<u64>> = PerProcess::new();

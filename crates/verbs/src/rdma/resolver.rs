@@ -9,7 +9,7 @@ use airdma_engine::{CmChannel, Device, without_signals};
 
 use super::abi::{RDMA_CM_EVENT_ADDR_ERROR, RDMA_CM_EVENT_ADDR_RESOLVED};
 use crate::errno::Errno;
-use crate::per_process::PerProcess;
+use airdma_preload::PerProcess;
 
 /// On a healthy link an answer takes less than a millisecond; what takes longer may take a little longer still.
 const FIRST_LOOK: Duration = Duration::from_millis(1);

@@ -102,7 +102,7 @@ fn on_demand_memory_may_go_away_and_come_back() {
 fn on_demand_memory_is_there_without_the_first_thread() {
     let base = pages();
     let address = base.expose_provenance() as u64;
-    let _alone = crate::sharing::process::alone();
+    let _alone = crate::sharing::alone();
     let mut table = MemoryTable::default();
     let key = table
         .register(PD, address, 8192, address, ALL | Access::ON_DEMAND)

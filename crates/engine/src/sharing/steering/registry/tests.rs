@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::sharing::process::alone;
+use crate::sharing::alone;
 use std::path::PathBuf;
 
 struct Directory(PathBuf);

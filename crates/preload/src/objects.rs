@@ -1,22 +1,24 @@
-//! Objects that are loaded, and their functions, found in their tables of symbols (System V ABI, chapter 5; the hash table is
-//! GNU's): for those that cannot be asked for with `dlsym(3)`, because they are interposed themselves. Calls nothing, not even
-//! `dl_iterate_phdr(3)`: ThreadSanitizer has one of its own, and asks `dlsym` before that works. Allocates nothing and holds no
-//! lock of ours: an allocator may be the caller.
+//! Objects that are loaded, and their functions, found in their symbol tables (System V ABI, chapter 5; the hash table is GNU's).
+//!
+//! This finds functions that cannot be looked up by `dlsym(3)`, because `dlsym` is interposed itself. It calls nothing, not even
+//! `dl_iterate_phdr(3)`: ThreadSanitizer interposes that, and asks `dlsym` before it works. It allocates nothing and
+//! takes no lock: the caller may be an allocator.
 
 use std::arch::asm;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::offset_of;
 use std::ptr;
 
-/// What a debugger reads, of the C library's `link.h`.
+/// The part of `struct r_debug` (`link.h`) that a debugger reads.
 #[repr(C)]
 struct Debug {
     version: c_int,
     first: *const Object,
 }
 
-/// An object of the program's own namespace, which stays loaded if the program was linked with it. The order is that in which names are
-/// looked up.
+/// An object of the program's own namespace, which stays loaded if the program was linked with it.
+///
+/// Objects are listed in the order in which names are looked up.
 #[repr(C)]
 pub struct Object {
     base: usize,
@@ -35,22 +37,22 @@ unsafe extern "C" {
     static _r_debug: Debug;
 }
 
-/// All of them.
+/// All objects.
 fn all() -> impl Iterator<Item = &'static Object> {
-    // SAFETY: the loader has written it before any code of ours runs. What it adds, it adds at the end.
+    // SAFETY: the loader writes it before any code of this library runs, and adds objects at the end only.
     let first = unsafe { _r_debug.first.as_ref() };
     // SAFETY: as above.
     std::iter::successors(first, |object| unsafe { object.next.as_ref() })
 }
 
-/// The C library's function, which is in libdl if that is older than 2.34.
+/// The C library's function of a name. Before glibc 2.34 it may be in libdl.
 pub fn in_c_library(name: &CStr) -> Option<*mut c_void> {
     all()
         .filter(|object| object.is_c_library())
         .find_map(|object| object.function(name))
 }
 
-/// The function of the object that comes next after this one: the C library's, or that of a library which interposes it too.
+/// The function of the next object behind this one: the C library's, or that of a library that interposes it too.
 pub fn next(name: &CStr) -> Option<*mut c_void> {
     let mut next = None;
     for object in all().skip_while(|object| !object.is_this()).skip(1) {
@@ -59,11 +61,11 @@ pub fn next(name: &CStr) -> Option<*mut c_void> {
             return next;
         }
     }
-    // What comes after the C library was opened later, and need not be for everybody.
+    // An object behind the C library was opened later, and may be local to the program that opened it.
     in_c_library(name)
 }
 
-/// This object.
+/// The object that holds this code.
 pub fn this() -> Option<&'static Object> {
     all().find(|object| object.is_this())
 }
@@ -74,12 +76,18 @@ pub fn at(base: *mut c_void) -> Option<&'static Object> {
 }
 
 impl Object {
-    /// Where it begins.
+    /// The last part of an object's path or soname.
+    pub fn file_name(path: &CStr) -> &[u8] {
+        let path = path.to_bytes();
+        path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
+    }
+
+    /// Its first address.
     pub fn base(&self) -> usize {
         self.base
     }
 
-    /// The name that others are linked with.
+    /// The name by which other objects are linked with it.
     pub fn soname(&self) -> Option<&CStr> {
         let (tables, soname) = (self.tables()?, self.value(DT_SONAME)?);
         // SAFETY: the table of a loaded object is whole.
@@ -88,13 +96,13 @@ impl Object {
 
     /// Its function of that name.
     pub fn function(&self, name: &CStr) -> Option<*mut c_void> {
-        // SAFETY: of a loaded object.
+        // SAFETY: the object is loaded.
         unsafe { self.tables()?.find(name) }
     }
 
     fn is_this(&self) -> bool {
         let ours: usize;
-        // SAFETY: takes an address, which the linker has filled in.
+        // SAFETY: the instruction only computes an address that the linker filled in.
         unsafe { asm!("lea {}, [rip + _DYNAMIC]", out(reg) ours, options(nomem, nostack)) };
         self.dynamic.addr() == ours
     }
@@ -105,11 +113,11 @@ impl Object {
         }
         // SAFETY: the loader's string.
         let path = unsafe { CStr::from_ptr(self.path) };
-        let name = file_name(path);
+        let name = Object::file_name(path);
         name.starts_with(b"libc.so.") || name.starts_with(b"libdl.so.")
     }
 
-    /// What its dynamic section says.
+    /// A value of its dynamic section.
     fn value(&self, tag: i64) -> Option<usize> {
         let mut entry = self.dynamic;
         if entry.is_null() {
@@ -139,13 +147,7 @@ impl Object {
     }
 }
 
-/// The last part of a path.
-pub fn file_name(path: &CStr) -> &[u8] {
-    let path = path.to_bytes();
-    path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
-}
-
-/// Where an object has its symbols.
+/// The addresses of an object's symbol tables.
 struct Tables {
     base: usize,
     symbols: *const libc::Elf64_Sym,
@@ -160,7 +162,7 @@ const DT_GNU_HASH: i64 = 0x6fff_fef5;
 
 impl Tables {
     /// # Safety
-    /// Those of an object that stays loaded.
+    /// The object stays loaded.
     unsafe fn find(&self, name: &CStr) -> Option<*mut c_void> {
         // Number of buckets, first symbol that is hashed, words of the Bloom filter (8 bytes each), its shift; filter, buckets,
         // chains.
@@ -201,7 +203,7 @@ const _: () = assert!(
         && offset_of!(Object, next) == 24
 );
 
-/// GNU's: `h * 33 + c`, from 5381.
+/// GNU's hash of a name: `h * 33 + c`, from 5381.
 fn hash(name: &CStr) -> u32 {
     name.to_bytes().iter().fold(5381, |hash: u32, byte| {
         hash.wrapping_mul(33).wrapping_add(u32::from(*byte))

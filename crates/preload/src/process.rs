@@ -1,11 +1,13 @@
-//! In which process something was made. After `fork(2)` the child has copies of everything, while rings, sockets and
-//! descriptors are the parent's as well: what the child did with them would happen to the parent.
+//! In which process an object was made.
+//!
+//! After `fork(2)` the child has copies of all objects, while rings, sockets and descriptors are shared with the parent: an
+//! operation of the child on them would happen to the parent.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Forks between the process that loaded the library and this one. It only grows on the way from a process to its
-/// descendants, and they are the only ones that inherit anything.
+/// Forks between the process that loaded the library and this one. It only grows from a process to its descendants, which
+/// alone inherit objects.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// A process.
@@ -15,15 +17,15 @@ pub struct Process {
 }
 
 impl Process {
-    /// This one.
+    /// The calling process.
     pub fn current() -> Self {
         extern "C" fn in_child() {
             FORKS.fetch_add(1, Ordering::Relaxed);
         }
         static COUNTING: Once = Once::new();
         COUNTING.call_once(|| {
-            // SAFETY: the handler is a plain function that lives as long as the library, and only counts. It can be refused
-            // for want of memory; then the process's id has to do.
+            // SAFETY: the handler is a plain function that lives as long as the library, and only counts. Without memory it is
+            // refused; then only the process's id tells processes apart.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         });
         Process {
@@ -32,26 +34,17 @@ impl Process {
         }
     }
 
-    /// Whether this is still the same: costs a load, for the data path. A child that was not made by the C library's `fork`
-    /// is not noticed.
+    /// Whether the calling process is still this one, at the price of a load, for the data path. A child that was not made by
+    /// the C library's `fork` is not noticed.
     #[inline]
-    pub(crate) fn seems_current(&self) -> bool {
+    pub fn seems_current(&self) -> bool {
         self.forks == FORKS.load(Ordering::Relaxed)
     }
 
-    /// The same for certain, at the price of a system call.
+    /// As [`Process::seems_current`], for certain, at the price of a system call.
     pub fn is_current(&self) -> bool {
         self.seems_current() && self.id == std::process::id()
     }
-}
-
-/// Tests that fork, and those that a child of another test would disturb, run one at a time: it has a copy of every descriptor.
-#[cfg(test)]
-pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
-    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    ALONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -60,7 +53,6 @@ mod tests {
 
     #[test]
     fn a_child_is_another_process_and_so_is_its_child() {
-        let _alone = alone();
         let parent = Process::current();
         assert!(parent.is_current());
         // SAFETY: the child only loads, stores and ends.

@@ -1,16 +1,17 @@
-//! Protection from `pthread_cancel(3)`.
+//! Calls that must not be cancelled (`pthread_cancel(3)`).
 
 use libc::c_int;
 
-/// While it lives the calling thread is not cancelled. A cancellation unwinds the stack from inside some function of the C library
-/// (`pthreads(7)` lists them: `sendmsg`, `read`, `open`), and ends the process where it meets a Rust function, which does
-/// not expect it. Two atomic operations.
+/// While it lives the calling thread is not cancelled. Costs two atomic operations.
+///
+/// A cancellation unwinds the stack from inside a function of the C library (`pthreads(7)` lists them: `sendmsg`, `read`,
+/// `open`), and ends the process where it meets a Rust function, which does not expect it.
 pub struct Uncancelled {
     before: c_int,
 }
 
 impl Uncancelled {
-    /// From now on.
+    /// Defers cancellations from now on.
     #[inline]
     #[must_use]
     pub fn new() -> Self {
@@ -30,7 +31,7 @@ impl Default for Uncancelled {
 impl Drop for Uncancelled {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: what the thread had before. NULL asks for nothing.
+        // SAFETY: the state that the thread had before; NULL asks for no answer.
         unsafe { pthread_setcancelstate(self.before, std::ptr::null_mut()) };
     }
 }

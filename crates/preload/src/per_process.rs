@@ -1,6 +1,7 @@
-//! Tables of which each process has its own. A child after `fork(2)` begins with an empty one: what its parent has in the table is
-//! of no use to the child, and another thread of the parent may have held the lock at that moment, which nobody in the child will
-//! ever give back.
+//! Tables of which each process has its own.
+//!
+//! A child after `fork(2)` begins with an empty table: its parent's entries are of no use to it, and another thread of the
+//! parent may have held the lock at that moment, which no thread of the child ever releases.
 
 use std::ptr;
 use std::sync::{PoisonError, TryLockError};
@@ -15,12 +16,16 @@ pub struct PerProcess<T: 'static> {
 struct Owned<T: 'static> {
     process: Process,
     table: Mutex<T>,
-    /// The parent's, which stays as it is: to drop what is in there is not ours.
+    /// The parent's table, which is left as it is: its entries are not the child's to drop.
     _former: Option<&'static Owned<T>>,
 }
 
+#[cfg_attr(
+    not(loom),
+    expect(clippy::new_without_default, reason = "a static is made by `new`")
+)]
 impl<T: Default + Send> PerProcess<T> {
-    /// Each process's is empty when it looks first.
+    /// Each process's table is empty at its first use.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         PerProcess {
@@ -28,7 +33,7 @@ impl<T: Default + Send> PerProcess<T> {
         }
     }
 
-    /// As above: loom's atomics are not made at compile time.
+    /// As above: loom's atomics cannot be made at compile time.
     #[cfg(loom)]
     pub fn new() -> Self {
         PerProcess {
@@ -42,7 +47,7 @@ impl<T: Default + Send> PerProcess<T> {
         table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, for whoever may have interrupted the one who has it locked: `None` if somebody has.
+    /// As [`PerProcess::lock`], for code that may have interrupted the thread that holds the lock: `None` if it is held.
     pub fn try_lock(&'static self) -> Option<MutexGuard<'static, T>> {
         match self.table().try_lock() {
             Ok(table) => Some(table),
@@ -69,7 +74,7 @@ impl<T: Default + Send> PerProcess<T> {
                 .current
                 .compare_exchange(current, fresh, release, acquire);
             if exchanged.is_err() {
-                // SAFETY: another thread was faster, and nobody has seen this one.
+                // SAFETY: another thread was faster, so that this table was never published.
                 drop(unsafe { Box::from_raw(fresh) });
             }
         }
