@@ -22,6 +22,7 @@ mod host;
 mod imports;
 mod order;
 mod program;
+mod search;
 mod wrapper;
 
 /// Exit status when something was not found, and when it was but cannot be run (as POSIX shells have it).
@@ -52,6 +53,7 @@ pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
     let imports = found
         .map(|program| Imports::of(&program.files[program.files.len() - 1], &host))
         .unwrap_or_default();
+    let host = imports.seen_from(host);
     let too_new = imports.too_new_for(&host);
     let mut chosen =
         Installed::look().and_then(|installed| installed.choose(&host, options.drop_in, too_new));

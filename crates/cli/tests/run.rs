@@ -270,6 +270,79 @@ fn an_explanation_of_what_cannot_work_says_what_to_do_and_is_1() {
     assert!(said.contains("/nonexistent/interpreter"), "{said}");
 }
 
+/// Compiles C text with options.
+fn compile(folder: &Path, name: &str, text: &str, options: &[&str]) -> PathBuf {
+    let (source, output) = (folder.join(format!("{name}.c")), folder.join(name));
+    fs::write(&source, text).unwrap();
+    let mut compiler = Command::new("cc");
+    compiler
+        .current_dir(folder)
+        .arg("-o")
+        .args([&output, &source]);
+    assert!(compiler.args(options).status().unwrap().success());
+    output
+}
+
+/// A library of verbs in the folder `lib` that is newer than any host's: it has IBVERBS_1.99.
+fn newer_verbs(folder: &Path) {
+    let lib = folder.join("lib");
+    fs::create_dir_all(&lib).unwrap();
+    fs::write(
+        lib.join("map"),
+        "IBVERBS_1.99 { global: ibv_query_future; local: *; };\n",
+    )
+    .unwrap();
+    let text = "int ibv_query_future(void) { return 0; }\n";
+    let options = [
+        "-shared",
+        "-fPIC",
+        "-Wl,-soname,libibverbs.so.1",
+        "-Wl,--version-script=lib/map",
+    ];
+    let built = compile(folder, "verbs", text, &options);
+    fs::rename(built, lib.join("libibverbs.so.1")).unwrap();
+}
+
+const CALLS: &str = "int ibv_query_future(void);\nint main(void) { return ibv_query_future(); }\n";
+const RPATH: &str = "-Wl,--disable-new-dtags,-rpath,$ORIGIN/lib";
+const RUNPATH: &str = "-Wl,--enable-new-dtags,-rpath,$ORIGIN/lib";
+const REFUSED: &str = "so that the loader will not start the program";
+
+#[test]
+fn the_search_path_of_a_program_itself_is_that_of_the_loader() {
+    let folder = Folder::new("run-rpath");
+    newer_verbs(&folder.0);
+    let newer = folder.0.join("lib/libibverbs.so.1").display().to_string();
+    for (name, path) in [("rpath", RPATH), ("runpath", RUNPATH)] {
+        let options = [path, "-Llib", "-l:libibverbs.so.1"];
+        let program = compile(&folder.0, name, CALLS, &options);
+        assert!(Command::new(&program).status().unwrap().success());
+        let (said, _) = explained(&[program.to_str().unwrap()]);
+        assert!(!said.contains(REFUSED), "{name}: {said}");
+        assert!(said.contains(&newer), "{name}: {said}");
+    }
+}
+
+#[test]
+fn a_library_searches_where_the_rpath_of_its_program_says_but_not_the_runpath() {
+    let folder = Folder::new("run-rpath-inherited");
+    newer_verbs(&folder.0);
+    let text = "int ibv_query_future(void);\nint middle(void) { return ibv_query_future(); }\n";
+    let options = ["-shared", "-fPIC", "-Llib", "-l:libibverbs.so.1"];
+    compile(&folder.0, "lib/libmiddle.so", text, &options);
+    let text = "int middle(void);\nint main(void) { return middle(); }\n";
+    for (path, starts) in [(RPATH, true), (RUNPATH, false)] {
+        let options = [path, "-Llib", "-lmiddle", "-Wl,--allow-shlib-undefined"];
+        let program = compile(&folder.0, "program", text, &options);
+        let outcome = Command::new(&program).output().unwrap();
+        assert_eq!(outcome.status.success(), starts, "{}", stderr(&outcome));
+        let (said, _) = explained(&[program.to_str().unwrap()]);
+        let newer = folder.0.join("lib/libibverbs.so.1").display().to_string();
+        assert_eq!(said.contains(&newer), starts, "{path}: {said}");
+        assert!(!starts || !said.contains(REFUSED), "{path}: {said}");
+    }
+}
+
 #[test]
 fn without_a_command_the_usage_is_shown() {
     let output = airdma().arg("run").output().unwrap();

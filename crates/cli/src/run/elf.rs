@@ -25,6 +25,10 @@ pub struct Elf {
     pub interpreter: Option<String>,
     /// The libraries that it links.
     pub needed: Vec<String>,
+    /// DT_RPATH, as it stands: folders in which its libraries are searched for first.
+    pub rpath: Option<String>,
+    /// DT_RUNPATH, as it stands: the same behind `LD_LIBRARY_PATH`, for its own libraries only. Takes the place of DT_RPATH.
+    pub runpath: Option<String>,
     /// It refers to `rsocket(3)`.
     pub rsockets: bool,
 }
@@ -76,6 +80,8 @@ impl Elf {
             machine,
             interpreter: None,
             needed: Vec::new(),
+            rpath: None,
+            runpath: None,
             rsockets: false,
         };
         if Machine::ours().is_ok_and(|ours| ours == machine) && machine.class == CLASS_64 {
@@ -133,11 +139,13 @@ impl Bytes {
             segment.kind == LOAD && inside.is_some_and(|inside| inside < segment.len)
         })?;
         let strings = self.at(place.offset.checked_add(address - place.address)?, len)?;
-        elf.needed = entries
-            .iter()
-            .filter(|(tag, _)| *tag == NEEDED)
-            .filter_map(|(_, at)| string(&strings, usize::try_from(*at).ok()?))
-            .collect();
+        let texts = |wanted: u64| {
+            let tagged = entries.iter().filter(move |(tag, _)| *tag == wanted);
+            tagged.filter_map(|(_, at)| string(&strings, usize::try_from(*at).ok()?))
+        };
+        elf.needed = texts(NEEDED).collect();
+        elf.rpath = texts(RPATH).next();
+        elf.runpath = texts(RUNPATH).next();
         elf.rsockets = strings.windows(9).any(|name| name == b"\0rsocket\0");
         Some(())
     }
@@ -192,6 +200,8 @@ const INTERPRETER: u32 = 3;
 const NEEDED: u64 = 1;
 const STRINGS: u64 = 5;
 const STRINGS_LEN: u64 = 10;
+const RPATH: u64 = 15;
+const RUNPATH: u64 = 29;
 /// No table that is looked at is longer.
 const READ_MAX: usize = 64 << 20;
 

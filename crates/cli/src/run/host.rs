@@ -1,5 +1,5 @@
 //! Which libraries of rdma-core a program would get from this host, as `ld.so(8)` looks for them: `LD_LIBRARY_PATH`, the cache
-//! that ldconfig(8) writes, the default folders. What a program has in its own RPATH is not considered.
+//! that ldconfig(8) writes, the default folders; and around those the folders that the program itself names.
 
 use std::env;
 use std::ffi::OsStr;
@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::elf::Machine;
+use super::search::Search;
 
 /// Names by which programs link the two libraries.
 pub const VERBS: &str = "libibverbs.so.1";
@@ -35,9 +36,20 @@ impl Host {
         }
     }
 
-    /// Where a library of that name is.
-    pub fn library(&self, name: &str) -> Option<PathBuf> {
-        find(name, env::var_os("LD_LIBRARY_PATH").as_deref(), &self.cache)
+    /// Where a library is that an object links.
+    pub fn library(&self, name: &str, search: &Search) -> Option<PathBuf> {
+        if name.contains('/') {
+            return Some(PathBuf::from(name)).filter(|path| is_for_us(path));
+        }
+        let path = env::var_os("LD_LIBRARY_PATH");
+        let in_own = |folders: &[PathBuf]| {
+            let mut paths = folders.iter().map(|folder| folder.join(name));
+            paths.find(|path| is_for_us(path))
+        };
+        in_own(&search.first)
+            .or_else(|| in_given(name, path.as_deref()))
+            .or_else(|| in_own(&search.later))
+            .or_else(|| find(name, None, &self.cache))
     }
 
     /// The names of those that are not there.
@@ -49,15 +61,18 @@ impl Host {
 }
 
 fn find(name: &str, path: Option<&OsStr>, cache: &[u8]) -> Option<PathBuf> {
+    let default = DEFAULT.iter().map(|folder| Path::new(folder).join(name));
+    let mut known = cached(cache, name).into_iter().chain(default);
+    in_given(name, path).or_else(|| known.find(|path| is_for_us(path)))
+}
+
+/// The library in the folders of `LD_LIBRARY_PATH`.
+fn in_given(name: &str, path: Option<&OsStr>) -> Option<PathBuf> {
     let folders = path.map_or(&b""[..], OsStr::as_bytes);
-    let given = folders
+    folders
         .split(|byte| matches!(byte, b':' | b';'))
         .filter(|folder| !folder.is_empty())
-        .map(|folder| Path::new(OsStr::from_bytes(folder)).join(name));
-    let default = DEFAULT.iter().map(|folder| Path::new(folder).join(name));
-    given
-        .chain(cached(cache, name))
-        .chain(default)
+        .map(|folder| Path::new(OsStr::from_bytes(folder)).join(name))
         .find(|path| is_for_us(path))
 }
 

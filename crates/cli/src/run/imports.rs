@@ -1,12 +1,13 @@
 //! What a program and the libraries that it links import of libibverbs and librdmacm, and whether they will find it: by the version
 //! node, without which the loader refuses to start the program, and by the name.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::path::{Path, PathBuf};
 
 use super::artefact::{Choice, MAKE_DROP_IN};
 use super::elf::{Elf, Symbol, Symbols};
 use super::host::{CM, Host, VERBS};
+use super::search::Search;
 
 /// Files that are looked at: the program, and libraries, and theirs.
 const FILES_MAX: usize = 512;
@@ -25,7 +26,12 @@ struct Import {
 
 /// What is imported of the two libraries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Imports(Vec<Import>);
+pub struct Imports {
+    symbols: Vec<Import>,
+    /// The files of the two libraries that the program's own search path leads to.
+    verbs: Option<PathBuf>,
+    cm: Option<PathBuf>,
+}
 
 /// What will happen for want of a symbol.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,26 +45,48 @@ pub enum Lack {
 impl Imports {
     /// Reads the file of a program and the libraries that it links.
     pub fn of(program: &Path, host: &Host) -> Imports {
-        let (mut imports, mut seen) = (Vec::new(), HashSet::new());
-        let mut files = vec![program.to_owned()];
-        while let Some(file) = files.pop().filter(|_| seen.len() < FILES_MAX) {
+        let (mut imports, mut seen) = (Imports::default(), HashSet::new());
+        // `$ORIGIN` of a program is where the file lies to which symbolic links lead.
+        let program = program.canonicalize().unwrap_or(program.to_owned());
+        let mut files = VecDeque::from([(program, Search::default())]);
+        while let Some((file, above)) = files.pop_front().filter(|_| seen.len() < FILES_MAX) {
             let Ok(symbols) = Symbols::read(&file) else {
                 continue;
             };
-            imports.extend(symbols.imports.into_iter().filter_map(|symbol| {
-                let of = library_of(&symbol.node)?;
-                let by = file.clone();
-                Some(Import { symbol, of, by })
-            }));
-            let elf = Elf::read(&file).ok().flatten();
-            for name in elf.map(|elf| elf.needed).unwrap_or_default() {
+            imports
+                .symbols
+                .extend(symbols.imports.into_iter().filter_map(|symbol| {
+                    let of = library_of(&symbol.node)?;
+                    let by = file.clone();
+                    Some(Import { symbol, of, by })
+                }));
+            let Some(elf) = Elf::read(&file).ok().flatten() else {
+                continue;
+            };
+            let search = Search::of(&file, &elf, &above);
+            for name in elf.needed {
+                if !seen.insert(name.clone()) {
+                    continue;
+                }
+                let found = host.library(&name, &search);
                 // What rdma-core's own two libraries import of each other is theirs.
-                if ![VERBS, CM].contains(&name.as_str()) && seen.insert(name.clone()) {
-                    files.extend(host.library(&name));
+                match name.as_str() {
+                    VERBS => imports.verbs = found,
+                    CM => imports.cm = found,
+                    _ => files.extend(found.map(|file| (file, search.clone()))),
                 }
             }
         }
-        Imports(imports)
+        imports
+    }
+
+    /// The libraries that the program gets: the host's, but for those that its own search path leads to.
+    pub fn seen_from(&self, host: Host) -> Host {
+        Host {
+            verbs: self.verbs.clone().or(host.verbs),
+            cm: self.cm.clone().or(host.cm),
+            cache: host.cache,
+        }
     }
 
     /// Whether the host's libraries are older than what the program was built against, so that the loader would refuse it
@@ -69,7 +97,7 @@ impl Imports {
                 continue;
             };
             let known: HashSet<_> = symbols.nodes.iter().map(String::as_str).collect();
-            let import = self.0.iter().find(|import| {
+            let import = self.symbols.iter().find(|import| {
                 import.of == name
                     && !known.is_empty()
                     && !known.contains(import.symbol.node.as_str())
@@ -110,7 +138,8 @@ impl Imports {
     }
 
     fn imports_of(&self, library: &str) -> impl Iterator<Item = &Import> {
-        self.0.iter().filter(move |import| import.of == library)
+        let symbols = self.symbols.iter();
+        symbols.filter(move |import| import.of == library)
     }
 
     /// What of it the chosen artefact has not.
@@ -174,7 +203,7 @@ impl Imports {
     /// The imports that are missing, as text.
     fn names(&self, is_missing: impl Fn(&Import) -> bool) -> Option<String> {
         let missing: BTreeSet<_> = self
-            .0
+            .symbols
             .iter()
             .filter(|import| is_missing(import))
             .map(|import| format!("{} ({})", import.symbol.name, import.symbol.node))
@@ -242,12 +271,11 @@ mod tests {
 
     #[test]
     fn a_message_names_a_few_and_counts_the_others() {
-        let imports = Imports(
-            ["a", "b", "b", "c", "d", "e", "f"]
-                .iter()
-                .map(|name| import(name, "IBVERBS_1.99"))
-                .collect(),
-        );
+        let names = ["a", "b", "b", "c", "d", "e", "f"];
+        let imports = Imports {
+            symbols: names.map(|name| import(name, "IBVERBS_1.99")).into(),
+            ..Imports::default()
+        };
         let text = imports.names(|_| true);
         assert_eq!(
             text.as_deref(),
@@ -260,11 +288,15 @@ mod tests {
 
     #[test]
     fn a_missing_verb_is_refused_and_a_missing_function_of_librdmacm_may_fail() {
-        let imports = Imports(vec![
+        let symbols = vec![
             import("ibv_future", "IBVERBS_1.99"),
             import("rdma_future", "RDMACM_1.99"),
             import("ibv_open_device", "IBVERBS_1.1"),
-        ]);
+        ];
+        let imports = Imports {
+            symbols,
+            ..Imports::default()
+        };
         let said = imports.refused(&HashSet::from(["ibv_open_device".to_owned()]));
         let [verb, cm] = said.as_slice() else {
             panic!("{said:?}");
