@@ -91,7 +91,7 @@ def reference_complaints(pages: dict[Path, str]) -> list[str]:
 
 def counters(code: dict[str, str]) -> set[str]:
     """Names of all counters, as `airdma devices -v` shows them."""
-    engine = code["engine/src/worker/counters.rs"]
+    engine = code["engine/src/counter_names.rs"]
     table = engine.partition("ENGINE_NAMES")[2].partition("];")[0]
     names = set(re.findall(r'"(\w+)",$', table, re.MULTILINE))
     for file in ("transport/src/counter.rs", "cm/src/counter.rs"):

@@ -53,7 +53,7 @@ class Book(unittest.TestCase):
 
     def test_counters_are_read_from_the_code(self) -> None:
         code = {
-            "engine/src/worker/counters.rs": (
+            "engine/src/counter_names.rs": (
                 'const ENGINE_NAMES: [&str; 2] = [\n    "drop_air",\n    "port_failures",\n];\n'
                 '"rx_short" => "drop_short",'
             ),

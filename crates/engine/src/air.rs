@@ -40,7 +40,7 @@ pub(crate) use peer::Arrived;
 use crate::QpType;
 use crate::index::{AirIndex, QpIndex};
 use crate::sharing::steering::range_of;
-use crate::worker::qp_table::Connection;
+use crate::tables::qp_table::Connection;
 use crate::worker::tables::Tables;
 use airdma_port::{Destination, Port, QueueFill};
 use airdma_transport::rate::{Occupancy, Rate};

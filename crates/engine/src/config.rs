@@ -3,7 +3,7 @@
 use crate::air::RateControl;
 use crate::environment::Variable;
 use crate::seal::Secret;
-use crate::worker::peers::Window;
+use crate::tables::peers::Window;
 use airdma_port::impair::Impairment;
 use airdma_wire::PathMtu;
 use std::io;
@@ -249,7 +249,7 @@ mod tests {
             assert!(bundles_asked_for().is_err());
             assert!(impairment_asked_for().is_err());
             assert!(DeviceConfig::from_environment().is_err());
-            assert!(crate::host::devices::all_devices().is_err());
+            assert!(crate::all_devices().is_err());
             return;
         }
         // The environment of this process is that of all its tests.

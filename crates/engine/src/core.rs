@@ -4,6 +4,8 @@
 //! [`state`], what other processes at its addresses have to do with it in [`co_processes`].
 
 mod co_processes;
+mod patience;
+pub(crate) mod progress_loop;
 mod state;
 
 use crate::air::AirMode;
@@ -12,17 +14,16 @@ use crate::host::gids::{GIDS_MAX, GidEntry};
 use crate::host::interface;
 use crate::host::link_monitor::News;
 use crate::index::{DOORBELLS, Serial};
-use crate::objects::async_event::{AsyncEvents, EventOwner};
+use crate::inventory::Inventory;
 use crate::progress::eventfd::EventFd;
 use crate::progress::progress_thread::Helper;
 use crate::progress::standby::Watch;
 use crate::progress::wait::{Descriptors, Waited};
 use crate::progress::worker_lock::{Left, NEVER, NO_ROOM_WANTED, ROOM_ANYWHERE, Relay, Rounds};
+use crate::queues::async_event::{AsyncEvents, EventOwner};
 use crate::random::Random;
 use crate::seal::Secret;
 use crate::sharing::steering::{self, JoinError, Steering};
-use crate::simulated::Inventory;
-use crate::worker::finish::Patience;
 use crate::worker::{Round, Work, Worker};
 use crate::{Air, AsyncEvent, DeviceConfig, DeviceInfo, Error, PathMtu, RateControl};
 use airdma_port::impair::Impaired;
@@ -32,6 +33,8 @@ use airdma_shm::{Arena, Doorbells};
 use airdma_transport::Time;
 use airdma_wire::Neighbour;
 use airdma_wire::air::feature;
+use patience::Patience;
+use progress_loop::ProgressLoop;
 use state::{State, WhenGone, addresses_of, families_of, line_rate};
 use std::io;
 use std::os::fd::RawFd;
@@ -526,8 +529,9 @@ impl Core {
         if self.clock.is_moved() {
             return Ok(());
         }
+        let core = Arc::clone(self);
         self.helper
-            .start(self)
+            .start(move || ProgressLoop::new(&core).run())
             .map_err(|error| Error::system("starting the helper thread of the device", &error))
     }
 

@@ -43,13 +43,13 @@ macro_rules! index {
 }
 
 index! {
-    /// A queue pair. Its number is another one: see [`crate::worker::qp_table`].
+    /// A queue pair. Its number is another one: see [`crate::tables::qp_table`].
     QpIndex,
     /// A completion queue.
     CqIndex,
     /// A shared receive queue; also its number, which extended connections name in their packets.
     SrqIndex,
-    /// A host to which queue pairs are connected ([`crate::worker::peers`]).
+    /// A host to which queue pairs are connected ([`crate::tables::peers`]).
     PeerIndex,
     /// A process at another host that speaks air mode, or a host whose rate is controlled
     /// ([`crate::air`]).

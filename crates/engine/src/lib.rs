@@ -12,10 +12,12 @@ mod air;
 mod clock;
 mod config;
 mod core;
+mod counter_names;
 mod environment;
 mod error;
 mod host;
 mod index;
+mod inventory;
 #[cfg(test)]
 #[path = "../tests/common/isolated.rs"]
 mod isolated;
@@ -23,12 +25,14 @@ mod limits;
 mod memory;
 mod objects;
 mod progress;
+mod queues;
 mod random;
 mod seal;
 mod sharing;
 #[doc(hidden)]
 pub mod simulated;
 mod sync;
+mod tables;
 mod worker;
 
 pub use air::RateControl;
@@ -42,36 +46,41 @@ pub use airdma_transport::{
 pub use airdma_wire::{Gid, Lkey, PathMtu, Psn, Qkey, Qpn, Rkey};
 pub use config::{Air, DeviceConfig};
 pub use error::Error;
-pub use host::devices::{DeviceInfo, all_devices, devices};
+pub use host::devices::DeviceInfo;
 pub use host::gids::GidEntry;
 pub use host::link_monitor::News;
 pub use host::memory_file::memory_file;
 pub use limits::{LIMITS, Limits};
 pub use memory::RegionChange;
 pub use objects::ah::Ah;
-pub use objects::async_event::AsyncEvent;
 pub use objects::channel::Channel;
-pub use objects::cm::{CmChannel, CmNews};
-pub use objects::completion_counter::{CompletionCounter, CountedOperations, CounterUnit};
-pub use objects::cq::{Cq, CqOptions};
+
+pub use objects::completion_counter::{CompletionCounter, CounterUnit};
+pub use objects::cq::Cq;
 pub use objects::device::Device;
 pub use objects::device::LinkAddress;
+pub use objects::device_list::{all_devices, devices};
 pub use objects::dm::Dm;
 pub use objects::event_wait::{AsyncWait, ChannelWait, CmWait, EventWait};
 pub use objects::mr::Mr;
 pub use objects::mw::{Mw, MwType};
 pub use objects::pd::{Pd, PdUse, Prefetch};
 pub use objects::post::{RecvPost, SendPost};
-pub use objects::qp::{Qp, QpCaps, QpInit, RecvWr, SendFlags, SendWr};
+pub use objects::qp::{Qp, QpInit, RecvWr, SendFlags, SendWr};
 pub use objects::send_batch::SendBatch;
 pub use objects::srq::{Srq, SrqAttributes, SrqExtension, SrqPost};
 pub use objects::xrcd::Xrcd;
 pub use progress::progress_thread::without_signals;
+pub use queues::async_event::AsyncEvent;
+pub use queues::attached_counters::CountedOperations;
+pub use queues::cm_channel::{CmChannel, CmNews};
+pub use queues::cq_shared::CqOptions;
+pub use queues::qp_caps::QpCaps;
 pub use seal::Secret;
 pub use sharing::runtime_dir;
-pub use worker::counters::counters_of;
-pub use worker::cq_table::monotonic;
-pub use worker::peers::Window as PeerWindow;
+pub use tables::counters::counters_of;
+pub use tables::cq_table::monotonic;
+pub use tables::peers::Window as PeerWindow;
 
 /// What the calls and events of RDMA CM are made of.
 pub mod cm_protocol {

@@ -18,10 +18,10 @@ pub(crate) mod session;
 pub use secret::Secret;
 pub(crate) use secret::TAG_LEN;
 
+use crate::counter_names::EngineCounter;
 use crate::index::QpIndex;
 use crate::random::Random;
-use crate::worker::counters::EngineCounter;
-use crate::worker::qp_table::{NO_PORT, QpSlot};
+use crate::tables::qp_table::{NO_PORT, QpSlot};
 use crate::worker::tables::{PACKET_LEN_MAX, Tables, destination};
 use airdma_port::{Destination, Received};
 use airdma_transport::{Arrival, QpType, QueuePair, Time};

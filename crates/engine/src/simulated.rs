@@ -6,6 +6,7 @@
 use crate::air::{AirMode, RateControl};
 use crate::clock::Clock;
 use crate::core::Core;
+pub use crate::inventory::Inventory;
 use crate::random::Random;
 use crate::worker::Work;
 use crate::{Device, DeviceConfig, DeviceInfo, GidEntry, PathMtu};
@@ -41,27 +42,6 @@ pub fn interface(name: &str, index: u32, address: IpAddr) -> DeviceInfo {
 /// A device whose time the owner moves.
 pub struct Simulated {
     device: Arc<Device>,
-}
-
-/// What a device holds on to; all zero once everything that was created is destroyed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Inventory {
-    /// Queue pairs.
-    pub queue_pairs: usize,
-    /// Memory regions and windows.
-    pub regions: usize,
-    /// Completion queues.
-    pub completion_queues: usize,
-    /// Shared receive queues.
-    pub shared_queues: usize,
-    /// Timers that are set.
-    pub timers: usize,
-    /// Queue pairs that wait for their turn to send.
-    pub waiting: usize,
-    /// Peers that a window is kept for.
-    pub peers: usize,
-    /// Bytes of shared memory that rings take.
-    pub ring_bytes: usize,
 }
 
 impl Simulated {

@@ -1,27 +1,16 @@
 //! The worker of a device: whoever holds it makes the device progress.
 
-pub(crate) mod counters;
-pub(crate) mod cq_table;
-pub(crate) mod finish;
 pub(crate) mod gsi;
-pub(crate) mod multicast;
-pub(crate) mod peers;
-pub(crate) mod qp_host;
-pub(crate) mod qp_table;
-pub(crate) mod raw_frames;
-pub(crate) mod round_robin;
 pub(crate) mod source_port;
-pub(crate) mod srq_table;
 pub(crate) mod tables;
-pub(crate) mod timers;
 pub(crate) mod withheld;
 
+use crate::counter_names::EngineCounter;
 use crate::index::{Doorbell, QpIndex};
 use crate::random::Random;
 use crate::sharing::steering::{Ground, Steering};
-use crate::worker::counters::EngineCounter;
+use crate::tables::peers::Window;
 use crate::worker::gsi::Gsi;
-use crate::worker::peers::Window;
 use crate::worker::tables::{PACKET_LEN_MAX, ROUND_BYTES, Tables};
 use crate::{DeviceInfo, Error};
 use airdma_cm::Config;

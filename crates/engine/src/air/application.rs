@@ -3,7 +3,7 @@
 
 use super::AirIndex;
 use crate::index::QpIndex;
-use crate::objects::application_buffer::Fill;
+use crate::queues::application_buffer::Fill;
 use crate::worker::tables::Tables;
 use airdma_transport::Time;
 

@@ -6,9 +6,9 @@
 
 use super::pace::{ECT_0, Pace};
 use super::{AirIndex, AirMode, RateControl};
+use crate::counter_names::EngineCounter;
 use crate::index::QpIndex;
-use crate::worker::counters::EngineCounter;
-use crate::worker::qp_table::Connection;
+use crate::tables::qp_table::Connection;
 use crate::worker::tables::{Tables, destination};
 use airdma_port::Destination;
 use airdma_transport::{Arrival, QueuePair, Time};

@@ -12,7 +12,7 @@
 
 use super::{Air, AirIndex};
 use crate::index::QpIndex;
-use crate::worker::qp_table::Connection;
+use crate::tables::qp_table::Connection;
 use crate::worker::tables::Tables;
 use airdma_transport::Time;
 use airdma_wire::{Gid, Neighbour, Qpn};

@@ -1,9 +1,9 @@
 //! Which interfaces are RDMA devices.
 
-use crate::config::{loopback_asked_for, path_mtu_asked_for};
+use crate::DeviceConfig;
+use crate::config::path_mtu_asked_for;
 use crate::host::gids::{GIDS_MAX, GidEntry};
 use crate::host::interface::InterfaceQuery;
-use crate::{Device, DeviceConfig};
 use airdma_wire::{Gid, PathMtu};
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -37,27 +37,12 @@ pub struct DeviceInfo {
     pub speed_mbps: Option<u32>,
 }
 
-/// The devices of this machine (of the network namespace of the calling thread), sorted by interface index: one per
-/// interface that is up and has an address. A device that this process has open is described as its users see it. The
-/// loopback interface counts only when `AIRDMA_LOOPBACK=1` is set.
-///
-/// IPv6 addresses that the kernel still checks for duplicates are left out: nothing can be bound to them yet.
-///
-/// # Errors
-/// Whatever `getifaddrs(3)` fails with.
-pub fn devices() -> io::Result<Vec<DeviceInfo>> {
-    describe_all(loopback_asked_for())
-}
-
-/// As [`devices`], and the loopback interface counts in any case: for programs that name the device that they want.
-///
-/// # Errors
-/// As [`devices`].
-pub fn all_devices() -> io::Result<Vec<DeviceInfo>> {
-    describe_all(true)
-}
-
-fn describe_all(loopback: bool) -> io::Result<Vec<DeviceInfo>> {
+/// The devices of this machine, with or without the loopback interface. `current_of` describes a
+/// device that this process has open.
+pub(crate) fn describe_all(
+    loopback: bool,
+    current_of: impl Fn(&DeviceInfo) -> Option<DeviceInfo>,
+) -> io::Result<Vec<DeviceInfo>> {
     let asked = path_mtu_asked_for()?;
     let query = InterfaceQuery::new()?;
     let unusable = unusable_now();
@@ -70,7 +55,7 @@ fn describe_all(loopback: bool) -> io::Result<Vec<DeviceInfo>> {
         .collect();
     for device in &mut devices {
         device.path_mtu = asked.unwrap_or(device.path_mtu);
-        if let Some(opened) = Device::current_of(device) {
+        if let Some(opened) = current_of(device) {
             *device = opened;
         }
     }
@@ -311,7 +296,7 @@ mod tests {
 
     #[test]
     fn every_device_has_a_gid_and_a_path_mtu_that_fits() {
-        for device in devices().unwrap() {
+        for device in describe_all(false, |_| None).unwrap() {
             assert!(!device.gids.is_empty());
             assert!(device.path_mtu.bytes() + 80 <= device.mtu);
             assert_eq!(device.name, format!("airdma_{}", device.interface));

@@ -1,15 +1,12 @@
 //! Completion channels.
 
-use crate::objects::event_queue::EventQueue;
-use crate::objects::use_count::UseCount;
 use crate::progress::wait::Descriptors;
+use crate::queues::cq_shared::ChannelEvents;
+use crate::queues::use_count::UseCount;
 use crate::{ChannelWait, Device, Error, EventWait};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
-
-/// Whose event (its [`crate::worker::cq_table::CqShared::id`]) and its cookie.
-pub(crate) type ChannelEvents = EventQueue<(u64, u64)>;
 
 /// A completion channel: a descriptor that is readable while an event waits.
 pub struct Channel {

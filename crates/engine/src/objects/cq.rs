@@ -1,10 +1,10 @@
 //! Completion queues.
 
 use crate::index::CqIndex;
-use crate::objects::async_event::EventOwner;
-use crate::objects::use_count::UseCount;
+use crate::queues::async_event::EventOwner;
+use crate::queues::cq_shared::CqShared;
+use crate::queues::use_count::UseCount;
 use crate::worker::Work;
-use crate::worker::cq_table::CqShared;
 use crate::{Channel, Completion, CompletionOpcode, Device, Error, GrhHeader, Status};
 use airdma_shm::{Cqe, RingConsumer};
 use airdma_wire::{Qpn, Rkey};
@@ -14,15 +14,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Among the polls that find something, one in this many runs the worker all the same: a queue that never runs empty must
 /// not keep others waiting.
 const POLLS_PER_ROUND: u32 = 16;
-
-/// What a completion queue does beyond the ordinary.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CqOptions {
-    /// Notes when each completion is made; that costs a look at the clock.
-    pub timestamps: bool,
-    /// Completions that find no room are lost without an error.
-    pub ignore_overrun: bool,
-}
 
 /// A completion queue. Any thread may poll it; polling also runs the device's worker.
 pub struct Cq {

@@ -4,14 +4,14 @@ use crate::clock::Clock;
 use crate::core::Core;
 use crate::host::interface::InterfaceQuery;
 use crate::host::neighbour;
-use crate::objects::async_event::AsyncEvents;
-use crate::objects::channel::ChannelEvents;
-use crate::objects::cq::CqOptions;
 use crate::objects::pd::check_path;
 use crate::progress::poll_set::PollSet;
+use crate::queues::async_event::AsyncEvents;
+use crate::queues::cq_shared::ChannelEvents;
+use crate::queues::cq_shared::CqOptions;
+use crate::queues::cq_shared::CqShared;
 use crate::random::Random;
 use crate::seal::Secret;
-use crate::worker::cq_table::CqShared;
 use crate::{
     AsyncEvent, AsyncWait, Channel, CompletionCounter, CounterUnit, Cq, DeviceConfig, DeviceInfo,
     Dm, Error, EventWait, LIMITS, Limits, Path, Pd, Xrcd,

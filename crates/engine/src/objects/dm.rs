@@ -1,6 +1,6 @@
 //! Device memory: memory that a device lends to the application, here a mapping of ours in host memory.
 
-use crate::objects::use_count::UseCount;
+use crate::queues::use_count::UseCount;
 use crate::{Device, Error, LIMITS};
 use std::io;
 use std::ptr::NonNull;

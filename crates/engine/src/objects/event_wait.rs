@@ -5,9 +5,9 @@
 //! [`EventWait::step`] looks for an event. If there is none, the caller sleeps on [`EventWait::bed`], tells how that ended by
 //! [`EventWait::woke`], and steps again.
 
-use crate::objects::event_queue::is_nonblocking;
 use crate::progress::slice::shorten;
 use crate::progress::wait::{Descriptors, Waited, signal_restarts, timespec_of};
+use crate::queues::event_queue::is_nonblocking;
 use crate::worker::Work;
 use crate::{AsyncEvent, Channel, CmChannel, CmNews, Device, Error};
 use std::io;

@@ -3,8 +3,8 @@
 use crate::core::Core;
 use crate::index::PdIndex;
 use crate::memory::{MemoryTable, files, presence};
-use crate::objects::use_count::UseCount;
-use crate::worker::multicast::check_scope;
+use crate::objects::multicast::check_scope;
+use crate::queues::use_count::UseCount;
 use crate::{
     Access, Ah, Device, Dm, Error, Mr, Mw, MwType, Path, Qp, QpInit, Sge, Srq, SrqAttributes,
     SrqExtension,

@@ -5,10 +5,10 @@
 //! batches of small messages. A datagram is never under way, so of those the first after a poll leaves at once, and
 //! the others wait for the next poll; if nobody polls, each leaves at once.
 
+use crate::objects::multicast::NO_SEALED_GROUP;
 use crate::objects::pd::check_posted_path;
 use crate::objects::send_wqe::encode;
 use crate::worker::Work;
-use crate::worker::multicast::NO_SEALED_GROUP;
 use crate::{
     Datagram, Error, LIMITS, Operation, Qp, QpState, QpType, RecvWr, SendFlags, SendWr, Sge,
 };

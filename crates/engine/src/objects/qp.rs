@@ -2,16 +2,17 @@
 
 use crate::core::Core;
 use crate::index::{CqIndex, PdIndex};
-use crate::objects::application_buffer::Fill;
-use crate::objects::async_event::EventOwner;
 use crate::objects::pd::check_path;
-use crate::objects::qp_shared::QpShared;
-use crate::objects::use_count::UseCount;
+use crate::queues::application_buffer::Fill;
+use crate::queues::async_event::EventOwner;
+use crate::queues::qp_caps::QpCaps;
+use crate::queues::qp_shared::QpShared;
+use crate::queues::use_count::UseCount;
 use crate::seal::datagrams::DatagramSeals;
-use crate::worker::qp_host::{QpSide, Receives};
-use crate::worker::qp_table::{QpSlot, Source};
-use crate::worker::raw_frames::RawFrames;
-use crate::worker::srq_table::Held;
+use crate::tables::qp_host::{QpSide, Receives};
+use crate::tables::qp_table::{QpSlot, Source};
+use crate::tables::raw_frames::RawFrames;
+use crate::tables::srq_table::Held;
 use crate::{
     AttrMask, CompletionCounter, CountedOperations, Cq, Datagram, Device, Error, LIMITS, Operation,
     Pd, QpAttributes, QpState, QpType, Qpn, Sge, Srq, Xrcd,
@@ -78,21 +79,6 @@ pub struct QpInit {
     pub caps: QpCaps,
     /// Whether every send work request gets a completion (`sq_sig_all`).
     pub signal_all: bool,
-}
-
-/// Sizes of a queue pair's queues (`ibv_qp_cap`). What is granted may be more than what was asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QpCaps {
-    /// Send work requests outstanding.
-    pub max_send_wr: u32,
-    /// Receive work requests outstanding.
-    pub max_recv_wr: u32,
-    /// Scatter/gather elements per send work request.
-    pub max_send_sge: u32,
-    /// Scatter/gather elements per receive work request.
-    pub max_recv_sge: u32,
-    /// Inline bytes per send work request.
-    pub max_inline: u32,
 }
 
 /// A queue pair. Any thread may post to it.
@@ -292,6 +278,7 @@ impl Qp {
                 return Err(Error::Invalid("the queue pair is beyond INIT"));
             }
             let counters = slot.side.completion_counters.get_or_insert_default();
+            let counter: Arc<CompletionCounter> = Arc::clone(counter);
             counters.attach(operations, counter)
         })
     }
@@ -510,36 +497,6 @@ impl Drop for Qp {
             self.detach_all();
         }
         self.destroy().ok();
-    }
-}
-
-impl QpCaps {
-    fn check(&self) -> Result<(), Error> {
-        let within = self.max_send_wr <= LIMITS.max_qp_wr
-            && self.max_recv_wr <= LIMITS.max_qp_wr
-            && self.max_send_sge <= LIMITS.max_sge
-            && self.max_recv_sge <= LIMITS.max_sge
-            && self.max_inline <= LIMITS.max_inline;
-        if within {
-            Ok(())
-        } else {
-            Err(Error::Invalid(
-                "a queue pair capability is above the device's limit",
-            ))
-        }
-    }
-
-    /// What rings for these sizes hold: a power of two of requests, and inline data where elements would fit.
-    fn granted(self, send: &RingProducer, recv: &RingProducer) -> QpCaps {
-        let requests =
-            |asked: u32, ring: &RingProducer| if asked == 0 { 0 } else { ring.capacity() };
-        let room = SendWqe::stride(self.max_send_sge, self.max_inline) - SendWqe::stride(0, 0);
-        QpCaps {
-            max_send_wr: requests(self.max_send_wr, send),
-            max_recv_wr: requests(self.max_recv_wr, recv),
-            max_inline: room.min(LIMITS.max_inline),
-            ..self
-        }
     }
 }
 

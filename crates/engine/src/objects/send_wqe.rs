@@ -1,7 +1,7 @@
 //! Send work requests on their way through the ring: written by the poster, read by the worker.
 
 use crate::objects::post::Payload;
-use crate::worker::qp_host::list_bytes;
+use crate::queues::sge_list::list_bytes;
 use crate::{Access, Datagram, LIMITS, Operation, Path, SendFlags, SendWr};
 use airdma_shm::{Corrupt, SendWqe, SlotRef, WorkOperation};
 use airdma_transport::Bind;

@@ -1,10 +1,11 @@
 //! Shared receive queues as the caller holds them.
 
 use crate::index::SrqIndex;
-use crate::objects::async_event::EventOwner;
 use crate::objects::post::write_receive;
-use crate::objects::use_count::UseCount;
-use crate::worker::srq_table::{Extended, SrqSlot};
+use crate::queues::async_event::EventOwner;
+use crate::queues::srq_shared::SrqShared;
+use crate::queues::use_count::UseCount;
+use crate::tables::srq_table::{Extended, SrqSlot};
 use crate::{Cq, Error, LIMITS, Pd, RecvWr, Xrcd};
 use airdma_shm::{RecvWqe, RingConsumer, RingProducer, ring};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -27,14 +28,6 @@ pub struct SrqExtension {
     pub domain: Arc<Xrcd>,
     /// Where its completions go.
     pub cq: Arc<Cq>,
-}
-
-/// What the application's side and the worker's side share, beside the ring.
-pub(crate) struct SrqShared {
-    /// Unique in this process: whose events these are.
-    pub(crate) id: u64,
-    pub(crate) cookie: AtomicU64,
-    pub(crate) limit: AtomicU32,
 }
 
 /// A shared receive queue. Any thread may post to it.

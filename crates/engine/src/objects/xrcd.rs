@@ -1,7 +1,7 @@
 //! Domains of extended reliable connections (IBTA annex A14): which target queue pairs may fill which shared receive queues.
 
 use crate::index::Serial;
-use crate::objects::use_count::UseCount;
+use crate::queues::use_count::UseCount;
 use crate::{Device, Error, Qp};
 use std::sync::Arc;
 

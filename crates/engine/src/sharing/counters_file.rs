@@ -11,8 +11,8 @@
 //! file they have. Without a file nothing fails.
 
 use crate::DeviceInfo;
+use crate::counter_names::{COUNT, names};
 use crate::sharing::runtime_dir::{self, Locked, directory, network_namespace, open_file, reserve};
-use crate::worker::counters::{COUNT, names};
 use std::fs::File;
 use std::io;
 use std::path::Path;

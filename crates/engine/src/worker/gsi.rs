@@ -2,12 +2,12 @@
 //! somebody listens or connects.
 
 use crate::Error;
-use crate::objects::cm::CmChannel;
+use crate::queues::cm_channel::{CmChannel, Subject};
 use crate::sharing::orphan_notices::Will;
-use crate::worker::cq_table::CqTable;
-use crate::worker::qp_table::QpTable;
+use crate::tables::cq_table::CqTable;
+use crate::tables::qp_table::QpTable;
 use crate::worker::withheld::Withheld;
-use airdma_cm::{Config, ConnectionId, Event, LastWords, ListenerId, Manager, Route, SidrId};
+use airdma_cm::{Config, ConnectionId, Event, LastWords, ListenerId, Manager, Route};
 use airdma_port::Destination;
 use airdma_transport::{Arrival, Time};
 use airdma_wire::cm::ServiceId;
@@ -16,14 +16,6 @@ use airdma_wire::{Bth, Deth, Gid, Headers, Neighbour, Opcode, Packet, Psn, Qpn};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 use std::sync::Arc;
-
-/// What an event is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Subject {
-    Listener(ListenerId),
-    Connection(ConnectionId),
-    Resolution(SidrId),
-}
 
 /// Who hears of it, and under which number.
 #[derive(Clone)]

@@ -9,7 +9,7 @@
 //! is tried, and is the new one if what comes from there is good.
 
 use crate::index::QpIndex;
-use crate::worker::qp_table::QpSlot;
+use crate::tables::qp_table::{QpSlot, Silence};
 use crate::worker::tables::Tables;
 use airdma_port::Received;
 use airdma_transport::{Progress, Time};
@@ -27,13 +27,6 @@ pub(crate) struct Candidate {
     pub(crate) index: QpIndex,
     port: u32,
     before: Progress,
-}
-
-/// Since when a connection has made no progress, as far as packets from other ports have shown.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Silence {
-    since: Time,
-    progress: Progress,
 }
 
 impl Tables {

@@ -1,24 +1,25 @@
 //! What a worker works on: queue pairs, memory, completion queues, timers, peers, and whose turn it is.
 
 use crate::air::{Air, Arrived};
+use crate::counter_names::EngineCounter;
 use crate::index::{AirIndex, Doorbell, PeerIndex, QpIndex, SrqIndex};
+use crate::inventory::Inventory;
 use crate::memory::MemoryTable;
 use crate::objects::send_wqe;
 use crate::random::Random;
 use crate::seal::{OPENED_LEN_MAX, Secret};
 use crate::sharing::steering::Steering;
-use crate::simulated::Inventory;
-use crate::worker::counters::{Counters, EngineCounter};
-use crate::worker::cq_table::{CqTable, Overrun};
+use crate::tables::counters::Counters;
+use crate::tables::cq_table::{CqTable, Overrun};
+use crate::tables::multicast::Multicast;
+use crate::tables::peers::{Peers, Window};
+use crate::tables::qp_host::QpHost;
+use crate::tables::qp_table::{Connection, QpSlot, QpTable, Source};
+use crate::tables::round_robin::Active;
+use crate::tables::srq_table::SrqTable;
+use crate::tables::timers::Timers;
 use crate::worker::gsi::Gsi;
-use crate::worker::multicast::Multicast;
-use crate::worker::peers::{Peers, Window};
-use crate::worker::qp_host::QpHost;
-use crate::worker::qp_table::{Connection, QpSlot, QpTable, Source};
-use crate::worker::round_robin::Active;
 use crate::worker::source_port::Candidate;
-use crate::worker::srq_table::SrqTable;
-use crate::worker::timers::Timers;
 use crate::{AttrMask, Error, QpAttributes, QpState, QpType};
 use airdma_port::Destination;
 use airdma_transport::{

@@ -4,9 +4,9 @@
 //! one round.
 
 use crate::index::CqIndex;
-use crate::worker::cq_table::CqTable;
-use crate::worker::gsi::Subject;
-use crate::worker::qp_table::QpTable;
+use crate::queues::cm_channel::Subject;
+use crate::tables::cq_table::CqTable;
+use crate::tables::qp_table::QpTable;
 use airdma_cm::Event;
 use airdma_transport::{QpState, Time};
 use airdma_wire::Qpn;

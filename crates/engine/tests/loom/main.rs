@@ -6,15 +6,15 @@
 #![cfg(loom)]
 #![allow(dead_code, clippy::unwrap_used)]
 
-#[path = "../../src/objects/alarm.rs"]
+#[path = "../../src/queues/alarm.rs"]
 mod alarm;
-#[path = "../../src/objects/application_buffer.rs"]
+#[path = "../../src/queues/application_buffer.rs"]
 mod application_buffer;
 #[path = "../../src/error.rs"]
 mod error;
-#[path = "../../src/objects/event_queue.rs"]
+#[path = "../../src/queues/event_queue.rs"]
 mod event_queue;
-#[path = "../../src/objects/qp_state.rs"]
+#[path = "../../src/queues/qp_state.rs"]
 mod qp_state;
 #[path = "../../src/sharing/steering/rows.rs"]
 mod rows;
@@ -22,9 +22,9 @@ mod rows;
 mod standby;
 #[path = "../../src/sync.rs"]
 mod sync;
-#[path = "../../src/objects/urgency.rs"]
+#[path = "../../src/queues/urgency.rs"]
 mod urgency;
-#[path = "../../src/objects/use_count.rs"]
+#[path = "../../src/queues/use_count.rs"]
 mod use_count;
 #[path = "../../src/progress/worker_lock.rs"]
 mod worker_lock;

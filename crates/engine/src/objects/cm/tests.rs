@@ -1,7 +1,9 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::CmNews;
 use crate::simulated::{Simulated, interface};
+use airdma_cm::Event;
 use airdma_cm::{LastWords, Route};
 use airdma_port::sim;
 use airdma_wire::Qpn;

@@ -1,10 +1,10 @@
 //! What becomes of a packet that arrives: whose it is, and what is drawn from it.
 
 use super::Tables;
+use crate::counter_names::EngineCounter;
 use crate::index::{PdIndex, QpIndex, SrqIndex};
 use crate::sharing::steering::Member;
-use crate::worker::counters::EngineCounter;
-use crate::worker::qp_host::Receives;
+use crate::tables::qp_host::Receives;
 use airdma_port::Received;
 use airdma_transport::{Arrival, Time};
 use airdma_wire::sealed::is_sealed;

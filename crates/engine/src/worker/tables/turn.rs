@@ -2,13 +2,13 @@
 
 use super::{PACKET_LEN_MAX, ROUND_BYTES, Tables, destination};
 use crate::air::Weight;
+use crate::counter_names::EngineCounter;
 use crate::index::{AirIndex, QpIndex};
 use crate::seal::datagrams::{Name, Readiness};
 use crate::seal::{SEALED_LEN_MAX, Seal};
-use crate::worker::counters::EngineCounter;
+use crate::tables::qp_host::QpHost;
+use crate::tables::qp_table::{Connection, QpSlot};
 use crate::worker::gsi::Gsi;
-use crate::worker::qp_host::QpHost;
-use crate::worker::qp_table::{Connection, QpSlot};
 use airdma_port::{Port, TransmitBatch};
 use airdma_transport::{RunLimits, Time};
 use airdma_wire::Bth;

@@ -1,6 +1,6 @@
 //! Queue pairs that send whole Ethernet frames (`IBV_QPT_RAW_PACKET`): the protocol has no part in it.
 
-use crate::worker::qp_host::QpHost;
+use crate::tables::qp_host::QpHost;
 use crate::{Error, QpAttributes, QpState, Status};
 use airdma_port::RawSocket;
 use airdma_transport::{

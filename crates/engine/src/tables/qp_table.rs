@@ -9,20 +9,19 @@
 //! again, does not know the next. Numbers 0, 1 and 0xffffff, which
 //! have meanings of their own, do not come up.
 
+use crate::counter_names::EngineCounter;
 use crate::index::{AirIndex, PeerIndex, QpIndex};
 use crate::random::Random;
 use crate::seal::Seal;
 use crate::seal::datagrams::DatagramSeals;
 use crate::sharing::steering::range_of;
-use crate::worker::counters::EngineCounter;
-use crate::worker::qp_host::QpSide;
-use crate::worker::raw_frames::RawFrames;
-use crate::worker::round_robin::Turn;
-use crate::worker::source_port::Silence;
+use crate::tables::qp_host::QpSide;
+use crate::tables::raw_frames::RawFrames;
+use crate::tables::round_robin::Turn;
 use crate::{Error, LIMITS, QpType};
 use airdma_port::Received;
-use airdma_transport::QueuePair;
 use airdma_transport::rate::NotificationPoint;
+use airdma_transport::{Progress, QueuePair, Time};
 use airdma_wire::{Neighbour, Qpn};
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -73,6 +72,13 @@ pub(crate) struct QpSlot {
     pub(crate) seal: Option<Box<Seal>>,
     /// Of a queue pair of datagrams: it seals, with the keys that it shares with each peer.
     pub(crate) datagrams: Option<Box<DatagramSeals>>,
+}
+
+/// Since when a connection has made no progress, as far as packets from other ports have shown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Silence {
+    pub(crate) since: Time,
+    pub(crate) progress: Progress,
 }
 
 /// Where packets of a queue pair leave from.

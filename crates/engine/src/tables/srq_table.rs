@@ -1,9 +1,9 @@
 //! The worker's side of shared receive queues: the consumers of their rings.
 
 use crate::index::{CqIndex, PdIndex, Serial, SrqIndex};
-use crate::objects::async_event::{AsyncEvents, EventOwner};
-use crate::objects::srq::SrqShared;
-use crate::worker::qp_host::list_bytes;
+use crate::queues::async_event::{AsyncEvents, EventOwner};
+use crate::queues::sge_list::list_bytes;
+use crate::queues::srq_shared::SrqShared;
 use crate::{AsyncEvent, Error, LIMITS};
 use airdma_shm::{RecvWqe, RingConsumer, Sge, SlotRef};
 use airdma_transport::{Receive, Slot};

@@ -1,6 +1,6 @@
 //! Asynchronous events of a device.
 
-use crate::objects::event_queue::EventQueue;
+use crate::queues::event_queue::EventQueue;
 use airdma_transport::QpEvent;
 use airdma_wire::Qpn;
 
@@ -40,9 +40,9 @@ pub enum AsyncEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventOwner {
     Qp(Qpn),
-    /// By [`crate::worker::cq_table::CqShared::id`].
+    /// By [`crate::queues::cq_shared::CqShared::id`].
     Cq(u64),
-    /// By [`crate::objects::srq::SrqShared::id`].
+    /// By [`crate::queues::srq_shared::SrqShared::id`].
     Srq(u64),
     Device,
 }

@@ -1,9 +1,9 @@
 //! What the application's side and the worker's side of a queue pair share, beside the rings.
 
 use crate::index::{Doorbell, QpIndex};
-use crate::objects::application_buffer::ApplicationBuffer;
-use crate::objects::qp_state::PublishedState;
-use crate::objects::urgency::Urgency;
+use crate::queues::application_buffer::ApplicationBuffer;
+use crate::queues::qp_state::PublishedState;
+use crate::queues::urgency::Urgency;
 use crate::{QpCaps, QpState, QpType, Qpn};
 use airdma_shm::RingProducer;
 use std::sync::Mutex;

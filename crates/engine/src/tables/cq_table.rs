@@ -1,64 +1,16 @@
 //! The worker's side of completion queues: the producers of their rings.
 
+use crate::counter_names::EngineCounter;
 use crate::index::CqIndex;
-use crate::objects::alarm::Alarm;
-use crate::objects::async_event::{AsyncEvents, EventOwner};
-use crate::objects::channel::ChannelEvents;
-use crate::objects::cq::CqOptions;
-use crate::worker::counters::{Counters, EngineCounter};
+use crate::queues::async_event::EventOwner;
+use crate::queues::cq_shared::CqShared;
+use crate::tables::counters::Counters;
 use crate::{AsyncEvent, Error, LIMITS};
 use airdma_shm::{Cqe, RingProducer};
 use airdma_transport::{Completion, GrhHeader, Status};
 use airdma_wire::Qpn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-/// What the worker and the application share of a completion queue beside its ring.
-pub(crate) struct CqShared {
-    /// Unique in this process: whose events these are.
-    pub(crate) id: u64,
-    pub(crate) cookie: AtomicU64,
-    pub(crate) alarm: Alarm,
-    /// A completion was lost because the ring was full.
-    pub(crate) overrun: AtomicBool,
-    pub(crate) channel: Option<Arc<ChannelEvents>>,
-    pub(crate) events: Arc<AsyncEvents>,
-    options: CqOptions,
-}
-
-impl CqShared {
-    pub(crate) fn new(
-        id: u64,
-        channel: Option<(Arc<ChannelEvents>, u64)>,
-        events: Arc<AsyncEvents>,
-        options: CqOptions,
-    ) -> Self {
-        let cookie = channel.as_ref().map_or(0, |&(_, cookie)| cookie);
-        CqShared {
-            id,
-            cookie: AtomicU64::new(cookie),
-            alarm: Alarm::new(),
-            overrun: AtomicBool::new(false),
-            channel: channel.map(|(channel, _)| channel),
-            events,
-            options,
-        }
-    }
-
-    /// A completion was published: raises the event if one was asked for.
-    fn notify(&self, solicited: bool) {
-        if self.channel.is_some() && self.alarm.completed(solicited) {
-            self.raise();
-        }
-    }
-
-    /// Raises the event that [`Alarm`] says is due.
-    pub(crate) fn raise(&self) {
-        if let Some(channel) = &self.channel {
-            channel.push((self.id, self.cookie.load(Ordering::Relaxed)));
-        }
-    }
-}
+use std::sync::atomic::Ordering;
 
 struct CqSlot {
     ring: RingProducer,

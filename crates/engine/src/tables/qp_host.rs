@@ -2,12 +2,13 @@
 
 use crate::index::{CqIndex, PdIndex, Serial, SrqIndex};
 use crate::memory::{MemoryTable, OURSELVES, Place};
-use crate::objects::async_event::{AsyncEvents, EventOwner};
-use crate::objects::completion_counter::AttachedCounters;
-use crate::objects::qp_shared::QpShared;
-use crate::worker::counters::Counters;
-use crate::worker::cq_table::CqTable;
-use crate::worker::srq_table::{Held, SrqTable};
+use crate::queues::async_event::{AsyncEvents, EventOwner};
+use crate::queues::attached_counters::AttachedCounters;
+use crate::queues::qp_shared::QpShared;
+use crate::queues::sge_list::list_bytes;
+use crate::tables::counters::Counters;
+use crate::tables::cq_table::CqTable;
+use crate::tables::srq_table::{Held, SrqTable};
 use crate::{Access, AsyncEvent, LIMITS};
 use airdma_shm::{Corrupt, RecvWqe, RingConsumer, SendWqe, Sge, SlotRef, Wqe};
 use airdma_transport::{
@@ -372,13 +373,6 @@ fn scatter<L: List>(
         memory.write(place, Access::LOCAL_WRITE, &data[range])?;
     }
     Ok(())
-}
-
-/// Bytes that a list of `count` elements holds.
-pub(crate) fn list_bytes<H: Wqe>(slot: SlotRef<'_>, count: u32) -> Result<u64, Corrupt> {
-    (0..count).try_fold(0, |sum, index| {
-        Ok(sum + u64::from(slot.sge::<H>(index)?.length))
-    })
 }
 
 /// A scatter/gather list: in the slot of a ring, or a copy of one.

@@ -1,0 +1,256 @@
+//! The helper thread: makes a device progress when the application does not.
+//!
+//! One-sided operations and timers must go on although the application never calls in. But a second thread that fetches
+//! packets takes time from the one that polls, so the helper keeps away while somebody polls:
+//!
+//! | what it sees | what it does |
+//! |---|---|
+//! | a thread blocked on a completion channel | stands by: that thread runs the worker. If packets wait or a timer is due for [`THEIR_TIME`], and no thread has run the worker, the helper does, until one of them gets its turn |
+//! | the count of polls rose since it last looked | backs off: sleeps 50 us, then twice as long each time, 1 ms at most |
+//! | the count stands still | watches: runs the worker, then sleeps on the port's descriptors until there is something |
+//!
+//! A program that posts, polls for its completion, and then spins on memory (`ib_write_lat`) polls often, yet nobody
+//! fetches what it waits for; with back-off alone each message would cost it up to a millisecond. So the helper keeps a
+//! score. Each time a back-off ends with packets in the port that nobody was about to fetch, it rises by
+//! [`SCORE_MISSED`]; from [`SCORE_EAGER`] on the helper watches although there are polls. Each wake that finds packets
+//! raises the score by [`SCORE_USEFUL`], each that comes too late because a poller was faster lowers it by one, and below
+//! the threshold the helper backs off again. Memory spinning gives about one useful wake per wasted one, so the score
+//! stays up; pure polling gives wasted ones only, and ends after [`SCORE_MAX`] - [`SCORE_EAGER`] of them at most.
+//!
+//! A host that only serves one-sided operations is watched for by the helper alone. While packets follow each other
+//! closely it does not sleep between them ([`LINGER`]), since each sleep costs more than the packets it waits for.
+//!
+//! "Nobody was about to fetch": the count of polls stands still for [`GLANCE`], some times what a polling loop takes.
+//!
+//! After `fork(2)` the child has no helper. Nothing hangs there: objects of the parent refuse control calls
+//! ([`crate::Error::Forked`]), and dropping them does nothing. A child that opens the device anew gets its own.
+
+use super::Core;
+use crate::progress::standby::Watch;
+use crate::progress::wait::{Descriptors, Waited};
+use crate::worker::Work;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+const PAUSE_MIN: Duration = Duration::from_micros(50);
+const PAUSE_MAX: Duration = Duration::from_millis(1);
+const GLANCE: Duration = Duration::from_micros(3);
+/// A pause when somebody else has the worker although we were woken: they are about to fetch what woke us.
+const GIVE_WAY: Duration = Duration::from_micros(20);
+/// A sleep shorter than this was not worth it: sleeping and waking cost tens of microseconds (on a virtual machine more:
+/// the processor is given back to the host), and the sender of what wakes us pays part of it.
+const SLEEP_SHORT: Duration = Duration::from_micros(200);
+/// So when the last one was shorter, and nobody polls, the helper stays awake as long after a packet.
+const LINGER: Duration = Duration::from_micros(50);
+/// Threads that are blocked on a completion channel see to what comes within this time, or do not get their turn: short beside the timers of
+/// connections, and long enough that a helper that stands by is not woken often.
+const THEIR_TIME: Duration = Duration::from_millis(4);
+/// Alarms are looked at in between, however fast packets come.
+const STAY_MAX: Duration = Duration::from_millis(5);
+const SCORE_MAX: u32 = 32;
+const SCORE_EAGER: u32 = 8;
+const SCORE_MISSED: u32 = 4;
+const SCORE_USEFUL: u32 = 2;
+
+/// The helper's own side.
+pub(super) struct ProgressLoop<'a> {
+    core: &'a Core,
+    polls_seen: u64,
+    pause: Duration,
+    score: u32,
+    descriptors: Descriptors,
+    /// Of [`Core::list_sockets`].
+    sockets_seen: u64,
+}
+
+impl<'a> ProgressLoop<'a> {
+    pub(super) fn new(core: &'a Core) -> Self {
+        ProgressLoop {
+            core,
+            polls_seen: 0,
+            pause: PAUSE_MIN,
+            score: 0,
+            descriptors: Descriptors::default(),
+            sockets_seen: 0,
+        }
+    }
+
+    pub(super) fn run(&mut self) {
+        while !self.core.helper.exit.load(Ordering::SeqCst) {
+            if self.core.wants_healing() {
+                self.core.heal();
+            }
+            let polls = self.core.polls.load(Ordering::Relaxed);
+            let polled = polls != self.polls_seen;
+            self.polls_seen = polls;
+            if self.core.helper.standby.has_waiters() {
+                self.stand_by();
+            } else if polled && self.score < SCORE_EAGER {
+                self.back_off();
+            } else {
+                self.watch(polled);
+            }
+        }
+    }
+
+    /// Sleeps until no thread is blocked on a completion channel, or something else calls.
+    fn stand_by(&mut self) {
+        let core = self.core;
+        core.stand_by(self);
+    }
+
+    /// Leaves the worker to those who poll, and finds out whether they fetch everything.
+    fn back_off(&mut self) {
+        self.nap(Some(self.pause));
+        if self.somebody_polls() {
+            self.score = self.score.saturating_sub(1);
+        } else if self
+            .core
+            .try_progress(Work::All)
+            .is_some_and(|round| round.received > 0)
+        {
+            self.raise(SCORE_MISSED);
+            self.pause = PAUSE_MIN;
+            return;
+        }
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+    }
+
+    fn somebody_polls(&self) -> bool {
+        let before = self.core.polls.load(Ordering::Relaxed);
+        let start = Instant::now();
+        while start.elapsed() < GLANCE {
+            std::hint::spin_loop();
+        }
+        self.core.polls.load(Ordering::Relaxed) != before
+    }
+
+    /// Sleeps on the port and runs the worker while something comes.
+    fn watch(&mut self, polled: bool) {
+        // Where polls begin again, back-off begins with its shortest pause.
+        self.pause = PAUSE_MIN;
+        let alarm = self.core.helper.alarm.fd();
+        let start = Instant::now();
+        // A signal cannot end it: they are blocked in this thread.
+        match self.core.sleep(&mut self.descriptors, alarm) {
+            Ok(true) => self.alarmed(),
+            Ok(false) => {}
+            // The program has closed descriptors that are not its own, say.
+            Err(_) => std::thread::sleep(PAUSE_MAX),
+        }
+        let slept = start.elapsed();
+        let round = self.core.progress_before_sleep();
+        if round.is_none() {
+            self.nap(Some(GIVE_WAY));
+        }
+        let useful = round.is_some_and(|round| round.received > 0);
+        if useful {
+            self.stay(if !polled && slept < SLEEP_SHORT {
+                LINGER
+            } else {
+                Duration::ZERO
+            });
+        }
+        if polled && useful {
+            self.raise(SCORE_USEFUL);
+        } else if polled {
+            self.score = self.score.saturating_sub(1);
+        }
+    }
+
+    /// Goes on without sleeping while packets come, and for `linger` after the last, until others take over.
+    fn stay(&self, linger: Duration) {
+        let start = Instant::now();
+        let mut last = start;
+        while self.core.polls.load(Ordering::Relaxed) == self.polls_seen
+            && !self.core.helper.standby.has_waiters()
+            && !self.core.helper.exit.load(Ordering::SeqCst)
+            && !self.core.wants_healing()
+            && start.elapsed() < STAY_MAX
+        {
+            match self.core.progress_before_sleep() {
+                Some(round) if round.received > 0 => last = Instant::now(),
+                Some(_) if last.elapsed() < linger => {}
+                Some(_) | None => return,
+            }
+        }
+    }
+
+    fn raise(&mut self, by: u32) {
+        self.score = (self.score + by).min(SCORE_MAX);
+    }
+
+    /// Sleeps without watching the port; [`Helper::stop`] and [`Standby::leave`] end it early: then it is true.
+    fn nap(&mut self, timeout: Option<Duration>) -> bool {
+        self.descriptors.clear();
+        self.descriptors.add(self.core.helper.alarm.fd());
+        self.wait(timeout)
+    }
+
+    /// Sleeps on descriptors of which the first is the alarm's.
+    fn wait(&mut self, timeout: Option<Duration>) -> bool {
+        let called = self.descriptors.wait(timeout).is_ok() && self.descriptors.is_ready(0);
+        if called {
+            self.alarmed();
+        }
+        called
+    }
+
+    /// Names the alarm and, if there are any, packets.
+    fn list(&mut self) {
+        let packets = &self.core.helper.packets;
+        // One that is there already is there.
+        let add = |fd| drop(packets.add(fd));
+        self.core.list_sockets(&mut self.sockets_seen, add);
+        self.descriptors.clear();
+        self.descriptors.add(self.core.helper.alarm.fd());
+        if !self.core.is_broken() {
+            self.descriptors.add(packets.fd());
+        }
+    }
+
+    /// How long it is until a timer is due.
+    fn until_due(&self) -> Option<Duration> {
+        let due = self.core.deadline()?;
+        Some(due.duration_since(self.core.now()))
+    }
+
+    /// Somebody woke the helper, or something happened to the interface, or to those with whom the addresses are shared.
+    fn alarmed(&self) {
+        self.core.helper.wake.clear();
+        self.core.look_around();
+    }
+}
+
+impl Watch for ProgressLoop<'_> {
+    fn give_time(&mut self) -> bool {
+        self.nap(Some(THEIR_TIME))
+    }
+
+    fn sleep(&mut self) -> bool {
+        self.list();
+        let until = self.until_due();
+        self.wait(until)
+    }
+
+    fn run(&mut self) -> bool {
+        let ran = self.core.try_progress(Work::All).is_some();
+        // A thread that has the worker, and not its turn, is waited for.
+        self.nap(Some(if ran { Duration::ZERO } else { PAUSE_MAX }))
+    }
+
+    fn has_work(&mut self) -> bool {
+        if self.until_due().is_some_and(|until| until.is_zero()) {
+            return true;
+        }
+        self.list();
+        let waited = self.descriptors.wait(Some(Duration::ZERO));
+        matches!(waited, Ok(Waited::Ready))
+            && !self.core.is_broken()
+            && self.descriptors.is_ready(1)
+    }
+
+    fn rounds_of_others(&self) -> u64 {
+        self.core.polls.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,16 @@
+//! The state that an application's object and the worker share beside the rings: states, alarms, events.
+
+pub(crate) mod alarm;
+pub(crate) mod application_buffer;
+pub(crate) mod async_event;
+pub(crate) mod attached_counters;
+pub(crate) mod cm_channel;
+pub(crate) mod cq_shared;
+pub(crate) mod event_queue;
+pub(crate) mod qp_caps;
+pub(crate) mod qp_shared;
+pub(crate) mod qp_state;
+pub(crate) mod sge_list;
+pub(crate) mod srq_shared;
+pub(crate) mod urgency;
+pub(crate) mod use_count;

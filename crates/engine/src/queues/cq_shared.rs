@@ -1,0 +1,66 @@
+//! The state of a completion queue that the worker and the application share beside its ring.
+
+use crate::queues::alarm::Alarm;
+use crate::queues::async_event::AsyncEvents;
+use crate::queues::event_queue::EventQueue;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The events of a completion channel: the [`CqShared::id`] of the queue, and its cookie.
+pub(crate) type ChannelEvents = EventQueue<(u64, u64)>;
+
+/// What a completion queue does beyond the ordinary.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CqOptions {
+    /// Notes when each completion is made; that costs a look at the clock.
+    pub timestamps: bool,
+    /// Completions that find no room are lost without an error.
+    pub ignore_overrun: bool,
+}
+
+/// What the worker and the application share of a completion queue beside its ring.
+pub(crate) struct CqShared {
+    /// Unique in this process: whose events these are.
+    pub(crate) id: u64,
+    pub(crate) cookie: AtomicU64,
+    pub(crate) alarm: Alarm,
+    /// A completion was lost because the ring was full.
+    pub(crate) overrun: AtomicBool,
+    pub(crate) channel: Option<Arc<ChannelEvents>>,
+    pub(crate) events: Arc<AsyncEvents>,
+    pub(crate) options: CqOptions,
+}
+
+impl CqShared {
+    pub(crate) fn new(
+        id: u64,
+        channel: Option<(Arc<ChannelEvents>, u64)>,
+        events: Arc<AsyncEvents>,
+        options: CqOptions,
+    ) -> Self {
+        let cookie = channel.as_ref().map_or(0, |&(_, cookie)| cookie);
+        CqShared {
+            id,
+            cookie: AtomicU64::new(cookie),
+            alarm: Alarm::new(),
+            overrun: AtomicBool::new(false),
+            channel: channel.map(|(channel, _)| channel),
+            events,
+            options,
+        }
+    }
+
+    /// A completion was published: raises the event if one was asked for.
+    pub(crate) fn notify(&self, solicited: bool) {
+        if self.channel.is_some() && self.alarm.completed(solicited) {
+            self.raise();
+        }
+    }
+
+    /// Raises the event that [`Alarm`] says is due.
+    pub(crate) fn raise(&self) {
+        if let Some(channel) = &self.channel {
+            channel.push((self.id, self.cookie.load(Ordering::Relaxed)));
+        }
+    }
+}
