@@ -1,4 +1,5 @@
-//! The programs of ours that are measured: `airdma bench-end ...`, started in the hosts by `airdma bench`.
+//! The measured programs of this crate: `airdma bench-end ...`, which `airdma bench` starts in its
+//! hosts.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -15,14 +16,14 @@ mod pipe;
 mod udp;
 mod verbs;
 
-/// Which, and how.
+/// A measured program and its arguments.
 #[derive(Clone, Debug)]
 pub enum End {
-    /// Counts datagrams until the sender says it was the last.
+    /// Counts datagrams until the sender's last one.
     UdpReceive {
-        /// Bound to any address.
+        /// Local port, bound at all addresses.
         port: u16,
-        /// Coalesced by the kernel (GRO).
+        /// Datagrams are coalesced by the kernel (GRO).
         offload: bool,
     },
     /// Sends datagrams as fast as it can.
@@ -33,53 +34,53 @@ pub enum End {
         datagram: usize,
         /// Bytes of one call.
         message: usize,
-        /// For how long.
+        /// Duration of the run.
         seconds: u32,
-        /// Segmented by the kernel (GSO).
+        /// Datagrams are segmented by the kernel (GSO).
         offload: bool,
     },
-    /// Makes queue pairs connected to themselves, and says by how much the process grew.
+    /// Makes queue pairs connected to themselves and reports how much the process grew.
     IdlePairs {
-        /// How many.
+        /// Number of queue pairs.
         pairs: u64,
     },
     /// Makes queue pairs that a writer connects to.
     PairsServe {
-        /// Where it finds us (TCP).
+        /// TCP port that the writer connects to.
         port: u16,
-        /// How many.
+        /// Number of queue pairs.
         pairs: u32,
-        /// The same as the writer's.
+        /// Load of the run; the same as the writer's.
         load: ManyPairs,
     },
-    /// Writes over many queue pairs, and says how much.
+    /// Writes over many queue pairs and reports the bytes written.
     PairsWrite {
-        /// The other end.
+        /// Address of the [`End::PairsServe`].
         to: SocketAddr,
-        /// How many.
+        /// Number of queue pairs.
         pairs: u32,
-        /// What is on its way.
+        /// Size and number of the messages in flight.
         load: ManyPairs,
-        /// For how long.
+        /// Duration of the run.
         seconds: u32,
     },
-    /// Writes what comes over one connection of TCP.
+    /// Writes the bytes received over one TCP connection.
     PipeReceive {
-        /// Bound to any address.
+        /// Local port, bound at all addresses.
         port: u16,
-        /// A file or a pipe.
+        /// Destination: a file or a pipe.
         into: PathBuf,
     },
-    /// Sends over one connection of TCP.
+    /// Sends over one TCP connection.
     PipeSend {
         /// The receiver.
         to: SocketAddr,
-        /// A file or a pipe, to its end.
+        /// Source: a file or a pipe, read to its end.
         from: PathBuf,
     },
 }
 
-/// Runs it; prints what it found as one line of JSON.
+/// Runs the program; prints its result as one line of JSON.
 pub fn run(end: &End) -> anyhow::Result<()> {
     match *end {
         End::UdpReceive { port, offload } => {

@@ -1,7 +1,8 @@
-//! `airdma bench files`: copies of files by airdma and by what people copy files with, each alone on a link, in turns.
+//! `airdma bench files`: copies of files by airdma and by other programs, each alone on a link, in
+//! turns.
 //!
-//! [`wire`] says what is measured on which link, [`content`] makes the files, [`peer`] knows how each copy is run, [`run`] takes a
-//! sample, [`taken`] keeps all of them, [`page`] and [`pictures`] show them.
+//! [`wire`] lists the cases of each link, [`content`] makes the files, [`peer`] runs each copy,
+//! [`run`] takes a sample, [`taken`] keeps all samples, [`page`] and [`pictures`] show them.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -27,24 +28,24 @@ use run::Place;
 use taken::{Taken, load};
 use wire::{Row, Wire, rows};
 
-/// What the user wants.
+/// Options of `airdma bench files`.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
-    /// What takes some seconds.
+    /// Measure the cases that take seconds.
     pub quick: bool,
     /// Only cases whose name (LINK/PEER/FILES) matches.
     pub only: Option<String>,
     /// Only print the names of the cases.
     pub list: bool,
-    /// Samples of each.
+    /// Samples of each case.
     pub runs: u32,
-    /// Where the files are.
+    /// Folder for the copied files.
     pub folder: PathBuf,
-    /// Files to write, without their endings.
+    /// Output files, without their extensions.
     pub output: PathBuf,
     /// Keep the cases of the JSON file that are not measured now.
     pub merge: bool,
-    /// Only write page and pictures of this JSON file again.
+    /// Only rewrite page and pictures from this JSON file.
     pub render: Option<PathBuf>,
 }
 
@@ -80,7 +81,7 @@ pub fn files(options: &Files) -> anyhow::Result<ExitCode> {
     for warning in session.map_or(Vec::new(), |last| machine::warnings(&last.machine)) {
         writeln!(err, "airdma bench: {warning}")?;
     }
-    // Now, not after half an hour: a folder that is not there, or not ours.
+    // Fails now rather than after half an hour if the folder is missing or not writable.
     save(&taken, &options.output)?;
     measure(&mut taken, options, &rows)?;
     write_page(&taken, &options.output)?;
@@ -88,7 +89,7 @@ pub fn files(options: &Files) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(failed)))
 }
 
-/// What there is already, and what is said of this session.
+/// Results of earlier sessions, and the description of this one.
 fn begin(options: &Files, rows: &[Row]) -> anyhow::Result<Taken> {
     let file = taken::file(&options.output);
     let mut taken = match options.merge && file.exists() {
@@ -116,7 +117,7 @@ fn begin(options: &Files, rows: &[Row]) -> anyhow::Result<Taken> {
     Ok(taken)
 }
 
-/// Each sample is saved.
+/// Measures all rows; each sample is saved at once.
 fn measure(taken: &mut Taken, options: &Files, rows: &[Row]) -> anyhow::Result<()> {
     let airdma = std::env::current_exe().context("finding this binary")?;
     let mut place = Place::new(&options.folder)?;
@@ -139,7 +140,7 @@ fn measure(taken: &mut Taken, options: &Files, rows: &[Row]) -> anyhow::Result<(
     Ok(())
 }
 
-/// At what a link carries.
+/// Measures the rate that a link carries.
 fn look(taken: &mut Taken, options: &Files, wire: &Wire, airdma: &Path) -> anyhow::Result<()> {
     for _ in 0..options.runs {
         let found = run::line(airdma, wire).context("looking at what the link carries")?;

@@ -1,7 +1,8 @@
-//! `airdma bench`: airdma beside its peers, in turns, on links that it makes itself.
+//! `airdma bench`: airdma compared with other programs, in turns, on links that it makes itself.
 //!
-//! [`suite`] lists what is measured, [`peer`] knows each program's command line and output, [`run`] takes the samples between
-//! two hosts of `airdma-lab`, [`measurement`] keeps all of them, [`targets`] and [`report`] say what follows, [`plot`] draws it.
+//! [`suite`] lists the cases, [`peer`] knows each program's command line and output, [`run`] takes
+//! the samples between two hosts of `airdma-lab`, [`measurement`] keeps all of them, [`targets`]
+//! and [`report`] evaluate them, [`plot`] draws them.
 
 use std::fs;
 use std::io::{self, Write};
@@ -38,39 +39,40 @@ pub use wireless::{There, Wireless, wireless};
 use measurement::{FORMAT, LinkFacts, Measurement};
 use suite::Series;
 
-/// What the user wants.
+/// Options of `airdma bench`.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What takes a few minutes.
+    /// Measure the cases that take a few minutes.
     pub quick: bool,
-    /// Cases whose name matches.
+    /// Only cases whose name matches.
     pub only: Option<String>,
-    /// Beside the peers.
+    /// Measure the compared programs too.
     pub peers: bool,
     /// Only print the names of the cases.
     pub list: bool,
-    /// Samples of each.
+    /// Samples of each case.
     pub runs: u32,
-    /// How long a run of bandwidth lasts.
+    /// Seconds of a bandwidth run.
     pub seconds: u32,
-    /// Files to write, without their endings.
+    /// Output files, without their extensions.
     pub output: PathBuf,
-    /// Only write table and plots of this JSON file again.
+    /// Only rewrite table and plots from this JSON file.
     pub render: Option<PathBuf>,
-    /// The version of airdma.
+    /// Version of airdma.
     pub version: &'static str,
 }
 
-/// What a run takes beside what it measures.
+/// Seconds that a run takes in addition to its measurement.
 const OVERHEAD_S: f64 = 0.7;
 
-/// Exit status when nothing can be measured here.
+/// Exit status if no measurement is possible on this machine.
 const CANNOT: u8 = 2;
 
-/// Measures, prints and writes. Call it before any thread is started.
+/// Measures, prints and writes. Must be called before any thread is started.
 ///
-/// 0: all that was chosen was measured. 1: a run failed. 2: nothing can be measured here, and the message says what to do.
-/// 128 and a signal's number: stopped by it; what was measured until then is written all the same.
+/// Exit status 0: all chosen cases were measured. 1: a run failed. 2: no measurement is possible
+/// here, and the message says what to do. 128 + signal: stopped by that signal; the samples until
+/// then are written.
 pub fn bench(options: &Options) -> ExitCode {
     match try_bench(options) {
         Ok(code) => code,
@@ -110,11 +112,13 @@ fn try_bench(options: &Options) -> anyhow::Result<ExitCode> {
     let of_perftest = missing.iter().find(|missing| missing.package == "perftest");
     if let Some(missing) = of_perftest {
         let program = &missing.program;
-        bail!("{program} is not installed, by which airdma is measured: apt-get install perftest");
+        bail!(
+            "{program} is not installed, and airdma is measured with it: apt-get install perftest"
+        );
     }
     ensure!(
         !series.is_empty(),
-        "of the programs that were chosen none is installed"
+        "none of the chosen programs is installed"
     );
     airdma_lab::enter()?;
     measure(options, &series, missing)
@@ -156,12 +160,12 @@ fn measure(
         io::stderr(),
         "airdma bench: {runs} runs, about {minutes:.0} min"
     )?;
-    // Now, not after half an hour: a folder that is not there, or not ours.
+    // Fails now rather than after half an hour if the folder is missing or not writable.
     save(&taken, &options.output)?;
     let outcome = run::measure(series, &effort, &mut taken, |taken| {
         save(taken, &options.output)
     });
-    // Programs that are not installed were known before; a link that cannot be made has failed.
+    // Programs that are not installed were known before; a link that cannot be made is a failure.
     let failed = taken.failures() > 0 || taken.missing.len() > known_missing;
     let mut code = ExitCode::from(u8::from(failed));
     if let Err(error) = outcome {
@@ -223,13 +227,14 @@ fn load(file: &Path) -> anyhow::Result<Measurement> {
         .with_context(|| format!("{} is not a result of airdma bench", file.display()))?;
     ensure!(
         taken.format == FORMAT,
-        "{} has another form",
-        file.display()
+        "{} has format {}, not {FORMAT}",
+        file.display(),
+        taken.format
     );
     Ok(taken)
 }
 
-/// Writes the JSON file of an output, whole or not at all: an interrupted run goes on from it.
+/// Writes the JSON file of an output atomically: an interrupted run resumes from it.
 fn save(taken: &impl Serialize, stem: &Path) -> anyhow::Result<()> {
     let part = with_ending(stem, "json.part");
     let mut text = serde_json::to_string_pretty(taken)?;
@@ -239,8 +244,10 @@ fn save(taken: &impl Serialize, stem: &Path) -> anyhow::Result<()> {
     fs::rename(&part, &file).with_context(|| format!("writing {}", file.display()))
 }
 
-/// Writes the page of an output whose pictures, by the ends of their names and what they show, are there. What somebody thinks of
-/// it is in a file of its own, `STEM.remarks`, so that it outlives the next measurement.
+/// Writes the page of an output.
+///
+/// `pictures` exist: the ends of their names, and their captions. Remarks written by hand live in a
+/// file of their own, `STEM.remarks`, so that they outlive the next measurement.
 fn write_illustrated(
     stem: &Path,
     pictures: &[(String, String)],
@@ -282,7 +289,7 @@ fn write_page(taken: &Measurement, stem: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `with_extension` would take what follows a dot in the name for one.
+/// Appends an extension; `with_extension` would replace what follows a dot in the name.
 fn with_ending(stem: &Path, ending: &str) -> PathBuf {
     PathBuf::from(format!("{}.{ending}", stem.display()))
 }
@@ -295,7 +302,7 @@ fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     fs::write(path, bytes).with_context(|| format!("writing {}", path.display()))
 }
 
-/// A reader that went away (`airdma bench --list | head -1`) is no failure.
+/// A closed reader (`airdma bench --list | head -1`) is not a failure.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<io::Error>();
     error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)

@@ -1,4 +1,4 @@
-//! The machine that a measurement was taken on, and the versions of what was compared.
+//! The machine of a measurement, and the versions of the compared programs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::tools;
 
-/// A command by which some of it was measured.
+/// A command that took some of the samples.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Session {
     pub command: String,
@@ -19,7 +19,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// The one that begins now, where these settings matter.
+    /// The session that begins now, with the kernel settings that matter for it.
     pub fn now(settings: &[Setting]) -> Session {
         let words: Vec<String> = std::env::args().skip(1).collect();
         let mut machine = describe();
@@ -35,7 +35,7 @@ impl Session {
     }
 }
 
-/// How long the cores of this machine have been idle, all together: to find out how busy they are, whoever that is for.
+/// Idle time of this machine's cores, all together, whose difference shows how busy they were.
 #[derive(Clone, Copy, Debug)]
 pub struct Idle {
     at: Instant,
@@ -44,11 +44,11 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// None where the kernel does not say.
+    /// Reads it; none if the kernel does not report it.
     pub fn now() -> Option<Idle> {
         let text = fs::read_to_string("/proc/stat").ok()?;
         let (cores, ticks) = idle_of(&text)?;
-        // SAFETY: only asks.
+        // SAFETY: reads a constant.
         let ticks_per_s = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok()?;
         Some(Idle {
             at: Instant::now(),
@@ -57,7 +57,7 @@ impl Idle {
         })
     }
 
-    /// Seconds of a core that were worked since then.
+    /// Core seconds worked since then.
     pub fn busy_since(self) -> Option<Duration> {
         let now = Idle::now()?;
         let all = now.at.duration_since(self.at) * self.cores;
@@ -65,7 +65,7 @@ impl Idle {
     }
 }
 
-/// Cores, and how many ticks they were idle or waited for a disk, by the text of /proc/stat (proc_stat(5)).
+/// Number of cores, and ticks spent idle or waiting for a disk, from /proc/stat (proc_stat(5)).
 fn idle_of(text: &str) -> Option<(u32, u64)> {
     let mut lines = text.lines().take_while(|line| line.starts_with("cpu"));
     let fields: Vec<&str> = lines.next()?.split_ascii_whitespace().collect();
@@ -73,22 +73,24 @@ fn idle_of(text: &str) -> Option<(u32, u64)> {
     Some((lines.count() as u32, idle? + waiting?))
 }
 
-/// A setting of the whole machine, by which numbers of a virtual one get worse.
+/// A kernel setting that makes the numbers of a virtual machine worse.
 #[derive(Clone)]
 pub struct Setting {
-    /// Of the kernel's parameter, and in [`describe`]'s list.
+    /// Name of the kernel parameter, and key in [`describe`]'s list.
     name: &'static str,
     file: &'static str,
-    /// Values by which they do.
+    /// Values that make the numbers worse.
     bad: RangeInclusive<i64>,
-    /// How.
+    /// Description of the effect.
     cost: &'static str,
-    /// What to set instead.
+    /// Recommended value.
     better: i64,
 }
 
-/// Whether HTB overdraws its bucket before it asks for a timer, or asks for one with every packet, which is what an emulated link costs most by on
-/// a virtual machine. The kernel has it once it has had an HTB, and tells root alone.
+/// Whether HTB overdraws its bucket before it arms a timer, or arms one for every packet.
+///
+/// The latter is an emulated link's largest cost on a virtual machine. The file exists once the
+/// kernel has had an HTB, and only root can read it.
 pub const HTB_HYSTERESIS: Setting = Setting {
     name: "htb_hysteresis",
     file: "/sys/module/sch_htb/parameters/htb_hysteresis",
@@ -97,8 +99,10 @@ pub const HTB_HYSTERESIS: Setting = Setting {
     better: 1,
 };
 
-/// Free blocks of at least so many pages, as a power of two, are given back to the host every two seconds; who touches them next waits for the host.
-/// The kernel's largest free block has order 10. Where nobody takes them it says 0 or -1.
+/// Order of the smallest free block that is returned to the host every two seconds.
+///
+/// The next access to such memory waits for the host. The kernel's largest block has order 10;
+/// without a host that takes them the value is 0 or -1.
 pub const PAGE_REPORTING: Setting = Setting {
     name: "page_reporting_order",
     file: "/sys/module/page_reporting/parameters/page_reporting_order",
@@ -108,13 +112,13 @@ pub const PAGE_REPORTING: Setting = Setting {
 };
 
 impl Setting {
-    /// What the kernel says.
+    /// Reads the kernel's value.
     fn read(&self) -> String {
         let text = fs::read_to_string(self.file);
         text.map_or("unknown".into(), |text| text.trim().to_owned())
     }
 
-    /// What a machine should have instead.
+    /// Advice, if the value is a bad one.
     fn warning(&self, machine: &BTreeMap<String, String>) -> Option<String> {
         let value = machine.get(self.name)?.parse().ok()?;
         let Setting {
@@ -126,7 +130,7 @@ impl Setting {
     }
 }
 
-/// What a reader needs to judge the numbers.
+/// Facts that a reader needs to judge the numbers.
 pub fn describe() -> BTreeMap<String, String> {
     let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
     let (cpus, memory, release) = (
@@ -169,8 +173,9 @@ pub fn describe() -> BTreeMap<String, String> {
     facts.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
-/// Versions of the programs compared, by package where there is one: perftest calls itself 6.06 in every release of
-/// these years.
+/// Versions of the compared programs, by package where there is one.
+///
+/// perftest calls itself 6.06 in every release of these years.
 pub fn versions(airdma: &str, programs: &[&str]) -> BTreeMap<String, String> {
     let mut versions = BTreeMap::from([("airdma".to_owned(), airdma.to_owned())]);
     for program in programs.iter().filter(|program| **program != "tcp_bbr") {
@@ -193,7 +198,7 @@ fn version(program: &str, package: &str) -> String {
     packaged.or_else(own).unwrap_or_else(|| "unknown".into())
 }
 
-/// What makes the numbers doubtful.
+/// Conditions that make the numbers doubtful.
 pub fn warnings(machine: &BTreeMap<String, String>) -> Vec<String> {
     let number = |name: &str| machine.get(name)?.parse::<f64>().ok();
     let mut warnings = Vec::new();
@@ -202,7 +207,7 @@ pub fn warnings(machine: &BTreeMap<String, String>) -> Vec<String> {
     }
     if let Some(load) = number("load_before").filter(|load| *load > BUSY) {
         warnings.push(format!(
-            "the machine does something else (load {load}): the numbers will be rough"
+            "the machine is busy (load {load}): the numbers will be rough"
         ));
     }
     if machine.get("cpu").is_some_and(|cpu| cpu.contains(VIRTUAL)) {
@@ -218,18 +223,18 @@ pub fn warnings(machine: &BTreeMap<String, String>) -> Vec<String> {
 
 const VIRTUAL: &str = ", virtual machine";
 
-/// A load beyond which somebody else runs.
+/// Load above which other programs run.
 const BUSY: f64 = 0.7;
 
-/// How busy the machine was before the measurement: the load of the last minute.
+/// Load of the last minute before the measurement.
 fn load() -> Option<String> {
     let text = fs::read_to_string("/proc/loadavg").ok()?;
     Some(text.split(' ').next()?.to_owned())
 }
 
-/// The time of day, UTC.
+/// Current time, UTC.
 pub fn now() -> String {
-    // SAFETY: the time lives through its call; what `gmtime_r` fills is plain data.
+    // SAFETY: the time lives through its call; `gmtime_r` fills plain data.
     let parts = unsafe {
         let now = libc::time(std::ptr::null_mut());
         let mut parts = std::mem::zeroed::<libc::tm>();
@@ -243,7 +248,7 @@ pub fn now() -> String {
     )
 }
 
-/// What follows `name :` first.
+/// First value after `name :`.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -284,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_machine_is_told_what_to_set_and_a_busy_one_of_its_load() {
+    fn bad_settings_and_a_busy_machine_give_warnings() {
         let told = |cpu: &str, load: &str, (name, value): (&str, &str)| {
             let facts = [
                 ("cores", "2"),

@@ -1,10 +1,10 @@
-//! All samples of a benchmark, as they stand in the JSON file, and what follows from them.
+//! All samples of a benchmark, as in the JSON file, and values derived from them.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What is measured.
+/// A measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Figure {
@@ -25,7 +25,7 @@ pub enum Figure {
 }
 
 impl Figure {
-    /// As it stands in names of cases.
+    /// Name in cases.
     pub fn name(self) -> &'static str {
         match self {
             Figure::Bandwidth => "bandwidth",
@@ -38,7 +38,7 @@ impl Figure {
         }
     }
 
-    /// What the values are, with their unit.
+    /// Title, with the unit.
     pub fn title(self) -> &'static str {
         match self {
             Figure::Bandwidth => "Bandwidth, Gb/s",
@@ -51,7 +51,7 @@ impl Figure {
         }
     }
 
-    /// What `x` is.
+    /// Title of `x`.
     pub fn x_title(self) -> &'static str {
         match self {
             Figure::Bandwidth | Figure::Latency | Figure::MessageRate | Figure::Cpu => "message",
@@ -60,7 +60,7 @@ impl Figure {
         }
     }
 
-    /// `x` as people read it.
+    /// `x` with its unit.
     pub fn x_text(self, x: u64) -> String {
         match self {
             Figure::Bandwidth | Figure::Latency | Figure::MessageRate | Figure::Cpu => {
@@ -93,7 +93,7 @@ pub struct Sample {
     pub p99: Option<f64>,
     /// CPU seconds of both ends, from their start to their end, and of soft interrupts.
     pub cpu_s: f64,
-    /// Payload moved, where the program says.
+    /// Payload moved, if the program reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moved_bytes: Option<u64>,
 }
@@ -101,9 +101,9 @@ pub struct Sample {
 /// All runs at one `x`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Point {
-    /// In the order they were taken.
+    /// Samples in the order they were taken.
     pub samples: Vec<Sample>,
-    /// What both ends said in runs that gave no result.
+    /// Output of both ends in runs without a result.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<String>,
     /// The server's command line, if there is one.
@@ -147,70 +147,70 @@ pub fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 /// One program on one link: a line of a plot.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Curve {
-    /// What is measured.
+    /// Quantity of the values.
     pub figure: Figure,
     /// The link's name.
     pub link: String,
-    /// Its name in cases.
+    /// Name in cases.
     pub name: String,
-    /// Its name for people.
+    /// Name in tables and legends.
     pub label: String,
-    /// One of those that airdma is compared with.
+    /// Whether airdma is compared with it.
     pub peer: bool,
-    /// By message size or count.
+    /// Points by message size or count.
     pub points: BTreeMap<u64, Point>,
 }
 
-/// A program that is not installed, or a link that cannot be made, and what was not measured therefore.
+/// A program that is not installed or a link that cannot be made, and the series left out for it.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Missing {
-    /// The program; or "link" and its name.
+    /// A program, or "link" and its name.
     pub program: String,
-    /// The Debian package that has it; or why the link cannot be made.
+    /// The Debian package of the program, or the reason that the link cannot be made.
     pub package: String,
-    /// The labels of what it would have measured.
+    /// Labels of the series left out.
     pub labels: Vec<String>,
 }
 
 /// A link between the two hosts.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct LinkFacts {
-    /// Its name in cases.
+    /// Name in cases.
     pub name: String,
-    /// What it is, in words.
+    /// Description for readers.
     pub label: String,
-    /// In bytes.
+    /// MTU in bytes.
     pub mtu: u32,
 }
 
-/// Everything that one benchmark learned.
+/// All results of one benchmark.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Measurement {
-    /// Of this file's form: 2. (Form 1 was that of an older program.)
+    /// Format of the file, [`FORMAT`]. (Format 1 was that of an older program.)
     pub format: u32,
     /// The command line.
     pub command: String,
-    /// When it began, UTC.
+    /// Begin, UTC.
     pub started: String,
-    /// Samples of everything.
+    /// Samples of each case.
     pub runs: u32,
-    /// How long a run of bandwidth lasted.
+    /// Seconds of a bandwidth run.
     pub seconds: u32,
-    /// It was stopped before its end.
+    /// Whether it was stopped before its end.
     pub interrupted: bool,
-    /// The machine's.
+    /// Facts about the machine ([`crate::machine::describe`]).
     pub machine: BTreeMap<String, String>,
-    /// Of the programs compared.
+    /// Versions of the compared programs.
     pub versions: BTreeMap<String, String>,
-    /// What was not measured, for want of a program.
+    /// Series left out for lack of a program.
     pub missing: Vec<Missing>,
     /// The links, in order.
     pub links: Vec<LinkFacts>,
-    /// In the order they were first measured.
+    /// Curves in the order they were first measured.
     pub curves: Vec<Curve>,
 }
 
-/// The form of JSON files that this program writes and reads.
+/// Format of the JSON files that this program reads and writes.
 pub const FORMAT: u32 = 2;
 
 impl Measurement {
@@ -221,7 +221,7 @@ impl Measurement {
             .find(|curve| curve.figure == figure && curve.link == link && curve.name == name)
     }
 
-    /// One point of it.
+    /// One point of a curve, if it was measured.
     pub fn point(&self, figure: Figure, link: &str, name: &str, x: u64) -> Option<&Point> {
         self.curve(figure, link, name)?.points.get(&x)
     }
@@ -232,7 +232,7 @@ impl Measurement {
         self.curves.iter().filter(wanted).collect()
     }
 
-    /// Figures and links of which something was measured, in order.
+    /// Figures and links with samples, in order.
     pub fn groups(&self) -> Vec<(Figure, &LinkFacts)> {
         let mut groups = Vec::new();
         for curve in &self.curves {
@@ -243,7 +243,7 @@ impl Measurement {
         groups
     }
 
-    /// How many runs gave no result.
+    /// Number of runs without a result.
     pub fn failures(&self) -> usize {
         let points = self.curves.iter().flat_map(|curve| curve.points.values());
         points.map(|point| point.failures.len()).sum()
@@ -256,7 +256,7 @@ pub mod made_up {
 
     use super::*;
 
-    /// One link, `veth-1500`, and these values: figure, series, whether it is a peer, size, samples.
+    /// One link, `veth-1500`, with values: figure, series, whether it is a peer, size, samples.
     pub fn measurement(values: &[(Figure, &str, bool, u64, &[f64])]) -> Measurement {
         let mut taken = Measurement {
             format: FORMAT,

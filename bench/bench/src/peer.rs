@@ -1,4 +1,4 @@
-//! What is measured: programs, each with its command line and the reader of what it prints.
+//! Measured programs, each with its command line and the parser of its output.
 
 use airdma_lab::Listening;
 
@@ -22,14 +22,14 @@ pub use sockperf::Sockperf;
 pub use ucx::Ucx;
 pub use udp::{Datagrams, Received};
 
-/// Where a run takes place.
+/// Environment of a run.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// The server's address.
     pub server: String,
-    /// Of the link, in bytes.
+    /// MTU of the link, in bytes.
     pub mtu: u32,
-    /// How long a run of bandwidth lasts.
+    /// Seconds of a bandwidth run.
     pub seconds: u32,
     /// The `airdma` binary.
     pub airdma: String,
@@ -40,34 +40,34 @@ pub struct Place {
 pub struct Plan {
     /// Program and arguments of the server.
     pub server: Option<Vec<String>>,
-    /// How one sees that it is ready.
+    /// Sign that the server is ready.
     pub listening: Listening,
-    /// It has to be ended.
+    /// Whether the server must be ended.
     pub stays: bool,
     /// Program and arguments of the client.
     pub client: Vec<String>,
 }
 
-/// What one run says.
+/// Result of one run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reading {
-    /// In the unit of the figure.
+    /// Value in the unit of the figure.
     pub value: f64,
-    /// 99th percentile, where the program gives one.
+    /// 99th percentile, if the program reports it.
     pub p99: Option<f64>,
-    /// Payload moved, where the program says.
+    /// Payload moved, if the program reports it.
     pub moved_bytes: Option<u64>,
 }
 
 /// A program that is measured for one number, `x`: a message size or a count.
 pub trait Peer {
-    /// What has to be installed.
+    /// Programs that must be installed.
     fn programs(&self) -> Vec<&'static str>;
 
-    /// What to run.
+    /// Commands of the run.
     fn plan(&self, place: &Place, x: u64) -> Plan;
 
-    /// What the two ends printed; none if there is no result in it.
+    /// Parses the output of both ends; none if it holds no result.
     fn read(&self, server: &str, client: &str, x: u64) -> Option<Reading>;
 }
 

@@ -1,4 +1,6 @@
-//! The measurement as pictures: for each link bandwidth and latency by message size, and their ratios to TCP; CPU, and
+//! The measurement as pictures.
+//!
+//! For each link: bandwidth and latency by message size with their ratios to TCP, CPU, and
 //! bandwidth by number of queue pairs.
 
 use std::ops::Range;
@@ -33,7 +35,7 @@ const PEERS: [RGBColor; 6] = [
     RGBColor(110, 140, 90),
 ];
 
-/// What is drawn by message size, and compared with which TCP.
+/// Figures drawn by message size, each with the TCP that it is compared with.
 const DRAWN: [(Figure, &str); 2] = [
     (Figure::Bandwidth, "tcp_cubic"),
     (Figure::Latency, "sockperf_tcp"),
@@ -57,7 +59,7 @@ impl Kind {
     }
 }
 
-/// The pictures: which part of the file's name follows the stem, and what one sees.
+/// The pictures: part of each file's name after the stem, and its caption.
 pub fn pictures(taken: &Measurement) -> Vec<(String, String)> {
     let all = all(taken).into_iter().map(|(link, kind)| match kind {
         Kind::BySize => (
@@ -91,7 +93,7 @@ fn all(taken: &Measurement) -> Vec<(&LinkFacts, Kind)> {
     all.filter(has).collect()
 }
 
-/// The name of a picture's file.
+/// Name of a picture's file.
 pub fn file(stem: &str, picture: &str, ending: &str) -> String {
     format!("{stem}-{picture}.{ending}")
 }
@@ -123,7 +125,9 @@ pub fn save(taken: &Measurement, stem: &Path) -> Result<Vec<PathBuf>> {
 /// A name, a colour, and points by time.
 pub type Line = (String, RGBColor, Vec<(f64, f64)>);
 
-/// What changes over time, in seconds: one picture, as SVG and PNG. The first curve is what the others are compared with.
+/// Draws values over time, in seconds, as SVG and PNG.
+///
+/// The others are compared with the first curve.
 pub fn over_time(stem: &Path, title: &str, curves: &[Line]) -> Result<Vec<PathBuf>> {
     load_font();
     let [svg, png] = with_endings(stem);
@@ -175,7 +179,7 @@ fn draw_over_time<B: DrawingBackend>(title: &str, curves: &[Line], area: &Area<B
         .label_font((FONT, 18))
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK);
-    // Where the curves are low.
+    // The legend goes where the curves are low.
     let mut ends = curves
         .iter()
         .filter_map(|(_, _, points)| points.first().zip(points.last()));
@@ -187,19 +191,19 @@ fn draw_over_time<B: DrawingBackend>(title: &str, curves: &[Line], area: &Area<B
     area.present().map_err(failed)
 }
 
-/// The binary brings its font: a server often has none.
+/// Loads the font of the binary: a server often has none.
 fn load_font() {
     static LOADED: Once = Once::new();
     LOADED.call_once(|| {
-        // It fails for bytes that are no font alone.
+        // Registration fails only for bytes that are not a font.
         let _ = register_font(FONT, FontStyle::Normal, dejavu::sans::regular());
     });
 }
 
-/// Curves with values, ours before the peers, so that the legend reads so.
+/// Curves with values, airdma's before the peers', which is the order of the legend.
 fn panels<'a>(taken: &'a Measurement, figure: Figure, link: &LinkFacts) -> Vec<&'a Curve> {
     let mut curves = taken.curves_of(figure, &link.name);
-    // Logarithms of nothing are none: without a value above 0 there is nothing to draw.
+    // The axis is logarithmic: without a value above 0 there is nothing to draw.
     curves.retain(|curve| !medians_of(curve).is_empty());
     curves.sort_by_key(|curve| curve.peer);
     curves
@@ -251,7 +255,7 @@ fn bars<B: DrawingBackend>(
         .collect();
     sizes.sort_unstable();
     sizes.dedup();
-    // One place for each bar, and one between sizes.
+    // One slot for each bar, and one between sizes.
     let places = curves.len() + 1;
     let high = curves.iter().flat_map(|curve| medians_of(curve));
     let high = high.map(|(_, value)| value).fold(0.0, f64::max);
@@ -306,7 +310,7 @@ fn values<B: DrawingBackend>(
     let all: Vec<(f64, f64)> = curves.iter().flat_map(|curve| medians_of(curve)).collect();
     let low = all.iter().map(|(_, value)| *value).fold(f64::MAX, f64::min);
     let high = all.iter().map(|(_, value)| *value).fold(0.0, f64::max);
-    // What should be flat looks so if it is nearly so.
+    // The axis is wide enough that nearly flat looks flat.
     let low = if figure == Figure::QueuePairs {
         low.min(high / 20.0)
     } else {
@@ -378,7 +382,7 @@ fn ratios<B: DrawingBackend>(
 ) -> Result<()> {
     let mut lines = Vec::new();
     for (curve, colour) in coloured(curves) {
-        // READ's whole round trip is not half of one.
+        // READ's latency is a whole round trip, not half of one.
         if curve.peer || curve.name == "read_lat" {
             continue;
         }
@@ -425,14 +429,14 @@ fn ratios<B: DrawingBackend>(
     Ok(())
 }
 
-/// The range of the sizes, with a little room: one size alone is a range, too.
+/// Range of the sizes, with a margin: one size alone is a range, too.
 fn spread(xs: impl Iterator<Item = u64> + Clone) -> Range<f64> {
     let low = xs.clone().min().unwrap_or(1).max(1) as f64;
     let high = xs.max().unwrap_or(1).max(1) as f64;
     low / 1.5..high * 1.5
 }
 
-/// What a logarithmic axis can show of it.
+/// Medians that a logarithmic axis can show.
 fn medians_of(curve: &Curve) -> Vec<(f64, f64)> {
     let points = curve.points.iter();
     let medians = points.filter_map(|(x, point)| Some((*x as f64, point.median()?)));
@@ -473,7 +477,7 @@ mod tests {
             (Figure::Bandwidth, "tcp_bbr", true, 64, &[]),
             (Figure::Latency, "send_lat", false, 64, &[5.0]),
             (Figure::Cpu, "write_bw", false, 30_000, &[0.5]),
-            // Nothing came through.
+            // No payload arrived.
             (Figure::QueuePairs, "write_pairs", false, 1, &[0.0]),
             (
                 Figure::QueuePairs,

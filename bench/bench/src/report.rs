@@ -1,4 +1,4 @@
-//! The measurement in words and tables.
+//! The measurement as text and tables.
 
 use std::fmt::Write as _;
 
@@ -95,13 +95,13 @@ fn how(taken: &Measurement, name: &str) -> String {
     )
 }
 
-/// In plain words, from the numbers: every peer that did better than airdma, and where; and the targets that were missed.
+/// Text of the losses: every peer that did better than airdma, and where; and the missed targets.
 pub fn losses(taken: &Measurement) -> String {
     let mut lines = Vec::new();
     for (figure, link) in taken.groups() {
         let curves = taken.curves_of(figure, &link.name);
         for ours in curves.iter().filter(|curve| !curve.peer) {
-            // A whole round trip is not half of one.
+            // READ's latency is a whole round trip, not half of one.
             if ours.name == "read_lat" {
                 continue;
             }

@@ -1,4 +1,5 @@
-//! Takes the samples: all programs in turn at each size, so that a slow spell of the machine hits them alike.
+//! Takes the samples: all programs in turn at each size, so that a slow spell of the machine hits
+//! them alike.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
@@ -11,23 +12,23 @@ use crate::peer::{Place, Plan};
 use crate::suite::{Link, Series};
 use crate::units;
 
-/// Beyond the length of a run, for what starts, warms up and ends.
+/// Time added to the duration of a run, for start, warm-up and end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How much of everything.
+/// Size of the whole measurement.
 pub struct Effort {
     /// Samples of each case.
     pub runs: u32,
-    /// How long a run of bandwidth lasts.
+    /// Seconds of a bandwidth run.
     pub seconds: u32,
     /// The `airdma` binary.
     pub airdma: String,
 }
 
-/// Measures all `series` into `taken`, and hands it to `kept` whenever a line of the live table is full.
+/// Measures all `series` into `taken`, and calls `kept` whenever a line of the live table is full.
 ///
-/// Fails only if no hosts can be made, airdma does not run, or the user wants to stop; what was measured until then is in `taken`. A run that
-/// gives no result is kept as failed.
+/// Fails only if no hosts can be made, airdma does not run, or the user stops it; the samples until
+/// then are in `taken`. A run without a result is recorded as failed.
 pub fn measure(
     series: &[Series],
     effort: &Effort,
@@ -38,7 +39,7 @@ pub fn measure(
         let of_link = || series.iter().filter(|series| series.link == link);
         let lab = match Lab::new(link.cable) {
             Ok(lab) => lab,
-            // One link that this kernel cannot make must not cost the others.
+            // A link that this kernel cannot make must not prevent the others.
             Err(error) if links(series).len() > 1 && !matches!(error, LabError::Interrupted(_)) => {
                 writeln!(io::stderr(), "airdma bench: no link {}: {error}", link.name)?;
                 taken.missing.push(not_made(link, &error, of_link()));
@@ -108,7 +109,7 @@ fn xs(group: &[&Series]) -> Vec<u64> {
     xs
 }
 
-/// Whether airdma runs at all: otherwise every run of it would fail alike.
+/// Checks that airdma runs at all: otherwise every run of it would fail alike.
 fn check(lab: &Lab, place: &Place) -> anyhow::Result<()> {
     let words = [&place.airdma, "run", "--", "true"].map(str::to_owned);
     let outcome = lab.run_alone(&words, PATIENCE)?;
@@ -120,7 +121,7 @@ fn check(lab: &Lab, place: &Place) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One run: its command lines, and its sample or what both ends said.
+/// One run: its command lines, and its sample or the output of both ends.
 struct Run {
     server: Option<String>,
     client: String,
@@ -142,7 +143,7 @@ fn one(lab: &Lab, place: &Place, series: &Series, x: u64) -> anyhow::Result<Run>
     })
 }
 
-/// What both ends printed and used, or how they failed.
+/// Output and CPU time of both ends, or how they failed.
 type Said = Result<(String, String, f64), String>;
 
 fn run(lab: &Lab, plan: &Plan, limit: Duration) -> Result<Said, LabError> {
@@ -171,7 +172,7 @@ fn sample(series: &Series, x: u64, said: Said) -> Result<Sample, String> {
     let (server, client, cpu_s) = said?;
     let reading = series.program.read(&server, &client, x);
     let nothing = || format!("no result in:\n--- server\n{server}\n--- client\n{client}");
-    // perftest prints "inf" for what it could not time.
+    // perftest prints "inf" if it could not time the run.
     let reading = reading.filter(|reading| reading.value.is_finite());
     let reading = reading.ok_or_else(nothing)?;
     let value = if series.figure == Figure::Cpu {
@@ -188,7 +189,7 @@ fn sample(series: &Series, x: u64, said: Said) -> Result<Sample, String> {
     })
 }
 
-/// A command line as one would type it: without the path of our own binary.
+/// A command line as a user types it: without the path of this binary.
 fn shown(command: &[String], place: &Place) -> String {
     let words = command.iter().map(|word| {
         if *word == place.airdma {
@@ -227,7 +228,7 @@ fn add(point: &mut Point, run: Run) {
     }
 }
 
-/// The table on the terminal: a line for each size, whose medians change while samples come in.
+/// The table on the terminal: a line for each size, whose medians change as samples arrive.
 struct Live {
     figure: Figure,
     link: &'static str,
@@ -248,7 +249,7 @@ impl Live {
         };
         let columns = live.columns.iter();
         let width = FIRST_COLUMN + columns.map(|name| live.width(name) + 2).sum::<usize>();
-        // A line that the terminal breaks in two cannot be written over.
+        // A line that the terminal breaks in two cannot be overwritten.
         live.rewrites = terminal_width().is_some_and(|columns| width <= columns);
         let mut out = io::stdout();
         let titles = live.columns.iter().fold(String::new(), |mut line, column| {
@@ -264,7 +265,7 @@ impl Live {
         column.len().max(8)
     }
 
-    /// The line of `x`; the last time with an end.
+    /// Prints the line of `x`; the last time with a line end.
     fn show(&self, x: u64, taken: &Measurement, last: bool) -> io::Result<()> {
         if !self.rewrites && !last {
             return Ok(());
@@ -299,7 +300,7 @@ impl Live {
     }
 }
 
-/// Of the terminal that we print to, in characters; none if it is a file or a pipe.
+/// Width of the terminal in characters; none if the output is a file or a pipe.
 fn terminal_width() -> Option<usize> {
     if !io::stdout().is_terminal() {
         return None;

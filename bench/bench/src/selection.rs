@@ -1,4 +1,4 @@
-//! Which cases are run: what the user chose, and what this machine can do.
+//! Selection of the cases: the user's choice, limited to what this machine can run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::measurement::Missing;
 use crate::suite::Series;
 use crate::tools;
 
-/// Leaves those whose case matches, and the peers that they are compared with.
+/// Keeps the cases that match, and the peers that they are compared with.
 pub fn choose(mut all: Vec<Series>, only: Option<&Regex>, with_peers: bool) -> Vec<Series> {
     let matches = |series: &Series, x: u64| only.is_none_or(|only| only.is_match(&series.case(x)));
     let ours = all.iter().filter(|series| !series.peer);
@@ -31,7 +31,7 @@ pub fn choose(mut all: Vec<Series>, only: Option<&Regex>, with_peers: bool) -> V
     all
 }
 
-/// Takes out those whose programs are not installed, and says which.
+/// Removes series whose programs are not installed; returns the removed ones too.
 pub fn installed(all: Vec<Series>) -> (Vec<Series>, Vec<Missing>) {
     without(all, |program| tools::find(program).is_some())
 }

@@ -1,4 +1,4 @@
-//! An sshd for one run: keys and settings of its own, so that the host's and the user's have no part in it.
+//! An sshd for one run, with keys and settings of its own: the host's and the user's are not read.
 
 use std::fs;
 use std::io;
@@ -11,17 +11,17 @@ use airdma_link::{LinkError, Side, ipv4};
 use crate::tools;
 
 const PORT: u16 = 8_722;
-/// Where sshd's unprivileged half lives; a host whose sshd never ran has none.
+/// Folder of sshd's unprivileged process; a host whose sshd never ran has none.
 const PRIVILEGES: &str = "/run/sshd";
 
-/// What the two hosts of a link need to know each other, as files in a folder. B is called `b`.
+/// Keys and settings of the two hosts of a link, as files in a folder. B is called `b`.
 pub struct Ssh {
     folder: PathBuf,
     made_privileges: bool,
 }
 
 impl Ssh {
-    /// Writes it to a folder that is there.
+    /// Writes them to an existing folder.
     pub fn new(folder: &Path) -> io::Result<Ssh> {
         let ssh = Ssh {
             folder: folder.into(),
@@ -42,7 +42,7 @@ impl Ssh {
     /// Starts sshd on B.
     pub fn serve(&self, link: &Link) -> Result<Running, LinkError> {
         let missing = || LinkError::Asked("sshd is not installed".into());
-        // It starts itself again for each connection, for which it has to know where it is.
+        // sshd starts itself again for each connection and needs its own path.
         let sshd = tools::find("sshd").ok_or_else(missing)?;
         let configuration = self.word("sshd_config");
         let serve = ["-D", "-e", "-f", &configuration];
@@ -96,9 +96,9 @@ impl Drop for Ssh {
     }
 }
 
-/// Why no sshd can run here, if it cannot.
+/// Reason why no sshd can run here, if it cannot.
 pub fn missing() -> Option<String> {
-    // SAFETY: only reads who we are.
+    // SAFETY: reads the user id.
     let is_root = unsafe { libc::geteuid() } == 0;
     let groups = fs::read_to_string("/proc/self/setgroups").unwrap_or_default();
     let may_set_groups = is_root && groups.trim() == "allow";

@@ -1,4 +1,4 @@
-//! The whole benchmark: which programs are measured on which links, at which sizes.
+//! The whole benchmark: programs, links and sizes.
 
 use airdma_lab::Cable;
 
@@ -11,29 +11,29 @@ use crate::peer::{
 /// A link between the two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Its name in cases.
+    /// Name in cases.
     pub name: &'static str,
-    /// What it is, in words.
+    /// Description for readers.
     pub label: &'static str,
-    /// How it is made.
+    /// How the link is made.
     pub cable: Cable,
 }
 
 /// One program on one link.
 pub struct Series {
-    /// What is measured.
+    /// Measured quantity.
     pub figure: Figure,
-    /// Where.
+    /// Link of the measurement.
     pub link: Link,
-    /// Its name in cases.
+    /// Name in cases.
     pub name: &'static str,
-    /// Its name for people.
+    /// Name in tables and legends.
     pub label: &'static str,
-    /// One of those that airdma is compared with.
+    /// Whether airdma is compared with it.
     pub peer: bool,
-    /// The sizes or counts.
+    /// Sizes or counts.
     pub xs: Vec<u64>,
-    /// How it is measured.
+    /// The program, with its parser.
     pub program: Box<dyn Peer>,
 }
 
@@ -44,7 +44,7 @@ impl Series {
         format!("{figure}/{link}/{}/{x}", self.name)
     }
 
-    /// What has to be installed for it.
+    /// Programs that must be installed.
     pub fn programs(&self) -> Vec<&'static str> {
         let mut programs = self.program.programs();
         if self.link.cable.lost_one_in > 0 {
@@ -63,7 +63,7 @@ const fn veth(name: &'static str, label: &'static str, mtu: u32) -> Link {
     Link { name, label, cable }
 }
 
-/// Of all targets.
+/// Link of all targets.
 pub const VETH_1500: Link = veth("veth-1500", "veth, MTU 1500", 1500);
 const VETH_4200: Link = veth("veth-4200", "veth, MTU 4200", 4200);
 const VETH_9000: Link = veth("veth-9000", "veth, MTU 9000", 9000);
@@ -77,10 +77,11 @@ const LOSSY: Link = Link {
     },
 };
 
-/// Up to this size of its writes TCP is measured without Nagle's algorithm, as one who sends messages would run it.
+/// Largest write for which TCP runs without Nagle's algorithm, as a program with messages would run
+/// it.
 const NO_DELAY_MAX: u64 = 8192;
 
-/// Everything, or what takes a few minutes.
+/// All series, or those that take a few minutes.
 pub fn all(quick: bool) -> Vec<Series> {
     let pick = |sizes: &[u64], few: &[u64]| if quick { few.to_vec() } else { sizes.to_vec() };
     let sizes = pick(

@@ -1,6 +1,8 @@
 //! A table in plain text or Markdown.
 
-/// Columns padded to their widest cell: the first to the left, the others to the right. The first row is titles.
+/// Pads columns to their widest cell: the first is aligned left, the others right.
+///
+/// The first row is the titles.
 pub fn aligned(rows: &[Vec<String>]) -> String {
     let widths = widths(rows);
     let mut lines: Vec<String> = rows.iter().map(|row| line(row, &widths, "  ", 1)).collect();
@@ -9,7 +11,8 @@ pub fn aligned(rows: &[Vec<String>]) -> String {
     lines.join("\n")
 }
 
-/// The same as a Markdown table, aligned in the source too; the first `left` columns are to the left.
+/// As [`aligned`], as a Markdown table, aligned in the source too; the first `left` columns are
+/// left-aligned.
 pub fn markdown(rows: &[Vec<String>], left: usize) -> String {
     let widths = widths(rows);
     let line = |row: &Vec<String>| format!("| {} |", line(row, &widths, " | ", left));

@@ -1,4 +1,4 @@
-//! What airdma sets out to reach, and whether it did in this run.
+//! Goals of airdma, and whether this run reached them.
 
 use crate::measurement::{Curve, Figure, Measurement, Point};
 use crate::suite::VETH_1500;
@@ -7,15 +7,15 @@ use crate::units;
 /// One goal.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// What is compared, in words.
+    /// Description of the comparison.
     pub what: String,
-    /// The figure reached; none if this run did not measure it.
+    /// Value reached; none if this run did not measure it.
     pub reached: Option<f64>,
     /// The goal.
     pub goal: f64,
-    /// More is better; otherwise less.
+    /// Whether more is better.
     pub at_least: bool,
-    /// "x" for a ratio.
+    /// Unit: "x" for a ratio.
     pub unit: &'static str,
 }
 
@@ -57,7 +57,7 @@ impl Verdict {
     }
 }
 
-/// Every goal that this benchmark measures, on the veth of MTU 1500.
+/// All goals of this benchmark, on the veth of MTU 1500.
 pub fn verdicts(taken: &Measurement) -> Vec<Verdict> {
     let mut all = Vec::new();
     for size in [1 << 20, 65_536, 8192, 1024] {
@@ -195,7 +195,8 @@ fn best(
     medians.reduce(better)
 }
 
-/// Smallest median over largest, if more than one number of queue pairs was measured and none failed altogether.
+/// Smallest median over largest, if more than one number of queue pairs was measured and each has a
+/// result.
 fn flatness(taken: &Measurement) -> Option<f64> {
     let curve: &Curve = taken.curve(Figure::QueuePairs, VETH_1500.name, "write_pairs")?;
     let medians: Vec<f64> = curve
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn one_number_of_queue_pairs_says_nothing_and_a_failed_one_is_no_bandwidth() {
+    fn flatness_takes_two_numbers_of_queue_pairs_with_results() {
         let what = "bandwidth at the worst number of queue pairs, to the best";
         let one = (
             Figure::QueuePairs,

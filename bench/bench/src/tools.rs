@@ -1,10 +1,10 @@
-//! Programs of others that are measured, and the Debian packages that bring them.
+//! Other measured programs, with their Debian packages.
 
 use std::env;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Program, and the package of Debian 12 that has it.
+/// Programs, with their packages in Debian 12.
 pub const PACKAGES: [(&str, &str); 19] = [
     ("ib_send_bw", "perftest"),
     ("ib_send_lat", "perftest"),
@@ -27,13 +27,15 @@ pub const PACKAGES: [(&str, &str); 19] = [
     ("tcp_bbr", "a kernel with the module tcp_bbr"),
 ];
 
-/// The package that has `program`.
+/// Package of `program`.
 pub fn package(program: &str) -> &'static str {
     let found = PACKAGES.iter().find(|(name, _)| *name == program);
     found.map_or("unknown", |(_, package)| package)
 }
 
-/// Where a program is; none if it is not installed. TCP's BBR counts as a program: it is there if the kernel has it.
+/// Path of a program; none if it is not installed.
+///
+/// TCP's BBR counts as a program, which is installed if the kernel has it.
 pub fn find(program: &str) -> Option<PathBuf> {
     if program == "tcp_bbr" {
         let file = "/proc/sys/net/ipv4/tcp_available_congestion_control";

@@ -1,4 +1,4 @@
-//! Numbers as people read them.
+//! Numbers with units.
 
 /// A message size: 64 B, 4 KiB, 1 MiB.
 pub fn size(bytes: u64) -> String {

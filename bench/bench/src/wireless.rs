@@ -1,7 +1,7 @@
-//! `airdma bench wireless`: today's transports on an emulated Wi-Fi link, each alone on it, in turns.
+//! `airdma bench wireless`: transports on an emulated Wi-Fi link, each alone on it, in turns.
 //!
-//! [`plan`] says what is measured, [`transport`] and [`ssh`] know how each of them is run, [`run`] takes a sample, [`taken`] keeps
-//! all of them, [`page`] and [`pictures`] show them.
+//! [`plan`] lists the cases, [`transport`] and [`ssh`] run the transports, [`run`] takes a sample,
+//! [`taken`] keeps all of them, [`page`] and [`pictures`] show them.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -30,49 +30,50 @@ use transport::{TRANSPORTS, Transport};
 
 pub(crate) use transport::beside;
 
-/// What the user wants.
+/// Options of `airdma bench wireless`.
 #[derive(Clone, Debug, Default)]
 pub struct Wireless {
-    /// Beside airdma and bare UDP.
+    /// Measure other transports than airdma and bare UDP too.
     pub peers: bool,
-    /// Only cases whose name (SIGNAL/TRANSPORT/MB, beside/TRANSPORT, messages/TRANSPORT/BYTES and the like) matches.
+    /// Only cases whose name matches (SIGNAL/TRANSPORT/MB, beside/TRANSPORT,
+    /// messages/TRANSPORT/BYTES and the like).
     pub only: Option<String>,
-    /// Only print the names of the cases, and how long they take.
+    /// Only print the names of the cases and their duration.
     pub list: bool,
-    /// Sizes, in MB; what is usual for a signal if there is none.
+    /// Sizes in MB; empty for the signal's usual ones.
     pub megabytes: Vec<u64>,
-    /// Samples of each, if not the usual.
+    /// Samples of each case, if not the usual number.
     pub runs: Option<u32>,
-    /// A profile.
+    /// Profile of the link.
     pub profile: String,
-    /// Files to write, without their endings.
+    /// Output files, without their extensions.
     pub output: PathBuf,
-    /// What to do with a file that is there.
+    /// Treatment of an existing JSON file.
     pub there: There,
-    /// Only write page and pictures of this JSON file again.
+    /// Only rewrite page and pictures from this JSON file.
     pub render: Option<PathBuf>,
 }
 
-/// What to do with the samples of the JSON file if it is there.
+/// Treatment of the samples in an existing JSON file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum There {
-    /// They go.
+    /// Discard them.
     #[default]
     Replace,
-    /// They stay, and only what is missing is measured.
+    /// Keep them, and measure only missing ones.
     Resume,
-    /// They stay, but for those of the cases that are measured now.
+    /// Keep them, except those of the cases measured now.
     Merge,
 }
 
-/// Of the programs that people copy files with, the one that cannot be tried here.
+/// Note on croc, a program that copies files and cannot be measured here.
 pub(crate) const CROC: &str = "croc: Debian has no package of it, and it is not measured";
 
-/// What the user wants, and this machine has.
+/// Cases that the user selected and this machine can measure.
 #[derive(Default)]
 struct Chosen {
     rows: Vec<Row>,
-    /// Beside a flow of TCP.
+    /// Transports measured beside a TCP flow.
     beside: Vec<Transport>,
     shapes: Vec<Shape>,
 }
@@ -135,14 +136,14 @@ pub fn wireless(options: &Wireless) -> anyhow::Result<ExitCode> {
         writeln!(err, "airdma bench: {warning}")?;
     }
     writeln!(err, "airdma bench: about {minutes:.0} min")?;
-    // Now, not after half an hour: a folder that is not there, or not ours.
+    // Fails now rather than after half an hour if the folder is missing or not writable.
     save(&taken, &options.output)?;
     measure(&mut taken, options, &chosen)?;
     write_page(&taken, &options.output)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What there is already, and what is said of this session.
+/// Results of earlier sessions, and the description of this one.
 fn begin(options: &Wireless, chosen: &Chosen) -> anyhow::Result<Taken> {
     let file = taken::file(&options.output);
     let mut taken = match options.there {
@@ -181,7 +182,7 @@ fn begin(options: &Wireless, chosen: &Chosen) -> anyhow::Result<Taken> {
     Ok(taken)
 }
 
-/// About how long the rest takes, in seconds.
+/// Estimated duration of the remaining cases, in seconds.
 fn left_s(taken: &mut Taken, options: &Wireless, chosen: &Chosen) -> anyhow::Result<f64> {
     let mut seconds = 0.0;
     let left = |wanted: u32, done: usize| f64::from(wanted.saturating_sub(done as u32));
@@ -200,7 +201,7 @@ fn left_s(taken: &mut Taken, options: &Wireless, chosen: &Chosen) -> anyhow::Res
     Ok(seconds)
 }
 
-/// What is not there yet. Each sample is saved.
+/// Measures what is missing; each sample is saved at once.
 fn measure(taken: &mut Taken, options: &Wireless, chosen: &Chosen) -> anyhow::Result<()> {
     let airdma = std::env::current_exe().context("finding this binary")?;
     let (rows, beside) = (&chosen.rows, &chosen.beside);

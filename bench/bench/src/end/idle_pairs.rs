@@ -1,4 +1,4 @@
-//! By how much a process grows with queue pairs.
+//! Memory of a process by its number of queue pairs.
 
 use std::fs;
 
@@ -8,10 +8,10 @@ use anyhow::Context;
 use super::verbs::Verbs;
 use crate::peer::Grown;
 
-/// Made before the first is counted: tables that grow, code that is read in.
+/// Queue pairs made before the first one is counted: they grow tables and load code.
 const WARM_UP: u64 = 64;
 
-/// Makes `pairs` queue pairs, and looks at the process before and after.
+/// Makes `pairs` queue pairs; reports the growth of the resident memory.
 pub fn grow(pairs: u64) -> anyhow::Result<Grown> {
     let verbs = Verbs::open(INTERFACE, 1)?;
     for _ in 0..WARM_UP {
@@ -31,7 +31,7 @@ fn pair_with_itself(verbs: &Verbs) -> anyhow::Result<()> {
     verbs.connect(&pair, verbs.gid(), pair.number)
 }
 
-/// What of the process is in memory.
+/// Resident memory of this process.
 fn resident_bytes() -> anyhow::Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let kib = status.lines().find_map(|line| {

@@ -1,8 +1,10 @@
 //! WRITEs over many queue pairs between two processes.
 //!
-//! The load is the same whatever their number: so many messages on their way altogether, over the same memory. Queue pairs take
-//! turns in the order of their numbers, and a completion says by its id whose it is: nothing here grows with their number.
-//! (perftest searches its queue pairs for each completion, and with thousands measures that.)
+//! The load is the same for every number of queue pairs: the same count of messages in flight
+//! altogether, over the same memory. Queue pairs take turns in the order of their numbers, and the
+//! id of a completion names its queue pair, so no cost grows with the number of queue pairs.
+//! (perftest searches its queue pairs for each completion, and with thousands measures that
+//! search.)
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -18,7 +20,7 @@ use crate::peer::{ManyPairs, Written};
 /// Longer than it takes to make the largest number of queue pairs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What an end tells the other.
+/// Identity that each end sends to the other.
 #[derive(Deserialize, Serialize)]
 struct Card {
     gid: Gid,
@@ -36,19 +38,19 @@ struct Connected {
     other: BufReader<TcpStream>,
 }
 
-/// Is written to until the writer leaves.
+/// Serves as the target of WRITEs until the writer closes its connection.
 pub fn serve(port: u16, load: ManyPairs, pairs: u32) -> anyhow::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?;
     let (stream, _) = listener.accept()?;
     let mut end = connect(stream, load, pairs)?;
     end.other.get_mut().write_all(b"ready\n")?;
-    // However long that takes: the writer says when it ends.
+    // The writer decides when the run ends.
     end.other.get_mut().set_read_timeout(None)?;
     end.other.read_to_end(&mut Vec::new())?;
     Ok(())
 }
 
-/// Writes for some seconds, after every queue pair has written once.
+/// Writes for `seconds`, after every queue pair has written once.
 pub fn write(to: SocketAddr, load: ManyPairs, pairs: u32, seconds: u32) -> anyhow::Result<Written> {
     let mut end = connect(TcpStream::connect(to)?, load, pairs)?;
     let mut ready = String::new();
@@ -107,7 +109,7 @@ struct Writer<'a> {
     load: ManyPairs,
     /// Free entries of each queue pair.
     room: Vec<u32>,
-    /// Whose turn it is.
+    /// Index of the queue pair that posts next.
     turn: usize,
     posted: u64,
     done: u64,
@@ -144,7 +146,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// As many as may be on their way.
+    /// Posts until the load's count of messages is in flight.
     fn post(&mut self) -> anyhow::Result<()> {
         let Connected {
             verbs,

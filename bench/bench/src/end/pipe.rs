@@ -1,4 +1,5 @@
-//! A file or a pipe into a connection of TCP, and out of it: what nc does, of which each system has another.
+//! Copies a file or a pipe into a TCP connection, and out of one: as nc, which differs between
+//! systems.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -9,17 +10,17 @@ use std::time::{Duration, Instant};
 
 use airdma_link::traffic::ready;
 
-/// Of each call.
+/// Bytes of each read and write.
 const CHUNK_BYTES: usize = 64 << 10;
-/// How long somebody may take to come.
+/// Longest wait for the sender's connection.
 const FIRST: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(1);
 
-/// Takes one connection, and ends with it.
+/// Accepts one connection and returns when it ends.
 pub fn receive(port: u16, into: &Path) -> io::Result<()> {
     let mut file = File::create(into)?;
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))?;
-    // Whoever was to come may have failed: nobody waits for ever.
+    // The sender may have failed: the wait for it is bounded.
     listener.set_nonblocking(true)?;
     ready()?;
     let deadline = Instant::now() + FIRST;
@@ -48,7 +49,7 @@ pub fn send(to: SocketAddr, from: &Path) -> io::Result<()> {
     }
 }
 
-/// By plain reads and writes, as nc: `io::copy` would leave it to the kernel.
+/// Copies by plain reads and writes, as nc does; `io::copy` would leave the copy to the kernel.
 fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {

@@ -10,17 +10,18 @@ use crate::peer::Received;
 
 /// The longest UDP payload that one call can send or receive.
 const CALL_BYTES_MAX: usize = 65507;
-/// So many segments of one call every kernel takes.
+/// Segments of one call that every kernel accepts.
 const SEGMENTS_MAX: usize = 64;
-/// What the receiver copies into: as large as the largest message measured, so that caches see what they would with RDMA.
+/// Buffer that the receiver copies into: as large as the largest message measured, so that caches
+/// see the same footprint as with RDMA.
 const DESTINATION_BYTES: usize = 1 << 20;
 const SOCKET_BUFFER_BYTES: libc::c_int = 4 << 20;
 const SILENCE: Duration = Duration::from_secs(2);
 const FIRST: Duration = Duration::from_secs(20);
-/// A datagram this long says that it was the last.
+/// Payload of the sender's last datagram.
 const LAST: &[u8] = b".";
 
-/// Counts what arrives until the last, or until nothing has come for two seconds.
+/// Counts payload until the last datagram, or until none has come for two seconds.
 pub fn receive(port: u16, offload: bool) -> io::Result<Received> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
     enlarge(&socket, libc::SO_RCVBUF, libc::SO_RCVBUFFORCE);
@@ -46,7 +47,7 @@ pub fn receive(port: u16, offload: bool) -> io::Result<Received> {
         at += length;
         last = Instant::now();
         if first.is_none() {
-            // What came with the first call took no time that we know of.
+            // The time that the first call's datagrams took is unknown.
             first = Some(last);
             socket.set_read_timeout(Some(SILENCE))?;
         } else {
@@ -58,7 +59,7 @@ pub fn receive(port: u16, offload: bool) -> io::Result<Received> {
     Ok(Received { bytes, seconds })
 }
 
-/// Sends as fast as the socket takes it, then says so often that it was the last.
+/// Sends as fast as the socket accepts data, then repeats [`LAST`].
 pub fn send(
     to: SocketAddr,
     datagram: usize,
@@ -95,14 +96,14 @@ pub fn send(
         set(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0)?;
     }
     for _ in 0..20 {
-        // The receiver may be gone after the first.
+        // The receiver may have ended after the first one.
         let _ = socket.send(LAST);
         thread::sleep(Duration::from_millis(5));
     }
     Ok(())
 }
 
-/// A single byte would say that it was the last.
+/// Sends one part, which must not look like [`LAST`].
 fn transmit(socket: &UdpSocket, part: &[u8]) -> io::Result<()> {
     let part = if part.len() > LAST.len() { part } else { b".." };
     match socket.send(part) {
@@ -112,7 +113,7 @@ fn transmit(socket: &UdpSocket, part: &[u8]) -> io::Result<()> {
     }
 }
 
-/// As large as we may: the second option is for who has CAP_NET_ADMIN.
+/// Enlarges a socket buffer as far as permitted; `forced` takes CAP_NET_ADMIN.
 fn enlarge(socket: &UdpSocket, option: libc::c_int, forced: libc::c_int) {
     if set(socket, libc::SOL_SOCKET, forced, SOCKET_BUFFER_BYTES).is_err() {
         let _ = set(socket, libc::SOL_SOCKET, option, SOCKET_BUFFER_BYTES);
@@ -126,7 +127,7 @@ fn set(
     value: libc::c_int,
 ) -> io::Result<()> {
     let size = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the socket is open; the value is an int that lives through the call, and its size is said.
+    // SAFETY: the socket is open; the value is an int that lives through the call, with its size.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -150,7 +151,7 @@ mod tests {
     #[test]
     fn the_receiver_counts_what_came_and_ends_with_the_sender() {
         for offload in [false, true] {
-            // A port that nobody has.
+            // A port without a socket.
             let free = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
             let port = free.local_addr().unwrap().port();
             drop(free);

@@ -1,5 +1,6 @@
-//! The little of libibverbs' ABI that queue pairs and WRITEs take, looked up at run time: this program is measured like any
-//! other, on whatever `airdma run` gives it.
+//! The part of libibverbs' ABI that queue pairs and WRITEs need, looked up at run time.
+//!
+//! This program is measured as any other, on the libibverbs that `airdma run` provides.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem;
@@ -30,7 +31,7 @@ struct InitAttr {
     sq_sig_all: c_int,
 }
 
-/// The address of an end.
+/// GID of an end.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub struct Gid([u8; 16]);
@@ -90,7 +91,7 @@ struct Piece {
     key: u32,
 }
 
-/// `struct ibv_send_wr` of a WRITE; what other operations have in it stays zero.
+/// `struct ibv_send_wr` of a WRITE; the fields of other operations stay zero.
 #[repr(C)]
 struct WriteRequest {
     id: u64,
@@ -109,7 +110,7 @@ struct WriteRequest {
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Completion {
-    /// The one of its request.
+    /// Id of its work request.
     pub id: u64,
     status: u32,
     others: [u32; 9],
@@ -121,7 +122,8 @@ const _: () = assert!(mem::size_of::<WriteRequest>() == 128);
 const _: () = assert!(mem::offset_of!(WriteRequest, remote_address) == 40);
 const _: () = assert!(mem::size_of::<Completion>() == 48);
 
-/// Where `struct ibv_qp` keeps its number, `struct ibv_mr` its keys, and `struct ibv_context` the calls that verbs.h inlines.
+/// Offsets: number in `struct ibv_qp`, keys in `struct ibv_mr`, and the calls in `struct
+/// ibv_context` that verbs.h inlines.
 const QP_NUM_OFFSET: usize = 52;
 const MR_LKEY_OFFSET: usize = 36;
 const MR_RKEY_OFFSET: usize = 40;
@@ -134,7 +136,7 @@ const OPCODE_WRITE: u32 = 0;
 const SIGNALED: u32 = 1 << 1;
 /// `IBV_ACCESS_LOCAL_WRITE` and `IBV_ACCESS_REMOTE_WRITE`.
 const WRITABLE: u32 = 1 | 1 << 1;
-/// `enum ibv_qp_attr_mask`: what each transition of RC needs.
+/// `enum ibv_qp_attr_mask`: the attributes that each transition of an RC queue pair requires.
 const INIT: c_int = 1 | 1 << 3 | 1 << 4 | 1 << 5;
 const READY_TO_RECEIVE: c_int = 1 | 1 << 7 | 1 << 8 | 1 << 12 | 1 << 15 | 1 << 17 | 1 << 20;
 const READY_TO_SEND: c_int = 1 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 13 | 1 << 16;
@@ -146,7 +148,9 @@ type PollCq = unsafe extern "C" fn(*mut c_void, c_int, *mut Completion) -> c_int
 type PostSend =
     unsafe extern "C" fn(*mut c_void, *mut WriteRequest, *mut *mut WriteRequest) -> c_int;
 
-/// A device, a protection domain and a completion queue. They, and all that is made of them, live as long as the process.
+/// A device, a protection domain and a completion queue.
+///
+/// These and all objects made of them live as long as the process.
 pub struct Verbs {
     create_qp: CreateQp,
     modify_qp: ModifyQp,
@@ -161,26 +165,26 @@ pub struct Verbs {
 /// An RC queue pair.
 pub struct Pair {
     address: *mut c_void,
-    /// Its number.
+    /// Queue pair number.
     pub number: u32,
 }
 
-/// Registered memory, which is nobody else's from then on.
+/// Registered memory, only accessed through the region.
 pub struct Region {
-    /// Where it begins.
+    /// First address.
     pub address: u64,
     bytes: u32,
     local_key: u32,
-    /// What the other end names it by.
+    /// R_Key.
     pub remote_key: u32,
 }
 
 impl Verbs {
-    /// The device of `interface`, with a completion queue of so many entries.
+    /// Opens the device of `interface`, with a completion queue of `entries` entries.
     pub fn open(interface: &str, entries: c_int) -> anyhow::Result<Verbs> {
         type Open = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
-        // SAFETY: the names, signatures and places are those of <infiniband/verbs.h>; what a call returned is checked before
-        // the next one gets it, and all of it lives until the process ends.
+        // SAFETY: names, signatures and offsets are those of <infiniband/verbs.h>; each result is
+        // checked before the next call gets it, and lives until the process ends.
         unsafe {
             libc::dlopen(
                 c"libibverbs.so.1".as_ptr(),
@@ -230,16 +234,16 @@ impl Verbs {
         }
     }
 
-    /// Its address.
+    /// GID of the device.
     pub fn gid(&self) -> Gid {
         self.gid
     }
 
-    /// So many bytes of memory that the other end may write.
+    /// Registers `bytes` of new memory that the other end may write.
     pub fn region(&self, bytes: u32) -> anyhow::Result<Region> {
         let memory = vec![0_u8; bytes as usize].leak();
         let address = memory.as_mut_ptr();
-        // SAFETY: the memory is leaked, and nobody looks at it; the keys stand where the ABI has them.
+        // SAFETY: the memory is leaked and not accessed here; the keys lie where the ABI has them.
         unsafe {
             let region =
                 (self.reg_mr)(self.domain, address.cast(), memory.len(), WRITABLE as c_int);
@@ -253,7 +257,7 @@ impl Verbs {
         }
     }
 
-    /// One more queue pair, whose send queue has `depth` entries.
+    /// Makes a queue pair whose send queue has `depth` entries.
     pub fn pair(&self, depth: u32) -> anyhow::Result<Pair> {
         let mut asked = InitAttr {
             qp_context: ptr::null_mut(),
@@ -270,7 +274,8 @@ impl Verbs {
             qp_type: RC,
             sq_sig_all: 0,
         };
-        // SAFETY: domain and completion queue are those that the library made; the number stands where the ABI has it.
+        // SAFETY: domain and completion queue are the library's; the number lies where the ABI has
+        // it.
         unsafe {
             let address = found((self.create_qp)(self.domain, &mut asked), "ibv_create_qp")?;
             let number = *address.byte_add(QP_NUM_OFFSET).cast::<u32>();
@@ -278,7 +283,8 @@ impl Verbs {
         }
     }
 
-    /// Connects it to the queue pair `number` of the device with this address, which may write here.
+    /// Connects `pair` to queue pair `number` of the device with `gid`, which may write to this
+    /// memory.
     pub fn connect(&self, pair: &Pair, gid: Gid, number: u32) -> anyhow::Result<()> {
         let mut attributes = Attr {
             path_mtu: MTU_1024,
@@ -311,7 +317,7 @@ impl Verbs {
         Ok(())
     }
 
-    /// Writes the `bytes` at `offset` of the region to the other end's memory; their completion has this id.
+    /// Posts a WRITE of `bytes` at `offset` of the region, whose completion carries `id`.
     pub fn write(
         &self,
         pair: &Pair,
@@ -342,7 +348,8 @@ impl Verbs {
             others: [0; 9],
         };
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is the library's; request and list live through the call, and the memory for ever.
+        // SAFETY: the queue pair is the library's; request and list live through the call, and the
+        // memory as long as the process.
         let error = unsafe { (self.post_send)(pair.address, &mut request, &mut bad) };
         if error != 0 {
             bail!("ibv_post_send: error {error}");
@@ -350,15 +357,15 @@ impl Verbs {
         Ok(())
     }
 
-    /// What has completed; each must have succeeded.
+    /// Polls completions into `space`; each must have succeeded.
     pub fn poll<'a>(&self, space: &'a mut [Completion]) -> anyhow::Result<&'a [Completion]> {
-        // SAFETY: the completion queue is the library's, and there is room for so many.
+        // SAFETY: the completion queue is the library's, and `space` has room for this count.
         let count =
             unsafe { (self.poll_cq)(self.completions, space.len() as c_int, space.as_mut_ptr()) };
         let done = usize::try_from(count)
             .ok()
             .and_then(|count| space.get(..count));
-        let done = done.with_context(|| format!("ibv_poll_cq says {count}"))?;
+        let done = done.with_context(|| format!("ibv_poll_cq returned {count}"))?;
         if let Some(failed) = done.iter().find(|completion| completion.status != 0) {
             bail!("a WRITE ended with status {}", failed.status);
         }
@@ -367,7 +374,7 @@ impl Verbs {
 }
 
 fn symbol(name: &CStr) -> anyhow::Result<*mut c_void> {
-    // SAFETY: a C string; the default scope has what `airdma run` preloads before what was opened.
+    // SAFETY: a C string; the default scope searches preloaded objects before opened ones.
     let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
     found(address, &name.to_string_lossy())
 }

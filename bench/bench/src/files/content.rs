@@ -1,4 +1,4 @@
-//! What is copied, and whether it arrived as it is.
+//! The files that are copied, and a comparison of the copy.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -6,10 +6,10 @@ use std::path::Path;
 
 use blake3::{Hash, Hasher};
 
-/// So many files of so many bytes: one by itself, more than one in a directory.
+/// `files` files of `file_bytes` bytes: a single one by itself, more in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// In names of cases.
+    /// Name in cases.
     pub name: &'static str,
     pub files: u32,
     pub file_bytes: u64,
@@ -20,7 +20,7 @@ pub const CONTENTS: [Content; 3] = [
     content("10MB", 1, 10_000_000),
     content("10000x4KiB", 10_000, 4096),
 ];
-/// To see that all of it works.
+/// Contents of a quick run, which shows that all of it works.
 pub const SMALL: [Content; 2] = [content("1MB", 1, 1_000_000), content("100x4KiB", 100, 4096)];
 
 const fn content(name: &'static str, files: u32, file_bytes: u64) -> Content {
@@ -42,7 +42,7 @@ impl Content {
         self.files > 1
     }
 
-    /// Makes it: bytes that nothing can compress, the same each time.
+    /// Writes the content: bytes that no program can compress, the same each time.
     pub fn make(self, path: &Path) -> io::Result<()> {
         if !self.is_directory() {
             return write(path, self.file_bytes, 0);
@@ -68,7 +68,7 @@ fn write(path: &Path, bytes: u64, number: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Of a file, or of all names and files in a directory.
+/// Checksum of a file, or of all names and files in a directory.
 pub fn digest(path: &Path) -> io::Result<Hash> {
     let mut hasher = Hasher::new();
     if !path.is_dir() {

@@ -1,4 +1,4 @@
-//! What was measured, as a page, and whether it is what is aimed at.
+//! The measurement as a page, with its targets.
 
 use std::fmt::Write as _;
 
@@ -18,18 +18,21 @@ const TITLES: [&str; 8] = [
     "CPU s/GB",
     "failed",
 ];
-/// What is aimed at: of a radio's line rate, of iperf3's on a veth, and of scp with small files.
+/// Targets: shares of a radio's line rate and of iperf3's on a veth, and speed compared with scp's
+/// for small files.
 const OF_RADIO: f64 = 0.95;
 const OF_IPERF3: f64 = 0.8;
 const OF_SCP: f64 = 10.0;
-/// And to be first, until both ends have ended and until the data is on the disk.
+/// Targets by rank: first until both ends have ended, and until the data is on the disk.
 const FIRST: [(&str, Time); 2] = [
     ("first of all, by seconds", Case::seconds),
     ("first of all, on disk", Case::durable_s),
 ];
 type Time = fn(&Case) -> Option<f64>;
 
-/// The page; `pictures` are files beside it, each with what one sees, `remarks` what somebody thinks of it.
+/// Renders the page.
+///
+/// `pictures` are files beside it, each with its caption; `remarks` is a comment written by hand.
 pub fn markdown(taken: &Taken, pictures: &[(String, String)], remarks: &str) -> String {
     let mut text = String::from("# Files\n\n");
     for session in &taken.sessions {
@@ -102,7 +105,7 @@ fn rows(taken: &Taken, wire: &Wire) -> Vec<Vec<String>> {
     rows
 }
 
-/// What airdma was to do, and did.
+/// Rows of targets and what airdma reached.
 fn targets(taken: &Taken) -> Vec<Vec<String>> {
     let titles = ["what", "target", "found", "met"];
     let mut rows = vec![titles.map(String::from).to_vec()];
@@ -158,7 +161,8 @@ fn is_of(case: &Case, peer: Peer) -> bool {
     case.peer == peer.name()
 }
 
-/// Whether nobody of these has less, and who comes next or is before it; none if nobody can be compared.
+/// Whether the first peer's value is the lowest, with the best other one; none without others to
+/// compare.
 fn first(
     airdma: &Case,
     cases: &[&Case],
@@ -182,7 +186,7 @@ mod tests {
     use super::super::taken::{Line, Sample};
     use super::*;
 
-    /// Only airdma waits for the disk.
+    /// A case without time for the disk, except for airdma.
     fn case(wire: &str, peer: &str, content: Content, seconds: f64, cpu_s: f64) -> Case {
         let syncing_s = if peer == "airdma" { 0.0 } else { 0.5 };
         Case {
@@ -230,7 +234,7 @@ mod tests {
             ("least CPU of the encrypted", "2.44, scp 4.88", "yes"),
         ];
         assert_eq!(met, expected);
-        // A run that failed has no part in the medians.
+        // A failed run has no part in the medians.
         let table = super::rows(&taken, &WIRES[0]);
         let expected = [
             "1GB", "airdma", "0.90", "0.90", "8889", "0.89", "1.50", "1 of 2",

@@ -1,4 +1,5 @@
-//! Who copies, and how each is run: from the start of the sender until both ends have ended.
+//! Programs that copy, and how each is run: from the start of the sender until both ends have
+//! ended.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,36 +16,36 @@ use crate::{ssh, tools};
 
 const PORT: u16 = airdma_link::measure::PORT;
 const QUIC: &str = "airdma-quic-peer";
-/// Two words that both users would have to type; there is no secret in a benchmark.
+/// Code that both users would have to type; a benchmark has no secret.
 const CODE: &str = "lusab-babad";
-/// What is slower than this has failed, but for its first minute.
+/// Slowest rate that counts as working, after the first minute.
 const SLOWEST_MBIT: f64 = 50.0;
 const SLOWEST_FILE: Duration = Duration::from_millis(50);
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Who copies.
+/// A program that copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// `airdma send` and `airdma recv`.
     Airdma,
     Scp,
     Rsync,
-    /// One stream by quinn, of a file or of what tar makes.
+    /// One stream by quinn, of a file or of tar's output.
     Quic,
-    /// cat or tar, through TCP.
+    /// cat or tar, over TCP.
     Nc,
 }
 
 pub const PEERS: [Peer; 5] = [Peer::Airdma, Peer::Scp, Peer::Rsync, Peer::Quic, Peer::Nc];
 
-/// What it took, in seconds.
+/// Seconds that a copy took.
 pub struct Took {
     pub seconds: f64,
     pub cpu_s: f64,
 }
 
 impl Peer {
-    /// In names of cases.
+    /// Name in cases.
     pub fn name(self) -> &'static str {
         match self {
             Peer::Airdma => "airdma",
@@ -62,7 +63,7 @@ impl Peer {
         }
     }
 
-    /// What this machine lacks for it; none if it can be measured.
+    /// The program that this machine lacks for this peer; none if it can be measured.
     pub fn missing(self) -> Option<String> {
         let programs: &[&str] = match self {
             Peer::Airdma => &[],
@@ -89,7 +90,7 @@ impl Peer {
             .flatten()
     }
 
-    /// Copies from A to B; `air` is what airdma's variable of this name says.
+    /// Copies from A to B; `air` is the value of `AIRDMA_AIR`.
     pub fn copy(
         self,
         link: &Link,
@@ -129,7 +130,7 @@ fn limit(content: Content) -> Duration {
     MINUTE + moving + SLOWEST_FILE * content.files
 }
 
-/// Both ends, of which the receiver is ready.
+/// Runs both ends; the receiver is ready first.
 fn pair(
     receiver: Running,
     content: Content,
@@ -144,7 +145,7 @@ fn pair(
     })
 }
 
-/// A first contact, by a code: users without keys.
+/// First contact by a code, between users without keys.
 fn by_airdma(link: &Link, air: &str, content: Content, place: &Place) -> Result<Took, LinkError> {
     let air = format!("AIRDMA_AIR={air}");
     let homes = ["home-a", "home-b"].map(|name| format!("AIRDMA_HOME={}", place.word(name)));
@@ -173,7 +174,7 @@ fn by_airdma(link: &Link, air: &str, content: Content, place: &Place) -> Result<
     pair(receiver, content, || link.start(Side::A, "env", &send))
 }
 
-/// With a connection of ssh of its own, as its user meets it; the server is there before.
+/// With a new ssh connection, as a user would; the server runs before.
 fn by_ssh(link: &Link, peer: Peer, content: Content, place: &Place) -> Result<Took, LinkError> {
     let failed = |error| LinkError::Asked(format!("preparing keys: {error}"));
     let ssh = Ssh::new(&place.keys().map_err(failed)?).map_err(failed)?;
@@ -196,7 +197,7 @@ fn by_ssh(link: &Link, peer: Peer, content: Content, place: &Place) -> Result<To
     Ok(Took { seconds, cpu_s })
 }
 
-/// A stream of bytes from a program's end to its other one: a file by cat, and a directory by tar, which also unpacks it.
+/// A stream of bytes from A to B: a file by cat, and a directory by tar, which also unpacks it.
 fn stream(
     link: &Link,
     program: &Path,
@@ -211,7 +212,7 @@ fn stream(
         true => ("tar -cC \"$1\" files", "tar -xC \"$1/to\""),
         false => ("cat \"$1/files\"", "cat > \"$1/to/files\""),
     };
-    // What the end says goes around the pipe that its bytes take.
+    // Output of the end itself bypasses the pipe that its bytes take.
     let receive =
         format!("{{ \"$0\" {receive} --port {PORT} --into /dev/fd/3 3>&1 1>&4 | {unpack}; }} 4>&1");
     let to: SocketAddr = SocketAddr::new(ipv4(Side::B), PORT);
@@ -224,7 +225,7 @@ fn stream(
     })
 }
 
-/// What a link can carry, in Mb/s, as the one who asks for it has to know.
+/// Rate that iperf3 measures, in Mb/s: the options of a link need it.
 pub fn iperf3(link: &Link, seconds: u32) -> Result<f64, LinkError> {
     let port = PORT.to_string();
     let server = link.start(Side::B, "iperf3", &["-s", "-1", "-p", &port])?;

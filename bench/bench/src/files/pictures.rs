@@ -1,4 +1,4 @@
-//! What was measured, as bars.
+//! The measurement as bars.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use super::taken::{Case, Taken};
 use super::wire::WIRES;
 use crate::plot::{self, Bars, Panel};
 
-/// Part of the file's name, what one sees, and its number.
+/// Part of the file's name, title, and the value drawn.
 type Figure = (&'static str, &'static str, fn(&Case) -> Option<f64>);
 
 const FIGURES: [Figure; 2] = [
@@ -25,7 +25,7 @@ const FIGURES: [Figure; 2] = [
     }),
 ];
 
-/// Writes them: part of each file's name, and what one sees.
+/// Writes the pictures; returns part of each file's name and its caption.
 pub fn save(taken: &Taken, stem: &Path) -> Result<Vec<(String, String)>> {
     let mut pictures = Vec::new();
     for (part, title, value) in FIGURES {

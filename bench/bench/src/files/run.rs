@@ -18,16 +18,16 @@ use super::taken::Sample;
 use super::wire::Wire;
 use crate::tools;
 
-/// How long the line rate is looked for.
+/// Seconds that measure the line rate.
 const LINE_S: u32 = 3;
 const SECOND_BINS: usize = 50;
 
-/// Where the files are: `files`, and what arrived of them in `to`. Gone when this is dropped.
+/// Folder of the copied files: the source in `files`, the copy in `to`. Removed on drop.
 pub struct Place {
     folder: PathBuf,
     /// Folders in `gone`.
     gone: u32,
-    /// What is in `files`.
+    /// Content of `files`, with its checksum.
     made: Option<(Content, Hash)>,
 }
 
@@ -51,7 +51,7 @@ impl Place {
         self.folder.join(name).display().to_string()
     }
 
-    /// An empty folder for keys of ssh.
+    /// Makes an empty folder for ssh keys.
     pub fn keys(&self) -> io::Result<PathBuf> {
         let keys = self.folder.join("keys");
         let _ = fs::remove_dir_all(&keys);
@@ -59,10 +59,11 @@ impl Place {
         Ok(keys)
     }
 
-    /// Makes what is to be copied, and says what it is.
+    /// Makes `content` in `files`; returns its checksum.
     ///
-    /// A second copy is written, which is cleared before anybody runs: on a virtual machine whoever touches memory first gets it from the host, and
-    /// of the first sample airdma would pay for the page cache of what arrives.
+    /// A second copy is written and cleared before the first sample. On a virtual machine the first
+    /// access to memory takes it from the host, and airdma's first sample would pay for the page
+    /// cache of the copy.
     fn make(&mut self, content: Content) -> io::Result<Hash> {
         if let Some((made, hash)) = self.made
             && made == content
@@ -81,10 +82,11 @@ impl Place {
         Ok(hash)
     }
 
-    /// Nothing has arrived, nobody knows anybody, and the disk is idle.
+    /// Resets the state: nothing has arrived, no peer is known, and the disk is idle.
     ///
-    /// Many files are kept aside until the end: for minutes after they were removed an ext4 without a journal looks at each of their
-    /// inodes before it takes another, and who comes next would pay for it.
+    /// Many files are kept aside until the end: for minutes after they were removed, an ext4
+    /// without a journal looks at each of their inodes before it takes another, and the next peer
+    /// would pay for that.
     fn clear(&mut self) -> io::Result<()> {
         let (to, gone) = (self.folder.join("to"), self.folder.join("gone"));
         if to.join("files").is_dir() {
@@ -101,7 +103,7 @@ impl Place {
 
     fn sync(&self) -> io::Result<()> {
         let folder = File::open(&self.folder)?;
-        // SAFETY: takes a number alone, of a file that is open.
+        // SAFETY: the call takes a number only, of an open file.
         match unsafe { libc::syncfs(folder.as_raw_fd()) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -123,7 +125,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Copies once, and looks at what arrived. What fails is a result.
+/// Copies once and compares the copy. A failure is a result.
 pub fn sample(
     airdma: &Path,
     options: &LinkOptions,
@@ -138,7 +140,7 @@ pub fn sample(
         false => Link::in_use(airdma, options)?,
     };
     let began = Instant::now();
-    // The end of an emulated radio is a veth to programs, so that they are told what it is.
+    // An emulated radio's end is a veth to programs, so airdma is told that it is wireless.
     let air = if options.plain { "auto" } else { "1" };
     let took = peer.copy(&link, airdma, air, content, place);
     let copying_s = began.elapsed().as_secs_f64();
@@ -164,7 +166,8 @@ pub fn sample(
     Ok(sample)
 }
 
-/// What the link carries, in Mb/s: the best second of bare UDP over a radio, and iperf3's TCP over a veth.
+/// Rate that the link carries, in Mb/s: the best second of bare UDP over a radio, iperf3's TCP over
+/// a veth.
 pub fn line(airdma: &Path, wire: &Wire) -> anyhow::Result<Option<f64>> {
     let options = wire.options(1);
     if wire.profile.is_none() {
@@ -183,7 +186,7 @@ pub fn line(airdma: &Path, wire: &Wire) -> anyhow::Result<Option<f64>> {
     Ok(Some(came.best_mbit(SECOND_BINS)))
 }
 
-/// What kind of file system a folder is on, as `stat` calls it.
+/// Kind of file system of a folder, by `stat`.
 pub fn file_system(folder: &Path) -> String {
     let mut command = std::process::Command::new("stat");
     let output = command.args(["-f", "-c", "%T"]).arg(folder).output();
@@ -199,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_of_what_arrives_was_in_use_before_the_first_copy_which_finds_nothing() {
+    fn memory_of_the_copy_is_in_use_before_the_first_sample() {
         let mut place = Place::new(&std::env::temp_dir()).unwrap();
         for content in SMALL {
             let hash = place.make(content).unwrap();

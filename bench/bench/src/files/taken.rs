@@ -1,4 +1,4 @@
-//! What was measured: every sample, as it stands in the JSON file.
+//! The measurement: every sample, as in the JSON file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::wire::Row;
 use crate::machine::Session;
 use crate::measurement::median;
 
-/// Of the file.
+/// Format of the JSON file.
 pub const FORMAT: u32 = 1;
 
 /// One copy.
@@ -19,15 +19,15 @@ pub const FORMAT: u32 = 1;
 pub struct Sample {
     /// From the start of the command until both ends have ended.
     pub seconds: f64,
-    /// The same, and until all of it is on the disk.
+    /// As `seconds`, but until all of it is on the disk.
     pub durable_s: f64,
-    /// Of the files, in Mb/s, by `seconds`.
+    /// Rate of the files, in Mb/s, by `seconds`.
     pub mbit: f64,
     /// CPU time of both ends for 10^9 bytes, in seconds.
     pub cpu_s_per_gb: f64,
-    /// Why it failed, if it did: content that is not the same is a failure.
+    /// Reason of a failure; a copy with different content is one.
     pub error: Option<String>,
-    /// And what its programs said to that, the latest first.
+    /// Output of the failed run's programs, the latest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub complaints: Vec<Complaint>,
 }
@@ -45,7 +45,7 @@ impl Sample {
     }
 }
 
-/// A cell of the table.
+/// A cell of the table: one peer, content and link.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Case {
     pub wire: String,
@@ -54,21 +54,21 @@ pub struct Case {
     pub samples: Vec<Sample>,
 }
 
-/// What a link carries.
+/// Rate of a link.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Line {
     pub wire: String,
-    /// Of each look, in Mb/s.
+    /// Rate of each measurement, in Mb/s.
     pub mbit: Vec<f64>,
 }
 
-/// Everything that was measured.
+/// All samples of a JSON file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Taken {
     pub format: u32,
-    /// More than one if rows were measured again.
+    /// Sessions: more than one if rows were measured again.
     pub sessions: Vec<Session>,
-    /// Peers that were left out, and why.
+    /// Peers that were left out, with reasons.
     pub missing: Vec<String>,
     pub lines: Vec<Line>,
     pub cases: Vec<Case>,
@@ -85,7 +85,7 @@ impl Taken {
         }
     }
 
-    /// What there is of a row, which may be nothing.
+    /// Samples of a row; new rows are empty.
     pub fn case(&mut self, row: &Row) -> &mut Case {
         let name = row.name();
         let found = self.cases.iter().position(|case| case.name() == name);
@@ -101,7 +101,7 @@ impl Taken {
         &mut self.cases[at]
     }
 
-    /// What was looked at of a link, which may be nothing.
+    /// Line rates of a link; new links have none.
     pub fn line(&mut self, wire: &str) -> &mut Line {
         let found = self.lines.iter().position(|line| line.wire == wire);
         let at = found.unwrap_or_else(|| {
@@ -114,13 +114,13 @@ impl Taken {
         &mut self.lines[at]
     }
 
-    /// The median rate of a link, if it is known.
+    /// Median rate of a link, if it was measured.
     pub fn line_mbit(&self, wire: &str) -> Option<f64> {
         let line = self.lines.iter().find(|line| line.wire == wire)?;
         median(line.mbit.iter().copied())
     }
 
-    /// Cases of some files on a link that were measured.
+    /// Measured cases of a link and a content.
     pub fn of(&self, wire: &str, content: &str) -> Vec<&Case> {
         let is_it =
             |case: &&Case| case.wire == wire && case.content == content && !case.samples.is_empty();
@@ -133,7 +133,7 @@ impl Case {
         format!("{}/{}/{}", self.wire, self.peer, self.content)
     }
 
-    /// The median of what was measured, if anything was.
+    /// Median over the runs that did not fail.
     pub fn median(&self, value: impl Fn(&Sample) -> f64) -> Option<f64> {
         let good = self.samples.iter().filter(|sample| sample.error.is_none());
         median(good.map(value))
@@ -152,7 +152,7 @@ impl Case {
         failed.count()
     }
 
-    /// In words: the median, and how often it failed and why.
+    /// One line of text: the median, and the failures with the last error.
     pub fn line(&self) -> String {
         let found = self.seconds().zip(self.median(|sample| sample.mbit));
         let found = found.map_or("failed".into(), |(seconds, mbit)| {
@@ -167,17 +167,21 @@ impl Case {
     }
 }
 
-/// The JSON file of an output.
+/// JSON file of an output.
 pub fn file(stem: &Path) -> PathBuf {
     crate::with_ending(stem, "json")
 }
 
-/// What a file has.
+/// Reads a JSON file of this format.
 pub fn load(file: &Path) -> anyhow::Result<Taken> {
     let shown = file.display();
     let text = fs::read_to_string(file).with_context(|| format!("reading {shown}"))?;
     let taken: Taken = serde_json::from_str(&text)
-        .with_context(|| format!("{shown} is no result of this version's bench files"))?;
-    ensure!(taken.format == FORMAT, "{shown} has another form");
+        .with_context(|| format!("{shown} is not a result of this version's bench files"))?;
+    ensure!(
+        taken.format == FORMAT,
+        "{shown} has format {}, not {FORMAT}",
+        taken.format
+    );
     Ok(taken)
 }

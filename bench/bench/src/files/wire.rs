@@ -1,4 +1,4 @@
-//! What is measured on which link.
+//! Links, and the cases measured on each.
 
 use airdma_link::Options as LinkOptions;
 use regex::Regex;
@@ -7,12 +7,12 @@ use super::Files;
 use super::content::{CONTENTS, Content, SMALL};
 use super::peer::{PEERS, Peer};
 
-/// A link, and its name.
+/// A link and its name.
 pub struct Wire {
     pub name: &'static str,
-    /// What it is to a reader.
+    /// Description for readers.
     pub label: &'static str,
-    /// The radio, if there is one.
+    /// Profile of the radio, if there is one.
     pub profile: Option<&'static str>,
 }
 
@@ -37,7 +37,7 @@ pub const WIRES: [Wire; 3] = [
 const SNR_DB: f64 = 35.0;
 
 impl Wire {
-    /// Whose rate is taken for what the link carries.
+    /// Measurement whose rate counts as the line rate.
     pub fn measure(&self) -> &'static str {
         match self.profile {
             Some(_) => "the best second of bare UDP",
@@ -77,7 +77,8 @@ impl Row {
     }
 }
 
-/// What the user wants and the machine has: by link and content, so that peers come in turns.
+/// Rows that the options select and this machine can measure, by link and content, so that peers
+/// take turns.
 pub fn rows(options: &Files, only: Option<&Regex>) -> Vec<Row> {
     let (wires, contents) = match options.quick {
         true => (&WIRES[..1], &SMALL[..]),

@@ -25,7 +25,10 @@ impl Peer for CmTime {
         }
     }
 
-    /// cmtime prints a line for each step, with the time that all connections took for it. Those up to `connect` make one.
+    /// Parses cmtime's output: a line for each step, with the time that all connections took for
+    /// it.
+    ///
+    /// The steps up to `connect` make a connection.
     fn read(&self, _: &str, client: &str, x: u64) -> Option<Reading> {
         let total_ms: Option<f64> = STEPS.iter().map(|step| milliseconds(client, step)).sum();
         Some(Reading {

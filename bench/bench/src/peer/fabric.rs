@@ -6,7 +6,7 @@ use super::{Peer, Place, Plan, Reading, words};
 
 const PORT: u16 = 47592;
 
-/// Half round trips in microseconds; libfabric gives their mean alone.
+/// Half round trips in microseconds; libfabric reports only their mean.
 #[derive(Clone, Copy, Debug)]
 pub struct PingPong;
 
@@ -42,7 +42,7 @@ impl Peer for PingPong {
     fn read(&self, _: &str, client: &str, _: u64) -> Option<Reading> {
         let mut lines = client.lines();
         let titles = lines.find(|line| line.starts_with("bytes"))?;
-        // "total time" is wider than its column's word: counted from the right.
+        // "total time" is wider than its column's word, so columns are counted from the right.
         let from_right = titles
             .split_ascii_whitespace()
             .rev()

@@ -1,4 +1,4 @@
-//! Memory of queue pairs that do nothing: a program of ours against libibverbs' ABI, on airdma.
+//! Memory of idle queue pairs: a program of this crate against libibverbs' ABI, on airdma.
 
 use airdma_lab::Listening;
 use serde::{Deserialize, Serialize};
@@ -9,12 +9,12 @@ use super::{Peer, Place, Plan, Reading, on_airdma};
 #[derive(Clone, Copy, Debug)]
 pub struct IdlePairs;
 
-/// What the program prints.
+/// Result that the program prints.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Grown {
     /// Queue pairs.
     pub pairs: u64,
-    /// By how much the process grew while they were made.
+    /// Growth of the process while they were made.
     pub bytes: u64,
 }
 

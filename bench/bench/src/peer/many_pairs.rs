@@ -1,4 +1,5 @@
-//! Many queue pairs that share one load: a program of ours against libibverbs' ABI, on airdma.
+//! Many queue pairs that share one load: a program of this crate against libibverbs' ABI, on
+//! airdma.
 
 use airdma_lab::Listening;
 use serde::{Deserialize, Serialize};
@@ -10,25 +11,25 @@ const PORT: u16 = 20078;
 /// Gb/s of WRITEs over `x` RC queue pairs.
 #[derive(Clone, Copy, Debug)]
 pub struct ManyPairs {
-    /// Of each message.
+    /// Bytes of each message.
     pub bytes: u32,
-    /// Messages on their way, all queue pairs together.
+    /// Messages in flight, all queue pairs together.
     pub outstanding: u32,
 }
 
 impl ManyPairs {
-    /// Messages that one of so many may have on their way.
+    /// Messages that each of `pairs` queue pairs may have in flight.
     pub fn depth(self, pairs: u32) -> u32 {
         self.outstanding.div_ceil(pairs)
     }
 }
 
-/// What the writer prints.
+/// Result that the writer prints.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Written {
-    /// Payload that was acknowledged.
+    /// Acknowledged payload.
     pub bytes: u64,
-    /// Meanwhile.
+    /// Duration of the run.
     pub seconds: f64,
 }
 

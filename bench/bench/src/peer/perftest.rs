@@ -8,8 +8,11 @@ use super::{Peer, Place, Plan, Reading, on_airdma};
 
 const PORT: u16 = 18515;
 
-/// perftest's tables, one map a line: "#bytes", "#iterations", "BW average[Gb/sec]" (with --report_gbits),
-/// "MsgRate[Mpps]"; "t_typical[usec]" (the median), "99% percentile[usec]". Empty if the program printed no table.
+/// Parses perftest's tables, one map a line.
+///
+/// Columns are "#bytes", "#iterations", "BW average[Gb/sec]" (with --report_gbits),
+/// "MsgRate[Mpps]"; "t_typical[usec]" (the median), "99% percentile[usec]". Empty if the program
+/// printed no table.
 fn parse(output: &str) -> Vec<HashMap<String, f64>> {
     let mut names: Vec<String> = Vec::new();
     let mut rows = Vec::new();
@@ -29,7 +32,8 @@ fn parse(output: &str) -> Vec<HashMap<String, f64>> {
     rows
 }
 
-/// Titles hold single blanks ("BW average[Gb/sec]"); they end with a bracket, or are one word with a #.
+/// Titles hold single blanks ("BW average[Gb/sec]") and end with a bracket, or are one word with a
+/// #.
 fn titles(line: &str) -> Vec<String> {
     let mut titles = Vec::new();
     let mut title = String::new();
@@ -61,7 +65,7 @@ fn plan(place: &Place, command: Vec<String>) -> Plan {
 pub struct Bandwidth {
     /// "ib_write_bw", "ib_send_bw" or "ib_read_bw".
     pub program: &'static str,
-    /// Sleep until a completion comes instead of polling; perftest has that for SEND alone.
+    /// Sleep until a completion comes instead of polling; perftest supports it for SEND only.
     pub events: bool,
     /// Requests posted together.
     pub batch: u32,
@@ -69,11 +73,11 @@ pub struct Bandwidth {
     pub rate: bool,
 }
 
-/// Payload of a run with events, for each second it should last.
+/// Payload of a run with events, per second of its duration.
 const EVENTS_BYTES: u64 = 1_250_000_000;
 
 impl Bandwidth {
-    /// As perftest measures by itself: it polls, and posts one request at a time.
+    /// perftest's defaults: it polls, and posts one request at a time.
     pub fn of(program: &'static str) -> Bandwidth {
         Bandwidth {
             program,
@@ -98,7 +102,8 @@ impl Peer for Bandwidth {
             x.to_string(),
         ];
         if self.events {
-            // With events perftest counts messages, not time: so many that it takes about a second at 10 Gb/s.
+            // With events perftest counts messages, not time: the count takes about a second at 10
+            // Gb/s.
             let messages = EVENTS_BYTES * u64::from(place.seconds) / x;
             let messages = messages.clamp(1000, 1_000_000).to_string();
             command.extend(["-e".into(), "-N".into(), "-n".into(), messages]);
@@ -139,8 +144,8 @@ impl Peer for Latency {
     }
 
     fn plan(&self, place: &Place, x: u64) -> Plan {
-        // perftest gives percentiles for a number of rounds alone. A guess of the round trip is enough to give every size
-        // about the same time.
+        // perftest reports percentiles only for a given number of rounds. An estimate of the round
+        // trip suffices to give every size about the same time.
         let budget_us = 600_000 * u64::from(place.seconds);
         let rounds = (budget_us / (30 + x / 250)).clamp(200, 50_000);
         let command = [
@@ -168,13 +173,13 @@ impl Peer for Latency {
 /// Bandwidth in Gb/s over `x` queue pairs that share one load.
 #[derive(Clone, Copy, Debug)]
 pub struct Pairs {
-    /// Of each message.
+    /// Bytes of each message.
     pub bytes: u64,
-    /// Messages on their way, all queue pairs together; one each if there are more.
+    /// Messages in flight, all queue pairs together; one each if there are more.
     pub outstanding: u64,
 }
 
-/// Messages that a run moves for each second it should last, all queue pairs together.
+/// Messages of a run per second of its duration, all queue pairs together.
 const PAIRS_MESSAGES: u64 = 400_000;
 
 impl Peer for Pairs {
@@ -184,7 +189,7 @@ impl Peer for Pairs {
 
     fn plan(&self, place: &Place, x: u64) -> Plan {
         let depth = (self.outstanding / x).max(1).to_string();
-        // perftest wants five messages of each queue pair.
+        // perftest requires five messages of each queue pair.
         let messages = (PAIRS_MESSAGES * u64::from(place.seconds) / x).max(5);
         let (bytes, messages, x) = (self.bytes.to_string(), messages.to_string(), x.to_string());
         let command = [

@@ -21,7 +21,8 @@ impl Peer for Ucx {
     fn plan(&self, place: &Place, x: u64) -> Plan {
         let device = format!("UCX_NET_DEVICES={INTERFACE}");
         let server = words(["env", "UCX_TLS=tcp", &device, "ucx_perftest"]);
-        // It counts messages, not time: so many that a run of bandwidth takes about as long as the others at 8 Gb/s.
+        // ucx_perftest counts messages, not time: a bandwidth run takes about as long as the others
+        // at 8 Gb/s.
         let seconds = u64::from(place.seconds);
         let (test, rounds) = if self.latency {
             ("tag_lat", 20_000 * seconds)
@@ -50,7 +51,8 @@ impl Peer for Ucx {
         }
     }
 
-    /// From "Final:  ITERATIONS  50%ILE  AVERAGE  OVERALL  MB/S  MB/S-OVERALL  ...", where a MB is 2^20 bytes.
+    /// Parses "Final:  ITERATIONS  50%ILE  AVERAGE  OVERALL  MB/S  MB/S-OVERALL  ...", where a MB
+    /// is 2^20 bytes.
     fn read(&self, _: &str, client: &str, x: u64) -> Option<Reading> {
         let line = client
             .lines()

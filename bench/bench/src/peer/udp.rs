@@ -1,4 +1,4 @@
-//! Bare UDP: what sockets can do at most, without a protocol above. The two ends are this program itself.
+//! Bare UDP: the most that sockets carry, without a protocol above. Both ends are this program.
 
 use airdma_lab::Listening;
 use serde::{Deserialize, Serialize};
@@ -10,19 +10,22 @@ pub const PORT: u16 = 20077;
 /// Bytes of the headers of IPv4 and UDP.
 const HEADERS: u32 = 28;
 
-/// A sender that never waits, and a receiver that copies once more; Gb/s that arrived. `x` is what one call sends.
+/// A sender that never waits, and a receiver that copies once more; Gb/s that arrived.
+///
+/// `x` is the size of one call.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagrams {
-    /// Segmentation offload when sending, coalescing when receiving; otherwise one system call a datagram.
+    /// Segmentation offload when sending, coalescing when receiving; otherwise one system call a
+    /// datagram.
     pub offload: bool,
 }
 
-/// What the receiver prints.
+/// Result that the receiver prints.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Received {
-    /// Payload.
+    /// Payload received.
     pub bytes: u64,
-    /// From the first arrival to the last.
+    /// Time from the first arrival to the last.
     pub seconds: f64,
 }
 

@@ -1,4 +1,5 @@
-//! Bars in groups, panel below panel, with their values and one legend: what does not depend on a size.
+//! Bars in groups, one panel below the other, with values and one legend: values that depend on no
+//! size.
 
 use std::path::{Path, PathBuf};
 
@@ -14,29 +15,29 @@ const WIDTH: u32 = 1200;
 const PANEL_HEIGHT: u32 = 300;
 const LEGEND_HEIGHT: i32 = 70;
 const LEGEND_SQUARE: i32 = 12;
-/// Room for the names of groups.
+/// Height for the names of groups.
 const NAMES_HEIGHT: i32 = 30;
 
 /// One picture.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bars {
     pub title: String,
-    /// A bar in each group, in this order, with the same colour everywhere.
+    /// Bars of each group, in this order, with the same colour everywhere.
     pub names: Vec<(String, RGBColor)>,
     pub panels: Vec<Panel>,
-    /// For values that differ by more than a picture is high.
+    /// Logarithmic axis, for values that differ by orders of magnitude.
     pub is_logarithmic: bool,
 }
 
-/// What is below each other.
+/// A row of the picture.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Panel {
     pub title: String,
-    /// Name, and a value for each bar, where there is one.
+    /// Name, and the value of each bar, if it has one.
     pub groups: Vec<(String, Vec<Option<f64>>)>,
 }
 
-/// Draws it, as SVG and PNG.
+/// Draws the picture as SVG and PNG.
 pub fn grouped(stem: &Path, bars: &Bars) -> Result<Vec<PathBuf>> {
     load_font();
     let [svg, png] = with_endings(stem);
@@ -93,7 +94,7 @@ where
     Y: AsRangedCoord<Value = f64>,
     Y::CoordDescType: ValueFormatter<f64>,
 {
-    // One place for each bar, and one between groups.
+    // One slot for each bar, and one between groups.
     let places = bars.names.len() + 1;
     let mut chart = ChartBuilder::on(area)
         .caption(&panel.title, (FONT, 15))
@@ -106,7 +107,7 @@ where
     mesh.disable_x_mesh().disable_x_axis();
     mesh.light_line_style(WHITE)
         .bold_line_style(BLACK.mix(0.12));
-    // As the values on the bars: a tick at 0.7 is 0.7000000000000001 to the axis.
+    // Formatted as the values on the bars: a tick at 0.7 is 0.7000000000000001 to the axis.
     let label = |value: &f64| shown(*value);
     mesh.y_label_formatter(&label);
     mesh.label_style((FONT, 13)).draw().map_err(failed)?;
@@ -138,7 +139,7 @@ where
     Ok(())
 }
 
-/// Four characters at most, which is as wide as the bars of a full picture are.
+/// At most four characters, the width of the bars in a full picture.
 fn shown(value: f64) -> String {
     match value {
         value if value < 1.0 => format!("{value:.2}"),
@@ -160,7 +161,7 @@ mod tests {
             names: vec![("tcp".into(), RED), ("quic".into(), BLUE)],
             panels: vec![Panel {
                 title: "10 MB".into(),
-                // What has no value, or none that a logarithm has, is no bar.
+                // A missing value, or one without a logarithm, is not a bar.
                 groups: vec![group("good", [0.25, 0.5]), group("poor", [123.4, 0.0])],
             }],
             is_logarithmic: true,

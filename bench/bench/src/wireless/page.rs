@@ -1,4 +1,4 @@
-//! What was measured, as a page.
+//! The measurement as a page.
 
 use std::fmt::Write as _;
 
@@ -22,7 +22,9 @@ const TITLES: [&str; 11] = [
     "failed",
 ];
 
-/// The page; `pictures` are files beside it, each with what one sees, `remarks` what somebody thinks of it.
+/// Renders the page.
+///
+/// `pictures` are files beside it, each with its caption; `remarks` is a comment written by hand.
 pub fn markdown(taken: &Taken, pictures: &[(String, String)], remarks: &str) -> String {
     let mut text = String::from("# Transports on an emulated Wi-Fi link\n\n");
     for session in &taken.sessions {
@@ -68,7 +70,7 @@ pub fn markdown(taken: &Taken, pictures: &[(String, String)], remarks: &str) -> 
     text
 }
 
-/// What was measured in other shapes, if anything was.
+/// Tables of the other shapes, if any was measured.
 fn shapes(text: &mut String, taken: &Taken) {
     let parts = [
         (

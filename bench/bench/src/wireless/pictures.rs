@@ -1,4 +1,5 @@
-//! What was measured, as pictures: bars by transport for each signal, and what arrived over time on walks.
+//! The measurement as pictures: bars by transport for each signal, and arrived payload over time on
+//! walks.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ use super::taken::{Case, LOOK, Taken};
 use super::transport::{TRANSPORTS, Transport};
 use crate::plot::{self, Bars, Line, Panel};
 
-/// A figure in bars: part of the file's name, what one sees, and its number.
+/// A figure in bars: part of the file's name, caption, and value.
 struct Figure {
     part: &'static str,
     title: &'static str,
@@ -51,7 +52,7 @@ const FIGURES: [Figure; 5] = [
     },
 ];
 
-/// Writes them: part of each file's name, and what one sees.
+/// Writes the pictures; returns part of each file's name and its caption.
 pub fn save(taken: &Taken, stem: &Path) -> Result<Vec<(String, String)>> {
     let path = |part: &str| PathBuf::from(format!("{}-{part}", stem.display()));
     let mut pictures = Vec::new();
@@ -120,7 +121,7 @@ fn bars(taken: &Taken, figure: &Figure) -> Bars {
     }
 }
 
-/// Of one kind, of one colour.
+/// Transports of one kind share a colour.
 fn colour(transport: Transport) -> RGBColor {
     let (red, green, blue) = match transport.name() {
         "udp" => (150, 150, 150),
@@ -140,7 +141,7 @@ fn colour(transport: Transport) -> RGBColor {
     RGBColor(red, green, blue)
 }
 
-/// What arrived over time, by transport, and what the radio would have carried.
+/// Payload that arrived over time, by transport, and what the radio would have carried.
 fn curves(taken: &Taken, signal: &Signal) -> Vec<Line> {
     let mut curves = Vec::new();
     for case in taken.of(signal.name) {
@@ -173,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_figure_is_drawn_and_the_line_rate_stands_beside_each_size() {
+    fn figures_are_drawn_with_the_line_rate_beside_each_size() {
         let taken = taken(vec![
             case("good", "udp", 10, &[660.0]),
             case("good", "tcp_cubic", 10, &[300.0]),

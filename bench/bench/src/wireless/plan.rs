@@ -1,4 +1,4 @@
-//! What is measured: which transports, on which links, how much, how often, and about how long it takes.
+//! Plan of the measurement: transports, links, sizes, repetitions, and their estimated duration.
 
 use airdma_link::{Options as LinkOptions, Walk};
 use regex::Regex;
@@ -9,7 +9,7 @@ use super::transport::{TRANSPORTS, Transport};
 /// A kind of link, and its name.
 pub struct Signal {
     pub name: &'static str,
-    /// What it is to a reader.
+    /// Description for readers.
     pub label: &'static str,
     snr_db: f64,
     loss: f64,
@@ -47,27 +47,30 @@ const fn walking(name: &'static str, label: &'static str, walk: Walk) -> Signal 
     }
 }
 
-/// Of walks, so that all transports meet the same.
+/// Seed of walks: all transports meet the same walk.
 const WALK_SEED: u64 = 3;
-/// Unless the user says otherwise.
+/// Samples of each case by default.
 pub const RUNS: u32 = 3;
-/// Sizes in MB and how often: where files of all sizes are of interest, where small and large ones are, and where it is about loss (by which
-/// some need minutes).
+/// Sizes in MB with their repetitions.
+///
+/// A good signal has all sizes, other signals small and large ones, and loss (which costs some
+/// transports minutes) fewer repetitions.
 const SIZES_AT_GOOD: [(u64, u32); 3] = [(10, RUNS), (100, RUNS), (1000, 1)];
 const SIZES_BY_SIGNAL: [(u64, u32); 2] = [(10, RUNS), (100, RUNS)];
 const SIZES_BY_LOSS: [(u64, u32); 2] = [(10, RUNS), (100, 1)];
-/// A walk lasts as long as it lasts.
+/// A walk has its own duration.
 const WALK: [(u64, u32); 1] = [(0, 1)];
 
-/// How long the practical line rate is looked for.
+/// Seconds that measure the practical line rate.
 pub const UDP_S: f64 = 4.0;
-/// How long TCP is looked at beside others.
+/// Seconds that TCP runs beside others.
 pub const BESIDE_S: f64 = 4.0;
-/// What a run takes beside its transfer: the link and its use before, the programs' start, the link's last count.
+/// Seconds that a run takes in addition to its transfer: making and warming up the link, program
+/// start, the link's last count.
 pub const OVERHEAD_S: f64 = 3.0;
-/// What a transport gets of the line rate, guessed, without loss.
+/// Estimated share of the line rate without loss.
 const SHARE: f64 = 0.5;
-/// By how much each lost packet slows it down, guessed.
+/// Estimated slowdown per lost packet.
 const SLOWED_BY_LOSS: f64 = 400.0;
 
 impl Signal {
@@ -82,7 +85,7 @@ impl Signal {
         }
     }
 
-    /// In MB, and how often.
+    /// Sizes in MB, with their repetitions.
     fn sizes(&self, options: &Wireless) -> Vec<(u64, u32)> {
         if self.walk.is_some() {
             return WALK.to_vec();
@@ -93,7 +96,7 @@ impl Signal {
             (_, true) => &SIZES_BY_LOSS,
         };
         let runs = |(megabytes, runs): (u64, u32)| match options.runs {
-            // What is measured once by itself is measured so often only if the user names its size.
+            // A size that is measured once by default is repeated only if the user names it.
             Some(wanted) if runs > 1 || !options.megabytes.is_empty() => (megabytes, wanted),
             _ => (megabytes, runs),
         };
@@ -109,7 +112,7 @@ impl Signal {
 pub struct Row {
     pub signal: &'static Signal,
     pub transport: Transport,
-    /// What has no size has the first.
+    /// Size in MB; transports without one have the first.
     pub megabytes: u64,
     pub runs: u32,
 }
@@ -120,14 +123,14 @@ impl Row {
         format!("{signal}/{transport}/{}", self.megabytes)
     }
 
-    /// Whether they are measured in turns.
+    /// Whether both rows are measured in turns.
     pub fn is_beside(&self, other: &Row) -> bool {
         self.signal.name == other.signal.name
             && self.megabytes == other.megabytes
             && self.runs == other.runs
     }
 
-    /// About how long a run of it takes.
+    /// Estimated duration of a run.
     pub fn guessed_s(&self, profile: &str) -> anyhow::Result<f64> {
         let plan = self.signal.options(profile, 1).plan()?;
         let loss = self.signal.loss;
@@ -142,7 +145,7 @@ impl Row {
     }
 }
 
-/// What the user wants and the machine has, in the order in which it is measured.
+/// Rows that the options select and this machine can measure, in the order of measurement.
 pub fn rows(options: &Wireless, only: Option<&Regex>) -> Vec<Row> {
     let mut rows = Vec::new();
     for signal in &SIGNALS {
@@ -166,14 +169,14 @@ fn is_chosen(row: &Row, options: &Wireless, only: Option<&Regex>, is_first: bool
     let is_wanted = only.map_or(is_usual, |only| only.is_match(&row.name()));
     // The line rate has no size.
     let is_new = is_first || row.transport != Transport::Udp;
-    // A file has an end, a walk does not wait for it.
+    // A file ends, and a walk has its own duration.
     let can_walk = row.signal.walk.is_none() || !row.transport.moves_files();
     let is_usable = row.signal.walk.is_none() && row.signal.name != "poor";
     let tells = is_usable || !row.transport.is_about_loss();
     is_wanted && is_new && can_walk && tells && row.transport.missing().is_none()
 }
 
-/// Beside which transports a flow of TCP is measured.
+/// Transports beside which a TCP flow is measured.
 pub fn beside(options: &Wireless, only: Option<&Regex>) -> Vec<Transport> {
     let is_chosen = |transport: &Transport| {
         let name = format!("beside/{}", transport.name());
@@ -184,12 +187,12 @@ pub fn beside(options: &Wireless, only: Option<&Regex>) -> Vec<Transport> {
     TRANSPORTS.into_iter().filter(is_chosen).collect()
 }
 
-/// How often that is done.
+/// Repetitions of that.
 pub fn beside_runs(options: &Wireless) -> u32 {
     options.runs.unwrap_or(RUNS)
 }
 
-/// About how long a run of TCP alone and one beside take.
+/// Estimated duration of a run of TCP alone and one beside.
 pub fn beside_s() -> f64 {
     2.0 * (BESIDE_S + OVERHEAD_S) + 1.0
 }

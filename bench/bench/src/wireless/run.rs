@@ -14,22 +14,22 @@ use crate::machine::Idle;
 
 const ECHO: u16 = PORT + 1;
 const FOREGROUND: u16 = PORT + 2;
-/// Often enough that a transfer of a quarter of a second has some.
+/// Short enough that a transfer of a quarter of a second has some pings.
 const PING_APART_S: &str = "0.02";
-/// Only what is under load is of interest, and pings before it would tell the radio's rate control that frames are short.
+/// Pings start under load: earlier ones would tell the radio's rate control that frames are short.
 const PING_AFTER_BYTES: &str = "250000";
 const POLL: Duration = Duration::from_millis(20);
-/// How long the link's own count may be late.
+/// Largest delay of the link's own counters.
 const COUNTED: Duration = Duration::from_millis(550);
 
-/// What a transport does on a link. What fails is a result.
+/// Runs a transport on a link. A failure is a result.
 pub fn sample(
     airdma: &Path,
     options: &LinkOptions,
     transport: Transport,
     megabytes: u64,
 ) -> anyhow::Result<Sample> {
-    // A walk is a time of the link's own.
+    // A walk follows the link's own clock.
     let link = match options.walk {
         Some(_) => Link::new(airdma, options)?,
         None => Link::in_use(airdma, options)?,
@@ -62,7 +62,7 @@ pub fn sample(
         ..Sample::default()
     });
     sample.over_time = over_time;
-    // Without it ping ends, too: what comes later is not beside anything.
+    // Ping ends without its responder: later pings would run beside nothing.
     drop(echo);
     let pinged = ping.found().unwrap_or_default();
     thread::sleep(COUNTED);
@@ -76,13 +76,13 @@ pub fn sample(
     Ok(sample)
 }
 
-/// Packets that the receiver has sent so far.
+/// Packets that the receiver has sent.
 fn answers(link: &Link) -> u64 {
     let back = &link.status().directions[1];
     back.delivered + back.lost
 }
 
-/// Something that answers on B, and pings from A for as long as it does.
+/// Starts a responder on B, and pings from A as long as it runs.
 fn pings(link: &Link, seconds: f64) -> Result<(Running, Running), LinkError> {
     let (port, seconds) = (ECHO.to_string(), seconds.to_string());
     let to = format!("{}:{ECHO}", ipv4(Side::B));
@@ -102,7 +102,7 @@ fn pings(link: &Link, seconds: f64) -> Result<(Running, Running), LinkError> {
     Ok((link.own_ready(Side::B, &echo)?, link.own(Side::A, &ping)?))
 }
 
-/// What arrives while something runs, and what the radio would carry.
+/// Samples the arrived payload and the radio's rate while `work` runs.
 fn watch<T>(link: &Link, plan: &Plan, work: &ScopedJoinHandle<'_, T>) -> Vec<[f64; 2]> {
     let began = Instant::now();
     let mut over_time = Vec::new();
@@ -134,7 +134,7 @@ pub fn beside(
     let longer = BESIDE_S + 1.0;
     let mbit = thread::scope(|scope| {
         let other = scope.spawn(|| flow(&link, airdma, transport, u64::MAX, longer, PORT));
-        // It is in full swing when TCP comes.
+        // The transport has reached its rate when TCP starts.
         thread::sleep(LOOK);
         let mbit = tcp(&link).map(|sample| sample.mbit);
         joined(other).and(mbit)
@@ -142,7 +142,7 @@ pub fn beside(
     found.alone_mbit.push(alone_mbit);
     match mbit {
         Ok(mbit) => found.beside_mbit.push(mbit),
-        // If one of the two does not survive, there is nothing to compare.
+        // If one of the two fails, there is nothing to compare.
         Err(error) => found.errors.push(error.to_string()),
     }
     Ok(())

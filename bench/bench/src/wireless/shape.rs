@@ -1,5 +1,7 @@
-//! Transfers in other shapes than one of 64 KiB messages, at a good signal: messages of all sizes, several connections, several
-//! programs at once, and beside a program that has so much to send and no more.
+//! Transfers other than one of 64 KiB messages, at a good signal.
+//!
+//! Messages of all sizes, several connections, several programs at once, and a transfer beside a
+//! program with a fixed rate.
 
 use std::path::Path;
 use std::thread;
@@ -15,9 +17,9 @@ use super::plan::{OVERHEAD_S, RUNS};
 use super::taken::{LOOK, middle};
 use super::transport::{Transport, events, flow, foreground, write};
 
-/// For so long each is looked at; perftest counts whole seconds.
+/// Duration of each measurement; perftest counts whole seconds.
 const SHAPE_S: f64 = 3.0;
-/// Of the messages, and what people call them.
+/// Message sizes, with their names.
 const SIZES: [(u64, &str); 8] = [
     (2, "2 B"),
     (64, "64 B"),
@@ -28,11 +30,11 @@ const SIZES: [(u64, &str); 8] = [
     (256 << 10, "256 KiB"),
     (1 << 20, "1 MiB"),
 ];
-/// How messages of all sizes are sent: name, and what runs perftest in its environment.
+/// Ways to send messages: name, and the command that runs perftest in its environment.
 const WAYS: [(&str, &[&str]); 3] = [
     ("airdma_write", &[]),
-    // As a NIC: no window, and a packet of the network for each packet. (The kernel counts a segmented send of 64 KB as one of those that a
-    // queue holds.)
+    // As a NIC: no window, and an IP packet for each RoCE packet. (The kernel counts a segmented
+    // send of 64 KB as a single packet of a queue's limit.)
     (
         "airdma_write_wide",
         &["env", "AIRDMA_WINDOW_BYTES=none", "AIRDMA_SEGMENTATION=off"],
@@ -41,7 +43,7 @@ const WAYS: [(&str, &[&str]); 3] = [
 ];
 const CONNECTIONS: [u32; 5] = [1, 2, 4, 8, 16];
 const PROGRAMS: [u16; 2] = [2, 4];
-/// What a program beside it has to send by TCP CUBIC, in Mb/s.
+/// Rates of a TCP CUBIC program beside the transport, in Mb/s.
 const FOREGROUNDS: [u32; 3] = [10, 80, 160];
 const BACKGROUNDS: [Transport; 6] = [
     Transport::Tcp("cubic"),
@@ -51,40 +53,41 @@ const BACKGROUNDS: [Transport; 6] = [
     Transport::Air("buffers"),
     Transport::Air("latency"),
 ];
-/// Beside the ports of others.
+/// Apart from the other ports.
 const FOREGROUND_PORT: u16 = PORT + 100;
 
-/// What is measured.
+/// A kind of transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// perftest in the way of this number, with messages of the size of this number.
+    /// perftest in [`WAYS`] of this index, with messages of [`SIZES`] of this index.
     Messages(usize, usize),
-    /// So many connections of one program.
+    /// One program with this number of connections.
     Connections(u32),
-    /// So many programs with a connection each.
+    /// This number of programs with a connection each.
     Programs(u16),
-    /// A transport beside a program that has so many Mb/s to send.
+    /// A transport beside a program that sends at this rate, in Mb/s.
     Foreground(Transport, u32),
 }
 
-/// What was measured of one.
+/// Samples of one shape.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Shaped {
     pub name: String,
     pub samples: Vec<Shares>,
 }
 
-/// One run.
+/// Shares of one run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Shares {
-    /// Of each connection; of perftest, which does not tell, all together. Of a foreground, and what is beside it.
+    /// Rate of each connection; perftest reports only their sum. With a foreground: its rate, and
+    /// the transport's.
     pub each_mbit: Vec<f64>,
     pub cpu_s_per_gb: f64,
     pub error: Option<String>,
 }
 
 impl Shape {
-    /// In names of cases.
+    /// Name in cases.
     pub fn name(self) -> String {
         match self {
             Shape::Messages(way, size) => format!("messages/{}/{}", WAYS[way].0, SIZES[size].0),
@@ -103,7 +106,7 @@ impl Shape {
         transport.missing().is_some()
     }
 
-    /// One run on a link of its own. What fails is a result.
+    /// One run on a link of its own. A failure is a result.
     pub fn sample(self, airdma: &Path, options: &LinkOptions) -> Result<Shares, LinkError> {
         let link = Link::in_use(airdma, options)?;
         let shares = self.shares(&link, airdma);
@@ -149,7 +152,7 @@ impl Shape {
     }
 }
 
-/// The program begins when the transport is in full swing, and ends before it.
+/// The foreground program starts once the transport has reached its rate, and ends before it.
 fn foreground_beside(
     link: &Link,
     airdma: &Path,
@@ -174,7 +177,7 @@ fn foreground_beside(
 }
 
 impl Shares {
-    /// Of programs that ran at once: what each sender and its receiver found.
+    /// Shares of programs that ran at once, from the results of each sender and its receiver.
     fn of(ends: &[[Found; 2]]) -> Shares {
         let bytes: u64 = ends.iter().map(|[sent, _]| sent.bytes).sum();
         let cpu_s: f64 = ends.iter().flatten().map(|end| end.cpu_s).sum();
@@ -194,7 +197,7 @@ impl Shares {
         self.each_mbit.iter().sum()
     }
 
-    /// The least and the greatest share, where 1 is an equal one.
+    /// Least and greatest share, where 1 is an equal one.
     fn extremes(&self) -> [f64; 2] {
         let equal = self.sum_mbit() / self.each_mbit.len() as f64;
         let least = self.each_mbit.iter().copied().fold(f64::MAX, f64::min);
@@ -204,7 +207,7 @@ impl Shares {
 }
 
 impl Shaped {
-    /// The median of the runs that did not fail.
+    /// Median of the runs that did not fail.
     fn median(&self, value: impl Fn(&Shares) -> f64) -> Option<f64> {
         let good = self.samples.iter().filter(|sample| sample.error.is_none());
         middle(good.map(value).collect())
@@ -215,7 +218,7 @@ impl Shaped {
         failed.count()
     }
 
-    /// In words.
+    /// One line of text: the median and the failures.
     pub fn line(&self) -> String {
         let mbit = self.median(Shares::sum_mbit);
         let mbit = mbit.map_or("failed".into(), |mbit| format!("{mbit:.1} Mb/s"));
@@ -226,7 +229,7 @@ impl Shaped {
     }
 }
 
-/// What the user wants and the machine has.
+/// Shapes that the options select and this machine can measure.
 pub fn chosen(options: &Wireless, only: Option<&Regex>) -> Vec<Shape> {
     let messages = (0..SIZES.len())
         .flat_map(|size| (0..WAYS.len()).map(move |way| Shape::Messages(way, size)));
@@ -243,17 +246,17 @@ pub fn chosen(options: &Wireless, only: Option<&Regex>) -> Vec<Shape> {
         .collect()
 }
 
-/// How often.
+/// Samples of each shape.
 pub fn runs(options: &Wireless) -> u32 {
     options.runs.unwrap_or(RUNS)
 }
 
-/// About how long a run takes.
+/// Estimated duration of a run.
 pub fn guessed_s() -> f64 {
     SHAPE_S + OVERHEAD_S + 1.0
 }
 
-/// Messages by size and way.
+/// Rates of messages by size and way.
 pub fn messages(all: &[Shaped]) -> Vec<Vec<String>> {
     let mut rows = vec![
         std::iter::once("message")
@@ -273,7 +276,7 @@ pub fn messages(all: &[Shaped]) -> Vec<Vec<String>> {
     rows
 }
 
-/// What the largest messages get of the best size's rate.
+/// Rate of the largest messages, relative to the best size's.
 pub fn kept_with_size(all: &[Shaped], way: &str) -> Option<f64> {
     let way = WAYS.iter().position(|(name, _)| *name == way)?;
     let mbit = |size| find(all, Shape::Messages(way, size))?.median(Shares::sum_mbit);
@@ -283,7 +286,8 @@ pub fn kept_with_size(all: &[Shaped], way: &str) -> Option<f64> {
     Some(rates.last()? / best)
 }
 
-/// Who shares the link, the least share, where 1 is an equal one, and the sum, where 1 is one alone.
+/// What shares the link, the least share (1 is an equal one), and the sum (1 is a single
+/// program's).
 pub fn fairness(all: &[Shaped]) -> Vec<(String, f64, f64)> {
     let sum = |shape| find(all, shape)?.median(Shares::sum_mbit);
     let Some(alone) = sum(Shape::Connections(1)) else {
@@ -297,7 +301,7 @@ pub fn fairness(all: &[Shaped]) -> Vec<(String, f64, f64)> {
     several.filter_map(row).collect()
 }
 
-/// What a program that has so many Mb/s to send gets of it beside a transport.
+/// Share that a program with a fixed rate reaches beside a transport, by its rate.
 pub fn foreground_shares(all: &[Shaped], beside: Transport) -> Vec<(u32, f64)> {
     let share = |mbit: u32| {
         let shaped = find(all, Shape::Foreground(beside, mbit))?;
@@ -307,7 +311,7 @@ pub fn foreground_shares(all: &[Shaped], beside: Transport) -> Vec<(u32, f64)> {
     FOREGROUNDS.into_iter().filter_map(share).collect()
 }
 
-/// Connections and programs, and what they are called; one alone first.
+/// Connections and programs with their labels; one alone first.
 fn sharers() -> Vec<(Shape, String)> {
     let connections =
         CONNECTIONS.map(|count| (Shape::Connections(count), format!("{count} connections")));
@@ -315,7 +319,7 @@ fn sharers() -> Vec<(Shape, String)> {
     connections.into_iter().chain(programs).collect()
 }
 
-/// What shares the link.
+/// Rows of the programs and connections that share a link.
 pub fn sharing(all: &[Shaped]) -> Vec<Vec<String>> {
     let titles = ["at once", "Mb/s", "least", "greatest", "CPU s/GB", "failed"];
     let mut rows = vec![titles.map(String::from).to_vec()];
@@ -338,7 +342,7 @@ pub fn sharing(all: &[Shaped]) -> Vec<Vec<String>> {
     rows
 }
 
-/// What a program beside transports gets of what it has to send.
+/// Rows of the programs with a fixed rate beside transports.
 pub fn foregrounds(all: &[Shaped]) -> Vec<Vec<String>> {
     let titles = [
         "beside",

@@ -1,4 +1,4 @@
-//! Files by scp and rsync over ssh: from memory to memory where there is a file system for that.
+//! Files by scp and rsync over ssh: from memory to memory if there is a file system for that.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -13,7 +13,7 @@ use super::taken::Sample;
 use super::transport::limit;
 use crate::ssh::Ssh;
 
-/// A file, and where it goes. Gone when this is dropped.
+/// A file and its copy's folder. Removed on drop.
 struct Files(PathBuf);
 
 impl Files {
@@ -51,7 +51,7 @@ pub enum Copier {
     Rsync,
 }
 
-/// Copies a file from A to B, as a user would who waits for the prompt: keys, the copy, and the end of it.
+/// Copies a file from A to B, as a user who waits for the prompt measures it: keys, copy, and end.
 pub fn copy(link: &Link, what: Copier, bytes: u64) -> Result<Sample, LinkError> {
     let failed = |error: io::Error| LinkError::Asked(format!("preparing files and keys: {error}"));
     let files = Files::new(bytes).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! What was measured: every sample, as it stands in the JSON file.
+//! The measurement: every sample, as in the JSON file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,42 +13,43 @@ use super::shape::{Shape, Shaped};
 use super::transport::Transport;
 use crate::machine::Session;
 
-/// Of the file.
+/// Format of the JSON file.
 pub const FORMAT: u32 = 2;
-/// The kernel counts in hundredths of a second.
+/// Shortest busy time that counts: the kernel counts in hundredths of a second.
 const BUSY_S: f64 = 1.0;
-/// How often one looks at what arrived.
+/// Interval between two looks at the arrived payload.
 pub const LOOK: Duration = Duration::from_millis(500);
 
 /// One run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Sample {
-    /// Payload, in Mb/s; of UDP the best second.
+    /// Payload rate, in Mb/s; for UDP the best second.
     pub mbit: f64,
     /// Payload that arrived.
     pub bytes: f64,
-    /// From the first byte to the last, in seconds; of programs that copy files, from start to end.
+    /// Seconds from the first byte to the last; for programs that copy files, from start to end.
     pub seconds: f64,
     /// CPU time of both ends' programs for 10^9 bytes, in seconds.
     pub cpu_s_per_gb: f64,
-    /// What the machine was busy in that time, for 10^9 bytes, in seconds of a core; none where it was too short to tell.
+    /// Core seconds of the whole machine for 10^9 bytes; none if the run was too short to tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_s_per_gb: Option<f64>,
-    /// Packets from the receiver for 10^6 bytes, those of ping not counted.
+    /// Packets from the receiver for 10^6 bytes, without ping's.
     pub answers_per_mb: f64,
-    /// Round trips beside it, in ms: median and 95 %; none if none came back.
+    /// Round trips of ping in ms, median and 95 %; none without replies.
     pub ping_ms: Option<[f64; 2]>,
-    /// What arrived over the link in each half second, in Mb/s, and the radio's rate by the table.
+    /// Payload that arrived over the link in each half second, in Mb/s, and the radio's rate by the
+    /// table.
     pub over_time: Vec<[f64; 2]>,
-    /// Why it failed, if it did.
+    /// Reason of a failure.
     pub error: Option<String>,
-    /// And what its programs said to that, the latest first.
+    /// Output of the failed run's programs, the latest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub complaints: Vec<Complaint>,
 }
 
 impl Sample {
-    /// So many bytes in so many seconds, at this cost of both ends.
+    /// `bytes` moved in `seconds`, at `cpu_s` CPU seconds of both ends.
     pub fn moved(bytes: f64, seconds: f64, cpu_s: f64) -> Sample {
         Sample {
             mbit: bytes * 8.0 / 1e6 / seconds.max(1e-9),
@@ -59,7 +60,7 @@ impl Sample {
         }
     }
 
-    /// The machine was busy for so long, from before it began until it was over.
+    /// Records how long the machine was busy, from before the run began until it was over.
     pub fn note_busy(&mut self, busy: Option<Duration>) {
         let is_long = self.seconds >= BUSY_S;
         let of_each = |busy: Duration| busy.as_secs_f64() / (self.bytes.max(1.0) / 1e9);
@@ -77,25 +78,25 @@ pub struct Case {
     pub samples: Vec<Sample>,
 }
 
-/// What a transport leaves to a flow of TCP CUBIC beside it, at a good signal.
+/// Rate that a transport leaves to a flow of TCP CUBIC, at a good signal.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Beside {
     pub transport: String,
-    /// Of TCP, alone and beside it, in Mb/s: each run.
+    /// Rate of TCP alone and beside the transport, in Mb/s, of each run.
     pub alone_mbit: Vec<f64>,
     pub beside_mbit: Vec<f64>,
-    /// Why runs failed.
+    /// Errors of failed runs.
     pub errors: Vec<String>,
 }
 
-/// Everything that was measured.
+/// All samples of a JSON file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Taken {
     pub format: u32,
     pub profile: String,
-    /// More than one if it was interrupted, or rows were measured again.
+    /// Sessions: more than one if it was interrupted or rows were measured again.
     pub sessions: Vec<Session>,
-    /// Peers that were left out, and why.
+    /// Peers that were left out, with reasons.
     pub missing: Vec<String>,
     pub cases: Vec<Case>,
     pub beside: Vec<Beside>,
@@ -116,7 +117,7 @@ impl Taken {
         }
     }
 
-    /// What there is of a row, which may be nothing.
+    /// Samples of a row; new rows are empty.
     pub fn case(&mut self, row: &Row) -> &mut Case {
         let (signal, transport) = (row.signal.name, row.transport.name());
         let is_it = |case: &Case| {
@@ -135,7 +136,7 @@ impl Taken {
         &mut self.cases[at]
     }
 
-    /// What there is of TCP beside a transport.
+    /// Samples of TCP beside a transport; new transports have none.
     pub fn beside(&mut self, transport: Transport) -> &mut Beside {
         let name = transport.name();
         let found = self
@@ -152,7 +153,7 @@ impl Taken {
         &mut self.beside[at]
     }
 
-    /// What there is of a shape.
+    /// Samples of a shape; new shapes have none.
     pub fn shaped(&mut self, shape: Shape) -> &mut Shaped {
         let name = shape.name();
         let found = self.shapes.iter().position(|shaped| shaped.name == name);
@@ -166,7 +167,7 @@ impl Taken {
         &mut self.shapes[at]
     }
 
-    /// Cases of a signal that were measured, the smallest first.
+    /// Measured cases of a signal, the smallest first.
     pub fn of(&self, signal: &str) -> Vec<&Case> {
         let is_it = |case: &&Case| case.signal == signal && !case.samples.is_empty();
         let cases = self.cases.iter().filter(is_it);
@@ -194,19 +195,19 @@ impl Case {
         format!("{}/{}/{}", self.signal, self.transport, self.megabytes)
     }
 
-    /// The median of what was measured, if anything was.
+    /// Median over the runs that did not fail.
     pub fn median(&self, value: impl Fn(&Sample) -> f64) -> Option<f64> {
         let good = self.samples.iter().filter(|sample| sample.error.is_none());
         middle(good.map(value).collect())
     }
 
-    /// None where no run was long enough to tell.
+    /// Median; none if no run was long enough to tell.
     pub fn busy_s_per_gb(&self) -> Option<f64> {
         let good = self.samples.iter().filter(|sample| sample.error.is_none());
         middle(good.filter_map(|sample| sample.busy_s_per_gb).collect())
     }
 
-    /// Round trips beside it, in ms: the median (0) or 95 % (1).
+    /// Round trips of ping, in ms: the median (0) or 95 % (1).
     pub fn ping_ms(&self, which: usize) -> Option<f64> {
         self.median(|sample| sample.ping_ms.map_or(f64::NAN, |ping| ping[which]))
     }
@@ -216,7 +217,7 @@ impl Case {
         failed.count()
     }
 
-    /// In words: the median, and how often it failed and why.
+    /// One line of text: the median, and the failures with the last error.
     pub fn line(&self) -> String {
         let mbit = self.median(|sample| sample.mbit);
         let mbit = mbit.map_or("failed".into(), |mbit| format!("{mbit:.0} Mb/s"));
@@ -235,25 +236,29 @@ impl Case {
     }
 }
 
-/// The median of what is a number.
+/// Median of the values that are numbers.
 pub fn middle(mut values: Vec<f64>) -> Option<f64> {
     values.retain(|value| value.is_finite());
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
 }
 
-/// The JSON file of an output.
+/// JSON file of an output.
 pub fn file(stem: &Path) -> PathBuf {
     crate::with_ending(stem, "json")
 }
 
-/// What a file has; it must be of these links.
+/// Reads a JSON file of this profile's links.
 pub fn load(file: &Path) -> anyhow::Result<Taken> {
     let shown = file.display();
     let text = fs::read_to_string(file).with_context(|| format!("reading {shown}"))?;
     let taken: Taken = serde_json::from_str(&text)
-        .with_context(|| format!("{shown} is no result of this version's bench wireless"))?;
-    ensure!(taken.format == FORMAT, "{shown} has another form");
+        .with_context(|| format!("{shown} is not a result of this version's bench wireless"))?;
+    ensure!(
+        taken.format == FORMAT,
+        "{shown} has format {}, not {FORMAT}",
+        taken.format
+    );
     Ok(taken)
 }
 
@@ -261,7 +266,7 @@ pub fn load(file: &Path) -> anyhow::Result<Taken> {
 pub mod made_up {
     use super::*;
 
-    /// A case of these rates; a run of 0 Mb/s has failed.
+    /// A case with these rates; a run of 0 Mb/s has failed.
     pub fn case(signal: &str, transport: &str, megabytes: u64, mbit: &[f64]) -> Case {
         let sample = |mbit: &f64| Sample {
             mbit: *mbit,
@@ -315,7 +320,7 @@ mod tests {
     #[test]
     fn what_was_saved_is_loaded_again() {
         let stem = std::env::temp_dir().join(format!("airdma-taken-{}", std::process::id()));
-        // Numbers that were once the next one after they had been read and written.
+        // Numbers whose last digit once changed when they were written and read.
         let mbit = [221.40940124908778, 210.46309101538193, 0.0];
         let before = taken(vec![case("good", "scp", 10, &mbit)]);
         crate::save(&before, &stem).unwrap();

@@ -1,21 +1,21 @@
-//! What air mode was to show on such a link (the figures of SMUFF, W-RDMA and BURST), and what was found.
+//! Targets of air mode on such a link (from SMUFF, W-RDMA and BURST), and the measured values.
 
 use super::shape::{self, Shaped};
 use super::taken::{Case, Taken};
 use super::transport::{LONGER, Transport};
 
-/// Of the practical line rate, and of what loss leaves of it.
+/// Share of the practical line rate, and of what loss leaves of it.
 const OF_LINE: f64 = 0.95;
 const OF_LOSSY: [(&str, f64); 3] = [("loss-0.1", 0.95), ("loss-1", 0.90), ("loss-5", 0.80)];
-/// Times what size and line rate say.
+/// Most times the duration that size and line rate predict.
 const SLOWER: f64 = 1.2;
-/// Of what arrives of UDP on the same walk.
+/// Share of the UDP payload that arrives on the same walk.
 const OF_WALK: f64 = 0.9;
 const PING_MS: f64 = 40.0;
-/// With short queues, at so much use at least.
+/// Longest ping with short queues, if at least [`OF_LINE_SHORT`] of the line is used.
 const PING_SHORT_MS: f64 = 10.0;
 const OF_LINE_SHORT: f64 = 0.85;
-/// CPU for a byte, of CUBIC's.
+/// CPU per byte, relative to CUBIC's.
 const OF_CUBIC: f64 = 0.63;
 const FILE_MB: [u64; 2] = [100, 1000];
 const SMALL_MB: u64 = 10;
@@ -41,7 +41,7 @@ impl Rows {
     }
 }
 
-/// As far as there is something to judge by; a title first.
+/// Rows of the targets that the samples can judge; titles first.
 pub fn targets(taken: &Taken) -> Vec<Vec<String>> {
     let titles = ["what", "target", "found", "met"];
     let mut rows = Rows(vec![titles.map(String::from).to_vec()]);
@@ -105,7 +105,7 @@ fn steady(rows: &mut Rows, taken: &Taken, signal: &str) {
     }
 }
 
-/// Of all that do not come from this project.
+/// Compares airdma with all other projects' transports.
 fn ahead(rows: &mut Rows, taken: &Taken, signal: &str, size: u64) {
     let mbit = |case: &Case| case.median(|sample| sample.mbit);
     let is_peer = |case: &&&Case| {
@@ -181,13 +181,13 @@ fn find<'a>(taken: &'a Taken, signal: &str, transport: Transport, size: u64) -> 
     })
 }
 
-/// Of the best second of UDP.
+/// Share of the best second of UDP.
 fn share(taken: &Taken, signal: &str, transport: Transport, size: u64) -> Option<f64> {
     let mbit = |transport| find(taken, signal, transport, size)?.median(|sample| sample.mbit);
     Some(mbit(transport)? / mbit(Transport::Udp)?)
 }
 
-/// Over the whole walk.
+/// Rate over the whole walk.
 fn arrived_mbit(sample: &super::taken::Sample) -> f64 {
     let sum: f64 = sample.over_time.iter().map(|[arrived, _]| arrived).sum();
     sum / sample.over_time.len() as f64

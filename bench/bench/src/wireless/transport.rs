@@ -1,4 +1,4 @@
-//! What moves the bytes over a link, and how each is run.
+//! Transports that move bytes over a link, and how each is run.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,36 +13,36 @@ use super::taken::Sample;
 use crate::{ssh, tools};
 
 const SECOND_BINS: usize = 50;
-/// What is slower than this has failed, but for its first minute.
+/// Slowest rate that counts as working, after the first minute.
 const SLOWEST_MBIT: f64 = 50.0;
 const MINUTE: Duration = Duration::from_secs(60);
-/// Of airdma's writes.
+/// Bytes of each of airdma's WRITEs.
 const MESSAGE_BYTES: u64 = 65_536;
 const PERFTEST_PORT: u16 = 18_515;
 const NORTH: &str = "airdma-north-peer";
 
-/// What moves the bytes.
+/// A transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// As much as the queue takes, nothing sent again: what is possible.
+    /// UDP: as much as the queue takes, without retransmissions, which is the upper bound.
     Udp,
-    /// The kernel's, with this congestion control.
+    /// The kernel's TCP, with this congestion control.
     Tcp(&'static str),
-    /// One stream by quinn, with this congestion control.
+    /// One QUIC stream by quinn, with this congestion control.
     Quic(&'static str),
-    /// airdma as it is: RC with go-back-N, without any care for radio.
+    /// RoCEv2 RC with go-back-N, without air mode.
     Write,
-    /// The same in air mode, with this rate control.
+    /// Air mode with this rate control.
     Air(&'static str),
-    /// The same in air mode, with packets longer than the interface takes or in datagrams that are: what says so, and the name.
+    /// Air mode, with packets or datagrams longer than the interface's MTU: setting and name.
     Fragments(&'static str, &'static str),
-    /// The same in air mode, by programs that sleep while nothing is to be done, where perftest polls.
+    /// Air mode, by programs that sleep while idle, where perftest polls.
     Events,
     /// A file over ssh.
     File(Copier),
 }
 
-/// All of them.
+/// All transports.
 pub const TRANSPORTS: [Transport; 13] = [
     Transport::Udp,
     Transport::Tcp("cubic"),
@@ -59,14 +59,14 @@ pub const TRANSPORTS: [Transport; 13] = [
     Transport::File(Copier::Rsync),
 ];
 
-/// Air mode by IP fragments: fuller frames, and fewer packets.
+/// Air mode by IP fragments: fuller frames and fewer packets.
 pub const LONGER: [Transport; 2] = [
     Transport::Fragments("AIRDMA_AGGREGATE=datagrams", "airdma_air_datagrams"),
     Transport::Fragments("AIRDMA_MTU=4096", "airdma_air_mtu4096"),
 ];
 
 impl Transport {
-    /// In names of cases.
+    /// Name in cases.
     pub fn name(self) -> &'static str {
         match self {
             Transport::Udp => "udp",
@@ -84,7 +84,7 @@ impl Transport {
         }
     }
 
-    /// Whether it is somebody else's.
+    /// Whether another project makes it.
     pub fn is_peer(self) -> bool {
         match self {
             Transport::Udp
@@ -96,17 +96,17 @@ impl Transport {
         }
     }
 
-    /// Whether it cannot go on for as long as one likes.
+    /// Whether it moves files, and so ends by itself.
     pub fn moves_files(self) -> bool {
         matches!(self, Transport::File(_))
     }
 
-    /// Whether a poor signal and walks tell nothing more of it.
+    /// Whether a poor signal and walks show nothing more about it.
     pub fn is_about_loss(self) -> bool {
         matches!(self, Transport::Fragments(..))
     }
 
-    /// The program of ours that is its ends, if that is not this one.
+    /// The program of this repository that is its ends, if it is not this one.
     fn end(self) -> Option<&'static str> {
         match self {
             Transport::Quic(_) => Some("airdma-quic-peer"),
@@ -120,7 +120,7 @@ impl Transport {
         }
     }
 
-    /// What this machine lacks for it; none if it can be measured.
+    /// The program that this machine lacks for it; none if it can be measured.
     pub fn missing(self) -> Option<String> {
         let programs: &[&str] = match self {
             Transport::Udp | Transport::Tcp("cubic") | Transport::Quic(_) | Transport::Events => {
@@ -149,7 +149,7 @@ impl Transport {
     }
 }
 
-/// How long so many bytes may take.
+/// Longest time that `bytes` may take.
 pub fn limit(bytes: u64) -> Duration {
     match bytes {
         u64::MAX => MINUTE,
@@ -157,7 +157,7 @@ pub fn limit(bytes: u64) -> Duration {
     }
 }
 
-/// The bytes, from A to B.
+/// Moves bytes from A to B.
 pub fn flow(
     link: &Link,
     airdma: &Path,
@@ -213,7 +213,7 @@ pub fn flow(
     Ok(of(&sent, &came))
 }
 
-/// TCP CUBIC of a program that has so much to send: what arrived, in Mb/s.
+/// TCP CUBIC of a program with a fixed rate: the payload that arrived, in Mb/s.
 pub fn foreground(
     link: &Link,
     airdma: &Path,
@@ -230,7 +230,7 @@ pub fn foreground(
     Ok(came.bytes as f64 * 8.0 / 1e6 / sent.seconds.max(1e-9))
 }
 
-/// In air mode, over so many connections, by programs that sleep: what the sender and the receiver found.
+/// Air mode over `connections` connections, by programs that sleep: results of sender and receiver.
 pub fn events(
     link: &Link,
     bytes: u64,
@@ -253,7 +253,7 @@ pub fn events(
     link.flow(Path::new("env"), &receive, &send)
 }
 
-/// A program beside this one.
+/// A program in the folder of this one.
 pub fn beside(name: &str) -> Option<PathBuf> {
     let file = std::env::current_exe().ok()?.with_file_name(name);
     file.is_file().then_some(file)
@@ -263,7 +263,8 @@ fn of(sent: &Found, came: &Found) -> Sample {
     Sample::moved(came.bytes as f64, came.seconds, sent.cpu_s + came.cpu_s)
 }
 
-/// perftest's WRITE of so many bytes at a time: as many as it takes, or for so long. `env` is what runs it in another environment.
+/// perftest's WRITEs of `bytes` each: a count of them, or for a duration. `env` runs it in another
+/// environment.
 pub fn write(
     link: &Link,
     airdma: &Path,
