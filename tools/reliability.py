@@ -130,24 +130,24 @@ def page(worlds: list[Record], fuzz: list[dict[str, str]], findings: list[Record
     parts = [
         "# What was tried to break airdma\n",
         "Written by `tools/reliability.py` from the records that runs leave: [reliability/worlds.json](reliability/worlds.json), "
-        "each with its date, its commit and its command, and `fuzz/executions.csv`. Nothing was typed in but "
-        "the list of what was found.\n",
+        "each with its date, its commit and its command, and `fuzz/executions.csv`. Only the list of findings "
+        "is written by hand.\n",
         "## Random worlds\n",
         "Hosts of the real engine, a simulated network, random programs, and the reference model (`testing/model`) as judge: "
         "`make worlds` runs the first 20,000 seeds, `make soak HOURS=n` others. `airdma sim --seed N --trace` replays one.\n",
         table(["what", "count"], [[words, total(worlds, name)] for name, words in WORLDS.items()]),
         f"{len(worlds)} recorded runs, {hours(sum(record['seconds'] for record in worlds))}.\n",
         "## Fuzzing\n",
-        "Coverage-guided bytes (`make fuzz`, `fuzz/README.md`); `cargo test` replays what was kept.\n",
+        "Coverage-guided bytes (`make fuzz`, `fuzz/README.md`); `cargo test` replays the kept inputs.\n",
         table(["target", "executions", "time", "inputs that failed in these runs"], [fuzz_row(row) for row in fuzz]),
         "## Threads\n",
-        "`make loom` checks every interleaving of what threads share, `make tsan` runs the engine under ThreadSanitizer: "
-        "[design/011-concurrency.md](design/011-concurrency.md) lists what is covered by which.\n",
+        "`make loom` checks every interleaving of shared state, `make tsan` runs the engine under ThreadSanitizer: "
+        "[design/011-concurrency.md](design/011-concurrency.md) lists which check covers which state.\n",
         "## Planted faults\n",
         planted(),
         "## What was found\n",
         table(
-            ["found by", "what", "the test that fails without the fix"], [finding_row(finding) for finding in findings]
+            ["found by", "fault", "test that fails without the fix"], [finding_row(finding) for finding in findings]
         ),
     ]
     return "\n".join(parts)
@@ -158,7 +158,7 @@ def planted() -> str:
     if not MUTANTS.exists():
         return "Not recorded yet.\n"
     result = next(line for line in MUTANTS.read_text("utf-8").splitlines() if "mutants were run" in line)
-    return f"`make mutants` plants faults and asks whether a test notices: [reliability/mutants.md](reliability/mutants.md).\n{result}\n"
+    return f"`make mutants` plants faults and counts those that a test detects: [reliability/mutants.md](reliability/mutants.md).\n{result}\n"
 
 
 def total(records: list[Record], name: str) -> str:

@@ -211,8 +211,8 @@ impl Calibration<'_> {
     fn acks(&self) -> Result<String, LinkError> {
         let mut text = String::from(
             "## Fewer acknowledgements\n\n\
-             wifi5-80 at 35 dB. A keeps its queue full with UDP; B answers one of so many packets with 52 bytes. Virtual time with the \
-             driver's queue full, and with the 60 packets (1 ms) that TCP keeps there; real time with what sockets hold. Means over ten \
+             wifi5-80 at 35 dB. A keeps its queue full with UDP; B answers one of N packets with 52 bytes. Virtual time with the \
+             driver's queue full, and with the 60 packets (1 ms) that TCP keeps there; real time with the sockets' buffers. Means over ten \
              seeds in virtual time.\n\n\
              | one answer for | virtual, full queue | virtual, 60 packets | accesses of B for one of A | collisions | real time |\n|---|---|---|---|---|---|\n",
         );
@@ -268,7 +268,7 @@ impl Calibration<'_> {
     fn delay(&self) -> Result<String, LinkError> {
         let mut text = String::from(
             "## Round trips under load\n\n\
-             wifi5-80 at 35 dB: 100 small datagrams a second from A to B and back, beside UDP of so much from A to B. The queue holds 25 ms at the \
+             wifi5-80 at 35 dB: 100 small datagrams a second from A to B and back, beside UDP from A to B at this load. The queue holds 25 ms at the \
              line rate (SMUFF, figure 8).\n\n\
              | load | median, ms | 95 %, ms | unanswered |\n|---|---|---|---|\n",
         );
@@ -314,9 +314,7 @@ impl Calibration<'_> {
                 })?,
             };
             drop(echo);
-            let load = load.map_or("as much as goes".into(), |load| {
-                format!("{:.0} %", 100.0 * load)
-            });
+            let load = load.map_or("full speed".into(), |load| format!("{:.0} %", 100.0 * load));
             let asked = found.missing + found.packets;
             let mut times = found.round_trips_ms;
             times.sort_by(f64::total_cmp);
@@ -337,7 +335,7 @@ impl Calibration<'_> {
             "## Loss behind the MAC by signal\n\n\
              wifi5-80. Share of packets lost after all retries: in virtual time (60 s, queue full) with the profile's fading (1.5 dB, 100 ms) and \
              with a restless one (6 dB, 20 ms); in real time with the profile's, at half of the rate: packets that did not arrive, without those that found the queue or the \
-             receiver's socket full, which are beside it.\n\n\
+             receiver's socket full, which have their own column.\n\n\
              | signal, dBm | SNR, dB | Mb/s | lost, virtual | Mb/s, restless | lost, restless | lost, real time | found it full |\n|---|---|---|---|---|---|---|---|\n",
         );
         for snr_db in [28.0, 23.0, 18.0, 13.0, 8.0, 5.0, 3.0, 2.0, 1.0, 0.0, -1.0] {
@@ -377,7 +375,7 @@ impl Calibration<'_> {
     fn changes(&self) -> Result<String, LinkError> {
         let mut text = String::from(
             "## How fast the throughput changes\n\n\
-             wifi5-80, UDP with a full queue, windows of 40 ms: share of windows with 0.5 to 2 times what the window before had (SMUFF, figure \
+             wifi5-80, UDP with a full queue, windows of 40 ms: share of windows with 0.5 to 2 times the throughput of the window before (SMUFF, figure \
              10: more than 99 %).\n\n\
              | SNR, dB | virtual, Mb/s | virtual, within | real, Mb/s | real, within |\n|---|---|---|---|---|\n",
         );
@@ -411,10 +409,10 @@ impl Calibration<'_> {
 
     fn cpu(&self) -> Result<String, LinkError> {
         let mut text = String::from(
-            "## What the emulation costs\n\n\
+            "## The cost of the emulation\n\n\
              UDP at a steady rate over the link, and over the same veth pair without a radio (`--plain`), in turns; shares of one core, medians. The \
-             controller by its own account, the programs by theirs, and the whole machine by /proc/stat, in which everybody else is, too: \
-             only on an idle machine is the difference of the last two columns the price of the link's timers.\n\n\
+             controller by its own account, the programs by theirs, and the whole machine by /proc/stat, which includes all other \
+             programs: only on an idle machine is the difference of the last two columns the cost of the link's timers.\n\n\
              | rate, Mb/s | profile | arrived | controller | programs, plain | programs, link | machine, plain | machine, link |\n|---|---|---|---|---|---|---|---|\n",
         );
         for (mbit, profile) in [(650, "wifi5-80"), (1000, "wifi5-160")] {
