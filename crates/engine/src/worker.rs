@@ -120,8 +120,7 @@ impl Worker {
             port.set_active(index as u8, false);
         }
         self.tables.rows = rows;
-        let batch =
-            TransmitBatch::with_capacity(ROUND_BYTES as usize + 2 * PACKET_LEN_MAX, BATCH_PACKETS);
+        let batch = port.lend_batch(ROUND_BYTES as usize + 2 * PACKET_LEN_MAX, BATCH_PACKETS);
         self.link = Some(Link {
             port,
             batch,
@@ -150,11 +149,14 @@ impl Worker {
         let rows = &mut self.tables.rows;
         rows.resize(rows.len().max(index + 1), None);
         rows[index] = None;
-        self.with_steering(now, |steering, ground| match steering {
-            Some(steering) => steering.set_address(row, address, ground),
-            None => ground.port.set_address(row, address),
-        })
-        .unwrap_or(Ok(()))?;
+        let set = self.with_steering(now, |steering, ground| {
+            steering.set_address(row, address, ground)
+        });
+        match (set, &mut self.link) {
+            (Some(set), _) => set?,
+            (None, Some(link)) if !self.broken => link.port.set_address(row, address)?,
+            (None, _) => {}
+        }
         self.tables.rows[index] = address;
         if let Some(link) = &mut self.link {
             link.port.set_active(row, link.listeners[index] > 0);
@@ -162,21 +164,21 @@ impl Worker {
         Ok(())
     }
 
-    /// Does something with the port and what decides which process gets what. Packets that come meanwhile are taken in. `None`
-    /// without a port.
+    /// Calls `call` with what decides which process gets which packet; packets that come meanwhile are taken in.
+    /// `None` without a port that other processes can share.
     fn with_steering<R>(
         &mut self,
         now: Time,
-        call: impl FnOnce(Option<&Steering>, &mut Ground<'_>) -> R,
+        call: impl FnOnce(&Steering, &mut Ground<'_>) -> R,
     ) -> Option<R> {
         let link = self.link.as_mut().filter(|_| !self.broken)?;
-        let steering = self.tables.steering.clone();
+        let steering = self.tables.steering.clone()?;
         let tables = &mut self.tables;
         let mut ground = Ground {
-            port: &mut *link.port,
+            port: link.port.shared()?,
             receive: &mut |received| tables.receive(now, &received),
         };
-        let result = call(steering.as_deref(), &mut ground);
+        let result = call(&steering, &mut ground);
         self.tables.settle_received(now);
         Some(result)
     }
@@ -193,10 +195,8 @@ impl Worker {
     }
 
     fn add_range(&mut self, now: Time) {
-        let leased = self.with_steering(now, |steering, ground| {
-            steering.map(|steering| steering.lease(ground))
-        });
-        match leased.flatten() {
+        let leased = self.with_steering(now, |steering, ground| steering.lease(ground));
+        match leased {
             Some(Some(range)) => self.tables.qps.add_range(range),
             // There is none any more.
             Some(None) => {}
@@ -222,9 +222,7 @@ impl Worker {
         };
         self.tables.gsi = Some(Gsi::new(config, info.interface_index));
         self.listen(None, true);
-        self.with_steering(now, |steering, ground| {
-            steering.map(|steering| steering.manage(ground))
-        });
+        self.with_steering(now, |steering, ground| steering.manage(ground));
     }
 
     /// Requests for a service are this process's, at one address or (`None`) at all.
@@ -237,9 +235,8 @@ impl Worker {
         service: u64,
         address: Option<Gid>,
     ) -> Result<(), Error> {
-        self.with_steering(now, |steering, ground| match steering {
-            Some(steering) => steering.listen(service, address, ground),
-            None => Ok(()),
+        self.with_steering(now, |steering, ground| {
+            steering.listen(service, address, ground)
         })
         .unwrap_or(Ok(()))
     }
@@ -267,24 +264,18 @@ impl Worker {
 
     /// Finds out why packets of other processes come to this one.
     pub(crate) fn heal(&mut self, now: Time) {
-        self.with_steering(now, |steering, ground| {
-            steering.map(|steering| steering.heal(now, ground))
-        });
+        self.with_steering(now, |steering, ground| steering.heal(now, ground));
     }
 
     /// Puts right what a process that is gone left behind; false if there was nothing.
     pub(crate) fn mourn(&mut self, now: Time) -> bool {
-        let done = self.with_steering(now, |steering, ground| {
-            steering.is_none_or(|steering| steering.mourn(ground))
-        });
+        let done = self.with_steering(now, |steering, ground| steering.mourn(ground));
         done.unwrap_or(true)
     }
 
     /// Leaves those with whom the addresses are shared. The port is of no use after that.
     pub(crate) fn leave(&mut self, now: Time) {
-        self.with_steering(now, |steering, ground| {
-            steering.map(|steering| steering.leave(ground))
-        });
+        self.with_steering(now, |steering, ground| steering.leave(ground));
     }
 
     /// One round: doorbells, then packets, then timers, then transmissions. Its work is bounded.

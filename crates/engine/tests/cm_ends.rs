@@ -8,7 +8,7 @@ use airdma_engine::cm_protocol::{
     Takes, TransportService,
 };
 use airdma_engine::*;
-use airdma_port::{Port, PortCounters, Received, TransmitBatch, sim};
+use airdma_port::{Capabilities, Port, PortCounters, Received, TransmitBatch, sim};
 use common::*;
 use std::io;
 use std::net::IpAddr;
@@ -40,6 +40,10 @@ fn is_mad(packet: &[u8], attribute: [u8; 2]) -> bool {
 }
 
 impl<P: Port> Port for Losing<P> {
+    fn capabilities(&self) -> Capabilities {
+        self.port.capabilities()
+    }
+
     fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()> {
         let dreqs = &self.dreqs;
         if batch.packets().any(|(packet, _)| is_mad(packet, DREQ)) {

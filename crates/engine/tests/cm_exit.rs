@@ -7,7 +7,7 @@ use airdma_engine::cm_protocol::{
     Accept, Connect, Event, IpAddressing, PortSpace, Route, ServiceId, Takes, TransportService,
 };
 use airdma_engine::*;
-use airdma_port::{Port, PortCounters, Received, TransmitBatch, sim};
+use airdma_port::{Capabilities, Port, PortCounters, Received, TransmitBatch, sim};
 use common::*;
 use std::io;
 use std::net::IpAddr;
@@ -42,6 +42,10 @@ const ATTRIBUTE: usize = 12 + 8 + 16;
 const QP1: [u8; 3] = [0, 0, 1];
 
 impl<P: Port> Port for Deaf<P> {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
     fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()> {
         self.0.transmit(batch)
     }

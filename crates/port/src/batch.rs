@@ -3,6 +3,7 @@
 use airdma_wire::bundle::{BUNDLE_HEADER_LEN, bundle_header};
 use airdma_wire::{ICRC_LEN, Neighbour, Qpn};
 
+use crate::Capabilities;
 use crate::icrc::{CONGESTION_AT, Flow, IcrcCache};
 
 /// Where a packet goes, and how its IP header should look.
@@ -43,6 +44,10 @@ pub struct TransmitBatch {
     buffer: Box<[u8]>,
     entries: Vec<Entry>,
     entries_max: usize,
+    /// Bytes in front of each packet that are left free for the headers of a port.
+    headroom: usize,
+    /// The port sends packets of equal length together.
+    equal_lengths: bool,
     /// One for each run of packets with the same destination: mostly few, so that a packet carries an index.
     destinations: Vec<Destination>,
     /// First entry that has not left.
@@ -124,6 +129,8 @@ impl TransmitBatch {
             buffer: vec![0; bytes].into_boxed_slice(),
             entries: Vec::with_capacity(packets_max),
             entries_max: packets_max,
+            headroom: 0,
+            equal_lengths: true,
             destinations: Vec::with_capacity(packets_max),
             head: 0,
             tail: 0,
@@ -132,11 +139,27 @@ impl TransmitBatch {
         }
     }
 
+    /// A batch for the packets of a port: `bytes` count without the headers that it adds.
+    pub(crate) fn for_port(bytes: usize, packets_max: usize, port: Capabilities) -> Self {
+        let headroom = port.headroom;
+        TransmitBatch {
+            headroom,
+            equal_lengths: port.equal_lengths && headroom == 0,
+            ..Self::with_capacity(bytes + packets_max * headroom, packets_max)
+        }
+    }
+
+    /// Whether packets of equal length are worth [`reserve_run`](Self::reserve_run).
+    #[inline]
+    pub fn takes_runs(&self) -> bool {
+        self.equal_lengths
+    }
+
     /// Room for one packet of up to `len_max` bytes (BTH to pad), or `None` when the batch is full. The slice is
     /// scratch, with arbitrary content, until [`TransmitBatch::commit`]; a second call before that takes it back.
     #[inline]
     pub fn reserve(&mut self, len_max: usize) -> Option<&mut [u8]> {
-        let needed = len_max.checked_add(ICRC_LEN)?;
+        let needed = len_max.checked_add(self.headroom + ICRC_LEN)?;
         let fits = |batch: &Self| {
             batch.buffer.len() - batch.tail >= needed && batch.entries.len() < batch.entries_max
         };
@@ -147,7 +170,8 @@ impl TransmitBatch {
             }
         }
         self.reserved = len_max;
-        Some(&mut self.buffer[self.tail..self.tail + len_max])
+        let start = self.tail + self.headroom;
+        Some(&mut self.buffer[start..start + len_max])
     }
 
     /// Makes the first `len` bytes of the reserved slice the next packet. `len` counts BTH to pad.
@@ -181,7 +205,8 @@ impl TransmitBatch {
             "a RoCEv2 packet is padded to four bytes, not {len}"
         );
         self.reserved = 0;
-        let recipient = Recipient::of(&self.buffer[self.tail..self.tail + len]);
+        let start = self.tail + self.headroom;
+        let recipient = Recipient::of(&self.buffer[start..start + len]);
         let last = self.destinations.last().copied();
         let goes_on =
             (destination.is_none() || destination == last) && recipient.is_same(self.recipient);
@@ -190,19 +215,23 @@ impl TransmitBatch {
         }
         self.recipient = recipient;
         self.entries.push(Entry {
-            offset: self.tail as u32,
+            offset: start as u32,
             len: len as u32,
             sealed_for: None,
             damage: None,
             run: self.destinations.len() as u32 - 1,
         });
-        self.tail += len + ICRC_LEN;
+        self.tail = start + len + ICRC_LEN;
     }
 
     /// Room for packets of one length, `len` bytes each (BTH to pad), for up to `packets` of them: they stand `len` + 4 bytes apart, which
     /// leaves room for the ICRC of each. Shorter than asked for where the batch has no more room. Otherwise as
     /// [`reserve`](Self::reserve).
     pub fn reserve_run(&mut self, len: usize, packets: usize) -> &mut [u8] {
+        debug_assert!(
+            self.takes_runs(),
+            "packets of a run have no headers between them"
+        );
         let each = len + ICRC_LEN;
         let room = (self.buffer.len() - self.tail) / each;
         let packets = packets.min(room).min(self.entries_max - self.entries.len());
@@ -399,7 +428,7 @@ impl TransmitBatch {
     fn start(&self) -> usize {
         self.waiting()
             .first()
-            .map_or(self.tail, |entry| entry.offset as usize)
+            .map_or(self.tail, |entry| entry.offset as usize - self.headroom)
     }
 
     fn range(&self, entry: &Entry) -> std::ops::Range<usize> {

@@ -12,7 +12,7 @@ use std::str::FromStr;
 
 use airdma_wire::Neighbour;
 
-use crate::{Port, PortCounters, QueueFill, Received, TransmitBatch};
+use crate::{Capabilities, Port, PortCounters, QueueFill, Received, SharedPort, TransmitBatch};
 
 /// How often what goes wrong. Parsed from a list like `drop=1%,dup=1%,reorder=1%,corrupt=0.1%,seed=7`, in any order;
 /// what is not named does not happen, and the seed is 1.
@@ -210,15 +210,15 @@ impl<P: Port> Impaired<P> {
     /// Puts a bad network behind `inner`.
     pub fn new(inner: P, impairment: Impairment) -> Self {
         Impaired {
-            inner,
             impairment,
             random: Random(impairment.seed),
-            out: TransmitBatch::with_capacity(OUT_BYTES + HELD_BYTES, OUT_PACKETS),
+            out: inner.lend_batch(OUT_BYTES + HELD_BYTES, OUT_PACKETS),
             held: TransmitBatch::with_capacity(HELD_BYTES, HELD_PACKETS_MAX),
             due: VecDeque::with_capacity(HELD_PACKETS_MAX),
             passed: 0,
             idle_polls: 0,
             counters: ImpairCounters::default(),
+            inner,
         }
     }
 
@@ -288,6 +288,10 @@ impl<P: Port> Impaired<P> {
 }
 
 impl<P: Port> Port for Impaired<P> {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
     fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()> {
         self.idle_polls = 0;
         while !batch.is_empty() {
@@ -355,24 +359,13 @@ impl<P: Port> Port for Impaired<P> {
         self.inner.leave(group);
     }
 
-    fn has_company(&self, source_index: u8) -> bool {
-        self.inner.has_company(source_index)
-    }
-
-    fn attach_steering(
-        &mut self,
-        source_index: u8,
-        program: &[libc::sock_filter],
-    ) -> io::Result<()> {
-        self.inner.attach_steering(source_index, program)
-    }
-
     fn set_active(&mut self, source_index: u8, active: bool) {
         self.inner.set_active(source_index, active);
     }
 
-    fn look_everywhere(&mut self) {
-        self.inner.look_everywhere();
+    /// Without the impairment, which is for what this process sends.
+    fn shared(&mut self) -> Option<&mut dyn SharedPort> {
+        self.inner.shared()
     }
 }
 

@@ -23,17 +23,21 @@ pub mod sim;
 pub mod udp;
 
 mod batch;
+mod capabilities;
 mod counters;
 mod raw;
 
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use airdma_wire::Neighbour;
 pub use batch::{Destination, GROUP_BYTES_MAX, TransmitBatch};
+pub use capabilities::Capabilities;
 pub use counters::PortCounters;
 pub use raw::RawSocket;
-pub use udp::{BindError, Capabilities, UdpConfig, UdpPort};
+use sharing::Sharing;
+pub use udp::{BindError, Granted, UdpConfig, UdpPort};
 
 /// A packet as a port delivers it: ICRC already checked and cut off.
 #[derive(Clone, Copy, Debug)]
@@ -69,12 +73,22 @@ pub struct QueueFill {
     pub left_bytes: Option<u64>,
 }
 
-/// Moves batches of packets. One owner at a time: a worker holds its port exclusively, so there is nothing to lock.
+/// Packet I/O: takes batches, gives batches, and says what to wait for.
+///
+/// One owner at a time: a worker holds its port exclusively, so there is nothing to lock.
 ///
 /// Order of calls: any. [`Port::transmit`] and [`Port::receive`] never block; to sleep, wait for one of
 /// [`Port::wait_descriptors`] to become readable (or writable, when a batch could not be emptied).
 pub trait Port: Send {
-    /// Seals the ICRC of each packet in `batch` and sends them in order.
+    /// What the port can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Lends a batch for packets of `bytes` bytes together, laid out so that each is written where it leaves from.
+    fn lend_batch(&self, bytes: usize, packets_max: usize) -> TransmitBatch {
+        TransmitBatch::for_port(bytes, packets_max, self.capabilities())
+    }
+
+    /// Seals the ICRC of each packet in `batch`, which this port has lent, and sends them in order.
     ///
     /// What the kernel does not take now stays in the batch and is counted (`tx_again`); call again later, with more
     /// packets appended if need be. A packet that the kernel refuses for good (too big, filtered, no route) is counted
@@ -84,7 +98,7 @@ pub trait Port: Send {
     /// Only when the port itself is broken (its descriptor is no longer a socket).
     fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()>;
 
-    /// Gives what has arrived to `handle`, oldest first, until nothing is left or about `budget` packets were looked
+    /// Lends what has arrived to `handle`, oldest first, until nothing is left or about `budget` packets were looked
     /// at (a coalesced buffer is always finished, so it may be some dozens more). Returns how many were delivered.
     /// Never blocks.
     ///
@@ -108,20 +122,21 @@ pub trait Port: Send {
     /// Finds out what the kernel has dropped: a system call for each socket.
     fn look_for_drops(&mut self) {}
 
-    /// What this host has sent and the line has not taken yet, that of other programs included; `None` where nobody can tell. A few
-    /// system calls at most, and none if it was asked within the last millisecond.
+    /// What this host has sent and the line has not taken yet, other programs included; `None` if unknown.
+    ///
+    /// A few system calls at most, and none if it was asked within the last millisecond.
     fn send_queue(&mut self) -> Option<QueueFill> {
         None
     }
 
-    /// What came to the local address `source_index` and [`Port::receive`] has not delivered yet; `None` where nobody can tell.
+    /// What came to the local address `source_index` and waits for [`Port::receive`]; `None` if unknown.
     fn receive_queue(&mut self, source_index: u8) -> Option<QueueFill> {
         let _ = source_index;
         None
     }
 
-    /// Gives the local address `source_index` another value, or (`None`) takes it away. What waits to be sent from an address
-    /// that is gone is dropped and counted.
+    /// Gives the local address `source_index` another value, or (`None`) takes it away. What waits to be sent from an
+    /// address that is gone is dropped and counted.
     ///
     /// # Errors
     /// Why the new address cannot be used; the old one is gone all the same. `EOPNOTSUPP` where addresses are fixed.
@@ -130,8 +145,8 @@ pub trait Port: Send {
         Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }
 
-    /// Begins to deliver what is sent to a multicast group, with the group as [`Received::destination`]. Packets that this
-    /// host sends to the group come back to it as well.
+    /// Begins to deliver what is sent to a multicast group, with the group as [`Received::destination`]. Packets that
+    /// this host sends to the group come back to it as well.
     ///
     /// # Errors
     /// Those of the system (descriptors, memory); `EOPNOTSUPP` where there are no groups.
@@ -145,38 +160,52 @@ pub trait Port: Send {
         let _ = group;
     }
 
-    /// Whether other processes had the local address `source_index` when this port got it.
-    fn has_company(&self, source_index: u8) -> bool {
-        let _ = source_index;
-        false
-    }
-
-    /// Gives everybody at the local address `source_index` the classic BPF program that chooses who gets a packet: it sees the
-    /// UDP payload, and answers with the place of a socket in the order in which they were bound. When one is closed the
-    /// last takes its place; an answer beyond the last leaves the choice to the kernel.
-    ///
-    /// # Errors
-    /// Those of the system; `EINVAL` while nobody else was there.
-    fn attach_steering(
-        &mut self,
-        source_index: u8,
-        program: &[libc::sock_filter],
-    ) -> io::Result<()> {
-        let _ = (source_index, program);
-        Ok(())
-    }
-
     /// Says whether the local address `source_index` has users. A port may look at unused addresses less often; their
     /// packets are still delivered. All addresses start active. Unknown indices are ignored.
     fn set_active(&mut self, source_index: u8, active: bool) {
         let _ = (source_index, active);
     }
 
+    /// The same port, if other processes can have its addresses too.
+    fn shared(&mut self) -> Option<&mut dyn SharedPort> {
+        None
+    }
+}
+
+/// A port whose addresses other processes of the same user can have too: only sockets are.
+pub trait SharedPort: Port {
+    /// Whether other processes had the local address `source_index` when this port got it.
+    fn has_company(&self, source_index: u8) -> bool;
+
+    /// Gives all sockets at the local address `source_index` the classic BPF program that chooses which one gets a packet.
+    ///
+    /// It sees the UDP payload, and answers with the place of a socket in the order in which they were bound. When one is
+    /// closed the last takes its place; an answer beyond the last leaves the choice to the kernel.
+    ///
+    /// # Errors
+    /// Those of the system; `EINVAL` while there is no other socket.
+    fn attach_steering(
+        &mut self,
+        source_index: u8,
+        program: &[libc::sock_filter],
+    ) -> io::Result<()>;
+
+    /// From now on messages of the processes that share the addresses are taken, and given to `sharing`.
+    fn set_sharing(&mut self, sharing: Arc<dyn Sharing>);
+
     /// The next [`Port::receive`] looks at all addresses.
-    fn look_everywhere(&mut self) {}
+    fn look_everywhere(&mut self);
 }
 
 impl<P: Port + ?Sized> Port for Box<P> {
+    fn capabilities(&self) -> Capabilities {
+        (**self).capabilities()
+    }
+
+    fn lend_batch(&self, bytes: usize, packets_max: usize) -> TransmitBatch {
+        (**self).lend_batch(bytes, packets_max)
+    }
+
     fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()> {
         (**self).transmit(batch)
     }
@@ -225,23 +254,11 @@ impl<P: Port + ?Sized> Port for Box<P> {
         (**self).leave(group);
     }
 
-    fn has_company(&self, source_index: u8) -> bool {
-        (**self).has_company(source_index)
-    }
-
-    fn attach_steering(
-        &mut self,
-        source_index: u8,
-        program: &[libc::sock_filter],
-    ) -> io::Result<()> {
-        (**self).attach_steering(source_index, program)
-    }
-
     fn set_active(&mut self, source_index: u8, active: bool) {
         (**self).set_active(source_index, active);
     }
 
-    fn look_everywhere(&mut self) {
-        (**self).look_everywhere();
+    fn shared(&mut self) -> Option<&mut dyn SharedPort> {
+        (**self).shared()
     }
 }

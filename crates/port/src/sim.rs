@@ -15,7 +15,7 @@ use airdma_wire::ROCE_PORT;
 use airdma_wire::bundle::{Bundle, is_bundle};
 
 use crate::icrc::{Checked, Flow, IcrcCache};
-use crate::{Destination, Port, PortCounters, QueueFill, Received, TransmitBatch};
+use crate::{Capabilities, Destination, Port, PortCounters, QueueFill, Received, TransmitBatch};
 
 /// One end of a pair.
 pub struct SimPort {
@@ -107,6 +107,18 @@ impl Carrier {
 }
 
 impl Port for SimPort {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            datagram_bytes_max: usize::from(u16::MAX),
+            equal_lengths: true,
+            headroom: 0,
+            sees_identification: true,
+            sees_hop_limit: true,
+            icrc_in_hardware: false,
+            references_payload: false,
+        }
+    }
+
     fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()> {
         if batch.is_empty() {
             return Ok(());

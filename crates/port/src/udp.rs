@@ -41,7 +41,7 @@ use airdma_radio::{Backlog, Limit, LinkView, Queue};
 use airdma_wire::{Neighbour, ROCE_PORT};
 
 use crate::sharing::Sharing;
-use crate::{Port, PortCounters, QueueFill, Received, TransmitBatch};
+use crate::{Capabilities, Port, PortCounters, QueueFill, Received, SharedPort, TransmitBatch};
 use receive::Receiver;
 use socket::Socket;
 use transmit::Sender;
@@ -66,7 +66,7 @@ pub struct UdpConfig {
     /// (`rx_truncated`) and dropped.
     pub datagram_bytes_max: usize,
     /// Let other processes of this user bind the same addresses. Which of them gets a packet is then up to
-    /// [`Port::attach_steering`].
+    /// [`SharedPort::attach_steering`].
     pub share: bool,
 }
 
@@ -86,7 +86,7 @@ impl Default for UdpConfig {
 
 /// What the kernel granted a [`UdpPort`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capabilities {
+pub struct Granted {
     /// Groups of packets leave as one segmented send. Turns false for good if the interface proves unable.
     pub segmentation: bool,
     /// Datagrams arrive coalesced.
@@ -112,7 +112,7 @@ pub struct UdpPort {
     past_drops: u64,
     sender: Sender,
     receiver: Receiver,
-    capabilities: Capabilities,
+    granted: Granted,
     /// The next receive call skips no socket.
     everywhere: bool,
     /// [`SKIPPED_MAX`].
@@ -138,6 +138,9 @@ const QUIET_POLL_INTERVAL: u32 = 16;
 
 /// And in each that comes so long after the last look: who polls seldom does not wait for many polls.
 const SKIPPED_MAX: Duration = Duration::from_millis(1);
+
+/// Of an IPv4 datagram, in fragments where the interface takes less.
+const DATAGRAM_BYTES_MAX: usize = 65_507;
 
 /// `Destination::source_index` is a byte.
 const ADDRESSES_MAX: usize = 256;
@@ -184,7 +187,7 @@ impl UdpPort {
         let first = bound().next();
         let segmentation = config.segmentation && bound().all(Socket::can_segment);
         let size = |which| first.map_or(0, |first| first.buffer_bytes(which));
-        let capabilities = Capabilities {
+        let granted = Granted {
             segmentation,
             coalescing: bound().all(|socket| socket.coalescing),
             receive_buffer_bytes: size(libc::SO_RCVBUF),
@@ -200,7 +203,7 @@ impl UdpPort {
             sender: Sender::new(segmentation),
             receiver: Receiver::new(config.datagram_bytes_max),
             config,
-            capabilities,
+            granted,
             next: 0,
             everywhere: false,
             skipped_max: SKIPPED_MAX,
@@ -216,16 +219,11 @@ impl UdpPort {
     }
 
     /// What the kernel granted.
-    pub fn capabilities(&self) -> Capabilities {
-        Capabilities {
+    pub fn granted(&self) -> Granted {
+        Granted {
             segmentation: self.sender.segmentation(),
-            ..self.capabilities
+            ..self.granted
         }
-    }
-
-    /// From now on messages of those who share the addresses are taken, and told to `sharing`.
-    pub fn set_sharing(&mut self, sharing: Arc<dyn Sharing>) {
-        self.receiver.set_sharing(sharing);
     }
 
     /// Without a queue in front of a wireless interface, what its driver holds is in the account of the sockets. Others without a queue,
@@ -278,6 +276,18 @@ fn system_error(error: &BindError) -> io::Error {
 }
 
 impl Port for UdpPort {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            datagram_bytes_max: DATAGRAM_BYTES_MAX,
+            equal_lengths: true,
+            headroom: 0,
+            sees_identification: false,
+            sees_hop_limit: true,
+            icrc_in_hardware: false,
+            references_payload: false,
+        }
+    }
+
     fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()> {
         let done = self
             .sender
@@ -415,6 +425,20 @@ impl Port for UdpPort {
         }
     }
 
+    fn set_active(&mut self, source_index: u8, active: bool) {
+        let socket = self.sockets.get_mut(usize::from(source_index));
+        if let Some(socket) = socket.and_then(Option::as_mut) {
+            socket.active = active;
+            socket.silent = 0;
+        }
+    }
+
+    fn shared(&mut self) -> Option<&mut dyn SharedPort> {
+        Some(self)
+    }
+}
+
+impl SharedPort for UdpPort {
     fn has_company(&self, source_index: u8) -> bool {
         let socket = self.sockets.get(usize::from(source_index));
         socket
@@ -432,12 +456,8 @@ impl Port for UdpPort {
         socket.map_or(Ok(()), |socket| socket.attach_steering(program))
     }
 
-    fn set_active(&mut self, source_index: u8, active: bool) {
-        let socket = self.sockets.get_mut(usize::from(source_index));
-        if let Some(socket) = socket.and_then(Option::as_mut) {
-            socket.active = active;
-            socket.silent = 0;
-        }
+    fn set_sharing(&mut self, sharing: Arc<dyn Sharing>) {
+        self.receiver.set_sharing(sharing);
     }
 
     fn look_everywhere(&mut self) {

@@ -17,7 +17,7 @@ mod rows;
 use crate::Error;
 use crate::sharing::runtime_dir::network_namespace;
 use airdma_port::sharing::{Messenger, Sharing};
-use airdma_port::{BindError, Port, Received, UdpPort};
+use airdma_port::{BindError, Received, SharedPort, UdpPort};
 use airdma_transport::Time;
 use airdma_wire::{Gid, Neighbour, Qpn};
 use departures::Departures;
@@ -80,7 +80,7 @@ struct Inner {
 
 /// What steering works on: the port, and what becomes of the packets that come meanwhile.
 pub(crate) struct Ground<'a> {
-    pub(crate) port: &'a mut dyn Port,
+    pub(crate) port: &'a mut dyn SharedPort,
     pub(crate) receive: &'a mut dyn FnMut(Received<'_>),
 }
 
@@ -109,7 +109,7 @@ impl Ground<'_> {
     }
 }
 
-fn all_that_came(port: &dyn Port) -> u64 {
+fn all_that_came(port: &dyn SharedPort) -> u64 {
     let counters = port.counters();
     counters.rx_packets + counters.rx_buffers + counters.rx_errors
 }

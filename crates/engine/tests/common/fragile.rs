@@ -1,6 +1,6 @@
 //! A port that breaks when a test wants it to.
 
-use airdma_port::{Port, PortCounters, Received, TransmitBatch};
+use airdma_port::{Capabilities, Port, PortCounters, Received, TransmitBatch};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -13,6 +13,10 @@ pub struct Fragile<P> {
 }
 
 impl<P: Port> Port for Fragile<P> {
+    fn capabilities(&self) -> Capabilities {
+        self.port.capabilities()
+    }
+
     fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()> {
         self.port.transmit(batch)
     }

@@ -93,8 +93,8 @@ fn conduct(report: &mut Report) -> Result<(), (Stage, io::Error)> {
         let error = io::Error::from_raw_os_error(error.errno());
         (Stage::Bind, error)
     })?;
-    report.segmentation = sender.capabilities().segmentation;
-    report.coalescing = receiver.capabilities().coalescing;
+    report.segmentation = sender.granted().segmentation;
+    report.coalescing = receiver.granted().coalescing;
     let mut raw = RawSocket::open(PEER, receiver.port()).map_err(at(Stage::RawSocket))?;
 
     let mut batch = TransmitBatch::with_capacity(4096, SEGMENTS);
@@ -115,7 +115,7 @@ fn conduct(report: &mut Report) -> Result<(), (Stage, io::Error)> {
     raw.next().map_err(at(Stage::Transfer))?;
     receive_all(&mut receiver).map_err(at(Stage::Transfer))?;
     let after = receiver.counters();
-    report.segmentation = sender.capabilities().segmentation;
+    report.segmentation = sender.granted().segmentation;
     if !report.segmentation {
         return Ok(());
     }

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::{Port, UdpConfig, UdpPort};
+use crate::{Port, SharedPort, UdpConfig, UdpPort};
 use airdma_wire::Neighbour;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

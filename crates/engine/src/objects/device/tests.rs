@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::simulated::interface;
-use airdma_port::{PortCounters, Received, TransmitBatch};
+use airdma_port::{Capabilities, PortCounters, Received, TransmitBatch};
 use std::sync::atomic::AtomicBool;
 use std::thread::ThreadId;
 use std::time::Duration;
@@ -11,6 +11,18 @@ use std::time::Duration;
 struct Told(Arc<Mutex<Option<ThreadId>>>);
 
 impl Port for Told {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            datagram_bytes_max: usize::from(u16::MAX),
+            equal_lengths: true,
+            headroom: 0,
+            sees_identification: true,
+            sees_hop_limit: true,
+            icrc_in_hardware: false,
+            references_payload: false,
+        }
+    }
+
     fn transmit(&mut self, batch: &mut TransmitBatch) -> io::Result<()> {
         batch.clear();
         Ok(())

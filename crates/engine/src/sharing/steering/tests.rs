@@ -3,7 +3,7 @@
 use super::places::complete;
 use super::*;
 use crate::sharing::alone;
-use airdma_port::{Destination, TransmitBatch, UdpConfig};
+use airdma_port::{Destination, Port, TransmitBatch, UdpConfig};
 use airdma_wire::{Bth, Headers, Opcode, Psn};
 use std::path::PathBuf;
 

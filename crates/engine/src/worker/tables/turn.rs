@@ -148,6 +148,7 @@ impl Tables {
         let path_mtu = qp.attributes().path_mtu.bytes() as usize;
         let (mut sent, mut count) = (0, 0);
         let mut last_path = None;
+        let takes_runs = batch.takes_runs();
         let mut full = false;
         let seals = seal.is_some() || datagrams.is_some();
         let spare = seal.as_ref().map_or(0, |_| SEALED_OVERHEAD);
@@ -205,7 +206,7 @@ impl Tables {
                 break TurnEnd::NothingToSend;
             };
             // Only behind such a packet its message may go on.
-            full = transmit.len > path_mtu;
+            full = transmit.len > path_mtu && takes_runs;
             if seals {
                 let session = match (seal.as_deref_mut(), datagrams.as_deref_mut()) {
                     (Some(seal), _) => seal.session(),

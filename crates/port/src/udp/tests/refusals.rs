@@ -62,7 +62,7 @@ fn where_segmentation_fails_plain_sends_take_over_for_good() {
         assert!(batch.is_empty());
         let sent: Vec<_> = (0..70).map(|number| packet(1036, number)).collect();
         assert_eq!(bytes_of(&receive(&mut right, 70)), sent);
-        assert!(!left.capabilities().segmentation);
+        assert!(!left.granted().segmentation);
         let counters = left.counters();
         assert_eq!(counters.tx_segmentation_refused, 1);
         assert_eq!((counters.tx_errors, counters.tx_sends), (0, 70));
@@ -88,7 +88,7 @@ fn a_full_send_buffer_while_segmentation_is_doubted_ends_the_call() {
     left.transmit(&mut batch).unwrap();
     assert_eq!(batch.len(), 10);
     assert_eq!(left.counters().tx_again, 1);
-    assert!(left.capabilities().segmentation, "nothing is proven yet");
+    assert!(left.granted().segmentation, "nothing is proven yet");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn refused_packets_are_dropped_and_counted_by_reason() {
         assert_eq!(count(&left.counters()), 70, "case {number}");
         assert_eq!(left.counters().tx_errors, 70, "case {number}");
         assert_eq!(left.counters().tx_packets, 0, "case {number}");
-        assert!(left.capabilities().segmentation, "case {number}");
+        assert!(left.granted().segmentation, "case {number}");
     }
 }
 
@@ -151,7 +151,7 @@ fn destinations_that_loopback_cannot_reach_are_refused_by_the_kernel() {
     let counters = left.counters();
     assert_eq!(counters.tx_errors, 12, "{counters:?}");
     assert!(
-        left.capabilities().segmentation,
+        left.granted().segmentation,
         "the destinations were at fault"
     );
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use airdma_cm::{Config, Connect, Manager, Resolve, Route};
-use airdma_port::{Port, UdpConfig, UdpPort};
+use airdma_port::{SharedPort, UdpConfig, UdpPort};
 use airdma_transport::Time;
 use airdma_wire::cm::{
     CmMad, CmMessage, Drep, IpAddressing, PortSpace, ServiceId, SidrRep, SidrStatus,
