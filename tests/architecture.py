@@ -35,6 +35,8 @@ MAPS = ("ARCHITECTURE.md", "CONTRIBUTING.md")
 """Pages whose file names, and whose functions in tables of stations, must be in the tree."""
 CODE = re.compile(r"`([^`\n]+)`")
 NAMED_FILE = re.compile(r"[\w.*-][\w.*/-]*\.(?:rs|py|md|json|toml|lua|svg|sh|c|h|pyi|ya?ml)")
+DEFINED = re.compile(r"`(\w+)` in `([\w./-]+\.rs)`")
+"""An item and the file that defines it, in a sentence."""
 STATIONS = re.compile(r"\|\s*station\s*\|\s*file\s*\|\s*function\s*\|")
 
 SHARED = ROOT / "docs" / "design" / "011-concurrency.md"
@@ -112,10 +114,13 @@ def map_complaints() -> list[str]:
     files = [file for file in _files() if (ROOT / file).is_file()]
     pages = {name: (ROOT / name).read_text(encoding="utf-8") for name in MAPS}
     complaints = [complaint for name, text in pages.items() for complaint in path_complaints(name, text, files)]
+    tracked = set(files)
+
+    def source(file: str) -> str:
+        return (ROOT / file).read_text(encoding="utf-8") if file in tracked else ""
+
     for name, text in pages.items():
-        complaints += station_complaints(
-            name, text, lambda file: (ROOT / file).read_text(encoding="utf-8") if file in files else ""
-        )
+        complaints += station_complaints(name, text, source) + item_complaints(name, text, source)
     return complaints + picture_complaints(pages["ARCHITECTURE.md"], _table().keys())
 
 
@@ -161,6 +166,15 @@ def station_complaints(page: str, markdown: str, source: Callable[[str], str]) -
                 if not any(re.search(rf"\bfn {re.escape(name)}\b", text) for text in sources):
                     complaints.append(f"{page}: {function} is not defined in{cells[1].rstrip()}")
     return complaints
+
+
+def item_complaints(page: str, markdown: str, source: Callable[[str], str]) -> list[str]:
+    """Sentences that name an item in a file: the file defines it."""
+    return [
+        f"{page}: {item} is not defined in {file}"
+        for item, file in DEFINED.findall(markdown)
+        if not re.search(rf"\b(?:fn|struct|enum|trait|type|const) {item}\b", source(file))
+    ]
 
 
 def picture_complaints(markdown: str, crates: Iterable[str]) -> list[str]:

@@ -22,6 +22,8 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]*`")
 HEADING = re.compile(r"^#+ +(.*?) *$", re.MULTILINE)
+TEST = re.compile(r"`(?:\w+::)*([a-z0-9]+(?:_[a-z0-9]+){3,})`")
+"""Names of four words and more: nearly all of them are those of tests."""
 ROW = re.compile(r"^\| `(\w+)`", re.MULTILINE)
 VARIABLE = re.compile(r'"(AIRDMA_[A-Z_]+)"')
 FOR_TESTS = re.compile(r"#\[cfg\(test\)\].*", re.DOTALL)
@@ -36,7 +38,12 @@ def main() -> int:
     pages = {
         ROOT / name: (ROOT / name).read_text(encoding="utf-8") for name in names if name and (ROOT / name).is_file()
     }
-    complaints = [*missing_complaints(pages), *link_complaints(pages), *reference_complaints(pages)]
+    complaints = [
+        *missing_complaints(pages),
+        *link_complaints(pages),
+        *reference_complaints(pages),
+        *test_complaints(pages, _words()),
+    ]
     for complaint in complaints:
         print(f"book: {complaint}")
     print(f"book: {'FAILED' if complaints else 'ok'}")
@@ -87,6 +94,28 @@ def reference_complaints(pages: dict[Path, str]) -> list[str]:
         complaints += [f"{_short(page)} lacks {missing}" for missing in sorted(there - named)]
         complaints += [f"{_short(page)} names {extra}, which the code lacks" for extra in sorted(named - there)]
     return complaints
+
+
+def test_complaints(pages: dict[Path, str], words: set[str]) -> list[str]:
+    """Tests that pages of docs name, against the words of the sources; benchmarks name symbols."""
+    return [
+        f"{_short(page)} names {name}, which no source has"
+        for page, text in pages.items()
+        if page.is_relative_to(DOCS) and "benchmarks" not in page.parts
+        for name in sorted(set(TEST.findall(text)) - words)
+    ]
+
+
+def _words() -> set[str]:
+    listing = ["git", "ls-files", "-z", "*.rs", "*.py", "*.c", "*.h", "*.txt"]
+    files = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    sources = (ROOT / file for file in files if file)
+    return {
+        word
+        for source in sources
+        if source.is_file()
+        for word in re.findall(r"\w+_\w+", source.read_text(encoding="utf-8", errors="replace"))
+    }
 
 
 def counters(code: dict[str, str]) -> set[str]:

@@ -96,6 +96,11 @@ class Architecture(unittest.TestCase):
         found = architecture.station_complaints("MAP", table, lambda _: "pub fn run() {}\nfn stopped() {}")
         self.assertEqual(found, ["MAP: Port::stop is not defined in `a.rs`"])
 
+    def test_an_item_that_is_not_in_its_file_is_found(self) -> None:
+        page = "`Operation` in `a.rs`, `open` in `a.rs`, `is` in `b.md`"
+        found = architecture.item_complaints("MAP", page, lambda _: "pub enum Operation {}\n// open")
+        self.assertEqual(found, ["MAP: open is not defined in a.rs"])
+
     def test_a_crate_that_is_not_in_the_picture_is_found(self) -> None:
         page = "```\nwire <- port\n```\n```\nlab\n```\n"
         found = architecture.picture_complaints(page, ["wire", "port", "lab"])
