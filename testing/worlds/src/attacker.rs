@@ -1,18 +1,20 @@
-//! A third host that forges datagrams with what an off-path host can know, and a little more.
+//! A third host that forges datagrams with an off-path host's knowledge, and a little more.
 //!
-//! It sends with any source address, sees no packet that is not for it, and is let in at each host as a peer: it has a connection of
-//! its own to each, and so knows that connection's numbers, its keys, and what the host says to its peers. Of the connections of
-//! others it is told all that is not a secret of theirs: addresses, UDP port, services, queue pair numbers, even the keys of memory.
+//! It sends with any source address, sees only packets addressed to it, and each host accepts it as
+//! a peer. It has a connection of its own to each host, and so knows that connection's numbers and
+//! keys, and what the host sends to its peers. About other connections it knows all that is not a
+//! secret: addresses, UDP port, services, queue pair numbers, even the keys of memory.
 //!
-//! | what it has to guess | how that is kept exact |
+//! | guessed value | how the guess is kept exact |
 //! |---|---|
 //! | sequence numbers of a reliable connection | never one that the connection has used or will use next: with those it is the peer, to RoCEv2 |
 //! | queue pair numbers of unreliable connections, the key of datagrams | never the right one, with the right service |
 //! | the tag of a connection in air mode | never the one that its packets have |
 //! | the instance that a host has shown to a peer | at random: 64 bits |
 //!
-//! So nothing that it sends may change a byte, a completion or a connection, and the judge needs to know nothing of it, but for what RoCEv2
-//! itself does on a packet from the future: see [`Attacker::disturbances`].
+//! So no datagram of the attacker may change a byte, a completion or a connection, and the judge
+//! does not know of it. The exception is what RoCEv2 itself does on a packet from the future: see
+//! [`Attacker::disturbances`].
 
 mod forge;
 mod managers;
@@ -34,22 +36,23 @@ use meeting::{Meeting, TIME_MAX};
 use own::Own;
 use std::net::IpAddr;
 
-/// Datagrams that it sends at a moment, at most.
+/// Most datagrams sent at a moment.
 const BURST_MAX: u64 = 3;
-/// More packets than one message of a world takes, so many PSNs may a READ take in advance.
+/// Most PSNs that a READ takes in advance: more than one message of a world takes.
 const READ_PACKETS_MAX: u32 = 16;
-/// What is sent to an address that has not shown to be there, as a multiple of what came from there: an answer, and three repetitions.
+/// Most bytes sent to an unproven address, as a multiple of the bytes from there: an answer and
+/// three repetitions.
 const ANSWERS_MAX: u64 = 4;
 /// Bits of a tag.
 const TAG_BITS: u32 = 13;
-/// As far ahead of what it expects a responder in air mode keeps packets.
+/// Farthest PSN that a responder in air mode buffers, from the one that it expects.
 const AHEAD_MAX: u32 = 8191;
 
 /// The attacker of a world.
 pub struct Attacker {
     plan: AttackerPlan,
     random: Random,
-    /// Its address, and addresses without a host that it makes hosts send to.
+    /// Its address, and addresses without a host, as sources of forged datagrams.
     address: IpAddr,
     bystander: IpAddr,
     /// Datagrams that it may still send.
@@ -57,26 +60,27 @@ pub struct Attacker {
     next_at: Duration,
     /// Its connection to each host.
     own: Vec<Own>,
-    /// What writes its requests for connections.
+    /// Writes its connection requests.
     manager: Manager,
-    /// What it would like to end.
+    /// Connections by RDMA CM that it tries to end.
     meeting: Option<Meeting>,
-    /// The sequence numbers that each end has sent with: the first, and the one behind the last.
+    /// The PSNs that each end has used: the first, and the one behind the last.
     used: Vec<(Psn, Psn)>,
-    /// The tag of what each end sent last.
+    /// The tag of each end's last packet.
     tags: Vec<u16>,
-    /// Requests from the future, the NAKs with which responders answer them (and others), and notifications.
+    /// Requests from the future, NAKs that responders send for them (and others), and
+    /// notifications.
     disturbances: u64,
     /// Congestion notifications.
     notifications: u64,
-    /// What it sent.
+    /// Datagrams sent.
     pub sent: u64,
-    /// Bytes that hosts were made to send to the bystander, and those that seemed to come from there.
+    /// Bytes that hosts sent to the bystander, and bytes that were forged in its name.
     reflected: (u64, u64),
 }
 
 impl Attacker {
-    /// Lets one into a world whose hosts are connected.
+    /// Adds an attacker to a world whose hosts are connected.
     pub fn new(plan: &Plan, of: AttackerPlan, hosts: &[Host], ends: &[End]) -> Attacker {
         let mut random = Random::new(plan.seed ^ 0x0a77_ac4e);
         let (address, bystander) = if plan.v6 {
@@ -116,24 +120,26 @@ impl Attacker {
         Duration::from_nanos(self.random.below(2 * mean + 1))
     }
 
-    /// When it sends next.
+    /// Time of its next datagram.
     pub fn deadline(&self) -> Option<Duration> {
         (self.left > 0).then_some(self.next_at)
     }
 
-    /// What made a responder say that something is missing, or a requester slower, as RoCEv2 wants it: the judge takes each for a packet that the
-    /// network held back.
+    /// Number of its datagrams that make a responder report a gap or a requester slow down, as
+    /// RoCEv2 requires.
+    ///
+    /// The judge takes each for a packet that the network held back.
     pub fn disturbances(&self) -> u64 {
         self.disturbances
     }
 
-    /// An end begins to send with this number.
+    /// Records the first PSN of an end.
     pub fn note_start(&mut self, end: usize, psn: u32) {
         let psn = Psn::new(psn);
         self.used[end] = (psn, psn);
     }
 
-    /// A packet leaves an end. To be told of all that hosts send.
+    /// Records a packet that leaves an end; must see all packets that hosts send.
     pub fn note_packet(&mut self, frame: &Frame, ends: &[End], hosts: &[Host]) {
         if frame.destination == self.bystander {
             self.reflected.0 += frame.bytes.len() as u64;
@@ -167,7 +173,7 @@ impl Attacker {
         }
     }
 
-    /// A packet arrives. To be told of all.
+    /// Records a packet that arrives; must see all.
     pub fn note_arrival(&mut self, frame: &Frame) {
         let header = frame.bytes.first_chunk().map(Bth::from_bytes);
         if let Some(Ok(bth)) = header
@@ -179,7 +185,7 @@ impl Attacker {
         }
     }
 
-    /// A host has said something to it.
+    /// Learns from a packet that a host sent to it.
     fn learn(&mut self, frame: &Frame, hosts: &[Host]) {
         let from = hosts.iter().position(|host| host.address == frame.source);
         let body = frame.bytes.len().saturating_sub(airdma_wire::ICRC_LEN);
@@ -197,12 +203,13 @@ impl Attacker {
         self.learn_id(from, packet.payload);
     }
 
-    /// A number of those that the sender at this end has never used, and does not use next: near ahead of them, or anywhere.
+    /// Picks a PSN that the sender at this end has never used and does not use next: near ahead, or
+    /// any.
     fn unused_psn(&mut self, end: usize, behind: bool) -> Psn {
         let (first, next) = self.used[end];
         let used = next.distance_from(first).max(0) as u32;
         if behind {
-            // As a responder counts from where it is, all are behind it.
+            // A responder counts from its expected PSN, so all of these are behind it.
             let back = 1 + self.random.below(1 << 22) as u32;
             return first.add((1 << 24) - back);
         }
@@ -213,15 +220,15 @@ impl Attacker {
         next.add(1 + self.random.below(u64::from(free)) as u32)
     }
 
-    /// Whether a queue pair is the one that a host has for it.
+    /// Whether a queue pair is a host's end of its own connection.
     pub fn owns(&self, host: usize, number: Qpn) -> bool {
         self.own[host].number == number
     }
 
-    /// That queue pair has an event.
+    /// Handles an event of that queue pair.
     ///
     /// # Errors
-    /// It did nothing that explains it.
+    /// No datagram of the attacker explains the event.
     pub fn take_event(&mut self, host: usize, event: QpEvent) -> Result<(), String> {
         let own = &mut self.own[host];
         own.refused |= event == QpEvent::AccessError;
@@ -233,7 +240,7 @@ impl Attacker {
         ))
     }
 
-    /// What stands where the tag of a packet from this end would be: mostly nothing, and never its tag.
+    /// Tag field of a forged packet: mostly zero, and never the end's tag.
     fn tag(&mut self, end: usize) -> u16 {
         let any = self.random.below(1 << TAG_BITS) as u16;
         let tag = self.random.pick(&[0, any]);
@@ -244,10 +251,10 @@ impl Attacker {
         }
     }
 
-    /// Its connections end.
+    /// Ends its connections.
     ///
     /// # Errors
-    /// A host let it reach what it grants to others, or something does not let itself be destroyed.
+    /// A host let it reach memory granted to others, or an object cannot be destroyed.
     pub fn leave(&mut self, hosts: &[Host]) -> Result<(), String> {
         if let Some(meeting) = &mut self.meeting {
             meeting.end(hosts);
@@ -263,10 +270,11 @@ impl Attacker {
         Ok(())
     }
 
-    /// Hosts have sent to the bystander what was asked for in its name, and repeated it three times at most.
+    /// Checks that hosts sent at most the answers to forged requests, and three repetitions, to the
+    /// bystander.
     ///
     /// # Errors
-    /// They have.
+    /// They sent more.
     pub fn check_reflection(&self) -> Result<(), String> {
         let (sent, came) = self.reflected;
         if sent > ANSWERS_MAX * came {
@@ -279,7 +287,7 @@ impl Attacker {
 }
 
 impl World {
-    /// The attacker sends what it sends at this moment.
+    /// Sends the attacker's datagrams of this moment.
     pub(crate) fn attack(&mut self) {
         let Some(mut attacker) = self.attacker.take() else {
             return;
@@ -294,7 +302,7 @@ impl World {
         self.attacker = Some(attacker);
     }
 
-    /// What the connections by RDMA CM are, if there are any.
+    /// The connections by RDMA CM, if there are any.
     fn meeting(&self) -> Option<&Meeting> {
         self.attacker.as_ref()?.meeting.as_ref()
     }
@@ -304,16 +312,16 @@ impl World {
         Some((meeting, &self.hosts))
     }
 
-    /// What the network has lost between the hosts that are connected by RDMA CM.
+    /// Packets lost between the two hosts of the RDMA CM connections.
     fn lost_between_them(&self) -> u64 {
         let (withheld, delayed) = self.held_up([0, 1]);
         self.network.path(0, 1).lost + self.network.path(1, 0).lost + withheld + delayed
     }
 
-    /// The hosts that are to be connected by RDMA CM are, before anything else happens, unless something is lost.
+    /// Establishes the first RDMA CM connection before any other action, unless packets are lost.
     ///
     /// # Errors
-    /// What the judge says.
+    /// A violation that the judge finds.
     pub(crate) fn meet(&mut self) -> Result<(), String> {
         if self.meeting().is_none() {
             return Ok(());
@@ -325,10 +333,10 @@ impl World {
         })
     }
 
-    /// Programs fetch what managers have to say.
+    /// Lets programs fetch the events of their managers.
     ///
     /// # Errors
-    /// A connection has ended, or what the judge says.
+    /// A connection has ended, or the judge finds a violation.
     pub(crate) fn attend(&mut self) -> Result<(), String> {
         let has_news = self.meeting().is_some_and(Meeting::has_news);
         let Some((meeting, hosts)) = self.meeting_mut().filter(|_| has_news) else {
@@ -343,10 +351,10 @@ impl World {
         Ok(())
     }
 
-    /// Whatever the attacker asked for, two hosts that are connected get another connection.
+    /// Establishes a second connection between the two hosts, whatever the attacker requested.
     ///
     /// # Errors
-    /// They do not, or what the judge says.
+    /// It is not established, or the judge finds a violation.
     pub(crate) fn meet_again(&mut self) -> Result<(), String> {
         let (now, lost) = (self.now, self.lost_between_them());
         let alive = self.hosts[..2].iter().all(|host| host.alive);
@@ -366,5 +374,5 @@ impl World {
     }
 }
 
-/// How long the first connection may take.
+/// Longest time until the first connection is established.
 const MEETING_MAX: Duration = Duration::from_millis(5);

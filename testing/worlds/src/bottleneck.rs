@@ -1,7 +1,10 @@
-//! Several devices that send to one, over a switch whose queue marks before it is full, in virtual time: the same figures wherever
-//! it runs.
+//! Several devices that send to one, through a switch whose queue marks before it is full, in
+//! virtual time.
 //!
-//! All that programs use is there but the sockets: engine, transport, congestion notifications, reports, rate control.
+//! The figures are the same on every machine.
+//!
+//! Includes all that programs use except the sockets: engine, transport, congestion notifications,
+//! reports, rate control.
 
 use crate::world::{to_network, to_port};
 use crate::writer::{MESSAGE, MESSAGES, Writer};
@@ -11,45 +14,46 @@ use airdma_transport::Time;
 use core::time::Duration;
 use std::sync::Arc;
 
-/// One way on each of the two lines between hosts.
+/// Delay of each of the two lines between hosts.
 const DELAY: Duration = Duration::from_micros(2);
-/// Of the switch.
+/// Capacity of the switch's queue.
 const QUEUE_BYTES: u64 = 4 << 20;
-/// WRITEs that a sender has under way.
+/// WRITEs that a sender has in flight.
 const AHEAD: u64 = 16;
-/// What the receiver sends is late by so much at most: nothing in a network keeps step, and what does has shares of its own.
+/// Largest jitter of the receiver's packets, without which senders would keep in step and get
+/// shares of their own.
 const ANSWERS_JITTER: Duration = Duration::from_micros(20);
 const SEED: u64 = 7;
 const NANOS_PER_S: u64 = 1_000_000_000;
 const _: () = assert!(AHEAD <= MESSAGES);
 
-/// Who sends, and what the switch does.
+/// Number of senders, their rate control, and the switch.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// How many there are.
+    /// Number of senders.
     pub senders: usize,
     /// Whether the hosts offer each other more than RoCEv2.
     pub air: bool,
-    /// How fast they send.
+    /// Rate control of the senders.
     pub control: RateControl,
-    /// Of every line, Mb/s.
+    /// Rate of every line, Mb/s.
     pub line_mbps: u32,
-    /// Of the queue in front of the receiver.
+    /// Marking of the queue in front of the receiver.
     pub marking: Marking,
-    /// Each sender begins so much after the one before.
+    /// Delay between the starts of two senders.
     pub apart: Duration,
 }
 
-/// What was seen in a stretch of time.
+/// Observations over a period.
 #[derive(Clone, Debug)]
 pub struct Seen {
-    /// Payload of each sender's WRITEs that were completed, in Mb/s.
+    /// Payload rate of each sender's completed WRITEs, in Mb/s.
     pub mbps: Vec<f64>,
-    /// What waited in the queue in front of each packet that came through, in bytes: mean, median and 99 %.
+    /// Bytes queued in front of each forwarded packet: mean, median and 99 %.
     pub queue_bytes: [u64; 3],
     /// Packets that found the queue full.
     pub dropped: u64,
-    /// Packets that were marked, of those that came through.
+    /// Share of the forwarded packets that were marked.
     pub marked: f64,
 }
 
@@ -58,26 +62,26 @@ impl Setting {
         u64::from(self.line_mbps) * 1_000_000
     }
 
-    /// How long a frame of so many bytes, BTH to ICRC, is on a line: with UDP, IPv4 and Ethernet.
+    /// Time of a frame of `bytes` (BTH to ICRC) on a line, with UDP, IPv4 and Ethernet.
     fn time_for(&self, bytes: usize) -> Duration {
         let bits = (bytes + OVERHEAD) as u64 * 8;
         Duration::from_nanos((bits * NANOS_PER_S).div_ceil(self.bits_per_s()))
     }
 
-    /// Mb/s of payload that a line carries at most.
+    /// Largest payload rate of a line, Mb/s.
     pub fn payload_mbps(&self) -> f64 {
         let payload = 4096.0 / (4096.0 + 12.0 + 4.0 + OVERHEAD as f64);
         f64::from(self.line_mbps) * payload
     }
 
-    /// When a sender begins.
+    /// Time at which a sender starts.
     fn begins_at(&self, sender: usize) -> Duration {
         self.apart * sender as u32
     }
 }
 
 impl Seen {
-    /// Of all senders.
+    /// Sum over all senders.
     pub fn sum_mbps(&self) -> f64 {
         self.mbps.iter().sum()
     }
@@ -93,15 +97,15 @@ impl Seen {
 pub struct Bottleneck {
     setting: Setting,
     network: Network,
-    /// The last is the receiver.
+    /// Hosts; the last one is the receiver.
     hosts: Vec<Writer>,
     qps: Vec<Arc<Qp>>,
     _theirs: Vec<Arc<Qp>>,
-    /// When the line of each is free.
+    /// Time at which each host's line is free.
     free_at: Vec<Duration>,
-    /// Whose packets wait for that.
+    /// Hosts whose packets wait for their line.
     waits: Vec<bool>,
-    /// WRITEs of each sender that are under way.
+    /// WRITEs of each sender in flight.
     ahead: Vec<u64>,
     now: Duration,
     done: Vec<u64>,
@@ -111,10 +115,11 @@ pub struct Bottleneck {
 }
 
 impl Bottleneck {
-    /// Nothing is sent yet.
+    /// Builds the hosts; nothing is sent yet.
     pub fn new(setting: Setting) -> Self {
         let receiver = setting.senders;
-        // The host's own line is here, so that a packet's time begins when it is on it.
+        // The host's own line is simulated here, so that a packet's time begins when it is on the
+        // line.
         let bits_per_s = setting.bits_per_s();
         let line = |host| {
             let link = Link::new().rate(bits_per_s).delay(DELAY);
@@ -167,7 +172,7 @@ impl Bottleneck {
         }
     }
 
-    /// Lets time pass, and says what was seen meanwhile.
+    /// Lets time pass; returns what was observed.
     pub fn run(&mut self, time: Duration) -> Seen {
         let end = self.now + time;
         let mut deliveries = Vec::new();
@@ -196,7 +201,7 @@ impl Bottleneck {
         self.seen(time)
     }
 
-    /// Whether a sender has not begun, and should have.
+    /// Whether a sender's start is due.
     fn begins(&self, host: usize) -> bool {
         let is_sender = host < self.qps.len();
         is_sender && self.ahead[host] == 0 && self.now >= self.setting.begins_at(host)
@@ -229,7 +234,7 @@ impl Bottleneck {
         self.hosts[to].carrier.give(to_port(frame));
     }
 
-    /// Lets a host do what it can at this moment, and takes what it sends as far as its line does.
+    /// Runs a host at this moment, and takes its packets as far as its line permits.
     fn serve(&mut self, host: usize) {
         loop {
             let writer = &self.hosts[host];
@@ -281,9 +286,9 @@ impl Bottleneck {
     }
 }
 
-/// What UDP, IPv4 and Ethernet add to a frame on a line.
+/// Bytes that UDP, IPv4 and Ethernet add to a frame on a line.
 const OVERHEAD: usize = 66;
-/// A packet from the middle of a WRITE has more.
+/// Payload of a packet from the middle of a WRITE.
 const MTU_BYTES: usize = 4096;
 
 fn virtual_time(at: Duration) -> Time {

@@ -1,7 +1,9 @@
-//! Devices in a simulated Wi-Fi cell, and transfers between them in virtual time: the same figures wherever it runs.
+//! Devices in a simulated Wi-Fi cell, and transfers between them in virtual time, with the same
+//! figures on every machine.
 //!
-//! All that programs use is there but the sockets: engine, transport, reports, rate control, and a radio that everybody
-//! shares, with aggregates, retries, a moving rate and a queue in front of it (`docs/design/010-wifi-model.md`).
+//! Includes all that programs use except the sockets: engine, transport, reports, rate control, and
+//! a shared radio with aggregates, retries, a moving rate and a queue in front of it
+//! (`docs/design/010-wifi-model.md`).
 
 mod foreground;
 mod host;
@@ -19,55 +21,57 @@ use std::cell::Cell as Mutable;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// Of IPv4 and UDP, which a frame of the devices does not have.
+/// Bytes of IPv4 and UDP, which a frame of the devices does not have.
 const HEADERS: u32 = 28;
 const IP_HEADER: u32 = 20;
 /// Longest IP packet on the air; longer ones leave as fragments.
 const MTU: u32 = 1500;
-/// Of a UDP datagram that fills it.
+/// Payload of a full UDP datagram.
 const PAYLOAD: u64 = (MTU - HEADERS) as u64;
-/// A middle packet of a WRITE at a path MTU of 1,024 bytes, as the cell gets it: BTH, payload, ICRC.
+/// A middle packet of a WRITE at a path MTU of 1,024 bytes, in the cell: BTH, payload, ICRC.
 const PACKET: u32 = HEADERS + 12 + 1024 + 4;
-/// While hosts find each other.
+/// Time in which hosts find each other.
 const WARM_UP: Duration = Duration::from_millis(300);
-/// While stations learn their rates, before it.
+/// Time before it, in which stations learn their rates.
 const TEACHING: Duration = Duration::from_millis(500);
 const TEACHING_PACKETS: usize = 64;
 const MEDIUM_STEP: Duration = Duration::from_micros(100);
-/// A transfer that takes longer has failed.
+/// Duration at which a transfer counts as failed.
 const GIVEN_UP: Duration = Duration::from_secs(60);
 
-/// For so long each SNR of a [`Setting`] lasts.
+/// Duration of each SNR of a [`Setting`].
 pub const SNR_STEP: Duration = Duration::from_millis(100);
 
-/// Which cell, and how packets get lost in it.
+/// A cell and its residual loss.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// Of the radio.
+    /// Profile of the radio.
     pub profile: Profile,
-    /// Between all stations, each for [`SNR_STEP`] from when it counts; the last one stays.
+    /// SNR between all stations, each for [`SNR_STEP`] from the start of the measurement; the last
+    /// one stays.
     pub snr_db: Vec<f64>,
-    /// Packets that vanish behind the radio: the residual loss.
+    /// Share of the packets that vanish behind the radio: the residual loss.
     pub loss: f64,
-    /// Of chance.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
 /// How hosts send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
-    /// In air mode, at the rate that this says; else as RoCEv2.
+    /// Air mode with this rate control; otherwise plain RoCEv2.
     pub air: Option<RateControl>,
-    /// Whether the engine has a window to peers whose rate nothing controls, as it always has; NICs have none.
+    /// Whether the engine limits packets in flight to peers without rate control, as it does by
+    /// default; NICs do not.
     pub has_window: bool,
     /// In air mode, in bundles: datagrams of up to 64 KB, in fragments.
     pub bundles: bool,
-    /// Of packets; beyond [`PathMtu::M1024`] they leave as fragments.
+    /// Path MTU; packets beyond [`PathMtu::M1024`] leave as fragments.
     pub path_mtu: PathMtu,
 }
 
 impl Sender {
-    /// As others do it.
+    /// Plain RoCEv2, as other implementations.
     pub const ROCE: Sender = Sender {
         air: None,
         has_window: true,
@@ -75,7 +79,7 @@ impl Sender {
         path_mtu: PathMtu::M1024,
     };
 
-    /// In air mode.
+    /// Air mode with this rate control.
     pub const fn air(control: RateControl) -> Sender {
         Sender {
             air: Some(control),
@@ -83,7 +87,7 @@ impl Sender {
         }
     }
 
-    /// The largest packet that it puts on the air.
+    /// Bytes of the largest packet on the air.
     fn packet_bytes(self) -> u32 {
         if self.air.is_some() || self.path_mtu > PathMtu::M1024 {
             MTU
@@ -93,23 +97,25 @@ impl Sender {
     }
 }
 
-/// What is sent.
+/// A load on the cell.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
-    /// So many send, all to one.
+    /// Number of hosts that send, all to one.
     pub hosts: usize,
-    /// Of each.
+    /// Queue pairs of each host.
     pub queue_pairs: usize,
-    /// Of each RDMA WRITE, of which each queue pair has 128 under way.
+    /// Bytes of each RDMA WRITE; each queue pair has 128 in flight.
     pub message_bytes: u32,
-    /// READs in place of WRITEs, 16 of a queue pair at a time: the data comes from the one, and all but it ask.
+    /// READs instead of WRITEs, 16 of a queue pair at a time: the one host sends the data, and all
+    /// others request it.
     pub reads: bool,
-    /// Of datagrams of 1,500 bytes that another program of the first host sends to the same receiver, in Mb/s, evenly; 0: none.
+    /// Rate of 1,500-byte datagrams that another program of the first host sends evenly to the same
+    /// receiver, in Mb/s; 0: none.
     pub foreground_mbit: u32,
 }
 
 impl Load {
-    /// One queue pair, and 64 KiB at a time.
+    /// One queue pair with messages of 64 KiB.
     pub const USUAL: Load = Load {
         hosts: 1,
         queue_pairs: 1,
@@ -119,24 +125,25 @@ impl Load {
     };
 }
 
-/// What was seen of a load in a cell.
+/// Observations of a load in a cell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
-    /// Payload that arrived, in Mb/s.
+    /// Payload rate, in Mb/s.
     pub mbit: f64,
-    /// Of that, each queue pair's, host by host.
+    /// Share of each queue pair in it, host by host.
     pub shares_mbit: Vec<f64>,
-    /// How long a packet was in the queue and on the air, until it arrived or was given up: median and 99 %.
+    /// Time of a packet in the queue and on the air, until it arrived or was dropped: median and 99
+    /// %.
     pub queued_ms: [f64; 2],
     /// Packets that found the queue full.
     pub overflowed: u64,
-    /// Datagrams of who gets the data for each MB of payload.
+    /// Datagrams from the receiver of the data for each MB of payload.
     pub answers_per_mb: f64,
-    /// Of the foreground: what arrived, of what was sent, and how long 99 % took, in ms.
+    /// Foreground: share of its datagrams that arrived, and the 99 % delay in ms.
     pub foreground: [f64; 2],
 }
 
-/// Lets the stations learn their rates by packets that nobody gets.
+/// Lets the stations learn their rates with packets that no program receives.
 fn teach(medium: &mut Medium, stations: &[StationId], random: &mut Random) -> Time {
     let mut outcomes = Vec::new();
     let mut now = Time::ZERO;
@@ -154,7 +161,7 @@ fn teach(medium: &mut Medium, stations: &[StationId], random: &mut Random) -> Ti
     while now < Time::ZERO + TEACHING || waits(medium) {
         for (from, to) in ways.clone() {
             if now < Time::ZERO + TEACHING && medium.backlog(from).packets < TEACHING_PACKETS {
-                // What finds the queue full is not missed.
+                // A packet that finds the queue full is not needed.
                 let _ = medium.enqueue(now, from, to, MTU, 0);
             }
         }
@@ -165,7 +172,7 @@ fn teach(medium: &mut Medium, stations: &[StationId], random: &mut Random) -> Ti
     now
 }
 
-/// A medium with so many stations, of which each hears the last one.
+/// A medium with this number of stations, each of which hears the last one.
 fn medium(setting: &Setting, stations: usize) -> (Medium, Vec<StationId>) {
     let mut medium = Medium::new(setting.profile.clone());
     let stations: Vec<StationId> = (0..stations).map(|_| medium.add_station()).collect();
@@ -173,7 +180,7 @@ fn medium(setting: &Setting, stations: usize) -> (Medium, Vec<StationId>) {
     (medium, stations)
 }
 
-/// As it is so long after the beginning.
+/// Sets the SNR that applies `since` the start of the measurement.
 fn set_snr(medium: &mut Medium, stations: &[StationId], setting: &Setting, since: Duration) {
     let step = (since.as_nanos() / SNR_STEP.as_nanos()) as usize;
     let snr_db = setting.snr_db.get(step).or(setting.snr_db.last());
@@ -184,13 +191,13 @@ fn set_snr(medium: &mut Medium, stations: &[StationId], setting: &Setting, since
     }
 }
 
-/// When the SNR changes next.
+/// Time of the next change of the SNR.
 fn next_snr(setting: &Setting, since: Duration) -> Option<Duration> {
     let step = (since.as_nanos() / SNR_STEP.as_nanos()) as u32 + 1;
     ((step as usize) < setting.snr_db.len()).then(|| SNR_STEP * step)
 }
 
-/// What the queues of so many hosts get through together that are always full, in Mb/s of full UDP datagrams.
+/// Throughput of `hosts` queues that are always full, in Mb/s of full UDP datagrams.
 pub fn line_rate(setting: &Setting, hosts: usize, time: Duration) -> f64 {
     let mut full = FullQueues::new(setting, hosts, Duration::ZERO);
     let begin = full.now + WARM_UP;
@@ -202,7 +209,7 @@ pub fn line_rate(setting: &Setting, hosts: usize, time: Duration) -> f64 {
     mbit(came * PAYLOAD, time)
 }
 
-/// How long one queue that is always full takes for so many bytes, after the pause that transfers have before they begin.
+/// Time in which one queue that is always full moves `bytes`, after the pause before a transfer.
 pub fn line_completion(setting: &Setting, bytes: u64) -> Duration {
     let mut full = FullQueues::new(setting, 1, WARM_UP);
     let begin = full.now;
@@ -225,7 +232,7 @@ struct FullQueues<'a> {
 }
 
 impl<'a> FullQueues<'a> {
-    /// After a pause.
+    /// Builds it and lets `pause` pass.
     fn new(setting: &'a Setting, hosts: usize, pause: Duration) -> Self {
         let (mut medium, stations) = medium(setting, hosts + 1);
         let mut random = Random::new(setting.seed);
@@ -243,7 +250,10 @@ impl<'a> FullQueues<'a> {
         }
     }
 
-    /// Fills the queues and goes on to the next event. How many packets arrived at a time that counts. The signal moves from `begin` on.
+    /// Fills the queues and advances to the next event. Returns the packets that arrived at a time
+    /// that `counts`.
+    ///
+    /// The signal moves from `begin` on.
     fn step(&mut self, begin: Time, counts: impl Fn(Time) -> bool) -> u64 {
         let (receiver, senders) = self.stations.split_last().expect("stations");
         for &from in senders {
@@ -268,7 +278,7 @@ impl<'a> FullQueues<'a> {
     }
 }
 
-/// What a load without end gets through.
+/// Throughput of an endless load.
 pub fn throughput(setting: &Setting, sender: Sender, load: Load, time: Duration) -> Seen {
     let mut cell = Cell::new(setting, sender, load);
     cell.run_until(WARM_UP, u64::MAX);
@@ -277,7 +287,7 @@ pub fn throughput(setting: &Setting, sender: Sender, load: Load, time: Duration)
     cell.seen(&before, time)
 }
 
-/// How long so many bytes take, from the first request to the last completion. `None`: for ever.
+/// Time from the first request to the last completion of `bytes`; `None` if they do not complete.
 pub fn completion(setting: &Setting, sender: Sender, bytes: u64) -> Option<Duration> {
     let mut cell = Cell::new(setting, sender, Load::USUAL);
     cell.run_until(WARM_UP, 0);
@@ -301,21 +311,21 @@ fn middle_and_high(times: &mut [Duration]) -> [f64; 2] {
     })
 }
 
-/// What a packet in the cell is.
+/// Payload of a packet in the cell.
 enum Carried {
-    /// All of a datagram, or a fragment.
+    /// A whole datagram, or a fragment.
     Part(Rc<Datagram>),
-    /// Of the other program.
+    /// A packet of the other program.
     Foreground,
 }
 
-/// A datagram of a device. It has come when all its parts have.
+/// A datagram of a device. It has arrived once all its parts have.
 struct Datagram {
     frame: Frame,
     is_lost: Mutable<bool>,
 }
 
-/// The IP packets in which a datagram of so many bytes, BTH to ICRC, leaves.
+/// The IP packets of a datagram of `bytes` (BTH to ICRC).
 fn ip_packets(bytes: u32) -> impl Iterator<Item = u32> {
     let most = MTU - IP_HEADER;
     let all = bytes + HEADERS - IP_HEADER;
@@ -333,12 +343,12 @@ struct Cell<'a> {
     setting: &'a Setting,
     load: Load,
     packet_bytes: u32,
-    /// The last one receives, or is read from.
+    /// Hosts; the last one receives, or is read from.
     hosts: Vec<Host>,
     stations: Vec<StationId>,
     medium: Medium,
     random: Random,
-    /// The medium's clock when that of the hosts was zero.
+    /// The medium's time at which the hosts' clock was zero.
     began: Time,
     now: Duration,
     under_way: HashMap<u64, Under>,
@@ -386,14 +396,14 @@ impl<'a> Cell<'a> {
         }
     }
 
-    /// Messages of each queue pair that are complete.
+    /// Completed messages of each queue pair.
     fn done(&self) -> Vec<u64> {
         let senders = &self.hosts[..self.load.hosts];
         let pairs = senders.iter().flat_map(|host| &host.pairs);
         pairs.map(|pair| pair.done).collect()
     }
 
-    /// From here on it counts. Returns what is complete already.
+    /// Starts the measurement. Returns what has completed before.
     fn begin(&mut self) -> Vec<u64> {
         self.waits.clear();
         self.overflowed = 0;
@@ -418,7 +428,7 @@ impl<'a> Cell<'a> {
         }
     }
 
-    /// Lets time pass until `end`, or until each queue pair has completed so many messages.
+    /// Lets time pass until `end`, or until each queue pair has completed `messages`.
     fn run_until(&mut self, end: Duration, messages: u64) {
         while self.now < end {
             self.post(messages);
@@ -440,12 +450,12 @@ impl<'a> Cell<'a> {
         (host == self.load.hosts) == self.load.reads
     }
 
-    /// Since it counts.
+    /// Time since the measurement started.
     fn since(&self) -> Duration {
         self.now.saturating_sub(WARM_UP)
     }
 
-    /// When something happens next.
+    /// Time of the next event.
     fn next(&self) -> Option<Duration> {
         let medium = self.medium.poll_at();
         let medium = medium.map(|at| at.duration_since(self.began));
@@ -463,7 +473,7 @@ impl<'a> Cell<'a> {
         }
     }
 
-    /// Lets all devices do what they can at this moment.
+    /// Runs all devices at this moment.
     fn settle(&mut self) {
         let packets = self.setting.profile.queue_packets_max as u64;
         let capacity = packets * u64::from(self.packet_bytes);
@@ -509,7 +519,7 @@ impl<'a> Cell<'a> {
         }
     }
 
-    /// Whether there was room.
+    /// Enqueues a packet; returns whether there was room.
     fn enqueue(&mut self, from: usize, to: usize, bytes: u32, carried: Carried) -> bool {
         let now = self.began + self.now;
         let [station, peer] = [from, to].map(|host| self.hosts[host].station);

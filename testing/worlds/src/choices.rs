@@ -1,4 +1,5 @@
-//! Bytes as choices: what a fuzzer mutates and a seed expands to. Past the end every choice is the first.
+//! Bytes as choices: what a fuzzer mutates and a seed expands to. Past the end every choice is the
+//! first option.
 
 /// A reader of choices.
 #[derive(Debug)]
@@ -7,7 +8,7 @@ pub struct Choices<'a> {
 }
 
 impl<'a> Choices<'a> {
-    /// The choices that these bytes make.
+    /// Reads choices from these bytes.
     pub fn new(bytes: &'a [u8]) -> Self {
         Choices { bytes }
     }

@@ -1,16 +1,16 @@
-//! The longest delay since any moment: of packets under way, or that wait for a port.
+//! The longest delay since any moment, of packets in flight or waiting for a port.
 
 use core::time::Duration;
 use std::collections::VecDeque;
 
-/// Delays, each with the moment at which it ended; none that a later one is as long as.
+/// Delays, each with the moment at which it ended; a delay is dropped once a later one is as long.
 #[derive(Clone, Debug, Default)]
 pub struct Delays {
     ended: VecDeque<(Duration, Duration)>,
 }
 
 impl Delays {
-    /// Something was delayed until `now`, not earlier than all before.
+    /// Adds a delay that ended at `now`, which is not earlier than the last one.
     pub fn add(&mut self, now: Duration, delay: Duration) {
         while self.ended.back().is_some_and(|&(_, last)| last <= delay) {
             self.ended.pop_back();
@@ -18,7 +18,7 @@ impl Delays {
         self.ended.push_back((now, delay));
     }
 
-    /// The longest that ended at `since` or later.
+    /// The longest delay that ended at `since` or later.
     pub fn longest(&self, since: Duration) -> Duration {
         let from = self.ended.partition_point(|&(at, _)| at < since);
         self.ended
@@ -27,7 +27,7 @@ impl Delays {
     }
 }
 
-/// The latest moment since which delays add up to `enough`, one of each kind.
+/// The latest moment since which the longest delays of all kinds add up to `enough`.
 pub fn slow_since(all: &[Delays], enough: Duration) -> Option<Duration> {
     let moments = all.iter().flat_map(|delays| &delays.ended);
     let slow = |since: Duration| {

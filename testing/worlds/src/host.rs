@@ -1,4 +1,5 @@
-//! One host of a world: a device of the engine, its objects, and the memory that its program and its peers use.
+//! One host of a world: a device of the engine, its objects, and the memory of its program and
+//! peers.
 
 use crate::delays::Delays;
 use airdma_engine::simulated::{Inventory, Simulated, interface, set_nonblocking};
@@ -13,54 +14,54 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// What a stretch of memory is for.
+/// A part of the memory with one purpose.
 #[derive(Clone, Copy, Debug)]
 pub struct Area {
-    /// Where the first slot is.
+    /// Offset of the first slot.
     pub at: usize,
     /// Bytes of a slot.
     pub slot: usize,
-    /// How many there are.
+    /// Number of slots.
     pub slots: usize,
 }
 
 impl Area {
-    /// All of it.
+    /// Range of the whole area.
     pub fn range(self) -> Range<usize> {
         self.at..self.at + self.slot * self.slots
     }
 }
 
-/// Bytes between areas that nobody grants.
+/// Bytes between areas, which no region grants.
 const GUARD: usize = 256;
 
-/// What is sent.
+/// Sources of messages.
 pub const SOURCES: Area = Area {
     at: GUARD,
     slot: 4096,
     slots: 6,
 };
-/// Where messages arrive: 2,048 bytes and room for the header of a datagram.
+/// Receive buffers: 2,048 bytes and room for the header of a datagram.
 pub const RECEIVES: Area = Area {
     at: 25 * 1024,
     slot: 2088,
     slots: 24,
 };
-/// Of those, what the program uses; the others are for the end of the world, so that everybody can be served.
+/// Receive buffers that the program uses; the others serve waiting senders at the end of the world.
 pub const RECEIVES_USED: usize = 16;
-/// Where answers arrive.
+/// Landing places of READ and atomic results.
 pub const LANDINGS: Area = Area {
     at: 75 * 1024,
     slot: 4096,
     slots: 4,
 };
-/// What peers write and read.
+/// Targets of the peers' reads and writes.
 pub const TARGETS: Area = Area {
     at: 92 * 1024,
     slot: 8192,
     slots: 1,
 };
-/// What peers do atomics on.
+/// Targets of the peers' atomics.
 pub const CELLS: Area = Area {
     at: 101 * 1024,
     slot: 8,
@@ -69,14 +70,14 @@ pub const CELLS: Area = Area {
 
 const BYTES: usize = 102 * 1024;
 
-/// How a region is registered.
+/// Registration of a region.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// Of what.
+    /// The registered area.
     pub area: Area,
-    /// With which rights.
+    /// Access rights.
     pub access: Access,
-    /// In the second protection domain, which no queue pair uses.
+    /// Registered in the second protection domain, which no queue pair uses.
     pub foreign: bool,
 }
 
@@ -112,7 +113,7 @@ pub const REGIONS: [Layout; 7] = [
     },
 ];
 
-/// Names for some of them.
+/// Indices of some of them.
 pub mod region {
     #![allow(missing_docs)]
     pub const SOURCES: usize = 0;
@@ -124,9 +125,9 @@ pub mod region {
     pub const FOREIGN: usize = 6;
 }
 
-/// A region as it is registered now, or was last.
+/// A region's current or last registration.
 pub struct Registered {
-    /// `None` once it was deregistered.
+    /// `None` once deregistered.
     pub mr: Option<Arc<Mr>>,
     /// Its key.
     pub key: u32,
@@ -134,40 +135,40 @@ pub struct Registered {
     pub va: u64,
 }
 
-/// The host.
+/// A host.
 pub struct Host {
-    /// The device.
+    /// Its device.
     pub device: Simulated,
-    /// Where its packets lie.
+    /// Packets between device and network.
     pub carrier: Carrier,
-    /// Packets to itself.
+    /// Packets addressed to itself.
     pub to_itself: VecDeque<Frame>,
     /// Its address.
     pub address: IpAddr,
     /// Protection domain of everything but foreign regions.
     pub pd: Arc<Pd>,
     foreign: Arc<Pd>,
-    /// By number of [`REGIONS`].
+    /// Regions, by index of [`REGIONS`].
     pub regions: Vec<Registered>,
     /// Completion queues.
     pub cqs: Vec<Arc<Cq>>,
-    /// For both.
+    /// Channel of both.
     pub channel: Arc<Channel>,
     /// The shared receive queue, until it is destroyed.
     pub srq: Option<Arc<Srq>>,
-    /// What the judge knows of the completion queues.
+    /// The judge's state of the completion queues' notifications.
     pub alarms: [Alarm; 2],
-    /// The alarm of the shared queue, and how low that may have been since.
+    /// Limit of the shared queue, and the lowest level it may have reached since it was set.
     pub limit: Option<(usize, usize)>,
-    /// It runs.
+    /// Whether it runs.
     pub alive: bool,
-    /// Packets that came to it with damage that its port must find.
+    /// Damaged packets that arrived, which its port must detect.
     pub harmed: u64,
-    /// How long its packets waited for the port.
+    /// Delays of its packets in front of the port.
     pub port_waits: Delays,
-    /// Since when they do.
+    /// Start of the present delay.
     pub waits_since: Option<Duration>,
-    /// What the device held on to before there was anything.
+    /// Objects that the device held before any was made.
     pub nothing: Inventory,
     memory: Box<[u64]>,
     sources: Vec<Option<u64>>,
@@ -175,14 +176,14 @@ pub struct Host {
     landings: Vec<Option<u64>>,
 }
 
-/// What a host offers its peers beyond RoCEv2.
+/// Features that a host offers its peers beyond RoCEv2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Air {
-    /// Nothing.
+    /// None.
     Nothing,
-    /// Air mode, to who asks.
+    /// Air mode, if the peer asks.
     Answers,
-    /// Air mode, and it asks.
+    /// Air mode, and it asks its peers.
     Asks,
 }
 
@@ -252,7 +253,7 @@ impl Host {
         host
     }
 
-    /// Registers a region; `times` makes its addresses differ from those that it had before.
+    /// Registers a region; `times` makes its addresses differ from those of earlier registrations.
     pub fn register(&self, number: usize, times: u64) -> Registered {
         let Layout {
             area,
@@ -275,28 +276,29 @@ impl Host {
         self.memory.as_ptr().expose_provenance() as u64 + at as u64
     }
 
-    /// Where something lies in this process, for inline data.
+    /// Address of an offset in this process, for inline data.
     pub fn pointer(&self, at: usize) -> u64 {
         self.address_of(at)
     }
 
-    /// All bytes, as they are now.
+    /// All bytes.
     pub fn bytes(&self) -> &[u8] {
         let at = std::ptr::with_exposed_provenance(self.memory.as_ptr().expose_provenance());
-        // SAFETY: that many bytes, alive with `self`. The device, which writes to them, runs only when this thread calls it,
-        // and the slice does not outlive such a call: it borrows the host.
+        // SAFETY: the range has that many bytes, alive with `self`. The device, which writes to
+        // them, runs only when this thread calls it, and the slice does not outlive such a call: it
+        // borrows the host.
         unsafe { std::slice::from_raw_parts(at, BYTES) }
     }
 
-    /// Stores bytes as the program would.
+    /// Stores bytes as the program does.
     pub fn store(&mut self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= BYTES);
         let to = std::ptr::with_exposed_provenance_mut::<u8>(self.address_of(at) as usize);
-        // SAFETY: in bounds, and nobody else runs.
+        // SAFETY: in bounds, and no other thread runs.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
-    /// Takes a free slot of an area for a request, and returns where it is.
+    /// Takes a free slot of an area for a request; returns its offset.
     pub fn take(&mut self, area: Area, id: u64) -> Option<usize> {
         let slots = self.slots(area);
         let free = slots.iter().position(Option::is_none)?;
@@ -304,12 +306,12 @@ impl Host {
         Some(area.at + free * area.slot)
     }
 
-    /// How many slots of an area are in use.
+    /// Number of slots of an area in use.
     pub fn taken(&mut self, area: Area) -> usize {
         self.slots(area).iter().flatten().count()
     }
 
-    /// The request is over.
+    /// Releases the slots of a request that has ended.
     pub fn give_back(&mut self, id: u64) {
         for slots in [&mut self.sources, &mut self.receives, &mut self.landings] {
             for slot in slots.iter_mut().filter(|slot| **slot == Some(id)) {
@@ -318,7 +320,7 @@ impl Host {
         }
     }
 
-    /// The landing of one request is another's from now on.
+    /// Moves the landing slot of one request to another.
     pub fn hand_over(&mut self, from: u64, to: u64) {
         for slot in self.landings.iter_mut().filter(|slot| **slot == Some(from)) {
             *slot = Some(to);
@@ -333,15 +335,15 @@ impl Host {
         }
     }
 
-    /// The address by which a region's key opens a place in memory.
+    /// Address of an offset by a region's key.
     pub fn va(&self, number: usize, at: usize) -> u64 {
         self.regions[number].va + (at - REGIONS[number].area.at) as u64
     }
 
-    /// Destroys all but the device; queue pairs and windows are gone already.
+    /// Destroys all objects except the device; queue pairs and windows are gone already.
     ///
     /// # Errors
-    /// Something does not let itself be destroyed.
+    /// An object cannot be destroyed.
     pub fn take_down(&mut self) -> Result<(), String> {
         for registered in &mut self.regions {
             if let Some(mr) = registered.mr.take() {
@@ -370,43 +372,45 @@ impl Host {
 
 /// One end of a connection.
 pub struct End {
-    /// `None` once it was destroyed.
+    /// `None` once destroyed.
     pub qp: Option<Arc<Qp>>,
-    /// Host.
+    /// Index of its host.
     pub host: usize,
     /// Its number.
     pub number: Qpn,
-    /// Requests that its send and receive queue take.
+    /// Capacities of its send and receive queue.
     pub granted: (u32, u32),
     /// Its window, if it has one.
     pub window: Option<Window>,
-    /// In the drained state.
+    /// Whether it is in the drained state.
     pub drained: bool,
-    /// It was told to drain, and has not said that it did.
+    /// Whether it was moved to the drained state and has not reported it.
     pub draining: bool,
-    /// Packets of an earlier connection may have come to it until then; without end if they still may.
+    /// Time until which packets of an earlier connection may arrive; [`Duration::MAX`] if they
+    /// still may.
     pub haunted: Option<Duration>,
-    /// Asynchronous events that it had.
+    /// Asynchronous events received.
     pub events: Vec<QpEvent>,
-    /// Events that it must have had, by what its peer was told.
+    /// Events that must come, by what its peer was told.
     pub owed: Vec<QpEvent>,
 }
 
 /// A memory window of type 2.
 pub struct Window {
-    /// The window.
+    /// The window object.
     pub mw: Arc<airdma_engine::Mw>,
-    /// Its key, with all that was posted to it.
+    /// Its key after all posted requests.
     pub key: u32,
-    /// What it opens then: first address and length.
+    /// What it opens after them: first address and length.
     pub opens: Option<(u64, u32)>,
-    /// Its key and what it opens, as far as completions were seen; `None` if one was flushed that may have been done.
+    /// Key and range by the completions seen; `None` if a request was flushed that may have been
+    /// executed.
     pub settled: Option<Opened>,
-    /// The last request that was done, by when it was posted.
+    /// The last executed request, in the order of posting.
     settled_by: u64,
-    /// Binds and invalidations whose end was not seen, and what the window is after each.
+    /// Binds and invalidations without a completion, and the window's state after each.
     pub pending: Vec<(u64, Opened)>,
-    /// Requests of the peer that go by its key and are not over, and whether they read.
+    /// Outstanding requests of the peer that use its key, and whether they read.
     pub users: Vec<(u64, bool)>,
 }
 
@@ -414,7 +418,7 @@ pub struct Window {
 pub type Opened = (u32, Option<(u64, u32)>);
 
 impl Window {
-    /// One that opens nothing yet.
+    /// A window that opens nothing yet.
     pub fn new(mw: Arc<airdma_engine::Mw>) -> Self {
         let key = mw.first_rkey().0;
         Window {
@@ -433,7 +437,7 @@ impl Window {
         self.pending.is_empty() && self.settled.is_some()
     }
 
-    /// A request is over, if it was one about this window: done, refused, or (`None`) perhaps the one, perhaps the other.
+    /// Settles a request about this window: executed, refused, or (`None`) uncertain.
     pub fn settle(&mut self, id: u64, done: Option<bool>) {
         self.users.retain(|&(user, _)| user != id);
         let Some(index) = self.pending.iter().position(|&(other, _)| other == id) else {
@@ -441,7 +445,8 @@ impl Window {
         };
         let (_, after) = self.pending.remove(index);
         match done {
-            // The peer invalidates too, and may see that it has when later requests are long done here.
+            // The peer invalidates too, and may report it when later requests have long completed
+            // here.
             Some(true) if id > self.settled_by => {
                 self.settled = Some(after);
                 self.settled_by = id;

@@ -1,5 +1,6 @@
-//! Proof by simulation: random worlds in which the engine, as programs use it, runs over a simulated network, and a reference
-//! model ([`airdma_model`]) judges everything that programs see.
+//! Tests by simulation: random worlds in which the engine runs over a simulated network.
+//!
+//! A reference model ([`airdma_model`]) judges all that programs observe.
 
 mod attacker;
 pub mod bottleneck;

@@ -1,8 +1,10 @@
-//! A host on the path of sealed connections: it sees every packet between the hosts of a world, and forges from what it sees.
+//! A host on the path of sealed connections: it sees every packet between hosts, and forges from
+//! them.
 //!
-//! Hosts share a secret that it does not know. It may withhold a packet or hold it back, which any network does and the judge hears of. Whatever
-//! else it does changes no byte, no completion and no connection, and brings about no packet: the judge knows nothing of it, and a world in which
-//! nothing is withheld, held back or lost is a calm one ([`World::check_calm`](crate::run)).
+//! Hosts share a secret that it does not know. It may withhold or delay a packet, as any network
+//! does, and the judge is told of these. Anything else it does changes no byte, no completion and
+//! no connection, and causes no packet: the judge is not told, and a world in which nothing is
+//! withheld, delayed or lost is a calm one ([`World::check_calm`](crate::run)).
 
 mod forge;
 
@@ -13,19 +15,19 @@ use airdma_sim::Random;
 use core::time::Duration;
 use std::collections::VecDeque;
 
-/// Packets that it remembers.
+/// Packets that it records.
 const RECORDED_MAX: usize = 64;
-/// Packets that it forges when one passes, at most.
+/// Most packets forged per passing packet.
 const BURST_MAX: u64 = 3;
-/// How long it holds a packet back, at most: a queue may do as much.
+/// Longest delay of a packet: a queue may cause as much.
 const HELD_MAX: Duration = Duration::from_micros(50);
 
-/// A packet on its way between two hosts.
+/// A packet between two hosts.
 #[derive(Clone, Debug)]
 pub(crate) struct Passing {
     pub(crate) from: usize,
     pub(crate) to: usize,
-    /// When it was sent.
+    /// Time at which it was sent.
     pub(crate) sent: Duration,
     pub(crate) frame: Frame,
 }
@@ -37,14 +39,14 @@ pub(crate) struct OnPath {
     hosts: usize,
     /// Datagrams that it may still send.
     left: u32,
-    /// It lets all pass.
+    /// Whether it lets all packets pass.
     is_over: bool,
     recorded: VecDeque<Passing>,
     held: Vec<(Duration, Passing)>,
-    /// Packets that did not arrive, and that came later, at `from * hosts + to`.
+    /// Packets withheld and packets delayed, at `from * hosts + to`.
     withheld: Vec<u64>,
     delayed: Vec<u64>,
-    /// What it sent.
+    /// Datagrams forged.
     pub(crate) sent: u64,
 }
 
@@ -64,13 +66,13 @@ impl OnPath {
         }
     }
 
-    /// Packets from one host to another that did not arrive, and that came later.
+    /// Packets from one host to another withheld and delayed.
     pub(crate) fn path(&self, from: usize, to: usize) -> (u64, u64) {
         let at = from * self.hosts + to;
         (self.withheld[at], self.delayed[at])
     }
 
-    /// Packets that it withheld or held back.
+    /// Packets that it withheld or delayed.
     pub(crate) fn touched(&self) -> u64 {
         self.withheld.iter().chain(&self.delayed).sum()
     }
@@ -80,17 +82,17 @@ impl OnPath {
         self.plan.delays
     }
 
-    /// Whether it holds none back.
+    /// Whether it holds no packet.
     pub(crate) fn is_quiet(&self) -> bool {
         self.held.is_empty()
     }
 
-    /// When it lets go of a packet.
+    /// Time at which it releases a packet.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         self.held.iter().map(|(until, _)| *until).min()
     }
 
-    /// How long the oldest packet from one host to another has been under way that it holds back.
+    /// Time in flight of the oldest packet that it holds between two hosts.
     pub(crate) fn oldest_held(&self, now: Duration, from: usize, to: usize) -> Duration {
         let held = self.held.iter().map(|(_, passing)| passing);
         let held = held.filter(|passing| (passing.from, passing.to) == (from, to));
@@ -99,7 +101,7 @@ impl OnPath {
             .unwrap_or_default()
     }
 
-    /// It ends: no packet is withheld or held back any more.
+    /// Ends its work: from now on no packet is withheld or delayed.
     pub(crate) fn stop(&mut self) {
         self.is_over = true;
     }
@@ -114,10 +116,10 @@ impl OnPath {
 }
 
 impl World {
-    /// A packet passes: it arrives, and what is made of it.
+    /// Handles a passing packet: delivers it and what is forged from it.
     ///
     /// # Errors
-    /// What the judge says.
+    /// A violation that the judge finds.
     pub(crate) fn pass_by(&mut self, passing: Passing) -> Result<(), String> {
         let Some(mut on_path) = self.on_path.take() else {
             return self.arrive(passing.to, passing.frame);
@@ -138,8 +140,10 @@ impl World {
         Ok(())
     }
 
-    /// A packet arrives as it was sent, and may come again from now on; but not if the host has no keys for it yet: then it would come for the
-    /// first time, as another that is held back.
+    /// Delivers a packet as it was sent, and records it for replay.
+    ///
+    /// It is not recorded if the host has no keys for it yet: then a replay would be its first
+    /// delivery, as with a delayed packet.
     fn arrive_itself(&mut self, passing: Passing) -> Result<(), String> {
         let before = self.unkeyed_at(passing.to);
         self.arrive(passing.to, passing.frame.clone())?;
@@ -150,10 +154,10 @@ impl World {
         Ok(())
     }
 
-    /// What was held back arrives.
+    /// Delivers the packets whose delay has ended.
     ///
     /// # Errors
-    /// What the judge says.
+    /// A violation that the judge finds.
     pub(crate) fn let_go(&mut self) -> Result<(), String> {
         let Some(on_path) = &mut self.on_path else {
             return Ok(());
@@ -169,7 +173,7 @@ impl World {
 }
 
 impl OnPath {
-    /// What it makes of a packet that passes.
+    /// Forges datagrams from a passing packet.
     fn forge_some(&mut self, world: &mut World, passing: &Passing) -> Vec<(usize, Frame)> {
         if !self.random.chance(0.5) {
             return Vec::new();
@@ -182,7 +186,7 @@ impl OnPath {
         forged
     }
 
-    /// Whether the packet itself passes now.
+    /// Decides whether the packet itself passes now.
     fn pass(&mut self, world: &mut World, passing: Passing) -> Option<Passing> {
         let (from, to) = (passing.from, passing.to);
         let at = from * self.hosts + to;

@@ -1,7 +1,9 @@
-//! A world and what happens in it, as plain data: decoded from bytes, printed, and shortened when it fails.
+//! A world and its actions, as plain data: decoded from bytes, printed, and shortened when it
+//! fails.
 //!
-//! Operands are numbers without meaning of their own; whoever carries an action out takes them modulo what there is then. So
-//! every list of actions can be run, and any part of a failing one may be left out.
+//! Operands are numbers without a meaning of their own; an action takes them modulo what exists
+//! when it runs. So every list of actions can be run, and any part of a failing one may be left
+//! out.
 
 use crate::choices::Choices;
 use core::time::Duration;
@@ -9,56 +11,56 @@ use core::time::Duration;
 /// A world.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Of everything that the bytes do not choose: which packets are lost, keys, contents.
+    /// Seed of all that the bytes do not choose: lost packets, keys, contents.
     pub seed: u64,
-    /// What connects the hosts.
+    /// The network between the hosts.
     pub network: NetworkPlan,
-    /// How many hosts there are.
+    /// Number of hosts.
     pub hosts: usize,
-    /// Addresses are IPv6.
+    /// Whether addresses are IPv6.
     pub v6: bool,
     /// Pairs of queue pairs.
     pub connections: Vec<Connection>,
-    /// Nothing goes wrong on purpose: then everything must go well.
+    /// Without deliberate faults: everything must succeed.
     pub careful: bool,
-    /// What happens, in order.
+    /// Actions, in order.
     pub actions: Vec<Action>,
     /// A third host that forges datagrams, if there is one.
     pub attacker: Option<AttackerPlan>,
-    /// Connections are sealed.
+    /// Whether connections are sealed.
     pub sealed: bool,
-    /// A host on the path of sealed connections, whose hosts share a secret then.
+    /// A host on the path of sealed connections, whose hosts then share a secret.
     pub on_path: Option<OnPathPlan>,
 }
 
-/// What a host on the path does.
+/// Behaviour of a host on the path.
 #[derive(Clone, Copy, Debug)]
 pub struct OnPathPlan {
-    /// Datagrams that it forges at most.
+    /// Most datagrams that it forges.
     pub datagrams: u32,
-    /// It withholds some packets.
+    /// Whether it withholds packets.
     pub withholds: bool,
-    /// It holds some back.
+    /// Whether it delays packets.
     pub delays: bool,
 }
 
-/// How busy the attacker is.
+/// Activity of the attacker.
 #[derive(Clone, Copy, Debug)]
 pub struct AttackerPlan {
-    /// Datagrams that it sends at most.
+    /// Most datagrams that it sends.
     pub datagrams: u32,
     /// The mean time between its bursts.
     pub pause: Duration,
 }
 
-/// What connects the hosts.
+/// The network between the hosts.
 #[derive(Clone, Copy, Debug)]
 pub struct NetworkPlan {
     /// A Wi-Fi cell instead of links: its profile, as a number, and the SNR of its stations in dB.
     pub wifi: Option<(u8, u8)>,
     /// One switch, instead of a link between any two.
     pub star: bool,
-    /// What every link does.
+    /// Behaviour of every link.
     pub link: LinkPlan,
 }
 
@@ -88,7 +90,7 @@ pub enum Service {
     Ud,
 }
 
-/// Two queue pairs that talk with each other.
+/// Two connected queue pairs.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)]
 pub struct Connection {
@@ -101,7 +103,7 @@ pub struct Connection {
     pub rnr_retry: u8,
     pub min_rnr_timer: u8,
     pub answers_max: u8,
-    /// Bits of what each side grants: read, write, atomic.
+    /// Bits of the rights that each side grants: read, write, atomic.
     pub rights: [u8; 2],
     pub signal_all: bool,
     /// Whether each side takes its receives from its host's shared queue.
@@ -110,20 +112,20 @@ pub struct Connection {
     pub depth: u32,
     /// Starting PSNs.
     pub psns: [u32; 2],
-    /// Whether its completions go to the host's second queue: sends, receives.
+    /// Whether completions go to the host's second queue: sends, receives.
     pub cqs: [u8; 2],
 }
 
 /// One end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Whom {
-    /// Which connection.
+    /// Index of the connection.
     pub connection: u8,
-    /// Which side.
+    /// Side of the connection.
     pub side: u8,
 }
 
-/// What happens.
+/// An action.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub enum Action {
@@ -190,12 +192,13 @@ pub enum Action {
     Kill {
         host: u8,
     },
-    /// An alarm for when fewer receives are left in the shared queue.
+    /// Sets the limit of the shared queue, below which an event comes.
     Limit {
         host: u8,
         receives: u8,
     },
-    /// Other attributes while it runs: the RNR timer, and what is granted (bits as in [`Connection::rights`]).
+    /// Changes attributes of a running connection: RNR timer, and rights (bits as in
+    /// [`Connection::rights`]).
     Tune {
         whom: Whom,
         min_rnr_timer: u8,
@@ -203,7 +206,7 @@ pub enum Action {
     },
 }
 
-/// What a send request does.
+/// Operation of a send request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Verb {
@@ -218,7 +221,7 @@ pub enum Verb {
     AtomicWrite,
     Bind,
     Invalidate,
-    /// A READ, and a fenced WRITE of what it brings.
+    /// A READ, and a fenced WRITE of its result.
     Echo,
 }
 
@@ -228,35 +231,35 @@ pub enum Verb {
 pub struct Job {
     pub verb: Verb,
     pub length: u16,
-    /// Where in the peer's memory, or which cell, or which window.
+    /// Offset in the peer's memory, atomic cell or window.
     pub place: u16,
-    /// Pieces of the list.
+    /// Elements of the scatter list.
     pub pieces: u8,
     pub signalled: bool,
     pub solicited: bool,
     pub fence: bool,
     pub inline: bool,
-    /// Goes by a window's key, if the peer has one.
+    /// Uses a window's key, if the peer has one.
     pub window: bool,
     pub fault: Option<Fault>,
 }
 
-/// What is wrong with a request on purpose.
+/// A deliberate fault of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A local key that opens nothing.
     LocalKey,
-    /// A local part beyond its region.
+    /// A local range beyond its region.
     LocalBounds,
-    /// A local region that may not be written.
+    /// A local region without write access.
     LocalRight,
     /// A remote key that opens nothing.
     RemoteKey,
-    /// A remote part beyond its region.
+    /// A remote range beyond its region.
     RemoteBounds,
-    /// A remote region that does not grant it.
+    /// A remote region without the required right.
     RemoteRight,
-    /// Not aligned.
+    /// A misaligned address.
     Misaligned,
 }
 
@@ -270,7 +273,8 @@ const FAULTS: [Fault; 7] = [
     Fault::Misaligned,
 ];
 
-/// Lengths at which packets begin and end, for path MTUs of 256 to 4,096 bytes, as multiples of 1/8 of it.
+/// Lengths around packet boundaries, for path MTUs of 256 to 4,096 bytes, in multiples of 1/8 of
+/// it.
 const LENGTHS: [u16; 16] = [
     0, 1, 2, 3, 7, 8, 9, 64, 255, 256, 257, 511, 512, 513, 1024, 2049,
 ];
@@ -278,11 +282,11 @@ const LENGTHS: [u16; 16] = [
 /// Longest message.
 pub const LENGTH_MAX: u16 = 4096;
 
-/// Actions of one world.
+/// Most actions of one world.
 const ACTIONS_MAX: usize = 400;
 
 impl Plan {
-    /// Decodes a world. All bytes make one.
+    /// Decodes a world. Any bytes make one.
     pub fn decode(bytes: &[u8]) -> Plan {
         let mut from = Choices::new(bytes);
         let seed = from.word();
@@ -327,7 +331,7 @@ impl Plan {
     }
 }
 
-/// A third of the worlds have one.
+/// Attacker of a third of the worlds.
 fn attacker(seed: u64) -> Option<AttackerPlan> {
     let chance = unforeseen(seed, 10_000);
     let datagrams = [8, 32, 64, 128][(chance >> 8) as usize % 4];
@@ -338,7 +342,7 @@ fn attacker(seed: u64) -> Option<AttackerPlan> {
     })
 }
 
-/// A host on the path of half of the worlds: in half of those it forges, and nothing else.
+/// Host on the path of half of the worlds; in half of those it only forges.
 fn on_path(seed: u64) -> Option<OnPathPlan> {
     let chance = unforeseen(seed, 20_002);
     let only_forges = chance & 2 == 0;
@@ -349,8 +353,7 @@ fn on_path(seed: u64) -> Option<OnPathPlan> {
     })
 }
 
-/// Choices that came later than the others take no bytes, so that what bytes meant before they mean still: they come out of the
-/// seed.
+/// Derives later additions from the seed: they take no bytes, so earlier bytes keep their meaning.
 fn unforeseen(seed: u64, of: u64) -> u64 {
     let mixed = (seed ^ of).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32

@@ -1,5 +1,5 @@
-//! What a program does, done on the engine and told to the judge.
-// What is not named here is as it is for everything else.
+//! Actions of a program, run on the engine and reported to the judge.
+// The variants not named here need no special treatment.
 #![allow(clippy::wildcard_enum_match_arm)]
 
 mod completions;
@@ -24,23 +24,25 @@ use std::sync::Arc;
 /// Bits of a key that a bind may choose.
 const KEY_CHOSEN: u32 = 0xff;
 
-/// How long packets may be under way: what is held back longest, and queues.
+/// Longest time of a packet in flight: the longest delay, and queues.
 const LIFETIME_MAX: Duration = Duration::from_millis(500);
 
-/// A pause after which a program takes all that there is to take.
+/// Pause after which a program polls everything.
 const LONG: Duration = Duration::from_millis(5);
 
-/// By how much the numbers of a connection differ from those that it had before. Not a power of two: whoever reconnects
-/// again and again must not meet numbers whose packets are still under way.
+/// Difference between the PSNs of a connection and those of its predecessor.
+///
+/// Not a power of two: repeated reconnects must not return to numbers whose packets are still in
+/// flight.
 const PSN_LEAP: u32 = (1 << 22) + 0x821;
 
-/// Bytes before a datagram.
+/// Bytes in front of a datagram.
 const GRH: usize = 40;
 
-/// Inline bytes that every queue pair takes.
+/// Inline bytes that every queue pair supports.
 const INLINE_MAX: usize = 64;
 
-/// A request, both ways.
+/// A request, as the engine's and as the judge's.
 struct Built {
     kind: Kind,
     operation: Operation,
@@ -49,10 +51,10 @@ struct Built {
 }
 
 impl World {
-    /// Carries out one action.
+    /// Runs one action.
     ///
     /// # Errors
-    /// What the judge says.
+    /// A violation that the judge finds.
     pub fn act(&mut self, action: &Action) -> Result<(), String> {
         self.counts.actions += 1;
         self.judge.now += 1;
@@ -81,7 +83,7 @@ impl World {
             Action::Event { host } => self.act_event(*host),
             Action::Pass { time } => {
                 self.pass(*time)?;
-                // A long time: the program has nothing to do meanwhile but to look.
+                // In a long pause the program only polls.
                 if *time >= LONG && self.is_quiet() {
                     return self.poll_all();
                 }
@@ -129,7 +131,7 @@ impl World {
         act(self, end)
     }
 
-    /// Whether the queue pair is there, and its host.
+    /// Whether a queue pair and its host exist.
     pub fn lives(&self, end: usize) -> bool {
         self.ends[end].qp.is_some() && self.hosts[self.ends[end].host].alive
     }
@@ -155,7 +157,7 @@ impl World {
         self.run(self.ends[end].host)
     }
 
-    /// Builds a request and posts it.
+    /// Builds and posts a request.
     fn send(&mut self, end: usize, send: &Job) -> Result<(), String> {
         if self.verb_for(end, send.verb) == Verb::Echo {
             return self.echo(end, send);
@@ -170,7 +172,8 @@ impl World {
         }
     }
 
-    /// Reads from the peer, and writes what comes to another place there. The fence makes the write wait.
+    /// Reads from the peer and writes the result to another place there. The fence makes the WRITE
+    /// wait.
     fn echo(&mut self, end: usize, send: &Job) -> Result<(), String> {
         let (read, write) = (self.next_id(), self.next_id());
         let plain = Job {
@@ -221,13 +224,13 @@ impl World {
             ..plain
         };
         if self.post(end, write, &fenced, built, Some(read))? {
-            // What the READ brings stays there until it is written.
+            // The READ's result stays there until it is written.
             self.hosts[host].hand_over(read, write);
         }
         Ok(())
     }
 
-    /// Posts a request. False if there was no room for it.
+    /// Posts a request; returns false if there was no room.
     fn post(
         &mut self,
         end: usize,
@@ -261,7 +264,7 @@ impl World {
         };
         let qp = self.ends[end].qp.clone();
         let Some(qp) = qp else { return Ok(false) };
-        // The judge hears of it first: it may be on its way when the call returns.
+        // The judge is told first: the request may be in flight when the call returns.
         let request = Request {
             id,
             kind: built.kind,
@@ -309,7 +312,7 @@ impl World {
             },
         );
         if inline {
-            // The buffer is the program's again: what is sent now must not be what is there now.
+            // The buffer is the program's again: packets must not carry what is stored there later.
             self.hosts[self.ends[end].host].give_back(id);
             for sge in &sges {
                 self.scribble(end, sge);
@@ -326,7 +329,7 @@ impl World {
         self.store(host, at, &bytes);
     }
 
-    /// The program stores bytes, and the judge knows.
+    /// Stores bytes as the program does, and tells the judge.
     fn store(&mut self, host: usize, at: usize, bytes: &[u8]) {
         self.hosts[host].store(at, bytes);
         let now = self.judge.now;
@@ -343,7 +346,7 @@ impl World {
         send.inline && sends && send.fault.is_none() && built.payload.len() <= INLINE_MAX
     }
 
-    /// The same list with addresses of this process, as inline data is given.
+    /// The same list with addresses of this process, as inline data requires.
     fn as_pointers(&self, end: usize, sges: &[Sge]) -> Vec<Sge> {
         let host = &self.hosts[self.ends[end].host];
         let at =
@@ -357,7 +360,7 @@ impl World {
             .collect()
     }
 
-    /// Who gets a datagram: mostly the other end, else any that takes datagrams.
+    /// Receiver of a datagram: mostly the other end, else any datagram queue pair.
     fn receiver_of(&self, end: usize, send: &Job) -> usize {
         let takes = |other: &usize| {
             self.plan.connections[other / 2].service == Service::Ud && *other != end
@@ -402,10 +405,10 @@ impl World {
         self.run(self.ends[end].host)
     }
 
-    /// Posts a receive. Returns quietly when there is no room.
+    /// Posts a receive, if there is room.
     ///
     /// # Errors
-    /// It was refused without reason.
+    /// It was refused without a reason.
     pub fn receive(&mut self, end: usize, length: u16, fault: Option<Fault>) -> Result<(), String> {
         let connection = self.plan.connections[end / 2];
         let id = self.next_id();

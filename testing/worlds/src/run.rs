@@ -1,4 +1,4 @@
-//! Worlds from beginning to end.
+//! Runs worlds from beginning to end.
 
 use crate::host::{End, RECEIVES};
 use crate::on_path::OnPath;
@@ -9,44 +9,49 @@ use airdma_sim::Random;
 use core::time::Duration;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Bytes that a seed is expanded to: of a program of up to a hundred actions or so.
+/// Bytes that a seed expands to: a program of up to about a hundred actions.
 const PROGRAM_BYTES: u64 = 2400;
 
-/// Virtual time in which everything must have ended once nothing new is posted and the network is whole: 16 requests, each
-/// with 9 times the longest timeout that worlds have, and as much again for queues.
+/// Virtual time in which everything must complete once nothing new is posted and the network is
+/// whole.
+///
+/// It covers 16 requests, each with 9 times the longest timeout of worlds, and as much again for
+/// queues.
 const QUIET_MAX: Duration = Duration::from_secs(4);
 
-/// How long packets may still be under way, wait for a receiver, or be looked for, when the world comes to its end.
+/// Longest time for packets in flight, waits for a receiver, and retries, at the end of a world.
 const SETTLING_MAX: Duration = Duration::from_millis(20);
 
-/// What a timeout is at least where acknowledgements are sparse: 40 ms and two round trips (`docs/protocol.md`), of which queues make most.
+/// Shortest timeout if acknowledgements are sparse: 40 ms and two round trips (`docs/protocol.md`),
+/// mostly queues.
 const SPARSE_MAX: Duration = Duration::from_millis(100);
 
-/// After so much silence a peer is given up whose timers and retries stand for as much or more (`airdma_transport`).
+/// Silence after which a peer counts as unreachable, if its timers and retries amount to as much or
+/// more (`airdma_transport`).
 const GIVEN_UP_AFTER: Duration = Duration::from_millis(2500);
 
-/// How long packets of a sealed connection wait for its keys if nothing tells later that they were lost.
+/// Time that packets of a sealed connection wait for its keys if nothing reports their loss later.
 const UNRELIABLE_WAIT: Duration = Duration::from_millis(100);
 
-/// The bytes of the world of a seed.
+/// Bytes of the world of a seed.
 pub fn bytes_of(seed: u64) -> Vec<u8> {
     let mut random = Random::new(seed);
     let length = random.between(120, PROGRAM_BYTES) as usize;
     random.bytes(length)
 }
 
-/// The plan of the world of a seed.
+/// Plan of the world of a seed.
 pub fn plan_of(seed: u64) -> Plan {
     Plan::decode(&bytes_of(seed))
 }
 
-/// How a world ended.
+/// Result of a world.
 pub struct Outcome {
-    /// What went by.
+    /// Counts of what happened.
     pub counts: Counts,
-    /// What the judge said, if it was not content.
+    /// The judge's error, if there was one.
     pub failure: Option<String>,
-    /// The world, as it was left.
+    /// The world in its last state.
     pub world: World,
 }
 
@@ -83,9 +88,9 @@ fn live(world: &mut World) -> Result<(), String> {
     world.end().map_err(|why| format!("at the end: {why}"))
 }
 
-/// What ports count of damaged packets.
+/// Port counters of damaged packets.
 const HARMED: [&str; 3] = ["drop_bad_icrc", "drop_short", "drop_bad_bundle"];
-/// Packets that a damaged frame may hold.
+/// Most packets of a damaged frame.
 const BUNDLE_PACKETS_MAX: u64 = 64;
 
 impl World {
@@ -107,10 +112,10 @@ impl World {
             .collect()
     }
 
-    /// Takes everything that programs can take, and settles what nobody acknowledges if nothing is under way.
+    /// Polls and fetches everything; completes unacknowledged requests if nothing is in flight.
     ///
     /// # Errors
-    /// What the judge says.
+    /// A violation that the judge finds.
     pub fn poll_all(&mut self) -> Result<(), String> {
         for host in 0..self.hosts.len() {
             if self.hosts[host].alive {
@@ -126,7 +131,7 @@ impl World {
         }
         self.judge.now += 1;
         for end in 0..self.ends.len() {
-            // A send queue that drains keeps what it has not begun.
+            // A draining send queue keeps the requests that it has not started.
             if !self.ends[end].drained {
                 for to in 0..self.ends.len() {
                     let path = self.path_to(end, to);
@@ -142,14 +147,14 @@ impl World {
         Ok(())
     }
 
-    /// Whether a signalled request of somebody alive is outstanding.
+    /// Whether a signalled request of a live end is outstanding.
     fn waits(&self) -> bool {
         self.living()
             .into_iter()
             .any(|end| self.judge.sends(end).any(|(_, signalled)| signalled))
     }
 
-    /// Everything that is under way ends, everything is destroyed, and nothing is left.
+    /// Ends all activity, destroys all objects, and checks that nothing is left.
     fn end(&mut self) -> Result<(), String> {
         self.note(|_| "the end begins".to_owned());
         self.network.heal();
@@ -193,7 +198,7 @@ impl World {
         self.take_down()
     }
 
-    /// Whose peer is gone has heard of it within its retry time.
+    /// Checks that each end without a peer saw its request fail within its retry time.
     fn check_retries(&self, start: Duration) -> Result<(), String> {
         for end in self.living() {
             let connection = self.plan.connections[end / 2];
@@ -202,11 +207,13 @@ impl World {
                 timeout = timeout.max(SPARSE_MAX);
             }
             let tries = u32::from(connection.retry_count) + 1;
-            // Each takes four timers, unless all together would take too long for that; and the last timer is a whole one.
+            // Each try takes four timers, unless all together would take too long for that; the
+            // last timer is a whole one.
             let mut retries = timeout * 4 * tries;
             retries = retries.min((timeout * tries).max(GIVEN_UP_AFTER)) + timeout;
             if self.plan.sealed {
-                // Before they are tried, requests wait for the keys: as long again, or 100 ms where nothing is acknowledged.
+                // Requests first wait for the keys: one timeout, or 100 ms without
+                // acknowledgements.
                 retries += match connection.service {
                     Service::Uc => UNRELIABLE_WAIT,
                     Service::Rc => timeout,
@@ -229,7 +236,7 @@ impl World {
         Ok(())
     }
 
-    /// Who refused a request has heard of it.
+    /// Checks that each end that refused a request had its event.
     fn check_events(&self) -> Result<(), String> {
         for end in self.living() {
             let End { events, owed, .. } = &self.ends[end];
@@ -242,7 +249,7 @@ impl World {
         Ok(())
     }
 
-    /// Where nothing is lost, late or refused, nothing is sent twice, and nobody asks for anything again.
+    /// Checks that without loss, delay or refusals no packet is sent or requested twice.
     fn check_calm(&self) -> Result<(), String> {
         let hosts = 0..self.hosts.len();
         let paths = hosts.clone().flat_map(|from| {
@@ -251,7 +258,8 @@ impl World {
         });
         let touched: u64 = paths.map(|path| path.lost + path.astray).sum();
         let slow = (0..self.ends.len()).any(|end| self.slow_since(end).is_some());
-        // Of a request that nobody waits for, the world may end before its failure, and before it was said that there is no receive.
+        // An unsignalled request may still be open at the end of the world, with its failure or RNR
+        // NAK unreported.
         let mut ends = 0..self.ends.len();
         let is_open = ends.any(|end| self.judge.sends(end).next().is_some());
         let unsure = !self.plan.careful && is_open;
@@ -270,10 +278,10 @@ impl World {
             all.sum()
         };
         let mut none = vec!["timeouts", "naks_sent", "implied_naks", "drop_ghost"];
-        // Who finds no receive is asked again, and so is what came behind it.
+        // After an RNR NAK the message and those behind it are sent again.
         if counted("rnr_naks_sent") == 0 && !is_open {
             none.push("out_of_order");
-            // Before a send queue rests, the last packet may be sent again to ask what is done.
+            // Before a send queue drains, the last packet may be repeated to query the progress.
             if !self.drained {
                 none.extend(["retransmits", "duplicates"]);
             }
@@ -287,7 +295,7 @@ impl World {
         }
     }
 
-    /// The error state completes everything at once.
+    /// Checks that the error state completes everything at once.
     fn flush(&mut self) -> Result<(), String> {
         for end in self.living() {
             self.fail_end(end)?;
@@ -319,8 +327,8 @@ impl World {
         Ok(())
     }
 
-    /// Nobody uses a shared queue any more: what was posted to it and did not complete is still in it, but for what went with
-    /// queue pairs that were destroyed.
+    /// Checks the receives left in a shared queue without users: those posted and not completed,
+    /// less those that destroyed queue pairs took.
     fn check_shared_queue(&mut self, host: usize) -> Result<(), String> {
         let (most, least) = (self.judge.receives(host), self.judge.receives_left(host));
         let of = &self.hosts[host];
@@ -352,7 +360,7 @@ impl World {
         if let Some(attacker) = &mut self.attacker {
             attacker.leave(&self.hosts)?;
         }
-        // What is still under way reaches nobody, and changes nothing.
+        // Packets still in flight reach no queue pair and change nothing.
         self.pass(Duration::from_secs(1))?;
         if let Some(attacker) = &self.attacker {
             attacker.check_reflection()?;
@@ -370,7 +378,7 @@ impl World {
             let dropped = counters.iter().filter(|(name, _)| HARMED.contains(name));
             let found: u64 = dropped.map(|(_, count)| count).sum();
             let harmed = host.harmed;
-            // In a bundle all packets may be harmed at once, or none.
+            // In a bundle all packets may be damaged at once, or none.
             let expected = if self.offers_bundles() {
                 0..=harmed * BUNDLE_PACKETS_MAX
             } else {

@@ -1,4 +1,4 @@
-//! Many worlds on many threads, and one failing world made small.
+//! Runs many worlds on many threads, and shrinks a failing one.
 
 use crate::plan::{Action, Plan};
 use crate::run::{plan_of, run};
@@ -7,38 +7,38 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Which worlds are run, and how.
+/// Worlds to run, and limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Soak {
     /// The first seed; the others follow it.
     pub first: u64,
-    /// How many.
+    /// Number of worlds.
     pub worlds: u64,
-    /// The time after which no new ones begin.
+    /// Time after which no new world starts.
     pub time: Option<Duration>,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
-    /// Failures after which no new ones begin.
+    /// Failures after which no new world starts.
     pub failures_max: usize,
 }
 
-/// What came of it.
+/// Result of a soak.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// What went by.
+    /// Counts of what happened.
     pub counts: Counts,
-    /// What completed, and how.
+    /// Completions by kind.
     pub seen: Seen,
-    /// Seeds that failed, and why, in the order of the seeds.
+    /// Failed seeds with their errors, in the order of the seeds.
     pub failures: Vec<(u64, String)>,
-    /// How long it took.
+    /// Duration.
     pub time: Duration,
 }
 
-/// Real time after which the seed of a world that still runs is told: it may never end.
+/// Real time after which the seed of a running world is reported: it may never end.
 pub const SLOW: Duration = Duration::from_secs(30);
 
-/// The worlds that run now, since when, and whether somebody heard that they take long.
+/// The running worlds, with their start, and whether their slowness was reported.
 #[derive(Default)]
 struct Watch {
     running: Mutex<Vec<(u64, Instant, bool)>>,
@@ -46,7 +46,7 @@ struct Watch {
 
 impl Watch {
     fn running(&self) -> MutexGuard<'_, Vec<(u64, Instant, bool)>> {
-        self.running.lock().expect("nobody panics with it")
+        self.running.lock().expect("not poisoned")
     }
 
     fn during<T>(&self, seed: u64, run: impl FnOnce() -> T) -> T {
@@ -56,7 +56,7 @@ impl Watch {
         outcome
     }
 
-    /// Those that take long by now, each once.
+    /// Seeds of slow worlds, each reported once.
     fn slow(&self) -> Vec<u64> {
         let mut running = self.running();
         let slow = running
@@ -70,8 +70,10 @@ impl Watch {
     }
 }
 
-/// Runs worlds. `each` is called now and then with the number of worlds that are done, `slow` with the seed of a world that takes
-/// longer than [`SLOW`].
+/// Runs worlds.
+///
+/// `each` is called now and then with the number of completed worlds, `slow` with the seed of a
+/// world that takes longer than [`SLOW`].
 pub fn soak(soak: &Soak, each: impl Fn(u64) + Sync, slow: impl Fn(u64)) -> Report {
     let start = Instant::now();
     let next = AtomicU64::new(0);
@@ -88,7 +90,7 @@ pub fn soak(soak: &Soak, each: impl Fn(u64) + Sync, slow: impl Fn(u64)) -> Repor
             }
             let seed = soak.first.wrapping_add(index);
             let outcome = watch.during(seed, || run(plan_of(seed), false));
-            let mut report = report.lock().expect("nobody panics with it");
+            let mut report = report.lock().expect("not poisoned");
             report.counts.add(&outcome.counts);
             for (of, count) in outcome.world.seen {
                 *report.seen.entry(of).or_default() += count;
@@ -112,22 +114,22 @@ pub fn soak(soak: &Soak, each: impl Fn(u64) + Sync, slow: impl Fn(u64)) -> Repor
             .map(|_| scope.spawn(work))
             .collect();
         while !workers.iter().all(|worker| worker.is_finished()) {
-            // Not a thread that sleeps for longer: it would hold up the end.
+            // A longer sleep would delay the end.
             std::thread::sleep(Duration::from_millis(20));
             for seed in watch.slow() {
                 slow(seed);
             }
         }
     });
-    let mut report = report.into_inner().expect("nobody panics with it");
+    let mut report = report.into_inner().expect("not poisoned");
     report.failures.sort();
     report.time = start.elapsed();
     report
 }
 
-/// What a failure is like, whatever its numbers are.
+/// Text of a failure without its numbers.
 fn kind(failure: &str) -> String {
-    // Numbers, and where it happened, do not matter.
+    // Numbers and the place of the failure do not matter.
     let words = failure.split_whitespace().filter(|word| {
         let number = word.contains(|c: char| c.is_ascii_digit());
         !number && !["action", "at", "the", "end", "end:"].contains(word)
@@ -135,7 +137,8 @@ fn kind(failure: &str) -> String {
     words.take(8).collect::<Vec<_>>().join(" ")
 }
 
-/// Leaves out actions of a failing world for as long as what is left fails in the same way, by delta debugging (Zeller and Hildebrandt, 2002).
+/// Leaves out actions of a failing world as long as the rest fails in the same way, by delta
+/// debugging (Zeller and Hildebrandt, 2002).
 pub fn shrink(plan: &Plan) -> Plan {
     let with = |actions: Vec<Action>| Plan {
         actions,

@@ -1,6 +1,7 @@
 //! Hosts, a network and a judge, in virtual time.
 //!
-//! One packet arrives at a time, and after every packet, timer and action the judge looks at the memory of the host that ran.
+//! One packet arrives at a time, and after every packet, timer and action the judge checks the
+//! memory of the host that ran.
 //!
 //! | to change | look at |
 //! |---|---|
@@ -33,73 +34,73 @@ use core::time::Duration;
 use network::network;
 use std::collections::HashMap;
 
-/// The key that all datagrams carry.
+/// Key of all datagrams.
 pub const QKEY: Qkey = Qkey(0x1111_1111);
 
-/// What hosts share where another sits on the path.
+/// Secret of the hosts if another host is on the path.
 const SECRET: &[u8] = b"what the host on the path has not";
 
-/// What is outstanding under an identifier.
+/// An outstanding request.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticket {
-    /// Which end; of a shared receive, one that uses the queue.
+    /// Its end; for a shared receive, an end that uses the queue.
     pub end: usize,
-    /// A receive.
+    /// Whether it is a receive.
     pub receives: bool,
-    /// Its queue pair was destroyed: it may have completed before, or never does.
+    /// Whether its queue pair was destroyed: it may have completed before, or never does.
     pub orphan: bool,
 }
 
 /// A world.
 pub struct World {
-    /// As it was decoded.
+    /// The decoded plan.
     pub plan: Plan,
     /// Hosts.
     pub hosts: Vec<Host>,
-    /// What connects them.
+    /// Network between the hosts.
     pub network: Network,
-    /// The present moment.
+    /// Current time.
     pub now: Duration,
-    /// Two for each connection.
+    /// Ends, two for each connection.
     pub ends: Vec<End>,
     /// The judge; its queue pairs have the numbers of the ends.
     pub judge: Contract,
-    /// By identifier.
+    /// Outstanding requests by identifier.
     pub tickets: HashMap<u64, Ticket>,
     /// The last identifier.
     pub last_id: u64,
-    /// For contents.
+    /// Source of contents.
     pub random: Random,
-    /// What went by.
+    /// Counts of what happened.
     pub counts: Counts,
-    /// What completed, and how, and how often.
+    /// Completions by kind.
     pub seen: Seen,
-    /// What happened, in words, if somebody wants to know.
+    /// Log lines, if enabled.
     pub log: Option<Vec<(Duration, String)>>,
-    /// Times that regions were registered again.
+    /// Number of repeated registrations of regions.
     pub registrations: u64,
-    /// Packets that got congestion marks: what is sent at a low rate is late.
+    /// Packets with congestion marks: packets sent at a low rate are late.
     pub marked: u64,
-    /// A queue pair or a host came to its end before the world did, or a link was cut.
+    /// Whether a queue pair or a host ended before the world did, or a link was cut.
     pub violent: bool,
-    /// A send queue was drained.
+    /// Whether a send queue was drained.
     pub drained: bool,
     /// The host that forges datagrams, if there is one.
     pub(crate) attacker: Option<Attacker>,
     /// The host on the path, if there is one.
     pub(crate) on_path: Option<OnPath>,
-    /// How long packets were under way, at `from * hosts + to`.
+    /// Delays of packets in flight, at `from * hosts + to`.
     delays: Vec<Delays>,
 }
 
-/// Times that a host may fill its port at one moment before it counts as one that never ends.
+/// Most times that a host fills its port at one moment; beyond, it counts as endless.
 const ROUNDS_MAX: u32 = 100_000;
 
-/// Steps of a device or the network at which a world counts as one that never ends.
+/// Most steps of a device or the network; beyond, the world counts as endless.
 const STEPS_MAX: u64 = 2_000_000;
 
 impl World {
-    /// Builds a world. `logs`: keeps what happens in words, and every packet for a capture.
+    /// Builds a world. `logs` keeps log lines, and every packet for a capture.
     pub fn new(plan: Plan, logs: bool) -> World {
         let mut random = Random::new(plan.seed);
         let mut network = network(&plan.network, plan.hosts, random.next_u64());
@@ -112,7 +113,8 @@ impl World {
                 network.capture_at(host);
             }
         }
-        // In a third of the worlds nobody offers more than RoCEv2, in a third all do, and in the others each as it likes.
+        // In a third of the worlds no host offers more than RoCEv2, in a third all do, and in the
+        // others each by chance.
         let air = |seed: u64| match plan.seed % 3 {
             0 => Air::Nothing,
             1 => Air::Asks,
@@ -174,7 +176,7 @@ impl World {
         world
     }
 
-    /// Writes a line of the log.
+    /// Adds a line to the log.
     pub fn note(&mut self, line: impl FnOnce(&World) -> String) {
         if self.log.is_some() {
             let line = line(self);
@@ -185,7 +187,7 @@ impl World {
         }
     }
 
-    /// Everything that was noted, and every packet, in the order of time.
+    /// All log lines and packets, in the order of time.
     pub fn events(&self) -> Vec<String> {
         let in_micros = |at: Duration| at.as_nanos() as f64 / 1000.0;
         let noted = self.log.iter().flatten();
@@ -198,18 +200,18 @@ impl World {
         all.into_iter().map(|(_, line)| line).collect()
     }
 
-    /// Lets time pass, and all happen that happens until then.
+    /// Lets time pass, with all events until then.
     ///
     /// # Errors
-    /// What the judge says.
+    /// A violation that the judge finds.
     pub fn pass(&mut self, time: Duration) -> Result<(), String> {
         self.pass_until(self.now + time, |_| false)
     }
 
-    /// The same, and stops when `done`.
+    /// As [`pass`](Self::pass), and stops when `done`.
     ///
     /// # Errors
-    /// What the judge says.
+    /// A violation that the judge finds.
     pub fn pass_until(
         &mut self,
         end: Duration,
@@ -237,7 +239,7 @@ impl World {
         }
     }
 
-    /// When something happens by itself.
+    /// Time of the next event.
     pub fn next_event(&self) -> Option<Duration> {
         let network = self.network.next_event().map(duration);
         let alive = self.hosts.iter().enumerate().filter(|(_, host)| host.alive);
@@ -298,15 +300,15 @@ impl World {
         self.attend()
     }
 
-    /// A packet was under way for so long, up to now.
+    /// Records that a packet that arrives now was in flight for `delay`.
     pub(crate) fn note_delay(&mut self, from: usize, to: usize, delay: Duration) {
         self.delays[from * self.hosts.len() + to].add(self.now, delay);
     }
 
-    /// A packet comes to a host.
+    /// Delivers a packet to a host.
     ///
     /// # Errors
-    /// What the judge says.
+    /// A violation that the judge finds.
     pub(crate) fn arrive(&mut self, to: usize, frame: PortFrame) -> Result<(), String> {
         if !self.hosts[to].alive {
             return Ok(());
@@ -319,10 +321,10 @@ impl World {
         self.run(to)
     }
 
-    /// Lets a host do what is to be done now, takes what it sends, and looks at its memory.
+    /// Runs a host at this moment, takes its packets, and checks its memory.
     ///
     /// # Errors
-    /// What the judge says.
+    /// A violation that the judge finds.
     pub fn run(&mut self, index: usize) -> Result<(), String> {
         for _ in 0..ROUNDS_MAX {
             self.hosts[index].device.run(self.now);
@@ -330,7 +332,7 @@ impl World {
                 continue;
             }
             self.observe(index)?;
-            // One packet at a time, as from elsewhere.
+            // One packet at a time, as from other hosts.
             let Some(frame) = self.hosts[index].to_itself.pop_front() else {
                 return Ok(());
             };
@@ -340,7 +342,8 @@ impl World {
         Err(format!("host {index} sends without end at {:?}", self.now))
     }
 
-    /// Hands the packets of a host to the network, as far as its port takes them. Returns whether it may have more.
+    /// Moves a host's packets to the network, as far as its port takes them. Returns whether it may
+    /// have more.
     fn collect(&mut self, index: usize) -> bool {
         let mut took = 0;
         while duration(self.network.ready_at(index)) <= self.now {
@@ -352,7 +355,7 @@ impl World {
                 attacker.note_packet(&frame, &self.ends, &self.hosts);
             }
             if frame.destination == self.hosts[index].address {
-                // To itself: no network sees it.
+                // To itself: not through the network.
                 self.hosts[index].to_itself.push_back(frame);
                 continue;
             }
@@ -364,7 +367,7 @@ impl World {
             host.waits_since = None;
             return took > 0;
         }
-        // It may have none, and then it is looked for in vain once.
+        // It may have no packets; then one search is in vain.
         let since = *host.waits_since.get_or_insert(self.now);
         host.port_waits.add(self.now, self.now - since);
         if took > 0 {
@@ -373,10 +376,10 @@ impl World {
         false
     }
 
-    /// The judge looks at the memory of a host.
+    /// Lets the judge check the memory of a host.
     ///
     /// # Errors
-    /// What it says.
+    /// A violation that the judge finds.
     pub fn observe(&mut self, index: usize) -> Result<(), String> {
         let host = &self.hosts[index];
         let seen = self.judge.memories[index].observe(host.bytes());
@@ -403,20 +406,21 @@ impl World {
     }
 }
 
-/// Whether all hosts of the world of this seed offer ACKs that say what is missing, whatever else they offer.
+/// Whether all hosts of the world of this seed offer selective ACKs, whatever else they offer.
 fn offers_sack(seed: u64) -> bool {
     seed.is_multiple_of(5)
 }
 
-/// Whether hosts that are in air mode offer bundles of packets, too. No radio takes frames of their length, and nothing here cuts them.
+/// Whether hosts in air mode offer bundles too: no radio takes frames of their length, and the
+/// simulation does not fragment.
 fn offers_bundles(plan: &Plan) -> bool {
     plan.seed % 6 == 2 && plan.network.wifi.is_none()
 }
 
-/// ECN bits of a packet that may be marked (RFC 3168), and of one that is.
+/// ECN bits of a packet that may be marked (RFC 3168), and of a marked one.
 const ECT_0: u8 = 2;
 const ECN: u8 = 3;
-/// The part of those packets that are marked on the way.
+/// Share of those packets that the network marks.
 const MARKED: f64 = 0.1;
 
 fn time(at: Duration) -> Time {

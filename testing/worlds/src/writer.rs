@@ -1,4 +1,4 @@
-//! A device, and memory that it writes to its peers: what transfers in virtual time are made of.
+//! A device and memory that it writes to its peers: the base of transfers in virtual time.
 
 use airdma_engine::simulated::{Simulated, interface};
 use airdma_engine::{
@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 /// Bytes of a WRITE.
 pub(crate) const MESSAGE: usize = 64 * 1024;
-/// As many as may be under way.
+/// Most WRITEs in flight.
 pub(crate) const MESSAGES: u64 = 128;
-/// And READs that a peer may be asked for at a time.
+/// READs that a peer may have outstanding.
 const READS: u8 = 16;
 
 pub(crate) struct Writer {
@@ -28,7 +28,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// At this address, with an interface of this rate, whose packets may be as long as packets get.
+    /// Opens a device at this address, with an interface of this rate and the largest MTU.
     pub(crate) fn new(index: u8, address: IpAddr, speed_mbps: u32) -> Writer {
         let info = DeviceInfo {
             mtu: 4200,
@@ -65,7 +65,7 @@ impl Writer {
         self.memory.as_ptr().expose_provenance() as u64
     }
 
-    /// Connects a queue pair of ours to one of the peer's.
+    /// Connects an own queue pair to one of the peer's.
     pub(crate) fn connect(&self, own: &Qp, peer: &Writer, theirs: &Qp) {
         let gid = peer.device.device().info().gids[0].gid;
         connect(own, gid, self.path_mtu, theirs.number());
@@ -91,7 +91,7 @@ impl Writer {
         own.post_send(&write).expect("room for it");
     }
 
-    /// WRITEs that were completed since the last time.
+    /// WRITEs completed since the last call.
     pub(crate) fn completed(&self) -> u64 {
         let mut done = 0;
         let polled = self.cq.poll(1024, |completion| {
@@ -103,7 +103,7 @@ impl Writer {
     }
 }
 
-/// One that has up to [`MESSAGES`] WRITEs under way.
+/// A queue pair that has up to [`MESSAGES`] WRITEs in flight.
 pub(crate) fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>) -> Arc<Qp> {
     let caps = QpCaps {
         max_send_wr: MESSAGES as u32,
@@ -123,7 +123,7 @@ pub(crate) fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>) -> Arc<Qp> {
     pd.create_qp(init).expect("a queue pair")
 }
 
-/// Takes a queue pair from RESET to ready-to-send, connected to the one of this number at that address.
+/// Moves a queue pair from RESET to ready-to-send, connected to number `number` at `gid`.
 pub(crate) fn connect(qp: &Qp, gid: Gid, path_mtu: PathMtu, number: Qpn) {
     let set = |attributes: &QpAttributes, mask| {
         qp.modify(attributes, mask).expect("a transition");
@@ -159,7 +159,7 @@ pub(crate) fn connect(qp: &Qp, gid: Gid, path_mtu: PathMtu, number: Qpn) {
         max_rd_atomic: READS,
         retry_count: 7,
         rnr_retry: 7,
-        // What perftest has.
+        // perftest's value.
         timeout: 14,
         ..receive
     };

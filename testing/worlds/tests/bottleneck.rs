@@ -1,4 +1,4 @@
-//! Devices that share a queue which marks: the shape of what `airdma sim congestion` shows.
+//! Devices that share a marking queue: the results of `airdma sim congestion`.
 
 use airdma_engine::RateControl;
 use airdma_sim::Marking;
@@ -24,7 +24,7 @@ fn four(control: RateControl, air: bool, marking: Marking) -> Bottleneck {
 }
 
 #[test]
-fn by_notifications_senders_come_to_fair_shares_and_a_short_queue() {
+fn dcqcn_gives_fair_shares_and_a_short_queue() {
     let mut bottleneck = four(RateControl::Dcqcn, false, RAMP);
     bottleneck.run(40 * MS);
     let seen = bottleneck.run(40 * MS);
@@ -35,7 +35,7 @@ fn by_notifications_senders_come_to_fair_shares_and_a_short_queue() {
 }
 
 #[test]
-fn who_does_not_slow_down_fills_the_queue_as_far_as_windows_go() {
+fn fixed_windows_fill_the_queue() {
     let mut bottleneck = four(RateControl::Window, false, RAMP);
     bottleneck.run(20 * MS);
     let seen = bottleneck.run(10 * MS);
@@ -43,7 +43,7 @@ fn who_does_not_slow_down_fills_the_queue_as_far_as_windows_go() {
 }
 
 #[test]
-fn by_the_share_of_marks_the_queue_stays_at_the_threshold() {
+fn dctcp_keeps_the_queue_at_the_threshold() {
     let k = 100_000;
     let mut bottleneck = four(RateControl::Dctcp, true, Marking::Above(k));
     bottleneck.run(100 * MS);

@@ -1,4 +1,4 @@
-//! Transfers in a simulated Wi-Fi cell: what is asked of whom, and what becomes of it.
+//! Transfers in a simulated Wi-Fi cell: throughput, shares and loss by the way of sending.
 
 use airdma_engine::{PathMtu, RateControl};
 use airdma_sim::wifi::Profile;
@@ -48,7 +48,7 @@ fn two_hosts_both_reach_a_third() {
 }
 
 #[test]
-fn who_controls_nothing_fills_the_queue_and_gets_less() {
+fn a_sender_without_rate_control_fills_the_queue_and_gets_less() {
     let without = Sender {
         has_window: false,
         ..Sender::ROCE
@@ -63,14 +63,14 @@ fn who_controls_nothing_fills_the_queue_and_gets_less() {
     assert!(collapsed.overflowed > 1000, "{collapsed:?}");
     assert_eq!(held.overflowed, 0);
     assert!(collapsed.mbit < 0.7 * held.mbit);
-    // What is under way of small messages fits.
+    // Small messages in flight fit.
     let fits = of(without, small);
     assert_eq!(fits.overflowed, 0);
     assert!(fits.mbit > 1.3 * collapsed.mbit, "{fits:?}");
 }
 
 #[test]
-fn fragments_fill_frames_as_long_packets_do_and_are_lost_together() {
+fn fragments_fill_frames_and_are_lost_together() {
     let bundled = Sender {
         bundles: true,
         ..AIR
@@ -81,7 +81,8 @@ fn fragments_fill_frames_as_long_packets_do_and_are_lost_together() {
     };
     let setting = setting(&[35.0]);
     let plain = throughput(&setting, AIR, Load::USUAL, 4 * TIME).mbit;
-    // Of a datagram of 4,096 bytes one fragment of three takes the others along. Bundles stop where so many vanish.
+    // A 4,096-byte datagram is lost with any of its three fragments. Bundles stop at
+    // such loss.
     for (sender, left) in [(bundled, 0.99), (long, 0.99_f64.powi(3))] {
         let seen = throughput(&setting, sender, Load::USUAL, 4 * TIME);
         assert!(seen.mbit > 0.97 * plain, "{seen:?}, plain {plain}");
@@ -95,14 +96,14 @@ fn fragments_fill_frames_as_long_packets_do_and_are_lost_together() {
 }
 
 #[test]
-fn reads_have_more_of_the_line_than_packets_of_the_path_mtu_leave_them() {
+fn read_responses_are_longer_than_the_path_mtu() {
     let asked = Load {
         reads: true,
         ..Load::USUAL
     };
     let setting = setting(&[35.0]);
     let [reads, writes] = [asked, Load::USUAL].map(|load| throughput(&setting, AIR, load, TIME));
-    // With 1,024 bytes in each answer it is 0.71, with 1,452 it is 0.78.
+    // With 1,024 bytes in each response it is 0.71, with 1,452 it is 0.78.
     assert!(reads.mbit > 0.74 * writes.mbit, "{reads:?} {writes:?}");
     assert_eq!(reads.overflowed, 0);
 }
@@ -115,11 +116,12 @@ fn a_signal_that_fades_takes_the_goodput_along() {
     let walk = setting(&[35.0, 35.0, 8.0, 8.0]);
     let line = line_rate(&walk, 1, TIME);
     assert!(far < 0.5 * near);
-    // Half of the sum, and what it costs the radio to find a slower rate.
+    // Half of the sum, less the radio's search for a slower rate.
     let half = (near + far) / 2.0;
     assert!((0.7 * half..1.05 * half).contains(&line), "{line} {half}");
     let seen = throughput(&walk, AIR, Load::USUAL, TIME);
-    // It has less in the queue than a full one, of which the radio loses some until it has found the slower rate.
+    // It queues less than a full queue, of which the radio loses some until it has found the slower
+    // rate.
     assert!((0.7 * line..1.05 * half).contains(&seen.mbit), "{seen:?}");
 }
 

@@ -1,4 +1,4 @@
-//! Worlds: what runs in `make worlds` in thousands, and what a replay owes.
+//! Worlds: a few of those that `make worlds` runs in thousands, and the guarantees of a replay.
 #![allow(clippy::unwrap_used)]
 
 use airdma_model::{Opcode, Service, Status};
@@ -6,7 +6,7 @@ use airdma_worlds::plan::{self, Action};
 use airdma_worlds::{Plan, Report, Soak, bytes_of, plan_of, run, soak};
 
 #[test]
-fn the_model_is_content_with_random_worlds() {
+fn random_worlds_keep_the_contract() {
     let report = soak(
         &Soak {
             first: 1_000_000,
@@ -21,7 +21,7 @@ fn the_model_is_content_with_random_worlds() {
     if let Some((seed, why)) = report.failures.first() {
         panic!("seed={seed} {why}");
     }
-    // They were worth it.
+    // The counts show that much happened.
     let counts = report.counts;
     assert_eq!(counts.worlds, 400);
     assert!(counts.requests > 5_000, "{counts:?}");
@@ -31,7 +31,7 @@ fn the_model_is_content_with_random_worlds() {
     everything_was_seen(&report);
 }
 
-/// Each verb of each service succeeded, and each status came that can come at all.
+/// Checks that each verb of each service succeeded, and that each possible status came.
 fn everything_was_seen(report: &Report) {
     let count = |is: &dyn Fn(Service, Opcode, Status) -> bool| -> u64 {
         let seen = report.seen.iter();
@@ -98,26 +98,29 @@ fn a_seed_gives_the_same_packets_at_the_same_nanoseconds() {
     }
 }
 
-/// Worlds in which the driver or the judge was wrong once.
+/// Worlds in which the driver or the judge was once wrong.
 #[test]
-fn worlds_that_failed_once_go_as_they_should() {
-    // Receives for messages that never come took the places of those that everybody waited for.
+fn worlds_that_once_misled_the_judge_pass() {
+    // Receives for messages that never come took the places of awaited ones.
     let greedy = 1_795_279_951_014_099;
-    // Of a message that was given up half way the receive was kept, and copies took others.
+    // The receive of a message that was aborted half way was kept, and copies took others.
     let (kept, copied) = (7_607_085, 7_611_366);
-    // A window was to get its key from a bind that failed; the first packet of a message came after later messages; a packet
-    // was held back before a request was posted, and came after it; a request was refused of which nobody wanted to know.
+    // A window took its key from a bind that failed; the first packet of a message came after later
+    // messages; a packet was delayed before a request was posted, and came after it; an unsignalled
+    // request was refused.
     let (bound, first, held_back) = (
         1_795_287_314_592_275,
         1_795_287_314_206_408,
         1_795_287_314_305_427,
     );
     let unheard = 1_795_287_315_018_658;
-    // Two atomics happened in one step, and so did two writes with a READ between them: a host had kept what came before its turn.
+    // Two atomics were executed in one step, and so were two writes with a READ between them: a
+    // host had buffered packets that came out of order.
     let at_once = [4_825, 12_321];
-    // Sums of one step were taken to be added in another order; a world ended before it was said that there is no receive.
+    // Sums of one step were assumed to be added in another order; a world ended before an RNR NAK
+    // was reported.
     let (sums, unsaid) = (9_003_234, 9_011_315);
-    // A bundle was damaged, and so were three packets.
+    // One damaged bundle held three damaged packets.
     let bundle = 3_370;
     let early = [5_001_997, 5_004_551, 5_013_018, greedy, kept, copied];
     for seed in [
@@ -127,12 +130,12 @@ fn worlds_that_failed_once_go_as_they_should() {
     ]
     .concat()
     {
-        goes_as_it_should(seed, "");
+        passes(seed, "");
     }
 }
 
-/// With the attacker that it may have by now, and as it was.
-fn goes_as_it_should(seed: u64, fault: &str) {
+/// Runs a seed with the attacker that it may have by now, and without it.
+fn passes(seed: u64, fault: &str) {
     let plan = plan_of(seed);
     let before = Plan {
         attacker: None,
@@ -145,64 +148,64 @@ fn goes_as_it_should(seed: u64, fault: &str) {
     }
 }
 
-/// Worlds in which the engine was wrong once.
+/// Worlds in which the engine was once wrong.
 #[test]
-fn worlds_that_found_a_fault_go_as_they_should() {
+fn worlds_that_found_a_fault_pass() {
     for (seed, fault) in [
         (
             1_795_287_314_836_767,
-            "a request that could not be sent came after one about which nobody had asked: its timer had to run out",
+            "a request that could not be sent followed an unsignalled one, whose timer had to expire",
         ),
         (
             1_795_289_712_518_026,
-            "queue pairs to a dead host waited for the window until the one before them had failed",
+            "queue pairs to a dead host waited for the window until the previous one had failed",
         ),
         (1_795_289_712_317_197, "the same, from the other end"),
         (
             1_795_293_787_345_279,
-            "of the program's own: it learned late of an invalidation, and took the window's key back to what it was",
+            "the test program saw an invalidation late and restored the window's old key",
         ),
         (
             7_000_011,
-            "what could not be sent again was acknowledged, and its failure told of the next",
+            "a request that could not be resent was acknowledged, and the next one failed for it",
         ),
         (
             7_007_728,
-            "a READ of nothing that came again, and named no key, was not answered",
+            "a repeated READ of zero bytes, without a key, was not answered",
         ),
         (
             31,
-            "a report came before the hello had been answered: the worker wanted to answer, and could not, for ever",
+            "a report came before Hello was answered: the worker tried to answer for ever",
         ),
         (
             3_395,
-            "a host that had forgotten its peer began to number its reports anew, and the peer had not",
+            "a host that had evicted its peer restarted the numbers of its reports",
         ),
         (
             41_676,
-            "a message without a receive was reported as missing, and asked for its receive again and again, ever faster",
+            "a message without a receive was reported as missing, and requested ever faster",
         ),
         (
             49_102,
-            "a timeout was shorter than a peer may take to tell how far it is",
+            "a timeout was shorter than a peer's longest delay of a report",
         ),
     ] {
-        goes_as_it_should(seed, fault);
+        passes(seed, fault);
     }
 }
 
-/// Worlds in which the attacker ended connections, or had hosts send to others.
+/// Worlds in which the attacker ended connections, or made hosts send to others.
 #[test]
-fn worlds_that_an_attacker_broke_go_as_they_should() {
+fn worlds_that_an_attacker_broke_pass() {
     for (seed, fault) in [
         (
             18,
-            "requests in the name of nobody brought about repetitions",
+            "requests from addresses without a host caused repetitions",
         ),
         (90, "a request with the queue pair of a connection ended it"),
     ] {
         assert!(plan_of(seed).attacker.is_some(), "seed={seed}");
-        goes_as_it_should(seed, fault);
+        passes(seed, fault);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the attacker sends.
+//! The datagrams that the attacker forges.
 
 use super::own::{BYTES, VA};
 use super::{Attacker, READ_PACKETS_MAX};
@@ -20,33 +20,33 @@ use std::net::IpAddr;
 /// A kind of datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// A request on a reliable connection of others.
+    /// A request on another host's reliable connection.
     Request,
     /// An acknowledgement, or a refusal.
     Acknowledgement,
-    /// An answer with data.
+    /// A response with data.
     Answer,
-    /// To a queue pair of another service, or without its key.
+    /// A packet for a queue pair of another service, or without its key.
     WrongService,
-    /// To a queue pair that is not there.
+    /// A packet for a queue pair that does not exist.
     Nobody,
     /// A congestion notification.
     Notification,
-    /// What airdma hosts say when they meet.
+    /// Hello of airdma hosts.
     Hello,
-    /// What they tell of what came.
+    /// Report of received packets.
     Report,
     /// Requests in a bundle.
     Bundle,
-    /// To the connection manager.
+    /// A datagram for the connection manager.
     Manager,
-    /// On the attacker's own connection.
+    /// A packet of the attacker's own connection.
     Own,
-    /// What it may send on its own connection, in the name of others.
+    /// A valid packet of its own connection, in the name of another host.
     Replay,
 }
 
-/// By how often they are sent.
+/// Kinds, repeated by their frequency.
 const KINDS: [Kind; 34] = [
     Kind::Request,
     Kind::Request,
@@ -110,7 +110,7 @@ const ANSWERS: [Opcode; 5] = [
     Opcode::RcAtomicAcknowledge,
 ];
 
-/// Notifications of a world: each may halve the rate of its victim.
+/// Most notifications in a world: each may halve its victim's rate.
 const NOTIFICATIONS_MAX: u64 = 4;
 
 /// The target: an end, or a queue pair, of a host.
@@ -147,7 +147,7 @@ impl Attacker {
             number: of.number,
             service: world.plan.connections[end / 2].service,
         };
-        // As a rule it is the peer that it claims to be.
+        // Mostly in the name of the peer.
         let peer = world.hosts[world.ends[end ^ 1].host].address;
         let source = if self.random.chance(0.05) {
             self.bystander
@@ -200,7 +200,7 @@ impl Attacker {
         self.random.bytes(length)
     }
 
-    /// A key: any, or the very one of a region of the host, since without the sequence number it is worth nothing.
+    /// Picks a key: any, or the right one of a host's region, which is worthless without the PSN.
     fn key(&mut self, world: &World, host: usize) -> u32 {
         let regions = &world.hosts[host].regions;
         if self.random.chance(0.5) {
@@ -221,7 +221,8 @@ impl Attacker {
 
     fn request(&mut self, world: &World, victim: &Victim) -> Vec<u8> {
         let connection = &world.plan.connections[victim.end / 2];
-        // RoCEv2 has a packet from the future refused, and a requester without retries fails on a refusal.
+        // RoCEv2 refuses a packet from the future, and a requester without retries fails on a
+        // refusal.
         let behind = connection.retry_count == 0 || self.random.chance(0.3);
         let psn = self.unused_psn(victim.end ^ 1, behind);
         self.disturbances += u64::from(!behind && !world.is_sealed(victim.end));
@@ -314,7 +315,7 @@ impl Attacker {
         tagged(emit(&headers, &payload), tag)
     }
 
-    /// What the queue pair is of another service for, or, to a queue pair of datagrams, without its key.
+    /// A packet of a service that the queue pair does not have, or a datagram without its key.
     fn wrong_service(&mut self, victim: &Victim) -> Vec<u8> {
         let psn = Psn::new(self.random.below(1 << 24) as u32);
         let payload = self.payload(256);
@@ -353,7 +354,7 @@ impl Attacker {
         emit(&headers, &payload)
     }
 
-    /// A queue pair whose number is near the one of the attacker's, and that no host has.
+    /// A packet for a queue pair number near that of the attacker's, which no host has.
     fn nobody(&mut self, world: &World, victim: &Victim) -> Option<Vec<u8>> {
         let own = self.own[victim.host].number.get();
         let near = own.wrapping_add(1 + self.random.below(8) as u32);
@@ -368,7 +369,7 @@ impl Attacker {
         (!is_somebodys).then(|| emit(&Headers::new(bth), &payload))
     }
 
-    /// The instance that the host shows to the attacker, or anything.
+    /// The instance that the host shows to the attacker, or a random one.
     fn instance(&mut self, host: usize) -> u64 {
         let learned = self.own[host].instance;
         match learned.filter(|_| self.random.chance(0.8)) {
@@ -396,7 +397,8 @@ impl Attacker {
         management(&air::hello(&hello, id_of(victim.number)))
     }
 
-    /// All that was sent has come, nothing has, or what was never sent is missing; and there is no room.
+    /// A report that acknowledges all or no packets, or misses some that were never sent, and
+    /// grants no credit.
     fn report(&mut self, world: &World, victim: &Victim) -> Vec<u8> {
         let (first, next) = self.used[victim.end];
         let other = self.random.below(self.own.len() as u64) as usize;
@@ -424,7 +426,7 @@ impl Attacker {
         management(&writer.finish(id_of(victim.number)))
     }
 
-    /// A WRITE on the attacker's connection, and whether the host takes it.
+    /// A WRITE on the attacker's connection, and whether the host accepts it.
     fn own_write(&mut self, victim: &Victim, key: u32, va: u64) -> (bool, Vec<u8>) {
         let own = &self.own[victim.host];
         let payload = [0xa7; BYTES / 4];
@@ -438,9 +440,10 @@ impl Attacker {
         (key == own.key, emit(&headers, &payload))
     }
 
-    /// What it may do on its own connection, or, in the end, what it may not: reach what the host grants to others.
+    /// A valid request on its own connection, or as the last one a request for memory granted to
+    /// others.
     fn own_request(&mut self, world: &World, victim: &Victim) -> Option<(IpAddr, Vec<u8>)> {
-        // Where hosts share a secret, its own connection has no keys.
+        // With a shared secret between hosts, its own connection has no keys.
         if self.own[victim.host].is_over || world.plan.on_path.is_some() {
             return None;
         }
@@ -503,12 +506,12 @@ impl Attacker {
         };
         let at = Time::from_nanos(world.now.as_nanos() as u64);
         let frame = crate::world::to_network(frame);
-        // Past all links: what the attacker's way to the host does is not the question.
+        // Injected behind all links: the path of the attacker is not tested.
         world.network.inject(at, host, host, &frame);
     }
 }
 
-/// What a process is called whose queue pair this is.
+/// Process id in the number of a queue pair.
 fn id_of(number: Qpn) -> u32 {
     (number.get() >> 12 & 0xff) << 24
 }
@@ -520,7 +523,7 @@ pub(crate) fn emit(headers: &Headers, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// With what stands where hosts in air mode have a tag.
+/// Writes the tag of air mode into a packet.
 fn tagged(mut packet: Vec<u8>, tag: u16) -> Vec<u8> {
     if let Some(header) = packet.first_chunk_mut() {
         Bth::mark(header, tag);
@@ -528,7 +531,7 @@ fn tagged(mut packet: Vec<u8>, tag: u16) -> Vec<u8> {
     packet
 }
 
-/// A management datagram in its packet.
+/// Packet with a management datagram.
 pub(crate) fn management(mad: &[u8]) -> Vec<u8> {
     let mut headers = Headers::new(Bth::new(Opcode::UdSendOnly, Qpn::GSI, Psn::new(0)));
     headers.deth = Some(Deth {
@@ -538,7 +541,7 @@ pub(crate) fn management(mad: &[u8]) -> Vec<u8> {
     emit(&headers, mad)
 }
 
-/// With its checksum, which any host can compute.
+/// Appends the ICRC, which any host can compute.
 pub(crate) fn with_icrc(from: IpAddr, to: IpAddr, source_port: u16, packet: &[u8]) -> Vec<u8> {
     seal(from, to, source_port, 0, packet)
 }

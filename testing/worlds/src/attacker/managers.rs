@@ -1,4 +1,4 @@
-//! What the attacker says to connection managers.
+//! The attacker's datagrams to connection managers.
 
 use super::Attacker;
 use super::forge::management;
@@ -13,13 +13,14 @@ use airdma_wire::cm::{About, CmMad, CmMessage, Drep, Dreq, Mra, Rej, RejReason, 
 use airdma_wire::mad::MAD_LEN;
 use std::net::IpAddr;
 
-/// Hosts that have something to end.
+/// Number of hosts with connections by RDMA CM.
 const MEET: u64 = 2;
 
-/// A manager that asks for connections in the name of others; what it is answered the attacker reads by itself.
+/// A manager that requests connections in the name of others; the attacker reads the answers
+/// itself.
 pub(super) fn manager(seed: u64) -> Manager {
     let mut config = Config::new(seed, 0x66);
-    // Hosts are asked to repeat themselves as soon, and as often, as they let themselves be asked.
+    // Hosts repeat their messages as early and as often as a request can make them.
     config.response_timeout = 12;
     Manager::new(config)
 }
@@ -35,7 +36,7 @@ impl Attacker {
             0 => (self.address, self.req(self.address, to, None)),
             1 => (self.bystander, self.req(self.bystander, to, None)),
             2..=4 => (nobody, self.req(nobody, to, None)),
-            // The peer seems to have forgotten its connection, and to want another.
+            // The peer seems to have lost its connection and to request another.
             5 => {
                 let number = self
                     .meeting
@@ -112,7 +113,7 @@ impl Attacker {
         mad
     }
 
-    /// An id near the one of the attacker's own connection to a host, or any.
+    /// An id near that of the attacker's own connection to a host, or any.
     fn id(&mut self, host: usize) -> u32 {
         let near = 1 + self.random.below(15) as u32;
         match self.own[host].id.filter(|_| self.random.chance(0.8)) {
@@ -121,7 +122,8 @@ impl Attacker {
         }
     }
 
-    /// That the connection of the two is over, or refused, or accepted anew: with ids like those of its own connections to them.
+    /// A message that ends, rejects or accepts the connection of the two, with ids near those of
+    /// its own connections.
     fn about_theirs(&mut self, host: usize) -> [u8; MAD_LEN] {
         let local_id = self.id(1 - host);
         let remote_id = self.id(host);
@@ -170,7 +172,7 @@ impl Attacker {
         .emit()
     }
 
-    /// The id that a host has given to the attacker's own connection.
+    /// Learns the id of a host's end of the attacker's own connection.
     pub(super) fn learn_id(&mut self, host: usize, mad: &[u8]) {
         if let Ok(CmMad {
             message: CmMessage::Rep(Rep { local_id, .. }),

@@ -1,8 +1,9 @@
-//! Hosts that are connected by RDMA CM, which the attacker would have ended, or kept from being connected.
+//! Hosts connected by RDMA CM, whose connections the attacker tries to end or prevent.
 //!
-//! Each host listens, and the second connects to the first before anything else happens. Programs accept all that ask, at once or, in half of the
-//! worlds, when the world ends: then a place that a stranger took stays taken for as long as the manager lets it.
-// What is not named here says nothing of a connection.
+//! Each host listens, and the second connects to the first before any other action. Programs accept
+//! all requests, at once or, in half of the worlds, when the world ends: then a forged request
+//! occupies its place for as long as the manager permits.
+// The variants not named here do not concern a connection.
 #![allow(clippy::wildcard_enum_match_arm)]
 
 use crate::host::Host;
@@ -15,22 +16,23 @@ use airdma_sim::Random;
 use core::time::Duration;
 use std::sync::Arc;
 
-/// What they listen for.
+/// Service of the listeners.
 pub(super) const SERVICE: ServiceId = ServiceId::of_port(PortSpace::TCP, 7471);
 /// Requests that may wait for a program.
 const BACKLOG: usize = 16;
-/// The hosts that meet: the one that listens, and the one that connects.
+/// Indices of the host that listens and of the one that connects.
 const LISTENS: usize = 0;
 const CONNECTS: usize = 1;
-/// How long a connection may take where nothing is lost.
+/// Longest time of a connection if nothing is lost.
 pub(super) const TIME_MAX: Duration = Duration::from_millis(500);
 
-/// How far a connection is.
+/// Stage of a connection.
 #[derive(Clone, Debug, Default)]
 struct Stage {
-    /// What the host that listens has accepted for it: also what the attacker asked for in the name of the other.
+    /// Connections that the listening host accepted for it, including those that the attacker
+    /// requested in the other host's name.
     candidates: Vec<ConnectionId>,
-    /// At the host that listens, once one of them is established, and at the one that connects.
+    /// Id at the listening host, once a candidate is established, and at the connecting host.
     ids: [Option<ConnectionId>; 2],
     established: [bool; 2],
 }
@@ -39,25 +41,25 @@ struct Stage {
 pub(super) struct Meeting {
     channels: [Arc<CmChannel>; 2],
     listeners: [ListenerId; 2],
-    /// Programs fetch nothing before the end.
+    /// Programs fetch no events before the end.
     is_slow: bool,
-    /// The queue pairs that they say they have, by connection and end.
+    /// The queue pair numbers that the hosts advertise, by connection and end.
     pub(super) numbers: [[Qpn; 2]; 2],
     stages: [Stage; 2],
-    /// The second connection was asked for when the network had lost that much.
+    /// When the second connection was requested, and the packets lost until then.
     asked: Option<(Duration, u64)>,
     is_over: bool,
 }
 
 impl Meeting {
-    /// Hosts listen, and one asks for a connection.
+    /// Makes the hosts listen; one requests a connection.
     pub(super) fn new(hosts: &[Host], random: &mut Random) -> Meeting {
         let channel = || CmChannel::new().expect("a descriptor");
         let channels = [channel(), channel()];
         let listeners = [LISTENS, CONNECTS].map(|host| {
             let device = hosts[host].device.device();
             let listener = device.cm_listen(SERVICE, Takes::RC, None, BACKLOG, &channels[host], 0);
-            listener.expect("a service that nobody listens for")
+            listener.expect("a service without a listener")
         });
         let mut number = || Qpn::new(2 + random.below((1 << 24) - 3) as u32);
         let numbers = [[number(), number()], [number(), number()]];
@@ -74,7 +76,7 @@ impl Meeting {
         meeting
     }
 
-    /// The `which`-th connection is asked for.
+    /// Requests the `which`-th connection.
     fn connect(&mut self, hosts: &[Host], which: usize) {
         let [to, from] = [LISTENS, CONNECTS].map(|host| hosts[host].address);
         let wanted = Connect {
@@ -103,21 +105,21 @@ impl Meeting {
         self.stages[which].ids[CONNECTS] = Some(id.expect("a connection"));
     }
 
-    /// Both ends have heard that the first connection is there.
+    /// Whether both ends have seen the first connection established.
     pub(super) fn is_established(&self) -> bool {
         self.stages[0].established == [true; 2]
     }
 
-    /// Whether programs have something to fetch now.
+    /// Whether programs have events to fetch now.
     pub(super) fn has_news(&self) -> bool {
         let fetches = !self.is_slow || self.asked.is_some() || !self.is_established();
         !self.is_over && fetches && self.channels.iter().any(|channel| channel.has_news())
     }
 
-    /// Programs fetch what there is. Returns which hosts have something to send.
+    /// Lets programs fetch their events. Returns the hosts that have datagrams to send.
     ///
     /// # Errors
-    /// A connection was ended that was established.
+    /// An established connection was ended.
     pub(super) fn fetch(&mut self, hosts: &[Host]) -> Result<(), String> {
         for host in [LISTENS, CONNECTS] {
             while let Some((_, news)) = self.channels[host].pop() {
@@ -143,7 +145,7 @@ impl Meeting {
                 }
             }
             Event::ConnectResponse(response) => {
-                // It may be over before it is answered.
+                // It may have ended before the answer.
                 if device.cm_ready(response.id, &[]).is_ok()
                     && let Some(which) = self.which(host, response.id)
                 {
@@ -178,7 +180,7 @@ impl Meeting {
         stages.position(|stage| stage.ids[host] == Some(id))
     }
 
-    /// Which connection a request is for; none if it is a stranger's.
+    /// Index of the connection that a request belongs to; none for a forged one.
     fn which_asks(&self, hosts: &[Host], host: usize, request: &ConnectRequest) -> Option<usize> {
         let is_theirs = host == LISTENS && request.route.remote == hosts[CONNECTS].address.into();
         let mut numbers = self.numbers.iter();
@@ -186,7 +188,8 @@ impl Meeting {
         which.filter(|_| is_theirs)
     }
 
-    /// The second connection is asked for, at a time when the network has lost that much, and programs fetch what there is.
+    /// Requests the second connection, after `lost` packets were lost, and lets programs fetch
+    /// events.
     pub(super) fn ask_again(&mut self, hosts: &[Host], now: Duration, lost: u64) {
         if self.is_established() && self.asked.is_none() {
             self.asked = Some((now, lost));
@@ -194,7 +197,7 @@ impl Meeting {
         }
     }
 
-    /// Whether the second connection is asked for, and is not there, at a time when the network has lost that much.
+    /// Whether the second connection was requested and must still appear, given the packets lost.
     pub(super) fn waits(&self, lost: u64) -> bool {
         let before = self
             .asked
@@ -202,10 +205,10 @@ impl Meeting {
         before.is_some_and(|(_, before)| before == lost)
     }
 
-    /// It is there, or cannot be.
+    /// Checks that the second connection is established or was prevented by loss.
     ///
     /// # Errors
-    /// It is not, though nothing was lost.
+    /// It is missing, though nothing was lost.
     pub(super) fn check(&self, now: Duration, lost: u64) -> Result<(), String> {
         match self.asked {
             Some((asked, _)) if self.waits(lost) => Err(format!(
@@ -217,7 +220,7 @@ impl Meeting {
         }
     }
 
-    /// Hosts listen no more, and connections end.
+    /// Ends listeners and connections.
     pub(super) fn end(&mut self, hosts: &[Host]) {
         self.is_over = true;
         for host in [LISTENS, CONNECTS] {

@@ -1,4 +1,4 @@
-//! The attacker's own connection to a host: it came in as any peer does.
+//! The attacker's own connection to a host, which accepted it as any peer.
 
 use crate::host::Host;
 use airdma_engine::{
@@ -9,35 +9,35 @@ use airdma_sim::Random;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Bytes that the host lets it read and write.
+/// Bytes that the host grants it for reads and writes.
 pub(super) const BYTES: usize = 256;
-/// Where they begin, to it.
+/// Their address in the region.
 pub(super) const VA: u64 = 0x6000_0000;
 
-/// What the attacker has at one host.
+/// The attacker's state at one host.
 pub(super) struct Own {
     objects: Option<Objects>,
-    /// The number of the host's queue pair.
+    /// Number of the host's queue pair.
     pub(super) number: Qpn,
-    /// The number that the host takes for the attacker's.
+    /// Number of the attacker's queue pair, to the host.
     own_number: Qpn,
-    /// The next sequence number that the host takes from it.
+    /// Next PSN that the host accepts from it.
     pub(super) psn: Psn,
-    /// The key of what it may reach.
+    /// Key of the granted memory.
     pub(super) key: u32,
-    /// What the host has shown it.
+    /// Instance that the host has shown it.
     pub(super) instance: Option<u64>,
-    /// The nonce of its last question.
+    /// Nonce of the host's last Hello.
     pub(super) nonce: u64,
-    /// The id that its manager has given to a connection with the attacker.
+    /// Id of the host's manager for a connection with the attacker.
     pub(super) id: Option<u32>,
-    /// The host has refused something, and with it all that follows.
+    /// The host has refused a request, and refuses all that follow.
     pub(super) is_over: bool,
-    /// It has said so.
+    /// The host has reported the refusal.
     pub(super) refused: bool,
 }
 
-/// What the host has made for it, until the attacker leaves.
+/// Objects that the host holds for it until the attacker leaves.
 struct Objects {
     qp: Arc<Qp>,
     mr: Arc<Mr>,
@@ -47,7 +47,7 @@ struct Objects {
 }
 
 impl Own {
-    /// A host is connected to the attacker.
+    /// Connects a host to the attacker.
     pub(super) fn new(host: &Host, address: IpAddr, random: &mut Random) -> Own {
         let device = host.device.device();
         let pd = device.alloc_pd().expect("a domain");
@@ -141,7 +141,7 @@ impl Own {
         }
     }
 
-    /// The host ends the connection.
+    /// Destroys the host's objects.
     pub(super) fn leave(&mut self) -> Result<(), String> {
         let Some(Objects { qp, mr, cq, pd, .. }) = self.objects.take() else {
             return Ok(());

@@ -1,9 +1,9 @@
-//! Another program of a host: datagrams, one after the other at an even rate, whatever becomes of them.
+//! Another program of a host: datagrams at an even rate, regardless of loss.
 
 use super::middle_and_high;
 use core::time::Duration;
 
-/// An IP packet.
+/// Bytes of an IP packet.
 const BYTES: u32 = 1_500;
 
 pub(super) struct Foreground {
@@ -14,7 +14,7 @@ pub(super) struct Foreground {
 }
 
 impl Foreground {
-    /// At this rate, from then on.
+    /// Starts at `from` with this rate.
     pub(super) fn new(mbit: u32, from: Duration) -> Foreground {
         let interval =
             (mbit > 0).then(|| Duration::from_nanos(u64::from(BYTES) * 8_000 / u64::from(mbit)));
@@ -26,12 +26,12 @@ impl Foreground {
         }
     }
 
-    /// When the next one leaves.
+    /// Time of the next datagram.
     pub(super) fn due(&self) -> Option<Duration> {
         self.interval.map(|_| self.due)
     }
 
-    /// How long the one is that leaves now.
+    /// Bytes of the datagram that leaves now, if one is due.
     pub(super) fn poll(&mut self, now: Duration) -> Option<u32> {
         let interval = self.interval.filter(|_| self.due <= now)?;
         self.due += interval;
@@ -39,12 +39,12 @@ impl Foreground {
         Some(BYTES)
     }
 
-    /// One has arrived, after so long.
+    /// Records an arrival after `took`.
     pub(super) fn came(&mut self, took: Duration) {
         self.times.push(took);
     }
 
-    /// What arrived, of what was sent, and how long 99 % took, in ms.
+    /// Share of the datagrams that arrived, and the 99 % delay in ms.
     pub(super) fn seen(mut self) -> [f64; 2] {
         let share = self.times.len() as f64 / self.sent.max(1) as f64;
         let [_, high] = middle_and_high(&mut self.times);

@@ -1,4 +1,4 @@
-//! A host of a cell: its device, queue pairs to others, and the memory that all of them write from and to.
+//! A host of a cell: its device, queue pairs to others, and the memory of all their messages.
 
 use super::{Load, Sender};
 use crate::writer::{MESSAGES, connect, queue_pair};
@@ -11,12 +11,12 @@ use core::time::Duration;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The one with number `index` of a cell.
+/// Address of host `index` of a cell.
 pub(super) fn address(index: usize) -> IpAddr {
     IpAddr::from([10, 0, 0, index as u8 + 1])
 }
 
-/// The number of the host with this address.
+/// Index of the host with this address.
 pub(super) fn index_of(address: IpAddr) -> usize {
     match address {
         IpAddr::V4(address) => usize::from(address.octets()[3]) - 1,
@@ -24,7 +24,7 @@ pub(super) fn index_of(address: IpAddr) -> usize {
     }
 }
 
-/// A queue pair, and what it was asked to do.
+/// A queue pair and its posted requests.
 pub(super) struct Pair {
     qp: Arc<Qp>,
     posted: u64,
@@ -104,7 +104,7 @@ impl Host {
         self.memory.as_ptr().expose_provenance() as u64
     }
 
-    /// Both ends of a connection between two queue pairs.
+    /// Connects this end of a connection to the peer's queue pair.
     pub(super) fn join(&self, pair: usize, peer: &Host, theirs: usize) {
         self.connect(pair, peer, theirs);
         peer.connect(theirs, self, pair);
@@ -116,7 +116,8 @@ impl Host {
         connect(&self.pairs[pair].qp, gid, self.path_mtu, number);
     }
 
-    /// Posts messages to the memory of a host, or from it, until each queue pair has its share under way, or so many messages were posted.
+    /// Posts messages to or from a host's memory, until each queue pair has its share in flight or
+    /// `messages` were posted.
     pub(super) fn post(&mut self, now: Duration, to: (u64, Rkey), messages: u64) {
         self.device.move_clock(now);
         for number in 0..self.pairs.len() {
@@ -154,12 +155,12 @@ impl Host {
             .expect("room for it");
     }
 
-    /// Where others write to, or read from, and the key for it.
+    /// Address and key of the memory that others write to or read from.
     pub(super) fn target(&self) -> (u64, Rkey) {
         (self.address(), self.mr.rkey())
     }
 
-    /// Takes completions. Whether there were any.
+    /// Polls completions; returns whether there were any.
     pub(super) fn poll(&mut self) -> bool {
         let pairs = &mut self.pairs;
         let polled = self.cq.poll(usize::MAX, |completion| {

@@ -1,4 +1,4 @@
-//! What the host on the path makes of the packets that it sees.
+//! Forgeries of the host on the path.
 
 use super::{BURST_MAX, OnPath, Passing};
 use crate::attacker::{emit, management, with_icrc};
@@ -15,32 +15,32 @@ use airdma_wire::{
     Aeth, Bth, Deth, Headers, ICRC_LEN, NakCode, Opcode, Packet, Psn, Qpn, Reth, Rkey, Syndrome,
 };
 
-/// What it does.
+/// A kind of forgery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Bits of the packet are others.
+    /// Flips bits of the packet.
     Flip,
-    /// Its end is missing.
+    /// Cuts the end off.
     Cut,
-    /// There is more behind it.
+    /// Appends bytes.
     Grow,
-    /// It goes back to its sender, as from its receiver.
+    /// Returns it to its sender, in its receiver's name.
     Reflect,
-    /// It comes from another host, or goes to another one.
+    /// Sends it from or to another host.
     Readdress,
-    /// A packet of before comes again.
+    /// Repeats a recorded packet.
     Replay,
-    /// Its header, and what followed that of another.
+    /// Joins its header and the rest of another packet.
     Splice,
-    /// Its counter is another, or its queue pair, or its opcode.
+    /// Changes its counter, queue pair or opcode.
     Renumber,
-    /// With its numbers, a packet of RoCEv2 that is not sealed.
+    /// Sends an unsealed RoCEv2 packet with its numbers.
     Plain,
-    /// An offer of a key that passes, or passed, with other contents.
+    /// Sends a key offer that passes or was recorded, with other contents.
     Offer,
 }
 
-/// By how often.
+/// Kinds, repeated by their frequency.
 const KINDS: [Kind; 16] = [
     Kind::Flip,
     Kind::Flip,
@@ -70,13 +70,13 @@ const RC: [Opcode; 6] = [
     Opcode::Cnp,
 ];
 
-/// Of a BTH: what routers may change, and is neither authenticated nor under the ICRC.
+/// Offset of the BTH byte that routers may change; neither authentication nor ICRC covers it.
 const CONGESTION_AT: usize = 4;
-/// Bytes that a packet has at least that is looked at.
+/// Bytes of the shortest packet that a port examines.
 const LEN_MIN: usize = Bth::LEN + 4;
 
 impl OnPath {
-    /// Another packet, beside the one that passes: where it goes, if there is one.
+    /// Forges a packet beside the passing one; returns it with its destination.
     pub(super) fn forge(&mut self, world: &mut World, passing: &Passing) -> Option<(usize, Frame)> {
         let kind = self.random.pick(&KINDS);
         if u64::from(self.left) < BURST_MAX || self.recorded.is_empty() {
@@ -128,7 +128,7 @@ impl OnPath {
                 Kind::Offer => packet = self.offer(&packet)?,
                 Kind::Replay => {}
             }
-            // That would be the same, or what the port finds by itself.
+            // Such a packet would be unchanged, or be dropped by the port.
             if packet.len() < LEN_MIN || packet[0] == BUNDLE_OPCODE {
                 return None;
             }
@@ -167,7 +167,8 @@ impl OnPath {
         }
     }
 
-    /// What would be taken on a connection that is not sealed: it has the queue pair, the PSN, and the keys.
+    /// A packet that an unsealed connection would accept: it has the queue pair, the PSN and the
+    /// keys.
     fn plain(&mut self, world: &World, to: usize, seen: &[u8]) -> Vec<u8> {
         let number = |at: usize| u32::from_be_bytes([0, seen[at], seen[at + 1], seen[at + 2]]);
         let (qpn, psn) = (Qpn::new(number(5)), Psn::new(number(9)));
@@ -209,7 +210,7 @@ impl OnPath {
         emit(&headers, &[0xa7; 64][..if has_payload { 64 } else { 0 }])
     }
 
-    /// An offer of a key with other contents, under what authenticated it.
+    /// A key offer with other contents, under its old authentication.
     fn offer(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
         let Ok(parsed) = Packet::parse(packet) else {
             return None;

@@ -1,5 +1,5 @@
-//! Completions and events: taken from the engine, given to the judge.
-// What is not named here is as it is for everything else.
+//! Completions and events: polled from the engine, checked by the judge.
+// The variants not named here need no special treatment.
 #![allow(clippy::wildcard_enum_match_arm)]
 
 use super::*;
@@ -12,10 +12,10 @@ impl World {
         }
     }
 
-    /// Takes all completions out of a queue.
+    /// Polls all completions of a queue.
     ///
     /// # Errors
-    /// What the judge says of them.
+    /// A violation that the judge finds.
     pub fn poll(&mut self, host: usize, number: usize) -> Result<(), String> {
         let mut found = Vec::new();
         let cq = Arc::clone(&self.hosts[host].cqs[number]);
@@ -103,14 +103,14 @@ impl World {
             for gone in unsignalled.into_iter().filter(|id| !kept.contains(id)) {
                 self.hosts[host].give_back(gone);
                 self.tickets.remove(&gone);
-                // Passed over in silence: done. The one that completes is told apart here.
+                // An unsignalled request before this one has succeeded; this one is handled below.
                 if gone != id {
                     self.settle_windows(end, gone, Some(true));
                 }
             }
             let done = match done.status {
                 model::Status::Success => Some(true),
-                // It may have been done, and the answer was lost.
+                // It may have been executed, and its answer lost.
                 model::Status::Flush
                 | model::Status::RetryExceeded
                 | model::Status::RnrRetryExceeded => None,
@@ -121,7 +121,7 @@ impl World {
         Ok(())
     }
 
-    /// Who sent a datagram: on which host the judge finds out by the header before it.
+    /// Sender of a datagram; the header before the datagram names its host.
     pub(super) fn source_of(&self, end: usize, completion: &Completion) -> Option<usize> {
         let sent = |from: usize| {
             let other = &self.ends[from];
@@ -157,10 +157,10 @@ impl World {
         }
     }
 
-    /// Fetches completion events until there is none.
+    /// Fetches all completion events.
     ///
     /// # Errors
-    /// One that should not be, or none where there should be.
+    /// An unexpected event, or a missing one.
     pub fn fetch_events(&mut self, host: usize) -> Result<(), String> {
         let channel = Arc::clone(&self.hosts[host].channel);
         loop {
@@ -180,10 +180,10 @@ impl World {
         self.run(host)
     }
 
-    /// Fetches asynchronous events until there is none.
+    /// Fetches all asynchronous events.
     ///
     /// # Errors
-    /// One that nothing explains.
+    /// An event that nothing explains.
     pub fn fetch_async_events(&mut self, host: usize) -> Result<(), String> {
         let device = Arc::clone(self.hosts[host].device.device());
         loop {
@@ -239,13 +239,14 @@ impl World {
         ))
     }
 
-    /// Fewer receives are left in the shared queue than somebody wanted.
+    /// Handles the event of a shared queue below its limit.
     fn take_limit(&mut self, host: usize) -> Result<(), String> {
         self.note(|_| format!("the shared queue of host {host} runs low"));
         self.note_level(host);
         match self.hosts[host].limit.take() {
             Some((limit, lowest)) if lowest < limit => Ok(()),
-            // A copy of a datagram takes a receive as well, and so does the first packet of a message that comes late, alone.
+            // A copy of a datagram takes a receive as well, and so does a message's first packet
+            // that arrives late and alone.
             Some(_) if self.is_disorderly() => Ok(()),
             other => Err(format!(
                 "the shared queue of host {host} says that it runs low; limit and lowest level were {other:?}"
@@ -253,7 +254,7 @@ impl World {
         }
     }
 
-    /// Remembers how low a shared queue may have been since its alarm was set.
+    /// Records the lowest level that a shared queue may have had since its limit was set.
     pub(super) fn note_level(&mut self, host: usize) {
         let level = self.judge.receives_at_least(host);
         if let Some((_, lowest)) = &mut self.hosts[host].limit {
@@ -277,10 +278,11 @@ impl World {
         self.fetch_async_events(host)
     }
 
-    /// All completions were polled and all events fetched, and nothing is under way: what is low has said so.
+    /// Checks that a shared queue below its limit had its event; all completions and events must
+    /// have been fetched, with no packet in flight.
     ///
     /// # Errors
-    /// It has not.
+    /// The event is missing.
     pub fn check_limit(&self, host: usize) -> Result<(), String> {
         let receives = self.judge.receives(host);
         match self.hosts[host].limit {

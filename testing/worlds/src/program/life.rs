@@ -1,5 +1,5 @@
-//! How queue pairs, regions, links and hosts come to their end, and begin anew.
-// What is not named here is as it is for everything else.
+//! End and recreation of queue pairs, regions, links and hosts.
+// The variants not named here need no special treatment.
 #![allow(clippy::wildcard_enum_match_arm)]
 
 use super::*;
@@ -7,17 +7,17 @@ use crate::host::End;
 use crate::world::{granted, rnr_timer};
 
 impl World {
-    /// Puts a queue pair into the error state.
+    /// Moves a queue pair to the error state.
     pub(super) fn fail(&mut self, end: usize) -> Result<(), String> {
         self.modify(end, QpState::Error)?;
         self.judge.fail(end);
         self.run(self.ends[end].host)
     }
 
-    /// The same, for the end of a world.
+    /// Moves a queue pair to the error state, at the end of a world.
     ///
     /// # Errors
-    /// What the judge says.
+    /// A violation that the judge finds.
     pub fn fail_end(&mut self, end: usize) -> Result<(), String> {
         self.judge.now += 1;
         self.fail(end)
@@ -66,10 +66,10 @@ impl World {
         self.run(self.ends[end].host)
     }
 
-    /// Lets a drained queue pair go on, if it is drained.
+    /// Resumes a queue pair, if it is drained.
     ///
     /// # Errors
-    /// What the judge says.
+    /// A violation that the judge finds.
     pub fn resume(&mut self, end: usize) -> Result<(), String> {
         let Some(qp) = self.ends[end].qp.clone() else {
             return Ok(());
@@ -97,7 +97,8 @@ impl World {
         self.run(self.ends[end].host)
     }
 
-    /// Lets the send queue of an unreliable service run again after a failure, which flushed all that was posted.
+    /// Restarts the send queue of an unreliable service after a failure, which flushed all posted
+    /// requests.
     fn restart(&mut self, end: usize) -> Result<(), String> {
         let host = self.ends[end].host;
         self.poll(host, 0)?;
@@ -114,7 +115,7 @@ impl World {
         self.run(host)
     }
 
-    /// Changes attributes of a connection that runs.
+    /// Changes attributes of a running connection.
     pub(super) fn tune(&mut self, end: usize, timer: u8, rights: u8) -> Result<(), String> {
         let connection = self.plan.connections[end / 2];
         let runs = self.state_of(end) == Some(QpState::ReadyToSend);
@@ -150,7 +151,7 @@ impl World {
     /// Destroys a queue pair.
     ///
     /// # Errors
-    /// What the judge says.
+    /// A violation that the judge finds.
     pub fn destroy(&mut self, end: usize) -> Result<(), String> {
         let Some(qp) = self.ends[end].qp.take() else {
             return Ok(());
@@ -184,11 +185,11 @@ impl World {
         }
         let reliable = self.plan.connections[end / 2].service == Service::Rc;
         for end in [first, second] {
-            // Events are kept when a queue pair is reset: those of before are fetched before.
+            // A reset keeps events: earlier ones are fetched before it.
             let host = self.ends[end].host;
             self.fetch_async_events(host)?;
             if self.plan.connections[end / 2].shared[end % 2] {
-                // Completions are not: nobody could tell any more which receives of the shared queue are left.
+                // A reset discards completions, which tell the receives left in the shared queue.
                 self.poll(host, 0)?;
                 self.poll(host, 1)?;
             }
@@ -197,7 +198,7 @@ impl World {
             self.reset(end)?;
         }
         if at_once && reliable {
-            // What is still under way may come back as a ghost.
+            // Packets still in flight may arrive as ghosts.
             self.ends[first].haunted = Some(Duration::MAX);
             self.ends[second].haunted = Some(Duration::MAX);
         } else {
@@ -213,10 +214,10 @@ impl World {
         self.run(self.ends[second].host)
     }
 
-    /// A queue pair in the error state has said that it takes nothing more from the shared queue.
+    /// Checks that a queue pair in the error state reported its last receive from the shared queue.
     ///
     /// # Errors
-    /// It has not.
+    /// The event is missing.
     pub fn check_last_receive(&self, end: usize) -> Result<(), String> {
         let End { events, .. } = &self.ends[end];
         let shared = self.plan.connections[end / 2].shared[end % 2];
@@ -243,7 +244,7 @@ impl World {
         for id in self.outstanding(end) {
             self.hosts[host].give_back(id);
             self.settle_windows(end, id, None);
-            // It is taken out of the completion queue, or was never in it.
+            // It was removed from the completion queue, or never entered it.
             self.tickets.remove(&id);
         }
         self.judge.reset(end);
@@ -258,7 +259,7 @@ impl World {
         self.run(host)
     }
 
-    /// What a queue pair has outstanding, without receives of a shared queue.
+    /// Outstanding requests of a queue pair, without receives of a shared queue.
     pub(super) fn outstanding(&self, end: usize) -> Vec<u64> {
         let shared = self.plan.connections[end / 2].shared[end % 2];
         let own = |ticket: &Ticket| ticket.end == end && !(ticket.receives && shared);

@@ -1,11 +1,11 @@
-//! Send requests: what a plan asks for, as something that can be posted.
-// What is not named here is as it is for everything else.
+//! Send requests: builds what a plan describes.
+// The variants not named here need no special treatment.
 #![allow(clippy::wildcard_enum_match_arm)]
 
 use super::*;
 
 impl World {
-    /// Whether mistakes are made on purpose in this world.
+    /// Whether this world has no deliberate faults.
     pub(super) fn careful(&self) -> bool {
         self.plan.careful
     }
@@ -96,7 +96,7 @@ impl World {
         }
     }
 
-    /// Fills a slot with what is to be sent, and makes a list of it.
+    /// Fills a slot with the payload, and makes a list of it.
     pub(super) fn source(
         &mut self,
         end: usize,
@@ -123,7 +123,7 @@ impl World {
         Some((sges, payload))
     }
 
-    /// A list of up to `pieces` parts.
+    /// A list of up to `pieces` elements.
     pub(super) fn list(
         &self,
         host: usize,
@@ -154,7 +154,7 @@ impl World {
         sges
     }
 
-    /// Makes a list wrong on purpose.
+    /// Applies a deliberate fault to a list.
     pub(super) fn spoil(&self, sges: &mut [Sge], fault: Option<Fault>, area: Area, va: u64) {
         let Some(sge) = sges.iter_mut().find(|sge| sge.length > 0) else {
             return;
@@ -188,7 +188,7 @@ impl World {
         })
     }
 
-    /// Where in the peer's targets, and by which key.
+    /// Key and address in the peer's targets.
     pub(super) fn target(&self, end: usize, send: &Job, length: usize, writes: bool) -> (u32, u64) {
         let peer = &self.ends[end ^ 1];
         let host = &self.hosts[peer.host];
@@ -274,7 +274,7 @@ impl World {
         })
     }
 
-    /// Takes a slot for an answer, and makes a list of it.
+    /// Takes a slot for a result, and makes a list of it.
     pub(super) fn landing(
         &mut self,
         end: usize,
@@ -310,7 +310,7 @@ impl World {
         let (mut key, mut va) = self.target(end, send, length, false);
         let cells = CELLS.range().len();
         if send.fault.is_none() && send.place & 7 == 7 && length <= cells {
-            // What atomics change meanwhile.
+            // Memory that atomics change meanwhile.
             let there = &self.hosts[self.ends[end ^ 1].host];
             let offset = usize::from(send.place >> 3) % (cells - length + 1);
             key = there.regions[region::CELLS].key;
@@ -352,7 +352,8 @@ impl World {
         }
         let sges = self.landing(end, id, &Job { pieces: 1, ..*send }, 8)?;
         let rkey = Rkey(key);
-        // No two do the same, and none does nothing: so the judge can tell which of them happened.
+        // Operands are distinct and nonzero, so that the judge can tell which atomics were
+        // executed.
         let distinct = self.random.next_u64() | 1;
         let (atomic, operation) = if verb == Verb::FetchAdd {
             (
@@ -390,9 +391,11 @@ impl World {
         })
     }
 
-    /// The key of an end's window, if `closer` may close it: when nothing is to go wrong, only one that is surely open, and
-    /// that nobody goes by who is not done by then. Writes of the peer are done before its message closes the window; what
-    /// its READs bring may be taken later.
+    /// Key of an end's window, if `closer` may close it.
+    ///
+    /// In a careful world the window must surely be open, without requests that may still use it
+    /// then. The peer's writes are executed before its message closes the window; results of its
+    /// READs may be taken later.
     pub(super) fn closable_window(&self, closer: usize, end: usize) -> Option<u32> {
         if !self.lives(end) {
             return None;
@@ -454,7 +457,7 @@ impl World {
         })
     }
 
-    /// Keeps what is known of windows in step with what is posted.
+    /// Updates the known state of windows with a posted request.
     pub(super) fn note_window(&mut self, end: usize, id: u64, kind: &Kind) {
         let (of, after) = match *kind {
             Kind::Bind(bind) => (end, Some((bind.key, bind.part))),
@@ -485,7 +488,7 @@ impl World {
         }
     }
 
-    /// A request of an end is over: what that says of windows. `None`: it may have been done or not.
+    /// Updates windows with an ended request. `None`: it may have been executed or not.
     pub(super) fn settle_windows(&mut self, end: usize, id: u64, done: Option<bool>) {
         for of in [end, end ^ 1] {
             if let Some(window) = &mut self.ends[of].window {

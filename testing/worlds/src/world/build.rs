@@ -1,4 +1,4 @@
-//! How a world is built: hosts, queue pairs and their connections, and what the judge is told of them.
+//! Building a world: hosts, queue pairs and their connections, and what the judge is told of them.
 
 use super::{ECT_0, QKEY, World};
 use crate::host::End;
@@ -25,7 +25,7 @@ impl World {
         }
     }
 
-    /// Tells the judge of a region that was registered.
+    /// Tells the judge of a registered region.
     pub fn introduce_region(&mut self, host: usize, number: usize) {
         let layout = crate::host::REGIONS[number];
         let registered = &self.hosts[host].regions[number];
@@ -191,12 +191,12 @@ impl World {
     }
 }
 
-/// How long a queue pair waits for an answer, at least.
+/// Least time for which a queue pair waits for an acknowledgement.
 pub fn timeout(connection: &Connection) -> Duration {
     Duration::from_nanos(4096 << connection.timeout)
 }
 
-/// How long a queue pair makes its peer wait that found no receive (IBTA table 45), for the values that plans have.
+/// RNR NAK timer of a queue pair without a receive (IBTA table 45), for the values of plans.
 pub fn rnr_timer(number: u8) -> Duration {
     Duration::from_micros(match number {
         1 => 10,
@@ -206,7 +206,7 @@ pub fn rnr_timer(number: u8) -> Duration {
     })
 }
 
-/// What bits of a plan grant.
+/// Access rights from the bits of a plan.
 pub fn granted(bits: u8) -> Access {
     let rights = [
         Access::REMOTE_READ,

@@ -1,8 +1,8 @@
-//! What went by in a world, as numbers.
+//! Counts of what happened in a world.
 
 use std::collections::HashMap;
 
-/// What went by.
+/// Counts of what happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Counts {
@@ -23,7 +23,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Adds others.
+    /// Adds other counts.
     pub fn add(&mut self, other: &Counts) {
         let Counts {
             worlds,
@@ -56,7 +56,7 @@ impl Counts {
     }
 }
 
-/// Completions, by what they are of: how many.
+/// Number of completions by kind.
 pub type Seen = HashMap<
     (
         airdma_model::Service,

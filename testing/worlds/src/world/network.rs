@@ -1,4 +1,4 @@
-//! The network of a world, and what it and the ports of hosts call a frame.
+//! The network of a world, and conversions between its frames and the ports'.
 
 use crate::plan::NetworkPlan;
 use airdma_port::sim::Frame as PortFrame;

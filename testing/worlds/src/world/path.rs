@@ -1,4 +1,4 @@
-//! What is known of the ways between the ends of a world: what was lost and what was late, on which the judge depends.
+//! State of the paths between the ends of a world: losses and delays, which the judge depends on.
 
 use super::{World, time, timeout};
 use crate::attacker::Attacker;
@@ -16,12 +16,12 @@ impl World {
         holds_back || self.plan.network.wifi.is_none() && link.reorder + link.duplicate > 0
     }
 
-    /// What the network did between an end and its peer.
+    /// Losses and delays between an end and its peer.
     pub fn path(&self, end: usize) -> airdma_model::Path {
         self.path_to(end, end ^ 1)
     }
 
-    /// The same between any two ends.
+    /// Losses and delays between any two ends.
     pub fn path_to(&self, end: usize, other: usize) -> airdma_model::Path {
         let (a, b) = (self.ends[end].host, self.ends[other].host);
         let counted = [self.network.path(a, b), self.network.path(b, a)];
@@ -42,7 +42,7 @@ impl World {
         }
     }
 
-    /// Packets that a host on the path withheld, and held back.
+    /// Packets that a host on the path withheld and delayed.
     pub(crate) fn held_up(&self, [a, b]: [usize; 2]) -> (u64, u64) {
         let Some(on_path) = &self.on_path else {
             return (0, 0);
@@ -51,7 +51,7 @@ impl World {
         (there.0 + back.0, there.1 + back.1)
     }
 
-    /// Packets that hosts dropped which had no keys for them, yet or at all.
+    /// Packets that hosts dropped because they had no keys for them.
     fn unkeyed(&self, hosts: [usize; 2]) -> u64 {
         if !self.plan.sealed {
             return 0;
@@ -65,14 +65,15 @@ impl World {
         dropped.map_or(0, |(_, count)| *count)
     }
 
-    /// What the attacker did that RoCEv2 has spend a retry, which may be missed later. Where nothing else does, no connection ends by that.
+    /// Disturbances of the attacker that cost a retry, which may be missing later; alone they end
+    /// no connection.
     fn disturbances(&self, is_calm: bool) -> u64 {
         let attacker = self.attacker.as_ref().filter(|_| !is_calm);
         attacker.map_or(0, Attacker::disturbances)
     }
 
-    /// What was posted at that moment or before may have been answered after its timer ran out: by then a round trip could
-    /// take half a timeout.
+    /// Time until which posted requests may have been answered after their timer: a round trip
+    /// could take half a timeout.
     pub fn slow_since(&self, end: usize) -> Option<Duration> {
         let (a, b) = (self.ends[end].host, self.ends[end ^ 1].host);
         let under_way = [(a, b), (b, a)].map(|(from, to)| {
@@ -97,7 +98,7 @@ impl World {
         slow_since(&[there, back, here, afar], timeout / 2)
     }
 
-    /// Nothing is under way, and nobody has anything to send.
+    /// Whether no packet is in flight, and no host has packets to send.
     pub fn is_quiet(&self) -> bool {
         let alive = self.hosts.iter().filter(|host| host.alive);
         let mut busy =
@@ -106,7 +107,7 @@ impl World {
         self.network.under_way() == 0 && lets_go && !busy.any(|busy| busy)
     }
 
-    /// Packets of earlier connections are gone once nothing is under way.
+    /// Forgets packets of earlier connections once no packet is in flight.
     pub(super) fn lay_ghosts(&mut self) {
         let haunted = |end: &End| end.haunted == Some(Duration::MAX);
         if self.ends.iter().any(haunted) && self.is_quiet() {
