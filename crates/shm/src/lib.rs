@@ -75,4 +75,4 @@ pub use producers::Producers;
 pub use ring::{RingConsumer, RingProducer, ring};
 #[cfg(not(loom))]
 pub use slot::{SlotMut, SlotRef};
-pub use wqe::{RecvWqe, SendWqe, Sge, WorkOperation, Wqe};
+pub use wqe::{RecvWqe, SendWqe, Sge, Wqe};

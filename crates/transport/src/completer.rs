@@ -7,11 +7,11 @@ use crate::attributes::QpAttributes;
 use crate::completion::{Completion, Status};
 use crate::counter::Counter;
 use crate::host::Host;
+use crate::operation::{Extent, Operation};
 use crate::queue_pair::Acknowledgement;
 use crate::reorder::AHEAD_MAX;
-use crate::requester::{Entry, Local, Requester, completion_opcode, entry_at, status_of};
+use crate::requester::{Entry, Local, Requester, entry_at, status_of};
 use crate::time::Time;
-use crate::work::Operation;
 
 impl Requester {
     /// Takes one response packet. An error is the status of the request at the front.
@@ -228,7 +228,7 @@ impl Requester {
             byte_len: request.length,
             ..Completion::with_status(
                 request.wr_id,
-                completion_opcode(&request.operation),
+                request.operation.completion_opcode(),
                 Status::Success,
                 qpn,
             )
@@ -390,26 +390,23 @@ fn place_answer<H: Host>(
     host: &mut H,
 ) -> Result<(), Status> {
     let is_read_response = packet.headers.bth.opcode.is_read_response();
-    match entry.request.operation {
-        Operation::Read { .. } if is_read_response => {
-            place_read(entry, sequence, packet.payload, host)
-        }
-        Operation::AtomicWrite { .. } if is_read_response && packet.payload.is_empty() => Ok(()),
-        Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => {
-            let original = packet.headers.atomic_ack.ok_or(Status::BadResponse)?;
-            host.scatter(entry.request.slot, 0, &original.to_ne_bytes())
-                .map_err(|_| Status::LocalProtectionError)
-        }
-        Operation::Send
-        | Operation::SendImm(_)
-        | Operation::SendInvalidate(_)
-        | Operation::Write { .. }
-        | Operation::WriteImm { .. }
-        | Operation::Read { .. }
-        | Operation::AtomicWrite { .. }
-        | Operation::BindWindow(_)
-        | Operation::LocalInvalidate(_) => Err(Status::BadResponse),
+    let operation = &entry.request.operation;
+    if matches!(operation, Operation::Read { .. }) && is_read_response {
+        return place_read(entry, sequence, packet.payload, host);
     }
+    if matches!(operation, Operation::AtomicWrite { .. })
+        && is_read_response
+        && packet.payload.is_empty()
+    {
+        return Ok(());
+    }
+    if operation.lands() && operation.extent() == Extent::Word {
+        let original = packet.headers.atomic_ack.ok_or(Status::BadResponse)?;
+        return host
+            .scatter(entry.request.slot, 0, &original.to_ne_bytes())
+            .map_err(|_| Status::LocalProtectionError);
+    }
+    Err(Status::BadResponse)
 }
 
 /// Every response but the last carries exactly one path MTU (IBTA 9.7.5.1.1), or what the request asked for.

@@ -58,6 +58,48 @@ pub enum CompletionOpcode {
     ReceiveWriteImm = 129,
 }
 
+impl Status {
+    /// The status with this number.
+    #[inline]
+    pub fn from_number(number: u8) -> Option<Self> {
+        const ALL: [Status; 12] = [
+            Status::Success,
+            Status::LocalLengthError,
+            Status::LocalQpOperationError,
+            Status::LocalProtectionError,
+            Status::WrFlushError,
+            Status::MwBindError,
+            Status::BadResponse,
+            Status::RemoteInvalidRequest,
+            Status::RemoteAccessError,
+            Status::RemoteOperationError,
+            Status::RetryExceeded,
+            Status::RnrRetryExceeded,
+        ];
+        ALL.into_iter().find(|&status| status as u8 == number)
+    }
+}
+
+impl CompletionOpcode {
+    /// The kind of work with this number.
+    #[inline]
+    pub fn from_number(number: u8) -> Option<Self> {
+        const ALL: [CompletionOpcode; 10] = [
+            CompletionOpcode::Send,
+            CompletionOpcode::Write,
+            CompletionOpcode::Read,
+            CompletionOpcode::CompareSwap,
+            CompletionOpcode::FetchAdd,
+            CompletionOpcode::BindWindow,
+            CompletionOpcode::LocalInvalidate,
+            CompletionOpcode::AtomicWrite,
+            CompletionOpcode::Receive,
+            CompletionOpcode::ReceiveWriteImm,
+        ];
+        ALL.into_iter().find(|&opcode| opcode as u8 == number)
+    }
+}
+
 /// What the GRH area of a datagram holds: the completion says so (IBTA A17.4.5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrhHeader {

@@ -7,14 +7,14 @@ use airdma_wire::{
     grh_area,
 };
 
-use crate::attributes::QpAttributes;
+use crate::attributes::{QpAttributes, QpType};
 use crate::completion::{Completion, CompletionOpcode, GrhHeader, Status};
 use crate::counter::Counter;
 use crate::host::{Host, Receive};
+use crate::operation::Operation;
 use crate::queue_pair::{Arrival, Transmit};
 use crate::request_packet::{pad_of, request_bth};
-use crate::requester::completion_opcode;
-use crate::work::{Operation, Path, SendRequest};
+use crate::work::{Path, SendRequest};
 
 /// What lies between the IP header and the BTH.
 const UDP_HEADER_LEN: usize = 8;
@@ -75,18 +75,13 @@ impl Datagrams {
         if request.length > self.port_mtu.bytes() {
             return Err(Status::LocalLengthError);
         }
-        let (opcode, imm) = match request.operation {
-            Operation::Send => (Opcode::UdSendOnly, None),
-            Operation::SendImm(imm) => (Opcode::UdSendOnlyImm, Some(imm)),
-            Operation::SendInvalidate(_)
-            | Operation::Write { .. }
-            | Operation::WriteImm { .. }
-            | Operation::Read { .. }
-            | Operation::CompareSwap { .. }
-            | Operation::FetchAdd { .. }
-            | Operation::AtomicWrite { .. }
-            | Operation::BindWindow(_)
-            | Operation::LocalInvalidate(_) => return Err(Status::LocalQpOperationError),
+        if !request.operation.is_of_service(QpType::Ud) {
+            return Err(Status::LocalQpOperationError);
+        }
+        let (opcode, imm) = if let Operation::SendImm(imm) = request.operation {
+            (Opcode::UdSendOnlyImm, Some(imm))
+        } else {
+            (Opcode::UdSendOnly, None)
         };
         let controlled = datagram.qkey.0 & CONTROLLED_QKEY != 0;
         let mut headers = Headers::new(Bth {
@@ -135,7 +130,7 @@ impl Datagrams {
     pub(crate) fn fail<H: Host>(&mut self, failed: Option<Status>, qpn: Qpn, host: &mut H) {
         let mut status = failed.unwrap_or(Status::WrFlushError);
         while let Some(request) = self.queue.pop_front() {
-            let opcode = completion_opcode(&request.operation);
+            let opcode = request.operation.completion_opcode();
             let completion = Completion::with_status(request.wr_id, opcode, status, qpn);
             host.complete_send(request.slot, Some(completion));
             status = Status::WrFlushError;

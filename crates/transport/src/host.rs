@@ -4,7 +4,7 @@ use airdma_wire::Rkey;
 
 use crate::completion::Completion;
 use crate::counter::Counter;
-use crate::work::Bind;
+use crate::operation::Bind;
 
 /// The host's name for a posted work request, normally its index in a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -14,6 +14,7 @@ mod counter;
 mod datagram;
 mod host;
 mod local;
+mod operation;
 mod queue_pair;
 pub mod rate;
 mod reorder;
@@ -37,10 +38,11 @@ pub use counter::Counter;
 pub use host::{
     AtomicOperation, Host, LocalFault, QpEvent, Receive, RemoteAccess, RemoteFault, Slot, Spread,
 };
+pub use operation::{Bind, Extent, Operation, PackedOperation, WORD_LEN};
 pub use queue_pair::{Acknowledgement, Arrival, Owed, Progress, QpConfig, QueuePair, Transmit};
 pub use reorder::{PsnRange, ReorderMemory};
 pub use requester::Loss;
 pub use run::{Run, RunLimits};
 pub use tag::{TAG_BITS, Tags};
 pub use time::Time;
-pub use work::{Bind, Datagram, MESSAGE_LEN_MAX, Operation, Path, SendRequest};
+pub use work::{Datagram, MESSAGE_LEN_MAX, Path, SendRequest};

@@ -3,23 +3,17 @@
 
 use crate::completion::Status;
 use crate::host::Host;
-use crate::work::Operation;
+use crate::operation::Operation;
 
 /// Does what a local request asks for. Failure is a memory management operation error (IBTA 11.6.2), whichever of the
 /// two it was.
 pub(crate) fn execute<H: Host>(operation: &Operation, host: &mut H) -> Result<(), Status> {
-    let outcome = match operation {
-        Operation::BindWindow(bind) => host.bind(bind),
-        Operation::LocalInvalidate(rkey) => host.invalidate_local(*rkey),
-        Operation::Send
-        | Operation::SendImm(_)
-        | Operation::SendInvalidate(_)
-        | Operation::Write { .. }
-        | Operation::WriteImm { .. }
-        | Operation::Read { .. }
-        | Operation::CompareSwap { .. }
-        | Operation::FetchAdd { .. }
-        | Operation::AtomicWrite { .. } => Ok(()),
+    let outcome = if let Operation::BindWindow(bind) = operation {
+        host.bind(bind)
+    } else if let Operation::LocalInvalidate(rkey) = operation {
+        host.invalidate_local(*rkey)
+    } else {
+        Ok(())
     };
     outcome.map_err(|_| Status::MwBindError)
 }

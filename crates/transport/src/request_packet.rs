@@ -2,8 +2,8 @@
 
 use airdma_wire::{AtomicEth, Bth, Headers, Opcode, Psn, Qpn, Reth, Rkey};
 
+use crate::operation::{Extent, Operation, WORD_LEN};
 use crate::requester::Entry;
-use crate::work::Operation;
 
 /// A long READ is asked for in pieces of this size, rounded up to whole packets, so that the requester, whose own receive
 /// buffer the responses fill, decides how much is under way. The pieces start at fixed offsets of
@@ -70,40 +70,21 @@ impl RequestPacket {
             pad: pad_of(payload_len),
             ..request_bth()
         });
-        match request.operation {
-            Operation::Write { va, rkey } | Operation::WriteImm { va, rkey, .. } if place.first => {
-                headers.reth = Some(Reth {
-                    va,
-                    rkey,
-                    length: request.length,
-                });
-            }
-            Operation::Send
-            | Operation::SendImm(_)
-            | Operation::SendInvalidate(_)
-            | Operation::Write { .. }
-            | Operation::WriteImm { .. }
-            | Operation::Read { .. }
-            | Operation::CompareSwap { .. }
-            | Operation::FetchAdd { .. }
-            | Operation::AtomicWrite { .. }
-            | Operation::BindWindow(_)
-            | Operation::LocalInvalidate(_) => {}
+        if place.first
+            && let Operation::Write { va, rkey } | Operation::WriteImm { va, rkey, .. } =
+                request.operation
+        {
+            headers.reth = Some(Reth {
+                va,
+                rkey,
+                length: request.length,
+            });
         }
         if place.last {
-            match request.operation {
-                Operation::SendImm(imm) | Operation::WriteImm { imm, .. } => {
-                    headers.imm = Some(imm);
-                }
-                Operation::SendInvalidate(rkey) => headers.ieth = Some(rkey),
-                Operation::Send
-                | Operation::Write { .. }
-                | Operation::Read { .. }
-                | Operation::CompareSwap { .. }
-                | Operation::FetchAdd { .. }
-                | Operation::AtomicWrite { .. }
-                | Operation::BindWindow(_)
-                | Operation::LocalInvalidate(_) => {}
+            if let Operation::SendImm(imm) | Operation::WriteImm { imm, .. } = request.operation {
+                headers.imm = Some(imm);
+            } else if let Operation::SendInvalidate(rkey) = request.operation {
+                headers.ieth = Some(rkey);
             }
         }
         RequestPacket {
@@ -157,7 +138,7 @@ impl RequestPacket {
             headers,
             offset: 0,
             payload_len: 0,
-            answer_len: 8,
+            answer_len: WORD_LEN,
             packets: 1,
             ends_message: true,
         }
@@ -172,21 +153,18 @@ impl RequestPacket {
         headers.reth = Some(Reth {
             va,
             rkey,
-            length: ATOMIC_WRITE_LEN,
+            length: WORD_LEN,
         });
         RequestPacket {
             headers,
             offset: 0,
-            payload_len: ATOMIC_WRITE_LEN,
+            payload_len: WORD_LEN,
             answer_len: 1,
             packets: 1,
             ends_message: true,
         }
     }
 }
-
-/// Bytes that an atomic write replaces (IBTA A19.4.3).
-pub(crate) const ATOMIC_WRITE_LEN: u32 = 8;
 
 /// Where a packet stands in its message.
 #[derive(Clone, Copy)]
@@ -214,6 +192,16 @@ fn data_opcode(operation: &Operation, place: Place) -> Opcode {
         (_, false, true) => Opcode::RcSendLast,
         (_, true, true) => Opcode::RcSendOnly,
     }
+}
+
+/// The opcode of a packet in the middle of its message; none if an operation has no such packets with data.
+pub(crate) fn middle_opcode(operation: &Operation) -> Option<Opcode> {
+    let has_middle = operation.extent() == Extent::List && !operation.is_read_or_atomic();
+    let middle = Place {
+        first: false,
+        last: false,
+    };
+    has_middle.then(|| data_opcode(operation, middle))
 }
 
 /// The parts of a BTH that all our packets share. `migreq` is 1 as hardware sends it: the path is

@@ -23,15 +23,16 @@ use airdma_wire::{Headers, Lreth, NakCode, Psn, Qpn, Reth, Transport, XrcEth};
 
 pub(crate) use self::entry::{Entry, Local};
 use crate::attributes::QpAttributes;
-use crate::completion::{Completion, CompletionOpcode, Status};
+use crate::completion::{Completion, Status};
 use crate::counter::Counter;
 use crate::host::{Host, LocalFault};
 use crate::local;
+use crate::operation::{Operation, WORD_LEN};
 use crate::reorder::ReorderMemory;
 use crate::repair::Repair;
-use crate::request_packet::{ATOMIC_WRITE_LEN, RequestPacket};
+use crate::request_packet::RequestPacket;
 use crate::time::Time;
-use crate::work::{Operation, SendRequest};
+use crate::work::SendRequest;
 
 /// An acknowledgement is asked for at least once in this many bytes.
 const ACK_INTERVAL_BYTES: u32 = 32 * 1024;
@@ -540,7 +541,7 @@ impl Requester {
         while let Some(entry) = self.queue.pop_front() {
             let completion = Completion::with_status(
                 entry.request.wr_id,
-                completion_opcode(&entry.request.operation),
+                entry.request.operation.completion_opcode(),
                 status,
                 qp,
             );
@@ -628,7 +629,7 @@ fn check_answered(request: &SendRequest, attributes: &QpAttributes) -> Result<()
         return Err(Status::LocalQpOperationError);
     }
     let writes = matches!(request.operation, Operation::AtomicWrite { .. });
-    if writes && request.length != ATOMIC_WRITE_LEN {
+    if writes && request.length != WORD_LEN {
         return Err(Status::LocalLengthError);
     }
     Ok(())
@@ -642,21 +643,6 @@ fn emit_extended(mut headers: Headers, srqn: u32, out: &mut [u8]) -> usize {
         .expect("extended connections have every operation of reliable ones");
     headers.xrceth = Some(XrcEth { srqn });
     headers.emit(out)
-}
-
-pub(crate) fn completion_opcode(operation: &Operation) -> CompletionOpcode {
-    match operation {
-        Operation::Send | Operation::SendImm(_) | Operation::SendInvalidate(_) => {
-            CompletionOpcode::Send
-        }
-        Operation::Write { .. } | Operation::WriteImm { .. } => CompletionOpcode::Write,
-        Operation::Read { .. } => CompletionOpcode::Read,
-        Operation::CompareSwap { .. } => CompletionOpcode::CompareSwap,
-        Operation::FetchAdd { .. } => CompletionOpcode::FetchAdd,
-        Operation::AtomicWrite { .. } => CompletionOpcode::AtomicWrite,
-        Operation::BindWindow(_) => CompletionOpcode::BindWindow,
-        Operation::LocalInvalidate(_) => CompletionOpcode::LocalInvalidate,
-    }
 }
 
 /// The status with which a NAK ends the request it names; `None` for a sequence error, which

@@ -9,12 +9,12 @@ use airdma_wire::{Bth, ICRC_LEN, Opcode, Psn, Qpn};
 
 use crate::attributes::QpAttributes;
 use crate::host::{Host, RemoteFault, Spread};
+use crate::operation::Operation;
 use crate::replies::{Peer, Replies};
-use crate::request_packet::request_bth;
+use crate::request_packet::{middle_opcode, request_bth};
 use crate::requester::{Requester, Turn};
 use crate::responder::{Inbound, Responder};
 use crate::time::Time;
-use crate::work::Operation;
 
 /// Packets that were written one behind the other, with room for an ICRC after each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,18 +110,7 @@ impl Requester {
             return None;
         }
         let entry = self.sendable(attributes, turn.draining)?;
-        let opcode = match entry.request.operation {
-            Operation::Write { .. } | Operation::WriteImm { .. } => Opcode::RcWriteMiddle,
-            Operation::Send | Operation::SendImm(_) | Operation::SendInvalidate(_) => {
-                Opcode::RcSendMiddle
-            }
-            Operation::Read { .. }
-            | Operation::CompareSwap { .. }
-            | Operation::FetchAdd { .. }
-            | Operation::AtomicWrite { .. }
-            | Operation::BindWindow(_)
-            | Operation::LocalInvalidate(_) => return None,
-        };
+        let opcode = middle_opcode(&entry.request.operation)?;
         let index = self.next - entry.first;
         if index == 0 {
             return None;

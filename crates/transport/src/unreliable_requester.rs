@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 
 use airdma_wire::{Psn, Qpn, Transport};
 
-use crate::attributes::QpAttributes;
+use crate::attributes::{QpAttributes, QpType};
 use crate::completion::{Completion, Status};
 use crate::counter::Counter;
 use crate::host::Host;
 use crate::local;
 use crate::request_packet::RequestPacket;
-use crate::requester::{Entry, Turn, completion_opcode};
+use crate::requester::{Entry, Turn};
 use crate::work::SendRequest;
 
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ impl UnreliableRequester {
         host: &mut H,
         out: &mut [u8],
     ) -> Result<usize, Status> {
-        if !entry.request.operation.is_unreliable() {
+        if !entry.request.operation.is_of_service(QpType::Uc) {
             return Err(Status::LocalQpOperationError);
         }
         let packet = RequestPacket::new(entry, self.sent, 0);
@@ -110,7 +110,7 @@ impl UnreliableRequester {
             byte_len: request.length,
             ..Completion::with_status(
                 request.wr_id,
-                completion_opcode(&request.operation),
+                request.operation.completion_opcode(),
                 Status::Success,
                 turn.qpn,
             )
@@ -123,7 +123,7 @@ impl UnreliableRequester {
         self.sent = 0;
         let mut status = failed.unwrap_or(Status::WrFlushError);
         while let Some(Entry { request, .. }) = self.queue.pop_front() {
-            let opcode = completion_opcode(&request.operation);
+            let opcode = request.operation.completion_opcode();
             let completion = Completion::with_status(request.wr_id, opcode, status, qpn);
             host.complete_send(request.slot, Some(completion));
             status = Status::WrFlushError;

@@ -237,8 +237,8 @@ fn decode(cqe: &Cqe) -> Option<Completion> {
     let has = |flag| cqe.flags & flag != 0;
     Some(Completion {
         wr_id: cqe.wr_id,
-        status: status(cqe.status)?,
-        opcode: opcode(cqe.opcode)?,
+        status: Status::from_number(cqe.status)?,
+        opcode: CompletionOpcode::from_number(cqe.opcode)?,
         byte_len: cqe.byte_len,
         imm: has(Cqe::IMM).then_some(cqe.imm_or_rkey),
         invalidated: has(Cqe::INVALIDATED).then(|| Rkey(u32::from_ne_bytes(cqe.imm_or_rkey))),
@@ -250,38 +250,4 @@ fn decode(cqe: &Cqe) -> Option<Completion> {
         src_qpn: Qpn::new(cqe.src_qpn),
         qpn: Qpn::new(cqe.qpn),
     })
-}
-
-fn status(number: u8) -> Option<Status> {
-    const ALL: [Status; 12] = [
-        Status::Success,
-        Status::LocalLengthError,
-        Status::LocalQpOperationError,
-        Status::LocalProtectionError,
-        Status::WrFlushError,
-        Status::MwBindError,
-        Status::BadResponse,
-        Status::RemoteInvalidRequest,
-        Status::RemoteAccessError,
-        Status::RemoteOperationError,
-        Status::RetryExceeded,
-        Status::RnrRetryExceeded,
-    ];
-    ALL.into_iter().find(|&status| status as u8 == number)
-}
-
-fn opcode(number: u8) -> Option<CompletionOpcode> {
-    const ALL: [CompletionOpcode; 10] = [
-        CompletionOpcode::Send,
-        CompletionOpcode::Write,
-        CompletionOpcode::Read,
-        CompletionOpcode::CompareSwap,
-        CompletionOpcode::FetchAdd,
-        CompletionOpcode::BindWindow,
-        CompletionOpcode::LocalInvalidate,
-        CompletionOpcode::AtomicWrite,
-        CompletionOpcode::Receive,
-        CompletionOpcode::ReceiveWriteImm,
-    ];
-    ALL.into_iter().find(|&opcode| opcode as u8 == number)
 }

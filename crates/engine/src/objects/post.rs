@@ -13,6 +13,7 @@ use crate::{
     Datagram, Error, LIMITS, Operation, Qp, QpState, QpType, RecvWr, SendFlags, SendWr, Sge,
 };
 use airdma_shm::{RecvWqe, RingProducer, SendWqe, SlotMut};
+use airdma_transport::{Extent, WORD_LEN};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A list of send work requests being posted; the queue is locked for other threads meanwhile. Dropping it hands the worker
@@ -251,10 +252,9 @@ fn check_send_state(qp: &Qp) -> Result<(), Error> {
 }
 
 fn check_operation(qp: &Qp, wr: &SendWr<'_>) -> Result<(), Error> {
-    let is_send = matches!(wr.operation, Operation::Send | Operation::SendImm(_));
     match (qp.shared.qp_type, &wr.datagram) {
         (QpType::Rc | QpType::XrcSend, None) => {}
-        (QpType::Uc, None) if wr.operation.is_unreliable() => {}
+        (QpType::Uc, None) if wr.operation.is_of_service(QpType::Uc) => {}
         (QpType::Uc, None) => {
             return Err(Error::Invalid(
                 "an unreliable connection can send, write, and bind windows",
@@ -270,13 +270,13 @@ fn check_operation(qp: &Qp, wr: &SendWr<'_>) -> Result<(), Error> {
                 "a connected queue pair takes no address handle",
             ));
         }
-        (QpType::Ud, Some(Datagram { path, .. })) if is_send => {
+        (QpType::Ud, Some(Datagram { path, .. })) if wr.operation.is_of_service(QpType::Ud) => {
             check_posted_path(qp.core(), path)?;
             if qp.shared.seals_datagrams && path.gid.to_ip().is_multicast() {
                 return Err(NO_SEALED_GROUP);
             }
         }
-        (QpType::RawPacket, None) if matches!(wr.operation, Operation::Send) => {}
+        (QpType::RawPacket, None) if wr.operation.is_of_service(QpType::RawPacket) => {}
         (QpType::RawPacket, _) => {
             return Err(Error::Invalid(
                 "a queue pair for raw packets can send frames, and nothing else",
@@ -285,9 +285,7 @@ fn check_operation(qp: &Qp, wr: &SendWr<'_>) -> Result<(), Error> {
         (QpType::Ud, Some(_)) => return Err(Error::Invalid("a datagram queue pair can only send")),
         (QpType::Ud, None) => return Err(Error::Invalid("a datagram needs an address handle")),
     }
-    let answers =
-        wr.operation.is_read_or_atomic() && !matches!(wr.operation, Operation::AtomicWrite { .. });
-    if answers && wr.flags.contains(SendFlags::INLINE) {
+    if wr.operation.lands() && wr.flags.contains(SendFlags::INLINE) {
         return Err(Error::Invalid("READ and atomics cannot be inline"));
     }
     Ok(())
@@ -314,32 +312,13 @@ fn check_payload(qp: &Qp, operation: &Operation, payload: &Payload) -> Result<()
             "more elements than the queue pair's max_send_sge",
         ));
     }
-    match operation {
-        Operation::CompareSwap { .. }
-        | Operation::FetchAdd { .. }
-        | Operation::AtomicWrite { .. }
-            if bytes < 8 =>
-        {
-            Err(Error::Invalid("an atomic needs 8 bytes for its result"))
-        }
-        Operation::CompareSwap { .. }
-        | Operation::FetchAdd { .. }
-        | Operation::AtomicWrite { .. }
-        | Operation::BindWindow(_)
-        | Operation::LocalInvalidate(_)
-        | Operation::Send
-        | Operation::SendImm(_)
-        | Operation::SendInvalidate(_)
-        | Operation::Write { .. }
-        | Operation::WriteImm { .. }
-        | Operation::Read { .. } => {
-            if bytes <= u64::from(LIMITS.max_message) {
-                Ok(())
-            } else {
-                Err(Error::Invalid("the message is longer than max_message"))
-            }
-        }
+    if operation.extent() == Extent::Word && bytes < u64::from(WORD_LEN) {
+        return Err(Error::Invalid("an atomic needs 8 bytes for its result"));
     }
+    if bytes > u64::from(LIMITS.max_message) {
+        return Err(Error::Invalid("the message is longer than max_message"));
+    }
+    Ok(())
 }
 
 /// The memory an inline element names.

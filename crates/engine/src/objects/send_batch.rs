@@ -154,7 +154,7 @@ impl<'a> SendBatch<'a> {
             return;
         }
         let extended = self.post.qp().qp_type() == QpType::XrcSend;
-        let result = if extended && !draft.has_srqn && reaches_peer(&draft.wr.operation) {
+        let result = if extended && !draft.has_srqn && !draft.wr.operation.is_local() {
             Err(Error::Invalid(
                 "a message on an extended connection names a shared receive queue",
             ))
@@ -170,20 +170,5 @@ impl Drop for SendBatch<'_> {
         if !self.committed {
             self.post.abort();
         }
-    }
-}
-
-fn reaches_peer(operation: &Operation) -> bool {
-    match operation {
-        Operation::BindWindow(_) | Operation::LocalInvalidate(_) => false,
-        Operation::Send
-        | Operation::SendImm(_)
-        | Operation::SendInvalidate(_)
-        | Operation::Write { .. }
-        | Operation::WriteImm { .. }
-        | Operation::Read { .. }
-        | Operation::CompareSwap { .. }
-        | Operation::FetchAdd { .. }
-        | Operation::AtomicWrite { .. } => true,
     }
 }

@@ -2,17 +2,17 @@
 
 use crate::objects::post::Payload;
 use crate::queues::sge_list::list_bytes;
-use crate::{Access, Datagram, LIMITS, Operation, Path, SendFlags, SendWr};
-use airdma_shm::{Corrupt, SendWqe, SlotRef, WorkOperation};
-use airdma_transport::Bind;
-use airdma_transport::{SendRequest, Slot};
-use airdma_wire::{Gid, Lkey, Qkey, Qpn, Rkey};
+use crate::{Datagram, LIMITS, Operation, Path, SendFlags, SendWr};
+use airdma_shm::{Corrupt, SendWqe, SlotRef};
+use airdma_transport::{Extent, PackedOperation, SendRequest, Slot, WORD_LEN};
+use airdma_wire::{Gid, Qkey, Qpn};
 
 /// The header of a work request, whose payload was checked. Inline bytes or elements follow it in the slot.
 pub(crate) fn encode(wr: &SendWr<'_>, payload: &Payload) -> SendWqe {
+    let packed = wr.operation.pack();
     let mut wqe = SendWqe {
         wr_id: wr.wr_id,
-        operation: work_operation(&wr.operation) as u8,
+        operation: packed.code,
         flags: encode_flags(wr.flags),
         sge_count: payload.elements as u16,
         length: if payload.inline {
@@ -20,39 +20,16 @@ pub(crate) fn encode(wr: &SendWr<'_>, payload: &Payload) -> SendWqe {
         } else {
             0
         },
+        imm: packed.imm,
+        rkey: packed.rkey,
+        remote_va: packed.va,
+        swap_add: packed.swap_add,
+        compare: packed.compare,
         srqn: wr.srqn,
+        bind_lkey: packed.bind_lkey,
+        bind_rkey: packed.bind_rkey,
         ..SendWqe::default()
     };
-    match wr.operation {
-        Operation::Send => {}
-        Operation::SendImm(imm) => wqe.imm = imm,
-        Operation::SendInvalidate(rkey) | Operation::LocalInvalidate(rkey) => wqe.rkey = rkey.0,
-        Operation::BindWindow(bind) => {
-            (wqe.rkey, wqe.bind_rkey, wqe.bind_lkey) =
-                (bind.window.0, bind.new_key.0, bind.region.0);
-            (wqe.remote_va, wqe.compare) = (bind.va, bind.length);
-            wqe.swap_add = bind.access.bits().into();
-        }
-        Operation::Write { va, rkey }
-        | Operation::Read { va, rkey }
-        | Operation::AtomicWrite { va, rkey } => {
-            (wqe.remote_va, wqe.rkey) = (va, rkey.0);
-        }
-        Operation::WriteImm { va, rkey, imm } => {
-            (wqe.remote_va, wqe.rkey, wqe.imm) = (va, rkey.0, imm);
-        }
-        Operation::CompareSwap {
-            va,
-            rkey,
-            compare,
-            swap,
-        } => {
-            (wqe.remote_va, wqe.rkey, wqe.compare, wqe.swap_add) = (va, rkey.0, compare, swap);
-        }
-        Operation::FetchAdd { va, rkey, add } => {
-            (wqe.remote_va, wqe.rkey, wqe.swap_add) = (va, rkey.0, add);
-        }
-    }
     if let Some(Datagram { path, qpn, qkey }) = wr.datagram {
         wqe.dest_gid = path.gid.0;
         wqe.dest_qpn = qpn.get();
@@ -73,17 +50,11 @@ pub(crate) fn decode(
     signal_all: bool,
 ) -> Result<SendRequest, Corrupt> {
     let wqe: SendWqe = slot.read_header();
-    let work = WorkOperation::try_from(wqe.operation).map_err(|_| Corrupt::SlotBounds)?;
-    let operation = operation(work, &wqe);
-    let length = match work {
-        WorkOperation::CompareSwap | WorkOperation::FetchAdd | WorkOperation::AtomicWrite => 8,
-        WorkOperation::LocalInvalidate | WorkOperation::BindWindow => 0,
-        WorkOperation::Write
-        | WorkOperation::WriteImm
-        | WorkOperation::Send
-        | WorkOperation::SendImm
-        | WorkOperation::Read
-        | WorkOperation::SendInvalidate => message_length(slot, &wqe)?,
+    let operation = operation(&wqe).ok_or(Corrupt::SlotBounds)?;
+    let length = match operation.extent() {
+        Extent::List => message_length(slot, &wqe)?,
+        Extent::Word => WORD_LEN,
+        Extent::Local => 0,
     };
     Ok(SendRequest {
         slot: Slot(number),
@@ -114,41 +85,18 @@ fn message_length(slot: SlotRef<'_>, wqe: &SendWqe) -> Result<u32, Corrupt> {
     }
 }
 
-fn operation(work: WorkOperation, wqe: &SendWqe) -> Operation {
-    let (va, rkey) = (wqe.remote_va, Rkey(wqe.rkey));
-    match work {
-        WorkOperation::Write => Operation::Write { va, rkey },
-        WorkOperation::WriteImm => Operation::WriteImm {
-            va,
-            rkey,
-            imm: wqe.imm,
-        },
-        WorkOperation::Send => Operation::Send,
-        WorkOperation::SendImm => Operation::SendImm(wqe.imm),
-        WorkOperation::Read => Operation::Read { va, rkey },
-        WorkOperation::CompareSwap => Operation::CompareSwap {
-            va,
-            rkey,
-            compare: wqe.compare,
-            swap: wqe.swap_add,
-        },
-        WorkOperation::FetchAdd => Operation::FetchAdd {
-            va,
-            rkey,
-            add: wqe.swap_add,
-        },
-        WorkOperation::SendInvalidate => Operation::SendInvalidate(rkey),
-        WorkOperation::LocalInvalidate => Operation::LocalInvalidate(rkey),
-        WorkOperation::AtomicWrite => Operation::AtomicWrite { va, rkey },
-        WorkOperation::BindWindow => Operation::BindWindow(Bind {
-            window: rkey,
-            new_key: Rkey(wqe.bind_rkey),
-            region: Lkey(wqe.bind_lkey),
-            va,
-            length: wqe.compare,
-            access: Access::from_bits_truncate(wqe.swap_add as u32),
-        }),
-    }
+/// The operation of a request; `None` if it has none.
+fn operation(wqe: &SendWqe) -> Option<Operation> {
+    Operation::unpack(&PackedOperation {
+        code: wqe.operation,
+        imm: wqe.imm,
+        rkey: wqe.rkey,
+        va: wqe.remote_va,
+        swap_add: wqe.swap_add,
+        compare: wqe.compare,
+        bind_lkey: wqe.bind_lkey,
+        bind_rkey: wqe.bind_rkey,
+    })
 }
 
 fn datagram(wqe: &SendWqe) -> Datagram {
@@ -162,22 +110,6 @@ fn datagram(wqe: &SendWqe) -> Datagram {
         },
         qpn: Qpn::new(wqe.dest_qpn),
         qkey: Qkey(wqe.dest_qkey),
-    }
-}
-
-fn work_operation(operation: &Operation) -> WorkOperation {
-    match operation {
-        Operation::Send => WorkOperation::Send,
-        Operation::SendImm(_) => WorkOperation::SendImm,
-        Operation::SendInvalidate(_) => WorkOperation::SendInvalidate,
-        Operation::Write { .. } => WorkOperation::Write,
-        Operation::WriteImm { .. } => WorkOperation::WriteImm,
-        Operation::Read { .. } => WorkOperation::Read,
-        Operation::CompareSwap { .. } => WorkOperation::CompareSwap,
-        Operation::FetchAdd { .. } => WorkOperation::FetchAdd,
-        Operation::LocalInvalidate(_) => WorkOperation::LocalInvalidate,
-        Operation::BindWindow(_) => WorkOperation::BindWindow,
-        Operation::AtomicWrite { .. } => WorkOperation::AtomicWrite,
     }
 }
 
@@ -198,7 +130,7 @@ fn encode_flags(flags: SendFlags) -> u8 {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::Sge;
+    use crate::{Rkey, Sge};
     use airdma_shm::{Arena, RingConsumer, RingProducer, ring};
 
     fn rings() -> (RingProducer, RingConsumer) {

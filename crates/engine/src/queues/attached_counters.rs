@@ -2,8 +2,8 @@
 
 use crate::error::Error;
 use crate::queues::sge_list::list_bytes;
-use airdma_shm::{SendWqe, SlotRef, WorkOperation};
-use airdma_transport::Status;
+use airdma_shm::{SendWqe, SlotRef};
+use airdma_transport::{CompletionOpcode, Operation, PackedOperation, Status};
 use bitflags::bitflags;
 use std::sync::Arc;
 
@@ -21,6 +21,13 @@ bitflags! {
         const WRITE = 16;
     }
 }
+
+/// What counts as which kind of send; other operations are not counted.
+const COUNTED: [(CompletionOpcode, CountedOperations); 3] = [
+    (CompletionOpcode::Send, CountedOperations::SEND),
+    (CompletionOpcode::Write, CountedOperations::WRITE),
+    (CompletionOpcode::Read, CountedOperations::READ),
+];
 
 /// A counter of completions that queue pairs feed.
 pub(crate) trait CountsCompletions: Send + Sync {
@@ -64,20 +71,15 @@ impl AttachedCounters {
     /// The request in `slot` is done.
     pub(crate) fn count_send(&self, slot: SlotRef<'_>, status: Status) {
         let request: SendWqe = slot.read_header();
-        let operation = match WorkOperation::try_from(request.operation) {
-            Ok(WorkOperation::Send | WorkOperation::SendImm | WorkOperation::SendInvalidate) => {
-                CountedOperations::SEND
-            }
-            Ok(WorkOperation::Write | WorkOperation::WriteImm) => CountedOperations::WRITE,
-            Ok(WorkOperation::Read) => CountedOperations::READ,
-            Ok(
-                WorkOperation::CompareSwap
-                | WorkOperation::FetchAdd
-                | WorkOperation::AtomicWrite
-                | WorkOperation::LocalInvalidate
-                | WorkOperation::BindWindow,
-            )
-            | Err(_) => return,
+        // The code alone says which operation it is.
+        let done = Operation::unpack(&PackedOperation {
+            code: request.operation,
+            ..PackedOperation::default()
+        });
+        let done = done.map(|operation| operation.completion_opcode());
+        let counted = COUNTED.iter().find(|(opcode, _)| done == Some(*opcode));
+        let Some(&(_, operation)) = counted else {
+            return;
         };
         let bytes = if request.flags & SendWqe::INLINE != 0 {
             u64::from(request.length)

@@ -2,8 +2,9 @@
 
 use airdma_wire::Reth;
 
+use crate::operation::Extent;
 use crate::request_packet::packets_of;
-use crate::work::{Operation, SendRequest};
+use crate::work::SendRequest;
 
 /// One posted request and the sequence numbers it takes.
 #[derive(Clone, Copy, Debug)]
@@ -36,26 +37,19 @@ impl Entry {
 
     /// The same in packets of `payload` bytes, all of one length with their headers.
     pub(crate) fn long(request: SendRequest, first: u64, payload: u32) -> Self {
-        let is_write = matches!(
-            request.operation,
-            Operation::Write { .. } | Operation::WriteImm { .. }
-        );
-        let first_less = if is_write { Reth::LEN as u32 } else { 0 };
+        let first_less = if request.operation.is_write() {
+            Reth::LEN as u32
+        } else {
+            0
+        };
         Entry::cut(request, first, payload, first_less)
     }
 
     fn cut(request: SendRequest, first: u64, payload: u32, first_less: u32) -> Self {
-        let packets = match request.operation {
-            Operation::CompareSwap { .. }
-            | Operation::FetchAdd { .. }
-            | Operation::AtomicWrite { .. } => 1,
-            Operation::BindWindow(_) | Operation::LocalInvalidate(_) => 0,
-            Operation::Send
-            | Operation::SendImm(_)
-            | Operation::SendInvalidate(_)
-            | Operation::Write { .. }
-            | Operation::WriteImm { .. }
-            | Operation::Read { .. } => packets_of(request.length + first_less, payload),
+        let packets = match request.operation.extent() {
+            Extent::List => packets_of(request.length + first_less, payload),
+            Extent::Word => 1,
+            Extent::Local => 0,
         };
         Entry {
             request,

@@ -6,8 +6,9 @@ use airdma_wire::{Lreth, Opcode, Packet, Psn, Reth};
 use super::{Fault, Responder, check_granted, check_reth};
 use crate::attributes::{Access, QpAttributes};
 use crate::host::{AtomicOperation, Host, RemoteAccess};
+use crate::operation::WORD_LEN;
 use crate::replies::ReadResponse;
-use crate::request_packet::{ATOMIC_WRITE_LEN, packets_of};
+use crate::request_packet::packets_of;
 
 /// A READ, atomic or atomic write that was executed, kept to answer its duplicates (IBTA 9.4.5, 9.7.5.1.3).
 #[derive(Clone, Copy, Debug)]
@@ -92,7 +93,7 @@ impl Responder {
         let reth = packet.headers.reth.ok_or(Fault::Invalid)?;
         let data = packet.payload.try_into().map_err(|_| Fault::Invalid)?;
         self.check_answers_max(attributes)?;
-        if reth.length != ATOMIC_WRITE_LEN || reth.va % 8 != 0 {
+        if reth.length != WORD_LEN || reth.va % 8 != 0 {
             return Err(Fault::Invalid);
         }
         let (flag, access) = (Access::REMOTE_WRITE, RemoteAccess::Write);
