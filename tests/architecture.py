@@ -208,7 +208,7 @@ def shared_complaints() -> list[str]:
 
 
 def environment_complaints() -> list[str]:
-    """One file of the engine and of the crates below it reads the environment; its callers take a `DeviceConfig`."""
+    """One file of the engine and the crates below it reads the environment."""
     complaints = []
     for crate in WITHOUT_ENVIRONMENT:
         for path in sorted((ROOT / "crates" / crate / "src").rglob("*.rs")):

@@ -47,16 +47,16 @@ def render() -> str:
     seen = _seen()
     parts = [
         "# Interoperability with the kernel's rxe",
-        "Written by `make interop` and `make interop-beside`; `make lint` checks that it is what they wrote. The other end is "
-        "`rdma_rxe` of a stock Debian kernel in QEMU, which is emulated, not virtualised: nothing here says how fast anything is, "
-        "except the ratios of the last table.",
+        "Written by `make interop` and `make interop-beside`; `make lint` checks that it is unchanged. The peer is "
+        "`rdma_rxe` of a stock Debian kernel in QEMU, which is emulated, not virtualised: only the ratios of the last table say "
+        "anything about speed.",
     ]
     if scenarios := seen.get("scenarios"):
         parts += [
             "## Scenarios",
-            "The client comes first. Packets are those that airdma's devices sent and received, retransmits packets that airdma sent "
-            "again and rounds in which rxe did. Every captured packet of airdma was looked at: its ICRC and checksums by a "
-            "computation of the tests' own, the rest by tshark.",
+            "The client comes first. Packets are those that airdma's devices sent and received; retransmits are packets that airdma "
+            "sent again and rounds in which rxe did. Every captured packet of airdma was checked: its ICRC and checksums by an "
+            "independent computation, the rest by tshark.",
         ]
         for rows in scenarios.values():
             releases = ", ".join(sorted({row["release"] for row in rows.values()}))
@@ -66,8 +66,8 @@ def render() -> str:
         parts += [
             "## Beside rxe in one guest",
             f"Linux {beside['release']}, two emulated cores; the same programs of perftest on the same veth pair, medians of "
-            f"{beside['rounds']} runs of {beside['seconds']} s in turns, and TCP (iperf3, Nagle off, written as many bytes at a "
-            "time) on the same pair. Bandwidth in 10^6 bytes a second, latency in microseconds. CPU is that of the whole guest, "
+            f"{beside['rounds']} runs of {beside['seconds']} s in turns, and TCP (iperf3, Nagle off, writes of the same "
+            "size) on the same pair. Bandwidth in 10^6 bytes a second, latency in microseconds. CPU is that of the whole guest, "
             "both ends and the kernel: seconds for each 10^9 bytes, or, for latency, of each second.",
             beside_table(beside["rows"]),
         ]

@@ -73,10 +73,10 @@ def document(
     """The table as Markdown, of tests from `source`; `options` of run.py make it."""
     parts = [
         "# rdma-core's own tests" + (", newest release" if options else ""),
-        f"What the test-suite of rdma-core ({source}) says about an airdma device, both ends of each test on "
+        f"Results of rdma-core's test suite ({source}) on an airdma device, both ends of each test on "
         f"the same device. Written by `make rdma-core`; `python3 tests/rdma_core/run.py{options} --check` "
-        "compares with it. A test "
-        "that is skipped found that the device lacks something; one that died hung, or took its process down.",
+        "compares with it. A "
+        "skipped test found that the device lacks a feature; one that died hung, or ended its process.",
         summary(groups, results),
     ]
     for group in groups:

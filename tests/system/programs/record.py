@@ -46,10 +46,10 @@ def render() -> str:
         "# Programs that run on airdma",
         "Written by `make programs`, which runs them all; `make lint` checks that this page has every line of the table in "
         "`tests/system/programs`, and `make test` runs each line. "
-        f"{passed} of {len(lines())} lines passed when they last ran.",
-        "Every program is the one that Debian 12 ships (or PyPI, where that is said), unmodified, under `airdma run`, in two network namespaces joined by a "
-        "veth pair of MTU 1500. A line passes when both ends end as they should, what they print says that the work was done "
-        "(where the program can verify data, it does), and the counters of both devices show that the data crossed them. "
+        f"{passed} of {len(lines())} lines passed in the last run.",
+        "Every program is Debian 12's (or PyPI's, where noted), unmodified, under `airdma run`, in two network namespaces joined by a "
+        "veth pair of MTU 1500. A line passes when both ends exit as expected, their output confirms the work "
+        "(programs that can verify data do), and the counters of both devices show that the data crossed them. "
         "`SERVER` and `CLIENT` are IPv4 addresses, `SERVER6` and `CLIENT6` IPv6 addresses; "
         "`DEVICE` is the device's name, `GID` and `GID6` the indices of its IPv4 and IPv6 GIDs, `DIR` a folder, `RSPRELOAD` the "
         "path of librdmacm's `rsocket/librspreload.so`.",
@@ -86,7 +86,7 @@ def _table(group: list[Line], seen: dict[str, str]) -> str:
 
 
 def _by_hand() -> str:
-    rows = ["| program | how | what was seen |", "| --- | --- | --- |"]
+    rows = ["| program | how | result |", "| --- | --- | --- |"]
     return "\n".join([*rows, *(f"| {program} | {how} | {seen} |" for program, how, seen in BY_HAND)])
 
 
