@@ -146,9 +146,7 @@ def page(worlds: list[Record], fuzz: list[dict[str, str]], findings: list[Record
         "## Planted faults\n",
         planted(),
         "## What was found\n",
-        table(
-            ["found by", "fault", "test that fails without the fix"], [finding_row(finding) for finding in findings]
-        ),
+        table(["found by", "fault", "test that fails without the fix"], [finding_row(finding) for finding in findings]),
     ]
     return "\n".join(parts)
 

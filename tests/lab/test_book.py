@@ -77,7 +77,8 @@ class Book(unittest.TestCase):
         self.assertEqual(book.reference_complaints(pages), wrong)
 
     def test_a_test_that_was_renamed_is_found(self) -> None:
-        pages = {book.DOCS / "security.md": "`crates/a.rs` `a_test_of_the_code`, `module::the_old_name_of_one`, `two_words`\n"}
+        text = "`crates/a.rs` `a_test_of_the_code`, `module::the_old_name_of_one`, `two_words`\n"
+        pages = {book.DOCS / "security.md": text}
         wrong = ["docs/security.md names the_old_name_of_one, which no source has"]
         self.assertEqual(book.test_complaints(pages, {"a_test_of_the_code"}), wrong)
 
