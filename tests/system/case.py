@@ -71,6 +71,10 @@ class Case:
         return f"{' '.join([program, *self.argv[1:]])} [{' '.join([str(self.link), direction, *troubles])}]"
 
 
+class NotRunError(Exception):
+    """Why this machine cannot run a test."""
+
+
 @dataclass
 class Tally:
     """Results so far."""
@@ -112,6 +116,16 @@ class Tally:
         else:
             self.passed += 1
         print(f"{'FAIL' if complaints else 'ok  '} {name} ({seconds:.1f} s)", flush=True)
+
+    def attempt(self, name: str, test: Callable[[], list[str]]) -> None:
+        """Runs a test and records it; one that raises `NotRunError` is skipped."""
+        started = time.monotonic()
+        try:
+            complaints = test()
+        except NotRunError as reason:
+            self.skip(name, str(reason))
+        else:
+            self.record(name, complaints, time.monotonic() - started)
 
     def skip(self, name: str, reason: str) -> None:
         self.skipped[name] = reason

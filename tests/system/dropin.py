@@ -5,7 +5,6 @@ rdma-core and without; programs that ask for symbol versions; and what `airdma r
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import version_nodes
 from airdma_lab import build, devices
 from airdma_lab.lab import Host, Lab
 from airdma_lab.pair import run_pair
-from case import Tally
+from case import NotRunError, Tally
 from output_checks import rounds_of
 
 PORT = 18515
@@ -55,8 +54,7 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
         ),
     ]
     for name, test in tests:
-        started = time.monotonic()
-        tally.record(name, test(), time.monotonic() - started)
+        tally.attempt(name, test)
 
 
 def _compiled(folder: Path, name: str, libraries: list[str]) -> str:
@@ -136,7 +134,8 @@ def _rsockets(host: Host) -> list[str]:
 def _rspreload(host: Host) -> list[str]:
     library = next(SYSTEM_LIBRARIES.glob("*/rsocket/librspreload.so"), None)
     if library is None:
-        return []
+        msg = f"no librspreload.so in {SYSTEM_LIBRARIES}"
+        raise NotRunError(msg)
     echo = (
         "import socket; listener = socket.create_server(('127.0.0.1', 0)); "
         "client = socket.create_connection(listener.getsockname()); client.send(b'hello'); "

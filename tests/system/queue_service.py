@@ -21,7 +21,7 @@ from typing import Any
 from airdma_lab import build
 from airdma_lab.lab import Host, Lab
 from airdma_lab.program import Outcome, Program
-from case import Tally
+from case import NotRunError, Tally
 from failing_disks import failing
 from file_transfer import resident_bytes
 
@@ -147,8 +147,7 @@ def run(lab: Lab, tally: Tally, folder: Path) -> None:
             complaints = [str(error)]
         bench.close()
         tally.record(f"airdma serve: {name}", complaints, time.monotonic() - started)
-    started = time.monotonic()
-    tally.record("airdma serve: the units for systemd", _units(folder), time.monotonic() - started)
+    tally.attempt("airdma serve: the units for systemd", lambda: _units(folder))
 
 
 def _order(bench: Bench) -> list[str]:
@@ -392,7 +391,8 @@ def _nameless(bench: Bench) -> list[str]:
 def _units(folder: Path) -> list[str]:
     """What systemd says of the units."""
     if not shutil.which("systemd-analyze"):
-        return []
+        msg = "there is no systemd-analyze"
+        raise NotRunError(msg)
     complaints = []
     for unit in UNITS:
         text = (build.ROOT / unit).read_text(encoding="utf-8")

@@ -51,14 +51,14 @@ pub fn run(options: &Options, command: &[OsString]) -> ExitCode {
     let found = Program::find(&started.command[0]);
     let found = found.as_ref();
     let imports = found
-        .map(|program| Imports::of(&program.files[program.files.len() - 1], &host))
+        .map(|program| Imports::of(program.last(), &host))
         .unwrap_or_default();
     let host = imports.seen_from(host);
     let too_new = imports.too_new_for(&host);
     let mut chosen =
         Installed::look().and_then(|installed| installed.choose(&host, options.drop_in, too_new));
     if let Ok(choice) = &mut chosen {
-        choice.arrange(found.ok().and_then(|program| program.elf.as_ref()));
+        choice.arrange(found.ok(), &host);
     }
     // It forks; nothing in this process has started a thread.
     let findings = selftest::run();

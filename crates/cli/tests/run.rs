@@ -212,7 +212,20 @@ fn a_host_has_the_libraries_that_its_search_path_has() {
 fn a_drop_in_directory_that_is_not_there_is_said() {
     let output = airdma().args(["run", "--dropin", "true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(127));
-    assert!(stderr(&output).contains("make dropin"));
+    let said = stderr(&output);
+    // An installed airdma has no Makefile: the message says which one, and where the folder goes.
+    let folder = format!(
+        "{}/dropin",
+        some_library()
+            .canonicalize()
+            .unwrap()
+            .parent()
+            .unwrap()
+            .display()
+    );
+    for words in [folder.as_str(), "`make dropin` in airdma's source tree"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
 }
 
 /// What `airdma run --explain` prints of a command, and its exit status.
@@ -341,6 +354,42 @@ fn a_library_searches_where_the_rpath_of_its_program_says_but_not_the_runpath() 
         assert_eq!(said.contains(&newer), starts, "{path}: {said}");
         assert!(!starts || !said.contains(REFUSED), "{path}: {said}");
     }
+}
+
+/// A program that starts a shell, and says what it said.
+const STARTS: &str =
+    "#include <stdlib.h>\nint main(void) { return system(\"echo $LD_PRELOAD\"); }\n";
+
+#[test]
+fn a_sanitizer_stays_in_the_program_that_was_built_with_it() {
+    for kind in ["address", "thread"] {
+        let folder = Folder::new(&format!("run-sanitizer-{kind}"));
+        let sanitizer = format!("-fsanitize={kind}");
+        let program = compile(&folder.0, "program", STARTS, &[&sanitizer]);
+        let mut command = airdma();
+        command.env("ASAN_OPTIONS", "detect_leaks=0");
+        let output = command.args(["run", "--"]).arg(&program).output().unwrap();
+        assert!(output.status.success(), "{kind}: {}", stderr(&output));
+        let preloaded = stdout(&output);
+        let ours = some_library().canonicalize().unwrap();
+        assert_eq!(Path::new(preloaded.trim()), ours, "{kind}");
+    }
+}
+
+#[test]
+fn a_library_that_wraps_verbs_is_found_by_its_short_name() {
+    let folder = Folder::new("run-wrapper");
+    let text = "void *ibv_open_device(void) { return 0; }\n";
+    compile(&folder.0, "libwrapper.so", text, &["-shared", "-fPIC"]);
+    let output = airdma()
+        .env("LD_PRELOAD", "libwrapper.so")
+        .env("LD_LIBRARY_PATH", &folder.0)
+        .args(["run", "--", "sh", "-c", "echo $LD_PRELOAD"])
+        .output()
+        .unwrap();
+    let ours = some_library().canonicalize().unwrap();
+    let wanted = format!("libwrapper.so:{}", ours.display());
+    assert_eq!(stdout(&output).trim(), wanted);
 }
 
 #[test]

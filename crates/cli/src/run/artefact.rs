@@ -9,9 +9,10 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::elf::Elf;
 use super::host::{Host, VERBS};
 use super::order;
+use super::program::Program;
+use super::search::Search;
 
 const LIBRARY: &str = "libairdma.so";
 /// The folder's name. It lies beside [`LIBRARY`].
@@ -90,7 +91,8 @@ impl Installed {
         let because = match (&self.preload, &self.drop_in) {
             (_, None) if forced => {
                 return Err(format!(
-                    "there is no folder {DROP_IN} beside {LIBRARY}; {MAKE_DROP_IN}"
+                    "--dropin needs the drop-in directory, which is not there: {}",
+                    how_to_get_drop_in(self.preload.as_deref().unwrap_or(Path::new(LIBRARY)))
                 ));
             }
             (_, Some(_)) if forced => "--dropin was given".to_owned(),
@@ -117,15 +119,27 @@ impl Installed {
 }
 
 impl Choice {
-    /// Puts libraries that must come first before airdma: those that the program links, and those that the user preloads.
-    pub fn arrange(&mut self, program: Option<&Elf>) {
-        let needed = program.map_or(&[][..], |elf| &elf.needed);
+    /// Puts those libraries before airdma that the user preloads and that must come first, and lets the program start
+    /// whose own AddressSanitizer wants to be the first.
+    pub fn arrange(&mut self, program: Option<&Program>, host: &Host) {
+        let elf = program.and_then(|program| program.elf.as_ref());
+        let needed = elf.map_or(&[][..], |elf| &elf.needed);
+        if let Some(runtime) = needed.iter().find(|name| order::is_address_sanitizer(name)) {
+            let value = order::without_order(env::var_os(order::ASAN_OPTIONS));
+            self.variables.push((order::ASAN_OPTIONS, value));
+            let because = format!("; {runtime} does not check that it comes first");
+            self.because.push_str(&because);
+        }
+        let search = match (program, elf) {
+            (Some(program), Some(elf)) => Search::of(program.last(), elf, &Search::default()),
+            _ => Search::default(),
+        };
         for (_, value) in self
             .variables
             .iter_mut()
             .filter(|(name, _)| *name == "LD_PRELOAD")
         {
-            let (arranged, first) = order::arranged(value, needed);
+            let (arranged, first) = order::arranged(value, |name| host.library(name, &search));
             *value = arranged;
             if !first.is_empty() {
                 self.because.push_str("; before it ");
@@ -157,8 +171,14 @@ impl Choice {
     }
 }
 
-/// How to get a drop-in directory.
-pub const MAKE_DROP_IN: &str = "build it with `make dropin`";
+/// How to get the drop-in directory that belongs to a library.
+pub fn how_to_get_drop_in(library: &Path) -> String {
+    let place = library.with_file_name(DROP_IN);
+    let place = place.display();
+    format!(
+        "`make dropin` in airdma's source tree builds the drop-in directory, which goes to {place}"
+    )
+}
 
 /// Where the artefacts may lie, best first.
 fn folders(binary: &Path) -> [PathBuf; 3] {
@@ -176,7 +196,7 @@ fn missing(folders: &[PathBuf]) -> String {
         message.push_str(&format!("\n  {}", folder.join(LIBRARY).display()));
     }
     message.push_str(
-        "\nbuild it with `cargo build --release -p airdma-verbs`, or set AIRDMA_LIB to its path",
+        "\n`cargo build --release -p airdma-verbs` in airdma's source tree builds it; AIRDMA_LIB may name another place",
     );
     message
 }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use airdma_engine::{DeviceInfo, devices, selftest::SelfTest};
 
-use super::artefact::{Choice, MAKE_DROP_IN};
+use super::artefact::{Choice, how_to_get_drop_in};
 use super::environment::{self, Remark};
 use super::holder::{self, PORT};
 use super::host::{CM, Host, VERBS};
@@ -144,7 +144,10 @@ impl Report {
         }
         let missing = host.missing();
         if !choice.drop_in && !missing.is_empty() {
-            let advice = format!("{MAKE_DROP_IN}, or install libibverbs1 and librdmacm1");
+            let advice = format!(
+                "install libibverbs1 and librdmacm1; or {}",
+                how_to_get_drop_in(&choice.library)
+            );
             let needed = |name: &&&str| {
                 elf.is_some_and(|elf| elf.needed.iter().any(|needed| needed == **name))
             };

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::path::{Path, PathBuf};
 
-use super::artefact::{Choice, MAKE_DROP_IN};
+use super::artefact::{Choice, how_to_get_drop_in};
 use super::elf::{Elf, Symbol, Symbols};
 use super::host::{CM, Host, VERBS};
 use super::search::Search;
@@ -165,7 +165,8 @@ impl Imports {
             .collect();
         let too_new = self.too_new_for(host).map(|text| {
             format!(
-                "{text}, so that the loader will not start the program: {MAKE_DROP_IN}, which needs no library of the host"
+                "{text}, so that the loader will not start the program; with the drop-in directory it needs no library of the host: {}",
+                how_to_get_drop_in(&choice.library)
             )
         });
         let not_loaded = too_new.map(Lack::NotLoaded).into_iter();

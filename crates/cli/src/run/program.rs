@@ -60,6 +60,11 @@ impl Program {
         Ok(Program { files, elf, deaf })
     }
 
+    /// The file that the loader sees.
+    pub fn last(&self) -> &Path {
+        &self.files[self.files.len() - 1]
+    }
+
     /// The name by which the command is known.
     pub fn name(&self) -> &OsStr {
         self.files[0].file_name().unwrap_or_default()
